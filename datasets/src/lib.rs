@@ -1,0 +1,1 @@
+//! CIFAR-10, CIFAR-100 and AG-News: loaders, synthetic twins, sharding, augmentation, prefetching.

@@ -1,0 +1,1 @@
+//! ResNets and text classifiers on candle, with CPU training kernels.

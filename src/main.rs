@@ -1,0 +1,2 @@
+//! The gradwire program.
+fn main() {}
