@@ -1,0 +1,266 @@
+//! Vectors of f32 lanes behind one trait, and the choice of instruction set at run time.
+//!
+//! A [`Simd`] value is a token: holding one proves that the CPU has its instruction set, so its operations are safe
+//! to call. Tokens come only from [`Isa::run`], which enters code compiled for the set and hands the token to a
+//! [`Kernel`]. Everything a kernel calls with its token must be `#[inline(always)]`: only what is inlined into that
+//! entry is compiled for the set.
+
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use std::fmt;
+
+/// Operations on vectors of [`Simd::LANES`] f32 values.
+///
+/// Loads and stores on slices touch the first [`Simd::LANES`] elements and panic on a shorter slice; the `_ptr`
+/// forms are for inner loops whose bounds were checked outside.
+pub trait Simd: Copy {
+    /// Lanes per vector.
+    const LANES: usize;
+    /// A vector of lanes.
+    type V: Copy;
+
+    /// All lanes `x`.
+    fn splat(self, x: f32) -> Self::V;
+    /// `a + b`
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a - b`
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b`
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`, rounded once where the instruction set can.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `c - a * b`, rounded once where the instruction set can.
+    fn nfma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The larger of each lane; the second operand where either is NaN.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a` where `gate > 0`, else zero.
+    fn where_positive(self, gate: Self::V, a: Self::V) -> Self::V;
+
+    /// The lanes at `p`.
+    ///
+    /// # Safety
+    /// `p` is valid for reading [`Simd::LANES`] elements.
+    unsafe fn load_ptr(self, p: *const f32) -> Self::V;
+    /// Writes the lanes at `p`.
+    ///
+    /// # Safety
+    /// `p` is valid for writing [`Simd::LANES`] elements.
+    unsafe fn store_ptr(self, p: *mut f32, a: Self::V);
+    /// The first `n` lanes at `p`, the others zero.
+    ///
+    /// # Safety
+    /// `n <= LANES`, and `p` is valid for reading `n` elements.
+    unsafe fn load_ptr_first(self, p: *const f32, n: usize) -> Self::V;
+    /// Writes the first `n` lanes at `p`.
+    ///
+    /// # Safety
+    /// `n <= LANES`, and `p` is valid for writing `n` elements.
+    unsafe fn store_ptr_first(self, p: *mut f32, a: Self::V, n: usize);
+
+    /// Zero in all lanes.
+    #[inline(always)]
+    fn zero(self) -> Self::V {
+        self.splat(0.0)
+    }
+    /// The first [`Simd::LANES`] elements of `x`.
+    #[inline(always)]
+    fn load(self, x: &[f32]) -> Self::V {
+        assert!(x.len() >= Self::LANES);
+        // SAFETY: the length was just checked.
+        unsafe { self.load_ptr(x.as_ptr()) }
+    }
+    /// Writes the first [`Simd::LANES`] elements of `x`.
+    #[inline(always)]
+    fn store(self, x: &mut [f32], a: Self::V) {
+        assert!(x.len() >= Self::LANES);
+        // SAFETY: the length was just checked.
+        unsafe { self.store_ptr(x.as_mut_ptr(), a) }
+    }
+    /// All of `x`, which may be shorter than a vector; the other lanes are zero.
+    #[inline(always)]
+    fn load_first(self, x: &[f32]) -> Self::V {
+        let n = x.len().min(Self::LANES);
+        // SAFETY: `n` is at most the slice's length and at most a vector's.
+        unsafe { self.load_ptr_first(x.as_ptr(), n) }
+    }
+    /// Fills all of `x`, which may be shorter than a vector, with the first lanes of `a`.
+    #[inline(always)]
+    fn store_first(self, x: &mut [f32], a: Self::V) {
+        let n = x.len().min(Self::LANES);
+        // SAFETY: `n` is at most the slice's length and at most a vector's.
+        unsafe { self.store_ptr_first(x.as_mut_ptr(), a, n) }
+    }
+    /// The sum of all lanes, added in a fixed tree.
+    #[inline(always)]
+    fn sum(self, a: Self::V) -> f32 {
+        let mut lanes = [0.0; 16];
+        self.store(&mut lanes, a);
+        let mut width = Self::LANES;
+        while width > 1 {
+            width /= 2;
+            for i in 0..width {
+                lanes[i] += lanes[i + width];
+            }
+        }
+        lanes[0]
+    }
+}
+
+/// Work that runs on vectors of whichever instruction set was chosen.
+pub trait Kernel {
+    /// What the work returns.
+    type Output;
+    /// The work; must be `#[inline(always)]`, see the module's documentation.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// An instruction set that this CPU has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Isa(Set);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Set {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Isa {
+    /// The sets this CPU has, the widest first; the last is always the portable one.
+    pub fn available() -> impl Iterator<Item = Self> {
+        #[cfg(target_arch = "x86_64")]
+        let wide = [
+            (is_x86_feature_detected!("avx512f") && avx2_detected()).then_some(Self(Set::Avx512)),
+            avx2_detected().then_some(Self(Set::Avx2)),
+        ];
+        #[cfg(not(target_arch = "x86_64"))]
+        let wide = [None; 0];
+        wide.into_iter().flatten().chain(std::iter::once(Self(Set::Portable)))
+    }
+
+    /// The widest set this CPU has.
+    pub fn best() -> Self {
+        Self::available().next().unwrap_or(Self(Set::Portable))
+    }
+
+    /// Its name, as the user writes it.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Set::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx512 => "avx512",
+        }
+    }
+
+    /// Lanes per vector of the set.
+    pub fn lanes(self) -> usize {
+        match self.0 {
+            Set::Portable => portable::Portable::LANES,
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx2 => x86::Avx2::LANES,
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx512 => x86::Avx512::LANES,
+        }
+    }
+
+    /// Runs `kernel` compiled for the set.
+    #[inline]
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            Set::Portable => kernel.run(portable::Portable),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the value exists, so `available` found AVX2 and FMA on this CPU.
+            Set::Avx2 => unsafe { x86::run_avx2(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the value exists, so `available` found AVX-512 F (and AVX2 and FMA) on this CPU.
+            Set::Avx512 => unsafe { x86::run_avx512(kernel) },
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn avx2_detected() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every operation on two vectors, written lane by lane.
+    struct Operations<'a> {
+        a: &'a [f32; 16],
+        b: &'a [f32; 16],
+    }
+
+    impl Kernel for Operations<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            let (a, b) = (s.load(self.a), s.load(self.b));
+            let check = |name: &str, v: S::V, expected: fn(f32, f32) -> f32| {
+                let mut lanes = [0.0; 16];
+                s.store(&mut lanes, v);
+                for i in 0..S::LANES {
+                    let expected = expected(self.a[i], self.b[i]);
+                    assert!((lanes[i] - expected).abs() <= 1e-6, "{name}: {} {expected}", lanes[i]);
+                }
+            };
+            check("add", s.add(a, b), |a, b| a + b);
+            check("sub", s.sub(a, b), |a, b| a - b);
+            check("mul", s.mul(a, b), |a, b| a * b);
+            check("fma", s.fma(a, b, a), |a, b| a * b + a);
+            check("nfma", s.nfma(a, b, a), |a, b| a - a * b);
+            check("max", s.max(a, b), f32::max);
+            check("where_positive", s.where_positive(a, b), |a, b| if a > 0.0 { b } else { 0.0 });
+            check("zero", s.zero(), |_, _| 0.0);
+            let sum: f32 = self.a[..S::LANES].iter().sum();
+            assert!((s.sum(a) - sum).abs() < 1e-5);
+            for n in 0..=S::LANES {
+                let mut lanes = [7.0; 17];
+                s.store_first(&mut lanes[..n], s.load_first(&self.a[..n]));
+                assert_eq!(&lanes[..n], &self.a[..n]);
+                assert!(lanes[n..].iter().all(|x| *x == 7.0), "wrote past {n}");
+                s.store(&mut lanes, s.load_first(&self.a[..n]));
+                assert!(lanes[n..S::LANES].iter().all(|x| *x == 0.0), "lanes past {n} not zero");
+            }
+        }
+    }
+
+    #[test]
+    fn every_set_computes_what_the_lanes_say() {
+        let a = std::array::from_fn(|i| (i as f32 - 7.0) * 0.37);
+        let b = std::array::from_fn(|i| (i as f32 * 1.7).sin());
+        for isa in Isa::available() {
+            assert!(16 % isa.lanes() == 0);
+            isa.run(Operations { a: &a, b: &b });
+        }
+    }
+
+    #[test]
+    fn nan_does_not_pass_a_gate() {
+        struct Gate;
+        impl Kernel for Gate {
+            type Output = f32;
+            #[inline(always)]
+            fn run<S: Simd>(self, s: S) -> f32 {
+                s.sum(s.where_positive(s.splat(f32::NAN), s.splat(1.0)))
+            }
+        }
+        for isa in Isa::available() {
+            assert_eq!(isa.run(Gate), 0.0);
+        }
+    }
+}
