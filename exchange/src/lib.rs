@@ -1,1 +1,58 @@
 //! Gradient compression and exchange: a gradient in on every rank, the mean gradient out.
+//!
+//! ```
+//! use std::time::Duration;
+//! use gradwire_exchange::{Bucketing, Exchange, Layout, Scheme, mesh};
+//!
+//! let scheme = Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.5, feedback: true });
+//! let workers: Vec<_> = mesh(2, Duration::from_secs(10))
+//!     .into_iter()
+//!     .enumerate()
+//!     .map(|(rank, collective)| {
+//!         let scheme = scheme.clone();
+//!         std::thread::spawn(move || {
+//!             let layout = Layout::new([("weight".to_string(), 4)])?;
+//!             let mut exchange =
+//!                 Exchange::new(&scheme, &Bucketing::Whole, layout, 0, Box::new(collective))?;
+//!             let mut gradient = [0.0, 4.0, rank as f32, -2.0];
+//!             exchange.allreduce(1, &mut gradient)?;
+//!             Ok::<_, gradwire_exchange::Error>(gradient)
+//!         })
+//!     })
+//!     .collect();
+//! for worker in workers {
+//!     assert_eq!(worker.join().unwrap().unwrap(), [0.0, 4.0, 0.0, -2.0]);
+//! }
+//! ```
+//!
+//! # The parts
+//! * [`Exchange`] turns a flat gradient into the mean over ranks and reports the [`Traffic`].
+//! * [`Scheme`] says how a gradient is compressed; [`Compressor`] is one instance of it.
+//! * [`Collective`] carries bytes between ranks: [`Solo`] for one worker, [`mesh()`] for threads.
+//! * [`Layout`] maps positions of the flat gradient to parameter names, [`Bucketing`] says which
+//!   stretches of it are encoded as one.
+//! * [`wire`] is the only module that knows bytes.
+//!
+//! # What it promises
+//! * A message is bytes, and its length is its cost: everything the decoder needs is in it.
+//! * Sums run in rank order, so the mean is bit-identical on every rank.
+//! * A non-finite gradient stops the step on every rank with the same [`Error`]; nothing is
+//!   applied and the residual stays as it was.
+//! * Every wait is bounded; bytes from a peer are checked before they are believed.
+
+pub mod collective;
+pub mod compress;
+mod error;
+mod exchange;
+mod layout;
+mod state;
+mod traffic;
+pub mod wire;
+
+pub use collective::{Collective, Difference, Mesh, Payload, Solo, mesh};
+pub use compress::{About, Compressor, Scheme, Seat, Soundness, dense, topk};
+pub use error::{Awaited, Error, Quantity, Result};
+pub use exchange::Exchange;
+pub use layout::{Bucketing, Layout, Parameter};
+pub use state::{Entry, State};
+pub use traffic::{Gauge, Merge, Traffic};

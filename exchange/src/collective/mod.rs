@@ -1,0 +1,111 @@
+//! Carrying bytes between ranks.
+//!
+//! A [`Collective`] moves one message of every rank to every rank and never looks inside. What
+//! trainers need besides the gradient (sums for a sharded evaluation, averaged statistics,
+//! comparing replicas) is derived from that, framed, so that ranks that do different things at
+//! the same time find out instead of adding unrelated numbers.
+
+mod derived;
+mod mesh;
+mod solo;
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+pub use derived::Difference;
+pub use mesh::{Mesh, mesh};
+pub use solo::Solo;
+
+use crate::Result;
+
+/// One rank's message, shared by all that read it.
+#[derive(Debug, Clone)]
+pub struct Payload(Arc<Vec<u8>>);
+
+impl Payload {
+    /// The buffer, when no other rank reads it any more.
+    pub fn reclaim(self) -> Option<Vec<u8>> {
+        Arc::into_inner(self.0)
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Arc::new(bytes))
+    }
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A group of ranks that exchange messages in lock step: every rank makes the same calls in the
+/// same order.
+///
+/// A transport implements the first three. The others are derived; each of them fails with
+/// [`Error::OutOfStep`](crate::Error::OutOfStep) when a peer is in another call, and with the
+/// peer's own [`Error::Aborted`](crate::Error::Aborted) when it gave up.
+pub trait Collective: Send {
+    /// This rank, counted from 0.
+    fn rank(&self) -> usize;
+
+    /// The number of ranks.
+    fn world_size(&self) -> usize;
+
+    /// Gives `mine` to every rank and returns everybody's message, in order of rank, this rank's
+    /// own included.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`](crate::Error::PeerLost) when a peer is gone,
+    /// [`Error::Timeout`](crate::Error::Timeout) when one is silent for too long. No wait is
+    /// unbounded. A message that a peer sent before it went is still delivered.
+    fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>>;
+
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// As [`allgather`](Self::allgather), and as the trait says.
+    fn barrier(&mut self) -> Result<()> {
+        derived::barrier(self)
+    }
+
+    /// Overwrites `bytes` on every rank by those of rank `root`.
+    ///
+    /// # Errors
+    /// As [`allgather`](Self::allgather), and as the trait says.
+    fn broadcast(&mut self, root: usize, bytes: &mut Vec<u8>) -> Result<()> {
+        derived::broadcast(self, root, bytes)
+    }
+
+    /// Overwrites each value by its sum over ranks, added in order of rank: bit-identical
+    /// everywhere. All ranks pass the same number of values.
+    ///
+    /// # Errors
+    /// As [`allgather`](Self::allgather), and as the trait says;
+    /// [`Error::Message`](crate::Error::Message) when a peer passed another number of values.
+    fn sum_f64(&mut self, values: &mut [f64]) -> Result<()> {
+        derived::sum_f64(self, values)
+    }
+
+    /// Overwrites each value by its mean over ranks: the sum in order of rank, times 1/N in f32.
+    /// All ranks pass the same number of values. NaN and infinity go through.
+    ///
+    /// # Errors
+    /// As [`sum_f64`](Self::sum_f64).
+    fn mean_f32(&mut self, values: &mut [f32]) -> Result<()> {
+        derived::mean_f32(self, values)
+    }
+
+    /// Compares values (hashes of replicas) that should be equal on every rank, and returns the
+    /// first that is not. Every rank gets the same answer.
+    ///
+    /// # Errors
+    /// As [`sum_f64`](Self::sum_f64).
+    fn compare(&mut self, values: &[u64]) -> Result<Option<Difference>> {
+        derived::compare(self, values)
+    }
+}

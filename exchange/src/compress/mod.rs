@@ -1,0 +1,250 @@
+//! Compression schemes: what a recipe chooses, and the instances that do it.
+//!
+//! Adding one is a file with a `Config` that implements [`Definition`], its `mod` line below, and
+//! one line in the list of `schemes!`. Recipes, `gradwire list`, contract tests and benches take
+//! it from there.
+
+pub mod dense;
+mod feedback;
+mod select;
+pub mod topk;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+pub use feedback::Feedback;
+
+use crate::{Error, Gauge, Result, State};
+
+/// Compresses the gradient of one bucket on one rank, and decodes such messages of any rank.
+///
+/// Laws, each a test over every scheme: the message holds everything that decoding needs beyond
+/// the configuration and the bucket's length; the same seat and the same gradients give the same
+/// bytes; any bytes decode to an error or to numbers, without panic and without allocation that
+/// the bucket's length does not bound.
+pub trait Compressor: Send {
+    /// Appends the message for a gradient of the seat's length, all finite, at `step`.
+    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>);
+
+    /// Adds `weight` times what a message says to `sum`, of the seat's length. Reads only the
+    /// configuration and the message.
+    ///
+    /// # Errors
+    /// [`Error::Wire`] when the bytes are not a message; `sum` is then in pieces.
+    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()>;
+
+    /// Is told the mean gradient of its bucket that all ranks settled on, after every step.
+    fn observe(&mut self, _mean: &[f32]) {}
+
+    /// Puts everything that later messages depend on into `state`.
+    fn save(&self, _state: &mut State) {}
+
+    /// Takes up what [`save`](Self::save) put there.
+    ///
+    /// # Errors
+    /// [`Error::State`] when it does not fit.
+    fn restore(&mut self, _state: &State) -> Result<()> {
+        Ok(())
+    }
+
+    /// What the last message was like, for the record.
+    fn gauges(&self) -> &[Gauge] {
+        &[]
+    }
+}
+
+/// Where a compressor sits. The same seat and the same gradients give the same messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seat {
+    /// Elements of the bucket.
+    pub length: usize,
+    /// The rank it compresses for.
+    pub rank: usize,
+    /// The bucket's number.
+    pub bucket: usize,
+    /// The run's seed.
+    pub seed: u64,
+}
+
+/// What a scheme is, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct About {
+    /// Name in a recipe.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub line: &'static str,
+    /// Who described it: authors, year.
+    pub paper: &'static str,
+}
+
+/// How a scheme gets on with error feedback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Soundness {
+    /// Feedback converges: what is sent is a contraction of what should have been.
+    Sound,
+    /// Feedback does harm; the reason.
+    Unsound(&'static str),
+    /// Nothing is left unsaid, so that there is nothing to feed back.
+    Lossless,
+}
+
+impl Soundness {
+    /// Refuses error feedback where it does harm.
+    ///
+    /// # Errors
+    /// [`Error::Unsound`] with the reason.
+    pub fn check(self, scheme: &'static str, feedback: bool) -> Result<()> {
+        match self {
+            Soundness::Unsound(reason) if feedback => Err(Error::Unsound { scheme, reason }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The settings of one scheme in a recipe, and everything that follows from them.
+pub trait Definition: Clone + Default + PartialEq + Serialize + DeserializeOwned {
+    /// What the scheme is.
+    const ABOUT: About;
+
+    /// How it gets on with error feedback.
+    const FEEDBACK: Soundness;
+
+    /// Whether these settings ask for error feedback.
+    fn feedback(&self) -> bool;
+
+    /// Checks the settings by themselves.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the setting, its value and what to write instead.
+    fn validate(&self) -> Result<()>;
+
+    /// The instance for one bucket of one rank.
+    fn build(&self, seat: &Seat) -> Box<dyn Compressor>;
+
+    /// Settings worth testing and timing besides the defaults.
+    fn specimens() -> Vec<Self> {
+        Vec::new()
+    }
+}
+
+macro_rules! schemes {
+    ($($variant:ident($module:ident)),* $(,)?) => {
+        /// How gradients are compressed: the `[scheme]` of a recipe, by its `kind`.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "kind", rename_all = "kebab-case")]
+        pub enum Scheme {
+            $(
+                #[doc = concat!("See [`", stringify!($module), "`].")]
+                $variant($module::Config),
+            )*
+        }
+
+        impl Scheme {
+            /// Every scheme at its defaults.
+            pub fn all() -> Vec<Scheme> {
+                vec![$(Scheme::$variant(Default::default())),*]
+            }
+
+            /// Every scheme at its defaults and at further settings worth testing and timing.
+            pub fn specimens() -> Vec<Scheme> {
+                let mut all = Scheme::all();
+                $(all.extend($module::Config::specimens().into_iter().map(Scheme::$variant));)*
+                all
+            }
+
+            /// What the scheme is.
+            pub fn about(&self) -> About {
+                match self {
+                    $(Scheme::$variant(_) => <$module::Config as Definition>::ABOUT,)*
+                }
+            }
+
+            /// Whether error feedback is asked for.
+            pub fn feedback(&self) -> bool {
+                match self {
+                    $(Scheme::$variant(config) => config.feedback(),)*
+                }
+            }
+
+            /// How the scheme gets on with error feedback.
+            pub fn soundness(&self) -> Soundness {
+                match self {
+                    $(Scheme::$variant(_) => <$module::Config as Definition>::FEEDBACK,)*
+                }
+            }
+
+            /// Checks the settings by themselves.
+            ///
+            /// # Errors
+            /// [`Error::Config`] names the setting, its value and what to write instead;
+            /// [`Error::Unsound`] refuses error feedback where it does harm.
+            pub fn validate(&self) -> Result<()> {
+                self.soundness().check(self.about().name, self.feedback())?;
+                match self {
+                    $(Scheme::$variant(config) => config.validate(),)*
+                }
+            }
+
+            /// The instance for one bucket of one rank.
+            pub fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+                match self {
+                    $(Scheme::$variant(config) => config.build(seat),)*
+                }
+            }
+        }
+    };
+}
+
+schemes! {
+    Dense(dense),
+    Topk(topk),
+}
+
+impl Default for Scheme {
+    /// The scheme that changes nothing: dense.
+    fn default() -> Self {
+        Scheme::Dense(dense::Config::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Scheme, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    #[test]
+    fn schemes_read_from_a_recipe_by_their_names() {
+        for scheme in Scheme::specimens() {
+            let text = toml::to_string(&scheme).unwrap();
+            assert!(text.contains(&format!("kind = \"{}\"", scheme.about().name)), "{text}");
+            assert_eq!(read(&text).unwrap(), scheme);
+            assert_eq!(scheme.validate(), Ok(()));
+        }
+        for scheme in Scheme::all() {
+            assert_eq!(read(&format!("kind = '{}'", scheme.about().name)).unwrap(), scheme);
+        }
+    }
+
+    #[test]
+    fn stray_keys_and_unknown_names_are_refused() {
+        for text in [
+            "kind = 'dense'\nfeedback = true",
+            "kind = 'topk'\nrate = 0.1",
+            "kind = 'top-k'",
+            "ratio = 0.1",
+        ] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn unsound_feedback_is_refused_with_its_reason() {
+        let unsound = Soundness::Unsound("its variance is fed back");
+        let error = unsound.check("qsgd", true).unwrap_err();
+        assert!(error.to_string().contains("its variance is fed back"), "{error}");
+        assert_eq!(unsound.check("qsgd", false), Ok(()));
+        assert_eq!(Soundness::Sound.check("topk", true), Ok(()));
+    }
+}

@@ -1,0 +1,232 @@
+//! Everything that can go wrong in an exchange, as data.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::wire::{Fault, Header};
+
+/// Result of this crate's operations.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, where, and what to do about it.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A scheme's setting has no meaning.
+    #[error("scheme `{scheme}`: {key} = {value} is not possible; {wanted}")]
+    Config {
+        /// The scheme's name in a recipe.
+        scheme: &'static str,
+        /// The setting.
+        key: &'static str,
+        /// Its value, as written.
+        value: String,
+        /// What to write instead.
+        wanted: &'static str,
+    },
+    /// Error feedback was asked for around a scheme that it does harm to.
+    #[error(
+        "scheme `{scheme}` is unsound with error feedback ({reason}); write `feedback = false`"
+    )]
+    Unsound {
+        /// The scheme's name in a recipe.
+        scheme: &'static str,
+        /// Why the pair does not converge.
+        reason: &'static str,
+    },
+    /// The bucketing asks for buckets that cannot be made.
+    #[error("bucketing: {problem}")]
+    Bucketing {
+        /// What is wrong, and what to write instead.
+        problem: String,
+    },
+    /// The parameters of a layout are not in strictly ascending order of name.
+    #[error(
+        "layout: parameter `{name}` comes after `{previous}`; give each once, in ascending order of name"
+    )]
+    Layout {
+        /// The parameter that is out of place.
+        name: String,
+        /// The one before it.
+        previous: String,
+    },
+    /// More ranks than a frame can name.
+    #[error("world size {world_size} is not between 1 and {max}", max = u16::MAX)]
+    WorldSize {
+        /// The number of ranks asked for.
+        world_size: usize,
+    },
+    /// The gradient handed over is not as long as the layout says.
+    #[error("the gradient has {found} elements, the layout {expected}")]
+    GradientLength {
+        /// Elements in the layout.
+        expected: usize,
+        /// Elements in the slice.
+        found: usize,
+    },
+    /// A rank met NaN or infinity before encoding. Every rank returns this same error; neither
+    /// gradient nor residual has been changed on any of them.
+    #[error(
+        "non-finite {quantity} on rank {rank} at step {step}: parameter `{parameter}`, element {index}"
+    )]
+    NonFinite {
+        /// The rank that met it (the lowest, if several did).
+        rank: usize,
+        /// The step.
+        step: u64,
+        /// What was not finite.
+        quantity: Quantity,
+        /// The parameter's name.
+        parameter: String,
+        /// Position within the parameter, counted from 0.
+        index: usize,
+    },
+    /// Gradients that are finite on every rank have a mean that is not.
+    #[error("the mean gradient overflows at step {step}: parameter `{parameter}`, element {index}")]
+    NonFiniteMean {
+        /// The step.
+        step: u64,
+        /// The parameter's name.
+        parameter: String,
+        /// Position within the parameter, counted from 0.
+        index: usize,
+    },
+    /// A rank gave up the step for a reason of its own. Every rank returns this same error.
+    #[error("rank {rank} gave up at step {step}: {reason}")]
+    Aborted {
+        /// The rank that gave up.
+        rank: usize,
+        /// Its step.
+        step: u64,
+        /// Its words.
+        reason: String,
+    },
+    /// A peer is gone: its end of the transport has been dropped.
+    #[error("rank {rank} is gone; rank {by} was waiting for {awaited}")]
+    PeerLost {
+        /// The peer that is gone.
+        rank: usize,
+        /// The rank that noticed.
+        by: usize,
+        /// What was awaited.
+        awaited: Awaited,
+    },
+    /// A peer did not answer in time.
+    #[error("rank {rank} was silent for {after:?}; rank {by} was waiting for {awaited}")]
+    Timeout {
+        /// The silent peer.
+        rank: usize,
+        /// The rank that waited.
+        by: usize,
+        /// What was awaited.
+        awaited: Awaited,
+        /// How long.
+        after: Duration,
+    },
+    /// A peer is doing something else: another step, bucket or collective.
+    #[error("out of step: rank {by} expected {expected}, but received {found}")]
+    OutOfStep {
+        /// The rank that noticed.
+        by: usize,
+        /// What should have come.
+        expected: Header,
+        /// What came.
+        found: Header,
+    },
+    /// A message does not mean anything.
+    #[error("message of rank {rank} for {awaited}: {fault}")]
+    Message {
+        /// The rank that sent it.
+        rank: usize,
+        /// What it was awaited as.
+        awaited: Awaited,
+        /// What is wrong with the bytes.
+        fault: Fault,
+    },
+    /// Bytes do not mean anything (sender unknown at this level).
+    #[error(transparent)]
+    Wire(#[from] Fault),
+    /// A saved state does not fit what it is restored into.
+    #[error("saved state: entry `{entry}` {problem}")]
+    State {
+        /// The entry's name.
+        entry: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl Error {
+    /// The same error, told what was being waited for. Transports know who is missing; only
+    /// their callers know what for.
+    #[must_use]
+    pub fn awaiting(mut self, what: Awaited) -> Self {
+        if let Error::PeerLost { awaited, .. } | Error::Timeout { awaited, .. } = &mut self {
+            *awaited = what;
+        }
+        self
+    }
+
+    /// The same error, told whose bytes could not be read.
+    #[must_use]
+    pub(crate) fn sent_by(self, rank: usize, awaited: Awaited) -> Self {
+        match self {
+            Error::Wire(fault) => Error::Message { rank, awaited, fault },
+            other => other,
+        }
+    }
+}
+
+/// What a rank was waiting for when something failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// A message of any kind.
+    Message,
+    /// The gradient of a step.
+    Gradient {
+        /// The step.
+        step: u64,
+    },
+    /// A peer's part in a barrier.
+    Barrier,
+    /// A peer's part in a broadcast.
+    Broadcast,
+    /// A peer's part in a sum.
+    Sum,
+    /// A peer's part in a mean.
+    Mean,
+    /// A peer's part in a comparison.
+    Comparison,
+}
+
+impl fmt::Display for Awaited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Awaited::Message => f.write_str("a message"),
+            Awaited::Gradient { step } => write!(f, "the gradient of step {step}"),
+            Awaited::Barrier => f.write_str("a barrier"),
+            Awaited::Broadcast => f.write_str("a broadcast"),
+            Awaited::Sum => f.write_str("a sum"),
+            Awaited::Mean => f.write_str("a mean"),
+            Awaited::Comparison => f.write_str("a comparison"),
+        }
+    }
+}
+
+/// Which quantity was found to be NaN or infinite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quantity {
+    /// The gradient as handed over.
+    Gradient,
+    /// The gradient is finite, but adding the residual overflows.
+    Corrected,
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Quantity::Gradient => "gradient",
+            Quantity::Corrected => "gradient plus residual",
+        })
+    }
+}

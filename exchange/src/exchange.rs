@@ -1,0 +1,386 @@
+//! One step: check, correct, encode, allgather, decode, average.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use crate::collective::{Collective, Payload};
+use crate::compress::{Compressor, Feedback, Scheme, Seat, dense::Dense};
+use crate::error::{Awaited, Quantity};
+use crate::layout::{Bucketing, Layout};
+use crate::wire::{Frame, Header, Kind, Reader, floats, frame};
+use crate::{Entry, Error, Gauge, Result, State, Traffic};
+
+/// Elements that a bucket may have, so that its message is surely shorter than 4 GiB.
+const MAX_BUCKET: usize = 1 << 29;
+
+/// Turns each rank's gradient into the mean over ranks, bit-identical on all of them.
+///
+/// One exchange belongs to one rank; all ranks make the same calls in the same order, with the
+/// same scheme, bucketing and layout.
+///
+/// When a call fails, the residual is what it was before, and after [`Error::NonFinite`] and
+/// [`Error::Aborted`] (which reach every rank alike) so is the gradient, and the group can go
+/// on. After any other error the group is broken: drop the exchange, which tells the peers.
+pub struct Exchange {
+    layout: Layout,
+    buckets: Vec<Bucket>,
+    feedback: Option<Feedback>,
+    collective: Box<dyn Collective>,
+    /// The last messages sent, oldest first. The older of two has been read by all ranks when
+    /// the younger is answered, so that two buffers go round for ever.
+    sent: Vec<Payload>,
+}
+
+/// A stretch of the gradient that is encoded as one.
+struct Bucket {
+    range: Range<usize>,
+    /// `None` when the scheme is dense: plain frames need no instance.
+    compressor: Option<Box<dyn Compressor>>,
+}
+
+impl Exchange {
+    /// Builds this rank's compressors over a collective that all ranks share.
+    ///
+    /// # Errors
+    /// What [`Scheme::validate`] and [`Bucketing::validate`] refuse; [`Error::Bucketing`] when a
+    /// bucket would have more than 2²⁹ elements; [`Error::WorldSize`].
+    pub fn new(
+        scheme: &Scheme,
+        bucketing: &Bucketing,
+        layout: Layout,
+        seed: u64,
+        collective: Box<dyn Collective>,
+    ) -> Result<Self> {
+        scheme.validate()?;
+        bucketing.validate()?;
+        let (rank, world_size) = (collective.rank(), collective.world_size());
+        if world_size == 0 || world_size > usize::from(u16::MAX) {
+            return Err(Error::WorldSize { world_size });
+        }
+        let ranges = bucketing.buckets(&layout);
+        if let Some(range) = ranges.iter().find(|range| range.len() > MAX_BUCKET) {
+            let problem = format!(
+                "a bucket of {} elements is too large; write `parameter` or `bytes = {}`",
+                range.len(),
+                MAX_BUCKET
+            );
+            return Err(Error::Bucketing { problem });
+        }
+        let build = |(bucket, range): (usize, Range<usize>)| {
+            let seat = Seat { length: range.len(), rank, bucket, seed };
+            let dense = matches!(scheme, Scheme::Dense(_)) || range.is_empty();
+            Bucket { range, compressor: (!dense).then(|| scheme.build(&seat)) }
+        };
+        let feedback = scheme.feedback().then(|| Feedback::new(layout.len()));
+        let buckets = ranges.into_iter().enumerate().map(build).collect();
+        Ok(Self { layout, buckets, feedback, collective, sent: Vec::with_capacity(2) })
+    }
+
+    /// Overwrites `gradient` by its mean over ranks: what the ranks' messages say, added in order
+    /// of rank, times 1/N.
+    ///
+    /// # Errors
+    /// [`Error::GradientLength`] before anything is sent; [`Error::NonFinite`] on every rank when
+    /// one rank's gradient (or gradient plus residual) is not finite; [`Error::NonFiniteMean`] on
+    /// every rank when the mean overflows; [`Error::Aborted`] when a peer gave up;
+    /// [`Error::PeerLost`], [`Error::Timeout`], [`Error::OutOfStep`] and [`Error::Message`] when
+    /// a peer is gone, silent, elsewhere, or not understood.
+    pub fn allreduce(&mut self, step: u64, gradient: &mut [f32]) -> Result<Traffic> {
+        if gradient.len() != self.layout.len() {
+            return Err(Error::GradientLength {
+                expected: self.layout.len(),
+                found: gradient.len(),
+            });
+        }
+        let start = Instant::now();
+        let dense_bytes = 4 * gradient.len() + frame::HEADER_BYTES * self.buckets.len();
+        let mut traffic = Traffic {
+            dense_bytes: dense_bytes as u64,
+            parameters: gradient.len() as u64,
+            ..Traffic::default()
+        };
+        if self.is_dense() && self.collective.world_size() == 1 {
+            // The mean over one rank is its gradient: nothing to copy.
+            if let position @ Some(_) = floats::first_non_finite(gradient) {
+                let (parameter, index) = self.place(position);
+                let (quantity, parameter) = (Quantity::Gradient, parameter.to_string());
+                return Err(Error::NonFinite { rank: 0, step, quantity, parameter, index });
+            }
+            traffic.wire_bytes = traffic.dense_bytes;
+            traffic.encode = start.elapsed();
+            return Ok(traffic);
+        }
+
+        let mut mine = self.spare_buffer();
+        mine.clear();
+        mine.reserve(if self.is_dense() { dense_bytes } else { 0 });
+        if !self.encode(step, gradient, &mut traffic, &mut mine) {
+            mine.clear();
+            self.refuse(step, gradient, &mut mine);
+        }
+        traffic.wire_bytes = mine.len() as u64;
+        let encoded = Instant::now();
+
+        let awaited = Awaited::Gradient { step };
+        let messages = self.collective.allgather(mine).map_err(|error| error.awaiting(awaited))?;
+        let received = Instant::now();
+
+        let frames = self.open(step, &messages)?;
+        self.average(step, &frames, gradient)?;
+        if let Some(feedback) = &mut self.feedback {
+            feedback.commit();
+        }
+        drop(frames);
+        self.sent.extend(messages.into_iter().nth(self.collective.rank()));
+        for Bucket { range, compressor } in &mut self.buckets {
+            let Some(compressor) = compressor else { continue };
+            compressor.observe(&gradient[range.clone()]);
+            Gauge::merge_into(&mut traffic.gauges, compressor.gauges());
+        }
+        if let Some(feedback) = &self.feedback {
+            traffic.gauges.push(Gauge::sum("residual_norm", floats::norm(feedback.residual())));
+        }
+        traffic.encode = encoded - start;
+        traffic.wait = received - encoded;
+        traffic.decode = received.elapsed();
+        Ok(traffic)
+    }
+
+    /// Gives up: every rank's next or present call, whatever it is, fails with the returned
+    /// error. Waits for the others to make that call, no longer than the collective waits.
+    ///
+    /// If a rank of lower number refuses at the same time, its error is everybody's.
+    pub fn abort(&mut self, step: u64, reason: &str) -> Error {
+        let mut mine = Vec::new();
+        frame::write_abort(self.header(Kind::Abort, step, 0), reason, &mut mine);
+        let rank = self.collective.rank();
+        let own = Error::Aborted { rank, step, reason: frame::cut(reason).to_string() };
+        match self.collective.allgather(mine) {
+            Ok(messages) => first_refusal(&messages).unwrap_or(own),
+            Err(_) => own,
+        }
+    }
+
+    /// The collective, for everything that is not a gradient: sums of an evaluation, averaged
+    /// statistics, comparing replicas.
+    pub fn collective(&mut self) -> &mut dyn Collective {
+        &mut *self.collective
+    }
+
+    /// How the flat gradient is laid out.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// With error feedback: what this rank has not said yet, in the gradient's layout.
+    pub fn residual(&self) -> Option<&[f32]> {
+        self.feedback.as_ref().map(Feedback::residual)
+    }
+
+    /// Everything of this rank that later messages depend on: `residual` (the flat one, whatever
+    /// the bucketing) and the compressors' own entries under `bucket.N/`.
+    pub fn save(&self) -> State {
+        let mut state = State::default();
+        if let Some(residual) = self.residual() {
+            state.insert("residual", Entry::F32(residual.to_vec()));
+        }
+        for (number, bucket) in self.buckets.iter().enumerate() {
+            if let Some(compressor) = &bucket.compressor {
+                let mut inner = State::default();
+                compressor.save(&mut inner);
+                state.insert_scope(&format!("bucket.{number}"), inner);
+            }
+        }
+        state
+    }
+
+    /// Takes up what [`save`](Self::save) returned.
+    ///
+    /// # Errors
+    /// [`Error::State`] when an entry is missing or does not fit, or when there is a residual
+    /// that this scheme would silently lose.
+    pub fn restore(&mut self, state: &State) -> Result<()> {
+        if self.feedback.is_none() && state.contains("residual") {
+            return Err(Error::State {
+                entry: "residual".to_string(),
+                problem: "would be lost: this scheme runs without error feedback".to_string(),
+            });
+        }
+        for (number, bucket) in self.buckets.iter_mut().enumerate() {
+            if let Some(compressor) = &mut bucket.compressor {
+                compressor.restore(&state.scope(&format!("bucket.{number}")))?;
+            }
+        }
+        if let Some(feedback) = &mut self.feedback {
+            feedback.set_residual(state.f32s("residual", self.layout.len())?);
+        }
+        Ok(())
+    }
+
+    fn is_dense(&self) -> bool {
+        self.buckets.iter().all(|bucket| bucket.compressor.is_none())
+    }
+
+    fn header(&self, kind: Kind, step: u64, bucket: usize) -> Header {
+        let (rank, world_size) =
+            (self.collective.rank() as u16, self.collective.world_size() as u16);
+        Header { kind, rank, world_size, step, bucket: bucket as u32 }
+    }
+
+    fn spare_buffer(&mut self) -> Vec<u8> {
+        if self.sent.len() < 2 {
+            return Vec::new();
+        }
+        self.sent.remove(0).reclaim().unwrap_or_default()
+    }
+
+    /// Writes one frame for each bucket, and prepares the new residual. Returns false when the
+    /// gradient is not finite; then nothing that lasts has been touched.
+    fn encode(
+        &mut self,
+        step: u64,
+        gradient: &[f32],
+        traffic: &mut Traffic,
+        mine: &mut Vec<u8>,
+    ) -> bool {
+        let finite = match &mut self.feedback {
+            Some(feedback) => feedback.correct(gradient),
+            // Plain frames are checked while they are copied.
+            None => self.is_dense() || floats::all_finite(gradient),
+        };
+        if !finite {
+            return false;
+        }
+        let header = self.header(Kind::Dense, step, 0);
+        for (number, Bucket { range, compressor }) in self.buckets.iter_mut().enumerate() {
+            let source = match &mut self.feedback {
+                Some(feedback) => feedback.bucket(range.clone()),
+                None => &gradient[range.clone()],
+            };
+            let open = Header { bucket: number as u32, ..header }.open(mine);
+            let mut kind = Kind::Dense;
+            if let Some(compressor) = compressor {
+                compressor.encode(source, step, mine);
+                if mine.len() - open.payload_at() > size_of_val(source) {
+                    mine.truncate(open.payload_at());
+                    traffic.dense_fallbacks += 1;
+                } else {
+                    kind = Kind::Compressed;
+                }
+            }
+            if kind == Kind::Dense && !floats::put(source, mine) {
+                return false;
+            }
+            if let Some(feedback) = &mut self.feedback {
+                let unsaid = feedback.bucket_mut(range.clone());
+                match compressor {
+                    Some(compressor) if kind == Kind::Compressed => compressor
+                        .decode_add(&mine[open.payload_at()..], -1.0, unsaid)
+                        .expect("invariant: a compressor reads its own message"),
+                    _ => unsaid.fill(0.0),
+                }
+            }
+            open.close(kind, mine);
+        }
+        true
+    }
+
+    /// Writes the frame that tells every rank where this rank's gradient is not finite.
+    fn refuse(&self, step: u64, gradient: &[f32], mine: &mut Vec<u8>) {
+        let (quantity, position) = match (floats::first_non_finite(gradient), &self.feedback) {
+            (Some(position), _) => (Quantity::Gradient, Some(position)),
+            (None, Some(feedback)) => {
+                let corrected = feedback.bucket(0..gradient.len());
+                (Quantity::Corrected, floats::first_non_finite(corrected))
+            }
+            (None, None) => (Quantity::Gradient, None),
+        };
+        let (parameter, index) = self.place(position);
+        frame::write_non_finite(
+            self.header(Kind::NonFinite, step, 0),
+            quantity,
+            parameter,
+            index,
+            mine,
+        );
+    }
+
+    /// The parameter's name and the element in it, for a position that was found non-finite.
+    fn place(&self, position: Option<usize>) -> (&str, usize) {
+        let (parameter, index) = position
+            .and_then(|position| self.layout.locate(position))
+            .expect("invariant: what is not finite lies in a parameter");
+        (&parameter.name, index)
+    }
+
+    /// The frames of all messages, by rank and then by bucket, each checked to be in its place.
+    fn open<'a>(&self, step: u64, messages: &'a [Payload]) -> Result<Vec<Frame<'a>>> {
+        if let Some(refusal) = first_refusal(messages) {
+            return Err(refusal);
+        }
+        let awaited = Awaited::Gradient { step };
+        let mut frames = Vec::with_capacity(messages.len() * self.buckets.len());
+        for (from, message) in messages.iter().enumerate() {
+            let mut reader = Reader::new(message);
+            for bucket in 0..self.buckets.len() {
+                let expected = self.header(Kind::Dense, step, bucket).from_rank(from);
+                let frame = Frame::expect(&mut reader, expected, self.collective.rank());
+                frames.push(frame.map_err(|error| error.sent_by(from, awaited))?);
+            }
+            reader.finish().map_err(|fault| Error::Message { rank: from, awaited, fault })?;
+        }
+        Ok(frames)
+    }
+
+    /// Overwrites the gradient by the mean of what the frames say.
+    fn average(&self, step: u64, frames: &[Frame<'_>], gradient: &mut [f32]) -> Result<()> {
+        let ranks = self.collective.world_size();
+        let scale = 1.0 / ranks as f32;
+        for (number, Bucket { range, compressor }) in self.buckets.iter().enumerate() {
+            let of_rank = |rank: usize| &frames[rank * self.buckets.len() + number];
+            let mean = &mut gradient[range.clone()];
+            let blame = |rank| move |error: Error| error.sent_by(rank, Awaited::Gradient { step });
+            let finite = if (0..ranks).all(|rank| of_rank(rank).header.kind == Kind::Dense) {
+                let plain = |rank| {
+                    let values = floats::expect(of_rank(rank).payload, mean.len());
+                    values.map_err(Error::from).map_err(blame(rank))
+                };
+                let parts = (0..ranks).map(plain).collect::<Result<Vec<_>>>()?;
+                floats::mean_of(&parts, scale, mean)
+            } else {
+                mean.fill(0.0);
+                for rank in 0..ranks {
+                    let Frame { header, payload } = of_rank(rank);
+                    let decoder: &dyn Compressor = match (header.kind, compressor) {
+                        (Kind::Compressed, Some(compressor)) => &**compressor,
+                        (Kind::Compressed, None) => return Err(self.unexpected(*header)),
+                        _ => &Dense,
+                    };
+                    decoder.decode_add(payload, 1.0, mean).map_err(blame(rank))?;
+                }
+                floats::scale_checked(mean, scale)
+            };
+            if !finite {
+                let position =
+                    floats::first_non_finite(mean).map(|position| range.start + position);
+                let (parameter, index) = self.place(position);
+                return Err(Error::NonFiniteMean { step, parameter: parameter.to_string(), index });
+            }
+        }
+        Ok(())
+    }
+
+    /// A compressed frame where this rank's scheme has only plain ones.
+    fn unexpected(&self, found: Header) -> Error {
+        let expected = Header { kind: Kind::Dense, ..found };
+        Error::OutOfStep { by: self.collective.rank(), expected, found }
+    }
+}
+
+/// The error of the lowest rank that refused instead of sending what was awaited.
+fn first_refusal(messages: &[Payload]) -> Option<Error> {
+    messages.iter().enumerate().find_map(|(from, message)| {
+        let frame = Frame::read(&mut Reader::new(message)).ok()?;
+        (usize::from(frame.header.rank) == from).then(|| frame.refusal().err())?
+    })
+}

@@ -1,0 +1,127 @@
+//! What one exchange cost: bytes on the wire, time, and what compressors tell about themselves.
+
+use std::time::Duration;
+
+/// How the values of one gauge, from several buckets, become one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Merge {
+    /// They add up.
+    Sum,
+    /// Their mean, each counting with this weight.
+    Mean {
+        /// The weight of this value.
+        weight: f64,
+    },
+}
+
+/// One number that a compressor tells about its last message.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gauge {
+    /// Name, the same for every bucket and step.
+    pub name: &'static str,
+    /// Value.
+    pub value: f64,
+    /// How it joins the same gauge of other buckets.
+    pub merge: Merge,
+}
+
+impl Gauge {
+    /// A count, adding up over buckets.
+    pub fn sum(name: &'static str, value: f64) -> Self {
+        Self { name, value, merge: Merge::Sum }
+    }
+
+    /// A property, averaged over buckets by `weight`.
+    pub fn mean(name: &'static str, value: f64, weight: f64) -> Self {
+        Self { name, value, merge: Merge::Mean { weight } }
+    }
+
+    /// Joins `gauges` into `merged`, by name.
+    pub(crate) fn merge_into(merged: &mut Vec<Gauge>, gauges: &[Gauge]) {
+        for gauge in gauges {
+            match merged.iter_mut().find(|other| other.name == gauge.name) {
+                Some(other) => other.join(gauge),
+                None => merged.push(*gauge),
+            }
+        }
+    }
+
+    fn join(&mut self, other: &Gauge) {
+        match (&mut self.merge, other.merge) {
+            (Merge::Mean { weight: mine }, Merge::Mean { weight: theirs }) => {
+                let total = *mine + theirs;
+                if total > 0.0 {
+                    self.value = (self.value * *mine + other.value * theirs) / total;
+                }
+                *mine = total;
+            }
+            _ => self.value += other.value,
+        }
+    }
+}
+
+/// What one step of one rank cost.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Traffic {
+    /// Bytes of this rank's message, all headers included. One rank alone counts what it would
+    /// have sent.
+    pub wire_bytes: u64,
+    /// Bytes of the same message sent as plain f32, all headers included.
+    pub dense_bytes: u64,
+    /// Elements of the gradient.
+    pub parameters: u64,
+    /// Buckets whose compressed form was larger than f32 and that were sent as f32 instead.
+    pub dense_fallbacks: u64,
+    /// Time to check, compress and frame the gradient.
+    pub encode: Duration,
+    /// Time to send, and to wait for the other ranks' messages.
+    pub wait: Duration,
+    /// Time to check, decode and average all messages.
+    pub decode: Duration,
+    /// What the compressors tell, joined over buckets; with error feedback also
+    /// `residual_norm`, the L2 norm of what was not said.
+    pub gauges: Vec<Gauge>,
+}
+
+impl Traffic {
+    /// Bits on the wire for each element of the gradient; 0 for an empty gradient.
+    pub fn bits_per_parameter(&self) -> f64 {
+        ratio(self.wire_bytes * 8, self.parameters)
+    }
+
+    /// Compression ratio: bytes on the wire over bytes of plain f32. Smaller is stronger.
+    pub fn compression_ratio(&self) -> f64 {
+        ratio(self.wire_bytes, self.dense_bytes)
+    }
+
+    /// The value of a gauge.
+    pub fn gauge(&self, name: &str) -> Option<f64> {
+        self.gauges.iter().find(|gauge| gauge.name == name).map(|gauge| gauge.value)
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gauges_join_over_buckets() {
+        let mut merged = Vec::new();
+        Gauge::merge_into(&mut merged, &[Gauge::sum("kept", 3.0), Gauge::mean("bits", 8.0, 3.0)]);
+        Gauge::merge_into(&mut merged, &[Gauge::sum("kept", 1.0), Gauge::mean("bits", 4.0, 1.0)]);
+        let traffic = Traffic { gauges: merged, ..Traffic::default() };
+        assert_eq!(traffic.gauge("kept"), Some(4.0));
+        assert_eq!(traffic.gauge("bits"), Some(7.0));
+        assert_eq!(traffic.gauge("levels"), None);
+    }
+
+    #[test]
+    fn ratios_of_nothing_are_zero() {
+        assert_eq!(Traffic::default().bits_per_parameter(), 0.0);
+        assert_eq!(Traffic::default().compression_ratio(), 0.0);
+    }
+}

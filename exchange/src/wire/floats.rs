@@ -1,0 +1,185 @@
+//! Plain f32 values on the wire, at the speed of memory.
+//!
+//! Loops run over blocks that stay in the first cache, so that checking, adding and scaling cost
+//! no further pass over memory.
+
+use super::{Fault, Read};
+
+/// Elements of a block: 16 KiB.
+const BLOCK: usize = 4096;
+
+/// Whether no value is NaN or infinite.
+pub fn all_finite(values: &[f32]) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    let special = |any: u32, value: &f32| any | u32::from(value.to_bits() & EXPONENT == EXPONENT);
+    values.chunks(BLOCK).all(|block| block.iter().fold(0, special) == 0)
+}
+
+/// Position of the first value that is NaN or infinite.
+pub fn first_non_finite(values: &[f32]) -> Option<usize> {
+    let block = values.chunks(BLOCK).position(|block| !all_finite(block))?;
+    let start = block * BLOCK;
+    let within = values[start..].iter().position(|value| !value.is_finite())?;
+    Some(start + within)
+}
+
+/// Appends values as they are, and tells whether all of them are finite.
+pub fn put(values: &[f32], out: &mut Vec<u8>) -> bool {
+    out.reserve(size_of_val(values));
+    let mut finite = true;
+    let mut staged = [0u8; BLOCK * size_of::<f32>()];
+    for block in values.chunks(BLOCK) {
+        finite &= all_finite(block);
+        let staged = &mut staged[..size_of_val(block)];
+        for (bytes, value) in staged.as_chunks_mut().0.iter_mut().zip(block) {
+            *bytes = value.to_le_bytes();
+        }
+        out.extend_from_slice(staged);
+    }
+    finite
+}
+
+/// The bytes as f32 values of known number.
+///
+/// # Errors
+/// [`Fault::Length`] when there are more or fewer.
+pub fn expect(bytes: &[u8], length: usize) -> Read<&[[u8; 4]]> {
+    match bytes.as_chunks() {
+        (values, []) if values.len() == length => Ok(values),
+        _ => Err(Fault::Length { expected: length * size_of::<f32>(), found: bytes.len() }),
+    }
+}
+
+/// Adds `weight` times each value to the sum at the same position.
+pub fn add(values: &[[u8; 4]], weight: f32, sum: &mut [f32]) {
+    for (sum, value) in sum.iter_mut().zip(values) {
+        *sum += weight * f32::from_le_bytes(*value);
+    }
+}
+
+/// Overwrites `mean` with the sum of all parts, added in their order, times `scale`, in one pass
+/// over memory. Tells whether every mean is finite.
+pub fn mean_of(parts: &[&[[u8; 4]]], scale: f32, mean: &mut [f32]) -> bool {
+    let mut finite = true;
+    for (block, mean) in mean.chunks_mut(BLOCK).enumerate() {
+        let range = block * BLOCK..block * BLOCK + mean.len();
+        let Some((first, others)) = parts.split_first() else { return true };
+        for (mean, value) in mean.iter_mut().zip(&first[range.clone()]) {
+            *mean = f32::from_le_bytes(*value);
+        }
+        for part in others {
+            for (mean, value) in mean.iter_mut().zip(&part[range.clone()]) {
+                *mean += f32::from_le_bytes(*value);
+            }
+        }
+        finite &= scale_checked(mean, scale);
+    }
+    finite
+}
+
+/// Multiplies every value by `scale` and tells whether all of them are finite then.
+pub fn scale_checked(values: &mut [f32], scale: f32) -> bool {
+    let mut finite = true;
+    for block in values.chunks_mut(BLOCK) {
+        for value in &mut *block {
+            *value *= scale;
+        }
+        finite &= all_finite(block);
+    }
+    finite
+}
+
+/// The L2 norm, added up in f64 over blocks of f32 sums.
+pub fn norm(values: &[f32]) -> f64 {
+    const LANES: usize = 16;
+    let squares = |values: &[f32]| {
+        let (chunks, rest) = values.as_chunks::<LANES>();
+        let mut lanes = [0f64; LANES];
+        for chunk in chunks {
+            for (lane, value) in lanes.iter_mut().zip(chunk) {
+                let value = f64::from(*value);
+                *lane += value * value;
+            }
+        }
+        let rest: f64 = rest.iter().map(|value| f64::from(*value).powi(2)).sum();
+        lanes.iter().sum::<f64>() + rest
+    };
+    values.chunks(BLOCK).map(squares).sum::<f64>().sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bytes_of(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+
+    fn bits(values: &[f32]) -> Vec<u32> {
+        values.iter().map(|value| value.to_bits()).collect()
+    }
+
+    #[test]
+    fn values_are_written_as_they_are_whatever_the_length() {
+        for length in [0, 1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7] {
+            let values: Vec<f32> = (0..length).map(|i| (i as f32).sin()).collect();
+            let mut out = vec![7u8];
+            assert!(put(&values, &mut out));
+            assert_eq!(out[1..], bytes_of(&values));
+            assert_eq!(expect(&out[1..], length).unwrap().len(), length);
+            assert!(expect(&out, length).is_err());
+            assert!(expect(&out[1..], length + 1).is_err());
+        }
+    }
+
+    #[test]
+    fn the_first_special_value_is_found_wherever_it_lies() {
+        for special in
+            [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(0x7f80_0001)]
+        {
+            for at in [0, 1, BLOCK - 1, BLOCK, 2 * BLOCK + 3] {
+                let mut values = vec![f32::MAX; 2 * BLOCK + 5];
+                values[at..].fill(special);
+                assert_eq!(first_non_finite(&values), Some(at));
+                assert!(!put(&values, &mut Vec::new()));
+            }
+        }
+        assert_eq!(first_non_finite(&[f32::MAX, f32::MIN, 0.0, f32::from_bits(1)]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_fused_mean_equals_the_plain_one(
+            columns in proptest::collection::vec(proptest::array::uniform3(-1e3f32..1e3), 0..300),
+            repeat in 1usize..40,
+        ) {
+            let columns: Vec<_> = columns.iter().copied().cycle().take(columns.len() * repeat).collect();
+            let parts: Vec<Vec<u8>> = (0..3)
+                .map(|rank| bytes_of(&columns.iter().map(|column| column[rank]).collect::<Vec<_>>()))
+                .collect();
+            let parts: Vec<_> = parts.iter().map(|part| expect(part, columns.len()).unwrap()).collect();
+            let mut mean = vec![f32::NAN; columns.len()];
+            prop_assert!(mean_of(&parts, 1.0 / 3.0, &mut mean));
+            let plain: Vec<f32> = columns.iter().map(|[a, b, c]| (a + b + c) * (1.0 / 3.0)).collect();
+            prop_assert_eq!(bits(&mean), bits(&plain));
+        }
+    }
+
+    #[test]
+    fn an_overflowing_mean_is_noticed() {
+        let part = bytes_of(&[1.0, f32::MAX]);
+        let part = expect(&part, 2).unwrap();
+        let mut mean = [0.0; 2];
+        assert!(!mean_of(&[part, part], 0.5, &mut mean));
+        assert_eq!(first_non_finite(&mean), Some(1));
+    }
+
+    #[test]
+    fn the_norm_is_that_of_the_plain_sum() {
+        let values: Vec<f32> = (0..BLOCK + 21).map(|i| (i as f32 * 0.37).cos()).collect();
+        let plain = values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+        assert!((norm(&values) - plain).abs() < 1e-12 * plain);
+    }
+}

@@ -1,0 +1,390 @@
+//! The header that goes before every message.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0–1 | `GW` |
+//! | 2 | version, 1 |
+//! | 3 | kind |
+//! | 4–5 | sender's rank |
+//! | 6–7 | world size |
+//! | 8–15 | step, 0 outside of training steps |
+//! | 16–19 | bucket |
+//! | 20–23 | length of the payload that follows, in bytes |
+//!
+//! A rank sends one or more frames end to end: one for each bucket of its gradient, or one alone.
+
+use std::fmt;
+
+use super::{Fault, Read, Reader};
+use crate::error::Quantity;
+use crate::{Error, Result};
+
+const MAGIC: [u8; 2] = *b"GW";
+
+/// The version of the frame that this build writes, and the only one it reads.
+pub const VERSION: u8 = 1;
+
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 24;
+
+/// Bytes of a reason or a name that travel with a refusal; what is longer is cut.
+const TEXT_BYTES: usize = 1024;
+
+/// What a frame carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// One bucket's gradient in the scheme's own form.
+    Compressed = 1,
+    /// One bucket's gradient as f32.
+    Dense = 2,
+    /// Instead of a gradient: it is not finite.
+    NonFinite = 3,
+    /// Instead of anything: the sender gives up the step, and says why.
+    Abort = 4,
+    /// A barrier; no payload.
+    Barrier = 5,
+    /// The root's bytes, or nothing from the others.
+    Broadcast = 6,
+    /// f64 summands.
+    Sum = 7,
+    /// f32 summands of a mean.
+    Mean = 8,
+    /// u64 values that should be equal on every rank.
+    Comparison = 9,
+}
+
+impl Kind {
+    const ALL: [Kind; 9] = [
+        Kind::Compressed,
+        Kind::Dense,
+        Kind::NonFinite,
+        Kind::Abort,
+        Kind::Barrier,
+        Kind::Broadcast,
+        Kind::Sum,
+        Kind::Mean,
+        Kind::Comparison,
+    ];
+
+    fn from_byte(byte: u8) -> Read<Kind> {
+        Kind::ALL.into_iter().find(|kind| *kind as u8 == byte).ok_or(Fault::Kind { found: byte })
+    }
+
+    /// Whether two frames may stand in the same place: a gradient is a gradient in either form.
+    fn stands_for(self, other: Kind) -> bool {
+        let gradient = |kind| matches!(kind, Kind::Compressed | Kind::Dense);
+        self == other || (gradient(self) && gradient(other))
+    }
+}
+
+/// Who sent a frame, for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// What the frame carries.
+    pub kind: Kind,
+    /// The sender.
+    pub rank: u16,
+    /// The number of ranks, as the sender knows it.
+    pub world_size: u16,
+    /// The training step, or 0.
+    pub step: u64,
+    /// The bucket, or 0.
+    pub bucket: u32,
+}
+
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Header { kind, rank, world_size, step, bucket } = self;
+        let what = match kind {
+            Kind::Compressed | Kind::Dense => {
+                return write!(
+                    f,
+                    "the gradient of step {step}, bucket {bucket}, from rank {rank} of {world_size}"
+                );
+            }
+            Kind::NonFinite => "a non-finite gradient",
+            Kind::Abort => "an abort",
+            Kind::Barrier => "a barrier",
+            Kind::Broadcast => "a broadcast",
+            Kind::Sum => "a sum",
+            Kind::Mean => "a mean",
+            Kind::Comparison => "a comparison",
+        };
+        write!(f, "{what} from rank {rank} of {world_size}")
+    }
+}
+
+impl Header {
+    /// Appends the header, for a payload that is not written yet; [`Open::close`] settles it.
+    #[must_use]
+    pub fn open(&self, out: &mut Vec<u8>) -> Open {
+        let at = out.len();
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&[VERSION, self.kind as u8]);
+        out.extend_from_slice(&self.rank.to_le_bytes());
+        out.extend_from_slice(&self.world_size.to_le_bytes());
+        out.extend_from_slice(&self.step.to_le_bytes());
+        out.extend_from_slice(&self.bucket.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        Open { at }
+    }
+
+    /// Appends a whole frame.
+    pub fn write(&self, payload: &[u8], out: &mut Vec<u8>) {
+        let open = self.open(out);
+        out.extend_from_slice(payload);
+        open.close(self.kind, out);
+    }
+
+    /// This header as another rank would send it.
+    #[must_use]
+    pub fn from_rank(mut self, rank: usize) -> Header {
+        self.rank = rank as u16;
+        self
+    }
+}
+
+/// A frame whose payload is being written.
+#[derive(Debug)]
+pub struct Open {
+    at: usize,
+}
+
+impl Open {
+    /// Where the payload begins.
+    pub fn payload_at(&self) -> usize {
+        self.at + HEADER_BYTES
+    }
+
+    /// Settles the kind and the length of the payload, which is everything written since.
+    ///
+    /// # Panics
+    /// When the payload has 4 GiB or more; buckets are limited so that none has.
+    pub fn close(self, kind: Kind, out: &mut [u8]) {
+        let length = u32::try_from(out.len() - self.payload_at())
+            .expect("invariant: a bucket's message is shorter than 4 GiB");
+        out[self.at + 3] = kind as u8;
+        out[self.at + 20..self.at + HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
+    }
+}
+
+/// One received frame.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'a> {
+    /// Who sent it, for what.
+    pub header: Header,
+    /// What it carries.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// Reads the next frame.
+    ///
+    /// # Errors
+    /// A [`Fault`] when there is no whole frame.
+    pub fn read(reader: &mut Reader<'a>) -> Read<Frame<'a>> {
+        let magic = reader.u16()?.to_le_bytes();
+        if magic != MAGIC {
+            return Err(Fault::Magic { found: magic });
+        }
+        let version = reader.u8()?;
+        if version != VERSION {
+            return Err(Fault::Version { found: version });
+        }
+        let header = Header {
+            kind: Kind::from_byte(reader.u8()?)?,
+            rank: reader.u16()?,
+            world_size: reader.u16()?,
+            step: reader.u64()?,
+            bucket: reader.u32()?,
+        };
+        let length = reader.u32()?;
+        Ok(Frame { header, payload: reader.take(length as usize)? })
+    }
+
+    /// Reads the next frame and checks that it is the one awaited by rank `by`.
+    ///
+    /// # Errors
+    /// [`Error::Wire`] when there is no whole frame; the sender's own [`Error::NonFinite`] or
+    /// [`Error::Aborted`] when it refused; [`Error::OutOfStep`] when it is another frame.
+    pub fn expect(reader: &mut Reader<'a>, expected: Header, by: usize) -> Result<Frame<'a>> {
+        let frame = Frame::read(reader)?;
+        let found = frame.header;
+        if (found.rank, found.world_size) == (expected.rank, expected.world_size) {
+            frame.refusal()?;
+        }
+        let alike = Header { kind: found.kind, ..expected };
+        if found == alike && found.kind.stands_for(expected.kind) {
+            Ok(frame)
+        } else {
+            Err(Error::OutOfStep { by, expected, found })
+        }
+    }
+
+    /// Fails with the error that this frame carries, if it carries one instead of what was
+    /// awaited.
+    ///
+    /// # Errors
+    /// The sender's [`Error::NonFinite`] or [`Error::Aborted`].
+    pub fn refusal(&self) -> Result<()> {
+        let Header { rank, step, .. } = self.header;
+        let rank = usize::from(rank);
+        let mut reader = Reader::new(self.payload);
+        match self.header.kind {
+            Kind::NonFinite => {
+                let quantity = match reader.u8()? {
+                    0 => Quantity::Gradient,
+                    1 => Quantity::Corrected,
+                    found => {
+                        return Err(Fault::Field { field: "quantity", found: found.into() }.into());
+                    }
+                };
+                let index = reader.u64()? as usize;
+                let parameter = text(reader.rest());
+                Err(Error::NonFinite { rank, step, quantity, parameter, index })
+            }
+            Kind::Abort => Err(Error::Aborted { rank, step, reason: text(reader.rest()) }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Appends the frame by which a rank tells the others that it met NaN or infinity.
+pub fn write_non_finite(
+    header: Header,
+    quantity: Quantity,
+    parameter: &str,
+    index: usize,
+    out: &mut Vec<u8>,
+) {
+    let open = header.open(out);
+    out.push(match quantity {
+        Quantity::Gradient => 0,
+        Quantity::Corrected => 1,
+    });
+    out.extend_from_slice(&(index as u64).to_le_bytes());
+    out.extend_from_slice(cut(parameter).as_bytes());
+    open.close(Kind::NonFinite, out);
+}
+
+/// Appends the frame by which a rank tells the others that it gives up.
+pub fn write_abort(header: Header, reason: &str, out: &mut Vec<u8>) {
+    let open = header.open(out);
+    out.extend_from_slice(cut(reason).as_bytes());
+    open.close(Kind::Abort, out);
+}
+
+/// As much of a text as travels with a refusal.
+pub(crate) fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_BYTES)]
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES)]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HEADER: Header =
+        Header { kind: Kind::Dense, rank: 2, world_size: 4, step: 77, bucket: 5 };
+
+    fn framed(header: Header, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        header.write(payload, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn frames_lie_end_to_end_and_come_back() {
+        let mut bytes = framed(HEADER, b"first");
+        HEADER.from_rank(3).write(b"", &mut bytes);
+        assert_eq!(bytes.len(), 2 * HEADER_BYTES + 5);
+        let mut reader = Reader::new(&bytes);
+        let first = Frame::expect(&mut reader, HEADER, 0).unwrap();
+        assert_eq!((first.header, first.payload), (HEADER, b"first".as_slice()));
+        assert_eq!(Frame::read(&mut reader).unwrap().header.rank, 3);
+        reader.finish().unwrap();
+    }
+
+    #[test]
+    fn the_layout_is_the_documented_one() {
+        let bytes = framed(HEADER, &[9]);
+        assert_eq!(
+            bytes,
+            [b'G', b'W', 1, 2, 2, 0, 4, 0, 77, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0, 9]
+        );
+    }
+
+    #[test]
+    fn another_frame_than_the_awaited_is_named_with_both() {
+        let others = [
+            Header { step: 78, ..HEADER },
+            Header { bucket: 6, ..HEADER },
+            Header { rank: 1, ..HEADER },
+            Header { world_size: 5, ..HEADER },
+            Header { kind: Kind::Sum, ..HEADER },
+            Header { kind: Kind::Abort, world_size: 5, ..HEADER },
+        ];
+        for found in others {
+            let bytes = framed(found, b"");
+            let error = Frame::expect(&mut Reader::new(&bytes), HEADER, 0).unwrap_err();
+            assert_eq!(error, Error::OutOfStep { by: 0, expected: HEADER, found });
+        }
+        let compressed = framed(Header { kind: Kind::Compressed, ..HEADER }, b"");
+        assert!(Frame::expect(&mut Reader::new(&compressed), HEADER, 0).is_ok());
+    }
+
+    #[test]
+    fn refusals_arrive_as_the_senders_own_error() {
+        let mut bytes = Vec::new();
+        write_non_finite(HEADER, Quantity::Corrected, "fc.weight", 12, &mut bytes);
+        let error = Frame::expect(&mut Reader::new(&bytes), HEADER, 0).unwrap_err();
+        let parameter = "fc.weight".to_string();
+        let expected = Error::NonFinite {
+            rank: 2,
+            step: 77,
+            quantity: Quantity::Corrected,
+            parameter,
+            index: 12,
+        };
+        assert_eq!(error, expected);
+
+        bytes.clear();
+        write_abort(HEADER, &"é".repeat(TEXT_BYTES), &mut bytes);
+        match Frame::expect(&mut Reader::new(&bytes), HEADER, 0).unwrap_err() {
+            Error::Aborted { rank: 2, step: 77, reason } => {
+                assert_eq!(reason, "é".repeat(TEXT_BYTES / 2))
+            }
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn every_broken_header_is_refused() {
+        let whole = framed(HEADER, b"payload");
+        for cut in 0..whole.len() {
+            assert!(Frame::read(&mut Reader::new(&whole[..cut])).is_err(), "cut at {cut}");
+        }
+        for (at, value) in [(0, b'X'), (2, 9), (3, 0), (3, 99), (20, 8)] {
+            let mut broken = whole.clone();
+            broken[at] = value;
+            assert!(Frame::read(&mut Reader::new(&broken)).is_err(), "byte {at} = {value}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(mut bytes: Vec<u8>, framed: bool) {
+            if framed && bytes.len() > 3 {
+                bytes[..3].copy_from_slice(&[b'G', b'W', VERSION]);
+            }
+            let mut reader = Reader::new(&bytes);
+            let _ = Frame::expect(&mut reader, HEADER, 0);
+        }
+    }
+}

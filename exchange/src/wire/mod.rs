@@ -1,0 +1,245 @@
+//! Bytes: the only module that knows how numbers lie in a message.
+//!
+//! * [`frame`]: the header before every message, and splitting what a rank sent into messages;
+//! * [`floats`]: plain f32 values, checked, added and averaged at memory speed;
+//! * [`bits`]: numbers of any width, packed;
+//! * [`indices`]: ascending positions, in the cheapest of a few codings;
+//! * [`Reader`]: a cursor over bytes that never reads past them.
+//!
+//! Everything is little-endian. Readers trust nothing: they fail with a [`Fault`], do not panic,
+//! and allocate nothing.
+
+pub mod bits;
+pub mod floats;
+pub mod frame;
+pub mod indices;
+
+pub use frame::{Frame, Header, Kind};
+
+/// What is wrong with bytes that should have been a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The message ends early.
+    #[error("{needed} more bytes are needed, {left} are left")]
+    Truncated {
+        /// Bytes that the next field takes.
+        needed: usize,
+        /// Bytes that are there.
+        left: usize,
+    },
+    /// The message goes on after its end.
+    #[error("{left} bytes follow the end of the message")]
+    Trailing {
+        /// Bytes too many.
+        left: usize,
+    },
+    /// The payload has not the length that its kind demands.
+    #[error("the payload has {found} bytes, {expected} are needed")]
+    Length {
+        /// Bytes needed.
+        expected: usize,
+        /// Bytes there.
+        found: usize,
+    },
+    /// The first two bytes are not those of a frame.
+    #[error("this is no frame: it begins with {found:02x?}")]
+    Magic {
+        /// The bytes found.
+        found: [u8; 2],
+    },
+    /// The frame is of a version that this build does not read.
+    #[error("frame version {found} is not {expected}", expected = frame::VERSION)]
+    Version {
+        /// The version found.
+        found: u8,
+    },
+    /// The frame is of no known kind.
+    #[error("frame kind {found} is unknown")]
+    Kind {
+        /// The kind found.
+        found: u8,
+    },
+    /// A field has a value that its writer never gives it.
+    #[error("field `{field}` has the value {found}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        found: u64,
+    },
+    /// More elements are announced than the bucket has.
+    #[error("{count} elements are announced in a bucket of {length}")]
+    Count {
+        /// Elements announced.
+        count: u64,
+        /// Elements of the bucket.
+        length: usize,
+    },
+    /// A position lies outside the bucket.
+    #[error("a position lies beyond the bucket's {length} elements")]
+    Position {
+        /// Elements of the bucket.
+        length: usize,
+    },
+}
+
+/// Result of reading bytes.
+pub type Read<T> = Result<T, Fault>;
+
+/// A cursor over the bytes of one message.
+#[derive(Debug, Clone)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes }
+    }
+
+    /// The bytes not read yet.
+    pub fn rest(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The next `count` bytes.
+    ///
+    /// # Errors
+    /// [`Fault::Truncated`] when there are fewer.
+    pub fn take(&mut self, count: usize) -> Read<&'a [u8]> {
+        let fault = Fault::Truncated { needed: count, left: self.bytes.len() };
+        let (taken, rest) = self.bytes.split_at_checked(count).ok_or(fault)?;
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Read<[u8; N]> {
+        let fault = Fault::Truncated { needed: N, left: self.bytes.len() };
+        let (taken, rest) = self.bytes.split_first_chunk().ok_or(fault)?;
+        self.bytes = rest;
+        Ok(*taken)
+    }
+
+    /// The next byte.
+    ///
+    /// # Errors
+    /// [`Fault::Truncated`] at the end.
+    pub fn u8(&mut self) -> Read<u8> {
+        self.array().map(|[byte]| byte)
+    }
+
+    /// The next two bytes as a number.
+    ///
+    /// # Errors
+    /// [`Fault::Truncated`] when there are fewer.
+    pub fn u16(&mut self) -> Read<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    /// The next four bytes as a number.
+    ///
+    /// # Errors
+    /// [`Fault::Truncated`] when there are fewer.
+    pub fn u32(&mut self) -> Read<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// The next eight bytes as a number.
+    ///
+    /// # Errors
+    /// [`Fault::Truncated`] when there are fewer.
+    pub fn u64(&mut self) -> Read<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// A count of elements of a bucket, written by [`put_count`]: 1 to 5 bytes, at most `length`.
+    ///
+    /// # Errors
+    /// [`Fault::Count`] when it is larger, [`Fault::Field`] when it is written in more bytes than
+    /// it needs, [`Fault::Truncated`] when it does not end.
+    pub fn count(&mut self, length: usize) -> Read<usize> {
+        let mut count = 0u64;
+        for shift in (0..35).step_by(7) {
+            let byte = self.u8()?;
+            count |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                if byte == 0 && shift > 0 {
+                    return Err(Fault::Field { field: "count", found: count });
+                }
+                return match usize::try_from(count) {
+                    Ok(fits) if fits <= length => Ok(fits),
+                    _ => Err(Fault::Count { count, length }),
+                };
+            }
+        }
+        Err(Fault::Count { count, length })
+    }
+
+    /// Ends the reading.
+    ///
+    /// # Errors
+    /// [`Fault::Trailing`] when bytes are left.
+    pub fn finish(self) -> Read<()> {
+        match self.bytes.len() {
+            0 => Ok(()),
+            left => Err(Fault::Trailing { left }),
+        }
+    }
+}
+
+/// Appends a count of elements of a bucket: seven bits a byte, least significant first, the
+/// eighth bit set on all but the last.
+pub fn put_count(mut count: u32, out: &mut Vec<u8>) {
+    while count >= 0x80 {
+        out.push(count as u8 | 0x80);
+        count >>= 7;
+    }
+    out.push(count as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn counts_come_back(count: u32) {
+            let mut bytes = Vec::new();
+            put_count(count, &mut bytes);
+            prop_assert!(bytes.len() <= 5);
+            let mut reader = Reader::new(&bytes);
+            prop_assert_eq!(reader.count(count as usize), Ok(count as usize));
+            prop_assert_eq!(reader.finish(), Ok(()));
+            if count > 0 {
+                let refused = Reader::new(&bytes).count(count as usize - 1);
+                let is_count_fault = matches!(refused, Err(Fault::Count { .. }));
+                prop_assert!(is_count_fault);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes: Vec<u8>, length in 0usize..1000) {
+            if let Ok(count) = Reader::new(&bytes).count(length) {
+                prop_assert!(count <= length);
+            }
+            let mut reader = Reader::new(&bytes);
+            while reader.u64().is_ok() {}
+            prop_assert!(reader.rest().len() < 8);
+            prop_assert_eq!(reader.clone().finish().is_ok(), reader.rest().is_empty());
+        }
+    }
+
+    #[test]
+    fn counts_have_one_spelling() {
+        assert_eq!(
+            Reader::new(&[0x80, 0x00]).count(9),
+            Err(Fault::Field { field: "count", found: 0 })
+        );
+        assert!(Reader::new(&[0x80; 9]).count(9).is_err());
+        assert!(Reader::new(&[]).count(9).is_err());
+    }
+}
