@@ -1,0 +1,214 @@
+//! The operations of [`ops`](crate::ops) composed from candle operations whose gradients were
+//! checked against PyTorch: the reference for the kernels, and the path on every device that has
+//! none.
+//!
+//! candle 0.11.1 operations that return wrong or no gradients in training are absent on purpose:
+//! `conv1d`, `conv2d` at uneven strides, `max` with ties, `relu` at zero, `softmax_last_dim`,
+//! `layer_norm`.
+
+use candle_core::{DType, Result, Tensor, Var};
+use candle_nn::ops::sigmoid;
+
+use crate::PAD;
+use crate::ops::{BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM, Lstm};
+
+/// See [`ops::conv2d`](crate::ops::conv2d). Windows are laid out as rows of a matrix, then
+/// multiplied with the weights: right for every shape, stride and padding.
+pub fn conv2d(
+    xs: &Tensor,
+    weight: &Tensor,
+    stride: usize,
+    padding: usize,
+    input_gradient: bool,
+) -> Result<Tensor> {
+    let (outputs, inputs, kh, kw) = weight.dims4()?;
+    let xs = if input_gradient { xs.clone() } else { xs.detach() };
+    let xs = xs.pad_with_zeros(1, padding, padding)?.pad_with_zeros(2, padding, padding)?;
+    let windows = taps(&taps(&xs, 2, kw, stride)?, 1, kh, stride)?;
+    let (batch, height, width, taps) = windows.dims4()?;
+    let weight = weight.permute((2, 3, 1, 0))?.reshape((kh * kw * inputs, outputs))?;
+    windows
+        .reshape((batch * height * width, taps))?
+        .matmul(&weight)?
+        .reshape((batch, height, width, outputs))
+}
+
+/// Every window of `kernel` positions along `dim`, the positions of one window side by side in
+/// the last dimension.
+fn taps(xs: &Tensor, dim: usize, kernel: usize, stride: usize) -> Result<Tensor> {
+    let count = (xs.dim(dim)? - kernel) / stride + 1;
+    let shifted = (0..kernel)
+        .map(|start| every(xs, dim, start, stride, count)?.contiguous())
+        .collect::<Result<Vec<_>>>()?;
+    Tensor::cat(&shifted, xs.rank() - 1)
+}
+
+/// `count` positions along `dim`: `start`, `start + stride`, …
+fn every(xs: &Tensor, dim: usize, start: usize, stride: usize, count: usize) -> Result<Tensor> {
+    if stride == 1 {
+        return xs.narrow(dim, start, count);
+    }
+    let positions: Vec<u32> = (0..count).map(|i| (start + i * stride) as u32).collect();
+    xs.index_select(&Tensor::new(positions, xs.device())?, dim)
+}
+
+/// See [`ops::batch_norm`](crate::ops::batch_norm).
+#[expect(clippy::too_many_arguments, reason = "the signature of the operation it composes")]
+pub fn batch_norm(
+    xs: &Tensor,
+    gamma: &Tensor,
+    beta: &Tensor,
+    running_mean: &Var,
+    running_var: &Var,
+    residual: Option<&Tensor>,
+    relu_after: bool,
+    train: bool,
+) -> Result<Tensor> {
+    let channels = gamma.dim(0)?;
+    let rows = xs.reshape(((), channels))?;
+    let (centred, variance) = if train {
+        let count = rows.dim(0)? as f64;
+        let mean = rows.mean_keepdim(0)?;
+        let centred = rows.broadcast_sub(&mean)?;
+        let variance = centred.sqr()?.mean_keepdim(0)?;
+        let unbiased = (variance.detach().squeeze(0)? * (count / (count - 1.)))?;
+        track(running_mean, &mean.detach().squeeze(0)?)?;
+        track(running_var, &unbiased)?;
+        (centred, variance)
+    } else {
+        let mean = running_mean.as_detached_tensor();
+        (rows.broadcast_sub(&mean)?, running_var.as_detached_tensor().unsqueeze(0)?)
+    };
+    let deviation = (variance + BATCH_NORM_EPSILON)?.sqrt()?;
+    let ys = centred
+        .broadcast_div(&deviation)?
+        .broadcast_mul(gamma)?
+        .broadcast_add(beta)?
+        .reshape(xs.shape())?;
+    let ys = match residual {
+        Some(residual) => (ys + residual)?,
+        None => ys,
+    };
+    if relu_after { relu(&ys) } else { Ok(ys) }
+}
+
+/// Moves a running statistic towards the batch's.
+fn track(running: &Var, batch: &Tensor) -> Result<()> {
+    let kept = (running.as_detached_tensor() * (1. - BATCH_NORM_MOMENTUM))?;
+    running.set(&(kept + (batch * BATCH_NORM_MOMENTUM)?)?)
+}
+
+/// `max(xs, 0)`; the gradient at exactly 0 is 0, as PyTorch's, and NaN stays NaN.
+pub fn relu(xs: &Tensor) -> Result<Tensor> {
+    xs.le(0f32)?.where_cond(&xs.zeros_like()?, xs)
+}
+
+/// See [`ops::global_average_pool`](crate::ops::global_average_pool).
+pub fn global_average_pool(xs: &Tensor) -> Result<Tensor> {
+    xs.flatten(1, 2)?.mean(1)
+}
+
+/// See [`ops::shortcut_a`](crate::ops::shortcut_a).
+pub fn shortcut_a(xs: &Tensor, channels: usize) -> Result<Tensor> {
+    let (_, height, width, inputs) = xs.dims4()?;
+    let xs = every(xs, 1, 0, 2, height.div_ceil(2))?;
+    let xs = every(&xs, 2, 0, 2, width.div_ceil(2))?;
+    let left = (channels - inputs) / 2;
+    xs.pad_with_zeros(3, left, channels - inputs - left)
+}
+
+/// See [`ops::linear`](crate::ops::linear).
+pub fn linear(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    xs.matmul(&weight.t()?)?.broadcast_add(bias)
+}
+
+/// See [`ops::embedding`](crate::ops::embedding).
+pub fn embedding(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
+    let (batch, length) = ids.dims2()?;
+    let rows = table.index_select(&ids.flatten_all()?, 0)?;
+    let rows = rows.reshape((batch, length, ()))?;
+    let is_pad = ids.eq(PAD)?.unsqueeze(2)?.broadcast_as(rows.shape())?;
+    is_pad.where_cond(&rows.detach(), &rows)
+}
+
+/// See [`ops::embedding_mean`](crate::ops::embedding_mean).
+pub fn embedding_mean(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
+    let (batch, length) = ids.dims2()?;
+    let rows = table.index_select(&ids.flatten_all()?, 0)?;
+    let weights = token_weights(ids)?.unsqueeze(1)?;
+    weights.matmul(&rows.reshape((batch, length, ()))?)?.squeeze(1)
+}
+
+/// For `ids [B, L]`: 1 / (number of tokens) at each token, 0 at padding, as f32.
+fn token_weights(ids: &Tensor) -> Result<Tensor> {
+    let is_token = ids.ne(PAD)?.to_dtype(DType::F32)?;
+    let count = is_token.sum_keepdim(1)?.maximum(1f32)?;
+    is_token.broadcast_div(&count)
+}
+
+/// See [`ops::conv1d_relu_max`](crate::ops::conv1d_relu_max).
+pub fn conv1d_relu_max(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    let (filters, inputs, width) = weight.dims3()?;
+    let windows = taps(xs, 1, width, 1)?;
+    let (batch, positions, taps) = windows.dims3()?;
+    let weight = weight.permute((2, 1, 0))?.reshape((width * inputs, filters))?;
+    let ys = windows.reshape((batch * positions, taps))?.matmul(&weight)?;
+    let ys = relu(&ys.broadcast_add(bias)?)?.reshape((batch, positions, filters))?;
+    let first_max = ys.argmax_keepdim(1)?;
+    ys.gather(&first_max, 1)?.squeeze(1)
+}
+
+/// See [`ops::bilstm`](crate::ops::bilstm).
+pub fn bilstm(xs: &Tensor, ids: &Tensor, forward: &Lstm, reverse: &Lstm) -> Result<Tensor> {
+    let length = xs.dim(1)?;
+    let xs = xs.transpose(0, 1)?.contiguous()?;
+    let is_token = ids.ne(PAD)?.to_dtype(DType::F32)?;
+    let weights = token_weights(ids)?;
+    Tensor::cat(
+        &[
+            lstm_mean(&xs, &is_token, &weights, forward, 0..length)?,
+            lstm_mean(&xs, &is_token, &weights, reverse, (0..length).rev())?,
+        ],
+        1,
+    )
+}
+
+/// One direction over `xs [L, B, D]` in the order of `times`: the sum of the hidden states, each
+/// times its entry of `weights [B, L]`.
+fn lstm_mean(
+    xs: &Tensor,
+    is_token: &Tensor,
+    weights: &Tensor,
+    lstm: &Lstm,
+    times: impl Iterator<Item = usize>,
+) -> Result<Tensor> {
+    let (weight_ih, weight_hh) = (lstm.weight_ih.t()?, lstm.weight_hh.t()?);
+    let bias = (&lstm.bias_ih + &lstm.bias_hh)?;
+    let shape = (xs.dim(1)?, weight_hh.dim(0)?);
+    let mut hidden = Tensor::zeros(shape, xs.dtype(), xs.device())?;
+    let (mut cell, mut sum) = (hidden.clone(), hidden.clone());
+    for t in times {
+        let gates = xs.get(t)?.matmul(&weight_ih)?.add(&hidden.matmul(&weight_hh)?)?;
+        let gates = gates.broadcast_add(&bias)?.chunk(4, 1)?;
+        let [input, forget, output] = [0, 1, 3].map(|gate| sigmoid(&gates[gate]));
+        let kept = ((forget? * &cell)? + (input? * gates[2].tanh()?)?)?;
+        let is_token = is_token.narrow(1, t, 1)?;
+        cell = kept.broadcast_mul(&is_token)?;
+        hidden = (output? * cell.tanh()?)?;
+        sum = (sum + hidden.broadcast_mul(&weights.narrow(1, t, 1)?)?)?;
+    }
+    Ok(sum)
+}
+
+/// See [`ops::cross_entropy`](crate::ops::cross_entropy).
+pub fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
+    let shifted = logits.broadcast_sub(&logits.max_keepdim(1)?.detach())?;
+    let log_sum = shifted.exp()?.sum_keepdim(1)?.log()?;
+    let log_probabilities = shifted.broadcast_sub(&log_sum)?;
+    let target = log_probabilities.gather(&targets.unsqueeze(1)?, 1)?.mean_all()?;
+    if smoothing == 0. {
+        return target.neg();
+    }
+    let uniform = log_probabilities.mean_all()?;
+    (target * (smoothing - 1.))? - (uniform * smoothing)?
+}

@@ -1,0 +1,174 @@
+//! The one seam between architectures and arithmetic.
+//!
+//! Architectures call these functions and nothing else. Images are NHWC, weights are in
+//! PyTorch's layout, and every function has a right gradient for each floating-point argument
+//! unless its text says otherwise.
+
+use candle_core::{DType, Result, Tensor, Var, bail};
+
+use crate::composed;
+
+/// Added to the variance in [`batch_norm`], as PyTorch's default.
+pub const BATCH_NORM_EPSILON: f64 = 1e-5;
+
+/// Weight of the new batch in the running statistics of [`batch_norm`], as PyTorch's default.
+pub const BATCH_NORM_MOMENTUM: f64 = 0.1;
+
+/// 2-d cross-correlation of `xs [B, H, W, I]` with `weight [O, I, KH, KW]`, zero padding on all
+/// sides: `[B, H', W', O]` with `H' = (H + 2·padding − KH) / stride + 1`.
+///
+/// `input_gradient = false` says that nobody needs the gradient of `xs` (the first layer): none
+/// flows to it.
+pub fn conv2d(
+    xs: &Tensor,
+    weight: &Tensor,
+    stride: usize,
+    padding: usize,
+    input_gradient: bool,
+) -> Result<Tensor> {
+    let (_, height, width, inputs) = xs.dims4()?;
+    let (_, expected, kh, kw) = weight.dims4()?;
+    if inputs != expected {
+        bail!("conv2d: the input has {inputs} channels, the weight expects {expected}");
+    }
+    if stride == 0 || height + 2 * padding < kh || width + 2 * padding < kw {
+        bail!(
+            "conv2d: no {kh}x{kw} window of stride {stride} fits a {height}x{width} input padded by {padding}"
+        );
+    }
+    composed::conv2d(xs, weight, stride, padding, input_gradient)
+}
+
+/// Batch normalisation of `xs [B, H, W, C]` over all dimensions but the last, then `+ residual`
+/// (same shape as `xs`), then ReLU if `relu`.
+///
+/// With `train` the batch's own mean and biased variance normalise, and the running statistics
+/// move towards its mean and unbiased variance by [`BATCH_NORM_MOMENTUM`]; without, the running
+/// statistics normalise and stay. They receive no gradient.
+/// Fails when training on a single value per channel, which has no variance.
+#[expect(clippy::too_many_arguments, reason = "one fused operation with its whole state")]
+pub fn batch_norm(
+    xs: &Tensor,
+    gamma: &Tensor,
+    beta: &Tensor,
+    running_mean: &Var,
+    running_var: &Var,
+    residual: Option<&Tensor>,
+    relu: bool,
+    train: bool,
+) -> Result<Tensor> {
+    let channels = gamma.dim(0)?;
+    if xs.elem_count() == channels && train {
+        bail!(
+            "batch_norm: training needs more than one value per channel, got input {:?}; use a larger batch or image",
+            xs.shape()
+        );
+    }
+    composed::batch_norm(xs, gamma, beta, running_mean, running_var, residual, relu, train)
+}
+
+/// Mean over height and width: `[B, H, W, C]` to `[B, C]`.
+pub fn global_average_pool(xs: &Tensor) -> Result<Tensor> {
+    composed::global_average_pool(xs)
+}
+
+/// The parameter-free shortcut of He et al. 2016 (option A): every second row and column of
+/// `xs [B, H, W, C]`, new channels zero, half of them on either side: `[B, ⌈H/2⌉, ⌈W/2⌉, channels]`.
+pub fn shortcut_a(xs: &Tensor, channels: usize) -> Result<Tensor> {
+    composed::shortcut_a(xs, channels)
+}
+
+/// `xs [B, I]` times `weight [O, I]` transposed, plus `bias [O]`.
+pub fn linear(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    composed::linear(xs, weight, bias)
+}
+
+/// Rows of `table [V, D]` for `ids u32 [B, L]`: `[B, L, D]`.
+///
+/// As `nn.Embedding(padding_idx = 0)`: row [`PAD`](crate::PAD) is read like any other and
+/// receives no gradient.
+pub fn embedding(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
+    composed::embedding(ids, table)
+}
+
+/// Mean over each text's tokens of their rows in `table [V, D]`, for `ids u32 [B, L]`: `[B, D]`.
+///
+/// As `nn.EmbeddingBag(mode = "mean", padding_idx = 0)`: padding counts for nothing, and a text
+/// of nothing but padding gives zeros.
+pub fn embedding_mean(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
+    composed::embedding_mean(ids, table)
+}
+
+/// Cross-correlation of `xs [B, L, D]` over time with `weight [F, D, K]` plus `bias [F]`, no
+/// padding, ReLU, then the maximum over time: `[B, F]`.
+///
+/// Only the first position of a maximum receives gradient, as with `F.max_pool1d`.
+pub fn conv1d_relu_max(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    let (_, length, inputs) = xs.dims3()?;
+    let (_, expected, width) = weight.dims3()?;
+    if inputs != expected || width == 0 || length < width {
+        bail!(
+            "conv1d_relu_max: a filter of {width} positions of {expected} does not fit an input of {length} positions of {inputs}"
+        );
+    }
+    composed::conv1d_relu_max(xs, weight, bias)
+}
+
+/// One direction of an LSTM layer with hidden width `H` on inputs of width `D`, in `nn.LSTM`'s
+/// layout: gates input, forget, cell, output.
+pub struct Lstm {
+    /// `[4H, D]`.
+    pub weight_ih: Tensor,
+    /// `[4H, H]`.
+    pub weight_hh: Tensor,
+    /// `[4H]`.
+    pub bias_ih: Tensor,
+    /// `[4H]`.
+    pub bias_hh: Tensor,
+}
+
+/// Hidden states of a bidirectional LSTM over `xs [B, L, D]`, averaged over each text's tokens:
+/// `[B, 2H]`, forward direction first.
+///
+/// `ids u32 [B, L]` says where the padding is. At padding both hidden and cell state are zero, so
+/// that with padding at the end both directions equal an LSTM on packed sequences. A text of
+/// nothing but padding gives zeros.
+pub fn bilstm(xs: &Tensor, ids: &Tensor, forward: &Lstm, reverse: &Lstm) -> Result<Tensor> {
+    let (batch, length, _) = xs.dims3()?;
+    if ids.dims() != [batch, length] {
+        bail!("bilstm: ids are {:?}, expected [{batch}, {length}]", ids.shape());
+    }
+    composed::bilstm(xs, ids, forward, reverse)
+}
+
+/// Mean over the batch of the cross-entropy between `softmax(logits [B, C])` and `targets u32 [B]`:
+/// a scalar.
+///
+/// `smoothing` ε in `[0, 1)` is PyTorch's `label_smoothing`: the target distribution is
+/// `(1 − ε)·onehot + ε/C`.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// let logits = Tensor::new(&[[0f32, 0.]], &Device::Cpu)?;
+/// let targets = Tensor::new(&[1u32], &Device::Cpu)?;
+/// let loss = gradwire_models::cross_entropy(&logits, &targets, 0.)?.to_scalar::<f32>()?;
+/// assert!((loss - 2f32.ln()).abs() < 1e-6);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
+    let (batch, _) = logits.dims2()?;
+    if targets.dims() != [batch] || targets.dtype() != DType::U32 {
+        bail!(
+            "cross_entropy: targets must be u32 [{batch}], got {:?} {:?}",
+            targets.dtype(),
+            targets.shape()
+        );
+    }
+    if batch == 0 {
+        bail!("cross_entropy: the mean over an empty batch is undefined; skip the step instead");
+    }
+    if !(0. ..1.).contains(&smoothing) {
+        bail!("cross_entropy: label smoothing must lie in [0, 1), got {smoothing}");
+    }
+    composed::cross_entropy(logits, targets, smoothing)
+}

@@ -1,0 +1,153 @@
+//! Residual networks of He et al., "Deep Residual Learning for Image Recognition" (CVPR 2016),
+//! for small images.
+//!
+//! [`cifar`] is the paper's own family for CIFAR (§4.2): a 3×3 stem of 16 channels, three stages
+//! of 16, 32 and 64, parameter-free shortcuts (option A), global average pooling. Names are those
+//! of the widely used PyTorch reference `pytorch_resnet_cifar10`: `conv1`, `bn1`,
+//! `layer1.0.conv1`, …, `linear`.
+//!
+//! [`wide`] is the paper's ImageNet family (ResNet-18 and -34) with a stem for small images: one
+//! 3×3 convolution of stride 1 and no max-pooling. Names are torchvision's: `conv1`, `bn1`,
+//! `layer2.0.downsample.0`, …, `fc`.
+//!
+//! Convolutions start from N(0, 2 / (out · height · width)) as in torchvision, batch norms from
+//! γ = 1 and β = 0. The networks are convolutional up to the pooling, so any image size works.
+
+use candle_core::{Result, Tensor};
+use candle_nn::{ModuleT, VarBuilder};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Model;
+use crate::layers::{BatchNorm, Conv, Linear};
+use crate::ops;
+
+/// Settings of a residual network: none, the name says it all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {}
+
+/// The CIFAR family with `blocks` residual blocks in each of three stages, `6·blocks + 2` layers.
+/// Reads `f32 [B, H, W, channels]`.
+pub fn cifar(blocks: usize, channels: usize, classes: usize, vb: &VarBuilder) -> Result<Model> {
+    let stages = [(16, blocks), (32, blocks), (64, blocks)];
+    Ok(Box::new(Resnet::new(channels, &stages, Family::Cifar, classes, vb)?))
+}
+
+/// The ImageNet family of basic blocks with a stem for small images, `blocks` in each of four
+/// stages. Reads `f32 [B, H, W, channels]`.
+pub fn wide(blocks: [usize; 4], channels: usize, classes: usize, vb: &VarBuilder) -> Result<Model> {
+    let stages = [(64, blocks[0]), (128, blocks[1]), (256, blocks[2]), (512, blocks[3])];
+    Ok(Box::new(Resnet::new(channels, &stages, Family::Imagenet, classes, vb)?))
+}
+
+#[derive(Clone, Copy)]
+enum Family {
+    Cifar,
+    Imagenet,
+}
+
+struct Resnet {
+    stem: Conv,
+    stem_norm: BatchNorm,
+    blocks: Vec<Block>,
+    head: Linear,
+}
+
+impl Resnet {
+    /// `stages` holds (width, blocks); every stage but the first halves the image.
+    fn new(
+        channels: usize,
+        stages: &[(usize, usize)],
+        family: Family,
+        classes: usize,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let mut width = stages[0].0;
+        let stem = Conv::new(channels, width, 3, 1, &vb.pp("conv1"))?.first();
+        let stem_norm = BatchNorm::new(width, &vb.pp("bn1"))?;
+        let mut blocks = Vec::new();
+        for (stage, &(outputs, count)) in stages.iter().enumerate() {
+            let vb = vb.pp(format!("layer{}", stage + 1));
+            for block in 0..count {
+                let stride = if stage > 0 && block == 0 { 2 } else { 1 };
+                blocks.push(Block::new(width, outputs, stride, family, &vb.pp(block))?);
+                width = outputs;
+            }
+        }
+        let head = match family {
+            Family::Cifar => vb.pp("linear"),
+            Family::Imagenet => vb.pp("fc"),
+        };
+        Ok(Self { stem, stem_norm, blocks, head: Linear::new(width, classes, &head)? })
+    }
+}
+
+impl ModuleT for Resnet {
+    fn forward_t(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
+        let xs = self.stem.forward(xs)?;
+        let mut xs = self.stem_norm.forward(&xs, None, true, train)?;
+        for block in &self.blocks {
+            xs = block.forward(&xs, train)?;
+        }
+        self.head.forward(&ops::global_average_pool(&xs)?)
+    }
+}
+
+/// Two 3×3 convolutions and a shortcut around them.
+struct Block {
+    conv1: Conv,
+    norm1: BatchNorm,
+    conv2: Conv,
+    norm2: BatchNorm,
+    shortcut: Shortcut,
+}
+
+enum Shortcut {
+    Identity,
+    /// Option A: subsample, pad with zero channels to this many.
+    Padded(usize),
+    /// Option B: 1×1 convolution and batch norm.
+    Projected(Conv, BatchNorm),
+}
+
+impl Block {
+    fn new(
+        inputs: usize,
+        outputs: usize,
+        stride: usize,
+        family: Family,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let shortcut = match family {
+            _ if stride == 1 && inputs == outputs => Shortcut::Identity,
+            Family::Cifar => Shortcut::Padded(outputs),
+            Family::Imagenet => {
+                let vb = vb.pp("downsample");
+                Shortcut::Projected(
+                    Conv::new(inputs, outputs, 1, stride, &vb.pp(0))?,
+                    BatchNorm::new(outputs, &vb.pp(1))?,
+                )
+            }
+        };
+        Ok(Self {
+            conv1: Conv::new(inputs, outputs, 3, stride, &vb.pp("conv1"))?,
+            norm1: BatchNorm::new(outputs, &vb.pp("bn1"))?,
+            conv2: Conv::new(outputs, outputs, 3, 1, &vb.pp("conv2"))?,
+            norm2: BatchNorm::new(outputs, &vb.pp("bn2"))?,
+            shortcut,
+        })
+    }
+
+    fn forward(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
+        let ys = self.norm1.forward(&self.conv1.forward(xs)?, None, true, train)?;
+        let ys = self.conv2.forward(&ys)?;
+        let shortcut = match &self.shortcut {
+            Shortcut::Identity => xs.clone(),
+            Shortcut::Padded(channels) => ops::shortcut_a(xs, *channels)?,
+            Shortcut::Projected(conv, norm) => {
+                norm.forward(&conv.forward(xs)?, None, false, train)?
+            }
+        };
+        self.norm2.forward(&ys, Some(&shortcut), true, train)
+    }
+}

@@ -1,0 +1,239 @@
+//! Named variables with seeded starting values.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
+use candle_nn::init::NormalOrUniform;
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
+
+/// The variables of one replica, by PyTorch name.
+///
+/// A variable's starting value depends on the seed, its name and its shape alone: not on the
+/// order in which a model asks, nor on candle's generator (which cannot be seeded on a CPU). Two
+/// stores of one seed are bit-identical.
+///
+/// Row [`PAD`](crate::PAD) of a variable named `embedding.weight` starts at zero, as
+/// `nn.Embedding(padding_idx = 0)` does.
+#[derive(Debug)]
+pub struct Store {
+    variables: Arc<Variables>,
+    device: Device,
+}
+
+impl Store {
+    /// An empty store; a model built on [`Store::var_builder`] fills it.
+    pub fn new(seed: u64, device: &Device) -> Self {
+        let variables = Variables { seed, by_name: Mutex::default() };
+        Self { variables: Arc::new(variables), device: device.clone() }
+    }
+
+    /// A builder that makes each f32 variable when it is first asked for and gives the same one
+    /// afterwards.
+    pub fn var_builder(&self) -> VarBuilder<'static> {
+        let backend = Box::new(Backend(Arc::clone(&self.variables)));
+        VarBuilder::from_backend(backend, DType::F32, self.device.clone())
+    }
+
+    /// Variables that receive gradients, sorted by name.
+    pub fn trainable(&self) -> Vec<(String, Var)> {
+        self.select(|name| !is_buffer(name))
+    }
+
+    /// Running statistics of batch norms, sorted by name: part of the state, never trained.
+    pub fn buffers(&self) -> Vec<(String, Var)> {
+        self.select(is_buffer)
+    }
+
+    fn select(&self, keep: impl Fn(&str) -> bool) -> Vec<(String, Var)> {
+        let by_name = self.variables.lock();
+        let kept = by_name.iter().filter(|(name, _)| keep(name));
+        kept.map(|(name, var)| (name.clone(), var.clone())).collect()
+    }
+
+    /// Writes every variable to a safetensors file, which PyTorch reads as a state dictionary.
+    /// The file appears whole or not at all: it is written beside `path` and renamed.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let tensors: HashMap<String, Tensor> =
+            self.select(|_| true).into_iter().map(|(name, var)| (name, var.into_inner())).collect();
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        candle_core::safetensors::save(&tensors, &partial)?;
+        std::fs::rename(&partial, path)?;
+        Ok(())
+    }
+
+    /// Sets every variable from a safetensors file; see [`Store::set`].
+    pub fn load(&self, path: &Path) -> Result<()> {
+        let tensors = candle_core::safetensors::load(path, &self.device)
+            .map_err(|e| e.context(format!("cannot read {}", path.display())))?;
+        self.set(&tensors).map_err(|e| e.context(format!("{} does not fit", path.display())))
+    }
+
+    /// Sets every variable to the tensor of its name.
+    ///
+    /// Refuses a set with a missing, unknown or wrong-shaped name and then changes nothing.
+    /// PyTorch's `num_batches_tracked` counters are passed over: they play no part with a fixed
+    /// momentum.
+    pub fn set(&self, tensors: &HashMap<String, Tensor>) -> Result<()> {
+        let by_name = self.variables.lock();
+        let mut faults = Vec::new();
+        for (name, var) in by_name.iter() {
+            match tensors.get(name) {
+                None => faults.push(format!("{name} is missing")),
+                Some(t) if t.shape() != var.shape() || t.dtype() != DType::F32 => {
+                    faults.push(format!(
+                        "{name} is {:?} {:?}, the model has F32 {:?}",
+                        t.dtype(),
+                        t.dims(),
+                        var.dims()
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+        let mut unknown: Vec<&String> = tensors
+            .keys()
+            .filter(|name| !by_name.contains_key(*name) && !name.ends_with(".num_batches_tracked"))
+            .collect();
+        unknown.sort();
+        faults.extend(unknown.into_iter().map(|name| format!("{name} is not in the model")));
+        if !faults.is_empty() {
+            let shown = faults.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
+            bail!("{} of the names do not fit this model: {shown}", faults.len());
+        }
+        for (name, var) in by_name.iter() {
+            var.set(&tensors[name])?;
+        }
+        Ok(())
+    }
+}
+
+/// Names of the trainable variables that `gradients` has nothing for, sorted.
+///
+/// Some candle operations sever the graph silently; a trainer calls this after its first backward
+/// pass and refuses to go on when a name comes back.
+pub fn missing_gradients(gradients: &GradStore, store: &Store) -> Vec<String> {
+    let trainable = store.trainable().into_iter();
+    trainable.filter(|(_, var)| gradients.get(var).is_none()).map(|(name, _)| name).collect()
+}
+
+fn is_buffer(name: &str) -> bool {
+    name.ends_with("running_mean") || name.ends_with("running_var")
+}
+
+#[derive(Debug)]
+struct Variables {
+    seed: u64,
+    by_name: Mutex<BTreeMap<String, Var>>,
+}
+
+impl Variables {
+    /// No code panics while holding the lock, and a map of finished variables is whole anyway.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Var>> {
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What candle's builder talks to.
+struct Backend(Arc<Variables>);
+
+impl SimpleBackend for Backend {
+    fn get(&self, s: Shape, name: &str, h: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
+        if dtype != DType::F32 {
+            bail!("{name}: variables are f32, {dtype:?} was asked for");
+        }
+        let mut by_name = self.0.lock();
+        if let Some(var) = by_name.get(name) {
+            if var.shape() != &s {
+                bail!("{name}: is {:?}, {s:?} was asked for", var.shape());
+            }
+            return Ok(var.as_tensor().clone());
+        }
+        let var = Var::from_vec(initial_values(self.0.seed, name, &s, h), s, dev)?;
+        by_name.insert(name.to_owned(), var.clone());
+        Ok(var.into_inner())
+    }
+
+    fn get_unchecked(&self, name: &str, _dtype: DType, _dev: &Device) -> Result<Tensor> {
+        match self.0.lock().get(name) {
+            Some(var) => Ok(var.as_tensor().clone()),
+            None => bail!("{name}: no such variable, and no shape to make it by"),
+        }
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.lock().contains_key(name)
+    }
+}
+
+fn initial_values(seed: u64, name: &str, shape: &Shape, init: Init) -> Vec<f32> {
+    let count = shape.elem_count();
+    let mut stream = Stream::new(seed, name);
+    let mut uniform = |lo: f64, up: f64| -> Vec<f32> {
+        (0..count).map(|_| (lo + (up - lo) * stream.unit()) as f32).collect()
+    };
+    let mut values = match init {
+        Init::Const(value) => vec![value as f32; count],
+        Init::Uniform { lo, up } => uniform(lo, up),
+        Init::Randn { mean, stdev } => stream.normals(count, mean, stdev),
+        Init::Kaiming { dist, fan, non_linearity } => {
+            let stdev = non_linearity.gain() / (fan.for_shape(shape) as f64).sqrt();
+            match dist {
+                NormalOrUniform::Normal => stream.normals(count, 0., stdev),
+                NormalOrUniform::Uniform => {
+                    let bound = 3f64.sqrt() * stdev;
+                    uniform(-bound, bound)
+                }
+            }
+        }
+    };
+    if name == "embedding.weight" {
+        let row = shape.dims().last().copied().unwrap_or(0).min(count);
+        values[..row].fill(0.);
+    }
+    values
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014), started from the seed and the FNV-1a hash of a name.
+struct Stream {
+    state: u64,
+}
+
+impl Stream {
+    fn new(seed: u64, name: &str) -> Self {
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let mut seeded = Self { state: seed };
+        Self { state: seeded.next() ^ hash }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in `[0, 1)`, 53 bits.
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Box–Muller, both of each pair used.
+    fn normals(&mut self, count: usize, mean: f64, stdev: f64) -> Vec<f32> {
+        let mut values = Vec::with_capacity(count + 1);
+        while values.len() < count {
+            let radius = (-2. * (1. - self.unit()).ln()).sqrt() * stdev;
+            let (sin, cos) = (std::f64::consts::TAU * self.unit()).sin_cos();
+            values.push((mean + radius * cos) as f32);
+            values.push((mean + radius * sin) as f32);
+        }
+        values.truncate(count);
+        values
+    }
+}

@@ -1,0 +1,78 @@
+//! A bidirectional LSTM over word embeddings, mean over time, one linear layer.
+//!
+//! Reference: `nn.Embedding(V, dim, padding_idx=0)`, `nn.LSTM(dim, hidden, batch_first=True,
+//! bidirectional=True)` on packed sequences, `nn.Linear(2 · hidden, classes)`, named `embedding`,
+//! `lstm` and `fc`. Padding never reaches the LSTM, so a text's logits do not depend on how far
+//! it was padded; the mean runs over its words, and a text of nothing but padding gives zeros.
+
+use candle_core::{Result, Tensor, bail};
+use candle_nn::{Init, ModuleT, VarBuilder};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Model;
+use crate::layers::{Linear, uniform};
+use crate::ops::{self, Lstm};
+
+/// Settings of `bilstm`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Length of a word's embedding.
+    pub dim: usize,
+    /// Width of the hidden state of each direction.
+    pub hidden: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { dim: 128, hidden: 128 }
+    }
+}
+
+impl Config {
+    pub(crate) fn build(
+        &self,
+        vocabulary: usize,
+        classes: usize,
+        vb: &VarBuilder,
+    ) -> Result<Model> {
+        if self.dim == 0 || self.hidden == 0 {
+            bail!("bilstm: dim and hidden must be at least 1");
+        }
+        let init = Init::Randn { mean: 0., stdev: 1. };
+        let embedding = vb.get_with_hints((vocabulary, self.dim), "embedding.weight", init)?;
+        Ok(Box::new(Bilstm {
+            embedding,
+            forward: self.direction("", &vb.pp("lstm"))?,
+            reverse: self.direction("_reverse", &vb.pp("lstm"))?,
+            fc: Linear::new(2 * self.hidden, classes, &vb.pp("fc"))?,
+        }))
+    }
+
+    /// One direction's variables, U(±1/√hidden) as `nn.LSTM`'s.
+    fn direction(&self, suffix: &str, vb: &VarBuilder) -> Result<Lstm> {
+        let gates = 4 * self.hidden;
+        let init = uniform(self.hidden);
+        let name = |part: &str| format!("{part}_l0{suffix}");
+        Ok(Lstm {
+            weight_ih: vb.get_with_hints((gates, self.dim), &name("weight_ih"), init)?,
+            weight_hh: vb.get_with_hints((gates, self.hidden), &name("weight_hh"), init)?,
+            bias_ih: vb.get_with_hints(gates, &name("bias_ih"), init)?,
+            bias_hh: vb.get_with_hints(gates, &name("bias_hh"), init)?,
+        })
+    }
+}
+
+struct Bilstm {
+    embedding: Tensor,
+    forward: Lstm,
+    reverse: Lstm,
+    fc: Linear,
+}
+
+impl ModuleT for Bilstm {
+    fn forward_t(&self, ids: &Tensor, _train: bool) -> Result<Tensor> {
+        let words = ops::embedding(ids, &self.embedding)?;
+        self.fc.forward(&ops::bilstm(&words, ids, &self.forward, &self.reverse)?)
+    }
+}

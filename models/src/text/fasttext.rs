@@ -1,0 +1,55 @@
+//! Mean of word embeddings, one linear layer: Joulin et al., "Bag of Tricks for Efficient Text
+//! Classification" (EACL 2017), without n-grams and with a plain softmax.
+//!
+//! Reference: `nn.EmbeddingBag(V, dim, mode="mean", padding_idx=0)` and `nn.Linear`, named
+//! `embedding` and `fc`. Padding counts for nothing; a text of nothing but padding is the zero
+//! vector.
+
+use candle_core::{Result, Tensor, bail};
+use candle_nn::{Init, ModuleT, VarBuilder};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Model;
+use crate::layers::Linear;
+use crate::ops;
+
+/// Settings of `fasttext`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Length of a word's embedding.
+    pub dim: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { dim: 128 }
+    }
+}
+
+impl Config {
+    pub(crate) fn build(
+        &self,
+        vocabulary: usize,
+        classes: usize,
+        vb: &VarBuilder,
+    ) -> Result<Model> {
+        if self.dim == 0 {
+            bail!("fasttext: dim must be at least 1");
+        }
+        let init = Init::Randn { mean: 0., stdev: 1. };
+        let embedding = vb.get_with_hints((vocabulary, self.dim), "embedding.weight", init)?;
+        Ok(Box::new(Fasttext { embedding, fc: Linear::new(self.dim, classes, &vb.pp("fc"))? }))
+    }
+}
+
+struct Fasttext {
+    embedding: Tensor,
+    fc: Linear,
+}
+
+impl ModuleT for Fasttext {
+    fn forward_t(&self, ids: &Tensor, _train: bool) -> Result<Tensor> {
+        self.fc.forward(&ops::embedding_mean(ids, &self.embedding)?)
+    }
+}

@@ -1,0 +1,94 @@
+//! Convolutions of several widths over word embeddings, maximum over time, one linear layer:
+//! Kim, "Convolutional Neural Networks for Sentence Classification" (EMNLP 2014).
+//!
+//! Reference: `nn.Embedding(V, dim, padding_idx=0)`, `nn.ModuleList` of `nn.Conv1d(dim, filters,
+//! width)`, `nn.Linear(len(widths) · filters, classes)`, named `embedding`, `convs` and `fc`.
+//! Padding takes part in the convolutions with its row of the table, which starts at zero and
+//! receives no gradient.
+//!
+//! Where we differ from the paper: no dropout and no norm constraint on the output layer
+//! (regularise by weight decay), and no pre-trained word vectors.
+
+use candle_core::{Result, Tensor, bail};
+use candle_nn::{Init, ModuleT, VarBuilder};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Model;
+use crate::layers::{Linear, uniform};
+use crate::ops;
+
+/// Settings of `textcnn`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Length of a word's embedding.
+    pub dim: usize,
+    /// Filters of each width.
+    pub filters: usize,
+    /// Words that a filter spans.
+    pub widths: Vec<usize>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { dim: 128, filters: 100, widths: vec![3, 4, 5] }
+    }
+}
+
+impl Config {
+    pub(crate) fn build(
+        &self,
+        vocabulary: usize,
+        length: usize,
+        classes: usize,
+        vb: &VarBuilder,
+    ) -> Result<Model> {
+        if self.dim == 0 || self.filters == 0 {
+            bail!("textcnn: dim and filters must be at least 1");
+        }
+        if self.widths.is_empty() || self.widths.contains(&0) {
+            bail!("textcnn: widths must name at least one width, each at least 1");
+        }
+        if let Some(width) = self.widths.iter().find(|width| **width > length) {
+            bail!(
+                "textcnn: a filter of width {width} does not fit texts of length {length}; lengthen the texts or leave the width out"
+            );
+        }
+        let init = Init::Uniform { lo: -0.25, up: 0.25 };
+        let embedding = vb.get_with_hints((vocabulary, self.dim), "embedding.weight", init)?;
+        let convs = self.widths.iter().enumerate().map(|(i, &width)| {
+            let vb = vb.pp("convs").pp(i);
+            let init = uniform(self.dim * width);
+            Ok(Conv1d {
+                weight: vb.get_with_hints((self.filters, self.dim, width), "weight", init)?,
+                bias: vb.get_with_hints(self.filters, "bias", init)?,
+            })
+        });
+        let convs = convs.collect::<Result<Vec<_>>>()?;
+        let fc = Linear::new(self.widths.len() * self.filters, classes, &vb.pp("fc"))?;
+        Ok(Box::new(Textcnn { embedding, convs, fc }))
+    }
+}
+
+struct Conv1d {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+struct Textcnn {
+    embedding: Tensor,
+    convs: Vec<Conv1d>,
+    fc: Linear,
+}
+
+impl ModuleT for Textcnn {
+    fn forward_t(&self, ids: &Tensor, _train: bool) -> Result<Tensor> {
+        let words = ops::embedding(ids, &self.embedding)?;
+        let maxima = self
+            .convs
+            .iter()
+            .map(|conv| ops::conv1d_relu_max(&words, &conv.weight, &conv.bias))
+            .collect::<Result<Vec<_>>>()?;
+        self.fc.forward(&Tensor::cat(&maxima, 1)?)
+    }
+}
