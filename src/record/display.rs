@@ -1,0 +1,295 @@
+//! Events in words, within 80 columns.
+
+use std::fmt::Write;
+
+use console::{Style, style};
+use indicatif::{HumanBytes, HumanCount};
+
+use super::event::{Epoch, Finished, Started, Step, Warning};
+use super::summary::Summary;
+
+/// Columns of the widest bar in the summary.
+const BAR: f64 = 30.0;
+
+/// How the epoch under way is going.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pace {
+    samples: u64,
+    seconds: f64,
+    bits: f64,
+    steps: u64,
+    loss: f64,
+    accuracy: Option<f64>,
+}
+
+impl Pace {
+    pub(super) fn add(&mut self, step: &Step) {
+        self.samples += step.samples;
+        self.seconds += step.seconds;
+        self.bits += step.bits_per_parameter;
+        self.steps += 1;
+        self.loss += step.loss * step.samples as f64;
+        self.accuracy = step.accuracy;
+    }
+
+    /// Samples per second of the steps so far.
+    fn rate(&self) -> f64 {
+        if self.seconds > 0.0 { self.samples as f64 / self.seconds } else { 0.0 }
+    }
+
+    /// Mean loss of the samples so far.
+    fn loss(&self) -> f64 {
+        self.loss / self.samples.max(1) as f64
+    }
+
+    /// Mean bits per parameter of the steps so far.
+    fn bits(&self) -> f64 {
+        self.bits / self.steps.max(1) as f64
+    }
+}
+
+/// What is about to be trained, and the head of the table of epochs.
+pub(super) fn header(started: &Started) -> String {
+    let bold = Style::new().for_stderr().bold();
+    let dim = Style::new().for_stderr().dim();
+    let Started { parameters, train_samples, test_samples, unit, .. } = started;
+    let table = format!(
+        "{:>7} {:>10} {:>6} {:>10} {:>6} {:>9} {:>10} {:>8}",
+        "epoch",
+        "train loss",
+        "acc",
+        "test loss",
+        "acc",
+        format!("{unit}/s"),
+        "bits/param",
+        "time"
+    );
+    format!(
+        "{}\n{}\n{}\n{}\n\n{}",
+        bold.apply_to(title(started)),
+        format_args!(
+            "{} parameters, {} training and {} test {unit}",
+            HumanCount(*parameters),
+            HumanCount(*train_samples),
+            HumanCount(*test_samples),
+        ),
+        format_args!(
+            "{} of {} and {} of {} {unit}",
+            plural(started.epochs, "epoch"),
+            plural(started.steps_per_epoch, "step"),
+            "steps",
+            HumanCount(started.batch),
+        ),
+        dim.apply_to(format_args!("record in {}", started.folder)),
+        dim.apply_to(table),
+    )
+}
+
+/// One line of the table of epochs.
+pub(super) fn row(started: &Started, epoch: &Epoch, pace: &Pace) -> String {
+    format!(
+        "{:>7} {:>10} {:>6} {:>10} {:>6} {:>9} {:>10} {:>8}",
+        epoch_of(started, epoch.epoch).trim_start(),
+        loss(Some(epoch.train_loss)),
+        percent(epoch.train_accuracy),
+        loss(epoch.test_loss),
+        percent(epoch.test_accuracy),
+        rate(epoch.samples_per_second),
+        bits(pace.bits()),
+        duration(epoch.seconds + epoch.evaluation_seconds),
+    )
+}
+
+/// `epoch/epochs`, as wide as the table's first column.
+pub(super) fn epoch_of(started: &Started, epoch: u64) -> String {
+    format!("{:>7}", format!("{epoch}/{}", started.epochs))
+}
+
+/// What stands beside the bar.
+pub(super) fn status(started: &Started, step: &Step, pace: &Pace, seconds_left: f64) -> String {
+    let mut line = format!("loss {}", loss(Some(pace.loss())));
+    if step.accuracy.is_some() {
+        let _ = write!(line, "  acc {}", percent(step.accuracy));
+    }
+    let _ = write!(
+        line,
+        "  {} {}/s  {} bits  {} left",
+        rate(pace.rate()),
+        started.unit,
+        bits(pace.bits()),
+        duration(seconds_left)
+    );
+    line
+}
+
+/// What stands beside the bar while the epoch's last step is evaluated.
+pub(super) fn evaluating(pace: &Pace) -> String {
+    let accuracy = pace.accuracy.map(|_| format!("  acc {}", percent(pace.accuracy)));
+    format!("loss {}{}  evaluating", loss(Some(pace.loss())), accuracy.unwrap_or_default())
+}
+
+/// A line on the way through an epoch, where there is no bar.
+pub(super) fn progress(started: &Started, step: &Step, status: &str) -> String {
+    format!("{} step {}  {status}", epoch_of(started, step.epoch), HumanCount(step.step))
+}
+
+/// A warning.
+pub(super) fn warning(warning: &Warning) -> String {
+    let word = style("warning").for_stderr().yellow().bold();
+    match warning.step {
+        Some(step) => format!("{word} at step {}: {}", HumanCount(step), warning.message),
+        None => format!("{word}: {}", warning.message),
+    }
+}
+
+/// The end of a run in one line.
+pub(super) fn one_line(finished: &Finished) -> String {
+    let Finished { summary, folder, .. } = finished;
+    let result = match summary.test_accuracy {
+        Some(_) => format!("{} test accuracy", percent(summary.test_accuracy)),
+        None => format!("training loss {}", loss(summary.train_loss)),
+    };
+    format!("{result}, {}, {}, {folder}", duration(summary.seconds), wire(summary))
+}
+
+/// The end of a run in full, each line ended.
+pub(super) fn summary(finished: &Finished, started: Option<&Started>) -> String {
+    let Finished { summary, folder, out } = finished;
+    let mut lines = String::new();
+    let mut line = |label: &str, text: &str| {
+        let label = style(format!("{label:<10}")).dim();
+        let _ = writeln!(lines, "{label}{text}");
+    };
+    if let Some(started) = started {
+        line("trained", &title(started));
+    }
+    line("result", &result(summary));
+    line(
+        "speed",
+        &format!(
+            "{} {}/s, {} in {}",
+            rate(summary.samples_per_second()),
+            summary.unit,
+            plural(summary.steps, "step"),
+            duration(summary.seconds),
+        ),
+    );
+    line("wire", &wire(summary));
+    for (index, text) in shares(summary).iter().enumerate() {
+        line(if index == 0 { "time" } else { "" }, text);
+    }
+    line("record", folder);
+    line("curves", &format!("tensorboard --logdir {out}"));
+    lines
+}
+
+fn title(started: &Started) -> String {
+    format!(
+        "{} on {}, {}, {} × {}",
+        started.model,
+        started.dataset,
+        started.scheme,
+        plural(started.workers as u64, "worker"),
+        plural(started.threads as u64, "thread"),
+    )
+}
+
+fn result(summary: &Summary) -> String {
+    let mut text = match summary.test_accuracy {
+        Some(_) => {
+            let accuracy =
+                style(format!("{} test accuracy", percent(summary.test_accuracy))).bold();
+            format!("{accuracy}, test loss {}", loss(summary.test_loss))
+        }
+        None => format!("training loss {}, not evaluated", loss(summary.train_loss)),
+    };
+    if let (Some(best), Some(epoch)) = (summary.best_accuracy, summary.best_epoch)
+        && summary.test_accuracy.is_some_and(|last| last < best)
+    {
+        let _ = write!(text, " (best {} in epoch {epoch})", percent(Some(best)));
+    }
+    text
+}
+
+fn wire(summary: &Summary) -> String {
+    let sent = HumanBytes(summary.wire_bytes);
+    match summary.compression_ratio() {
+        Some(ratio) if ratio > 0.0 => format!(
+            "{sent} sent of {} dense ({}× less), {} bits per parameter",
+            HumanBytes(summary.dense_bytes),
+            times(1.0 / ratio),
+            bits(summary.bits_per_parameter),
+        ),
+        _ => "nothing sent".into(),
+    }
+}
+
+/// Where the time of the run went: name, milliseconds a step, share, bar.
+fn shares(summary: &Summary) -> Vec<String> {
+    let inside: f64 = summary.phases.seconds().iter().sum();
+    let total = summary.seconds.max(inside + summary.evaluation_seconds);
+    if total <= 0.0 || summary.steps == 0 {
+        return Vec::new();
+    }
+    let other = total - inside - summary.evaluation_seconds;
+    let named = summary.phases.named().map(|(name, seconds)| (name, seconds, true));
+    named
+        .chain([("evaluation", summary.evaluation_seconds, false), ("other", other, false)])
+        .map(|(name, seconds, each_step)| {
+            let share = seconds / total;
+            let each = if each_step {
+                format!("{:.2} ms a step", seconds / summary.steps as f64 * 1e3)
+            } else {
+                duration(seconds)
+            };
+            let bar = style("━".repeat((share * BAR).round() as usize)).cyan();
+            format!("{name:<11}{:>6}  {each:>17}  {bar}", percent(Some(share)))
+                .trim_end()
+                .to_owned()
+        })
+        .collect()
+}
+
+fn loss(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".into(), |value| format!("{value:.4}"))
+}
+
+fn percent(fraction: Option<f64>) -> String {
+    fraction.map_or_else(|| "–".into(), |fraction| format!("{:.1}%", fraction * 100.0))
+}
+
+fn bits(value: f64) -> String {
+    if value < 1.0 { format!("{value:.3}") } else { format!("{value:.2}") }
+}
+
+fn times(value: f64) -> String {
+    if value < 9.95 { format!("{value:.1}") } else { HumanCount(value.round() as u64).to_string() }
+}
+
+/// A number of things a second: `8.3`, `614`, `47.9k`.
+fn rate(value: f64) -> String {
+    match value {
+        v if v < 9.95 => format!("{v:.1}"),
+        v if v < 9_999.5 => format!("{v:.0}"),
+        v => format!("{:.1}k", v / 1e3),
+    }
+}
+
+/// A span of time in at most 7 columns: `0.8s`, `45s`, `13m 20s`, `2h 05m`, `3d 04h`.
+fn duration(seconds: f64) -> String {
+    if seconds < 9.95 {
+        return format!("{:.1}s", seconds.max(0.0));
+    }
+    let whole = seconds.round() as u64;
+    let (minutes, hours, days) = (whole / 60, whole / 3600, whole / 86400);
+    match whole {
+        0..60 => format!("{whole}s"),
+        60..3600 => format!("{minutes}m {:02}s", whole % 60),
+        3600..86400 => format!("{hours}h {:02}m", minutes % 60),
+        _ => format!("{days}d {:02}h", hours % 24),
+    }
+}
+
+fn plural(count: u64, thing: &str) -> String {
+    format!("{} {thing}{}", HumanCount(count), if count == 1 { "" } else { "s" })
+}

@@ -1,0 +1,371 @@
+//! What happens during a run, as data.
+//!
+//! Workers send [`Event`]s up a channel; the launching thread hands each one to the
+//! [`Record`](super::Record) and to the [`Console`](super::Console). One event is one line of
+//! `metrics.jsonl`:
+//!
+//! ```json
+//! {"time":1795237473.25,"event":"step","step":1,"epoch":1,"loss":2.31,…}
+//! ```
+//!
+//! Absent values (`None`) are left out. JSON has no number for what is not finite, so such a value
+//! is written as the string `"NaN"`, `"Infinity"` or `"-Infinity"` (protocol buffers' JSON
+//! mapping) and read back as what it was.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::histogram::Histogram;
+use super::number;
+use super::summary::Summary;
+
+/// Something that happened, and when.
+///
+/// Made from any of the kinds with the present time: `Event::from(Step { … })`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Seconds since the Unix epoch, UTC.
+    pub time: f64,
+    /// What happened.
+    #[serde(flatten)]
+    pub kind: Kind,
+}
+
+/// What happened. In JSON the name is the value of `event`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Kind {
+    /// The run is ready to take its first step.
+    Started(Started),
+    /// One update of the weights.
+    Step(Step),
+    /// One pass over the training set, and the evaluation after it.
+    Epoch(Epoch),
+    /// Distributions of gradients and residuals.
+    Histograms(Histograms),
+    /// A text worth keeping beside the curves.
+    Text(Text),
+    /// Something the person should know; the run goes on.
+    Warning(Warning),
+    /// The run came to its planned end.
+    Finished(Finished),
+    /// The run was stopped by an error.
+    Failed(Failed),
+}
+
+/// What is about to be trained.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Started {
+    /// Name of the recipe.
+    pub recipe: String,
+    /// The run's folder, as the person would type it.
+    pub folder: String,
+    /// Model, in words: `resnet20`.
+    pub model: String,
+    /// Data set, in words: `cifar10`.
+    pub dataset: String,
+    /// Exchange scheme, in words: `topk 1 %`.
+    pub scheme: String,
+    /// Number of workers (world size).
+    pub workers: usize,
+    /// Compute threads of each worker.
+    pub threads: usize,
+    /// Trainable parameters of one replica.
+    pub parameters: u64,
+    /// What a sample is, in the plural: `images`, `texts`.
+    pub unit: String,
+    /// Samples in the training set.
+    pub train_samples: u64,
+    /// Samples in the test set.
+    pub test_samples: u64,
+    /// Samples of one step over all ranks.
+    pub batch: u64,
+    /// Epochs the run will end after.
+    pub epochs: u64,
+    /// Steps of one epoch.
+    pub steps_per_epoch: u64,
+    /// The first step this process takes: 1, or more when it continues an earlier run.
+    pub first_step: u64,
+}
+
+/// One step: forward, backward, exchange, update.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// The step, counted from 1 over the whole run.
+    pub step: u64,
+    /// The epoch this step belongs to, counted from 1.
+    pub epoch: u64,
+    /// Mean training loss over the global batch.
+    #[serde(with = "number")]
+    pub loss: f64,
+    /// Fraction of right answers in training since the epoch began, 0 to 1.
+    #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// Learning rate of this update.
+    #[serde(with = "number")]
+    pub learning_rate: f64,
+    /// Samples of this step over all ranks.
+    pub samples: u64,
+    /// Seconds from the start of this step to its end, on the slowest rank.
+    pub seconds: f64,
+    /// Where those seconds went, as the mean over ranks.
+    pub phases: Phases,
+    /// Bytes one rank sent in this step, headers included (mean over ranks).
+    pub wire_bytes: f64,
+    /// Bytes all ranks together have sent since the run began.
+    pub wire_bytes_total: u64,
+    /// Bytes one rank would have sent in this step as dense fp32.
+    pub dense_bytes: u64,
+    /// Bits one rank sent for each parameter of the model.
+    pub bits_per_parameter: f64,
+    /// Wire bytes over dense bytes: 0.01 is a hundredth of dense.
+    pub compression_ratio: f64,
+    /// Euclidean norm of the residual the scheme keeps, where it keeps one.
+    #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+    pub residual_norm: Option<f64>,
+    /// Euclidean norm of the mean gradient, before clipping.
+    #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+    pub gradient_norm: Option<f64>,
+    /// What the scheme reports about itself, by name.
+    #[serde(with = "number::map", default, skip_serializing_if = "Vec::is_empty")]
+    pub gauges: Vec<(String, f64)>,
+}
+
+/// Seconds spent in each phase of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phases {
+    /// Waiting for the next batch.
+    pub data: f64,
+    /// Forward pass and loss.
+    pub forward: f64,
+    /// Backward pass.
+    pub backward: f64,
+    /// Compressing the gradient.
+    pub encode: f64,
+    /// Waiting for the messages of the other ranks.
+    pub wait: f64,
+    /// Decoding and summing the messages.
+    pub decode: f64,
+    /// Clipping and updating the weights.
+    pub optimizer: f64,
+}
+
+impl Phases {
+    /// Names, in the order of the step; [`Phases::seconds`] follows the same order.
+    pub const NAMES: [&'static str; 7] =
+        ["data", "forward", "backward", "encode", "wait", "decode", "optimizer"];
+
+    /// The seconds, in the order of [`Phases::NAMES`].
+    #[must_use]
+    pub fn seconds(&self) -> [f64; 7] {
+        [
+            self.data,
+            self.forward,
+            self.backward,
+            self.encode,
+            self.wait,
+            self.decode,
+            self.optimizer,
+        ]
+    }
+
+    /// The phases with their names.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        Self::NAMES.into_iter().zip(self.seconds())
+    }
+
+    /// The same seconds shared among `n` ranks or steps.
+    #[must_use]
+    pub fn over(&self, n: f64) -> Self {
+        Self {
+            data: self.data / n,
+            forward: self.forward / n,
+            backward: self.backward / n,
+            encode: self.encode / n,
+            wait: self.wait / n,
+            decode: self.decode / n,
+            optimizer: self.optimizer / n,
+        }
+    }
+
+    /// Adds another step's seconds.
+    pub fn add(&mut self, other: &Self) {
+        self.data += other.data;
+        self.forward += other.forward;
+        self.backward += other.backward;
+        self.encode += other.encode;
+        self.wait += other.wait;
+        self.decode += other.decode;
+        self.optimizer += other.optimizer;
+    }
+}
+
+/// The end of an epoch. The test values are absent when the epoch was not evaluated.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Epoch {
+    /// The epoch, counted from 1.
+    pub epoch: u64,
+    /// The last step of the epoch.
+    pub step: u64,
+    /// Mean training loss over the epoch's samples.
+    #[serde(with = "number")]
+    pub train_loss: f64,
+    /// Fraction of right answers in training over the epoch, 0 to 1.
+    #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+    pub train_accuracy: Option<f64>,
+    /// Mean loss over the test set.
+    #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+    pub test_loss: Option<f64>,
+    /// Fraction of right answers on the test set, 0 to 1.
+    #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+    pub test_accuracy: Option<f64>,
+    /// Seconds of the epoch's steps, evaluation not included.
+    pub seconds: f64,
+    /// Seconds of the evaluation.
+    pub evaluation_seconds: f64,
+    /// Training samples per second over the epoch, all ranks together.
+    pub samples_per_second: f64,
+}
+
+/// Distributions at one step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Histograms {
+    /// The step they belong to.
+    pub step: u64,
+    /// Each with its tag: `gradient/<parameter>`, `residual/<parameter>`.
+    pub entries: Vec<Tagged>,
+}
+
+/// A distribution and what it is of.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tagged {
+    /// `gradient/<parameter>` or `residual/<parameter>`.
+    pub tag: String,
+    /// The distribution.
+    #[serde(flatten)]
+    pub histogram: Histogram,
+}
+
+/// A text beside the curves. TensorBoard shows it as Markdown.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Text {
+    /// The step it belongs to; 0 is before training.
+    pub step: u64,
+    /// Its name.
+    pub tag: String,
+    /// The text, in Markdown.
+    pub text: String,
+}
+
+/// Something the person should know although the run goes on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Warning {
+    /// The step, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// What, where, and what to do.
+    pub message: String,
+}
+
+/// The planned end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Finished {
+    /// The run in figures.
+    pub summary: Summary,
+    /// The run's folder.
+    pub folder: String,
+    /// The folder all runs are under: what TensorBoard is pointed at.
+    pub out: String,
+}
+
+/// An end that was not planned.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Failed {
+    /// The error with its causes.
+    pub error: String,
+}
+
+/// The present, in seconds since the Unix epoch.
+fn now() -> f64 {
+    // A clock set before 1970 is no reason to stop training.
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+macro_rules! kinds {
+    ($($kind:ident),*) => {$(
+        impl From<$kind> for Event {
+            fn from(what: $kind) -> Self {
+                Self { time: now(), kind: Kind::$kind(what) }
+            }
+        }
+    )*};
+}
+
+kinds!(Started, Step, Epoch, Histograms, Text, Warning, Finished, Failed);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(event: &Event) -> Event {
+        let line = serde_json::to_string(event).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+
+    #[test]
+    fn a_step_is_one_flat_object() {
+        let event = Event {
+            time: 12.5,
+            kind: Kind::Step(Step {
+                step: 3,
+                loss: 0.5,
+                gauges: vec![("kept".into(), 0.01)],
+                ..Step::default()
+            }),
+        };
+        let line = serde_json::to_string(&event).unwrap();
+        assert!(line.starts_with(r#"{"time":12.5,"event":"step","step":3,"#), "{line}");
+        assert!(line.ends_with(r#""gauges":{"kept":0.01}}"#), "{line}");
+        assert!(!line.contains("residual_norm"), "absent values are left out: {line}");
+        assert_eq!(round_trip(&event), event);
+    }
+
+    #[test]
+    fn what_is_not_finite_keeps_its_meaning() {
+        let event = Event::from(Step {
+            loss: f64::NEG_INFINITY,
+            residual_norm: Some(f64::INFINITY),
+            gauges: vec![("a".into(), f64::INFINITY), ("b".into(), 1.0)],
+            ..Step::default()
+        });
+        let line = serde_json::to_string(&event).unwrap();
+        assert!(line.contains(r#""loss":"-Infinity""#), "{line}");
+        assert_eq!(round_trip(&event), event);
+
+        let event = Event::from(Step { loss: f64::NAN, ..Step::default() });
+        let Kind::Step(step) = round_trip(&event).kind else { panic!("another kind") };
+        assert!(step.loss.is_nan());
+    }
+
+    #[test]
+    fn every_kind_reads_back() {
+        for event in [
+            Event::from(Started { unit: "images".into(), ..Started::default() }),
+            Event::from(Epoch { test_accuracy: Some(0.5), ..Epoch::default() }),
+            Event::from(Histograms {
+                step: 1,
+                entries: vec![Tagged {
+                    tag: "gradient/größe".into(),
+                    histogram: Histogram::of(&[1.0, -2.0, f32::NAN]),
+                }],
+            }),
+            Event::from(Text { text: "a\nb".into(), ..Text::default() }),
+            Event::from(Warning { step: None, message: "careful".into() }),
+            Event::from(Finished::default()),
+            Event::from(Failed { error: "disk full".into() }),
+        ] {
+            assert_eq!(round_trip(&event), event);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The folder of one run: made once, never shared.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use time::UtcDateTime;
+
+/// Runs of one recipe that may start within one second.
+const RUNS_PER_SECOND: u32 = 1000;
+
+/// Makes `<out>/<recipe>/<stamp>`, a folder that did not exist before.
+pub(super) fn create(out: &Path, recipe: &str) -> Result<PathBuf> {
+    create_at(out, recipe, &stamp(UtcDateTime::now()))
+}
+
+fn create_at(out: &Path, recipe: &str, stamp: &str) -> Result<PathBuf> {
+    check_name(recipe)?;
+    let runs = out.join(recipe);
+    fs::create_dir_all(&runs).with_context(|| cannot_make(&runs))?;
+    for run in 1..=RUNS_PER_SECOND {
+        let name = if run == 1 { stamp.to_owned() } else { format!("{stamp}-{run}") };
+        let folder = runs.join(name);
+        match fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error).with_context(|| cannot_make(&folder)),
+        }
+    }
+    bail!("{RUNS_PER_SECOND} runs of {recipe} started in the second {stamp}: wait and try again")
+}
+
+/// The moment as a folder name that sorts by time: `2026-11-21T05-04-33Z`.
+fn stamp(moment: UtcDateTime) -> String {
+    let (hour, minute, second) = moment.as_hms();
+    format!("{}T{hour:02}-{minute:02}-{second:02}Z", moment.date())
+}
+
+/// The recipe's name becomes one path component, so it must be nothing else.
+fn check_name(recipe: &str) -> Result<()> {
+    let component = !recipe.is_empty()
+        && recipe.len() <= 100
+        && !recipe.starts_with('.')
+        && !recipe.chars().any(|c| c.is_control() || matches!(c, '/' | '\\' | ':'));
+    ensure!(
+        component,
+        "the recipe's name {recipe:?} cannot name a folder: use 1 to 100 letters, digits, `-`, `_` \
+         or spaces, not beginning with a dot"
+    );
+    Ok(())
+}
+
+/// Makes a file that did not exist before.
+pub(super) fn open(path: &Path) -> Result<File> {
+    File::options().write(true).create_new(true).open(path).with_context(|| cannot_write(path))
+}
+
+/// Makes a file with this content.
+pub(super) fn write(path: &Path, content: &str) -> Result<()> {
+    open(path)?.write_all(content.as_bytes()).with_context(|| cannot_write(path))
+}
+
+/// Says which file could not be written, and what to do.
+pub(super) fn cannot_write(path: &Path) -> String {
+    format!(
+        "cannot write {}: make room or permission there, or choose another folder with --out",
+        path.display()
+    )
+}
+
+/// Says which folder could not be made, what is in its way, and what to do.
+fn cannot_make(folder: &Path) -> String {
+    let obstacle = folder.ancestors().find(|path| path.exists() && !path.is_dir());
+    match obstacle {
+        Some(file) => format!(
+            "cannot make the run's folder {}: {} is not a folder; choose another with --out",
+            folder.display(),
+            file.display()
+        ),
+        None => format!(
+            "cannot make the run's folder {}: choose a place you may write to with --out",
+            folder.display()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_sort_by_time() {
+        let at = |seconds| stamp(UtcDateTime::from_unix_timestamp(seconds).unwrap());
+        assert_eq!(at(1_795_237_473), "2026-11-21T05-04-33Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00-00-00Z");
+        let stamps: Vec<_> = (0..50).map(|i| at(1_700_000_000 + i * 7_654_321)).collect();
+        assert!(stamps.is_sorted());
+    }
+
+    #[test]
+    fn runs_of_one_second_get_their_own_folders() {
+        let out = tempfile::tempdir().unwrap();
+        let folders: Vec<_> =
+            (0..12).map(|_| create_at(out.path(), "a", "2026-11-21T05-04-33Z").unwrap()).collect();
+        assert!(folders[0].ends_with("a/2026-11-21T05-04-33Z"));
+        assert!(folders[1].ends_with("a/2026-11-21T05-04-33Z-2"));
+        assert_eq!(folders.iter().collect::<std::collections::HashSet<_>>().len(), 12);
+    }
+
+    #[test]
+    fn names_are_one_path_component() {
+        for bad in ["", ".", "..", "a/b", "../a", "a\\b", "a\nb", "c:", &"x".repeat(101)] {
+            assert!(check_name(bad).is_err(), "{bad:?}");
+        }
+        for good in ["newcomer", "größe 2", "cifar10-topk_1%"] {
+            assert!(check_name(good).is_ok(), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_named() {
+        let out = tempfile::tempdir().unwrap();
+        let file = out.path().join("file");
+        fs::write(&file, "").unwrap();
+        for place in [file.clone(), file.join("deeper/still")] {
+            let error = format!("{:#}", create(&place, "a").unwrap_err());
+            assert!(error.contains("is not a folder") && error.contains("--out"), "{error}");
+            assert!(error.contains(&file.display().to_string()), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_exists_is_not_overwritten() {
+        let out = tempfile::tempdir().unwrap();
+        let path = out.path().join("recipe.toml");
+        write(&path, "first").unwrap();
+        assert!(write(&path, "second").is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "first");
+    }
+}

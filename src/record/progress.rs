@@ -1,0 +1,125 @@
+//! The progress of a run: a bar where there is a terminal, lines now and then where there is none.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::console::Stream;
+use super::display::{self, Pace};
+use super::event::{Event, Kind, Started, Step};
+
+/// How often a bar is redrawn at most.
+const REDRAW: Duration = Duration::from_millis(100);
+/// Seconds between lines where there is no bar.
+const LINE_SECONDS: f64 = 10.0;
+
+/// Shows the way through a run on `err`, and its summary on `out`.
+pub(super) struct Progress {
+    out: Stream,
+    err: Stream,
+    /// Whether there is a terminal to draw a bar on.
+    live: bool,
+    bar: Option<(ProgressBar, Instant)>,
+    /// What is being trained, and since when.
+    run: Option<(Started, f64)>,
+    /// The epoch under way.
+    pace: Pace,
+    /// When the last line was written.
+    last_line: f64,
+}
+
+impl Progress {
+    pub(super) fn new(out: Stream, err: Stream, live: bool) -> Self {
+        Self { out, err, live, bar: None, run: None, pace: Pace::default(), last_line: 0.0 }
+    }
+
+    pub(super) fn record(&mut self, event: &Event) -> io::Result<()> {
+        match &event.kind {
+            Kind::Started(started) => {
+                self.line(&display::header(started));
+                self.run = Some((started.clone(), event.time));
+                self.last_line = event.time;
+            }
+            Kind::Step(step) => self.step(event.time, step),
+            Kind::Epoch(epoch) => {
+                self.clear();
+                if let Some((started, _)) = &self.run {
+                    let row = display::row(started, epoch, &self.pace);
+                    self.line(&row);
+                }
+                self.pace = Pace::default();
+                self.last_line = event.time;
+            }
+            Kind::Warning(warning) => self.line(&display::warning(warning)),
+            Kind::Finished(finished) => {
+                self.clear();
+                write!(
+                    self.out,
+                    "\n{}",
+                    display::summary(finished, self.run.as_ref().map(|run| &run.0))
+                )?;
+                self.out.flush()?;
+            }
+            Kind::Failed(_) => self.clear(),
+            Kind::Histograms(_) | Kind::Text(_) => {}
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, time: f64, step: &Step) {
+        let Some((started, since)) = &self.run else { return };
+        self.pace.add(step);
+        let done = (step.step + 1).saturating_sub(started.first_step);
+        let left = (started.epochs * started.steps_per_epoch).saturating_sub(step.step);
+        let seconds_left = (time - since) / done.max(1) as f64 * left as f64;
+        let within = step.step.saturating_sub((step.epoch.max(1) - 1) * started.steps_per_epoch);
+        let last = within == started.steps_per_epoch;
+        let status = || display::status(started, step, &self.pace, seconds_left);
+
+        if self.live {
+            let (bar, drawn) =
+                self.bar.get_or_insert_with(|| (bar(started, step.epoch), Instant::now() - REDRAW));
+            if last || drawn.elapsed() >= REDRAW {
+                *drawn = Instant::now();
+                bar.set_message(if last { display::evaluating(&self.pace) } else { status() });
+                bar.set_position(within);
+            }
+        } else if time - self.last_line >= LINE_SECONDS {
+            let line = display::progress(started, step, &status());
+            self.line(&line);
+            self.last_line = time;
+        }
+    }
+
+    /// Writes a line above the bar. A closed stderr is no reason to stop a run.
+    fn line(&mut self, line: &str) {
+        let err = &mut self.err;
+        match &self.bar {
+            Some((bar, _)) => bar.suspend(|| drop(writeln!(err, "{line}"))),
+            None => drop(writeln!(err, "{line}")),
+        }
+    }
+
+    /// Takes the bar off the screen.
+    pub(super) fn clear(&mut self) {
+        if let Some((bar, _)) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+fn bar(started: &Started, epoch: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{prefix} {wide_bar:.cyan/dim} {msg}")
+        .expect("invariant: the template is valid")
+        .progress_chars("━╸─");
+    ProgressBar::new(started.steps_per_epoch)
+        .with_style(style)
+        .with_prefix(display::epoch_of(started, epoch))
+}

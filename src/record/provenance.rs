@@ -1,0 +1,131 @@
+//! What produced a run's figures.
+
+use std::fs;
+use std::num::NonZero;
+
+use serde::{Deserialize, Serialize};
+
+/// What someone must know to believe a run's figures or to repeat them.
+///
+/// [`Provenance::here`] fills in the program and the machine; the rest belongs to the run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// Version of gradwire.
+    pub version: String,
+    /// Commit it was built from, with `-dirty` when files differed from it; absent when it was not
+    /// built in a git checkout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// The compiler, as `rustc --version` has it.
+    pub rustc: String,
+    /// `release` or `debug`.
+    pub profile: String,
+    /// Host operating system and kernel.
+    pub os: String,
+    /// The processor's model name.
+    pub cpu: String,
+    /// Cores this process may use.
+    pub cores: usize,
+    /// The arithmetic kernels in use: `avx2`, `portable`, ….
+    pub kernels: String,
+    /// Number of workers.
+    pub workers: usize,
+    /// Compute threads of each worker.
+    pub threads: usize,
+    /// The command line, program first.
+    pub command: Vec<String>,
+    /// The data files read.
+    pub data: Vec<FileSum>,
+}
+
+/// One file of the data set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileSum {
+    /// Its name.
+    pub name: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its SHA-256 in hexadecimal.
+    pub sha256: String,
+}
+
+impl Provenance {
+    /// This program on this machine; `kernels`, `workers`, `threads` and `data` are left empty.
+    #[must_use]
+    pub fn here() -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            commit: option_env!("GRADWIRE_COMMIT").map(Into::into),
+            rustc: option_env!("GRADWIRE_RUSTC").unwrap_or("unknown").into(),
+            profile: if cfg!(debug_assertions) { "debug" } else { "release" }.into(),
+            os: os(),
+            cpu: cpu(),
+            cores: std::thread::available_parallelism().map_or(1, NonZero::get),
+            command: std::env::args_os()
+                .map(|argument| argument.to_string_lossy().into_owned())
+                .collect(),
+            ..Self::default()
+        }
+    }
+
+    /// As JSON for a person to read.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let mut json =
+            serde_json::to_string_pretty(self).expect("invariant: strings and numbers are JSON");
+        json.push('\n');
+        json
+    }
+}
+
+/// The system's name and kernel, as far as the system tells.
+fn os() -> String {
+    let name = fs::read_to_string("/etc/os-release")
+        .ok()
+        .and_then(|text| value_of(&text, "PRETTY_NAME", '='))
+        .unwrap_or_else(|| std::env::consts::OS.into());
+    match fs::read_to_string("/proc/sys/kernel/osrelease") {
+        Ok(kernel) => format!("{name}, kernel {}", kernel.trim()),
+        Err(_) => name,
+    }
+}
+
+/// The processor's name, or the architecture where the system does not tell.
+fn cpu() -> String {
+    fs::read_to_string("/proc/cpuinfo")
+        .ok()
+        .and_then(|text| value_of(&text, "model name", ':'))
+        .unwrap_or_else(|| std::env::consts::ARCH.into())
+}
+
+/// The first value of `key` in lines of `key<separator>value`, without quotes.
+fn value_of(text: &str, key: &str, separator: char) -> Option<String> {
+    text.lines()
+        .filter_map(|line| line.split_once(separator))
+        .find(|(name, _)| name.trim() == key)
+        .map(|(_, value)| value.trim().trim_matches('"').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_found_by_key() {
+        let text = "model\t\t: 1\nmodel name\t: AMD EPYC: 9R14\nmodel name\t: other\n";
+        assert_eq!(value_of(text, "model name", ':').unwrap(), "AMD EPYC: 9R14");
+        assert_eq!(
+            value_of("PRETTY_NAME=\"Debian 12\"\n", "PRETTY_NAME", '=').unwrap(),
+            "Debian 12"
+        );
+        assert_eq!(value_of(text, "vendor", ':'), None);
+    }
+
+    #[test]
+    fn here_is_filled_in() {
+        let here = Provenance::here();
+        assert_eq!(here.version, env!("CARGO_PKG_VERSION"));
+        assert!(here.cores >= 1 && !here.cpu.is_empty() && !here.os.is_empty());
+        assert_eq!(serde_json::from_str::<Provenance>(&here.to_json()).unwrap(), here);
+    }
+}

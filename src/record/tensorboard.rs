@@ -1,0 +1,173 @@
+//! TensorBoard event files.
+//!
+//! `tensorboard-rs` gives the messages and their framing; its `SummaryWriter` is not used, because
+//! its `flush` does not wait, two of its writers may share a file, and it panics where a file
+//! cannot be written. Here the file is ours, every event is written before the call returns, and
+//! failures are errors.
+
+use std::io::{self, BufWriter, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use protobuf::{Message, RepeatedField};
+use tensorboard_proto::event::Event as Proto;
+use tensorboard_proto::summary::{
+    Summary, Summary_Value, SummaryMetadata, SummaryMetadata_PluginData,
+};
+use tensorboard_proto::tensor::TensorProto;
+use tensorboard_proto::tensor_shape::{TensorShapeProto, TensorShapeProto_Dim};
+use tensorboard_proto::types::DataType;
+use tensorboard_rs::record_writer::RecordWriter;
+use tensorboard_rs::summary;
+
+use super::Recorder;
+use super::event::{Epoch, Event, Kind, Step};
+use super::histogram::Histogram;
+
+/// Writes a TensorBoard event file.
+///
+/// Scalars are grouped by what they are about: `train/`, `test/`, `epoch/`, `speed/`, `phase/`,
+/// `exchange/` and `scheme/`. TensorBoard keeps scalars as f32. A [`Kind::Step`] becomes one
+/// record with all its scalars, so a file has few more records than the run has steps.
+pub struct TensorBoard<W: Write> {
+    records: RecordWriter<BufWriter<W>>,
+}
+
+impl<W: Write> TensorBoard<W> {
+    /// Begins an event file.
+    ///
+    /// # Errors
+    /// The header could not be written.
+    pub fn new(writer: W) -> io::Result<Self> {
+        let mut file = Self { records: RecordWriter::new(BufWriter::new(writer)) };
+        let mut header = Proto::new();
+        header.set_wall_time(
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
+        );
+        header.set_file_version("brain.Event:2".into());
+        file.write(&header)?;
+        Ok(file)
+    }
+
+    /// Writes values that belong to one step.
+    fn values(&mut self, time: f64, step: u64, values: Vec<Summary_Value>) -> io::Result<()> {
+        let mut summary = Summary::new();
+        summary.set_value(RepeatedField::from_vec(values));
+        let mut event = Proto::new();
+        event.set_wall_time(time);
+        event.set_step(i64::try_from(step).unwrap_or(i64::MAX));
+        event.set_summary(summary);
+        self.write(&event)
+    }
+
+    fn write(&mut self, event: &Proto) -> io::Result<()> {
+        let bytes = event.write_to_bytes().map_err(io::Error::other)?;
+        self.records.write(&bytes)?;
+        self.records.flush()
+    }
+}
+
+impl<W: Write + Send> Recorder for TensorBoard<W> {
+    fn record(&mut self, event: &Event) -> io::Result<()> {
+        match &event.kind {
+            Kind::Step(step) => self.values(event.time, step.step, of_step(step)),
+            Kind::Epoch(epoch) => self.values(event.time, epoch.step, of_epoch(epoch)),
+            Kind::Histograms(histograms) => {
+                let values =
+                    histograms.entries.iter().map(|entry| histogram(&entry.tag, &entry.histogram));
+                self.values(event.time, histograms.step, values.collect())
+            }
+            Kind::Text(words) => {
+                self.values(event.time, words.step, vec![text(&words.tag, &words.text)])
+            }
+            Kind::Started(_) | Kind::Warning(_) | Kind::Finished(_) | Kind::Failed(_) => Ok(()),
+        }
+    }
+}
+
+/// A name for the file, of the form TensorBoard looks for.
+pub(super) fn file_name() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    format!("events.out.tfevents.{seconds:010}.gradwire.{}", std::process::id())
+}
+
+fn of_step(step: &Step) -> Vec<Summary_Value> {
+    let mut values = vec![
+        scalar("train/loss", step.loss),
+        scalar("train/learning_rate", step.learning_rate),
+        scalar("exchange/wire_bytes", step.wire_bytes),
+        scalar("exchange/wire_bytes_total", step.wire_bytes_total as f64),
+        scalar("exchange/bits_per_parameter", step.bits_per_parameter),
+        scalar("exchange/compression_ratio", step.compression_ratio),
+    ];
+    values.extend(step.accuracy.map(|value| scalar("train/accuracy", value)));
+    values.extend(step.gradient_norm.map(|value| scalar("train/gradient_norm", value)));
+    values.extend(step.residual_norm.map(|value| scalar("exchange/residual_norm", value)));
+    if step.seconds > 0.0 {
+        values.push(scalar("speed/samples_per_second", step.samples as f64 / step.seconds));
+    }
+    for (name, seconds) in step.phases.named() {
+        values.push(scalar(&format!("phase/{name}"), seconds));
+    }
+    for (name, value) in &step.gauges {
+        values.push(scalar(&format!("scheme/{name}"), *value));
+    }
+    values
+}
+
+fn of_epoch(epoch: &Epoch) -> Vec<Summary_Value> {
+    let mut values = vec![
+        scalar("epoch/train_loss", epoch.train_loss),
+        scalar("epoch/seconds", epoch.seconds),
+        scalar("epoch/samples_per_second", epoch.samples_per_second),
+    ];
+    values.extend(epoch.train_accuracy.map(|value| scalar("epoch/train_accuracy", value)));
+    values.extend(epoch.test_loss.map(|value| scalar("test/loss", value)));
+    values.extend(epoch.test_accuracy.map(|value| scalar("test/accuracy", value)));
+    values
+}
+
+fn scalar(tag: &str, value: f64) -> Summary_Value {
+    only(summary::scalar(tag, value as f32))
+}
+
+fn histogram(tag: &str, histogram: &Histogram) -> Summary_Value {
+    let counts: Vec<f64> = histogram.counts.iter().map(|&count| count as f64).collect();
+    only(summary::histogram_raw(
+        tag,
+        histogram.min,
+        histogram.max,
+        histogram.count as f64,
+        histogram.sum,
+        histogram.sum_squares,
+        &histogram.limits,
+        &counts,
+    ))
+}
+
+/// A string tensor marked for the text plugin: `tensorboard-rs` has no summary for it.
+fn text(tag: &str, text: &str) -> Summary_Value {
+    let mut plugin = SummaryMetadata_PluginData::new();
+    plugin.set_plugin_name("text".into());
+    let mut metadata = SummaryMetadata::new();
+    metadata.set_plugin_data(plugin);
+
+    let mut dimension = TensorShapeProto_Dim::new();
+    dimension.set_size(1);
+    let mut shape = TensorShapeProto::new();
+    shape.set_dim(RepeatedField::from_vec(vec![dimension]));
+    let mut tensor = TensorProto::new();
+    tensor.set_dtype(DataType::DT_STRING);
+    tensor.set_tensor_shape(shape);
+    tensor.set_string_val(RepeatedField::from_vec(vec![text.as_bytes().to_vec()]));
+
+    let mut value = Summary_Value::new();
+    value.set_tag(tag.into());
+    value.set_metadata(metadata);
+    value.set_tensor(tensor);
+    value
+}
+
+/// The value of a summary that was made with exactly one.
+fn only(mut summary: Summary) -> Summary_Value {
+    summary.take_value().pop().expect("invariant: tensorboard-rs makes summaries of one value")
+}
