@@ -1,0 +1,110 @@
+//! What a data set is to the trainer: numbered samples, copied into batches on demand.
+
+use crate::augment::Augment;
+
+/// A training or test set, resident in memory.
+///
+/// Samples are numbered from 0 and never move; orders and shares are the business of
+/// [`Sampler`](crate::Sampler).
+pub trait Dataset: Send + Sync {
+    /// The number of samples.
+    fn len(&self) -> usize;
+
+    /// Whether there is not a single sample. A loaded set always has some.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The names of the classes; a label is an index into them.
+    fn classes(&self) -> &[String];
+
+    /// The shape of one sample.
+    fn shape(&self) -> Shape;
+
+    /// Copies the samples numbered `indices`, in that order, into `into`, whose buffers are reused.
+    ///
+    /// With `augment`, images are cropped and flipped at random, each according to seed, epoch and
+    /// its own number only. Text is never augmented.
+    ///
+    /// # Panics
+    ///
+    /// When an index is not below [`len`](Self::len).
+    fn batch(&self, indices: &[u32], augment: Option<&Augment>, into: &mut Batch);
+}
+
+/// The shape of one sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// An image of `height` × `width` pixels with `channels` values each.
+    Image {
+        /// Rows.
+        height: usize,
+        /// Columns.
+        width: usize,
+        /// Values per pixel.
+        channels: usize,
+    },
+    /// A text of `length` token ids, each below `vocabulary`.
+    Text {
+        /// The number of different ids, [`PAD`](crate::PAD) and [`UNK`](crate::UNK) included.
+        vocabulary: usize,
+        /// The number of ids of every text, padding included.
+        length: usize,
+    },
+}
+
+/// Some samples with their labels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Batch {
+    /// What the model sees.
+    pub features: Features,
+    /// The class of each sample.
+    pub labels: Vec<u32>,
+}
+
+impl Batch {
+    /// A batch of no samples and no shape yet; [`Dataset::batch`] gives it both.
+    pub const fn empty() -> Self {
+        Self { features: Features::Tokens { ids: Vec::new(), length: 0 }, labels: Vec::new() }
+    }
+
+    /// The number of samples.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there is not a single sample, as may happen to a rank in the last step of an epoch.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+/// What the model sees of a batch of B samples.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Features {
+    /// Images.
+    Images {
+        /// B × height × width × channels values (NHWC), normalised to the training set's mean 0
+        /// and deviation 1 per channel.
+        pixels: Vec<f32>,
+        /// Rows of every image.
+        height: usize,
+        /// Columns of every image.
+        width: usize,
+        /// Values per pixel.
+        channels: usize,
+    },
+    /// Texts.
+    Tokens {
+        /// B × length token ids; texts that are shorter end in [`PAD`](crate::PAD)s.
+        ids: Vec<u32>,
+        /// The number of ids of every text.
+        length: usize,
+    },
+}

@@ -1,0 +1,178 @@
+//! What can go wrong with data, as data: which file, which record, which byte, and what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+/// The result of everything in this crate that can fail.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a data set could not be read, written, sampled or fetched.
+///
+/// Records count from 1, as lines do; byte offsets count from 0.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No such file or folder.
+    #[error(
+        "{} is not there: {expected} was looked for; fetch it with `gradwire data fetch {fetch}`, \
+         or point `dir` at the folder that holds `{folder}/`",
+        path.display()
+    )]
+    Missing {
+        /// What is not there.
+        path: PathBuf,
+        /// What it would have held.
+        expected: String,
+        /// The name that `gradwire data fetch` knows the data set by.
+        fetch: &'static str,
+        /// The official name of the data set's folder.
+        folder: &'static str,
+    },
+
+    /// The operating system refused to read.
+    #[error("cannot read {}: {source}; check the path and its permissions", path.display())]
+    Read {
+        /// What was to be read.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+
+    /// The operating system refused to write.
+    #[error("cannot write {}: {source}; check the path, its permissions and the space left", path.display())]
+    Write {
+        /// What was to be written.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+
+    /// A file without a single byte.
+    #[error("{} is empty (byte 0): {expected} expected; fetch or unpack it again", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        expected: String,
+    },
+
+    /// A file whose size is not a whole number of records.
+    #[error(
+        "{}: record {record} begins at byte {offset} and is cut short: {found} of {record_bytes} \
+         bytes; the file is damaged, fetch or unpack it again",
+        path.display()
+    )]
+    CutShort {
+        /// The file.
+        path: PathBuf,
+        /// The record that is not whole, counted from 1.
+        record: u64,
+        /// Where it begins.
+        offset: u64,
+        /// How many of its bytes are there.
+        found: u64,
+        /// How many there should be.
+        record_bytes: u64,
+    },
+
+    /// A file with another number of records than the official one.
+    #[error(
+        "{} holds {found} records, the official file {official} (the difference begins at byte \
+         {offset}); fetch or unpack it again, or set `partial = true` if a subset is what you want",
+        path.display()
+    )]
+    RecordCount {
+        /// The file.
+        path: PathBuf,
+        /// How many records it holds.
+        found: u64,
+        /// How many the official file holds.
+        official: u64,
+        /// The byte at which one of the two ends before the other.
+        offset: u64,
+    },
+
+    /// A file too large to be what it should be.
+    #[error(
+        "{} has {bytes} bytes, at most {limit} are possible for this data set (byte {limit} is \
+         already too many); it is not the file its name says, fetch or unpack it again",
+        path.display()
+    )]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The largest size that would do.
+        limit: u64,
+    },
+
+    /// A class that does not exist.
+    #[error(
+        "{}: record {record} (byte {offset}) has the {label} label {found}, but labels run from \
+         0 to {last}; the file is damaged or of another data set, fetch or unpack it again",
+        path.display()
+    )]
+    Label {
+        /// The file.
+        path: PathBuf,
+        /// The record, counted from 1.
+        record: u64,
+        /// Where the label stands.
+        offset: u64,
+        /// Which of the record's labels: `class`, `coarse` or `fine`.
+        label: &'static str,
+        /// What it says.
+        found: u8,
+        /// The largest label.
+        last: u8,
+    },
+
+    /// A setting that cannot be.
+    #[error("`{field}` is {found}: {problem}")]
+    Setting {
+        /// Its name in the recipe.
+        field: &'static str,
+        /// What it was set to.
+        found: String,
+        /// What is wrong with that and what to write instead.
+        problem: String,
+    },
+
+    /// The system allows no further thread.
+    #[error(
+        "cannot start the loader thread of rank {rank}: {source}; use fewer workers or raise the limit"
+    )]
+    Thread {
+        /// The rank whose loader it would have been.
+        rank: usize,
+        /// What the operating system said.
+        source: io::Error,
+    },
+
+    /// The loader was asked for a step after its last one.
+    #[error("the loader was made for steps up to {last_step} and they have all been taken")]
+    Exhausted {
+        /// The last step of the loader's plan.
+        last_step: u64,
+    },
+
+    /// The thread that fills batches ended by a panic: our own bug.
+    #[error("the loader thread of rank {rank} failed: {message}; this is a bug, please report it")]
+    LoaderFailed {
+        /// The rank whose loader it was.
+        rank: usize,
+        /// The panic's message.
+        message: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn setting(
+        field: &'static str,
+        found: &impl ToString,
+        problem: impl Into<String>,
+    ) -> Self {
+        Self::Setting { field, found: found.to_string(), problem: problem.into() }
+    }
+}

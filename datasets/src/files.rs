@@ -1,0 +1,190 @@
+//! Reading and writing whole files: bounded, hashed, atomic.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Result};
+
+/// A file that was read, for the record of a run.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct FileSum {
+    /// Its name inside the data set's folder.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// The SHA-256 of its contents, in lower-case hexadecimal.
+    pub sha256: String,
+    /// Whether that is the sum of the official file of this name.
+    pub official: bool,
+}
+
+impl FileSum {
+    /// Of `contents`, where the official file has the sum `official`.
+    pub(crate) fn new(name: &str, contents: &[u8], official: &str) -> Self {
+        let sha256 = sha256(contents);
+        let official = sha256 == official;
+        Self { name: name.to_owned(), bytes: contents.len() as u64, sha256, official }
+    }
+}
+
+/// The SHA-256 of `contents`, in lower-case hexadecimal.
+pub(crate) fn sha256(contents: &[u8]) -> String {
+    Sha256::digest(contents).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A data set's place among files, as its errors name it.
+pub(crate) struct Place {
+    /// The name that `gradwire data fetch` knows the data set by.
+    pub(crate) fetch: &'static str,
+    /// The official name of its folder.
+    pub(crate) folder: &'static str,
+}
+
+impl Place {
+    /// The data set's folder: `dir`/`folder`, or `dir` itself when that holds one of `names`.
+    pub(crate) fn find<'a>(
+        &self,
+        dir: &Path,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<PathBuf> {
+        let inner = dir.join(self.folder);
+        if inner.is_dir() {
+            return Ok(inner);
+        }
+        if dir.ends_with(self.folder) && dir.is_dir()
+            || names.into_iter().any(|name| dir.join(name).is_file())
+        {
+            return Ok(dir.to_owned());
+        }
+        // A folder that may not be entered is not a missing one.
+        match fs::read_dir(dir) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                Err(Error::Read { path: dir.to_owned(), source })
+            }
+            _ => Err(self.missing(inner, format!("the data set's folder `{}`", self.folder))),
+        }
+    }
+
+    /// The contents of `path`, which may have at most `limit` bytes and should hold `expected`.
+    pub(crate) fn read(&self, path: &Path, limit: u64, expected: &str) -> Result<Vec<u8>> {
+        let failed = |source: std::io::Error| match source.kind() {
+            ErrorKind::NotFound => self.missing(path.to_owned(), expected.to_owned()),
+            _ => Error::Read { path: path.to_owned(), source },
+        };
+        let file = fs::File::open(path).map_err(failed)?;
+        let bytes = file.metadata().map_err(failed)?.len();
+        if bytes > limit {
+            return Err(Error::TooLarge { path: path.to_owned(), bytes, limit });
+        }
+        let mut contents = Vec::with_capacity(bytes as usize);
+        // What is not a plain file may hold more than its size says.
+        file.take(limit + 1).read_to_end(&mut contents).map_err(failed)?;
+        let bytes = contents.len() as u64;
+        match bytes {
+            0 => Err(Error::Empty { path: path.to_owned(), expected: expected.to_owned() }),
+            _ if bytes > limit => Err(Error::TooLarge { path: path.to_owned(), bytes, limit }),
+            _ => Ok(contents),
+        }
+    }
+
+    fn missing(&self, path: PathBuf, expected: String) -> Error {
+        Error::Missing { path, expected, fetch: self.fetch, folder: self.folder }
+    }
+}
+
+/// Puts `contents` at `path`, folder and all: at every moment there is the old file, none, or the
+/// whole new one. A file that already has these contents is left alone.
+pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<()> {
+    if fs::metadata(path).is_ok_and(|found| found.len() == contents.len() as u64)
+        && fs::read(path).is_ok_and(|found| found == contents)
+    {
+        return Ok(());
+    }
+    let failed = |source| Error::Write { path: path.to_owned(), source };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    fs::create_dir_all(folder).map_err(failed)?;
+    let temporary = unused_name(path);
+    let written = fs::File::create_new(&temporary).and_then(|mut file| {
+        file.write_all(contents)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    });
+    written.map_err(|source| {
+        // The first error is the one to report; what is left of the temporary file is only waste.
+        let _ = fs::remove_file(&temporary);
+        failed(source)
+    })
+}
+
+/// A name next to `path` that no other thread or process writes to.
+fn unused_name(path: &Path) -> PathBuf {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    name.push(format!(".{}-{count}.part", std::process::id()));
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACE: Place = Place { fetch: "cifar10", folder: "cifar-10-batches-bin" };
+
+    #[test]
+    fn the_folder_or_the_one_around_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let inner = dir.path().join(PLACE.folder);
+        assert!(matches!(PLACE.find(dir.path(), ["a.bin"]), Err(Error::Missing { .. })));
+        fs::create_dir(&inner).unwrap();
+        assert_eq!(PLACE.find(dir.path(), ["a.bin"]).unwrap(), inner);
+        assert_eq!(PLACE.find(&inner, ["a.bin"]).unwrap(), inner);
+        let other = dir.path().join("other");
+        write(&other.join("a.bin"), b"x").unwrap();
+        assert_eq!(PLACE.find(&other, ["a.bin"]).unwrap(), other);
+    }
+
+    #[test]
+    fn reading_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        assert!(matches!(PLACE.read(&path, 4, "a"), Err(Error::Missing { .. })));
+        fs::write(&path, b"").unwrap();
+        assert!(matches!(PLACE.read(&path, 4, "a"), Err(Error::Empty { .. })));
+        fs::write(&path, b"abcd").unwrap();
+        assert_eq!(PLACE.read(&path, 4, "a").unwrap(), b"abcd");
+        assert!(matches!(PLACE.read(&path, 3, "a"), Err(Error::TooLarge { bytes: 4, .. })));
+        assert!(matches!(PLACE.read(dir.path(), 1 << 20, "a"), Err(Error::Read { .. })));
+        #[cfg(target_os = "linux")]
+        assert!(matches!(
+            PLACE.read(Path::new("/dev/zero"), 3, "a"),
+            Err(Error::TooLarge { bytes: 4, .. })
+        ));
+    }
+
+    #[test]
+    fn writing_replaces_whole_files_and_leaves_no_rest() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deep/er/a");
+        write(&path, b"one").unwrap();
+        write(&path, b"two").unwrap();
+        write(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        assert!(matches!(write(&path.join("below-a-file"), b"x"), Err(Error::Write { .. })));
+    }
+
+    #[test]
+    fn the_sum_is_sha256() {
+        // FIPS 180-2, appendix B.1.
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(FileSum::new("a", b"abc", abc).sha256, abc);
+        assert!(FileSum::new("a", b"abc", abc).official);
+        assert!(!FileSum::new("a", b"abd", abc).official);
+    }
+}

@@ -1,0 +1,285 @@
+//! Images of 32 × 32 pixels and three channels, resident as bytes.
+
+use std::sync::Arc;
+
+use crate::augment::{Augment, View};
+use crate::dataset::{Batch, Dataset, Features, Shape};
+
+/// Rows and columns of every image.
+pub(crate) const SIDE: usize = 32;
+/// Red, green, blue.
+pub(crate) const CHANNELS: usize = 3;
+/// Bytes of one image.
+pub(crate) const IMAGE: usize = SIDE * SIDE * CHANNELS;
+/// Bytes of one row of an image.
+const ROW: usize = SIDE * CHANNELS;
+
+/// Mean and deviation of a training set's pixels per channel (red, green, blue), in units of the
+/// full brightness 255. Both sets are shifted and scaled by them.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Normalisation {
+    /// Mean over all pixels of all training images.
+    pub mean: [f64; CHANNELS],
+    /// Standard deviation over the same pixels (divided by their number, not by one less).
+    pub deviation: [f64; CHANNELS],
+}
+
+impl Normalisation {
+    /// Of the pixels of `pixels`, images one after the other. Exact up to the last rounding:
+    /// the sums are integers.
+    fn of(pixels: &[u8]) -> Self {
+        let mut counts = [[0u64; 256]; CHANNELS];
+        let (pixels, _) = pixels.as_chunks::<CHANNELS>();
+        for pixel in pixels {
+            for (count, &value) in counts.iter_mut().zip(pixel) {
+                count[usize::from(value)] += 1;
+            }
+        }
+        let n = pixels.len() as f64;
+        let mut this = Self { mean: [0.0; CHANNELS], deviation: [0.0; CHANNELS] };
+        for (channel, counts) in counts.iter().enumerate() {
+            let moment = |power: u32| {
+                let terms =
+                    counts.iter().zip(0u64..).map(|(&count, value)| count * value.pow(power));
+                terms.sum::<u64>() as f64 / n
+            };
+            let mean = moment(1);
+            this.mean[channel] = mean / 255.0;
+            this.deviation[channel] = (moment(2) - mean * mean).max(0.0).sqrt() / 255.0;
+        }
+        this
+    }
+
+    /// What each byte becomes, per channel. A channel that is the same everywhere is only shifted.
+    fn table(&self) -> Table {
+        std::array::from_fn(|channel| {
+            let deviation = match self.deviation[channel] {
+                0.0 => 1.0,
+                deviation => deviation,
+            };
+            std::array::from_fn(|value| {
+                ((value as f64 / 255.0 - self.mean[channel]) / deviation) as f32
+            })
+        })
+    }
+}
+
+type Table = [[f32; 256]; CHANNELS];
+
+/// Images being read: pixels channel by channel come in, pixel by pixel they are kept.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    pixels: Vec<u8>,
+    labels: Vec<u8>,
+}
+
+impl Gathered {
+    pub(crate) fn reserve(&mut self, images: usize) {
+        self.pixels.reserve_exact(images * IMAGE);
+        self.labels.reserve_exact(images);
+    }
+
+    /// Adds an image given as three planes of `SIDE` × `SIDE` bytes.
+    pub(crate) fn push(&mut self, label: u8, planes: &[u8; IMAGE]) {
+        let (red, rest) = planes.split_at(SIDE * SIDE);
+        let (green, blue) = rest.split_at(SIDE * SIDE);
+        let start = self.pixels.len();
+        self.pixels.resize(start + IMAGE, 0);
+        let (pixels, _) = self.pixels[start..].as_chunks_mut::<CHANNELS>();
+        for (((pixel, &r), &g), &b) in pixels.iter_mut().zip(red).zip(green).zip(blue) {
+            *pixel = [r, g, b];
+        }
+        self.labels.push(label);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// The training and the test set of these images, both normalised by the training images.
+    pub(crate) fn into_sets(
+        train: Self,
+        test: Self,
+        classes: &[&str],
+    ) -> (Images, Images, Normalisation) {
+        let normalisation = Normalisation::of(&train.pixels);
+        let table = Arc::new(normalisation.table());
+        let classes: Vec<String> = classes.iter().map(|&name| name.to_owned()).collect();
+        let set = |Self { pixels, labels }, classes| Images {
+            pixels,
+            labels,
+            classes,
+            table: Arc::clone(&table),
+        };
+        (set(train, classes.clone()), set(test, classes), normalisation)
+    }
+}
+
+/// A set of images.
+pub(crate) struct Images {
+    /// Image after image, row after row, pixel after pixel, red green blue.
+    pixels: Vec<u8>,
+    labels: Vec<u8>,
+    classes: Vec<String>,
+    table: Arc<Table>,
+}
+
+impl Images {
+    fn normalise(&self, bytes: &[u8], out: &mut [f32]) {
+        let [red, green, blue] = &*self.table;
+        let (bytes, _) = bytes.as_chunks::<CHANNELS>();
+        let (out, _) = out.as_chunks_mut::<CHANNELS>();
+        for (out, &[r, g, b]) in out.iter_mut().zip(bytes) {
+            *out = [red[usize::from(r)], green[usize::from(g)], blue[usize::from(b)]];
+        }
+    }
+}
+
+impl Dataset for Images {
+    fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::Image { height: SIDE, width: SIDE, channels: CHANNELS }
+    }
+
+    fn batch(&self, indices: &[u32], augment: Option<&Augment>, into: &mut Batch) {
+        into.labels.clear();
+        into.labels.extend(indices.iter().map(|&i| u32::from(self.labels[i as usize])));
+        if !matches!(into.features, Features::Images { .. }) {
+            into.features =
+                Features::Images { pixels: Vec::new(), height: 0, width: 0, channels: 0 };
+        }
+        let Features::Images { pixels, height, width, channels } = &mut into.features else {
+            unreachable!("invariant: made images just above")
+        };
+        (*height, *width, *channels) = (SIDE, SIDE, CHANNELS);
+        pixels.resize(indices.len() * IMAGE, 0.0);
+        for (&index, out) in indices.iter().zip(pixels.chunks_exact_mut(IMAGE)) {
+            let image = &self.pixels[index as usize * IMAGE..(index as usize + 1) * IMAGE];
+            match augment.map(|augment| augment.view(index)) {
+                None => self.normalise(image, out),
+                Some(view) => self.normalise_view(image, view, out),
+            }
+        }
+    }
+}
+
+impl Images {
+    fn normalise_view(&self, image: &[u8], view: View, out: &mut [f32]) {
+        let mut row = [0u8; ROW];
+        for (y, out) in out.chunks_exact_mut(ROW).enumerate() {
+            view.row(image, SIDE, SIDE, y, &mut row);
+            self.normalise(&row, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Image i has red (i·9 + position), green 7, blue 255 − red.
+    fn gathered(n: usize) -> Gathered {
+        let mut gathered = Gathered::default();
+        for i in 0..n {
+            let mut planes = [0u8; IMAGE];
+            for p in 0..SIDE * SIDE {
+                let red = (i * 9 + p) as u8;
+                planes[p] = red;
+                planes[p + SIDE * SIDE] = 7;
+                planes[p + 2 * SIDE * SIDE] = 255 - red;
+            }
+            gathered.push(i as u8 % 10, &planes);
+        }
+        gathered
+    }
+
+    fn sets() -> (Images, Images, Normalisation) {
+        Gathered::into_sets(gathered(8), gathered(3), &["a"; 10])
+    }
+
+    fn pixels(batch: &Batch) -> &[f32] {
+        match &batch.features {
+            Features::Images { pixels, .. } => pixels,
+            Features::Tokens { .. } => panic!("images expected"),
+        }
+    }
+
+    #[test]
+    fn moments_by_definition() {
+        let (_, _, found) = sets();
+        // Every byte occurs equally often in red and blue.
+        let mean = (0..256).sum::<i32>() as f64 / 256.0;
+        let variance = (0..256).map(|v| (f64::from(v) - mean).powi(2)).sum::<f64>() / 256.0;
+        assert!((found.mean[0] - mean / 255.0).abs() < 1e-12);
+        assert!((found.deviation[0] - variance.sqrt() / 255.0).abs() < 1e-12);
+        assert!((found.mean[1] - 7.0 / 255.0).abs() < 1e-12);
+        assert_eq!(found.deviation[1], 0.0);
+    }
+
+    #[test]
+    fn pixels_come_out_normalised_and_interleaved() {
+        let (train, test, normal) = sets();
+        for set in [&train, &test] {
+            let mut batch = Batch::empty();
+            set.batch(&[2, 0], None, &mut batch);
+            assert_eq!(batch.labels, [2, 0]);
+            assert_eq!(pixels(&batch).len(), 2 * IMAGE);
+            // Image 2, row 1, column 3: byte 18 + 35.
+            let at = (SIDE + 3) * CHANNELS;
+            let value = |byte: f64, c: usize| (byte / 255.0 - normal.mean[c]) / normal.deviation[c];
+            let found = &pixels(&batch)[at..at + 3];
+            assert!((f64::from(found[0]) - value(53.0, 0)).abs() < 1e-6);
+            assert!(found[1].abs() < 1e-6, "a constant channel becomes 0");
+            assert!((f64::from(found[2]) - value(202.0, 2)).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn buffers_are_reused_and_resized() {
+        let (train, ..) = sets();
+        let mut batch = Batch::empty();
+        train.batch(&[0, 1, 2, 3], None, &mut batch);
+        let buffer = pixels(&batch).as_ptr();
+        train.batch(&[5], None, &mut batch);
+        assert_eq!((pixels(&batch).as_ptr(), pixels(&batch).len()), (buffer, IMAGE));
+        train.batch(&[], None, &mut batch);
+        assert!(batch.is_empty() && pixels(&batch).is_empty());
+        let mut fresh = Batch::empty();
+        train.batch(&[3, 1], Some(&Augment { seed: 1, epoch: 2 }), &mut batch);
+        train.batch(&[3, 1], Some(&Augment { seed: 1, epoch: 2 }), &mut fresh);
+        assert_eq!(batch, fresh);
+    }
+
+    #[test]
+    fn padding_is_black_before_normalisation() {
+        let (train, _, normal) = sets();
+        let black = (-normal.mean[0] / normal.deviation[0]) as f32;
+        let augment = Augment { seed: 0, epoch: 1 };
+        let all: Vec<u32> = (0..8).collect();
+        let mut batch = Batch::empty();
+        train.batch(&all, Some(&augment), &mut batch);
+        for (&index, image) in all.iter().zip(pixels(&batch).chunks_exact(IMAGE)) {
+            let view = augment.view(index);
+            if view.top < 4 {
+                assert!(image[..ROW].iter().step_by(3).all(|&red| (red - black).abs() < 1e-6));
+            }
+        }
+    }
+
+    #[test]
+    fn a_sample_is_augmented_alike_in_any_company() {
+        let (train, ..) = sets();
+        let augment = Augment { seed: 9, epoch: 4 };
+        let (mut one, mut many) = (Batch::empty(), Batch::empty());
+        train.batch(&[5], Some(&augment), &mut one);
+        train.batch(&[1, 5, 2], Some(&augment), &mut many);
+        assert_eq!(pixels(&one), &pixels(&many)[IMAGE..2 * IMAGE]);
+    }
+}

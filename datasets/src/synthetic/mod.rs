@@ -1,0 +1,209 @@
+//! Tiny deterministic twins of the data sets, in the same official formats.
+//!
+//! They are made up, quick to learn, and read by the parsers that read the real files; so a smoke
+//! test exercises everything but the contents. The same counts and seed give the same bytes.
+
+mod images;
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cifar::{self, Cifar10, Cifar100, Format};
+use crate::config::Data;
+use crate::error::{Error, Result};
+
+/// A twin of CIFAR-10: each class has a colour and a texture of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SyntheticCifar10 {
+    /// The number of training images, 5 to 50,000: they fill five files.
+    pub train: usize,
+    /// The number of test images, 1 to 10,000.
+    pub test: usize,
+    /// What the images are drawn from.
+    pub seed: u64,
+}
+
+impl Default for SyntheticCifar10 {
+    fn default() -> Self {
+        Self { train: 1024, test: 256, seed: 0 }
+    }
+}
+
+/// A twin of CIFAR-100: ten colours times ten textures.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SyntheticCifar100 {
+    /// The number of training images, 1 to 50,000.
+    pub train: usize,
+    /// The number of test images, 1 to 10,000.
+    pub test: usize,
+    /// What the images are drawn from.
+    pub seed: u64,
+}
+
+impl Default for SyntheticCifar100 {
+    fn default() -> Self {
+        Self { train: 2000, test: 500, seed: 0 }
+    }
+}
+
+impl SyntheticCifar10 {
+    /// Writes the twin's `cifar-10-batches-bin/` into `dir` and gives back the files' paths.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] when a count is impossible, [`Error::Write`] when a file cannot be
+    /// written.
+    pub fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
+        self.validate()?;
+        images::write(&cifar::CIFAR10, dir, self.train, self.test, self.seed)
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        check_images(&cifar::CIFAR10, self.train, self.test)
+    }
+
+    pub(crate) fn load(&self, scratch: &Path) -> Result<Data> {
+        let dir = folder(scratch, "synthetic-cifar10", self.train, self.test, self.seed);
+        self.write(&dir)?;
+        Cifar10 { dir, partial: true, ..Cifar10::default() }.load()
+    }
+}
+
+impl SyntheticCifar100 {
+    /// Writes the twin's `cifar-100-binary/` into `dir` and gives back the files' paths.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] when a count is impossible, [`Error::Write`] when a file cannot be
+    /// written.
+    pub fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
+        self.validate()?;
+        images::write(&cifar::CIFAR100, dir, self.train, self.test, self.seed)
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        check_images(&cifar::CIFAR100, self.train, self.test)
+    }
+
+    pub(crate) fn load(&self, scratch: &Path) -> Result<Data> {
+        let dir = folder(scratch, "synthetic-cifar100", self.train, self.test, self.seed);
+        self.write(&dir)?;
+        Cifar100 { dir, partial: true, ..Cifar100::default() }.load()
+    }
+}
+
+/// Where a twin lies in `scratch`: twins with other contents have other names.
+fn folder(scratch: &Path, name: &str, train: usize, test: usize, seed: u64) -> PathBuf {
+    scratch.join(format!("{name}-{train}-{test}-{seed}"))
+}
+
+fn check_images(format: &Format, train: usize, test: usize) -> Result<()> {
+    let most: u64 = format.train.iter().map(|file| file.records).sum();
+    check_count("dataset.train", train, format.train.len(), most as usize)?;
+    check_count("dataset.test", test, 1, format.test.records as usize)
+}
+
+fn check_count(field: &'static str, found: usize, least: usize, most: usize) -> Result<()> {
+    if (least..=most).contains(&found) {
+        return Ok(());
+    }
+    Err(Error::setting(field, &found, format!("write a number from {least} to {most}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::dataset::{Batch, Dataset, Features};
+
+    /// The features that the classes differ in: mean of each channel, and strength of the gratings
+    /// of 1, 3, 5, 7, 9 waves across and down.
+    fn features(image: &[f32]) -> Vec<f32> {
+        let mut features: Vec<f32> =
+            (0..3).map(|c| image.iter().skip(c).step_by(3).sum::<f32>() / 1024.0).collect();
+        for waves in [1, 3, 5, 7, 9] {
+            let angle = |at: usize| std::f32::consts::TAU * (waves * at) as f32 / 32.0;
+            for across in [true, false] {
+                let (mut cosine, mut sine) = (0.0, 0.0);
+                for (position, pixel) in image.chunks_exact(3).enumerate() {
+                    let at = if across { position % 32 } else { position / 32 };
+                    let grey: f32 = pixel.iter().sum();
+                    cosine += grey * angle(at).cos();
+                    sine += grey * angle(at).sin();
+                }
+                features.push(cosine.hypot(sine) / 512.0);
+            }
+        }
+        features
+    }
+
+    fn featured(set: &dyn Dataset) -> Vec<(usize, Vec<f32>)> {
+        let mut batch = Batch::empty();
+        set.batch(&(0..set.len() as u32).collect::<Vec<_>>(), None, &mut batch);
+        let Features::Images { pixels, .. } = &batch.features else { panic!() };
+        let features = pixels.chunks_exact(3072).map(features);
+        batch.labels.iter().map(|&label| label as usize).zip(features).collect()
+    }
+
+    /// The share of test samples whose nearest class mean of the training set is their own.
+    fn separability(data: &Data) -> f64 {
+        let classes = data.train.classes().len();
+        let train = featured(&*data.train);
+        let mut means = vec![vec![0.0; 13]; classes];
+        let mut counts = vec![0.0; classes];
+        for (label, features) in &train {
+            counts[*label] += 1.0;
+            means[*label].iter_mut().zip(features).for_each(|(mean, f)| *mean += f);
+        }
+        let test = featured(&*data.test);
+        let distance = |class: usize, features: &[f32]| -> f32 {
+            let terms = means[class].iter().zip(features);
+            terms.map(|(mean, f)| (mean / counts[class] - f).powi(2)).sum()
+        };
+        let right = test.iter().filter(|(label, features)| {
+            (0..classes).min_by(|&a, &b| distance(a, features).total_cmp(&distance(b, features)))
+                == Some(*label)
+        });
+        right.count() as f64 / test.len() as f64
+    }
+
+    #[test]
+    fn twins_are_read_by_the_real_parsers_and_can_be_learned() {
+        let scratch = tempfile::tempdir().unwrap();
+        for (name, train, test) in
+            [("synthetic-cifar10", 1024, 256), ("synthetic-cifar100", 2000, 500)]
+        {
+            let data = Config::from_name(name).unwrap().load(scratch.path()).unwrap();
+            assert_eq!((data.train.len(), data.test.len()), (train, test));
+            assert!(data.files.iter().all(|file| !file.official));
+            let share = separability(&data);
+            assert!(share > 0.95, "{name}: {share}");
+        }
+    }
+
+    #[test]
+    fn the_same_seed_writes_the_same_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes = |seed, folder: &str| {
+            let twin = SyntheticCifar10 { train: 7, test: 2, seed };
+            let paths = twin.write(&dir.path().join(folder)).unwrap();
+            assert_eq!(paths.len(), 6);
+            paths.iter().map(|path| std::fs::read(path).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(bytes(1, "a"), bytes(1, "b"));
+        assert_ne!(bytes(1, "a"), bytes(2, "c"));
+        assert!(bytes(1, "a").iter().all(|file| !file.is_empty()));
+    }
+
+    #[test]
+    fn impossible_counts_are_refused() {
+        let scratch = Path::new("nowhere");
+        for (train, test) in [(4, 1), (50_001, 1), (5, 0), (5, 10_001)] {
+            let twin = SyntheticCifar10 { train, test, seed: 0 };
+            assert!(matches!(twin.load(scratch), Err(Error::Setting { .. })));
+        }
+    }
+}
