@@ -107,7 +107,7 @@ impl Compressor for Topk {
             out.extend_from_slice(&value.to_le_bytes());
         }
         let before_positions = out.len();
-        indices::put(positions, gradient.len(), out);
+        indices::put(positions, out);
 
         let kept = positions.len() as f64;
         let position_bits = 8.0 * (out.len() - before_positions) as f64;

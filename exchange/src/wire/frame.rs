@@ -358,7 +358,7 @@ mod tests {
         write_abort(HEADER, &"é".repeat(TEXT_BYTES), &mut bytes);
         match Frame::expect(&mut Reader::new(&bytes), HEADER, 0).unwrap_err() {
             Error::Aborted { rank: 2, step: 77, reason } => {
-                assert_eq!(reason, "é".repeat(TEXT_BYTES / 2))
+                assert_eq!(reason, "é".repeat(TEXT_BYTES / 2));
             }
             other => panic!("{other}"),
         }

@@ -2,23 +2,23 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 1 | coding: 0 packed, 1 Rice, 2 bitmap |
-//! | 1 | packed: width; Rice: remainder bits; bitmap: 0 |
+//! | 1 | coding: 0 packed, 1 Rice |
+//! | 1 | packed: width; Rice: remainder bits |
 //! | … | bits, the last byte filled with zeros |
 //!
 //! *Packed* and *Rice* write gaps: the number of positions skipped before each. *Packed* gives
 //! every gap the width of the largest: best for regular positions. *Rice* (Golomb 1966, Rice
-//! 1979) writes the gap's upper part in unary and the rest as it is: within 1 % of the binomial
-//! bound for random positions at densities up to a tenth. *Bitmap* spends one bit on each element
-//! of the bucket. The number of positions is not in here: whoever has positions has values for
-//! them, and knows. No positions take no bytes at all.
+//! 1979) writes the gap's upper part in unary and the rest as it is: within 2 % of the binomial
+//! bound for random positions at densities up to a tenth. With no remainder it is a bitmap that
+//! ends at the last position, so that there is no coding of that name. The number of positions is
+//! not in here: whoever has positions has values for them, and knows. No positions take no bytes
+//! at all.
 
 use super::bits::{BitReader, BitWriter};
 use super::{Fault, Read, Reader};
 
 const PACKED: u8 = 0;
 const RICE: u8 = 1;
-const BITMAP: u8 = 2;
 
 /// Remainder bits that Rice coding may have, and bits of a packed gap.
 const MAX_WIDTH: u8 = 32;
@@ -27,12 +27,11 @@ const MAX_WIDTH: u8 = 32;
 enum Coding {
     Packed { width: u32 },
     Rice { remainder: u32 },
-    Bitmap,
 }
 
 impl Coding {
     /// The cheapest coding, the first of equals.
-    fn choose(positions: &[u32], length: usize) -> Coding {
+    fn choose(positions: &[u32]) -> Coding {
         let count = positions.len() as u64;
         let last = u64::from(positions.last().copied().unwrap_or(0));
         // The best divisor for geometric gaps is near ln 2 times their mean.
@@ -55,9 +54,6 @@ impl Coding {
                 best = (bits, Coding::Rice { remainder });
             }
         }
-        if (length as u64) < best.0 {
-            best.1 = Coding::Bitmap;
-        }
         best.1
     }
 }
@@ -66,16 +62,16 @@ fn each_gap(positions: &[u32], mut visit: impl FnMut(u32)) {
     let mut next = 0;
     for &position in positions {
         visit(position - next);
-        next = position + 1;
+        next = position.wrapping_add(1);
     }
 }
 
-/// Appends strictly ascending positions, each less than `length`.
-pub fn put(positions: &[u32], length: usize, out: &mut Vec<u8>) {
+/// Appends strictly ascending positions.
+pub fn put(positions: &[u32], out: &mut Vec<u8>) {
     if positions.is_empty() {
         return;
     }
-    match Coding::choose(positions, length) {
+    match Coding::choose(positions) {
         Coding::Packed { width } => {
             out.extend_from_slice(&[PACKED, width as u8]);
             let mut bits = BitWriter::new(out);
@@ -90,14 +86,6 @@ pub fn put(positions: &[u32], length: usize, out: &mut Vec<u8>) {
                 bits.put(u64::from(gap) & ((1 << remainder) - 1), remainder);
             });
             bits.finish();
-        }
-        Coding::Bitmap => {
-            out.extend_from_slice(&[BITMAP, 0]);
-            let start = out.len();
-            out.resize(start + length.div_ceil(8), 0);
-            for &position in positions {
-                out[start + position as usize / 8] |= 1 << (position % 8);
-            }
         }
     }
 }
@@ -116,9 +104,6 @@ pub fn take(
         return Ok(());
     }
     let (coding, parameter) = (reader.u8()?, reader.u8()?);
-    if coding == BITMAP {
-        return take_bitmap(reader, parameter, count, length, visit);
-    }
     if parameter > MAX_WIDTH {
         return Err(Fault::Field { field: "index width", found: parameter.into() });
     }
@@ -153,39 +138,15 @@ pub fn take(
     reader.take(used).map(|_| ())
 }
 
-fn take_bitmap(
-    reader: &mut Reader<'_>,
-    parameter: u8,
-    count: usize,
-    length: usize,
-    mut visit: impl FnMut(usize),
-) -> Read<()> {
-    let bytes = reader.take(length.div_ceil(8))?;
-    let set: u64 = bytes.iter().map(|byte| u64::from(byte.count_ones())).sum();
-    let beyond =
-        bytes.last().is_some_and(|last| !length.is_multiple_of(8) && last >> (length % 8) != 0);
-    if parameter != 0 || beyond || set != count as u64 {
-        return Err(Fault::Field { field: "bitmap", found: set });
-    }
-    for (at, byte) in bytes.iter().enumerate() {
-        let mut left = *byte;
-        while left != 0 {
-            visit(8 * at + left.trailing_zeros() as usize);
-            left &= left - 1;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn written(positions: &[u32], length: usize) -> Vec<u8> {
+    fn written(positions: &[u32]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        put(positions, length, &mut bytes);
+        put(positions, &mut bytes);
         bytes
     }
 
@@ -211,14 +172,13 @@ mod tests {
 
     #[test]
     fn the_cheapest_coding_is_chosen() {
-        let choose = |positions: &[u32], length| Coding::choose(positions, length);
         let all: Vec<u32> = (0..1000).collect();
-        assert_eq!(choose(&all, 1000), Coding::Packed { width: 0 });
+        assert_eq!(Coding::choose(&all), Coding::Packed { width: 0 });
         let every_eighth: Vec<u32> = (0..1000).map(|i| 8 * i + 7).collect();
-        assert_eq!(choose(&every_eighth, 8000), Coding::Packed { width: 3 });
-        assert_eq!(choose(&random(0.5, 10_000), 10_000), Coding::Bitmap);
-        assert!(matches!(choose(&random(0.01, 100_000), 100_000), Coding::Rice { .. }));
-        assert_eq!(written(&[], 9), []);
+        assert_eq!(Coding::choose(&every_eighth), Coding::Packed { width: 3 });
+        assert_eq!(Coding::choose(&random(0.6, 10_000)), Coding::Rice { remainder: 0 });
+        assert_eq!(Coding::choose(&random(0.01, 100_000)), Coding::Rice { remainder: 6 });
+        assert_eq!(written(&[]), []);
     }
 
     #[test]
@@ -229,7 +189,7 @@ mod tests {
             let share = positions.len() as f64 / length as f64;
             let entropy = -share * share.log2() - (1.0 - share) * (1.0 - share).log2();
             let bound = entropy * length as f64 / positions.len() as f64;
-            let cost = 8.0 * written(&positions, length).len() as f64 / positions.len() as f64;
+            let cost = 8.0 * written(&positions).len() as f64 / positions.len() as f64;
             assert!(cost < 1.02 * bound, "density {density}: {cost} bits, bound {bound}");
             assert!(cost > 0.98 * bound, "density {density}: {cost} bits, bound {bound}");
         }
@@ -239,11 +199,12 @@ mod tests {
     fn positions_beyond_the_bucket_and_wrong_counts_are_refused() {
         for length in [40usize, 1000, 100_000] {
             let positions: Vec<u32> = random(0.3, length);
-            let bytes = written(&positions, length);
+            let bytes = written(&positions);
             let count = positions.len();
             assert_eq!(read(&bytes, count, length).unwrap(), positions);
-            assert!(read(&bytes, count + 1, length).is_err());
-            assert!(read(&bytes, count - 1, length).is_err());
+            // More than the filling of the last byte can stand for.
+            assert!(read(&bytes, count + 8, length).is_err());
+            assert!(read(&bytes, count - 8, length).is_err());
             let shorter = positions[count - 1] as usize;
             assert!(read(&bytes, count, shorter).is_err());
         }
@@ -254,13 +215,13 @@ mod tests {
         fn positions_come_back(taken in proptest::collection::btree_set(0u32..5000, 0..400), beyond in 0usize..3) {
             let positions: Vec<u32> = taken.into_iter().collect();
             let length = positions.last().map_or(0, |last| *last as usize + 1) + beyond;
-            let bytes = written(&positions, length);
+            let bytes = written(&positions);
             prop_assert_eq!(read(&bytes, positions.len(), length), Ok(positions));
         }
 
         #[test]
         fn any_bytes_give_ascending_positions_or_a_fault(
-            mut bytes: Vec<u8>, coding in 0u8..4, width in 0u8..40, count in 0usize..200, length in 0usize..3000,
+            mut bytes: Vec<u8>, coding in 0u8..3, width in 0u8..40, count in 0usize..200, length in 0usize..3000,
         ) {
             if let [first, second, ..] = bytes.as_mut_slice() {
                 (*first, *second) = (coding, width);

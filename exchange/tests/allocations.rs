@@ -1,0 +1,105 @@
+//! Memory: none proportional to the gradient in steady state, none that hostile bytes ask for.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout as Block, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::{Random, seat};
+use gradwire_exchange::{Bucketing, Exchange, Layout, Scheme, mesh};
+
+/// The system's allocator, remembering the largest block asked for.
+struct Watching;
+
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Watching {
+    unsafe fn alloc(&self, block: Block) -> *mut u8 {
+        LARGEST.fetch_max(block.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(block) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, block: Block) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(at, block) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, block: Block, size: usize) -> *mut u8 {
+        LARGEST.fetch_max(size, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { System.realloc(at, block, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Watching = Watching;
+
+/// The largest block asked for while `work` runs.
+fn largest_during(work: impl FnOnce()) -> usize {
+    LARGEST.store(0, Ordering::Relaxed);
+    work();
+    LARGEST.load(Ordering::Relaxed)
+}
+
+// One test, because the allocator is everybody's.
+#[test]
+fn memory_stays_bounded() {
+    steady_steps_allocate_nothing_proportional_to_the_gradient();
+    hostile_bytes_allocate_nothing();
+}
+
+fn steady_steps_allocate_nothing_proportional_to_the_gradient() {
+    const LENGTH: usize = 200_000;
+    for scheme in Scheme::all() {
+        let ends = mesh(3, Duration::from_secs(20));
+        std::thread::scope(|scope| {
+            for (rank, end) in ends.into_iter().enumerate() {
+                let scheme = &scheme;
+                scope.spawn(move || {
+                    let layout = Layout::new([("weight".to_string(), LENGTH)]).unwrap();
+                    let mut exchange =
+                        Exchange::new(scheme, &Bucketing::Whole, layout, 0, Box::new(end)).unwrap();
+                    let fresh = Random(rank as u64).laplaces(LENGTH);
+                    let mut gradient = fresh.clone();
+                    for step in 1..=12 {
+                        gradient.copy_from_slice(&fresh);
+                        exchange.collective().barrier().unwrap();
+                        if step == 7 && rank == 0 {
+                            LARGEST.store(0, Ordering::Relaxed);
+                        }
+                        exchange.collective().barrier().unwrap();
+                        exchange.allreduce(step, &mut gradient).unwrap();
+                    }
+                    exchange.collective().barrier().unwrap();
+                    let largest = LARGEST.load(Ordering::Relaxed);
+                    assert!(largest < LENGTH / 10, "{scheme:?}: a block of {largest} bytes");
+                });
+            }
+        });
+    }
+}
+
+fn hostile_bytes_allocate_nothing() {
+    let mut random = Random(77);
+    for scheme in Scheme::specimens() {
+        for length in [9, 1025, 100_003] {
+            let compressor = scheme.build(&seat(length));
+            let mut sum = vec![0.0; length];
+            for _ in 0..300 {
+                let mut wire: Vec<u8> =
+                    (0..random.below(64)).map(|_| random.bits() as u8).collect();
+                if let Some(first) = wire.first_mut() {
+                    *first |= 0xf0 * (random.below(2) as u8);
+                }
+                let largest = largest_during(|| {
+                    let _ = compressor.decode_add(&wire, 1.0, &mut sum);
+                });
+                assert!(largest <= 4 * length + 1024, "{scheme:?}: a block of {largest} bytes");
+            }
+        }
+    }
+}

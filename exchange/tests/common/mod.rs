@@ -1,0 +1,102 @@
+//! Gradients, lengths and a collective that keeps what is sent, for tests over every scheme.
+#![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::{Arc, Mutex};
+
+use gradwire_exchange::wire::{Frame, Reader};
+use gradwire_exchange::{Collective, Payload, Result, Scheme, Seat};
+
+/// Lengths around the sizes of words, lanes, strides and blocks, and one that is large and odd.
+pub const LENGTHS: [usize; 19] =
+    [0, 1, 2, 7, 8, 9, 31, 32, 33, 63, 64, 65, 511, 512, 513, 1023, 1024, 1025, 100_003];
+
+/// A small generator of uniform numbers (SplitMix64, Steele et al. 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.bits() % end.max(1) as u64) as usize
+    }
+
+    /// Laplace distributed with mean 0 and scale 1, as gradients roughly are.
+    pub fn laplace(&mut self) -> f32 {
+        let uniform = (self.bits() >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
+        (-uniform.signum() * (1.0 - 2.0 * uniform.abs()).max(1e-300).ln()) as f32
+    }
+
+    pub fn laplaces(&mut self, length: usize) -> Vec<f32> {
+        (0..length).map(|_| self.laplace()).collect()
+    }
+}
+
+/// The awkward gradients of a length, by name. The huge one is such that two ranks can add up four
+/// steps of it before f32 overflows.
+pub fn gradients(length: usize) -> Vec<(&'static str, Vec<f32>)> {
+    let each = |value: &dyn Fn(usize) -> f32| (0..length).map(value).collect::<Vec<f32>>();
+    let sign = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
+    vec![
+        ("zeros", vec![0.0; length]),
+        ("constant", vec![-0.25; length]),
+        ("one spike", each(&|i| if i == length / 2 { 1e4 } else { 0.0 })),
+        ("subnormal", each(&|i| sign(i) * f32::from_bits(1 + (i as u32 * 7919) % 0x7f_ffff))),
+        ("huge", each(&|i| sign(i / 2) * 4e37)),
+        ("alternating", each(&|i| sign(i))),
+        ("Laplace", Random(length as u64).laplaces(length)),
+    ]
+}
+
+/// Every scheme's specimens over every awkward gradient of every length.
+pub fn every_case(mut visit: impl FnMut(&Scheme, &[f32], &str)) {
+    for length in LENGTHS {
+        for (name, gradient) in gradients(length) {
+            for scheme in Scheme::specimens() {
+                visit(&scheme, &gradient, &format!("{scheme:?} on {name} of {length}"));
+            }
+        }
+    }
+}
+
+pub fn seat(length: usize) -> Seat {
+    Seat { length, rank: 0, bucket: 0, seed: 42 }
+}
+
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Rank 0 of two ranks of which the other always sends the same; keeps what is sent.
+#[derive(Clone, Default)]
+pub struct Echo {
+    pub sent: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Collective for Echo {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world_size(&self) -> usize {
+        2
+    }
+
+    fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
+        self.sent.lock().unwrap().push(mine.clone());
+        let mut echo = Vec::new();
+        let mut reader = Reader::new(&mine);
+        while !reader.rest().is_empty() {
+            let frame = Frame::read(&mut reader)?;
+            frame.header.from_rank(1).write(frame.payload, &mut echo);
+        }
+        Ok(vec![Payload::from(mine), Payload::from(echo)])
+    }
+}

@@ -1,0 +1,280 @@
+//! The laws that every scheme keeps, over every awkward gradient.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{Echo, LENGTHS, Random, bits, every_case, gradients, seat};
+use gradwire_exchange::wire::{Frame, Kind, Reader, frame};
+use gradwire_exchange::{
+    Bucketing, Error, Exchange, Layout, Quantity, Result, Scheme, Seat, Solo, Soundness, State,
+};
+use proptest::prelude::*;
+
+/// Three parameters that share `length` elements unevenly.
+fn layout(length: usize) -> Layout {
+    let parts = [("a", length / 7), ("b", length / 3), ("c", length - length / 7 - length / 3)];
+    Layout::new(parts.map(|(name, length)| (name.to_string(), length))).unwrap()
+}
+
+fn echoing(scheme: &Scheme, bucketing: &Bucketing, length: usize) -> (Exchange, Echo) {
+    let echo = Echo::default();
+    let exchange = Exchange::new(scheme, bucketing, layout(length), 42, Box::new(echo.clone()));
+    (exchange.unwrap(), echo)
+}
+
+fn message(scheme: &Scheme, gradient: &[f32]) -> Vec<u8> {
+    let mut wire = Vec::new();
+    scheme.build(&seat(gradient.len())).encode(gradient, 1, &mut wire);
+    wire
+}
+
+fn decoded(scheme: &Scheme, seat: &Seat, wire: &[u8]) -> Result<Vec<f32>> {
+    let mut sum = vec![0.0; seat.length];
+    scheme.build(seat).decode_add(wire, 1.0, &mut sum)?;
+    Ok(sum)
+}
+
+#[test]
+fn law_1_the_messages_bytes_are_its_cost() {
+    every_case(|scheme, gradient, case| {
+        for bucketing in [Bucketing::Whole, Bucketing::Parameter] {
+            let (mut exchange, echo) = echoing(scheme, &bucketing, gradient.len());
+            let traffic = exchange.allreduce(1, &mut gradient.to_vec()).expect(case);
+            let sent = &echo.sent.lock().unwrap()[0];
+            assert_eq!(traffic.wire_bytes, sent.len() as u64, "{case}");
+            assert_eq!(traffic.parameters, gradient.len() as u64, "{case}");
+            let mut reader = Reader::new(sent);
+            let mut elements = 0;
+            for range in bucketing.buckets(&layout(gradient.len())) {
+                Frame::read(&mut reader).expect(case);
+                elements += 4 * range.len() + frame::HEADER_BYTES;
+            }
+            reader.finish().expect(case);
+            assert_eq!(traffic.dense_bytes, elements as u64, "{case}");
+        }
+    });
+}
+
+#[test]
+fn law_2_decoding_reads_only_configuration_and_message() {
+    every_case(|scheme, gradient, case| {
+        let wire = message(scheme, gradient);
+        let mut used = scheme.build(&seat(gradient.len()));
+        used.encode(&Random(5).laplaces(gradient.len()), 1, &mut Vec::new());
+        let mut by_used = vec![0.0; gradient.len()];
+        used.decode_add(&wire, 1.0, &mut by_used).expect(case);
+        let elsewhere = Seat { rank: 3, bucket: 9, seed: 7, ..seat(gradient.len()) };
+        let by_other = decoded(scheme, &elsewhere, &wire).expect(case);
+        assert_eq!(bits(&by_used), bits(&by_other), "{case}");
+    });
+}
+
+#[test]
+fn law_3_broken_messages_are_refused_or_read_without_harm() {
+    every_case(|scheme, gradient, case| {
+        if gradient.len() > 1025 {
+            return;
+        }
+        let wire = message(scheme, gradient);
+        let seat = seat(gradient.len());
+        let cuts = (0..wire.len()).step_by(1 + wire.len() / 40);
+        for cut in cuts {
+            assert!(decoded(scheme, &seat, &wire[..cut]).is_err(), "{case}, cut at {cut}");
+        }
+        let longer = [&wire[..], &[0]].concat();
+        assert!(decoded(scheme, &seat, &longer).is_err(), "{case}, a byte too many");
+    });
+}
+
+fn any_message() -> impl Strategy<Value = (Scheme, usize, Vec<u8>)> {
+    let length = prop::sample::select(LENGTHS[..18].to_vec());
+    let scheme = prop::sample::select(Scheme::specimens());
+    (scheme, length, 0usize..7).prop_flat_map(|(scheme, length, gradient)| {
+        let real = message(&scheme, &gradients(length)[gradient].1);
+        let flips = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
+        let changed = flips.prop_map(move |flips| {
+            let mut changed = real.clone();
+            for (at, mask) in flips.into_iter().filter(|_| !real.is_empty()) {
+                changed[at.index(real.len())] ^= mask;
+            }
+            changed
+        });
+        let bytes = prop_oneof![3 => changed, 1 => prop::collection::vec(any::<u8>(), 0..200)];
+        (Just(scheme), Just(length), bytes)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #[test]
+    fn law_3_any_bytes_are_refused_or_read_without_harm((scheme, length, wire) in any_message()) {
+        let _ = decoded(&scheme, &seat(length), &wire);
+    }
+}
+
+#[test]
+fn law_4_same_seat_and_same_gradients_give_the_same_bytes() {
+    every_case(|scheme, gradient, case| {
+        let run = || {
+            let (mut exchange, echo) = echoing(scheme, &Bucketing::Parameter, gradient.len());
+            let mean = [1.0, 0.5, -0.75].map(|factor| {
+                let mut gradient: Vec<f32> = gradient.iter().map(|value| value * factor).collect();
+                exchange.allreduce(1, &mut gradient).expect(case);
+                bits(&gradient)
+            });
+            let sent = echo.sent.lock().unwrap().clone();
+            (mean, sent)
+        };
+        assert_eq!(run(), run(), "{case}");
+    });
+}
+
+#[test]
+fn law_5_sent_plus_residual_is_gradient_plus_residual() {
+    every_case(|scheme, gradient, case| {
+        assert!(!scheme.feedback() || scheme.soundness() == Soundness::Sound, "{case}");
+        let (mut exchange, _) = echoing(scheme, &Bucketing::Parameter, gradient.len());
+        assert_eq!(exchange.residual().is_some(), scheme.feedback(), "{case}");
+        for step in 1..=2 {
+            let Some(before) = exchange.residual().map(<[f32]>::to_vec) else { return };
+            let mut sent = gradient.to_vec();
+            exchange.allreduce(step, &mut sent).expect(case);
+            let after = exchange.residual().expect(case);
+            for i in 0..gradient.len() {
+                let due = gradient[i] + before[i];
+                let error = (f64::from(sent[i]) + f64::from(after[i]) - f64::from(due)).abs();
+                assert!(error <= f64::from(due.abs()) * 1e-6, "{case}, element {i}, step {step}");
+            }
+        }
+    });
+}
+
+#[test]
+fn law_6_awkward_gradients_arrive_as_finite_numbers() {
+    every_case(|scheme, gradient, case| {
+        let (mut exchange, _) = echoing(scheme, &Bucketing::Whole, gradient.len());
+        let mut mean = gradient.to_vec();
+        let traffic = exchange.allreduce(1, &mut mean).expect(case);
+        assert!(mean.iter().all(|value| value.is_finite()), "{case}");
+        assert!(traffic.gauges.iter().all(|gauge| gauge.value.is_finite()), "{case}: {traffic:?}");
+        if gradient.iter().all(|value| *value == 0.0) {
+            assert!(mean.iter().all(|value| *value == 0.0), "{case}");
+        }
+    });
+}
+
+#[test]
+fn law_6_a_non_finite_gradient_stops_the_step_and_changes_nothing() {
+    for scheme in Scheme::specimens() {
+        for solo in [true, false] {
+            for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let (mut exchange, _) = echoing(&scheme, &Bucketing::Parameter, 70);
+                if solo {
+                    let solo = Box::new(Solo);
+                    exchange =
+                        Exchange::new(&scheme, &Bucketing::Whole, layout(70), 0, solo).unwrap();
+                }
+                exchange.allreduce(1, &mut Random(1).laplaces(70)).unwrap();
+                let before = exchange.save();
+                let mut gradient = Random(2).laplaces(70);
+                gradient[35..].fill(special);
+                let copy = bits(&gradient);
+                let error = exchange.allreduce(2, &mut gradient).unwrap_err();
+                // 10 elements of `a`, 23 of `b`, and then the third of `c`.
+                let (quantity, parameter) = (Quantity::Gradient, "c".to_string());
+                let named = Error::NonFinite { rank: 0, step: 2, quantity, parameter, index: 2 };
+                assert_eq!(error, named, "{scheme:?}");
+                assert_eq!(bits(&gradient), copy, "{scheme:?}");
+                assert_eq!(exchange.save(), before, "{scheme:?}");
+                exchange.allreduce(2, &mut Random(2).laplaces(70)).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn law_7_no_message_is_larger_than_dense_and_fallbacks_are_counted() {
+    every_case(|scheme, gradient, case| {
+        let (mut exchange, echo) = echoing(scheme, &Bucketing::Parameter, gradient.len());
+        let traffic = exchange.allreduce(1, &mut gradient.to_vec()).expect(case);
+        assert!(traffic.wire_bytes <= traffic.dense_bytes, "{case}");
+        assert!(traffic.compression_ratio() <= 1.0, "{case}");
+
+        let layout = layout(gradient.len());
+        let ranges = Bucketing::Parameter.buckets(&layout);
+        let too_large = |range: &std::ops::Range<usize>| {
+            message(scheme, &gradient[range.clone()]).len() > 4 * range.len() && !range.is_empty()
+        };
+        let expected = ranges.iter().filter(|range| too_large(range)).count();
+        assert_eq!(traffic.dense_fallbacks, expected as u64, "{case}");
+        let sent = &echo.sent.lock().unwrap()[0];
+        let mut reader = Reader::new(sent);
+        for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+            let frame = Frame::read(&mut reader).expect(case);
+            if too_large(&range) {
+                assert_eq!(frame.header.kind, Kind::Dense, "{case}");
+            }
+        }
+    });
+}
+
+#[test]
+fn law_8_a_restored_exchange_goes_on_as_if_never_stopped() {
+    every_case(|scheme, gradient, case| {
+        if gradient.len() > 1025 {
+            return;
+        }
+        let (mut whole, whole_sent) = echoing(scheme, &Bucketing::Parameter, gradient.len());
+        let step = |exchange: &mut Exchange, step: u64| {
+            let factor = 1.0 / step as f32;
+            let mut gradient: Vec<f32> = gradient.iter().map(|value| value * factor).collect();
+            exchange.allreduce(step, &mut gradient).expect(case);
+        };
+        for number in 1..=2 {
+            step(&mut whole, number);
+        }
+        let saved = whole.save();
+        let (mut resumed, resumed_sent) = echoing(scheme, &Bucketing::Parameter, gradient.len());
+        resumed.restore(&saved).expect(case);
+        for number in 3..=4 {
+            step(&mut whole, number);
+            step(&mut resumed, number);
+        }
+        assert_eq!(
+            whole_sent.sent.lock().unwrap()[2..],
+            resumed_sent.sent.lock().unwrap()[..],
+            "{case}"
+        );
+        assert_eq!(whole.save(), resumed.save(), "{case}");
+    });
+}
+
+#[test]
+fn a_state_that_does_not_fit_is_refused_and_leaves_the_residual() {
+    let topk = Scheme::Topk(Default::default());
+    let (mut exchange, _) = echoing(&topk, &Bucketing::Whole, 200);
+    exchange.allreduce(1, &mut Random(1).laplaces(200)).unwrap();
+    let saved = exchange.save();
+    assert!(matches!(exchange.restore(&State::default()), Err(Error::State { .. })));
+    let (longer, _) = echoing(&topk, &Bucketing::Whole, 201);
+    assert!(matches!(exchange.restore(&longer.save()), Err(Error::State { .. })));
+    assert_eq!(exchange.save(), saved);
+    let (mut dense, _) = echoing(&Scheme::default(), &Bucketing::Whole, 200);
+    assert!(matches!(dense.restore(&saved), Err(Error::State { .. })));
+    let (mut other_buckets, _) = echoing(&topk, &Bucketing::Parameter, 200);
+    other_buckets.restore(&saved).unwrap();
+    assert_eq!(other_buckets.residual(), exchange.residual());
+}
+
+#[test]
+fn a_residual_that_overflows_is_named_as_such() {
+    let scheme = Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.01, feedback: true });
+    let mut exchange =
+        Exchange::new(&scheme, &Bucketing::Whole, layout(700), 0, Box::new(Solo)).unwrap();
+    exchange.allreduce(1, &mut [f32::MAX; 700]).unwrap();
+    let residual = exchange.residual().unwrap().to_vec();
+    let error = exchange.allreduce(2, &mut [f32::MAX; 700]).unwrap_err();
+    let (quantity, parameter) = (Quantity::Corrected, "a".to_string());
+    assert_eq!(error, Error::NonFinite { rank: 0, step: 2, quantity, parameter, index: 7 });
+    assert_eq!(exchange.residual().unwrap(), residual);
+}
