@@ -7,6 +7,7 @@
 use candle_core::{DType, Result, Tensor, Var, bail};
 
 use crate::composed;
+use crate::kernels::{self, native};
 
 /// Added to the variance in [`batch_norm`], as PyTorch's default.
 pub const BATCH_NORM_EPSILON: f64 = 1e-5;
@@ -170,5 +171,8 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Resul
     if !(0. ..1.).contains(&smoothing) {
         bail!("cross_entropy: label smoothing must lie in [0, 1), got {smoothing}");
     }
-    composed::cross_entropy(logits, targets, smoothing)
+    match native(logits)? {
+        Some(_) => kernels::cross_entropy::cross_entropy(logits, targets, smoothing),
+        None => composed::cross_entropy(logits, targets, smoothing),
+    }
 }

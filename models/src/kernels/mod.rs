@@ -5,6 +5,8 @@
 //! unless the environment variable [`VARIABLE`] says otherwise. Tests and comparisons override the choice for one
 //! thread with [`with`].
 
+pub(crate) mod cross_entropy;
+mod operand;
 pub mod optimizer;
 pub mod simd;
 

@@ -1,0 +1,177 @@
+//! Softmax cross-entropy with label smoothing: loss and gradient in one pass over the logits.
+
+use std::sync::OnceLock;
+
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+
+use super::operand::{f32s, u32s};
+
+/// Mean over the batch of the cross-entropy of `logits [B, C]` against `targets [B]`: a scalar.
+///
+/// PyTorch's definition: `-Σ_c q_c log softmax(logits)_c` with `q = (1 - ε)·onehot + ε/C`. The
+/// largest logit of a row is subtracted before the exponential, so none overflows; NaN among the
+/// logits gives NaN.
+///
+/// # Errors
+/// A target that is no class, naming its position.
+pub(crate) fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
+    let op = CrossEntropy { smoothing: smoothing as f32, gradient: OnceLock::new() };
+    logits.contiguous()?.apply_op2(&targets.contiguous()?, op)
+}
+
+struct CrossEntropy {
+    smoothing: f32,
+    /// Of the loss with respect to the logits, from the forward pass.
+    gradient: OnceLock<Vec<f32>>,
+}
+
+impl CustomOp2 for CrossEntropy {
+    fn name(&self) -> &'static str {
+        "cross-entropy"
+    }
+
+    fn cpu_fwd(
+        &self,
+        logits: &CpuStorage,
+        logits_layout: &Layout,
+        targets: &CpuStorage,
+        targets_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let classes = logits_layout.shape().dims2()?.1;
+        let logits = f32s(logits, logits_layout)?;
+        let (loss, gradient) =
+            loss_and_gradient(logits, u32s(targets, targets_layout)?, classes, self.smoothing)?;
+        self.gradient.set(gradient).expect("invariant: candle runs an op's forward pass once");
+        Ok((CpuStorage::F32(vec![loss]), Shape::from(())))
+    }
+
+    fn bwd(
+        &self,
+        logits: &Tensor,
+        _targets: &Tensor,
+        _loss: &Tensor,
+        upstream: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let upstream = upstream.to_scalar::<f32>()?;
+        let gradient = self.gradient.get().expect("invariant: the forward pass came first");
+        let gradient = gradient.iter().map(|g| g * upstream).collect();
+        Ok((Some(Tensor::from_vec(gradient, logits.shape(), logits.device())?), None))
+    }
+}
+
+/// The mean loss over the rows of `logits`, and its gradient.
+fn loss_and_gradient(
+    logits: &[f32],
+    targets: &[u32],
+    classes: usize,
+    smoothing: f32,
+) -> Result<(f32, Vec<f32>)> {
+    let scale = 1.0 / targets.len() as f32;
+    let (hit, everywhere) = (1.0 - smoothing, smoothing / classes as f32);
+    let mut loss = 0.0;
+    let mut gradient = vec![0.0; logits.len()];
+    let rows = logits.chunks_exact(classes).zip(gradient.chunks_exact_mut(classes));
+    for (position, (&target, (logits, gradient))) in targets.iter().zip(rows).enumerate() {
+        let Some(&aimed) = logits.get(target as usize) else {
+            bail!(
+                "cross_entropy: target {target} at position {position} is no class; there are {classes}"
+            );
+        };
+        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mut sum = 0.0;
+        for (g, &x) in gradient.iter_mut().zip(logits) {
+            *g = (x - largest).exp();
+            sum += *g;
+        }
+        let log_sum = largest + sum.ln();
+        let mut row = hit * (log_sum - aimed);
+        if smoothing > 0.0 {
+            row += everywhere * logits.iter().map(|x| log_sum - x).sum::<f32>();
+        }
+        loss += f64::from(row);
+        for g in gradient.iter_mut() {
+            *g = (*g / sum - everywhere) * scale;
+        }
+        gradient[target as usize] -= hit * scale;
+    }
+    Ok(((loss / targets.len() as f64) as f32, gradient))
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::composed;
+
+    /// Loss and gradient in f64, straight from the definition.
+    fn reference(
+        logits: &[f32],
+        targets: &[u32],
+        classes: usize,
+        smoothing: f64,
+    ) -> (f64, Vec<f64>) {
+        let (mut loss, mut gradient) = (0.0, Vec::new());
+        for (row, &target) in logits.chunks(classes).zip(targets) {
+            let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let sum: f64 = row.iter().map(|&x| f64::from(x - largest).exp()).sum();
+            for (class, &x) in row.iter().enumerate() {
+                let log_probability = f64::from(x - largest) - sum.ln();
+                let hit = f64::from(u8::from(class == target as usize));
+                let wanted = (1.0 - smoothing) * hit + smoothing / classes as f64;
+                loss -= wanted * log_probability / targets.len() as f64;
+                gradient.push((log_probability.exp() - wanted) / targets.len() as f64);
+            }
+        }
+        (loss, gradient)
+    }
+
+    proptest! {
+        #[test]
+        fn loss_and_gradient_follow_the_definition(
+            classes in 1usize..18,
+            batch in 1usize..9,
+            smoothing in prop::sample::select(vec![0.0, 0.1, 0.9]),
+            spread in prop::sample::select(vec![0.0f32, 1.0, 60.0]),
+            seed: u64,
+        ) {
+            let value = |i: usize| ((seed.wrapping_mul(i as u64 * 2 + 1) >> 40) as f32 / 1e7 - 0.8) * spread;
+            let logits: Vec<f32> = (0..batch * classes).map(value).collect();
+            let targets: Vec<u32> = (0..batch).map(|i| (seed >> i) as u32 % classes as u32).collect();
+            let (loss, gradient) = reference(&logits, &targets, classes, smoothing);
+            let var = Var::from_vec(logits, (batch, classes), &Device::Cpu).unwrap();
+            let labels = Tensor::new(targets, &Device::Cpu).unwrap();
+            for path in [cross_entropy, composed::cross_entropy] {
+                let ours = (path(&var, &labels, smoothing).unwrap() * 3.0).unwrap();
+                let grads = ours.backward().unwrap();
+                let ours = f64::from(ours.to_scalar::<f32>().unwrap()) / 3.0;
+                prop_assert!((ours - loss).abs() <= 1e-6 * (1.0 + loss), "{ours} {loss}");
+                let ours = grads.get(&var).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+                for (ours, g) in ours.iter().zip(&gradient) {
+                    prop_assert!((f64::from(*ours) / 3.0 - g).abs() <= 2e-6, "{ours} {g}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn huge_logits_stay_finite_and_nan_shows() {
+        let targets = Tensor::new(&[0u32], &Device::Cpu).unwrap();
+        let loss = |row: [f32; 3]| {
+            let logits = Tensor::new(&[row], &Device::Cpu).unwrap();
+            cross_entropy(&logits, &targets, 0.1).unwrap().to_scalar::<f32>().unwrap()
+        };
+        assert!(loss([1e38, -1e38, 0.0]).is_finite());
+        assert!(loss([1000.0, 999.0, 0.0]).is_finite());
+        assert!(loss([0.0, f32::NAN, 0.0]).is_nan());
+    }
+
+    #[test]
+    fn a_label_out_of_range_is_named() {
+        let logits = Tensor::zeros((2, 3), candle_core::DType::F32, &Device::Cpu).unwrap();
+        let targets = Tensor::new(&[2u32, 3], &Device::Cpu).unwrap();
+        let error = cross_entropy(&logits, &targets, 0.0).unwrap_err().to_string();
+        assert!(error.contains("target 3 at position 1"), "{error}");
+    }
+}
