@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::agnews::AgNews;
 use crate::cifar::{Cifar10, Cifar100};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::files::FileSum;
 use crate::images::Normalisation;
-use crate::synthetic::{SyntheticCifar10, SyntheticCifar100};
+use crate::synthetic::{SyntheticAgNews, SyntheticCifar10, SyntheticCifar100};
 
 /// The folder in which data sets are looked for and put when none is named.
 pub const DEFAULT_DIR: &str = "data";
@@ -24,10 +25,14 @@ pub enum Config {
     Cifar10(Cifar10),
     /// CIFAR-100.
     Cifar100(Cifar100),
+    /// AG News.
+    AgNews(AgNews),
     /// A tiny stand-in for CIFAR-10 in its layout.
     SyntheticCifar10(SyntheticCifar10),
     /// A tiny stand-in for CIFAR-100 in its layout.
     SyntheticCifar100(SyntheticCifar100),
+    /// A tiny stand-in for AG News in its layout.
+    SyntheticAgNews(SyntheticAgNews),
 }
 
 impl Config {
@@ -36,8 +41,10 @@ impl Config {
         &[
             ("cifar10", "50,000 + 10,000 photos of 32×32 pixels, 10 classes"),
             ("cifar100", "50,000 + 10,000 photos of 32×32 pixels, 100 fine or 20 coarse classes"),
+            ("ag-news", "120,000 + 7,600 news in English, 4 topics"),
             ("synthetic-cifar10", "small made-up images in CIFAR-10's layout; needs no files"),
             ("synthetic-cifar100", "small made-up images in CIFAR-100's layout; needs no files"),
+            ("synthetic-ag-news", "small made-up news in AG News' layout; needs no files"),
         ]
     }
 
@@ -46,8 +53,10 @@ impl Config {
         Some(match name {
             "cifar10" => Self::Cifar10(Cifar10::default()),
             "cifar100" => Self::Cifar100(Cifar100::default()),
+            "ag-news" => Self::AgNews(AgNews::default()),
             "synthetic-cifar10" => Self::SyntheticCifar10(SyntheticCifar10::default()),
             "synthetic-cifar100" => Self::SyntheticCifar100(SyntheticCifar100::default()),
+            "synthetic-ag-news" => Self::SyntheticAgNews(SyntheticAgNews::default()),
             _ => return None,
         })
     }
@@ -57,8 +66,21 @@ impl Config {
         match self {
             Self::Cifar10(_) => "cifar10",
             Self::Cifar100(_) => "cifar100",
+            Self::AgNews(_) => "ag-news",
             Self::SyntheticCifar10(_) => "synthetic-cifar10",
             Self::SyntheticCifar100(_) => "synthetic-cifar100",
+            Self::SyntheticAgNews(_) => "synthetic-ag-news",
+        }
+    }
+
+    /// Whether samples are texts; otherwise they are images.
+    pub const fn is_text(&self) -> bool {
+        match self {
+            Self::Cifar10(_)
+            | Self::Cifar100(_)
+            | Self::SyntheticCifar10(_)
+            | Self::SyntheticCifar100(_) => false,
+            Self::AgNews(_) | Self::SyntheticAgNews(_) => true,
         }
     }
 
@@ -71,8 +93,10 @@ impl Config {
         match self {
             Self::Cifar10(config) => config.validate(),
             Self::Cifar100(config) => config.validate(),
+            Self::AgNews(config) => config.validate(),
             Self::SyntheticCifar10(config) => config.validate(),
             Self::SyntheticCifar100(config) => config.validate(),
+            Self::SyntheticAgNews(config) => config.validate(),
         }
     }
 
@@ -83,12 +107,24 @@ impl Config {
     ///
     /// Whatever is wrong with the settings or the files: see [`Error`].
     pub fn load(&self, scratch: &Path) -> Result<Data> {
+        self.load_with(scratch, None)
+    }
+
+    /// As [`load`](Self::load), with the vocabulary of an earlier run (its [`Data::vocabulary`]),
+    /// so that words get the ids its model was trained on. Images have no vocabulary and ignore it.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load), and [`Error::Vocabulary`] when `vocabulary` is not one of ours.
+    pub fn load_with(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
         self.validate()?;
         match self {
             Self::Cifar10(config) => config.load(),
             Self::Cifar100(config) => config.load(),
+            Self::AgNews(config) => config.load(vocabulary),
             Self::SyntheticCifar10(config) => config.load(scratch),
             Self::SyntheticCifar100(config) => config.load(scratch),
+            Self::SyntheticAgNews(config) => config.load(scratch, vocabulary),
         }
     }
 }

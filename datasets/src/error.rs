@@ -78,8 +78,9 @@ pub enum Error {
     /// A file with another number of records than the official one.
     #[error(
         "{} holds {found} records, the official file {official} (the difference begins at byte \
-         {offset}); fetch or unpack it again, or set `partial = true` if a subset is what you want",
-        path.display()
+         {offset}); fetch or unpack it again{}",
+        path.display(),
+        if found < official { ", or set `partial = true` if a subset is what you want" } else { "" }
     )]
     RecordCount {
         /// The file.
@@ -126,6 +127,28 @@ pub enum Error {
         found: u8,
         /// The largest label.
         last: u8,
+    },
+
+    /// A row of a CSV file that is not what it should be.
+    #[error("{}: record {record} (line {line}, byte {offset}): {problem}", path.display())]
+    Row {
+        /// The file.
+        path: PathBuf,
+        /// The record, counted from 1.
+        record: u64,
+        /// The line it begins on, counted from 1.
+        line: u64,
+        /// Where the problem is, or else where the record begins.
+        offset: u64,
+        /// What is wrong.
+        problem: RowProblem,
+    },
+
+    /// A tokenizer that could not be made, read or applied.
+    #[error("the vocabulary cannot be used: {problem}")]
+    Vocabulary {
+        /// What is wrong with it.
+        problem: String,
     },
 
     /// A setting that cannot be.
@@ -175,4 +198,49 @@ impl Error {
     ) -> Self {
         Self::Setting { field, found: found.to_string(), problem: problem.into() }
     }
+
+    pub(crate) fn vocabulary(problem: impl std::fmt::Display) -> Self {
+        Self::Vocabulary { problem: problem.to_string() }
+    }
+}
+
+/// What can be wrong with a row of AG News.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RowProblem {
+    /// Another number of columns than three.
+    #[error(
+        "{found} columns, but class, title and description are expected; the file is damaged or of \
+         another data set, fetch or unpack it again"
+    )]
+    Columns {
+        /// How many there are.
+        found: usize,
+    },
+
+    /// A class that does not exist.
+    #[error(
+        "column 1 says {found:?}, but classes are 1, 2, 3 and 4; if this is a header line, delete \
+         it, otherwise fetch or unpack the file again"
+    )]
+    Class {
+        /// What the column says.
+        found: String,
+    },
+
+    /// Bytes that are not UTF-8.
+    #[error("column {column} is not valid UTF-8; convert the file to UTF-8 or unpack it again")]
+    Utf8 {
+        /// The column, counted from 1.
+        column: usize,
+        /// The first bad byte, counted from the beginning of the record.
+        at: usize,
+    },
+
+    /// A double quote without a second one, or a row that begins with one and does not end in one.
+    #[error(
+        "a double quote is missing at the end of a field; the file is cut short or damaged, fetch \
+         or unpack it again"
+    )]
+    OpenQuote,
 }

@@ -24,6 +24,7 @@
 //! Nothing here depends on the number of threads or on timing: the same seed gives the same
 //! batches, bit for bit.
 
+mod agnews;
 mod augment;
 mod cifar;
 mod config;
@@ -36,13 +37,16 @@ mod names;
 mod rng;
 mod sampler;
 pub mod synthetic;
+mod text;
 
+pub use agnews::AgNews;
 pub use augment::Augment;
 pub use cifar::{Cifar10, Cifar100, Labels};
 pub use config::{Config, DEFAULT_DIR, Data};
 pub use dataset::{Batch, Dataset, Features, Shape};
-pub use error::{Error, Result};
+pub use error::{Error, Result, RowProblem};
 pub use files::FileSum;
 pub use images::Normalisation;
 pub use loader::{Loaded, Loader, Plan};
 pub use sampler::{Sampler, Shard};
+pub use text::{PAD, UNK, Vocabulary};

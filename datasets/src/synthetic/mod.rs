@@ -4,11 +4,13 @@
 //! test exercises everything but the contents. The same counts and seed give the same bytes.
 
 mod images;
+mod text;
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::agnews::{self, AgNews};
 use crate::cifar::{self, Cifar10, Cifar100, Format};
 use crate::config::Data;
 use crate::error::{Error, Result};
@@ -46,6 +48,30 @@ pub struct SyntheticCifar100 {
 impl Default for SyntheticCifar100 {
     fn default() -> Self {
         Self { train: 2000, test: 500, seed: 0 }
+    }
+}
+
+/// A twin of AG News: made-up news of four topics, each with words of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SyntheticAgNews {
+    /// The number of training texts, 1 to 120,000.
+    pub train: usize,
+    /// The number of test texts, 1 to 7,600.
+    pub test: usize,
+    /// What the texts are drawn from.
+    pub seed: u64,
+    /// The largest number of token ids, the two for padding and unknown words included.
+    pub vocabulary: usize,
+    /// How often a word must occur in the training set to get an id.
+    pub minimum_count: u64,
+    /// Tokens per text: longer texts are cut, shorter ones padded.
+    pub length: usize,
+}
+
+impl Default for SyntheticAgNews {
+    fn default() -> Self {
+        Self { train: 2000, test: 500, seed: 0, vocabulary: 1000, minimum_count: 2, length: 32 }
     }
 }
 
@@ -92,6 +118,43 @@ impl SyntheticCifar100 {
         let dir = folder(scratch, "synthetic-cifar100", self.train, self.test, self.seed);
         self.write(&dir)?;
         Cifar100 { dir, partial: true, ..Cifar100::default() }.load()
+    }
+}
+
+impl SyntheticAgNews {
+    /// Writes the twin's `ag_news_csv/` into `dir` and gives back the files' paths.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] when a count is impossible, [`Error::Write`] when a file cannot be
+    /// written.
+    pub fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
+        self.validate()?;
+        text::write(dir, self.train, self.test, self.seed)
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        let [train, test] = &agnews::OFFICIAL;
+        check_count("dataset.train", self.train, 1, train.records as usize)?;
+        check_count("dataset.test", self.test, 1, test.records as usize)?;
+        self.reader(PathBuf::new()).validate()
+    }
+
+    pub(crate) fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
+        let dir = folder(scratch, "synthetic-ag-news", self.train, self.test, self.seed);
+        self.write(&dir)?;
+        self.reader(dir).load(vocabulary)
+    }
+
+    fn reader(&self, dir: PathBuf) -> AgNews {
+        AgNews {
+            dir,
+            vocabulary: self.vocabulary,
+            minimum_count: self.minimum_count,
+            length: self.length,
+            partial: true,
+            ..AgNews::default()
+        }
     }
 }
 
@@ -182,6 +245,51 @@ mod tests {
             let share = separability(&data);
             assert!(share > 0.95, "{name}: {share}");
         }
+    }
+
+    /// The share of test texts that naive Bayes on the words of the training texts classifies right.
+    fn bayes(data: &Data) -> f64 {
+        let read = |set: &dyn Dataset| {
+            let mut batch = Batch::empty();
+            set.batch(&(0..set.len() as u32).collect::<Vec<_>>(), None, &mut batch);
+            let Features::Tokens { ids, length } = batch.features else { panic!() };
+            let texts = ids.chunks_exact(length).map(<[u32]>::to_vec);
+            batch.labels.into_iter().zip(texts).collect::<Vec<_>>()
+        };
+        let mut counts = vec![[1.0f64; 4]; 1000];
+        for (label, ids) in read(&*data.train) {
+            ids.iter().for_each(|&id| counts[id as usize][label as usize] += 1.0);
+        }
+        let test = read(&*data.test);
+        let right = test.iter().filter(|(label, ids)| {
+            let score =
+                |class: usize| ids.iter().map(|&id| counts[id as usize][class].ln()).sum::<f64>();
+            (0..4).max_by(|&a, &b| score(a).total_cmp(&score(b))) == Some(*label as usize)
+        });
+        right.count() as f64 / test.len() as f64
+    }
+
+    #[test]
+    fn made_up_news_can_be_told_apart_but_not_by_one_word() {
+        let scratch = tempfile::tempdir().unwrap();
+        let data = SyntheticAgNews::default().load(scratch.path(), None).unwrap();
+        assert_eq!((data.train.len(), data.test.len()), (2000, 500));
+        let share = bayes(&data);
+        assert!((0.93..1.0).contains(&share), "{share}");
+        let crate::Shape::Text { vocabulary, length } = data.test.shape() else { panic!() };
+        assert!(vocabulary > 150 && length == 32, "{vocabulary}");
+    }
+
+    #[test]
+    fn made_up_news_exercises_the_parser() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = SyntheticAgNews::default().write(dir.path()).unwrap();
+        let text = std::fs::read_to_string(&paths[0]).unwrap();
+        for token in ["\"\"", "\\", ", ", "$", "'s"] {
+            assert!(text.contains(token), "{token}");
+        }
+        assert_eq!(text.lines().count(), 2000);
+        assert!(text.lines().all(|line| line.matches("\",\"").count() == 2));
     }
 
     #[test]

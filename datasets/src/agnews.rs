@@ -1,0 +1,396 @@
+//! AG News in its official CSV layout (Zhang, Zhao and LeCun, "Character-level convolutional
+//! networks for text classification", 2015).
+//!
+//! `train.csv` and `test.csv` have no header; a record is class (1 to 4), title and description,
+//! every field in double quotes, a quote inside a field written twice, UTF-8.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{DEFAULT_DIR, Data, check_limit};
+use crate::error::{Error, Result, RowProblem};
+use crate::files::{FileSum, Place};
+use crate::text::{Encoding, Texts, Vocabulary};
+
+/// Where AG News lies, how much of it to use and how its words are numbered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AgNews {
+    /// The folder that holds `ag_news_csv/`, or that folder itself.
+    pub dir: PathBuf,
+    /// The largest number of token ids, the two for padding and unknown words included.
+    pub vocabulary: usize,
+    /// How often a word must occur in the training set to get an id.
+    pub minimum_count: u64,
+    /// Tokens per text: longer texts are cut, shorter ones padded.
+    pub length: usize,
+    /// Accept files with fewer records than the official ones: a synthetic twin or a subset.
+    pub partial: bool,
+    /// Use only the first so many training texts (the vocabulary is then theirs).
+    pub train_limit: Option<usize>,
+    /// Use only the first so many test texts.
+    pub test_limit: Option<usize>,
+}
+
+impl Default for AgNews {
+    fn default() -> Self {
+        Self {
+            dir: DEFAULT_DIR.into(),
+            vocabulary: 30_000,
+            minimum_count: 2,
+            length: 64,
+            partial: false,
+            train_limit: None,
+            test_limit: None,
+        }
+    }
+}
+
+impl AgNews {
+    pub(crate) fn validate(&self) -> Result<()> {
+        self.encoding().validate()?;
+        check_limit("dataset.train_limit", self.train_limit)?;
+        check_limit("dataset.test_limit", self.test_limit)
+    }
+
+    fn encoding(&self) -> Encoding {
+        Encoding {
+            vocabulary: self.vocabulary,
+            minimum_count: self.minimum_count,
+            length: self.length,
+        }
+    }
+
+    /// Reads both sets; `vocabulary` is one that was saved, or none to make one.
+    pub(crate) fn load(&self, vocabulary: Option<&str>) -> Result<Data> {
+        let folder = PLACE.find(&self.dir, OFFICIAL.iter().map(|file| file.name))?;
+        let mut files = Vec::new();
+        let mut read = |official: &Official, limit: Option<usize>| {
+            let path = folder.join(official.name);
+            let contents = PLACE.read(&path, LIMIT, &official.expected())?;
+            let mut rows = official.parse(&path, &contents, self.partial)?;
+            rows.truncate(limit.unwrap_or(usize::MAX));
+            files.push(FileSum::new(official.name, &contents, official.sha256));
+            Ok(rows)
+        };
+        let [train, test] = &OFFICIAL;
+        let train = read(train, self.train_limit)?;
+        let test = read(test, self.test_limit)?;
+        let texts = train.iter().map(|row| row.text.as_str());
+        let vocabulary = match vocabulary {
+            Some(json) => Vocabulary::from_json(json)?,
+            None => Vocabulary::train(texts, self.vocabulary, self.minimum_count)?,
+        };
+        let set = |rows: &[Row]| {
+            let texts: Vec<&str> = rows.iter().map(|row| row.text.as_str()).collect();
+            let labels = rows.iter().map(|row| row.class).collect();
+            Texts::new(&texts, labels, CLASSES, &vocabulary, self.length)
+        };
+        Ok(Data {
+            train: Arc::new(set(&train)?),
+            test: Arc::new(set(&test)?),
+            files,
+            vocabulary: Some(vocabulary.to_json()?),
+            normalisation: None,
+        })
+    }
+}
+
+/// The names of the classes 1 to 4, as in `classes.txt`.
+pub(crate) const CLASSES: &[&str] = &["World", "Sports", "Business", "Sci/Tech"];
+
+pub(crate) static PLACE: Place = Place { fetch: "ag-news", folder: "ag_news_csv" };
+
+/// The most bytes a file may have; the official training set has 29,470,338.
+pub(crate) const LIMIT: u64 = 64 << 20;
+
+/// Fields of a record: class, title, description.
+const COLUMNS: usize = 3;
+
+/// A file of the official distribution.
+pub(crate) struct Official {
+    pub(crate) name: &'static str,
+    pub(crate) records: u64,
+    pub(crate) sha256: &'static str,
+}
+
+/// The training and the test set.
+pub(crate) static OFFICIAL: [Official; 2] = [
+    Official {
+        name: "train.csv",
+        records: 120_000,
+        sha256: "76a0a2d2f92b286371fe4d4044640910a04a803fdd2538e0f3f29a5c6f6b672e",
+    },
+    Official {
+        name: "test.csv",
+        records: 7_600,
+        sha256: "521465c2428ed7f02f8d6db6ffdd4b5447c1c701962353eb2c40d548c3c85699",
+    },
+];
+
+/// One record.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// Index into [`CLASSES`].
+    pub(crate) class: u8,
+    /// Title and description.
+    pub(crate) text: String,
+}
+
+impl Official {
+    pub(crate) fn expected(&self) -> String {
+        format!("{} with {} records of class, title, description", self.name, self.records)
+    }
+
+    /// All records of `contents`; fewer than the official file has are an error unless `partial`.
+    fn parse(&self, path: &Path, contents: &[u8], partial: bool) -> Result<Vec<Row>> {
+        let rows = parse(path, contents)?;
+        let found = rows.len() as u64;
+        let fits = if partial { found <= self.records } else { found == self.records };
+        if fits {
+            return Ok(rows);
+        }
+        Err(Error::RecordCount {
+            path: path.to_owned(),
+            found,
+            official: self.records,
+            offset: contents.len() as u64,
+        })
+    }
+}
+
+/// All records of `contents`, checked: three columns, a class of 1 to 4, UTF-8, quotes that close.
+pub(crate) fn parse(path: &Path, contents: &[u8]) -> Result<Vec<Row>> {
+    let mut reader =
+        csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(contents);
+    let mut rows = Vec::new();
+    let mut record = csv::ByteRecord::new();
+    loop {
+        let line = reader.position().line();
+        let start = reader.position().byte() as usize;
+        let failed = |source: csv::Error| Error::Read {
+            path: path.to_owned(),
+            source: std::io::Error::other(source),
+        };
+        if !reader.read_byte_record(&mut record).map_err(failed)? {
+            break;
+        }
+        let end = reader.position().byte() as usize;
+        // Line ends that the reader skipped before the record are not part of it.
+        let raw = &contents[start..end];
+        let skipped = raw.iter().take_while(|byte| matches!(byte, b'\n' | b'\r')).count();
+        let skipped_lines = raw[..skipped].iter().filter(|&&byte| byte == b'\n').count();
+        let problem = match row(&record, &raw[skipped..]) {
+            Ok(row) => {
+                rows.push(row);
+                continue;
+            }
+            Err(problem) => problem,
+        };
+        let within = match problem {
+            RowProblem::Utf8 { at, .. } => at,
+            _ => 0,
+        };
+        return Err(Error::Row {
+            path: path.to_owned(),
+            record: rows.len() as u64 + 1,
+            line: line + skipped_lines as u64,
+            offset: (start + skipped + within) as u64,
+            problem,
+        });
+    }
+    Ok(rows)
+}
+
+/// One record, of which `raw` are the bytes.
+fn row(record: &csv::ByteRecord, raw: &[u8]) -> std::result::Result<Row, RowProblem> {
+    // A quote that never closes swallows everything up to the next one, or to the end; and a row
+    // of quoted fields that is cut after a comma seems to end in an empty one.
+    let raw = raw.trim_ascii_end();
+    let quotes = raw.iter().filter(|&&byte| byte == b'"').count();
+    if quotes % 2 == 1 || (raw.starts_with(b"\"") && !raw.ends_with(b"\"")) {
+        return Err(RowProblem::OpenQuote);
+    }
+    if let Err(error) = str::from_utf8(raw) {
+        let bad = record.iter().position(|field| str::from_utf8(field).is_err());
+        return Err(RowProblem::Utf8 { column: bad.map_or(1, |i| i + 1), at: error.valid_up_to() });
+    }
+    if record.len() != COLUMNS {
+        return Err(RowProblem::Columns { found: record.len() });
+    }
+    let field = |column: usize| String::from_utf8_lossy(&record[column]);
+    let class = match &record[0] {
+        [digit @ b'1'..=b'4'] => digit - b'1',
+        _ => return Err(RowProblem::Class { found: field(0).chars().take(40).collect() }),
+    };
+    // Some copies have no titles: their text must not begin with a space.
+    let text = match (field(1), field(2)) {
+        (title, text) if title.is_empty() => text.into_owned(),
+        (title, text) => format!("{title} {text}"),
+    };
+    Ok(Row { class, text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::{Batch, Features};
+    use proptest::prelude::*;
+    use std::fs;
+
+    const GOOD: &str = concat!(
+        "\"3\",\"Oil, up\",\"A \"\"barrel\"\" costs\\50\"\n",
+        "\"1\",\"\",\"No title\"\n",
+        "\"4\",\"Caf\u{e9}\",\"\"\n",
+    );
+
+    fn read(contents: &[u8]) -> Result<Vec<Row>> {
+        parse(Path::new("train.csv"), contents)
+    }
+
+    /// The place and the problem that `contents` are refused for.
+    fn refused(contents: &[u8]) -> (u64, u64, u64, RowProblem) {
+        let error = read(contents).unwrap_err();
+        let message = error.to_string();
+        assert!(message.contains("train.csv") && message.contains("byte"), "{message}");
+        match error {
+            Error::Row { record, line, offset, problem, .. } => (record, line, offset, problem),
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn quotes_commas_backslashes_and_empty_fields() {
+        let row = |class, text: &str| Row { class, text: text.to_owned() };
+        let expected =
+            [row(2, "Oil, up A \"barrel\" costs\\50"), row(0, "No title"), row(3, "Caf\u{e9} ")];
+        assert_eq!(read(GOOD.as_bytes()).unwrap(), expected);
+        let windows = GOOD.replace('\n', "\r\n");
+        assert_eq!(read(windows.as_bytes()).unwrap(), expected);
+        let marked = format!("\u{feff}{GOOD}");
+        assert_eq!(read(marked.as_bytes()).unwrap(), expected);
+        let unquoted = "2,a,b";
+        assert_eq!(read(unquoted.as_bytes()).unwrap(), [row(1, "a b")]);
+        let two_lines = "\"2\",\"a\",\"b\nc\"\n";
+        assert_eq!(read(two_lines.as_bytes()).unwrap(), [row(1, "a b\nc")]);
+    }
+
+    #[test]
+    fn bad_rows_are_told_with_their_place() {
+        let with = |row: &[u8]| {
+            let mut contents = GOOD.as_bytes().to_vec();
+            contents.extend(row);
+            contents
+        };
+        let start = GOOD.len() as u64;
+        for class in ["0", "5", "12", "", "Class Index", " 1"] {
+            let bad = with(format!("\"{class}\",\"a\",\"b\"\n").as_bytes());
+            let problem = RowProblem::Class { found: class.to_owned() };
+            assert_eq!(refused(&bad), (4, 4, start, problem));
+        }
+        assert_eq!(
+            refused(&with(b"\"1\",\"a b\"\n\"2\",\"a\",\"b\"\n")),
+            (4, 4, start, RowProblem::Columns { found: 2 })
+        );
+        assert_eq!(
+            refused(&with(b"\n\n\"1\",\"a\",\"b\",\"c\"")),
+            (4, 6, start + 2, RowProblem::Columns { found: 4 })
+        );
+        assert_eq!(refused(&with(b"\"1\",\"a\",\"cut sho")), (4, 4, start, RowProblem::OpenQuote));
+        assert_eq!(
+            refused(&with(b"\"1\",\"a\xff\",\"b\"\n")),
+            (4, 4, start + 6, RowProblem::Utf8 { column: 2, at: 6 })
+        );
+    }
+
+    #[test]
+    fn a_cut_is_noticed() {
+        // Cut at any byte, the file is refused or has fewer rows, and those whole; but for a cut
+        // between the two quotes that stand for one, after which the row looks complete.
+        let whole = read(GOOD.as_bytes()).unwrap();
+        for cut in 1..GOOD.len() - 1 {
+            if let Ok(rows) = read(&GOOD.as_bytes()[..cut]) {
+                let halves = GOOD[..cut].ends_with(" \"") || GOOD[..cut].ends_with("barrel\"");
+                assert!(halves || rows[..] == whole[..rows.len()], "cut at byte {cut}");
+                assert!(rows.len() < whole.len(), "cut at byte {cut}");
+            }
+        }
+    }
+
+    fn config(dir: &Path) -> AgNews {
+        AgNews { dir: dir.to_owned(), partial: true, minimum_count: 1, ..AgNews::default() }
+    }
+
+    #[test]
+    fn both_files_make_a_data_set() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("ag_news_csv")).unwrap();
+        fs::write(dir.path().join("ag_news_csv/train.csv"), GOOD).unwrap();
+        fs::write(dir.path().join("ag_news_csv/test.csv"), "\"2\",\"Oil barrel\",\"price\"")
+            .unwrap();
+        let data = config(dir.path()).load(None).unwrap();
+        assert_eq!((data.train.len(), data.test.len()), (3, 1));
+        assert_eq!(data.train.classes(), ["World", "Sports", "Business", "Sci/Tech"]);
+        let mut batch = Batch::empty();
+        data.test.batch(&[0], None, &mut batch);
+        assert_eq!(batch.labels, [1]);
+        let Features::Tokens { ids, length: 64 } = &batch.features else { panic!() };
+        assert!(ids[0] > 1 && ids[1] > 1, "known words");
+        assert_eq!(ids[2..4], [crate::UNK, crate::PAD]);
+
+        // With the vocabulary of a run, texts get that run's ids, whatever the training set.
+        let limited = AgNews { train_limit: Some(1), ..config(dir.path()) };
+        let mut again = Batch::empty();
+        limited.load(data.vocabulary.as_deref()).unwrap().test.batch(&[0], None, &mut again);
+        assert_eq!(again, batch);
+        assert!(limited.load(Some("{}")).is_err());
+    }
+
+    #[test]
+    fn bad_files_and_settings_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = config(dir.path()).load(None).err().unwrap();
+        assert!(error.to_string().contains("gradwire data fetch ag-news"), "{error}");
+        fs::write(dir.path().join("train.csv"), GOOD).unwrap();
+        assert!(matches!(config(dir.path()).load(None), Err(Error::Missing { .. })));
+        fs::write(dir.path().join("test.csv"), "").unwrap();
+        assert!(matches!(config(dir.path()).load(None), Err(Error::Empty { .. })));
+        fs::write(dir.path().join("test.csv"), GOOD).unwrap();
+        config(dir.path()).load(None).unwrap();
+        let whole = AgNews { partial: false, ..config(dir.path()) };
+        assert!(matches!(
+            whole.load(None),
+            Err(Error::RecordCount { found: 3, official: 120_000, .. })
+        ));
+        for (vocabulary, minimum_count, length) in [(2, 1, 64), (100, 0, 64), (100, 1, 0)] {
+            let config = AgNews { vocabulary, minimum_count, length, ..AgNews::default() };
+            assert!(matches!(config.validate(), Err(Error::Setting { .. })));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(contents: Vec<u8>) {
+            let _ = read(&contents);
+        }
+
+        #[test]
+        fn written_rows_come_back(
+            rows in proptest::collection::vec((1u8..=4, ".*", "\\PC+"), 1..20),
+        ) {
+            let mut contents = String::new();
+            for (class, title, text) in &rows {
+                let [title, text] = [title, text].map(|field| field.replace('"', "\"\""));
+                contents += &format!("\"{class}\",\"{title}\",\"{text}\"\n");
+            }
+            let read = read(contents.as_bytes()).unwrap();
+            prop_assert_eq!(read.len(), rows.len());
+            for (row, (class, title, text)) in read.iter().zip(&rows) {
+                prop_assert_eq!(row.class + 1, *class);
+                prop_assert!(row.text.starts_with(title.as_str()) && row.text.ends_with(text));
+            }
+        }
+    }
+}
