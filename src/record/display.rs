@@ -1,12 +1,10 @@
 //! Events in words, within 80 columns.
 
-use std::fmt::Write;
-
-use console::{Style, style};
-use indicatif::{HumanBytes, HumanCount};
-
 use super::event::{Epoch, Finished, Started, Step, Warning};
 use super::summary::Summary;
+use console::{Style, style};
+use indicatif::{HumanBytes, HumanCount};
+use std::fmt::Write;
 
 /// Columns of the widest bar in the summary.
 const BAR: f64 = 30.0;
@@ -19,7 +17,6 @@ pub(super) struct Pace {
     bits: f64,
     steps: u64,
     loss: f64,
-    accuracy: Option<f64>,
 }
 
 impl Pace {
@@ -29,7 +26,6 @@ impl Pace {
         self.bits += step.bits_per_parameter;
         self.steps += 1;
         self.loss += step.loss * step.samples as f64;
-        self.accuracy = step.accuracy;
     }
 
     /// Samples per second of the steps so far.
@@ -74,10 +70,9 @@ pub(super) fn header(started: &Started) -> String {
             HumanCount(*test_samples),
         ),
         format_args!(
-            "{} of {} and {} of {} {unit}",
+            "{} of {}, {} {unit} a step",
             plural(started.epochs, "epoch"),
             plural(started.steps_per_epoch, "step"),
-            "steps",
             HumanCount(started.batch),
         ),
         dim.apply_to(format_args!("record in {}", started.folder)),
@@ -105,32 +100,41 @@ pub(super) fn epoch_of(started: &Started, epoch: u64) -> String {
     format!("{:>7}", format!("{epoch}/{}", started.epochs))
 }
 
-/// What stands beside the bar.
-pub(super) fn status(started: &Started, step: &Step, pace: &Pace, seconds_left: f64) -> String {
-    let mut line = format!("loss {}", loss(Some(pace.loss())));
-    if step.accuracy.is_some() {
-        let _ = write!(line, "  acc {}", percent(step.accuracy));
-    }
-    let _ = write!(
-        line,
-        "  {} {}/s  {} bits  {} left",
+/// What stands beside the bar. The head of the table above it says a rate of what.
+pub(super) fn status(step: &Step, pace: &Pace, seconds_left: f64) -> String {
+    format!(
+        "{}  {}/s  {} bits  {} left",
+        learning(step, pace),
+        rate(pace.rate()),
+        bits(pace.bits()),
+        duration(seconds_left)
+    )
+}
+
+/// What stands beside the bar after the last step of an epoch.
+pub(super) fn evaluating(step: &Step, pace: &Pace) -> String {
+    format!("{}  evaluating", learning(step, pace))
+}
+
+/// A line on the way through an epoch, where there is no bar.
+pub(super) fn progress(started: &Started, step: &Step, pace: &Pace, seconds_left: f64) -> String {
+    format!(
+        "{} step {}  {}  {} {}/s  {} bits/param  {} left",
+        epoch_of(started, step.epoch),
+        HumanCount(step.step),
+        learning(step, pace),
         rate(pace.rate()),
         started.unit,
         bits(pace.bits()),
         duration(seconds_left)
-    );
-    line
+    )
 }
 
-/// What stands beside the bar while the epoch's last step is evaluated.
-pub(super) fn evaluating(pace: &Pace) -> String {
-    let accuracy = pace.accuracy.map(|_| format!("  acc {}", percent(pace.accuracy)));
-    format!("loss {}{}  evaluating", loss(Some(pace.loss())), accuracy.unwrap_or_default())
-}
-
-/// A line on the way through an epoch, where there is no bar.
-pub(super) fn progress(started: &Started, step: &Step, status: &str) -> String {
-    format!("{} step {}  {status}", epoch_of(started, step.epoch), HumanCount(step.step))
+fn learning(step: &Step, pace: &Pace) -> String {
+    match step.accuracy {
+        Some(_) => format!("loss {:.3}  acc {}", pace.loss(), percent(step.accuracy)),
+        None => format!("loss {:.3}", pace.loss()),
+    }
 }
 
 /// A warning.
@@ -215,9 +219,9 @@ fn wire(summary: &Summary) -> String {
     let sent = HumanBytes(summary.wire_bytes);
     match summary.compression_ratio() {
         Some(ratio) if ratio > 0.0 => format!(
-            "{sent} sent of {} dense ({}× less), {} bits per parameter",
-            HumanBytes(summary.dense_bytes),
+            "{sent}, {}× less than dense ({}), {} bits per parameter",
             times(1.0 / ratio),
+            HumanBytes(summary.dense_bytes),
             bits(summary.bits_per_parameter),
         ),
         _ => "nothing sent".into(),
@@ -270,8 +274,9 @@ fn times(value: f64) -> String {
 fn rate(value: f64) -> String {
     match value {
         v if v < 9.95 => format!("{v:.1}"),
-        v if v < 9_999.5 => format!("{v:.0}"),
-        v => format!("{:.1}k", v / 1e3),
+        v if v < 9_999.5 => HumanCount(v.round() as u64).to_string(),
+        v if v < 99_950.0 => format!("{:.1}k", v / 1e3),
+        v => format!("{:.0}k", v / 1e3),
     }
 }
 
@@ -292,4 +297,59 @@ fn duration(seconds: f64) -> String {
 
 fn plural(count: u64, thing: &str) -> String {
     format!("{} {thing}{}", HumanCount(count), if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_of_time_are_short() {
+        for (seconds, expected) in [
+            (-1.0, "0.0s"),
+            (0.04, "0.0s"),
+            (9.94, "9.9s"),
+            (9.96, "10s"),
+            (59.4, "59s"),
+            (59.6, "1m 00s"),
+            (800.0, "13m 20s"),
+            (3599.6, "1h 00m"),
+            (7500.0, "2h 05m"),
+            (86400.0 * 3.2, "3d 04h"),
+            (f64::NAN, "0s"),
+        ] {
+            assert_eq!(duration(seconds), expected, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn figures_keep_to_their_columns() {
+        assert_eq!([8.25, 9.96, 614.4, 9_999.4].map(rate), ["8.2", "10", "614", "9,999"]);
+        assert_eq!([47_850.0, 99_960.0, 1_234_567.0].map(rate), ["47.9k", "100k", "1235k"]);
+        assert_eq!([0.0651, 0.65, 32.0].map(bits), ["0.065", "0.650", "32.00"]);
+        assert_eq!([1.0, 9.94, 9.96, 1234.4].map(times), ["1.0", "9.9", "10", "1,234"]);
+        assert_eq!([percent(Some(1.0)), percent(None)], ["100.0%", "–"]);
+        assert_eq!([plural(1, "step"), plural(1960, "step")], ["1 step", "1,960 steps"]);
+    }
+
+    #[test]
+    fn shares_add_up_to_the_whole_run() {
+        let mut summary = Summary { steps: 10, seconds: 10.0, ..Summary::default() };
+        assert!(shares(&Summary::default()).is_empty());
+        summary.phases.forward = 2.5;
+        summary.phases.backward = 5.0;
+        summary.evaluation_seconds = 1.0;
+        let lines = shares(&summary);
+        let lines: Vec<_> = lines.iter().map(|line| console::strip_ansi_codes(line)).collect();
+        assert_eq!(lines[1], "forward     25.0%   250.00 ms a step  ━━━━━━━━");
+        assert_eq!(lines[7], "evaluation  10.0%               1.0s  ━━━");
+        assert_eq!(lines[8], "other       15.0%               1.5s  ━━━━━");
+    }
+
+    #[test]
+    fn a_run_that_was_not_evaluated_says_so() {
+        let summary = Summary { train_loss: Some(0.5), ..Summary::default() };
+        assert_eq!(result(&summary), "training loss 0.5000, not evaluated");
+        assert_eq!(wire(&summary), "nothing sent");
+    }
 }

@@ -12,13 +12,11 @@
 //! is written as the string `"NaN"`, `"Infinity"` or `"-Infinity"` (protocol buffers' JSON
 //! mapping) and read back as what it was.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use serde::{Deserialize, Serialize};
-
 use super::histogram::Histogram;
 use super::number;
 use super::summary::Summary;
+use serde::{Deserialize, Serialize};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Something that happened, and when.
 ///
@@ -85,6 +83,8 @@ pub struct Started {
     pub epochs: u64,
     /// Steps of one epoch.
     pub steps_per_epoch: u64,
+    /// Steps the run will end after; the last epoch may be cut short.
+    pub steps: u64,
     /// The first step this process takes: 1, or more when it continues an earlier run.
     pub first_step: u64,
 }
@@ -286,10 +286,10 @@ pub struct Failed {
     pub error: String,
 }
 
-/// The present, in seconds since the Unix epoch.
-fn now() -> f64 {
+/// The present, in seconds since the Unix epoch, to the microsecond.
+pub(super) fn now() -> f64 {
     // A clock set before 1970 is no reason to stop training.
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_micros() as f64 / 1e6)
 }
 
 macro_rules! kinds {

@@ -1,10 +1,9 @@
 //! The folder of one run: made once, never shared.
 
+use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-
-use anyhow::{Context, Result, bail, ensure};
 use time::UtcDateTime;
 
 /// Runs of one recipe that may start within one second.

@@ -1,8 +1,7 @@
 //! The distribution of many values in few numbers.
 
-use serde::{Deserialize, Serialize};
-
 use super::number;
+use serde::{Deserialize, Serialize};
 
 /// Buckets per octave: the two leading bits of the mantissa choose one, so the boundaries are
 /// 1, 1.25, 1.5, 1.75 times a power of two and finding a bucket is a shift.

@@ -1,9 +1,8 @@
 //! Events as JSON, one object a line.
 
-use std::io::{self, Write};
-
 use super::Recorder;
 use super::event::Event;
+use std::io::{self, Write};
 
 /// Writes each event as one line, in one piece.
 pub struct JsonLines<W> {

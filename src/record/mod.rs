@@ -44,9 +44,9 @@ mod provenance;
 mod summary;
 mod tensorboard;
 
-use std::path::{Path, PathBuf};
-
 use anyhow::{Context, Result};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 pub use console::{Console, Mode};
 pub use event::{
@@ -64,8 +64,11 @@ pub trait Recorder: Send {
     ///
     /// # Errors
     /// The event could not be written.
-    fn record(&mut self, event: &Event) -> std::io::Result<()>;
+    fn record(&mut self, event: &Event) -> io::Result<()>;
 }
+
+/// Somewhere bytes go.
+type Stream = Box<dyn Write + Send>;
 
 /// The files of one run.
 ///
@@ -75,8 +78,8 @@ pub trait Recorder: Send {
 pub struct Record {
     out: PathBuf,
     folder: PathBuf,
-    lines: JsonLines<std::fs::File>,
-    tensorboard: Option<TensorBoard<std::fs::File>>,
+    lines: JsonLines<Stream>,
+    tensorboard: Option<TensorBoard<Stream>>,
     summary: Summary,
 }
 
@@ -97,23 +100,28 @@ impl Record {
         let folder = folder::create(out, recipe)?;
         folder::write(&folder.join("recipe.toml"), resolved)?;
         folder::write(&folder.join("provenance.json"), &provenance.to_json())?;
-        let lines = JsonLines::new(folder::open(&folder.join("metrics.jsonl"))?);
-        let curves = folder.join(tensorboard::file_name());
-        let tensorboard = TensorBoard::new(folder::open(&curves)?)
-            .with_context(|| folder::cannot_write(&curves))?;
-        let mut record = Self {
-            out: out.to_path_buf(),
-            folder,
-            lines,
-            tensorboard: Some(tensorboard),
-            summary: Summary::default(),
-        };
+        let lines = folder::open(&folder.join("metrics.jsonl"))?;
+        let path = folder.join(tensorboard::file_name());
+        let curves = folder::open(&path)?;
+        let mut record = Self::over(out, folder, Box::new(lines), Box::new(curves))
+            .with_context(|| folder::cannot_write(&path))?;
         record.record(&Event::from(Text {
             step: 0,
             tag: "recipe".into(),
             text: format!("```toml\n{}\n```", resolved.trim_end()),
         }))?;
         Ok(record)
+    }
+
+    /// A record in a folder whose files are open.
+    fn over(out: &Path, folder: PathBuf, lines: Stream, curves: Stream) -> io::Result<Self> {
+        Ok(Self {
+            out: out.to_path_buf(),
+            folder,
+            lines: JsonLines::new(lines),
+            tensorboard: Some(TensorBoard::new(curves)?),
+            summary: Summary::default(),
+        })
     }
 
     /// The run's folder; checkpoints and models belong in it too.
@@ -187,5 +195,102 @@ impl Record {
         self.lines
             .record(event)
             .with_context(|| folder::cannot_write(&self.folder.join("metrics.jsonl")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    /// Takes so many bytes, then is full.
+    #[derive(Clone)]
+    struct Disk {
+        content: Arc<Mutex<Vec<u8>>>,
+        room: usize,
+    }
+
+    impl Disk {
+        fn new(room: usize) -> Self {
+            Self { content: Arc::default(), room }
+        }
+        fn events(&self) -> Vec<Event> {
+            let content = self.content.lock().unwrap();
+            let lines = std::str::from_utf8(&content).unwrap().lines();
+            lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+        }
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut content = self.content.lock().unwrap();
+            let taken = bytes.len().min(self.room - content.len());
+            if taken == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            content.extend_from_slice(&bytes[..taken]);
+            Ok(taken)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn step(step: u64) -> Event {
+        Event::from(Step { step, loss: 1.0, ..Step::default() })
+    }
+
+    fn over(lines: &Disk, curves: &Disk) -> Record {
+        let (lines, curves) = (Box::new(lines.clone()), Box::new(curves.clone()));
+        Record::over("out".as_ref(), "out/a/b".into(), lines, curves).unwrap()
+    }
+
+    #[test]
+    fn without_tensorboard_the_run_goes_on_and_is_told_once() {
+        let (lines, curves) = (Disk::new(usize::MAX), Disk::new(1000));
+        let mut record = over(&lines, &curves);
+        let warnings: Vec<_> = (1..=20).filter_map(|i| record.record(&step(i)).unwrap()).collect();
+        let [Event { kind: Kind::Warning(warning), .. }] = &warnings[..] else {
+            panic!("one warning, not {warnings:?}")
+        };
+        assert!(warning.message.contains("out/a/b") && warning.step.is_some(), "{warning:?}");
+        assert_eq!(lines.events().len(), 21);
+        assert!(lines.events().contains(&warnings[0]));
+        assert_eq!((record.summary().steps, record.summary().warnings), (20, 1));
+    }
+
+    #[test]
+    fn without_metrics_the_run_stops() {
+        let mut record = over(&Disk::new(1000), &Disk::new(usize::MAX));
+        let error = (1..=20).find_map(|i| record.record(&step(i)).err()).unwrap();
+        let error = format!("{error:#}");
+        assert!(error.contains("out/a/b/metrics.jsonl") && error.contains("--out"), "{error}");
+    }
+
+    #[test]
+    fn steps_passed_over_count_in_the_summary() {
+        let lines = Disk::new(usize::MAX);
+        let mut record = over(&lines, &Disk::new(usize::MAX));
+        record.pass_over(&step(1));
+        record.record(&step(2)).unwrap();
+        let Kind::Finished(finished) = record.finish().unwrap().kind else {
+            panic!("another kind")
+        };
+        assert_eq!(finished.summary.steps, 2);
+        assert_eq!((finished.folder.as_str(), finished.out.as_str()), ("out/a/b", "out"));
+        assert_eq!(lines.events().len(), 2);
+    }
+
+    #[test]
+    fn a_failure_is_written_with_its_causes() {
+        let lines = Disk::new(usize::MAX);
+        let record = over(&lines, &Disk::new(usize::MAX));
+        let error = anyhow::anyhow!("loss is NaN").context("worker 1, step 3");
+        let event = record.fail(&error).unwrap();
+        assert_eq!(
+            event.kind,
+            Kind::Failed(Failed { error: "worker 1, step 3: loss is NaN".into() })
+        );
+        assert_eq!(lines.events(), [event]);
     }
 }

@@ -3,10 +3,9 @@
 //! For `#[serde(with = …)]`: this module for `f64`, [`option`] for `Option<f64>` and [`map`] for a
 //! list of named values, which becomes an object in the same order.
 
-use std::fmt;
-
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
+use std::fmt;
 
 /// One number on its way in or out.
 struct Number(f64);

@@ -1,13 +1,11 @@
 //! The progress of a run: a bar where there is a terminal, lines now and then where there is none.
 
-use std::io;
-use std::time::{Duration, Instant};
-
-use indicatif::{ProgressBar, ProgressStyle};
-
-use super::console::Stream;
+use super::Stream;
 use super::display::{self, Pace};
 use super::event::{Event, Kind, Started, Step};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io;
+use std::time::{Duration, Instant};
 
 /// How often a bar is redrawn at most.
 const REDRAW: Duration = Duration::from_millis(100);
@@ -20,7 +18,8 @@ pub(super) struct Progress {
     err: Stream,
     /// Whether there is a terminal to draw a bar on.
     live: bool,
-    bar: Option<(ProgressBar, Instant)>,
+    /// The epoch's bar, and when it was last drawn.
+    bar: Option<(ProgressBar, Option<Instant>)>,
     /// What is being trained, and since when.
     run: Option<(Started, f64)>,
     /// The epoch under way.
@@ -70,23 +69,27 @@ impl Progress {
     fn step(&mut self, time: f64, step: &Step) {
         let Some((started, since)) = &self.run else { return };
         self.pace.add(step);
-        let done = (step.step + 1).saturating_sub(started.first_step);
-        let left = (started.epochs * started.steps_per_epoch).saturating_sub(step.step);
-        let seconds_left = (time - since) / done.max(1) as f64 * left as f64;
-        let within = step.step.saturating_sub((step.epoch.max(1) - 1) * started.steps_per_epoch);
-        let last = within == started.steps_per_epoch;
-        let status = || display::status(started, step, &self.pace, seconds_left);
+        let done = (step.step + 1).saturating_sub(started.first_step).max(1);
+        let left = started.steps.saturating_sub(step.step);
+        let seconds_left = (time - since) / done as f64 * left as f64;
 
         if self.live {
+            let before = step.epoch.saturating_sub(1) * started.steps_per_epoch;
+            let length = started.steps_per_epoch.min(started.steps.saturating_sub(before));
+            let within = step.step.saturating_sub(before);
+            let last = within == length;
             let (bar, drawn) =
-                self.bar.get_or_insert_with(|| (bar(started, step.epoch), Instant::now() - REDRAW));
-            if last || drawn.elapsed() >= REDRAW {
-                *drawn = Instant::now();
-                bar.set_message(if last { display::evaluating(&self.pace) } else { status() });
+                self.bar.get_or_insert_with(|| (bar(started, step.epoch, length), None));
+            if last || drawn.is_none_or(|at| at.elapsed() >= REDRAW) {
+                *drawn = Some(Instant::now());
+                bar.set_message(match last {
+                    true => display::evaluating(step, &self.pace),
+                    false => display::status(step, &self.pace, seconds_left),
+                });
                 bar.set_position(within);
             }
         } else if time - self.last_line >= LINE_SECONDS {
-            let line = display::progress(started, step, &status());
+            let line = display::progress(started, step, &self.pace, seconds_left);
             self.line(&line);
             self.last_line = time;
         }
@@ -115,11 +118,9 @@ impl Drop for Progress {
     }
 }
 
-fn bar(started: &Started, epoch: u64) -> ProgressBar {
+fn bar(started: &Started, epoch: u64, length: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix} {wide_bar:.cyan/dim} {msg}")
         .expect("invariant: the template is valid")
         .progress_chars("━╸─");
-    ProgressBar::new(started.steps_per_epoch)
-        .with_style(style)
-        .with_prefix(display::epoch_of(started, epoch))
+    ProgressBar::new(length).with_style(style).with_prefix(display::epoch_of(started, epoch))
 }

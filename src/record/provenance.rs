@@ -1,9 +1,8 @@
 //! What produced a run's figures.
 
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::num::NonZero;
-
-use serde::{Deserialize, Serialize};
 
 /// What someone must know to believe a run's figures or to repeat them.
 ///

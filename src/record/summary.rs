@@ -1,9 +1,8 @@
 //! A whole run in figures.
 
-use serde::{Deserialize, Serialize};
-
 use super::event::{Event, Kind, Phases};
 use super::number;
+use serde::{Deserialize, Serialize};
 
 /// A run in figures, added up from its events.
 ///
@@ -108,5 +107,60 @@ impl Summary {
     #[must_use]
     pub fn compression_ratio(&self) -> Option<f64> {
         (self.dense_bytes > 0).then(|| self.wire_bytes as f64 / self.dense_bytes as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::{Epoch, Started, Step};
+    use super::*;
+
+    fn at(time: f64, what: impl Into<Event>) -> Event {
+        Event { time, ..what.into() }
+    }
+
+    #[test]
+    fn steps_add_up() {
+        let mut summary = Summary::default();
+        assert_eq!((summary.samples_per_second(), summary.compression_ratio()), (0.0, None));
+        summary.observe(&at(
+            100.0,
+            Started { workers: 3, unit: "texts".into(), ..Started::default() },
+        ));
+        // A run that goes on from step 10: what was sent before is not this process's.
+        for step in 11..=14 {
+            summary.observe(&at(
+                100.0 + step as f64,
+                Step {
+                    step,
+                    samples: 30,
+                    seconds: 0.5,
+                    phases: Phases { forward: 0.25, wait: 0.125, ..Phases::default() },
+                    wire_bytes: 1000.0 + 1.0 / 3.0,
+                    wire_bytes_total: 3001 * step,
+                    dense_bytes: 4000,
+                    ..Step::default()
+                },
+            ));
+        }
+        assert_eq!((summary.step, summary.steps, summary.samples), (14, 4, 120));
+        assert_eq!((summary.seconds, summary.step_seconds), (14.0, 2.0));
+        assert_eq!(summary.samples_per_second(), 60.0);
+        assert_eq!((summary.phases.forward, summary.phases.wait), (1.0, 0.5));
+        assert_eq!((summary.wire_bytes, summary.dense_bytes), (4 * 3001, 4 * 12_000));
+        assert_eq!(summary.bits_per_parameter, 32.0 * 3001.0 / 12_000.0);
+    }
+
+    #[test]
+    fn the_best_epoch_is_the_first_that_reached_it() {
+        let mut summary = Summary::default();
+        for (epoch, test_accuracy) in
+            (1..).zip([Some(0.5), Some(0.75), None, Some(0.75), Some(0.6)])
+        {
+            summary.observe(&at(1.0, Epoch { epoch, test_accuracy, ..Epoch::default() }));
+        }
+        assert_eq!(summary.epochs, 5);
+        assert_eq!((summary.best_accuracy, summary.best_epoch), (Some(0.75), Some(2)));
+        assert_eq!(summary.test_accuracy, Some(0.6));
     }
 }

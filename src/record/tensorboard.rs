@@ -5,10 +5,11 @@
 //! cannot be written. Here the file is ours, every event is written before the call returns, and
 //! failures are errors.
 
-use std::io::{self, BufWriter, Write};
-use std::time::{SystemTime, UNIX_EPOCH};
-
+use super::Recorder;
+use super::event::{self, Epoch, Event, Kind, Step};
+use super::histogram::Histogram;
 use protobuf::{Message, RepeatedField};
+use std::io::{self, BufWriter, Write};
 use tensorboard_proto::event::Event as Proto;
 use tensorboard_proto::summary::{
     Summary, Summary_Value, SummaryMetadata, SummaryMetadata_PluginData,
@@ -18,10 +19,6 @@ use tensorboard_proto::tensor_shape::{TensorShapeProto, TensorShapeProto_Dim};
 use tensorboard_proto::types::DataType;
 use tensorboard_rs::record_writer::RecordWriter;
 use tensorboard_rs::summary;
-
-use super::Recorder;
-use super::event::{Epoch, Event, Kind, Step};
-use super::histogram::Histogram;
 
 /// Writes a TensorBoard event file.
 ///
@@ -40,9 +37,7 @@ impl<W: Write> TensorBoard<W> {
     pub fn new(writer: W) -> io::Result<Self> {
         let mut file = Self { records: RecordWriter::new(BufWriter::new(writer)) };
         let mut header = Proto::new();
-        header.set_wall_time(
-            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
-        );
+        header.set_wall_time(event::now());
         header.set_file_version("brain.Event:2".into());
         file.write(&header)?;
         Ok(file)
@@ -52,15 +47,15 @@ impl<W: Write> TensorBoard<W> {
     fn values(&mut self, time: f64, step: u64, values: Vec<Summary_Value>) -> io::Result<()> {
         let mut summary = Summary::new();
         summary.set_value(RepeatedField::from_vec(values));
-        let mut event = Proto::new();
-        event.set_wall_time(time);
-        event.set_step(i64::try_from(step).unwrap_or(i64::MAX));
-        event.set_summary(summary);
-        self.write(&event)
+        let mut proto = Proto::new();
+        proto.set_wall_time(time);
+        proto.set_step(i64::try_from(step).unwrap_or(i64::MAX));
+        proto.set_summary(summary);
+        self.write(&proto)
     }
 
-    fn write(&mut self, event: &Proto) -> io::Result<()> {
-        let bytes = event.write_to_bytes().map_err(io::Error::other)?;
+    fn write(&mut self, proto: &Proto) -> io::Result<()> {
+        let bytes = proto.write_to_bytes().map_err(io::Error::other)?;
         self.records.write(&bytes)?;
         self.records.flush()
     }
@@ -86,8 +81,7 @@ impl<W: Write + Send> Recorder for TensorBoard<W> {
 
 /// A name for the file, of the form TensorBoard looks for.
 pub(super) fn file_name() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    format!("events.out.tfevents.{seconds:010}.gradwire.{}", std::process::id())
+    format!("events.out.tfevents.{:010}.gradwire.{}", event::now() as u64, std::process::id())
 }
 
 fn of_step(step: &Step) -> Vec<Summary_Value> {

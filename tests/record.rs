@@ -1,0 +1,247 @@
+//! A run's files, read back by a reader that shares nothing with what wrote them.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "tensorboard/reader.rs"]
+mod reader;
+
+use gradwire::record::{
+    Epoch, Event, FileSum, Histogram, Histograms, Kind, Phases, Provenance, Record, Started, Step,
+    Tagged, Text, Warning,
+};
+use reader::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+fn create(out: &Path) -> Record {
+    Record::create(out, "tests", "workers = 2\n", &Provenance::here()).unwrap()
+}
+
+/// The events of `metrics.jsonl`.
+fn events(folder: &Path) -> Vec<Event> {
+    let text = fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    assert!(text.ends_with('\n'));
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn a_step(step: u64) -> Step {
+    let x = step as f64;
+    Step {
+        step,
+        epoch: 1 + step / 100,
+        loss: 2.3 / x,
+        accuracy: Some(1.0 - 1.0 / x),
+        learning_rate: 0.1,
+        samples: 256,
+        seconds: 0.125,
+        phases: Phases {
+            data: 0.001,
+            forward: 0.04,
+            backward: 0.07,
+            encode: 0.002,
+            wait: 0.003,
+            decode: 0.004,
+            optimizer: 0.005,
+        },
+        wire_bytes: 1234.5,
+        wire_bytes_total: 2469 * step,
+        dense_bytes: 4 * 270_000,
+        bits_per_parameter: 0.64,
+        compression_ratio: 0.02,
+        residual_norm: Some(3.5),
+        gradient_norm: Some(0.75),
+        gauges: vec![("kept".into(), 0.01), ("größe".into(), x)],
+    }
+}
+
+#[test]
+fn every_value_of_every_event_is_in_both_files() {
+    let out = tempfile::tempdir().unwrap();
+    let mut record = create(out.path());
+    let folder = record.folder().to_path_buf();
+    let values: Vec<f32> = (-50..100).map(|i| i as f32 * 0.01).collect();
+    let histogram = Histogram::of(&values);
+    let sent = [
+        Event::from(Started { workers: 2, ..Started::default() }),
+        Event::from(a_step(1)),
+        Event::from(Histograms {
+            step: 1,
+            entries: vec![
+                Tagged { tag: "gradient/层1.weight".into(), histogram: histogram.clone() },
+                Tagged { tag: "residual/fc.bias".into(), histogram: Histogram::of(&[]) },
+            ],
+        }),
+        Event::from(Step { loss: f64::NAN, accuracy: None, ..a_step(7) }),
+        Event::from(Warning { step: Some(7), message: "loss is NaN".into() }),
+        Event::from(Text { step: 7, tag: "note".into(), text: "Grüße\n\n*zwei*".into() }),
+        Event::from(Epoch {
+            epoch: 1,
+            step: 7,
+            train_loss: 1.5,
+            train_accuracy: Some(0.5),
+            test_loss: Some(1.25),
+            test_accuracy: Some(0.625),
+            seconds: 10.0,
+            evaluation_seconds: 1.0,
+            samples_per_second: 512.0,
+        }),
+    ];
+    for event in &sent {
+        assert_eq!(record.record(event).unwrap(), None);
+    }
+    let finished = record.finish().unwrap();
+
+    let lines = events(&folder);
+    let texts: Vec<_> = lines.iter().map(|event| serde_json::to_string(event).unwrap()).collect();
+    let expected: Vec<_> =
+        sent.iter().chain([&finished]).map(|event| serde_json::to_string(event).unwrap()).collect();
+    assert!(matches!(&lines[0].kind, Kind::Text(text) if text.tag == "recipe"));
+    assert_eq!(texts[1..], expected);
+
+    let records = reader::read_folder(&folder);
+    assert_eq!(records[0].file_version.as_deref(), Some("brain.Event:2"));
+    let at = |record: usize| -> BTreeMap<&str, &Value> {
+        records[record].values.iter().map(|(tag, value)| (tag.as_str(), value)).collect()
+    };
+    let times: Vec<_> = records[2..].iter().map(|record| (record.wall_time, record.step)).collect();
+    let (s, h) = (|i: usize| sent[i].time, 1);
+    assert_eq!(times, [(s(1), 1), (s(2), h), (s(3), 7), (s(5), 7), (s(6), 7)]);
+
+    let text = |text: &str| Value::Text {
+        strings: vec![text.into()],
+        shape: vec![1],
+        plugin: "text".into(),
+    };
+    assert_eq!(at(1), BTreeMap::from([("recipe", &text("```toml\nworkers = 2\n```"))]));
+    assert_eq!(at(5), BTreeMap::from([("note", &text("Grüße\n\n*zwei*"))]));
+
+    let step: BTreeMap<_, _> = [
+        ("train/loss", 2.3),
+        ("train/accuracy", 0.0),
+        ("train/learning_rate", 0.1),
+        ("train/gradient_norm", 0.75),
+        ("speed/samples_per_second", 2048.0),
+        ("phase/data", 0.001),
+        ("phase/forward", 0.04),
+        ("phase/backward", 0.07),
+        ("phase/encode", 0.002),
+        ("phase/wait", 0.003),
+        ("phase/decode", 0.004),
+        ("phase/optimizer", 0.005),
+        ("exchange/wire_bytes", 1234.5),
+        ("exchange/wire_bytes_total", 2469.0),
+        ("exchange/bits_per_parameter", 0.64),
+        ("exchange/compression_ratio", 0.02),
+        ("exchange/residual_norm", 3.5),
+        ("scheme/kept", 0.01),
+        ("scheme/größe", 1.0),
+    ]
+    .map(|(tag, value)| (tag, Value::Scalar(value)))
+    .into();
+    assert_eq!(at(2), step.iter().map(|(tag, value)| (*tag, value)).collect());
+    assert!(matches!(at(4)["train/loss"], Value::Scalar(loss) if loss.is_nan()));
+    assert!(!at(4).contains_key("train/accuracy"));
+
+    let epoch: BTreeMap<_, _> = [
+        ("epoch/train_loss", 1.5),
+        ("epoch/train_accuracy", 0.5),
+        ("epoch/seconds", 10.0),
+        ("epoch/samples_per_second", 512.0),
+        ("test/loss", 1.25),
+        ("test/accuracy", 0.625),
+    ]
+    .map(|(tag, value)| (tag, Value::Scalar(value)))
+    .into();
+    assert_eq!(at(6), epoch.iter().map(|(tag, value)| (*tag, value)).collect());
+
+    let Value::Histogram(read) = at(3)["gradient/层1.weight"] else { panic!("no histogram") };
+    assert_eq!((read.min, read.max), (histogram.min, histogram.max));
+    assert_eq!((read.num, read.sum), (150.0, histogram.sum));
+    assert_eq!(read.sum_squares, histogram.sum_squares);
+    assert_eq!(read.limits, histogram.limits);
+    assert!(read.counts.iter().copied().eq(histogram.counts.iter().map(|&count| count as f64)));
+    assert!(matches!(at(3)["residual/fc.bias"], Value::Histogram(empty) if empty.counts == [0.0]));
+}
+
+#[test]
+fn nothing_is_lost_when_the_process_ends_at_once() {
+    let out = tempfile::tempdir().unwrap();
+    let mut record = create(out.path());
+    let folder = record.folder().to_path_buf();
+    for step in 1..=1000 {
+        record.record(&Event::from(a_step(step))).unwrap();
+    }
+    // As a kill would: nothing of the record is dropped, flushed or closed.
+    std::mem::forget(record);
+    assert_eq!(events(&folder).len(), 1001);
+    assert_eq!(reader::read_folder(&folder).last().unwrap().step, 1000);
+}
+
+#[test]
+fn a_hundred_thousand_scalars() {
+    let out = tempfile::tempdir().unwrap();
+    let mut record = create(out.path());
+    let folder = record.folder().to_path_buf();
+    let steps = 100_000 / 19 + 1;
+    for step in 1..=steps {
+        record.record(&Event::from(a_step(step))).unwrap();
+    }
+    record.finish().unwrap();
+    let records = reader::read_folder(&folder);
+    let scalars: usize = records[2..].iter().map(|record| record.values.len()).sum();
+    assert!(scalars >= 100_000, "{scalars}");
+    assert!((1..).zip(&records[2..]).all(|(step, record)| record.step == step));
+}
+
+#[test]
+fn the_folder_tells_what_made_it() {
+    let out = tempfile::tempdir().unwrap();
+    let provenance = Provenance {
+        kernels: "avx2".into(),
+        workers: 2,
+        threads: 1,
+        data: vec![FileSum { name: "a.bin".into(), bytes: 3, sha256: "00ff".into() }],
+        ..Provenance::here()
+    };
+    let record = Record::create(out.path(), "größe", "seed = 1\n", &provenance).unwrap();
+    assert!(record.folder().starts_with(out.path().join("größe")));
+    let read = |name: &str| fs::read_to_string(record.folder().join(name)).unwrap();
+    assert_eq!(read("recipe.toml"), "seed = 1\n");
+    assert_eq!(serde_json::from_str::<Provenance>(&read("provenance.json")).unwrap(), provenance);
+}
+
+#[test]
+fn runs_that_start_together_get_their_own_folders() {
+    let out = tempfile::tempdir().unwrap();
+    let folders: BTreeSet<_> = std::thread::scope(|scope| {
+        let runs: Vec<_> =
+            (0..16).map(|_| scope.spawn(|| create(out.path()).folder().to_path_buf())).collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    });
+    assert_eq!(folders.len(), 16);
+    for folder in &folders {
+        assert_eq!(reader::read_folder(folder).len(), 2);
+    }
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_an_error_that_helps() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("file");
+    fs::write(&file, "kept").unwrap();
+    let mut places = vec![file.clone(), file.join("under")];
+    if cfg!(target_os = "linux") {
+        // Nobody makes folders there, not even root.
+        places.push("/proc/gradwire".into());
+    }
+    for place in places {
+        let Err(error) = Record::create(&place, "tests", "", &Provenance::default()) else {
+            panic!("a record in {}", place.display())
+        };
+        let error = format!("{error:#}");
+        assert!(error.contains(&place.display().to_string()), "{error}");
+        assert!(error.contains("--out"), "{error}");
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+}
