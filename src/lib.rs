@@ -1,1 +1,21 @@
-//! Gradwire.
+//! Gradwire: data-parallel training with compressed gradient exchange, native in Rust on candle.
+//!
+//! One process, one thread per worker. Every worker holds a replica of the model, trains on its
+//! share of the data, and exchanges compressed gradients with the others; the mean gradient, the
+//! same bits on every rank, updates every replica. The compression scheme is a choice in a
+//! [`recipe::Recipe`]; [`launch::train`] runs one.
+//!
+//! The house and its laws are in `ARCHITECTURE.md`.
+
+pub mod checkpoint;
+pub mod cli;
+pub mod evaluate;
+pub mod launch;
+pub mod optim;
+pub mod params;
+pub mod recipe;
+pub mod record;
+pub mod replica;
+pub mod schedule;
+pub mod tally;
+pub mod worker;

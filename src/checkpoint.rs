@@ -1,0 +1,108 @@
+//! Trained models on disk: PyTorch's state dictionary as safetensors, with the recipe inside.
+//!
+//! `<run>/best/model.safetensors` is the model of the best test accuracy so far,
+//! `<run>/last/model.safetensors` the model at the end. Each carries the recipe in its metadata,
+//! so the file alone can be evaluated.
+
+use crate::recipe::Recipe;
+use crate::replica::Replica;
+use anyhow::{Context, Result, bail};
+use gradwire_models::Store;
+use safetensors::SafeTensors;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+/// The folder of the best model, within a run's.
+pub const BEST: &str = "best";
+/// The folder of the last model, within a run's.
+pub const LAST: &str = "last";
+/// The file that holds a model.
+pub const MODEL: &str = "model.safetensors";
+/// The file that holds a run's vocabulary, in the `tokenizers` format.
+pub const VOCABULARY: &str = "tokenizer.json";
+
+const RECIPE: &str = "gradwire.recipe";
+const STEP: &str = "gradwire.step";
+const ACCURACY: &str = "gradwire.test_accuracy";
+
+/// A model file's place and what its metadata says.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    /// The model file.
+    pub file: PathBuf,
+    /// The recipe it was trained by.
+    pub recipe: Recipe,
+    /// The step it was saved after.
+    pub step: u64,
+    /// The vocabulary saved with its run, for text models.
+    pub vocabulary: Option<PathBuf>,
+}
+
+/// Writes the variables of `store` to `folder`. The file appears whole or not at all.
+///
+/// # Errors
+/// When the folder or the file cannot be written; the earlier file is then untouched.
+pub fn save(folder: &Path, store: &Store, recipe: &Recipe, step: u64, accuracy: f64) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    let tensors = store.trainable().into_iter().chain(store.buffers());
+    let tensors: Vec<_> = tensors.map(|(name, var)| (name, var.as_tensor().clone())).collect();
+    let metadata = HashMap::from([
+        (RECIPE.to_string(), recipe.to_toml()?),
+        (STEP.to_string(), step.to_string()),
+        (ACCURACY.to_string(), accuracy.to_string()),
+        ("format".to_string(), "pt".to_string()),
+    ]);
+    let (file, partial) = (folder.join(MODEL), folder.join(format!("{MODEL}.partial")));
+    safetensors::serialize_to_file(tensors, Some(metadata), &partial)
+        .with_context(|| format!("writing {}", partial.display()))?;
+    File::open(&partial)?.sync_all()?;
+    fs::rename(&partial, &file).with_context(|| format!("renaming {}", partial.display()))?;
+    Ok(())
+}
+
+/// Writes a run's vocabulary into its folder.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn save_vocabulary(run: &Path, vocabulary: &str) -> Result<()> {
+    let file = run.join(VOCABULARY);
+    fs::write(&file, vocabulary).with_context(|| format!("writing {}", file.display()))
+}
+
+/// Finds the model that `path` names: a model file, or a run's folder (its best model).
+///
+/// # Errors
+/// When there is none, or when it was not saved by this program.
+pub fn find(path: &Path) -> Result<Saved> {
+    let candidates = [path.to_path_buf(), path.join(MODEL), path.join(BEST).join(MODEL)];
+    let Some(file) = candidates.into_iter().find(|p| p.is_file()) else {
+        bail!(
+            "there is no model at {}: give a {MODEL} or the folder of a run that has ended",
+            path.display()
+        );
+    };
+    let bytes = fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
+    let (_, header) = SafeTensors::read_metadata(&bytes)
+        .with_context(|| format!("{} is not a whole safetensors file", file.display()))?;
+    let metadata = header.metadata().clone().unwrap_or_default();
+    let Some(recipe) = metadata.get(RECIPE) else {
+        bail!("{} does not carry a recipe: it was not saved by gradwire", file.display());
+    };
+    let recipe = Recipe::from_toml(recipe)
+        .with_context(|| format!("the recipe inside {}", file.display()))?;
+    let step = metadata.get(STEP).and_then(|s| s.parse().ok()).unwrap_or(0);
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let beside = [folder.join(VOCABULARY), folder.join("..").join(VOCABULARY)];
+    let vocabulary = beside.into_iter().find(|p| p.is_file());
+    Ok(Saved { file, recipe, step, vocabulary })
+}
+
+/// Sets a replica's variables from a model file.
+///
+/// # Errors
+/// When the file is damaged or holds other variables than the model has.
+pub fn load(saved: &Saved, replica: &Replica) -> Result<()> {
+    let file = &saved.file;
+    replica.store.load(file).with_context(|| format!("loading {}", file.display()))
+}

@@ -1,0 +1,77 @@
+//! `gradwire list`: what a recipe may name, read from the enums themselves.
+
+use crate::recipe::Recipes;
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use gradwire_datasets as datasets;
+use gradwire_exchange::Scheme;
+use gradwire_models as models;
+
+/// What to show.
+#[derive(Debug, Args)]
+pub struct List {
+    /// Show only one kind
+    what: Option<What>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum What {
+    Schemes,
+    Models,
+    Datasets,
+    Recipes,
+}
+
+impl List {
+    /// Prints the lists.
+    ///
+    /// # Errors
+    /// None so far; commands share one signature.
+    pub fn run(&self) -> Result<()> {
+        let all = [What::Schemes, What::Models, What::Datasets, What::Recipes];
+        let shown: Vec<_> =
+            all.into_iter().filter(|w| self.what.is_none_or(|one| one == *w)).collect();
+        for (i, what) in shown.iter().enumerate() {
+            if i > 0 {
+                println!();
+            }
+            if shown.len() > 1 {
+                println!("{}", what.title());
+            }
+            for (name, line) in what.rows() {
+                println!("  {name:<20} {line}");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl What {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Schemes => "schemes (scheme = …)",
+            Self::Models => "models (model = …)",
+            Self::Datasets => "data sets (dataset = …)",
+            Self::Recipes => "recipes (gradwire train …)",
+        }
+    }
+
+    fn rows(self) -> Vec<(String, String)> {
+        let pairs = |all: &[(&str, &str)]| {
+            all.iter().map(|(name, line)| (name.to_string(), line.to_string())).collect()
+        };
+        match self {
+            Self::Schemes => Scheme::all()
+                .iter()
+                .map(Scheme::about)
+                .map(|about| (about.name.to_string(), format!("{} ({})", about.line, about.paper)))
+                .collect(),
+            Self::Models => pairs(models::Config::all()),
+            Self::Datasets => pairs(datasets::Config::all()),
+            Self::Recipes => Recipes::all()
+                .into_iter()
+                .map(|(name, text)| (name, Recipes::headline(text).to_string()))
+                .collect(),
+        }
+    }
+}

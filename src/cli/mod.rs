@@ -1,0 +1,204 @@
+//! The command line: the one place that knows clap.
+//!
+//! Exit codes: 0 done; 1 the run or the command failed; 2 the command line or the recipe was
+//! refused, and nothing was started.
+
+mod data;
+mod list;
+
+use crate::checkpoint;
+use crate::evaluate;
+use crate::launch;
+use crate::recipe::Source;
+use crate::record::Mode;
+use anyhow::Result;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use toml::Value;
+
+/// Data-parallel training with compressed gradient exchange.
+#[derive(Debug, Parser)]
+#[command(name = "gradwire", version, about, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train a model. Without arguments: a first look in under a minute
+    Train(Box<Train>),
+    /// Evaluate a trained model on its test set
+    Eval(Eval),
+    /// Fetch, check or make data sets
+    #[command(subcommand)]
+    Data(data::Command),
+    /// Show schemes, models, data sets and recipes
+    List(list::List),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Train {
+    /// A built-in recipe's name (see `gradwire list recipes`) or a TOML file
+    #[arg(default_value = "first-look")]
+    recipe: String,
+    #[command(flatten)]
+    changes: Changes,
+    /// Show nothing but the result
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
+    /// Print every event as a line of JSON, and nothing else
+    #[arg(long)]
+    json: bool,
+    /// Print the resolved recipe and stop
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// What the command line changes in a recipe.
+#[derive(Debug, Args)]
+struct Changes {
+    /// Change any value of the recipe, such as scheme.ratio=0.001; may be repeated
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    sets: Vec<String>,
+    /// The data set: dataset.kind
+    #[arg(long)]
+    dataset: Option<String>,
+    /// The model: model.kind
+    #[arg(long)]
+    model: Option<String>,
+    /// The compression scheme: scheme.kind
+    #[arg(long)]
+    scheme: Option<String>,
+    /// World size: workers
+    #[arg(long)]
+    workers: Option<u32>,
+    /// Passes over the training set: train.epochs
+    #[arg(long)]
+    epochs: Option<u32>,
+    /// What every random stream derives from: seed
+    #[arg(long)]
+    seed: Option<i64>,
+    /// The folder that runs are written under: record.out
+    #[arg(long)]
+    out: Option<String>,
+    /// The folder that holds the data set: dataset.dir
+    #[arg(long)]
+    dir: Option<String>,
+}
+
+impl Changes {
+    fn source(self, recipe: String) -> Source {
+        let text = |path, value: Option<String>| Some((path, Value::String(value?)));
+        let number = |path, value: Option<i64>| Some((path, Value::Integer(value?)));
+        let flags = [
+            text("dataset", self.dataset),
+            text("model", self.model),
+            text("scheme", self.scheme),
+            number("workers", self.workers.map(i64::from)),
+            number("train.epochs", self.epochs.map(i64::from)),
+            number("seed", self.seed),
+            text("record.out", self.out),
+            text("dataset.dir", self.dir),
+        ];
+        Source {
+            recipe: Some(recipe),
+            flags: flags.into_iter().flatten().collect(),
+            sets: self.sets,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+struct Eval {
+    /// A model.safetensors, or the folder of a run (its best model)
+    checkpoint: PathBuf,
+    /// The folder that holds the data set, if it has moved
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Print the result as a line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A refusal of what was asked, before anything was started.
+struct Refused(anyhow::Error);
+
+impl Cli {
+    /// Does what the command line says; errors go to standard error.
+    pub fn run(self) -> ExitCode {
+        let done = match self.command {
+            Command::Train(train) => train.run(),
+            Command::Eval(eval) => Ok(eval.run()),
+            Command::Data(data) => Ok(data.run()),
+            Command::List(list) => Ok(list.run()),
+            Command::Completions { shell } => {
+                let mut command = Self::command();
+                clap_complete::generate(shell, &mut command, "gradwire", &mut io::stdout());
+                Ok(Ok(()))
+            }
+        };
+        match done {
+            Ok(Ok(())) => ExitCode::SUCCESS,
+            Ok(Err(error)) => tell(&error, ExitCode::FAILURE),
+            Err(Refused(error)) => tell(&error, ExitCode::from(2)),
+        }
+    }
+}
+
+fn tell(error: &anyhow::Error, code: ExitCode) -> ExitCode {
+    eprintln!("Error: {error:#}");
+    code
+}
+
+impl Train {
+    fn run(self) -> Result<Result<()>, Refused> {
+        let recipe = self.changes.source(self.recipe).load().map_err(Refused)?;
+        if self.dry_run {
+            return Ok(recipe.to_toml().map(|toml| print!("{toml}")));
+        }
+        let mode = match (self.quiet, self.json) {
+            (true, _) => Mode::Quiet,
+            (_, true) => Mode::Json,
+            _ => Mode::default(),
+        };
+        Ok(launch::train(&recipe, mode).map(|_| ()))
+    }
+}
+
+impl Eval {
+    fn run(self) -> Result<()> {
+        let mut saved = checkpoint::find(&self.checkpoint)?;
+        if let Some(dir) = self.dir {
+            saved.recipe = saved.recipe.with("dataset.dir", dir.to_string_lossy().into_owned())?;
+        }
+        let score = evaluate::evaluate(&saved)?;
+        let (accuracy, loss) = (score.accuracy(), score.mean_loss());
+        if self.json {
+            let line = serde_json::json!({
+                "checkpoint": saved.file, "step": saved.step, "samples": score.samples,
+                "test_accuracy": accuracy, "test_loss": loss,
+            });
+            println!("{line}");
+        } else {
+            println!(
+                "{} on {}: {:.2} % of {} right, loss {loss:.4} ({}, step {})",
+                saved.recipe.model.name(),
+                saved.recipe.dataset.name(),
+                100.0 * accuracy,
+                score.samples,
+                saved.file.display(),
+                saved.step
+            );
+        }
+        Ok(())
+    }
+}

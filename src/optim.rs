@@ -1,0 +1,204 @@
+//! Optimizers: the mean gradient in, weights updated in place, one pass and no temporaries.
+//!
+//! Both rules are PyTorch's to the letter (`torch.optim.SGD` with dampening 0, `torch.optim.AdamW`),
+//! because the experiments that are repeated here were defined in them. State lives in flat
+//! vectors beside the flat gradient, in the same order.
+
+use crate::params::Params;
+use anyhow::Result;
+use gradwire_models::kernels::optimizer::{AdamWStep, SgdStep, adamw, sgd};
+use serde::{Deserialize, Serialize};
+
+/// Which optimizer, with its settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Config {
+    /// Stochastic gradient descent with momentum (Sutskever et al. 2013).
+    Sgd(Sgd),
+    /// Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2).
+    Adamw(Adamw),
+}
+
+/// Settings of [`Config::Sgd`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sgd {
+    /// The base learning rate, which the schedule multiplies.
+    pub learning_rate: f64,
+    /// Momentum, 0 to below 1; 0 for none.
+    pub momentum: f64,
+    /// Nesterov's form of momentum.
+    pub nesterov: bool,
+    /// Weight decay added to the gradient (L2).
+    pub weight_decay: f64,
+    /// Whether batch norm's scales and shifts, and biases, decay as well.
+    pub decay_norms_and_biases: bool,
+}
+
+impl Default for Sgd {
+    fn default() -> Self {
+        Self {
+            learning_rate: 0.1,
+            momentum: 0.9,
+            nesterov: false,
+            weight_decay: 0.0,
+            decay_norms_and_biases: true,
+        }
+    }
+}
+
+/// Settings of [`Config::Adamw`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Adamw {
+    /// The base learning rate, which the schedule multiplies.
+    pub learning_rate: f64,
+    /// Decay of the gradient's running mean.
+    pub beta1: f64,
+    /// Decay of the squared gradient's running mean.
+    pub beta2: f64,
+    /// Added to the denominator.
+    pub epsilon: f64,
+    /// Weight decay, decoupled from the gradient.
+    pub weight_decay: f64,
+    /// Whether batch norm's scales and shifts, and biases, decay as well.
+    pub decay_norms_and_biases: bool,
+}
+
+impl Default for Adamw {
+    fn default() -> Self {
+        Self {
+            learning_rate: 1e-3,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.01,
+            decay_norms_and_biases: true,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::Sgd(Sgd::default())
+    }
+}
+
+impl Config {
+    /// The base learning rate.
+    pub fn learning_rate(&self) -> f64 {
+        match self {
+            Self::Sgd(c) => c.learning_rate,
+            Self::Adamw(c) => c.learning_rate,
+        }
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// A sentence that names the key and what to write instead.
+    pub fn validate(&self) -> Result<(), String> {
+        let below_one = |key: &str, value: f64| {
+            let fine = (0.0..1.0).contains(&value);
+            if fine {
+                Ok(())
+            } else {
+                Err(format!("optimizer.{key} = {value} must be at least 0 and below 1"))
+            }
+        };
+        let at_least_zero = |key: &str, value: f64| {
+            let fine = value >= 0.0 && value.is_finite();
+            if fine {
+                Ok(())
+            } else {
+                Err(format!("optimizer.{key} = {value} must be a number of at least 0"))
+            }
+        };
+        at_least_zero("learning_rate", self.learning_rate())?;
+        match self {
+            Self::Sgd(c) => {
+                below_one("momentum", c.momentum)?;
+                at_least_zero("weight_decay", c.weight_decay)?;
+                if c.nesterov && c.momentum == 0.0 {
+                    return Err(
+                        "optimizer.nesterov = true needs optimizer.momentum above 0, such as 0.9"
+                            .into(),
+                    );
+                }
+                Ok(())
+            }
+            Self::Adamw(c) => {
+                below_one("beta1", c.beta1)?;
+                below_one("beta2", c.beta2)?;
+                at_least_zero("weight_decay", c.weight_decay)?;
+                at_least_zero("epsilon", c.epsilon)
+            }
+        }
+    }
+}
+
+/// An optimizer with its state for one replica.
+pub struct Optimizer {
+    config: Config,
+    /// SGD's momentum buffer, or Adam's running mean.
+    first: Vec<f32>,
+    /// Adam's running mean of squares; empty for SGD.
+    second: Vec<f32>,
+    steps: u64,
+}
+
+impl Optimizer {
+    /// An optimizer for `parameters` parameters, its state zero.
+    pub fn new(config: Config, parameters: usize) -> Self {
+        let (first, second) = match &config {
+            Config::Sgd(c) if c.momentum == 0.0 => (0, 0),
+            Config::Sgd(_) => (parameters, 0),
+            Config::Adamw(_) => (parameters, parameters),
+        };
+        Self { config, first: vec![0.0; first], second: vec![0.0; second], steps: 0 }
+    }
+
+    /// One update of `params` by the mean gradient `flat` at the learning rate `rate`.
+    ///
+    /// # Errors
+    /// When a parameter does not lie in memory as one contiguous `f32` slice.
+    pub fn step(&mut self, params: &Params, flat: &[f32], rate: f64) -> Result<()> {
+        self.steps += 1;
+        for param in params.iter() {
+            let grad = &flat[param.range.clone()];
+            let is_matrix = param.var.rank() > 1;
+            match &self.config {
+                Config::Sgd(c) => {
+                    let step = SgdStep {
+                        lr: rate,
+                        momentum: c.momentum,
+                        nesterov: c.nesterov,
+                        weight_decay: decay(c.weight_decay, c.decay_norms_and_biases || is_matrix),
+                        first: self.steps == 1,
+                    };
+                    let range = if self.first.is_empty() { 0..0 } else { param.range.clone() };
+                    let momentum = &mut self.first[range];
+                    param.update(|weights| sgd(weights, grad, momentum, &step))?;
+                }
+                Config::Adamw(c) => {
+                    let step = AdamWStep {
+                        lr: rate,
+                        beta1: c.beta1,
+                        beta2: c.beta2,
+                        eps: c.epsilon,
+                        weight_decay: decay(c.weight_decay, c.decay_norms_and_biases || is_matrix),
+                        step: self.steps,
+                    };
+                    let mean = &mut self.first[param.range.clone()];
+                    let square = &mut self.second[param.range.clone()];
+                    param.update(|weights| adamw(weights, grad, mean, square, &step))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn decay(weight_decay: f64, applies: bool) -> f64 {
+    if applies { weight_decay } else { 0.0 }
+}

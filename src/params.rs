@@ -1,0 +1,152 @@
+//! A replica's trainable variables and its flat gradient, in name order.
+//!
+//! candle keeps variables in a hash map, whose order differs between replicas; here their order
+//! is that of their names, so that the flat gradients of all ranks mean the same.
+
+use anyhow::{Context, Result, bail};
+use candle_core::Var;
+use candle_core::backprop::GradStore;
+use gradwire_exchange::Layout;
+use gradwire_models::Store;
+use gradwire_models::kernels::optimizer::{copy_gradient, update_in_place};
+use std::ops::Range;
+
+/// One trainable variable and its place in the flat gradient.
+pub struct Param {
+    /// PyTorch's name of it, such as `layer1.0.conv1.weight`.
+    pub name: String,
+    /// The variable.
+    pub var: Var,
+    /// Its elements' place in the flat gradient.
+    pub range: Range<usize>,
+}
+
+impl Param {
+    /// Changes the variable's elements in place.
+    ///
+    /// # Errors
+    /// When they do not lie in memory as one contiguous `f32` slice.
+    pub fn update<T>(&self, change: impl FnOnce(&mut [f32]) -> T) -> Result<T> {
+        update_in_place(&self.var, change).with_context(|| format!("updating {}", self.name))
+    }
+}
+
+/// All trainable variables of a replica, in name order.
+pub struct Params {
+    params: Vec<Param>,
+    len: usize,
+}
+
+impl Params {
+    /// The trainable variables of `store`.
+    pub fn new(store: &Store) -> Self {
+        let mut len = 0;
+        let params = store.trainable().into_iter().map(|(name, var)| {
+            let range = len..len + var.elem_count();
+            len = range.end;
+            Param { name, var, range }
+        });
+        Self { params: params.collect(), len }
+    }
+
+    /// The number of parameters: elements of all variables.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing to train.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The variables, in name order.
+    pub fn iter(&self) -> impl Iterator<Item = &Param> {
+        self.params.iter()
+    }
+
+    /// Names and places, as the exchange wants them.
+    ///
+    /// # Errors
+    /// When two variables have one name.
+    pub fn layout(&self) -> Result<Layout> {
+        Ok(Layout::new(self.params.iter().map(|p| (p.name.clone(), p.range.len())))?)
+    }
+
+    /// Fails when a variable has no gradient: an operation on the way severed autograd, or the
+    /// model does not use the variable.
+    ///
+    /// # Errors
+    /// Names every such variable.
+    pub fn audit(&self, grads: &GradStore) -> Result<()> {
+        let missing: Vec<_> =
+            self.iter().filter(|p| grads.get(&p.var).is_none()).map(|p| p.name.as_str()).collect();
+        if !missing.is_empty() {
+            bail!("no gradient reaches {}: the model does not train them", missing.join(", "));
+        }
+        Ok(())
+    }
+
+    /// Writes the gradients into `flat`. A variable without gradient counts as zeros.
+    ///
+    /// # Errors
+    /// When a gradient is not `f32` or not of its variable's size.
+    pub fn gather(&self, grads: &GradStore, flat: &mut [f32]) -> Result<()> {
+        for param in self.iter() {
+            let into = &mut flat[param.range.clone()];
+            match grads.get(&param.var) {
+                Some(grad) => copy_gradient(grad, into)
+                    .with_context(|| format!("gathering the gradient of {}", param.name))?,
+                None => into.fill(0.0),
+            }
+        }
+        Ok(())
+    }
+
+    /// One hash per variable over the bits of its elements: equal on replicas that agree.
+    ///
+    /// # Errors
+    /// When a variable does not lie in memory as one contiguous `f32` slice.
+    pub fn hashes(&self) -> Result<Vec<u64>> {
+        self.iter().map(|param| param.update(|elements| hash_bits(elements))).collect()
+    }
+}
+
+/// FNV-1a over 32-bit words in eight lanes: not cryptographic, and fast enough to run often.
+fn hash_bits(elements: &[f32]) -> u64 {
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let mut lanes: [u64; 8] = std::array::from_fn(|i| 0xcbf2_9ce4_8422_2325 ^ i as u64);
+    let mix = |lane: &mut u64, element: &f32| {
+        *lane = (*lane ^ u64::from(element.to_bits())).wrapping_mul(PRIME);
+    };
+    let mut chunks = elements.chunks_exact(8);
+    for chunk in &mut chunks {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, element)| mix(lane, element));
+    }
+    lanes.iter_mut().zip(chunks.remainder()).for_each(|(lane, element)| mix(lane, element));
+    lanes
+        .iter()
+        .fold(elements.len() as u64, |hash, lane| (hash ^ lane).wrapping_mul(PRIME).rotate_left(29))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_sees_every_bit_and_every_place() {
+        let base: Vec<f32> = (0..37).map(|i| i as f32 * 0.37 - 3.0).collect();
+        let hash = hash_bits(&base);
+        for i in 0..base.len() {
+            for bit in [0, 12, 31] {
+                let mut changed = base.clone();
+                changed[i] = f32::from_bits(changed[i].to_bits() ^ (1 << bit));
+                assert_ne!(hash, hash_bits(&changed), "element {i}, bit {bit}");
+            }
+        }
+        let mut swapped = base.clone();
+        swapped.swap(3, 11);
+        assert_ne!(hash, hash_bits(&swapped));
+        assert_ne!(hash_bits(&[0.0; 8]), hash_bits(&[0.0; 16]));
+        assert_ne!(hash_bits(&[0.0]), hash_bits(&[-0.0]));
+    }
+}

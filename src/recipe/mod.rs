@@ -1,0 +1,283 @@
+//! Recipes: everything that decides a run, as one TOML document.
+//!
+//! A recipe is read from a file or from the ones built in, changed by `--set path=value`, typed
+//! with unknown keys refused, and checked across fields once. The typed recipe is written into
+//! the run's record, so that the record alone repeats the run.
+
+mod table;
+
+use crate::optim;
+use crate::schedule;
+use gradwire_datasets as datasets;
+use gradwire_exchange as exchange;
+use gradwire_models::{self as models, InputKind};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+pub use table::{Recipes, Source, nearest};
+
+/// A run, completely described.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// The run's name: the folder that its records are kept in.
+    pub name: String,
+    /// What every random stream of the run derives from.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// World size: the number of workers, each a thread with a replica of its own.
+    #[serde(default = "two")]
+    pub workers: usize,
+    /// Compute threads per worker; 0 for the worker's share of the cores, at least one.
+    #[serde(default)]
+    pub threads: usize,
+    /// What is trained on.
+    pub dataset: datasets::Config,
+    /// What is trained.
+    pub model: models::Config,
+    /// How gradients are compressed.
+    pub scheme: exchange::Scheme,
+    /// How gradients are exchanged.
+    #[serde(default)]
+    pub exchange: Exchange,
+    /// How long, in what batches, with what loss.
+    #[serde(default)]
+    pub train: Train,
+    /// How weights are updated.
+    #[serde(default)]
+    pub optimizer: optim::Config,
+    /// How the learning rate changes.
+    #[serde(default)]
+    pub schedule: schedule::Config,
+    /// What is written down, and where.
+    #[serde(default)]
+    pub record: Record,
+}
+
+/// How gradients travel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Exchange {
+    /// Which parameters are encoded as one.
+    pub bucketing: exchange::Bucketing,
+    /// Seconds that a rank waits for another before the run is ended.
+    pub timeout: f64,
+    /// Steps between two comparisons of the replicas' hashes; 0 for never.
+    pub compare_replicas_every: u64,
+}
+
+impl Default for Exchange {
+    fn default() -> Self {
+        Self {
+            bucketing: exchange::Bucketing::default(),
+            timeout: 300.0,
+            compare_replicas_every: 50,
+        }
+    }
+}
+
+/// How long, in what batches, with what loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Train {
+    /// Passes over the training set.
+    pub epochs: u64,
+    /// Updates after which the run ends early; absent for all epochs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_steps: Option<u64>,
+    /// Samples per rank in one forward pass (local batch).
+    pub batch: usize,
+    /// Forward passes per update; the gradient is compressed once per update.
+    pub accumulate: usize,
+    /// Random crops and flips of images.
+    pub augment: bool,
+    /// Label smoothing, 0 to 1 (Szegedy et al. 2016, section 7).
+    pub label_smoothing: f64,
+    /// The largest allowed global norm of the mean gradient; absent for no clipping.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_norm: Option<f64>,
+    /// What becomes of batch norm's running statistics, which differ between ranks.
+    pub batch_norm: BatchNorm,
+    /// Samples per rank in one forward pass of an evaluation.
+    pub evaluation_batch: usize,
+    /// Epochs between two evaluations on the test set; the last epoch is always evaluated.
+    pub evaluate_every: u64,
+}
+
+impl Default for Train {
+    fn default() -> Self {
+        Self {
+            epochs: 10,
+            max_steps: None,
+            batch: 64,
+            accumulate: 1,
+            augment: true,
+            label_smoothing: 0.0,
+            clip_norm: None,
+            batch_norm: BatchNorm::Averaged,
+            evaluation_batch: 250,
+            evaluate_every: 1,
+        }
+    }
+}
+
+/// What becomes of batch norm's running statistics. The batch's own statistics, which the
+/// forward pass of a training step uses, are always those of the rank's local batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BatchNorm {
+    /// Every rank takes rank 0's before each evaluation.
+    Rank0,
+    /// Every rank takes the mean over the ranks before each evaluation.
+    Averaged,
+    /// Every rank takes the mean over the ranks after each step.
+    Synchronised,
+}
+
+/// What is written down, and where.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Record {
+    /// The folder that runs are written under.
+    pub out: PathBuf,
+    /// Steps between two records of a step.
+    pub every: u64,
+    /// Steps between two histograms of gradients and residuals per parameter; 0 for none.
+    pub histograms_every: u64,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Self { out: PathBuf::from("runs/out"), every: 10, histograms_every: 200 }
+    }
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn two() -> usize {
+    2
+}
+
+impl Recipe {
+    /// Samples per rank and update.
+    pub fn local_batch(&self) -> usize {
+        self.train.batch * self.train.accumulate
+    }
+
+    /// The scheme with its settings, such as `topk ratio=0.01 feedback=true`.
+    pub fn scheme_in_words(&self) -> String {
+        let settings = toml::Table::try_from(&self.scheme).unwrap_or_default();
+        let settings = settings.iter().filter(|(key, _)| *key != "kind");
+        let words = settings.map(|(key, value)| format!(" {key}={value}"));
+        words.fold(self.scheme.about().name.to_string(), |all, word| all + &word)
+    }
+
+    /// Compute threads of each worker on a machine with `cores` cores.
+    pub fn threads_per_worker(&self, cores: usize) -> usize {
+        if self.threads > 0 { self.threads } else { (cores / self.workers).max(1) }
+    }
+
+    /// The recipe as the TOML that is written into records.
+    ///
+    /// # Errors
+    /// When a number does not fit TOML, such as a seed above 2⁶³.
+    pub fn to_toml(&self) -> anyhow::Result<String> {
+        Ok(toml::to_string(self)?)
+    }
+
+    /// The recipe that [`Recipe::to_toml`] wrote.
+    ///
+    /// # Errors
+    /// When the text is not TOML or not a valid recipe.
+    pub fn from_toml(text: &str) -> anyhow::Result<Self> {
+        table::parse(text)
+    }
+
+    /// This recipe with another value at `path`, such as `dataset.dir`.
+    ///
+    /// # Errors
+    /// As [`Source::load`].
+    pub fn with(&self, path: &str, value: impl Into<toml::Value>) -> anyhow::Result<Self> {
+        table::with(self, path, value.into())
+    }
+
+    /// Checks what no single field can know.
+    ///
+    /// # Errors
+    /// A sentence that names the key and what to write instead.
+    pub fn validate(&self) -> anyhow::Result<()> {
+        let t = &self.train;
+        let name_is_plain = self.name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
+        refuse(self.name.is_empty() || self.name.starts_with('.') || !name_is_plain, || {
+            format!(
+                "name = {:?} becomes a folder: use letters, digits, '-', '_' and '.'",
+                self.name
+            )
+        })?;
+        refuse(i64::try_from(self.seed).is_err(), || {
+            format!("seed = {} is too large; take a number below 2^63", self.seed)
+        })?;
+        refuse(self.workers == 0, || "workers = 0: at least one worker is needed".into())?;
+        refuse(self.workers > 1024, || {
+            format!("workers = {}: one process takes at most 1024 workers", self.workers)
+        })?;
+        refuse(self.threads > 1024, || {
+            format!("threads = {}: write 0 for each worker's share of the cores", self.threads)
+        })?;
+        for (key, value) in [
+            ("train.epochs", t.epochs),
+            ("train.batch", t.batch as u64),
+            ("train.accumulate", t.accumulate as u64),
+            ("train.evaluation_batch", t.evaluation_batch as u64),
+            ("train.evaluate_every", t.evaluate_every),
+            ("record.every", self.record.every),
+            ("train.max_steps", t.max_steps.unwrap_or(1)),
+        ] {
+            refuse(value == 0, || format!("{key} = 0: it must be at least 1"))?;
+        }
+        refuse(!(0.0..1.0).contains(&t.label_smoothing), || {
+            format!("train.label_smoothing = {} must be at least 0 and below 1", t.label_smoothing)
+        })?;
+        refuse(t.clip_norm.is_some_and(|c| c.is_nan() || c <= 0.0), || {
+            "train.clip_norm must be above 0; leave it out for no clipping".into()
+        })?;
+        let timeout = self.exchange.timeout;
+        refuse(!(timeout > 0.0 && timeout <= 86_400.0), || {
+            format!("exchange.timeout = {timeout} must be above 0 and at most 86400 seconds")
+        })?;
+        self.optimizer.validate().map_err(anyhow::Error::msg)?;
+        self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
+        self.scheme.validate()?;
+        self.fits()
+    }
+
+    /// Refuses a model on data that it cannot read, naming models that can.
+    fn fits(&self) -> anyhow::Result<()> {
+        let holds = if self.dataset.is_text() { InputKind::Text } else { InputKind::Image };
+        let reads = self.model.input_kind();
+        let fitting = || {
+            let all = models::Config::all().iter().map(|(name, _)| *name);
+            all.filter(|name| kind_of(name) == Some(holds)).collect::<Vec<_>>().join(", ")
+        };
+        refuse(reads != holds, || {
+            format!(
+                "model {} reads {reads} but dataset {} holds {holds}; models for it: {}",
+                self.model.name(),
+                self.dataset.name(),
+                fitting()
+            )
+        })
+    }
+}
+
+/// What the model of this name reads.
+fn kind_of(name: &str) -> Option<InputKind> {
+    let table = toml::Table::from_iter([("kind".to_string(), name.into())]);
+    table.try_into().ok().map(|model: models::Config| model.input_kind())
+}
+
+fn refuse(bad: bool, message: impl FnOnce() -> String) -> anyhow::Result<()> {
+    if bad { Err(anyhow::Error::msg(message())) } else { Ok(()) }
+}

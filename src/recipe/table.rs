@@ -1,0 +1,305 @@
+//! From files, flags and `--set` to a typed [`Recipe`].
+
+use super::Recipe;
+use anyhow::{Context, Result, bail};
+use include_dir::{Dir, include_dir};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/runs");
+
+/// The recipe that `train` runs when none is named.
+const FIRST_LOOK: &str = "first-look";
+
+/// The parts of a recipe that are chosen by name: `scheme = "topk"` is short for
+/// `[scheme] kind = "topk"`.
+const CHOSEN_BY_NAME: [&str; 5] = ["dataset", "model", "scheme", "optimizer", "schedule"];
+
+/// The recipes built into the program: every TOML file in `runs/`.
+pub struct Recipes;
+
+impl Recipes {
+    /// Name and text of each built-in recipe, by name.
+    pub fn all() -> Vec<(String, &'static str)> {
+        let mut all: Vec<_> = BUILT_IN
+            .files()
+            .filter(|f| f.path().extension().is_some_and(|e| e == "toml"))
+            .filter_map(|f| Some((f.path().file_stem()?.to_str()?.to_string(), f.contents_utf8()?)))
+            .collect();
+        all.sort();
+        all
+    }
+
+    /// The comment at the head of a recipe's text: its first line, without the `#`.
+    pub fn headline(text: &str) -> &str {
+        text.lines().next().unwrap_or("").trim_start_matches(['#', ' '])
+    }
+}
+
+/// Where a recipe comes from and what the command line changes in it.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// A TOML file, or the name of a built-in recipe; absent for the first-look recipe.
+    pub recipe: Option<String>,
+    /// Flags, as (path, value), applied in order before `sets`. A flag that names another kind
+    /// (of scheme, model, data set) replaces the whole part.
+    pub flags: Vec<(&'static str, Value)>,
+    /// `path=value` pairs, applied in order.
+    pub sets: Vec<String>,
+}
+
+impl Source {
+    /// Reads, changes, types and checks the recipe.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is no TOML (with line and column), when a key or a value
+    /// is unknown (with the nearest valid one), or when [`Recipe::validate`] refuses.
+    pub fn load(&self) -> Result<Recipe> {
+        let mut table = self.read()?;
+        expand_names(&mut table);
+        for (path, value) in &self.flags {
+            if CHOSEN_BY_NAME.contains(path) {
+                choose(&mut table, path, value);
+            } else {
+                set(&mut table, path, value.clone())?;
+            }
+        }
+        for assignment in &self.sets {
+            let (path, text) = assignment.split_once('=').with_context(|| {
+                format!("--set {assignment:?} has no '='; write --set scheme.ratio=0.01")
+            })?;
+            let (path, value) = (path.trim(), parse_value(text.trim()));
+            if CHOSEN_BY_NAME.contains(&path) {
+                choose(&mut table, path, &value);
+            } else {
+                set(&mut table, path, value)?;
+            }
+        }
+        let recipe = typed(table)?;
+        recipe.validate()?;
+        Ok(recipe)
+    }
+
+    fn read(&self) -> Result<Table> {
+        let name = self.recipe.as_deref().unwrap_or(FIRST_LOOK);
+        let all = Recipes::all();
+        let built_in = all.iter().find(|(n, _)| n == name).map(|(_, text)| *text);
+        let looks_like_a_file = name.contains(['/', '\\']) || name.ends_with(".toml");
+        let (text, origin) = match built_in {
+            Some(text) => (text.to_string(), format!("built-in recipe {name}")),
+            None if looks_like_a_file || Path::new(name).is_file() => {
+                let text = std::fs::read_to_string(name)
+                    .with_context(|| format!("cannot read the recipe {name}"))?;
+                (text, format!("recipe {name}"))
+            }
+            None => {
+                let names: Vec<&str> = all.iter().map(|(n, _)| n.as_str()).collect();
+                bail!(
+                    "there is no recipe {name:?}{}; built in are {}; a file is named with its \
+                     .toml",
+                    did_you_mean(name, &names),
+                    names.join(", ")
+                );
+            }
+        };
+        let mut table: Table = toml::from_str(&text).with_context(|| origin.clone())?;
+        let stem = PathBuf::from(name);
+        if let Some(stem) = stem.file_stem().and_then(|s| s.to_str()) {
+            table.entry("name").or_insert_with(|| Value::String(stem.to_string()));
+        }
+        Ok(table)
+    }
+}
+
+/// Reads a recipe that [`Recipe::to_toml`] wrote.
+///
+/// # Errors
+/// As [`Source::load`].
+pub(super) fn parse(text: &str) -> Result<Recipe> {
+    let mut table: Table = toml::from_str(text)?;
+    expand_names(&mut table);
+    let recipe = typed(table)?;
+    recipe.validate()?;
+    Ok(recipe)
+}
+
+/// A recipe with another value at `path`.
+///
+/// # Errors
+/// As [`Source::load`].
+pub(super) fn with(recipe: &Recipe, path: &str, value: Value) -> Result<Recipe> {
+    let mut table = Table::try_from(recipe)?;
+    set(&mut table, path, value)?;
+    let recipe = typed(table)?;
+    recipe.validate()?;
+    Ok(recipe)
+}
+
+fn typed(table: Table) -> Result<Recipe> {
+    let result: Result<Recipe, _> = serde_path_to_error::deserialize(Value::Table(table));
+    result.map_err(|error| {
+        let path = error.path().to_string();
+        let message = error.into_inner().to_string();
+        let message = message.trim();
+        let at = if path == "." { String::new() } else { format!(" in `{path}`") };
+        anyhow::anyhow!("recipe{at}: {message}{}", hint(message))
+    })
+}
+
+/// The nearest valid name, read off serde's own message: "unknown field `x`, expected `a` or `b`".
+fn hint(message: &str) -> String {
+    let Some(rest) = message.strip_prefix("unknown ") else { return String::new() };
+    let names: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
+    match names.split_first() {
+        Some((wrong, valid)) => did_you_mean(wrong, valid),
+        None => String::new(),
+    }
+}
+
+fn did_you_mean(wrong: &str, valid: &[&str]) -> String {
+    nearest(wrong, valid).map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
+}
+
+/// The name in `valid` that `wrong` most resembles, if any resembles it at all.
+pub fn nearest<'a>(wrong: &str, valid: &[&'a str]) -> Option<&'a str> {
+    let scored = valid.iter().map(|v| (strsim::jaro_winkler(wrong, v), *v));
+    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (best.0 > 0.7).then_some(best.1)
+}
+
+/// Spells `dataset = "name"` out as `[dataset] kind = "name"`.
+fn expand_names(table: &mut Table) {
+    for part in CHOSEN_BY_NAME {
+        if let Some(value @ Value::String(_)) = table.get(part).cloned() {
+            choose(table, part, &value);
+        }
+    }
+}
+
+/// Makes `kind` the kind of a part; the part's other keys stay only if the kind does.
+fn choose(table: &mut Table, part: &str, kind: &Value) {
+    if let Some(Value::Table(old)) = table.get(part)
+        && old.get("kind") == Some(kind)
+    {
+        return;
+    }
+    let value = match kind {
+        Value::String(_) => Value::Table(Table::from_iter([("kind".to_string(), kind.clone())])),
+        other => other.clone(),
+    };
+    table.insert(part.to_string(), value);
+}
+
+/// Puts `value` at `path` (`train.batch`), making the tables on the way.
+fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
+    let mut at = table;
+    let mut keys: Vec<&str> = path.split('.').collect();
+    let last = keys.pop().unwrap_or_default();
+    if last.is_empty() || keys.iter().any(|k| k.is_empty()) {
+        bail!("--set {path:?}: a path is keys joined by dots, such as train.batch");
+    }
+    for key in keys {
+        let next = at.entry(key).or_insert_with(|| Value::Table(Table::new()));
+        at = match next {
+            Value::Table(table) => table,
+            other => bail!("--set {path}: `{key}` is {other}, not a table"),
+        };
+    }
+    at.insert(last.to_string(), value);
+    Ok(())
+}
+
+/// A TOML value where the text is one, else the text itself: `--set scheme.kind=topk` needs no
+/// quotes.
+fn parse_value(text: &str) -> Value {
+    #[derive(Deserialize)]
+    struct Document {
+        value: Value,
+    }
+    toml::from_str::<Document>(&format!("value = {text}"))
+        .map_or_else(|_| Value::String(text.to_string()), |d| d.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(recipe: Option<&str>, sets: &[&str]) -> Result<Recipe> {
+        let sets = sets.iter().map(ToString::to_string).collect();
+        Source { recipe: recipe.map(Into::into), flags: vec![], sets }.load()
+    }
+
+    fn refusal(sets: &[&str]) -> String {
+        format!("{:#}", load(None, sets).unwrap_err())
+    }
+
+    #[test]
+    fn every_built_in_recipe_is_valid_and_survives_its_own_toml() {
+        for (name, text) in Recipes::all() {
+            let recipe = load(Some(&name), &[]).unwrap_or_else(|e| panic!("{name}: {e:#}"));
+            assert_eq!(recipe.name, name);
+            assert!(Recipes::headline(text).len() > 10, "{name} has no headline");
+            assert_eq!(parse(&recipe.to_toml().unwrap()).unwrap(), recipe);
+        }
+    }
+
+    #[test]
+    fn sets_reach_every_depth_and_keep_their_types() {
+        let recipe = load(
+            None,
+            &["train.batch=7", "scheme.ratio=0.5", "name=probe", "train.clip_norm=2.5", "seed=9"],
+        )
+        .unwrap();
+        assert_eq!((recipe.train.batch, recipe.name.as_str(), recipe.seed), (7, "probe", 9));
+        assert_eq!(recipe.train.clip_norm, Some(2.5));
+    }
+
+    #[test]
+    fn another_kind_drops_the_old_kinds_keys() {
+        let recipe = load(None, &["scheme=dense"]).unwrap();
+        assert_eq!(recipe.scheme.name(), "dense");
+    }
+
+    #[test]
+    fn unknown_keys_and_names_are_refused_with_the_nearest() {
+        for (set, near) in [
+            ("train.bach=3", "`batch`"),
+            ("scheme.ratoi=0.1", "`ratio`"),
+            ("model=resnet21", "`resnet20`"),
+            ("scheme=topkk", "`topk`"),
+            ("dataset=synthetic-cifar11", "`synthetic-cifar10`"),
+            ("workes=3", "`workers`"),
+            ("schedule.kind=cosin", "`cosine`"),
+        ] {
+            let message = refusal(&[set]);
+            assert!(message.contains(&format!("did you mean {near}")), "{set}: {message}");
+        }
+        let message = format!("{:#}", load(Some("first-lok"), &[]).unwrap_err());
+        assert!(message.contains("did you mean `first-look`"), "{message}");
+    }
+
+    #[test]
+    fn wrong_types_and_impossible_combinations_are_refused() {
+        for (sets, part) in [
+            (vec!["train.batch=many"], "train.batch"),
+            (vec!["train.batch=0"], "train.batch"),
+            (vec!["workers=-1"], "workers"),
+            (vec!["model=textcnn"], "models for it: resnet20"),
+            (vec!["train.label_smoothing=1.5"], "label_smoothing"),
+            (vec!["scheme.ratio=0"], "ratio"),
+            (vec!["scheme.ratio=nan"], "ratio"),
+            (vec!["train.clip_norm=-1"], "clip_norm"),
+            (vec!["exchange.timeout=0"], "timeout"),
+            (vec!["schedule.warmup=99"], "warmup"),
+            (vec!["optimizer.momentum=0", "optimizer.nesterov=true"], "nesterov"),
+            (vec!["name=../elsewhere"], "folder"),
+            (vec!["train.batch.x=1"], "not a table"),
+            (vec!["train"], "no '='"),
+            (vec!["train..batch=1"], "dots"),
+        ] {
+            let message = refusal(&sets);
+            assert!(message.contains(part), "{sets:?}: {message}");
+        }
+    }
+}

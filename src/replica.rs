@@ -1,0 +1,133 @@
+//! A replica: one worker's copy of the model, what it makes of a batch.
+
+use crate::recipe::Recipe;
+use anyhow::{Context, Result};
+use candle_core::{DType, Device, Tensor};
+use gradwire_datasets::{Batch, Dataset, Features, Shape};
+use gradwire_models::{Input, Model, Store, cross_entropy};
+use std::ops::Range;
+
+/// A model with its variables.
+pub struct Replica {
+    /// The variables, trainable and not, by PyTorch's names.
+    pub store: Store,
+    model: Model,
+    device: Device,
+    label_smoothing: f64,
+}
+
+/// What came of some samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Score {
+    /// Sum of the samples' losses.
+    pub loss: f64,
+    /// Samples whose largest logit is that of their label.
+    pub correct: u64,
+    /// Samples.
+    pub samples: u64,
+}
+
+impl Score {
+    /// Adds other samples.
+    pub fn add(&mut self, other: &Self) {
+        self.loss += other.loss;
+        self.correct += other.correct;
+        self.samples += other.samples;
+    }
+
+    /// Mean loss over the samples.
+    pub fn mean_loss(&self) -> f64 {
+        self.loss / self.samples as f64
+    }
+
+    /// Share of right answers, 0 to 1.
+    pub fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.samples as f64
+    }
+}
+
+impl Replica {
+    /// The recipe's model for samples such as `data` holds, initialised from the recipe's seed:
+    /// all ranks start from the same bits.
+    ///
+    /// # Errors
+    /// When the model cannot read such samples.
+    pub fn new(recipe: &Recipe, data: &dyn Dataset) -> Result<Self> {
+        let device = Device::Cpu;
+        let store = Store::new(recipe.seed, &device);
+        let model = recipe
+            .model
+            .build(&input(data.shape()), data.classes().len(), store.var_builder())
+            .with_context(|| format!("building model {}", recipe.model.name()))?;
+        Ok(Self { store, model, device, label_smoothing: recipe.train.label_smoothing })
+    }
+
+    /// Forward pass over the samples `part` of `batch` in training mode: their mean loss, still
+    /// differentiable, and their score.
+    ///
+    /// # Errors
+    /// When the model fails.
+    pub fn forward(&self, batch: &Batch, part: Range<usize>) -> Result<(Tensor, Score)> {
+        self.pass(batch, part, true, self.label_smoothing)
+    }
+
+    /// Forward pass over a whole batch in evaluation mode, without label smoothing.
+    ///
+    /// # Errors
+    /// When the model fails.
+    pub fn evaluate(&self, batch: &Batch) -> Result<Score> {
+        Ok(self.pass(batch, 0..batch.len(), false, 0.0)?.1)
+    }
+
+    fn pass(
+        &self,
+        batch: &Batch,
+        part: Range<usize>,
+        train: bool,
+        smoothing: f64,
+    ) -> Result<(Tensor, Score)> {
+        let labels = &batch.labels[part.clone()];
+        let xs = self.features(&batch.features, part)?;
+        let logits = self.model.forward_t(&xs, train)?;
+        let targets = Tensor::from_slice(labels, labels.len(), &self.device)?;
+        let loss = cross_entropy(&logits, &targets, smoothing)?;
+        let score = Score {
+            loss: f64::from(loss.to_scalar::<f32>()?) * labels.len() as f64,
+            correct: correct(&logits, labels)?,
+            samples: labels.len() as u64,
+        };
+        Ok((loss, score))
+    }
+
+    fn features(&self, features: &Features, part: Range<usize>) -> Result<Tensor> {
+        let samples = part.len();
+        Ok(match features {
+            Features::Images { pixels, height, width, channels } => {
+                let size = height * width * channels;
+                let pixels = &pixels[part.start * size..part.end * size];
+                Tensor::from_slice(pixels, (samples, *height, *width, *channels), &self.device)?
+            }
+            Features::Tokens { ids, length } => {
+                let ids = &ids[part.start * length..part.end * length];
+                Tensor::from_slice(ids, (samples, *length), &self.device)?
+            }
+        })
+    }
+}
+
+/// The data set's shape in the models' words.
+fn input(shape: Shape) -> Input {
+    match shape {
+        Shape::Image { height, width, channels } => Input::Image { channels, height, width },
+        Shape::Text { vocabulary, length } => Input::Text { vocabulary, length },
+    }
+}
+
+fn correct(logits: &Tensor, labels: &[u32]) -> Result<u64> {
+    let rows = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+    let right = rows.iter().zip(labels).filter(|(row, label)| {
+        let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+        best.is_some_and(|(class, _)| class == **label as usize)
+    });
+    Ok(right.count() as u64)
+}

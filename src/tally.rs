@@ -1,0 +1,142 @@
+//! From the ranks' reports to the run's events: summed in rank order, so that the record does not
+//! depend on which rank happened to report first.
+
+use crate::recipe::Recipe;
+use crate::record::{self, Event, Phases};
+use crate::replica::Score;
+use crate::worker::{Epoch, Report, Step};
+use std::collections::BTreeMap;
+
+/// Gathers reports until all ranks have told of a step.
+pub struct Tally {
+    workers: usize,
+    every: u64,
+    steps_per_epoch: u64,
+    /// Steps that some ranks have told of.
+    open: BTreeMap<u64, Vec<Option<Step>>>,
+    /// An epoch that rank 0 has told of before the others had told of its last step.
+    pending: Option<Epoch>,
+    /// The running epoch so far.
+    train: Score,
+    seconds: f64,
+    wire_bytes_total: u64,
+}
+
+impl Tally {
+    /// A tally of a run that begins.
+    pub fn new(recipe: &Recipe, steps_per_epoch: u64) -> Self {
+        Self {
+            workers: recipe.workers,
+            every: recipe.record.every,
+            steps_per_epoch,
+            open: BTreeMap::new(),
+            pending: None,
+            train: Score::default(),
+            seconds: 0.0,
+            wire_bytes_total: 0,
+        }
+    }
+
+    /// Takes a report; the events it completes, each with whether it belongs in the record (every
+    /// step counts in the summary, some are written down).
+    pub fn add(&mut self, report: Report) -> Vec<(Event, bool)> {
+        match report {
+            Report::Histograms(histograms) => vec![(Event::from(histograms), true)],
+            Report::Epoch(epoch) => {
+                self.pending = Some(epoch);
+                self.ended_epoch().into_iter().collect()
+            }
+            Report::Step(step) => {
+                let done = self.ended_step(*step);
+                let ended = if done.is_some() { self.ended_epoch() } else { None };
+                done.into_iter().chain(ended).collect()
+            }
+        }
+    }
+
+    /// The step's event, if this was the last rank to tell of it.
+    fn ended_step(&mut self, step: Step) -> Option<(Event, bool)> {
+        let (number, rank) = (step.step, step.rank);
+        let workers = self.workers;
+        let slots = self.open.entry(number).or_insert_with(|| (0..workers).map(|_| None).collect());
+        slots[rank] = Some(step);
+        if slots.iter().any(Option::is_none) {
+            return None;
+        }
+        let ranks: Vec<Step> = self.open.remove(&number)?.into_iter().flatten().collect();
+        let last = number % self.steps_per_epoch == 0;
+        let recorded = number == 1 || number % self.every == 0 || last;
+        Some((self.step(&ranks), recorded))
+    }
+
+    /// The pending epoch's event, once all ranks have told of its last step.
+    fn ended_epoch(&mut self) -> Option<(Event, bool)> {
+        let epoch = self.pending.take_if(|epoch| !self.open.keys().any(|s| *s <= epoch.step))?;
+        Some((self.epoch(&epoch), true))
+    }
+
+    fn step(&mut self, ranks: &[Step]) -> Event {
+        let first = &ranks[0];
+        let n = ranks.len() as f64;
+        let mut score = Score::default();
+        let mut phases = Phases::default();
+        let (mut sent, mut seconds) = (0, 0f64);
+        for rank in ranks {
+            score.add(&rank.score);
+            phases.add(&rank.phases);
+            sent += rank.traffic.wire_bytes;
+            seconds = seconds.max(rank.seconds);
+        }
+        self.train.add(&score);
+        self.seconds += seconds;
+        self.wire_bytes_total += sent;
+        let mean = |of: &dyn Fn(&Step) -> f64| ranks.iter().map(of).sum::<f64>() / n;
+        let wire_bytes = sent as f64 / n;
+        let dense = first.traffic.dense_bytes;
+        let gauges = first.traffic.gauges.iter().map(|gauge| {
+            let of = |step: &Step| {
+                let mut same = step.traffic.gauges.iter().filter(|g| g.name == gauge.name);
+                same.next().map_or(f64::NAN, |g| g.value)
+            };
+            (gauge.name.to_string(), mean(&of))
+        });
+        let gauges: Vec<(String, f64)> = gauges.collect();
+        let residual = gauges.iter().find(|(name, _)| name == RESIDUAL_NORM).map(|(_, v)| *v);
+        Event::from(record::Step {
+            step: first.step,
+            epoch: first.epoch,
+            loss: score.mean_loss(),
+            accuracy: Some(self.train.accuracy()),
+            learning_rate: first.learning_rate,
+            samples: score.samples,
+            seconds,
+            phases: phases.over(n),
+            wire_bytes,
+            wire_bytes_total: self.wire_bytes_total,
+            dense_bytes: dense,
+            bits_per_parameter: mean(&|s| s.traffic.bits_per_parameter()),
+            compression_ratio: wire_bytes / dense as f64,
+            residual_norm: residual,
+            gradient_norm: Some(first.gradient_norm),
+            gauges: gauges.into_iter().filter(|(name, _)| name != RESIDUAL_NORM).collect(),
+        })
+    }
+
+    fn epoch(&mut self, epoch: &Epoch) -> Event {
+        let train = std::mem::take(&mut self.train);
+        let seconds = std::mem::take(&mut self.seconds);
+        Event::from(record::Epoch {
+            epoch: epoch.epoch,
+            step: epoch.step,
+            train_loss: train.mean_loss(),
+            train_accuracy: Some(train.accuracy()),
+            test_loss: epoch.test.map(|t| t.mean_loss()),
+            test_accuracy: epoch.test.map(|t| t.accuracy()),
+            seconds,
+            evaluation_seconds: epoch.evaluation_seconds,
+            samples_per_second: train.samples as f64 / seconds,
+        })
+    }
+}
+
+const RESIDUAL_NORM: &str = "residual_norm";

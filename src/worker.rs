@@ -1,0 +1,460 @@
+//! One worker: a thread that trains its replica on its share of the data, step by step.
+//!
+//! Workers meet nowhere but in the exchange. What happens is told upwards as [`Report`]s; nobody
+//! calls into a worker.
+
+use crate::checkpoint;
+use crate::optim::Optimizer;
+use crate::params::Params;
+use crate::recipe::{BatchNorm, Recipe};
+use crate::record::{Histogram, Histograms, Phases, Tagged};
+use crate::replica::{Replica, Score};
+use crate::schedule::Schedule;
+use anyhow::{Context, Result, anyhow, bail};
+use candle_core::Tensor;
+use crossbeam::channel::Sender;
+use gradwire_datasets::{Batch, Data, Dataset, Loader, Plan, Sampler, Shard};
+use gradwire_exchange::{Collective, Exchange, Traffic};
+use gradwire_models::kernels::optimizer::update_in_place;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// What a worker tells the launching thread.
+pub enum Report {
+    /// It has taken a step.
+    Step(Box<Step>),
+    /// Distributions on this rank.
+    Histograms(Histograms),
+    /// All ranks have finished an epoch; rank 0 tells.
+    Epoch(Epoch),
+}
+
+/// One rank's part in a step.
+pub struct Step {
+    /// Who.
+    pub rank: usize,
+    /// The step, 1-based.
+    pub step: u64,
+    /// The epoch, 1-based.
+    pub epoch: u64,
+    /// What came of the rank's samples.
+    pub score: Score,
+    /// The learning rate.
+    pub learning_rate: f64,
+    /// From the step's beginning to its end.
+    pub seconds: f64,
+    /// Where they went.
+    pub phases: Phases,
+    /// What crossed the wire.
+    pub traffic: Traffic,
+    /// Euclidean norm of the mean gradient before clipping.
+    pub gradient_norm: f64,
+}
+
+/// The end of an epoch.
+pub struct Epoch {
+    /// The epoch, 1-based.
+    pub epoch: u64,
+    /// Its last step.
+    pub step: u64,
+    /// The test set's score over all ranks, if this epoch was evaluated.
+    pub test: Option<Score>,
+    /// Seconds that the evaluation took.
+    pub evaluation_seconds: f64,
+}
+
+/// What a worker is made of, before it is on its thread.
+pub struct Seat<'a> {
+    /// The run.
+    pub recipe: &'a Recipe,
+    /// What is trained and tested on.
+    pub data: &'a Data,
+    /// This rank's end of the exchange.
+    pub collective: Box<dyn Collective>,
+    /// Where reports go.
+    pub reports: Sender<Report>,
+    /// The run's folder, for the models that rank 0 saves; absent when none are to be.
+    pub folder: Option<PathBuf>,
+}
+
+/// Where a worker was when it failed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
+    /// The step, 0 before the first.
+    pub step: u64,
+    /// What it was doing.
+    pub phase: &'static str,
+}
+
+/// A worker on its thread.
+pub struct Worker<'a> {
+    recipe: &'a Recipe,
+    data: &'a Data,
+    rank: usize,
+    replica: Replica,
+    params: Params,
+    exchange: Exchange,
+    optimizer: Optimizer,
+    schedule: Schedule,
+    loader: Loader,
+    reports: Sender<Report>,
+    folder: Option<PathBuf>,
+    /// The flat gradient: this rank's, then the mean.
+    flat: Vec<f32>,
+    /// The gradient of one forward pass when several make an update.
+    part: Vec<f32>,
+    steps_per_epoch: u64,
+    best: Option<f64>,
+    /// Where it is, for whoever has to explain a failure.
+    pub place: Place,
+}
+
+impl<'a> Worker<'a> {
+    /// Takes its seat: builds the replica, the loader, the exchange.
+    ///
+    /// # Errors
+    /// When the recipe does not fit the data.
+    pub fn new(seat: Seat<'a>) -> Result<Self> {
+        let Seat { recipe, data, collective, reports, folder } = seat;
+        let (rank, world_size) = (collective.rank(), collective.world_size());
+        let replica = Replica::new(recipe, &*data.train)?;
+        let params = Params::new(&replica.store);
+        let local = recipe.local_batch();
+        let sampler = Sampler::new(recipe.seed, data.train.len(), world_size, rank, local)?;
+        let steps_per_epoch = sampler.steps_per_epoch();
+        let total = total_steps(recipe, steps_per_epoch);
+        let exchange = Exchange::new(
+            &recipe.scheme,
+            &recipe.exchange.bucketing,
+            params.layout()?,
+            recipe.seed,
+            collective,
+        )?;
+        let plan = Plan {
+            augment: recipe.train.augment,
+            seed: recipe.seed,
+            last_step: Some(total),
+            ..Plan::default()
+        };
+        Ok(Self {
+            recipe,
+            data,
+            rank,
+            exchange,
+            optimizer: Optimizer::new(recipe.optimizer.clone(), params.len()),
+            schedule: Schedule::new(
+                recipe.schedule.clone(),
+                recipe.optimizer.learning_rate(),
+                steps_per_epoch,
+                total,
+            ),
+            loader: Loader::new(data.train.clone(), sampler, plan)?,
+            reports,
+            folder,
+            flat: vec![0.0; params.len()],
+            part: Vec::new(),
+            steps_per_epoch,
+            best: None,
+            place: Place { step: 0, phase: "start" },
+            replica,
+            params,
+        })
+    }
+
+    /// Trains to the end.
+    ///
+    /// # Errors
+    /// The first thing that goes wrong, here or on another rank; [`Worker::place`] says where.
+    pub fn run(&mut self) -> Result<()> {
+        let total = total_steps(self.recipe, self.steps_per_epoch);
+        for step in 1..=total {
+            self.place.step = step;
+            self.step(step)?;
+            if step % self.steps_per_epoch == 0 || step == total {
+                self.finish_epoch(step, step == total)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One update: forward, backward, exchange, optimizer.
+    fn step(&mut self, step: u64) -> Result<()> {
+        let began = Instant::now();
+        let mut phases = Phases::default();
+
+        self.place.phase = "data";
+        let loaded = timed(&mut phases.data, || self.loader.next())?;
+        let epoch = loaded.epoch;
+        let score = self.local_gradient(&loaded.batch, loaded.global_samples, &mut phases)?;
+        self.loader.recycle(loaded.batch);
+        if let Some(histograms) = self.histograms(step) {
+            self.report(Report::Histograms(histograms))?;
+        }
+
+        self.place.phase = "exchange";
+        let traffic = self.exchange.allreduce(step, &mut self.flat)?;
+        phases.encode = traffic.encode.as_secs_f64();
+        phases.wait = traffic.wait.as_secs_f64();
+        phases.decode = traffic.decode.as_secs_f64();
+
+        self.place.phase = "optimizer";
+        let learning_rate = self.schedule.at(step);
+        let gradient_norm = timed(&mut phases.optimizer, || self.update(learning_rate))?;
+
+        self.place.phase = "replicas";
+        let every = self.recipe.exchange.compare_replicas_every;
+        if every > 0 && step % every == 0 {
+            self.compare_replicas(step)?;
+        }
+        if self.recipe.train.batch_norm == BatchNorm::Synchronised {
+            self.settle_batch_norm()?;
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        let rank = self.rank;
+        self.report(Report::Step(Box::new(Step {
+            rank,
+            step,
+            epoch,
+            score,
+            learning_rate,
+            seconds,
+            phases,
+            traffic,
+            gradient_norm,
+        })))
+    }
+
+    /// This rank's gradient into `flat`, weighed so that the plain mean over ranks is the mean
+    /// over the global batch, whatever the ranks' shares.
+    fn local_gradient(
+        &mut self,
+        batch: &Batch,
+        global_samples: usize,
+        phases: &mut Phases,
+    ) -> Result<Score> {
+        let mut total = Score::default();
+        let size = self.recipe.train.batch;
+        let world_size = self.exchange.collective().world_size();
+        if batch.is_empty() {
+            self.flat.fill(0.0);
+        }
+        for start in (0..batch.len()).step_by(size) {
+            let part = start..(start + size).min(batch.len());
+            let weight = (part.len() * world_size) as f64 / global_samples as f64;
+            self.place.phase = "forward";
+            let (loss, score) =
+                timed(&mut phases.forward, || self.replica.forward(batch, part.clone()))?;
+            if !score.loss.is_finite() {
+                return Err(self.give_up(&score));
+            }
+            total.add(&score);
+            self.place.phase = "backward";
+            timed(&mut phases.backward, || self.backward(&loss, weight, start > 0))?;
+        }
+        Ok(total)
+    }
+
+    /// Stops every rank before the update, because this rank's loss means nothing.
+    fn give_up(&mut self, score: &Score) -> anyhow::Error {
+        let reason = format!(
+            "the training loss is {}; a lower learning rate, a longer warm-up or clipping \
+             (train.clip_norm) may help",
+            score.mean_loss()
+        );
+        self.exchange.abort(self.place.step, &reason).into()
+    }
+
+    fn backward(&mut self, loss: &Tensor, weight: f64, accumulate: bool) -> Result<()> {
+        let grads = if weight == 1.0 { loss.backward()? } else { (loss * weight)?.backward()? };
+        if self.place.step == 1 && !accumulate {
+            self.params.audit(&grads)?;
+        }
+        if accumulate {
+            self.part.resize(self.flat.len(), 0.0);
+            self.params.gather(&grads, &mut self.part)?;
+            self.flat.iter_mut().zip(&self.part).for_each(|(sum, part)| *sum += part);
+        } else {
+            self.params.gather(&grads, &mut self.flat)?;
+        }
+        Ok(())
+    }
+
+    /// Clips the mean gradient and updates the weights; the norm before clipping.
+    fn update(&mut self, learning_rate: f64) -> Result<f64> {
+        let norm = norm(&self.flat);
+        if let Some(limit) = self.recipe.train.clip_norm
+            && norm > limit
+        {
+            let factor = (limit / (norm + 1e-6)) as f32;
+            self.flat.iter_mut().for_each(|g| *g *= factor);
+        }
+        self.optimizer.step(&self.params, &self.flat, learning_rate)?;
+        Ok(norm)
+    }
+
+    fn histograms(&self, step: u64) -> Option<Histograms> {
+        let every = self.recipe.record.histograms_every;
+        if self.rank != 0 || every == 0 || (step != 1 && step % every != 0) {
+            return None;
+        }
+        let residual = self.exchange.residual();
+        let vectors = [("gradient", Some(self.flat.as_slice())), ("residual", residual)];
+        let entries = vectors.into_iter().filter_map(|(what, v)| Some((what, v?))).flat_map(
+            |(what, vector)| {
+                self.params.iter().map(move |p| Tagged {
+                    tag: format!("{what}/{}", p.name),
+                    histogram: Histogram::of(&vector[p.range.clone()]),
+                })
+            },
+        );
+        Some(Histograms { step, entries: entries.collect() })
+    }
+
+    /// Evaluates if it is time, saves models, tells of the epoch.
+    fn finish_epoch(&mut self, step: u64, last: bool) -> Result<()> {
+        let epoch = step.div_ceil(self.steps_per_epoch);
+        let began = Instant::now();
+        let due = last || epoch % self.recipe.train.evaluate_every == 0;
+        self.place.phase = "evaluation";
+        let test = if due { Some(self.evaluate()?) } else { None };
+        let evaluation_seconds = began.elapsed().as_secs_f64();
+        self.place.phase = "saving the model";
+        if self.rank == 0 {
+            self.save(test, step, last)?;
+            self.report(Report::Epoch(Epoch { epoch, step, test, evaluation_seconds }))?;
+        }
+        Ok(())
+    }
+
+    /// The test set's score: every rank takes its share, the sums are added in rank order.
+    fn evaluate(&mut self) -> Result<Score> {
+        self.settle_batch_norm()?;
+        let test: &dyn Dataset = &*self.data.test;
+        let world_size = self.exchange.collective().world_size();
+        let size = self.recipe.train.evaluation_batch;
+        let mine = evaluate_share(&self.replica, test, world_size, self.rank, size)?;
+        let mut sums = [mine.loss, mine.correct as f64, mine.samples as f64];
+        self.exchange.collective().sum_f64(&mut sums)?;
+        Ok(Score { loss: sums[0], correct: sums[1] as u64, samples: sums[2] as u64 })
+    }
+
+    /// Makes batch norm's running statistics the same on all ranks, by the recipe's policy.
+    fn settle_batch_norm(&mut self) -> Result<()> {
+        let buffers = self.replica.store.buffers();
+        if buffers.is_empty() {
+            return Ok(());
+        }
+        let mut flat = Vec::new();
+        for (_, var) in &buffers {
+            update_in_place(var, |elements| flat.extend_from_slice(elements))?;
+        }
+        match self.recipe.train.batch_norm {
+            BatchNorm::Averaged | BatchNorm::Synchronised => {
+                self.exchange.collective().mean_f32(&mut flat)?;
+            }
+            BatchNorm::Rank0 => {
+                if self.rank != 0 {
+                    flat.fill(0.0);
+                }
+                let mut sums: Vec<f64> = flat.iter().copied().map(f64::from).collect();
+                self.exchange.collective().sum_f64(&mut sums)?;
+                flat.iter_mut().zip(sums).for_each(|(f, s)| *f = s as f32);
+            }
+        }
+        let mut rest = flat.as_slice();
+        for (_, var) in &buffers {
+            update_in_place(var, |elements| {
+                let (mine, others) = rest.split_at(elements.len());
+                elements.copy_from_slice(mine);
+                rest = others;
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Compares the replicas' weights; they are equal bit for bit, or something is broken.
+    fn compare_replicas(&mut self, step: u64) -> Result<()> {
+        let hashes = self.params.hashes()?;
+        if let Some(differs) = self.exchange.collective().compare(&hashes)? {
+            let name = self.params.iter().nth(differs.index).map_or("?", |p| p.name.as_str());
+            let rank = differs.rank;
+            bail!(
+                "replicas differ after step {step}: {name} is not the same on rank {rank} as on \
+                 rank 0; this is a defect of the program or of the memory, not of the recipe"
+            );
+        }
+        Ok(())
+    }
+
+    fn save(&mut self, test: Option<Score>, step: u64, last: bool) -> Result<()> {
+        let accuracy = test.map(|t| t.accuracy());
+        if let Some(accuracy) = accuracy
+            && self.best.is_none_or(|best| accuracy > best)
+        {
+            self.best = Some(accuracy);
+            self.save_as(checkpoint::BEST, step, accuracy)?;
+        }
+        if last {
+            self.save_as(checkpoint::LAST, step, accuracy.unwrap_or(f64::NAN))?;
+        }
+        Ok(())
+    }
+
+    fn save_as(&self, which: &str, step: u64, accuracy: f64) -> Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        checkpoint::save(&folder.join(which), &self.replica.store, self.recipe, step, accuracy)
+            .with_context(|| format!("saving the {which} model"))
+    }
+
+    /// Tells the launching thread; if it no longer listens, the run is over.
+    fn report(&self, report: Report) -> Result<()> {
+        self.reports.send(report).map_err(|_| anyhow!("the run's record has ended"))
+    }
+}
+
+/// The number of updates of a run.
+pub fn total_steps(recipe: &Recipe, steps_per_epoch: u64) -> u64 {
+    let all = recipe.train.epochs.saturating_mul(steps_per_epoch);
+    recipe.train.max_steps.map_or(all, |max| max.min(all))
+}
+
+/// The score of one rank's share of `data`.
+///
+/// # Errors
+/// When the model fails.
+pub fn evaluate_share(
+    replica: &Replica,
+    data: &dyn Dataset,
+    world_size: usize,
+    rank: usize,
+    size: usize,
+) -> Result<Score> {
+    let mut total = Score::default();
+    let mut batch = Batch::default();
+    for indices in Shard::new(data.len(), world_size, rank, size) {
+        data.batch(&indices, None, &mut batch);
+        total.add(&replica.evaluate(&batch)?);
+    }
+    Ok(total)
+}
+
+fn timed<T>(seconds: &mut f64, work: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let result = work();
+    *seconds += began.elapsed().as_secs_f64();
+    result
+}
+
+/// The Euclidean norm, in f64 over blocks of f32 sums.
+fn norm(vector: &[f32]) -> f64 {
+    let block = |b: &[f32]| {
+        let mut lanes = [0f32; 16];
+        let mut chunks = b.chunks_exact(16);
+        for chunk in &mut chunks {
+            lanes.iter_mut().zip(chunk).for_each(|(lane, v)| *lane += v * v);
+        }
+        lanes.iter_mut().zip(chunks.remainder()).for_each(|(lane, v)| *lane += v * v);
+        lanes.iter().map(|&l| f64::from(l)).sum::<f64>()
+    };
+    vector.chunks(4096).map(block).sum::<f64>().sqrt()
+}

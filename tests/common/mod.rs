@@ -1,0 +1,100 @@
+//! What the whole-program tests share: the binary, run from outside, and its records.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// The program with its working folder in a scratch folder of its own.
+pub struct Program {
+    /// Where it runs; removed at the end.
+    pub folder: TempDir,
+}
+
+impl Program {
+    /// A program that has not run yet.
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a scratch folder") }
+    }
+
+    /// Runs it with `arguments`, to its end.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_gradwire"))
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env_remove("GRADWIRE_KERNELS")
+            .output()
+            .expect("the program starts")
+    }
+
+    /// Runs it and expects success; its standard output.
+    pub fn succeed(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let (out, err) = texts(&output);
+        assert!(output.status.success(), "{arguments:?} failed\n{out}\n{err}");
+        out
+    }
+
+    /// Runs it and expects the exit code `code`; its standard error.
+    pub fn refuse(&self, arguments: &[&str], code: i32) -> String {
+        let output = self.run(arguments);
+        let (out, err) = texts(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{out}\n{err}");
+        err
+    }
+
+    /// A path within the working folder.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+}
+
+fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// The only run in `folder`, which holds stamps.
+pub fn only_run(folder: &Path) -> PathBuf {
+    let mut runs: Vec<_> = std::fs::read_dir(folder)
+        .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    runs.pop().unwrap()
+}
+
+/// The events of one kind in a run's metrics.
+pub fn events(run: &Path, kind: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    all.filter(|event| event["event"] == kind).collect()
+}
+
+/// A number in an event.
+pub fn number(event: &Value, key: &str) -> f64 {
+    event[key].as_f64().unwrap_or_else(|| panic!("{key} in {event}"))
+}
+
+/// A recipe that takes seconds in a debug build: a linear text model, four classes.
+pub const QUICK: [&str; 12] = [
+    "train",
+    "--quiet",
+    "--dataset",
+    "synthetic-ag-news",
+    "--model",
+    "fasttext",
+    "--set",
+    "train.max_steps=12",
+    "--set",
+    "record.every=1",
+    "--set",
+    "name=quick",
+];
+
+/// [`QUICK`] with more arguments.
+pub fn quick<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    QUICK.iter().copied().chain(more.iter().copied()).collect()
+}

@@ -1,0 +1,90 @@
+//! The house's laws about who may know whom (`ARCHITECTURE.md`), read off manifests and sources.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                // What stands in comments binds nobody.
+                let code = text.lines().filter(|l| !l.trim_start().starts_with("//"));
+                let code = code.collect::<Vec<_>>().join("\n");
+                found.push((path.strip_prefix(root()).unwrap().to_path_buf(), code));
+            }
+        }
+    }
+    assert!(!found.is_empty());
+    found
+}
+
+fn dependencies(manifest: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join(manifest)).unwrap();
+    let table: toml::Table = toml::from_str(&text).unwrap();
+    table["dependencies"].as_table().unwrap().keys().cloned().collect()
+}
+
+#[test]
+fn the_crates_do_not_know_one_another() {
+    for name in ["exchange", "models", "datasets"] {
+        for dependency in dependencies(&format!("{name}/Cargo.toml")) {
+            assert!(!dependency.starts_with("gradwire"), "{name} depends on {dependency}");
+        }
+    }
+    let candle: Vec<_> = dependencies("exchange/Cargo.toml")
+        .into_iter()
+        .filter(|d| d.starts_with("candle"))
+        .collect();
+    assert!(candle.is_empty(), "the exchange is candle-free, not {candle:?}");
+}
+
+/// Fails when a word stands in the code of a file of `folder` other than those allowed.
+fn only_in(folder: &str, words: &[&str], allowed: &[&str]) {
+    for (path, code) in sources(folder) {
+        let name = path.to_string_lossy().replace('\\', "/");
+        if allowed.iter().any(|a| name.starts_with(a)) {
+            continue;
+        }
+        for word in words {
+            assert!(!code.contains(word), "{name} must not say {word:?}");
+        }
+    }
+}
+
+#[test]
+fn each_concern_has_its_place() {
+    only_in("src", &["clap"], &["src/cli/", "src/main.rs"]);
+    only_in(
+        "src",
+        &["candle_core::", "candle_nn::"],
+        &["src/params.rs", "src/optim.rs", "src/worker.rs", "src/checkpoint.rs", "src/replica.rs"],
+    );
+    only_in("src", &["tensorboard_rs", "tensorboard_proto"], &["src/record/"]);
+    only_in(
+        "src",
+        &["fs::write", "File::create", "fs::rename"],
+        &["src/record/", "src/checkpoint.rs"],
+    );
+    only_in("exchange/src", &["std::fs", "std::env"], &[]);
+    only_in("exchange/src/compress", &["crate::collective"], &[]);
+    only_in("exchange/src/collective", &["crate::compress"], &[]);
+}
+
+#[test]
+fn unsafe_code_lives_in_kernels_and_says_why() {
+    only_in("src", &["unsafe {", "unsafe fn"], &["src/main.rs"]);
+    only_in("datasets/src", &["unsafe {", "unsafe fn"], &[]);
+    only_in("models/src", &["unsafe {", "unsafe fn"], &["models/src/kernels/"]);
+}

@@ -1,0 +1,153 @@
+//! Bad input, from the command line: each is refused with what, where and what to do, and leaves
+//! nothing half-written.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Program, events, only_run, quick};
+use std::fs;
+
+#[test]
+fn what_a_recipe_may_not_say_is_exit_code_2() {
+    let program = Program::new();
+    for (arguments, part) in [
+        (&["train", "first-lok"][..], "did you mean `first-look`"),
+        (&["train", "nothing.toml"], "nothing.toml"),
+        (&["train", "--scheme", "topkk"], "did you mean `topk`"),
+        (&["train", "--model", "resnet21"], "did you mean `resnet20`"),
+        (&["train", "--dataset", "ag-news"], "models for it: fasttext"),
+        (&["train", "--set", "scheme.ratoi=0.1"], "did you mean `ratio`"),
+        (&["train", "--set", "scheme.ratio=7"], "ratio"),
+        (&["train", "--workers", "0"], "workers"),
+        (&["train", "--workers", "many"], "--workers"),
+        (&["train", "--epoch", "3"], "--epochs"),
+    ] {
+        let error = program.refuse(arguments, 2);
+        assert!(error.contains(part), "{arguments:?}: {error}");
+    }
+    fs::write(program.path("torn.toml"), "seed = 1\nworkers = [").unwrap();
+    let error = program.refuse(&["train", "torn.toml"], 2);
+    assert!(error.contains("torn.toml") && error.contains("line 2"), "{error}");
+    assert!(!program.path("runs").exists(), "nothing was started");
+}
+
+#[test]
+fn missing_and_damaged_data_is_told_with_file_and_place() {
+    let program = Program::new();
+    let train = ["train", "--dataset", "cifar10", "--dir", "data"];
+    let error = program.refuse(&train, 1);
+    assert!(error.contains("data_batch_1.bin") && error.contains("data fetch cifar10"), "{error}");
+
+    program.succeed(&["data", "synth", "cifar10", "--dir", "data"]);
+    let file = program.path("data/cifar-10-batches-bin/data_batch_3.bin");
+    let good = fs::read(&file).unwrap();
+
+    fs::write(&file, &good[..good.len() - 5]).unwrap();
+    let error = program.refuse(&train, 1);
+    assert!(error.contains("data_batch_3.bin") && error.contains("byte"), "{error}");
+
+    let mut mislabelled = good.clone();
+    mislabelled[3073 * 2] = 10;
+    fs::write(&file, &mislabelled).unwrap();
+    let error = program.refuse(&train, 1);
+    assert!(error.contains("record 3") || error.contains("record 2"), "{error}");
+    assert!(error.contains("6146") && error.contains("10"), "{error}");
+
+    fs::write(&file, []).unwrap();
+    let error = program.refuse(&train, 1);
+    assert!(error.contains("data_batch_3.bin") && error.contains("empty"), "{error}");
+
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    let error = program.refuse(&train, 1);
+    assert!(error.contains("data_batch_3.bin"), "{error}");
+    assert!(!program.path("runs/out/first-look").exists(), "no record of a run that never began");
+}
+
+#[test]
+fn damaged_text_is_told_with_record_and_byte() {
+    let program = Program::new();
+    let train = quick(&["--dataset", "ag-news", "--dir", "data"]);
+    program.succeed(&["data", "synth", "ag-news", "--dir", "data"]);
+    let file = program.path("data/ag_news_csv/train.csv");
+    let good = fs::read_to_string(&file).unwrap();
+    let second = good.find('\n').unwrap() + 1;
+    for (bad, part) in [
+        (format!("{}\"9\",\"a\",\"b\"\n{}", &good[..second], &good[second..]), "9"),
+        (format!("{}\"1\",\"only a title\"\n", &good[..second]), "2"),
+        (String::new(), "empty"),
+    ] {
+        fs::write(&file, bad).unwrap();
+        let error = program.refuse(&train, 1);
+        assert!(error.contains("train.csv") && error.contains(part), "{error}");
+    }
+    fs::write(&file, [good.as_bytes(), b"\"1\",\"\xff\xfe\",\"b\"\n"].concat()).unwrap();
+    let error = program.refuse(&train, 1);
+    assert!(error.contains("train.csv") && error.contains("UTF-8"), "{error}");
+}
+
+#[test]
+fn a_loss_that_is_no_number_stops_every_rank_before_the_update() {
+    let program = Program::new();
+    let error = program.refuse(
+        &quick(&[
+            "--workers",
+            "3",
+            "--set",
+            "optimizer.learning_rate=1e38",
+            "--set",
+            "train.max_steps=40",
+            "--set",
+            "schedule={kind=\"constant\"}",
+        ]),
+        1,
+    );
+    assert!(error.contains("worker") && error.contains("step"), "{error}");
+    assert!(
+        error.contains("loss is") || error.contains("non-finite") || error.contains("overflow"),
+        "{error}"
+    );
+    let run = only_run(&program.path("runs/out/quick"));
+    assert_eq!(events(&run, "failed").len(), 1);
+}
+
+#[test]
+fn records_that_cannot_be_written_are_told_before_training() {
+    let program = Program::new();
+    fs::write(program.path("taken"), "a file").unwrap();
+    let error = program.refuse(&quick(&["--out", "taken"]), 1);
+    assert!(error.contains("taken"), "{error}");
+}
+
+#[test]
+fn more_workers_than_samples_are_refused() {
+    let program = Program::new();
+    let error = program.refuse(&quick(&["--workers", "20", "--set", "dataset.train=12"]), 1);
+    assert!(error.contains("20") && error.contains("12"), "{error}");
+}
+
+#[test]
+fn models_that_are_none_are_refused() {
+    let program = Program::new();
+    let error = program.refuse(&["eval", "nowhere"], 1);
+    assert!(error.contains("nowhere") && error.contains("model.safetensors"), "{error}");
+    for bytes in [&b""[..], b"not a model at all", &[0xff; 64]] {
+        fs::write(program.path("model.safetensors"), bytes).unwrap();
+        let error = program.refuse(&["eval", "model.safetensors"], 1);
+        assert!(error.contains("not a whole safetensors file"), "{error}");
+    }
+}
+
+#[test]
+fn commands_answer_with_lists_help_and_completions() {
+    let program = Program::new();
+    let list = program.succeed(&["list"]);
+    for name in ["topk", "dense", "resnet110", "bilstm", "synthetic-ag-news", "first-look"] {
+        assert!(list.contains(name), "{name} in {list}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(program.succeed(&["completions", shell]).contains("gradwire"));
+    }
+    assert!(program.succeed(&["train", "--dry-run", "--seed", "77"]).contains("seed = 77"));
+}
