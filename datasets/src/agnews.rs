@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{DEFAULT_DIR, Data, check_limit};
 use crate::error::{Error, Result, RowProblem};
-use crate::files::{FileSum, Place};
+use crate::files::{FileSum, Official, Place};
 use crate::text::{Encoding, Texts, Vocabulary};
+use crate::verify::Distribution;
 
 /// Where AG News lies, how much of it to use and how its words are numbered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,10 +70,15 @@ impl AgNews {
         let mut files = Vec::new();
         let mut read = |official: &Official, limit: Option<usize>| {
             let path = folder.join(official.name);
-            let contents = PLACE.read(&path, LIMIT, &official.expected())?;
-            let mut rows = official.parse(&path, &contents, self.partial)?;
+            let contents = PLACE.read(&path, LIMIT, &Files.expected(official))?;
+            let mut rows = parse(&path, &contents)?;
+            let found = rows.len() as u64;
+            if found > official.records || (found < official.records && !self.partial) {
+                let (official, offset) = (official.records, contents.len() as u64);
+                return Err(Error::RecordCount { path, found, official, offset });
+            }
             rows.truncate(limit.unwrap_or(usize::MAX));
-            files.push(FileSum::new(official.name, &contents, official.sha256));
+            files.push(FileSum::new(official, &contents));
             Ok(rows)
         };
         let [train, test] = &OFFICIAL;
@@ -104,17 +110,10 @@ pub(crate) const CLASSES: &[&str] = &["World", "Sports", "Business", "Sci/Tech"]
 pub(crate) static PLACE: Place = Place { fetch: "ag-news", folder: "ag_news_csv" };
 
 /// The most bytes a file may have; the official training set has 29,470,338.
-pub(crate) const LIMIT: u64 = 64 << 20;
+const LIMIT: u64 = 64 << 20;
 
 /// Fields of a record: class, title, description.
 const COLUMNS: usize = 3;
-
-/// A file of the official distribution.
-pub(crate) struct Official {
-    pub(crate) name: &'static str,
-    pub(crate) records: u64,
-    pub(crate) sha256: &'static str,
-}
 
 /// The training and the test set.
 pub(crate) static OFFICIAL: [Official; 2] = [
@@ -132,37 +131,48 @@ pub(crate) static OFFICIAL: [Official; 2] = [
 
 /// One record.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Row {
+struct Row {
     /// Index into [`CLASSES`].
-    pub(crate) class: u8,
+    class: u8,
     /// Title and description.
-    pub(crate) text: String,
+    text: String,
 }
 
-impl Official {
-    pub(crate) fn expected(&self) -> String {
-        format!("{} with {} records of class, title, description", self.name, self.records)
+/// The two files, for those who know data sets only as files.
+pub(crate) struct Files;
+
+impl Distribution for Files {
+    fn title(&self) -> &'static str {
+        "AG News"
     }
 
-    /// All records of `contents`; fewer than the official file has are an error unless `partial`.
-    fn parse(&self, path: &Path, contents: &[u8], partial: bool) -> Result<Vec<Row>> {
-        let rows = parse(path, contents)?;
-        let found = rows.len() as u64;
-        let fits = if partial { found <= self.records } else { found == self.records };
-        if fits {
-            return Ok(rows);
+    fn place(&self) -> &Place {
+        &PLACE
+    }
+
+    fn files(&self) -> Vec<&Official> {
+        OFFICIAL.iter().collect()
+    }
+
+    fn limit(&self, _file: &Official) -> u64 {
+        LIMIT
+    }
+
+    fn expected(&self, file: &Official) -> String {
+        format!("{} with {} records of class, title, description", file.name, file.records)
+    }
+
+    fn per_class(&self, path: &Path, contents: &[u8]) -> Result<Vec<u64>> {
+        let mut counts = vec![0; CLASSES.len()];
+        for row in parse(path, contents)? {
+            counts[usize::from(row.class)] += 1;
         }
-        Err(Error::RecordCount {
-            path: path.to_owned(),
-            found,
-            official: self.records,
-            offset: contents.len() as u64,
-        })
+        Ok(counts)
     }
 }
 
 /// All records of `contents`, checked: three columns, a class of 1 to 4, UTF-8, quotes that close.
-pub(crate) fn parse(path: &Path, contents: &[u8]) -> Result<Vec<Row>> {
+fn parse(path: &Path, contents: &[u8]) -> Result<Vec<Row>> {
     let mut reader =
         csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(contents);
     let mut rows = Vec::new();

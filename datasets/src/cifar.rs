@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{DEFAULT_DIR, Data, check_limit};
 use crate::error::{Error, Result};
-use crate::files::{FileSum, Place};
+use crate::files::{FileSum, Official, Place};
 use crate::images::{Gathered, IMAGE};
 use crate::names;
+use crate::verify::Distribution;
 
 /// Where CIFAR-10 lies and how much of it to use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,19 +104,12 @@ pub enum Labels {
 
 /// One of the two layouts.
 pub(crate) struct Format {
-    pub(crate) title: &'static str,
+    title: &'static str,
     pub(crate) place: Place,
     pub(crate) train: &'static [Official],
     pub(crate) test: Official,
     /// The label bytes of a record, in order.
     pub(crate) labels: &'static [Label],
-}
-
-/// A file of the official distribution.
-pub(crate) struct Official {
-    pub(crate) name: &'static str,
-    pub(crate) records: u64,
-    pub(crate) sha256: &'static str,
 }
 
 /// One label byte of a record.
@@ -161,16 +155,6 @@ impl Format {
         self.labels.len() + IMAGE
     }
 
-    /// The largest `file` can be.
-    pub(crate) fn limit(&self, file: &Official) -> u64 {
-        file.records * self.record_bytes() as u64
-    }
-
-    /// All files, the training set's first.
-    pub(crate) fn files(&self) -> impl Iterator<Item = &Official> {
-        self.train.iter().chain([&self.test])
-    }
-
     /// Reads both sets from `dir`; the class is the record's label number `label`.
     fn load(
         &self,
@@ -180,7 +164,7 @@ impl Format {
         train_limit: Option<usize>,
         test_limit: Option<usize>,
     ) -> Result<Data> {
-        let folder = self.place.find(dir, self.files().map(|file| file.name))?;
+        let folder = self.place.find(dir, self.files().iter().map(|file| file.name))?;
         let mut files = Vec::new();
         let mut gather = |officials: &[Official], limit: Option<usize>| {
             let limit = limit.unwrap_or(usize::MAX);
@@ -225,14 +209,7 @@ impl Format {
         limit: usize,
         gathered: &mut Gathered,
     ) -> Result<FileSum> {
-        let expected = format!(
-            "{} with {} records of {} bytes ({})",
-            official.name,
-            official.records,
-            self.record_bytes(),
-            self.title
-        );
-        let contents = self.place.read(path, self.limit(official), &expected)?;
+        let contents = self.place.read(path, self.limit(official), &self.expected(official))?;
         let found = self.check(path, &contents)?;
         if found != official.records && !partial {
             return Err(Error::RecordCount {
@@ -247,7 +224,7 @@ impl Format {
             let planes = record.last_chunk().expect("invariant: a record ends in an image");
             gathered.push(record[label], planes);
         }
-        Ok(FileSum::new(official.name, &contents, official.sha256))
+        Ok(FileSum::new(official, &contents))
     }
 
     /// Checks that `contents` are whole records with labels in range, and counts them.
@@ -283,6 +260,39 @@ impl Format {
     }
 }
 
+impl Distribution for Format {
+    fn title(&self) -> &'static str {
+        self.title
+    }
+
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn files(&self) -> Vec<&Official> {
+        self.train.iter().chain([&self.test]).collect()
+    }
+
+    fn limit(&self, file: &Official) -> u64 {
+        file.records * self.record_bytes() as u64
+    }
+
+    fn expected(&self, file: &Official) -> String {
+        let size = self.record_bytes();
+        format!("{} with {} records of {size} bytes ({})", file.name, file.records, self.title)
+    }
+
+    fn per_class(&self, path: &Path, contents: &[u8]) -> Result<Vec<u64>> {
+        self.check(path, contents)?;
+        let finest = self.labels.len() - 1;
+        let mut counts = vec![0; self.labels[finest].classes.len()];
+        for record in contents.chunks_exact(self.record_bytes()) {
+            counts[usize::from(record[finest])] += 1;
+        }
+        Ok(counts)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,7 +301,7 @@ mod tests {
 
     /// A set whose image i has label i mod 10 and every byte i.
     fn write(dir: &Path, per_file: u8) {
-        for (number, file) in CIFAR10.files().enumerate() {
+        for (number, file) in CIFAR10.files().into_iter().enumerate() {
             let mut contents = Vec::new();
             for i in 0..per_file {
                 let value = number as u8 * per_file + i;

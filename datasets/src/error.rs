@@ -29,6 +29,19 @@ pub enum Error {
         folder: &'static str,
     },
 
+    /// A folder without any data set.
+    #[error(
+        "no data set in {}: neither one of the folders {folders} nor the files of one; fetch one \
+         with `gradwire data fetch`, or name the folder that holds one",
+        path.display()
+    )]
+    NoDataSet {
+        /// The folder.
+        path: PathBuf,
+        /// The names of the folders that were looked for.
+        folders: String,
+    },
+
     /// The operating system refused to read.
     #[error("cannot read {}: {source}; check the path and its permissions", path.display())]
     Read {
@@ -160,6 +173,62 @@ pub enum Error {
         found: String,
         /// What is wrong with that and what to write instead.
         problem: String,
+    },
+
+    /// The hub cannot be reached.
+    #[error(
+        "cannot reach the Hugging Face hub for {repository}: {problem}; try again later (what has \
+         come is kept), or get {archive} on a machine with a network, unpack it here, and name the \
+         folder that holds `{folder}/` with `--dir`"
+    )]
+    NoNetwork {
+        /// The repository on the hub.
+        repository: &'static str,
+        /// What happened.
+        problem: String,
+        /// Where the official files are found.
+        archive: &'static str,
+        /// The official name of their folder.
+        folder: &'static str,
+    },
+
+    /// The hub answers, but not as expected.
+    #[error(
+        "the Hugging Face hub does not give {repository}: {problem}; try again later, or get \
+         {archive}, unpack it, and name the folder that holds `{folder}/` with `--dir`"
+    )]
+    Hub {
+        /// The repository on the hub.
+        repository: &'static str,
+        /// What happened.
+        problem: String,
+        /// Where the official files are found.
+        archive: &'static str,
+        /// The official name of their folder.
+        folder: &'static str,
+    },
+
+    /// What the hub gave is not the data set.
+    #[error(
+        "what the Hugging Face hub gave as {repository} is not the data set: {problem}; delete it \
+         from the hub's cache and try again, or use the official files"
+    )]
+    Converted {
+        /// The repository on the hub.
+        repository: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
+
+    /// A file that a download must not replace.
+    #[error(
+        "{} is there already and is not what would be written; move it away, or choose another \
+         folder with `--dir`",
+        path.display()
+    )]
+    InTheWay {
+        /// The file.
+        path: PathBuf,
     },
 
     /// The system allows no further thread.

@@ -22,17 +22,26 @@ pub struct FileSum {
 }
 
 impl FileSum {
-    /// Of `contents`, where the official file has the sum `official`.
-    pub(crate) fn new(name: &str, contents: &[u8], official: &str) -> Self {
+    /// Of `contents`, which should be those of `file`.
+    pub(crate) fn new(file: &Official, contents: &[u8]) -> Self {
         let sha256 = sha256(contents);
-        let official = sha256 == official;
-        Self { name: name.to_owned(), bytes: contents.len() as u64, sha256, official }
+        let official = sha256 == file.sha256;
+        Self { name: file.name.to_owned(), bytes: contents.len() as u64, sha256, official }
     }
 }
 
 /// The SHA-256 of `contents`, in lower-case hexadecimal.
 pub(crate) fn sha256(contents: &[u8]) -> String {
     Sha256::digest(contents).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A file of an official distribution.
+#[derive(Debug)]
+pub(crate) struct Official {
+    pub(crate) name: &'static str,
+    pub(crate) records: u64,
+    /// In lower-case hexadecimal.
+    pub(crate) sha256: &'static str,
 }
 
 /// A data set's place among files, as its errors name it.
@@ -183,8 +192,9 @@ mod tests {
     fn the_sum_is_sha256() {
         // FIPS 180-2, appendix B.1.
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        assert_eq!(FileSum::new("a", b"abc", abc).sha256, abc);
-        assert!(FileSum::new("a", b"abc", abc).official);
-        assert!(!FileSum::new("a", b"abd", abc).official);
+        let file = Official { name: "a", records: 1, sha256: abc };
+        let sum = FileSum::new(&file, b"abc");
+        assert_eq!((sum.sha256.as_str(), sum.bytes, sum.official), (abc, 3, true));
+        assert!(!FileSum::new(&file, b"abd").official);
     }
 }

@@ -38,6 +38,7 @@ mod rng;
 mod sampler;
 pub mod synthetic;
 mod text;
+mod verify;
 
 pub use agnews::AgNews;
 pub use augment::Augment;
@@ -50,3 +51,4 @@ pub use images::Normalisation;
 pub use loader::{Loaded, Loader, Plan};
 pub use sampler::{Sampler, Shard};
 pub use text::{PAD, UNK, Vocabulary};
+pub use verify::{FileReport, FileState, Report, verify};
