@@ -102,6 +102,11 @@ impl Config {
             ("resnet18", "11 M parameters, images; He et al. 2016 with a 3x3 stem and no max-pool"),
             ("resnet34", "21 M parameters, images; as resnet18, 3-4-6-3 blocks"),
             ("fasttext", "texts; mean of word embeddings and one linear layer; Joulin et al. 2017"),
+            ("textcnn", "texts; convolutions over 3, 4 and 5 words, maximum over time; Kim 2014"),
+            (
+                "bilstm",
+                "texts; bidirectional LSTM, mean over time; Hochreiter and Schmidhuber 1997",
+            ),
         ]
     }
 
@@ -162,6 +167,16 @@ impl Config {
                 input.kind(),
             );
         }
+        match *input {
+            Input::Image { channels, height, width } if channels * height * width == 0 => {
+                bail!("{}: images of {channels} channels, {height}x{width}, are empty", self.name())
+            }
+            Input::Text { vocabulary, length } if vocabulary < 2 || length == 0 => bail!(
+                "{}: texts need a vocabulary of at least 2 (padding and a word) and a length of at least 1, got {vocabulary} and {length}",
+                self.name()
+            ),
+            _ => {}
+        }
         match (self, *input) {
             (Config::Resnet20(_), Input::Image { channels, .. }) => {
                 resnet::cifar(3, channels, classes, &vb)
@@ -195,5 +210,84 @@ impl Config {
             }
             _ => bail!("{} cannot read {}", self.name(), input.kind()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+    use serde_json::json;
+
+    use super::*;
+    use crate::Store;
+
+    const IMAGE: Input = Input::Image { channels: 3, height: 8, width: 8 };
+    const TEXT: Input = Input::Text { vocabulary: 20, length: 6 };
+
+    fn parse(value: serde_json::Value) -> serde_json::Result<Config> {
+        serde_json::from_value(value)
+    }
+
+    fn refusal(config: &Config, input: &Input, classes: usize) -> String {
+        let store = Store::new(0, &Device::Cpu);
+        match config.build(input, classes, store.var_builder()) {
+            Ok(_) => panic!("{config:?} was built on {input:?}"),
+            Err(e) => e.to_string(),
+        }
+    }
+
+    #[test]
+    fn every_listed_name_parses_to_the_model_of_that_name() {
+        for (name, description) in Config::all() {
+            let config = parse(json!({"kind": name})).unwrap();
+            assert_eq!(config.name(), *name);
+            let reads = config.input_kind().to_string();
+            assert!(description.contains(&reads), "{name}: {description}");
+            assert_eq!(serde_json::to_value(&config).unwrap()["kind"], *name);
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_or_key_is_refused() {
+        assert!(parse(json!({"kind": "resnet21"})).is_err());
+        assert!(parse(json!({"kind": "resnet20", "depth": 3})).is_err());
+        assert!(parse(json!({"kind": "bilstm", "width": 3})).is_err());
+        assert!(parse(json!({"kind": "textcnn", "dim": -1})).is_err());
+    }
+
+    #[test]
+    fn the_wrong_kind_of_input_names_both_kinds() {
+        for (name, _) in Config::all() {
+            let config = parse(json!({"kind": name})).unwrap();
+            let other = if config.input_kind() == InputKind::Image { TEXT } else { IMAGE };
+            let message = refusal(&config, &other, 4);
+            assert!(message.contains(name), "{message}");
+            assert!(message.contains("images") && message.contains("texts"), "{message}");
+        }
+    }
+
+    #[test]
+    fn settings_that_make_no_network_are_refused() {
+        let texts = [
+            json!({"kind": "fasttext", "dim": 0}),
+            json!({"kind": "textcnn", "dim": 0}),
+            json!({"kind": "textcnn", "filters": 0}),
+            json!({"kind": "textcnn", "widths": []}),
+            json!({"kind": "textcnn", "widths": [3, 0]}),
+            json!({"kind": "textcnn", "widths": [3, 7]}),
+            json!({"kind": "bilstm", "dim": 0}),
+            json!({"kind": "bilstm", "hidden": 0}),
+        ];
+        for value in texts {
+            let message = refusal(&parse(value.clone()).unwrap(), &TEXT, 4);
+            assert!(message.contains(value["kind"].as_str().unwrap()), "{message}");
+        }
+        let resnet = parse(json!({"kind": "resnet20"})).unwrap();
+        assert!(refusal(&resnet, &IMAGE, 1).contains("2 classes"));
+        let empty = Input::Image { channels: 0, height: 8, width: 8 };
+        assert!(refusal(&resnet, &empty, 10).contains("channels"));
+        let empty = Input::Text { vocabulary: 1, length: 6 };
+        let fasttext = parse(json!({"kind": "fasttext"})).unwrap();
+        assert!(refusal(&fasttext, &empty, 4).contains("vocabulary"));
     }
 }

@@ -237,3 +237,120 @@ impl Stream {
         values
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(seed: u64, order: &[&str]) -> Store {
+        let store = Store::new(seed, &Device::Cpu);
+        let vb = store.var_builder();
+        for name in order {
+            vb.get_with_hints((30, 40), name, Init::Randn { mean: 0., stdev: 1. }).unwrap();
+        }
+        store
+    }
+
+    fn values(store: &Store, name: &str) -> Vec<f32> {
+        let all = store.select(|n| n == name);
+        all[0].1.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    fn moments(values: &[f32]) -> (f64, f64) {
+        let count = values.len() as f64;
+        let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / count;
+        let square = values.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / count;
+        (mean, square.sqrt())
+    }
+
+    #[test]
+    fn values_depend_on_seed_and_name_but_not_on_order() {
+        let (a, b) = (store(1, &["x", "y"]), store(1, &["y", "x"]));
+        assert_eq!(values(&a, "x"), values(&b, "x"));
+        assert_eq!(values(&a, "y"), values(&b, "y"));
+        assert_ne!(values(&a, "x"), values(&a, "y"));
+        assert_ne!(values(&a, "x"), values(&store(2, &["x"]), "x"));
+    }
+
+    #[test]
+    fn distributions_have_their_moments() {
+        let shape = Shape::from((64, 32, 3, 3));
+        let kaiming = |dist| Init::Kaiming {
+            dist,
+            fan: candle_nn::init::FanInOut::FanOut,
+            non_linearity: candle_nn::init::NonLinearity::ReLU,
+        };
+        let fan_out = (2f64 / (64. * 9.)).sqrt();
+        let cases = [
+            (Init::Const(0.25), 0.25, 0.),
+            (Init::Randn { mean: 1., stdev: 2. }, 1., 2.),
+            (Init::Uniform { lo: -0.5, up: 0.1 }, -0.2, 0.6 / 12f64.sqrt()),
+            (kaiming(NormalOrUniform::Normal), 0., fan_out),
+            (kaiming(NormalOrUniform::Uniform), 0., fan_out),
+        ];
+        for (init, mean, stdev) in cases {
+            let found = moments(&initial_values(5, "w", &shape, init));
+            // 18,432 values: standard errors are stdev/136 and stdev/192.
+            assert!((found.0 - mean).abs() <= 4. * stdev / 136., "{init:?}: {found:?}");
+            assert!((found.1 - stdev).abs() <= 4. * stdev / 192., "{init:?}: {found:?}");
+        }
+        let uniform = initial_values(5, "w", &shape, Init::Uniform { lo: -0.5, up: 0.1 });
+        assert!(uniform.iter().all(|v| (-0.5..0.1).contains(v)));
+    }
+
+    #[test]
+    fn the_padding_row_of_an_embedding_starts_at_zero() {
+        let store = store(1, &["embedding.weight"]);
+        let rows = values(&store, "embedding.weight");
+        assert!(rows[..40].iter().all(|v| *v == 0.));
+        assert!(rows[40..].iter().all(|v| *v != 0.));
+    }
+
+    #[test]
+    fn asking_twice_gives_the_same_variable_and_another_shape_is_refused() {
+        let store = store(1, &["x"]);
+        let vb = store.var_builder();
+        let again = vb.get((30, 40), "x").unwrap();
+        store.trainable()[0]
+            .1
+            .set(&Tensor::zeros((30, 40), DType::F32, &Device::Cpu).unwrap())
+            .unwrap();
+        assert_eq!(again.sum_all().unwrap().to_scalar::<f32>().unwrap(), 0.);
+        assert!(vb.get((40, 30), "x").unwrap_err().to_string().contains("x: is [30, 40]"));
+        assert!(vb.get_unchecked("z").unwrap_err().to_string().contains("z"));
+        assert!(vb.set_dtype(DType::F64).get((30, 40), "x").is_err());
+    }
+
+    #[test]
+    fn buffers_are_apart_from_what_trains() {
+        let store = store(1, &["bn.running_var", "bn.weight", "a", "bn.running_mean"]);
+        let names = |list: Vec<(String, Var)>| list.into_iter().map(|(n, _)| n).collect::<Vec<_>>();
+        assert_eq!(names(store.trainable()), ["a", "bn.weight"]);
+        assert_eq!(names(store.buffers()), ["bn.running_mean", "bn.running_var"]);
+    }
+
+    #[test]
+    fn a_set_that_does_not_fit_changes_nothing_and_says_why() {
+        let store = store(1, &["a", "b", "c"]);
+        let before = values(&store, "a");
+        let zeros = |shape: (usize, usize)| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
+        let named = |list: &[(&str, Tensor)]| {
+            list.iter().map(|(n, t)| ((*n).to_owned(), t.clone())).collect::<HashMap<_, _>>()
+        };
+        let wrong = named(&[
+            ("a", zeros((30, 40))),
+            ("b", zeros((40, 30))),
+            ("d", zeros((1, 1))),
+            ("bn.num_batches_tracked", zeros((1, 1))),
+        ]);
+        let message = store.set(&wrong).unwrap_err().to_string();
+        assert!(message.contains("3 of the names"), "{message}");
+        assert!(message.contains("b is F32 [40, 30], the model has F32 [30, 40]"), "{message}");
+        assert!(message.contains("c is missing"), "{message}");
+        assert!(message.contains("d is not in the model"), "{message}");
+        assert_eq!(values(&store, "a"), before);
+        let doubles = zeros((30, 40)).to_dtype(DType::F64).unwrap();
+        let wrong = named(&[("a", doubles), ("b", zeros((30, 40))), ("c", zeros((30, 40)))]);
+        assert!(store.set(&wrong).unwrap_err().to_string().contains("a is F64"));
+    }
+}

@@ -1,0 +1,214 @@
+//! Every model against PyTorch: names, shapes, logits, loss, gradients and running statistics.
+//! The golden files and the script that made them are in `golden/`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use candle_core::{Device, Tensor};
+use gradwire_models::kernels::{self, Kernels};
+use gradwire_models::{Config, Input, Model, Store, cross_entropy, missing_gradients};
+use serde::Deserialize;
+
+#[path = "golden/formula.rs"]
+mod formula;
+
+#[derive(Deserialize)]
+struct Golden {
+    model: String,
+    seed: u64,
+    smoothing: f64,
+    classes: usize,
+    input: Vec<usize>,
+    vocabulary: Option<usize>,
+    f32: Rounding,
+    loss: f64,
+    eval_logits: Vec<Vec<f64>>,
+    train_logits: Vec<Vec<f64>>,
+    gradients: BTreeMap<String, Digest>,
+    buffers: BTreeMap<String, Digest>,
+}
+
+/// How far PyTorch's own f32 is from its f64: what no f32 implementation can be asked to beat.
+#[derive(Deserialize)]
+struct Rounding {
+    eval_logits: f64,
+    train_logits: f64,
+    gradient: f64,
+}
+
+/// What `make.py` keeps of a tensor.
+#[derive(Deserialize)]
+struct Digest {
+    shape: Vec<usize>,
+    norm: f64,
+    sums: Vec<f64>,
+    elements: Vec<f64>,
+}
+
+impl Digest {
+    /// The largest difference from `tensor`, relative to the norm.
+    ///
+    /// A sum with hashed signs differs by about the norm of the error, so few sums see any error;
+    /// elements say that its place is right.
+    fn error(&self, name: &str, tensor: &Tensor) -> f64 {
+        assert_eq!(tensor.dims(), self.shape, "{name}");
+        let values: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
+        let values: Vec<f64> = values.into_iter().map(f64::from).collect();
+        let norm = values.iter().map(|v| v * v).sum::<f64>().sqrt();
+        let sums = (0..self.sums.len()).map(|i| {
+            let signs = formula::hashes(&format!("{name} sign {i}"), values.len());
+            signs.zip(&values).map(|(sign, v)| if sign >> 31 == 1 { -v } else { *v }).sum()
+        });
+        let at = formula::hashes(&format!("{name} element"), self.elements.len());
+        let elements = at.map(|i| values[i as usize % values.len()]);
+        let found = std::iter::once(norm).chain(sums).chain(elements);
+        let expected = std::iter::once(&self.norm).chain(&self.sums).chain(&self.elements);
+        let largest = found.zip(expected).map(|(a, b)| (a - b).abs()).fold(0., f64::max);
+        if self.norm == 0. { largest } else { largest / self.norm }
+    }
+}
+
+/// The norm of the difference relative to the norm.
+fn logits_error(logits: &Tensor, expected: &[Vec<f64>]) -> f64 {
+    let logits: Vec<Vec<f32>> = logits.to_vec2().unwrap();
+    let pairs = || logits.iter().flatten().zip(expected.iter().flatten());
+    assert_eq!(pairs().count(), expected.iter().flatten().count());
+    let error: f64 = pairs().map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
+    let norm: f64 = pairs().map(|(_, b)| b * b).sum();
+    (error / norm).sqrt()
+}
+
+/// The largest relative errors of one model on one set of kernels.
+#[derive(Debug, Default)]
+struct Errors {
+    eval_logits: f64,
+    train_logits: f64,
+    loss: f64,
+    gradient: (f64, String),
+    buffer: (f64, String),
+}
+
+fn worst(golden: &BTreeMap<String, Digest>, found: &BTreeMap<String, Tensor>) -> (f64, String) {
+    let names: Vec<_> = golden.keys().collect();
+    assert_eq!(names, found.keys().collect::<Vec<_>>());
+    let errors = golden.iter().map(|(n, digest)| (digest.error(n, &found[n]), n.clone()));
+    errors.fold((0., String::new()), |a, b| if b.0 > a.0 || b.0.is_nan() { b } else { a })
+}
+
+impl Golden {
+    fn build(&self, store: &Store) -> Model {
+        let config = serde_json::json!({"kind": self.model});
+        let config: Config = serde_json::from_value(config).unwrap();
+        config.build(&self.input(), self.classes, store.var_builder()).unwrap()
+    }
+
+    fn input(&self) -> Input {
+        match (self.vocabulary, self.input.as_slice()) {
+            (Some(vocabulary), &[_, length]) => Input::Text { vocabulary, length },
+            (None, &[_, height, width, channels]) => Input::Image { channels, height, width },
+            other => panic!("{}: {other:?}", self.model),
+        }
+    }
+
+    fn inputs(&self) -> Tensor {
+        formula::inputs(self.seed, self.input[0], self.input()).unwrap()
+    }
+}
+
+fn compare(golden: &Golden) -> Errors {
+    let store = Store::new(0, &Device::Cpu);
+    let model = golden.build(&store);
+    formula::fill(&store).unwrap();
+    let inputs = golden.inputs();
+    let labels = formula::labels(golden.seed, golden.input[0], golden.classes).unwrap();
+
+    let evaluated = model.forward_t(&inputs, false).unwrap();
+    let logits = model.forward_t(&inputs, true).unwrap();
+    let loss = cross_entropy(&logits, &labels, golden.smoothing).unwrap();
+    let gradients = loss.backward().unwrap();
+    assert_eq!(missing_gradients(&gradients, &store), Vec::<String>::new());
+    let gradients = store.trainable().into_iter().map(|(name, var)| {
+        let gradient = gradients.get(&var).unwrap().clone();
+        (name, gradient)
+    });
+    let buffers = store.buffers().into_iter().map(|(name, var)| (name, var.into_inner()));
+    Errors {
+        eval_logits: logits_error(&evaluated, &golden.eval_logits),
+        train_logits: logits_error(&logits, &golden.train_logits),
+        loss: (f64::from(loss.to_scalar::<f32>().unwrap()) / golden.loss - 1.).abs(),
+        gradient: worst(&golden.gradients, &gradients.collect()),
+        buffer: worst(&golden.buffers, &buffers.collect()),
+    }
+}
+
+/// Checks one model on every set of kernels that this machine runs. The deepest have the same
+/// layers as their smaller siblings, so the composed path and the default kernels do for them.
+fn check(golden: &str) {
+    let golden: Golden = serde_json::from_str(golden).unwrap();
+    let deepest = ["resnet110", "resnet34"].contains(&golden.model.as_str());
+    let default = [Kernels::Candle, kernels::active().unwrap()];
+    for kernels in Kernels::available().filter(|kernels| !deepest || default.contains(kernels)) {
+        let precise = match kernels {
+            Kernels::Candle => true,
+            Kernels::Native(native) => native.precise,
+        };
+        // Winograd's rounding is several times plain f32's.
+        let limit = |pytorch: f64| if precise { f64::max(1e-5, 4. * pytorch) } else { 1e-4 };
+        let errors = kernels::with(kernels, || compare(&golden));
+        println!("{} on {kernels}: {errors:?}", golden.model);
+        let checks = [
+            (errors.eval_logits, limit(golden.f32.eval_logits)),
+            (errors.train_logits, limit(golden.f32.train_logits)),
+            (errors.loss, limit(golden.f32.train_logits)),
+            (errors.buffer.0, limit(golden.f32.train_logits)),
+            (errors.gradient.0, limit(golden.f32.gradient)),
+        ];
+        for (error, limit) in checks {
+            assert!(
+                error <= limit,
+                "{} on {kernels}: {error} > {limit} in {errors:?}",
+                golden.model
+            );
+        }
+    }
+}
+
+/// Writes `MODEL.safetensors` with seeded weights and running statistics that have moved, and
+/// `MODEL.logits.json` with the logits for the golden input.
+fn export(golden: &str, folder: &Path) {
+    let golden: Golden = serde_json::from_str(golden).unwrap();
+    let store = Store::new(1, &Device::Cpu);
+    let model = golden.build(&store);
+    let inputs = golden.inputs();
+    model.forward_t(&inputs, true).unwrap();
+    store.save(&folder.join(format!("{}.safetensors", golden.model))).unwrap();
+    let logits: Vec<Vec<f32>> = model.forward_t(&inputs, false).unwrap().to_vec2().unwrap();
+    let logits = serde_json::to_string(&logits).unwrap();
+    std::fs::write(folder.join(format!("{}.logits.json", golden.model)), logits).unwrap();
+}
+
+macro_rules! models {
+    ($($model:ident)*) => {
+        $(#[test]
+        fn $model() {
+            check(include_str!(concat!("golden/", stringify!($model), ".json")));
+        })*
+
+        #[test]
+        fn every_model_has_golden_vectors() {
+            let listed: Vec<&str> = Config::all().iter().map(|(name, _)| *name).collect();
+            assert_eq!(listed, [$(stringify!($model)),*]);
+        }
+
+        #[test]
+        #[ignore = "writes the files that golden/check.py reads"]
+        fn export_every_model() {
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("golden");
+            std::fs::create_dir_all(&folder).unwrap();
+            $(export(include_str!(concat!("golden/", stringify!($model), ".json")), &folder);)*
+            println!("{}", folder.display());
+        }
+    };
+}
+
+models! { resnet20 resnet32 resnet44 resnet56 resnet110 resnet18 resnet34 fasttext textcnn bilstm }

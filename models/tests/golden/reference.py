@@ -1,0 +1,195 @@
+"""The PyTorch models that gradwire-models must equal, and the formulas of the golden inputs.
+
+The CIFAR ResNets carry the names of github.com/akamaster/pytorch_resnet_cifar10, ResNet-18 and -34
+those of torchvision (with the stem for small images: 3x3, stride 1, no max-pool).
+"""
+import math
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+PAD = 0
+
+
+class ShortcutA(nn.Module):
+    """Option A of He et al. 2016: every second pixel, new channels zero on either side."""
+
+    def __init__(self, extra):
+        super().__init__()
+        self.extra = extra
+
+    def forward(self, x):
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.extra // 2, self.extra // 2))
+
+
+class Block(nn.Module):
+    def __init__(self, inputs, outputs, stride, option_a):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU()
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        if stride == 1 and inputs == outputs:
+            self.downsample = nn.Identity()
+        elif option_a:
+            self.downsample = ShortcutA(outputs - inputs)
+        else:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        y = self.relu(self.bn1(self.conv1(x)))
+        return self.relu(self.bn2(self.conv2(y)) + self.downsample(x))
+
+
+class ResNet(nn.Module):
+    def __init__(self, widths, blocks, option_a, head, channels, classes):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, widths[0], 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        self.relu = nn.ReLU()
+        inputs = widths[0]
+        for stage, (width, count) in enumerate(zip(widths, blocks)):
+            layer = []
+            for block in range(count):
+                layer.append(Block(inputs, width, 2 if stage and not block else 1, option_a))
+                inputs = width
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*layer))
+        self.stages, self.head = len(widths), head
+        setattr(self, head, nn.Linear(inputs, classes))
+
+    def forward(self, x):
+        x = self.relu(self.bn1(self.conv1(x.permute(0, 3, 1, 2))))
+        for stage in range(self.stages):
+            x = getattr(self, f"layer{stage + 1}")(x)
+        return getattr(self, self.head)(x.mean((2, 3)))
+
+
+class FastText(nn.Module):
+    def __init__(self, vocabulary, dim, classes):
+        super().__init__()
+        self.embedding = nn.EmbeddingBag(vocabulary, dim, mode="mean", padding_idx=PAD)
+        self.fc = nn.Linear(dim, classes)
+
+    def forward(self, ids):
+        return self.fc(self.embedding(ids))
+
+
+class TextCnn(nn.Module):
+    def __init__(self, vocabulary, dim, filters, widths, classes):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, dim, padding_idx=PAD)
+        self.convs = nn.ModuleList(nn.Conv1d(dim, filters, width) for width in widths)
+        self.relu = nn.ReLU()
+        self.fc = nn.Linear(len(widths) * filters, classes)
+
+    def forward(self, ids):
+        x = self.embedding(ids).transpose(1, 2)
+        over_time = [self.relu(conv(x)) for conv in self.convs]
+        return self.fc(torch.cat([F.max_pool1d(y, y.shape[2])[:, :, 0] for y in over_time], 1))
+
+
+class BiLstm(nn.Module):
+    def __init__(self, vocabulary, dim, hidden, classes):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, dim, padding_idx=PAD)
+        self.lstm = nn.LSTM(dim, hidden, batch_first=True, bidirectional=True)
+        self.fc = nn.Linear(2 * hidden, classes)
+
+    def forward(self, ids):
+        lengths = (ids != PAD).sum(1)
+        # Packing refuses empty texts: give them one step, which the mask takes out again.
+        packed = pack_padded_sequence(
+            self.embedding(ids), lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
+        states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=ids.shape[1])
+        words = (ids != PAD).unsqueeze(2)
+        return self.fc((states * words).sum(1) / lengths.clamp(min=1).unsqueeze(1))
+
+
+CIFAR_BLOCKS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9, "resnet110": 18}
+WIDE_BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
+TEXTS = ("fasttext", "textcnn", "bilstm")
+MODELS = (*CIFAR_BLOCKS, *WIDE_BLOCKS, *TEXTS)
+
+
+def build(name, channels=3, vocabulary=50, classes=10):
+    """The model with gradwire's default settings."""
+    if name in CIFAR_BLOCKS:
+        return ResNet((16, 32, 64), (CIFAR_BLOCKS[name],) * 3, True, "linear", channels, classes)
+    if name in WIDE_BLOCKS:
+        return ResNet((64, 128, 256, 512), WIDE_BLOCKS[name], False, "fc", channels, classes)
+    return {
+        "fasttext": lambda: FastText(vocabulary, 128, classes),
+        "textcnn": lambda: TextCnn(vocabulary, 128, 100, (3, 4, 5), classes),
+        "bilstm": lambda: BiLstm(vocabulary, 128, 128, classes),
+    }[name]()
+
+
+# The golden formulas. models/tests/golden/formula.rs says the same in Rust.
+
+def hashes(name, count):
+    """32-bit hashes of (name, 0), (name, 1), …: FNV-1a of the name plus a Weyl sequence, mixed by lowbias32."""
+    start = 0x811C9DC5
+    for byte in name.encode():
+        start = (start ^ byte) * 0x01000193 % 2**32
+    x = (start + np.arange(count, dtype=np.uint64) * 0x9E3779B9) % 2**32
+    x = (x ^ x >> 16) * 0x7FEB352D % 2**32
+    x = (x ^ x >> 15) * 0x846CA68B % 2**32
+    return x ^ x >> 16
+
+
+def uniform(name, count):
+    """In [-1, 1), exact in f64."""
+    return hashes(name, count) / 2.0**31 - 1
+
+
+def parameter(name, shape):
+    """The golden value of a parameter or buffer, rounded to f32.
+
+    A batch norm's bias stays away from 0, and so most of what ReLU sees away from its kink.
+    """
+    u = uniform(name, math.prod(shape))
+    if name.endswith("running_var"):
+        u = 1 + u / 2
+    elif len(shape) == 1 and name.endswith(".weight"):
+        u = 1 + u / 4
+    elif name.endswith(".bias") and ("bn" in name or "downsample" in name):
+        u = np.where(u < 0, u - 3, u + 3) / 2
+    elif len(shape) == 1:
+        u = u / 10
+    elif name == "embedding.weight":
+        u[: shape[1]] = 0
+    else:
+        u = u * math.sqrt(6 / math.prod(shape[1:]))
+    return torch.from_numpy(u.astype(np.float32).reshape(shape))
+
+
+def images(seed, batch, height, width, channels=3):
+    """Golden pixels, NHWC."""
+    u = uniform(f"images {seed}", batch * height * width * channels)
+    return torch.from_numpy(u.astype(np.float32).reshape(batch, height, width, channels))
+
+
+def texts(seed, batch, length, vocabulary):
+    """Golden token ids: text b has length - b * length // (batch - 1) tokens, the last text none."""
+    ids = 1 + hashes(f"texts {seed}", batch * length).astype(np.int64) % (vocabulary - 1)
+    ids = ids.reshape(batch, length)
+    for b in range(batch):
+        ids[b, length - b * length // (batch - 1):] = PAD
+    return torch.from_numpy(ids)
+
+
+def labels(seed, batch, classes):
+    return torch.from_numpy(hashes(f"labels {seed}", batch).astype(np.int64) % classes)
+
+
+def fill(model):
+    """Sets every floating-point entry of the model's state to its golden value."""
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if tensor.is_floating_point():
+                tensor.copy_(parameter(name, tensor.shape))

@@ -1,0 +1,165 @@
+//! A store under real models: seeds, published parameter counts, files.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use candle_core::{Device, Tensor};
+use gradwire_models::{Config, Input, InputKind, Model, Store};
+
+const IMAGE: Input = Input::Image { channels: 3, height: 8, width: 8 };
+const TEXT: Input = Input::Text { vocabulary: 50, length: 8 };
+
+fn build(name: &str, store: &Store) -> (Model, Input) {
+    let config: Config = serde_json::from_value(serde_json::json!({"kind": name})).unwrap();
+    let input = match config.input_kind() {
+        InputKind::Image => IMAGE,
+        InputKind::Text => TEXT,
+    };
+    (config.build(&input, 10, store.var_builder()).unwrap(), input)
+}
+
+fn bits(store: &Store) -> BTreeMap<String, Vec<u32>> {
+    let all = store.trainable().into_iter().chain(store.buffers());
+    let bits = all.map(|(name, var)| {
+        let values: Vec<f32> = var.flatten_all().unwrap().to_vec1().unwrap();
+        (name, values.into_iter().map(f32::to_bits).collect())
+    });
+    bits.collect()
+}
+
+/// A folder of this test's own, removed when the test ends.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("gradwire-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // A leftover folder in the temporary directory harms nobody.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn parameter_counts_are_the_published_ones() {
+    let published = [
+        ("resnet20", 269_722),
+        ("resnet32", 464_154),
+        ("resnet44", 658_586),
+        ("resnet56", 853_018),
+        ("resnet110", 1_727_962),
+        ("resnet18", 11_173_962),
+        ("resnet34", 21_282_122),
+    ];
+    for (name, count) in published {
+        let store = Store::new(0, &Device::Cpu);
+        build(name, &store);
+        let found: usize = store.trainable().iter().map(|(_, var)| var.elem_count()).sum();
+        assert_eq!(found, count, "{name}");
+    }
+}
+
+#[test]
+fn one_seed_gives_one_model_and_another_seed_another() {
+    for name in ["resnet20", "fasttext", "textcnn", "bilstm"] {
+        let stores = [7, 7, 8].map(|seed| {
+            let store = Store::new(seed, &Device::Cpu);
+            build(name, &store);
+            bits(&store)
+        });
+        assert!(stores[0] == stores[1], "{name}");
+        for (parameter, values) in &stores[0] {
+            let constant = values.iter().all(|v| *v == values[0]);
+            assert_eq!(stores[2][parameter] == *values, constant, "{name}: {parameter}");
+        }
+    }
+}
+
+#[test]
+fn convolutions_start_with_kaiming_fan_out_deviation_and_norms_as_identity() {
+    let store = Store::new(3, &Device::Cpu);
+    build("resnet18", &store);
+    for (name, var) in store.trainable() {
+        let values: Vec<f32> = var.flatten_all().unwrap().to_vec1().unwrap();
+        match var.dims() {
+            [outputs, _, height, width] => {
+                let count = values.len() as f64;
+                let square = values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / count;
+                let ratio = (square * (outputs * height * width) as f64 / 2.).sqrt();
+                assert!((ratio - 1.).abs() < 4. / (2. * count).sqrt(), "{name}: {ratio}");
+            }
+            [_, inputs] => {
+                let bound = 1. / (*inputs as f32).sqrt();
+                assert!(values.iter().all(|v| v.abs() <= bound), "{name}");
+            }
+            _ if name.starts_with("fc") => {}
+            _ => {
+                let expected = if name.ends_with("weight") { 1. } else { 0. };
+                assert!(values.iter().all(|v| *v == expected), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_saved_store_loads_into_another_and_gives_the_same_logits() {
+    let scratch = Scratch::new("store");
+    for name in ["resnet20", "bilstm"] {
+        let path = scratch.join(&format!("{name}.safetensors"));
+        let (first, second) = (Store::new(1, &Device::Cpu), Store::new(2, &Device::Cpu));
+        let (model, input) = build(name, &first);
+        let inputs = match input {
+            Input::Image { channels, height, width } => {
+                Tensor::randn(0f32, 1., (4, height, width, channels), &Device::Cpu).unwrap()
+            }
+            Input::Text { .. } => {
+                Tensor::new(&[[3u32, 4, 5, 6, 7, 8], [49, 2, 0, 0, 0, 0]], &Device::Cpu).unwrap()
+            }
+        };
+        model.forward_t(&inputs, true).unwrap();
+        first.save(&path).unwrap();
+        let (loaded, _) = build(name, &second);
+        second.load(&path).unwrap();
+        assert!(bits(&first) == bits(&second), "{name}");
+        let logits = |model: &Model| -> Vec<Vec<f32>> {
+            model.forward_t(&inputs, false).unwrap().to_vec2().unwrap()
+        };
+        assert_eq!(logits(&model), logits(&loaded), "{name}");
+    }
+}
+
+#[test]
+fn files_that_do_not_fit_are_refused_by_name() {
+    let scratch = Scratch::new("misfit");
+    let path = scratch.join("model.safetensors");
+    let store = Store::new(1, &Device::Cpu);
+    build("resnet20", &store);
+    let message = |path: &Path| store.load(path).unwrap_err().to_string();
+
+    assert!(message(&path).contains("model.safetensors"), "{}", message(&path));
+
+    let other = Store::new(1, &Device::Cpu);
+    build("resnet32", &other);
+    other.save(&path).unwrap();
+    let misfit = message(&path);
+    assert!(misfit.contains("layer1.3.bn1.bias is not in the model"), "{misfit}");
+
+    let whole = std::fs::read(&path).unwrap();
+    for cut in [0, 7, 100, whole.len() - 1] {
+        std::fs::write(&path, &whole[..cut]).unwrap();
+        assert!(message(&path).contains("cannot read"), "{cut}: {}", message(&path));
+    }
+    let mut hostile = whole;
+    hostile[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+    std::fs::write(&path, &hostile).unwrap();
+    assert!(message(&path).contains("cannot read"));
+}
