@@ -268,7 +268,7 @@ impl Exchange {
                     kind = Kind::Compressed;
                 }
             }
-            if kind == Kind::Dense && !floats::put(source, mine) {
+            if kind == Kind::Dense && !floats::put_checked(source, mine) {
                 return false;
             }
             if let Some(feedback) = &mut self.feedback {

@@ -99,13 +99,12 @@ impl Compressor for Topk {
     fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) {
         let positions = self.selector.largest(gradient, self.k);
         put_count(positions.len() as u32, out);
-        out.reserve(size_of_val(positions));
         let mut threshold = f32::INFINITY;
-        for &position in positions {
-            let value = gradient[position as usize];
+        out.extend(positions.iter().flat_map(|position| {
+            let value = gradient[*position as usize];
             threshold = threshold.min(value.abs());
-            out.extend_from_slice(&value.to_le_bytes());
-        }
+            value.to_le_bytes()
+        }));
         let before_positions = out.len();
         indices::put(positions, out);
 

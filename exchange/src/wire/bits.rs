@@ -11,7 +11,7 @@ pub struct BitWriter<'a> {
     out: &'a mut Vec<u8>,
     /// Bits not written yet, the first in the lowest place; the rest is zero.
     pending: u64,
-    /// How many, less than 8 between calls.
+    /// How many, less than 64.
     count: u32,
 }
 
@@ -27,10 +27,11 @@ impl<'a> BitWriter<'a> {
         debug_assert!(width <= MAX_WIDTH && value >> width == 0);
         self.pending |= value << self.count;
         self.count += width;
-        let whole = (self.count / 8) as usize;
-        self.out.extend_from_slice(&self.pending.to_le_bytes()[..whole]);
-        self.pending >>= 8 * whole;
-        self.count %= 8;
+        if self.count >= u64::BITS {
+            self.out.extend_from_slice(&self.pending.to_le_bytes());
+            self.count -= u64::BITS;
+            self.pending = value.checked_shr(width - self.count).unwrap_or(0);
+        }
     }
 
     /// Appends `ones` set bits and a clear one.
@@ -44,9 +45,9 @@ impl<'a> BitWriter<'a> {
     }
 
     /// Fills the last byte with zeros.
-    pub fn finish(mut self) {
-        let padding = self.count.wrapping_neg() % 8;
-        self.put(0, padding);
+    pub fn finish(self) {
+        let bytes = self.count.div_ceil(8) as usize;
+        self.out.extend_from_slice(&self.pending.to_le_bytes()[..bytes]);
     }
 }
 

@@ -14,7 +14,7 @@
 //! not in here: whoever has positions has values for them, and knows. No positions take no bytes
 //! at all.
 
-use super::bits::{BitReader, BitWriter};
+use super::bits::{self, BitReader, BitWriter};
 use super::{Fault, Read, Reader};
 
 const PACKED: u8 = 0;
@@ -82,8 +82,15 @@ pub fn put(positions: &[u32], out: &mut Vec<u8>) {
             out.extend_from_slice(&[RICE, remainder as u8]);
             let mut bits = BitWriter::new(out);
             each_gap(positions, |gap| {
-                bits.put_unary(u64::from(gap >> remainder));
-                bits.put(u64::from(gap) & ((1 << remainder) - 1), remainder);
+                let (ones, rest) = (gap >> remainder, u64::from(gap) & ((1 << remainder) - 1));
+                let width = ones.saturating_add(1 + remainder);
+                if width <= bits::MAX_WIDTH {
+                    let unary = (1 << ones) - 1;
+                    bits.put(unary | rest << (ones + 1), width);
+                } else {
+                    bits.put_unary(ones.into());
+                    bits.put(rest, remainder);
+                }
             });
             bits.finish();
         }
