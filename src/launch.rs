@@ -7,9 +7,7 @@
 use crate::checkpoint;
 use crate::params::Params;
 use crate::recipe::Recipe;
-use crate::record::{
-    Console, Event, FileSum, Mode, Provenance, Record, Recorder, Started, Summary,
-};
+use crate::record::{Console, Event, FileSum, Mode, Provenance, Record, Started, Summary};
 use crate::replica::Replica;
 use crate::tally::Tally;
 use crate::worker::{Place, Report, Seat, Worker, total_steps};
@@ -135,11 +133,11 @@ pub fn run_workers(
 ///
 /// # Errors
 /// When it is missing or damaged, with file, record and byte offset.
-pub fn load(recipe: &Recipe, _vocabulary: Option<&str>) -> Result<Data> {
+pub fn load(recipe: &Recipe, vocabulary: Option<&str>) -> Result<Data> {
     let scratch = recipe.record.out.join("synthetic");
     recipe
         .dataset
-        .load(&scratch)
+        .load_with(&scratch, vocabulary)
         .with_context(|| format!("loading data set {}", recipe.dataset.name()))
 }
 

@@ -1,13 +1,80 @@
 //! `gradwire data`: fetching, checking and making data sets.
 
 use anyhow::Result;
-use clap::Subcommand;
+use clap::{Args, Subcommand, ValueEnum};
+use gradwire_datasets::synthetic::{SyntheticAgNews, SyntheticCifar10, SyntheticCifar100};
+use std::path::PathBuf;
 
+/// What to do with data sets.
 #[derive(Debug, Subcommand)]
-pub enum Command {}
+pub(super) enum Command {
+    /// Write a tiny made-up twin of a data set in its official format
+    Synth(Synth),
+}
+
+/// The data sets that exist outside of this program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Name {
+    Cifar10,
+    Cifar100,
+    AgNews,
+}
+
+/// What to make.
+#[derive(Debug, Args)]
+pub(super) struct Synth {
+    /// The data set whose format to write
+    name: Name,
+    /// The folder to write it under
+    #[arg(long, default_value = "data")]
+    dir: PathBuf,
+    /// Training samples
+    #[arg(long)]
+    train: Option<usize>,
+    /// Test samples
+    #[arg(long)]
+    test: Option<usize>,
+    /// What the samples are drawn from
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
 
 impl Command {
-    pub fn run(self) -> Result<()> {
-        match self {}
+    /// Does it.
+    ///
+    /// # Errors
+    /// What the data set's module says: file, place, what to do.
+    pub(super) fn run(self) -> Result<()> {
+        match self {
+            Self::Synth(synth) => synth.run(),
+        }
+    }
+}
+
+impl Synth {
+    fn run(self) -> Result<()> {
+        let Self { name, dir, train, test, seed } = self;
+        let files = match name {
+            Name::Cifar10 => {
+                let twin = SyntheticCifar10::default();
+                let (train, test) = (train.unwrap_or(twin.train), test.unwrap_or(twin.test));
+                SyntheticCifar10 { train, test, seed }.write(&dir)?
+            }
+            Name::Cifar100 => {
+                let twin = SyntheticCifar100::default();
+                let (train, test) = (train.unwrap_or(twin.train), test.unwrap_or(twin.test));
+                SyntheticCifar100 { train, test, seed }.write(&dir)?
+            }
+            Name::AgNews => {
+                let twin = SyntheticAgNews::default();
+                let (train, test) = (train.unwrap_or(twin.train), test.unwrap_or(twin.test));
+                SyntheticAgNews { train, test, seed, ..twin }.write(&dir)?
+            }
+        };
+        for file in files {
+            println!("wrote {}", file.display());
+        }
+        println!("train on it with --dir {} --set dataset.partial=true", dir.display());
+        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use gradwire_models as models;
 
 /// What to show.
 #[derive(Debug, Args)]
-pub struct List {
+pub(super) struct List {
     /// Show only one kind
     what: Option<What>,
 }
@@ -27,7 +27,7 @@ impl List {
     ///
     /// # Errors
     /// None so far; commands share one signature.
-    pub fn run(&self) -> Result<()> {
+    pub(super) fn run(&self) -> Result<()> {
         let all = [What::Schemes, What::Models, What::Datasets, What::Recipes];
         let shown: Vec<_> =
             all.into_iter().filter(|w| self.what.is_none_or(|one| one == *w)).collect();

@@ -3,6 +3,7 @@
 //! Exit codes: 0 done; 1 the run or the command failed; 2 the command line or the recipe was
 //! refused, and nothing was started.
 
+mod bench;
 mod data;
 mod list;
 
@@ -33,6 +34,9 @@ enum Command {
     Train(Box<Train>),
     /// Evaluate a trained model on its test set
     Eval(Eval),
+    /// Measure how fast this machine trains
+    #[command(subcommand)]
+    Bench(bench::Command),
     /// Fetch, check or make data sets
     #[command(subcommand)]
     Data(data::Command),
@@ -138,6 +142,7 @@ impl Cli {
         let done = match self.command {
             Command::Train(train) => train.run(),
             Command::Eval(eval) => Ok(eval.run()),
+            Command::Bench(bench) => bench.run(),
             Command::Data(data) => Ok(data.run()),
             Command::List(list) => Ok(list.run()),
             Command::Completions { shell } => {

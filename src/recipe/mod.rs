@@ -278,6 +278,14 @@ fn kind_of(name: &str) -> Option<InputKind> {
     table.try_into().ok().map(|model: models::Config| model.input_kind())
 }
 
+/// A made-up data set that the model of this name can read.
+pub fn synthetic_for(model: &str) -> Option<&'static str> {
+    let text = kind_of(model)? == InputKind::Text;
+    let all = datasets::Config::all().iter().map(|(name, _)| *name);
+    let mut synthetic = all.filter(|name| name.starts_with("synthetic-"));
+    synthetic.find(|name| datasets::Config::from_name(name).is_some_and(|c| c.is_text() == text))
+}
+
 fn refuse(bad: bool, message: impl FnOnce() -> String) -> anyhow::Result<()> {
     if bad { Err(anyhow::Error::msg(message())) } else { Ok(()) }
 }

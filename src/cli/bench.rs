@@ -1,0 +1,93 @@
+//! `gradwire bench`: how fast this machine is.
+
+use super::Refused;
+use crate::bench::{self, Measured};
+use crate::launch;
+use crate::recipe::{self, Source};
+use crate::record::Phases;
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use toml::Value;
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Training steps on random samples
+    Train(Train),
+}
+
+/// What to train, and how many steps to measure.
+#[derive(Debug, Args)]
+pub(super) struct Train {
+    /// The model
+    #[arg(long, default_value = "resnet20")]
+    model: String,
+    /// The compression scheme
+    #[arg(long, default_value = "dense")]
+    scheme: String,
+    /// World size
+    #[arg(long, default_value_t = 2)]
+    workers: u32,
+    /// Compute threads per worker; 0 for its share of the cores
+    #[arg(long, default_value_t = 0)]
+    threads: u32,
+    /// Samples per rank and step
+    #[arg(long, default_value_t = 64)]
+    batch: u32,
+    /// Steps to measure
+    #[arg(long, default_value_t = 20)]
+    steps: u64,
+    /// Change any other value of the recipe; may be repeated
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    sets: Vec<String>,
+    /// Print the result as a line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Command {
+    /// Measures and prints.
+    pub(super) fn run(self) -> Result<Result<()>, Refused> {
+        let Self::Train(train) = self;
+        let (threads, steps, json) = (train.threads, train.steps, train.json);
+        let recipe = train.source().load().map_err(Refused)?;
+        let threads = match threads {
+            0 => recipe.threads_per_worker(launch::cores()),
+            threads => threads as usize,
+        };
+        Ok(bench::train(&recipe, threads, steps).and_then(|measured| show(&measured, json)))
+    }
+}
+
+impl Train {
+    fn source(self) -> Source {
+        // Any data set that the model can read will do; its samples are replaced by random ones.
+        let dataset = recipe::synthetic_for(&self.model).unwrap_or("synthetic-cifar10");
+        let text = |path, value: &str| (path, Value::String(value.into()));
+        let number = |path, value: u32| (path, Value::Integer(value.into()));
+        let flags = vec![
+            text("dataset", dataset),
+            text("model", &self.model),
+            text("scheme", &self.scheme),
+            number("workers", self.workers),
+            number("train.batch", self.batch),
+        ];
+        Source { recipe: None, flags, sets: self.sets }
+    }
+}
+
+fn show(measured: &Measured, json: bool) -> Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(measured)?);
+        return Ok(());
+    }
+    let Measured { model, scheme, workers, threads, batch, parameters, steps, .. } = measured;
+    println!("{model}, {parameters} parameters, {scheme}");
+    println!("{workers} workers × {threads} threads, batch {batch} each, median of {steps} steps");
+    println!("{:>10.1} samples/s  {:>9.2} ms per step", measured.samples_per_s, measured.step_ms);
+    for name in Phases::NAMES {
+        let ms = measured.phases_ms[name];
+        println!("{name:>10} {ms:>9.2} ms {:>6.1} %", 100.0 * ms / measured.step_ms);
+    }
+    Ok(())
+}
