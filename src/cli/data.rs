@@ -1,13 +1,19 @@
 //! `gradwire data`: fetching, checking and making data sets.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use gradwire_datasets::synthetic::{SyntheticAgNews, SyntheticCifar10, SyntheticCifar100};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What to do with data sets.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
+    /// Tell what a folder holds: which data sets, whole or not, official or not
+    Verify {
+        /// The folder
+        #[arg(default_value = "data")]
+        dir: PathBuf,
+    },
     /// Write a tiny made-up twin of a data set in its official format
     Synth(Synth),
 }
@@ -46,8 +52,20 @@ impl Command {
     /// What the data set's module says: file, place, what to do.
     pub(super) fn run(self) -> Result<()> {
         match self {
+            Self::Verify { dir } => verify(&dir),
             Self::Synth(synth) => synth.run(),
         }
+    }
+}
+
+fn verify(dir: &Path) -> Result<()> {
+    let reports = gradwire_datasets::verify(dir)?;
+    for report in &reports {
+        println!("{report}");
+    }
+    match reports.iter().filter(|report| !report.is_well_formed()).count() {
+        0 => Ok(()),
+        broken => bail!("{broken} of {} data sets are broken", reports.len()),
     }
 }
 
