@@ -101,10 +101,8 @@ impl Exchange {
         };
         if self.is_dense() && self.collective.world_size() == 1 {
             // The mean over one rank is its gradient: nothing to copy.
-            if let position @ Some(_) = floats::first_non_finite(gradient) {
-                let (parameter, index) = self.place(position);
-                let (quantity, parameter) = (Quantity::Gradient, parameter.to_string());
-                return Err(Error::NonFinite { rank: 0, step, quantity, parameter, index });
+            if !floats::all_finite(gradient) {
+                return Err(self.non_finite(step, gradient));
             }
             traffic.wire_bytes = traffic.dense_bytes;
             traffic.encode = start.elapsed();
@@ -115,8 +113,8 @@ impl Exchange {
         mine.clear();
         mine.reserve(if self.is_dense() { dense_bytes } else { 0 });
         if !self.encode(step, gradient, &mut traffic, &mut mine) {
-            mine.clear();
-            self.refuse(step, gradient, &mut mine);
+            let own = self.non_finite(step, gradient);
+            return Err(self.refuse(step, own));
         }
         traffic.wire_bytes = mine.len() as u64;
         let encoded = Instant::now();
@@ -151,14 +149,8 @@ impl Exchange {
     ///
     /// If a rank of lower number refuses at the same time, its error is everybody's.
     pub fn abort(&mut self, step: u64, reason: &str) -> Error {
-        let mut mine = Vec::new();
-        frame::write_abort(self.header(Kind::Abort, step, 0), reason, &mut mine);
-        let rank = self.collective.rank();
-        let own = Error::Aborted { rank, step, reason: frame::cut(reason).to_string() };
-        match self.collective.allgather(mine) {
-            Ok(messages) => first_refusal(&messages).unwrap_or(own),
-            Err(_) => own,
-        }
+        let (rank, reason) = (self.collective.rank(), frame::cut(reason).to_string());
+        self.refuse(step, Error::Aborted { rank, step, reason })
     }
 
     /// The collective, for everything that is not a gradient: sums of an evaluation, averaged
@@ -206,13 +198,17 @@ impl Exchange {
                 problem: "would be lost: this scheme runs without error feedback".to_string(),
             });
         }
+        let residual = match self.feedback {
+            Some(_) => state.f32s("residual", self.layout.len())?,
+            None => &[],
+        };
         for (number, bucket) in self.buckets.iter_mut().enumerate() {
             if let Some(compressor) = &mut bucket.compressor {
                 compressor.restore(&state.scope(&format!("bucket.{number}")))?;
             }
         }
         if let Some(feedback) = &mut self.feedback {
-            feedback.set_residual(state.f32s("residual", self.layout.len())?);
+            feedback.set_residual(residual);
         }
         Ok(())
     }
@@ -285,32 +281,35 @@ impl Exchange {
         true
     }
 
-    /// Writes the frame that tells every rank where this rank's gradient is not finite.
-    fn refuse(&self, step: u64, gradient: &[f32], mine: &mut Vec<u8>) {
-        let (quantity, position) = match (floats::first_non_finite(gradient), &self.feedback) {
-            (Some(position), _) => (Quantity::Gradient, Some(position)),
-            (None, Some(feedback)) => {
-                let corrected = feedback.bucket(0..gradient.len());
-                (Quantity::Corrected, floats::first_non_finite(corrected))
-            }
-            (None, None) => (Quantity::Gradient, None),
-        };
+    /// Where this rank's gradient, or its sum with the residual, is not finite.
+    fn non_finite(&self, step: u64, gradient: &[f32]) -> Error {
+        let corrected = self.feedback.as_ref().map(|feedback| feedback.bucket(0..gradient.len()));
+        let places =
+            [(Quantity::Gradient, gradient), (Quantity::Corrected, corrected.unwrap_or(&[]))];
+        let (quantity, position) = places
+            .into_iter()
+            .find_map(|(quantity, values)| Some((quantity, floats::first_non_finite(values)?)))
+            .expect("invariant: a value was seen to be non-finite");
         let (parameter, index) = self.place(position);
-        frame::write_non_finite(
-            self.header(Kind::NonFinite, step, 0),
-            quantity,
-            parameter,
-            index,
-            mine,
-        );
+        Error::NonFinite { rank: self.collective.rank(), step, quantity, parameter, index }
     }
 
-    /// The parameter's name and the element in it, for a position that was found non-finite.
-    fn place(&self, position: Option<usize>) -> (&str, usize) {
-        let (parameter, index) = position
-            .and_then(|position| self.layout.locate(position))
-            .expect("invariant: what is not finite lies in a parameter");
-        (&parameter.name, index)
+    /// The parameter that holds a position of the gradient, and the element in it.
+    fn place(&self, position: usize) -> (String, usize) {
+        let (parameter, index) =
+            self.layout.locate(position).expect("invariant: every position lies in a parameter");
+        (frame::cut(&parameter.name).to_string(), index)
+    }
+
+    /// Tells every rank this rank's own error instead of what they await, and returns the error
+    /// that all of them return.
+    fn refuse(&mut self, step: u64, own: Error) -> Error {
+        let mut mine = Vec::new();
+        frame::write_refusal(self.header(Kind::Abort, step, 0), &own, &mut mine);
+        match self.collective.allgather(mine) {
+            Ok(messages) => first_refusal(&messages).unwrap_or(own),
+            Err(_) => own,
+        }
     }
 
     /// The frames of all messages, by rank and then by bucket, each checked to be in its place.
@@ -361,10 +360,10 @@ impl Exchange {
                 floats::scale_checked(mean, scale)
             };
             if !finite {
-                let position =
-                    floats::first_non_finite(mean).map(|position| range.start + position);
-                let (parameter, index) = self.place(position);
-                return Err(Error::NonFiniteMean { step, parameter: parameter.to_string(), index });
+                let position = floats::first_non_finite(mean)
+                    .expect("invariant: a mean was seen to be non-finite");
+                let (parameter, index) = self.place(range.start + position);
+                return Err(Error::NonFiniteMean { step, parameter, index });
             }
         }
         Ok(())

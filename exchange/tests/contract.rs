@@ -278,3 +278,17 @@ fn a_residual_that_overflows_is_named_as_such() {
     assert_eq!(error, Error::NonFinite { rank: 0, step: 2, quantity, parameter, index: 7 });
     assert_eq!(exchange.residual().unwrap(), residual);
 }
+
+#[test]
+fn settings_without_meaning_are_refused_before_anything_is_built() {
+    let build = |scheme: &Scheme, bucketing: &Bucketing, length: usize| {
+        Exchange::new(scheme, bucketing, layout(length), 0, Box::new(Solo)).err()
+    };
+    let (dense, whole) = (Scheme::default(), Bucketing::Whole);
+    let nothing = Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.0, feedback: true });
+    assert!(matches!(build(&nothing, &whole, 9), Some(Error::Config { key: "ratio", .. })));
+    let tiny = Bucketing::Bytes(1);
+    assert!(matches!(build(&dense, &tiny, 9), Some(Error::Bucketing { .. })));
+    assert!(matches!(build(&dense, &whole, 1 << 30), Some(Error::Bucketing { .. })));
+    assert!(build(&dense, &Bucketing::Parameter, 1 << 29).is_none());
+}

@@ -250,29 +250,30 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Appends the frame by which a rank tells the others that it met NaN or infinity.
-pub fn write_non_finite(
-    header: Header,
-    quantity: Quantity,
-    parameter: &str,
-    index: usize,
-    out: &mut Vec<u8>,
-) {
+/// Appends the frame by which a rank tells the others its own error, instead of what they await:
+/// [`Error::NonFinite`] as such, everything else as an abort with its words.
+pub fn write_refusal(header: Header, error: &Error, out: &mut Vec<u8>) {
     let open = header.open(out);
-    out.push(match quantity {
-        Quantity::Gradient => 0,
-        Quantity::Corrected => 1,
-    });
-    out.extend_from_slice(&(index as u64).to_le_bytes());
-    out.extend_from_slice(cut(parameter).as_bytes());
-    open.close(Kind::NonFinite, out);
-}
-
-/// Appends the frame by which a rank tells the others that it gives up.
-pub fn write_abort(header: Header, reason: &str, out: &mut Vec<u8>) {
-    let open = header.open(out);
-    out.extend_from_slice(cut(reason).as_bytes());
-    open.close(Kind::Abort, out);
+    let kind = match error {
+        Error::NonFinite { quantity, parameter, index, .. } => {
+            out.push(match quantity {
+                Quantity::Gradient => 0,
+                Quantity::Corrected => 1,
+            });
+            out.extend_from_slice(&(*index as u64).to_le_bytes());
+            out.extend_from_slice(cut(parameter).as_bytes());
+            Kind::NonFinite
+        }
+        Error::Aborted { reason, .. } => {
+            out.extend_from_slice(cut(reason).as_bytes());
+            Kind::Abort
+        }
+        other => {
+            out.extend_from_slice(cut(&other.to_string()).as_bytes());
+            Kind::Abort
+        }
+    };
+    open.close(kind, out);
 }
 
 /// As much of a text as travels with a refusal.
@@ -341,27 +342,18 @@ mod tests {
 
     #[test]
     fn refusals_arrive_as_the_senders_own_error() {
-        let mut bytes = Vec::new();
-        write_non_finite(HEADER, Quantity::Corrected, "fc.weight", 12, &mut bytes);
-        let error = Frame::expect(&mut Reader::new(&bytes), HEADER, 0).unwrap_err();
-        let parameter = "fc.weight".to_string();
-        let expected = Error::NonFinite {
-            rank: 2,
-            step: 77,
-            quantity: Quantity::Corrected,
-            parameter,
-            index: 12,
+        let told = |error: &Error| {
+            let mut bytes = Vec::new();
+            write_refusal(HEADER, error, &mut bytes);
+            Frame::expect(&mut Reader::new(&bytes), HEADER, 0).unwrap_err()
         };
-        assert_eq!(error, expected);
-
-        bytes.clear();
-        write_abort(HEADER, &"é".repeat(TEXT_BYTES), &mut bytes);
-        match Frame::expect(&mut Reader::new(&bytes), HEADER, 0).unwrap_err() {
-            Error::Aborted { rank: 2, step: 77, reason } => {
-                assert_eq!(reason, "é".repeat(TEXT_BYTES / 2));
-            }
-            other => panic!("{other}"),
-        }
+        let (quantity, parameter) = (Quantity::Corrected, "fc.weight".to_string());
+        let non_finite = Error::NonFinite { rank: 2, step: 77, quantity, parameter, index: 12 };
+        assert_eq!(told(&non_finite), non_finite);
+        let aborted = |reason: String| Error::Aborted { rank: 2, step: 77, reason };
+        assert_eq!(told(&aborted("é".repeat(TEXT_BYTES))), aborted("é".repeat(TEXT_BYTES / 2)));
+        let other = Error::WorldSize { world_size: 0 };
+        assert_eq!(told(&other), aborted(other.to_string()));
     }
 
     #[test]
