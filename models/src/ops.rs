@@ -37,7 +37,10 @@ pub fn conv2d(
             "conv2d: no {kh}x{kw} window of stride {stride} fits a {height}x{width} input padded by {padding}"
         );
     }
-    composed::conv2d(xs, weight, stride, padding, input_gradient)
+    match native(xs)? {
+        Some(native) => kernels::conv::conv2d(native, xs, weight, stride, padding, input_gradient),
+        None => composed::conv2d(xs, weight, stride, padding, input_gradient),
+    }
 }
 
 /// Batch normalisation of `xs [B, H, W, C]` over all dimensions but the last, then `+ residual`
@@ -65,7 +68,22 @@ pub fn batch_norm(
             xs.shape()
         );
     }
-    composed::batch_norm(xs, gamma, beta, running_mean, running_var, residual, relu, train)
+    match native(xs)? {
+        Some(native) => kernels::batch_norm::batch_norm(
+            native.isa,
+            xs,
+            gamma,
+            beta,
+            running_mean,
+            running_var,
+            residual,
+            relu,
+            train,
+        ),
+        None => {
+            composed::batch_norm(xs, gamma, beta, running_mean, running_var, residual, relu, train)
+        }
+    }
 }
 
 /// Mean over height and width: `[B, H, W, C]` to `[B, C]`.

@@ -5,10 +5,17 @@
 //! unless the environment variable [`VARIABLE`] says otherwise. Tests and comparisons override the choice for one
 //! thread with [`with`].
 
+pub(crate) mod batch_norm;
+pub(crate) mod conv;
 pub(crate) mod cross_entropy;
+mod direct;
+mod gemm;
+mod memory;
 mod operand;
 pub mod optimizer;
+mod parallel;
 pub mod simd;
+mod winograd;
 
 use std::cell::Cell;
 use std::fmt;

@@ -1,0 +1,518 @@
+//! The passes of batch normalisation over memory: sums per channel, and maps per element.
+//!
+//! All of them walk NHWC pixels block by block, and within a block channel group by channel group, with what belongs
+//! to the channels in registers.
+
+use crate::kernels::memory::Out;
+use crate::kernels::simd::{Kernel, Simd};
+
+/// Pixels summed in f32 before the sum goes on in f64.
+pub(super) const BLOCK: usize = 128;
+
+/// Vectors of what belongs to a group of channels, as a pass needs them.
+type Constants<V> = [V; 3];
+
+/// Loads a vector of channels, or the first `lanes` of one if partial.
+///
+/// # Safety
+/// `xs` holds so many elements from `at`.
+#[inline(always)]
+unsafe fn load<S: Simd, const PARTIAL: bool>(s: S, xs: &[f32], at: usize, lanes: usize) -> S::V {
+    debug_assert!(at + lanes <= xs.len());
+    // SAFETY: the caller's promise.
+    unsafe {
+        let p = xs.as_ptr().add(at);
+        if PARTIAL { s.load_ptr_first(p, lanes) } else { s.load_ptr(p) }
+    }
+}
+
+/// Writes a vector of channels, or the first `lanes` of one if partial.
+///
+/// # Safety
+/// `out` has room for so many elements from `at`.
+#[inline(always)]
+unsafe fn store<S: Simd, const PARTIAL: bool>(
+    s: S,
+    out: &mut Out,
+    at: usize,
+    v: S::V,
+    lanes: usize,
+) {
+    debug_assert!(at + lanes <= out.len());
+    // SAFETY: the caller's promise.
+    unsafe {
+        let p = out.as_mut_ptr().add(at);
+        if PARTIAL { s.store_ptr_first(p, v, lanes) } else { s.store_ptr(p, v) }
+    }
+}
+
+/// What is summed per channel: `Σ a` and `Σ a·b`.
+pub(super) trait Summand {
+    /// Elements of each image it reads.
+    fn len(&self) -> usize;
+
+    /// What it keeps in registers for the channels from `channel`.
+    ///
+    /// # Safety
+    /// There are `lanes` channels from `channel`; `lanes` is a whole vector unless `PARTIAL`.
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        channel: usize,
+        lanes: usize,
+    ) -> Constants<S::V>;
+
+    /// `a` and `b` of the elements from `at`.
+    ///
+    /// # Safety
+    /// There are `lanes` elements from `at`; `lanes` is a whole vector unless `PARTIAL`.
+    unsafe fn terms<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        k: &Constants<S::V>,
+        at: usize,
+        lanes: usize,
+    ) -> (S::V, S::V);
+}
+
+/// Deviations from a pivot: their sum and the sum of their squares.
+#[derive(Clone, Copy)]
+pub(super) struct Moments<'a> {
+    pub xs: &'a [f32],
+    pub pivot: &'a [f32],
+}
+
+impl Summand for Moments<'_> {
+    fn len(&self) -> usize {
+        self.xs.len()
+    }
+
+    #[inline(always)]
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        channel: usize,
+        lanes: usize,
+    ) -> Constants<S::V> {
+        // SAFETY: the caller's promise.
+        unsafe { [load::<S, PARTIAL>(s, self.pivot, channel, lanes), s.zero(), s.zero()] }
+    }
+
+    #[inline(always)]
+    unsafe fn terms<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        [pivot, ..]: &Constants<S::V>,
+        at: usize,
+        lanes: usize,
+    ) -> (S::V, S::V) {
+        // SAFETY: the caller's promise.
+        let x = unsafe { load::<S, PARTIAL>(s, self.xs, at, lanes) };
+        let deviation = s.sub(x, *pivot);
+        (deviation, deviation)
+    }
+}
+
+/// Where the gradient of the result passes ReLU.
+#[derive(Clone, Copy)]
+pub(super) enum Gate<'a> {
+    /// Everywhere: there is none.
+    Open,
+    /// Where this result is positive.
+    Result(&'a [f32]),
+    /// Where `x · scale + shift` is positive: the result itself, which need not be read.
+    Affine { scale: &'a [f32], shift: &'a [f32] },
+}
+
+impl Gate<'_> {
+    /// # Safety
+    /// As [`Summand::constants`].
+    #[inline(always)]
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        channel: usize,
+        lanes: usize,
+    ) -> [S::V; 2] {
+        match self {
+            // SAFETY: the caller's promise.
+            Gate::Affine { scale, shift } => unsafe {
+                [
+                    load::<S, PARTIAL>(s, scale, channel, lanes),
+                    load::<S, PARTIAL>(s, shift, channel, lanes),
+                ]
+            },
+            _ => [s.zero(); 2],
+        }
+    }
+
+    /// `d` where the gate is open, else zero.
+    ///
+    /// # Safety
+    /// As [`Summand::terms`].
+    #[inline(always)]
+    unsafe fn pass<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        [scale, shift]: [S::V; 2],
+        x: S::V,
+        d: S::V,
+        at: usize,
+        lanes: usize,
+    ) -> S::V {
+        match self {
+            Gate::Open => d,
+            // SAFETY: the caller's promise.
+            Gate::Result(z) => s.where_positive(unsafe { load::<S, PARTIAL>(s, z, at, lanes) }, d),
+            Gate::Affine { .. } => s.where_positive(s.fma(x, scale, shift), d),
+        }
+    }
+}
+
+/// The gradient that passes the gate: its sum, and the sum of its products with the deviations from the mean.
+#[derive(Clone, Copy)]
+pub(super) struct Gradients<'a> {
+    pub xs: &'a [f32],
+    pub dz: &'a [f32],
+    pub gate: Gate<'a>,
+    pub mean: &'a [f32],
+}
+
+impl Summand for Gradients<'_> {
+    fn len(&self) -> usize {
+        self.xs.len()
+    }
+
+    #[inline(always)]
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        channel: usize,
+        lanes: usize,
+    ) -> Constants<S::V> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [scale, shift] = self.gate.constants::<S, PARTIAL>(s, channel, lanes);
+            [load::<S, PARTIAL>(s, self.mean, channel, lanes), scale, shift]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn terms<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        [mean, scale, shift]: &Constants<S::V>,
+        at: usize,
+        lanes: usize,
+    ) -> (S::V, S::V) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = load::<S, PARTIAL>(s, self.xs, at, lanes);
+            let d = load::<S, PARTIAL>(s, self.dz, at, lanes);
+            let d = self.gate.pass::<S, PARTIAL>(s, [*scale, *shift], x, d, at, lanes);
+            (d, s.sub(x, *mean))
+        }
+    }
+}
+
+/// Sums over `pixels` pixels from pixel `first`: per channel `[Σ a, Σ a·b]`.
+pub(super) struct Sums<'a, T> {
+    pub summand: T,
+    pub channels: usize,
+    pub first: usize,
+    pub pixels: usize,
+    pub to: [&'a mut [f64]; 2],
+}
+
+impl<T: Summand> Kernel for Sums<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let (channels, end) = (self.channels, self.first + self.pixels);
+        assert!(end * channels <= self.summand.len());
+        assert!(self.to.iter().all(|to| to.len() == channels));
+        let mut first = self.first;
+        while first < end {
+            let pixels = BLOCK.min(end - first);
+            let mut channel = 0;
+            // SAFETY: the block's pixels and the groups of channels lie inside, as was checked.
+            unsafe {
+                while channel + 4 * S::LANES <= channels {
+                    self.group::<S, 4, 1, false>(s, first, pixels, channel);
+                    channel += 4 * S::LANES;
+                }
+                while channel + S::LANES <= channels {
+                    self.group::<S, 1, 4, false>(s, first, pixels, channel);
+                    channel += S::LANES;
+                }
+                if channel < channels {
+                    self.group::<S, 1, 4, true>(s, first, pixels, channel);
+                }
+            }
+            first += pixels;
+        }
+    }
+}
+
+impl<T: Summand> Sums<'_, T> {
+    /// Adds a block's sums over `V` vectors of channels, `U` pixels at a time.
+    ///
+    /// # Safety
+    /// The pixels and channels exist; `PARTIAL` if the last vector is not full.
+    #[inline(always)]
+    unsafe fn group<S: Simd, const V: usize, const U: usize, const PARTIAL: bool>(
+        &mut self,
+        s: S,
+        first: usize,
+        pixels: usize,
+        channel: usize,
+    ) {
+        let lanes = S::LANES.min(self.channels - channel);
+        let mut k = [[s.zero(); 3]; V];
+        for (v, k) in k.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *k = unsafe { self.summand.constants::<S, PARTIAL>(s, channel + v * S::LANES, lanes) };
+        }
+        let mut sums = [[[s.zero(); 2]; V]; U];
+        let mut pixel = 0;
+        while pixel < pixels {
+            for (u, sums) in sums.iter_mut().enumerate() {
+                if pixel + u < pixels {
+                    for (v, sums) in sums.iter_mut().enumerate() {
+                        let at = (first + pixel + u) * self.channels + channel + v * S::LANES;
+                        // SAFETY: the caller's promise.
+                        let (a, b) =
+                            unsafe { self.summand.terms::<S, PARTIAL>(s, &k[v], at, lanes) };
+                        *sums = [s.add(sums[0], a), s.fma(a, b, sums[1])];
+                    }
+                }
+            }
+            pixel += U;
+        }
+        for v in 0..V {
+            for (which, to) in self.to.iter_mut().enumerate() {
+                let sum = (1..U).fold(sums[0][v][which], |sum, u| s.add(sum, sums[u][v][which]));
+                let mut values = [0.0; 16];
+                s.store(&mut values, sum);
+                let start = channel + v * S::LANES;
+                for (to, value) in to[start..start + lanes].iter_mut().zip(values) {
+                    *to += f64::from(value);
+                }
+            }
+        }
+    }
+}
+
+/// A map per element, to one or two images.
+pub(super) trait Mapping {
+    /// Elements of each image it reads and writes.
+    fn len(&self) -> usize;
+
+    /// As [`Summand::constants`], for what it multiplies and adds.
+    ///
+    /// # Safety
+    /// As [`Summand::constants`].
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        channel: usize,
+        lanes: usize,
+    ) -> [S::V; 5];
+
+    /// Maps the elements from `at`.
+    ///
+    /// # Safety
+    /// As [`Summand::terms`].
+    unsafe fn map<S: Simd, const PARTIAL: bool>(
+        &mut self,
+        s: S,
+        k: &[S::V; 5],
+        at: usize,
+        lanes: usize,
+    );
+}
+
+/// `z = x · scale + shift`, plus a residual, through ReLU.
+pub(super) struct Normalise<'a> {
+    pub xs: &'a [f32],
+    pub scale: &'a [f32],
+    pub shift: &'a [f32],
+    pub residual: Option<&'a [f32]>,
+    pub relu: bool,
+    pub z: Out<'a>,
+}
+
+impl Mapping for Normalise<'_> {
+    fn len(&self) -> usize {
+        assert!(self.residual.is_none_or(|residual| residual.len() == self.xs.len()));
+        assert_eq!(self.z.len(), self.xs.len());
+        self.xs.len()
+    }
+
+    #[inline(always)]
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        channel: usize,
+        lanes: usize,
+    ) -> [S::V; 5] {
+        let floor = s.splat(if self.relu { 0.0 } else { f32::NEG_INFINITY });
+        // SAFETY: the caller's promise.
+        unsafe {
+            let scale = load::<S, PARTIAL>(s, self.scale, channel, lanes);
+            let shift = load::<S, PARTIAL>(s, self.shift, channel, lanes);
+            [scale, shift, floor, s.zero(), s.zero()]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn map<S: Simd, const PARTIAL: bool>(
+        &mut self,
+        s: S,
+        [scale, shift, floor, ..]: &[S::V; 5],
+        at: usize,
+        lanes: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = load::<S, PARTIAL>(s, self.xs, at, lanes);
+            let mut z = s.fma(x, *scale, *shift);
+            if let Some(residual) = self.residual {
+                z = s.add(z, load::<S, PARTIAL>(s, residual, at, lanes));
+            }
+            // In this order a NaN stays one.
+            store::<S, PARTIAL>(s, &mut self.z, at, s.max(*floor, z), lanes);
+        }
+    }
+}
+
+/// `dx = d · by_gradient + x · by_input + constant` for the gradient `d` that passes the gate; and `d` itself, the
+/// residual's gradient.
+pub(super) struct Backward<'a> {
+    pub xs: &'a [f32],
+    pub dz: &'a [f32],
+    pub gate: Gate<'a>,
+    pub by_gradient: &'a [f32],
+    pub by_input: &'a [f32],
+    pub constant: &'a [f32],
+    pub dx: Out<'a>,
+    pub residual: Option<Out<'a>>,
+}
+
+impl Mapping for Backward<'_> {
+    fn len(&self) -> usize {
+        assert!(self.residual.as_ref().is_none_or(|residual| residual.len() == self.xs.len()));
+        assert_eq!((self.dz.len(), self.dx.len()), (self.xs.len(), self.xs.len()));
+        if let Gate::Result(z) = self.gate {
+            assert_eq!(z.len(), self.xs.len());
+        }
+        self.xs.len()
+    }
+
+    #[inline(always)]
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        channel: usize,
+        lanes: usize,
+    ) -> [S::V; 5] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [scale, shift] = self.gate.constants::<S, PARTIAL>(s, channel, lanes);
+            [
+                load::<S, PARTIAL>(s, self.by_gradient, channel, lanes),
+                load::<S, PARTIAL>(s, self.by_input, channel, lanes),
+                load::<S, PARTIAL>(s, self.constant, channel, lanes),
+                scale,
+                shift,
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn map<S: Simd, const PARTIAL: bool>(
+        &mut self,
+        s: S,
+        [by_gradient, by_input, constant, scale, shift]: &[S::V; 5],
+        at: usize,
+        lanes: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = load::<S, PARTIAL>(s, self.xs, at, lanes);
+            let d = load::<S, PARTIAL>(s, self.dz, at, lanes);
+            let d = self.gate.pass::<S, PARTIAL>(s, [*scale, *shift], x, d, at, lanes);
+            if let Some(residual) = &mut self.residual {
+                store::<S, PARTIAL>(s, residual, at, d, lanes);
+            }
+            let dx = s.fma(d, *by_gradient, s.fma(x, *by_input, *constant));
+            store::<S, PARTIAL>(s, &mut self.dx, at, dx, lanes);
+        }
+    }
+}
+
+/// Runs a mapping over all its pixels.
+pub(super) struct Each<M> {
+    pub mapping: M,
+    pub channels: usize,
+}
+
+impl<M: Mapping> Kernel for Each<M> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let (channels, total) = (self.channels, self.mapping.len() / self.channels);
+        let mut first = 0;
+        while first < total {
+            let pixels = BLOCK.min(total - first);
+            let mut channel = 0;
+            // SAFETY: the block's pixels and the groups of channels lie inside every image, whose lengths `len` has
+            // compared.
+            unsafe {
+                while channel + 4 * S::LANES <= channels {
+                    self.group::<S, 4, false>(s, first, pixels, channel);
+                    channel += 4 * S::LANES;
+                }
+                while channel + S::LANES <= channels {
+                    self.group::<S, 1, false>(s, first, pixels, channel);
+                    channel += S::LANES;
+                }
+                if channel < channels {
+                    self.group::<S, 1, true>(s, first, pixels, channel);
+                }
+            }
+            first += pixels;
+        }
+    }
+}
+
+impl<M: Mapping> Each<M> {
+    /// Maps a block's `V` vectors of channels.
+    ///
+    /// # Safety
+    /// The pixels and channels exist; `PARTIAL` if the last vector is not full.
+    #[inline(always)]
+    unsafe fn group<S: Simd, const V: usize, const PARTIAL: bool>(
+        &mut self,
+        s: S,
+        first: usize,
+        pixels: usize,
+        channel: usize,
+    ) {
+        let lanes = S::LANES.min(self.channels - channel);
+        let mut k = [[s.zero(); 5]; V];
+        for (v, k) in k.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *k = unsafe { self.mapping.constants::<S, PARTIAL>(s, channel + v * S::LANES, lanes) };
+        }
+        for pixel in first..first + pixels {
+            for (v, k) in k.iter().enumerate() {
+                let at = pixel * self.channels + channel + v * S::LANES;
+                // SAFETY: the caller's promise.
+                unsafe { self.mapping.map::<S, PARTIAL>(s, k, at, lanes) };
+            }
+        }
+    }
+}

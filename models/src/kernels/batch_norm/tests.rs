@@ -1,0 +1,185 @@
+//! Every instruction set against the composition of candle operations.
+
+use candle_core::{DType, Device};
+use proptest::prelude::*;
+
+use super::*;
+use crate::composed;
+use crate::kernels::{Kernels, Native};
+
+/// What a step through the operation leaves behind.
+struct Step {
+    z: Tensor,
+    gradients: Vec<Tensor>,
+    running: [Tensor; 2],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    batch: usize,
+    size: usize,
+    channels: usize,
+    relu: bool,
+    residual: bool,
+    train: bool,
+    offset: f64,
+}
+
+fn step(
+    kernels: Kernels,
+    case: Case,
+    xs: &Tensor,
+    residual: &Tensor,
+    weight: &Tensor,
+) -> Result<Step> {
+    let cpu = &Device::Cpu;
+    let shape = (case.batch, case.size, case.size, case.channels);
+    let xs = Var::from_tensor(&(xs.reshape(shape)? + case.offset)?)?;
+    let residual = Var::from_tensor(&residual.reshape(shape)?)?;
+    let ramp = Tensor::arange(0., case.channels as f32, cpu)?;
+    let gamma = Var::from_tensor(&((&ramp * 0.1)? + 0.5)?)?;
+    let beta = Var::from_tensor(&((&ramp * -0.02)? + 0.1)?)?;
+    let running_mean = Var::from_tensor(&(&ramp * 0.01)?)?;
+    let running_var = Var::from_tensor(&((&ramp * 0.03)? + 0.7)?)?;
+    let shortcut = case.residual.then_some(residual.as_tensor());
+    let (xs_tensor, gamma_tensor, beta_tensor) =
+        (xs.as_tensor(), gamma.as_tensor(), beta.as_tensor());
+    let z = match kernels {
+        Kernels::Candle => composed::batch_norm(
+            xs_tensor,
+            gamma_tensor,
+            beta_tensor,
+            &running_mean,
+            &running_var,
+            shortcut,
+            case.relu,
+            case.train,
+        )?,
+        Kernels::Native(Native { isa, .. }) => batch_norm(
+            isa,
+            xs_tensor,
+            gamma_tensor,
+            beta_tensor,
+            &running_mean,
+            &running_var,
+            shortcut,
+            case.relu,
+            case.train,
+        )?,
+    };
+    let loss = (&z * weight.reshape(shape)?)?.sum_all()?;
+    let store = loss.backward()?;
+    let mut wanted = vec![&xs, &gamma, &beta];
+    if case.residual {
+        wanted.push(&residual);
+    }
+    let gradients = wanted.iter().map(|var| store.get(var).unwrap().clone()).collect();
+    let running = [running_mean.as_tensor().clone(), running_var.as_tensor().clone()];
+    Ok(Step { z, gradients, running })
+}
+
+/// The norm of the difference over the norm of `b`, or over 1 if that is larger.
+fn error(a: &Tensor, b: &Tensor) -> f64 {
+    let norm = |x: Tensor| {
+        let x: Vec<f64> = x.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        x.iter().map(|x| x * x).sum::<f64>().sqrt()
+    };
+    norm((a - b).unwrap()) / norm(b.clone()).max(1.0)
+}
+
+fn check(case: Case) {
+    let len = case.batch * case.size * case.size * case.channels;
+    let draw = || Tensor::randn(0f32, 1., len, &Device::Cpu).unwrap();
+    let (xs, residual, weight) = (draw(), draw(), draw());
+    let expected = step(Kernels::Candle, case, &xs, &residual, &weight).unwrap();
+    for kernels in Kernels::available().filter(|kernels| *kernels != Kernels::Candle) {
+        let found = step(kernels, case, &xs, &residual, &weight).unwrap();
+        let close = |what: &str, a: &Tensor, b: &Tensor| {
+            let error = error(a, b);
+            assert!(error < 2e-5, "{what} of {case:?} on {kernels}: relative error {error:e}");
+        };
+        close("result", &found.z, &expected.z);
+        for (i, (a, b)) in found.gradients.iter().zip(&expected.gradients).enumerate() {
+            close(["input gradient", "γ gradient", "β gradient", "residual gradient"][i], a, b);
+        }
+        for (a, b) in found.running.iter().zip(&expected.running) {
+            close("running statistics", a, b);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn agrees_with_the_composition(
+        batch in 1..5_usize, size in 2..=9_usize,
+        channels in prop::sample::select(vec![1, 3, 8, 16, 17, 32, 40, 64, 100]),
+        relu: bool, residual: bool, train: bool,
+    ) {
+        check(Case { batch, size, channels, relu, residual, train, offset: 0.3 });
+    }
+}
+
+#[test]
+fn spans_and_blocks_add_up() {
+    for (channels, residual) in [(16, false), (64, true), (200, false)] {
+        check(Case {
+            batch: 9,
+            size: 32,
+            channels,
+            relu: true,
+            residual,
+            train: true,
+            offset: 0.0,
+        });
+    }
+}
+
+#[test]
+fn a_mean_far_from_zero_costs_no_digits() {
+    // Constant but for a ripple of 1e-3 around 100: sums of squares in f32 would drown it.
+    let pixels: Vec<f32> = (0..4096).map(|i| 100.0 + 1e-3 * (i % 2) as f32).collect();
+    let exact: Vec<f64> = pixels.iter().map(|x| f64::from(*x)).collect();
+    let mean = exact.iter().sum::<f64>() / 4096.0;
+    let variance = exact.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 4096.0;
+    for isa in Isa::available() {
+        let statistics = Statistics::of(isa, &pixels, 1);
+        assert!((statistics.mean[0] - mean).abs() < 1e-6);
+        assert!(
+            (statistics.variance[0] / variance - 1.0).abs() < 1e-4,
+            "{isa}: {:?}",
+            statistics.variance
+        );
+    }
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    let case = Case {
+        batch: 8,
+        size: 24,
+        channels: 72,
+        relu: true,
+        residual: true,
+        train: true,
+        offset: 0.0,
+    };
+    let len = case.batch * case.size * case.size * case.channels;
+    let draw = || Tensor::randn(0f32, 1., len, &Device::Cpu).unwrap();
+    let (xs, residual, weight) = (draw(), draw(), draw());
+    let kernels = Kernels::parse("auto").unwrap();
+    let run = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let step = pool.install(|| step(kernels, case, &xs, &residual, &weight)).unwrap();
+        let tensors = [vec![step.z], step.gradients, step.running.to_vec()].concat();
+        tensors
+            .iter()
+            .map(|x| x.flatten_all().unwrap().to_vec1::<f32>().unwrap())
+            .collect::<Vec<_>>()
+    };
+    let one = run(1);
+    for threads in [2, 3] {
+        assert!(one == run(threads), "{threads} threads");
+    }
+}

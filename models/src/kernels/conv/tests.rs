@@ -1,0 +1,195 @@
+//! Every algorithm on every instruction set against the definition in f64.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::kernels::simd::Isa;
+
+/// Uniform in ±0.5, from a seed.
+fn noise(len: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let draw = |_| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+    };
+    (0..len).map(draw).collect()
+}
+
+/// The result, the input gradient and the weight gradient, by the definition.
+fn definition(sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f64>; 3] {
+    let Sizes { batch, height, width, inputs, outputs, kernel, stride, padding } = *sizes;
+    let mut ys = vec![0.0; dy.len()];
+    let mut dx = vec![0.0; xs.len()];
+    let mut dw = vec![0.0; w.len()];
+    let mut out = 0;
+    for image in 0..batch {
+        for (row, column) in
+            (0..sizes.out_height()).flat_map(|y| (0..sizes.out_width()).map(move |x| (y, x)))
+        {
+            for (ky, kx) in (0..kernel.0).flat_map(|y| (0..kernel.1).map(move |x| (y, x))) {
+                let (y, x) = (row * stride + ky, column * stride + kx);
+                if y < padding || x < padding || y - padding >= height || x - padding >= width {
+                    continue;
+                }
+                let pixel = ((image * height + y - padding) * width + x - padding) * inputs;
+                for o in 0..outputs {
+                    for i in 0..inputs {
+                        let at = ((o * inputs + i) * kernel.0 + ky) * kernel.1 + kx;
+                        let (w, x, d) =
+                            (f64::from(w[at]), f64::from(xs[pixel + i]), f64::from(dy[out + o]));
+                        ys[out + o] += x * w;
+                        dx[pixel + i] += d * w;
+                        dw[at] += d * x;
+                    }
+                }
+            }
+            out += outputs;
+        }
+    }
+    [ys, dx, dw]
+}
+
+/// The three results of `native`.
+fn computed(native: Native, sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
+    let nan = |len| vec![f32::NAN; len];
+    let (mut ys, mut dx, mut dw) = (nan(dy.len()), nan(xs.len()), nan(w.len()));
+    forward(native, sizes, xs, w, (&mut ys[..]).into());
+    input_gradient(native, sizes, w, dy, (&mut dx[..]).into());
+    weight_gradient(native, sizes, xs, dy, (&mut dw[..]).into());
+    [ys, dx, dw]
+}
+
+/// The norm of the difference over the norm of `b`.
+fn error(a: &[f32], b: &[f64]) -> f64 {
+    let norm = b.iter().map(|b| b * b).sum::<f64>().sqrt();
+    let difference: f64 = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
+    if norm == 0.0 { difference.sqrt() } else { difference.sqrt() / norm }
+}
+
+fn natives() -> impl Iterator<Item = Native> {
+    Isa::available().flat_map(|isa| [false, true].map(|precise| Native { isa, precise }))
+}
+
+fn check(sizes: &Sizes, seed: u64) {
+    let xs = noise(sizes.input_len(), seed);
+    let w = noise(sizes.weight_len(), seed + 1);
+    let dy = noise(sizes.output_len(), seed + 2);
+    let expected = definition(sizes, &xs, &w, &dy);
+    for native in natives() {
+        let bound = if native.precise { 1e-6 } else { 1e-5 };
+        let found = computed(native, sizes, &xs, &w, &dy);
+        for (what, (found, expected)) in
+            ["result", "input gradient", "weight gradient"].iter().zip(found.iter().zip(&expected))
+        {
+            let error = error(found, expected);
+            assert!(error < bound, "{what} of {sizes:?} on {native:?}: relative error {error:e}");
+        }
+    }
+}
+
+fn channels() -> impl Strategy<Value = usize> {
+    prop::sample::select(vec![1, 3, 12, 16, 17, 32, 33])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn three_by_three(
+        batch in 1..4_usize, height in 1..=9_usize, width in 1..=9_usize, inputs in channels(),
+        outputs in channels(), stride in 1..=2_usize, seed in 0..1000_u64,
+    ) {
+        check(
+            &Sizes { batch, height, width, inputs, outputs, kernel: (3, 3), stride, padding: 1 },
+            seed,
+        );
+    }
+
+    #[test]
+    fn odd_shapes(
+        batch in 1..3_usize, height in 1..=9_usize, width in 1..=9_usize, inputs in 1..20_usize,
+        outputs in 1..20_usize, kernel in (1..=5_usize, 1..=5_usize), stride in 1..=4_usize,
+        padding in 0..=3_usize, seed in 0..1000_u64,
+    ) {
+        prop_assume!(height + 2 * padding >= kernel.0 && width + 2 * padding >= kernel.1);
+        check(&Sizes { batch, height, width, inputs, outputs, kernel, stride, padding }, seed);
+    }
+}
+
+#[test]
+fn many_chunks_and_wide_panels() {
+    for (batch, size, inputs, outputs, stride) in
+        [(9, 32, 16, 16, 1), (3, 16, 64, 80, 1), (2, 17, 96, 48, 2), (2, 4, 160, 96, 1)]
+    {
+        let kernel = (3, 3);
+        let (height, width) = (size, size);
+        check(
+            &Sizes { batch, height, width, inputs, outputs, kernel, stride, padding: 1 },
+            batch as u64,
+        );
+    }
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    let sizes = Sizes {
+        batch: 7,
+        height: 16,
+        width: 12,
+        inputs: 40,
+        outputs: 24,
+        kernel: (3, 3),
+        stride: 1,
+        padding: 1,
+    };
+    for stride in [1, 2, 3] {
+        let sizes = Sizes { stride, ..sizes };
+        let xs = noise(sizes.input_len(), 1);
+        let w = noise(sizes.weight_len(), 2);
+        let dy = noise(sizes.output_len(), 3);
+        for native in natives() {
+            let run = |threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                pool.install(|| computed(native, &sizes, &xs, &w, &dy))
+            };
+            let one = run(1);
+            for threads in [2, 3, 5] {
+                assert_eq!(one, run(threads), "{native:?}, {threads} threads");
+            }
+        }
+    }
+}
+
+/// The relative errors that the crate's documentation states.
+#[test]
+fn rounding_errors_are_those_documented() {
+    let sizes = Sizes {
+        batch: 4,
+        height: 8,
+        width: 8,
+        inputs: 256,
+        outputs: 64,
+        kernel: (3, 3),
+        stride: 1,
+        padding: 1,
+    };
+    for (stride, bound) in [(1, 5e-6), (2, 2e-6)] {
+        let sizes = Sizes { stride, ..sizes };
+        let xs = noise(sizes.input_len(), 1);
+        let w = noise(sizes.weight_len(), 2);
+        let dy = noise(sizes.output_len(), 3);
+        let expected = definition(&sizes, &xs, &w, &dy);
+        for native in natives() {
+            let found = computed(native, &sizes, &xs, &w, &dy);
+            let errors: Vec<f64> = found
+                .iter()
+                .zip(&expected)
+                .map(|(found, expected)| error(found, expected))
+                .collect();
+            let bound = if native.precise { 5e-7 } else { bound };
+            eprintln!("stride {stride}, {native:?}: {errors:?}");
+            assert!(errors.iter().all(|error| *error < bound), "{native:?}: {errors:?}");
+        }
+    }
+}
