@@ -1,6 +1,8 @@
 //! Named variables with seeded starting values.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -54,16 +56,27 @@ impl Store {
         kept.map(|(name, var)| (name.clone(), var.clone())).collect()
     }
 
-    /// Writes every variable to a safetensors file, which PyTorch reads as a state dictionary.
-    /// The file appears whole or not at all: it is written beside `path` and renamed.
+    /// Every variable as the bytes of a safetensors file, which PyTorch reads as a state
+    /// dictionary. Equal stores give equal bytes.
+    pub fn to_safetensors(&self) -> Result<Vec<u8>> {
+        let tensors = self.select(|_| true).into_iter().map(|(name, var)| (name, var.into_inner()));
+        safetensors::serialize(tensors, None).map_err(candle_core::Error::from)
+    }
+
+    /// Writes [`Store::to_safetensors`] to `path`. The file appears whole or not at all, even when
+    /// the machine stops: the bytes reach the disk under another name in the same folder first.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let tensors: HashMap<String, Tensor> =
-            self.select(|_| true).into_iter().map(|(name, var)| (name, var.into_inner())).collect();
         let mut partial = path.as_os_str().to_owned();
         partial.push(".partial");
-        candle_core::safetensors::save(&tensors, &partial)?;
-        std::fs::rename(&partial, path)?;
-        Ok(())
+        let write = || {
+            let mut file = File::create(&partial)?;
+            file.write_all(&self.to_safetensors()?)?;
+            file.sync_all()?;
+            std::fs::rename(&partial, path)?;
+            Ok(())
+        };
+        write()
+            .map_err(|e: candle_core::Error| e.context(format!("cannot write {}", path.display())))
     }
 
     /// Sets every variable from a safetensors file; see [`Store::set`].

@@ -127,6 +127,7 @@ fn a_saved_store_loads_into_another_and_gives_the_same_logits() {
         };
         model.forward_t(&inputs, true).unwrap();
         first.save(&path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), first.to_safetensors().unwrap(), "{name}");
         let (loaded, _) = build(name, &second);
         second.load(&path).unwrap();
         assert!(bits(&first) == bits(&second), "{name}");
@@ -158,6 +159,9 @@ fn files_that_do_not_fit_are_refused_by_name() {
         std::fs::write(&path, &whole[..cut]).unwrap();
         assert!(message(&path).contains("cannot read"), "{cut}: {}", message(&path));
     }
+    let nowhere = scratch.join("no such folder").join("model.safetensors");
+    assert!(store.save(&nowhere).unwrap_err().to_string().contains("cannot write"));
+
     let mut hostile = whole;
     hostile[..8].copy_from_slice(&u64::MAX.to_le_bytes());
     std::fs::write(&path, &hostile).unwrap();
