@@ -21,7 +21,7 @@ const SPAN: usize = OCTAVES << MANTISSA_BITS;
 ///
 /// Boundaries grow by an eighth to a quarter from one to the next on either side of zero, over a
 /// factor of about a million below the largest magnitude; what is smaller is counted in one bucket
-/// around zero. `min`, `max`, `sum` and `sum_squares` are of the values themselves (summed in f64),
+/// around zero. Empty buckets side by side are one. `min`, `max`, `sum` and `sum_squares` are of the values themselves (summed in f64),
 /// not of the buckets.
 ///
 /// Values that are not finite are counted in `non_finite` and nowhere else. Without any finite
@@ -104,7 +104,8 @@ fn boundary(slot: usize) -> f64 {
     if slot == SLOTS { 2f64.powi(128) } else { f64::from(f32::from_bits((slot as u32) << SHIFT)) }
 }
 
-/// Upper limits and counts from the first bucket that is not empty to the last.
+/// Upper limits and counts from the first bucket that is not empty to the last; empty buckets side
+/// by side are one.
 fn buckets(below: &[u64], above: &[u64]) -> (Vec<f64>, Vec<u64>) {
     let largest = (0..SLOTS).rev().find(|&slot| below[slot] + above[slot] > 0).unwrap_or(0);
     // Slots below this one are the bucket around zero; at least the first slot, which holds zero.
@@ -118,7 +119,15 @@ fn buckets(below: &[u64], above: &[u64]) -> (Vec<f64>, Vec<u64>) {
 
     let first = all.iter().position(|&(_, count)| count > 0).unwrap_or(0);
     let last = all.iter().rposition(|&(_, count)| count > 0).unwrap_or(0);
-    all[first..=last].iter().copied().unzip()
+    let mut all = all[first..=last].to_vec();
+    all.dedup_by(|next, kept| {
+        let empty = next.1 == 0 && kept.1 == 0;
+        if empty {
+            kept.0 = next.0;
+        }
+        empty
+    });
+    all.into_iter().unzip()
 }
 
 #[cfg(test)]
@@ -130,6 +139,7 @@ mod tests {
         assert!(!histogram.limits.is_empty() && histogram.limits.len() <= 2 * SPAN + 1);
         assert!(histogram.limits.iter().all(|limit| limit.is_finite()));
         assert!(histogram.limits.is_sorted_by(|a, b| a < b));
+        assert!(!histogram.counts.windows(2).any(|pair| pair == [0, 0]), "{:?}", histogram.counts);
         assert_eq!(histogram.counts.iter().sum::<u64>(), histogram.count);
         assert!(histogram.min <= histogram.max);
         assert!(histogram.limits[0] >= histogram.min);
