@@ -21,8 +21,8 @@ const SPAN: usize = OCTAVES << MANTISSA_BITS;
 ///
 /// Boundaries grow by an eighth to a quarter from one to the next on either side of zero, over a
 /// factor of about a million below the largest magnitude; what is smaller is counted in one bucket
-/// around zero. Empty buckets side by side are one. `min`, `max`, `sum` and `sum_squares` are of the values themselves (summed in f64),
-/// not of the buckets.
+/// around zero. Empty buckets side by side are one. `min`, `max`, `sum` and `sum_squares` are of
+/// the values themselves (summed in f64), not of the buckets.
 ///
 /// Values that are not finite are counted in `non_finite` and nowhere else. Without any finite
 /// value all figures are 0 and there is a single empty bucket; for equal values there is one bucket.
@@ -208,14 +208,15 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_boundaries_are_within_a_quarter() {
+    fn no_bucket_is_wider_than_a_quarter() {
         let values: Vec<f32> = (1..60_000).map(|i| (i as f32 * 1e-3).sin() * 0.1).collect();
         let histogram = Histogram::of(&values);
         consistent(&histogram);
-        let positive: Vec<f64> = histogram.limits.iter().copied().filter(|&l| l > 0.0).collect();
-        for pair in positive.windows(2) {
+        for (index, pair) in histogram.limits.windows(2).enumerate() {
             let ratio = pair[1] / pair[0];
-            assert!((1.125..=1.25).contains(&ratio), "{ratio}");
+            if pair[0] > 0.0 && histogram.counts[index + 1] > 0 {
+                assert!((1.125..=1.25).contains(&ratio), "{ratio}");
+            }
         }
     }
 }
