@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{DEFAULT_DIR, Data, check_limit};
+use crate::config::{DEFAULT_DIR, Data, check_limits};
 use crate::error::{Error, Result, RowProblem};
 use crate::files::{FileSum, Official, Place};
 use crate::text::{Encoding, Texts, Vocabulary};
@@ -52,8 +52,7 @@ impl Default for AgNews {
 impl AgNews {
     pub(crate) fn validate(&self) -> Result<()> {
         self.encoding().validate()?;
-        check_limit("dataset.train_limit", self.train_limit)?;
-        check_limit("dataset.test_limit", self.test_limit)
+        check_limits(self.train_limit, self.test_limit)
     }
 
     fn encoding(&self) -> Encoding {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{DEFAULT_DIR, Data, check_limit};
+use crate::config::{DEFAULT_DIR, Data, check_limits};
 use crate::error::{Error, Result};
 use crate::files::{FileSum, Official, Place};
 use crate::images::{Gathered, IMAGE};
@@ -39,8 +39,7 @@ impl Default for Cifar10 {
 
 impl Cifar10 {
     pub(crate) fn validate(&self) -> Result<()> {
-        check_limit("dataset.train_limit", self.train_limit)?;
-        check_limit("dataset.test_limit", self.test_limit)
+        check_limits(self.train_limit, self.test_limit)
     }
 
     pub(crate) fn load(&self) -> Result<Data> {
@@ -78,8 +77,7 @@ impl Default for Cifar100 {
 
 impl Cifar100 {
     pub(crate) fn validate(&self) -> Result<()> {
-        check_limit("dataset.train_limit", self.train_limit)?;
-        check_limit("dataset.test_limit", self.test_limit)
+        check_limits(self.train_limit, self.test_limit)
     }
 
     pub(crate) fn load(&self) -> Result<Data> {
@@ -297,6 +295,7 @@ impl Distribution for Format {
 mod tests {
     use super::*;
     use crate::dataset::{Batch, Features};
+    use proptest::prelude::*;
     use std::fs;
 
     /// A set whose image i has label i mod 10 and every byte i.
@@ -402,6 +401,19 @@ mod tests {
             ),
             "{error}"
         );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_counted_or_refused(contents: Vec<u8>, records in 0usize..4, label: u8) {
+            let path = Path::new("train.bin");
+            let short = contents.len() % CIFAR10.record_bytes() != 0;
+            prop_assert_eq!(CIFAR10.check(path, &contents).is_err(), short);
+            let whole = [label, 0].repeat(records * CIFAR100.record_bytes() / 2);
+            let counts = CIFAR100.per_class(path, &whole);
+            prop_assert_eq!(counts.is_err(), records > 0 && label > 19);
+            prop_assert!(counts.is_err() || counts.unwrap()[0] == records as u64);
+        }
     }
 
     #[test]

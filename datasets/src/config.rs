@@ -144,14 +144,15 @@ pub struct Data {
     pub normalisation: Option<Normalisation>,
 }
 
-/// A limit of 0 samples is refused.
-pub(crate) fn check_limit(field: &'static str, limit: Option<usize>) -> Result<()> {
-    match limit {
-        Some(0) => {
-            Err(Error::setting(field, &0, "at least 1 sample is needed; leave it out to use all"))
+/// Limits of 0 samples are refused.
+pub(crate) fn check_limits(train: Option<usize>, test: Option<usize>) -> Result<()> {
+    for (field, limit) in [("dataset.train_limit", train), ("dataset.test_limit", test)] {
+        if limit == Some(0) {
+            let problem = "at least 1 sample is needed; leave it out to use all";
+            return Err(Error::setting(field, &0, problem));
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -220,7 +220,7 @@ pub enum Error {
         problem: String,
     },
 
-    /// A file that a download must not replace.
+    /// A file that is not ours to replace.
     #[error(
         "{} is there already and is not what would be written; move it away, or choose another \
          folder with `--dir`",

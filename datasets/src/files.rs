@@ -129,6 +129,17 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<()> {
     })
 }
 
+/// As [`write`], for each of `files`, unless one of them is there with other contents: then
+/// [`Error::InTheWay`], and nothing is written.
+pub(crate) fn create<C: AsRef<[u8]>>(files: &[(PathBuf, C)]) -> Result<()> {
+    for (path, contents) in files {
+        if fs::read(path).is_ok_and(|found| found != contents.as_ref()) {
+            return Err(Error::InTheWay { path: path.clone() });
+        }
+    }
+    files.iter().try_for_each(|(path, contents)| write(path, contents.as_ref()))
+}
+
 /// A name next to `path` that no other thread or process writes to.
 fn unused_name(path: &Path) -> PathBuf {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -183,6 +194,11 @@ mod tests {
         write(&path, b"one").unwrap();
         write(&path, b"two").unwrap();
         write(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        let other = path.with_file_name("b");
+        create(&[(path.clone(), b"two")]).unwrap();
+        let taken = create(&[(other.clone(), b"one"), (path.clone(), b"one")]);
+        assert!(matches!(taken, Err(Error::InTheWay { .. })) && !other.exists());
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         assert!(matches!(write(&path.join("below-a-file"), b"x"), Err(Error::Write { .. })));

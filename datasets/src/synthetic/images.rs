@@ -4,8 +4,6 @@ use std::f32::consts::TAU;
 use std::path::{Path, PathBuf};
 
 use crate::cifar::Format;
-use crate::error::Result;
-use crate::files;
 use crate::images::{IMAGE, SIDE};
 use crate::names::COARSE_OF_FINE;
 use crate::rng::{Purpose, Stream};
@@ -13,19 +11,17 @@ use crate::rng::{Purpose, Stream};
 /// Different colours, and as many different textures.
 const KINDS: usize = 10;
 
-/// Writes the twin of `format` into `dir`: `train` images spread evenly over the training files,
-/// `test` in the test file.
-pub(super) fn write(
+/// The files of the twin of `format` below `dir`, with their contents: `train` images spread evenly
+/// over the training files, `test` in the test file.
+pub(super) fn files(
     format: &Format,
     dir: &Path,
     train: usize,
     test: usize,
     seed: u64,
-) -> Result<Vec<PathBuf>> {
+) -> Vec<(PathBuf, Vec<u8>)> {
     let classes = format.labels.last().map_or(1, |label| label.classes.len());
-    let folder = dir.join(format.place.folder);
-    let mut paths = Vec::new();
-    let mut put = |name: &str, set: u64, labels: &[usize], first: usize| {
+    let file = |name: &str, set: u64, labels: &[usize], first: usize| {
         let mut contents = Vec::with_capacity(labels.len() * format.record_bytes());
         for (&class, index) in labels.iter().zip(first as u64..) {
             if format.labels.len() == 2 {
@@ -33,26 +29,19 @@ pub(super) fn write(
             }
             contents.push(class as u8);
             // Key 0 of a set is its order of classes.
-            draw(
-                class,
-                classes,
-                &mut Stream::keyed(Purpose::Synthetic, seed, set, index + 1),
-                &mut contents,
-            );
+            let mut stream = Stream::keyed(Purpose::Synthetic, seed, set, index + 1);
+            draw(class, classes, &mut stream, &mut contents);
         }
-        let path = folder.join(name);
-        files::write(&path, &contents)?;
-        paths.push(path);
-        Ok(())
+        (dir.join(format.place.folder).join(name), contents)
     };
     let labels = order(classes, train, seed, 0);
-    for (number, file) in format.train.iter().enumerate() {
-        let start = train * number / format.train.len();
-        let end = train * (number + 1) / format.train.len();
-        put(file.name, 0, &labels[start..end], start)?;
-    }
-    put(format.test.name, 1, &order(classes, test, seed, 1), 0)?;
-    Ok(paths)
+    let count = format.train.len();
+    let train = format.train.iter().enumerate().map(|(number, official)| {
+        let (start, end) = (train * number / count, train * (number + 1) / count);
+        file(official.name, 0, &labels[start..end], start)
+    });
+    let test = file(format.test.name, 1, &order(classes, test, seed, 1), 0);
+    train.chain([test]).collect()
 }
 
 /// The classes of a set's images: all equally often, up to one, in random order.

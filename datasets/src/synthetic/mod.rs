@@ -14,6 +14,7 @@ use crate::agnews::{self, AgNews};
 use crate::cifar::{self, Cifar10, Cifar100, Format};
 use crate::config::Data;
 use crate::error::{Error, Result};
+use crate::files;
 
 /// A twin of CIFAR-10: each class has a colour and a texture of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,11 +81,16 @@ impl SyntheticCifar10 {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] when a count is impossible, [`Error::Write`] when a file cannot be
-    /// written.
+    /// [`Error::Setting`] when a count is impossible, [`Error::InTheWay`] when a file of one of
+    /// the names is there with other contents (the real data set, say), [`Error::Write`] when one
+    /// cannot be written.
     pub fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
         self.validate()?;
-        images::write(&cifar::CIFAR10, dir, self.train, self.test, self.seed)
+        create(self.files(dir))
+    }
+
+    fn files(&self, dir: &Path) -> Vec<Made> {
+        images::files(&cifar::CIFAR10, dir, self.train, self.test, self.seed)
     }
 
     pub(crate) fn validate(&self) -> Result<()> {
@@ -93,7 +99,7 @@ impl SyntheticCifar10 {
 
     pub(crate) fn load(&self, scratch: &Path) -> Result<Data> {
         let dir = folder(scratch, "synthetic-cifar10", self.train, self.test, self.seed);
-        self.write(&dir)?;
+        replace(&self.files(&dir))?;
         Cifar10 { dir, partial: true, ..Cifar10::default() }.load()
     }
 }
@@ -103,11 +109,16 @@ impl SyntheticCifar100 {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] when a count is impossible, [`Error::Write`] when a file cannot be
-    /// written.
+    /// [`Error::Setting`] when a count is impossible, [`Error::InTheWay`] when a file of one of
+    /// the names is there with other contents (the real data set, say), [`Error::Write`] when one
+    /// cannot be written.
     pub fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
         self.validate()?;
-        images::write(&cifar::CIFAR100, dir, self.train, self.test, self.seed)
+        create(self.files(dir))
+    }
+
+    fn files(&self, dir: &Path) -> Vec<Made> {
+        images::files(&cifar::CIFAR100, dir, self.train, self.test, self.seed)
     }
 
     pub(crate) fn validate(&self) -> Result<()> {
@@ -116,7 +127,7 @@ impl SyntheticCifar100 {
 
     pub(crate) fn load(&self, scratch: &Path) -> Result<Data> {
         let dir = folder(scratch, "synthetic-cifar100", self.train, self.test, self.seed);
-        self.write(&dir)?;
+        replace(&self.files(&dir))?;
         Cifar100 { dir, partial: true, ..Cifar100::default() }.load()
     }
 }
@@ -126,11 +137,16 @@ impl SyntheticAgNews {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] when a count is impossible, [`Error::Write`] when a file cannot be
-    /// written.
+    /// [`Error::Setting`] when a count is impossible, [`Error::InTheWay`] when a file of one of
+    /// the names is there with other contents (the real data set, say), [`Error::Write`] when one
+    /// cannot be written.
     pub fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
         self.validate()?;
-        text::write(dir, self.train, self.test, self.seed)
+        create(self.files(dir))
+    }
+
+    fn files(&self, dir: &Path) -> Vec<Made> {
+        text::files(dir, self.train, self.test, self.seed)
     }
 
     pub(crate) fn validate(&self) -> Result<()> {
@@ -142,7 +158,7 @@ impl SyntheticAgNews {
 
     pub(crate) fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
         let dir = folder(scratch, "synthetic-ag-news", self.train, self.test, self.seed);
-        self.write(&dir)?;
+        replace(&self.files(&dir))?;
         self.reader(dir).load(vocabulary)
     }
 
@@ -156,6 +172,20 @@ impl SyntheticAgNews {
             ..AgNews::default()
         }
     }
+}
+
+/// A file to be, and its contents.
+type Made = (PathBuf, Vec<u8>);
+
+/// Puts `files` where others may have theirs, and gives back their paths.
+fn create(files: Vec<Made>) -> Result<Vec<PathBuf>> {
+    files::create(&files)?;
+    Ok(files.into_iter().map(|(path, _)| path).collect())
+}
+
+/// Puts `files` where all files are ours.
+fn replace(files: &[Made]) -> Result<()> {
+    files.iter().try_for_each(|(path, contents)| files::write(path, contents))
 }
 
 /// Where a twin lies in `scratch`: twins with other contents have other names.
@@ -303,6 +333,8 @@ mod tests {
         };
         assert_eq!(bytes(1, "a"), bytes(1, "b"));
         assert_ne!(bytes(1, "a"), bytes(2, "c"));
+        let other = SyntheticCifar10 { train: 8, test: 2, seed: 1 }.write(&dir.path().join("a"));
+        assert!(matches!(other, Err(Error::InTheWay { .. })), "a file was written over");
         assert!(bytes(1, "a").iter().all(|file| !file.is_empty()));
     }
 
@@ -311,7 +343,7 @@ mod tests {
         let scratch = Path::new("nowhere");
         for (train, test) in [(4, 1), (50_001, 1), (5, 0), (5, 10_001)] {
             let twin = SyntheticCifar10 { train, test, seed: 0 };
-            assert!(matches!(twin.load(scratch), Err(Error::Setting { .. })));
+            assert!(matches!(twin.write(scratch), Err(Error::Setting { .. })));
         }
     }
 }

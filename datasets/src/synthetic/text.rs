@@ -3,8 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use crate::agnews::{CLASSES, OFFICIAL, PLACE};
-use crate::error::Result;
-use crate::files;
 use crate::rng::{Purpose, Stream};
 
 /// The words of the topics, in class order.
@@ -41,30 +39,25 @@ const PLACES: [&str; 8] = [
     "WASHINGTON (Reuters)",
 ];
 
-/// Writes the twin into `dir`.
-pub(super) fn write(dir: &Path, train: usize, test: usize, seed: u64) -> Result<Vec<PathBuf>> {
+/// The files of the twin below `dir`, with their contents.
+pub(super) fn files(dir: &Path, train: usize, test: usize, seed: u64) -> Vec<(PathBuf, Vec<u8>)> {
     let writer = Writer {
         topics: TOPICS.map(|words| words.split_whitespace().collect()),
         common: COMMON.split_whitespace().collect(),
     };
-    let mut paths = Vec::new();
-    for ((file, count), set) in OFFICIAL.iter().zip([train, test]).zip(0..) {
+    let file = |name: &str, set: u64, count: usize| {
         let mut classes: Vec<usize> = (0..count).map(|index| index % CLASSES.len()).collect();
         // Key 0 of a set is its order of classes.
         Stream::keyed(Purpose::Synthetic, seed, set, 0).shuffle(&mut classes);
         let mut contents = String::new();
         for (class, index) in classes.into_iter().zip(1..) {
-            writer.row(
-                class,
-                &mut Stream::keyed(Purpose::Synthetic, seed, set, index),
-                &mut contents,
-            );
+            let mut stream = Stream::keyed(Purpose::Synthetic, seed, set, index);
+            writer.row(class, &mut stream, &mut contents);
         }
-        let path = dir.join(PLACE.folder).join(file.name);
-        files::write(&path, contents.as_bytes())?;
-        paths.push(path);
-    }
-    Ok(paths)
+        (dir.join(PLACE.folder).join(name), contents.into_bytes())
+    };
+    let [first, second] = &OFFICIAL;
+    vec![file(first.name, 0, train), file(second.name, 1, test)]
 }
 
 struct Writer {
