@@ -4,7 +4,7 @@
 //! PyTorch's layout, and every function has a right gradient for each floating-point argument
 //! unless its text says otherwise.
 
-use candle_core::{DType, Result, Tensor, Var, bail};
+use candle_core::{D, DType, Result, Tensor, Var, bail};
 
 use crate::composed;
 use crate::kernels::{self, native};
@@ -61,7 +61,14 @@ pub fn batch_norm(
     relu: bool,
     train: bool,
 ) -> Result<Tensor> {
-    let channels = gamma.dim(0)?;
+    let channels = xs.dim(D::Minus1)?;
+    fits("batch_norm: gamma", gamma, &[channels])?;
+    fits("batch_norm: beta", beta, &[channels])?;
+    fits("batch_norm: running_mean", running_mean, &[channels])?;
+    fits("batch_norm: running_var", running_var, &[channels])?;
+    if let Some(residual) = residual {
+        fits("batch_norm: residual", residual, xs.dims())?;
+    }
     if xs.elem_count() == channels && train {
         bail!(
             "batch_norm: training needs more than one value per channel, got input {:?}; use a larger batch or image",
@@ -94,11 +101,19 @@ pub fn global_average_pool(xs: &Tensor) -> Result<Tensor> {
 /// The parameter-free shortcut of He et al. 2016 (option A): every second row and column of
 /// `xs [B, H, W, C]`, new channels zero, half of them on either side: `[B, ⌈H/2⌉, ⌈W/2⌉, channels]`.
 pub fn shortcut_a(xs: &Tensor, channels: usize) -> Result<Tensor> {
+    let (_, _, _, inputs) = xs.dims4()?;
+    if channels < inputs {
+        bail!("shortcut_a: {channels} channels cannot hold the {inputs} of the input");
+    }
     composed::shortcut_a(xs, channels)
 }
 
 /// `xs [B, I]` times `weight [O, I]` transposed, plus `bias [O]`.
 pub fn linear(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    let (_, inputs) = xs.dims2()?;
+    let (outputs, _) = weight.dims2()?;
+    fits("linear: weight", weight, &[outputs, inputs])?;
+    fits("linear: bias", bias, &[outputs])?;
     composed::linear(xs, weight, bias)
 }
 
@@ -124,7 +139,8 @@ pub fn embedding_mean(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
 /// Only the first position of a maximum receives gradient, as with `F.max_pool1d`.
 pub fn conv1d_relu_max(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let (_, length, inputs) = xs.dims3()?;
-    let (_, expected, width) = weight.dims3()?;
+    let (filters, expected, width) = weight.dims3()?;
+    fits("conv1d_relu_max: bias", bias, &[filters])?;
     if inputs != expected || width == 0 || length < width {
         bail!(
             "conv1d_relu_max: a filter of {width} positions of {expected} does not fit an input of {length} positions of {inputs}"
@@ -153,9 +169,14 @@ pub struct Lstm {
 /// that with padding at the end both directions equal an LSTM on packed sequences. A text of
 /// nothing but padding gives zeros.
 pub fn bilstm(xs: &Tensor, ids: &Tensor, forward: &Lstm, reverse: &Lstm) -> Result<Tensor> {
-    let (batch, length, _) = xs.dims3()?;
-    if ids.dims() != [batch, length] {
-        bail!("bilstm: ids are {:?}, expected [{batch}, {length}]", ids.shape());
+    let (batch, length, inputs) = xs.dims3()?;
+    fits("bilstm: ids", ids, &[batch, length])?;
+    let (gates, hidden) = forward.weight_hh.dims2()?;
+    for Lstm { weight_ih, weight_hh, bias_ih, bias_hh } in [forward, reverse] {
+        fits("bilstm: weight_ih", weight_ih, &[4 * hidden, inputs])?;
+        fits("bilstm: weight_hh", weight_hh, &[4 * hidden, hidden])?;
+        fits("bilstm: bias_ih", bias_ih, &[gates])?;
+        fits("bilstm: bias_hh", bias_hh, &[gates])?;
     }
     composed::bilstm(xs, ids, forward, reverse)
 }
@@ -176,12 +197,9 @@ pub fn bilstm(xs: &Tensor, ids: &Tensor, forward: &Lstm, reverse: &Lstm) -> Resu
 /// ```
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
     let (batch, _) = logits.dims2()?;
-    if targets.dims() != [batch] || targets.dtype() != DType::U32 {
-        bail!(
-            "cross_entropy: targets must be u32 [{batch}], got {:?} {:?}",
-            targets.dtype(),
-            targets.shape()
-        );
+    fits("cross_entropy: targets", targets, &[batch])?;
+    if targets.dtype() != DType::U32 {
+        bail!("cross_entropy: targets must be u32, got {:?}", targets.dtype());
     }
     if batch == 0 {
         bail!("cross_entropy: the mean over an empty batch is undefined; skip the step instead");
@@ -193,4 +211,12 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Resul
         Some(_) => kernels::cross_entropy::cross_entropy(logits, targets, smoothing),
         None => composed::cross_entropy(logits, targets, smoothing),
     }
+}
+
+/// Refuses an argument of another shape than the others imply, before any path sees it.
+fn fits(argument: &str, tensor: &Tensor, expected: &[usize]) -> Result<()> {
+    if tensor.dims() != expected {
+        bail!("{argument} is {:?}, the other arguments ask for {expected:?}", tensor.dims());
+    }
+    Ok(())
 }

@@ -1,5 +1,7 @@
 //! A store under real models: seeds, published parameter counts, files.
 
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -6,7 +6,7 @@
 //! it was padded; the mean runs over its words, and a text of nothing but padding gives zeros.
 
 use candle_core::{Result, Tensor, bail};
-use candle_nn::{Init, ModuleT, VarBuilder};
+use candle_nn::{ModuleT, VarBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Model;
@@ -39,8 +39,7 @@ impl Config {
         if self.dim == 0 || self.hidden == 0 {
             bail!("bilstm: dim and hidden must be at least 1");
         }
-        let init = Init::Randn { mean: 0., stdev: 1. };
-        let embedding = vb.get_with_hints((vocabulary, self.dim), "embedding.weight", init)?;
+        let embedding = super::embedding(vocabulary, self.dim, vb)?;
         Ok(Box::new(Bilstm {
             embedding,
             forward: self.direction("", &vb.pp("lstm"))?,

@@ -6,7 +6,7 @@
 //! vector.
 
 use candle_core::{Result, Tensor, bail};
-use candle_nn::{Init, ModuleT, VarBuilder};
+use candle_nn::{ModuleT, VarBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Model;
@@ -37,8 +37,7 @@ impl Config {
         if self.dim == 0 {
             bail!("fasttext: dim must be at least 1");
         }
-        let init = Init::Randn { mean: 0., stdev: 1. };
-        let embedding = vb.get_with_hints((vocabulary, self.dim), "embedding.weight", init)?;
+        let embedding = super::embedding(vocabulary, self.dim, vb)?;
         Ok(Box::new(Fasttext { embedding, fc: Linear::new(self.dim, classes, &vb.pp("fc"))? }))
     }
 }

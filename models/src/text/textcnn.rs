@@ -10,7 +10,7 @@
 //! (regularise by weight decay), and no pre-trained word vectors.
 
 use candle_core::{Result, Tensor, bail};
-use candle_nn::{Init, ModuleT, VarBuilder};
+use candle_nn::{ModuleT, VarBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Model;
@@ -54,8 +54,7 @@ impl Config {
                 "textcnn: a filter of width {width} does not fit texts of length {length}; lengthen the texts or leave the width out"
             );
         }
-        let init = Init::Uniform { lo: -0.25, up: 0.25 };
-        let embedding = vb.get_with_hints((vocabulary, self.dim), "embedding.weight", init)?;
+        let embedding = super::embedding(vocabulary, self.dim, vb)?;
         let convs = self.widths.iter().enumerate().map(|(i, &width)| {
             let vb = vb.pp("convs").pp(i);
             let init = uniform(self.dim * width);

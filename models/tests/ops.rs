@@ -1,0 +1,343 @@
+//! The operations on awkward input: odd shapes against plain loops in f64, kinks, ties, padding,
+//! and shapes that do not fit.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use gradwire_models::kernels::{self, Kernels};
+use gradwire_models::ops::{self, Lstm};
+use proptest::prelude::*;
+
+/// Values in [-1, 1) that repeat with a long period.
+fn values(count: usize, salt: u32) -> Vec<f32> {
+    let step = |i: u32| (i.wrapping_add(salt)).wrapping_mul(2_654_435_761).wrapping_mul(i | 1);
+    (0..count as u32).map(|i| f64::from(step(i)) as f32 / 2f32.powi(31) - 1.).collect()
+}
+
+fn var(shape: &[usize], salt: u32) -> Var {
+    Var::from_vec(values(shape.iter().product(), salt), shape, &Device::Cpu).unwrap()
+}
+
+fn floats(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Runs `test` on every set of kernels this machine has.
+fn on_all(test: impl Fn(Kernels)) {
+    for kernels in Kernels::available() {
+        kernels::with(kernels, || test(kernels));
+    }
+}
+
+/// The gradient of `sum(ys · weights)` for `x`.
+fn gradient(ys: &Tensor, weights: &Tensor, x: &Var) -> Vec<f32> {
+    let gradients = (ys * weights).unwrap().sum_all().unwrap().backward().unwrap();
+    floats(gradients.get(x).expect("the operation severs the graph"))
+}
+
+fn assert_close(found: &[f32], expected: &[f64], what: &str) {
+    let norm = expected.iter().map(|v| v * v).sum::<f64>().sqrt();
+    let error = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum::<f64>();
+    assert_eq!(found.len(), expected.len(), "{what}");
+    assert!(error.sqrt() <= 1e-5 * norm.max(1e-3), "{what}: off by {} of {norm}", error.sqrt());
+}
+
+#[derive(Clone, Debug)]
+struct Convolution {
+    batch: usize,
+    height: usize,
+    width: usize,
+    inputs: usize,
+    outputs: usize,
+    kernel: (usize, usize),
+    stride: usize,
+    padding: usize,
+}
+
+impl Convolution {
+    /// Output, input gradient and weight gradient, by the definition.
+    fn by_loops(&self, xs: &[f32], ws: &[f32], dys: &[f32]) -> [Vec<f64>; 3] {
+        let (kh, kw) = self.kernel;
+        let height = (self.height + 2 * self.padding - kh) / self.stride + 1;
+        let width = (self.width + 2 * self.padding - kw) / self.stride + 1;
+        let mut ys = vec![0.; self.batch * height * width * self.outputs];
+        let (mut dxs, mut dws) = (vec![0.; xs.len()], vec![0.; ws.len()]);
+        for (y, o) in (0..ys.len()).map(|y| (y, y % self.outputs)) {
+            let pixel = y / self.outputs;
+            let (b, row, column) = (pixel / width / height, pixel / width % height, pixel % width);
+            for (i, p, q) in (0..self.inputs * kh * kw).map(|t| (t / kw / kh, t / kw % kh, t % kw))
+            {
+                let at = |out: usize, tap: usize, size: usize| {
+                    (out * self.stride + tap).checked_sub(self.padding).filter(|at| *at < size)
+                };
+                let from = (at(row, p, self.height), at(column, q, self.width));
+                if let (Some(row), Some(column)) = from {
+                    let x = ((b * self.height + row) * self.width + column) * self.inputs + i;
+                    let w = ((o * self.inputs + i) * kh + p) * kw + q;
+                    ys[y] += f64::from(xs[x]) * f64::from(ws[w]);
+                    dxs[x] += f64::from(dys[y]) * f64::from(ws[w]);
+                    dws[w] += f64::from(dys[y]) * f64::from(xs[x]);
+                }
+            }
+        }
+        [ys, dxs, dws]
+    }
+}
+
+fn convolution() -> impl Strategy<Value = Convolution> {
+    (
+        1..3usize,
+        1..9usize,
+        1..9usize,
+        1..6usize,
+        1..6usize,
+        (1..6usize, 1..6usize),
+        1..4usize,
+        0..3usize,
+    )
+        .prop_filter("a window must fit", |(_, h, w, _, _, (kh, kw), _, p)| {
+            h + 2 * p >= *kh && w + 2 * p >= *kw
+        })
+        .prop_map(|(batch, height, width, inputs, outputs, kernel, stride, padding)| {
+            Convolution { batch, height, width, inputs, outputs, kernel, stride, padding }
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn conv2d_is_its_definition_at_every_shape(c in convolution()) {
+        let xs = var(&[c.batch, c.height, c.width, c.inputs], 1);
+        let weight = var(&[c.outputs, c.inputs, c.kernel.0, c.kernel.1], 2);
+        on_all(|kernels| {
+            let ys = ops::conv2d(&xs, &weight, c.stride, c.padding, true).unwrap();
+            let dys = var(ys.dims(), 3);
+            let [y, dx, dw] = c.by_loops(&floats(&xs), &floats(&weight), &floats(&dys));
+            assert_close(&floats(&ys), &y, &format!("output on {kernels}"));
+            assert_close(&gradient(&ys, &dys, &xs), &dx, &format!("input gradient on {kernels}"));
+            assert_close(&gradient(&ys, &dys, &weight), &dw, &format!("weight gradient on {kernels}"));
+        });
+    }
+}
+
+#[test]
+fn no_gradient_flows_to_the_images() {
+    let (xs, weight) = (var(&[1, 4, 4, 3], 1), var(&[2, 3, 3, 3], 2));
+    on_all(|kernels| {
+        let ys = ops::conv2d(&xs, &weight, 1, 1, false).unwrap();
+        let gradients = ys.sum_all().unwrap().backward().unwrap();
+        assert!(gradients.get(&xs).is_none(), "{kernels}");
+        assert!(gradients.get(&weight).is_some(), "{kernels}");
+    });
+}
+
+#[test]
+fn relu_passes_no_gradient_at_zero_and_keeps_nan() {
+    let zeros = Tensor::zeros(2, DType::F32, &Device::Cpu).unwrap();
+    let ones = zeros.ones_like().unwrap();
+    let (mean, variance) = (Var::from_tensor(&zeros).unwrap(), Var::from_tensor(&ones).unwrap());
+    let xs = Var::new(&[[[[0f32, 1.]], [[-1., f32::NAN]]]], &Device::Cpu).unwrap();
+    on_all(|kernels| {
+        let ys = ops::batch_norm(&xs, &ones, &zeros, &mean, &variance, None, true, false).unwrap();
+        let found = floats(&ys);
+        assert_eq!((found[0], found[2]), (0., 0.), "{kernels}");
+        assert!(found[3].is_nan(), "{kernels}: a NaN was hidden");
+        let gradients = gradient(&ys, &ys.ones_like().unwrap(), &xs);
+        assert_eq!((gradients[0], gradients[2]), (0., 0.), "{kernels}");
+        assert!((gradients[1] - 1.).abs() < 1e-4, "{kernels}");
+    });
+}
+
+#[test]
+fn the_shortcut_takes_every_second_pixel_and_centres_it_among_zero_channels() {
+    let xs = var(&[1, 3, 4, 2], 1);
+    let rows = floats(&xs);
+    on_all(|kernels| {
+        let ys = ops::shortcut_a(&xs, 4).unwrap();
+        assert_eq!(ys.dims(), [1, 2, 2, 4]);
+        let expected: Vec<f32> = [0, 2, 8, 10]
+            .iter()
+            .flat_map(|pixel| [0., rows[2 * pixel], rows[2 * pixel + 1], 0.])
+            .collect();
+        assert_eq!(floats(&ys), expected, "{kernels}");
+        let gradients = gradient(&ys, &ys.ones_like().unwrap(), &xs);
+        let taken: Vec<usize> = (0..12).filter(|pixel| gradients[2 * pixel] == 1.).collect();
+        assert_eq!(taken, [0, 2, 8, 10], "{kernels}");
+    });
+}
+
+#[test]
+fn padding_has_an_embedding_but_no_gradient_and_no_part_in_the_mean() {
+    let table = var(&[4, 3], 1);
+    let rows = floats(&table);
+    let ids = Tensor::new(&[[2u32, 3, 2, 0], [0, 0, 0, 0]], &Device::Cpu).unwrap();
+    on_all(|kernels| {
+        let words = ops::embedding(&ids, &table).unwrap();
+        assert_eq!(floats(&words)[9..12], rows[..3], "{kernels}");
+        let gradients = gradient(&words, &words.ones_like().unwrap(), &table);
+        assert_eq!(gradients, [0., 0., 0., 0., 0., 0., 2., 2., 2., 1., 1., 1.], "{kernels}");
+
+        let means = ops::embedding_mean(&ids, &table).unwrap();
+        let expected: Vec<f64> = (0..6)
+            .map(|i| if i < 3 { f64::from(2. * rows[6 + i] + rows[9 + i]) / 3. } else { 0. })
+            .collect();
+        assert_close(&floats(&means), &expected, &format!("mean on {kernels}"));
+        let gradients = gradient(&means, &means.ones_like().unwrap(), &table);
+        let expected = [0., 0., 0., 0., 0., 0., 2., 2., 2., 1., 1., 1.].map(|g| g / 3.);
+        assert_close(&gradients, &expected, &format!("mean's gradient on {kernels}"));
+    });
+}
+
+#[test]
+fn of_equal_maxima_the_first_position_receives_the_gradient() {
+    let xs = Var::from_vec(vec![1f32, 5., 2., 5., 5., 0.], (1, 6, 1), &Device::Cpu).unwrap();
+    let weight = Var::from_vec(vec![1f32, -1.], (2, 1, 1), &Device::Cpu).unwrap();
+    let bias = Var::from_vec(vec![0f32, 0.], 2, &Device::Cpu).unwrap();
+    on_all(|kernels| {
+        let ys = ops::conv1d_relu_max(&xs, &weight, &bias).unwrap();
+        assert_eq!(floats(&ys), [5., 0.], "{kernels}");
+        let ones = ys.ones_like().unwrap();
+        assert_eq!(gradient(&ys, &ones, &xs), [0., 1., 0., 0., 0., 0.], "{kernels}");
+        assert_eq!(gradient(&ys, &ones, &weight), [5., 0.], "{kernels}");
+        assert_eq!(gradient(&ys, &ones, &bias), [1., 0.], "{kernels}");
+    });
+}
+
+fn lstm(inputs: usize, hidden: usize, salt: u32) -> Lstm {
+    let weight = |shape: &[usize], salt| var(shape, salt).into_inner();
+    Lstm {
+        weight_ih: weight(&[4 * hidden, inputs], salt),
+        weight_hh: weight(&[4 * hidden, hidden], salt + 1),
+        bias_ih: weight(&[4 * hidden], salt + 2),
+        bias_hh: weight(&[4 * hidden], salt + 3),
+    }
+}
+
+#[test]
+fn the_lstm_does_not_see_padding() {
+    let (forward, reverse) = (lstm(3, 2, 10), lstm(3, 2, 20));
+    let short = var(&[1, 3, 3], 1);
+    let long = Tensor::cat(&[short.as_tensor(), var(&[1, 4, 3], 2).as_tensor()], 1).unwrap();
+    let ids = |ids: &[u32]| Tensor::new(ids, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
+    on_all(|kernels| {
+        let run =
+            |xs: &Tensor, words: &[u32]| ops::bilstm(xs, &ids(words), &forward, &reverse).unwrap();
+        let expected: Vec<f64> =
+            floats(&run(&short, &[5, 6, 7])).iter().map(|v| f64::from(*v)).collect();
+        let padded = floats(&run(&long, &[5, 6, 7, 0, 0, 0, 0]));
+        assert_close(&padded, &expected, &format!("on {kernels}"));
+        assert_eq!(floats(&run(&short, &[0, 0, 0])), [0.; 4], "{kernels}");
+    });
+}
+
+#[test]
+fn padding_inside_a_text_starts_the_lstm_afresh() {
+    let (forward, reverse) = (lstm(3, 2, 10), lstm(3, 2, 20));
+    let xs = var(&[1, 5, 3], 1);
+    let ids = Tensor::new(&[[5u32, 6, 0, 7, 8]], &Device::Cpu).unwrap();
+    let half = |start| {
+        let ids = Tensor::new(&[[5u32, 6]], &Device::Cpu).unwrap();
+        let xs = xs.narrow(1, start, 2).unwrap();
+        floats(&ops::bilstm(&xs, &ids, &forward, &reverse).unwrap())
+    };
+    on_all(|kernels| {
+        let halves = half(0).into_iter().zip(half(3));
+        let expected: Vec<f64> = halves.map(|(a, b)| f64::from(a + b) / 2.).collect();
+        let found = floats(&ops::bilstm(&xs, &ids, &forward, &reverse).unwrap());
+        assert_close(&found, &expected, &format!("on {kernels}"));
+    });
+}
+
+#[test]
+fn cross_entropy_is_its_definition() {
+    let logits =
+        Var::from_vec(vec![1e4f32, -1e4, 0., 0.5, 0.25, -3.], (2, 3), &Device::Cpu).unwrap();
+    let targets = Tensor::new(&[0u32, 2], &Device::Cpu).unwrap();
+    let wide: Vec<f64> = floats(&logits).iter().map(|v| f64::from(*v)).collect();
+    for smoothing in [0., 0.1, 0.9] {
+        let (mut loss, mut gradients) = (0., Vec::new());
+        for (row, target) in wide.chunks(3).zip([0, 2]) {
+            let max = row.iter().copied().fold(f64::MIN, f64::max);
+            let sum: f64 = row.iter().map(|v| (v - max).exp()).sum();
+            for (class, v) in row.iter().enumerate() {
+                let wanted = smoothing / 3. + if class == target { 1. - smoothing } else { 0. };
+                loss -= wanted * (v - max - sum.ln()) / 2.;
+                gradients.push(((v - max).exp() / sum - wanted) / 2.);
+            }
+        }
+        on_all(|kernels| {
+            let found = ops::cross_entropy(&logits, &targets, smoothing).unwrap();
+            let what = format!("smoothing {smoothing} on {kernels}");
+            assert_close(&[found.to_scalar().unwrap()], &[loss], &what);
+            assert_close(
+                &gradient(&found, &found.ones_like().unwrap(), &logits),
+                &gradients,
+                &what,
+            );
+        });
+    }
+}
+
+/// Every call here is wrong in shape, type or value.
+#[test]
+fn what_does_not_fit_is_an_error_on_every_path() {
+    let f = |shape: &[usize]| var(shape, 1).into_inner();
+    let ids = |ids: &[u32]| Tensor::new(ids, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
+    let labels = |labels: &[u32]| Tensor::new(labels, &Device::Cpu).unwrap();
+    let norm = |xs: &[usize], channels: [usize; 4], residual: Option<&[usize]>| {
+        let [gamma, beta, mean, variance] = channels.map(|c| var(&[c], 1));
+        let residual = residual.map(f);
+        ops::batch_norm(&f(xs), &gamma, &beta, &mean, &variance, residual.as_ref(), true, true)
+    };
+    on_all(|kernels| {
+        let wrong: Vec<(&str, Result<Tensor>)> = vec![
+            ("conv2d: channels", ops::conv2d(&f(&[1, 4, 4, 3]), &f(&[2, 4, 3, 3]), 1, 1, true)),
+            ("conv2d: window", ops::conv2d(&f(&[1, 2, 2, 3]), &f(&[2, 3, 3, 3]), 1, 0, true)),
+            ("conv2d: stride", ops::conv2d(&f(&[1, 4, 4, 3]), &f(&[2, 3, 3, 3]), 0, 1, true)),
+            ("conv2d: rank", ops::conv2d(&f(&[4, 4, 3]), &f(&[2, 3, 3, 3]), 1, 1, true)),
+            ("batch_norm: one value", norm(&[1, 1, 1, 3], [3; 4], None)),
+            ("batch_norm: gamma", norm(&[2, 2, 2, 3], [4, 3, 3, 3], None)),
+            ("batch_norm: beta", norm(&[2, 2, 2, 3], [3, 4, 3, 3], None)),
+            ("batch_norm: mean", norm(&[2, 2, 2, 3], [3, 3, 4, 3], None)),
+            ("batch_norm: variance", norm(&[2, 2, 2, 3], [3, 3, 3, 4], None)),
+            ("batch_norm: residual", norm(&[2, 2, 2, 3], [3; 4], Some(&[2, 2, 1, 3]))),
+            ("shortcut_a: fewer channels", ops::shortcut_a(&f(&[1, 4, 4, 3]), 2)),
+            ("linear: inputs", ops::linear(&f(&[2, 3]), &f(&[5, 4]), &f(&[5]))),
+            ("linear: bias", ops::linear(&f(&[2, 3]), &f(&[5, 3]), &f(&[4]))),
+            ("embedding: id", ops::embedding(&ids(&[1, 4]), &f(&[4, 3]))),
+            ("embedding: type", ops::embedding(&f(&[1, 2]), &f(&[4, 3]))),
+            ("embedding_mean: type", ops::embedding_mean(&f(&[1, 2]), &f(&[4, 3]))),
+            ("embedding: rank", ops::embedding(&labels(&[1, 2]), &f(&[4, 3]))),
+            ("embedding_mean: rank", ops::embedding_mean(&labels(&[1, 2]), &f(&[4, 3]))),
+            ("embedding_mean: id", ops::embedding_mean(&ids(&[1, 4]), &f(&[4, 3]))),
+            ("conv1d: width", ops::conv1d_relu_max(&f(&[1, 2, 3]), &f(&[5, 3, 3]), &f(&[5]))),
+            ("conv1d: inputs", ops::conv1d_relu_max(&f(&[1, 4, 3]), &f(&[5, 4, 3]), &f(&[5]))),
+            ("conv1d: bias", ops::conv1d_relu_max(&f(&[1, 4, 3]), &f(&[5, 3, 3]), &f(&[4]))),
+            (
+                "bilstm: ids",
+                ops::bilstm(&f(&[1, 4, 3]), &ids(&[1, 2]), &lstm(3, 2, 1), &lstm(3, 2, 2)),
+            ),
+            (
+                "bilstm: inputs",
+                ops::bilstm(&f(&[1, 2, 4]), &ids(&[1, 2]), &lstm(3, 2, 1), &lstm(3, 2, 2)),
+            ),
+            ("bilstm: hidden", {
+                let mixed = Lstm { weight_hh: f(&[8, 3]), ..lstm(3, 2, 1) };
+                ops::bilstm(&f(&[1, 2, 3]), &ids(&[1, 2]), &mixed, &lstm(3, 2, 2))
+            }),
+            ("bilstm: bias", {
+                let mixed = Lstm { bias_hh: f(&[7]), ..lstm(3, 2, 1) };
+                ops::bilstm(&f(&[1, 2, 3]), &ids(&[1, 2]), &mixed, &lstm(3, 2, 2))
+            }),
+            ("cross_entropy: rows", ops::cross_entropy(&f(&[2, 3]), &labels(&[1]), 0.)),
+            ("cross_entropy: label", ops::cross_entropy(&f(&[2, 3]), &labels(&[1, 3]), 0.)),
+            ("cross_entropy: type", ops::cross_entropy(&f(&[2, 3]), &f(&[2]), 0.)),
+            ("cross_entropy: smoothing", ops::cross_entropy(&f(&[2, 3]), &labels(&[1, 2]), 1.)),
+            ("cross_entropy: NaN", ops::cross_entropy(&f(&[2, 3]), &labels(&[1, 2]), f64::NAN)),
+        ];
+        for (what, result) in wrong {
+            assert!(result.is_err(), "{what} was accepted on {kernels}");
+        }
+    });
+}
