@@ -166,11 +166,16 @@ impl Recipe {
         self.train.batch * self.train.accumulate
     }
 
-    /// The scheme with its settings, such as `topk ratio=0.01 feedback=true`.
+    /// The scheme with its settings, such as `topk feedback ratio 0.01`.
     pub fn scheme_in_words(&self) -> String {
         let settings = toml::Table::try_from(&self.scheme).unwrap_or_default();
         let settings = settings.iter().filter(|(key, _)| *key != "kind");
-        let words = settings.map(|(key, value)| format!(" {key}={value}"));
+        let words = settings.map(|(key, value)| match value {
+            toml::Value::Boolean(true) => format!(" {key}"),
+            toml::Value::Boolean(false) => format!(" no {key}"),
+            toml::Value::String(word) => format!(" {key} {word}"),
+            other => format!(" {key} {other}"),
+        });
         words.fold(self.scheme.about().name.to_string(), |all, word| all + &word)
     }
 

@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn another_kind_drops_the_old_kinds_keys() {
         let recipe = load(None, &["scheme=dense"]).unwrap();
-        assert_eq!(recipe.scheme.name(), "dense");
+        assert_eq!(recipe.scheme.about().name, "dense");
     }
 
     #[test]
