@@ -218,6 +218,11 @@ fn result(summary: &Summary) -> String {
 fn wire(summary: &Summary) -> String {
     let sent = HumanBytes(summary.wire_bytes);
     match summary.compression_ratio() {
+        Some(ratio) if ratio > 0.99 => format!(
+            "{sent}, as dense ({}), {} bits per parameter",
+            HumanBytes(summary.dense_bytes),
+            bits(summary.bits_per_parameter),
+        ),
         Some(ratio) if ratio > 0.0 => format!(
             "{sent}, {}× less than dense ({}), {} bits per parameter",
             times(1.0 / ratio),
