@@ -1,7 +1,13 @@
 //! The `gradwire` program.
 
 use clap::Parser;
+use mimalloc::MiMalloc;
 use std::process::ExitCode;
+
+/// Every operation allocates its result; glibc gives large blocks back to the system each time and
+/// pays for their pages again. See ARCHITECTURE.md for the measured difference.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     one_thread_inside_candle();
