@@ -12,6 +12,7 @@ use self::passes::{BLOCK, Backward, Each, Gate, Gradients, Moments, Normalise, S
 use super::memory::{Out, written};
 use super::operand::{f32s, with_f32s};
 use super::parallel::each;
+use super::profile::{Kind, timed};
 use super::simd::Isa;
 use crate::ops::{BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM};
 
@@ -39,7 +40,8 @@ pub(crate) fn batch_norm(
     let xs = xs.contiguous()?;
     let channels = gamma.dim(0)?;
     let statistics = if train {
-        let statistics = with_f32s(&xs, |xs| Ok(Statistics::of(isa, xs, channels)))?;
+        let statistics =
+            with_f32s(&xs, |xs| Ok(timed(Kind::BatchNorm, || Statistics::of(isa, xs, channels))))?;
         statistics.track((xs.elem_count() / channels) as f64, running_mean, running_var)?;
         statistics
     } else {
@@ -262,7 +264,11 @@ impl BatchNorm {
         let gradient = with_f32s(xs, |xs| {
             with_f32s(parameters, |parameters| {
                 with_f32s(z, |z| {
-                    with_f32s(dz, |dz| Ok(self.backward(xs, parameters, z, dz, residual)))
+                    with_f32s(dz, |dz| {
+                        Ok(timed(Kind::BatchNormBackward, || {
+                            self.backward(xs, parameters, z, dz, residual)
+                        }))
+                    })
                 })
             })
         })?;
@@ -297,7 +303,8 @@ impl CustomOp2 for BatchNorm {
         p: &CpuStorage,
         lp: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let z = self.normalise(f32s(xs, lx)?, f32s(p, lp)?, None);
+        let (xs, p) = (f32s(xs, lx)?, f32s(p, lp)?);
+        let z = timed(Kind::BatchNorm, || self.normalise(xs, p, None));
         Ok((CpuStorage::F32(z), lx.shape().clone()))
     }
 
@@ -327,7 +334,8 @@ impl CustomOp3 for BatchNorm {
         residual: &CpuStorage,
         lr: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let z = self.normalise(f32s(xs, lx)?, f32s(p, lp)?, Some(f32s(residual, lr)?));
+        let (xs, p, residual) = (f32s(xs, lx)?, f32s(p, lp)?, f32s(residual, lr)?);
+        let z = timed(Kind::BatchNorm, || self.normalise(xs, p, Some(residual)));
         Ok((CpuStorage::F32(z), lx.shape().clone()))
     }
 

@@ -4,6 +4,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
 use super::memory::{Out, written};
 use super::operand::{f32s, with_f32s};
+use super::profile::{Kind, timed};
 use super::{Native, direct, winograd};
 
 /// A convolution's sizes. Images are `[batch, height, width, channels]`, weights `[outputs, inputs, kernel, kernel]`.
@@ -144,7 +145,9 @@ impl CustomOp2 for Conv {
         let (xs, weight) = (f32s(xs, lx)?, f32s(weight, lw)?);
         // SAFETY: `forward` writes all of the result.
         let ys = unsafe {
-            written(sizes.output_len(), |ys| forward(self.native, &sizes, xs, weight, ys))
+            written(sizes.output_len(), |ys| {
+                timed(Kind::Convolution, || forward(self.native, &sizes, xs, weight, ys));
+            })
         };
         let shape = (sizes.batch, sizes.out_height(), sizes.out_width(), sizes.outputs);
         Ok((CpuStorage::F32(ys), shape.into()))
@@ -162,7 +165,9 @@ impl CustomOp2 for Conv {
         with_f32s(dy, |dy| {
             // SAFETY: `weight_gradient` writes all of its result.
             let dw = with_f32s(xs, |xs| unsafe {
-                Ok(written(sizes.weight_len(), |dw| weight_gradient(native, &sizes, xs, dy, dw)))
+                Ok(written(sizes.weight_len(), |dw| {
+                    timed(Kind::ConvolutionWeight, || weight_gradient(native, &sizes, xs, dy, dw));
+                }))
             })?;
             let dw = Tensor::from_vec(dw, weight.shape(), weight.device())?;
             if !self.input_gradient {
@@ -170,7 +175,11 @@ impl CustomOp2 for Conv {
             }
             // SAFETY: `input_gradient` writes all of its result.
             let dx = with_f32s(weight, |weight| unsafe {
-                Ok(written(sizes.input_len(), |dx| input_gradient(native, &sizes, weight, dy, dx)))
+                Ok(written(sizes.input_len(), |dx| {
+                    timed(Kind::ConvolutionInput, || {
+                        input_gradient(native, &sizes, weight, dy, dx)
+                    });
+                }))
             })?;
             Ok((Some(Tensor::from_vec(dx, xs.shape(), xs.device())?), Some(dw)))
         })

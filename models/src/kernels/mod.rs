@@ -14,6 +14,7 @@ mod memory;
 mod operand;
 pub mod optimizer;
 mod parallel;
+pub mod profile;
 pub mod simd;
 mod winograd;
 

@@ -11,27 +11,45 @@ mod transform;
 
 use std::marker::PhantomData;
 
-use self::algorithm::{Map, doubling, halving, unit};
-use self::transform::{FromPoints, PointsToWeight, Side, Tiling, ToPoints, WeightToPoints, stride};
+use self::algorithm::{Map, TAPS, doubling, halving, unit};
+use self::transform::{
+    FromPoints, Layout, MATRICES, PointsToWeight, Side, Tiling, ToPoints, WeightToPoints, stride,
+};
 use super::conv::Sizes;
 use super::gemm::{Gemm, Right, Target};
 use super::memory::{Out, Scratch};
 use super::parallel::{each, threads};
 use super::simd::Isa;
 
-/// Bytes of points that one chunk of tiles may fill.
+/// Bytes of points that one chunk of tiles may fill while they stay in the second-level cache.
 const CHUNK_BYTES: usize = 384 << 10;
 
-/// Tiles in a chunk at least, so that weights read from beyond the cache are used often enough.
-const CHUNK_TILES: usize = 28;
+/// Tiles in a chunk at least when its weights do not fit beside it, so that each weight read is used often enough.
+const WIDE_TILES: usize = 128;
+
+/// Bytes of weights' points that stay in the second-level cache beside a chunk.
+const NARROW_BYTES: usize = 640 << 10;
+
+/// Columns of the weights' points that are made, and used, at a time.
+const BLOCK_COLUMNS: usize = 128;
 
 /// See [`conv::forward`](super::conv::forward).
 pub(super) fn forward(isa: Isa, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: Out) {
     let pass = Pass { isa, sizes, side: Side::Forward, from: inputs(sizes), to: outputs(sizes) };
     if sizes.stride == 1 {
-        pass.run::<unit::Input, unit::Weight, unit::Output, 6, 6, 4>(xs, weight, ys);
+        pass.run::<unit::Input, unit::Weight, unit::Output, 6, 6, 4>(
+            &unit::PRODUCTS,
+            xs,
+            weight,
+            ys,
+        );
     } else {
-        pass.run::<halving::Input, halving::Weight, halving::Output, 9, 9, 4>(xs, weight, ys);
+        pass.run::<halving::Input, halving::Weight, halving::Output, 9, 9, 4>(
+            &halving::PRODUCTS,
+            xs,
+            weight,
+            ys,
+        );
     }
 }
 
@@ -43,21 +61,38 @@ pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32]
     let to = Tiling { rows, columns, step: out, margin: 0, ..inputs(sizes) };
     let pass = Pass { isa, sizes, side: Side::Reversed, from, to };
     if sizes.stride == 1 {
-        pass.run::<unit::Input, unit::Weight, unit::Output, 6, 6, 4>(dy, weight, dx);
+        pass.run::<unit::Input, unit::Weight, unit::Output, 6, 6, 4>(
+            &unit::PRODUCTS,
+            dy,
+            weight,
+            dx,
+        );
     } else {
-        pass.run::<doubling::Input, halving::Weight, doubling::Output, 5, 9, 8>(dy, weight, dx);
+        pass.run::<doubling::Input, halving::Weight, doubling::Output, 5, 9, 8>(
+            &halving::PRODUCTS,
+            dy,
+            weight,
+            dx,
+        );
     }
 }
 
 /// See [`conv::weight_gradient`](super::conv::weight_gradient).
 pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], dw: Out) {
+    let sum = Sum { isa, sizes, from: inputs(sizes), to: outputs(sizes) };
     if sizes.stride == 1 {
-        sum_products::<unit::Input, unit::OutputTransposed, unit::WeightTransposed, 6, 6>(
-            isa, sizes, xs, dy, dw,
+        sum.run::<unit::Input, unit::OutputTransposed, unit::WeightTransposed, 6, 6>(
+            &unit::PRODUCTS,
+            xs,
+            dy,
+            dw,
         );
     } else {
-        sum_products::<halving::Input, halving::OutputTransposed, halving::WeightTransposed, 9, 9>(
-            isa, sizes, xs, dy, dw,
+        sum.run::<halving::Input, halving::OutputTransposed, halving::WeightTransposed, 9, 9>(
+            &halving::PRODUCTS,
+            xs,
+            dy,
+            dw,
         );
     }
 }
@@ -76,9 +111,12 @@ fn inputs(sizes: &Sizes) -> Tiling {
     Tiling { height, width, channels, rows, columns, step: 4 * sizes.stride, margin: 1 }
 }
 
-/// Rows of tiles in one chunk: whole rows, in `CHUNK_BYTES` if that makes `CHUNK_TILES`.
-fn chunk_rows(columns: usize, points: usize, channels: usize) -> usize {
-    let tiles = (CHUNK_BYTES / (4 * points * channels)).max(CHUNK_TILES);
+/// Rows of tiles in one chunk, for so many tiles in a row, products per tile, and channels on the two sides.
+fn chunk_rows(columns: usize, products: usize, from: usize, to: usize) -> usize {
+    let mut tiles = CHUNK_BYTES / (4 * products * (from + to));
+    if 4 * MATRICES * from * to > NARROW_BYTES {
+        tiles = tiles.max(WIDE_TILES);
+    }
     (tiles / columns).max(1)
 }
 
@@ -94,37 +132,20 @@ struct Pass<'a> {
 impl Pass<'_> {
     fn run<I, W, O, const IN: usize, const POINTS: usize, const OUT: usize>(
         &self,
+        taps: &[usize; POINTS],
         images: &[f32],
         weight: &[f32],
         mut to: Out,
     ) where
         I: Map<IN, POINTS>,
-        W: Map<3, POINTS>,
+        W: Map<3, TAPS>,
         O: Map<POINTS, OUT>,
     {
-        let isa = self.isa;
+        let (isa, lanes) = (self.isa, self.isa.lanes());
         let (depth, columns) = (self.from.channels, self.to.channels);
-        let lanes = isa.lanes();
-        let (padded_depth, padded_columns) =
-            (depth.next_multiple_of(lanes), columns.next_multiple_of(lanes));
-        let matrices = POINTS * POINTS;
-
-        let weight_stride = stride(depth * padded_columns);
-        let mut weights = Scratch::new(matrices * weight_stride);
-        isa.run(WeightToPoints::<W, POINTS> {
-            map: PhantomData,
-            weight,
-            inputs: self.sizes.inputs,
-            outputs: self.sizes.outputs,
-            side: self.side,
-            points: &mut weights,
-            stride: weight_stride,
-        });
-        let weights: &[f32] = &weights;
 
         let total = self.sizes.batch * self.from.rows;
-        let chunk =
-            chunk_rows(self.from.columns, matrices, padded_depth + padded_columns).min(total);
+        let chunk = chunk_rows(self.from.columns, POINTS * POINTS, depth, columns).min(total);
         let mut chunks = Vec::with_capacity(total.div_ceil(chunk));
         for first in (0..total).step_by(chunk) {
             let rows = chunk.min(total - first);
@@ -132,151 +153,234 @@ impl Pass<'_> {
             chunks.push((first, rows, out));
             to = rest;
         }
-        each(chunks, |(first, rows, out)| {
+
+        // One chunk alone needs each block of weights once: it makes them as it goes, in one place in the cache.
+        let blocks: Vec<Block> = Block::all(columns).collect();
+        let weights = |block: Block| block.weights::<W>(isa, self.sizes, self.side, weight);
+        let mut made: Vec<Option<Scratch>> = blocks.iter().map(|_| None).collect();
+        if chunks.len() > 1 {
+            each(made.iter_mut().zip(&blocks).collect(), |(made, block)| {
+                *made = Some(weights(*block))
+            });
+        }
+
+        each(chunks, |(first, rows, mut out)| {
             let tiles = rows * self.from.columns;
-            let from_stride = stride(tiles * padded_depth);
-            let to_stride = stride(tiles * padded_columns);
-            let mut from = Scratch::new(matrices * from_stride);
-            let mut products = Scratch::new(matrices * to_stride);
+            let layout = Layout::new(taps, tiles, depth, lanes);
+            let mut points = Scratch::new(layout.len());
             isa.run(ToPoints::<I, IN, POINTS> {
                 map: PhantomData,
                 images,
                 tiling: self.from,
                 first,
                 rows,
-                points: &mut from,
-                padded: padded_depth,
-                stride: from_stride,
+                layout: &layout,
+                points: &mut points,
             });
-            for p in 0..matrices {
-                isa.run(Gemm {
-                    rows: tiles,
-                    columns: padded_columns,
-                    depth,
-                    a: &from[p * from_stride..],
-                    a_row: padded_depth,
-                    a_depth: 1,
-                    b: &weights[p * weight_stride..],
-                    right: Right::Panels,
-                    c: Target::Write((&mut products[p * to_stride..]).into()),
-                    c_row: padded_columns,
+            for (block, made) in blocks.iter().zip(&made) {
+                let fresh;
+                let weights = match made {
+                    Some(weights) => weights,
+                    None => {
+                        fresh = weights(*block);
+                        &fresh
+                    }
+                };
+                let results = Layout::new(taps, tiles, block.columns, lanes);
+                let mut products = Scratch::new(results.len());
+                let stride = block.stride(depth, lanes);
+                let matrices =
+                    layout.matrices().zip(results.matrices()).zip(weights.chunks_exact(stride));
+                for ((from, to), weights) in matrices {
+                    isa.run(Gemm {
+                        rows: from.rows,
+                        columns: results.padded,
+                        depth,
+                        a: &points[from.start..],
+                        a_row: layout.padded,
+                        a_depth: 1,
+                        b: weights,
+                        right: Right::Panels,
+                        c: Target::Write((&mut products[to.start..]).into()),
+                        c_row: results.padded,
+                    });
+                }
+                isa.run(FromPoints::<O, POINTS, OUT> {
+                    map: PhantomData,
+                    layout: &results,
+                    points: &products,
+                    tiling: self.to,
+                    first,
+                    rows,
+                    channel: block.first,
+                    channels: block.columns,
+                    images: out.range(0..out.len()),
                 });
             }
-            isa.run(FromPoints::<O, POINTS, OUT> {
+        });
+    }
+}
+
+/// Some columns of the weights' points.
+#[derive(Clone, Copy)]
+struct Block {
+    first: usize,
+    columns: usize,
+}
+
+impl Block {
+    /// All blocks of so many columns.
+    fn all(columns: usize) -> impl Iterator<Item = Self> {
+        let blocks = (0..columns).step_by(BLOCK_COLUMNS);
+        blocks.map(move |first| Self { first, columns: BLOCK_COLUMNS.min(columns - first) })
+    }
+
+    /// Elements from one matrix to the next one.
+    fn stride(self, depth: usize, lanes: usize) -> usize {
+        stride(depth * self.columns.next_multiple_of(lanes))
+    }
+
+    /// The points of these columns.
+    fn weights<W: Map<3, TAPS>>(
+        self,
+        isa: Isa,
+        sizes: &Sizes,
+        side: Side,
+        weight: &[f32],
+    ) -> Scratch {
+        let depth = match side {
+            Side::Forward => sizes.inputs,
+            Side::Reversed => sizes.outputs,
+        };
+        let stride = self.stride(depth, isa.lanes());
+        let mut points = Scratch::new(MATRICES * stride);
+        isa.run(WeightToPoints::<W> {
+            map: PhantomData,
+            weight,
+            inputs: sizes.inputs,
+            outputs: sizes.outputs,
+            side,
+            first: self.first,
+            columns: self.columns,
+            points: &mut points,
+            stride,
+        });
+        points
+    }
+}
+
+/// The weight gradient: the points of the input times those of the result's gradient, summed over all tiles.
+struct Sum<'a> {
+    isa: Isa,
+    sizes: &'a Sizes,
+    from: Tiling,
+    to: Tiling,
+}
+
+impl Sum<'_> {
+    fn run<I, O, W, const IN: usize, const POINTS: usize>(
+        &self,
+        taps: &[usize; POINTS],
+        xs: &[f32],
+        dy: &[f32],
+        dw: Out,
+    ) where
+        I: Map<IN, POINTS>,
+        O: Map<4, POINTS>,
+        W: Map<TAPS, 3>,
+    {
+        let (isa, lanes) = (self.isa, self.isa.lanes());
+        let (inputs, outputs) = (self.sizes.inputs, self.sizes.outputs);
+        let padded = inputs.next_multiple_of(lanes);
+        let sum_stride = stride(outputs * padded);
+        let mut sums = Scratch::new(MATRICES * sum_stride);
+
+        let total = self.sizes.batch * self.from.rows;
+        let chunk = chunk_rows(self.from.columns, POINTS * POINTS, inputs, outputs).min(total);
+        let firsts: Vec<usize> = (0..total).step_by(chunk).collect();
+        // As many chunks as there are threads become points side by side; then each matrix of sums takes them in, in
+        // their order.
+        for group in firsts.chunks(threads()) {
+            let mut chunks: Vec<Chunk<POINTS>> = group
+                .iter()
+                .map(|&first| Chunk::new(taps, first, chunk.min(total - first), self, lanes))
+                .collect();
+            each(chunks.iter_mut().collect(), |chunk| {
+                isa.run(ToPoints::<I, IN, POINTS> {
+                    map: PhantomData,
+                    images: xs,
+                    tiling: self.from,
+                    first: chunk.first,
+                    rows: chunk.rows,
+                    layout: &chunk.input,
+                    points: &mut chunk.input_points,
+                });
+                isa.run(ToPoints::<O, 4, POINTS> {
+                    map: PhantomData,
+                    images: dy,
+                    tiling: self.to,
+                    first: chunk.first,
+                    rows: chunk.rows,
+                    layout: &chunk.output,
+                    points: &mut chunk.output_points,
+                });
+            });
+            let chunks = &chunks;
+            each(
+                sums.chunks_exact_mut(sum_stride).enumerate().collect(),
+                |(i, sum): (usize, &mut [f32])| {
+                    for chunk in chunks {
+                        let (input, output) = (chunk.input.matrix(i), chunk.output.matrix(i));
+                        isa.run(Gemm {
+                            rows: outputs,
+                            columns: padded,
+                            depth: input.rows,
+                            a: &chunk.output_points[output.start..],
+                            a_row: 1,
+                            a_depth: chunk.output.padded,
+                            b: &chunk.input_points[input.start..],
+                            right: Right::Rows(padded),
+                            c: match chunk.first {
+                                0 => Target::Write((&mut *sum).into()),
+                                _ => Target::Add(sum),
+                            },
+                            c_row: padded,
+                        });
+                    }
+                },
+            );
+        }
+
+        let sums: &[f32] = &sums;
+        each(dw.chunks(outputs.div_ceil(threads()) * inputs * 9), |(first, weight)| {
+            isa.run(PointsToWeight::<W> {
                 map: PhantomData,
-                points: &products,
-                padded: padded_columns,
-                stride: to_stride,
-                tiling: self.to,
-                first,
-                rows,
-                images: out,
+                points: &sums[first / (inputs * 9) * padded..],
+                stride: sum_stride,
+                inputs,
+                weight,
             });
         });
     }
 }
 
-/// The weight gradient: the points of the input times those of the result's gradient, summed over all tiles.
-fn sum_products<I, O, W, const IN: usize, const POINTS: usize>(
-    isa: Isa,
-    sizes: &Sizes,
-    xs: &[f32],
-    dy: &[f32],
-    dw: Out,
-) where
-    I: Map<IN, POINTS>,
-    O: Map<4, POINTS>,
-    W: Map<POINTS, 3>,
-{
-    let (from, to) = (inputs(sizes), outputs(sizes));
-    let lanes = isa.lanes();
-    let (padded_inputs, padded_outputs) =
-        (sizes.inputs.next_multiple_of(lanes), sizes.outputs.next_multiple_of(lanes));
-    let matrices = POINTS * POINTS;
-    let sum_stride = stride(sizes.outputs * padded_inputs);
-    let mut sums = Scratch::new(matrices * sum_stride);
+/// Rows of tiles on their way into the weight gradient.
+struct Chunk<const POINTS: usize> {
+    first: usize,
+    rows: usize,
+    input: Layout<POINTS>,
+    output: Layout<POINTS>,
+    input_points: Scratch,
+    output_points: Scratch,
+}
 
-    let total = sizes.batch * from.rows;
-    let chunk = chunk_rows(from.columns, matrices, padded_inputs + padded_outputs).min(total);
-    let firsts: Vec<usize> = (0..total).step_by(chunk).collect();
-    // As many chunks as there are threads become points side by side; then each matrix of sums takes them in, in
-    // order.
-    for group in firsts.chunks(threads()) {
-        let mut points: Vec<(usize, usize, Scratch, Scratch)> = group
-            .iter()
-            .map(|&first| {
-                let rows = chunk.min(total - first);
-                let tiles = rows * from.columns;
-                let input = Scratch::new(matrices * stride(tiles * padded_inputs));
-                let output = Scratch::new(matrices * stride(tiles * padded_outputs));
-                (first, rows, input, output)
-            })
-            .collect();
-        each(points.iter_mut().collect(), |(first, rows, input, output)| {
-            let tiles = *rows * from.columns;
-            isa.run(ToPoints::<I, IN, POINTS> {
-                map: PhantomData,
-                images: xs,
-                tiling: from,
-                first: *first,
-                rows: *rows,
-                points: input,
-                padded: padded_inputs,
-                stride: stride(tiles * padded_inputs),
-            });
-            isa.run(ToPoints::<O, 4, POINTS> {
-                map: PhantomData,
-                images: dy,
-                tiling: to,
-                first: *first,
-                rows: *rows,
-                points: output,
-                padded: padded_outputs,
-                stride: stride(tiles * padded_outputs),
-            });
-        });
-        let points = &points;
-        each(
-            sums.chunks_exact_mut(sum_stride).enumerate().collect(),
-            |(p, sum): (usize, &mut [f32])| {
-                for (first, rows, input, output) in points {
-                    let tiles = rows * from.columns;
-                    isa.run(Gemm {
-                        rows: sizes.outputs,
-                        columns: padded_inputs,
-                        depth: tiles,
-                        a: &output[p * stride(tiles * padded_outputs)..],
-                        a_row: 1,
-                        a_depth: padded_outputs,
-                        b: &input[p * stride(tiles * padded_inputs)..],
-                        right: Right::Rows(padded_inputs),
-                        c: if *first == 0 { Target::Write(sum.into()) } else { Target::Add(sum) },
-                        c_row: padded_inputs,
-                    });
-                }
-            },
-        );
+impl<const POINTS: usize> Chunk<POINTS> {
+    fn new(taps: &[usize; POINTS], first: usize, rows: usize, sum: &Sum, lanes: usize) -> Self {
+        let tiles = rows * sum.from.columns;
+        let input = Layout::new(taps, tiles, sum.from.channels, lanes);
+        let output = Layout::new(taps, tiles, sum.to.channels, lanes);
+        let input_points = Scratch::new(input.len());
+        let output_points = Scratch::new(output.len());
+        Self { first, rows, input, output, input_points, output_points }
     }
-
-    let per_output = sizes.inputs * 9;
-    let block = sizes.outputs.div_ceil(threads()).max(1);
-    let mut blocks = Vec::new();
-    let mut rest = dw;
-    for first in (0..sizes.outputs).step_by(block) {
-        let count = block.min(sizes.outputs - first);
-        let (out, tail) = rest.split_at(count * per_output);
-        blocks.push((first, count, out));
-        rest = tail;
-    }
-    let sums: &[f32] = &sums;
-    each(blocks, |(first, outputs, weight)| {
-        isa.run(PointsToWeight::<W, POINTS> {
-            map: PhantomData,
-            points: &sums[first * padded_inputs..],
-            stride: sum_stride,
-            inputs: sizes.inputs,
-            outputs,
-            weight,
-        });
-    });
 }

@@ -6,6 +6,9 @@
 
 use crate::kernels::simd::Simd;
 
+/// Points of the taps, in one dimension.
+pub(super) const TAPS: usize = 6;
+
 /// A linear map of `IN` vectors to `OUT`, lane by lane.
 pub(super) trait Map<const IN: usize, const OUT: usize> {
     /// The map of `x`.
@@ -15,6 +18,9 @@ pub(super) trait Map<const IN: usize, const OUT: usize> {
 /// F(4, 3) at 0, ±1, ±2, ∞: stride 1. Its own input gradient, with the taps reversed.
 pub(super) mod unit {
     use super::{Map, Simd};
+
+    /// The point of the taps that each product takes.
+    pub(in crate::kernels::winograd) const PRODUCTS: [usize; 6] = [0, 1, 2, 3, 4, 5];
 
     /// `Bᵀ d`
     pub(in crate::kernels::winograd) struct Input;
@@ -198,6 +204,9 @@ mod pair {
 pub(super) mod halving {
     use super::{Map, Simd, pair};
 
+    /// The point of the taps that each product takes.
+    pub(in crate::kernels::winograd) const PRODUCTS: [usize; 9] = [0, 0, 0, 0, 1, 2, 3, 4, 5];
+
     /// `Bᵀ d`
     pub(in crate::kernels::winograd) struct Input;
     impl Map<9, 9> for Input {
@@ -210,11 +219,11 @@ pub(super) mod halving {
 
     /// `G g`
     pub(in crate::kernels::winograd) struct Weight;
-    impl Map<3, 9> for Weight {
+    impl Map<3, 6> for Weight {
         #[inline(always)]
-        fn apply<S: Simd>(s: S, g: [S::V; 3]) -> [S::V; 9] {
+        fn apply<S: Simd>(s: S, g: [S::V; 3]) -> [S::V; 6] {
             let p = pair::Weight::apply(s, [g[0], g[2]]);
-            [g[1], g[1], g[1], g[1], p[0], p[1], p[2], p[3], p[4]]
+            [g[1], p[0], p[1], p[2], p[3], p[4]]
         }
     }
 
@@ -240,11 +249,11 @@ pub(super) mod halving {
 
     /// `Gᵀ m`
     pub(in crate::kernels::winograd) struct WeightTransposed;
-    impl Map<9, 3> for WeightTransposed {
+    impl Map<6, 3> for WeightTransposed {
         #[inline(always)]
-        fn apply<S: Simd>(s: S, m: [S::V; 9]) -> [S::V; 3] {
-            let p = pair::WeightTransposed::apply(s, [m[4], m[5], m[6], m[7], m[8]]);
-            [p[0], s.add(s.add(m[0], m[1]), s.add(m[2], m[3])), p[1]]
+        fn apply<S: Simd>(s: S, m: [S::V; 6]) -> [S::V; 3] {
+            let p = pair::WeightTransposed::apply(s, [m[1], m[2], m[3], m[4], m[5]]);
+            [p[0], m[0], p[1]]
         }
     }
 }
@@ -306,6 +315,11 @@ mod tests {
         std::array::from_fn(|i| s.mul(a[i], b[i]))
     }
 
+    /// What each product takes of the points of the taps.
+    fn shared<V: Copy>(points: [V; TAPS]) -> [V; 9] {
+        halving::PRODUCTS.map(|tap| points[tap])
+    }
+
     impl Kernel for Check {
         type Output = ();
         #[inline(always)]
@@ -332,13 +346,21 @@ mod tests {
             let points = halving::Input::apply(s, broadcast(s, d));
             let y = first(
                 s,
-                halving::Output::apply(s, products(s, points, halving::Weight::apply(s, weight))),
+                halving::Output::apply(
+                    s,
+                    products(s, points, shared(halving::Weight::apply(s, weight))),
+                ),
             );
             let expected: [f32; 4] =
                 std::array::from_fn(|i| (0..3).map(|k| d[2 * i + k] * g[k]).sum());
             close(&y, &expected);
             let transposed = halving::OutputTransposed::apply(s, broadcast(s, dy));
-            let dg = first(s, halving::WeightTransposed::apply(s, products(s, points, transposed)));
+            let mut sums = [s.zero(); TAPS];
+            for (product, tap) in products(s, points, transposed).into_iter().zip(halving::PRODUCTS)
+            {
+                sums[tap] = s.add(sums[tap], product);
+            }
+            let dg = first(s, halving::WeightTransposed::apply(s, sums));
             let expected: [f32; 3] =
                 std::array::from_fn(|k| (0..4).map(|i| d[2 * i + k] * dy[i]).sum());
             close(&dg, &expected);
@@ -350,7 +372,7 @@ mod tests {
                 s,
                 doubling::Output::apply(
                     s,
-                    products(s, points, halving::Weight::apply(s, reversed)),
+                    products(s, points, shared(halving::Weight::apply(s, reversed))),
                 ),
             );
             let expected: [f32; 8] = std::array::from_fn(|i| match i % 2 {

@@ -1,23 +1,87 @@
 //! The two-dimensional transforms between images or weights and points: a one-dimensional [`Map`] over columns, then
 //! over rows.
 //!
-//! Points are matrices, one for each of the `POINTS²` products per tile: `[tiles, channels]` of images,
-//! `[channels, channels]` of weights. The matrices lie a whole cache line further apart than they are long, so that
-//! the same element of all of them does not fall into one set of the cache.
+//! Points of weights are [`TAPS`]² matrices `[channels, channels]`. Points of tiles are as many matrices
+//! `[products · tiles, channels]`: the products that take the same point of the weights lie in one matrix, see
+//! [`Layout`].
 
 use std::marker::PhantomData;
 
-use super::algorithm::Map;
+use super::algorithm::{Map, TAPS};
 use crate::kernels::gemm::panel;
 use crate::kernels::memory::Out;
 use crate::kernels::simd::{Kernel, Simd};
 
-/// Elements by which the matrices of two points lie further apart than they are long.
+/// Elements by which two matrices lie further apart than they are long: one cache line, so that the same element of
+/// all of them does not fall into one set of the cache.
 const GAP: usize = 16;
 
-/// Elements from the matrix of one point to the next one's, for matrices of `len`.
+/// Matrices of the points of weights.
+pub(super) const MATRICES: usize = TAPS * TAPS;
+
+/// Elements from one matrix of weights to the next one, for matrices of `len`.
 pub(super) const fn stride(len: usize) -> usize {
     len.next_multiple_of(GAP) + GAP
+}
+
+/// Where the points of some tiles lie.
+#[derive(Clone)]
+pub(super) struct Layout<const POINTS: usize> {
+    /// Tiles.
+    pub tiles: usize,
+    /// Elements of a row: the channels of one product of one tile, padded with zeros to whole vectors.
+    pub padded: usize,
+    /// The first element of each product's rows, by its numbers in the two dimensions.
+    offsets: [[usize; POINTS]; POINTS],
+    matrices: [Matrix; MATRICES],
+    len: usize,
+}
+
+/// The products that one matrix of the weights takes part in.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix {
+    /// Its first element.
+    pub start: usize,
+    /// Its rows: the tiles of all its products.
+    pub rows: usize,
+}
+
+impl<const POINTS: usize> Layout<POINTS> {
+    /// The layout of `tiles` tiles of `channels`, for vectors of `lanes`; `taps` names the point of the weights that
+    /// each product takes, in one dimension.
+    pub(super) fn new(taps: &[usize; POINTS], tiles: usize, channels: usize, lanes: usize) -> Self {
+        let padded = channels.next_multiple_of(lanes);
+        let mut offsets = [[0; POINTS]; POINTS];
+        let mut matrices = [Matrix { start: 0, rows: 0 }; MATRICES];
+        let mut len = 0;
+        for (matrix, slot) in matrices.iter_mut().enumerate() {
+            slot.start = len;
+            let takes = |point: usize, tap: usize| taps[point] == tap;
+            for y in (0..POINTS).filter(|y| takes(*y, matrix / TAPS)) {
+                for x in (0..POINTS).filter(|x| takes(*x, matrix % TAPS)) {
+                    offsets[y][x] = slot.start + slot.rows * padded;
+                    slot.rows += tiles;
+                }
+            }
+            len += stride(slot.rows * padded);
+        }
+        Self { tiles, padded, offsets, matrices, len }
+    }
+
+    /// Elements of all matrices.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The matrices, in the order of those of the weights.
+    pub(super) fn matrices(&self) -> impl Iterator<Item = Matrix> {
+        self.matrices.into_iter()
+    }
+
+    /// The matrix of number `i`.
+    pub(super) fn matrix(&self, i: usize) -> Matrix {
+        self.matrices[i]
+    }
 }
 
 /// Square tiles laid over images `[batch, height, width, channels]`, `step` apart in both directions and starting
@@ -86,18 +150,14 @@ impl Tile {
 }
 
 /// Tiles of images to points: for `rows` rows of tiles from row `first`, counted through all images.
-///
-/// Matrix `p` starts at `p * stride`; its rows, one per tile, hold the channels padded with zeros to `padded`, whole
-/// vectors.
 pub(super) struct ToPoints<'a, M, const IN: usize, const POINTS: usize> {
     pub map: PhantomData<M>,
     pub images: &'a [f32],
     pub tiling: Tiling,
     pub first: usize,
     pub rows: usize,
+    pub layout: &'a Layout<POINTS>,
     pub points: &'a mut [f32],
-    pub padded: usize,
-    pub stride: usize,
 }
 
 impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> Kernel
@@ -108,16 +168,16 @@ impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> Kernel
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Tiling { height, width, channels, rows, columns, .. } = self.tiling;
-        assert!(self.padded % S::LANES == 0 && channels <= self.padded);
-        assert!(self.rows * columns * self.padded <= self.stride);
-        assert!(POINTS * POINTS * self.stride <= self.points.len());
+        let padded = self.layout.padded;
+        assert!(padded % S::LANES == 0 && channels <= padded);
+        assert!(self.rows * columns <= self.layout.tiles && self.layout.len <= self.points.len());
         let images = (self.first + self.rows).div_ceil(rows);
         assert!(images * height * width * channels <= self.images.len());
         for row in 0..self.rows {
             for column in 0..columns {
                 let tile = self.tiling.tile(self.first + row, column);
                 let inside = tile.inside(IN);
-                let to = (row * columns + column) * self.padded;
+                let to = (row * columns + column) * padded;
                 let mut channel = 0;
                 while channel < channels {
                     let lanes = S::LANES.min(channels - channel);
@@ -133,7 +193,7 @@ impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> Kernel
                             channels,
                             lanes,
                             to: self.points.as_mut_ptr().add(to + channel),
-                            stride: self.stride,
+                            offsets: &self.layout.offsets,
                         };
                         match (inside, lanes == S::LANES) {
                             (true, true) => map.run::<true, false>(),
@@ -150,7 +210,7 @@ impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> Kernel
 }
 
 /// One vector of channels of one tile, on its way to the points.
-struct To<S, M, const IN: usize, const POINTS: usize> {
+struct To<'a, S, M, const IN: usize, const POINTS: usize> {
     s: S,
     map: PhantomData<M>,
     tile: Tile,
@@ -159,13 +219,13 @@ struct To<S, M, const IN: usize, const POINTS: usize> {
     channels: usize,
     lanes: usize,
     to: *mut f32,
-    stride: usize,
+    offsets: &'a [[usize; POINTS]; POINTS],
 }
 
-impl<S: Simd, M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> To<S, M, IN, POINTS> {
+impl<S: Simd, M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> To<'_, S, M, IN, POINTS> {
     /// # Safety
     /// `INSIDE` only if the whole tile lies inside its image, `PARTIAL` if there are less channels than lanes; `from`
-    /// reaches all pixels inside the image, `to` a vector in each of `POINTS²` matrices.
+    /// reaches all pixels inside the image, `to` a vector at each of the offsets.
     #[inline(always)]
     unsafe fn run<const INSIDE: bool, const PARTIAL: bool>(self) {
         let s = self.s;
@@ -197,8 +257,8 @@ impl<S: Simd, M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> To<S, M,
         for (y, row) in half.into_iter().enumerate() {
             let mapped = M::apply(s, row);
             for (x, v) in mapped.into_iter().enumerate() {
-                // SAFETY: the caller's promise, for matrix y * POINTS + x.
-                unsafe { s.store_ptr(self.to.add((y * POINTS + x) * self.stride), v) };
+                // SAFETY: the caller's promise.
+                unsafe { s.store_ptr(self.to.add(self.offsets[y][x]), v) };
             }
         }
     }
@@ -206,15 +266,17 @@ impl<S: Simd, M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> To<S, M,
 
 /// Points to tiles of images, laid out as in [`ToPoints`]; what falls outside an image is dropped.
 ///
-/// `images` is what `rows` rows of tiles from row `first` cover and nothing else.
+/// `images` is what `rows` rows of tiles from row `first` cover and nothing else; of its channels, `channels` from
+/// `channel` are written.
 pub(super) struct FromPoints<'a, M, const POINTS: usize, const OUT: usize> {
     pub map: PhantomData<M>,
+    pub layout: &'a Layout<POINTS>,
     pub points: &'a [f32],
-    pub padded: usize,
-    pub stride: usize,
     pub tiling: Tiling,
     pub first: usize,
     pub rows: usize,
+    pub channel: usize,
+    pub channels: usize,
     pub images: Out<'a>,
 }
 
@@ -225,10 +287,12 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
-        let Tiling { channels, columns, margin, .. } = self.tiling;
-        assert!(self.padded % S::LANES == 0 && channels <= self.padded && margin == 0);
-        assert!(self.rows * columns * self.padded <= self.stride);
-        assert!(POINTS * POINTS * self.stride <= self.points.len());
+        let Tiling { channels: pixel, columns, margin, .. } = self.tiling;
+        let channels = self.channels;
+        let padded = self.layout.padded;
+        assert!(padded % S::LANES == 0 && channels <= padded && margin == 0);
+        assert!(self.channel + channels <= pixel);
+        assert!(self.rows * columns <= self.layout.tiles && self.layout.len <= self.points.len());
         let covered = self.tiling.covered(self.first, self.rows);
         assert_eq!(covered.len(), self.images.len());
         let start = self.images.as_mut_ptr().wrapping_sub(covered.start);
@@ -236,7 +300,7 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
             for column in 0..columns {
                 let tile = self.tiling.tile(self.first + row, column);
                 let inside = tile.inside(OUT);
-                let from = (row * columns + column) * self.padded;
+                let from = (row * columns + column) * padded;
                 let mut channel = 0;
                 while channel < channels {
                     let lanes = S::LANES.min(channels - channel);
@@ -247,10 +311,10 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
                             s,
                             map: PhantomData,
                             from: self.points.as_ptr().add(from + channel),
-                            stride: self.stride,
+                            offsets: &self.layout.offsets,
                             tile,
-                            to: start.wrapping_add(channel),
-                            channels,
+                            to: start.wrapping_add(self.channel + channel),
+                            pixel,
                             lanes,
                         };
                         match (inside, lanes == S::LANES) {
@@ -268,22 +332,25 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
 }
 
 /// One vector of channels of one tile, on its way from the points.
-struct From<S, M, const POINTS: usize, const OUT: usize> {
+struct From<'a, S, M, const POINTS: usize, const OUT: usize> {
     s: S,
     map: PhantomData<M>,
     from: *const f32,
-    stride: usize,
+    offsets: &'a [[usize; POINTS]; POINTS],
     tile: Tile,
     /// The channels' first, of the first pixel of all images.
     to: *mut f32,
-    channels: usize,
+    /// Channels of a pixel.
+    pixel: usize,
     lanes: usize,
 }
 
-impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> From<S, M, POINTS, OUT> {
+impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
+    From<'_, S, M, POINTS, OUT>
+{
     /// # Safety
     /// `INSIDE` only if the whole tile lies inside its image, `PARTIAL` if there are less channels than lanes; `from`
-    /// is a vector in each of `POINTS²` matrices, `to` reaches all of the tile's pixels inside the image.
+    /// is a vector at each of the offsets, `to` reaches all of the tile's pixels inside the image.
     #[inline(always)]
     unsafe fn run<const INSIDE: bool, const PARTIAL: bool>(self) {
         let s = self.s;
@@ -291,8 +358,8 @@ impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> From<S
         for x in 0..POINTS {
             let mut column = [s.zero(); POINTS];
             for (y, v) in column.iter_mut().enumerate() {
-                // SAFETY: the caller's promise, for matrix y * POINTS + x.
-                *v = unsafe { s.load_ptr(self.from.add((y * POINTS + x) * self.stride)) };
+                // SAFETY: the caller's promise.
+                *v = unsafe { s.load_ptr(self.from.add(self.offsets[y][x])) };
             }
             let mapped = M::apply(s, column);
             for y in 0..OUT {
@@ -306,8 +373,7 @@ impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> From<S
             let mapped = M::apply(s, row);
             for (x, v) in mapped.into_iter().enumerate() {
                 if INSIDE || self.tile.column_inside(x) {
-                    let to =
-                        self.to.wrapping_offset(self.tile.pixel(y, x) * self.channels as isize);
+                    let to = self.to.wrapping_offset(self.tile.pixel(y, x) * self.pixel as isize);
                     // SAFETY: the pixel lies inside the image, by the caller's promise or the two tests.
                     unsafe {
                         if PARTIAL {
@@ -342,32 +408,36 @@ pub(super) enum Side {
     Reversed,
 }
 
-/// Weights to points: matrix `p` starts at `p * stride` and lies in panels, as
+/// Weights to points, `columns` columns from column `first`: matrix `i` starts at `i * stride` and lies in panels, as
 /// [`Right::Panels`](crate::kernels::gemm::Right::Panels) has it, its columns padded with zeros to whole vectors.
-pub(super) struct WeightToPoints<'a, M, const POINTS: usize> {
+pub(super) struct WeightToPoints<'a, M> {
     pub map: PhantomData<M>,
     pub weight: &'a [f32],
     pub inputs: usize,
     pub outputs: usize,
     pub side: Side,
+    pub first: usize,
+    pub columns: usize,
     pub points: &'a mut [f32],
     pub stride: usize,
 }
 
-impl<M: Map<3, POINTS>, const POINTS: usize> Kernel for WeightToPoints<'_, M, POINTS> {
+impl<M: Map<3, TAPS>> Kernel for WeightToPoints<'_, M> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (inputs, outputs) = (self.inputs, self.outputs);
-        let (depth, columns, along_depth, along_columns) = match self.side {
+        let (depth, all, along_depth, along_columns) = match self.side {
             Side::Forward => (inputs, outputs, 9, inputs * 9),
             Side::Reversed => (outputs, inputs, inputs * 9, 9),
         };
+        let columns = self.columns;
+        assert!(self.first + columns <= all);
         let padded = columns.next_multiple_of(S::LANES);
         assert_eq!(self.weight.len(), inputs * outputs * 9);
         assert!(depth * padded <= self.stride);
-        assert!(POINTS * POINTS * self.stride <= self.points.len());
+        assert!(MATRICES * self.stride <= self.points.len());
         let mut column = 0;
         while column < columns {
             let in_panel = column % panel(S::LANES);
@@ -376,7 +446,7 @@ impl<M: Map<3, POINTS>, const POINTS: usize> Kernel for WeightToPoints<'_, M, PO
             let lanes = S::LANES.min(columns - column);
             for k in 0..depth {
                 let mut taps = [[0.0; 16]; 9];
-                let from = k * along_depth + column * along_columns;
+                let from = k * along_depth + (self.first + column) * along_columns;
                 for lane in 0..lanes {
                     let from = from + lane * along_columns;
                     for (tap, w) in self.weight[from..from + 9].iter().enumerate() {
@@ -386,11 +456,11 @@ impl<M: Map<3, POINTS>, const POINTS: usize> Kernel for WeightToPoints<'_, M, PO
                         }
                     }
                 }
-                let mut half = [[s.zero(); 3]; POINTS];
+                let mut half = [[s.zero(); 3]; TAPS];
                 for x in 0..3 {
                     let mapped =
                         M::apply(s, [s.load(&taps[x]), s.load(&taps[3 + x]), s.load(&taps[6 + x])]);
-                    for y in 0..POINTS {
+                    for y in 0..TAPS {
                         half[y][x] = mapped[y];
                     }
                 }
@@ -400,8 +470,7 @@ impl<M: Map<3, POINTS>, const POINTS: usize> Kernel for WeightToPoints<'_, M, PO
                         // SAFETY: row `k` of a panel `width` wide that starts `start` columns in: inside a matrix of
                         // `depth` × `padded`, which was checked to lie inside the points.
                         unsafe {
-                            let matrix =
-                                self.points.as_mut_ptr().add((y * POINTS + x) * self.stride);
+                            let matrix = self.points.as_mut_ptr().add((y * TAPS + x) * self.stride);
                             s.store_ptr(matrix.add(to), v);
                         }
                     }
@@ -413,34 +482,34 @@ impl<M: Map<3, POINTS>, const POINTS: usize> Kernel for WeightToPoints<'_, M, PO
 }
 
 /// Points `[outputs, inputs padded to whole vectors]` to the gradient of weights `[outputs, inputs, 3, 3]`.
-pub(super) struct PointsToWeight<'a, M, const POINTS: usize> {
+pub(super) struct PointsToWeight<'a, M> {
     pub map: PhantomData<M>,
     pub points: &'a [f32],
     pub stride: usize,
     pub inputs: usize,
-    pub outputs: usize,
     pub weight: Out<'a>,
 }
 
-impl<M: Map<POINTS, 3>, const POINTS: usize> Kernel for PointsToWeight<'_, M, POINTS> {
+impl<M: Map<TAPS, 3>> Kernel for PointsToWeight<'_, M> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         let padded = self.inputs.next_multiple_of(S::LANES);
-        assert_eq!(self.weight.len(), self.inputs * self.outputs * 9);
-        let last = (POINTS * POINTS - 1) * self.stride;
-        assert!(last + self.outputs * padded <= self.points.len());
-        for output in 0..self.outputs {
+        let outputs = self.weight.len() / (self.inputs * 9);
+        assert_eq!(self.weight.len(), self.inputs * outputs * 9);
+        let last = (MATRICES - 1) * self.stride;
+        assert!(last + outputs * padded <= self.points.len());
+        for output in 0..outputs {
             let mut input = 0;
             while input < self.inputs {
-                let mut half = [[s.zero(); POINTS]; 3];
-                for x in 0..POINTS {
-                    let mut column = [s.zero(); POINTS];
+                let mut half = [[s.zero(); TAPS]; 3];
+                for x in 0..TAPS {
+                    let mut column = [s.zero(); TAPS];
                     for (y, v) in column.iter_mut().enumerate() {
                         // SAFETY: a vector of a row inside the matrix, which was checked to lie inside the points.
                         *v = unsafe {
-                            let matrix = self.points.as_ptr().add((y * POINTS + x) * self.stride);
+                            let matrix = self.points.as_ptr().add((y * TAPS + x) * self.stride);
                             s.load_ptr(matrix.add(output * padded + input))
                         };
                     }
