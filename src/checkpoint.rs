@@ -9,6 +9,7 @@ use crate::replica::Replica;
 use anyhow::{Context, Result, bail};
 use gradwire_models::Store;
 use safetensors::SafeTensors;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -22,9 +23,18 @@ pub const MODEL: &str = "model.safetensors";
 /// The file that holds a run's vocabulary, in the `tokenizers` format.
 pub const VOCABULARY: &str = "tokenizer.json";
 
-const RECIPE: &str = "gradwire.recipe";
-const STEP: &str = "gradwire.step";
-const ACCURACY: &str = "gradwire.test_accuracy";
+/// The one key of the file's metadata: with several, their order, and so the file's bytes, would
+/// differ from run to run.
+const KEY: &str = "gradwire";
+
+/// What a model file says about itself.
+#[derive(Serialize, Deserialize)]
+struct About {
+    recipe: String,
+    step: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    test_accuracy: Option<f64>,
+}
 
 /// A model file's place and what its metadata says.
 #[derive(Clone, Debug)]
@@ -43,16 +53,18 @@ pub struct Saved {
 ///
 /// # Errors
 /// When the folder or the file cannot be written; the earlier file is then untouched.
-pub fn save(folder: &Path, store: &Store, recipe: &Recipe, step: u64, accuracy: f64) -> Result<()> {
+pub fn save(
+    folder: &Path,
+    store: &Store,
+    recipe: &Recipe,
+    step: u64,
+    test_accuracy: Option<f64>,
+) -> Result<()> {
     fs::create_dir_all(folder)?;
     let tensors = store.trainable().into_iter().chain(store.buffers());
     let tensors: Vec<_> = tensors.map(|(name, var)| (name, var.as_tensor().clone())).collect();
-    let metadata = HashMap::from([
-        (RECIPE.to_string(), recipe.to_toml()?),
-        (STEP.to_string(), step.to_string()),
-        (ACCURACY.to_string(), accuracy.to_string()),
-        ("format".to_string(), "pt".to_string()),
-    ]);
+    let about = About { recipe: recipe.to_toml()?, step, test_accuracy };
+    let metadata = HashMap::from([(KEY.to_string(), serde_json::to_string(&about)?)]);
     let (file, partial) = (folder.join(MODEL), folder.join(format!("{MODEL}.partial")));
     safetensors::serialize_to_file(tensors, Some(metadata), &partial)
         .with_context(|| format!("writing {}", partial.display()))?;
@@ -86,16 +98,17 @@ pub fn find(path: &Path) -> Result<Saved> {
     let (_, header) = SafeTensors::read_metadata(&bytes)
         .with_context(|| format!("{} is not a whole safetensors file", file.display()))?;
     let metadata = header.metadata().clone().unwrap_or_default();
-    let Some(recipe) = metadata.get(RECIPE) else {
+    let Some(about) = metadata.get(KEY) else {
         bail!("{} does not carry a recipe: it was not saved by gradwire", file.display());
     };
-    let recipe = Recipe::from_toml(recipe)
+    let about: About = serde_json::from_str(about)
+        .with_context(|| format!("the metadata of {}", file.display()))?;
+    let recipe = Recipe::from_toml(&about.recipe)
         .with_context(|| format!("the recipe inside {}", file.display()))?;
-    let step = metadata.get(STEP).and_then(|s| s.parse().ok()).unwrap_or(0);
     let folder = file.parent().unwrap_or(Path::new(""));
     let beside = [folder.join(VOCABULARY), folder.join("..").join(VOCABULARY)];
     let vocabulary = beside.into_iter().find(|p| p.is_file());
-    Ok(Saved { file, recipe, step, vocabulary })
+    Ok(Saved { file, recipe, step: about.step, vocabulary })
 }
 
 /// Sets a replica's variables from a model file.

@@ -392,15 +392,15 @@ impl<'a> Worker<'a> {
             && self.best.is_none_or(|best| accuracy > best)
         {
             self.best = Some(accuracy);
-            self.save_as(checkpoint::BEST, step, accuracy)?;
+            self.save_as(checkpoint::BEST, step, Some(accuracy))?;
         }
         if last {
-            self.save_as(checkpoint::LAST, step, accuracy.unwrap_or(f64::NAN))?;
+            self.save_as(checkpoint::LAST, step, accuracy)?;
         }
         Ok(())
     }
 
-    fn save_as(&self, which: &str, step: u64, accuracy: f64) -> Result<()> {
+    fn save_as(&self, which: &str, step: u64, accuracy: Option<f64>) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         checkpoint::save(&folder.join(which), &self.replica.store, self.recipe, step, accuracy)
             .with_context(|| format!("saving the {which} model"))

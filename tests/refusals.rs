@@ -37,7 +37,10 @@ fn missing_and_damaged_data_is_told_with_file_and_place() {
     let program = Program::new();
     let train = ["train", "--dataset", "cifar10", "--dir", "data", "--set", "dataset.partial=true"];
     let error = program.refuse(&train, 1);
-    assert!(error.contains("data_batch_1.bin") && error.contains("data fetch cifar10"), "{error}");
+    assert!(
+        error.contains("cifar-10-batches-bin") && error.contains("data fetch cifar10"),
+        "{error}"
+    );
 
     program.succeed(&["data", "synth", "cifar10", "--dir", "data"]);
     let file = program.path("data/cifar-10-batches-bin/data_batch_3.bin");
@@ -68,7 +71,14 @@ fn missing_and_damaged_data_is_told_with_file_and_place() {
 #[test]
 fn damaged_text_is_told_with_record_and_byte() {
     let program = Program::new();
-    let train = quick(&["--dataset", "ag-news", "--dir", "data", "--set", "dataset.partial=true"]);
+    let train = quick(&[
+        "--set",
+        "dataset=ag-news",
+        "--set",
+        "dataset.dir=data",
+        "--set",
+        "dataset.partial=true",
+    ]);
     program.succeed(&["data", "synth", "ag-news", "--dir", "data"]);
     let file = program.path("data/ag_news_csv/train.csv");
     let good = fs::read_to_string(&file).unwrap();

@@ -73,7 +73,9 @@ fn the_same_seed_repeats_every_bit_and_another_does_not() {
     };
     let (losses, model) = run("5");
     assert_eq!(losses.len(), 12);
-    assert_eq!((&losses, &model), (&run("5").0, &run("5").1));
+    let (again, model_again) = run("5");
+    assert_eq!(losses, again);
+    assert!(model == model_again, "the model files differ");
     assert_ne!(losses, run("6").0);
 }
 
@@ -150,11 +152,13 @@ fn every_optimizer_schedule_and_policy_trains() {
         &["train.batch_norm=synchronised", "exchange.compare_replicas_every=1"],
     ] {
         let program = Program::new();
-        let sets: Vec<&str> = sets.iter().flat_map(|s| ["--set", s]).collect();
+        let length = ["--scheme", "dense", "--set", "train.max_steps=96"];
+        let sets: Vec<&str> = sets.iter().flat_map(|s| ["--set", s]).chain(length).collect();
         program.succeed(&quick(&sets));
         let run = only_run(&program.path("runs/out/quick"));
-        let steps = events(&run, "step");
-        assert!(number(&steps[11], "loss") < number(&steps[0], "loss"), "{sets:?}");
+        let losses: Vec<f64> = events(&run, "step").iter().map(|s| number(s, "loss")).collect();
+        let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+        assert!(mean(&losses[88..]) < 0.95 * mean(&losses[..8]), "{sets:?}: {losses:?}");
     }
 }
 

@@ -70,8 +70,9 @@ impl Source {
                 format!("--set {assignment:?} has no '='; write --set scheme.ratio=0.01")
             })?;
             let (path, value) = (path.trim(), parse_value(text.trim()));
-            if CHOSEN_BY_NAME.contains(&path) {
-                choose(&mut table, path, &value);
+            let part = path.strip_suffix(".kind").unwrap_or(path);
+            if CHOSEN_BY_NAME.contains(&part) {
+                choose(&mut table, part, &value);
             } else {
                 set(&mut table, path, value)?;
             }
@@ -140,8 +141,9 @@ fn typed(table: Table) -> Result<Recipe> {
     let result: Result<Recipe, _> = serde_path_to_error::deserialize(Value::Table(table));
     result.map_err(|error| {
         let path = error.path().to_string();
+        // toml repeats the path on lines of its own.
         let message = error.into_inner().to_string();
-        let message = message.trim();
+        let message = message.lines().next().unwrap_or_default();
         let at = if path == "." { String::new() } else { format!(" in `{path}`") };
         anyhow::anyhow!("recipe{at}: {message}{}", hint(message))
     })
@@ -163,9 +165,14 @@ fn did_you_mean(wrong: &str, valid: &[&str]) -> String {
 
 /// The name in `valid` that `wrong` most resembles, if any resembles it at all.
 pub fn nearest<'a>(wrong: &str, valid: &[&'a str]) -> Option<&'a str> {
-    let scored = valid.iter().map(|v| (strsim::jaro_winkler(wrong, v), *v));
-    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (best.0 > 0.7).then_some(best.1)
+    // Fewest slips of the finger first; among equals, the better beginning.
+    let likeness = |name: &str| {
+        let slips = strsim::normalized_damerau_levenshtein(wrong, name);
+        (slips, strsim::jaro_winkler(wrong, name))
+    };
+    let scored = valid.iter().map(|name| (likeness(name), *name));
+    let best = scored.max_by(|(a, _), (b, _)| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)))?;
+    (best.0.0 > 0.4).then_some(best.1)
 }
 
 /// Spells `dataset = "name"` out as `[dataset] kind = "name"`.
