@@ -79,7 +79,7 @@ pub fn number(event: &Value, key: &str) -> f64 {
 }
 
 /// A recipe that takes seconds in a debug build: a linear text model, four classes.
-pub const QUICK: [&str; 12] = [
+pub const QUICK: [&str; 14] = [
     "train",
     "--quiet",
     "--set",
@@ -92,6 +92,8 @@ pub const QUICK: [&str; 12] = [
     "record.every=1",
     "--set",
     "name=quick",
+    "--set",
+    "optimizer.learning_rate=1",
 ];
 
 /// [`QUICK`] with more arguments.
