@@ -220,7 +220,7 @@ fn keep(record: &mut Record, console: &mut Console, event: &Event) -> Result<()>
     if let Some(warning) = record.record(event)? {
         console.record(&warning)?;
     }
-    Ok(console.record(event)?)
+    console.record(event)
 }
 
 fn provenance(recipe: &Recipe, data: &Data, threads: usize) -> Result<Provenance> {

@@ -203,7 +203,7 @@ impl<'a> Worker<'a> {
 
         self.place.phase = "replicas";
         let every = self.recipe.exchange.compare_replicas_every;
-        if every > 0 && step % every == 0 {
+        if every > 0 && step.is_multiple_of(every) {
             self.compare_replicas(step)?;
         }
         if self.recipe.train.batch_norm == BatchNorm::Synchronised {
@@ -294,7 +294,7 @@ impl<'a> Worker<'a> {
 
     fn histograms(&self, step: u64) -> Option<Histograms> {
         let every = self.recipe.record.histograms_every;
-        if self.rank != 0 || every == 0 || (step != 1 && step % every != 0) {
+        if self.rank != 0 || every == 0 || (step != 1 && !step.is_multiple_of(every)) {
             return None;
         }
         let residual = self.exchange.residual();
@@ -314,7 +314,7 @@ impl<'a> Worker<'a> {
     fn finish_epoch(&mut self, step: u64, last: bool) -> Result<()> {
         let epoch = step.div_ceil(self.steps_per_epoch);
         let began = Instant::now();
-        let due = last || epoch % self.recipe.train.evaluate_every == 0;
+        let due = last || epoch.is_multiple_of(self.recipe.train.evaluate_every);
         self.place.phase = "evaluation";
         let test = if due { Some(self.evaluate()?) } else { None };
         let evaluation_seconds = began.elapsed().as_secs_f64();
