@@ -7,7 +7,7 @@
 use candle_core::{D, DType, Result, Tensor, Var, bail};
 
 use crate::composed;
-use crate::kernels::{self, native};
+use crate::kernels::{self, Native, native};
 
 /// Added to the variance in [`batch_norm`], as PyTorch's default.
 pub const BATCH_NORM_EPSILON: f64 = 1e-5;
@@ -114,7 +114,12 @@ pub fn linear(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let (outputs, _) = weight.dims2()?;
     fits("linear: weight", weight, &[outputs, inputs])?;
     fits("linear: bias", bias, &[outputs])?;
-    composed::linear(xs, weight, bias)
+    match native(xs)? {
+        Some(Native { isa, .. }) if xs.elem_count() > 0 => {
+            kernels::linear::linear(isa, xs, weight, bias)
+        }
+        _ => composed::linear(xs, weight, bias),
+    }
 }
 
 /// Rows of `table [V, D]` for `ids u32 [B, L]`: `[B, L, D]`.
@@ -122,7 +127,12 @@ pub fn linear(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 /// As `nn.Embedding(padding_idx = 0)`: row [`PAD`](crate::PAD) is read like any other and
 /// receives no gradient.
 pub fn embedding(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
-    composed::embedding(ids, table)
+    match native(table)? {
+        Some(Native { isa, .. }) if table.elem_count() > 0 => {
+            kernels::embedding::embedding(isa, ids, table)
+        }
+        _ => composed::embedding(ids, table),
+    }
 }
 
 /// Mean over each text's tokens of their rows in `table [V, D]`, for `ids u32 [B, L]`: `[B, D]`.
@@ -130,7 +140,12 @@ pub fn embedding(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
 /// As `nn.EmbeddingBag(mode = "mean", padding_idx = 0)`: padding counts for nothing, and a text
 /// of nothing but padding gives zeros.
 pub fn embedding_mean(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
-    composed::embedding_mean(ids, table)
+    match native(table)? {
+        Some(Native { isa, .. }) if table.elem_count() > 0 => {
+            kernels::embedding::embedding_mean(isa, ids, table)
+        }
+        _ => composed::embedding_mean(ids, table),
+    }
 }
 
 /// Cross-correlation of `xs [B, L, D]` over time with `weight [F, D, K]` plus `bias [F]`, no
@@ -146,7 +161,12 @@ pub fn conv1d_relu_max(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Te
             "conv1d_relu_max: a filter of {width} positions of {expected} does not fit an input of {length} positions of {inputs}"
         );
     }
-    composed::conv1d_relu_max(xs, weight, bias)
+    match native(xs)? {
+        Some(Native { isa, .. }) if xs.elem_count() > 0 && weight.elem_count() > 0 => {
+            kernels::text_conv::conv1d_relu_max(isa, xs, weight, bias)
+        }
+        _ => composed::conv1d_relu_max(xs, weight, bias),
+    }
 }
 
 /// One direction of an LSTM layer with hidden width `H` on inputs of width `D`, in `nn.LSTM`'s
@@ -178,7 +198,12 @@ pub fn bilstm(xs: &Tensor, ids: &Tensor, forward: &Lstm, reverse: &Lstm) -> Resu
         fits("bilstm: bias_ih", bias_ih, &[gates])?;
         fits("bilstm: bias_hh", bias_hh, &[gates])?;
     }
-    composed::bilstm(xs, ids, forward, reverse)
+    match native(xs)? {
+        Some(Native { isa, .. }) if xs.elem_count() > 0 && forward.weight_hh.elem_count() > 0 => {
+            kernels::lstm::bilstm(isa, xs, ids, forward, reverse)
+        }
+        _ => composed::bilstm(xs, ids, forward, reverse),
+    }
 }
 
 /// Mean over the batch of the cross-entropy between `softmax(logits [B, C])` and `targets u32 [B]`:

@@ -83,10 +83,11 @@ fn loss_and_gradient(
             *g = (x - largest).exp();
             sum += *g;
         }
-        let log_sum = largest + sum.ln();
-        let mut row = hit * (log_sum - aimed);
+        // `largest - x` first: added to the logarithm, a large logit would swallow it.
+        let log_sum = sum.ln();
+        let mut row = hit * (largest - aimed + log_sum);
         if smoothing > 0.0 {
-            row += everywhere * logits.iter().map(|x| log_sum - x).sum::<f32>();
+            row += everywhere * logits.iter().map(|x| largest - x + log_sum).sum::<f32>();
         }
         loss += f64::from(row);
         for g in gradient.iter_mut() {

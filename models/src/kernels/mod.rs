@@ -5,17 +5,22 @@
 //! unless the environment variable [`VARIABLE`] says otherwise. Tests and comparisons override the choice for one
 //! thread with [`with`].
 
+mod activation;
 pub(crate) mod batch_norm;
 pub(crate) mod conv;
 pub(crate) mod cross_entropy;
 mod direct;
+pub mod embedding;
 mod gemm;
+pub(crate) mod linear;
+pub(crate) mod lstm;
 mod memory;
 mod operand;
 pub mod optimizer;
 mod parallel;
 pub mod profile;
 pub mod simd;
+pub(crate) mod text_conv;
 mod winograd;
 
 use std::cell::Cell;

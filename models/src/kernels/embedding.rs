@@ -1,0 +1,374 @@
+//! Embedding tables: rows looked up by token, and a gradient in the touched rows only.
+
+use std::cell::RefCell;
+
+use candle_core::backprop::GradStore;
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, TensorId, bail};
+
+use super::operand::{f32s, u32s, with_f32s, with_u32s};
+use super::simd::{Isa, Kernel, Simd};
+use crate::PAD;
+
+/// Rows of `table [V, D]` for `ids u32 [B, L]`: `[B, L, D]`. Padding receives no gradient.
+///
+/// # Errors
+/// An id outside the table, naming its position.
+pub(crate) fn embedding(isa: Isa, ids: &Tensor, table: &Tensor) -> Result<Tensor> {
+    look_up(isa, ids, table, false)
+}
+
+/// Mean of the rows of each text's tokens, without its padding: `[B, D]`. A text of nothing but
+/// padding gives zeros.
+///
+/// # Errors
+/// An id outside the table, naming its position.
+pub(crate) fn embedding_mean(isa: Isa, ids: &Tensor, table: &Tensor) -> Result<Tensor> {
+    look_up(isa, ids, table, true)
+}
+
+fn look_up(isa: Isa, ids: &Tensor, table: &Tensor, mean: bool) -> Result<Tensor> {
+    table.contiguous()?.apply_op2(&ids.contiguous()?, LookUp { isa, mean })
+}
+
+/// The gradient of an embedding table in the rows that a batch touched: everywhere else it is 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowGradient {
+    table: TensorId,
+    dim: usize,
+    ids: Vec<u32>,
+    rows: Vec<f32>,
+}
+
+impl RowGradient {
+    /// The [`id`](Tensor::id) of the table.
+    pub fn table(&self) -> TensorId {
+        self.table
+    }
+
+    /// Row numbers, ascending, each once.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// The gradient of row `ids()[i]` in the `i`-th chunk of the table's width.
+    pub fn rows(&self) -> &[f32] {
+        &self.rows
+    }
+
+    /// Adds the rows to their places in the flat gradient of the whole table.
+    ///
+    /// # Panics
+    /// When `table` is not of the table's size.
+    pub fn add_to(&self, table: &mut [f32]) {
+        for (&id, row) in self.ids.iter().zip(self.rows.chunks_exact(self.dim)) {
+            let start = id as usize * self.dim;
+            for (sum, g) in table[start..start + self.dim].iter_mut().zip(row) {
+                *sum += g;
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// Where [`backward`] collects, while it runs on this thread.
+    static COLLECTED: RefCell<Option<Vec<RowGradient>>> = const { RefCell::new(None) };
+}
+
+/// As [`Tensor::backward`], but the gradients of embedding tables that are variables come as the
+/// rows the batch touched instead of dense tensors: a table of millions of values is not zeroed,
+/// filled and added up for the sake of some thousand rows.
+///
+/// Tables whose look-ups ran on composed candle operations have their gradient in the store as
+/// ever. A table looked up twice comes twice, in an order that is the same in every run.
+///
+/// # Errors
+/// As [`Tensor::backward`].
+pub fn backward(loss: &Tensor) -> Result<(GradStore, Vec<RowGradient>)> {
+    /// Ends the collection even when an operation panics on the way.
+    struct Collection;
+    impl Drop for Collection {
+        fn drop(&mut self) {
+            COLLECTED.take();
+        }
+    }
+    COLLECTED.set(Some(Vec::new()));
+    let _collection = Collection;
+    let grads = loss.backward()?;
+    Ok((grads, COLLECTED.take().unwrap_or_default()))
+}
+
+struct LookUp {
+    isa: Isa,
+    mean: bool,
+}
+
+impl CustomOp2 for LookUp {
+    fn name(&self) -> &'static str {
+        "embedding"
+    }
+
+    fn cpu_fwd(
+        &self,
+        table: &CpuStorage,
+        table_layout: &Layout,
+        ids: &CpuStorage,
+        ids_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (vocabulary, dim) = table_layout.shape().dims2()?;
+        let (batch, length) = ids_layout.shape().dims2()?;
+        let (table, ids) = (f32s(table, table_layout)?, u32s(ids, ids_layout)?);
+        if let Some(at) = ids.iter().position(|&id| id as usize >= vocabulary) {
+            let (id, text, position) = (ids[at], at / length, at % length);
+            bail!(
+                "embedding: token {id} at position {position} of text {text} is outside the table of {vocabulary} rows"
+            );
+        }
+        if !self.mean {
+            let mut rows = Vec::with_capacity(ids.len() * dim);
+            for &id in ids {
+                rows.extend_from_slice(&table[id as usize * dim..][..dim]);
+            }
+            return Ok((CpuStorage::F32(rows), (batch, length, dim).into()));
+        }
+        let mut means = vec![0.0; batch * dim];
+        self.isa.run(Means { table, dim, ids, length, means: &mut means });
+        Ok((CpuStorage::F32(means), (batch, dim).into()))
+    }
+
+    fn bwd(
+        &self,
+        table: &Tensor,
+        ids: &Tensor,
+        _rows: &Tensor,
+        upstream: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let (vocabulary, dim) = table.dims2()?;
+        let length = ids.dim(1)?;
+        let (ids, rows) = with_u32s(ids, |ids| {
+            with_f32s(upstream, |upstream| {
+                Ok(self.isa.run(Gather { ids, length, mean: self.mean, upstream, dim }))
+            })
+        })?;
+        let gradient = RowGradient { table: table.id(), dim, ids, rows };
+        // Only a variable's gradient may stay out of the store: candle asks for any other's.
+        let dense = COLLECTED.with_borrow_mut(|collected| match collected {
+            Some(collected) if table.is_variable() => {
+                collected.push(gradient);
+                None
+            }
+            _ => Some(gradient),
+        });
+        let Some(gradient) = dense else { return Ok((None, None)) };
+        // Fresh zeros of this size come from the system as untouched pages.
+        let mut dense = vec![0.0; vocabulary * dim];
+        gradient.add_to(&mut dense);
+        Ok((Some(Tensor::from_vec(dense, table.shape(), table.device())?), None))
+    }
+}
+
+/// `1 / number of tokens` of a text, 0 without any.
+#[inline(always)]
+fn token_weight(text: &[u32]) -> f32 {
+    match text.iter().filter(|&&id| id != PAD).count() {
+        0 => 0.0,
+        count => 1.0 / count as f32,
+    }
+}
+
+/// Means over zeros: the sums of each text's token rows, then the division.
+struct Means<'a> {
+    table: &'a [f32],
+    dim: usize,
+    ids: &'a [u32],
+    length: usize,
+    means: &'a mut [f32],
+}
+
+impl Kernel for Means<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        if self.dim == 0 || self.length == 0 {
+            return;
+        }
+        let texts = self.ids.chunks_exact(self.length);
+        for (text, mean) in texts.zip(self.means.chunks_exact_mut(self.dim)) {
+            for &id in text.iter().filter(|&&id| id != PAD) {
+                let row = &self.table[id as usize * self.dim..][..self.dim];
+                for (sum, x) in mean.iter_mut().zip(row) {
+                    *sum += x;
+                }
+            }
+            let weight = token_weight(text);
+            for sum in mean {
+                *sum *= weight;
+            }
+        }
+    }
+}
+
+/// Gathers the gradient of every token into one row per id: `(ids, rows)`, ids ascending.
+///
+/// The tokens of an id are added in the order of the batch, so the sums do not depend on how the
+/// sort works.
+struct Gather<'a> {
+    ids: &'a [u32],
+    length: usize,
+    mean: bool,
+    upstream: &'a [f32],
+    dim: usize,
+}
+
+impl Kernel for Gather<'_> {
+    type Output = (Vec<u32>, Vec<f32>);
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> Self::Output {
+        let Self { ids: tokens, length, mean, upstream, dim } = self;
+        let weights: Vec<f32> = match length {
+            0 => Vec::new(),
+            _ => tokens.chunks_exact(length).map(token_weight).collect(),
+        };
+        // Id and position in one integer: sorted by id, then by position.
+        let tokens = tokens.iter().zip(0u32..).filter(|(id, _)| **id != PAD);
+        let mut order: Vec<u64> =
+            tokens.map(|(&id, at)| u64::from(id) << 32 | u64::from(at)).collect();
+        order.sort_unstable();
+        let (mut ids, mut rows) = (Vec::<u32>::new(), Vec::<f32>::with_capacity(order.len() * dim));
+        for &token in &order {
+            let (id, at) = ((token >> 32) as u32, token as u32 as usize);
+            let (source, weight) =
+                if mean { (at / length, weights[at / length]) } else { (at, 1.0) };
+            let source = &upstream[source * dim..][..dim];
+            if ids.last() == Some(&id) {
+                let start = rows.len() - dim;
+                for (sum, g) in rows[start..].iter_mut().zip(source) {
+                    *sum += weight * g;
+                }
+            } else {
+                ids.push(id);
+                rows.extend(source.iter().map(|g| weight * g));
+            }
+        }
+        (ids, rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::composed;
+    use crate::kernels::{Kernels, Native};
+
+    fn isas() -> Vec<Isa> {
+        Isa::available().collect()
+    }
+
+    fn flat(tensor: &Tensor) -> Vec<f32> {
+        tensor.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    fn ids(ids: &[u32], shape: (usize, usize)) -> Tensor {
+        Tensor::from_slice(ids, shape, &Device::Cpu).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn rows_means_and_gradients_agree_with_the_composition(
+            (length, tokens) in (1usize..9, 1usize..5)
+                .prop_flat_map(|(length, batch)| (Just(length), prop::collection::vec(0u32..12, length * batch))),
+            dim in prop::sample::select(vec![1usize, 3, 17, 32]),
+        ) {
+            let shape = (tokens.len() / length, length);
+            let tokens = ids(&tokens, shape);
+            let table: Vec<f32> = (0..12 * dim).map(|i| (i as f32 * 0.7).sin()).collect();
+            let table = Var::from_vec(table, (12, dim), &Device::Cpu).unwrap();
+            for isa in isas() {
+                let pairs = [
+                    (embedding(isa, &tokens, &table), composed::embedding(&tokens, &table)),
+                    (embedding_mean(isa, &tokens, &table), composed::embedding_mean(&tokens, &table)),
+                ];
+                for (ours, theirs) in pairs {
+                    let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
+                    prop_assert_eq!(ours.dims(), theirs.dims());
+                    for (a, b) in flat(&ours).iter().zip(flat(&theirs)) {
+                        prop_assert!((a - b).abs() <= 2e-6, "{a} {b}");
+                    }
+                    let loss = |ys: &Tensor| ys.sin().unwrap().sum_all().unwrap();
+                    let theirs = flat(loss(&theirs).backward().unwrap().get(&table).unwrap());
+                    let dense = flat(loss(&ours).backward().unwrap().get(&table).unwrap());
+                    for (a, b) in dense.iter().zip(theirs) {
+                        prop_assert!((a - b).abs() <= 1e-5, "{a} {b}");
+                    }
+                    let (store, rows) = backward(&loss(&ours)).unwrap();
+                    prop_assert!(store.get(&table).is_none());
+                    let mut sum = vec![0.0; 12 * dim];
+                    rows[0].add_to(&mut sum);
+                    prop_assert_eq!(&sum, &dense);
+                    prop_assert_eq!(rows[0].table(), table.id());
+                    prop_assert!(rows[0].ids().is_sorted_by(|a, b| a < b) && !rows[0].ids().contains(&PAD));
+                    prop_assert_eq!(rows[0].rows().len(), rows[0].ids().len() * dim);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_but_padding_gives_zeros_and_no_gradient() {
+        let table = Var::new(&[[1f32, 2.0], [3.0, 4.0]], &Device::Cpu).unwrap();
+        for isa in isas() {
+            let means = embedding_mean(isa, &ids(&[0, 0, 1, 0], (2, 2)), &table).unwrap();
+            assert_eq!(flat(&means), [0.0, 0.0, 3.0, 4.0]);
+            let grads = means.sum_all().unwrap().backward().unwrap();
+            assert_eq!(flat(grads.get(&table).unwrap()), [0.0, 0.0, 1.0, 1.0]);
+        }
+    }
+
+    #[test]
+    fn a_token_outside_the_table_is_named() {
+        let table = Tensor::zeros((5, 2), candle_core::DType::F32, &Device::Cpu).unwrap();
+        let error = embedding(Isa::best(), &ids(&[1, 2, 3, 4, 5, 0], (2, 3)), &table);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("token 5 at position 1 of text 1"), "{error}");
+    }
+
+    #[test]
+    fn a_computed_table_and_a_second_look_up_keep_their_gradients() {
+        let table = Var::new(&[[1f32], [2.0], [3.0]], &Device::Cpu).unwrap();
+        let tokens = ids(&[1, 2], (1, 2));
+        let computed =
+            embedding(Isa::best(), &tokens, &(table.as_tensor() * 2.0).unwrap()).unwrap();
+        let (store, rows) = backward(&computed.sum_all().unwrap()).unwrap();
+        assert_eq!((flat(store.get(&table).unwrap()), rows.len()), (vec![0.0, 2.0, 2.0], 0));
+
+        let direct = || embedding(Isa::best(), &tokens, &table).unwrap();
+        let (_, rows) = backward(&(direct() + direct()).unwrap().sum_all().unwrap()).unwrap();
+        let mut sum = vec![0.0; 3];
+        rows.iter().for_each(|row| row.add_to(&mut sum));
+        assert_eq!(sum, [0.0, 2.0, 2.0]);
+        assert!(
+            flat(direct().sum_all().unwrap().backward().unwrap().get(&table).unwrap())
+                == [0.0, 1.0, 1.0]
+        );
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let tokens: Vec<u32> = (0..60u32).map(|i| i * i % 7).collect();
+        let tokens = ids(&tokens, (5, 12));
+        let table: Vec<f32> = (0..7 * 19).map(|i| (i as f32).cos()).collect();
+        let table = Var::from_vec(table, (7, 19), &Device::Cpu).unwrap();
+        let runs = Kernels::available().filter_map(|kernels| {
+            let Kernels::Native(Native { isa, .. }) = kernels else { return None };
+            let means = embedding_mean(isa, &tokens, &table).unwrap();
+            let (_, rows) = backward(&means.sqr().unwrap().sum_all().unwrap()).unwrap();
+            Some((flat(&means), rows))
+        });
+        let runs: Vec<_> = runs.collect();
+        assert!(runs.windows(2).all(|pair| pair[0] == pair[1]));
+    }
+}

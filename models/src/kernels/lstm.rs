@@ -1,0 +1,355 @@
+//! A bidirectional LSTM, averaged over each text's tokens.
+//!
+//! Only tokens are computed: texts are ordered by their last token, latest first, so that the
+//! texts still running at a time step are the first ones, and all steps lie behind one another
+//! without padding. The input projections of all steps are one matrix product; each step adds one
+//! more, of the hidden state, and applies the gates. Backward, each step has one product again,
+//! and the gradients of weights and inputs are one large product each at the end.
+
+mod direction;
+mod plan;
+
+use std::sync::OnceLock;
+
+use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
+
+use super::memory::Scratch;
+use super::operand::{f32s, with_f32s, with_u32s};
+use super::parallel;
+use super::simd::Isa;
+use crate::ops::Lstm;
+use direction::{Direction, States};
+use plan::Plan;
+
+/// Hidden states of both directions over `xs [B, L, D]`, averaged over each text's tokens in
+/// `ids u32 [B, L]`: `[B, 2H]`, forward direction first. No size but the texts' lengths is 0.
+///
+/// At padding both hidden and cell state are zero; a text of nothing but padding gives zeros.
+///
+/// # Errors
+/// Operands that are not `f32` on the CPU.
+pub(crate) fn bilstm(
+    isa: Isa,
+    xs: &Tensor,
+    ids: &Tensor,
+    forward: &Lstm,
+    reverse: &Lstm,
+) -> Result<Tensor> {
+    let hidden = forward.weight_hh.dim(1)?;
+    let plan = with_u32s(ids, |tokens| Ok(Plan::new(tokens, ids.dim(1)?)))?;
+    let op = Bilstm { isa, hidden, plan, saved: OnceLock::new() };
+    let dim = xs.dim(2)?;
+    let (forward, reverse) = (flatten(forward, dim, hidden)?, flatten(reverse, dim, hidden)?);
+    xs.contiguous()?.apply_op3(&forward, &reverse, op)
+}
+
+/// One direction's parameters behind one another: candle's ops take three operands, not nine.
+fn flatten(lstm: &Lstm, dim: usize, hidden: usize) -> Result<Tensor> {
+    let gates = 4 * hidden;
+    let fits = lstm.weight_ih.dims() == [gates, dim]
+        && lstm.weight_hh.dims() == [gates, hidden]
+        && lstm.bias_ih.dims() == [gates]
+        && lstm.bias_hh.dims() == [gates];
+    if !fits {
+        bail!(
+            "bilstm: on inputs of width {dim} and a hidden state of {hidden}, weight_ih is {:?}, weight_hh {:?}, bias_ih {:?} and bias_hh {:?}",
+            lstm.weight_ih.shape(),
+            lstm.weight_hh.shape(),
+            lstm.bias_ih.shape(),
+            lstm.bias_hh.shape()
+        );
+    }
+    let parts = [&lstm.weight_ih, &lstm.weight_hh, &lstm.bias_ih, &lstm.bias_hh];
+    let parts = parts.into_iter().map(Tensor::flatten_all).collect::<Result<Vec<_>>>()?;
+    Tensor::cat(&parts, 0)
+}
+
+struct Bilstm {
+    isa: Isa,
+    hidden: usize,
+    plan: Plan,
+    saved: OnceLock<Saved>,
+}
+
+/// What the forward pass leaves to the backward pass.
+struct Saved {
+    /// The tokens' inputs `[rows, D]`, in the plan's order.
+    xs: Scratch,
+    forward: States,
+    reverse: States,
+}
+
+impl CustomOp3 for Bilstm {
+    fn name(&self) -> &'static str {
+        "bilstm"
+    }
+
+    fn cpu_fwd(
+        &self,
+        xs: &CpuStorage,
+        xs_layout: &Layout,
+        forward: &CpuStorage,
+        forward_layout: &Layout,
+        reverse: &CpuStorage,
+        reverse_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (batch, _, dim) = xs_layout.shape().dims3()?;
+        let (hidden, plan) = (self.hidden, &self.plan);
+        let mut packed = Scratch::new(plan.rows() * dim);
+        plan.pack(f32s(xs, xs_layout)?, dim, &mut packed);
+        let weights = [f32s(forward, forward_layout)?, f32s(reverse, reverse_layout)?];
+        // All scratch that outlives this call comes from this thread, which also drops it.
+        let mut states = [States::new(plan.rows(), hidden), States::new(plan.rows(), hidden)];
+        let mut sums = [vec![0.0; batch * hidden], vec![0.0; batch * hidden]];
+        let jobs = [false, true].into_iter().zip(weights).zip(states.iter_mut().zip(&mut sums));
+        parallel::each(jobs.collect(), |((reverse, weights), (states, sums))| {
+            let direction = Direction::new(self.isa, plan, dim, hidden, reverse, weights);
+            direction.forward(&packed, states, sums);
+        });
+        let mut means = vec![0.0; batch * 2 * hidden];
+        for (row, &text) in plan.texts().iter().enumerate() {
+            let mean = &mut means[text * 2 * hidden..][..2 * hidden];
+            for (mean, sums) in mean.chunks_exact_mut(hidden).zip(&sums) {
+                for (mean, sum) in mean.iter_mut().zip(&sums[row * hidden..]) {
+                    *mean = sum * plan.weight(row);
+                }
+            }
+        }
+        let [forward, reverse] = states;
+        let saved = Saved { xs: packed, forward, reverse };
+        let first = self.saved.set(saved).is_ok();
+        assert!(first, "invariant: candle runs an op's forward pass once");
+        Ok((CpuStorage::F32(means), (batch, 2 * hidden).into()))
+    }
+
+    fn bwd(
+        &self,
+        xs: &Tensor,
+        forward: &Tensor,
+        reverse: &Tensor,
+        _means: &Tensor,
+        upstream: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let (batch, length, dim) = xs.dims3()?;
+        let (hidden, plan) = (self.hidden, &self.plan);
+        let saved = self.saved.get().expect("invariant: the forward pass came first");
+        // What every hidden state of a text receives, in the plan's order.
+        let mut dys = [Scratch::zeroed(batch * hidden), Scratch::zeroed(batch * hidden)];
+        with_f32s(upstream, |upstream| {
+            for (row, &text) in plan.texts().iter().enumerate() {
+                let upstream = upstream[text * 2 * hidden..].chunks_exact(hidden);
+                for (dy, upstream) in dys.iter_mut().zip(upstream) {
+                    for (dy, g) in dy[row * hidden..][..hidden].iter_mut().zip(upstream) {
+                        *dy = g * plan.weight(row);
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        let mut dxs = [Scratch::new(plan.rows() * dim), Scratch::new(plan.rows() * dim)];
+        let mut dws = [vec![0.0; forward.elem_count()], vec![0.0; reverse.elem_count()]];
+        let operands = [(false, &saved.forward), (true, &saved.reverse)];
+        with_f32s(forward, |forward| {
+            with_f32s(reverse, |reverse| {
+                let weights = [forward, reverse];
+                let outputs = dys.iter().zip(dxs.iter_mut().zip(&mut dws));
+                let jobs = operands.iter().zip(weights).zip(outputs).collect();
+                parallel::each(jobs, |((&(reverse, states), weights), (dy, (dx, dw)))| {
+                    let direction = Direction::new(self.isa, plan, dim, hidden, reverse, weights);
+                    direction.backward(&saved.xs, states, dy, dx, dw);
+                });
+                Ok(())
+            })
+        })?;
+        let [mut dx, other] = dxs;
+        for (sum, other) in dx.iter_mut().zip(&*other) {
+            *sum += other;
+        }
+        let dx = plan.unpack(&dx, dim, batch * length * dim);
+        let [dforward, dreverse] = dws;
+        Ok((
+            Some(Tensor::from_vec(dx, xs.shape(), xs.device())?),
+            Some(Tensor::from_vec(dforward, forward.shape(), xs.device())?),
+            Some(Tensor::from_vec(dreverse, reverse.shape(), xs.device())?),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::composed;
+
+    fn flat(tensor: &Tensor) -> Vec<f32> {
+        tensor.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    fn wave(shape: &[usize], frequency: f64) -> Var {
+        let count = shape.iter().product::<usize>();
+        let values: Vec<f32> =
+            (0..count).map(|i| ((i + 1) as f64 * frequency).sin() as f32).collect();
+        Var::from_vec(values, shape, &Device::Cpu).unwrap()
+    }
+
+    /// xs and both directions' parameters, in PyTorch's order.
+    fn operands(batch: usize, length: usize, dim: usize, hidden: usize, seed: f64) -> Vec<Var> {
+        let gates = 4 * hidden;
+        let direction = [vec![gates, dim], vec![gates, hidden], vec![gates], vec![gates]];
+        let shapes =
+            std::iter::once(vec![batch, length, dim]).chain(direction.clone()).chain(direction);
+        shapes.enumerate().map(|(i, shape)| wave(&shape, seed + 0.37 * i as f64)).collect()
+    }
+
+    fn lstm(vars: &[Var]) -> Lstm {
+        let [weight_ih, weight_hh, bias_ih, bias_hh] =
+            [0, 1, 2, 3].map(|i| vars[i].as_tensor().clone());
+        Lstm { weight_ih, weight_hh, bias_ih, bias_hh }
+    }
+
+    /// Value and gradients of `Σ sin(3 · ys)`.
+    fn value_and_gradients(ys: &Tensor, vars: &[Var]) -> (Vec<f32>, Vec<Vec<f32>>) {
+        let grads = (ys * 3.0).unwrap().sin().unwrap().sum_all().unwrap().backward().unwrap();
+        (flat(ys), vars.iter().map(|var| flat(grads.get(var).unwrap())).collect())
+    }
+
+    fn close(
+        ours: &[f32],
+        theirs: &[f32],
+        tolerance: f32,
+    ) -> std::result::Result<(), TestCaseError> {
+        prop_assert_eq!(ours.len(), theirs.len());
+        let scale = theirs.iter().fold(1.0f32, |scale, x| scale.max(x.abs()));
+        for (a, b) in ours.iter().zip(theirs) {
+            prop_assert!((a - b).abs() <= tolerance * scale, "{a} {b}");
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn means_and_gradients_agree_with_the_composition(
+            // Padding in the middle and texts of nothing but padding among them.
+            (length, tokens) in (1usize..9, 1usize..6)
+                .prop_flat_map(|(length, batch)| (Just(length), prop::collection::vec(0u32..4, length * batch))),
+            dim in prop::sample::select(vec![1usize, 3, 17]),
+            hidden in prop::sample::select(vec![1usize, 3, 8, 17]),
+            seed in 0.1f64..3.0,
+        ) {
+            let batch = tokens.len() / length;
+            let ids = Tensor::from_vec(tokens, (batch, length), &Device::Cpu).unwrap();
+            let vars = operands(batch, length, dim, hidden, seed);
+            let (forward, reverse) = (lstm(&vars[1..]), lstm(&vars[5..]));
+            let theirs = composed::bilstm(&vars[0], &ids, &forward, &reverse).unwrap();
+            let (values, gradients) = value_and_gradients(&theirs, &vars);
+            for isa in Isa::available() {
+                let ours = bilstm(isa, &vars[0], &ids, &forward, &reverse).unwrap();
+                prop_assert_eq!(ours.dims(), theirs.dims());
+                let (ours, our_gradients) = value_and_gradients(&ours, &vars);
+                close(&ours, &values, 2e-6)?;
+                for (ours, theirs) in our_gradients.iter().zip(&gradients) {
+                    close(ours, theirs, 2e-5)?;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_follow_finite_differences_in_f64() {
+        let (batch, length, dim, hidden) = (3, 4, 2, 3);
+        let ids: Vec<u32> = vec![1, 2, 3, 4, 5, 6, 0, 0, 7, 0, 8, 0];
+        let vars = operands(batch, length, dim, hidden, 0.8);
+        let loss = |values: &[Vec<f64>]| -> f64 {
+            let mut total = 0.0;
+            for text in 0..batch {
+                let tokens = &ids[text * length..][..length];
+                let count = tokens.iter().filter(|&&id| id != 0).count() as f64;
+                for (first, reverse) in [(1, false), (5, true)] {
+                    let (w, u, b, d) = (
+                        &values[first],
+                        &values[first + 1],
+                        &values[first + 2],
+                        &values[first + 3],
+                    );
+                    let (mut h, mut c, mut sum) =
+                        (vec![0.0; hidden], vec![0.0; hidden], vec![0.0; hidden]);
+                    for i in 0..length {
+                        let t = if reverse { length - 1 - i } else { i };
+                        let x = &values[0][(text * length + t) * dim..][..dim];
+                        let gate = |g: usize, j: usize| {
+                            let row = g * hidden + j;
+                            let from_x: f64 = (0..dim).map(|k| w[row * dim + k] * x[k]).sum();
+                            let from_h: f64 = (0..hidden).map(|k| u[row * hidden + k] * h[k]).sum();
+                            from_x + from_h + b[row] + d[row]
+                        };
+                        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+                        let next: Vec<(f64, f64)> = (0..hidden)
+                            .map(|j| {
+                                let c = sigmoid(gate(1, j)) * c[j]
+                                    + sigmoid(gate(0, j)) * gate(2, j).tanh();
+                                (c, sigmoid(gate(3, j)) * c.tanh())
+                            })
+                            .collect();
+                        for (j, (cell, state)) in next.into_iter().enumerate() {
+                            let keep = f64::from(u8::from(tokens[t] != 0));
+                            (c[j], h[j]) = (keep * cell, keep * state);
+                            sum[j] += h[j];
+                        }
+                    }
+                    total += sum.iter().map(|sum| (3.0 * sum / count).sin()).sum::<f64>();
+                }
+            }
+            total
+        };
+        let mut values: Vec<Vec<f64>> =
+            vars.iter().map(|var| flat(var).iter().map(|&x| f64::from(x)).collect()).collect();
+        let tokens = Tensor::from_slice(&ids, (batch, length), &Device::Cpu).unwrap();
+        for isa in Isa::available() {
+            let ys = bilstm(isa, &vars[0], &tokens, &lstm(&vars[1..]), &lstm(&vars[5..])).unwrap();
+            let (_, gradients) = value_and_gradients(&ys, &vars);
+            for (which, gradient) in gradients.iter().enumerate() {
+                for (i, &ours) in gradient.iter().enumerate() {
+                    let held = values[which][i];
+                    values[which][i] = held + 1e-6;
+                    let above = loss(&values);
+                    values[which][i] = held - 1e-6;
+                    let slope = (above - loss(&values)) / 2e-6;
+                    values[which][i] = held;
+                    assert!(
+                        (f64::from(ours) - slope).abs() < 1e-4,
+                        "{isa} {which} {i}: {ours} {slope}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_bits_whatever_the_padding_and_in_every_run() {
+        let vars = operands(3, 5, 7, 9, 0.6);
+        let (forward, reverse) = (lstm(&vars[1..]), lstm(&vars[5..]));
+        let longer = vars[0].as_detached_tensor().pad_with_zeros(1, 0, 3).unwrap();
+        let ids =
+            Tensor::new(&[[1u32, 2, 3, 0, 0], [4, 0, 0, 0, 0], [5, 6, 7, 8, 9]], &Device::Cpu)
+                .unwrap();
+        let more_ids = ids.pad_with_zeros(1, 0, 3).unwrap();
+        for isa in Isa::available() {
+            let ys = || bilstm(isa, &vars[0], &ids, &forward, &reverse).unwrap();
+            let padded = bilstm(isa, &longer, &more_ids, &forward, &reverse).unwrap();
+            assert_eq!(flat(&ys()), flat(&padded));
+            assert_eq!(value_and_gradients(&ys(), &vars), value_and_gradients(&ys(), &vars));
+        }
+    }
+
+    #[test]
+    fn parameters_of_the_wrong_shape_are_named() {
+        let vars = operands(1, 2, 3, 4, 0.5);
+        let ids = Tensor::new(&[[1u32, 2]], &Device::Cpu).unwrap();
+        let wrong = Lstm { bias_hh: vars[0].as_tensor().clone(), ..lstm(&vars[1..]) };
+        let error = bilstm(Isa::best(), &vars[0], &ids, &lstm(&vars[1..]), &wrong).unwrap_err();
+        assert!(error.to_string().contains("bias_hh [1, 2, 3]"), "{error}");
+    }
+}
