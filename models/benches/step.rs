@@ -38,6 +38,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+/// A step's time, its forward pass's, and what each kind of operation took.
+type Timing = (Duration, Duration, Vec<(profile::Kind, Duration)>);
+
 fn run(name: &str, config: &Config, batch: usize, steps: usize) -> Result<()> {
     let device = Device::Cpu;
     let store = Store::new(1, &device);
@@ -47,7 +50,7 @@ fn run(name: &str, config: &Config, batch: usize, steps: usize) -> Result<()> {
     let labels: Vec<u32> = (0..batch as u32).map(|i| i % 10).collect();
     let labels = Tensor::new(labels, &device)?;
 
-    let mut best: Option<(Duration, Duration, Vec<(profile::Kind, Duration)>)> = None;
+    let mut best: Option<Timing> = None;
     for _ in 0..steps {
         profile::take();
         let start = Instant::now();

@@ -242,7 +242,7 @@ impl BatchNorm {
             if residual && self.relu {
                 let mut input = Vec::new();
                 let masked = written(xs.len(), |masked| {
-                    input = written(xs.len(), |dx| map(dx, Some(masked)))
+                    input = written(xs.len(), |dx| map(dx, Some(masked)));
                 });
                 (input, Some(masked))
             } else {

@@ -177,7 +177,7 @@ impl CustomOp2 for Conv {
             let dx = with_f32s(weight, |weight| unsafe {
                 Ok(written(sizes.input_len(), |dx| {
                     timed(Kind::ConvolutionInput, || {
-                        input_gradient(native, &sizes, weight, dy, dx)
+                        input_gradient(native, &sizes, weight, dy, dx);
                     });
                 }))
             })?;

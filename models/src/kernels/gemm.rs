@@ -142,7 +142,7 @@ impl<S: Simd> Strip<S> {
     /// The operands hold `rows` × `columns` × `depth` at their strides.
     #[inline(always)]
     unsafe fn columns(mut self, rows: usize, columns: usize) {
-        let full = columns % S::LANES == 0;
+        let full = columns.is_multiple_of(S::LANES);
         self.last = if full { S::LANES } else { columns % S::LANES };
         // SAFETY: the caller's promise; `last` covers what the last vector has of the columns.
         unsafe {

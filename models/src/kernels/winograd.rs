@@ -160,7 +160,7 @@ impl Pass<'_> {
         let mut made: Vec<Option<Scratch>> = blocks.iter().map(|_| None).collect();
         if chunks.len() > 1 {
             each(made.iter_mut().zip(&blocks).collect(), |(made, block)| {
-                *made = Some(weights(*block))
+                *made = Some(weights(*block));
             });
         }
 

@@ -169,7 +169,7 @@ impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> Kernel
     fn run<S: Simd>(self, s: S) {
         let Tiling { height, width, channels, rows, columns, .. } = self.tiling;
         let padded = self.layout.padded;
-        assert!(padded % S::LANES == 0 && channels <= padded);
+        assert!(padded.is_multiple_of(S::LANES) && channels <= padded);
         assert!(self.rows * columns <= self.layout.tiles && self.layout.len <= self.points.len());
         let images = (self.first + self.rows).div_ceil(rows);
         assert!(images * height * width * channels <= self.images.len());
@@ -290,7 +290,7 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
         let Tiling { channels: pixel, columns, margin, .. } = self.tiling;
         let channels = self.channels;
         let padded = self.layout.padded;
-        assert!(padded % S::LANES == 0 && channels <= padded && margin == 0);
+        assert!(padded.is_multiple_of(S::LANES) && channels <= padded && margin == 0);
         assert!(self.channel + channels <= pixel);
         assert!(self.rows * columns <= self.layout.tiles && self.layout.len <= self.points.len());
         let covered = self.tiling.covered(self.first, self.rows);
@@ -377,9 +377,9 @@ impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
                     // SAFETY: the pixel lies inside the image, by the caller's promise or the two tests.
                     unsafe {
                         if PARTIAL {
-                            s.store_ptr_first(to, v, self.lanes)
+                            s.store_ptr_first(to, v, self.lanes);
                         } else {
-                            s.store_ptr(to, v)
+                            s.store_ptr(to, v);
                         }
                     }
                 }
