@@ -179,9 +179,9 @@ fn parse(path: &Path, contents: &[u8]) -> Result<Vec<Row>> {
     loop {
         let line = reader.position().line();
         let start = reader.position().byte() as usize;
-        let failed = |source: csv::Error| Error::Read {
+        let failed = |error: csv::Error| Error::Read {
             path: path.to_owned(),
-            source: std::io::Error::other(source),
+            cause: std::io::Error::other(error),
         };
         if !reader.read_byte_record(&mut record).map_err(failed)? {
             break;

@@ -43,21 +43,21 @@ pub enum Error {
     },
 
     /// The operating system refused to read.
-    #[error("cannot read {}: {source}; check the path and its permissions", path.display())]
+    #[error("cannot read {}: {cause}; check the path and its permissions", path.display())]
     Read {
         /// What was to be read.
         path: PathBuf,
         /// What the operating system said.
-        source: io::Error,
+        cause: io::Error,
     },
 
     /// The operating system refused to write.
-    #[error("cannot write {}: {source}; check the path, its permissions and the space left", path.display())]
+    #[error("cannot write {}: {cause}; check the path, its permissions and the space left", path.display())]
     Write {
         /// What was to be written.
         path: PathBuf,
         /// What the operating system said.
-        source: io::Error,
+        cause: io::Error,
     },
 
     /// A file without a single byte.
@@ -233,13 +233,13 @@ pub enum Error {
 
     /// The system allows no further thread.
     #[error(
-        "cannot start the loader thread of rank {rank}: {source}; use fewer workers or raise the limit"
+        "cannot start the loader thread of rank {rank}: {cause}; use fewer workers or raise the limit"
     )]
     Thread {
         /// The rank whose loader it would have been.
         rank: usize,
         /// What the operating system said.
-        source: io::Error,
+        cause: io::Error,
     },
 
     /// The loader was asked for a step after its last one.

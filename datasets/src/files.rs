@@ -70,8 +70,8 @@ impl Place {
         }
         // A folder that may not be entered is not a missing one.
         match fs::read_dir(dir) {
-            Err(source) if source.kind() != ErrorKind::NotFound => {
-                Err(Error::Read { path: dir.to_owned(), source })
+            Err(cause) if cause.kind() != ErrorKind::NotFound => {
+                Err(Error::Read { path: dir.to_owned(), cause })
             }
             _ => Err(self.missing(inner, format!("the data set's folder `{}`", self.folder))),
         }
@@ -79,9 +79,9 @@ impl Place {
 
     /// The contents of `path`, which may have at most `limit` bytes and should hold `expected`.
     pub(crate) fn read(&self, path: &Path, limit: u64, expected: &str) -> Result<Vec<u8>> {
-        let failed = |source: std::io::Error| match source.kind() {
+        let failed = |cause: std::io::Error| match cause.kind() {
             ErrorKind::NotFound => self.missing(path.to_owned(), expected.to_owned()),
-            _ => Error::Read { path: path.to_owned(), source },
+            _ => Error::Read { path: path.to_owned(), cause },
         };
         let file = fs::File::open(path).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
@@ -112,7 +112,7 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<()> {
     {
         return Ok(());
     }
-    let failed = |source| Error::Write { path: path.to_owned(), source };
+    let failed = |cause| Error::Write { path: path.to_owned(), cause };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     fs::create_dir_all(folder).map_err(failed)?;
@@ -122,10 +122,10 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<()> {
         file.sync_all()?;
         fs::rename(&temporary, path)
     });
-    written.map_err(|source| {
+    written.map_err(|cause| {
         // The first error is the one to report; what is left of the temporary file is only waste.
         let _ = fs::remove_file(&temporary);
-        failed(source)
+        failed(cause)
     })
 }
 

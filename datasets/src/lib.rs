@@ -21,6 +21,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! [`verify`] tells what a folder holds, [`synthetic`] writes tiny twins in the official formats,
+//! and `fetch` (with the feature of that name) downloads.
+//!
 //! Nothing here depends on the number of threads or on timing: the same seed gives the same
 //! batches, bit for bit.
 
@@ -30,6 +33,8 @@ mod cifar;
 mod config;
 mod dataset;
 mod error;
+#[cfg(feature = "fetch")]
+pub mod fetch;
 mod files;
 mod images;
 mod loader;

@@ -73,7 +73,7 @@ impl Loader {
         let thread = std::thread::Builder::new()
             .name(format!("loader-{rank}"))
             .spawn(move || fill_batches(&*dataset, sampler, plan, &fill, &empty))
-            .map_err(|source| Error::Thread { rank, source })?;
+            .map_err(|cause| Error::Thread { rank, cause })?;
         Ok(Self {
             filled: Some(filled),
             emptied,

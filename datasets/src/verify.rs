@@ -154,10 +154,11 @@ impl fmt::Display for Report {
                     let records = grouped(per_class.iter().sum());
                     let least = grouped(per_class.iter().copied().min().unwrap_or(0));
                     let most = grouped(per_class.iter().copied().max().unwrap_or(0));
+                    let spread = if least == most { most } else { format!("{least} to {most}") };
                     writeln!(
                         f,
-                        "{records} of {official} records, {least} to {most} a class: well-formed, \
-                         but not the official file"
+                        "{records} of {official} records, {spread} a class: well-formed, but not \
+                         the official file"
                     )?;
                 }
                 FileState::Broken(error) => writeln!(f, "BROKEN: {error}")?,
@@ -214,7 +215,7 @@ mod tests {
         let text = reports[2].to_string();
         assert!(
             text.contains(
-                "1,200 of 120,000 records, 300 to 300 a class: well-formed, but not the official"
+                "1,200 of 120,000 records, 300 a class: well-formed, but not the official"
             ),
             "{text}"
         );

@@ -1,0 +1,245 @@
+//! The hub: files listed and downloaded on a thread of their own, so that waiting is bounded.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use candle_datasets::hub::from_hub;
+use crossbeam::channel::{RecvTimeoutError, Sender, unbounded};
+use hf_hub::progress::{DownloadEvent, ProgressEvent, ProgressHandler};
+use hf_hub::{HFClient, HFError};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+
+use super::{Progress, Source};
+use crate::error::{Error, Result};
+
+/// Where the hub keeps the Parquet form of every data set.
+const REVISION: &str = "refs/convert/parquet";
+
+/// The Parquet files of the training and of the test set.
+type Splits = (Vec<Box<dyn FileReader>>, Vec<Box<dyn FileReader>>);
+
+enum News {
+    Progress(Progress),
+    Done(Result<Vec<(String, SerializedFileReader<File>)>>),
+}
+
+/// A hub, and how much patience to have with it.
+#[derive(Clone)]
+pub(super) struct Hub {
+    /// Its address and the cache for its files; the usual ones unless tested.
+    pub(super) place: Option<(String, PathBuf)>,
+    /// How long it may take to say anything at all.
+    pub(super) first_answer: Duration,
+    /// How long a download may stand still.
+    pub(super) stall: Duration,
+}
+
+impl Default for Hub {
+    fn default() -> Self {
+        Self { place: None, first_answer: Duration::from_secs(20), stall: Duration::from_secs(120) }
+    }
+}
+
+impl Hub {
+    /// Downloads what the cache does not have yet. When patience ends, the thread that waits for
+    /// the hub is left behind.
+    pub(super) fn download(
+        &self,
+        source: Source,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Splits> {
+        progress(Progress::Asking);
+        let (send, news) = unbounded();
+        let hub = self.clone();
+        std::thread::Builder::new()
+            .name("fetch".to_owned())
+            .spawn(move || {
+                let done = download_all(&hub, source, &send);
+                // Nobody listens any more when patience has ended.
+                let _ = send.send(News::Done(done));
+            })
+            .map_err(|error| hub_error(source, error))?;
+        let mut last = Progress::Asking;
+        let mut since = Instant::now();
+        loop {
+            let limit = if last == Progress::Asking { self.first_answer } else { self.stall };
+            match news.recv_timeout(limit.saturating_sub(since.elapsed())) {
+                Ok(News::Progress(now)) => {
+                    if now != last {
+                        progress(now.clone());
+                        (last, since) = (now, Instant::now());
+                    }
+                }
+                Ok(News::Done(files)) => return split(source, files?),
+                Err(RecvTimeoutError::Timeout) => {
+                    let problem = format!("nothing has come for {} seconds", limit.as_secs());
+                    return Err(no_network(source, problem));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(hub_error(source, "the download ended without a result"));
+                }
+            }
+        }
+    }
+}
+
+fn download_all(
+    hub: &Hub,
+    source: Source,
+    news: &Sender<News>,
+) -> Result<Vec<(String, SerializedFileReader<File>)>> {
+    let failed = |error| request_error(source, &error);
+    let mut client = HFClient::builder().retry_max_attempts(3);
+    if let Some((endpoint, cache)) = &hub.place {
+        client = client.endpoint(endpoint).cache_dir(cache);
+    }
+    let client = client.build_sync().map_err(failed)?;
+    let (owner, name) = hf_hub::split_id(source.repository());
+    let repository = client.dataset(owner, name);
+    let info = repository.info().revision(REVISION).send().map_err(failed)?;
+    let names: Vec<String> = info
+        .siblings
+        .unwrap_or_default()
+        .into_iter()
+        .map(|file| file.rfilename)
+        .filter(|name| name.ends_with(".parquet"))
+        .collect();
+    for name in &names {
+        let report = Listener { file: name.clone(), news: news.clone() };
+        let download = repository.download_file().filename(name).revision(REVISION);
+        download.progress(report).send().map_err(failed)?;
+    }
+    // All in the cache now: this opens the files, in the same order.
+    let files = from_hub(&client, source.repository().to_owned()).map_err(|error| match error {
+        candle_datasets::hub::Error::HubError(error) => request_error(source, &error),
+        error => hub_error(source, error),
+    })?;
+    if files.len() != names.len() {
+        return Err(hub_error(source, "the data set was changed meanwhile; try again"));
+    }
+    Ok(names.into_iter().zip(files).collect())
+}
+
+/// Which files are the training and which the test set, by their names:
+/// `plain_text/train/0000.parquet`.
+fn split(source: Source, files: Vec<(String, SerializedFileReader<File>)>) -> Result<Splits> {
+    let (mut train, mut test) = (Vec::new(), Vec::new());
+    for (name, file) in files {
+        let file: Box<dyn FileReader> = Box::new(file);
+        match split_of(&name) {
+            Some("train") => train.push(file),
+            Some("test") => test.push(file),
+            _ => return Err(hub_error(source, format!("{name} is neither train nor test"))),
+        }
+    }
+    match train.is_empty() || test.is_empty() {
+        true => Err(hub_error(source, "there is no Parquet of both a train and a test split")),
+        false => Ok((train, test)),
+    }
+}
+
+fn split_of(name: &str) -> Option<&str> {
+    name.split(['/', '-', '.']).find(|part| matches!(*part, "train" | "test"))
+}
+
+struct Listener {
+    file: String,
+    news: Sender<News>,
+}
+
+impl ProgressHandler for Listener {
+    fn on_progress(&self, event: &ProgressEvent) {
+        let (bytes, total) = match event {
+            ProgressEvent::Download(DownloadEvent::Start { total_bytes, .. }) => (0, *total_bytes),
+            ProgressEvent::Download(DownloadEvent::Progress { files }) => {
+                let Some(file) = files.last() else { return };
+                (file.bytes_completed, file.total_bytes)
+            }
+            ProgressEvent::Download(DownloadEvent::AggregateProgress {
+                bytes_completed,
+                total_bytes,
+                ..
+            }) => (*bytes_completed, *total_bytes),
+            _ => return,
+        };
+        let progress = Progress::Downloading { file: self.file.clone(), bytes, total };
+        // Nobody listens any more after a stall.
+        let _ = self.news.send(News::Progress(progress));
+    }
+}
+
+/// `error` as ours: without an answer there is no network, or none that leads to the hub.
+fn request_error(source: Source, error: &HFError) -> Error {
+    match error {
+        HFError::Request { source: request, .. } => {
+            let mut problem = request.to_string();
+            let mut cause = std::error::Error::source(request);
+            while let Some(error) = cause {
+                problem = format!("{problem}: {error}");
+                cause = error.source();
+            }
+            no_network(source, problem)
+        }
+        error => hub_error(source, error),
+    }
+}
+
+fn no_network(source: Source, problem: String) -> Error {
+    Error::NoNetwork {
+        repository: source.repository(),
+        problem,
+        archive: source.archive(),
+        folder: source.distribution().place().folder,
+    }
+}
+
+fn hub_error(source: Source, problem: impl std::fmt::Display) -> Error {
+    Error::Hub {
+        repository: source.repository(),
+        problem: problem.to_string(),
+        archive: source.archive(),
+        folder: source.distribution().place().folder,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_are_known_by_name() {
+        assert_eq!(split_of("plain_text/train/0000.parquet"), Some("train"));
+        assert_eq!(split_of("default/test/0000.parquet"), Some("test"));
+        assert_eq!(split_of("cifar100/cifar100-train.parquet"), Some("train"));
+        assert_eq!(split_of("trained/validation/0000.parquet"), None);
+    }
+
+    fn error_of(endpoint: String) -> Error {
+        let cache = tempfile::tempdir().unwrap();
+        let hub = Hub {
+            place: Some((endpoint, cache.path().to_owned())),
+            first_answer: Duration::from_secs(1),
+            stall: Duration::from_secs(1),
+        };
+        let start = Instant::now();
+        let error = hub.download(Source::Cifar10, &mut |_| {}).err().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(10));
+        let message = error.to_string();
+        assert!(
+            message.contains("cifar-10-binary.tar.gz") && message.contains("--dir"),
+            "{message}"
+        );
+        error
+    }
+
+    #[test]
+    fn without_a_network_it_says_so_and_what_to_do() {
+        // A port that takes connections and never answers, and one that takes none.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap();
+        assert!(matches!(error_of(format!("http://{address}")), Error::NoNetwork { .. }));
+        drop(silent);
+        assert!(matches!(error_of(format!("http://{address}")), Error::NoNetwork { .. }));
+    }
+}
