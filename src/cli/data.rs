@@ -8,6 +8,15 @@ use std::path::{Path, PathBuf};
 /// What to do with data sets.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
+    /// Download a data set and write it in its official layout
+    #[cfg(feature = "fetch")]
+    Fetch {
+        /// The data set
+        name: Name,
+        /// The folder to write it under
+        #[arg(long, default_value = "data")]
+        dir: PathBuf,
+    },
     /// Tell what a folder holds: which data sets, whole or not, official or not
     Verify {
         /// The folder
@@ -20,7 +29,7 @@ pub(super) enum Command {
 
 /// The data sets that exist outside of this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Name {
+pub(super) enum Name {
     Cifar10,
     Cifar100,
     AgNews,
@@ -52,10 +61,40 @@ impl Command {
     /// What the data set's module says: file, place, what to do.
     pub(super) fn run(self) -> Result<()> {
         match self {
+            #[cfg(feature = "fetch")]
+            Self::Fetch { name, dir } => fetch(name, &dir),
             Self::Verify { dir } => verify(&dir),
             Self::Synth(synth) => synth.run(),
         }
     }
+}
+
+#[cfg(feature = "fetch")]
+fn fetch(name: Name, dir: &Path) -> Result<()> {
+    use gradwire_datasets::fetch::{Progress, Source, fetch};
+    use indicatif::{ProgressBar, ProgressStyle};
+    let source = match name {
+        Name::Cifar10 => Source::Cifar10,
+        Name::Cifar100 => Source::Cifar100,
+        Name::AgNews => Source::AgNews,
+    };
+    let style =
+        ProgressStyle::with_template("{msg}  {bar:24} {bytes} of {total_bytes}, {eta} left")?;
+    let bar = ProgressBar::new(0).with_style(style);
+    let mut show = |progress| match progress {
+        Progress::Asking => bar.set_message("asking the hub"),
+        Progress::Downloading { file, bytes, total } => {
+            bar.set_message(file);
+            bar.set_length(total.max(bytes));
+            bar.set_position(bytes);
+        }
+        Progress::Converting => bar.set_message("writing and checking the official files"),
+        _ => {}
+    };
+    let fetched = fetch(source, dir, &mut show);
+    bar.finish_and_clear();
+    println!("{}", fetched?);
+    Ok(())
 }
 
 fn verify(dir: &Path) -> Result<()> {
