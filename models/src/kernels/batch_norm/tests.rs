@@ -91,6 +91,11 @@ fn check(case: Case) {
     let len = case.batch * case.size * case.size * case.channels;
     let draw = || Tensor::randn(0f32, 1., len, &Device::Cpu).unwrap();
     let (xs, residual, weight) = (draw(), draw(), draw());
+    // Within rounding of ReLU's kink the two may rightly differ: nothing is asked for there.
+    let plain = Case { relu: false, ..case };
+    let before = step(Kernels::Candle, plain, &xs, &residual, &weight).unwrap().z;
+    let away = before.flatten_all().unwrap().abs().unwrap().gt(1e-4).unwrap();
+    let weight = (weight * away.to_dtype(DType::F32).unwrap()).unwrap();
     let expected = step(Kernels::Candle, case, &xs, &residual, &weight).unwrap();
     for kernels in Kernels::available().filter(|kernels| *kernels != Kernels::Candle) {
         let found = step(kernels, case, &xs, &residual, &weight).unwrap();
