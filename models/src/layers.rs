@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor, Var};
 use candle_nn::init::{FanInOut, NonLinearity, NormalOrUniform};
 use candle_nn::{Init, VarBuilder};
 
+use crate::maps::Maps;
 use crate::ops;
 
 /// He et al. 2015 for a layer followed by ReLU, scaled by the fan-out as torchvision's ResNets
@@ -46,7 +47,7 @@ impl Conv {
         Self { input_gradient: false, ..self }
     }
 
-    pub(crate) fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+    pub(crate) fn forward(&self, xs: &Maps) -> Result<Maps> {
         ops::conv2d(xs, &self.weight, self.stride, self.padding, self.input_gradient)
     }
 }
@@ -73,11 +74,11 @@ impl BatchNorm {
     /// Normalises, adds `residual` when there is one, then applies ReLU when asked.
     pub(crate) fn forward(
         &self,
-        xs: &Tensor,
-        residual: Option<&Tensor>,
+        xs: &Maps,
+        residual: Option<&Maps>,
         relu: bool,
         train: bool,
-    ) -> Result<Tensor> {
+    ) -> Result<Maps> {
         ops::batch_norm(
             xs,
             &self.gamma,

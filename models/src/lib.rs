@@ -33,12 +33,14 @@ pub mod composed;
 pub mod config;
 pub mod kernels;
 mod layers;
+pub mod maps;
 pub mod ops;
 pub mod resnet;
 pub mod store;
 pub mod text;
 
 pub use config::{Config, Input, InputKind, Model};
+pub use maps::Maps;
 pub use ops::cross_entropy;
 pub use store::{Store, missing_gradients};
 

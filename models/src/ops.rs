@@ -4,10 +4,11 @@
 //! PyTorch's layout, and every function has a right gradient for each floating-point argument
 //! unless its text says otherwise.
 
-use candle_core::{D, DType, Result, Tensor, Var, bail};
+use candle_core::{DType, Result, Tensor, Var, bail};
 
 use crate::composed;
 use crate::kernels::{self, Native, native};
+use crate::maps::{Carrier, Maps};
 
 /// Added to the variance in [`batch_norm`], as PyTorch's default.
 pub const BATCH_NORM_EPSILON: f64 = 1e-5;
@@ -21,13 +22,13 @@ pub const BATCH_NORM_MOMENTUM: f64 = 0.1;
 /// `input_gradient = false` says that nobody needs the gradient of `xs` (the first layer): none
 /// flows to it.
 pub fn conv2d(
-    xs: &Tensor,
+    xs: &Maps,
     weight: &Tensor,
     stride: usize,
     padding: usize,
     input_gradient: bool,
-) -> Result<Tensor> {
-    let (_, height, width, inputs) = xs.dims4()?;
+) -> Result<Maps> {
+    let (_, height, width, inputs) = xs.dims()?;
     let (_, expected, kh, kw) = weight.dims4()?;
     if inputs != expected {
         bail!("conv2d: the input has {inputs} channels, the weight expects {expected}");
@@ -37,10 +38,14 @@ pub fn conv2d(
             "conv2d: no {kh}x{kw} window of stride {stride} fits a {height}x{width} input padded by {padding}"
         );
     }
-    match native(xs)? {
-        Some(native) => kernels::conv::conv2d(native, xs, weight, stride, padding, input_gradient),
-        None => composed::conv2d(xs, weight, stride, padding, input_gradient),
-    }
+    Ok(Maps(match &xs.0 {
+        Carrier::Native(xs) => {
+            Carrier::Native(kernels::conv::conv2d(xs, weight, stride, padding, input_gradient)?)
+        }
+        Carrier::Tensor(xs) => {
+            Carrier::Tensor(composed::conv2d(xs, weight, stride, padding, input_gradient)?)
+        }
+    }))
 }
 
 /// Batch normalisation of `xs [B, H, W, C]` over all dimensions but the last, then `+ residual`
@@ -52,60 +57,80 @@ pub fn conv2d(
 /// Fails when training on a single value per channel, which has no variance.
 #[expect(clippy::too_many_arguments, reason = "one fused operation with its whole state")]
 pub fn batch_norm(
-    xs: &Tensor,
+    xs: &Maps,
     gamma: &Tensor,
     beta: &Tensor,
     running_mean: &Var,
     running_var: &Var,
-    residual: Option<&Tensor>,
+    residual: Option<&Maps>,
     relu: bool,
     train: bool,
-) -> Result<Tensor> {
-    let channels = xs.dim(D::Minus1)?;
+) -> Result<Maps> {
+    let (batch, height, width, channels) = xs.dims()?;
     fits("batch_norm: gamma", gamma, &[channels])?;
     fits("batch_norm: beta", beta, &[channels])?;
     fits("batch_norm: running_mean", running_mean, &[channels])?;
     fits("batch_norm: running_var", running_var, &[channels])?;
-    if let Some(residual) = residual {
-        fits("batch_norm: residual", residual, xs.dims())?;
+    if let Some(residual) = residual
+        && residual.dims()? != xs.dims()?
+    {
+        bail!("batch_norm: residual is {:?}, the input {:?}", residual.dims()?, xs.dims()?);
     }
-    if xs.elem_count() == channels && train {
+    if batch * height * width == 1 && train {
         bail!(
             "batch_norm: training needs more than one value per channel, got input {:?}; use a larger batch or image",
-            xs.shape()
+            xs.dims()?
         );
     }
-    match native(xs)? {
-        Some(native) => kernels::batch_norm::batch_norm(
-            native.isa,
+    let statistics = (running_mean, running_var);
+    match (&xs.0, residual.map(|residual| &residual.0)) {
+        (Carrier::Native(xs), None) => {
+            kernels::batch_norm::batch_norm(xs, gamma, beta, statistics, None, relu, train)
+                .map(Carrier::Native)
+        }
+        (Carrier::Native(xs), Some(Carrier::Native(residual))) => kernels::batch_norm::batch_norm(
             xs,
             gamma,
             beta,
-            running_mean,
-            running_var,
-            residual,
+            statistics,
+            Some(residual),
             relu,
             train,
-        ),
-        None => {
-            composed::batch_norm(xs, gamma, beta, running_mean, running_var, residual, relu, train)
+        )
+        .map(Carrier::Native),
+        (Carrier::Tensor(xs), None) => {
+            composed::batch_norm(xs, gamma, beta, running_mean, running_var, None, relu, train)
+                .map(Carrier::Tensor)
         }
+        (Carrier::Tensor(xs), Some(Carrier::Tensor(residual))) => {
+            let residual = Some(residual);
+            composed::batch_norm(xs, gamma, beta, running_mean, running_var, residual, relu, train)
+                .map(Carrier::Tensor)
+        }
+        _ => bail!("batch_norm: the input and the residual were made for different kernels"),
     }
+    .map(Maps)
 }
 
 /// Mean over height and width: `[B, H, W, C]` to `[B, C]`.
-pub fn global_average_pool(xs: &Tensor) -> Result<Tensor> {
-    composed::global_average_pool(xs)
+pub fn global_average_pool(xs: &Maps) -> Result<Tensor> {
+    match &xs.0 {
+        Carrier::Native(xs) => kernels::pool::global_average_pool(xs),
+        Carrier::Tensor(xs) => composed::global_average_pool(xs),
+    }
 }
 
 /// The parameter-free shortcut of He et al. 2016 (option A): every second row and column of
 /// `xs [B, H, W, C]`, new channels zero, half of them on either side: `[B, ⌈H/2⌉, ⌈W/2⌉, channels]`.
-pub fn shortcut_a(xs: &Tensor, channels: usize) -> Result<Tensor> {
-    let (_, _, _, inputs) = xs.dims4()?;
+pub fn shortcut_a(xs: &Maps, channels: usize) -> Result<Maps> {
+    let (_, _, _, inputs) = xs.dims()?;
     if channels < inputs {
         bail!("shortcut_a: {channels} channels cannot hold the {inputs} of the input");
     }
-    composed::shortcut_a(xs, channels)
+    Ok(Maps(match &xs.0 {
+        Carrier::Native(xs) => Carrier::Native(kernels::pool::shortcut_a(xs, channels)?),
+        Carrier::Tensor(xs) => Carrier::Tensor(composed::shortcut_a(xs, channels)?),
+    }))
 }
 
 /// `xs [B, I]` times `weight [O, I]` transposed, plus `bias [O]`.
@@ -153,19 +178,31 @@ pub fn embedding_mean(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
 ///
 /// Only the first position of a maximum receives gradient, as with `F.max_pool1d`.
 pub fn conv1d_relu_max(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    convs1d_relu_max(xs, &[(weight, bias)])
+}
+
+/// [`conv1d_relu_max`] of `xs [B, L, D]` with every pair of `weight [F, D, K]` and `bias [F]`,
+/// side by side: `[B, ΣF]`. At least one pair.
+pub fn convs1d_relu_max(xs: &Tensor, filters: &[(&Tensor, &Tensor)]) -> Result<Tensor> {
     let (_, length, inputs) = xs.dims3()?;
-    let (filters, expected, width) = weight.dims3()?;
-    fits("conv1d_relu_max: bias", bias, &[filters])?;
-    if inputs != expected || width == 0 || length < width {
-        bail!(
-            "conv1d_relu_max: a filter of {width} positions of {expected} does not fit an input of {length} positions of {inputs}"
-        );
-    }
-    match native(xs)? {
-        Some(Native { isa, .. }) if xs.elem_count() > 0 && weight.elem_count() > 0 => {
-            kernels::text_conv::conv1d_relu_max(isa, xs, weight, bias)
+    for (weight, bias) in filters {
+        let (filters, expected, width) = weight.dims3()?;
+        fits("conv1d_relu_max: bias", bias, &[filters])?;
+        if inputs != expected || width == 0 || length < width {
+            bail!(
+                "conv1d_relu_max: a filter of {width} positions of {expected} does not fit an input of {length} positions of {inputs}"
+            );
         }
-        _ => composed::conv1d_relu_max(xs, weight, bias),
+    }
+    let values = filters.iter().map(|(weight, _)| weight.elem_count()).min().unwrap_or(0);
+    match native(xs)? {
+        Some(Native { isa, .. }) if xs.elem_count() > 0 && values > 0 => {
+            kernels::text_conv::conv1d_relu_max(isa, xs, filters)
+        }
+        _ => {
+            let each = filters.iter().map(|(w, b)| composed::conv1d_relu_max(xs, w, b));
+            Tensor::cat(&each.collect::<Result<Vec<_>>>()?, 1)
+        }
     }
 }
 

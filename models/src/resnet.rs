@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Model;
 use crate::layers::{BatchNorm, Conv, Linear};
+use crate::maps::Maps;
 use crate::ops;
 
 /// Settings of a residual network: none, the name says it all.
@@ -84,7 +85,7 @@ impl Resnet {
 
 impl ModuleT for Resnet {
     fn forward_t(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
-        let xs = self.stem.forward(xs)?;
+        let xs = self.stem.forward(&Maps::new(xs)?)?;
         let mut xs = self.stem_norm.forward(&xs, None, true, train)?;
         for block in &self.blocks {
             xs = block.forward(&xs, train)?;
@@ -138,7 +139,7 @@ impl Block {
         })
     }
 
-    fn forward(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
+    fn forward(&self, xs: &Maps, train: bool) -> Result<Maps> {
         let ys = self.norm1.forward(&self.conv1.forward(xs)?, None, true, train)?;
         let ys = self.conv2.forward(&ys)?;
         let shortcut = match &self.shortcut {

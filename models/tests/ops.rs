@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use candle_core::{DType, Device, Result, Tensor, Var};
+use gradwire_models::Maps;
 use gradwire_models::kernels::{self, Kernels};
 use gradwire_models::ops::{self, Lstm};
 use proptest::prelude::*;
@@ -20,6 +21,10 @@ fn var(shape: &[usize], salt: u32) -> Var {
 
 fn floats(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn maps(xs: &Tensor) -> Maps {
+    Maps::new(xs).unwrap()
 }
 
 /// Runs `test` on every set of kernels this machine has.
@@ -111,7 +116,8 @@ proptest! {
         let xs = var(&[c.batch, c.height, c.width, c.inputs], 1);
         let weight = var(&[c.outputs, c.inputs, c.kernel.0, c.kernel.1], 2);
         on_all(|kernels| {
-            let ys = ops::conv2d(&xs, &weight, c.stride, c.padding, true).unwrap();
+            let ys = ops::conv2d(&maps(&xs), &weight, c.stride, c.padding, true);
+            let ys = ys.unwrap().tensor().unwrap();
             let dys = var(ys.dims(), 3);
             let [y, dx, dw] = c.by_loops(&floats(&xs), &floats(&weight), &floats(&dys));
             assert_close(&floats(&ys), &y, &format!("output on {kernels}"));
@@ -125,7 +131,7 @@ proptest! {
 fn no_gradient_flows_to_the_images() {
     let (xs, weight) = (var(&[1, 4, 4, 3], 1), var(&[2, 3, 3, 3], 2));
     on_all(|kernels| {
-        let ys = ops::conv2d(&xs, &weight, 1, 1, false).unwrap();
+        let ys = ops::conv2d(&maps(&xs), &weight, 1, 1, false).unwrap().tensor().unwrap();
         let gradients = ys.sum_all().unwrap().backward().unwrap();
         assert!(gradients.get(&xs).is_none(), "{kernels}");
         assert!(gradients.get(&weight).is_some(), "{kernels}");
@@ -139,7 +145,9 @@ fn relu_passes_no_gradient_at_zero_and_keeps_nan() {
     let (mean, variance) = (Var::from_tensor(&zeros).unwrap(), Var::from_tensor(&ones).unwrap());
     let xs = Var::new(&[[[[0f32, 1.]], [[-1., f32::NAN]]]], &Device::Cpu).unwrap();
     on_all(|kernels| {
-        let ys = ops::batch_norm(&xs, &ones, &zeros, &mean, &variance, None, true, false).unwrap();
+        let xs_maps = maps(&xs);
+        let ys = ops::batch_norm(&xs_maps, &ones, &zeros, &mean, &variance, None, true, false);
+        let ys = ys.unwrap().tensor().unwrap();
         let found = floats(&ys);
         assert_eq!((found[0], found[2]), (0., 0.), "{kernels}");
         assert!(found[3].is_nan(), "{kernels}: a NaN was hidden");
@@ -154,7 +162,7 @@ fn the_shortcut_takes_every_second_pixel_and_centres_it_among_zero_channels() {
     let xs = var(&[1, 3, 4, 2], 1);
     let rows = floats(&xs);
     on_all(|kernels| {
-        let ys = ops::shortcut_a(&xs, 4).unwrap();
+        let ys = ops::shortcut_a(&maps(&xs), 4).unwrap().tensor().unwrap();
         assert_eq!(ys.dims(), [1, 2, 2, 4]);
         let expected: Vec<f32> = [0, 2, 8, 10]
             .iter()
@@ -287,22 +295,30 @@ fn what_does_not_fit_is_an_error_on_every_path() {
     let labels = |labels: &[u32]| Tensor::new(labels, &Device::Cpu).unwrap();
     let norm = |xs: &[usize], channels: [usize; 4], residual: Option<&[usize]>| {
         let [gamma, beta, mean, variance] = channels.map(|c| var(&[c], 1));
-        let residual = residual.map(f);
-        ops::batch_norm(&f(xs), &gamma, &beta, &mean, &variance, residual.as_ref(), true, true)
+        let residual = residual.map(|shape| maps(&f(shape)));
+        let xs = maps(&f(xs));
+        ops::batch_norm(&xs, &gamma, &beta, &mean, &variance, residual.as_ref(), true, true)?
+            .tensor()
+    };
+    let conv = |xs: &[usize], weight: &[usize], stride, padding| {
+        ops::conv2d(&Maps::new(&f(xs))?, &f(weight), stride, padding, true)?.tensor()
     };
     on_all(|kernels| {
         let wrong: Vec<(&str, Result<Tensor>)> = vec![
-            ("conv2d: channels", ops::conv2d(&f(&[1, 4, 4, 3]), &f(&[2, 4, 3, 3]), 1, 1, true)),
-            ("conv2d: window", ops::conv2d(&f(&[1, 2, 2, 3]), &f(&[2, 3, 3, 3]), 1, 0, true)),
-            ("conv2d: stride", ops::conv2d(&f(&[1, 4, 4, 3]), &f(&[2, 3, 3, 3]), 0, 1, true)),
-            ("conv2d: rank", ops::conv2d(&f(&[4, 4, 3]), &f(&[2, 3, 3, 3]), 1, 1, true)),
+            ("conv2d: channels", conv(&[1, 4, 4, 3], &[2, 4, 3, 3], 1, 1)),
+            ("conv2d: window", conv(&[1, 2, 2, 3], &[2, 3, 3, 3], 1, 0)),
+            ("conv2d: stride", conv(&[1, 4, 4, 3], &[2, 3, 3, 3], 0, 1)),
+            ("conv2d: rank", conv(&[4, 4, 3], &[2, 3, 3, 3], 1, 1)),
             ("batch_norm: one value", norm(&[1, 1, 1, 3], [3; 4], None)),
             ("batch_norm: gamma", norm(&[2, 2, 2, 3], [4, 3, 3, 3], None)),
             ("batch_norm: beta", norm(&[2, 2, 2, 3], [3, 4, 3, 3], None)),
             ("batch_norm: mean", norm(&[2, 2, 2, 3], [3, 3, 4, 3], None)),
             ("batch_norm: variance", norm(&[2, 2, 2, 3], [3, 3, 3, 4], None)),
             ("batch_norm: residual", norm(&[2, 2, 2, 3], [3; 4], Some(&[2, 2, 1, 3]))),
-            ("shortcut_a: fewer channels", ops::shortcut_a(&f(&[1, 4, 4, 3]), 2)),
+            (
+                "shortcut_a: fewer channels",
+                ops::shortcut_a(&maps(&f(&[1, 4, 4, 3])), 2).and_then(|ys| ys.tensor()),
+            ),
             ("linear: inputs", ops::linear(&f(&[2, 3]), &f(&[5, 4]), &f(&[5]))),
             ("linear: bias", ops::linear(&f(&[2, 3]), &f(&[5, 3]), &f(&[4]))),
             ("embedding: id", ops::embedding(&ids(&[1, 4]), &f(&[4, 3]))),

@@ -6,11 +6,14 @@
 
 mod passes;
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, Var};
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor, Var};
 
 use self::passes::{BLOCK, Backward, Each, Gate, Gradients, Moments, Normalise, Summand, Sums};
-use super::memory::{Out, written};
-use super::operand::{f32s, with_f32s};
+use super::maps::{self, Maps, Slot};
+use super::memory::{Scratch, Target};
+use super::operand::with_f32s;
 use super::parallel::each;
 use super::profile::{Kind, timed};
 use super::simd::Isa;
@@ -24,35 +27,45 @@ fn span(channels: usize) -> usize {
     (SPAN / channels).max(1).next_multiple_of(BLOCK)
 }
 
-/// See [`ops::batch_norm`](crate::ops::batch_norm); `xs` and `residual` are f32 on the CPU.
-#[expect(clippy::too_many_arguments, reason = "the signature of the operation it computes")]
+/// See [`ops::batch_norm`](crate::ops::batch_norm).
 pub(crate) fn batch_norm(
-    isa: Isa,
-    xs: &Tensor,
+    xs: &Maps,
     gamma: &Tensor,
     beta: &Tensor,
-    running_mean: &Var,
-    running_var: &Var,
-    residual: Option<&Tensor>,
+    (running_mean, running_var): (&Var, &Var),
+    residual: Option<&Maps>,
     relu: bool,
     train: bool,
-) -> Result<Tensor> {
-    let xs = xs.contiguous()?;
+) -> Result<Maps> {
+    let isa = xs.native.isa;
     let channels = gamma.dim(0)?;
     let statistics = if train {
-        let statistics =
-            with_f32s(&xs, |xs| Ok(timed(Kind::BatchNorm, || Statistics::of(isa, xs, channels))))?;
-        statistics.track((xs.elem_count() / channels) as f64, running_mean, running_var)?;
+        let statistics = timed(Kind::BatchNorm, || Statistics::of(isa, xs.pixels(), channels));
+        statistics.track((xs.len() / channels) as f64, running_mean, running_var)?;
         statistics
     } else {
         Statistics::running(running_mean, running_var)?
     };
     let parameters = Tensor::stack(&[gamma, beta], 0)?;
-    let op = BatchNorm { isa, statistics, relu, train };
-    match residual {
-        None => xs.apply_op2(&parameters, op),
-        Some(residual) => xs.apply_op3(&parameters, &residual.contiguous()?, op),
-    }
+    let mut z = Scratch::new(xs.len());
+    with_f32s(&parameters, |parameters| {
+        let residual = residual.map(Maps::pixels);
+        timed(Kind::BatchNorm, || {
+            normalise(isa, &statistics, xs.pixels(), parameters, residual, relu, &mut z);
+        });
+        Ok(())
+    })?;
+    let z = Arc::new(z);
+    xs.derive(Some(&parameters), residual, xs.shape, z.clone(), || BatchNorm {
+        isa,
+        statistics,
+        relu,
+        train,
+        xs: xs.keep(),
+        z: (relu && residual.is_some()).then_some(z),
+        gradient: xs.gradient(),
+        residual: residual.map(Maps::gradient),
+    })
 }
 
 /// The mean and the variance that normalise, per channel.
@@ -142,55 +155,73 @@ fn sums<T: Summand + Copy + Sync + Send>(isa: Isa, summand: &T, channels: usize)
     sums
 }
 
-/// The operation, its statistics known. Its second operand is `[γ, β]`, its third the residual.
+/// The result from the input, under `[γ, β]`.
+fn normalise(
+    isa: Isa,
+    statistics: &Statistics,
+    xs: &[f32],
+    parameters: &[f32],
+    residual: Option<&[f32]>,
+    relu: bool,
+    z: &mut [f32],
+) {
+    let channels = statistics.mean.len();
+    let (gamma, beta) = parameters.split_at(channels);
+    let (scale, shift) = statistics.affine(gamma, beta);
+    let span = span(channels) * channels;
+    each(z.chunks_mut(span).enumerate().collect(), |(i, z): (usize, &mut [f32])| {
+        let here = i * span..i * span + z.len();
+        let residual = residual.map(|residual| &residual[here.clone()]);
+        let (scale, shift) = (&scale[..], &shift[..]);
+        let mapping = Normalise { xs: &xs[here], scale, shift, residual, relu, z };
+        isa.run(Each { mapping, channels });
+    });
+}
+
+/// What the backward pass needs.
 struct BatchNorm {
     isa: Isa,
     statistics: Statistics,
     relu: bool,
     /// Whether the statistics came from the input itself, and so depend on it.
     train: bool,
+    xs: Arc<Scratch>,
+    /// The result, where that alone tells what ReLU let pass.
+    z: Option<Arc<Scratch>>,
+    gradient: Slot,
+    residual: Option<Slot>,
+}
+
+impl maps::Backward for BatchNorm {
+    const NAME: &'static str = "batch_norm";
+
+    fn backward(&self, mut dz: Scratch, parameters: &[f32]) -> Result<Vec<f32>> {
+        let parameters = timed(Kind::BatchNormBackward, || match &self.residual {
+            None => self.run(&mut dz, parameters, None),
+            Some(residual) => residual
+                .receive(self.xs.len(), |residual| self.run(&mut dz, parameters, Some(residual))),
+        });
+        self.gradient.receive_all(dz);
+        Ok(parameters)
+    }
 }
 
 impl BatchNorm {
-    fn normalise(&self, xs: &[f32], parameters: &[f32], residual: Option<&[f32]>) -> Vec<f32> {
-        let channels = self.statistics.mean.len();
-        let (gamma, beta) = parameters.split_at(channels);
-        let (scale, shift) = self.statistics.affine(gamma, beta);
-        let span = span(channels) * channels;
-        // SAFETY: the spans cover all elements, and each writes all of its own.
-        unsafe {
-            written(xs.len(), |out| {
-                each(out.chunks(span), |(first, z)| {
-                    let here = first..first + z.len();
-                    let residual = residual.map(|residual| &residual[here.clone()]);
-                    let (scale, shift, relu) = (&scale[..], &shift[..], self.relu);
-                    let mapping = Normalise { xs: &xs[here], scale, shift, residual, relu, z };
-                    self.isa.run(Each { mapping, channels });
-                });
-            })
-        }
-    }
-
-    /// The gradients of the input, of `[γ, β]`, and of the residual where `residual` asks for it.
-    fn backward(
-        &self,
-        xs: &[f32],
-        parameters: &[f32],
-        z: &[f32],
-        dz: &[f32],
-        residual: bool,
-    ) -> Gradient {
-        let statistics = &self.statistics;
+    /// Turns the gradient of the result into that of the input, in place; sends `residual` what passes ReLU, and
+    /// returns the gradient of `[γ, β]`.
+    fn run(&self, gradient: &mut [f32], parameters: &[f32], residual: Option<Target>) -> Vec<f32> {
+        let (isa, statistics, xs) = (self.isa, &self.statistics, &self.xs[..]);
         let channels = statistics.mean.len();
         let (gamma, beta) = parameters.split_at(channels);
         let (scale, shift) = statistics.affine(gamma, beta);
         let mean: Vec<f32> = statistics.mean.iter().map(|mean| *mean as f32).collect();
-        let gate = match (self.relu, residual) {
+        let gate = match (self.relu, &self.z) {
             (false, _) => Gate::Open,
-            (true, true) => Gate::Result(z),
-            (true, false) => Gate::Affine { scale: &scale, shift: &shift },
+            (true, Some(z)) => Gate::Result(z),
+            (true, None) => Gate::Affine { scale: &scale, shift: &shift },
         };
-        let [sum, product] = sums(self.isa, &Gradients { xs, dz, gate, mean: &mean }, channels);
+        let [sum, product] =
+            sums(isa, &Gradients { xs, dz: gradient, gate, mean: &mean }, channels);
 
         let count = (xs.len() / channels) as f64;
         let inverse = statistics.inverse_deviation();
@@ -209,146 +240,30 @@ impl BatchNorm {
         }
 
         let span = span(channels) * channels;
-        let map = |dx: Out, masked: Option<Out>| {
-            let mut masked: Vec<Option<Out>> = match masked {
-                Some(masked) => {
-                    masked.chunks(span).into_iter().map(|(_, masked)| Some(masked)).collect()
-                }
-                None => Vec::new(),
+        let mut residuals: Vec<Option<Target>> = match residual {
+            Some(residual) => residual.chunks(span).map(Some).collect(),
+            None => Vec::new(),
+        };
+        residuals.resize_with(xs.len().div_ceil(span), || None);
+        let spans = gradient.chunks_mut(span).zip(residuals).enumerate().collect();
+        each(spans, |(i, (gradient, residual)): (usize, (&mut [f32], Option<Target>))| {
+            let here = i * span..i * span + gradient.len();
+            let gate = match gate {
+                Gate::Result(z) => Gate::Result(&z[here.clone()]),
+                other => other,
             };
-            masked.resize_with(xs.len().div_ceil(span), || None);
-            let jobs = dx.chunks(span).into_iter().zip(masked).collect();
-            each(jobs, |((first, dx), residual)| {
-                let here = first..first + dx.len();
-                let gate = match gate {
-                    Gate::Result(z) => Gate::Result(&z[here.clone()]),
-                    other => other,
-                };
-                let mapping = Backward {
-                    xs: &xs[here.clone()],
-                    dz: &dz[here],
-                    gate,
-                    by_gradient: &scale,
-                    by_input: &by_input,
-                    constant: &constant,
-                    dx,
-                    residual,
-                };
-                self.isa.run(Each { mapping, channels });
-            });
-        };
-        // SAFETY: the spans cover all elements, and each writes all of its own, to both images if there are two.
-        let (input, residual) = unsafe {
-            if residual && self.relu {
-                let mut input = Vec::new();
-                let masked = written(xs.len(), |masked| {
-                    input = written(xs.len(), |dx| map(dx, Some(masked)));
-                });
-                (input, Some(masked))
-            } else {
-                (written(xs.len(), |dx| map(dx, None)), None)
-            }
-        };
-        Gradient { input, parameters, residual }
-    }
-
-    /// As [`BatchNorm::backward`], from and to tensors.
-    fn backward_tensors(
-        &self,
-        xs: &Tensor,
-        parameters: &Tensor,
-        z: &Tensor,
-        dz: &Tensor,
-        residual: bool,
-    ) -> Result<(Tensor, Tensor, Tensor)> {
-        let gradient = with_f32s(xs, |xs| {
-            with_f32s(parameters, |parameters| {
-                with_f32s(z, |z| {
-                    with_f32s(dz, |dz| {
-                        Ok(timed(Kind::BatchNormBackward, || {
-                            self.backward(xs, parameters, z, dz, residual)
-                        }))
-                    })
-                })
-            })
-        })?;
-        Ok((
-            Tensor::from_vec(gradient.input, xs.shape(), xs.device())?,
-            Tensor::from_vec(gradient.parameters, parameters.shape(), xs.device())?,
-            match gradient.residual {
-                Some(masked) => Tensor::from_vec(masked, xs.shape(), xs.device())?,
-                // Nothing between the sum and the result: the residual's gradient is the result's.
-                None => dz.clone(),
-            },
-        ))
-    }
-}
-
-struct Gradient {
-    input: Vec<f32>,
-    parameters: Vec<f32>,
-    /// What passed ReLU, if there is one and it was asked for.
-    residual: Option<Vec<f32>>,
-}
-
-impl CustomOp2 for BatchNorm {
-    fn name(&self) -> &'static str {
-        "batch-norm"
-    }
-
-    fn cpu_fwd(
-        &self,
-        xs: &CpuStorage,
-        lx: &Layout,
-        p: &CpuStorage,
-        lp: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (xs, p) = (f32s(xs, lx)?, f32s(p, lp)?);
-        let z = timed(Kind::BatchNorm, || self.normalise(xs, p, None));
-        Ok((CpuStorage::F32(z), lx.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        xs: &Tensor,
-        p: &Tensor,
-        z: &Tensor,
-        dz: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, dp, _) = self.backward_tensors(xs, p, z, dz, false)?;
-        Ok((Some(dx), Some(dp)))
-    }
-}
-
-impl CustomOp3 for BatchNorm {
-    fn name(&self) -> &'static str {
-        "batch-norm-add"
-    }
-
-    fn cpu_fwd(
-        &self,
-        xs: &CpuStorage,
-        lx: &Layout,
-        p: &CpuStorage,
-        lp: &Layout,
-        residual: &CpuStorage,
-        lr: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (xs, p, residual) = (f32s(xs, lx)?, f32s(p, lp)?, f32s(residual, lr)?);
-        let z = timed(Kind::BatchNorm, || self.normalise(xs, p, Some(residual)));
-        Ok((CpuStorage::F32(z), lx.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        xs: &Tensor,
-        p: &Tensor,
-        _residual: &Tensor,
-        z: &Tensor,
-        dz: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (dx, dp, dr) = self.backward_tensors(xs, p, z, dz, true)?;
-        Ok((Some(dx), Some(dp), Some(dr)))
+            let mapping = Backward {
+                xs: &xs[here],
+                gate,
+                by_gradient: &scale,
+                by_input: &by_input,
+                constant: &constant,
+                gradient,
+                residual,
+            };
+            isa.run(Each { mapping, channels });
+        });
+        parameters
     }
 }
 

@@ -1,9 +1,12 @@
 //! Convolution of NHWC images: which algorithm computes what.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+use std::sync::Arc;
 
-use super::memory::{Out, written};
-use super::operand::{f32s, with_f32s};
+use candle_core::{Result, Tensor};
+
+use super::maps::{Backward, Maps, Slot};
+use super::memory::{Scratch, Target};
+use super::operand::with_f32s;
 use super::profile::{Kind, timed};
 use super::{Native, direct, winograd};
 
@@ -59,7 +62,7 @@ impl Sizes {
 }
 
 /// The result of the convolution of `xs` with `weight`: writes all of `ys`.
-pub(crate) fn forward(native: Native, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: Out) {
+pub(crate) fn forward(native: Native, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: &mut [f32]) {
     assert_eq!((xs.len(), weight.len()), (sizes.input_len(), sizes.weight_len()));
     assert_eq!(ys.len(), sizes.output_len());
     if sizes.minimal(native) {
@@ -69,8 +72,14 @@ pub(crate) fn forward(native: Native, sizes: &Sizes, xs: &[f32], weight: &[f32],
     }
 }
 
-/// The gradient of the input from that of the result: writes all of `dx`.
-pub(crate) fn input_gradient(native: Native, sizes: &Sizes, weight: &[f32], dy: &[f32], dx: Out) {
+/// The gradient of the input from that of the result.
+pub(crate) fn input_gradient(
+    native: Native,
+    sizes: &Sizes,
+    weight: &[f32],
+    dy: &[f32],
+    dx: Target,
+) {
     assert_eq!((dy.len(), weight.len()), (sizes.output_len(), sizes.weight_len()));
     assert_eq!(dx.len(), sizes.input_len());
     if sizes.minimal(native) {
@@ -81,7 +90,13 @@ pub(crate) fn input_gradient(native: Native, sizes: &Sizes, weight: &[f32], dy: 
 }
 
 /// The gradient of the weight from that of the result: writes all of `dw`.
-pub(crate) fn weight_gradient(native: Native, sizes: &Sizes, xs: &[f32], dy: &[f32], dw: Out) {
+pub(crate) fn weight_gradient(
+    native: Native,
+    sizes: &Sizes,
+    xs: &[f32],
+    dy: &[f32],
+    dw: &mut [f32],
+) {
     assert_eq!((xs.len(), dy.len()), (sizes.input_len(), sizes.output_len()));
     assert_eq!(dw.len(), sizes.weight_len());
     if sizes.minimal(native) {
@@ -91,98 +106,55 @@ pub(crate) fn weight_gradient(native: Native, sizes: &Sizes, xs: &[f32], dy: &[f
     }
 }
 
-/// See [`ops::conv2d`](crate::ops::conv2d); both operands are f32 on the CPU.
+/// See [`ops::conv2d`](crate::ops::conv2d).
 pub(crate) fn conv2d(
-    native: Native,
-    xs: &Tensor,
+    xs: &Maps,
     weight: &Tensor,
     stride: usize,
     padding: usize,
     input_gradient: bool,
-) -> Result<Tensor> {
-    let op = Conv { native, stride, padding, input_gradient };
-    xs.contiguous()?.apply_op2(&weight.contiguous()?, op)
+) -> Result<Maps> {
+    let [batch, height, width, inputs] = xs.shape;
+    let (outputs, _, rows, columns) = weight.dims4()?;
+    let kernel = (rows, columns);
+    let sizes = Sizes { batch, height, width, inputs, outputs, kernel, stride, padding };
+    let mut ys = Scratch::new(sizes.output_len());
+    with_f32s(weight, |weight| {
+        timed(Kind::Convolution, || forward(xs.native, &sizes, xs.pixels(), weight, &mut ys));
+        Ok(())
+    })?;
+    let shape = [batch, sizes.out_height(), sizes.out_width(), outputs];
+    let from = if input_gradient { xs.clone() } else { xs.detached() };
+    from.derive(Some(weight), None, shape, Arc::new(ys), || Conv {
+        native: xs.native,
+        sizes,
+        xs: xs.keep(),
+        gradient: input_gradient.then(|| xs.gradient()),
+    })
 }
 
+/// What the backward pass of a convolution needs.
 struct Conv {
     native: Native,
-    stride: usize,
-    padding: usize,
-    input_gradient: bool,
+    sizes: Sizes,
+    xs: Arc<Scratch>,
+    /// Where the gradient of the input goes, if anywhere.
+    gradient: Option<Slot>,
 }
 
-impl Conv {
-    fn sizes(&self, xs: &Shape, weight: &Shape) -> Result<Sizes> {
-        let (batch, height, width, inputs) = xs.dims4()?;
-        let (outputs, _, rows, columns) = weight.dims4()?;
-        let Self { stride, padding, .. } = *self;
-        Ok(Sizes {
-            batch,
-            height,
-            width,
-            inputs,
-            outputs,
-            kernel: (rows, columns),
-            stride,
-            padding,
-        })
-    }
-}
+impl Backward for Conv {
+    const NAME: &'static str = "conv2d";
 
-impl CustomOp2 for Conv {
-    fn name(&self) -> &'static str {
-        "conv"
-    }
-
-    fn cpu_fwd(
-        &self,
-        xs: &CpuStorage,
-        lx: &Layout,
-        weight: &CpuStorage,
-        lw: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let sizes = self.sizes(lx.shape(), lw.shape())?;
-        let (xs, weight) = (f32s(xs, lx)?, f32s(weight, lw)?);
-        // SAFETY: `forward` writes all of the result.
-        let ys = unsafe {
-            written(sizes.output_len(), |ys| {
-                timed(Kind::Convolution, || forward(self.native, &sizes, xs, weight, ys));
-            })
-        };
-        let shape = (sizes.batch, sizes.out_height(), sizes.out_width(), sizes.outputs);
-        Ok((CpuStorage::F32(ys), shape.into()))
-    }
-
-    fn bwd(
-        &self,
-        xs: &Tensor,
-        weight: &Tensor,
-        _: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let native = self.native;
-        let sizes = self.sizes(xs.shape(), weight.shape())?;
-        with_f32s(dy, |dy| {
-            // SAFETY: `weight_gradient` writes all of its result.
-            let dw = with_f32s(xs, |xs| unsafe {
-                Ok(written(sizes.weight_len(), |dw| {
-                    timed(Kind::ConvolutionWeight, || weight_gradient(native, &sizes, xs, dy, dw));
-                }))
-            })?;
-            let dw = Tensor::from_vec(dw, weight.shape(), weight.device())?;
-            if !self.input_gradient {
-                return Ok((None, Some(dw)));
-            }
-            // SAFETY: `input_gradient` writes all of its result.
-            let dx = with_f32s(weight, |weight| unsafe {
-                Ok(written(sizes.input_len(), |dx| {
-                    timed(Kind::ConvolutionInput, || {
-                        input_gradient(native, &sizes, weight, dy, dx);
-                    });
-                }))
-            })?;
-            Ok((Some(Tensor::from_vec(dx, xs.shape(), xs.device())?), Some(dw)))
-        })
+    fn backward(&self, dy: Scratch, weight: &[f32]) -> Result<Vec<f32>> {
+        let Self { native, sizes, xs, gradient } = self;
+        let mut dw = vec![0.0; sizes.weight_len()];
+        timed(Kind::ConvolutionWeight, || weight_gradient(*native, sizes, xs, &dy, &mut dw));
+        if let Some(gradient) = gradient {
+            gradient.receive(sizes.input_len(), |dx| {
+                timed(Kind::ConvolutionInput, || input_gradient(*native, sizes, weight, &dy, dx));
+            });
+        }
+        Ok(dw)
     }
 }
 

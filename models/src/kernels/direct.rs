@@ -4,8 +4,8 @@
 //! windows is ever in memory. Chunks do not depend on the number of threads and every sum runs in one order.
 
 use super::conv::Sizes;
-use super::gemm::{Gemm, Right, Target, panel};
-use super::memory::{Out, Scratch};
+use super::gemm::{Gemm, Right, panel};
+use super::memory::{Scratch, Target};
 use super::parallel::{each, threads};
 use super::simd::Isa;
 
@@ -34,7 +34,7 @@ impl Images<'_> {
 }
 
 /// See [`conv::forward`](super::conv::forward).
-pub(super) fn forward(isa: Isa, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: Out) {
+pub(super) fn forward(isa: Isa, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: &mut [f32]) {
     let (kh, kw) = sizes.kernel;
     let depth = kh * kw * sizes.inputs;
     let packed = pack(isa, depth, sizes.outputs, |k, column| {
@@ -42,8 +42,9 @@ pub(super) fn forward(isa: Isa, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: O
         weight[(column * sizes.inputs + input) * kh * kw + tap]
     });
     let per_row = sizes.out_width() * sizes.outputs;
-    each(ys.chunks(rows(sizes) * per_row), |(first, out)| {
-        let (first, count) = (first / per_row, out.len() / per_row);
+    let chunk = rows(sizes);
+    each(ys.chunks_mut(chunk * per_row).enumerate().collect(), |(i, out): (usize, &mut [f32])| {
+        let (first, count) = (i * chunk, out.len() / per_row);
         let pixels = count * sizes.out_width();
         let mut windows = Scratch::new(pixels * depth);
         gather_windows(sizes, xs, first, count, &mut windows);
@@ -63,7 +64,7 @@ pub(super) fn forward(isa: Isa, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: O
 }
 
 /// See [`conv::weight_gradient`](super::conv::weight_gradient).
-pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], mut dw: Out) {
+pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], dw: &mut [f32]) {
     let (kh, kw) = sizes.kernel;
     let taps = kh * kw;
     let depth = taps * sizes.inputs;
@@ -97,10 +98,9 @@ pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], m
                         a_depth: sizes.outputs,
                         b: windows,
                         right: Right::Rows(depth),
-                        c: if *first == 0 {
-                            Target::Write((&mut *sums).into())
-                        } else {
-                            Target::Add(sums)
+                        c: match first {
+                            0 => Target::Write(sums),
+                            _ => Target::Add(sums),
                         },
                         c_row: depth,
                     });
@@ -108,14 +108,12 @@ pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], m
             },
         );
     }
-    let mut line = Scratch::new(depth);
-    for (output, sums) in sums.chunks_exact(depth).enumerate() {
+    for (dw, sums) in dw.chunks_exact_mut(depth).zip(sums.chunks_exact(depth)) {
         for (tap, sums) in sums.chunks_exact(sizes.inputs).enumerate() {
             for (input, sum) in sums.iter().enumerate() {
-                line[input * taps + tap] = *sum;
+                dw[input * taps + tap] = *sum;
             }
         }
-        dw.range(output * depth..(output + 1) * depth).copy_from(&line);
     }
 }
 
@@ -123,7 +121,7 @@ pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], m
 ///
 /// Input pixels whose coordinates leave the same remainders by the stride meet the same taps: each such phase is a
 /// product of its own.
-pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32], dx: Out) {
+pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32], dx: Target) {
     let (kh, kw) = sizes.kernel;
     let (inputs, outputs, stride) = (sizes.inputs, sizes.outputs, sizes.stride);
     let phases: Vec<Phase> = (0..stride.min(sizes.height))
@@ -151,46 +149,54 @@ pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32]
         width: sizes.out_width(),
         channels: outputs,
     };
-    // A chunk is a run of input rows that starts on a multiple of the stride in its image.
-    let bands = sizes.height.div_ceil(stride);
+    // A band is `stride` input rows, from a multiple of the stride in its image; chunks are runs of bands through
+    // all images.
+    let per_image = sizes.height.div_ceil(stride);
+    let row = |band: usize| {
+        let (image, band) = (band / per_image, band % per_image);
+        image * sizes.height + (band * stride).min(sizes.height)
+    };
     let deepest = phases.iter().map(|phase| phase.taps.len()).max().unwrap_or(0) * outputs;
-    let per_band = sizes.width.div_ceil(stride) * deepest;
-    let count = (CHUNK / per_band.max(1)).clamp(1, bands);
-    let mut jobs = Vec::new();
+    let count = (CHUNK / (sizes.width.div_ceil(stride) * deepest).max(1)).max(1);
+    let bands = sizes.batch * per_image;
+    let mut chunks = Vec::with_capacity(bands.div_ceil(count));
     let mut rest = dx;
-    for image in 0..sizes.batch {
-        for band in (0..bands).step_by(count) {
-            let rows = (count * stride).min(sizes.height - band * stride);
-            let (out, tail) = rest.split_at(rows * sizes.width * inputs);
-            jobs.push((image, band, rows, out));
-            rest = tail;
-        }
+    for first in (0..bands).step_by(count) {
+        let end = bands.min(first + count);
+        let (out, tail) = rest.split_at((row(end) - row(first)) * sizes.width * inputs);
+        chunks.push((first..end, out));
+        rest = tail;
     }
-    each(jobs, |(image, band, rows, mut out)| {
+    each(chunks, |(bands, mut out)| {
+        let start = row(bands.start);
         for phase in &phases {
-            let lines = (rows - phase.y.min(rows)).div_ceil(stride);
             let columns = (sizes.width - phase.x).div_ceil(stride);
-            if lines == 0 {
+            let lines: Vec<usize> = bands
+                .clone()
+                .filter(|band| band % per_image * stride + phase.y < sizes.height)
+                .collect();
+            let pixels = lines.len() * columns;
+            if pixels == 0 {
                 continue;
             }
             let depth = phase.taps.len() * outputs;
-            let mut result = Scratch::new(lines * columns * inputs);
+            let mut result = Scratch::new(pixels * inputs);
             if depth == 0 {
                 result.fill(0.0);
             } else {
-                let mut windows = Scratch::new(lines * columns * depth);
+                let mut windows = Scratch::new(pixels * depth);
                 let mut to = windows.chunks_exact_mut(outputs);
-                for line in 0..lines {
+                for band in &lines {
+                    let (image, band) = (band / per_image, band % per_image);
                     for column in 0..columns {
                         for (tap, to) in phase.taps.iter().zip(&mut to) {
-                            let (y, x) =
-                                ((band + line) as isize + tap.dy, column as isize + tap.dx);
+                            let (y, x) = (band as isize + tap.dy, column as isize + tap.dx);
                             gradient.gather(image, y, x, to);
                         }
                     }
                 }
                 isa.run(Gemm {
-                    rows: lines * columns,
+                    rows: pixels,
                     columns: inputs,
                     depth,
                     a: &windows,
@@ -198,16 +204,16 @@ pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32]
                     a_depth: 1,
                     b: &phase.weights,
                     right: Right::Panels,
-                    c: Target::Write((&mut *result).into()),
+                    c: Target::Write(&mut result),
                     c_row: inputs,
                 });
             }
             let mut pixels = result.chunks_exact(inputs);
-            for line in 0..lines {
+            for band in &lines {
+                let line = (row(*band) + phase.y - start) * sizes.width;
                 for (column, pixel) in (0..columns).zip(&mut pixels) {
-                    let at = ((line * stride + phase.y) * sizes.width + column * stride + phase.x)
-                        * inputs;
-                    out.range(at..at + inputs).copy_from(pixel);
+                    let at = (line + column * stride + phase.x) * inputs;
+                    out.range(at..at + inputs).take(pixel);
                 }
             }
         }
@@ -252,21 +258,46 @@ fn rows(sizes: &Sizes) -> usize {
 
 /// The windows of `count` rows of the result from row `first`, counted through all images: `[pixels, taps, inputs]`.
 fn gather_windows(sizes: &Sizes, xs: &[f32], first: usize, count: usize, windows: &mut [f32]) {
-    let images =
-        Images { pixels: xs, height: sizes.height, width: sizes.width, channels: sizes.inputs };
+    let Sizes { inputs, width, .. } = *sizes;
+    let images = Images { pixels: xs, height: sizes.height, width, channels: inputs };
     let (height, padding) = (sizes.out_height(), sizes.padding as isize);
-    let mut to = windows.chunks_exact_mut(sizes.inputs);
+    let (rows, columns) = sizes.kernel;
+    let mut at = 0;
     for row in first..first + count {
         let (image, row) = (row / height, row % height);
         let top = (row * sizes.stride) as isize - padding;
         for column in 0..sizes.out_width() {
             let left = (column * sizes.stride) as isize - padding;
-            for y in 0..sizes.kernel.0 as isize {
-                for (x, to) in (0..sizes.kernel.1 as isize).zip(&mut to) {
-                    images.gather(image, top + y, left + x, to);
+            for y in top..top + rows as isize {
+                let to = &mut windows[at..];
+                let whole = left >= 0 && left as usize + columns <= width;
+                if whole && (0..sizes.height as isize).contains(&y) {
+                    let pixel = (image * sizes.height + y as usize) * width + left as usize;
+                    copy_ahead(to, &xs[pixel * inputs..], columns * inputs);
+                } else {
+                    for (x, to) in (left..left + columns as isize).zip(to.chunks_exact_mut(inputs))
+                    {
+                        images.gather(image, y, x, to);
+                    }
                 }
+                at += columns * inputs;
             }
         }
+    }
+}
+
+/// Copies `len` elements from the start of `from` to the start of `to`: in whole blocks where both have room, so that
+/// elements behind may change, which are yet to be written.
+#[inline]
+fn copy_ahead(to: &mut [f32], from: &[f32], len: usize) {
+    const BLOCK: usize = 16;
+    let whole = len.next_multiple_of(BLOCK);
+    if whole <= to.len().min(from.len()) {
+        let to = to[..whole].as_chunks_mut::<BLOCK>().0;
+        let from = from[..whole].as_chunks::<BLOCK>().0;
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    } else {
+        to[..len].copy_from_slice(&from[..len]);
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 
-use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, TensorId, bail};
 
 use super::operand::{f32s, u32s, with_f32s, with_u32s};
@@ -70,20 +69,13 @@ impl RowGradient {
 }
 
 thread_local! {
-    /// Where [`backward`] collects, while it runs on this thread.
+    /// Where [`collect`] collects, while it runs on this thread.
     static COLLECTED: RefCell<Option<Vec<RowGradient>>> = const { RefCell::new(None) };
 }
 
-/// As [`Tensor::backward`], but the gradients of embedding tables that are variables come as the
-/// rows the batch touched instead of dense tensors: a table of millions of values is not zeroed,
-/// filled and added up for the sake of some thousand rows.
-///
-/// Tables whose look-ups ran on composed candle operations have their gradient in the store as
-/// ever. A table looked up twice comes twice, in an order that is the same in every run.
-///
-/// # Errors
-/// As [`Tensor::backward`].
-pub fn backward(loss: &Tensor) -> Result<(GradStore, Vec<RowGradient>)> {
+/// Runs a backward pass whose gradients of embedding tables, as far as the tables are variables,
+/// are collected as rows and stay out of candle's store.
+pub(super) fn collect<T>(backward: impl FnOnce() -> T) -> (T, Vec<RowGradient>) {
     /// Ends the collection even when an operation panics on the way.
     struct Collection;
     impl Drop for Collection {
@@ -93,8 +85,8 @@ pub fn backward(loss: &Tensor) -> Result<(GradStore, Vec<RowGradient>)> {
     }
     COLLECTED.set(Some(Vec::new()));
     let _collection = Collection;
-    let grads = loss.backward()?;
-    Ok((grads, COLLECTED.take().unwrap_or_default()))
+    let out = backward();
+    (out, COLLECTED.take().unwrap_or_default())
 }
 
 struct LookUp {
@@ -304,7 +296,8 @@ mod tests {
                     for (a, b) in dense.iter().zip(theirs) {
                         prop_assert!((a - b).abs() <= 1e-5, "{a} {b}");
                     }
-                    let (store, rows) = backward(&loss(&ours)).unwrap();
+                    let (store, rows) = collect(|| loss(&ours).backward());
+                    let store = store.unwrap();
                     prop_assert!(store.get(&table).is_none());
                     let mut sum = vec![0.0; 12 * dim];
                     rows[0].add_to(&mut sum);
@@ -342,11 +335,12 @@ mod tests {
         let tokens = ids(&[1, 2], (1, 2));
         let computed =
             embedding(Isa::best(), &tokens, &(table.as_tensor() * 2.0).unwrap()).unwrap();
-        let (store, rows) = backward(&computed.sum_all().unwrap()).unwrap();
+        let (store, rows) = collect(|| computed.sum_all().unwrap().backward().unwrap());
         assert_eq!((flat(store.get(&table).unwrap()), rows.len()), (vec![0.0, 2.0, 2.0], 0));
 
         let direct = || embedding(Isa::best(), &tokens, &table).unwrap();
-        let (_, rows) = backward(&(direct() + direct()).unwrap().sum_all().unwrap()).unwrap();
+        let twice = (direct() + direct()).unwrap().sum_all().unwrap();
+        let (_, rows) = collect(|| twice.backward().unwrap());
         let mut sum = vec![0.0; 3];
         rows.iter().for_each(|row| row.add_to(&mut sum));
         assert_eq!(sum, [0.0, 2.0, 2.0]);
@@ -365,7 +359,8 @@ mod tests {
         let runs = Kernels::available().filter_map(|kernels| {
             let Kernels::Native(Native { isa, .. }) = kernels else { return None };
             let means = embedding_mean(isa, &tokens, &table).unwrap();
-            let (_, rows) = backward(&means.sqr().unwrap().sum_all().unwrap()).unwrap();
+            let loss = means.sqr().unwrap().sum_all().unwrap();
+            let (_, rows) = collect(|| loss.backward().unwrap());
             Some((flat(&means), rows))
         });
         let runs: Vec<_> = runs.collect();

@@ -1,9 +1,10 @@
 //! The matrix product every convolution is made of.
 //!
-//! A register tile of the result, some rows of two vectors, is summed over the inner dimension before it is written. The left operand is read one scalar at a time and so may have any two strides; the right operand is read
-//! in vectors along its rows.
+//! A register tile of the result, some rows of two vectors, is summed over the inner dimension
+//! before it is written. The left operand is read one scalar at a time and so may have any two
+//! strides; the right operand is read in vectors along its rows.
 
-use super::memory::Out;
+pub(crate) use super::memory::Target;
 use super::simd::{Kernel, Simd};
 
 /// Vectors of the result's columns held in registers at once.
@@ -25,14 +26,6 @@ pub(crate) enum Right {
     Rows(usize),
     /// Panel after panel of [`panel`] columns, each row after row; the last panel as wide as the columns left.
     Panels,
-}
-
-/// Where the result goes.
-pub(crate) enum Target<'a> {
-    /// It replaces whatever is there.
-    Write(Out<'a>),
-    /// It is added to what is there.
-    Add(&'a mut [f32]),
 }
 
 /// `c[i, j] = Σ_k a[i, k] · b[k, j]`.
@@ -62,10 +55,7 @@ impl Gemm<'_> {
         };
         assert!(m * self.a_row + k * self.a_depth < self.a.len(), "left operand too short");
         assert!(b <= self.b.len(), "right operand too short");
-        let c = match &self.c {
-            Target::Write(out) => out.len(),
-            Target::Add(xs) => xs.len(),
-        };
+        let c = self.c.len();
         assert!(m * self.c_row + n <= c, "result too short");
     }
 }
@@ -80,10 +70,8 @@ impl Kernel for Gemm<'_> {
         }
         assert!(self.depth > 0, "a product over nothing");
         self.check();
-        let (c, accumulate) = match self.c {
-            Target::Write(mut out) => (out.as_mut_ptr(), false),
-            Target::Add(xs) => (xs.as_mut_ptr(), true),
-        };
+        let (c, accumulate) = self.c.parts();
+        let c = c.as_mut_ptr();
         let width = panel(S::LANES);
         let mut k = 0;
         while k < self.depth {

@@ -1,9 +1,6 @@
-//! Memory of the kernels: scratch that a thread keeps between calls, and outputs that are written without being
-//! zeroed first.
+//! Memory of the kernels: buffers that a thread keeps between uses, and where a result goes.
 
 use std::cell::RefCell;
-use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut, Range};
 
 /// One cache line, so that scratch starts on one and full vectors never straddle two.
@@ -11,30 +8,48 @@ use std::ops::{Deref, DerefMut, Range};
 #[repr(C, align(64))]
 struct Line([f32; 16]);
 
+/// Buffers that nobody holds, of one thread.
+struct Idle {
+    /// Each with the number of the request after which it was given back.
+    buffers: Vec<(u64, Vec<Line>)>,
+    /// Requests so far.
+    requests: u64,
+}
+
+/// Requests that an idle buffer outlives: several training steps of a deep network.
+const PATIENCE: u64 = 20_000;
+
 thread_local! {
-    static IDLE: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
+    static IDLE: RefCell<Idle> = const { RefCell::new(Idle { buffers: Vec::new(), requests: 0 }) };
 }
 
 /// A buffer of this thread, 64-byte aligned, its contents left over from earlier use; given back when dropped.
+///
+/// A training step asks for the same lengths as the one before and so, but for the first, finds all of them.
 pub(crate) struct Scratch {
     lines: Vec<Line>,
     len: usize,
 }
 
 impl Scratch {
-    /// A buffer of `len` elements: the smallest idle one that is large enough, or else the largest, grown.
+    /// A buffer of `len` elements: the smallest idle one that is large enough and not twice as large, else a new one.
     pub(crate) fn new(len: usize) -> Self {
         let needed = len.div_ceil(16);
-        let mut lines = IDLE.with_borrow_mut(|idle| {
+        let found = IDLE.with_borrow_mut(|idle| {
+            idle.requests += 1;
+            let buffers = idle.buffers.iter().enumerate();
             let fits =
-                (0..idle.len()).filter(|&i| idle[i].len() >= needed).min_by_key(|&i| idle[i].len());
-            let chosen = fits.or_else(|| (0..idle.len()).max_by_key(|&i| idle[i].len()));
-            chosen.map(|i| idle.swap_remove(i)).unwrap_or_default()
+                buffers.filter(|(_, (_, lines))| (needed..=2 * needed + 64).contains(&lines.len()));
+            let smallest = fits.min_by_key(|(_, (_, lines))| lines.len()).map(|(i, _)| i);
+            smallest.map(|i| idle.buffers.swap_remove(i).1)
         });
-        if lines.len() < needed {
-            lines = vec![Line([0.0; 16]); needed];
-        }
-        Self { lines, len }
+        let lines = found.unwrap_or_else(|| vec![Line([0.0; 16]); needed]);
+        #[allow(unused_mut)]
+        let mut scratch = Self { lines, len };
+        // What is read without having been written shows up as NaN.
+        #[cfg(test)]
+        scratch.fill(f32::NAN);
+        scratch
     }
 
     /// A buffer of `len` zeros.
@@ -48,8 +63,13 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let lines = std::mem::take(&mut self.lines);
-        // While the thread ends its pool may be gone already: then the buffer is simply freed.
-        let _ = IDLE.try_with(|idle| idle.borrow_mut().push(lines));
+        // While the thread ends its buffers may be gone already: then this one is simply freed.
+        let _ = IDLE.try_with(|idle| {
+            let mut idle = idle.borrow_mut();
+            let now = idle.requests;
+            idle.buffers.retain(|(since, _)| since + PATIENCE > now);
+            idle.buffers.push((now, lines));
+        });
     }
 }
 
@@ -68,97 +88,61 @@ impl DerefMut for Scratch {
     }
 }
 
-/// Memory to be written, initialised or not: nothing can be read through it.
-pub(crate) struct Out<'a> {
-    start: *mut f32,
-    len: usize,
-    memory: PhantomData<&'a mut [f32]>,
+/// Where a result goes.
+pub(crate) enum Target<'a> {
+    /// It replaces what is there.
+    Write(&'a mut [f32]),
+    /// It is added to what is there.
+    Add(&'a mut [f32]),
 }
 
-// SAFETY: an `Out` is a unique borrow of plain memory, as `&mut [f32]` is.
-unsafe impl Send for Out<'_> {}
-
-impl<'a> Out<'a> {
-    /// Elements to be written.
-    pub(crate) fn len(&self) -> usize {
-        self.len
+impl<'a> Target<'a> {
+    /// The memory, and whether the result is added to it.
+    pub(crate) fn parts(self) -> (&'a mut [f32], bool) {
+        match self {
+            Target::Write(xs) => (xs, false),
+            Target::Add(xs) => (xs, true),
+        }
     }
 
-    /// The first element's address, for writing.
-    pub(crate) fn as_mut_ptr(&mut self) -> *mut f32 {
-        self.start
+    /// Elements.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Target::Write(xs) | Target::Add(xs) => xs.len(),
+        }
     }
 
     /// The elements of `range`, borrowed from this borrow.
-    pub(crate) fn range(&mut self, range: Range<usize>) -> Out<'_> {
-        assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: the range lies inside.
-        let start = unsafe { self.start.add(range.start) };
-        Out { start, len: range.len(), memory: PhantomData }
+    pub(crate) fn range(&mut self, range: Range<usize>) -> Target<'_> {
+        match self {
+            Target::Write(xs) => Target::Write(&mut xs[range]),
+            Target::Add(xs) => Target::Add(&mut xs[range]),
+        }
     }
 
     /// The first `middle` elements and the others.
-    pub(crate) fn split_at(self, middle: usize) -> (Out<'a>, Out<'a>) {
-        assert!(middle <= self.len);
-        // SAFETY: `middle` lies inside or at the end.
-        let end = unsafe { self.start.add(middle) };
-        (
-            Out { start: self.start, len: middle, memory: PhantomData },
-            Out { start: end, len: self.len - middle, memory: PhantomData },
-        )
+    pub(crate) fn split_at(self, middle: usize) -> (Target<'a>, Target<'a>) {
+        let (xs, add) = self.parts();
+        let (a, b) = xs.split_at_mut(middle);
+        if add { (Target::Add(a), Target::Add(b)) } else { (Target::Write(a), Target::Write(b)) }
     }
 
-    /// Consecutive chunks of `len` elements, the last one of what is left, each with the number of its first element.
-    pub(crate) fn chunks(self, len: usize) -> Vec<(usize, Out<'a>)> {
-        let mut chunks = Vec::with_capacity(self.len.div_ceil(len));
-        let (mut first, mut rest) = (0, self);
-        while rest.len > 0 {
-            let (chunk, tail) = {
-                let middle = len.min(rest.len);
-                rest.split_at(middle)
-            };
-            chunks.push((first, chunk));
-            first += len;
-            rest = tail;
+    /// Consecutive chunks of `len` elements, the last one of what is left.
+    pub(crate) fn chunks(self, len: usize) -> impl Iterator<Item = Target<'a>> {
+        let (xs, add) = self.parts();
+        xs.chunks_mut(len).map(move |xs| if add { Target::Add(xs) } else { Target::Write(xs) })
+    }
+
+    /// Takes `xs`, of the same length.
+    pub(crate) fn take(&mut self, xs: &[f32]) {
+        match self {
+            Target::Write(to) => to.copy_from_slice(xs),
+            Target::Add(to) => {
+                assert_eq!(to.len(), xs.len());
+                to.iter_mut().zip(xs).for_each(|(to, x)| *to += x);
+            }
         }
-        chunks
     }
-
-    /// Copies `xs`, of the same length.
-    pub(crate) fn copy_from(&mut self, xs: &[f32]) {
-        assert_eq!(xs.len(), self.len);
-        // SAFETY: the lengths agree, and a unique borrow overlaps no other slice.
-        unsafe { std::ptr::copy_nonoverlapping(xs.as_ptr(), self.start, self.len) };
-    }
-}
-
-impl<'a> From<&'a mut [f32]> for Out<'a> {
-    fn from(xs: &'a mut [f32]) -> Self {
-        Out { start: xs.as_mut_ptr(), len: xs.len(), memory: PhantomData }
-    }
-}
-
-impl<'a> From<&'a mut [MaybeUninit<f32>]> for Out<'a> {
-    fn from(xs: &'a mut [MaybeUninit<f32>]) -> Self {
-        Out { start: xs.as_mut_ptr().cast(), len: xs.len(), memory: PhantomData }
-    }
-}
-
-/// A vector of `len` elements, all written by `write` and by nothing before.
-///
-/// # Safety
-/// `write` writes every element.
-pub(crate) unsafe fn written(len: usize, write: impl FnOnce(Out<'_>)) -> Vec<f32> {
-    let mut xs = Vec::with_capacity(len);
-    let spare = &mut xs.spare_capacity_mut()[..len];
-    if cfg!(test) {
-        // An element that is not written shows up as NaN.
-        spare.fill(MaybeUninit::new(f32::NAN));
-    }
-    write(spare.into());
-    // SAFETY: the capacity is there, and the caller vouches that every element is written.
-    unsafe { xs.set_len(len) };
-    xs
 }
 
 #[cfg(test)]
@@ -186,16 +170,24 @@ mod tests {
     }
 
     #[test]
-    fn written_splits_and_copies() {
-        // SAFETY: both halves are written.
-        let xs = unsafe {
-            written(5, |out| {
-                let (mut a, mut b) = out.split_at(2);
-                a.copy_from(&[1.0, 2.0]);
-                b.copy_from(&[3.0, 3.0, 3.0]);
-                b.range(2..3).copy_from(&[4.0]);
-            })
-        };
-        assert_eq!(xs, [1.0, 2.0, 3.0, 3.0, 4.0]);
+    fn a_target_writes_or_adds_in_parts() {
+        let mut xs = [1.0; 5];
+        let (mut a, mut b) = Target::Add(&mut xs).split_at(2);
+        a.take(&[1.0, 2.0]);
+        b.range(1..3).take(&[3.0, 4.0]);
+        assert_eq!(xs, [2.0, 3.0, 1.0, 4.0, 5.0]);
+        let lengths: Vec<usize> =
+            Target::Write(&mut xs).chunks(2).map(|chunk| chunk.len()).collect();
+        assert_eq!(lengths, [2, 2, 1]);
+        Target::Write(&mut xs).take(&[0.0; 5]);
+        assert_eq!(xs, [0.0; 5]);
+    }
+
+    #[test]
+    fn a_buffer_twice_too_large_stays_where_it_is() {
+        drop(Scratch::new(1 << 20));
+        let small = Scratch::new(1 << 10);
+        let large = Scratch::new(1 << 20);
+        assert!(small.lines.len() < large.lines.len());
     }
 }

@@ -16,8 +16,8 @@ use self::transform::{
     FromPoints, Layout, MATRICES, PointsToWeight, Side, Tiling, ToPoints, WeightToPoints, stride,
 };
 use super::conv::Sizes;
-use super::gemm::{Gemm, Right, Target};
-use super::memory::{Out, Scratch};
+use super::gemm::{Gemm, Right};
+use super::memory::{Scratch, Target};
 use super::parallel::{each, threads};
 use super::simd::Isa;
 
@@ -34,27 +34,27 @@ const NARROW_BYTES: usize = 640 << 10;
 const BLOCK_COLUMNS: usize = 128;
 
 /// See [`conv::forward`](super::conv::forward).
-pub(super) fn forward(isa: Isa, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: Out) {
+pub(super) fn forward(isa: Isa, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: &mut [f32]) {
     let pass = Pass { isa, sizes, side: Side::Forward, from: inputs(sizes), to: outputs(sizes) };
     if sizes.stride == 1 {
         pass.run::<unit::Input, unit::Weight, unit::Output, 6, 6, 4>(
             &unit::PRODUCTS,
             xs,
             weight,
-            ys,
+            Target::Write(ys),
         );
     } else {
         pass.run::<halving::Input, halving::Weight, halving::Output, 9, 9, 4>(
             &halving::PRODUCTS,
             xs,
             weight,
-            ys,
+            Target::Write(ys),
         );
     }
 }
 
 /// See [`conv::input_gradient`](super::conv::input_gradient).
-pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32], dx: Out) {
+pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32], dx: Target) {
     let out = 4 * sizes.stride;
     let (rows, columns) = (sizes.height.div_ceil(out), sizes.width.div_ceil(out));
     let from = Tiling { rows, columns, margin: 2 - sizes.stride, ..outputs(sizes) };
@@ -78,7 +78,7 @@ pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32]
 }
 
 /// See [`conv::weight_gradient`](super::conv::weight_gradient).
-pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], dw: Out) {
+pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], dw: &mut [f32]) {
     let sum = Sum { isa, sizes, from: inputs(sizes), to: outputs(sizes) };
     if sizes.stride == 1 {
         sum.run::<unit::Input, unit::OutputTransposed, unit::WeightTransposed, 6, 6>(
@@ -135,7 +135,7 @@ impl Pass<'_> {
         taps: &[usize; POINTS],
         images: &[f32],
         weight: &[f32],
-        mut to: Out,
+        mut to: Target,
     ) where
         I: Map<IN, POINTS>,
         W: Map<3, TAPS>,
@@ -201,7 +201,7 @@ impl Pass<'_> {
                         a_depth: 1,
                         b: weights,
                         right: Right::Panels,
-                        c: Target::Write((&mut products[to.start..]).into()),
+                        c: Target::Write(&mut products[to.start..]),
                         c_row: results.padded,
                     });
                 }
@@ -283,7 +283,7 @@ impl Sum<'_> {
         taps: &[usize; POINTS],
         xs: &[f32],
         dy: &[f32],
-        dw: Out,
+        dw: &mut [f32],
     ) where
         I: Map<IN, POINTS>,
         O: Map<4, POINTS>,
@@ -341,7 +341,7 @@ impl Sum<'_> {
                             b: &chunk.input_points[input.start..],
                             right: Right::Rows(padded),
                             c: match chunk.first {
-                                0 => Target::Write((&mut *sum).into()),
+                                0 => Target::Write(sum),
                                 _ => Target::Add(sum),
                             },
                             c_row: padded,
@@ -352,15 +352,19 @@ impl Sum<'_> {
         }
 
         let sums: &[f32] = &sums;
-        each(dw.chunks(outputs.div_ceil(threads()) * inputs * 9), |(first, weight)| {
-            isa.run(PointsToWeight::<W> {
-                map: PhantomData,
-                points: &sums[first / (inputs * 9) * padded..],
-                stride: sum_stride,
-                inputs,
-                weight,
-            });
-        });
+        let block = outputs.div_ceil(threads());
+        each(
+            dw.chunks_mut(block * inputs * 9).enumerate().collect(),
+            |(i, weight): (usize, &mut [f32])| {
+                isa.run(PointsToWeight::<W> {
+                    map: PhantomData,
+                    points: &sums[i * block * padded..],
+                    stride: sum_stride,
+                    inputs,
+                    weight,
+                });
+            },
+        );
     }
 }
 

@@ -83,11 +83,7 @@ struct Textcnn {
 impl ModuleT for Textcnn {
     fn forward_t(&self, ids: &Tensor, _train: bool) -> Result<Tensor> {
         let words = ops::embedding(ids, &self.embedding)?;
-        let maxima = self
-            .convs
-            .iter()
-            .map(|conv| ops::conv1d_relu_max(&words, &conv.weight, &conv.bias))
-            .collect::<Result<Vec<_>>>()?;
-        self.fc.forward(&Tensor::cat(&maxima, 1)?)
+        let filters: Vec<_> = self.convs.iter().map(|conv| (&conv.weight, &conv.bias)).collect();
+        self.fc.forward(&ops::convs1d_relu_max(&words, &filters)?)
     }
 }

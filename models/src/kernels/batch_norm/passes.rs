@@ -3,7 +3,7 @@
 //! All of them walk NHWC pixels block by block, and within a block channel group by channel group, with what belongs
 //! to the channels in registers.
 
-use crate::kernels::memory::Out;
+use crate::kernels::memory::Target;
 use crate::kernels::simd::{Kernel, Simd};
 
 /// Pixels summed in f32 before the sum goes on in f64.
@@ -33,7 +33,7 @@ unsafe fn load<S: Simd, const PARTIAL: bool>(s: S, xs: &[f32], at: usize, lanes:
 #[inline(always)]
 unsafe fn store<S: Simd, const PARTIAL: bool>(
     s: S,
-    out: &mut Out,
+    out: &mut [f32],
     at: usize,
     v: S::V,
     lanes: usize,
@@ -340,7 +340,7 @@ pub(super) struct Normalise<'a> {
     pub shift: &'a [f32],
     pub residual: Option<&'a [f32]>,
     pub relu: bool,
-    pub z: Out<'a>,
+    pub z: &'a mut [f32],
 }
 
 impl Mapping for Normalise<'_> {
@@ -382,28 +382,28 @@ impl Mapping for Normalise<'_> {
                 z = s.add(z, load::<S, PARTIAL>(s, residual, at, lanes));
             }
             // In this order a NaN stays one.
-            store::<S, PARTIAL>(s, &mut self.z, at, s.max(*floor, z), lanes);
+            store::<S, PARTIAL>(s, self.z, at, s.max(*floor, z), lanes);
         }
     }
 }
 
-/// `dx = d · by_gradient + x · by_input + constant` for the gradient `d` that passes the gate; and `d` itself, the
-/// residual's gradient.
+/// `dx = d · by_gradient + x · by_input + constant` for the gradient `d` that passes the gate, in place; and `d`
+/// itself to the residual.
 pub(super) struct Backward<'a> {
     pub xs: &'a [f32],
-    pub dz: &'a [f32],
     pub gate: Gate<'a>,
     pub by_gradient: &'a [f32],
     pub by_input: &'a [f32],
     pub constant: &'a [f32],
-    pub dx: Out<'a>,
-    pub residual: Option<Out<'a>>,
+    /// The result's gradient, which becomes the input's.
+    pub gradient: &'a mut [f32],
+    pub residual: Option<Target<'a>>,
 }
 
 impl Mapping for Backward<'_> {
     fn len(&self) -> usize {
         assert!(self.residual.as_ref().is_none_or(|residual| residual.len() == self.xs.len()));
-        assert_eq!((self.dz.len(), self.dx.len()), (self.xs.len(), self.xs.len()));
+        assert_eq!(self.gradient.len(), self.xs.len());
         if let Gate::Result(z) = self.gate {
             assert_eq!(z.len(), self.xs.len());
         }
@@ -441,13 +441,18 @@ impl Mapping for Backward<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             let x = load::<S, PARTIAL>(s, self.xs, at, lanes);
-            let d = load::<S, PARTIAL>(s, self.dz, at, lanes);
+            let d = load::<S, PARTIAL>(s, self.gradient, at, lanes);
             let d = self.gate.pass::<S, PARTIAL>(s, [*scale, *shift], x, d, at, lanes);
-            if let Some(residual) = &mut self.residual {
-                store::<S, PARTIAL>(s, residual, at, d, lanes);
+            match &mut self.residual {
+                None => {}
+                Some(Target::Write(residual)) => store::<S, PARTIAL>(s, residual, at, d, lanes),
+                Some(Target::Add(residual)) => {
+                    let sum = s.add(load::<S, PARTIAL>(s, residual, at, lanes), d);
+                    store::<S, PARTIAL>(s, residual, at, sum, lanes);
+                }
             }
             let dx = s.fma(d, *by_gradient, s.fma(x, *by_input, *constant));
-            store::<S, PARTIAL>(s, &mut self.dx, at, dx, lanes);
+            store::<S, PARTIAL>(s, self.gradient, at, dx, lanes);
         }
     }
 }

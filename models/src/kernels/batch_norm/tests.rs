@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::composed;
-use crate::kernels::{Kernels, Native};
+use crate::kernels::Kernels;
 
 /// What a step through the operation leaves behind.
 struct Step {
@@ -41,31 +41,18 @@ fn step(
     let beta = Var::from_tensor(&((&ramp * -0.02)? + 0.1)?)?;
     let running_mean = Var::from_tensor(&(&ramp * 0.01)?)?;
     let running_var = Var::from_tensor(&((&ramp * 0.03)? + 0.7)?)?;
-    let shortcut = case.residual.then_some(residual.as_tensor());
-    let (xs_tensor, gamma_tensor, beta_tensor) =
-        (xs.as_tensor(), gamma.as_tensor(), beta.as_tensor());
+    let (g, b, mean, var) = (gamma.as_tensor(), beta.as_tensor(), &running_mean, &running_var);
     let z = match kernels {
-        Kernels::Candle => composed::batch_norm(
-            xs_tensor,
-            gamma_tensor,
-            beta_tensor,
-            &running_mean,
-            &running_var,
-            shortcut,
-            case.relu,
-            case.train,
-        )?,
-        Kernels::Native(Native { isa, .. }) => batch_norm(
-            isa,
-            xs_tensor,
-            gamma_tensor,
-            beta_tensor,
-            &running_mean,
-            &running_var,
-            shortcut,
-            case.relu,
-            case.train,
-        )?,
+        Kernels::Candle => {
+            let shortcut = case.residual.then_some(residual.as_tensor());
+            composed::batch_norm(xs.as_tensor(), g, b, mean, var, shortcut, case.relu, case.train)?
+        }
+        Kernels::Native(native) => {
+            let maps = |xs: &Var| Maps::new(native, xs.as_tensor());
+            let shortcut = if case.residual { Some(maps(&residual)?) } else { None };
+            let shortcut = shortcut.as_ref();
+            batch_norm(&maps(&xs)?, g, b, (mean, var), shortcut, case.relu, case.train)?.tensor()?
+        }
     };
     let loss = (&z * weight.reshape(shape)?)?.sum_all()?;
     let store = loss.backward()?;

@@ -90,7 +90,7 @@ impl<'a> Direction<'a> {
             a_depth: 1,
             b: packed,
             right: Right::Panels,
-            c: Target::Write((&mut *states.gates).into()),
+            c: Target::Write(&mut states.gates),
             c_row: gates,
         });
         let packed = &mut weight[..gates * hidden];
@@ -166,7 +166,7 @@ impl<'a> Direction<'a> {
                 a_depth: 1,
                 b: packed,
                 right: Right::Panels,
-                c: Target::Write((&mut *dhidden).into()),
+                c: Target::Write(&mut dhidden),
                 c_row: hidden,
             });
         }
@@ -181,7 +181,7 @@ impl<'a> Direction<'a> {
             a_depth: 1,
             b: packed,
             right: Right::Panels,
-            c: Target::Write(dx.into()),
+            c: Target::Write(dx),
             c_row: self.dim,
         });
         let (dw_ih, rest) = dw.split_at_mut(gates * self.dim);

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 
 use super::algorithm::{Map, TAPS};
 use crate::kernels::gemm::panel;
-use crate::kernels::memory::Out;
+use crate::kernels::memory::Target;
 use crate::kernels::simd::{Kernel, Simd};
 
 /// Elements by which two matrices lie further apart than they are long: one cache line, so that the same element of
@@ -277,7 +277,7 @@ pub(super) struct FromPoints<'a, M, const POINTS: usize, const OUT: usize> {
     pub rows: usize,
     pub channel: usize,
     pub channels: usize,
-    pub images: Out<'a>,
+    pub images: Target<'a>,
 }
 
 impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
@@ -286,7 +286,7 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, s: S) {
+    fn run<S: Simd>(self, s: S) {
         let Tiling { channels: pixel, columns, margin, .. } = self.tiling;
         let channels = self.channels;
         let padded = self.layout.padded;
@@ -295,7 +295,8 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
         assert!(self.rows * columns <= self.layout.tiles && self.layout.len <= self.points.len());
         let covered = self.tiling.covered(self.first, self.rows);
         assert_eq!(covered.len(), self.images.len());
-        let start = self.images.as_mut_ptr().wrapping_sub(covered.start);
+        let (images, add) = self.images.parts();
+        let start = images.as_mut_ptr().wrapping_sub(covered.start);
         for row in 0..self.rows {
             for column in 0..columns {
                 let tile = self.tiling.tile(self.first + row, column);
@@ -316,6 +317,7 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
                             to: start.wrapping_add(self.channel + channel),
                             pixel,
                             lanes,
+                            add,
                         };
                         match (inside, lanes == S::LANES) {
                             (true, true) => map.run::<true, false>(),
@@ -343,6 +345,7 @@ struct From<'a, S, M, const POINTS: usize, const OUT: usize> {
     /// Channels of a pixel.
     pixel: usize,
     lanes: usize,
+    add: bool,
 }
 
 impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
@@ -376,10 +379,14 @@ impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
                     let to = self.to.wrapping_offset(self.tile.pixel(y, x) * self.pixel as isize);
                     // SAFETY: the pixel lies inside the image, by the caller's promise or the two tests.
                     unsafe {
-                        if PARTIAL {
-                            s.store_ptr_first(to, v, self.lanes);
-                        } else {
-                            s.store_ptr(to, v);
+                        match (PARTIAL, self.add) {
+                            (false, false) => s.store_ptr(to, v),
+                            (false, true) => s.store_ptr(to, s.add(s.load_ptr(to), v)),
+                            (true, false) => s.store_ptr_first(to, v, self.lanes),
+                            (true, true) => {
+                                let sum = s.add(s.load_ptr_first(to, self.lanes), v);
+                                s.store_ptr_first(to, sum, self.lanes);
+                            }
                         }
                     }
                 }
@@ -487,14 +494,14 @@ pub(super) struct PointsToWeight<'a, M> {
     pub points: &'a [f32],
     pub stride: usize,
     pub inputs: usize,
-    pub weight: Out<'a>,
+    pub weight: &'a mut [f32],
 }
 
 impl<M: Map<TAPS, 3>> Kernel for PointsToWeight<'_, M> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, s: S) {
+    fn run<S: Simd>(self, s: S) {
         let padded = self.inputs.next_multiple_of(S::LANES);
         let outputs = self.weight.len() / (self.inputs * 9);
         assert_eq!(self.weight.len(), self.inputs * outputs * 9);
@@ -532,7 +539,7 @@ impl<M: Map<TAPS, 3>> Kernel for PointsToWeight<'_, M> {
                     }
                 }
                 let start = (output * self.inputs + input) * 9;
-                self.weight.range(start..start + lanes * 9).copy_from(&block[..lanes * 9]);
+                self.weight[start..start + lanes * 9].copy_from_slice(&block[..lanes * 9]);
                 input += S::LANES;
             }
         }

@@ -1,0 +1,94 @@
+//! Global average pooling, and the parameter-free shortcut between stages.
+
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor};
+
+use super::maps::{Backward, Maps, Slot};
+use super::memory::{Scratch, Target};
+use super::profile::{Kind, timed};
+
+/// See [`ops::global_average_pool`](crate::ops::global_average_pool).
+pub(crate) fn global_average_pool(xs: &Maps) -> Result<Tensor> {
+    let [batch, height, width, channels] = xs.shape;
+    let means = timed(Kind::Pooling, || {
+        let mut means = vec![0.0; batch * channels];
+        let images = xs.pixels().chunks_exact(height * width * channels);
+        for (mean, image) in means.chunks_exact_mut(channels).zip(images) {
+            let mut row = vec![0.0; channels];
+            for pixels in image.chunks_exact(width * channels) {
+                row.fill(0.0);
+                for pixel in pixels.chunks_exact(channels) {
+                    row.iter_mut().zip(pixel).for_each(|(sum, x)| *sum += x);
+                }
+                mean.iter_mut().zip(&row).for_each(|(sum, x)| *sum += x);
+            }
+            mean.iter_mut().for_each(|sum| *sum /= (height * width) as f32);
+        }
+        means
+    });
+    xs.leave((batch, channels), means, |dy, [_, height, width, channels], mut dx| {
+        timed(Kind::Pooling, || {
+            let area = height * width;
+            for (image, dy) in dy.chunks_exact(channels).enumerate() {
+                let dy: Vec<f32> = dy.iter().map(|dy| dy / area as f32).collect();
+                for pixel in image * area..(image + 1) * area {
+                    dx.range(pixel * channels..(pixel + 1) * channels).take(&dy);
+                }
+            }
+        });
+    })
+}
+
+/// See [`ops::shortcut_a`](crate::ops::shortcut_a).
+pub(crate) fn shortcut_a(xs: &Maps, channels: usize) -> Result<Maps> {
+    let [batch, height, width, inputs] = xs.shape;
+    let shortcut = Shortcut { from: xs.shape, channels, gradient: xs.gradient() };
+    let shape = [batch, height.div_ceil(2), width.div_ceil(2), channels];
+    let mut ys = Scratch::zeroed(shape.iter().product());
+    timed(Kind::Pooling, || {
+        for (to, from) in shortcut.pixels() {
+            ys[to..to + inputs].copy_from_slice(&xs.pixels()[from..from + inputs]);
+        }
+    });
+    xs.derive(None, None, shape, Arc::new(ys), || shortcut)
+}
+
+/// The shortcut's sizes, and where its input's gradient goes.
+struct Shortcut {
+    from: [usize; 4],
+    /// Channels of the result.
+    channels: usize,
+    gradient: Slot,
+}
+
+impl Shortcut {
+    /// Where each pixel of the result has the first of the input's channels, and where the input has it.
+    fn pixels(&self) -> impl Iterator<Item = (usize, usize)> {
+        let ([batch, height, width, inputs], channels) = (self.from, self.channels);
+        let first = (channels - inputs) / 2;
+        let rows = (0..batch)
+            .flat_map(move |image| (0..height).step_by(2).map(move |y| image * height + y));
+        let pixels = rows.flat_map(move |row| (0..width).step_by(2).map(move |x| row * width + x));
+        pixels.enumerate().map(move |(to, from)| (to * channels + first, from * inputs))
+    }
+}
+
+impl Backward for Shortcut {
+    const NAME: &'static str = "shortcut_a";
+
+    fn backward(&self, dy: Scratch, _: &[f32]) -> Result<Vec<f32>> {
+        let inputs = self.from[3];
+        timed(Kind::Pooling, || {
+            self.gradient.receive(self.from.iter().product(), |mut dx| {
+                if let Target::Write(dx) = &mut dx {
+                    dx.fill(0.0);
+                }
+                for (from, to) in self.pixels() {
+                    dx.range(to..to + inputs).take(&dy[from..from + inputs]);
+                }
+            });
+        });
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,60 @@
+//! Feature maps between the operations on images.
+
+use candle_core::{Result, Tensor};
+
+use crate::kernels;
+
+/// Feature maps `[batch, height, width, channels]`: what the operations on images take and give.
+///
+/// They begin as images and end in [`ops::global_average_pool`](crate::ops::global_average_pool).
+/// On the CPU they are not tensors inside, which saves candle's backward three passes over memory
+/// for every one of them; everywhere else they are.
+#[derive(Clone)]
+pub struct Maps(pub(crate) Carrier);
+
+/// What feature maps are made of, and so which operations work on them.
+#[derive(Clone)]
+pub(crate) enum Carrier {
+    /// A tensor, for compositions of candle's operations.
+    Tensor(Tensor),
+    /// Memory of the kernels.
+    Native(kernels::maps::Maps),
+}
+
+impl Maps {
+    /// The feature maps of `images [batch, height, width, channels]`.
+    ///
+    /// # Errors
+    /// Images of another rank, or kernels chosen that this CPU lacks.
+    pub fn new(images: &Tensor) -> Result<Self> {
+        images.dims4()?;
+        Ok(Self(match kernels::native(images)? {
+            Some(native) if images.elem_count() > 0 => {
+                Carrier::Native(kernels::maps::Maps::new(native, images)?)
+            }
+            _ => Carrier::Tensor(images.clone()),
+        }))
+    }
+
+    /// The maps as a tensor `[batch, height, width, channels]`; its gradient flows back into them.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn tensor(&self) -> Result<Tensor> {
+        match &self.0 {
+            Carrier::Tensor(maps) => Ok(maps.clone()),
+            Carrier::Native(maps) => maps.tensor(),
+        }
+    }
+
+    /// Batch, height, width and channels.
+    ///
+    /// # Errors
+    /// None: the rank was checked when the maps were made.
+    pub fn dims(&self) -> Result<(usize, usize, usize, usize)> {
+        match &self.0 {
+            Carrier::Tensor(maps) => maps.dims4(),
+            Carrier::Native(maps) => Ok(maps.shape.into()),
+        }
+    }
+}
