@@ -15,6 +15,7 @@ use candle_core::Tensor;
 use crossbeam::channel::Sender;
 use gradwire_datasets::{Batch, Data, Dataset, Loader, Plan, Sampler, Shard};
 use gradwire_exchange::{Collective, Exchange, Traffic};
+use gradwire_models::kernels::gradients::backward;
 use gradwire_models::kernels::optimizer::update_in_place;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -265,16 +266,16 @@ impl<'a> Worker<'a> {
     }
 
     fn backward(&mut self, loss: &Tensor, weight: f64, accumulate: bool) -> Result<()> {
-        let grads = if weight == 1.0 { loss.backward()? } else { (loss * weight)?.backward()? };
+        let gradients = if weight == 1.0 { backward(loss)? } else { backward(&(loss * weight)?)? };
         if self.place.step == 1 && !accumulate {
-            self.params.audit(&grads)?;
+            self.params.audit(&gradients)?;
         }
         if accumulate {
             self.part.resize(self.flat.len(), 0.0);
-            self.params.gather(&grads, &mut self.part)?;
+            self.params.gather(&gradients, &mut self.part)?;
             self.flat.iter_mut().zip(&self.part).for_each(|(sum, part)| *sum += part);
         } else {
-            self.params.gather(&grads, &mut self.flat)?;
+            self.params.gather(&gradients, &mut self.flat)?;
         }
         Ok(())
     }
