@@ -17,6 +17,7 @@ use gradwire_datasets::{Batch, Data, Dataset, Loader, Plan, Sampler, Shard};
 use gradwire_exchange::{Collective, Exchange, Traffic};
 use gradwire_models::kernels::gradients::backward;
 use gradwire_models::kernels::optimizer::update_in_place;
+use gradwire_models::kernels::profile::{self, Profile};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -46,6 +47,8 @@ pub struct Step {
     pub seconds: f64,
     /// Where they went.
     pub phases: Phases,
+    /// What the model's kernels did meanwhile.
+    pub profile: Profile,
     /// What crossed the wire.
     pub traffic: Traffic,
     /// Euclidean norm of the mean gradient before clipping.
@@ -182,6 +185,8 @@ impl<'a> Worker<'a> {
     fn step(&mut self, step: u64) -> Result<()> {
         let began = Instant::now();
         let mut phases = Phases::default();
+        // An evaluation's work is none of this step's.
+        profile::take();
 
         self.place.phase = "data";
         let loaded = timed(&mut phases.data, || self.loader.next())?;
@@ -220,6 +225,7 @@ impl<'a> Worker<'a> {
             learning_rate,
             seconds,
             phases,
+            profile: profile::take(),
             traffic,
             gradient_norm,
         })))
