@@ -1,4 +1,16 @@
 //! Convolution of NHWC images: which algorithm computes what.
+//!
+//! What that means for the rounding error, as the norm of the difference from f64 over the norm, for 3×3 convolutions
+//! of 256 to 64 channels, 8×8 pixels, uniform values (no instruction set is off by more; a test sees to it):
+//!
+//! | algorithm | result | input gradient | weight gradient |
+//! |---|---|---|---|
+//! | F(4×4, 3×3), stride 1 | 3.6e-6 | 1.9e-6 | 1.3e-6 |
+//! | its nested relative, stride 2 | 1.5e-6 | 8.0e-7 | 4.0e-7 |
+//! | direct, stride 1 | 4.2e-7 | 3.9e-7 | 1.3e-7 |
+//! | direct, stride 2 | 4.2e-7 | 2.4e-7 | 1.2e-7 |
+//!
+//! `GRADWIRE_KERNELS=precise` computes everything directly.
 
 use std::sync::Arc;
 
