@@ -25,7 +25,7 @@ fn laplace() -> Vec<f32> {
 
 fn name(scheme: &Scheme) -> String {
     match scheme {
-        Scheme::Topk(config) => format!("topk {}", config.ratio),
+        Scheme::Topk(config) => format!("topk {}", config.ratio.at(1)),
         other => other.about().name.to_string(),
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use crate::collective::{Collective, Payload};
-use crate::compress::{Compressor, Feedback, Scheme, Seat, dense::Dense};
+use crate::compress::{Compressor, Encoded, Feedback, Round, Scheme, Seat, dense::Dense};
 use crate::error::{Awaited, Quantity};
 use crate::layout::{Bucketing, Layout};
 use crate::wire::{Frame, Header, Kind, Reader, floats, frame};
@@ -128,13 +128,24 @@ impl Exchange {
         if let Some(feedback) = &mut self.feedback {
             feedback.commit();
         }
-        drop(frames);
-        self.sent.extend(messages.into_iter().nth(self.collective.rank()));
-        for Bucket { range, compressor } in &mut self.buckets {
+        let buckets = self.buckets.len();
+        let mut said = Vec::with_capacity(self.collective.world_size());
+        for (number, Bucket { range, compressor }) in self.buckets.iter_mut().enumerate() {
             let Some(compressor) = compressor else { continue };
-            compressor.observe(&gradient[range.clone()]);
+            said.clear();
+            said.extend(
+                frames
+                    .iter()
+                    .skip(number)
+                    .step_by(buckets)
+                    .map(|frame| (frame.header.kind == Kind::Compressed).then_some(frame.payload)),
+            );
+            let mean = &gradient[range.clone()];
+            compressor.observe(&Round { step, messages: &said, mean })?;
             Gauge::merge_into(&mut traffic.gauges, compressor.gauges());
         }
+        drop(frames);
+        self.sent.extend(messages.into_iter().nth(self.collective.rank()));
         if let Some(feedback) = &self.feedback {
             traffic.gauges.push(Gauge::sum("residual_norm", floats::norm(feedback.residual())));
         }
@@ -256,8 +267,9 @@ impl Exchange {
             let open = Header { bucket: number as u32, ..header }.open(mine);
             let mut kind = Kind::Dense;
             if let Some(compressor) = compressor {
-                compressor.encode(source, step, mine);
-                if mine.len() - open.payload_at() > size_of_val(source) {
+                let encoded = compressor.encode(source, step, mine);
+                let bytes = mine.len() - open.payload_at();
+                if encoded == Encoded::Dense || bytes > size_of_val(source) {
                     mine.truncate(open.payload_at());
                     traffic.dense_fallbacks += 1;
                 } else {

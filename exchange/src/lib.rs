@@ -4,7 +4,7 @@
 //! use std::time::Duration;
 //! use gradwire_exchange::{Bucketing, Exchange, Layout, Scheme, mesh};
 //!
-//! let scheme = Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.5, feedback: true });
+//! let scheme = Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.5.into(), ..Default::default() });
 //! let workers: Vec<_> = mesh(2, Duration::from_secs(10))
 //!     .into_iter()
 //!     .enumerate()
@@ -45,12 +45,17 @@ pub mod compress;
 mod error;
 mod exchange;
 mod layout;
+pub mod rng;
+mod simd;
 mod state;
 mod traffic;
 pub mod wire;
 
 pub use collective::{Collective, Difference, Mesh, Payload, Solo, mesh};
-pub use compress::{About, Compressor, Scheme, Seat, Soundness, dense, topk};
+pub use compress::{
+    About, Compressor, Definition, Encoded, Fall, Law, Ratio, Round, Scheme, Seat, Soundness,
+    dense, topk,
+};
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;
 pub use layout::{Bucketing, Layout, Parameter};

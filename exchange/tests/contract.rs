@@ -6,7 +6,8 @@ mod common;
 use common::{Echo, LENGTHS, Random, bits, every_case, gradients, seat};
 use gradwire_exchange::wire::{Frame, Kind, Reader, frame};
 use gradwire_exchange::{
-    Bucketing, Error, Exchange, Layout, Quantity, Result, Scheme, Seat, Solo, Soundness, State,
+    Bucketing, Encoded, Error, Exchange, Law, Layout, Quantity, Result, Round, Scheme, Seat, Solo,
+    Soundness, State,
 };
 use proptest::prelude::*;
 
@@ -218,6 +219,85 @@ fn law_7_no_message_is_larger_than_dense_and_fallbacks_are_counted() {
     });
 }
 
+/// What a fresh compressor's first message says, unless the bucket is better sent as it is.
+fn said(scheme: &Scheme, gradient: &[f32]) -> Option<Vec<f32>> {
+    let mut wire = Vec::new();
+    let encoded = scheme.build(&seat(gradient.len())).encode(gradient, 1, &mut wire);
+    (encoded == Encoded::Message).then(|| decoded(scheme, &seat(gradient.len()), &wire).unwrap())
+}
+
+#[test]
+fn law_9_what_is_called_exact_is_and_contractions_contract() {
+    every_case(|scheme, gradient, case| {
+        let Some(said) = said(scheme, gradient) else { return };
+        let square = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
+        let whole = square(&mut gradient.iter().map(|g| f64::from(*g)));
+        let mut error = said.iter().zip(gradient).map(|(s, g)| f64::from(*s) - f64::from(*g));
+        let error = square(&mut error);
+        match scheme.law() {
+            Law::Exact => assert_eq!(bits(&said), bits(gradient), "{case}"),
+            Law::Contraction => {
+                assert!(error <= whole * (1.0 + 1e-6), "{case}: {error} of {whole}");
+                if case.contains("Laplace") && gradient.len() > 1 {
+                    assert!(error < whole, "{case}: {error} of {whole}");
+                }
+            }
+            Law::Unbiased | Law::Biased => {}
+        }
+    });
+}
+
+/// Projections of what arrives, on directions that show a bias of any kind, have the gradient's
+/// projection as their mean, within 4.5 standard errors.
+#[test]
+fn law_9_unbiased_schemes_pass_a_z_test() {
+    const STEPS: u64 = 600;
+    const LENGTH: usize = 1600;
+    for scheme in Scheme::specimens() {
+        if scheme.law() != Law::Unbiased {
+            continue;
+        }
+        let gradient = Random(3).laplaces(LENGTH);
+        let mut signs = Random(4);
+        let mut directions = vec![
+            gradient.clone(),
+            gradient.iter().map(|g| g.signum()).collect(),
+            vec![1.0; LENGTH],
+            gradient.iter().map(|g| if g.abs() < 0.3 { g.signum() } else { 0.0 }).collect(),
+        ];
+        directions.extend((0..4).map(|_| {
+            (0..LENGTH)
+                .map(|_| if signs.bits() & 1 == 0 { 1.0 } else { -1.0 })
+                .collect::<Vec<f32>>()
+        }));
+        let project = |values: &[f32], direction: &[f32]| -> f64 {
+            values.iter().zip(direction).map(|(v, d)| f64::from(*v) * f64::from(*d)).sum()
+        };
+        let mut compressor = scheme.build(&seat(LENGTH));
+        let mut samples = vec![Vec::new(); directions.len()];
+        for step in 1..=STEPS {
+            let mut wire = Vec::new();
+            assert_eq!(compressor.encode(&gradient, step, &mut wire), Encoded::Message);
+            let mut said = vec![0.0; LENGTH];
+            compressor.decode_add(&wire, 1.0, &mut said).unwrap();
+            let messages = [Some(&wire[..]), Some(&wire[..])];
+            compressor.observe(&Round { step, messages: &messages, mean: &said }).unwrap();
+            for (samples, direction) in samples.iter_mut().zip(&directions) {
+                samples.push(project(&said, direction));
+            }
+        }
+        for (number, (samples, direction)) in samples.iter().zip(&directions).enumerate() {
+            let n = samples.len() as f64;
+            let mean = samples.iter().sum::<f64>() / n;
+            let variance = samples.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (n - 1.0);
+            let off = (mean - project(&gradient, direction)).abs();
+            let allowed =
+                4.5 * (variance / n).sqrt() + 1e-4 * LENGTH as f64 * f64::from(f32::EPSILON);
+            assert!(off <= allowed, "{scheme:?}, direction {number}: {off} > {allowed}");
+        }
+    }
+}
+
 #[test]
 fn law_8_a_restored_exchange_goes_on_as_if_never_stopped() {
     every_case(|scheme, gradient, case| {
@@ -268,7 +348,7 @@ fn a_state_that_does_not_fit_is_refused_and_leaves_the_residual() {
 
 #[test]
 fn a_residual_that_overflows_is_named_as_such() {
-    let scheme = Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.01, feedback: true });
+    let scheme = Scheme::Topk(gradwire_exchange::topk::Config::default());
     let mut exchange =
         Exchange::new(&scheme, &Bucketing::Whole, layout(700), 0, Box::new(Solo)).unwrap();
     exchange.allreduce(1, &mut [f32::MAX; 700]).unwrap();
@@ -285,7 +365,8 @@ fn settings_without_meaning_are_refused_before_anything_is_built() {
         Exchange::new(scheme, bucketing, layout(length), 0, Box::new(Solo)).err()
     };
     let (dense, whole) = (Scheme::default(), Bucketing::Whole);
-    let nothing = Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.0, feedback: true });
+    let nothing =
+        Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.0.into(), ..Default::default() });
     assert!(matches!(build(&nothing, &whole, 9), Some(Error::Config { key: "ratio", .. })));
     let tiny = Bucketing::Bytes(1);
     assert!(matches!(build(&dense, &tiny, 9), Some(Error::Bucketing { .. })));

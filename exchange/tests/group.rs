@@ -32,7 +32,7 @@ fn exchange(scheme: &Scheme, length: usize, end: impl Collective + 'static) -> E
 }
 
 fn half() -> Scheme {
-    Scheme::Topk(topk::Config { ratio: 0.5, feedback: true })
+    Scheme::Topk(topk::Config { ratio: 0.5.into(), ..Default::default() })
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn replicas_stay_bit_identical_whatever_the_timing() {
 fn nothing_is_lost_under_feedback_over_many_steps_and_ranks() {
     const LENGTH: usize = 400;
     const STEPS: u64 = 20;
-    let scheme = Scheme::Topk(topk::Config { ratio: 0.05, feedback: true });
+    let scheme = Scheme::Topk(topk::Config { ratio: 0.05.into(), ..Default::default() });
     let ranks = each_rank(mesh(3, PATIENT), |end| {
         let mut exchange = exchange(&scheme, LENGTH, end);
         let (mut given, mut taken) = (vec![0f64; LENGTH], vec![0f64; LENGTH]);
