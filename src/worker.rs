@@ -125,7 +125,7 @@ impl<'a> Worker<'a> {
         let total = total_steps(recipe, steps_per_epoch);
         let exchange = Exchange::new(
             &recipe.scheme,
-            &recipe.exchange.bucketing,
+            recipe.policy(),
             params.layout()?,
             recipe.seed,
             collective,

@@ -148,7 +148,7 @@ fn every_optimizer_schedule_and_policy_trains() {
         ],
         &["schedule={kind=\"step\", every=1}", "train.clip_norm=0.5"],
         &["schedule={kind=\"multi-step\", at=[1]}", "train.label_smoothing=0.1"],
-        &["schedule={kind=\"constant\"}", "exchange.bucketing=parameter"],
+        &["schedule={kind=\"constant\"}", "policy.bucketing=parameter"],
         &["train.batch_norm=synchronised", "exchange.compare_replicas_every=1"],
     ] {
         let program = Program::new();

@@ -25,7 +25,7 @@ pub enum Error {
         wanted: &'static str,
     },
     /// A setting of the policy around the scheme has no meaning.
-    #[error("exchange: {key} = {value} is not possible; {wanted}")]
+    #[error("policy: {key} = {value} is not possible; {wanted}")]
     Policy {
         /// The setting.
         key: &'static str,
@@ -37,7 +37,7 @@ pub enum Error {
     /// Error feedback was asked for around a scheme that it does harm to.
     #[error(
         "scheme `{scheme}` is unsound with error feedback ({reason}); write `feedback = false`, \
-         or `exchange.force = true` to see the harm done"
+         or `policy.force = true` to see the harm done"
     )]
     Unsound {
         /// The scheme's name in a recipe.
