@@ -15,7 +15,9 @@ use candle_core::Tensor;
 use crossbeam::channel::Sender;
 use gradwire_datasets::{Batch, Data, Dataset, Loader, Plan, Sampler, Shard};
 use gradwire_exchange::{Collective, Exchange, Traffic};
+use gradwire_models::kernels::gradients::backward;
 use gradwire_models::kernels::optimizer::update_in_place;
+use gradwire_models::kernels::profile::{self, Profile};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -45,6 +47,8 @@ pub struct Step {
     pub seconds: f64,
     /// Where they went.
     pub phases: Phases,
+    /// What the model's kernels did meanwhile.
+    pub profile: Profile,
     /// What crossed the wire.
     pub traffic: Traffic,
     /// Euclidean norm of the mean gradient before clipping.
@@ -181,6 +185,8 @@ impl<'a> Worker<'a> {
     fn step(&mut self, step: u64) -> Result<()> {
         let began = Instant::now();
         let mut phases = Phases::default();
+        // An evaluation's work is none of this step's.
+        profile::take();
 
         self.place.phase = "data";
         let loaded = timed(&mut phases.data, || self.loader.next())?;
@@ -219,6 +225,7 @@ impl<'a> Worker<'a> {
             learning_rate,
             seconds,
             phases,
+            profile: profile::take(),
             traffic,
             gradient_norm,
         })))
@@ -265,16 +272,16 @@ impl<'a> Worker<'a> {
     }
 
     fn backward(&mut self, loss: &Tensor, weight: f64, accumulate: bool) -> Result<()> {
-        let grads = if weight == 1.0 { loss.backward()? } else { (loss * weight)?.backward()? };
+        let gradients = if weight == 1.0 { backward(loss)? } else { backward(&(loss * weight)?)? };
         if self.place.step == 1 && !accumulate {
-            self.params.audit(&grads)?;
+            self.params.audit(&gradients)?;
         }
         if accumulate {
             self.part.resize(self.flat.len(), 0.0);
-            self.params.gather(&grads, &mut self.part)?;
+            self.params.gather(&gradients, &mut self.part)?;
             self.flat.iter_mut().zip(&self.part).for_each(|(sum, part)| *sum += part);
         } else {
-            self.params.gather(&grads, &mut self.flat)?;
+            self.params.gather(&gradients, &mut self.flat)?;
         }
         Ok(())
     }

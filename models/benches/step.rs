@@ -38,8 +38,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A step's time, its forward pass's, and what each kind of operation took.
-type Timing = (Duration, Duration, Vec<(profile::Kind, Duration)>);
+/// A step's time, its forward pass's, and what its kernels did.
+type Timing = (Duration, Duration, profile::Profile);
 
 fn run(name: &str, config: &Config, batch: usize, steps: usize) -> Result<()> {
     let device = Device::Cpu;
@@ -60,10 +60,10 @@ fn run(name: &str, config: &Config, batch: usize, steps: usize) -> Result<()> {
         drop((loss, gradients));
         let step = start.elapsed();
         if best.as_ref().is_none_or(|(fastest, ..)| step < *fastest) {
-            best = Some((step, forward, profile::take().to_vec()));
+            best = Some((step, forward, profile::take()));
         }
     }
-    let Some((step, forward, kinds)) = best else { return Ok(()) };
+    let Some((step, forward, profile)) = best else { return Ok(()) };
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     println!(
         "{name}, batch {batch}: {:.0} images/s; {:.1} ms a step, forward {:.1}, backward {:.1}",
@@ -72,10 +72,10 @@ fn run(name: &str, config: &Config, batch: usize, steps: usize) -> Result<()> {
         ms(forward),
         ms(step - forward)
     );
-    for (kind, spent) in &kinds {
-        println!("  {:28} {:8.2} ms", kind.name(), ms(*spent));
+    for (kind, spent) in profile.kinds() {
+        println!("  {:28} {:8.2} ms", kind.name(), ms(spent));
     }
-    let rest = kinds.iter().fold(step, |rest, (_, spent)| rest.saturating_sub(*spent));
+    let rest = profile.kinds().fold(step, |rest, (_, spent)| rest.saturating_sub(spent));
     println!("  {:28} {:8.2} ms", "all else", ms(rest));
     Ok(())
 }

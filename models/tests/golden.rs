@@ -4,24 +4,24 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use candle_core::{Device, Tensor};
 use gradwire_models::kernels::{self, Kernels};
-use gradwire_models::{Config, Input, Model, Store, cross_entropy, missing_gradients};
+use gradwire_models::{Config, Store, cross_entropy, missing_gradients};
 use serde::Deserialize;
 
+#[path = "golden/case.rs"]
+mod case;
 #[path = "golden/formula.rs"]
 mod formula;
 
+use case::Case;
+
 #[derive(Deserialize)]
 struct Golden {
-    model: String,
-    seed: u64,
+    #[serde(flatten)]
+    case: Case,
     smoothing: f64,
-    classes: usize,
-    input: Vec<usize>,
-    vocabulary: Option<usize>,
     f32: Rounding,
     loss: f64,
     eval_logits: Vec<Vec<f64>>,
@@ -97,32 +97,12 @@ fn worst(golden: &BTreeMap<String, Digest>, found: &BTreeMap<String, Tensor>) ->
     errors.fold((0., String::new()), |a, b| if b.0 > a.0 || b.0.is_nan() { b } else { a })
 }
 
-impl Golden {
-    fn build(&self, store: &Store) -> Model {
-        let config = serde_json::json!({"kind": self.model});
-        let config: Config = serde_json::from_value(config).unwrap();
-        config.build(&self.input(), self.classes, store.var_builder()).unwrap()
-    }
-
-    fn input(&self) -> Input {
-        match (self.vocabulary, self.input.as_slice()) {
-            (Some(vocabulary), &[_, length]) => Input::Text { vocabulary, length },
-            (None, &[_, height, width, channels]) => Input::Image { channels, height, width },
-            other => panic!("{}: {other:?}", self.model),
-        }
-    }
-
-    fn inputs(&self) -> Tensor {
-        formula::inputs(self.seed, self.input[0], self.input()).unwrap()
-    }
-}
-
 fn compare(golden: &Golden) -> Errors {
     let store = Store::new(0, &Device::Cpu);
-    let model = golden.build(&store);
+    let model = golden.case.build(&store).unwrap();
     formula::fill(&store).unwrap();
-    let inputs = golden.inputs();
-    let labels = formula::labels(golden.seed, golden.input[0], golden.classes).unwrap();
+    let inputs = golden.case.inputs().unwrap();
+    let labels = golden.case.labels().unwrap();
 
     let evaluated = model.forward_t(&inputs, false).unwrap();
     let logits = model.forward_t(&inputs, true).unwrap();
@@ -147,7 +127,7 @@ fn compare(golden: &Golden) -> Errors {
 /// layers as their smaller siblings, so the composed path and the default kernels do for them.
 fn check(golden: &str) {
     let golden: Golden = serde_json::from_str(golden).unwrap();
-    let deepest = ["resnet110", "resnet34"].contains(&golden.model.as_str());
+    let deepest = ["resnet110", "resnet34"].contains(&golden.case.model.as_str());
     let default = [Kernels::Candle, kernels::active().unwrap()];
     for kernels in Kernels::available().filter(|kernels| !deepest || default.contains(kernels)) {
         let precise = match kernels {
@@ -157,7 +137,7 @@ fn check(golden: &str) {
         // Winograd's rounding is several times plain f32's.
         let limit = |pytorch: f64| if precise { f64::max(1e-5, 4. * pytorch) } else { 1e-4 };
         let errors = kernels::with(kernels, || compare(&golden));
-        println!("{} on {kernels}: {errors:?}", golden.model);
+        println!("{} on {kernels}: {errors:?}", golden.case.model);
         let checks = [
             (errors.eval_logits, limit(golden.f32.eval_logits)),
             (errors.train_logits, limit(golden.f32.train_logits)),
@@ -169,24 +149,10 @@ fn check(golden: &str) {
             assert!(
                 error <= limit,
                 "{} on {kernels}: {error} > {limit} in {errors:?}",
-                golden.model
+                golden.case.model
             );
         }
     }
-}
-
-/// Writes `MODEL.safetensors` with seeded weights and running statistics that have moved, and
-/// `MODEL.logits.json` with the logits for the golden input.
-fn export(golden: &str, folder: &Path) {
-    let golden: Golden = serde_json::from_str(golden).unwrap();
-    let store = Store::new(1, &Device::Cpu);
-    let model = golden.build(&store);
-    let inputs = golden.inputs();
-    model.forward_t(&inputs, true).unwrap();
-    store.save(&folder.join(format!("{}.safetensors", golden.model))).unwrap();
-    let logits: Vec<Vec<f32>> = model.forward_t(&inputs, false).unwrap().to_vec2().unwrap();
-    let logits = serde_json::to_string(&logits).unwrap();
-    std::fs::write(folder.join(format!("{}.logits.json", golden.model)), logits).unwrap();
 }
 
 macro_rules! models {
@@ -200,15 +166,6 @@ macro_rules! models {
         fn every_model_has_golden_vectors() {
             let listed: Vec<&str> = Config::all().iter().map(|(name, _)| *name).collect();
             assert_eq!(listed, [$(stringify!($model)),*]);
-        }
-
-        #[test]
-        #[ignore = "writes the files that golden/check.py reads"]
-        fn export_every_model() {
-            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("golden");
-            std::fs::create_dir_all(&folder).unwrap();
-            $(export(include_str!(concat!("golden/", stringify!($model), ".json")), &folder);)*
-            println!("{}", folder.display());
         }
     };
 }

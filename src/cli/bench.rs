@@ -7,6 +7,7 @@ use crate::recipe::{self, Source};
 use crate::record::Phases;
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use gradwire_models::kernels::profile::Kind;
 use toml::Value;
 
 /// What to measure.
@@ -88,6 +89,21 @@ fn show(measured: &Measured, json: bool) -> Result<()> {
     for name in Phases::NAMES {
         let ms = measured.phases_ms[name];
         println!("{name:>10} {ms:>9.2} ms {:>6.1} %", 100.0 * ms / measured.step_ms);
+    }
+    if !measured.kernels_ms.is_empty() {
+        println!("of forward and backward, by kind of kernel:");
+    }
+    for name in Kind::ALL.iter().map(|kind| kind.name()) {
+        let Some(ms) = measured.kernels_ms.get(name) else { continue };
+        println!("{name:>28} {ms:>9.2} ms {:>6.1} %", 100.0 * ms / measured.step_ms);
+    }
+    let peak = measured.peak_gflops;
+    if let (Some(gflops), Some(share)) = (measured.gflops, measured.share_of_peak) {
+        let share = 100.0 * share;
+        println!("{gflops:.1} effective GFLOP/s, {share:.0} % of the {peak:.1} that sgemm reaches");
+    }
+    if let Some(memory) = measured.memory_mb {
+        println!("{memory:.0} MB of memory at most");
     }
     Ok(())
 }

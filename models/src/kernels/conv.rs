@@ -50,6 +50,12 @@ impl Sizes {
         self.outputs * self.inputs * self.kernel.0 * self.kernel.1
     }
 
+    /// Products of a value and a weight in the definition of the result, those with padding included; either gradient
+    /// has as many.
+    fn products(&self) -> usize {
+        self.output_len() * self.inputs * self.kernel.0 * self.kernel.1
+    }
+
     /// Whether minimal filtering computes it: it must apply, and there must be enough channels for the transforms to
     /// cost less than they save.
     fn minimal(&self, native: Native) -> bool {
@@ -120,7 +126,9 @@ pub(crate) fn conv2d(
     let sizes = Sizes { batch, height, width, inputs, outputs, kernel, stride, padding };
     let mut ys = Scratch::new(sizes.output_len());
     with_f32s(weight, |weight| {
-        timed(Kind::Convolution, || forward(xs.native, &sizes, xs.pixels(), weight, &mut ys));
+        timed(Kind::Convolution, sizes.products(), || {
+            forward(xs.native, &sizes, xs.pixels(), weight, &mut ys);
+        });
         Ok(())
     })?;
     let shape = [batch, sizes.out_height(), sizes.out_width(), outputs];
@@ -148,10 +156,14 @@ impl Backward for Conv {
     fn backward(&self, dy: Scratch, weight: &[f32]) -> Result<Vec<f32>> {
         let Self { native, sizes, xs, gradient } = self;
         let mut dw = vec![0.0; sizes.weight_len()];
-        timed(Kind::ConvolutionWeight, || weight_gradient(*native, sizes, xs, &dy, &mut dw));
+        timed(Kind::ConvolutionWeight, sizes.products(), || {
+            weight_gradient(*native, sizes, xs, &dy, &mut dw);
+        });
         if let Some(gradient) = gradient {
             gradient.receive(sizes.input_len(), |dx| {
-                timed(Kind::ConvolutionInput, || input_gradient(*native, sizes, weight, &dy, dx));
+                timed(Kind::ConvolutionInput, sizes.products(), || {
+                    input_gradient(*native, sizes, weight, &dy, dx);
+                });
             });
         }
         Ok(dw)
