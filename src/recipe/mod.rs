@@ -174,21 +174,9 @@ impl Recipe {
         self.policy.clone().or(self.scheme.habits()).or(recorded)
     }
 
-    /// The scheme with its settings, such as `topk feedback ratio 0.01`.
+    /// The scheme with its settings, such as `topk feedback ratio 0.01 values f32`.
     pub fn scheme_in_words(&self) -> String {
-        let settings = toml::Table::try_from(&self.scheme).unwrap_or_default();
-        let settings = settings.iter().filter(|(key, _)| *key != "kind");
-        let words = settings.map(|(key, value)| match value {
-            toml::Value::Table(table) => {
-                let inner = table.iter().map(|(key, value)| format!(" {key} {value}"));
-                inner.fold(format!(" {key}"), |all, word| all + &word)
-            }
-            toml::Value::Boolean(true) => format!(" {key}"),
-            toml::Value::Boolean(false) => format!(" no {key}"),
-            toml::Value::String(word) => format!(" {key} {word}"),
-            other => format!(" {key} {other}"),
-        });
-        words.fold(self.scheme.about().name.to_string(), |all, word| all + &word)
+        in_words(&self.scheme)
     }
 
     /// Compute threads of each worker on a machine with `cores` cores.
@@ -296,6 +284,32 @@ impl Recipe {
             )
         })
     }
+}
+
+/// A scheme with its settings, such as `topk feedback ratio 0.01 values f32`.
+pub fn in_words(scheme: &exchange::Scheme) -> String {
+    let settings = toml::Table::try_from(scheme).unwrap_or_default();
+    let settings = settings.iter().filter(|(key, _)| *key != "kind");
+    let words = settings.map(|(key, value)| match value {
+        toml::Value::Boolean(true) => format!(" {key}"),
+        toml::Value::Boolean(false) => format!(" no {key}"),
+        toml::Value::String(word) => format!(" {key} {word}"),
+        toml::Value::Table(table) => {
+            let inner = table.iter().map(|(key, value)| format!(" {key} {value}"));
+            inner.fold(format!(" {key}"), |all, word| all + &word)
+        }
+        other => format!(" {key} {other}"),
+    });
+    words.fold(scheme.about().name.to_string(), |all, word| all + &word)
+}
+
+/// The scheme of a name, with its defaults, or of an inline table such as
+/// `{ kind = "topk", ratio = 0.001 }`.
+///
+/// # Errors
+/// When there is no such scheme (with the nearest name), or a setting is unknown or impossible.
+pub fn scheme_of(text: &str) -> anyhow::Result<exchange::Scheme> {
+    table::scheme(text)
 }
 
 /// What the model of this name reads.
