@@ -93,6 +93,14 @@ impl Config {
         }
     }
 
+    /// The momentum of plain SGD; 0 for what has none of that kind.
+    pub fn momentum(&self) -> f64 {
+        match self {
+            Self::Sgd(c) => c.momentum,
+            Self::Adamw(_) => 0.0,
+        }
+    }
+
     /// Checks the settings.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use crate::checkpoint;
 use crate::optim::Optimizer;
 use crate::params::Params;
 use crate::recipe::{BatchNorm, Recipe};
-use crate::record::{Histogram, Histograms, Phases, Tagged};
+use crate::record::{Histogram, Histograms, Phases, Tagged, gradient};
 use crate::replica::{Replica, Score};
 use crate::schedule::Schedule;
 use anyhow::{Context, Result, anyhow, bail};
@@ -129,7 +129,7 @@ impl<'a> Worker<'a> {
         let total = total_steps(recipe, steps_per_epoch);
         let exchange = Exchange::new(
             &recipe.scheme,
-            &recipe.exchange.bucketing,
+            recipe.policy(),
             params.layout()?,
             recipe.seed,
             collective,
@@ -196,6 +196,7 @@ impl<'a> Worker<'a> {
         if let Some(histograms) = self.histograms(step) {
             self.report(Report::Histograms(histograms))?;
         }
+        self.keep_gradient(step)?;
 
         self.place.phase = "exchange";
         let traffic = self.exchange.allreduce(step, &mut self.flat)?;
@@ -315,6 +316,17 @@ impl<'a> Worker<'a> {
             },
         );
         Some(Histograms { step, entries: entries.collect() })
+    }
+
+    /// Writes rank 0's gradient to the run's folder if it is time.
+    fn keep_gradient(&mut self, step: u64) -> Result<()> {
+        let every = self.recipe.record.gradients;
+        let due = self.rank == 0 && every > 0 && step.is_multiple_of(every);
+        if let Some(folder) = self.folder.as_ref().filter(|_| due) {
+            self.place.phase = "recording a gradient";
+            gradient::save(folder, &self.params, &self.flat, step)?;
+        }
+        Ok(())
     }
 
     /// Evaluates if it is time, saves models, tells of the epoch.

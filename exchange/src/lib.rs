@@ -4,7 +4,7 @@
 //! use std::time::Duration;
 //! use gradwire_exchange::{Bucketing, Exchange, Layout, Scheme, mesh};
 //!
-//! let scheme = Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.5, feedback: true });
+//! let scheme = Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.5.into(), ..Default::default() });
 //! let workers: Vec<_> = mesh(2, Duration::from_secs(10))
 //!     .into_iter()
 //!     .enumerate()
@@ -13,7 +13,7 @@
 //!         std::thread::spawn(move || {
 //!             let layout = Layout::new([("weight".to_string(), 4)])?;
 //!             let mut exchange =
-//!                 Exchange::new(&scheme, &Bucketing::Whole, layout, 0, Box::new(collective))?;
+//!                 Exchange::new(&scheme, Bucketing::Whole, layout, 0, Box::new(collective))?;
 //!             let mut gradient = [0.0, 4.0, rank as f32, -2.0];
 //!             exchange.allreduce(1, &mut gradient)?;
 //!             Ok::<_, gradwire_exchange::Error>(gradient)
@@ -30,7 +30,8 @@
 //! * [`Scheme`] says how a gradient is compressed; [`Compressor`] is one instance of it.
 //! * [`Collective`] carries bytes between ranks: [`Solo`] for one worker, [`mesh()`] for threads.
 //! * [`Layout`] maps positions of the flat gradient to parameter names, [`Bucketing`] says which
-//!   stretches of it are encoded as one.
+//!   stretches of it are encoded as one, [`Policy`] all that surrounds a scheme: what is sent
+//!   uncompressed, momentum correction, clipping.
 //! * [`wire`] is the only module that knows bytes.
 //!
 //! # What it promises
@@ -40,19 +41,28 @@
 //!   applied and the residual stays as it was.
 //! * Every wait is bounded; bytes from a peer are checked before they are believed.
 
+mod bucket;
 pub mod collective;
 pub mod compress;
 mod error;
 mod exchange;
 mod layout;
+mod measure;
+mod policy;
+pub mod rng;
+mod simd;
 mod state;
 mod traffic;
 pub mod wire;
 
 pub use collective::{Collective, Difference, Mesh, Payload, Solo, mesh};
-pub use compress::{About, Compressor, Scheme, Seat, Soundness, dense, topk};
+pub use compress::{
+    About, Compressor, Definition, Encoded, Fall, Law, Ratio, Round, Scheme, Seat, Soundness,
+    dense, topk,
+};
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;
-pub use layout::{Bucketing, Layout, Parameter};
+pub use layout::{Bucketing, Layout, Parameter, Part};
+pub use policy::Policy;
 pub use state::{Entry, State};
 pub use traffic::{Gauge, Merge, Traffic};

@@ -8,17 +8,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{Random, seat};
-use gradwire_exchange::{Bucketing, Exchange, Layout, Scheme, mesh};
+use gradwire_exchange::{Bucketing, Exchange, Layout, Round, Scheme, mesh};
 
-/// The system's allocator, remembering the largest block asked for.
+/// The system's allocator, remembering the largest block asked for, and how many.
 struct Watching;
 
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
+static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: every call is passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Watching {
     unsafe fn alloc(&self, block: Block) -> *mut u8 {
         LARGEST.fetch_max(block.size(), Ordering::Relaxed);
+        COUNT.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(block) }
     }
@@ -30,6 +32,7 @@ unsafe impl GlobalAlloc for Watching {
 
     unsafe fn realloc(&self, at: *mut u8, block: Block, size: usize) -> *mut u8 {
         LARGEST.fetch_max(size, Ordering::Relaxed);
+        COUNT.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller keeps the contract of `realloc`.
         unsafe { System.realloc(at, block, size) }
     }
@@ -49,7 +52,33 @@ fn largest_during(work: impl FnOnce()) -> usize {
 #[test]
 fn memory_stays_bounded() {
     steady_steps_allocate_nothing_proportional_to_the_gradient();
+    steady_messages_allocate_nothing();
     hostile_bytes_allocate_nothing();
+}
+
+/// Encoding, decoding and learning from messages reuse their memory, whatever they compute at
+/// intervals.
+fn steady_messages_allocate_nothing() {
+    const LENGTH: usize = 5_000;
+    for scheme in Scheme::specimens() {
+        let mut compressor = scheme.build(&seat(LENGTH));
+        let gradient = Random(1).laplaces(LENGTH);
+        let mut mean = vec![0.0; LENGTH];
+        let mut wire = Vec::with_capacity(8 * LENGTH);
+        let mut step = |number: u64| {
+            wire.clear();
+            mean.fill(0.0);
+            compressor.encode(&gradient, number, &mut wire);
+            compressor.decode_add(&wire, 1.0, &mut mean).unwrap();
+            let messages = [Some(&wire[..])];
+            compressor.observe(&Round { step: number, messages: &messages, mean: &mean }).unwrap();
+        };
+        (1..=250).for_each(&mut step);
+        let before = COUNT.load(Ordering::Relaxed);
+        (251..=460).for_each(&mut step);
+        let count = COUNT.load(Ordering::Relaxed) - before;
+        assert_eq!(count, 0, "{scheme:?} allocates in steady state");
+    }
 }
 
 fn steady_steps_allocate_nothing_proportional_to_the_gradient() {
@@ -62,7 +91,7 @@ fn steady_steps_allocate_nothing_proportional_to_the_gradient() {
                 scope.spawn(move || {
                     let layout = Layout::new([("weight".to_string(), LENGTH)]).unwrap();
                     let mut exchange =
-                        Exchange::new(scheme, &Bucketing::Whole, layout, 0, Box::new(end)).unwrap();
+                        Exchange::new(scheme, Bucketing::Whole, layout, 0, Box::new(end)).unwrap();
                     let fresh = Random(rank as u64).laplaces(LENGTH);
                     let mut gradient = fresh.clone();
                     for step in 1..=12 {

@@ -28,11 +28,11 @@ fn layout(length: usize) -> Layout {
 }
 
 fn exchange(scheme: &Scheme, length: usize, end: impl Collective + 'static) -> Exchange {
-    Exchange::new(scheme, &Bucketing::Parameter, layout(length), 9, Box::new(end)).unwrap()
+    Exchange::new(scheme, Bucketing::Parameter, layout(length), 9, Box::new(end)).unwrap()
 }
 
 fn half() -> Scheme {
-    Scheme::Topk(topk::Config { ratio: 0.5, feedback: true })
+    Scheme::Topk(topk::Config { ratio: 0.5.into(), ..Default::default() })
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn replicas_stay_bit_identical_whatever_the_timing() {
 fn nothing_is_lost_under_feedback_over_many_steps_and_ranks() {
     const LENGTH: usize = 400;
     const STEPS: u64 = 20;
-    let scheme = Scheme::Topk(topk::Config { ratio: 0.05, feedback: true });
+    let scheme = Scheme::Topk(topk::Config { ratio: 0.05.into(), ..Default::default() });
     let ranks = each_rank(mesh(3, PATIENT), |end| {
         let mut exchange = exchange(&scheme, LENGTH, end);
         let (mut given, mut taken) = (vec![0f64; LENGTH], vec![0f64; LENGTH]);
@@ -351,7 +351,7 @@ fn a_gradient_of_another_length_and_an_empty_one() {
     assert_eq!(error, Error::GradientLength { expected: 10, found: 9 });
     let ranks = each_rank(mesh(2, PATIENT), |end| {
         let mut exchange =
-            Exchange::new(&half(), &Bucketing::Whole, Layout::default(), 0, Box::new(end)).unwrap();
+            Exchange::new(&half(), Bucketing::Whole, Layout::default(), 0, Box::new(end)).unwrap();
         exchange.allreduce(1, &mut []).unwrap()
     });
     assert!(ranks.iter().all(|traffic| traffic.wire_bytes == 24 && traffic.dense_fallbacks == 0));

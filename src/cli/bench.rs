@@ -1,6 +1,7 @@
 //! `gradwire bench`: how fast this machine is.
 
 use super::Refused;
+use super::codecs::Codecs;
 use crate::bench::{self, Measured};
 use crate::launch;
 use crate::recipe::{self, Source};
@@ -15,6 +16,8 @@ use toml::Value;
 pub(super) enum Command {
     /// Training steps on random samples
     Train(Train),
+    /// Compression schemes on one gradient
+    Codecs(Codecs),
 }
 
 /// What to train, and how many steps to measure.
@@ -49,7 +52,10 @@ pub(super) struct Train {
 impl Command {
     /// Measures and prints.
     pub(super) fn run(self) -> Result<Result<()>, Refused> {
-        let Self::Train(train) = self;
+        let train = match self {
+            Self::Train(train) => train,
+            Self::Codecs(codecs) => return codecs.run(),
+        };
         let (threads, steps, json) = (train.threads, train.steps, train.json);
         let recipe = train.source().load().map_err(Refused)?;
         let threads = match threads {

@@ -16,7 +16,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{About, Compressor, Definition, Seat, Soundness};
+use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::Result;
 use crate::wire::floats;
 
@@ -37,6 +37,10 @@ impl Definition for Config {
         false
     }
 
+    fn law(&self) -> Law {
+        Law::Exact
+    }
+
     fn validate(&self) -> Result<()> {
         Ok(())
     }
@@ -51,8 +55,9 @@ impl Definition for Config {
 pub struct Dense;
 
 impl Compressor for Dense {
-    fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) {
+    fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) -> Encoded {
         floats::put(gradient, out);
+        Encoded::Message
     }
 
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {

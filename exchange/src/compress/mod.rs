@@ -6,14 +6,17 @@
 
 pub mod dense;
 mod feedback;
+mod ratio;
 mod select;
+mod sparse;
 pub mod topk;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use feedback::Feedback;
+pub use ratio::{Fall, Ratio};
 
-use crate::{Error, Gauge, Result, State};
+use crate::{Error, Gauge, Policy, Result, State};
 
 /// Compresses the gradient of one bucket on one rank, and decodes such messages of any rank.
 ///
@@ -22,8 +25,9 @@ use crate::{Error, Gauge, Result, State};
 /// bytes; any bytes decode to an error or to numbers, without panic and without allocation that
 /// the bucket's length does not bound.
 pub trait Compressor: Send {
-    /// Appends the message for a gradient of the seat's length, all finite, at `step`.
-    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>);
+    /// Appends the message for a gradient of the seat's length, all finite, at `step`, which
+    /// counts from 1.
+    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded;
 
     /// Adds `weight` times what a message says to `sum`, of the seat's length. Reads only the
     /// configuration and the message.
@@ -32,8 +36,19 @@ pub trait Compressor: Send {
     /// [`Error::Wire`] when the bytes are not a message; `sum` is then in pieces.
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()>;
 
-    /// Is told the mean gradient of its bucket that all ranks settled on, after every step.
-    fn observe(&mut self, _mean: &[f32]) {}
+    /// Is told, after every step, what all ranks said and the mean that they settled on. Whatever
+    /// it concludes is the same on every rank, because what it is told is.
+    ///
+    /// # Errors
+    /// [`Error::Wire`] when a message holds what decoding alone does not look at, and it is wrong.
+    fn observe(&mut self, _round: &Round<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// The positions, ascending, that the last message speaks of; `None` when it speaks of all.
+    fn sent(&self) -> Option<&[u32]> {
+        None
+    }
 
     /// Puts everything that later messages depend on into `state`.
     fn save(&self, _state: &mut State) {}
@@ -52,17 +67,47 @@ pub trait Compressor: Send {
     }
 }
 
+/// What became of a call of [`Compressor::encode`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoded {
+    /// The message has been appended.
+    Message,
+    /// This gradient cannot be said: numbers beyond the range of f32 would arrive. What has been
+    /// appended is to be thrown away and the bucket sent as it is.
+    Dense,
+}
+
+/// One step of one bucket, as every rank knows it after the exchange.
+#[derive(Debug, Clone, Copy)]
+pub struct Round<'a> {
+    /// The step.
+    pub step: u64,
+    /// Every rank's message, in order of rank; `None` where the bucket was sent as it is.
+    pub messages: &'a [Option<&'a [u8]>],
+    /// The mean gradient of the bucket.
+    pub mean: &'a [f32],
+}
+
 /// Where a compressor sits. The same seat and the same gradients give the same messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seat {
     /// Elements of the bucket.
     pub length: usize,
+    /// Elements of each parameter in it, end to end: together `length`.
+    pub parameters: Vec<usize>,
     /// The rank it compresses for.
     pub rank: usize,
     /// The bucket's number.
     pub bucket: usize,
     /// The run's seed.
     pub seed: u64,
+}
+
+impl Seat {
+    /// The seat of rank 0 at a bucket that is one parameter of `length` elements.
+    pub fn alone(length: usize, seed: u64) -> Self {
+        Self { length, parameters: vec![length], rank: 0, bucket: 0, seed }
+    }
 }
 
 /// What a scheme is, for people.
@@ -74,6 +119,20 @@ pub struct About {
     pub line: &'static str,
     /// Who described it: authors, year.
     pub paper: &'static str,
+}
+
+/// What decoding gives back, as a law that can be tested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Law {
+    /// The gradient, bit for bit.
+    Exact,
+    /// The gradient in expectation over the random stream.
+    Unbiased,
+    /// A vector nearer to the gradient than zero is: ‖C(g) − g‖ ≤ ‖g‖, and strictly nearer for
+    /// gradients as they occur.
+    Contraction,
+    /// None of these.
+    Biased,
 }
 
 /// How a scheme gets on with error feedback.
@@ -110,6 +169,14 @@ pub trait Definition: Clone + Default + PartialEq + Serialize + DeserializeOwned
 
     /// Whether these settings ask for error feedback.
     fn feedback(&self) -> bool;
+
+    /// What should surround the scheme unless the recipe says otherwise.
+    fn habits(&self) -> Policy {
+        Policy::default()
+    }
+
+    /// What decoding gives back under these settings.
+    fn law(&self) -> Law;
 
     /// Checks the settings by themselves.
     ///
@@ -165,6 +232,20 @@ macro_rules! schemes {
                 }
             }
 
+            /// What should surround the scheme unless the recipe says otherwise.
+            pub fn habits(&self) -> Policy {
+                match self {
+                    $(Scheme::$variant(config) => config.habits(),)*
+                }
+            }
+
+            /// What decoding gives back.
+            pub fn law(&self) -> Law {
+                match self {
+                    $(Scheme::$variant(config) => config.law(),)*
+                }
+            }
+
             /// How the scheme gets on with error feedback.
             pub fn soundness(&self) -> Soundness {
                 match self {
@@ -175,10 +256,8 @@ macro_rules! schemes {
             /// Checks the settings by themselves.
             ///
             /// # Errors
-            /// [`Error::Config`] names the setting, its value and what to write instead;
-            /// [`Error::Unsound`] refuses error feedback where it does harm.
+            /// [`Error::Config`] names the setting, its value and what to write instead.
             pub fn validate(&self) -> Result<()> {
-                self.soundness().check(self.about().name, self.feedback())?;
                 match self {
                     $(Scheme::$variant(config) => config.validate(),)*
                 }

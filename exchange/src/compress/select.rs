@@ -5,6 +5,8 @@
 //! gathers everything from that bin upwards (in order of position); two more histograms, over
 //! the gathered members of that bin only, find the k-th largest itself.
 
+use crate::simd::wide;
+
 const UPPER_BITS: u32 = 11;
 const LOWER_BITS: u32 = 10;
 
@@ -39,6 +41,24 @@ impl Selector {
         if self.positions.len() > k {
             self.trim(values, bin, k - above);
         }
+        &self.positions
+    }
+
+    /// Positions of all values whose magnitude is above `threshold` (strictly), ascending. Zeros
+    /// and NaN are never among them.
+    pub(crate) fn above(&mut self, values: &[f32], threshold: f32) -> &[u32] {
+        let floor = if threshold >= 0.0 { key(threshold).saturating_add(1) } else { 1 };
+        let count = |values: &[f32]| {
+            values.iter().fold(0u32, |count, value| count + u32::from(key(*value) >= floor))
+        };
+        // Counts of blocks fit a u32 however long the slice is.
+        let most = wide(|| values.chunks(1 << 16).map(|block| count(block) as usize).sum());
+        self.gather(values, floor, most);
+        &self.positions
+    }
+
+    /// The positions that were found last.
+    pub(crate) fn positions(&self) -> &[u32] {
         &self.positions
     }
 
@@ -159,6 +179,19 @@ mod tests {
             prop_assert_eq!(selector.largest(&values, k), naive(&values, k));
             let few = k % 7;
             prop_assert_eq!(selector.largest(&values, few), naive(&values, few));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_above_a_threshold_is_found(values in proptest::collection::vec(awkward(), 0..300), at in awkward()) {
+            let naive = |threshold: f32| -> Vec<u32> {
+                (0..values.len() as u32).filter(|i| values[*i as usize].abs() > threshold).collect()
+            };
+            let mut selector = Selector::default();
+            for threshold in [at.abs(), 0.0, values.first().map_or(0.0, |value| value.abs())] {
+                prop_assert_eq!(selector.above(&values, threshold), naive(threshold));
+            }
         }
     }
 

@@ -10,10 +10,12 @@
 //! add what was not sent to the next gradient, so that every element is sent in the end.
 //!
 //! # Wire
+//! A sparse message: their number, their values, their positions.
+//!
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept | their values, f32, in ascending order of position |
+//! | 4·kept (f16, bf16: 2·kept) | their values, in ascending order of position |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
 //! # State
@@ -26,25 +28,29 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ratio::{Fall, Ratio};
 use super::select::Selector;
-use super::{About, Compressor, Definition, Seat, Soundness};
-use crate::wire::{Fault, Reader, indices, put_count};
-use crate::{Error, Gauge, Result};
+use super::sparse::{self, Sent};
+use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::wire::values::Format;
+use crate::{Gauge, Result};
 
 /// The settings of `topk`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Share of each bucket's elements that is sent, above 0 and at most 1: of n elements
-    /// max(1, round(ratio·n)). Default 0.01.
-    pub ratio: f64,
+    /// max(1, round(ratio·n)); or a falling one. Default 0.01.
+    pub ratio: Ratio,
+    /// How the values are sent. Default `f32`.
+    pub values: Format,
     /// Whether what is not sent is added to the next gradient. Default true.
     pub feedback: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { ratio: 0.01, feedback: true }
+        Self { ratio: 0.01.into(), values: Format::F32, feedback: true }
     }
 }
 
@@ -60,87 +66,78 @@ impl Definition for Config {
         self.feedback
     }
 
+    fn law(&self) -> Law {
+        Law::Contraction
+    }
+
     fn validate(&self) -> Result<()> {
-        if self.ratio > 0.0 && self.ratio <= 1.0 {
-            return Ok(());
-        }
-        Err(Error::Config {
-            scheme: Self::ABOUT.name,
-            key: "ratio",
-            value: self.ratio.to_string(),
-            wanted: "write a share above 0 and at most 1, such as 0.01",
+        self.ratio.validate(Self::ABOUT.name)
+    }
+
+    fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {
+        Box::new(Topk {
+            config: self.clone(),
+            selector: Selector::default(),
+            sent: Sent::default(),
         })
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        let k = ((self.ratio * seat.length as f64).round() as usize).clamp(1, seat.length.max(1));
-        Box::new(Topk { k, selector: Selector::default(), gauges: [Gauge::sum("kept", 0.0); 3] })
-    }
-
     fn specimens() -> Vec<Self> {
-        let with = |ratio, feedback| Self { ratio, feedback };
+        let with = |ratio: f64, feedback| Self { ratio: ratio.into(), feedback, ..Self::default() };
         vec![
             with(0.001, true),
             with(0.01, false),
             with(0.1, true),
             with(0.5, true),
             with(1.0, true),
+            Self { values: Format::F16, ..Self::default() },
+            Self {
+                ratio: Ratio::Falling(Fall { start: 0.25, end: 0.01, steps: 4 }),
+                ..Self::default()
+            },
         ]
     }
 }
 
 struct Topk {
-    k: usize,
+    config: Config,
     selector: Selector,
-    gauges: [Gauge; 3],
+    sent: Sent,
 }
 
 impl Compressor for Topk {
-    fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) {
-        let positions = self.selector.largest(gradient, self.k);
-        put_count(positions.len() as u32, out);
-        let mut threshold = f32::INFINITY;
-        out.extend(positions.iter().flat_map(|position| {
-            let value = gradient[*position as usize];
-            threshold = threshold.min(value.abs());
-            value.to_le_bytes()
-        }));
-        let before_positions = out.len();
-        indices::put(positions, out);
-
-        let kept = positions.len() as f64;
-        let position_bits = 8.0 * (out.len() - before_positions) as f64;
-        let of_each = |value: f64| if positions.is_empty() { 0.0 } else { value };
-        self.gauges = [
-            Gauge::sum("kept", kept),
-            Gauge::mean("index_bits", of_each(position_bits / kept), kept),
-            Gauge::mean("threshold", of_each(threshold.into()), kept),
-        ];
+    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
+        let k = self.config.ratio.count(gradient.len(), step);
+        let positions = self.selector.largest(gradient, k);
+        self.sent = sparse::put(positions, gradient, self.config.values, out);
+        Encoded::Message
     }
 
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        let mut reader = Reader::new(wire);
-        let count = reader.count(self.k.min(sum.len()))?;
-        let mut values = reader.take(count * size_of::<f32>())?.as_chunks().0.iter();
-        indices::take(&mut reader, count, sum.len(), |position| {
-            if let Some(value) = values.next() {
-                sum[position] += weight * f32::from_le_bytes(*value);
-            }
-        })?;
-        reader.finish().map_err(Fault::into)
+        sparse::add(wire, self.config.ratio.most(sum.len()), self.config.values, weight, sum)
+    }
+
+    fn sent(&self) -> Option<&[u32]> {
+        Some(self.selector.positions())
     }
 
     fn gauges(&self) -> &[Gauge] {
-        &self.gauges
+        self.sent.gauges()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
+    use crate::wire::Fault;
+
+    fn with(ratio: f64) -> Config {
+        Config { ratio: ratio.into(), ..Config::default() }
+    }
 
     fn encode(config: &Config, gradient: &[f32]) -> (Vec<u8>, Vec<f32>, Vec<f64>) {
-        let seat = Seat { length: gradient.len(), rank: 0, bucket: 0, seed: 0 };
+        let seat = Seat::alone(gradient.len(), 0);
         let mut compressor = config.build(&seat);
         let mut wire = Vec::new();
         compressor.encode(gradient, 1, &mut wire);
@@ -151,44 +148,22 @@ mod tests {
 
     #[test]
     fn the_largest_arrive_and_the_gauges_say_so() {
-        let config = Config { ratio: 0.4, feedback: true };
-        let (wire, sum, gauges) = encode(&config, &[0.1, -3.0, 0.0, 2.0, -0.2]);
+        let (wire, sum, gauges) = encode(&with(0.4), &[0.1, -3.0, 0.0, 2.0, -0.2]);
         assert_eq!(sum, [0.0, -3.0, 0.0, 2.0, 0.0]);
         // count, two values, coding, width 1, gaps 1 and 1.
         assert_eq!(
             wire,
             [&[2u8][..], &(-3f32).to_le_bytes(), &2f32.to_le_bytes(), &[0, 1, 0b11]].concat()
         );
-        assert_eq!(gauges, [2.0, 12.0, 2.0]);
-    }
-
-    #[test]
-    fn k_is_the_rounded_share_and_at_least_one() {
-        for (ratio, length, k) in
-            [(0.01, 1, 1), (0.01, 149, 1), (0.01, 150, 2), (1.0, 7, 7), (1e-9, 100, 1), (0.5, 3, 2)]
-        {
-            let gradient: Vec<f32> = (1..=length).map(|i| i as f32).collect();
-            let (_, _, gauges) = encode(&Config { ratio, feedback: true }, &gradient);
-            assert_eq!(gauges[0] as usize, k, "ratio {ratio} of {length}");
-        }
-    }
-
-    #[test]
-    fn ratios_without_meaning_are_refused() {
-        for ratio in [0.0, -0.1, 1.000001, f64::NAN, f64::INFINITY] {
-            let error = Config { ratio, feedback: true }.validate().unwrap_err();
-            assert!(matches!(error, Error::Config { key: "ratio", .. }), "{error}");
-        }
+        assert_eq!((gauges[0], gauges[1], gauges[3]), (2.0, 12.0, 2.0));
     }
 
     #[test]
     fn more_elements_than_k_are_refused() {
-        let gradient = [1.0, 2.0, 3.0, 4.0];
-        let (wire, ..) = encode(&Config { ratio: 1.0, feedback: true }, &gradient);
-        let seat = Seat { length: 4, rank: 0, bucket: 0, seed: 0 };
-        let fewer = Config { ratio: 0.5, feedback: true }.build(&seat);
+        let (wire, ..) = encode(&with(1.0), &[1.0, 2.0, 3.0, 4.0]);
+        let seat = Seat::alone(4, 0);
         assert!(matches!(
-            fewer.decode_add(&wire, 1.0, &mut [0.0; 4]),
+            with(0.5).build(&seat).decode_add(&wire, 1.0, &mut [0.0; 4]),
             Err(Error::Wire(Fault::Count { count: 4, length: 2 }))
         ));
     }

@@ -2,6 +2,8 @@
 //!
 //! * [`frame`]: the header before every message, and splitting what a rank sent into messages;
 //! * [`floats`]: plain f32 values, checked, added and averaged at memory speed;
+//! * [`values`]: values as f32, f16 or bf16;
+//! * [`codes`]: numbers of one small width, packed at memory speed;
 //! * [`bits`]: numbers of any width, packed;
 //! * [`indices`]: ascending positions, in the cheapest of a few codings;
 //! * [`Reader`]: a cursor over bytes that never reads past them.
@@ -10,9 +12,11 @@
 //! and allocate nothing.
 
 pub mod bits;
+pub mod codes;
 pub mod floats;
 pub mod frame;
 pub mod indices;
+pub mod values;
 
 pub use frame::{Frame, Header, Kind};
 

@@ -1,0 +1,152 @@
+//! A sparse message: some elements of a bucket and their positions.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1–5 | number of elements kept, seven bits a byte |
+//! | 4 or 2 each | their values in the configured [`Format`], in ascending order of position |
+//! | … | their positions ([`wire::indices`](crate::wire::indices)) |
+
+use crate::wire::values::Format;
+use crate::wire::{Read, Reader, indices, put_count};
+use crate::{Gauge, Result};
+
+/// What the last sparse message was like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    gauges: [Gauge; 4],
+}
+
+impl Default for Sent {
+    fn default() -> Self {
+        Self::of(0, 0, 0, 0.0)
+    }
+}
+
+impl Sent {
+    fn of(kept: usize, length: usize, position_bytes: usize, threshold: f32) -> Self {
+        let weight = kept as f64;
+        let each = |bits: f64| if kept == 0 { 0.0 } else { bits / weight };
+        Self {
+            gauges: [
+                Gauge::sum("kept", weight),
+                Gauge::mean("index_bits", each(8.0 * position_bytes as f64), weight),
+                Gauge::mean("index_bound", each(log2_binomial(length, kept)), weight),
+                Gauge::mean("threshold", threshold.into(), weight),
+            ],
+        }
+    }
+
+    /// `kept`, `index_bits` and `index_bound` (per kept element: what the positions took, and the
+    /// least that any code needs for sets of that size, log₂ of the binomial coefficient) and
+    /// `threshold` (the smallest magnitude that was sent).
+    pub(crate) fn gauges(&self) -> &[Gauge] {
+        &self.gauges
+    }
+}
+
+/// log₂ of the number of sets of `kept` out of `length`, by Stirling's series: off by less than
+/// 0.01 bits.
+fn log2_binomial(length: usize, kept: usize) -> f64 {
+    let ln_factorial = |n: usize| {
+        if n < 2 {
+            return 0.0;
+        }
+        let n = n as f64;
+        n * n.ln() - n + 0.5 * (std::f64::consts::TAU * n).ln() + 1.0 / (12.0 * n)
+            - 1.0 / (360.0 * n.powi(3))
+    };
+    let ways = ln_factorial(length) - ln_factorial(kept) - ln_factorial(length - kept);
+    ways.max(0.0) / std::f64::consts::LN_2
+}
+
+/// Appends the elements of `gradient` at ascending `positions`.
+pub(crate) fn put(positions: &[u32], gradient: &[f32], format: Format, out: &mut Vec<u8>) -> Sent {
+    put_count(positions.len() as u32, out);
+    let values = positions.iter().map(|position| gradient[*position as usize]);
+    let threshold = values.clone().fold(f32::INFINITY, |least, value| least.min(value.abs()));
+    format.put(values, out);
+    let before_positions = out.len();
+    indices::put(positions, out);
+    let threshold = if positions.is_empty() { 0.0 } else { threshold };
+    Sent::of(positions.len(), gradient.len(), out.len() - before_positions, threshold)
+}
+
+/// Takes a message of at most `most` elements and visits each position and its value, ascending.
+fn take(
+    wire: &[u8],
+    most: usize,
+    length: usize,
+    format: Format,
+    mut visit: impl FnMut(usize, f32),
+) -> Read<()> {
+    let mut reader = Reader::new(wire);
+    let count = reader.count(most.min(length))?;
+    let mut bytes = reader.take(count * format.bytes())?.chunks_exact(format.bytes());
+    indices::take(&mut reader, count, length, |position| {
+        let value = bytes.next().map_or(0.0, |bytes| format.value(bytes));
+        visit(position, value);
+    })?;
+    reader.finish()
+}
+
+/// Adds `weight` times a message of at most `most` elements to `sum`.
+///
+/// # Errors
+/// [`Error::Wire`](crate::Error::Wire) when the bytes are not such a message.
+pub(crate) fn add(
+    wire: &[u8],
+    most: usize,
+    format: Format,
+    weight: f32,
+    sum: &mut [f32],
+) -> Result<()> {
+    Ok(take(wire, most, sum.len(), format, |position, value| sum[position] += weight * value)?)
+}
+
+/// The positions of a message of at most `most` elements of `length`, ascending, appended to
+/// `positions`.
+///
+/// # Errors
+/// [`Error::Wire`](crate::Error::Wire) when the bytes are not such a message.
+pub(crate) fn positions(
+    wire: &[u8],
+    most: usize,
+    format: Format,
+    length: usize,
+    positions: &mut Vec<u32>,
+) -> Result<()> {
+    Ok(take(wire, most, length, format, |position, _| positions.push(position as u32))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_arrives_in_every_format() {
+        let gradient = [0.1, -3.0, 0.0, 2.0, -0.2];
+        for format in [Format::F32, Format::F16, Format::Bf16] {
+            let mut wire = Vec::new();
+            let sent = put(&[1, 3], &gradient, format, &mut wire);
+            let mut sum = [0.0; 5];
+            add(&wire, 5, format, 1.0, &mut sum).unwrap();
+            assert_eq!(sum, [0.0, -3.0, 0.0, 2.0, 0.0]);
+            let mut found = Vec::new();
+            positions(&wire, 2, format, 5, &mut found).unwrap();
+            assert_eq!(found, [1, 3]);
+            let values: Vec<f64> = sent.gauges().iter().map(|gauge| gauge.value).collect();
+            assert_eq!((values[0], values[1], values[3]), (2.0, 12.0, 2.0));
+            assert!((values[2] - 10f64.log2() / 2.0).abs() < 0.01);
+            assert!(add(&wire, 1, format, 1.0, &mut sum).is_err(), "more elements than allowed");
+        }
+    }
+
+    #[test]
+    fn the_bound_is_that_of_the_exact_coefficient() {
+        for (length, kept, ways) in
+            [(5usize, 0usize, 1f64), (5, 5, 1.0), (10, 3, 120.0), (52, 5, 2_598_960.0)]
+        {
+            assert!((log2_binomial(length, kept) - ways.log2()).abs() < 0.01, "{length} {kept}");
+        }
+    }
+}

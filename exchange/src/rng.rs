@@ -1,0 +1,127 @@
+//! Random numbers that are a function of where they are needed, not of when.
+//!
+//! A [`Stream`] belongs to one message: (seed, rank, bucket, step). Its i-th number is a hash of i
+//! under the stream's key, so that any element's number can be had alone, in any order, and by
+//! loops that run over several elements at once. Nothing has to be saved in a checkpoint.
+//!
+//! The hash is Wellons' `lowbias32` (2018, public domain; the integer hash of two multiplications
+//! with the lowest known bias), with a second key word between the multiplications, so that two
+//! streams do not walk through the same sequence at different offsets.
+
+use crate::Seat;
+
+/// The random numbers of one message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stream {
+    first: u32,
+    second: u32,
+}
+
+/// SplitMix64 (Steele, Lea & Flood 2014): mixes one more word into a key.
+fn absorb(key: u64, word: u64) -> u64 {
+    let mut z = (key ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl Stream {
+    /// The stream of a key made of any number of words, whose order counts.
+    pub fn of(words: &[u64]) -> Self {
+        let key = words.iter().fold(0x6772_6164_7769_7265, |key, word| absorb(key, *word));
+        Self { first: key as u32, second: (key >> 32) as u32 }
+    }
+
+    /// The stream of a rank's own message at `step`.
+    pub fn at(seat: &Seat, step: u64) -> Self {
+        Self::of(&[seat.seed, 1 + seat.rank as u64, seat.bucket as u64, step])
+    }
+
+    /// A stream that every rank has at `step`: its key holds no rank.
+    pub fn shared(seat: &Seat, step: u64) -> Self {
+        Self::of(&[seat.seed, 0, seat.bucket as u64, step])
+    }
+
+    /// The 32 random bits of element `i`.
+    #[inline(always)]
+    pub fn bits(self, i: u32) -> u32 {
+        let mut x = i.wrapping_mul(0x9e37_79b9) ^ self.first;
+        x ^= x >> 16;
+        x = x.wrapping_mul(0x7feb_352d);
+        x ^= (x >> 15) ^ self.second;
+        x = x.wrapping_mul(0x846c_a68b);
+        x ^ (x >> 16)
+    }
+
+    /// A uniform number in [0, 1) for element `i`: one of 2²⁴ equally spaced ones.
+    #[inline(always)]
+    pub fn uniform(self, i: u32) -> f32 {
+        // The shift leaves a positive i32, whose conversion vector units have.
+        (self.bits(i) >> 8) as i32 as f32 * (1.0 / 16_777_216.0)
+    }
+
+    /// A uniform number below `end`, for element `i`; its bias is at most end/2³².
+    #[inline]
+    pub fn below(self, i: u32, end: u32) -> u32 {
+        ((u64::from(self.bits(i)) * u64::from(end)) >> 32) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seat(rank: usize, bucket: usize, seed: u64) -> Seat {
+        Seat { rank, bucket, ..Seat::alone(1, seed) }
+    }
+
+    #[test]
+    fn every_coordinate_changes_the_stream_and_equal_ones_do_not() {
+        let base = Stream::at(&seat(0, 0, 0), 1);
+        assert_eq!(base, Stream::at(&seat(0, 0, 0), 1));
+        let others = [
+            Stream::at(&seat(1, 0, 0), 1),
+            Stream::at(&seat(0, 1, 0), 1),
+            Stream::at(&seat(0, 0, 1), 1),
+            Stream::at(&seat(0, 0, 0), 2),
+            Stream::shared(&seat(0, 0, 0), 1),
+        ];
+        assert!(others.iter().all(|other| *other != base));
+        assert_eq!(Stream::shared(&seat(3, 0, 0), 1), Stream::shared(&seat(5, 0, 0), 1));
+    }
+
+    /// Moments, neighbours, and a χ² over 256 bins, for streams whose keys differ in one bit.
+    #[test]
+    fn numbers_are_uniform_and_streams_independent() {
+        const N: u32 = 1 << 18;
+        for step in 1..9 {
+            let (a, b) = (Stream::at(&seat(0, 0, 7), step), Stream::at(&seat(1, 0, 7), step));
+            let mut bins = [0u32; 256];
+            let (mut sum, mut pairs, mut neighbours) = (0.0, 0.0, 0.0);
+            for i in 0..N {
+                let centred = |stream: Stream, i| f64::from(stream.uniform(i)) - 0.5;
+                bins[(a.bits(i) >> 24) as usize] += 1;
+                sum += centred(a, i);
+                pairs += centred(a, i) * centred(b, i);
+                neighbours += centred(a, i) * centred(a, i + 1);
+            }
+            let n = f64::from(N);
+            // Standard deviations: 1/√12 of a number, 1/12 of a product.
+            assert!(sum.abs() < 4.5 * (n / 12.0).sqrt(), "{sum}");
+            assert!(pairs.abs() < 4.5 * n.sqrt() / 12.0, "{pairs}");
+            assert!(neighbours.abs() < 4.5 * n.sqrt() / 12.0, "{neighbours}");
+            let expected = n / 256.0;
+            let chi: f64 = bins.iter().map(|b| (f64::from(*b) - expected).powi(2) / expected).sum();
+            assert!((150.0..380.0).contains(&chi), "χ² {chi} with 255 degrees of freedom");
+        }
+    }
+
+    #[test]
+    fn bounded_numbers_reach_every_value_and_none_beyond() {
+        let stream = Stream::of(&[1]);
+        let mut seen = [0u32; 7];
+        (0..7000).for_each(|i| seen[stream.below(i, 7) as usize] += 1);
+        assert!(seen.iter().all(|count| (850..1150).contains(count)), "{seen:?}");
+        assert!((0..1000).all(|i| stream.uniform(i) < 1.0));
+    }
+}
