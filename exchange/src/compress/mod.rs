@@ -4,8 +4,13 @@
 //! one line in the list of `schemes!`. Recipes, `gradwire list`, contract tests and benches take
 //! it from there.
 
+mod adaptive;
+pub mod alq;
 pub mod dense;
 mod feedback;
+mod levels;
+mod moments;
+pub mod optquant;
 mod ratio;
 mod select;
 mod sparse;
@@ -13,6 +18,7 @@ pub mod topk;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+pub use adaptive::Statistics;
 pub use feedback::Feedback;
 pub use ratio::{Fall, Ratio};
 
@@ -257,6 +263,8 @@ macro_rules! schemes {
 schemes! {
     Dense(dense),
     Topk(topk),
+    Optquant(optquant),
+    Alq(alq),
 }
 
 impl Default for Scheme {
