@@ -6,6 +6,7 @@
 
 mod adaptive;
 pub mod alq;
+pub mod casq;
 pub mod dense;
 mod feedback;
 mod levels;
@@ -263,6 +264,7 @@ macro_rules! schemes {
 schemes! {
     Dense(dense),
     Topk(topk),
+    Casq(casq),
     Optquant(optquant),
     Alq(alq),
 }
