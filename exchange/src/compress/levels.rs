@@ -173,6 +173,9 @@ pub(crate) fn largest(values: &[f32]) -> f32 {
     f32::from_bits(values.iter().fold(0, |most, value| most.max(value.to_bits() & 0x7fff_ffff)))
 }
 
+/// Elements whose codes are found side by side.
+const LANES: usize = 32;
+
 /// The codes of `values`, the first of which is element `first` of the stream.
 #[inline(always)]
 fn round<const INTERVALS: usize>(
@@ -186,14 +189,30 @@ fn round<const INTERVALS: usize>(
 ) {
     // A quotient and no reciprocal: that of a subnormal scale would be infinite.
     let scale = if scale == 0.0 { 1.0 } else { scale };
-    for (i, (code, value)) in codes.iter_mut().zip(values).enumerate() {
-        let u = value / scale;
-        let r = 0.5 + sharpness * (stream.uniform(first.wrapping_add(i as u32)) - 0.5);
-        let mut level = 0u32;
-        for (low, width) in intervals {
-            level += u32::from(u > low + r * width);
+    let side_by_side = |values: &[f32; LANES], first: u32| {
+        let (mut u, mut r, mut level) = ([0f32; LANES], [0f32; LANES], [0u32; LANES]);
+        for i in 0..LANES {
+            u[i] = values[i] / scale;
+            r[i] = 0.5 + sharpness * (stream.uniform(first.wrapping_add(i as u32)) - 0.5);
         }
-        *code = level as u8;
+        for (low, width) in intervals {
+            for i in 0..LANES {
+                level[i] += u32::from(u[i] > low + r[i] * width);
+            }
+        }
+        level.map(|level| level as u8)
+    };
+    let (whole, rest) = values.as_chunks::<LANES>();
+    let (whole_codes, rest_codes) = codes.as_chunks_mut::<LANES>();
+    let mut at = first;
+    for (codes, values) in whole_codes.iter_mut().zip(whole) {
+        *codes = side_by_side(values, at);
+        at = at.wrapping_add(LANES as u32);
+    }
+    if !rest.is_empty() {
+        let mut padded = [0.0; LANES];
+        padded[..rest.len()].copy_from_slice(rest);
+        rest_codes.copy_from_slice(&side_by_side(&padded, at)[..rest.len()]);
     }
 }
 

@@ -183,6 +183,21 @@ pub(super) fn assign(
     }
 }
 
+/// Elements whose clusters are found side by side.
+const LANES: usize = 32;
+
+/// How many bounds each value is above.
+#[inline(always)]
+fn side_by_side<const BOUNDS: usize>(values: &[f32; LANES], bounds: &[f32; BOUNDS]) -> [u8; LANES] {
+    let mut above = [0u32; LANES];
+    for bound in bounds {
+        for i in 0..LANES {
+            above[i] += u32::from(values[i] > *bound);
+        }
+    }
+    above.map(|above| above as u8)
+}
+
 fn assign_to<const BOUNDS: usize>(
     gradient: &[f32],
     centres: &[f32],
@@ -198,12 +213,15 @@ fn assign_to<const BOUNDS: usize>(
     let mut tables = [[Members::default(); MOST_CLUSTERS]; TABLES];
     for (values, ids) in gradient.chunks(BLOCK).zip(ids.chunks_mut(BLOCK)) {
         wide(|| {
-            for (id, value) in ids.iter_mut().zip(values) {
-                let mut above = 0u32;
-                for bound in &bounds {
-                    above += u32::from(value > bound);
-                }
-                *id = above as u8;
+            let (whole, rest) = values.as_chunks::<LANES>();
+            let (whole_ids, rest_ids) = ids.as_chunks_mut::<LANES>();
+            for (ids, values) in whole_ids.iter_mut().zip(whole) {
+                *ids = side_by_side(values, &bounds);
+            }
+            if !rest.is_empty() {
+                let mut padded = [0.0; LANES];
+                padded[..rest.len()].copy_from_slice(rest);
+                rest_ids.copy_from_slice(&side_by_side(&padded, &bounds)[..rest.len()]);
             }
         });
         for (values, ids) in values.chunks(TABLES).zip(ids.chunks(TABLES)) {
