@@ -58,7 +58,7 @@ pub mod wire;
 pub use collective::{Collective, Difference, Mesh, Payload, Solo, mesh};
 pub use compress::{
     About, Compressor, Definition, Encoded, Fall, Law, Ratio, Round, Scheme, Seat, Soundness,
-    dense, topk,
+    Statistics, alq, casq, dense, optquant, topk,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;

@@ -4,8 +4,14 @@
 //! one line in the list of `schemes!`. Recipes, `gradwire list`, contract tests and benches take
 //! it from there.
 
+mod adaptive;
+pub mod alq;
+pub mod casq;
 pub mod dense;
 mod feedback;
+mod levels;
+mod moments;
+pub mod optquant;
 mod ratio;
 mod select;
 mod sparse;
@@ -13,6 +19,7 @@ pub mod topk;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+pub use adaptive::Statistics;
 pub use feedback::Feedback;
 pub use ratio::{Fall, Ratio};
 
@@ -276,6 +283,9 @@ macro_rules! schemes {
 schemes! {
     Dense(dense),
     Topk(topk),
+    Casq(casq),
+    Optquant(optquant),
+    Alq(alq),
 }
 
 impl Default for Scheme {
