@@ -11,7 +11,7 @@ const LENGTH: usize = 1 << 18;
 
 /// The relative error and the bits for each element of one message.
 fn measured(scheme: &Scheme, gradient: &[f32]) -> (f64, f64) {
-    let seat = Seat { length: gradient.len(), rank: 0, bucket: 0, seed: 1 };
+    let seat = Seat::alone(gradient.len(), 1);
     let mut compressor = scheme.build(&seat);
     let mut wire = Vec::new();
     compressor.encode(gradient, 1, &mut wire);

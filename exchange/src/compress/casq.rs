@@ -18,15 +18,15 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 1 | 1 for Huffman coded clusters, plus 2 for a model; or 4, and then plain f32 to the end |
+//! | 1 | 1 for Huffman coded clusters, plus 2 for a model |
 //! | 0 or 4·K | the model: the centres, ascending, f32 |
 //! | 1–5 each | buckets of each cluster's table, seven bits a byte |
 //! | … | each element's cluster: [`huffman`](crate::wire::huffman), or bits wide, packed |
 //! | 2 or 4 each | the buckets' means, bf16 (`lean`) or f32 (`paper`) |
 //!
 //! An element's bucket is the BKDR hash (base 131) of its index modulo its cluster's table size.
-//! Buckets of fewer than `raw_below` elements are sent in the plain form, which is larger than
-//! f32, so that the exchange sends them as they are.
+//! Unless the recipe's policy says otherwise, each parameter is a bucket, and those of fewer than
+//! 1,000 elements are sent as they are.
 //!
 //! # State
 //! The centres that all ranks share: at step 1, 1 + `refresh`, 1 + 2·`refresh`, … rank 0 fits them
@@ -57,8 +57,8 @@ use sketch::{Bucket, Tables};
 use super::{About, Compressor, Definition, Encoded, Law, Round, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::values::Format;
-use crate::wire::{Fault, Read, Reader, codes, count_bytes, floats, huffman};
-use crate::{Entry, Error, Gauge, Result, State};
+use crate::wire::{Fault, Read, Reader, codes, count_bytes, huffman};
+use crate::{Bucketing, Entry, Error, Gauge, Policy, Result, State};
 
 /// What the message is to be like.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,8 +96,6 @@ pub struct Config {
     pub sample: usize,
     /// Steps between two fits. Default 10.
     pub refresh: u64,
-    /// Buckets of fewer elements are sent as they are. Default 1000.
-    pub raw_below: usize,
     /// Whether what is not sent is added to the next gradient. Default true.
     pub feedback: bool,
 }
@@ -112,7 +110,6 @@ impl Default for Config {
             polish: 20,
             sample: 100_000,
             refresh: 10,
-            raw_below: 1000,
             feedback: true,
         }
     }
@@ -155,6 +152,10 @@ impl Definition for Config {
 
     fn feedback(&self) -> bool {
         self.feedback
+    }
+
+    fn habits(&self) -> Policy {
+        Policy { dense_below: Some(1000), ..Policy::from(Bucketing::Parameter) }
     }
 
     fn law(&self) -> Law {
@@ -211,7 +212,7 @@ impl Definition for Config {
     }
 
     fn specimens() -> Vec<Self> {
-        let with = |bits| Self { bits, raw_below: 0, ..Self::default() };
+        let with = |bits| Self { bits, ..Self::default() };
         vec![
             with(2),
             Self { preset: Preset::Paper, polish: 0, ..with(3) },
@@ -223,7 +224,6 @@ impl Definition for Config {
 
 const HUFFMAN: u8 = 1;
 const MODEL: u8 = 2;
-const RAW: u8 = 4;
 
 struct Casq {
     seat: Seat,
@@ -330,12 +330,6 @@ struct Plan {
 impl Compressor for Casq {
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
         let (start, clusters) = (out.len(), self.config.clusters());
-        if gradient.len() < self.config.raw_below {
-            out.push(RAW);
-            floats::put(gradient, out);
-            self.gauges = gauges(gradient.len(), 0, out.len() - start, [0; 4]);
-            return Encoded::Message;
-        }
         let model = self.choose(gradient, step);
         let members = assign(gradient, &self.centres, &mut self.ids);
         let members = &members[..clusters];
@@ -374,10 +368,6 @@ impl Compressor for Casq {
         let (clusters, length) = (self.config.clusters(), sum.len());
         let mut reader = Reader::new(wire);
         let flags = reader.u8()?;
-        if flags == RAW {
-            floats::add(floats::expect(reader.rest(), length)?, weight, sum);
-            return Ok(());
-        }
         if flags & !(HUFFMAN | MODEL) != 0 {
             return Err(Fault::Field { field: "flags", found: flags.into() }.into());
         }
@@ -410,7 +400,7 @@ impl Compressor for Casq {
         }
         let Some(Some(message)) = round.messages.first() else { return Ok(()) };
         let mut reader = Reader::new(message);
-        if reader.u8()? & (MODEL | RAW) != MODEL {
+        if reader.u8()? & MODEL == 0 {
             return Ok(());
         }
         let mut centres = [0f32; MOST_CLUSTERS];

@@ -7,10 +7,10 @@
 mod adaptive;
 pub mod alq;
 pub mod casq;
+mod codebook;
 pub mod dense;
 mod feedback;
-mod levels;
-mod moments;
+mod histogram;
 pub mod optquant;
 mod ratio;
 mod select;
