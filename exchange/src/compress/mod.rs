@@ -4,11 +4,20 @@
 //! one line in the list of `schemes!`. Recipes, `gradwire list`, contract tests and benches take
 //! it from there.
 
+pub mod aggregation_aware;
 pub mod dense;
+pub mod dgc;
+mod exceedances;
 mod feedback;
+pub mod gaussiank;
+mod moments;
 mod ratio;
+pub mod redsync;
 mod select;
+pub mod sidco;
 mod sparse;
+mod special;
+pub mod threshold;
 pub mod topk;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -257,6 +266,12 @@ macro_rules! schemes {
 schemes! {
     Dense(dense),
     Topk(topk),
+    Sidco(sidco),
+    AggregationAware(aggregation_aware),
+    Dgc(dgc),
+    Gaussiank(gaussiank),
+    Redsync(redsync),
+    Threshold(threshold),
 }
 
 impl Default for Scheme {
