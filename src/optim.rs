@@ -250,3 +250,43 @@ fn sum_of_squares(values: &[f32]) -> f64 {
 fn decay(weight_decay: f64, applies: bool) -> f64 {
     if applies { weight_decay } else { 0.0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+    use gradwire_models::{Input, Store, text};
+
+    #[test]
+    fn piece_by_piece_is_the_same_update_and_tells_the_norm() {
+        let configs = [
+            Config::default(),
+            Config::Sgd(Sgd { momentum: 0.0, ..Sgd::default() }),
+            Config::Adamw(Adamw::default()),
+        ];
+        for config in configs {
+            let store = Store::new(5, &Device::Cpu);
+            let input = Input::Text { vocabulary: 70, length: 4 };
+            let model = gradwire_models::Config::Fasttext(text::fasttext::Config::default());
+            model.build(&input, 3, store.var_builder()).unwrap();
+            let params = Params::new(&store);
+            let flat: Vec<f32> = (0..params.len()).map(|i| (i as f32 * 0.3).sin()).collect();
+            let elements = |param: &crate::params::Param| param.update(|v| v.to_vec()).unwrap();
+            let before: Vec<Vec<f32>> = params.iter().map(elements).collect();
+            let mut optimizer = Optimizer::new(config, params.len());
+            let found = optimizer.step(&params, &flat, 0.1).unwrap();
+            assert!((found / norm(&flat) - 1.0).abs() < 1e-6);
+            for (param, mut weights) in params.iter().zip(before) {
+                let grad = &flat[param.range.clone()];
+                let (mut first, mut second) = (vec![0.0; grad.len()], vec![0.0; grad.len()]);
+                match optimizer.update(0.1, param.var.rank() > 1) {
+                    Update::Sgd(step) => sgd(&mut weights, grad, &mut first, &step),
+                    Update::Adamw(step) => {
+                        adamw(&mut weights, grad, &mut first, &mut second, &step);
+                    }
+                }
+                assert_eq!(weights, elements(param), "{}", param.name);
+            }
+        }
+    }
+}
