@@ -3,19 +3,24 @@
 //! The samples are those of the usual comparison: images of 32 × 32 pixels, texts of 64 tokens out
 //! of 30,000. Everything else is the trainer's own step: loader, model, exchange, optimizer.
 
-use crate::launch::run_workers;
+use crate::launch::{self, run_workers};
 use crate::recipe::Recipe;
 use crate::record::Phases;
 use crate::worker::{Report, Step};
 use anyhow::{Result, bail};
 use gradwire_datasets::{Augment, Batch, Data, Dataset, Features, Shape};
 use gradwire_models::InputKind;
+use gradwire_models::kernels::{peak, profile};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Steps that are not counted, while caches and buffers fill.
 const WARM: u64 = 4;
+
+/// What measuring a core's peak may take.
+const PEAK_BUDGET: Duration = Duration::from_millis(300);
 
 /// What was measured. Times are medians over steps, of the slowest rank.
 #[derive(Clone, Debug, Serialize)]
@@ -40,6 +45,18 @@ pub struct Measured {
     pub samples_per_s: f64,
     /// Milliseconds per step and phase, mean over ranks.
     pub phases_ms: BTreeMap<&'static str, f64>,
+    /// Milliseconds per step and kind of kernel, mean over ranks, by the kind's name;
+    /// forward and backward hold them. Empty on kernels that are not ours.
+    pub kernels_ms: BTreeMap<&'static str, f64>,
+    /// Effective GFLOP/s over all ranks and the whole step: what [`profile`] counts. Absent on kernels that are not
+    /// ours.
+    pub gflops: Option<f64>,
+    /// GFLOP/s of a large matrix product on one core, times the cores that compute.
+    pub peak_gflops: f64,
+    /// The share of the peak that the whole step reached; 1 is all of it.
+    pub share_of_peak: Option<f64>,
+    /// The most memory that the process has held, in MB; absent where the system does not tell.
+    pub memory_mb: Option<f64>,
 }
 
 /// Takes `steps` steps of `recipe`'s model with `threads` threads per worker, the data set being
@@ -68,14 +85,24 @@ pub fn train(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> {
         }
         Ok(())
     })?;
+    let memory_mb = peak_memory();
+    let cores = (recipe.workers * threads).min(launch::cores());
+    let peak_gflops = peak::sgemm_gflops(PEAK_BUDGET) * cores as f64;
     let slowest = |ranks: &Vec<Step>| ranks.iter().map(|r| r.seconds).fold(0.0, f64::max);
     let step_ms = 1e3 * median(taken.values().map(slowest));
-    let phase = |i: usize| {
-        let mean = |ranks: &Vec<Step>| {
-            ranks.iter().map(|r| r.phases.seconds()[i]).sum::<f64>() / ranks.len() as f64
-        };
+    let mean_ms = |seconds: &dyn Fn(&Step) -> f64| {
+        let mean = |ranks: &Vec<Step>| ranks.iter().map(seconds).sum::<f64>() / ranks.len() as f64;
         1e3 * median(taken.values().map(mean))
     };
+    let phases_ms = Phases::NAMES.into_iter().enumerate();
+    let phases_ms = phases_ms.map(|(i, name)| (name, mean_ms(&|rank| rank.phases.seconds()[i])));
+    let kernels_ms = profile::Kind::ALL.iter().filter_map(|kind| {
+        let ms = mean_ms(&|rank| rank.profile.of(*kind).as_secs_f64());
+        (ms > 0.0).then(|| (kind.name(), ms))
+    });
+    let operations = |ranks: &Vec<Step>| ranks.iter().map(|r| r.profile.operations as f64).sum();
+    let operations = median(taken.values().map(operations));
+    let gflops = (operations > 0.0).then(|| operations / step_ms / 1e6);
     let parameters = taken.values().next().map_or(0, |ranks| ranks[0].traffic.parameters);
     Ok(Measured {
         model: recipe.model.name().into(),
@@ -87,8 +114,21 @@ pub fn train(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> {
         steps: taken.len(),
         step_ms,
         samples_per_s: 1e3 * global as f64 / step_ms,
-        phases_ms: Phases::NAMES.into_iter().enumerate().map(|(i, n)| (n, phase(i))).collect(),
+        phases_ms: phases_ms.collect(),
+        kernels_ms: kernels_ms.collect(),
+        gflops,
+        peak_gflops,
+        share_of_peak: gflops.map(|gflops| gflops / peak_gflops),
+        memory_mb,
     })
+}
+
+/// The largest resident set of this process so far, in MB, as Linux tells it.
+fn peak_memory() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024.0 / 1e6)
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -165,4 +205,41 @@ fn hash(i: u32, j: u32) -> u32 {
     h = (h ^ (h >> 16)).wrapping_mul(0x85eb_ca6b);
     h = (h ^ (h >> 13)).wrapping_mul(0xc2b2_ae35);
     h ^ (h >> 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Source;
+    use toml::Value;
+
+    #[test]
+    fn everything_is_measured_and_adds_up() {
+        let text = |path, value: &str| (path, Value::String(value.into()));
+        let flags = vec![
+            text("model", "resnet20"),
+            text("dataset", "synthetic-cifar10"),
+            ("workers", Value::Integer(2)),
+            ("train.batch", Value::Integer(2)),
+        ];
+        let recipe = Source { recipe: None, flags, sets: Vec::new() }.load().unwrap();
+        let measured = train(&recipe, 1, 2).unwrap();
+        assert_eq!((measured.steps, measured.parameters), (2, 269_722));
+        let sum: f64 = measured.phases_ms.values().sum();
+        assert!(sum > 0.0 && sum < 2.0 * measured.step_ms, "{measured:?}");
+        assert!((measured.samples_per_s * measured.step_ms / 1e3 - 4.0).abs() < 1e-6);
+        assert!(measured.peak_gflops > 0.0);
+        assert_eq!(measured.memory_mb.is_some(), cfg!(target_os = "linux"));
+        if let Some(gflops) = measured.gflops {
+            assert!(measured.kernels_ms.contains_key("convolution"));
+            assert_eq!(measured.share_of_peak, Some(gflops / measured.peak_gflops));
+        }
+    }
+
+    #[test]
+    fn a_median_lies_in_the_middle() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), 2.5);
+        assert!(median(std::iter::empty()).is_nan());
+    }
 }

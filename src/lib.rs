@@ -10,6 +10,7 @@
 pub mod bench;
 pub mod checkpoint;
 pub mod cli;
+pub mod codecs;
 pub mod evaluate;
 pub mod launch;
 pub mod optim;

@@ -5,10 +5,10 @@
 
 use anyhow::{Context, Result, bail};
 use candle_core::Var;
-use candle_core::backprop::GradStore;
 use gradwire_exchange::Layout;
 use gradwire_models::Store;
-use gradwire_models::kernels::optimizer::{copy_gradient, update_in_place};
+use gradwire_models::kernels::gradients::Gradients;
+use gradwire_models::kernels::optimizer::update_in_place;
 use std::ops::Range;
 
 /// One trainable variable and its place in the flat gradient.
@@ -77,9 +77,9 @@ impl Params {
     ///
     /// # Errors
     /// Names every such variable.
-    pub fn audit(&self, grads: &GradStore) -> Result<()> {
+    pub fn audit(&self, gradients: &Gradients) -> Result<()> {
         let missing: Vec<_> =
-            self.iter().filter(|p| grads.get(&p.var).is_none()).map(|p| p.name.as_str()).collect();
+            self.iter().filter(|p| !gradients.reached(&p.var)).map(|p| p.name.as_str()).collect();
         if !missing.is_empty() {
             bail!("no gradient reaches {}: the model does not train them", missing.join(", "));
         }
@@ -90,14 +90,11 @@ impl Params {
     ///
     /// # Errors
     /// When a gradient is not `f32` or not of its variable's size.
-    pub fn gather(&self, grads: &GradStore, flat: &mut [f32]) -> Result<()> {
+    pub fn gather(&self, gradients: &Gradients, flat: &mut [f32]) -> Result<()> {
         for param in self.iter() {
-            let into = &mut flat[param.range.clone()];
-            match grads.get(&param.var) {
-                Some(grad) => copy_gradient(grad, into)
-                    .with_context(|| format!("gathering the gradient of {}", param.name))?,
-                None => into.fill(0.0),
-            }
+            gradients
+                .copy(&param.var, &mut flat[param.range.clone()])
+                .with_context(|| format!("gathering the gradient of {}", param.name))?;
         }
         Ok(())
     }

@@ -53,7 +53,8 @@ impl Replica {
     /// # Errors
     /// When the model cannot read such samples.
     pub fn new(recipe: &Recipe, data: &dyn Dataset) -> Result<Self> {
-        let device = Device::Cpu;
+        // Of a build with the feature `cuda` the first GPU, of any other the CPU.
+        let device = Device::cuda_if_available(0).context("opening the first CUDA device")?;
         let store = Store::new(recipe.seed, &device);
         let model = recipe
             .model

@@ -4,10 +4,10 @@
 //! calls into a worker.
 
 use crate::checkpoint;
-use crate::optim::Optimizer;
+use crate::optim::{Optimizer, norm};
 use crate::params::Params;
 use crate::recipe::{BatchNorm, Recipe};
-use crate::record::{Histogram, Histograms, Phases, Tagged};
+use crate::record::{Histogram, Histograms, Phases, Tagged, gradient};
 use crate::replica::{Replica, Score};
 use crate::schedule::Schedule;
 use anyhow::{Context, Result, anyhow, bail};
@@ -15,7 +15,9 @@ use candle_core::Tensor;
 use crossbeam::channel::Sender;
 use gradwire_datasets::{Batch, Data, Dataset, Loader, Plan, Sampler, Shard};
 use gradwire_exchange::{Collective, Exchange, Traffic};
+use gradwire_models::kernels::gradients::backward;
 use gradwire_models::kernels::optimizer::update_in_place;
+use gradwire_models::kernels::profile::{self, Profile};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -45,6 +47,8 @@ pub struct Step {
     pub seconds: f64,
     /// Where they went.
     pub phases: Phases,
+    /// What the model's kernels did meanwhile.
+    pub profile: Profile,
     /// What crossed the wire.
     pub traffic: Traffic,
     /// Euclidean norm of the mean gradient before clipping.
@@ -125,7 +129,7 @@ impl<'a> Worker<'a> {
         let total = total_steps(recipe, steps_per_epoch);
         let exchange = Exchange::new(
             &recipe.scheme,
-            &recipe.exchange.bucketing,
+            recipe.policy(),
             params.layout()?,
             recipe.seed,
             collective,
@@ -181,6 +185,8 @@ impl<'a> Worker<'a> {
     fn step(&mut self, step: u64) -> Result<()> {
         let began = Instant::now();
         let mut phases = Phases::default();
+        // An evaluation's work is none of this step's.
+        profile::take();
 
         self.place.phase = "data";
         let loaded = timed(&mut phases.data, || self.loader.next())?;
@@ -190,6 +196,7 @@ impl<'a> Worker<'a> {
         if let Some(histograms) = self.histograms(step) {
             self.report(Report::Histograms(histograms))?;
         }
+        self.keep_gradient(step)?;
 
         self.place.phase = "exchange";
         let traffic = self.exchange.allreduce(step, &mut self.flat)?;
@@ -219,6 +226,7 @@ impl<'a> Worker<'a> {
             learning_rate,
             seconds,
             phases,
+            profile: profile::take(),
             traffic,
             gradient_norm,
         })))
@@ -265,26 +273,27 @@ impl<'a> Worker<'a> {
     }
 
     fn backward(&mut self, loss: &Tensor, weight: f64, accumulate: bool) -> Result<()> {
-        let grads = if weight == 1.0 { loss.backward()? } else { (loss * weight)?.backward()? };
+        let gradients = if weight == 1.0 { backward(loss)? } else { backward(&(loss * weight)?)? };
         if self.place.step == 1 && !accumulate {
-            self.params.audit(&grads)?;
+            self.params.audit(&gradients)?;
         }
         if accumulate {
             self.part.resize(self.flat.len(), 0.0);
-            self.params.gather(&grads, &mut self.part)?;
+            self.params.gather(&gradients, &mut self.part)?;
             self.flat.iter_mut().zip(&self.part).for_each(|(sum, part)| *sum += part);
         } else {
-            self.params.gather(&grads, &mut self.flat)?;
+            self.params.gather(&gradients, &mut self.flat)?;
         }
         Ok(())
     }
 
     /// Clips the mean gradient and updates the weights; the norm before clipping.
     fn update(&mut self, learning_rate: f64) -> Result<f64> {
+        let Some(limit) = self.recipe.train.clip_norm else {
+            return self.optimizer.step(&self.params, &self.flat, learning_rate);
+        };
         let norm = norm(&self.flat);
-        if let Some(limit) = self.recipe.train.clip_norm
-            && norm > limit
-        {
+        if norm > limit {
             let factor = (limit / (norm + 1e-6)) as f32;
             self.flat.iter_mut().for_each(|g| *g *= factor);
         }
@@ -308,6 +317,17 @@ impl<'a> Worker<'a> {
             },
         );
         Some(Histograms { step, entries: entries.collect() })
+    }
+
+    /// Writes rank 0's gradient to the run's folder if it is time.
+    fn keep_gradient(&mut self, step: u64) -> Result<()> {
+        let every = self.recipe.record.gradients;
+        let due = self.rank == 0 && every > 0 && step.is_multiple_of(every);
+        if let Some(folder) = self.folder.as_ref().filter(|_| due) {
+            self.place.phase = "recording a gradient";
+            gradient::save(folder, &self.params, &self.flat, step)?;
+        }
+        Ok(())
     }
 
     /// Evaluates if it is time, saves models, tells of the epoch.
@@ -443,18 +463,4 @@ fn timed<T>(seconds: &mut f64, work: impl FnOnce() -> T) -> T {
     let result = work();
     *seconds += began.elapsed().as_secs_f64();
     result
-}
-
-/// The Euclidean norm, in f64 over blocks of f32 sums.
-fn norm(vector: &[f32]) -> f64 {
-    let block = |b: &[f32]| {
-        let mut lanes = [0f32; 16];
-        let mut chunks = b.chunks_exact(16);
-        for chunk in &mut chunks {
-            lanes.iter_mut().zip(chunk).for_each(|(lane, v)| *lane += v * v);
-        }
-        lanes.iter_mut().zip(chunks.remainder()).for_each(|(lane, v)| *lane += v * v);
-        lanes.iter().map(|&l| f64::from(l)).sum::<f64>()
-    };
-    vector.chunks(4096).map(block).sum::<f64>().sqrt()
 }

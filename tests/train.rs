@@ -148,7 +148,7 @@ fn every_optimizer_schedule_and_policy_trains() {
         ],
         &["schedule={kind=\"step\", every=1}", "train.clip_norm=0.5"],
         &["schedule={kind=\"multi-step\", at=[1]}", "train.label_smoothing=0.1"],
-        &["schedule={kind=\"constant\"}", "exchange.bucketing=parameter"],
+        &["schedule={kind=\"constant\"}", "policy.bucketing=parameter"],
         &["train.batch_norm=synchronised", "exchange.compare_replicas_every=1"],
     ] {
         let program = Program::new();
@@ -160,6 +160,53 @@ fn every_optimizer_schedule_and_policy_trains() {
         let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
         assert!(mean(&losses[88..]) < 0.95 * mean(&losses[..8]), "{sets:?}: {losses:?}");
     }
+}
+
+/// Every scheme trains through the whole program, and its gauges reach the record.
+#[test]
+fn every_scheme_trains_and_is_recorded() {
+    let listed = Program::new().succeed(&["list", "schemes"]);
+    let names: Vec<&str> = listed.lines().filter_map(|l| l.split_whitespace().next()).collect();
+    assert!(names.contains(&"dense") && names.contains(&"topk"), "{listed}");
+    let program = Program::new();
+    for name in names {
+        let out = format!("record.out={name}");
+        let sets = ["--scheme", name, "--set", "policy.warmup_steps=2", "--set", &out];
+        let momentum = ["--set", "policy.momentum_correction=0", "--set", "train.max_steps=12"];
+        program.succeed(&quick(&[&sets[..], &momentum[..]].concat()));
+        let run = only_run(&program.path(name).join("quick"));
+        let steps = events(&run, "step");
+        let (first, last) = (&steps[0], &steps[steps.len() - 1]);
+        let bits = |step: &Value| number(step, "bits_per_parameter");
+        if name == "dense" {
+            continue;
+        }
+        assert!(bits(last) < bits(first), "{name}: {last}");
+        let error = last["gauges"]["compression_error"].as_f64();
+        assert!(error.is_some_and(|error| error.is_finite() && error >= 0.0), "{name}: {last}");
+    }
+}
+
+#[test]
+fn recorded_gradients_are_what_bench_codecs_reads() {
+    let program = Program::new();
+    program.succeed(&quick(&["--set", "record.gradients=2", "--set", "train.max_steps=4"]));
+    let run = only_run(&program.path("runs/out/quick"));
+    let file = run.join("gradients/step-000002.safetensors");
+    assert!(run.join("gradients/step-000004.safetensors").is_file());
+    let file = file.to_str().unwrap();
+    let scheme = "{ kind = \"topk\", ratio = 0.02 }";
+    let arguments = ["bench", "codecs", "--json", "--gradient", file, "--scheme", scheme];
+    let row: Value = serde_json::from_str(&program.succeed(&arguments)).unwrap();
+    assert_eq!(row["scheme"], "topk feedback ratio 0.02 values f32");
+    let error = number(&row, "error");
+    assert!(error > 0.0 && error < 1.0 && number(&row, "cosine") > 0.1, "{row}");
+    let table = program.succeed(&["bench", "codecs", "--gradient", file]);
+    assert!(table.lines().any(|line| line.starts_with("dense")), "{table}");
+    let error = program.refuse(&["bench", "codecs", "--scheme", "topp"], 2);
+    assert!(error.contains("did you mean `topk`"), "{error}");
+    let error = program.refuse(&["bench", "codecs", "--gradient", "no.safetensors"], 2);
+    assert!(error.contains("no.safetensors"), "{error}");
 }
 
 #[test]

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""Training speed of gradwire against PyTorch DDP (gloo, CPU), interleaved in one run.
+"""Training speed and memory of gradwire against PyTorch (CPU, DDP over gloo), interleaved in one run.
 
 usage: benches/pytorch/compare.py [--models resnet20,resnet18,textcnn,fasttext,bilstm]
-                                  [--workers 2] [--threads 1] [--batch 64] [--runs 5] [--steps 20]
+                                  [--seats 2x1,1x2] [--batch 64] [--runs 5] [--steps N]
 
-Builds gradwire, makes a virtual environment for PyTorch under target/ (the first time), then runs
-ours, theirs, ours, theirs, …, each in its own process, and prints the medians and their ratio.
+Builds gradwire, makes a virtual environment for PyTorch under target/ (the first time), then for
+every model and every seating (workers x threads of each) runs ours, theirs, ours, theirs, …, each
+in its own process. Prints every pair as it comes and a Markdown table of medians at the end.
+
 Both sides take one optimizer step (SGD, momentum 0.9) per exchange of the full fp32 gradient, on
-random samples of the same shapes. For the ResNets PyTorch runs twice, in its default layout and
-channels-last, and the faster of the two is what we are compared with.
+random samples of the same shapes. PyTorch's ResNets run channels-last, the faster of its layouts.
+Memory is the largest resident set of gradwire's one process, and the sum of those of PyTorch's
+ranks (the process that starts them is left out), with what they held before there was a model, its
+libraries, in brackets; the largest of all runs counts.
+Quiet the machine first: what else runs is in the figures.
 """
 import argparse
 import json
@@ -21,6 +26,8 @@ import venv
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 ENV = ROOT / "target" / "pytorch"
+STEPS = {"resnet18": 8}
+"""Steps measured of each run, where a step takes long; 20 elsewhere."""
 
 
 def install():
@@ -28,47 +35,61 @@ def install():
     if not python.exists():
         venv.create(ENV, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "-q", "torch", "numpy"], check=True)
-    subprocess.run(["cargo", "build", "--release", "-q"], cwd=ROOT, check=True)
+    # Nothing is fetched here, and without the client for it the build is short.
+    build = ["cargo", "build", "--release", "-q", "--no-default-features", "--target-dir", ROOT / "target"]
+    subprocess.run(build, cwd=ROOT, check=True)
     return python
 
 
-def last_json(command):
+def measure(command):
+    command = list(map(str, command))
     done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stderr}")
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return json.loads(lines[-1])["samples_per_s"]
+    if done.returncode != 0 or not lines:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+    return json.loads(lines[-1])
+
+
+def compare(python, model, workers, threads, a):
+    """The row of the table: medians of both sides, their ratio, memory."""
+    steps = a.steps or STEPS.get(model, 20)
+    sizes = ["--threads", threads, "--batch", a.batch, "--steps", steps]
+    ours = [ROOT / "target/release/gradwire", "bench", "train", "--json", "--model", model, "--workers", workers, *sizes]
+    theirs = [python, HERE / "torch_ddp.py", "--model", model, "--world", workers, *sizes]
+    if model.startswith("resnet"):
+        theirs.append("--channels-last")
+    pairs = []
+    for _ in range(a.runs):
+        pair = measure(ours), measure(theirs)
+        pairs.append(pair)
+        o, t = (side["samples_per_s"] for side in pair)
+        print(f"{model} {workers} x {threads}: {o:.1f} against {t:.1f} samples/s, {o / t:.2f}", file=sys.stderr, flush=True)
+    speeds = [[side["samples_per_s"] for side in pair] for pair in pairs]
+    o, t = map(statistics.median, zip(*speeds))
+    ratios = [o / t for o, t in speeds]
+    memory = [max((side["memory_mb"] or float("nan")) for side in sides) for sides in zip(*pairs)]
+    idle = max(pair[1]["idle_memory_mb"] or float("nan") for pair in pairs)
+    share = statistics.median(pair[0]["share_of_peak"] or 0 for pair in pairs)
+    return (f"| {model} | {workers} × {threads} | {o:,.1f} | {t:,.1f} | **{o / t:.2f}** | {min(ratios):.2f}–{max(ratios):.2f} "
+            f"| {100 * share:.0f} % | {memory[0]:,.0f} | {memory[1]:,.0f} ({idle:,.0f}) |")
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--models", default="resnet20,resnet18,textcnn,fasttext,bilstm")
-    p.add_argument("--workers", type=int, default=2)
-    p.add_argument("--threads", type=int, default=1)
-    p.add_argument("--batch", type=int, default=64)
-    p.add_argument("--runs", type=int, default=5)
-    p.add_argument("--steps", type=int, default=20)
+    p.add_argument("--seats", default="2x1,1x2", help="workers x threads of each, separated by commas")
+    p.add_argument("--batch", type=int, default=64, help="samples per worker and step")
+    p.add_argument("--runs", type=int, default=5, help="of each side; the median counts")
+    p.add_argument("--steps", type=int, help="measured in each run")
     a = p.parse_args()
+    seats = [tuple(map(int, seat.split("x"))) for seat in a.seats.split(",")]
     python = install()
-    print(f"{a.workers} x {a.threads} threads, batch {a.batch} per rank; samples/s, median of {a.runs} runs")
-    print(f"{'model':<10} {'gradwire':>10} {'pytorch':>10} {'ratio':>7}   (ratio of each pair)")
-    for model in a.models.split(","):
-        ours_command = [ROOT / "target/release/gradwire", "bench", "train", "--json", "--model", model,
-                        "--workers", a.workers, "--threads", a.threads, "--batch", a.batch, "--steps", a.steps]
-        theirs_command = [python, HERE / "torch_ddp.py", "--model", model, "--world", a.workers,
-                          "--threads", a.threads, "--batch", a.batch, "--steps", a.steps]
-        variants = [theirs_command]
-        if model.startswith("resnet"):
-            variants.append(theirs_command + ["--channels-last"])
-        ours, theirs = [], [[] for _ in variants]
-        for _ in range(a.runs):
-            ours.append(last_json(list(map(str, ours_command))))
-            for results, command in zip(theirs, variants):
-                results.append(last_json(list(map(str, command))))
-        best = max(theirs, key=statistics.median)
-        pairs = " ".join(f"{o / t:.2f}" for o, t in zip(ours, best))
-        o, t = statistics.median(ours), statistics.median(best)
-        print(f"{model:<10} {o:>10.1f} {t:>10.1f} {o / t:>7.2f}   ({pairs})", flush=True)
+    rows = [compare(python, model, *seat, a) for seat in seats for model in a.models.split(",")]
+    print(f"\nBatch {a.batch} per worker, medians of {a.runs} interleaved runs, samples per second over all workers.\n")
+    print("| model | workers × threads | gradwire | PyTorch | ratio | ratios of pairs | share of sgemm peak "
+          "| memory, MB | PyTorch's, MB |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    print("\n".join(rows))
 
 
 if __name__ == "__main__":

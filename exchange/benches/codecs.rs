@@ -65,7 +65,7 @@ fn memory(criterion: &mut Criterion) {
 
 fn schemes(criterion: &mut Criterion) {
     let gradient = laplace();
-    let seat = Seat { length: LENGTH, rank: 0, bucket: 0, seed: 0 };
+    let seat = Seat::alone(LENGTH, 0);
     let mut specimens = Scheme::specimens();
     specimens.sort_by_key(name);
     specimens.dedup_by_key(|scheme| name(scheme));

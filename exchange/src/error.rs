@@ -24,9 +24,20 @@ pub enum Error {
         /// What to write instead.
         wanted: &'static str,
     },
+    /// A setting of the policy around the scheme has no meaning.
+    #[error("policy: {key} = {value} is not possible; {wanted}")]
+    Policy {
+        /// The setting.
+        key: &'static str,
+        /// Its value.
+        value: f64,
+        /// What to write instead.
+        wanted: &'static str,
+    },
     /// Error feedback was asked for around a scheme that it does harm to.
     #[error(
-        "scheme `{scheme}` is unsound with error feedback ({reason}); write `feedback = false`"
+        "scheme `{scheme}` is unsound with error feedback ({reason}); write `feedback = false`, \
+         or `policy.force = true` to see the harm done"
     )]
     Unsound {
         /// The scheme's name in a recipe.

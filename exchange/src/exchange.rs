@@ -1,14 +1,15 @@
 //! One step: check, correct, encode, allgather, decode, average.
 
-use std::ops::Range;
 use std::time::Instant;
 
+use crate::bucket::Bucket;
 use crate::collective::{Collective, Payload};
 use crate::compress::{Compressor, Encoded, Feedback, Round, Scheme, Seat, dense::Dense};
 use crate::error::{Awaited, Quantity};
-use crate::layout::{Bucketing, Layout};
+use crate::layout::{Layout, Part};
+use crate::measure::Distortion;
 use crate::wire::{Frame, Header, Kind, Reader, floats, frame};
-use crate::{Entry, Error, Gauge, Result, State, Traffic};
+use crate::{Entry, Error, Gauge, Policy, Result, State, Traffic};
 
 /// Elements that a bucket may have, so that its message is surely shorter than 4 GiB.
 const MAX_BUCKET: usize = 1 << 29;
@@ -16,64 +17,70 @@ const MAX_BUCKET: usize = 1 << 29;
 /// Turns each rank's gradient into the mean over ranks, bit-identical on all of them.
 ///
 /// One exchange belongs to one rank; all ranks make the same calls in the same order, with the
-/// same scheme, bucketing and layout.
+/// same scheme, policy and layout.
 ///
 /// When a call fails, the residual is what it was before, and after [`Error::NonFinite`] and
 /// [`Error::Aborted`] (which reach every rank alike) so is the gradient, and the group can go
 /// on. After any other error the group is broken: drop the exchange, which tells the peers.
 pub struct Exchange {
     layout: Layout,
+    policy: Policy,
     buckets: Vec<Bucket>,
     feedback: Option<Feedback>,
     collective: Box<dyn Collective>,
     /// The last messages sent, oldest first. The older of two has been read by all ranks when
     /// the younger is answered, so that two buffers go round for ever.
     sent: Vec<Payload>,
-}
-
-/// A stretch of the gradient that is encoded as one.
-struct Bucket {
-    range: Range<usize>,
-    /// `None` when the scheme is dense: plain frames need no instance.
-    compressor: Option<Box<dyn Compressor>>,
+    distortion: Distortion,
 }
 
 impl Exchange {
-    /// Builds this rank's compressors over a collective that all ranks share.
+    /// Builds this rank's compressors over a collective that all ranks share. What `policy`
+    /// leaves out is the scheme's habit.
     ///
     /// # Errors
-    /// What [`Scheme::validate`] and [`Bucketing::validate`] refuse; [`Error::Bucketing`] when a
-    /// bucket would have more than 2²⁹ elements; [`Error::WorldSize`].
+    /// What [`Policy::validate`] refuses; [`Error::Bucketing`] when a bucket would have more than
+    /// 2²⁹ elements; [`Error::WorldSize`].
     pub fn new(
         scheme: &Scheme,
-        bucketing: &Bucketing,
+        policy: impl Into<Policy>,
         layout: Layout,
         seed: u64,
         collective: Box<dyn Collective>,
     ) -> Result<Self> {
-        scheme.validate()?;
-        bucketing.validate()?;
+        let policy = policy.into().or(scheme.habits());
+        policy.validate(scheme)?;
         let (rank, world_size) = (collective.rank(), collective.world_size());
         if world_size == 0 || world_size > usize::from(u16::MAX) {
             return Err(Error::WorldSize { world_size });
         }
-        let ranges = bucketing.buckets(&layout);
-        if let Some(range) = ranges.iter().find(|range| range.len() > MAX_BUCKET) {
+        let bucketing = policy.bucketing.clone().unwrap_or_default();
+        let parts = bucketing.parts(&layout, policy.dense_below.unwrap_or(0));
+        if let Some(part) = parts.iter().find(|part| part.length() > MAX_BUCKET) {
             let problem = format!(
                 "a bucket of {} elements is too large; write `parameter` or `bytes = {}`",
-                range.len(),
+                part.length(),
                 MAX_BUCKET
             );
             return Err(Error::Bucketing { problem });
         }
-        let build = |(bucket, range): (usize, Range<usize>)| {
-            let seat = Seat { length: range.len(), rank, bucket, seed };
-            let dense = matches!(scheme, Scheme::Dense(_)) || range.is_empty();
-            Bucket { range, compressor: (!dense).then(|| scheme.build(&seat)) }
+        let build = |(bucket, part): (usize, &Part)| {
+            let parameters = part.ranges.iter().map(std::ops::Range::len).collect();
+            let seat = Seat { length: part.length(), parameters, rank, bucket, seed };
+            let dense = part.dense || matches!(scheme, Scheme::Dense(_)) || seat.length == 0;
+            Bucket::new(part, (!dense).then(|| scheme.build(&seat)))
         };
-        let feedback = scheme.feedback().then(|| Feedback::new(layout.len()));
-        let buckets = ranges.into_iter().enumerate().map(build).collect();
-        Ok(Self { layout, buckets, feedback, collective, sent: Vec::with_capacity(2) })
+        let feedback = scheme.feedback().then(|| Feedback::new(layout.len(), policy.momentum()));
+        let buckets = parts.iter().enumerate().map(build).collect();
+        Ok(Self {
+            layout,
+            policy,
+            buckets,
+            feedback,
+            collective,
+            sent: Vec::with_capacity(2),
+            distortion: Distortion::default(),
+        })
     }
 
     /// Overwrites `gradient` by its mean over ranks: what the ranks' messages say, added in order
@@ -128,10 +135,31 @@ impl Exchange {
         if let Some(feedback) = &mut self.feedback {
             feedback.commit();
         }
+        self.observe(step, &frames, gradient, &mut traffic.gauges)?;
+        drop(frames);
+        self.sent.extend(messages.into_iter().nth(self.collective.rank()));
+        if let Some(feedback) = &self.feedback {
+            traffic.gauges.push(Gauge::sum("residual_norm", floats::norm(feedback.residual())));
+        }
+        traffic.encode = (encoded - start).saturating_sub(self.distortion.spent());
+        self.distortion.end(&mut traffic.gauges);
+        traffic.wait = received - encoded;
+        traffic.decode = received.elapsed();
+        Ok(traffic)
+    }
+
+    /// Tells the compressors what all ranks said, and asks them for their gauges.
+    fn observe(
+        &mut self,
+        step: u64,
+        frames: &[Frame<'_>],
+        gradient: &[f32],
+        gauges: &mut Vec<Gauge>,
+    ) -> Result<()> {
         let buckets = self.buckets.len();
         let mut said = Vec::with_capacity(self.collective.world_size());
-        for (number, Bucket { range, compressor }) in self.buckets.iter_mut().enumerate() {
-            let Some(compressor) = compressor else { continue };
+        for (number, bucket) in self.buckets.iter_mut().enumerate() {
+            let (mean, Some(compressor)) = bucket.view(gradient) else { continue };
             said.clear();
             said.extend(
                 frames
@@ -140,19 +168,10 @@ impl Exchange {
                     .step_by(buckets)
                     .map(|frame| (frame.header.kind == Kind::Compressed).then_some(frame.payload)),
             );
-            let mean = &gradient[range.clone()];
             compressor.observe(&Round { step, messages: &said, mean })?;
-            Gauge::merge_into(&mut traffic.gauges, compressor.gauges());
+            Gauge::merge_into(gauges, compressor.gauges());
         }
-        drop(frames);
-        self.sent.extend(messages.into_iter().nth(self.collective.rank()));
-        if let Some(feedback) = &self.feedback {
-            traffic.gauges.push(Gauge::sum("residual_norm", floats::norm(feedback.residual())));
-        }
-        traffic.encode = encoded - start;
-        traffic.wait = received - encoded;
-        traffic.decode = received.elapsed();
-        Ok(traffic)
+        Ok(())
     }
 
     /// Gives up: every rank's next or present call, whatever it is, fails with the returned
@@ -175,6 +194,11 @@ impl Exchange {
         &self.layout
     }
 
+    /// What surrounds the scheme: what was given, and the scheme's habits where it was silent.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
     /// With error feedback: what this rank has not said yet, in the gradient's layout.
     pub fn residual(&self) -> Option<&[f32]> {
         self.feedback.as_ref().map(Feedback::residual)
@@ -186,6 +210,9 @@ impl Exchange {
         let mut state = State::default();
         if let Some(residual) = self.residual() {
             state.insert("residual", Entry::F32(residual.to_vec()));
+        }
+        if let Some(velocity) = self.feedback.as_ref().and_then(Feedback::velocity) {
+            state.insert("velocity", Entry::F32(velocity.to_vec()));
         }
         for (number, bucket) in self.buckets.iter().enumerate() {
             if let Some(compressor) = &bucket.compressor {
@@ -203,23 +230,31 @@ impl Exchange {
     /// [`Error::State`] when an entry is missing or does not fit, or when there is a residual
     /// that this scheme would silently lose.
     pub fn restore(&mut self, state: &State) -> Result<()> {
-        if self.feedback.is_none() && state.contains("residual") {
-            return Err(Error::State {
-                entry: "residual".to_string(),
-                problem: "would be lost: this scheme runs without error feedback".to_string(),
-            });
+        let corrects = self.feedback.as_ref().is_some_and(Feedback::momentum_is_on);
+        for (entry, kept, without) in [
+            ("residual", self.feedback.is_some(), "error feedback"),
+            ("velocity", corrects, "momentum correction"),
+        ] {
+            if !kept && state.contains(entry) {
+                return Err(Error::State {
+                    entry: entry.to_string(),
+                    problem: format!("would be lost: this exchange runs without {without}"),
+                });
+            }
         }
-        let residual = match self.feedback {
-            Some(_) => state.f32s("residual", self.layout.len())?,
-            None => &[],
+        let entry = |name, kept: bool| match kept {
+            true => state.f32s(name, self.layout.len()),
+            false => Ok(&[][..]),
         };
+        let residual = entry("residual", self.feedback.is_some())?;
+        let velocity = entry("velocity", corrects)?;
         for (number, bucket) in self.buckets.iter_mut().enumerate() {
             if let Some(compressor) = &mut bucket.compressor {
                 compressor.restore(&state.scope(&format!("bucket.{number}")))?;
             }
         }
         if let Some(feedback) = &mut self.feedback {
-            feedback.set_residual(residual);
+            feedback.set(residual, velocity);
         }
         Ok(())
     }
@@ -246,56 +281,69 @@ impl Exchange {
     fn encode(
         &mut self,
         step: u64,
-        gradient: &[f32],
+        gradient: &mut [f32],
         traffic: &mut Traffic,
         mine: &mut Vec<u8>,
     ) -> bool {
+        let scale = self.clipping(gradient);
         let finite = match &mut self.feedback {
-            Some(feedback) => feedback.correct(gradient),
+            Some(feedback) => feedback.correct(gradient, scale),
             // Plain frames are checked while they are copied.
-            None => self.is_dense() || floats::all_finite(gradient),
+            None => {
+                if scale != 1.0 {
+                    gradient.iter_mut().for_each(|value| *value *= scale);
+                }
+                self.is_dense() || floats::all_finite(gradient)
+            }
         };
         if !finite {
             return false;
         }
+        let warm = step > self.policy.warmup_steps.unwrap_or(0);
+        let measures = self.policy.measures(step);
+        let masks = self.policy.momentum() > 0.0 && self.policy.momentum_masking.unwrap_or(true);
         let header = self.header(Kind::Dense, step, 0);
-        for (number, Bucket { range, compressor }) in self.buckets.iter_mut().enumerate() {
-            let source = match &mut self.feedback {
-                Some(feedback) => feedback.bucket(range.clone()),
-                None => &gradient[range.clone()],
-            };
+        for (number, bucket) in self.buckets.iter_mut().enumerate() {
+            let corrected = self.feedback.as_ref().map(Feedback::corrected);
+            let (source, compressor) = bucket.view(corrected.unwrap_or(gradient));
             let open = Header { bucket: number as u32, ..header }.open(mine);
+            let payload_at = open.payload_at();
             let mut kind = Kind::Dense;
-            if let Some(compressor) = compressor {
+            if let Some(compressor) = compressor.filter(|_| warm) {
                 let encoded = compressor.encode(source, step, mine);
-                let bytes = mine.len() - open.payload_at();
-                if encoded == Encoded::Dense || bytes > size_of_val(source) {
-                    mine.truncate(open.payload_at());
+                if encoded == Encoded::Dense || mine.len() - payload_at > size_of_val(source) {
+                    mine.truncate(payload_at);
                     traffic.dense_fallbacks += 1;
                 } else {
                     kind = Kind::Compressed;
+                }
+                if measures {
+                    self.distortion.add(&**compressor, source, &mine[payload_at..]);
                 }
             }
             if kind == Kind::Dense && !floats::put_checked(source, mine) {
                 return false;
             }
             if let Some(feedback) = &mut self.feedback {
-                let unsaid = feedback.bucket_mut(range.clone());
-                match compressor {
-                    Some(compressor) if kind == Kind::Compressed => compressor
-                        .decode_add(&mine[open.payload_at()..], -1.0, unsaid)
-                        .expect("invariant: a compressor reads its own message"),
-                    _ => unsaid.fill(0.0),
-                }
+                let message = (kind == Kind::Compressed).then(|| &mine[payload_at..]);
+                take_off(feedback, bucket, message, masks);
             }
             open.close(kind, mine);
         }
         true
     }
 
+    /// What local clipping multiplies this rank's gradient by.
+    fn clipping(&self, gradient: &[f32]) -> f32 {
+        let Some(limit) = self.policy.clip_norm.filter(|limit| *limit > 0.0) else { return 1.0 };
+        let limit = limit / (self.collective.world_size() as f64).sqrt();
+        let norm = floats::norm(gradient);
+        if norm > limit { (limit / norm) as f32 } else { 1.0 }
+    }
+
     /// Where this rank's gradient, or its sum with the residual, is not finite.
     fn non_finite(&self, step: u64, gradient: &[f32]) -> Error {
-        let corrected = self.feedback.as_ref().map(|feedback| feedback.bucket(0..gradient.len()));
+        let corrected = self.feedback.as_ref().map(Feedback::corrected);
         let places =
             [(Quantity::Gradient, gradient), (Quantity::Corrected, corrected.unwrap_or(&[]))];
         let (quantity, position) = places
@@ -344,48 +392,71 @@ impl Exchange {
     }
 
     /// Overwrites the gradient by the mean of what the frames say.
-    fn average(&self, step: u64, frames: &[Frame<'_>], gradient: &mut [f32]) -> Result<()> {
-        let ranks = self.collective.world_size();
-        let scale = 1.0 / ranks as f32;
-        for (number, Bucket { range, compressor }) in self.buckets.iter().enumerate() {
-            let of_rank = |rank: usize| &frames[rank * self.buckets.len() + number];
-            let mean = &mut gradient[range.clone()];
-            let blame = |rank| move |error: Error| error.sent_by(rank, Awaited::Gradient { step });
-            let finite = if (0..ranks).all(|rank| of_rank(rank).header.kind == Kind::Dense) {
-                let plain = |rank| {
-                    let values = floats::expect(of_rank(rank).payload, mean.len());
-                    values.map_err(Error::from).map_err(blame(rank))
-                };
-                let parts = (0..ranks).map(plain).collect::<Result<Vec<_>>>()?;
-                floats::mean_of(&parts, scale, mean)
-            } else {
-                mean.fill(0.0);
-                for rank in 0..ranks {
-                    let Frame { header, payload } = of_rank(rank);
-                    let decoder: &dyn Compressor = match (header.kind, compressor) {
-                        (Kind::Compressed, Some(compressor)) => &**compressor,
-                        (Kind::Compressed, None) => return Err(self.unexpected(*header)),
-                        _ => &Dense,
-                    };
-                    decoder.decode_add(payload, 1.0, mean).map_err(blame(rank))?;
-                }
-                floats::scale_checked(mean, scale)
-            };
-            if !finite {
-                let position = floats::first_non_finite(mean)
-                    .expect("invariant: a mean was seen to be non-finite");
-                let (parameter, index) = self.place(range.start + position);
+    fn average(&mut self, step: u64, frames: &[Frame<'_>], gradient: &mut [f32]) -> Result<()> {
+        let (rank, ranks, buckets) =
+            (self.collective.rank(), self.collective.world_size(), self.buckets.len());
+        for (number, bucket) in self.buckets.iter_mut().enumerate() {
+            let of_ranks = frames[number..].iter().step_by(buckets);
+            let finite = bucket.change(gradient, |mean, compressor| {
+                let finite = mean_of(rank, step, of_ranks, compressor, 1.0 / ranks as f32, mean)?;
+                Ok::<_, Error>(if finite { None } else { floats::first_non_finite(mean) })
+            })?;
+            if let Some(element) = finite {
+                let (parameter, index) = self.place(self.buckets[number].position(element));
                 return Err(Error::NonFiniteMean { step, parameter, index });
             }
         }
         Ok(())
     }
+}
 
-    /// A compressed frame where this rank's scheme has only plain ones.
-    fn unexpected(&self, found: Header) -> Error {
-        let expected = Header { kind: Kind::Dense, ..found };
-        Error::OutOfStep { by: self.collective.rank(), expected, found }
+/// Takes off a bucket's unsaid part what its message says, or everything if it was sent as it is;
+/// with `masks`, the momentum of what a message speaks of ends.
+fn take_off(feedback: &mut Feedback, bucket: &mut Bucket, message: Option<&[u8]>, masks: bool) {
+    bucket.change(feedback.unsaid(), |unsaid, compressor| match (message, compressor) {
+        (Some(message), Some(compressor)) => compressor
+            .decode_add(message, -1.0, unsaid)
+            .expect("invariant: a compressor reads its own message"),
+        _ => unsaid.fill(0.0),
+    });
+    let sent = bucket.compressor.as_ref().filter(|_| message.is_some()).and_then(|c| c.sent());
+    if let Some(sent) = sent.filter(|_| masks) {
+        sent.iter().for_each(|element| feedback.mask(bucket.position(*element as usize)));
     }
+}
+
+/// Overwrites `mean` by the mean of what the ranks' frames of one bucket say; tells whether all of
+/// it is finite. `by` is the rank that reads.
+fn mean_of<'a>(
+    by: usize,
+    step: u64,
+    frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
+    compressor: Option<&dyn Compressor>,
+    scale: f32,
+    mean: &mut [f32],
+) -> Result<bool> {
+    let blame = |rank| move |error: Error| error.sent_by(rank, Awaited::Gradient { step });
+    if frames.clone().all(|frame| frame.header.kind == Kind::Dense) {
+        let plain = |(rank, frame): (usize, &Frame<'a>)| {
+            floats::expect(frame.payload, mean.len()).map_err(Error::from).map_err(blame(rank))
+        };
+        let parts = frames.enumerate().map(plain).collect::<Result<Vec<_>>>()?;
+        return Ok(floats::mean_of(&parts, scale, mean));
+    }
+    mean.fill(0.0);
+    for (rank, Frame { header, payload }) in frames.enumerate() {
+        let decoder: &dyn Compressor = match (header.kind, compressor) {
+            (Kind::Compressed, Some(compressor)) => compressor,
+            (Kind::Compressed, None) => {
+                // A compressed frame where this rank has only plain ones.
+                let expected = Header { kind: Kind::Dense, ..*header };
+                return Err(Error::OutOfStep { by, expected, found: *header });
+            }
+            _ => &Dense,
+        };
+        decoder.decode_add(payload, 1.0, mean).map_err(blame(rank))?;
+    }
+    Ok(floats::scale_checked(mean, scale))
 }
 
 /// The error of the lowest rank that refused instead of sending what was awaited.

@@ -95,25 +95,51 @@ impl Bucketing {
         }
     }
 
-    /// Cuts a flat gradient into buckets: at least one, end to end, covering it.
-    pub fn buckets(&self, layout: &Layout) -> Vec<Range<usize>> {
-        let whole = 0..layout.len();
+    /// Assigns every parameter to a bucket, at least one, in order of the parameters; those of
+    /// fewer than `dense_below` elements to one of their own, the last, that is not compressed.
+    pub fn parts(&self, layout: &Layout, dense_below: usize) -> Vec<Part> {
         let limit = match self {
-            Bucketing::Whole => return vec![whole],
+            Bucketing::Whole => usize::MAX,
             Bucketing::Parameter => 0,
             Bucketing::Bytes(bytes) => bytes / size_of::<f32>(),
         };
-        let mut buckets: Vec<Range<usize>> = Vec::new();
+        let mut parts: Vec<Part> = Vec::new();
+        let mut small = Part { ranges: Vec::new(), dense: true };
         for Parameter { range, .. } in layout.parameters() {
-            match buckets.last_mut() {
-                Some(last) if range.end - last.start <= limit => last.end = range.end,
-                _ => buckets.push(range.clone()),
+            if range.len() < dense_below {
+                small.ranges.push(range.clone());
+                continue;
+            }
+            match parts.last_mut() {
+                Some(last) if range.len() <= limit.saturating_sub(last.length()) => {
+                    last.ranges.push(range.clone());
+                }
+                _ => parts.push(Part { ranges: vec![range.clone()], dense: false }),
             }
         }
-        if buckets.is_empty() {
-            buckets.push(whole);
+        if !small.ranges.is_empty() {
+            parts.push(small);
         }
-        buckets
+        if parts.is_empty() {
+            parts.push(Part { ranges: std::iter::once(0..0).collect(), dense: false });
+        }
+        parts
+    }
+}
+
+/// The parameters of one bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Their places in the flat gradient, ascending, one for each parameter.
+    pub ranges: Vec<Range<usize>>,
+    /// Whether they are sent as they are whatever the scheme.
+    pub dense: bool,
+}
+
+impl Part {
+    /// Elements of the bucket.
+    pub fn length(&self) -> usize {
+        self.ranges.iter().map(Range::len).sum()
     }
 }
 
@@ -145,14 +171,32 @@ mod tests {
         }
     }
 
+    /// The parts as their lengths, a minus for the dense one; they cover the gradient once.
+    fn parts(bucketing: &Bucketing, layout: &Layout, dense_below: usize) -> Vec<isize> {
+        let parts = bucketing.parts(layout, dense_below);
+        let mut covered = vec![0; layout.len()];
+        parts.iter().flat_map(|part| part.ranges.clone()).flatten().for_each(|i| covered[i] += 1);
+        assert!(covered.iter().all(|times| *times == 1), "{parts:?}");
+        let signed = |part: &Part| part.length() as isize * if part.dense { -1 } else { 1 };
+        parts.iter().map(signed).collect()
+    }
+
     #[test]
     fn buckets_cover_the_gradient_whatever_the_policy() {
         let layout = layout(&[("a", 3), ("b", 1), ("c", 10), ("d", 2), ("e", 2)]);
-        assert_eq!(Bucketing::Whole.buckets(&layout), vec![0..18]);
-        assert_eq!(Bucketing::Parameter.buckets(&layout), vec![0..3, 3..4, 4..14, 14..16, 16..18]);
-        assert_eq!(Bucketing::Bytes(16).buckets(&layout), vec![0..4, 4..14, 14..18]);
-        assert_eq!(Bucketing::Bytes(1 << 20).buckets(&layout), vec![0..18]);
-        assert_eq!(Bucketing::Parameter.buckets(&Layout::default()), vec![0..0]);
+        for (bucketing, dense_below, expected) in [
+            (Bucketing::Whole, 0, vec![18]),
+            (Bucketing::Parameter, 0, vec![3, 1, 10, 2, 2]),
+            (Bucketing::Bytes(16), 0, vec![4, 10, 4]),
+            (Bucketing::Bytes(1 << 20), 0, vec![18]),
+            (Bucketing::Whole, 3, vec![13, -5]),
+            (Bucketing::Parameter, 3, vec![3, 10, -5]),
+            (Bucketing::Bytes(52), 3, vec![13, -5]),
+            (Bucketing::Whole, 11, vec![-18]),
+        ] {
+            assert_eq!(parts(&bucketing, &layout, dense_below), expected, "{bucketing:?}");
+        }
+        assert_eq!(parts(&Bucketing::Parameter, &Layout::default(), 9), [0]);
     }
 
     #[test]

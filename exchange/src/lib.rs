@@ -13,7 +13,7 @@
 //!         std::thread::spawn(move || {
 //!             let layout = Layout::new([("weight".to_string(), 4)])?;
 //!             let mut exchange =
-//!                 Exchange::new(&scheme, &Bucketing::Whole, layout, 0, Box::new(collective))?;
+//!                 Exchange::new(&scheme, Bucketing::Whole, layout, 0, Box::new(collective))?;
 //!             let mut gradient = [0.0, 4.0, rank as f32, -2.0];
 //!             exchange.allreduce(1, &mut gradient)?;
 //!             Ok::<_, gradwire_exchange::Error>(gradient)
@@ -30,7 +30,8 @@
 //! * [`Scheme`] says how a gradient is compressed; [`Compressor`] is one instance of it.
 //! * [`Collective`] carries bytes between ranks: [`Solo`] for one worker, [`mesh()`] for threads.
 //! * [`Layout`] maps positions of the flat gradient to parameter names, [`Bucketing`] says which
-//!   stretches of it are encoded as one.
+//!   stretches of it are encoded as one, [`Policy`] all that surrounds a scheme: what is sent
+//!   uncompressed, momentum correction, clipping.
 //! * [`wire`] is the only module that knows bytes.
 //!
 //! # What it promises
@@ -40,11 +41,14 @@
 //!   applied and the residual stays as it was.
 //! * Every wait is bounded; bytes from a peer are checked before they are believed.
 
+mod bucket;
 pub mod collective;
 pub mod compress;
 mod error;
 mod exchange;
 mod layout;
+mod measure;
+mod policy;
 pub mod rng;
 mod simd;
 mod state;
@@ -58,6 +62,7 @@ pub use compress::{
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;
-pub use layout::{Bucketing, Layout, Parameter};
+pub use layout::{Bucketing, Layout, Parameter, Part};
+pub use policy::Policy;
 pub use state::{Entry, State};
 pub use traffic::{Gauge, Merge, Traffic};

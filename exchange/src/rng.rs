@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn seat(rank: usize, bucket: usize, seed: u64) -> Seat {
-        Seat { length: 1, rank, bucket, seed }
+        Seat { rank, bucket, ..Seat::alone(1, seed) }
     }
 
     #[test]

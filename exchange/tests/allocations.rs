@@ -91,7 +91,7 @@ fn steady_steps_allocate_nothing_proportional_to_the_gradient() {
                 scope.spawn(move || {
                     let layout = Layout::new([("weight".to_string(), LENGTH)]).unwrap();
                     let mut exchange =
-                        Exchange::new(scheme, &Bucketing::Whole, layout, 0, Box::new(end)).unwrap();
+                        Exchange::new(scheme, Bucketing::Whole, layout, 0, Box::new(end)).unwrap();
                     let fresh = Random(rank as u64).laplaces(LENGTH);
                     let mut gradient = fresh.clone();
                     for step in 1..=12 {

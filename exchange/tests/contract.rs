@@ -4,10 +4,11 @@
 mod common;
 
 use common::{Echo, LENGTHS, Random, bits, every_case, gradients, seat};
+use gradwire_exchange::wire::values::Format;
 use gradwire_exchange::wire::{Frame, Kind, Reader, frame};
 use gradwire_exchange::{
-    Bucketing, Encoded, Error, Exchange, Law, Layout, Quantity, Result, Round, Scheme, Seat, Solo,
-    Soundness, State,
+    Bucketing, Encoded, Error, Exchange, Law, Layout, Policy, Quantity, Result, Round, Scheme,
+    Seat, Solo, Soundness, State,
 };
 use proptest::prelude::*;
 
@@ -17,9 +18,15 @@ fn layout(length: usize) -> Layout {
     Layout::new(parts.map(|(name, length)| (name.to_string(), length))).unwrap()
 }
 
-fn echoing(scheme: &Scheme, bucketing: &Bucketing, length: usize) -> (Exchange, Echo) {
+/// The scheme on everything, from the first step on.
+fn bare(bucketing: Bucketing) -> Policy {
+    Policy { dense_below: Some(0), warmup_steps: Some(0), ..Policy::from(bucketing) }
+}
+
+fn echoing(scheme: &Scheme, bucketing: Bucketing, length: usize) -> (Exchange, Echo) {
     let echo = Echo::default();
-    let exchange = Exchange::new(scheme, bucketing, layout(length), 42, Box::new(echo.clone()));
+    let policy = bare(bucketing);
+    let exchange = Exchange::new(scheme, policy, layout(length), 42, Box::new(echo.clone()));
     (exchange.unwrap(), echo)
 }
 
@@ -39,16 +46,16 @@ fn decoded(scheme: &Scheme, seat: &Seat, wire: &[u8]) -> Result<Vec<f32>> {
 fn law_1_the_messages_bytes_are_its_cost() {
     every_case(|scheme, gradient, case| {
         for bucketing in [Bucketing::Whole, Bucketing::Parameter] {
-            let (mut exchange, echo) = echoing(scheme, &bucketing, gradient.len());
+            let (mut exchange, echo) = echoing(scheme, bucketing.clone(), gradient.len());
             let traffic = exchange.allreduce(1, &mut gradient.to_vec()).expect(case);
             let sent = &echo.sent.lock().unwrap()[0];
             assert_eq!(traffic.wire_bytes, sent.len() as u64, "{case}");
             assert_eq!(traffic.parameters, gradient.len() as u64, "{case}");
             let mut reader = Reader::new(sent);
             let mut elements = 0;
-            for range in bucketing.buckets(&layout(gradient.len())) {
+            for part in bucketing.parts(&layout(gradient.len()), 0) {
                 Frame::read(&mut reader).expect(case);
-                elements += 4 * range.len() + frame::HEADER_BYTES;
+                elements += 4 * part.length() + frame::HEADER_BYTES;
             }
             reader.finish().expect(case);
             assert_eq!(traffic.dense_bytes, elements as u64, "{case}");
@@ -117,7 +124,7 @@ proptest! {
 fn law_4_same_seat_and_same_gradients_give_the_same_bytes() {
     every_case(|scheme, gradient, case| {
         let run = || {
-            let (mut exchange, echo) = echoing(scheme, &Bucketing::Parameter, gradient.len());
+            let (mut exchange, echo) = echoing(scheme, Bucketing::Parameter, gradient.len());
             let mean = [1.0, 0.5, -0.75].map(|factor| {
                 let mut gradient: Vec<f32> = gradient.iter().map(|value| value * factor).collect();
                 exchange.allreduce(1, &mut gradient).expect(case);
@@ -134,7 +141,7 @@ fn law_4_same_seat_and_same_gradients_give_the_same_bytes() {
 fn law_5_sent_plus_residual_is_gradient_plus_residual() {
     every_case(|scheme, gradient, case| {
         assert!(!scheme.feedback() || scheme.soundness() == Soundness::Sound, "{case}");
-        let (mut exchange, _) = echoing(scheme, &Bucketing::Parameter, gradient.len());
+        let (mut exchange, _) = echoing(scheme, Bucketing::Parameter, gradient.len());
         assert_eq!(exchange.residual().is_some(), scheme.feedback(), "{case}");
         for step in 1..=2 {
             let Some(before) = exchange.residual().map(<[f32]>::to_vec) else { return };
@@ -153,7 +160,7 @@ fn law_5_sent_plus_residual_is_gradient_plus_residual() {
 #[test]
 fn law_6_awkward_gradients_arrive_as_finite_numbers() {
     every_case(|scheme, gradient, case| {
-        let (mut exchange, _) = echoing(scheme, &Bucketing::Whole, gradient.len());
+        let (mut exchange, _) = echoing(scheme, Bucketing::Whole, gradient.len());
         let mut mean = gradient.to_vec();
         let traffic = exchange.allreduce(1, &mut mean).expect(case);
         assert!(mean.iter().all(|value| value.is_finite()), "{case}");
@@ -169,11 +176,11 @@ fn law_6_a_non_finite_gradient_stops_the_step_and_changes_nothing() {
     for scheme in Scheme::specimens() {
         for solo in [true, false] {
             for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-                let (mut exchange, _) = echoing(&scheme, &Bucketing::Parameter, 70);
+                let (mut exchange, _) = echoing(&scheme, Bucketing::Parameter, 70);
                 if solo {
                     let solo = Box::new(Solo);
-                    exchange =
-                        Exchange::new(&scheme, &Bucketing::Whole, layout(70), 0, solo).unwrap();
+                    exchange = Exchange::new(&scheme, bare(Bucketing::Whole), layout(70), 0, solo)
+                        .unwrap();
                 }
                 exchange.allreduce(1, &mut Random(1).laplaces(70)).unwrap();
                 let before = exchange.save();
@@ -196,26 +203,30 @@ fn law_6_a_non_finite_gradient_stops_the_step_and_changes_nothing() {
 #[test]
 fn law_7_no_message_is_larger_than_dense_and_fallbacks_are_counted() {
     every_case(|scheme, gradient, case| {
-        let (mut exchange, echo) = echoing(scheme, &Bucketing::Parameter, gradient.len());
+        let (mut exchange, echo) = echoing(scheme, Bucketing::Parameter, gradient.len());
         let traffic = exchange.allreduce(1, &mut gradient.to_vec()).expect(case);
         assert!(traffic.wire_bytes <= traffic.dense_bytes, "{case}");
         assert!(traffic.compression_ratio() <= 1.0, "{case}");
 
-        let layout = layout(gradient.len());
-        let ranges = Bucketing::Parameter.buckets(&layout);
-        let too_large = |range: &std::ops::Range<usize>| {
-            message(scheme, &gradient[range.clone()]).len() > 4 * range.len() && !range.is_empty()
+        let too_large = |bucket: usize, gradient: &[f32]| {
+            let mut wire = Vec::new();
+            let seat = Seat { bucket, ..seat(gradient.len()) };
+            let encoded = scheme.build(&seat).encode(gradient, 1, &mut wire);
+            encoded == Encoded::Dense || wire.len() > size_of_val(gradient)
         };
-        let expected = ranges.iter().filter(|range| too_large(range)).count();
-        assert_eq!(traffic.dense_fallbacks, expected as u64, "{case}");
         let sent = &echo.sent.lock().unwrap()[0];
         let mut reader = Reader::new(sent);
-        for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+        let mut fallbacks = 0;
+        let parts = Bucketing::Parameter.parts(&layout(gradient.len()), 0);
+        for (bucket, part) in parts.iter().enumerate() {
             let frame = Frame::read(&mut reader).expect(case);
-            if too_large(&range) {
+            let elements = &gradient[part.ranges[0].start..][..part.length()];
+            if !elements.is_empty() && too_large(bucket, elements) {
                 assert_eq!(frame.header.kind, Kind::Dense, "{case}");
+                fallbacks += 1;
             }
         }
+        assert_eq!(traffic.dense_fallbacks, fallbacks, "{case}");
     });
 }
 
@@ -304,7 +315,7 @@ fn law_8_a_restored_exchange_goes_on_as_if_never_stopped() {
         if gradient.len() > 1025 {
             return;
         }
-        let (mut whole, whole_sent) = echoing(scheme, &Bucketing::Parameter, gradient.len());
+        let (mut whole, whole_sent) = echoing(scheme, Bucketing::Parameter, gradient.len());
         let step = |exchange: &mut Exchange, step: u64| {
             let factor = 1.0 / step as f32;
             let mut gradient: Vec<f32> = gradient.iter().map(|value| value * factor).collect();
@@ -314,7 +325,7 @@ fn law_8_a_restored_exchange_goes_on_as_if_never_stopped() {
             step(&mut whole, number);
         }
         let saved = whole.save();
-        let (mut resumed, resumed_sent) = echoing(scheme, &Bucketing::Parameter, gradient.len());
+        let (mut resumed, resumed_sent) = echoing(scheme, Bucketing::Parameter, gradient.len());
         resumed.restore(&saved).expect(case);
         for number in 3..=4 {
             step(&mut whole, number);
@@ -332,16 +343,16 @@ fn law_8_a_restored_exchange_goes_on_as_if_never_stopped() {
 #[test]
 fn a_state_that_does_not_fit_is_refused_and_leaves_the_residual() {
     let topk = Scheme::Topk(Default::default());
-    let (mut exchange, _) = echoing(&topk, &Bucketing::Whole, 200);
+    let (mut exchange, _) = echoing(&topk, Bucketing::Whole, 200);
     exchange.allreduce(1, &mut Random(1).laplaces(200)).unwrap();
     let saved = exchange.save();
     assert!(matches!(exchange.restore(&State::default()), Err(Error::State { .. })));
-    let (longer, _) = echoing(&topk, &Bucketing::Whole, 201);
+    let (longer, _) = echoing(&topk, Bucketing::Whole, 201);
     assert!(matches!(exchange.restore(&longer.save()), Err(Error::State { .. })));
     assert_eq!(exchange.save(), saved);
-    let (mut dense, _) = echoing(&Scheme::default(), &Bucketing::Whole, 200);
+    let (mut dense, _) = echoing(&Scheme::default(), Bucketing::Whole, 200);
     assert!(matches!(dense.restore(&saved), Err(Error::State { .. })));
-    let (mut other_buckets, _) = echoing(&topk, &Bucketing::Parameter, 200);
+    let (mut other_buckets, _) = echoing(&topk, Bucketing::Parameter, 200);
     other_buckets.restore(&saved).unwrap();
     assert_eq!(other_buckets.residual(), exchange.residual());
 }
@@ -350,7 +361,7 @@ fn a_state_that_does_not_fit_is_refused_and_leaves_the_residual() {
 fn a_residual_that_overflows_is_named_as_such() {
     let scheme = Scheme::Topk(gradwire_exchange::topk::Config::default());
     let mut exchange =
-        Exchange::new(&scheme, &Bucketing::Whole, layout(700), 0, Box::new(Solo)).unwrap();
+        Exchange::new(&scheme, Bucketing::Whole, layout(700), 0, Box::new(Solo)).unwrap();
     exchange.allreduce(1, &mut [f32::MAX; 700]).unwrap();
     let residual = exchange.residual().unwrap().to_vec();
     let error = exchange.allreduce(2, &mut [f32::MAX; 700]).unwrap_err();
@@ -359,17 +370,120 @@ fn a_residual_that_overflows_is_named_as_such() {
     assert_eq!(exchange.residual().unwrap(), residual);
 }
 
+/// Small parameters and the first steps cross as they are, everything else compressed, whatever
+/// lies between what; nothing is left unsaid of what crossed as it is.
+#[test]
+fn small_parameters_and_first_steps_are_sent_as_they_are() {
+    let scheme =
+        Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.1.into(), ..Default::default() });
+    let names = ["1.conv", "2.norm", "3.conv", "4.norm"];
+    let lengths = [400, 8, 300, 12];
+    let layout = Layout::new(names.iter().map(ToString::to_string).zip(lengths)).unwrap();
+    let policy = Policy {
+        dense_below: Some(100),
+        warmup_steps: Some(2),
+        measure_every: Some(1),
+        ..Policy::from(Bucketing::Whole)
+    };
+    let echo = Echo::default();
+    let mut exchange = Exchange::new(&scheme, policy, layout, 42, Box::new(echo.clone())).unwrap();
+    for step in 1..=3 {
+        let gradient = Random(step).laplaces(720);
+        let mut mean = gradient.clone();
+        let traffic = exchange.allreduce(step, &mut mean).unwrap();
+        let small = |i: usize| (400..408).contains(&i) || (708..720).contains(&i);
+        let kept = (0..720).filter(|i| mean[*i] == gradient[*i] && !small(*i)).count();
+        assert!((0..720).filter(|i| small(*i)).all(|i| mean[i] == gradient[i]), "step {step}");
+        let residual = exchange.residual().unwrap();
+        assert!((0..720).filter(|i| small(*i)).all(|i| residual[i] == 0.0), "step {step}");
+        if step < 3 {
+            assert_eq!((kept, traffic.wire_bytes), (700, traffic.dense_bytes), "step {step}");
+            assert!(traffic.gauge("compression_error").is_none());
+        } else {
+            assert_eq!(kept, 70);
+            let norm = |values: &mut dyn Iterator<Item = f32>| -> f64 {
+                values.map(|value| f64::from(value).powi(2)).sum()
+            };
+            let whole = norm(&mut (0..720).filter(|i| !small(*i)).map(|i| gradient[i]));
+            let error = norm(&mut residual.iter().copied()) / whole;
+            assert!((traffic.gauge("compression_error").unwrap() - error).abs() < 1e-6);
+        }
+    }
+    let sent = &echo.sent.lock().unwrap()[2];
+    let mut reader = Reader::new(sent);
+    let kinds = [0, 1].map(|_| Frame::read(&mut reader).unwrap().header.kind);
+    assert_eq!(kinds, [Kind::Compressed, Kind::Dense]);
+}
+
+/// Lin et al.'s momentum correction at a ratio of 1 is momentum SGD without masking, and plain
+/// SGD with it.
+#[test]
+fn momentum_correction_of_a_full_message_is_momentum() {
+    // Short enough to be sent compressed although everything is.
+    let all = Scheme::Topk(gradwire_exchange::topk::Config {
+        ratio: 1.0.into(),
+        values: Format::F16,
+        ..Default::default()
+    });
+    let policy = |masking| Policy {
+        momentum_correction: Some(0.5),
+        momentum_masking: Some(masking),
+        ..bare(Bucketing::Parameter)
+    };
+    for masking in [false, true] {
+        let layout = layout(70);
+        let mut exchange =
+            Exchange::new(&all, policy(masking), layout, 0, Box::new(Echo::default())).unwrap();
+        let eighths = |value: f32| (8.0 * value).round() / 8.0;
+        let gradient: Vec<f32> = Random(1).laplaces(70).into_iter().map(eighths).collect();
+        for factor in [1.0, 1.5, 1.75] {
+            let mut mean = gradient.clone();
+            exchange.allreduce(1, &mut mean).unwrap();
+            let factor = if masking { 1.0 } else { factor };
+            let expected: Vec<f32> = gradient.iter().map(|value| value * factor).collect();
+            let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-6 * b.abs();
+            assert!(mean.iter().zip(&expected).all(near), "masking {masking}, factor {factor}");
+        }
+        let state = exchange.save();
+        let mut other =
+            Exchange::new(&all, policy(masking), self::layout(70), 0, Box::new(Solo)).unwrap();
+        other.restore(&state).unwrap();
+        assert_eq!(other.save(), state);
+        let (mut without, _) = echoing(&all, Bucketing::Parameter, 70);
+        assert!(matches!(without.restore(&state), Err(Error::State { .. })));
+    }
+}
+
+/// Local clipping bounds each rank's gradient by the limit over √N.
+#[test]
+fn local_clipping_bounds_what_is_sent() {
+    for scheme in [
+        Scheme::default(),
+        Scheme::Topk(gradwire_exchange::topk::Config { ratio: 1.0.into(), ..Default::default() }),
+    ] {
+        let policy = Policy { clip_norm: Some(2.0), ..bare(Bucketing::Whole) };
+        let mut exchange =
+            Exchange::new(&scheme, policy, layout(70), 0, Box::new(Echo::default())).unwrap();
+        let mut mean = Random(1).laplaces(70);
+        let direction = mean.clone();
+        exchange.allreduce(1, &mut mean).unwrap();
+        let norm = mean.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+        assert!((norm - 2f64.sqrt()).abs() < 1e-5, "{norm}");
+        assert!((mean[3] / mean[5] - direction[3] / direction[5]).abs() < 1e-5);
+    }
+}
+
 #[test]
 fn settings_without_meaning_are_refused_before_anything_is_built() {
-    let build = |scheme: &Scheme, bucketing: &Bucketing, length: usize| {
+    let build = |scheme: &Scheme, bucketing: Bucketing, length: usize| {
         Exchange::new(scheme, bucketing, layout(length), 0, Box::new(Solo)).err()
     };
     let (dense, whole) = (Scheme::default(), Bucketing::Whole);
     let nothing =
         Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.0.into(), ..Default::default() });
-    assert!(matches!(build(&nothing, &whole, 9), Some(Error::Config { key: "ratio", .. })));
+    assert!(matches!(build(&nothing, whole.clone(), 9), Some(Error::Config { key: "ratio", .. })));
     let tiny = Bucketing::Bytes(1);
-    assert!(matches!(build(&dense, &tiny, 9), Some(Error::Bucketing { .. })));
-    assert!(matches!(build(&dense, &whole, 1 << 30), Some(Error::Bucketing { .. })));
-    assert!(build(&dense, &Bucketing::Parameter, 1 << 29).is_none());
+    assert!(matches!(build(&dense, tiny, 9), Some(Error::Bucketing { .. })));
+    assert!(matches!(build(&dense, whole, 1 << 30), Some(Error::Bucketing { .. })));
+    assert!(build(&dense, Bucketing::Parameter, 1 << 29).is_none());
 }

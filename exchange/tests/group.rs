@@ -28,7 +28,7 @@ fn layout(length: usize) -> Layout {
 }
 
 fn exchange(scheme: &Scheme, length: usize, end: impl Collective + 'static) -> Exchange {
-    Exchange::new(scheme, &Bucketing::Parameter, layout(length), 9, Box::new(end)).unwrap()
+    Exchange::new(scheme, Bucketing::Parameter, layout(length), 9, Box::new(end)).unwrap()
 }
 
 fn half() -> Scheme {
@@ -351,7 +351,7 @@ fn a_gradient_of_another_length_and_an_empty_one() {
     assert_eq!(error, Error::GradientLength { expected: 10, found: 9 });
     let ranks = each_rank(mesh(2, PATIENT), |end| {
         let mut exchange =
-            Exchange::new(&half(), &Bucketing::Whole, Layout::default(), 0, Box::new(end)).unwrap();
+            Exchange::new(&half(), Bucketing::Whole, Layout::default(), 0, Box::new(end)).unwrap();
         exchange.allreduce(1, &mut []).unwrap()
     });
     assert!(ranks.iter().all(|traffic| traffic.wire_bytes == 24 && traffic.dense_fallbacks == 0));

@@ -4,24 +4,24 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use candle_core::{Device, Tensor};
 use gradwire_models::kernels::{self, Kernels};
-use gradwire_models::{Config, Input, Model, Store, cross_entropy, missing_gradients};
+use gradwire_models::{Config, Store, cross_entropy, missing_gradients};
 use serde::Deserialize;
 
+#[path = "golden/case.rs"]
+mod case;
 #[path = "golden/formula.rs"]
 mod formula;
 
+use case::Case;
+
 #[derive(Deserialize)]
 struct Golden {
-    model: String,
-    seed: u64,
+    #[serde(flatten)]
+    case: Case,
     smoothing: f64,
-    classes: usize,
-    input: Vec<usize>,
-    vocabulary: Option<usize>,
     f32: Rounding,
     loss: f64,
     eval_logits: Vec<Vec<f64>>,
@@ -48,24 +48,27 @@ struct Digest {
 }
 
 impl Digest {
-    /// The largest difference from `tensor`, relative to the norm.
+    /// The error of `tensor` relative to the norm: the largest of the norm's, the elements', and
+    /// the root mean square of the sums'.
     ///
-    /// A sum with hashed signs differs by about the norm of the error, so few sums see any error;
-    /// elements say that its place is right.
+    /// The square of a sum with hashed signs over the error is on average the square of the
+    /// error's norm, wherever it sits; elements say that its place is right.
     fn error(&self, name: &str, tensor: &Tensor) -> f64 {
         assert_eq!(tensor.dims(), self.shape, "{name}");
         let values: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
         let values: Vec<f64> = values.into_iter().map(f64::from).collect();
         let norm = values.iter().map(|v| v * v).sum::<f64>().sqrt();
-        let sums = (0..self.sums.len()).map(|i| {
+        let squares = self.sums.iter().enumerate().map(|(i, expected)| {
             let signs = formula::hashes(&format!("{name} sign {i}"), values.len());
-            signs.zip(&values).map(|(sign, v)| if sign >> 31 == 1 { -v } else { *v }).sum()
+            let sum: f64 =
+                signs.zip(&values).map(|(sign, v)| if sign >> 31 == 1 { -v } else { *v }).sum();
+            (sum - expected).powi(2)
         });
+        let sums = (squares.sum::<f64>() / self.sums.len() as f64).sqrt();
         let at = formula::hashes(&format!("{name} element"), self.elements.len());
-        let elements = at.map(|i| values[i as usize % values.len()]);
-        let found = std::iter::once(norm).chain(sums).chain(elements);
-        let expected = std::iter::once(&self.norm).chain(&self.sums).chain(&self.elements);
-        let largest = found.zip(expected).map(|(a, b)| (a - b).abs()).fold(0., f64::max);
+        let elements = at.map(|i| values[i as usize % values.len()]).zip(&self.elements);
+        let elements = elements.map(|(found, expected)| (found - expected).abs());
+        let largest = elements.fold(sums.max((norm - self.norm).abs()), f64::max);
         if self.norm == 0. { largest } else { largest / self.norm }
     }
 }
@@ -97,32 +100,12 @@ fn worst(golden: &BTreeMap<String, Digest>, found: &BTreeMap<String, Tensor>) ->
     errors.fold((0., String::new()), |a, b| if b.0 > a.0 || b.0.is_nan() { b } else { a })
 }
 
-impl Golden {
-    fn build(&self, store: &Store) -> Model {
-        let config = serde_json::json!({"kind": self.model});
-        let config: Config = serde_json::from_value(config).unwrap();
-        config.build(&self.input(), self.classes, store.var_builder()).unwrap()
-    }
-
-    fn input(&self) -> Input {
-        match (self.vocabulary, self.input.as_slice()) {
-            (Some(vocabulary), &[_, length]) => Input::Text { vocabulary, length },
-            (None, &[_, height, width, channels]) => Input::Image { channels, height, width },
-            other => panic!("{}: {other:?}", self.model),
-        }
-    }
-
-    fn inputs(&self) -> Tensor {
-        formula::inputs(self.seed, self.input[0], self.input()).unwrap()
-    }
-}
-
 fn compare(golden: &Golden) -> Errors {
     let store = Store::new(0, &Device::Cpu);
-    let model = golden.build(&store);
+    let model = golden.case.build(&store).unwrap();
     formula::fill(&store).unwrap();
-    let inputs = golden.inputs();
-    let labels = formula::labels(golden.seed, golden.input[0], golden.classes).unwrap();
+    let inputs = golden.case.inputs().unwrap();
+    let labels = golden.case.labels().unwrap();
 
     let evaluated = model.forward_t(&inputs, false).unwrap();
     let logits = model.forward_t(&inputs, true).unwrap();
@@ -144,20 +127,25 @@ fn compare(golden: &Golden) -> Errors {
 }
 
 /// Checks one model on every set of kernels that this machine runs. The deepest have the same
-/// layers as their smaller siblings, so the composed path and the default kernels do for them.
+/// layers as their smaller siblings, so the composed path, the default kernels and the precise ones
+/// do for them.
+///
+/// The golden values are f64. With Winograd's convolutions errors stay below 1e-4 of the norm (the
+/// largest is 3.0e-5, of ResNet-34), without below 1e-5 (8e-6, of ResNet-44), where f32 can: on
+/// ResNet-34 PyTorch's own is off by 8.1e-6, ours by up to 1.04e-5, and the limit is one and a half
+/// times PyTorch's.
 fn check(golden: &str) {
     let golden: Golden = serde_json::from_str(golden).unwrap();
-    let deepest = ["resnet110", "resnet34"].contains(&golden.model.as_str());
-    let default = [Kernels::Candle, kernels::active().unwrap()];
+    let deepest = ["resnet110", "resnet34"].contains(&golden.case.model.as_str());
+    let default = [Kernels::Candle, kernels::active().unwrap(), Kernels::parse("precise").unwrap()];
     for kernels in Kernels::available().filter(|kernels| !deepest || default.contains(kernels)) {
         let precise = match kernels {
             Kernels::Candle => true,
             Kernels::Native(native) => native.precise,
         };
-        // Winograd's rounding is several times plain f32's.
-        let limit = |pytorch: f64| if precise { f64::max(1e-5, 4. * pytorch) } else { 1e-4 };
+        let limit = |pytorch: f64| if precise { f64::max(1e-5, 1.5 * pytorch) } else { 1e-4 };
         let errors = kernels::with(kernels, || compare(&golden));
-        println!("{} on {kernels}: {errors:?}", golden.model);
+        println!("{} on {kernels}: {errors:?}", golden.case.model);
         let checks = [
             (errors.eval_logits, limit(golden.f32.eval_logits)),
             (errors.train_logits, limit(golden.f32.train_logits)),
@@ -169,24 +157,10 @@ fn check(golden: &str) {
             assert!(
                 error <= limit,
                 "{} on {kernels}: {error} > {limit} in {errors:?}",
-                golden.model
+                golden.case.model
             );
         }
     }
-}
-
-/// Writes `MODEL.safetensors` with seeded weights and running statistics that have moved, and
-/// `MODEL.logits.json` with the logits for the golden input.
-fn export(golden: &str, folder: &Path) {
-    let golden: Golden = serde_json::from_str(golden).unwrap();
-    let store = Store::new(1, &Device::Cpu);
-    let model = golden.build(&store);
-    let inputs = golden.inputs();
-    model.forward_t(&inputs, true).unwrap();
-    store.save(&folder.join(format!("{}.safetensors", golden.model))).unwrap();
-    let logits: Vec<Vec<f32>> = model.forward_t(&inputs, false).unwrap().to_vec2().unwrap();
-    let logits = serde_json::to_string(&logits).unwrap();
-    std::fs::write(folder.join(format!("{}.logits.json", golden.model)), logits).unwrap();
 }
 
 macro_rules! models {
@@ -200,15 +174,6 @@ macro_rules! models {
         fn every_model_has_golden_vectors() {
             let listed: Vec<&str> = Config::all().iter().map(|(name, _)| *name).collect();
             assert_eq!(listed, [$(stringify!($model)),*]);
-        }
-
-        #[test]
-        #[ignore = "writes the files that golden/check.py reads"]
-        fn export_every_model() {
-            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("golden");
-            std::fs::create_dir_all(&folder).unwrap();
-            $(export(include_str!(concat!("golden/", stringify!($model), ".json")), &folder);)*
-            println!("{}", folder.display());
         }
     };
 }

@@ -1,12 +1,14 @@
 //! `gradwire bench`: how fast this machine is.
 
 use super::Refused;
+use super::codecs::Codecs;
 use crate::bench::{self, Measured};
 use crate::launch;
 use crate::recipe::{self, Source};
 use crate::record::Phases;
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use gradwire_models::kernels::profile::Kind;
 use toml::Value;
 
 /// What to measure.
@@ -14,6 +16,8 @@ use toml::Value;
 pub(super) enum Command {
     /// Training steps on random samples
     Train(Train),
+    /// Compression schemes on one gradient
+    Codecs(Codecs),
 }
 
 /// What to train, and how many steps to measure.
@@ -48,7 +52,10 @@ pub(super) struct Train {
 impl Command {
     /// Measures and prints.
     pub(super) fn run(self) -> Result<Result<()>, Refused> {
-        let Self::Train(train) = self;
+        let train = match self {
+            Self::Train(train) => train,
+            Self::Codecs(codecs) => return codecs.run(),
+        };
         let (threads, steps, json) = (train.threads, train.steps, train.json);
         let recipe = train.source().load().map_err(Refused)?;
         let threads = match threads {
@@ -88,6 +95,21 @@ fn show(measured: &Measured, json: bool) -> Result<()> {
     for name in Phases::NAMES {
         let ms = measured.phases_ms[name];
         println!("{name:>10} {ms:>9.2} ms {:>6.1} %", 100.0 * ms / measured.step_ms);
+    }
+    if !measured.kernels_ms.is_empty() {
+        println!("of forward and backward, by kind of kernel:");
+    }
+    for name in Kind::ALL.iter().map(|kind| kind.name()) {
+        let Some(ms) = measured.kernels_ms.get(name) else { continue };
+        println!("{name:>28} {ms:>9.2} ms {:>6.1} %", 100.0 * ms / measured.step_ms);
+    }
+    let peak = measured.peak_gflops;
+    if let (Some(gflops), Some(share)) = (measured.gflops, measured.share_of_peak) {
+        let share = 100.0 * share;
+        println!("{gflops:.1} effective GFLOP/s, {share:.0} % of the {peak:.1} that sgemm reaches");
+    }
+    if let Some(memory) = measured.memory_mb {
+        println!("{memory:.0} MB of memory at most");
     }
     Ok(())
 }

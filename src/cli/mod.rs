@@ -4,6 +4,7 @@
 //! refused, and nothing was started.
 
 mod bench;
+mod codecs;
 mod data;
 mod list;
 

@@ -37,6 +37,9 @@ pub struct Recipe {
     pub model: models::Config,
     /// How gradients are compressed.
     pub scheme: exchange::Scheme,
+    /// What surrounds the scheme: what is not compressed, and what is done to gradients before.
+    #[serde(default)]
+    pub policy: exchange::Policy,
     /// How gradients are exchanged.
     #[serde(default)]
     pub exchange: Exchange,
@@ -58,8 +61,6 @@ pub struct Recipe {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Exchange {
-    /// Which parameters are encoded as one.
-    pub bucketing: exchange::Bucketing,
     /// Seconds that a rank waits for another before the run is ended.
     pub timeout: f64,
     /// Steps between two comparisons of the replicas' hashes; 0 for never.
@@ -68,11 +69,7 @@ pub struct Exchange {
 
 impl Default for Exchange {
     fn default() -> Self {
-        Self {
-            bucketing: exchange::Bucketing::default(),
-            timeout: 300.0,
-            compare_replicas_every: 50,
-        }
+        Self { timeout: 300.0, compare_replicas_every: 50 }
     }
 }
 
@@ -144,11 +141,14 @@ pub struct Record {
     pub every: u64,
     /// Steps between two histograms of gradients and residuals per parameter; 0 for none.
     pub histograms_every: u64,
+    /// Steps between two gradients of rank 0 written to the run's folder, for
+    /// `bench codecs --gradient`; 0 for none.
+    pub gradients: u64,
 }
 
 impl Default for Record {
     fn default() -> Self {
-        Self { out: PathBuf::from("runs/out"), every: 10, histograms_every: 200 }
+        Self { out: PathBuf::from("runs/out"), every: 10, histograms_every: 200, gradients: 0 }
     }
 }
 
@@ -166,17 +166,17 @@ impl Recipe {
         self.train.batch * self.train.accumulate
     }
 
-    /// The scheme with its settings, such as `topk feedback ratio 0.01`.
+    /// What surrounds the scheme: the recipe's word, the scheme's habit where the recipe is silent,
+    /// and the compression error measured as often as steps are recorded.
+    pub fn policy(&self) -> exchange::Policy {
+        let recorded =
+            exchange::Policy { measure_every: Some(self.record.every), ..Default::default() };
+        self.policy.clone().or(self.scheme.habits()).or(recorded)
+    }
+
+    /// The scheme with its settings, such as `topk feedback ratio 0.01 values f32`.
     pub fn scheme_in_words(&self) -> String {
-        let settings = toml::Table::try_from(&self.scheme).unwrap_or_default();
-        let settings = settings.iter().filter(|(key, _)| *key != "kind");
-        let words = settings.map(|(key, value)| match value {
-            toml::Value::Boolean(true) => format!(" {key}"),
-            toml::Value::Boolean(false) => format!(" no {key}"),
-            toml::Value::String(word) => format!(" {key} {word}"),
-            other => format!(" {key} {other}"),
-        });
-        words.fold(self.scheme.about().name.to_string(), |all, word| all + &word)
+        in_words(&self.scheme)
     }
 
     /// Compute threads of each worker on a machine with `cores` cores.
@@ -254,7 +254,16 @@ impl Recipe {
         })?;
         self.optimizer.validate().map_err(anyhow::Error::msg)?;
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
-        self.scheme.validate()?;
+        let policy = self.policy();
+        policy.validate(&self.scheme)?;
+        let momentum = self.optimizer.momentum();
+        refuse(policy.momentum() > 0.0 && momentum > 0.0, || {
+            format!(
+                "policy.momentum_correction = {} takes the place of optimizer.momentum = {momentum}; \
+                 write optimizer.momentum = 0, or policy.momentum_correction = 0",
+                policy.momentum()
+            )
+        })?;
         self.fits()
     }
 
@@ -275,6 +284,32 @@ impl Recipe {
             )
         })
     }
+}
+
+/// A scheme with its settings, such as `topk feedback ratio 0.01 values f32`.
+pub fn in_words(scheme: &exchange::Scheme) -> String {
+    let settings = toml::Table::try_from(scheme).unwrap_or_default();
+    let settings = settings.iter().filter(|(key, _)| *key != "kind");
+    let words = settings.map(|(key, value)| match value {
+        toml::Value::Boolean(true) => format!(" {key}"),
+        toml::Value::Boolean(false) => format!(" no {key}"),
+        toml::Value::String(word) => format!(" {key} {word}"),
+        toml::Value::Table(table) => {
+            let inner = table.iter().map(|(key, value)| format!(" {key} {value}"));
+            inner.fold(format!(" {key}"), |all, word| all + &word)
+        }
+        other => format!(" {key} {other}"),
+    });
+    words.fold(scheme.about().name.to_string(), |all, word| all + &word)
+}
+
+/// The scheme of a name, with its defaults, or of an inline table such as
+/// `{ kind = "topk", ratio = 0.001 }`.
+///
+/// # Errors
+/// When there is no such scheme (with the nearest name), or a setting is unknown or impossible.
+pub fn scheme_of(text: &str) -> anyhow::Result<exchange::Scheme> {
+    table::scheme(text)
 }
 
 /// What the model of this name reads.

@@ -2,8 +2,9 @@
 
 use super::Recipe;
 use anyhow::{Context, Result, bail};
+use gradwire_exchange::Scheme;
 use include_dir::{Dir, include_dir};
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -77,7 +78,7 @@ impl Source {
                 set(&mut table, path, value)?;
             }
         }
-        let recipe = typed(table)?;
+        let recipe: Recipe = typed(table)?;
         recipe.validate()?;
         Ok(recipe)
     }
@@ -120,7 +121,7 @@ impl Source {
 pub(super) fn parse(text: &str) -> Result<Recipe> {
     let mut table: Table = toml::from_str(text)?;
     expand_names(&mut table);
-    let recipe = typed(table)?;
+    let recipe: Recipe = typed(table)?;
     recipe.validate()?;
     Ok(recipe)
 }
@@ -132,13 +133,22 @@ pub(super) fn parse(text: &str) -> Result<Recipe> {
 pub(super) fn with(recipe: &Recipe, path: &str, value: Value) -> Result<Recipe> {
     let mut table = Table::try_from(recipe)?;
     set(&mut table, path, value)?;
-    let recipe = typed(table)?;
+    let recipe: Recipe = typed(table)?;
     recipe.validate()?;
     Ok(recipe)
 }
 
-fn typed(table: Table) -> Result<Recipe> {
-    let result: Result<Recipe, _> = serde_path_to_error::deserialize(Value::Table(table));
+/// See [`scheme_of`](super::scheme_of).
+pub(super) fn scheme(text: &str) -> Result<Scheme> {
+    let mut table = Table::from_iter([("scheme".to_string(), parse_value(text))]);
+    expand_names(&mut table);
+    let scheme: Scheme = typed(table.remove("scheme").unwrap_or(Value::Boolean(false)))?;
+    scheme.validate()?;
+    Ok(scheme)
+}
+
+fn typed<T: DeserializeOwned>(value: impl Into<Value>) -> Result<T> {
+    let result: Result<T, _> = serde_path_to_error::deserialize(value.into());
     result.map_err(|error| {
         let path = error.path().to_string();
         // toml repeats the path on lines of its own.
@@ -220,7 +230,7 @@ fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
 /// A TOML value where the text is one, else the text itself: `--set scheme.kind=topk` needs no
 /// quotes.
 fn parse_value(text: &str) -> Value {
-    #[derive(Deserialize)]
+    #[derive(serde::Deserialize)]
     struct Document {
         value: Value,
     }

@@ -36,6 +36,7 @@ mod console;
 mod display;
 mod event;
 mod folder;
+pub mod gradient;
 mod histogram;
 mod json_lines;
 mod number;

@@ -14,22 +14,39 @@
 //! another scheme, can take the residual over. The new residual is prepared beside the old one
 //! and takes its place only when the step's messages have all arrived.
 
-use std::ops::Range;
-
 use crate::wire::floats;
 
-/// The residual of one rank, and the corrected gradient of the step under way.
+/// What one rank remembers of its gradients, and the corrected gradient of the step under way.
 #[derive(Debug, Clone)]
 pub struct Feedback {
     residual: Vec<f32>,
     /// gradient + residual at first; then, bucket by bucket, what remains after sending.
     next: Vec<f32>,
+    momentum: Option<Momentum>,
 }
 
+/// Momentum correction (Lin et al. 2018, "Deep Gradient Compression", sections 3.1 and 3.2): the
+/// residual gathers velocities m·v + g instead of gradients, so that an element that is sent late
+/// has moved by as much as if it had been sent at once.
+#[derive(Debug, Clone)]
+struct Momentum {
+    factor: f32,
+    velocity: Vec<f32>,
+    next: Vec<f32>,
+}
+
+/// Elements that stay in the first cache.
+const BLOCK: usize = 4096;
+
 impl Feedback {
-    /// A residual of zeros.
-    pub fn new(length: usize) -> Self {
-        Self { residual: vec![0.0; length], next: vec![0.0; length] }
+    /// A residual of zeros; with a momentum factor above 0 a velocity of zeros too.
+    pub fn new(length: usize, momentum: f64) -> Self {
+        let momentum = (momentum > 0.0).then(|| Momentum {
+            factor: momentum as f32,
+            velocity: vec![0.0; length],
+            next: vec![0.0; length],
+        });
+        Self { residual: vec![0.0; length], next: vec![0.0; length], momentum }
     }
 
     /// What has not been said, up to the last step that was committed.
@@ -37,42 +54,74 @@ impl Feedback {
         &self.residual
     }
 
-    /// Replaces the residual.
-    ///
-    /// # Panics
-    /// When the length differs.
-    pub fn set_residual(&mut self, residual: &[f32]) {
-        self.residual.copy_from_slice(residual);
+    /// The velocity after the last step that was committed, with momentum correction.
+    pub fn velocity(&self) -> Option<&[f32]> {
+        self.momentum.as_ref().map(|momentum| momentum.velocity.as_slice())
     }
 
-    /// Begins a step: prepares gradient + residual, and tells whether all of it is finite.
+    /// Replaces the residual, and the velocity if there is one.
+    ///
+    /// # Panics
+    /// When a length differs.
+    pub fn set(&mut self, residual: &[f32], velocity: &[f32]) {
+        self.residual.copy_from_slice(residual);
+        if let Some(momentum) = &mut self.momentum {
+            momentum.velocity.copy_from_slice(velocity);
+        }
+    }
+
+    /// Begins a step: prepares `scale`·gradient (or the velocity that comes of it) + residual, and
+    /// tells whether all of it is finite.
     #[must_use]
-    pub fn correct(&mut self, gradient: &[f32]) -> bool {
-        const BLOCK: usize = 4096;
-        let old = gradient.chunks(BLOCK).zip(self.residual.chunks(BLOCK));
-        self.next.chunks_mut(BLOCK).zip(old).fold(true, |finite, (next, (gradient, residual))| {
-            for ((next, gradient), residual) in next.iter_mut().zip(gradient).zip(residual) {
-                *next = gradient + residual;
+    pub fn correct(&mut self, gradient: &[f32], scale: f32) -> bool {
+        let (new, scale) = match &mut self.momentum {
+            None => (gradient, scale),
+            Some(Momentum { factor, velocity, next }) => {
+                for ((next, velocity), gradient) in next.iter_mut().zip(velocity).zip(gradient) {
+                    *next = *factor * *velocity + scale * gradient;
+                }
+                (&next[..], 1.0)
+            }
+        };
+        let old = new.chunks(BLOCK).zip(self.residual.chunks(BLOCK));
+        self.next.chunks_mut(BLOCK).zip(old).fold(true, |finite, (next, (new, residual))| {
+            for ((next, new), residual) in next.iter_mut().zip(new).zip(residual) {
+                *next = scale * new + residual;
             }
             finite & floats::all_finite(next)
         })
     }
 
-    /// The corrected gradient of a bucket: what is to be sent.
-    pub fn bucket(&self, range: Range<usize>) -> &[f32] {
-        &self.next[range]
+    /// The corrected gradient, all of it: what is to be sent.
+    pub fn corrected(&self) -> &[f32] {
+        &self.next
     }
 
     /// The same, for taking off what was sent (by
     /// [`decode_add`](super::Compressor::decode_add) with weight −1): what is left is the new
     /// residual.
-    pub fn bucket_mut(&mut self, range: Range<usize>) -> &mut [f32] {
-        &mut self.next[range]
+    pub fn unsaid(&mut self) -> &mut [f32] {
+        &mut self.next
+    }
+
+    /// Ends the momentum of an element that has been sent.
+    pub fn mask(&mut self, position: usize) {
+        if let Some(momentum) = &mut self.momentum {
+            momentum.next[position] = 0.0;
+        }
     }
 
     /// Ends a step: what remains is the residual now.
     pub fn commit(&mut self) {
         std::mem::swap(&mut self.residual, &mut self.next);
+        if let Some(Momentum { velocity, next, .. }) = &mut self.momentum {
+            std::mem::swap(velocity, next);
+        }
+    }
+
+    /// Whether momentum correction is on.
+    pub fn momentum_is_on(&self) -> bool {
+        self.momentum.is_some()
     }
 }
 
@@ -82,21 +131,21 @@ mod tests {
 
     #[test]
     fn an_uncommitted_step_leaves_no_trace() {
-        let mut feedback = Feedback::new(2);
-        feedback.set_residual(&[1.0, 2.0]);
-        assert!(feedback.correct(&[10.0, 20.0]));
-        assert_eq!(feedback.bucket(0..2), [11.0, 22.0]);
+        let mut feedback = Feedback::new(2, 0.0);
+        feedback.set(&[1.0, 2.0], &[]);
+        assert!(feedback.correct(&[10.0, 20.0], 1.0));
+        assert_eq!(feedback.corrected(), [11.0, 22.0]);
         assert_eq!(feedback.residual(), [1.0, 2.0]);
-        assert!(!feedback.correct(&[f32::NAN, 0.0]));
+        assert!(!feedback.correct(&[f32::NAN, 0.0], 1.0));
         assert_eq!(feedback.residual(), [1.0, 2.0]);
     }
 
     #[test]
     fn a_committed_step_keeps_what_was_not_sent() {
-        let mut feedback = Feedback::new(3);
+        let mut feedback = Feedback::new(3, 0.0);
         for _ in 0..2 {
-            assert!(feedback.correct(&[1.0, 2.0, 3.0]));
-            feedback.bucket_mut(1..3).fill(0.0);
+            assert!(feedback.correct(&[1.0, 2.0, 3.0], 1.0));
+            feedback.unsaid()[1..3].fill(0.0);
             feedback.commit();
         }
         assert_eq!(feedback.residual(), [2.0, 0.0, 0.0]);
@@ -104,8 +153,25 @@ mod tests {
 
     #[test]
     fn a_sum_that_overflows_is_noticed() {
-        let mut feedback = Feedback::new(1);
-        feedback.set_residual(&[f32::MAX]);
-        assert!(!feedback.correct(&[f32::MAX]));
+        let mut feedback = Feedback::new(1, 0.0);
+        feedback.set(&[f32::MAX], &[]);
+        assert!(!feedback.correct(&[f32::MAX], 1.0));
+    }
+
+    /// Two steps by hand: v = ½v + g, u = u + v; what is sent leaves both.
+    #[test]
+    fn velocities_gather_until_they_are_sent() {
+        let mut feedback = Feedback::new(2, 0.5);
+        assert!(feedback.correct(&[4.0, 8.0], 1.0));
+        assert_eq!(feedback.corrected(), [4.0, 8.0]);
+        feedback.unsaid()[1] = 0.0;
+        feedback.mask(1);
+        feedback.commit();
+        assert!(feedback.correct(&[4.0, 8.0], 0.5));
+        // Never sent: 4 + (½·4 + ½·4); sent and masked: ½·8.
+        assert_eq!(feedback.corrected(), [8.0, 4.0]);
+        assert_eq!(feedback.velocity(), Some(&[4.0, 0.0][..]));
+        feedback.commit();
+        assert_eq!(feedback.velocity(), Some(&[4.0, 4.0][..]));
     }
 }

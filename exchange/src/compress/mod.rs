@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use feedback::Feedback;
 pub use ratio::{Fall, Ratio};
 
-use crate::{Error, Gauge, Result, State};
+use crate::{Error, Gauge, Policy, Result, State};
 
 /// Compresses the gradient of one bucket on one rank, and decodes such messages of any rank.
 ///
@@ -102,12 +102,21 @@ pub struct Round<'a> {
 pub struct Seat {
     /// Elements of the bucket.
     pub length: usize,
+    /// Elements of each parameter in it, end to end: together `length`.
+    pub parameters: Vec<usize>,
     /// The rank it compresses for.
     pub rank: usize,
     /// The bucket's number.
     pub bucket: usize,
     /// The run's seed.
     pub seed: u64,
+}
+
+impl Seat {
+    /// The seat of rank 0 at a bucket that is one parameter of `length` elements.
+    pub fn alone(length: usize, seed: u64) -> Self {
+        Self { length, parameters: vec![length], rank: 0, bucket: 0, seed }
+    }
 }
 
 /// What a scheme is, for people.
@@ -170,6 +179,11 @@ pub trait Definition: Clone + Default + PartialEq + Serialize + DeserializeOwned
     /// Whether these settings ask for error feedback.
     fn feedback(&self) -> bool;
 
+    /// What should surround the scheme unless the recipe says otherwise.
+    fn habits(&self) -> Policy {
+        Policy::default()
+    }
+
     /// What decoding gives back under these settings.
     fn law(&self) -> Law;
 
@@ -227,6 +241,13 @@ macro_rules! schemes {
                 }
             }
 
+            /// What should surround the scheme unless the recipe says otherwise.
+            pub fn habits(&self) -> Policy {
+                match self {
+                    $(Scheme::$variant(config) => config.habits(),)*
+                }
+            }
+
             /// What decoding gives back.
             pub fn law(&self) -> Law {
                 match self {
@@ -244,10 +265,8 @@ macro_rules! schemes {
             /// Checks the settings by themselves.
             ///
             /// # Errors
-            /// [`Error::Config`] names the setting, its value and what to write instead;
-            /// [`Error::Unsound`] refuses error feedback where it does harm.
+            /// [`Error::Config`] names the setting, its value and what to write instead.
             pub fn validate(&self) -> Result<()> {
-                self.soundness().check(self.about().name, self.feedback())?;
                 match self {
                     $(Scheme::$variant(config) => config.validate(),)*
                 }

@@ -137,7 +137,7 @@ mod tests {
     }
 
     fn encode(config: &Config, gradient: &[f32]) -> (Vec<u8>, Vec<f32>, Vec<f64>) {
-        let seat = Seat { length: gradient.len(), rank: 0, bucket: 0, seed: 0 };
+        let seat = Seat::alone(gradient.len(), 0);
         let mut compressor = config.build(&seat);
         let mut wire = Vec::new();
         compressor.encode(gradient, 1, &mut wire);
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn more_elements_than_k_are_refused() {
         let (wire, ..) = encode(&with(1.0), &[1.0, 2.0, 3.0, 4.0]);
-        let seat = Seat { length: 4, rank: 0, bucket: 0, seed: 0 };
+        let seat = Seat::alone(4, 0);
         assert!(matches!(
             with(0.5).build(&seat).decode_add(&wire, 1.0, &mut [0.0; 4]),
             Err(Error::Wire(Fault::Count { count: 4, length: 2 }))

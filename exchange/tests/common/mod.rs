@@ -67,7 +67,7 @@ pub fn every_case(mut visit: impl FnMut(&Scheme, &[f32], &str)) {
 }
 
 pub fn seat(length: usize) -> Seat {
-    Seat { length, rank: 0, bucket: 0, seed: 42 }
+    Seat::alone(length, 42)
 }
 
 pub fn bits(values: &[f32]) -> Vec<u32> {

@@ -40,7 +40,7 @@ pub(crate) fn batch_norm(
     let isa = xs.native.isa;
     let channels = gamma.dim(0)?;
     let statistics = if train {
-        let statistics = timed(Kind::BatchNorm, || Statistics::of(isa, xs.pixels(), channels));
+        let statistics = timed(Kind::BatchNorm, 0, || Statistics::of(isa, xs.pixels(), channels));
         statistics.track((xs.len() / channels) as f64, running_mean, running_var)?;
         statistics
     } else {
@@ -50,7 +50,7 @@ pub(crate) fn batch_norm(
     let mut z = Scratch::new(xs.len());
     with_f32s(&parameters, |parameters| {
         let residual = residual.map(Maps::pixels);
-        timed(Kind::BatchNorm, || {
+        timed(Kind::BatchNorm, 0, || {
             normalise(isa, &statistics, xs.pixels(), parameters, residual, relu, &mut z);
         });
         Ok(())
@@ -196,7 +196,7 @@ impl maps::Backward for BatchNorm {
     const NAME: &'static str = "batch_norm";
 
     fn backward(&self, mut dz: Scratch, parameters: &[f32]) -> Result<Vec<f32>> {
-        let parameters = timed(Kind::BatchNormBackward, || match &self.residual {
+        let parameters = timed(Kind::BatchNormBackward, 0, || match &self.residual {
             None => self.run(&mut dz, parameters, None),
             Some(residual) => residual
                 .receive(self.xs.len(), |residual| self.run(&mut dz, parameters, Some(residual))),

@@ -1,4 +1,16 @@
 //! Convolution of NHWC images: which algorithm computes what.
+//!
+//! What that means for the rounding error, as the norm of the difference from f64 over the norm, for 3×3 convolutions
+//! of 256 to 64 channels, 8×8 pixels, uniform values (no instruction set is off by more; a test sees to it):
+//!
+//! | algorithm | result | input gradient | weight gradient |
+//! |---|---|---|---|
+//! | F(4×4, 3×3), stride 1 | 3.6e-6 | 1.9e-6 | 1.3e-6 |
+//! | its nested relative, stride 2 | 1.5e-6 | 8.0e-7 | 4.0e-7 |
+//! | direct, stride 1 | 4.2e-7 | 3.9e-7 | 1.3e-7 |
+//! | direct, stride 2 | 4.2e-7 | 2.4e-7 | 1.2e-7 |
+//!
+//! `GRADWIRE_KERNELS=precise` computes everything directly.
 
 use std::sync::Arc;
 
@@ -48,6 +60,12 @@ impl Sizes {
     /// Elements of the weight.
     pub(crate) fn weight_len(&self) -> usize {
         self.outputs * self.inputs * self.kernel.0 * self.kernel.1
+    }
+
+    /// Products of a value and a weight in the definition of the result, those with padding included; either gradient
+    /// has as many.
+    fn products(&self) -> usize {
+        self.output_len() * self.inputs * self.kernel.0 * self.kernel.1
     }
 
     /// Whether minimal filtering computes it: it must apply, and there must be enough channels for the transforms to
@@ -120,7 +138,9 @@ pub(crate) fn conv2d(
     let sizes = Sizes { batch, height, width, inputs, outputs, kernel, stride, padding };
     let mut ys = Scratch::new(sizes.output_len());
     with_f32s(weight, |weight| {
-        timed(Kind::Convolution, || forward(xs.native, &sizes, xs.pixels(), weight, &mut ys));
+        timed(Kind::Convolution, sizes.products(), || {
+            forward(xs.native, &sizes, xs.pixels(), weight, &mut ys);
+        });
         Ok(())
     })?;
     let shape = [batch, sizes.out_height(), sizes.out_width(), outputs];
@@ -148,10 +168,14 @@ impl Backward for Conv {
     fn backward(&self, dy: Scratch, weight: &[f32]) -> Result<Vec<f32>> {
         let Self { native, sizes, xs, gradient } = self;
         let mut dw = vec![0.0; sizes.weight_len()];
-        timed(Kind::ConvolutionWeight, || weight_gradient(*native, sizes, xs, &dy, &mut dw));
+        timed(Kind::ConvolutionWeight, sizes.products(), || {
+            weight_gradient(*native, sizes, xs, &dy, &mut dw);
+        });
         if let Some(gradient) = gradient {
             gradient.receive(sizes.input_len(), |dx| {
-                timed(Kind::ConvolutionInput, || input_gradient(*native, sizes, weight, &dy, dx));
+                timed(Kind::ConvolutionInput, sizes.products(), || {
+                    input_gradient(*native, sizes, weight, &dy, dx);
+                });
             });
         }
         Ok(dw)

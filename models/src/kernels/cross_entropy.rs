@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
 use super::operand::{f32s, u32s};
+use super::profile::{Kind, timed};
 
 /// Mean over the batch of the cross-entropy of `logits [B, C]` against `targets [B]`: a scalar.
 ///
@@ -16,7 +17,7 @@ use super::operand::{f32s, u32s};
 /// A target that is no class, naming its position.
 pub(crate) fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
     let op = CrossEntropy { smoothing: smoothing as f32, gradient: OnceLock::new() };
-    logits.contiguous()?.apply_op2(&targets.contiguous()?, op)
+    timed(Kind::Linear, 0, || logits.contiguous()?.apply_op2(&targets.contiguous()?, op))
 }
 
 struct CrossEntropy {

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, TensorId, bail};
 
 use super::operand::{f32s, u32s, with_f32s, with_u32s};
+use super::profile::{Kind, timed};
 use super::simd::{Isa, Kernel, Simd};
 use crate::PAD;
 
@@ -26,7 +27,8 @@ pub(crate) fn embedding_mean(isa: Isa, ids: &Tensor, table: &Tensor) -> Result<T
 }
 
 fn look_up(isa: Isa, ids: &Tensor, table: &Tensor, mean: bool) -> Result<Tensor> {
-    table.contiguous()?.apply_op2(&ids.contiguous()?, LookUp { isa, mean })
+    let op = LookUp { isa, mean };
+    timed(Kind::Embedding, 0, || table.contiguous()?.apply_op2(&ids.contiguous()?, op))
 }
 
 /// The gradient of an embedding table in the rows that a batch touched: everywhere else it is 0.
@@ -134,6 +136,14 @@ impl CustomOp2 for LookUp {
         _rows: &Tensor,
         upstream: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let gradient = timed(Kind::EmbeddingBackward, 0, || self.gradient(table, ids, upstream));
+        Ok((gradient?, None))
+    }
+}
+
+impl LookUp {
+    /// That of the table, unless it is [collected](collect).
+    fn gradient(&self, table: &Tensor, ids: &Tensor, upstream: &Tensor) -> Result<Option<Tensor>> {
         let (vocabulary, dim) = table.dims2()?;
         let length = ids.dim(1)?;
         let (ids, rows) = with_u32s(ids, |ids| {
@@ -150,11 +160,11 @@ impl CustomOp2 for LookUp {
             }
             _ => Some(gradient),
         });
-        let Some(gradient) = dense else { return Ok((None, None)) };
+        let Some(gradient) = dense else { return Ok(None) };
         // Fresh zeros of this size come from the system as untouched pages.
         let mut dense = vec![0.0; vocabulary * dim];
         gradient.add_to(&mut dense);
-        Ok((Some(Tensor::from_vec(dense, table.shape(), table.device())?), None))
+        Tensor::from_vec(dense, table.shape(), table.device()).map(Some)
     }
 }
 

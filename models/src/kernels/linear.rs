@@ -4,6 +4,7 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::gemm::{Gemm, Right, Target};
 use super::operand::{f32s, with_f32s};
+use super::profile::{Kind, timed};
 use super::simd::Isa;
 
 /// `xs [B, I]` times `weight [O, I]` transposed, plus `bias [O]`: `[B, O]`. No size is 0.
@@ -11,7 +12,9 @@ use super::simd::Isa;
 /// # Errors
 /// Operands that are not `f32` on the CPU.
 pub(crate) fn linear(isa: Isa, xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    xs.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, Linear { isa })
+    timed(Kind::Linear, xs.dim(0)? * weight.elem_count(), || {
+        xs.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, Linear { isa })
+    })
 }
 
 struct Linear {
@@ -60,6 +63,22 @@ impl CustomOp3 for Linear {
         _ys: &Tensor,
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        timed(Kind::Linear, 2 * xs.dim(0)? * weight.elem_count(), || {
+            let [dx, dw, db] = self.gradients(xs, weight, bias, dy)?;
+            Ok((Some(dx), Some(dw), Some(db)))
+        })
+    }
+}
+
+impl Linear {
+    /// Those of the input, the weight and the bias.
+    fn gradients(
+        &self,
+        xs: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        dy: &Tensor,
+    ) -> Result<[Tensor; 3]> {
         let (outputs, inputs) = weight.dims2()?;
         let batch = xs.dim(0)?;
         let (mut dx, mut dw) = (vec![0.0; batch * inputs], vec![0.0; outputs * inputs]);
@@ -101,11 +120,11 @@ impl CustomOp3 for Linear {
                 Ok(())
             })
         })?;
-        Ok((
-            Some(Tensor::from_vec(dx, xs.shape(), xs.device())?),
-            Some(Tensor::from_vec(dw, weight.shape(), xs.device())?),
-            Some(Tensor::from_vec(db, bias.shape(), xs.device())?),
-        ))
+        Ok([
+            Tensor::from_vec(dx, xs.shape(), xs.device())?,
+            Tensor::from_vec(dw, weight.shape(), xs.device())?,
+            Tensor::from_vec(db, bias.shape(), xs.device())?,
+        ])
     }
 }
 

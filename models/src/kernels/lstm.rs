@@ -16,6 +16,7 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use super::memory::Scratch;
 use super::operand::{f32s, with_f32s, with_u32s};
 use super::parallel;
+use super::profile::{Kind, timed};
 use super::simd::Isa;
 use crate::ops::Lstm;
 use direction::{Direction, States};
@@ -39,8 +40,10 @@ pub(crate) fn bilstm(
     let plan = with_u32s(ids, |tokens| Ok(Plan::new(tokens, ids.dim(1)?)))?;
     let op = Bilstm { isa, hidden, plan, saved: OnceLock::new() };
     let dim = xs.dim(2)?;
-    let (forward, reverse) = (flatten(forward, dim, hidden)?, flatten(reverse, dim, hidden)?);
-    xs.contiguous()?.apply_op3(&forward, &reverse, op)
+    timed(Kind::Lstm, op.products(dim), || {
+        let (forward, reverse) = (flatten(forward, dim, hidden)?, flatten(reverse, dim, hidden)?);
+        xs.contiguous()?.apply_op3(&forward, &reverse, op)
+    })
 }
 
 /// One direction's parameters behind one another: candle's ops take three operands, not nine.
@@ -130,6 +133,27 @@ impl CustomOp3 for Bilstm {
         _means: &Tensor,
         upstream: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        timed(Kind::LstmBackward, 2 * self.products(xs.dim(2)?), || {
+            let [dx, dforward, dreverse] = self.gradients(xs, forward, reverse, upstream)?;
+            Ok((Some(dx), Some(dforward), Some(dreverse)))
+        })
+    }
+}
+
+impl Bilstm {
+    /// Products of the forward pass on inputs of width `dim`, in both directions.
+    fn products(&self, dim: usize) -> usize {
+        2 * self.plan.rows() * 4 * self.hidden * (dim + self.hidden)
+    }
+
+    /// The gradients of the texts and of both directions' parameters.
+    fn gradients(
+        &self,
+        xs: &Tensor,
+        forward: &Tensor,
+        reverse: &Tensor,
+        upstream: &Tensor,
+    ) -> Result<[Tensor; 3]> {
         let (batch, length, dim) = xs.dims3()?;
         let (hidden, plan) = (self.hidden, &self.plan);
         let saved = self.saved.get().expect("invariant: the forward pass came first");
@@ -167,11 +191,11 @@ impl CustomOp3 for Bilstm {
         }
         let dx = plan.unpack(&dx, dim, batch * length * dim);
         let [dforward, dreverse] = dws;
-        Ok((
-            Some(Tensor::from_vec(dx, xs.shape(), xs.device())?),
-            Some(Tensor::from_vec(dforward, forward.shape(), xs.device())?),
-            Some(Tensor::from_vec(dreverse, reverse.shape(), xs.device())?),
-        ))
+        Ok([
+            Tensor::from_vec(dx, xs.shape(), xs.device())?,
+            Tensor::from_vec(dforward, forward.shape(), xs.device())?,
+            Tensor::from_vec(dreverse, reverse.shape(), xs.device())?,
+        ])
     }
 }
 

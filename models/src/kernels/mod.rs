@@ -20,6 +20,7 @@ mod memory;
 mod operand;
 pub mod optimizer;
 mod parallel;
+pub mod peak;
 pub(crate) mod pool;
 pub mod profile;
 pub mod simd;

@@ -1,71 +1,109 @@
-//! Where a training step's time goes: what each kind of kernel has taken on this thread.
+//! Where a training step's time goes: what each kind of kernel has taken on this thread, and the floating-point
+//! operations that its matrix products and convolutions stand for.
 //!
 //! A kernel is timed where its operation calls it, so what remains of a step is candle's: its own operations, the
-//! bookkeeping of gradients, allocation.
+//! bookkeeping of gradients, allocation. Compositions of candle's operations are neither timed nor counted.
+//!
+//! Operations are *effective* ones: those of the definition, a multiplication and an addition per product, whatever
+//! the algorithm that computes it. Minimal filtering does the same convolution with fewer, and so may well seem faster
+//! than the core can multiply. Products with gradients known to be zero (those of windows that are not their text's
+//! maximum) are not counted.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// What is told apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Kind {
-    /// Convolutions, forward.
-    Convolution,
-    /// Gradients of the inputs of convolutions.
-    ConvolutionInput,
-    /// Gradients of the weights of convolutions.
-    ConvolutionWeight,
-    /// Batch norms, forward, with the residuals and ReLUs they take in.
-    BatchNorm,
-    /// Batch norms, backward.
-    BatchNormBackward,
-    /// Pooling and shortcuts, forward and backward.
-    Pooling,
+macro_rules! kinds {
+    ($($(#[doc = $doc:literal])+ $kind:ident $name:literal)+) => {
+        /// What is told apart.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Kind {
+            $($(#[doc = $doc])+ $kind,)+
+        }
+
+        impl Kind {
+            /// All kinds, in the order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$kind),+];
+
+            /// A short name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)+
+                }
+            }
+        }
+    };
 }
 
-impl Kind {
-    /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 6] = [
-        Self::Convolution,
-        Self::ConvolutionInput,
-        Self::ConvolutionWeight,
-        Self::BatchNorm,
-        Self::BatchNormBackward,
-        Self::Pooling,
-    ];
+kinds! {
+    /// Convolutions, forward.
+    Convolution "convolution"
+    /// Gradients of the inputs of convolutions.
+    ConvolutionInput "convolution, input gradient"
+    /// Gradients of the weights of convolutions.
+    ConvolutionWeight "convolution, weight gradient"
+    /// Batch norms, forward, with the residuals and ReLUs they take in.
+    BatchNorm "batch norm"
+    /// Batch norms, backward.
+    BatchNormBackward "batch norm, backward"
+    /// Pooling and shortcuts, forward and backward.
+    Pooling "pooling and shortcuts"
+    /// Look-ups in embedding tables.
+    Embedding "embedding"
+    /// Gradients of embedding tables, gathered by row.
+    EmbeddingBackward "embedding, backward"
+    /// Convolutions over time with ReLU and the maximum, forward.
+    TextConvolution "text convolution"
+    /// Convolutions over time, backward.
+    TextConvolutionBackward "text convolution, backward"
+    /// LSTMs, forward.
+    Lstm "LSTM"
+    /// LSTMs, backward.
+    LstmBackward "LSTM, backward"
+    /// Linear layers and the loss, forward and backward.
+    Linear "linear and loss"
+}
 
-    /// A short name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Convolution => "convolution",
-            Self::ConvolutionInput => "convolution, input gradient",
-            Self::ConvolutionWeight => "convolution, weight gradient",
-            Self::BatchNorm => "batch norm",
-            Self::BatchNormBackward => "batch norm, backward",
-            Self::Pooling => "pooling and shortcuts",
-        }
+/// What a thread's kernels have done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Profile {
+    spent: [Duration; Kind::ALL.len()],
+    /// Effective floating-point operations.
+    pub operations: u64,
+}
+
+impl Profile {
+    /// The time of every kind that took any, in the order of [`Kind::ALL`].
+    pub fn kinds(&self) -> impl Iterator<Item = (Kind, Duration)> {
+        let all = Kind::ALL.iter().copied().zip(self.spent);
+        all.filter(|(_, spent)| !spent.is_zero())
+    }
+
+    /// The time of one kind.
+    pub fn of(&self, kind: Kind) -> Duration {
+        self.spent[kind as usize]
     }
 }
 
 thread_local! {
-    static SPENT: Cell<[Duration; Kind::ALL.len()]> = const { Cell::new([Duration::ZERO; Kind::ALL.len()]) };
+    static PROFILE: Cell<Profile> =
+        const { Cell::new(Profile { spent: [Duration::ZERO; Kind::ALL.len()], operations: 0 }) };
 }
 
-/// Runs `work` and counts its time as `kind`.
-pub(crate) fn timed<R>(kind: Kind, work: impl FnOnce() -> R) -> R {
+/// Runs `work` and counts its time as `kind`, and `products` multiplications with an addition each.
+pub(crate) fn timed<R>(kind: Kind, products: usize, work: impl FnOnce() -> R) -> R {
     let start = Instant::now();
     let result = work();
-    let mut spent = SPENT.get();
-    spent[kind as usize] += start.elapsed();
-    SPENT.set(spent);
+    let mut profile = PROFILE.get();
+    profile.spent[kind as usize] += start.elapsed();
+    profile.operations += 2 * products as u64;
+    PROFILE.set(profile);
     result
 }
 
-/// What every kind has taken on this thread since the last call; counting starts again from zero.
-pub fn take() -> [(Kind, Duration); Kind::ALL.len()] {
-    let spent = SPENT.take();
-    Kind::ALL.map(|kind| (kind, spent[kind as usize]))
+/// What this thread's kernels have done since the last call; counting starts again from zero.
+pub fn take() -> Profile {
+    PROFILE.take()
 }
 
 #[cfg(test)]
@@ -75,11 +113,17 @@ mod tests {
     #[test]
     fn what_is_taken_is_gone() {
         take();
-        timed(Kind::Pooling, || std::thread::sleep(Duration::from_millis(2)));
-        for (i, (kind, spent)) in take().into_iter().enumerate() {
-            assert_eq!(kind as usize, i);
-            assert_eq!(spent >= Duration::from_millis(2), kind == Kind::Pooling);
-        }
-        assert!(take().iter().all(|(_, spent)| spent.is_zero()));
+        timed(Kind::Pooling, 21, || std::thread::sleep(Duration::from_millis(2)));
+        let profile = take();
+        assert!(profile.of(Kind::Pooling) >= Duration::from_millis(2));
+        let kinds: Vec<Kind> = profile.kinds().map(|(kind, _)| kind).collect();
+        assert_eq!((kinds, profile.operations), (vec![Kind::Pooling], 42));
+        let profile = take();
+        assert_eq!((profile.kinds().count(), profile.operations), (0, 0));
+    }
+
+    #[test]
+    fn kinds_are_numbered_in_their_order() {
+        assert!(Kind::ALL.iter().enumerate().all(|(i, kind)| *kind as usize == i));
     }
 }

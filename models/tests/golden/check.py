@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that models saved by gradwire load strictly into the PyTorch references and agree there.
 
-usage: cargo test -p gradwire-models --test golden export -- --ignored --nocapture   (prints FOLDER)
+usage: cargo run --release -p gradwire-models --example export -- FOLDER
        python models/tests/golden/check.py FOLDER/*.safetensors
        python models/tests/golden/check.py --model resnet20 runs/out/…/model.safetensors
 

@@ -1,0 +1,38 @@
+//! What becomes of hostile bytes: an error, or numbers. Shared by the fuzz targets and by the test
+//! that replays their corpora.
+
+use gradwire_exchange::wire::{Frame, Reader};
+use gradwire_exchange::{Round, Scheme, Seat};
+
+/// The longest bucket that is tried.
+const LONGEST: usize = 1100;
+
+/// The settings worth trying of the scheme of this name.
+pub(crate) fn specimens(name: &str) -> Vec<Scheme> {
+    let mut all = Scheme::specimens();
+    all.retain(|scheme| scheme.about().name == name);
+    all
+}
+
+/// Decodes what follows the first two bytes, which say how long the bucket is, by each of the
+/// schemes; what decodes is also learnt from, as every rank does with every message.
+pub(crate) fn message(schemes: &[Scheme], bytes: &[u8]) {
+    let Some((length, message)) = bytes.split_first_chunk() else { return };
+    let length = usize::from(u16::from_le_bytes(*length)) % LONGEST;
+    let mut sum = vec![0.0; length];
+    for scheme in schemes {
+        let mut compressor = scheme.build(&Seat::alone(length, 1));
+        if compressor.decode_add(message, 1.0, &mut sum).is_ok() {
+            let messages = [Some(message), None];
+            let _ = compressor.observe(&Round { step: 1, messages: &messages, mean: &sum });
+        }
+    }
+}
+
+/// Reads frames until the bytes end or mean nothing.
+pub(crate) fn frames(bytes: &[u8]) {
+    let mut reader = Reader::new(bytes);
+    while let Ok(frame) = Frame::read(&mut reader) {
+        let _ = frame.refusal();
+    }
+}

@@ -1,0 +1,155 @@
+//! What surrounds a scheme: which parameters it is for, from which step on, and what is done to
+//! gradients before it sees them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::layout::Bucketing;
+use crate::{Error, Result, Scheme};
+
+/// The surroundings of a scheme. What is left out is the scheme's own habit
+/// ([`Definition::habits`](crate::Definition::habits)), and where that is silent, nothing is done.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policy {
+    /// Which stretches of the gradient are encoded as one; else `whole`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bucketing: Option<Bucketing>,
+    /// Parameters of fewer elements (biases, norms) are sent as they are, all of them in one
+    /// bucket; else 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dense_below: Option<usize>,
+    /// Steps at the beginning that are sent as they are; else 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_steps: Option<u64>,
+    /// Momentum correction (Lin et al. 2018, section 3.1): the factor of a momentum that every
+    /// rank applies before compression, in place of the optimizer's; 0 for none; else 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub momentum_correction: Option<f64>,
+    /// Momentum factor masking (section 3.2): momentum ends where an element has been sent; else
+    /// true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub momentum_masking: Option<bool>,
+    /// Local gradient clipping (section 3.2): every rank scales its gradient down to a norm of at
+    /// most this over √N, before it joins the residual; 0 for none; else 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_norm: Option<f64>,
+    /// Steps between two measurements of the compression error, which cost one more decoding;
+    /// else 0, never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measure_every: Option<u64>,
+    /// Runs error feedback around schemes for which it is unsound. For experiments.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+}
+
+impl From<Bucketing> for Policy {
+    fn from(bucketing: Bucketing) -> Self {
+        Self { bucketing: Some(bucketing), ..Self::default() }
+    }
+}
+
+impl Policy {
+    /// This policy, with `habits` where it is silent.
+    #[must_use]
+    pub fn or(self, habits: Self) -> Self {
+        Self {
+            bucketing: self.bucketing.or(habits.bucketing),
+            dense_below: self.dense_below.or(habits.dense_below),
+            warmup_steps: self.warmup_steps.or(habits.warmup_steps),
+            momentum_correction: self.momentum_correction.or(habits.momentum_correction),
+            momentum_masking: self.momentum_masking.or(habits.momentum_masking),
+            clip_norm: self.clip_norm.or(habits.clip_norm),
+            measure_every: self.measure_every.or(habits.measure_every),
+            force: self.force || habits.force,
+        }
+    }
+
+    /// The factor of momentum correction, 0 for none.
+    pub fn momentum(&self) -> f64 {
+        self.momentum_correction.unwrap_or(0.0)
+    }
+
+    /// Whether the compression error is measured at `step`.
+    pub(crate) fn measures(&self, step: u64) -> bool {
+        let every = self.measure_every.unwrap_or(0);
+        every > 0 && (step == 1 || step.is_multiple_of(every))
+    }
+
+    /// Checks the scheme, these settings, and whether they go together.
+    ///
+    /// # Errors
+    /// What [`Scheme::validate`] and [`Bucketing::validate`] refuse; [`Error::Unsound`] unless
+    /// forced; [`Error::Policy`] names the setting, its value and what to write instead.
+    pub fn validate(&self, scheme: &Scheme) -> Result<()> {
+        scheme.validate()?;
+        if !self.force {
+            scheme.soundness().check(scheme.about().name, scheme.feedback())?;
+        }
+        if let Some(bucketing) = &self.bucketing {
+            bucketing.validate()?;
+        }
+        let refuse = |key, value: f64, wanted| Err(Error::Policy { key, value, wanted });
+        let momentum = self.momentum();
+        if !(0.0..1.0).contains(&momentum) {
+            return refuse(
+                "momentum_correction",
+                momentum,
+                "write a factor of at least 0 and below 1",
+            );
+        }
+        if momentum > 0.0 && !scheme.feedback() {
+            let wanted = "it corrects what error feedback delays; write `feedback = true` in the \
+                          scheme, or 0 here";
+            return refuse("momentum_correction", momentum, wanted);
+        }
+        let clip = self.clip_norm.unwrap_or(0.0);
+        if !(clip >= 0.0 && clip.is_finite()) {
+            return refuse("clip_norm", clip, "write a norm above 0, or 0 for none");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topk;
+
+    #[test]
+    fn what_is_left_out_is_the_schemes_habit() {
+        let habits =
+            Policy { warmup_steps: Some(500), dense_below: Some(1000), ..Policy::default() };
+        let given = Policy { warmup_steps: Some(0), ..Policy::from(Bucketing::Parameter) };
+        let policy = given.or(habits);
+        assert_eq!(policy.warmup_steps, Some(0));
+        assert_eq!(policy.dense_below, Some(1000));
+        assert_eq!(policy.bucketing, Some(Bucketing::Parameter));
+        assert_eq!(toml::from_str::<Policy>(&toml::to_string(&policy).unwrap()).unwrap(), policy);
+        assert!(toml::from_str::<Policy>("warmup = 3").is_err());
+    }
+
+    #[test]
+    fn settings_that_mean_nothing_are_refused_by_name() {
+        let topk = Scheme::Topk(topk::Config::default());
+        let plain = Scheme::Topk(topk::Config { feedback: false, ..Default::default() });
+        let momentum = |factor| Policy { momentum_correction: Some(factor), ..Policy::default() };
+        assert_eq!(momentum(0.9).validate(&topk), Ok(()));
+        for (policy, scheme) in [
+            (momentum(1.0), &topk),
+            (momentum(f64::NAN), &topk),
+            (momentum(0.9), &plain),
+            (Policy { clip_norm: Some(-1.0), ..Policy::default() }, &topk),
+        ] {
+            assert!(matches!(policy.validate(scheme), Err(Error::Policy { .. })), "{policy:?}");
+        }
+        assert!(Policy::from(Bucketing::Bytes(1)).validate(&topk).is_err());
+    }
+
+    #[test]
+    fn errors_are_measured_at_the_first_step_and_at_multiples() {
+        let policy = Policy { measure_every: Some(10), ..Policy::default() };
+        let steps: Vec<u64> = (1..31).filter(|step| policy.measures(*step)).collect();
+        assert_eq!(steps, [1, 10, 20, 30]);
+        assert!(!Policy::default().measures(1));
+    }
+}

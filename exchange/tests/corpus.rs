@@ -1,0 +1,38 @@
+//! Replays the corpora of the fuzz targets, so that what a fuzzer found once stays found.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(missing_docs, reason = "the module is shared with the fuzz targets")]
+
+#[path = "../fuzz/hostile.rs"]
+mod hostile;
+
+use std::fs;
+use std::path::Path;
+
+use gradwire_exchange::Scheme;
+
+#[test]
+fn corpora_are_read_without_harm() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+    let read = |name: &str| -> Vec<Vec<u8>> {
+        let folder = corpus.join(name);
+        let files = fs::read_dir(&folder).unwrap_or_else(|error| {
+            panic!("{}: {error}; make it with the example `corpus`", folder.display())
+        });
+        files.map(|file| fs::read(file.unwrap().path()).unwrap()).collect()
+    };
+    for scheme in Scheme::all() {
+        let name = scheme.about().name;
+        let schemes = hostile::specimens(name);
+        for seed in read(name) {
+            hostile::message(&schemes, &seed);
+            // And everything that differs from it in one bit, or ends early.
+            for bit in 0..8 * seed.len().min(256) {
+                let mut changed = seed.clone();
+                changed[bit / 8] ^= 1 << (bit % 8);
+                hostile::message(&schemes, &changed);
+            }
+            (0..seed.len()).for_each(|end| hostile::message(&schemes, &seed[..end]));
+        }
+    }
+    read("frames").iter().for_each(|seed| hostile::frames(seed));
+}

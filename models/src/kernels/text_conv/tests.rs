@@ -1,0 +1,137 @@
+//! Against the composition, at ties, kinks and padding, on every instruction set.
+
+use candle_core::{Device, Var};
+use proptest::prelude::*;
+
+use super::*;
+use crate::composed;
+
+fn flat(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn wave(shape: &[usize], frequency: f64) -> Var {
+    let count = shape.iter().product::<usize>();
+    let values: Vec<f32> = (0..count).map(|i| (i as f64 * frequency).sin() as f32).collect();
+    Var::from_vec(values, shape, &Device::Cpu).unwrap()
+}
+
+/// The gradients of `Σ sin(ys · 3)`, in the order of `vars`.
+fn gradients(ys: &Tensor, vars: &[Var]) -> Vec<Vec<f32>> {
+    let loss = (ys * 3.0).unwrap().sin().unwrap().sum_all().unwrap();
+    let grads = loss.backward().unwrap();
+    vars.iter().map(|var| flat(grads.get(var).unwrap())).collect()
+}
+
+/// Weights and biases, by twos.
+fn pairs(vars: &[Var]) -> Vec<(&Tensor, &Tensor)> {
+    vars.chunks_exact(2).map(|pair| (pair[0].as_tensor(), pair[1].as_tensor())).collect()
+}
+
+/// Multiples of 1/4 in ±2: sums of their products are exact, so that no rounding decides
+/// between two equal maxima.
+fn quarters(shape: &[usize], seed: u64) -> Var {
+    let count = shape.iter().product::<usize>() as u64;
+    let draw = |i: u64| seed.wrapping_add(i).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60;
+    let values: Vec<f32> = (0..count).map(|i| draw(i) as f32 / 4.0 - 2.0).collect();
+    Var::from_vec(values, shape, &Device::Cpu).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn maxima_and_gradients_agree_with_the_composition(
+        batch in 1usize..5,
+        length in 5usize..12,
+        dim in prop::sample::select(vec![1usize, 3, 17]),
+        sizes in prop::collection::vec((prop::sample::select(vec![1usize, 5, 33, 40]), 1usize..6), 1..4),
+        seed: u64,
+    ) {
+        let mut vars = vec![quarters(&[batch, length, dim], seed)];
+        for &(filters, width) in &sizes {
+            vars.push(quarters(&[filters, dim, width], seed ^ (vars.len() as u64) << 32));
+            vars.push(quarters(&[filters], seed ^ (vars.len() as u64) << 32));
+        }
+        let (xs, filters) = (&vars[0], pairs(&vars[1..]));
+        let theirs = filters.iter().map(|(w, b)| composed::conv1d_relu_max(xs, w, b).unwrap());
+        let theirs = Tensor::cat(&theirs.collect::<Vec<_>>(), 1).unwrap();
+        let their_gradients = gradients(&theirs, &vars);
+        for isa in Isa::available() {
+            let ours = conv1d_relu_max(isa, xs, &filters).unwrap();
+            prop_assert_eq!(flat(&ours), flat(&theirs));
+            for (ours, theirs) in gradients(&ours, &vars).iter().zip(&their_gradients) {
+                let scale = theirs.iter().fold(1.0f32, |scale, x| scale.max(x.abs()));
+                for (a, b) in ours.iter().zip(theirs) {
+                    prop_assert!((a - b).abs() <= 1e-5 * scale, "{isa}: {a} {b}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_follow_finite_differences_in_f64() {
+    let (sizes, taps) = ([3usize, 7, 4], 3);
+    let vars = [wave(&sizes, 0.9), wave(&[5, 4, taps], 1.3), wave(&[5], 0.5)];
+    let loss = |x: &[f64], w: &[f64], b: &[f64]| -> f64 {
+        let value = |text: usize, filter: usize, start: usize| {
+            let at = |k: usize, d: usize| {
+                x[(text * 7 + start + k) * 4 + d] * w[(filter * 4 + d) * taps + k]
+            };
+            b[filter] + (0..taps).flat_map(|k| (0..4).map(move |d| at(k, d))).sum::<f64>()
+        };
+        let peak = |text, filter| (0..5).map(|t| value(text, filter, t)).fold(0.0, f64::max);
+        (0..3)
+            .flat_map(|t| (0..5).map(move |f| (t, f)))
+            .map(|(t, f)| (3.0 * peak(t, f)).sin())
+            .sum()
+    };
+    let mut values =
+        vars.each_ref().map(|var| flat(var).iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
+    for isa in Isa::available() {
+        let ys = conv1d_relu_max(isa, &vars[0], &pairs(&vars[1..])).unwrap();
+        let ours = gradients(&ys, &vars);
+        for (which, ours) in ours.iter().enumerate() {
+            for (i, &ours) in ours.iter().enumerate() {
+                let held = values[which][i];
+                let mut side = |x: f64| {
+                    values[which][i] = x;
+                    loss(&values[0], &values[1], &values[2])
+                };
+                let slope = (side(held + 1e-6) - side(held - 1e-6)) / 2e-6;
+                values[which][i] = held;
+                assert!(
+                    (f64::from(ours) - slope).abs() < 1e-4,
+                    "{isa} {which} {i}: {ours} {slope}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_of_equal_maxima_receives_the_gradient() {
+    let xs = Var::new(&[[[1f32], [2.0], [2.0]], [[-1.0], [-2.0], [-1.0]]], &Device::Cpu).unwrap();
+    let (weight, bias) = (wave(&[1, 1, 1], 0.0), wave(&[1], 0.0));
+    weight.set(&Tensor::new(&[[[1f32]]], &Device::Cpu).unwrap()).unwrap();
+    for isa in Isa::available() {
+        let ys = conv1d_relu_max(isa, &xs, &[(&weight, &bias)]).unwrap();
+        assert_eq!(flat(&ys), [2.0, 0.0]);
+        let grads = ys.sum_all().unwrap().backward().unwrap();
+        assert_eq!(flat(grads.get(&xs).unwrap()), [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+    }
+}
+
+#[test]
+fn nan_shows_wherever_it_stands() {
+    let (weight, bias) = (wave(&[1, 1, 1], 0.0), wave(&[1], 0.0));
+    weight.set(&Tensor::new(&[[[1f32]]], &Device::Cpu).unwrap()).unwrap();
+    for isa in Isa::available() {
+        for at in 0..3 {
+            let mut values = [1.0, 2.0, 3.0];
+            values[at] = f32::NAN;
+            let xs = Tensor::from_slice(&values, (1, 3, 1), &Device::Cpu).unwrap();
+            let ys = conv1d_relu_max(isa, &xs, &[(&weight, &bias)]).unwrap();
+            assert!(flat(&ys)[0].is_nan(), "{isa} {at}");
+        }
+    }
+}

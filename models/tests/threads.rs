@@ -1,0 +1,82 @@
+//! A training step gives the same bits on any number of threads, whatever the shapes.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use candle_core::{Device, Tensor};
+use gradwire_models::kernels::gradients::backward;
+use gradwire_models::kernels::{Kernels, with};
+use gradwire_models::{Config, Input, Store, cross_entropy};
+use proptest::prelude::*;
+
+fn bits(tensor: &Tensor) -> Vec<u32> {
+    let values: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+/// Logits, all gradients and, after the step, batch norm's running statistics.
+fn step(model: &str, input: &Input, samples: &Tensor, labels: &Tensor) -> Vec<Vec<u32>> {
+    let config: Config = serde_json::from_value(serde_json::json!({"kind": model})).unwrap();
+    let store = Store::new(3, &Device::Cpu);
+    let network = config.build(input, 5, store.var_builder()).unwrap();
+    let logits = network.forward_t(samples, true).unwrap();
+    let gradients = backward(&cross_entropy(&logits, labels, 0.1).unwrap()).unwrap();
+    let mut all = vec![bits(&logits)];
+    for (name, var) in store.trainable() {
+        let mut gradient = vec![f32::NAN; var.elem_count()];
+        assert!(gradients.reached(&var), "{name}");
+        gradients.copy(&var, &mut gradient).unwrap();
+        assert!(gradient.iter().all(|g| g.is_finite()), "{name}");
+        all.push(gradient.into_iter().map(f32::to_bits).collect());
+    }
+    all.extend(store.buffers().iter().map(|(_, var)| bits(var)));
+    all
+}
+
+fn check(model: &str, input: &Input, samples: &Tensor) {
+    let labels: Vec<u32> = (0..samples.dim(0).unwrap() as u32).map(|i| i % 5).collect();
+    let labels = Tensor::new(labels, &Device::Cpu).unwrap();
+    for kernels in ["auto", "precise"].map(|name| Kernels::parse(name).unwrap()) {
+        let run = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| with(kernels, || step(model, input, samples, &labels)))
+        };
+        let one = run(1);
+        for threads in [2, 3] {
+            assert!(run(threads) == one, "{model} on {kernels}, {threads} threads");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(6))]
+
+    #[test]
+    fn resnets(
+        model in prop::sample::select(vec!["resnet20", "resnet20", "resnet18"]),
+        batch in prop::sample::select(vec![1usize, 2, 3]),
+        (height, width) in (9usize..14, 9usize..14),
+        channels in prop::sample::select(vec![1usize, 3, 17]),
+    ) {
+        let count = batch * height * width * channels;
+        let pixels: Vec<f32> = (0..count).map(|i| (i as f32 * 0.7).sin()).collect();
+        let images = Tensor::from_vec(pixels, (batch, height, width, channels), &Device::Cpu).unwrap();
+        check(model, &Input::Image { channels, height, width }, &images);
+    }
+
+    #[test]
+    fn text_classifiers(
+        model in prop::sample::select(vec!["fasttext", "textcnn", "bilstm"]),
+        batch in prop::sample::select(vec![1usize, 3, 7]),
+        length in 5usize..20,
+        seed: u32,
+    ) {
+        let vocabulary = 40;
+        let id = |i: u32| (i.wrapping_mul(2_654_435_761) ^ seed).wrapping_mul(2_246_822_519) >> 16;
+        // The last text has one word.
+        let ids: Vec<u32> = (0..(batch * length) as u32)
+            .map(|i| if (i as usize) + length > batch * length + 1 { 0 } else { 1 + id(i) % 39 })
+            .collect();
+        let ids = Tensor::from_vec(ids, (batch, length), &Device::Cpu).unwrap();
+        check(model, &Input::Text { vocabulary, length }, &ids);
+    }
+}

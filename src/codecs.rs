@@ -1,0 +1,143 @@
+//! `gradwire bench codecs`: what every compression scheme does to one gradient, and how fast.
+
+use crate::record::gradient::Gradient;
+use anyhow::{Result, anyhow};
+use gradwire_exchange::rng::Stream;
+use gradwire_exchange::{Encoded, Round, Scheme, Seat};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Messages that are not timed, in which schemes that learn from what they see have learnt.
+const WARM: u64 = 12;
+/// Messages that are timed at least, and the time after which no more are.
+const TIMED: u64 = 5;
+const PATIENCE: Duration = Duration::from_millis(400);
+
+/// One row of the table. Throughputs are of f32 gradient, medians over messages.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// The scheme with its settings.
+    pub scheme: String,
+    /// GB/s that are encoded.
+    pub encode_gb_s: f64,
+    /// GB/s that are decoded and added up.
+    pub decode_gb_s: f64,
+    /// The same as shares of what a copy in memory reached in the same rounds.
+    pub encode_of_memcpy: f64,
+    /// See `encode_of_memcpy`.
+    pub decode_of_memcpy: f64,
+    /// Bits per parameter, mean over messages, without the frame's header.
+    pub bits_per_parameter: f64,
+    /// ‖ĝ − g‖² / ‖g‖².
+    pub error: f64,
+    /// The cosine of the angle between ĝ and g.
+    pub cosine: f64,
+    /// Whether the scheme found the gradient unfit and would send it as it is.
+    pub dense: bool,
+}
+
+/// Laplace distributed values with one scale per parameter, the same for every seed.
+pub fn laplace(elements: usize, seed: u64) -> Gradient {
+    let stream = Stream::of(&[seed]);
+    let value = |i: usize| {
+        let uniform = f64::from(stream.uniform(i as u32)) - 0.5 + 1.0 / 33_554_432.0;
+        (-uniform.signum() * (1.0 - 2.0 * uniform.abs()).max(1e-12).ln()) as f32 * 1e-3
+    };
+    Gradient { flat: (0..elements).map(value).collect(), parameters: vec![elements] }
+}
+
+/// Encodes and decodes `gradient` with `scheme`, one message for all of it, on this thread.
+///
+/// # Errors
+/// When the scheme's settings mean nothing.
+pub fn measure(name: String, scheme: &Scheme, gradient: &Gradient) -> Result<Measured> {
+    scheme.validate()?;
+    let flat = gradient.flat.as_slice();
+    let seat = Seat { parameters: gradient.parameters.clone(), ..Seat::alone(flat.len(), 1) };
+    let mut compressor = scheme.build(&seat);
+    let mut wire = Vec::with_capacity(4 * flat.len() + 64);
+    let mut said = vec![0.0f32; flat.len()];
+    let (mut encodes, mut decodes, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut bytes, mut error, mut cosine, mut dense) = (0, 0.0, 0.0, false);
+    let began = Instant::now();
+    let mut step = 0;
+    while step < WARM + TIMED || began.elapsed() < PATIENCE {
+        step += 1;
+        wire.clear();
+        let start = Instant::now();
+        let encoded = compressor.encode(flat, step, &mut wire);
+        let encode = start.elapsed();
+        dense = encoded == Encoded::Dense;
+        said.fill(0.0);
+        let mut decode = Duration::ZERO;
+        if !dense {
+            let start = Instant::now();
+            compressor.decode_add(&wire, 1.0, &mut said)?;
+            decode = start.elapsed();
+        }
+        let message = (!dense).then_some(wire.as_slice());
+        compressor.observe(&Round { step, messages: &[message], mean: flat })?;
+        if step <= WARM {
+            continue;
+        }
+        bytes += if dense { 4 * flat.len() } else { wire.len() };
+        let (e, c) = if dense { (0.0, 1.0) } else { distortion(flat, &said) };
+        (error, cosine) = (error + e, cosine + c);
+        encodes.push(encode);
+        decodes.push(decode);
+        let start = Instant::now();
+        said.copy_from_slice(std::hint::black_box(flat));
+        std::hint::black_box(&mut said);
+        copies.push(start.elapsed());
+    }
+    let gb_s = |times: &mut Vec<Duration>| {
+        times.sort();
+        let median = times.get(times.len() / 2).ok_or_else(|| anyhow!("nothing was timed"))?;
+        Ok::<_, anyhow::Error>(4e-9 * flat.len() as f64 / median.as_secs_f64().max(1e-9))
+    };
+    let n = (step - WARM) as f64;
+    let (encode, decode, copy) = (gb_s(&mut encodes)?, gb_s(&mut decodes)?, gb_s(&mut copies)?);
+    Ok(Measured {
+        scheme: name,
+        encode_gb_s: encode,
+        decode_gb_s: decode,
+        encode_of_memcpy: encode / copy,
+        decode_of_memcpy: decode / copy,
+        bits_per_parameter: 8.0 * bytes as f64 / n / flat.len() as f64,
+        error: error / n,
+        cosine: cosine / n,
+        dense,
+    })
+}
+
+/// ‖ĝ − g‖² / ‖g‖² and the cosine between the two.
+fn distortion(gradient: &[f32], said: &[f32]) -> (f64, f64) {
+    let (mut whole, mut error, mut length, mut dot) = (0.0, 0.0, 0.0, 0.0);
+    for (g, s) in gradient.iter().zip(said) {
+        let (g, s) = (f64::from(*g), f64::from(*s));
+        whole += g * g;
+        length += s * s;
+        dot += g * s;
+        error += (g - s) * (g - s);
+    }
+    let nothing = if error > 0.0 { 0.0 } else { 1.0 };
+    let share = |part: f64, of: f64, otherwise| if of > 0.0 { part / of } else { otherwise };
+    (share(error, whole, 0.0), share(dot, (whole * length).sqrt(), nothing))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scheme_has_a_row_of_finite_figures() {
+        let gradient = laplace(3000, 1);
+        for scheme in Scheme::all() {
+            let row = measure(scheme.about().name.into(), &scheme, &gradient).unwrap();
+            assert!(row.error.is_finite() && row.cosine <= 1.0 + 1e-9, "{row:?}");
+            assert!(row.bits_per_parameter <= 40.0 && row.encode_gb_s > 0.0, "{row:?}");
+        }
+        let dense = measure("dense".into(), &Scheme::default(), &gradient).unwrap();
+        assert_eq!((dense.error, dense.bits_per_parameter), (0.0, 32.0));
+    }
+}

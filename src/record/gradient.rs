@@ -1,0 +1,74 @@
+//! Recorded gradients: what a rank handed to the exchange at a step, as safetensors, one tensor
+//! for each parameter under its name.
+
+use crate::params::Params;
+use anyhow::{Context, Result, bail};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The folder of recorded gradients, within a run's.
+const FOLDER: &str = "gradients";
+
+/// Writes the flat gradient of `step` to `<run>/gradients/step-<step>.safetensors`; the file
+/// appears whole or not at all.
+///
+/// # Errors
+/// When the folder or the file cannot be written.
+pub fn save(run: &Path, params: &Params, flat: &[f32], step: u64) -> Result<PathBuf> {
+    let folder = run.join(FOLDER);
+    fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    let bytes: Vec<u8> = flat.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let tensors = params.iter().map(|param| {
+        let range = 4 * param.range.start..4 * param.range.end;
+        let view = TensorView::new(Dtype::F32, param.var.dims().to_vec(), &bytes[range])?;
+        Ok((param.name.as_str(), view))
+    });
+    let tensors = tensors.collect::<Result<Vec<_>, safetensors::SafeTensorError>>()?;
+    let file = folder.join(format!("step-{step:06}.safetensors"));
+    let partial = file.with_extension("partial");
+    safetensors::serialize_to_file(tensors, None, &partial)
+        .with_context(|| format!("writing {}", partial.display()))?;
+    fs::rename(&partial, &file).with_context(|| format!("renaming {}", partial.display()))?;
+    Ok(file)
+}
+
+/// A gradient read from a file: its parameters end to end in order of their names, and the
+/// elements of each.
+pub struct Gradient {
+    /// The values.
+    pub flat: Vec<f32>,
+    /// Elements of each parameter.
+    pub parameters: Vec<usize>,
+}
+
+/// Reads the f32 tensors of a safetensors file, in order of their names.
+///
+/// # Errors
+/// When the file cannot be read, is no safetensors file, or holds a tensor that is not f32, a value
+/// that is not finite, or nothing at all.
+pub fn load(file: &Path) -> Result<Gradient> {
+    let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+    let at = || format!("reading {}", file.display());
+    let tensors = SafeTensors::deserialize(&bytes).with_context(at)?;
+    let mut named = tensors.tensors();
+    named.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let mut gradient = Gradient { flat: Vec::new(), parameters: Vec::new() };
+    for (name, tensor) in named {
+        if tensor.dtype() != Dtype::F32 {
+            bail!("{}: tensor {name} is {:?}; gradients are f32", file.display(), tensor.dtype());
+        }
+        let values = tensor.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
+        let before = gradient.flat.len();
+        gradient.flat.extend(values);
+        if let Some(at) = gradient.flat[before..].iter().position(|value| !value.is_finite()) {
+            bail!("{}: element {at} of tensor {name} is not finite", file.display());
+        }
+        gradient.parameters.push(gradient.flat.len() - before);
+    }
+    if gradient.flat.is_empty() {
+        bail!("{} holds no values", file.display());
+    }
+    Ok(gradient)
+}
