@@ -58,7 +58,7 @@ pub mod wire;
 pub use collective::{Collective, Difference, Mesh, Payload, Solo, mesh};
 pub use compress::{
     About, Compressor, Definition, Encoded, Fall, Law, Ratio, Round, Scheme, Seat, Soundness,
-    aggregation_aware, dense, dgc, gaussiank, redsync, sidco, threshold, topk,
+    aggregation_aware, dense, dgc, gaussiank, randomk, redsync, sidco, threshold, topk,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     fn kept(config: &Config, gradient: &[f32], step: u64) -> Vec<u32> {
-        let seat = Seat { length: gradient.len(), rank: 0, bucket: 0, seed: 0 };
+        let seat = Seat::alone(gradient.len(), 0);
         let mut compressor = config.build(&seat);
         compressor.encode(gradient, step, &mut Vec::new());
         compressor.sent().unwrap().to_vec()

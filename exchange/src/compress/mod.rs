@@ -11,6 +11,7 @@ mod exceedances;
 mod feedback;
 pub mod gaussiank;
 mod moments;
+pub mod randomk;
 mod ratio;
 pub mod redsync;
 mod select;
@@ -288,6 +289,7 @@ schemes! {
     Sidco(sidco),
     AggregationAware(aggregation_aware),
     Dgc(dgc),
+    Randomk(randomk),
     Gaussiank(gaussiank),
     Redsync(redsync),
     Threshold(threshold),

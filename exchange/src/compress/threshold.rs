@@ -131,7 +131,7 @@ mod tests {
     fn what_is_above_is_sent_and_what_waits_is_below() {
         let config = Config { lambda: 0.5, ..Config::default() };
         let gradient = [0.5, -0.6, 0.0, 3.0, -0.1];
-        let seat = Seat { length: 5, rank: 0, bucket: 0, seed: 0 };
+        let seat = Seat::alone(5, 0);
         let mut compressor = config.build(&seat);
         let mut wire = Vec::new();
         compressor.encode(&gradient, 1, &mut wire);

@@ -1,7 +1,7 @@
 use super::*;
 
 fn build(config: &Config, length: usize, rank: usize) -> Box<dyn Compressor> {
-    config.build(&Seat { length, rank, bucket: 0, seed: 0 })
+    config.build(&Seat { rank, ..Seat::alone(length, 0) })
 }
 
 /// What every rank selected in a round, the mean, and the gauges.
