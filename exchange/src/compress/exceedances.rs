@@ -3,13 +3,14 @@
 use crate::Gauge;
 use crate::compress::moments;
 use crate::compress::sparse::{self, Sent};
+use crate::simd::wide;
 use crate::wire::values::Format;
 
 /// Elements gathered at once: their positions and magnitudes stay in the nearest cache.
 const BLOCK: usize = 1024;
 
-/// Elements passed over at once when none of them is large enough.
-const LINE: usize = 16;
+/// Elements compared at once: one bit of a word each.
+const LINE: usize = 32;
 
 /// The largest f32 that is not above `threshold`: f32 numbers are above the one when they are
 /// above the other.
@@ -23,10 +24,20 @@ pub(crate) fn count_above(values: &[f32], threshold: f32) -> usize {
     let count = |block: &[f32]| {
         block.iter().fold(0u32, |count, value| count + u32::from(value.abs() > threshold)) as usize
     };
-    crate::simd::wide(
+    wide(
         #[inline(always)]
         || values.chunks(1 << 16).map(count).sum(),
     )
+}
+
+/// Which of a line's magnitudes are above `threshold`, the first in the lowest bit.
+#[inline(always)]
+fn above(values: &[f32; LINE], threshold: f32) -> u32 {
+    let mut bits = 0;
+    for (within, value) in values.iter().enumerate() {
+        bits |= if value.abs() > threshold { 1 << within } else { 0 };
+    }
+    bits
 }
 
 /// Elements whose magnitude is above a threshold, in ascending order of position.
@@ -42,28 +53,38 @@ impl Exceedances {
         Self { positions: Vec::with_capacity(length), magnitudes: Vec::with_capacity(length) }
     }
 
-    /// Gathers the elements of `values` that are above `threshold` (strictly).
+    /// Gathers the elements of `values` that are above `threshold` (strictly), which is not
+    /// negative.
     pub(crate) fn gather(&mut self, values: &[f32], threshold: f32) {
         self.positions.clear();
         self.magnitudes.clear();
-        for (number, block) in values.chunks(BLOCK).enumerate() {
-            let (mut positions, mut magnitudes) = ([0u32; BLOCK], [0f32; BLOCK]);
-            let mut count = 0;
-            for (line, values) in block.chunks(LINE).enumerate() {
-                let any = |any: bool, value: &f32| any | (value.abs() > threshold);
-                if !values.iter().fold(false, any) {
-                    continue;
+        wide(
+            #[inline(always)]
+            || {
+                let (mut positions, mut magnitudes) = ([0u32; BLOCK], [0f32; BLOCK]);
+                for (number, block) in values.chunks(BLOCK).enumerate() {
+                    let mut count = 0;
+                    let mut take = |start: usize, values: &[f32], mut above: u32| {
+                        while above != 0 {
+                            let within = above.trailing_zeros() as usize;
+                            positions[count] = (start + within) as u32;
+                            magnitudes[count] = values[within].abs();
+                            count += 1;
+                            above &= above - 1;
+                        }
+                    };
+                    let (lines, rest) = block.as_chunks::<LINE>();
+                    for (line, values) in lines.iter().enumerate() {
+                        take(number * BLOCK + line * LINE, values, above(values, threshold));
+                    }
+                    let mut end = [0.0; LINE];
+                    end[..rest.len()].copy_from_slice(rest);
+                    take(number * BLOCK + lines.len() * LINE, &end, above(&end, threshold));
+                    self.positions.extend_from_slice(&positions[..count]);
+                    self.magnitudes.extend_from_slice(&magnitudes[..count]);
                 }
-                let start = (number * BLOCK + line * LINE) as u32;
-                for (within, value) in values.iter().enumerate() {
-                    positions[count] = start + within as u32;
-                    magnitudes[count] = value.abs();
-                    count += usize::from(value.abs() > threshold);
-                }
-            }
-            self.positions.extend_from_slice(&positions[..count]);
-            self.magnitudes.extend_from_slice(&magnitudes[..count]);
-        }
+            },
+        );
     }
 
     /// Keeps those that are above a higher threshold too.
