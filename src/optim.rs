@@ -166,47 +166,127 @@ impl Optimizer {
         Self { config, first: vec![0.0; first], second: vec![0.0; second], steps: 0 }
     }
 
-    /// One update of `params` by the mean gradient `flat` at the learning rate `rate`.
+    /// One update of `params` by the mean gradient `flat` at the learning rate `rate`. Returns the
+    /// gradient's [norm], which is summed up while the update has the gradient in the cache.
     ///
     /// # Errors
     /// When a parameter does not lie in memory as one contiguous `f32` slice.
-    pub fn step(&mut self, params: &Params, flat: &[f32], rate: f64) -> Result<()> {
+    pub fn step(&mut self, params: &Params, flat: &[f32], rate: f64) -> Result<f64> {
         self.steps += 1;
+        let mut squares = 0.0;
         for param in params.iter() {
-            let grad = &flat[param.range.clone()];
             let is_matrix = param.var.rank() > 1;
-            match &self.config {
-                Config::Sgd(c) => {
-                    let step = SgdStep {
-                        lr: rate,
-                        momentum: c.momentum,
-                        nesterov: c.nesterov,
-                        weight_decay: decay(c.weight_decay, c.decay_norms_and_biases || is_matrix),
-                        first: self.steps == 1,
-                    };
-                    let range = if self.first.is_empty() { 0..0 } else { param.range.clone() };
-                    let momentum = &mut self.first[range];
-                    param.update(|weights| sgd(weights, grad, momentum, &step))?;
+            let update = self.update(rate, is_matrix);
+            let (first, second) = (&mut self.first, &mut self.second);
+            param.update(|weights| {
+                for (start, weights) in (0..).step_by(PIECE).zip(weights.chunks_mut(PIECE)) {
+                    let start = param.range.start + start;
+                    let range = start..start + weights.len();
+                    let grad = &flat[range.clone()];
+                    squares += sum_of_squares(grad);
+                    match &update {
+                        Update::Sgd(step) => {
+                            let momentum = first.get_mut(range).unwrap_or_default();
+                            sgd(weights, grad, momentum, step);
+                        }
+                        Update::Adamw(step) => {
+                            let (mean, square) = (&mut first[range.clone()], &mut second[range]);
+                            adamw(weights, grad, mean, square, step);
+                        }
+                    }
                 }
-                Config::Adamw(c) => {
-                    let step = AdamWStep {
-                        lr: rate,
-                        beta1: c.beta1,
-                        beta2: c.beta2,
-                        eps: c.epsilon,
-                        weight_decay: decay(c.weight_decay, c.decay_norms_and_biases || is_matrix),
-                        step: self.steps,
-                    };
-                    let mean = &mut self.first[param.range.clone()];
-                    let square = &mut self.second[param.range.clone()];
-                    param.update(|weights| adamw(weights, grad, mean, square, &step))?;
-                }
-            }
+            })?;
         }
-        Ok(())
+        Ok(squares.sqrt())
     }
+
+    /// The present update of a parameter; only matrices are sure to decay.
+    fn update(&self, rate: f64, is_matrix: bool) -> Update {
+        match &self.config {
+            Config::Sgd(c) => Update::Sgd(SgdStep {
+                lr: rate,
+                momentum: c.momentum,
+                nesterov: c.nesterov,
+                weight_decay: decay(c.weight_decay, c.decay_norms_and_biases || is_matrix),
+                first: self.steps == 1,
+            }),
+            Config::Adamw(c) => Update::Adamw(AdamWStep {
+                lr: rate,
+                beta1: c.beta1,
+                beta2: c.beta2,
+                eps: c.epsilon,
+                weight_decay: decay(c.weight_decay, c.decay_norms_and_biases || is_matrix),
+                step: self.steps,
+            }),
+        }
+    }
+}
+
+/// What a parameter's kernel is told.
+enum Update {
+    Sgd(SgdStep),
+    Adamw(AdamWStep),
+}
+
+/// Elements that are summed up and then updated while the first cache holds them: 16 KiB.
+const PIECE: usize = 4096;
+
+/// The Euclidean norm, in f64 over blocks of f32 sums.
+pub fn norm(vector: &[f32]) -> f64 {
+    vector.chunks(PIECE).map(sum_of_squares).sum::<f64>().sqrt()
+}
+
+/// Of at most [`PIECE`] values.
+fn sum_of_squares(values: &[f32]) -> f64 {
+    let mut lanes = [0f32; 16];
+    let (chunks, rest) = values.as_chunks::<16>();
+    for chunk in chunks {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, v)| *lane += v * v);
+    }
+    lanes.iter_mut().zip(rest).for_each(|(lane, v)| *lane += v * v);
+    lanes.iter().map(|&lane| f64::from(lane)).sum()
 }
 
 fn decay(weight_decay: f64, applies: bool) -> f64 {
     if applies { weight_decay } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+    use gradwire_models::{Input, Store, text};
+
+    #[test]
+    fn piece_by_piece_is_the_same_update_and_tells_the_norm() {
+        let configs = [
+            Config::default(),
+            Config::Sgd(Sgd { momentum: 0.0, ..Sgd::default() }),
+            Config::Adamw(Adamw::default()),
+        ];
+        for config in configs {
+            let store = Store::new(5, &Device::Cpu);
+            let input = Input::Text { vocabulary: 70, length: 4 };
+            let model = gradwire_models::Config::Fasttext(text::fasttext::Config::default());
+            model.build(&input, 3, store.var_builder()).unwrap();
+            let params = Params::new(&store);
+            let flat: Vec<f32> = (0..params.len()).map(|i| (i as f32 * 0.3).sin()).collect();
+            let elements = |param: &crate::params::Param| param.update(|v| v.to_vec()).unwrap();
+            let before: Vec<Vec<f32>> = params.iter().map(elements).collect();
+            let mut optimizer = Optimizer::new(config, params.len());
+            let found = optimizer.step(&params, &flat, 0.1).unwrap();
+            assert!((found / norm(&flat) - 1.0).abs() < 1e-6);
+            for (param, mut weights) in params.iter().zip(before) {
+                let grad = &flat[param.range.clone()];
+                let (mut first, mut second) = (vec![0.0; grad.len()], vec![0.0; grad.len()]);
+                match optimizer.update(0.1, param.var.rank() > 1) {
+                    Update::Sgd(step) => sgd(&mut weights, grad, &mut first, &step),
+                    Update::Adamw(step) => {
+                        adamw(&mut weights, grad, &mut first, &mut second, &step);
+                    }
+                }
+                assert_eq!(weights, elements(param), "{}", param.name);
+            }
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! calls into a worker.
 
 use crate::checkpoint;
-use crate::optim::Optimizer;
+use crate::optim::{Optimizer, norm};
 use crate::params::Params;
 use crate::recipe::{BatchNorm, Recipe};
 use crate::record::{Histogram, Histograms, Phases, Tagged, gradient};
@@ -289,10 +289,11 @@ impl<'a> Worker<'a> {
 
     /// Clips the mean gradient and updates the weights; the norm before clipping.
     fn update(&mut self, learning_rate: f64) -> Result<f64> {
+        let Some(limit) = self.recipe.train.clip_norm else {
+            return self.optimizer.step(&self.params, &self.flat, learning_rate);
+        };
         let norm = norm(&self.flat);
-        if let Some(limit) = self.recipe.train.clip_norm
-            && norm > limit
-        {
+        if norm > limit {
             let factor = (limit / (norm + 1e-6)) as f32;
             self.flat.iter_mut().for_each(|g| *g *= factor);
         }
@@ -462,18 +463,4 @@ fn timed<T>(seconds: &mut f64, work: impl FnOnce() -> T) -> T {
     let result = work();
     *seconds += began.elapsed().as_secs_f64();
     result
-}
-
-/// The Euclidean norm, in f64 over blocks of f32 sums.
-fn norm(vector: &[f32]) -> f64 {
-    let block = |b: &[f32]| {
-        let mut lanes = [0f32; 16];
-        let mut chunks = b.chunks_exact(16);
-        for chunk in &mut chunks {
-            lanes.iter_mut().zip(chunk).for_each(|(lane, v)| *lane += v * v);
-        }
-        lanes.iter_mut().zip(chunks.remainder()).for_each(|(lane, v)| *lane += v * v);
-        lanes.iter().map(|&l| f64::from(l)).sum::<f64>()
-    };
-    vector.chunks(4096).map(block).sum::<f64>().sqrt()
 }

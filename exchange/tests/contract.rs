@@ -20,7 +20,12 @@ fn layout(length: usize) -> Layout {
 
 /// The scheme on everything, from the first step on.
 fn bare(bucketing: Bucketing) -> Policy {
-    Policy { dense_below: Some(0), warmup_steps: Some(0), ..Policy::from(bucketing) }
+    Policy {
+        dense_below: Some(0),
+        warmup_steps: Some(0),
+        momentum_correction: Some(0.0),
+        ..Policy::from(bucketing)
+    }
 }
 
 fn echoing(scheme: &Scheme, bucketing: Bucketing, length: usize) -> (Exchange, Echo) {

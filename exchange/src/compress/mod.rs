@@ -5,16 +5,26 @@
 //! it from there.
 
 mod adaptive;
+pub mod aggregation_aware;
 pub mod alq;
 pub mod casq;
 mod codebook;
 pub mod dense;
+pub mod dgc;
+mod exceedances;
 mod feedback;
+pub mod gaussiank;
 mod histogram;
+mod moments;
 pub mod optquant;
+pub mod randomk;
 mod ratio;
+pub mod redsync;
 mod select;
+pub mod sidco;
 mod sparse;
+mod special;
+pub mod threshold;
 pub mod topk;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -286,6 +296,13 @@ schemes! {
     Casq(casq),
     Optquant(optquant),
     Alq(alq),
+    Sidco(sidco),
+    AggregationAware(aggregation_aware),
+    Dgc(dgc),
+    Randomk(randomk),
+    Gaussiank(gaussiank),
+    Redsync(redsync),
+    Threshold(threshold),
 }
 
 impl Default for Scheme {
