@@ -58,7 +58,8 @@ pub mod wire;
 pub use collective::{Collective, Difference, Mesh, Payload, Solo, mesh};
 pub use compress::{
     About, Compressor, Definition, Encoded, Fall, Law, Ratio, Round, Scheme, Seat, Soundness,
-    dense, topk,
+    Statistics, aggregation_aware, alq, casq, dense, dgc, gaussiank, optquant, randomk, redsync,
+    sidco, threshold, topk,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;

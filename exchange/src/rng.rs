@@ -29,6 +29,16 @@ impl Stream {
     /// The stream of a key made of any number of words, whose order counts.
     pub fn of(words: &[u64]) -> Self {
         let key = words.iter().fold(0x6772_6164_7769_7265, |key, word| absorb(key, *word));
+        Self::from_key(key)
+    }
+
+    /// The stream's key, for a message whose reader needs the same numbers.
+    pub fn key(self) -> u64 {
+        u64::from(self.second) << 32 | u64::from(self.first)
+    }
+
+    /// The stream of a [`key`](Self::key).
+    pub fn from_key(key: u64) -> Self {
         Self { first: key as u32, second: (key >> 32) as u32 }
     }
 
@@ -88,6 +98,7 @@ mod tests {
         ];
         assert!(others.iter().all(|other| *other != base));
         assert_eq!(Stream::shared(&seat(3, 0, 0), 1), Stream::shared(&seat(5, 0, 0), 1));
+        assert_eq!(Stream::from_key(base.key()), base);
     }
 
     /// Moments, neighbours, and a χ² over 256 bins, for streams whose keys differ in one bit.

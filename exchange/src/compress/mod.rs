@@ -4,15 +4,32 @@
 //! one line in the list of `schemes!`. Recipes, `gradwire list`, contract tests and benches take
 //! it from there.
 
+mod adaptive;
+pub mod aggregation_aware;
+pub mod alq;
+pub mod casq;
+mod codebook;
 pub mod dense;
+pub mod dgc;
+mod exceedances;
 mod feedback;
+pub mod gaussiank;
+mod histogram;
+mod moments;
+pub mod optquant;
+pub mod randomk;
 mod ratio;
+pub mod redsync;
 mod select;
+pub mod sidco;
 mod sparse;
+mod special;
+pub mod threshold;
 pub mod topk;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+pub use adaptive::Statistics;
 pub use feedback::Feedback;
 pub use ratio::{Fall, Ratio};
 
@@ -276,6 +293,16 @@ macro_rules! schemes {
 schemes! {
     Dense(dense),
     Topk(topk),
+    Casq(casq),
+    Optquant(optquant),
+    Alq(alq),
+    Sidco(sidco),
+    AggregationAware(aggregation_aware),
+    Dgc(dgc),
+    Randomk(randomk),
+    Gaussiank(gaussiank),
+    Redsync(redsync),
+    Threshold(threshold),
 }
 
 impl Default for Scheme {

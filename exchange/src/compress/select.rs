@@ -5,8 +5,6 @@
 //! gathers everything from that bin upwards (in order of position); two more histograms, over
 //! the gathered members of that bin only, find the k-th largest itself.
 
-use crate::simd::wide;
-
 const UPPER_BITS: u32 = 11;
 const LOWER_BITS: u32 = 10;
 
@@ -18,6 +16,8 @@ const STRIDE: usize = 16;
 pub(crate) struct Selector {
     positions: Vec<u32>,
     histogram: Vec<[u32; 1 << UPPER_BITS]>,
+    /// Values of candidates.
+    among: Vec<f32>,
 }
 
 /// The magnitude's bits: they order as magnitudes do, NaN above infinity.
@@ -44,16 +44,15 @@ impl Selector {
         &self.positions
     }
 
-    /// Positions of all values whose magnitude is above `threshold` (strictly), ascending. Zeros
-    /// and NaN are never among them.
-    pub(crate) fn above(&mut self, values: &[f32], threshold: f32) -> &[u32] {
-        let floor = if threshold >= 0.0 { key(threshold).saturating_add(1) } else { 1 };
-        let count = |values: &[f32]| {
-            values.iter().fold(0u32, |count, value| count + u32::from(key(*value) >= floor))
-        };
-        // Counts of blocks fit a u32 however long the slice is.
-        let most = wide(|| values.chunks(1 << 16).map(|block| count(block) as usize).sum());
-        self.gather(values, floor, most);
+    /// The same among the values at `candidates` only; of equal magnitudes the first candidate
+    /// goes first, and positions are in the candidates' order.
+    pub(crate) fn largest_among(&mut self, values: &[f32], candidates: &[u32], k: usize) -> &[u32] {
+        let mut among = std::mem::take(&mut self.among);
+        among.clear();
+        among.extend(candidates.iter().map(|position| values[*position as usize]));
+        self.largest(&among, k);
+        self.among = among;
+        self.positions.iter_mut().for_each(|position| *position = candidates[*position as usize]);
         &self.positions
     }
 
@@ -182,17 +181,13 @@ mod tests {
         }
     }
 
-    proptest! {
-        #[test]
-        fn what_is_above_a_threshold_is_found(values in proptest::collection::vec(awkward(), 0..300), at in awkward()) {
-            let naive = |threshold: f32| -> Vec<u32> {
-                (0..values.len() as u32).filter(|i| values[*i as usize].abs() > threshold).collect()
-            };
-            let mut selector = Selector::default();
-            for threshold in [at.abs(), 0.0, values.first().map_or(0.0, |value| value.abs())] {
-                prop_assert_eq!(selector.above(&values, threshold), naive(threshold));
-            }
-        }
+    #[test]
+    fn candidates_are_the_only_ones_that_count() {
+        let mut selector = Selector::default();
+        let values = [9.0, -1.0, 2.0, 0.0, 2.0, -3.0];
+        assert_eq!(selector.largest_among(&values, &[1, 2, 3, 4], 2), [2, 4]);
+        assert_eq!(selector.largest_among(&values, &[1, 2, 3, 4], 9), [1, 2, 4]);
+        assert_eq!(selector.largest_among(&values, &[], 2), [0u32; 0]);
     }
 
     #[test]

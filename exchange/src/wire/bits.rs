@@ -105,6 +105,31 @@ impl<'a> BitReader<'a> {
         Ok(value)
     }
 
+    /// The next `width` bits as a number, zeros after the end; they stay where they are. At most
+    /// [`MAX_WIDTH`].
+    #[inline]
+    pub fn peek(&mut self, width: u32) -> u64 {
+        debug_assert!(width <= MAX_WIDTH);
+        if self.count < width {
+            self.refill();
+        }
+        self.pending & ((1 << width) - 1)
+    }
+
+    /// Passes over `width` bits that were peeked at.
+    ///
+    /// # Errors
+    /// [`Fault::Truncated`] when there are fewer.
+    #[inline]
+    pub fn skip(&mut self, width: u32) -> Read<()> {
+        if self.count < width {
+            return Err(self.truncated(width));
+        }
+        self.pending >>= width;
+        self.count -= width;
+        Ok(())
+    }
+
     /// The number of set bits before the next clear one, which is taken too; at most `limit`.
     ///
     /// # Errors

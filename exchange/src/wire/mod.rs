@@ -5,6 +5,7 @@
 //! * [`values`]: values as f32, f16 or bf16;
 //! * [`codes`]: numbers of one small width, packed at memory speed;
 //! * [`bits`]: numbers of any width, packed;
+//! * [`huffman`]: few symbols, the frequent ones in fewer bits;
 //! * [`indices`]: ascending positions, in the cheapest of a few codings;
 //! * [`Reader`]: a cursor over bytes that never reads past them.
 //!
@@ -15,6 +16,7 @@ pub mod bits;
 pub mod codes;
 pub mod floats;
 pub mod frame;
+pub mod huffman;
 pub mod indices;
 pub mod values;
 
@@ -193,6 +195,11 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Bytes that [`put_count`] takes.
+pub fn count_bytes(count: u32) -> usize {
+    (u32::BITS - count.leading_zeros()).max(1).div_ceil(7) as usize
+}
+
 /// Appends a count of elements of a bucket: seven bits a byte, least significant first, the
 /// eighth bit set on all but the last.
 pub fn put_count(mut count: u32, out: &mut Vec<u8>) {
@@ -215,6 +222,7 @@ mod tests {
             let mut bytes = Vec::new();
             put_count(count, &mut bytes);
             prop_assert!(bytes.len() <= 5);
+            prop_assert_eq!(bytes.len(), count_bytes(count));
             let mut reader = Reader::new(&bytes);
             prop_assert_eq!(reader.count(count as usize), Ok(count as usize));
             prop_assert_eq!(reader.finish(), Ok(()));

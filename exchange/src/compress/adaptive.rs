@@ -1,0 +1,295 @@
+//! Schemes whose levels follow the gradients: what they send, and how all ranks come to the same
+//! levels.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1 | 1 when a statistic follows the codes, else 0 |
+//! | … | levels, scales and codes ([`codebook`](super::codebook)) |
+//! | 8 | with a statistic: its total weight W, f64 |
+//! | 4·terms | its terms divided by W, f32 |
+//!
+//! At steps 1, 10, 30 and every `refresh`-th, each message carries its gradient's statistic
+//! (unless the message would be larger than plain f32 with it). After the step every rank adds up
+//! the statistics of all messages in order of rank, joins the sum, scaled to weight 1, to its
+//! moving average, and solves for the levels of the next step. Where no message carried one, the
+//! mean gradient's own statistic takes their place. As long as there are no such levels, each rank
+//! sends what is best for its own gradient: decoding takes the levels from the message in any case.
+
+use serde::{Deserialize, Serialize};
+
+use super::codebook::{self, Shape, are_levels};
+use super::{Compressor, Encoded, Round, Seat};
+use crate::rng::Stream;
+use crate::wire::{Fault, Read, Reader};
+use crate::{Entry, Error, Gauge, Result, State};
+
+/// Where the statistic that all ranks agree on comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Statistics {
+    /// From every rank's gradient: it rides in the messages now and then.
+    #[default]
+    Pooled,
+    /// From the mean gradient that every rank has anyway: nothing more is sent.
+    Aggregate,
+}
+
+/// What of a gradient's distribution decides about its levels, and how.
+pub(crate) trait Fit: Send {
+    /// Number of terms, each a sum over elements; the first [`weights`](Self::weights) of them add
+    /// up to the total weight.
+    fn terms(&self) -> usize;
+
+    /// Number of terms that are weights.
+    fn weights(&self) -> usize;
+
+    /// Adds a block's terms to `sums`; `scale`, its largest magnitude, is not 0.
+    fn gather(&self, block: &[f32], scale: f32, sums: &mut [f64]);
+
+    /// Puts the best levels, ascending, into `levels`, from terms whose total weight is positive.
+    fn solve(&mut self, terms: &[f64], levels: &mut [f32]);
+}
+
+/// What the schemes of this family have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) shape: Shape,
+    pub(crate) statistics: Statistics,
+    /// Steps between statistics, from step `refresh` on.
+    pub(crate) refresh: u64,
+    /// Share of the moving average that an older statistic keeps.
+    pub(crate) memory: f64,
+    /// 1 rounds without bias, 0 to the nearest level.
+    pub(crate) sharpness: f32,
+}
+
+impl Plan {
+    /// Checks the settings of `scheme`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the setting.
+    pub(crate) fn validate(&self, scheme: &'static str) -> Result<()> {
+        self.shape.validate(scheme)?;
+        let refuse = |key, value, wanted| Err(Error::Config { scheme, key, value, wanted });
+        if self.refresh == 0 {
+            let wanted = "write a number of steps, such as `refresh = 100`";
+            return refuse("refresh", self.refresh.to_string(), wanted);
+        }
+        if !(0.0..1.0).contains(&self.memory) {
+            let wanted = "write a number from 0 up to, but not, 1, such as `memory = 0.9`";
+            return refuse("memory", self.memory.to_string(), wanted);
+        }
+        Ok(())
+    }
+}
+
+/// A compressor whose levels follow the gradients.
+pub(crate) struct Adaptive<F> {
+    seat: Seat,
+    plan: Plan,
+    fit: F,
+    /// The levels that all ranks share, once they do.
+    shared: Option<Vec<f32>>,
+    /// The moving average behind them; its total weight is positive with them.
+    average: Vec<f64>,
+    /// The levels of the last message.
+    used: Vec<f32>,
+    /// The statistic under way.
+    sums: Vec<f64>,
+    gauges: [Gauge; 4],
+}
+
+impl<F: Fit> Adaptive<F> {
+    pub(crate) fn new(seat: &Seat, plan: Plan, fit: F) -> Self {
+        let zeros = vec![0.0; fit.terms()];
+        Self {
+            seat: seat.clone(),
+            plan,
+            fit,
+            shared: None,
+            average: zeros.clone(),
+            used: vec![0.0; plan.shape.levels()],
+            sums: zeros,
+            gauges: gauges(0, 0, 0, 0.0),
+        }
+    }
+
+    /// Whether levels are to be learned at `step`: the same on every rank.
+    fn is_due(&self, step: u64) -> bool {
+        self.shared.is_none()
+            || matches!(step, 1 | 10 | 30)
+            || step.is_multiple_of(self.plan.refresh)
+    }
+
+    /// The total weight of terms.
+    fn weight(&self, terms: &[f64]) -> f64 {
+        terms[..self.fit.weights()].iter().sum()
+    }
+
+    /// Makes `sums` the statistic of a gradient.
+    fn gather(&mut self, gradient: &[f32]) {
+        self.sums.fill(0.0);
+        for block in gradient.chunks(self.plan.shape.block) {
+            let scale = codebook::largest(block);
+            if scale > 0.0 {
+                self.fit.gather(block, scale, &mut self.sums);
+            }
+        }
+    }
+
+    /// Adds the statistic of a message to `sums`, if it carries one.
+    fn pool(&mut self, wire: &[u8]) -> Read<()> {
+        let mut reader = Reader::new(wire);
+        if !carries(&mut reader)? {
+            return Ok(());
+        }
+        reader.take(self.plan.shape.bytes(self.seat.length))?;
+        let weight = f64::from_bits(reader.u64()?);
+        if !(0.0..f64::INFINITY).contains(&weight) {
+            return Err(Fault::Field { field: "statistic's weight", found: weight.to_bits() });
+        }
+        for sum in &mut self.sums {
+            let term = f32::from_bits(reader.u32()?);
+            // A share of the weight, up to the rounding of f32.
+            if !(-1.001..=1.001).contains(&term) {
+                return Err(Fault::Field { field: "statistic", found: term.to_bits().into() });
+            }
+            *sum += weight * f64::from(term);
+        }
+        reader.finish()
+    }
+}
+
+/// Whether a message carries a statistic.
+fn carries(reader: &mut Reader<'_>) -> Read<bool> {
+    match reader.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        found => Err(Fault::Field { field: "statistic flag", found: found.into() }),
+    }
+}
+
+fn gauges(bytes: usize, length: usize, statistic: usize, least: f32) -> [Gauge; 4] {
+    let weight = length as f64;
+    let bits = if length == 0 { 0.0 } else { 8.0 * bytes as f64 / weight };
+    [
+        Gauge::mean("bits", bits, weight),
+        Gauge::mean("least_level", least.into(), weight),
+        Gauge::mean("next_level", 0.0, weight),
+        Gauge::sum("statistic_bytes", statistic as f64),
+    ]
+}
+
+impl<F: Fit> Compressor for Adaptive<F> {
+    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
+        let start = out.len();
+        let statistic = 8 + 4 * self.fit.terms();
+        let plain = 1 + self.plan.shape.bytes(gradient.len());
+        let rides = self.plan.statistics == Statistics::Pooled
+            && self.is_due(step)
+            && plain + statistic <= size_of_val(gradient);
+        if rides || self.shared.is_none() {
+            self.gather(gradient);
+        }
+        match &self.shared {
+            Some(shared) => self.used.copy_from_slice(shared),
+            None if self.weight(&self.sums) > 0.0 => self.fit.solve(&self.sums, &mut self.used),
+            None => codebook::uniform(&mut self.used),
+        }
+        // Buffers that go round never grow for a statistic later.
+        out.reserve(plain + statistic);
+        out.push(u8::from(rides));
+        let stream = Stream::at(&self.seat, step);
+        self.plan.shape.put(gradient, &self.used, self.plan.sharpness, stream, out);
+        if rides {
+            let weight = self.weight(&self.sums);
+            let divisor = if weight > 0.0 { weight } else { 1.0 };
+            out.extend(weight.to_le_bytes());
+            out.extend(self.sums.iter().flat_map(|sum| ((sum / divisor) as f32).to_le_bytes()));
+        }
+        let mut magnitudes = [f32::INFINITY; 2];
+        for level in &self.used {
+            let [least, next] = &mut magnitudes;
+            if level.abs() < *least {
+                (*next, *least) = (*least, level.abs());
+            } else {
+                *next = next.min(level.abs());
+            }
+        }
+        let sent = if rides { statistic } else { 0 };
+        self.gauges = gauges(out.len() - start, gradient.len(), sent, magnitudes[0]);
+        self.gauges[2].value = magnitudes[1].into();
+        Encoded::Message
+    }
+
+    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+        let mut reader = Reader::new(wire);
+        let carries = carries(&mut reader)?;
+        self.plan.shape.add(&mut reader, weight, sum)?;
+        if carries {
+            reader.take(8 + 4 * self.fit.terms())?;
+        }
+        Ok(reader.finish()?)
+    }
+
+    fn observe(&mut self, round: &Round<'_>) -> Result<()> {
+        if !self.is_due(round.step) {
+            return Ok(());
+        }
+        self.sums.fill(0.0);
+        if self.plan.statistics == Statistics::Pooled {
+            for message in round.messages.iter().flatten() {
+                self.pool(message)?;
+            }
+        }
+        if self.weight(&self.sums) <= 0.0 {
+            self.gather(round.mean);
+        }
+        let weight = self.weight(&self.sums);
+        if weight <= 0.0 || !weight.is_finite() {
+            return Ok(());
+        }
+        for (average, sum) in self.average.iter_mut().zip(&self.sums) {
+            *average = self.plan.memory * *average + sum / weight;
+        }
+        let shared = self.shared.get_or_insert_with(|| vec![0.0; self.plan.shape.levels()]);
+        self.fit.solve(&self.average, shared);
+        Ok(())
+    }
+
+    fn save(&self, state: &mut State) {
+        if let Some(shared) = &self.shared {
+            state.insert("levels", Entry::F32(shared.clone()));
+            let bits = self.average.iter().map(|term| term.to_bits()).collect();
+            state.insert("statistic", Entry::U64(bits));
+        }
+    }
+
+    fn restore(&mut self, state: &State) -> Result<()> {
+        if !state.contains("levels") {
+            self.shared = None;
+            self.average.fill(0.0);
+            return Ok(());
+        }
+        let refuse = |entry: &str, problem: &str| {
+            Err(Error::State { entry: entry.to_string(), problem: problem.to_string() })
+        };
+        let levels = state.f32s("levels", self.plan.shape.levels())?;
+        if !are_levels(levels) {
+            return refuse("levels", "does not ascend within [-1, 1]");
+        }
+        let bits = state.u64s("statistic", self.average.len())?;
+        if bits.iter().any(|bits| !f64::from_bits(*bits).is_finite()) {
+            return refuse("statistic", "holds a number that is not finite");
+        }
+        for (average, bits) in self.average.iter_mut().zip(bits) {
+            *average = f64::from_bits(*bits);
+        }
+        self.shared = Some(levels.to_vec());
+        Ok(())
+    }
+
+    fn gauges(&self) -> &[Gauge] {
+        &self.gauges
+    }
+}

@@ -1,0 +1,298 @@
+//! Selection by what all ranks know of the last rounds, so that the ranks' choices overlap.
+//!
+//! # Paper
+//! Wang, Liu & Wu, ICNCC 2018 ("An Aggregation-aware Gradient Sparsification…"; the master's
+//! thesis of S.-P. Wang, National Taiwan University 2018). A **reconstruction from the abstract**:
+//! it says that a parameter server's sending cost is the size of the union of what the ranks
+//! send, that the ranks' selection can make it smaller, and that gradients are large for a short
+//! time only. The rules are ours.
+//!
+//! # Idea
+//! Ranks that select by themselves select almost disjoint elements, and the server has to send
+//! nearly N times k. What the server sent last is known to every rank for nothing: select partly
+//! inside it, and the union shrinks.
+//!
+//! # Wire
+//! A sparse message of k elements, whatever the rule:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1–5 | number of elements kept, seven bits a byte |
+//! | 4·kept (f16, bf16: 2·kept) | their values, in ascending order of position |
+//! | … | their positions ([`wire::indices`](crate::wire::indices)) |
+//!
+//! # State
+//! The last union, or the window of them; for `mix` the last sums, for `ema` the averages, for
+//! `leader` the leader's positions. Learned from all ranks' messages, and so the same everywhere.
+//!
+//! # Where we differ
+//! There is no server here: every rank hears every message. What a server would have sent is
+//! recorded: `union` positions, `server_bytes` (8 bytes each, to each rank) beside
+//! `server_bytes_bound` (of disjoint choices, 8·min(N·k, d)). The first round, which knows
+//! nothing, is plain top-k. Of equal scores the lowest position goes first. A selection by the
+//! last sum alone is not offered: it freezes on its first k elements and does not converge.
+//!
+//! # What was not public
+//! The paper's algorithms, metrics, datasets and numbers.
+
+mod memory;
+mod rule;
+
+use serde::{Deserialize, Serialize};
+
+use memory::Memory;
+pub use rule::Rule;
+
+use super::ratio::Ratio;
+use super::select::Selector;
+use super::{About, Compressor, Definition, Encoded, Law, Round, Seat, Soundness, sparse};
+use crate::wire::values::Format;
+use crate::{Gauge, Result, State};
+
+/// Bytes that a server takes for one element: an f32 and a u32.
+const SERVER_BYTES: f64 = 8.0;
+
+/// The settings of `aggregation-aware`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Share of each bucket's elements that each rank sends, above 0 and at most 1: of n
+    /// elements max(1, round(ratio·n)); or a falling one. Default 0.01.
+    pub ratio: Ratio,
+    /// The rule of selection. Default `{ by = "prev-union", p = 0.75 }`.
+    pub rule: Rule,
+    /// How the values are sent. Default `f32`.
+    pub values: Format,
+    /// Whether what is not sent is added to the next gradient. Default true.
+    pub feedback: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { ratio: 0.01.into(), rule: Rule::default(), values: Format::F32, feedback: true }
+    }
+}
+
+impl Definition for Config {
+    const ABOUT: About = About {
+        name: "aggregation-aware",
+        line: "top-k that prefers what all ranks sent last, so that the union stays small",
+        paper: "Wang, Liu & Wu 2018 (our reconstruction from the abstract)",
+    };
+    const FEEDBACK: Soundness = Soundness::Sound;
+
+    fn feedback(&self) -> bool {
+        self.feedback
+    }
+
+    fn law(&self) -> Law {
+        Law::Contraction
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.ratio.validate(Self::ABOUT.name)?;
+        self.rule.validate(Self::ABOUT.name)
+    }
+
+    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+        Box::new(AggregationAware {
+            config: self.clone(),
+            memory: Memory::new(self.rule, seat.length),
+            selector: Selector::default(),
+            scores: Vec::new(),
+            inside: Vec::new(),
+            maybe: Vec::new(),
+            selected: Vec::new(),
+            gauges: Vec::new(),
+        })
+    }
+
+    fn specimens() -> Vec<Self> {
+        [
+            Rule::Mix { lambda: 0.5 },
+            Rule::Hysteresis { h: 2.0 },
+            Rule::Window { p: 0.75, rounds: 5 },
+            Rule::Ema { lambda: 1.0 },
+            Rule::Leader { p: 0.75 },
+            Rule::Significant { c: 3.0 },
+        ]
+        .map(|rule| Self { rule, ..Self::default() })
+        .to_vec()
+    }
+}
+
+struct AggregationAware {
+    config: Config,
+    memory: Memory,
+    selector: Selector,
+    /// The gradient as the rule sees it.
+    scores: Vec<f32>,
+    /// Elements that have been given one of the rule's places.
+    inside: Vec<u32>,
+    /// Candidates for the last of these places.
+    maybe: Vec<u32>,
+    selected: Vec<u32>,
+    gauges: Vec<Gauge>,
+}
+
+impl AggregationAware {
+    /// Leaves the positions to send, at most `k`, ascending, in `selected`.
+    fn select(&mut self, gradient: &[f32], k: usize) {
+        let Self { memory, selector, inside, selected, .. } = self;
+        let union = memory.union();
+        let (rule, union) = match (self.config.rule, union) {
+            (rule @ Rule::Significant { .. }, _) => (rule, &[][..]),
+            (rule, Some(union)) => (rule, union),
+            (_, None) => (Rule::Topk, &[][..]),
+        };
+        match rule {
+            Rule::Topk => copy(selector.largest(gradient, k), selected),
+            Rule::Significant { c } => {
+                let rms = crate::wire::floats::norm(gradient) / (gradient.len() as f64).sqrt();
+                let significant =
+                    |position: &&u32| f64::from(gradient[**position as usize].abs()) > c * rms;
+                selected.clear();
+                selected.extend(selector.largest(gradient, k).iter().filter(significant));
+                if selected.is_empty() {
+                    selected.extend_from_slice(selector.largest(gradient, 1));
+                }
+            }
+            Rule::PrevUnion { p } => {
+                let places = Rule::places(p, k);
+                copy(selector.largest_among(gradient, union, places), inside);
+                self.fill_up(gradient, k);
+            }
+            Rule::Leader { p } => {
+                let places = Rule::places(p, k);
+                copy(selector.largest_among(gradient, memory.leader(), places), inside);
+                self.fill_up(gradient, k);
+            }
+            Rule::Window { p, .. } => {
+                self.most_frequent(gradient, Rule::places(p, k));
+                self.fill_up(gradient, k);
+            }
+            Rule::Mix { .. } | Rule::Hysteresis { .. } | Rule::Ema { .. } => {
+                copy(gradient, &mut self.scores);
+                score(rule, &mut self.scores, union, memory);
+                copy(selector.largest(&self.scores, k), selected);
+            }
+        }
+    }
+
+    /// Gives places to the elements that were most often in the window's unions.
+    fn most_frequent(&mut self, gradient: &[f32], places: usize) {
+        let counts = self.memory.counts();
+        let mut histogram = [0usize; 256];
+        counts.iter().for_each(|count| histogram[usize::from(*count)] += 1);
+        // The count at which the places run out.
+        let (mut level, mut left) = (u8::MAX, places);
+        while level > 0 && histogram[usize::from(level)] <= left {
+            left -= histogram[usize::from(level)];
+            level -= 1;
+        }
+        self.inside.clear();
+        self.maybe.clear();
+        for (position, count) in counts.iter().enumerate() {
+            if *count > level {
+                self.inside.push(position as u32);
+            } else if *count == level && level > 0 {
+                self.maybe.push(position as u32);
+            }
+        }
+        if level > 0 {
+            self.inside.extend(self.selector.largest_among(gradient, &self.maybe, left));
+            self.inside.sort_unstable();
+        }
+    }
+
+    /// Selects `inside` and, up to `k`, the largest of all others.
+    fn fill_up(&mut self, gradient: &[f32], k: usize) {
+        copy(gradient, &mut self.scores);
+        self.inside.iter().for_each(|position| self.scores[*position as usize] = 0.0);
+        let others = self.selector.largest(&self.scores, k.saturating_sub(self.inside.len()));
+        self.selected.clear();
+        let mut inside = self.inside.iter().copied().peekable();
+        for other in others {
+            while let Some(position) = inside.next_if(|position| position < other) {
+                self.selected.push(position);
+            }
+            self.selected.push(*other);
+        }
+        self.selected.extend(inside);
+    }
+}
+
+/// Turns elements into what the rule compares.
+fn score(rule: Rule, scores: &mut [f32], union: &[u32], memory: &Memory) {
+    match rule {
+        Rule::Mix { lambda } => {
+            for (position, sum) in union.iter().zip(memory.sums()) {
+                let score = &mut scores[*position as usize];
+                *score = score.abs() + lambda as f32 * sum.abs();
+            }
+        }
+        Rule::Hysteresis { h } => {
+            union.iter().for_each(|position| scores[*position as usize] *= h as f32);
+        }
+        Rule::Ema { lambda } => {
+            for (score, average) in scores.iter_mut().zip(memory.averages()) {
+                *score *= 1.0 + lambda as f32 * average;
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Makes `to` equal to `from`, in the memory it has.
+fn copy<T: Copy>(from: &[T], to: &mut Vec<T>) {
+    to.clear();
+    to.extend_from_slice(from);
+}
+
+impl Compressor for AggregationAware {
+    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
+        self.select(gradient, self.config.ratio.count(gradient.len(), step));
+        let sent = sparse::put(&self.selected, gradient, self.config.values, out);
+        self.gauges.clear();
+        self.gauges.extend_from_slice(sent.gauges());
+        Encoded::Message
+    }
+
+    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+        sparse::add(wire, self.config.ratio.most(sum.len()), self.config.values, weight, sum)
+    }
+
+    fn observe(&mut self, round: &Round<'_>) -> Result<()> {
+        let length = round.mean.len();
+        self.memory.learn(round, self.config.ratio.most(length), self.config.values)?;
+        let union = self.memory.union().map_or(0, <[u32]>::len) as f64;
+        let k = self.config.ratio.count(length, round.step) as f64;
+        let bound = (k * round.messages.len() as f64).min(length as f64);
+        self.gauges.extend([
+            Gauge::sum("union", union),
+            Gauge::mean("union_ratio", union / k, k),
+            Gauge::sum("server_bytes", SERVER_BYTES * union),
+            Gauge::sum("server_bytes_bound", SERVER_BYTES * bound),
+        ]);
+        Ok(())
+    }
+
+    fn sent(&self) -> Option<&[u32]> {
+        Some(&self.selected)
+    }
+
+    fn save(&self, state: &mut State) {
+        self.memory.save(state);
+    }
+
+    fn restore(&mut self, state: &State) -> Result<()> {
+        self.memory.restore(state)
+    }
+
+    fn gauges(&self) -> &[Gauge] {
+        &self.gauges
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+//! What every rank knows of the rounds before, because every rank heard the same messages.
+
+use std::collections::VecDeque;
+
+use super::Rule;
+use crate::compress::{Round, sparse};
+use crate::wire::values::Format;
+use crate::wire::{Reader, indices, put_count};
+use crate::{Entry, Error, Result, State};
+
+/// What of f, the moving average of membership, is left after a round outside the union.
+const DECAY: f32 = 0.8;
+
+/// An average that has fallen below this counts as none, before it becomes subnormal.
+const LEAST_AVERAGE: f32 = 1e-12;
+
+/// The last unions, and what else the rule looks at.
+#[derive(Debug, Clone)]
+pub(super) struct Memory {
+    rule: Rule,
+    length: usize,
+    /// The last unions, oldest first: one, or as many as a window has.
+    unions: VecDeque<Vec<u32>>,
+    /// For `leader`: what that rank sent in the last round.
+    leader: Vec<u32>,
+    /// For `mix`: the last sums over ranks, of the union's elements.
+    sums: Vec<f32>,
+    /// For `ema`: the moving average of each element.
+    averages: Vec<f32>,
+    /// For `window`: in how many of the unions each element is.
+    counts: Vec<u8>,
+    /// One bit for each element, while a union is made.
+    marks: Vec<u64>,
+    heard: Vec<u32>,
+}
+
+impl Memory {
+    pub(super) fn new(rule: Rule, length: usize) -> Self {
+        let (averages, counts) = match rule {
+            Rule::Ema { .. } => (length, 0),
+            Rule::Window { .. } => (0, length),
+            _ => (0, 0),
+        };
+        Self {
+            rule,
+            length,
+            unions: VecDeque::new(),
+            leader: Vec::new(),
+            sums: Vec::new(),
+            averages: vec![0.0; averages],
+            counts: vec![0; counts],
+            marks: vec![0; length.div_ceil(64)],
+            heard: Vec::new(),
+        }
+    }
+
+    /// The last union, ascending; `None` before the first round.
+    pub(super) fn union(&self) -> Option<&[u32]> {
+        self.unions.back().map(Vec::as_slice)
+    }
+
+    /// What the last round's leader sent, ascending.
+    pub(super) fn leader(&self) -> &[u32] {
+        &self.leader
+    }
+
+    /// The last sums of the union's elements, in its order.
+    pub(super) fn sums(&self) -> &[f32] {
+        &self.sums
+    }
+
+    /// The moving average of membership of each element.
+    pub(super) fn averages(&self) -> &[f32] {
+        &self.averages
+    }
+
+    /// In how many of the last unions each element is.
+    pub(super) fn counts(&self) -> &[u8] {
+        &self.counts
+    }
+
+    /// Unions that are kept.
+    fn depth(&self) -> usize {
+        match self.rule {
+            Rule::Window { rounds, .. } => rounds.into(),
+            _ => 1,
+        }
+    }
+
+    /// Learns from a round whose messages have at most `most` elements each. A bucket that was
+    /// sent as it is has sent every element.
+    pub(super) fn learn(&mut self, round: &Round<'_>, most: usize, format: Format) -> Result<()> {
+        self.marks.fill(0);
+        let leader = round.step.saturating_sub(1) % round.messages.len().max(1) as u64;
+        for (rank, message) in round.messages.iter().enumerate() {
+            self.heard.clear();
+            match message {
+                Some(wire) => {
+                    sparse::positions(wire, most, format, self.length, &mut self.heard)?;
+                }
+                None => self.heard.extend(0..self.length as u32),
+            }
+            for position in &self.heard {
+                self.marks[*position as usize / 64] |= 1 << (position % 64);
+            }
+            if matches!(self.rule, Rule::Leader { .. }) && rank as u64 == leader {
+                self.leader.clone_from(&self.heard);
+            }
+        }
+        self.push_marked();
+        let union = self.unions.back().map_or(&[][..], Vec::as_slice);
+        match self.rule {
+            Rule::Mix { .. } => {
+                let ranks = round.messages.len() as f32;
+                self.sums.clear();
+                self.sums.extend(union.iter().map(|at| round.mean[*at as usize] * ranks));
+            }
+            Rule::Ema { .. } => {
+                for average in &mut self.averages {
+                    let less = *average * DECAY;
+                    *average = if less < LEAST_AVERAGE { 0.0 } else { less };
+                }
+                for position in union {
+                    self.averages[*position as usize] += 1.0 - DECAY;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Makes the marked elements the last union.
+    fn push_marked(&mut self) {
+        let mut union = Vec::new();
+        if self.unions.len() == self.depth() {
+            union = self.unions.pop_front().unwrap_or_default();
+            self.count(&union, |count| count - 1);
+            union.clear();
+        }
+        for (word, mut bits) in self.marks.iter().copied().enumerate() {
+            while bits != 0 {
+                union.push(word as u32 * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+        self.count(&union, |count| count + 1);
+        self.unions.push_back(union);
+    }
+
+    fn count(&mut self, union: &[u32], change: impl Fn(u8) -> u8) {
+        if !self.counts.is_empty() {
+            for position in union {
+                let count = &mut self.counts[*position as usize];
+                *count = change(*count);
+            }
+        }
+    }
+
+    pub(super) fn save(&self, state: &mut State) {
+        let leader = match self.rule {
+            Rule::Topk | Rule::Significant { .. } => return,
+            Rule::Leader { .. } if !self.unions.is_empty() => Some(&self.leader),
+            _ => None,
+        };
+        let mut bytes = Vec::new();
+        put_count(self.unions.len() as u32, &mut bytes);
+        for list in self.unions.iter().chain(leader) {
+            put_count(list.len() as u32, &mut bytes);
+            indices::put(list, &mut bytes);
+        }
+        state.insert("unions", Entry::Bytes(bytes));
+        match self.rule {
+            Rule::Mix { .. } => state.insert("sums", Entry::F32(self.sums.clone())),
+            Rule::Ema { .. } => state.insert("averages", Entry::F32(self.averages.clone())),
+            _ => {}
+        }
+    }
+
+    pub(super) fn restore(&mut self, state: &State) -> Result<()> {
+        if matches!(self.rule, Rule::Topk | Rule::Significant { .. }) {
+            return Ok(());
+        }
+        let length = self.length;
+        let mut read = Memory::new(self.rule, length);
+        let mut reader = Reader::new(state.bytes("unions")?);
+        let fault = |fault| Error::State {
+            entry: "unions".to_string(),
+            problem: format!("cannot be read: {fault}"),
+        };
+        let list = |reader: &mut Reader<'_>| {
+            let count = reader.count(length)?;
+            let mut list = Vec::new();
+            indices::take(reader, count, length, |position| list.push(position as u32))?;
+            Ok(list)
+        };
+        let unions = reader.count(read.depth()).map_err(fault)?;
+        for _ in 0..unions {
+            read.unions.push_back(list(&mut reader).map_err(fault)?);
+        }
+        match self.rule {
+            Rule::Leader { .. } if unions > 0 => read.leader = list(&mut reader).map_err(fault)?,
+            Rule::Mix { .. } => {
+                let union = read.union().map_or(0, <[u32]>::len);
+                read.sums = state.f32s("sums", union)?.to_vec();
+            }
+            Rule::Ema { .. } => read.averages = state.f32s("averages", length)?.to_vec(),
+            _ => {}
+        }
+        reader.finish().map_err(fault)?;
+        let unions = std::mem::take(&mut read.unions);
+        unions.iter().for_each(|union| read.count(union, |count| count + 1));
+        read.unions = unions;
+        *self = read;
+        Ok(())
+    }
+}

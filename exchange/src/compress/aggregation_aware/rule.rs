@@ -1,0 +1,158 @@
+//! The rules of selection, and what is a sensible setting of each.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// Which k elements of u = gradient + residual are sent. U is the last union: all positions that
+/// any rank sent in the round before. In a recipe: `rule = { by = "prev-union", p = 0.75 }`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Rule {
+    /// p·k places for the largest |u| inside U, the other places for the largest of the rest.
+    PrevUnion {
+        /// Share of places, 0 to 1. Default 0.75.
+        #[serde(default = "three_quarters")]
+        p: f64,
+    },
+    /// The largest |u| + λ·|S|, where S is the last sum over ranks (a sum, not a mean, so that λ
+    /// means the same for any number of ranks).
+    Mix {
+        /// Weight of the last sum, 0 or more. Default 0.5.
+        #[serde(default = "half")]
+        lambda: f64,
+    },
+    /// The largest |u|, inside U counted h-fold.
+    Hysteresis {
+        /// Factor, 1 or more. Default 2.
+        #[serde(default = "two")]
+        h: f64,
+    },
+    /// p·k places for what was most often in the last unions, of equals the largest |u|; the
+    /// other places for the largest |u| of the rest.
+    Window {
+        /// Share of places, 0 to 1. Default 0.75.
+        #[serde(default = "three_quarters")]
+        p: f64,
+        /// Unions that count, 1 to 255. Default 5.
+        #[serde(default = "five")]
+        rounds: u8,
+    },
+    /// The largest |u|·(1 + λ·f), where f is a moving average, f ← 0.8·f + 0.2·[in the union].
+    Ema {
+        /// Weight of the average, 0 or more. Default 1.
+        #[serde(default = "one")]
+        lambda: f64,
+    },
+    /// p·k places for the largest |u| among what one rank sent in the round before, the ranks
+    /// taking turns; the other places for the largest of the rest.
+    Leader {
+        /// Share of places, 0 to 1. Default 0.75.
+        #[serde(default = "three_quarters")]
+        p: f64,
+    },
+    /// The largest |u|, but only those above c times the root mean square of u; the single
+    /// largest if none is.
+    Significant {
+        /// Factor, 0 or more. Default 3.
+        #[serde(default = "three")]
+        c: f64,
+    },
+    /// The largest |u|: what the others are judged against.
+    Topk,
+}
+
+fn half() -> f64 {
+    0.5
+}
+
+fn three_quarters() -> f64 {
+    0.75
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn two() -> f64 {
+    2.0
+}
+
+fn three() -> f64 {
+    3.0
+}
+
+fn five() -> u8 {
+    5
+}
+
+impl Default for Rule {
+    fn default() -> Self {
+        Rule::PrevUnion { p: three_quarters() }
+    }
+}
+
+impl Rule {
+    /// Checks the setting by itself.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the number that has no meaning.
+    pub(crate) fn validate(self, scheme: &'static str) -> Result<()> {
+        let check = |good: bool, key, value: String, wanted| {
+            if good { Ok(()) } else { Err(Error::Config { scheme, key, value, wanted }) }
+        };
+        let places = |p: f64| {
+            check((0.0..=1.0).contains(&p), "rule.p", p.to_string(), "write a share from 0 to 1")
+        };
+        let weight = |key, value: f64, least: f64, wanted| {
+            check(value.is_finite() && value >= least, key, value.to_string(), wanted)
+        };
+        match self {
+            Rule::PrevUnion { p } | Rule::Leader { p } => places(p),
+            Rule::Window { p, rounds } => {
+                places(p)?;
+                check(rounds > 0, "rule.rounds", rounds.to_string(), "write 1 to 255")
+            }
+            Rule::Mix { lambda } | Rule::Ema { lambda } => {
+                weight("rule.lambda", lambda, 0.0, "write a number that is not negative")
+            }
+            Rule::Hysteresis { h } => weight("rule.h", h, 1.0, "write a number from 1 on"),
+            Rule::Significant { c } => {
+                weight("rule.c", c, 0.0, "write a number that is not negative")
+            }
+            Rule::Topk => Ok(()),
+        }
+    }
+
+    /// Places that a share gives, of `k`.
+    pub(crate) fn places(p: f64, k: usize) -> usize {
+        ((p * k as f64 + 0.5).floor() as usize).min(k)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_read_with_their_defaults_and_nonsense_is_refused() {
+        let read = |text: &str| toml::from_str::<Rule>(text);
+        assert_eq!(read("by = 'prev-union'").unwrap(), Rule::default());
+        assert_eq!(read("by = 'window'\np = 0.5").unwrap(), Rule::Window { p: 0.5, rounds: 5 });
+        assert_eq!(read("by = 'hysteresis'\nh = 3").unwrap(), Rule::Hysteresis { h: 3.0 });
+        assert_eq!(read("by = 'topk'").unwrap(), Rule::Topk);
+        assert!(read("by = 'mix'\np = 0.5").is_err());
+        for bad in [
+            Rule::PrevUnion { p: 1.1 },
+            Rule::Leader { p: f64::NAN },
+            Rule::Window { p: 0.5, rounds: 0 },
+            Rule::Mix { lambda: -1.0 },
+            Rule::Ema { lambda: f64::INFINITY },
+            Rule::Hysteresis { h: 0.5 },
+            Rule::Significant { c: -0.1 },
+        ] {
+            assert!(matches!(bad.validate("x"), Err(Error::Config { .. })), "{bad:?}");
+        }
+        assert_eq!((Rule::places(0.75, 4), Rule::places(0.5, 5), Rule::places(1.0, 7)), (3, 3, 7));
+    }
+}

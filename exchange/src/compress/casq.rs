@@ -1,0 +1,447 @@
+//! Value clusters, a small hashed table of means for each, and every element's cluster.
+//!
+//! # Paper
+//! Ge et al. 2021 ("CASQ: Accelerate Distributed Deep Learning with Sketch-Based Gradient
+//! Quantization", IEEE CLUSTER) and Ge et al. 2023 (Sci. China Inf. Sci.). The full texts were not
+//! public: **this is a reconstruction** from the abstracts and from descriptions of the first
+//! author's experiments. What the papers print for the allocation of buckets, how they count bits,
+//! and their convergence theorem could not be recovered.
+//!
+//! # Idea
+//! Cluster the gradient's values, positive and negative ones apart: one cluster at a percentile
+//! of the magnitudes, the others by k-means. Send each element's cluster; in each cluster, hash
+//! the elements into buckets and send the buckets' means. More buckets go to clusters where they
+//! take more error away.
+//!
+//! # Wire
+//! With K = 2^bits clusters:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1 | 1 for Huffman coded clusters, plus 2 for a model |
+//! | 0 or 4·K | the model: the centres, ascending, f32 |
+//! | 1–5 each | buckets of each cluster's table, seven bits a byte |
+//! | … | each element's cluster: [`huffman`](crate::wire::huffman), or bits wide, packed |
+//! | 2 or 4 each | the buckets' means, bf16 (`lean`) or f32 (`paper`) |
+//!
+//! An element's bucket is the BKDR hash (base 131) of its index modulo its cluster's table size.
+//! Unless the recipe's policy says otherwise, each parameter is a bucket, and those of fewer than
+//! 1,000 elements are sent as they are.
+//!
+//! # State
+//! The centres that all ranks share: at step 1, 1 + `refresh`, 1 + 2·`refresh`, … rank 0 fits them
+//! to its own gradient and sends them along, and all ranks use them from the next step on. Until
+//! there are any, each rank uses its own fit; decoding needs no centres.
+//!
+//! # What it promises
+//! Each bucket's elements have one sign and are replaced by their mean, so that sums are preserved
+//! (up to the rounding of the means) and ‖ĝ − g‖² ≤ (1 − ‖g‖₁²/(n‖g‖²))‖g‖²: a contraction at least
+//! as good as the scaled sign, whatever the centres, the tables and the hash.
+//!
+//! # Where we differ
+//! Tables are sized anew for every message from what the clusters hold then, and by default so
+//! that the expected error is least (Σσ²·γ(n/m), derived for this project); the authors' runs used
+//! sizes set by hand. Tables travel once, unpadded. `lean` is ours. The warm-up (first steps as
+//! they are) and one fit for each parameter or for all of them are the exchange's to decide.
+
+mod allocation;
+mod clusters;
+mod sketch;
+
+use serde::{Deserialize, Serialize};
+
+pub use allocation::Allocation;
+use clusters::{Fit, MOST_CLUSTERS, Members, Sample, assign, entropies};
+use sketch::{Bucket, Tables};
+
+use super::{About, Compressor, Definition, Encoded, Law, Round, Seat, Soundness};
+use crate::rng::Stream;
+use crate::wire::values::Format;
+use crate::wire::{Fault, Read, Reader, codes, count_bytes, huffman};
+use crate::{Bucketing, Entry, Error, Gauge, Policy, Result, State};
+
+/// What the message is to be like.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preset {
+    /// Huffman coded clusters, bf16 tables as large as fits into `bits` for each element, all
+    /// told. One bucket for each cluster is always sent: where the clusters' codes leave no room
+    /// (at 1 bit, or if all clusters are equally frequent) the message is that much larger. A model
+    /// for which there is no room stays at home, and each rank uses its own.
+    #[default]
+    Lean,
+    /// Clusters in `bits` each, and f32 tables of bits·n/32 buckets on top: about 2·bits in all.
+    Paper,
+}
+
+/// The settings of `casq`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// log₂ of the number of clusters, signs among them, 1 to 4; with `lean` also the size of the
+    /// whole message in bits for each element. Default 2.
+    pub bits: u32,
+    /// What the message is like. Default `lean`.
+    pub preset: Preset,
+    /// How buckets are shared among clusters; sizes by hand: `{ manual = [80000, 1, 1, 80000] }`.
+    /// Default `variance-optimal`.
+    pub allocation: Allocation,
+    /// Percentile of each sign's magnitudes at which the tail cluster's centre lies, above 0 and
+    /// below 100. Default 95.
+    pub percentile: f64,
+    /// Lloyd iterations over all centres, the tail's included, after the fit; 0 leaves them as the
+    /// authors do. Default 20.
+    pub polish: u32,
+    /// Elements that the fit looks at, drawn with replacement. Default 100000.
+    pub sample: usize,
+    /// Steps between two fits. Default 10.
+    pub refresh: u64,
+    /// Whether what is not sent is added to the next gradient. Default true.
+    pub feedback: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            bits: 2,
+            preset: Preset::Lean,
+            allocation: Allocation::VarianceOptimal,
+            percentile: 95.0,
+            polish: 20,
+            sample: 100_000,
+            refresh: 10,
+            feedback: true,
+        }
+    }
+}
+
+impl Config {
+    fn clusters(&self) -> usize {
+        1 << self.bits
+    }
+
+    fn format(&self) -> Format {
+        match self.preset {
+            Preset::Lean => Format::Bf16,
+            Preset::Paper => Format::F32,
+        }
+    }
+
+    /// Bytes of a lean message: exactly `bits` for each element.
+    fn lean_bytes(&self, length: usize) -> u64 {
+        u64::from(self.bits) * length as u64 / 8
+    }
+
+    /// The most buckets that a message for `length` elements may have.
+    fn most_buckets(&self, length: usize) -> u64 {
+        let most = match self.preset {
+            Preset::Lean => self.lean_bytes(length) / 2,
+            Preset::Paper => u64::from(self.bits) * length as u64 / 32,
+        };
+        most.max(self.clusters() as u64)
+    }
+}
+
+impl Definition for Config {
+    const ABOUT: About = About {
+        name: "casq",
+        line: "value clusters with hashed tables of means; the rest waits in the residual",
+        paper: "Ge et al. 2021, 2023 (reconstruction)",
+    };
+    const FEEDBACK: Soundness = Soundness::Sound;
+
+    fn feedback(&self) -> bool {
+        self.feedback
+    }
+
+    fn habits(&self) -> Policy {
+        Policy { dense_below: Some(1000), ..Policy::from(Bucketing::Parameter) }
+    }
+
+    fn law(&self) -> Law {
+        Law::Contraction
+    }
+
+    fn validate(&self) -> Result<()> {
+        let refuse = |key, value, wanted| {
+            Err(Error::Config { scheme: Self::ABOUT.name, key, value, wanted })
+        };
+        if !(1..=4).contains(&self.bits) {
+            let wanted = "write a whole number from 1 to 4, such as `bits = 2`";
+            return refuse("bits", self.bits.to_string(), wanted);
+        }
+        if !(self.percentile > 0.0 && self.percentile < 100.0) {
+            let wanted = "write a number between 0 and 100, such as `percentile = 95`";
+            return refuse("percentile", self.percentile.to_string(), wanted);
+        }
+        if self.sample == 0 {
+            let wanted = "write a number of elements, such as `sample = 100000`";
+            return refuse("sample", self.sample.to_string(), wanted);
+        }
+        if self.refresh == 0 {
+            let wanted = "write a number of steps, such as `refresh = 10`";
+            return refuse("refresh", self.refresh.to_string(), wanted);
+        }
+        if let Allocation::Manual(sizes) = &self.allocation
+            && sizes.len() != self.clusters()
+        {
+            let wanted = "write a size for each of the 2^bits clusters, in ascending order";
+            return refuse("allocation", format!("{sizes:?}"), wanted);
+        }
+        Ok(())
+    }
+
+    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+        let clusters = self.clusters();
+        Box::new(Casq {
+            seat: seat.clone(),
+            fit: Fit {
+                clusters,
+                percentile: self.percentile,
+                sample: self.sample,
+                polish: self.polish,
+            },
+            config: self.clone(),
+            shared: None,
+            centres: vec![0.0; clusters],
+            sample: Sample::default(),
+            ids: Vec::new(),
+            buckets: Vec::new(),
+            gauges: gauges(0, 0, 0, [0; 4]),
+        })
+    }
+
+    fn specimens() -> Vec<Self> {
+        let with = |bits| Self { bits, ..Self::default() };
+        vec![
+            with(2),
+            Self { preset: Preset::Paper, polish: 0, ..with(3) },
+            Self { feedback: false, allocation: Allocation::EntropyCentre, ..with(1) },
+            Self { allocation: Allocation::Manual(vec![3; 16]), ..with(4) },
+        ]
+    }
+}
+
+const HUFFMAN: u8 = 1;
+const MODEL: u8 = 2;
+
+struct Casq {
+    seat: Seat,
+    config: Config,
+    fit: Fit,
+    /// The centres that all ranks share, once they do.
+    shared: Option<Vec<f32>>,
+    /// The centres of the last message.
+    centres: Vec<f32>,
+    sample: Sample,
+    ids: Vec<u8>,
+    buckets: Vec<Bucket>,
+    gauges: [Gauge; 6],
+}
+
+/// `counts`: buckets, those of the largest table, empty ones, and clusters with members.
+fn gauges(length: usize, id_bytes: u64, bytes: usize, counts: [usize; 4]) -> [Gauge; 6] {
+    let weight = length as f64;
+    let each = |bytes: f64| if length == 0 { 0.0 } else { 8.0 * bytes / weight };
+    let [buckets, largest, empty, clusters] = counts.map(|count| count as f64);
+    [
+        Gauge::mean("id_bits", each(id_bytes as f64), weight),
+        Gauge::mean("total_bits", each(bytes as f64), weight),
+        Gauge::sum("buckets", buckets),
+        Gauge::sum("largest_table", largest),
+        Gauge::sum("empty_buckets", empty),
+        Gauge::mean("clusters", clusters, weight),
+    ]
+}
+
+impl Casq {
+    /// Whether rank 0's centres become everybody's after `step`.
+    fn is_due(&self, step: u64) -> bool {
+        self.shared.is_none() || step % self.config.refresh == 1 % self.config.refresh
+    }
+
+    /// Finds the centres to use at `step`; returns whether they are to be sent along.
+    fn choose(&mut self, gradient: &[f32], step: u64) -> bool {
+        let sends = self.seat.rank == 0 && self.is_due(step);
+        match &self.shared {
+            Some(shared) if !sends => self.centres.copy_from_slice(shared),
+            shared => {
+                let stream = Stream::shared(&self.seat, step);
+                if self.sample.centres(gradient, &self.fit, stream, &mut self.centres) {
+                    return sends;
+                }
+                // Nothing to learn from zeros.
+                if let Some(shared) = shared {
+                    self.centres.copy_from_slice(shared);
+                }
+                return false;
+            }
+        }
+        false
+    }
+
+    /// How the message will be made up; `model` when there is one to send.
+    fn plan(&self, gradient: &[f32], members: &[Members], model: bool) -> Plan {
+        let (length, clusters) = (gradient.len(), members.len());
+        let mut counts = [0; MOST_CLUSTERS];
+        for (count, members) in counts.iter_mut().zip(members) {
+            *count = members.count;
+        }
+        let counts = &counts[..clusters];
+        let mut id_bytes = codes::bytes(length, self.config.bits) as u64;
+        let mut code = None;
+        let (mut budget, mut carries) = (self.config.most_buckets(length), model);
+        if self.config.preset == Preset::Lean {
+            let best = huffman::Code::of(counts);
+            if best.bytes(counts) < id_bytes {
+                (id_bytes, code) = (best.bytes(counts), Some(best));
+            }
+            let each = self.config.format().bytes() as u64;
+            let room = |taken: u64| {
+                self.config.lean_bytes(length).saturating_sub(1 + id_bytes + taken) / each
+            };
+            // As many bytes for each table's size as the whole of the buckets may need.
+            let sizes = |buckets: u64| (clusters * count_bytes(buckets as u32)) as u64;
+            let centres = 4 * clusters as u64;
+            carries = model && room(centres + sizes(clusters as u64)) >= clusters as u64;
+            let taken = if carries { centres } else { 0 };
+            budget = room(taken + sizes(room(taken)));
+        }
+        let entropies = if self.config.allocation.needs_entropy() {
+            entropies(gradient, &self.ids)
+        } else {
+            [0.0; MOST_CLUSTERS]
+        };
+        let sizes = self.config.allocation.share(members, &entropies, budget);
+        Plan { tables: Tables::new(&sizes[..clusters]), code, id_bytes, model: carries }
+    }
+}
+
+/// What a message will be made of.
+struct Plan {
+    tables: Tables,
+    /// The ids' code, if it is shorter than plain ids.
+    code: Option<huffman::Code>,
+    id_bytes: u64,
+    /// Whether the centres are sent along.
+    model: bool,
+}
+
+impl Compressor for Casq {
+    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
+        let (start, clusters) = (out.len(), self.config.clusters());
+        let model = self.choose(gradient, step);
+        let members = assign(gradient, &self.centres, &mut self.ids);
+        let members = &members[..clusters];
+        let Plan { tables, code, id_bytes, model } = self.plan(gradient, members, model);
+
+        // Memory for the largest message and table, so that none is asked for later.
+        let (most, length) = (self.config.most_buckets(gradient.len()) as usize, gradient.len());
+        self.buckets.reserve(most.saturating_sub(self.buckets.len()));
+        let bytes = self.config.format().bytes();
+        out.reserve(1 + 9 * clusters + codes::bytes(length, self.config.bits) + bytes * most);
+
+        let flags = if code.is_some() { HUFFMAN } else { 0 } | if model { MODEL } else { 0 };
+        out.push(flags);
+        if model {
+            out.extend(self.centres.iter().flat_map(|centre| centre.to_le_bytes()));
+        }
+        tables.put(clusters, out);
+        match code {
+            Some(code) => code.put(&self.ids, out),
+            None => codes::put(&self.ids, self.config.bits, out),
+        }
+        sketch::fill(gradient, &self.ids, &tables, &mut self.buckets);
+        self.config.format().put(self.buckets.iter().map(Bucket::mean), out);
+
+        let counts = [
+            tables.buckets(),
+            tables.largest(),
+            self.buckets.iter().filter(|bucket| bucket.is_empty()).count(),
+            members.iter().filter(|members| members.count > 0).count(),
+        ];
+        self.gauges = gauges(length, id_bytes, out.len() - start, counts);
+        Encoded::Message
+    }
+
+    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+        let (clusters, length) = (self.config.clusters(), sum.len());
+        let mut reader = Reader::new(wire);
+        let flags = reader.u8()?;
+        if flags & !(HUFFMAN | MODEL) != 0 {
+            return Err(Fault::Field { field: "flags", found: flags.into() }.into());
+        }
+        if flags & MODEL != 0 {
+            reader.take(4 * clusters)?;
+        }
+        let tables = Tables::take(&mut reader, clusters, length)?;
+        let format = self.config.format();
+        // The means lie at the end: their number is known, and so where they begin.
+        let rest = reader.rest();
+        let means = tables.buckets() * format.bytes();
+        let fault = Fault::Truncated { needed: means, left: rest.len() };
+        let (ids, means) = rest.split_at_checked(rest.len().wrapping_sub(means)).ok_or(fault)?;
+        let add = |first: usize, ids: &[u8]| -> Read<()> {
+            sketch::add(first, ids, &tables, means, format, weight, sum);
+            Ok(())
+        };
+        if flags & HUFFMAN == 0 {
+            codes::expect(ids, length, self.config.bits)?.each_block(add)?;
+            return Ok(());
+        }
+        let mut reader = Reader::new(ids);
+        huffman::take(&mut reader, clusters, length, add)?;
+        Ok(reader.finish()?)
+    }
+
+    fn observe(&mut self, round: &Round<'_>) -> Result<()> {
+        if !self.is_due(round.step) {
+            return Ok(());
+        }
+        let Some(Some(message)) = round.messages.first() else { return Ok(()) };
+        let mut reader = Reader::new(message);
+        if reader.u8()? & MODEL == 0 {
+            return Ok(());
+        }
+        let mut centres = [0f32; MOST_CLUSTERS];
+        let centres = &mut centres[..self.config.clusters()];
+        for centre in centres.iter_mut() {
+            *centre = f32::from_bits(reader.u32()?);
+            if !centre.is_finite() {
+                return Err(Fault::Field { field: "centre", found: centre.to_bits().into() }.into());
+            }
+        }
+        if !centres.is_sorted() {
+            return Err(Fault::Field { field: "centres", found: 0 }.into());
+        }
+        let shared = self.shared.get_or_insert_with(|| vec![0.0; centres.len()]);
+        shared.copy_from_slice(centres);
+        Ok(())
+    }
+
+    fn save(&self, state: &mut State) {
+        if let Some(shared) = &self.shared {
+            state.insert("centres", Entry::F32(shared.clone()));
+        }
+    }
+
+    fn restore(&mut self, state: &State) -> Result<()> {
+        self.shared = None;
+        if state.contains("centres") {
+            let centres = state.f32s("centres", self.config.clusters())?;
+            if !centres.is_sorted() {
+                let problem = "does not ascend".to_string();
+                return Err(Error::State { entry: "centres".to_string(), problem });
+            }
+            self.shared = Some(centres.to_vec());
+        }
+        Ok(())
+    }
+
+    fn gauges(&self) -> &[Gauge] {
+        &self.gauges
+    }
+}
+
+#[cfg(test)]
+mod tests;

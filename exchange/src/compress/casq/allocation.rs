@@ -1,0 +1,265 @@
+//! How many buckets each cluster is given.
+
+use serde::{Deserialize, Serialize};
+
+use super::clusters::{MOST_CLUSTERS, Members};
+
+/// A rule that shares buckets among clusters; each gets at least one, and no more than it has
+/// members.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Allocation {
+    /// So that the expected squared error is least, for members hashed uniformly.
+    #[default]
+    VarianceOptimal,
+    /// By the members' entropy (of a histogram of five bins) times the centre's magnitude.
+    EntropyCentre,
+    /// The same times the number of members.
+    EntropyCentreDensity,
+    /// By the number of members.
+    Density,
+    /// Equally.
+    Equal,
+    /// As many as said for each cluster, in ascending order of its centre, as long as they fit;
+    /// lowered from the largest down where they do not.
+    Manual(Vec<u32>),
+}
+
+impl Allocation {
+    /// Whether the rule looks at entropies.
+    pub(super) fn needs_entropy(&self) -> bool {
+        matches!(self, Allocation::EntropyCentre | Allocation::EntropyCentreDensity)
+    }
+
+    /// Shares at most `budget` buckets (or one each, if that is less than one each).
+    pub(super) fn share(
+        &self,
+        members: &[Members],
+        entropies: &[f64],
+        budget: u64,
+    ) -> [u32; MOST_CLUSTERS] {
+        let mut sizes = [1; MOST_CLUSTERS];
+        let clusters = members.len() as u64;
+        if budget <= clusters {
+            return sizes;
+        }
+        let mut shares = [0.0; MOST_CLUSTERS];
+        match self {
+            Allocation::VarianceOptimal => optimal(members, budget as f64, &mut shares),
+            Allocation::Manual(given) => {
+                for (share, given) in shares.iter_mut().zip(given) {
+                    *share = f64::from(*given);
+                }
+            }
+            _ => {
+                for ((share, members), entropy) in shares.iter_mut().zip(members).zip(entropies) {
+                    let (count, centre) = (members.count as f64, members.mean().abs());
+                    *share = match self {
+                        Allocation::EntropyCentre => entropy * centre,
+                        Allocation::EntropyCentreDensity => entropy * centre * count,
+                        Allocation::Density => count,
+                        _ => 1.0,
+                    };
+                }
+                let whole: f64 = shares.iter().sum();
+                if whole > 0.0 {
+                    shares.iter_mut().for_each(|share| *share *= budget as f64 / whole);
+                }
+            }
+        }
+        for ((size, share), members) in sizes.iter_mut().zip(shares).zip(members) {
+            let most = members.count.clamp(1, u32::MAX.into());
+            *size = share.round_ties_even().clamp(1.0, most as f64) as u32;
+        }
+        trim(&mut sizes[..members.len()], budget);
+        if *self == Allocation::VarianceOptimal {
+            fill(&mut sizes[..members.len()], members, budget);
+        }
+        sizes
+    }
+}
+
+/// Lowers the largest sizes until they fit; there is room for one each.
+fn trim(sizes: &mut [u32], budget: u64) {
+    loop {
+        let whole: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
+        let excess = whole.saturating_sub(budget);
+        if excess == 0 {
+            return;
+        }
+        let most = sizes.iter().copied().max().unwrap_or(1);
+        let next = sizes.iter().copied().filter(|size| *size < most).max().unwrap_or(1);
+        let largest = sizes.iter_mut().find(|size| **size == most);
+        let step = excess.min(u64::from((most - next).max(1))) as u32;
+        if let Some(largest) = largest {
+            *largest -= step;
+        }
+    }
+}
+
+/// Gives what is left over to clusters that gain most by a bucket more. Much is left where a
+/// cluster gains all its variance from each of its first buckets: it has one, or a great many.
+fn fill(sizes: &mut [u32], members: &[Members], budget: u64) {
+    for _ in 0..sizes.len() {
+        let left = budget.saturating_sub(sizes.iter().map(|size| u64::from(*size)).sum());
+        let worth = |size: u32, members: &Members| {
+            let room = u64::from(size) < members.count;
+            let load = members.count as f64 / f64::from(size);
+            if room { members.variance() * gain(load) } else { 0.0 }
+        };
+        let each = sizes.iter_mut().zip(members).map(|(s, m)| (worth(*s, m), s, m));
+        let best = each.max_by(|a, b| a.0.total_cmp(&b.0));
+        match best {
+            Some((worth, size, members)) if worth > 0.0 && left > 0 => {
+                *size += left.min(members.count - u64::from(*size)) as u32;
+            }
+            _ => return,
+        }
+    }
+}
+
+/// The gain of a bucket more, in units of the variance, where there are `load` members for each:
+/// 1 − e^−λ(1 + λ).
+fn gain(load: f64) -> f64 {
+    // The difference of nearly equal numbers loses digits below; the series does not.
+    if load < 1e-3 {
+        return load * load * (0.5 - load / 3.0);
+    }
+    1.0 - (-load).exp() * (1.0 + load)
+}
+
+/// The load at which a bucket more gains as much as `target`, between 0 and 1.
+fn load(target: f64) -> f64 {
+    const MOST: f64 = 60.0;
+    if target >= gain(MOST) {
+        return MOST;
+    }
+    // Newton's steps from the leading term, kept between bounds that close in.
+    let (mut low, mut high) = (0.0, MOST);
+    let mut load = (2.0 * target).sqrt().clamp(1e-12, 1.0);
+    for _ in 0..60 {
+        let off = gain(load) - target;
+        if off < 0.0 {
+            low = load;
+        } else {
+            high = load;
+        }
+        let step = load - off / (load * (-load).exp());
+        let next = if step > low && step < high { step } else { (low + high) / 2.0 };
+        if (next - load).abs() <= 1e-13 * load {
+            return next;
+        }
+        load = next;
+    }
+    load
+}
+
+/// Every cluster with more than one bucket gains equally from one more: σ²·γ(n/m) = q, with q
+/// found by bisection.
+fn optimal(members: &[Members], budget: f64, shares: &mut [f64; MOST_CLUSTERS]) {
+    const HALVINGS: usize = 80;
+    let share = |members: &Members, q: f64| {
+        let (count, variance) = (members.count as f64, members.variance());
+        if variance > q && count > 0.0 { (count / load(q / variance)).max(1.0) } else { 1.0 }
+    };
+    let (mut low, mut high) = (0.0, members.iter().map(Members::variance).fold(0.0, f64::max));
+    for _ in 0..HALVINGS {
+        let q = (low + high) / 2.0;
+        let whole: f64 = members.iter().map(|members| share(members, q)).sum();
+        if whole > budget {
+            low = q;
+        } else {
+            high = q;
+        }
+        if high - low <= 1e-12 * high {
+            break;
+        }
+    }
+    for (slot, members) in shares.iter_mut().zip(members) {
+        *slot = share(members, high);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn members(count: f64, mean: f64, variance: f64) -> Members {
+        let square = variance + mean * mean;
+        Members { count: count as u64, sum: mean * count, squares: square * count }
+    }
+
+    /// `allocation` of the project's reference vectors, whose rounded shares are not trimmed.
+    #[test]
+    fn shares_are_those_of_the_reference() {
+        let clusters = [
+            members(52_000.0, -2.4, 0.9),
+            members(448_000.0, -0.5, 0.08),
+            members(447_000.0, 0.5, 0.08),
+            members(53_000.0, 2.5, 1.1),
+        ];
+        let entropies = [0.8, 2.2, 2.2, 0.7];
+        for (rule, expected) in [
+            (Allocation::VarianceOptimal, [3015, 1, 1, 16_983]),
+            (Allocation::EntropyCentre, [6542, 3748, 3748, 5963]),
+            (Allocation::EntropyCentreDensity, [1696, 8373, 8355, 1576]),
+            (Allocation::Density, [1040, 8960, 8940, 1060]),
+            (Allocation::Equal, [5000; 4]),
+            (Allocation::Manual(vec![7, 1, 1, 90]), [7, 1, 1, 90]),
+        ] {
+            let mut expected = expected;
+            trim(&mut expected, 20_000);
+            assert_eq!(rule.share(&clusters, &entropies, 20_000)[..4], expected, "{rule:?}");
+        }
+    }
+
+    /// `gain_g(lambda)` of the project's reference vectors.
+    #[test]
+    fn gains_are_those_of_the_reference() {
+        for (at, expected) in [
+            (0.01, 4.966_791_334e-5),
+            (0.1, 0.004_678_840_160_444),
+            (0.5, 0.090_204_010_431_05),
+            (1.0, 0.264_241_117_657_115),
+            (2.0, 0.593_994_150_290_162),
+            (8.0, 0.996_980_836_348_877),
+        ] {
+            assert!((gain(at) - expected).abs() < 1e-12, "{at}: {}", gain(at));
+            assert!((load(expected) / at - 1.0).abs() < 1e-6, "{at}");
+        }
+        assert!((gain(1e-3) / gain(1.000_001e-3) - 1.0).abs() < 1e-5);
+    }
+
+    proptest! {
+        #[test]
+        fn no_rule_gives_too_many_or_none(
+            counts in proptest::collection::vec(0u32..1_000_000, 16), bits in 1usize..=4,
+            spreads in proptest::collection::vec(0.0f64..10.0, 16), budget in 0u64..200_000, rule in 0usize..6,
+        ) {
+            let clusters = 1 << bits;
+            let all: Vec<Members> = counts
+                .iter()
+                .zip(&spreads)
+                .take(clusters)
+                .map(|(count, spread)| members(f64::from(*count), spread - 5.0, spread * spread))
+                .collect();
+            let rules = [
+                Allocation::VarianceOptimal,
+                Allocation::EntropyCentre,
+                Allocation::EntropyCentreDensity,
+                Allocation::Density,
+                Allocation::Equal,
+                Allocation::Manual(counts.clone()),
+            ];
+            let sizes = rules[rule].share(&all, &spreads, budget);
+            let sizes = &sizes[..clusters];
+            let whole: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
+            prop_assert!(whole <= budget.max(clusters as u64));
+            for (size, members) in sizes.iter().zip(&all) {
+                prop_assert!(*size >= 1 && u64::from(*size) <= members.count.max(1));
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Value clusters: where their centres lie, and which of them a value belongs to.
+
+use crate::rng::Stream;
+use crate::simd::wide;
+
+/// The most clusters, at 4 bits.
+pub(super) const MOST_CLUSTERS: usize = 16;
+
+/// How centres are found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fit {
+    /// Clusters of both signs together, an even number.
+    pub(super) clusters: usize,
+    /// Percentile of each side at which its tail cluster lies.
+    pub(super) percentile: f64,
+    /// Values looked at.
+    pub(super) sample: usize,
+    /// Lloyd iterations over all centres of a side, the tail's included.
+    pub(super) polish: u32,
+}
+
+/// The sorted magnitudes of one sign.
+#[derive(Debug, Clone, Default)]
+struct Side {
+    sorted: Vec<f32>,
+    /// Sums of the first 0, 1, 2, … of them.
+    sums: Vec<f64>,
+}
+
+/// A sample of a gradient, by sign; keeps its memory for the next time.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sample {
+    negative: Side,
+    positive: Side,
+}
+
+impl Sample {
+    /// Looks at a gradient (all of it, or as many values as `fit` says, drawn with replacement)
+    /// and puts the centres, ascending, the negative half first, into `centres`. Returns whether
+    /// there was a value other than zero. A side without values mirrors the other.
+    pub(super) fn centres(
+        &mut self,
+        gradient: &[f32],
+        fit: &Fit,
+        stream: Stream,
+        centres: &mut [f32],
+    ) -> bool {
+        let all = gradient.len() <= fit.sample;
+        let (count, length) = (gradient.len().min(fit.sample), gradient.len() as u32);
+        let sides = [&mut self.negative, &mut self.positive];
+        for side in sides {
+            side.sorted.clear();
+            side.sums.clear();
+            side.sorted.reserve(count);
+            side.sums.reserve(count + 1);
+        }
+        for i in 0..count {
+            let at = if all { i } else { stream.below(i as u32, length) as usize };
+            let value = gradient[at];
+            let side = if value > 0.0 { &mut self.positive } else { &mut self.negative };
+            side.sorted.push(value.abs());
+        }
+        let half = fit.clusters / 2;
+        let mut found = [[0f64; MOST_CLUSTERS / 2]; 2];
+        for (side, found) in [&mut self.negative, &mut self.positive].into_iter().zip(&mut found) {
+            side.sort();
+            side.centres(fit, &mut found[..half]);
+        }
+        if self.negative.sorted.is_empty() {
+            found[0] = found[1];
+        } else if self.positive.sorted.is_empty() {
+            found[1] = found[0];
+        }
+        for j in 0..half {
+            centres[half - 1 - j] = -found[0][j] as f32;
+            centres[half + j] = found[1][j] as f32;
+        }
+        [&self.negative, &self.positive].iter().any(|side| side.sums.last() > Some(&0.0))
+    }
+}
+
+impl Side {
+    fn sort(&mut self) {
+        // The bits of magnitudes order as the magnitudes do.
+        self.sorted.sort_unstable_by_key(|magnitude| magnitude.to_bits());
+        self.sums.push(0.0);
+        let mut sum = 0.0;
+        self.sums.extend(self.sorted.iter().map(|magnitude| {
+            sum += f64::from(*magnitude);
+            sum
+        }));
+    }
+
+    /// The `share`-quantile of the first `count` values, interpolated.
+    fn quantile(&self, share: f64, count: usize) -> f64 {
+        let Some(last) = count.checked_sub(1) else { return 0.0 };
+        let at = share * last as f64;
+        let (low, high) = (at.floor() as usize, (at.ceil() as usize).min(last));
+        let (low, high) = (f64::from(self.sorted[low]), f64::from(self.sorted[high]));
+        low + (high - low) * at.fract()
+    }
+
+    /// Moves each centre to the mean of those of the first `count` values that are nearest to it.
+    fn lloyd(&self, centres: &mut [f64], count: usize, iterations: u32) {
+        for _ in 0..iterations {
+            let mut from = 0;
+            for j in 0..centres.len() {
+                let to = match centres.get(j + 1) {
+                    // `centres[j]` has not moved yet, and is the old one of this pair.
+                    Some(next) => {
+                        let middle = (centres[j] + next) / 2.0;
+                        let values = &self.sorted[from..count];
+                        from + values.partition_point(|value| f64::from(*value) <= middle)
+                    }
+                    None => count,
+                };
+                if to > from {
+                    centres[j] = (self.sums[to] - self.sums[from]) / (to - from) as f64;
+                }
+                from = to;
+            }
+        }
+    }
+
+    /// One centre at the percentile, the others by k-means of what is below it; ascending.
+    fn centres(&self, fit: &Fit, centres: &mut [f64]) {
+        const K_MEANS_ITERATIONS: u32 = 10;
+        let count = self.sorted.len();
+        let last = centres.len() - 1;
+        if last == 0 {
+            centres[0] = if count == 0 { 0.0 } else { self.sums[count] / count as f64 };
+            return;
+        }
+        let tail = self.quantile(fit.percentile / 100.0, count);
+        let body = self.sorted.partition_point(|value| f64::from(*value) < tail);
+        for (j, centre) in centres[..last].iter_mut().enumerate() {
+            *centre =
+                if body == 0 { tail } else { self.quantile((j as f64 + 0.5) / last as f64, body) };
+        }
+        self.lloyd(&mut centres[..last], body, K_MEANS_ITERATIONS);
+        centres[last] = tail;
+        self.lloyd(centres, count, fit.polish);
+        centres.sort_unstable_by(f64::total_cmp);
+    }
+}
+
+/// What is known of the members of a cluster.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Members {
+    pub(super) count: u64,
+    pub(super) sum: f64,
+    pub(super) squares: f64,
+}
+
+impl Members {
+    pub(super) fn mean(&self) -> f64 {
+        if self.count == 0 { 0.0 } else { self.sum / self.count as f64 }
+    }
+
+    /// Their variance (divided by their number).
+    pub(super) fn variance(&self) -> f64 {
+        if self.count == 0 {
+            return 0.0;
+        }
+        (self.squares / self.count as f64 - self.mean().powi(2)).max(0.0)
+    }
+}
+
+/// Puts each value's cluster, that of the nearest centre of its own sign (zero is not positive),
+/// into `ids`, and returns what the clusters hold then.
+pub(super) fn assign(
+    gradient: &[f32],
+    centres: &[f32],
+    ids: &mut Vec<u8>,
+) -> [Members; MOST_CLUSTERS] {
+    ids.clear();
+    ids.resize(gradient.len(), 0);
+    match centres.len() {
+        2 => assign_to::<1>(gradient, centres, ids),
+        4 => assign_to::<3>(gradient, centres, ids),
+        8 => assign_to::<7>(gradient, centres, ids),
+        _ => assign_to::<15>(gradient, centres, ids),
+    }
+}
+
+/// Elements whose clusters are found side by side.
+const LANES: usize = 32;
+
+/// How many bounds each value is above.
+#[inline(always)]
+fn side_by_side<const BOUNDS: usize>(values: &[f32; LANES], bounds: &[f32; BOUNDS]) -> [u8; LANES] {
+    let mut above = [0u32; LANES];
+    for bound in bounds {
+        for i in 0..LANES {
+            above[i] += u32::from(values[i] > *bound);
+        }
+    }
+    above.map(|above| above as u8)
+}
+
+fn assign_to<const BOUNDS: usize>(
+    gradient: &[f32],
+    centres: &[f32],
+    ids: &mut [u8],
+) -> [Members; MOST_CLUSTERS] {
+    const BLOCK: usize = 1024;
+    // Neighbours often fall into the same cluster: several tables keep their sums apart.
+    const TABLES: usize = 4;
+    let bounds: [f32; BOUNDS] = std::array::from_fn(|j| {
+        let (low, high) = (f64::from(centres[j]), f64::from(centres[j + 1]));
+        if j == BOUNDS / 2 { 0.0 } else { ((low + high) / 2.0) as f32 }
+    });
+    let mut tables = [[Members::default(); MOST_CLUSTERS]; TABLES];
+    for (values, ids) in gradient.chunks(BLOCK).zip(ids.chunks_mut(BLOCK)) {
+        wide(|| {
+            let (whole, rest) = values.as_chunks::<LANES>();
+            let (whole_ids, rest_ids) = ids.as_chunks_mut::<LANES>();
+            for (ids, values) in whole_ids.iter_mut().zip(whole) {
+                *ids = side_by_side(values, &bounds);
+            }
+            if !rest.is_empty() {
+                let mut padded = [0.0; LANES];
+                padded[..rest.len()].copy_from_slice(rest);
+                rest_ids.copy_from_slice(&side_by_side(&padded, &bounds)[..rest.len()]);
+            }
+        });
+        for (values, ids) in values.chunks(TABLES).zip(ids.chunks(TABLES)) {
+            for ((value, id), table) in values.iter().zip(ids).zip(&mut tables) {
+                let members = &mut table[usize::from(*id) % MOST_CLUSTERS];
+                let value = f64::from(*value);
+                members.count += 1;
+                members.sum += value;
+                members.squares += value * value;
+            }
+        }
+    }
+    let [mut whole, others @ ..] = tables;
+    for table in others {
+        for (whole, part) in whole.iter_mut().zip(table) {
+            whole.count += part.count;
+            whole.sum += part.sum;
+            whole.squares += part.squares;
+        }
+    }
+    whole
+}
+
+/// Entropies, in bits, of histograms of each cluster's members in five even bins.
+pub(super) fn entropies(gradient: &[f32], ids: &[u8]) -> [f64; MOST_CLUSTERS] {
+    const BINS: usize = 5;
+    let mut ranges = [(f32::INFINITY, f32::NEG_INFINITY); MOST_CLUSTERS];
+    for (value, id) in gradient.iter().zip(ids) {
+        let (low, high) = &mut ranges[usize::from(*id) % MOST_CLUSTERS];
+        *low = low.min(*value);
+        *high = high.max(*value);
+    }
+    let mut histograms = [[0u64; BINS]; MOST_CLUSTERS];
+    for (value, id) in gradient.iter().zip(ids) {
+        let id = usize::from(*id) % MOST_CLUSTERS;
+        let (low, high) = (f64::from(ranges[id].0), f64::from(ranges[id].1));
+        let share = if high > low { (f64::from(*value) - low) / (high - low) } else { 0.0 };
+        histograms[id][((share * BINS as f64) as usize).min(BINS - 1)] += 1;
+    }
+    histograms.map(|histogram| {
+        let total = histogram.iter().sum::<u64>() as f64;
+        let bits = |count: &u64| *count as f64 / total * (total / *count as f64).log2();
+        histogram.iter().filter(|count| **count > 0).map(bits).sum()
+    })
+}

@@ -1,0 +1,297 @@
+//! Numbers rounded at random to levels that the message itself names, block by block.
+//!
+//! Each block is divided by its largest magnitude s, so that u = g/s lies in [−1, 1]. Of L
+//! ascending levels, u in [l_j, l_{j+1}] becomes one of the two.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 4·L | the levels, f32 |
+//! | 4·⌈n/block⌉ | the scales s, f32 |
+//! | ⌈n·bits/8⌉ | the number of each element's level, packed ([`codes`](crate::wire::codes)) |
+//!
+//! No search, no branch: with one uniform number r for an element, its level is the number of
+//! thresholds l_j + r·(l_{j+1} − l_j) that lie below u. All thresholds of lower intervals do, all
+//! of higher ones do not, and its own does with probability (u − l_j)/(l_{j+1} − l_j). Replacing r
+//! by ½ + sharpness·(r − ½) gives rounding between this (sharpness 1, unbiased) and to the nearest
+//! level (sharpness 0).
+
+use crate::rng::Stream;
+use crate::simd::wide;
+use crate::wire::{Fault, Read, Reader, codes};
+use crate::{Error, Result};
+
+/// Elements that are rounded and then packed while the first cache holds them.
+const PIECE: usize = 512;
+
+/// The most levels, at 5 bits.
+pub(crate) const MOST_LEVELS: usize = 32;
+
+/// How many levels there are, and how many elements share a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Bits of a code: 2^bits levels.
+    pub(crate) bits: u32,
+    /// Elements of a block, a multiple of 8.
+    pub(crate) block: usize,
+}
+
+impl Shape {
+    /// Checks both numbers as settings of `scheme`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names `bits` or `block`.
+    pub(crate) fn validate(self, scheme: &'static str) -> Result<()> {
+        if !(1..=5).contains(&self.bits) {
+            let wanted = "write a whole number from 1 to 5, such as `bits = 3`";
+            return Err(Error::Config {
+                scheme,
+                key: "bits",
+                value: self.bits.to_string(),
+                wanted,
+            });
+        }
+        if !self.block.is_multiple_of(8) || !(8..=1 << 20).contains(&self.block) {
+            let wanted = "write a multiple of 8 from 8 to 1048576, such as `block = 512`";
+            let value = self.block.to_string();
+            return Err(Error::Config { scheme, key: "block", value, wanted });
+        }
+        Ok(())
+    }
+
+    /// Number of levels.
+    pub(crate) fn levels(self) -> usize {
+        1 << self.bits
+    }
+
+    /// Bytes of a message for `length` elements.
+    pub(crate) fn bytes(self, length: usize) -> usize {
+        4 * self.levels() + 4 * length.div_ceil(self.block) + codes::bytes(length, self.bits)
+    }
+
+    /// Appends `gradient`, rounded to `levels`, which ascend.
+    pub(crate) fn put(
+        self,
+        gradient: &[f32],
+        levels: &[f32],
+        sharpness: f32,
+        stream: Stream,
+        out: &mut Vec<u8>,
+    ) {
+        debug_assert_eq!(levels.len(), self.levels());
+        out.reserve(self.bytes(gradient.len()));
+        out.extend(levels.iter().flat_map(|level| level.to_le_bytes()));
+        match self.bits {
+            1 => self.put_codes::<1>(gradient, levels, sharpness, stream, out),
+            2 => self.put_codes::<3>(gradient, levels, sharpness, stream, out),
+            3 => self.put_codes::<7>(gradient, levels, sharpness, stream, out),
+            4 => self.put_codes::<15>(gradient, levels, sharpness, stream, out),
+            _ => self.put_codes::<31>(gradient, levels, sharpness, stream, out),
+        }
+    }
+
+    fn put_codes<const INTERVALS: usize>(
+        self,
+        gradient: &[f32],
+        levels: &[f32],
+        sharpness: f32,
+        stream: Stream,
+        out: &mut Vec<u8>,
+    ) {
+        let intervals: [(f32, f32); INTERVALS] =
+            std::array::from_fn(|j| (levels[j], levels[j + 1] - levels[j]));
+        let mut scale_at = out.len();
+        out.resize(scale_at + 4 * gradient.len().div_ceil(self.block), 0);
+        let mut first = 0;
+        for block in gradient.chunks(self.block) {
+            let scale = wide(|| largest(block));
+            out[scale_at..scale_at + 4].copy_from_slice(&scale.to_le_bytes());
+            scale_at += 4;
+            for piece in block.chunks(PIECE) {
+                let mut codes = [0; PIECE];
+                let codes = &mut codes[..piece.len()];
+                wide(|| round(piece, scale, &intervals, sharpness, stream, first, codes));
+                codes::put(codes, self.bits, out);
+                first += piece.len() as u32;
+            }
+        }
+    }
+
+    /// Takes a message of `sum`'s length from `reader` and adds `weight` times it to `sum`.
+    ///
+    /// # Errors
+    /// [`Fault::Truncated`], and [`Fault::Field`] when a level lies outside [−1, 1] or a scale is
+    /// negative or not finite.
+    pub(crate) fn add(self, reader: &mut Reader<'_>, weight: f32, sum: &mut [f32]) -> Read<()> {
+        let mut levels = [0f32; MOST_LEVELS];
+        for level in &mut levels[..self.levels()] {
+            *level = f32::from_bits(reader.u32()?);
+            if !(-1.0..=1.0).contains(level) {
+                return Err(Fault::Field { field: "level", found: level.to_bits().into() });
+            }
+        }
+        let scales = reader.take(4 * sum.len().div_ceil(self.block))?;
+        let packed = reader.take(codes::bytes(sum.len(), self.bits))?;
+        let packed = codes::expect(packed, sum.len(), self.bits)?;
+        packed.each_block(|first, mut codes| {
+            let mut at = first;
+            while !codes.is_empty() {
+                let number = at / self.block;
+                let bytes = scales[4 * number..].first_chunk().copied().unwrap_or_default();
+                let scale = f32::from_le_bytes(bytes);
+                if !(0.0..f32::INFINITY).contains(&scale) {
+                    return Err(Fault::Field { field: "scale", found: scale.to_bits().into() });
+                }
+                let (some, rest) = codes.split_at(codes.len().min((number + 1) * self.block - at));
+                let values = levels.map(|level| weight * (scale * level));
+                for (sum, code) in sum[at..at + some.len()].iter_mut().zip(some) {
+                    *sum += values[usize::from(*code) % MOST_LEVELS];
+                }
+                at += some.len();
+                codes = rest;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Evenly spaced levels from −1 to 1.
+pub(crate) fn uniform(levels: &mut [f32]) {
+    let last = levels.len() - 1;
+    for (j, level) in levels.iter_mut().enumerate() {
+        *level = (2.0 * j as f64 / last as f64 - 1.0) as f32;
+    }
+}
+
+/// Whether levels may stand in a message: ascending, within [−1, 1].
+pub(crate) fn are_levels(levels: &[f32]) -> bool {
+    levels.is_sorted() && levels.iter().all(|level| (-1.0..=1.0).contains(level))
+}
+
+/// The largest magnitude: the bits of magnitudes order as the magnitudes do.
+#[inline(always)]
+pub(crate) fn largest(values: &[f32]) -> f32 {
+    f32::from_bits(values.iter().fold(0, |most, value| most.max(value.to_bits() & 0x7fff_ffff)))
+}
+
+/// Elements whose codes are found side by side.
+const LANES: usize = 32;
+
+/// The codes of `values`, the first of which is element `first` of the stream.
+#[inline(always)]
+fn round<const INTERVALS: usize>(
+    values: &[f32],
+    scale: f32,
+    intervals: &[(f32, f32); INTERVALS],
+    sharpness: f32,
+    stream: Stream,
+    first: u32,
+    codes: &mut [u8],
+) {
+    // A quotient and no reciprocal: that of a subnormal scale would be infinite.
+    let scale = if scale == 0.0 { 1.0 } else { scale };
+    let side_by_side = |values: &[f32; LANES], first: u32| {
+        let (mut u, mut r, mut level) = ([0f32; LANES], [0f32; LANES], [0u32; LANES]);
+        for i in 0..LANES {
+            u[i] = values[i] / scale;
+            r[i] = 0.5 + sharpness * (stream.uniform(first.wrapping_add(i as u32)) - 0.5);
+        }
+        for (low, width) in intervals {
+            for i in 0..LANES {
+                level[i] += u32::from(u[i] > low + r[i] * width);
+            }
+        }
+        level.map(|level| level as u8)
+    };
+    let (whole, rest) = values.as_chunks::<LANES>();
+    let (whole_codes, rest_codes) = codes.as_chunks_mut::<LANES>();
+    let mut at = first;
+    for (codes, values) in whole_codes.iter_mut().zip(whole) {
+        *codes = side_by_side(values, at);
+        at = at.wrapping_add(LANES as u32);
+    }
+    if !rest.is_empty() {
+        let mut padded = [0.0; LANES];
+        padded[..rest.len()].copy_from_slice(rest);
+        rest_codes.copy_from_slice(&side_by_side(&padded, at)[..rest.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The same by searching the interval and comparing the probability.
+    fn naive(u: f32, levels: &[f32], sharpness: f64, r: f32) -> usize {
+        let inside = u.clamp(levels[0], levels[levels.len() - 1]);
+        let above = levels.iter().position(|level| *level >= inside).unwrap_or(levels.len() - 1);
+        let above = above.max(1);
+        let (low, high) = (f64::from(levels[above - 1]), f64::from(levels[above]));
+        let t = (f64::from(inside) - low) / (high - low);
+        let up = if sharpness == 0.0 {
+            f64::from(u8::from(t > 0.5))
+        } else {
+            (0.5 + (t - 0.5) / sharpness).clamp(0.0, 1.0)
+        };
+        if f64::from(r) < up { above } else { above - 1 }
+    }
+
+    proptest! {
+        #[test]
+        fn counting_thresholds_equals_searching_the_interval(
+            bits in 1u32..=5, block in 1usize..80, seed: u64, length in 0usize..700, sharpness in 0usize..3,
+        ) {
+            let sharpness = [0.0, 0.5, 1.0][sharpness];
+            let shape = Shape { bits, block: 8 * block };
+            let stream = Stream::of(&[seed]);
+            let mut levels = vec![0.0; shape.levels()];
+            uniform(&mut levels);
+            levels.iter_mut().for_each(|level| *level *= level.abs() * 0.75);
+            let gradient: Vec<f32> =
+                (0..length).map(|i| (stream.uniform(i as u32) - 0.5).powi(3)).collect();
+            let draws = Stream::of(&[seed, 1]);
+            let mut wire = Vec::new();
+            shape.put(&gradient, &levels, sharpness, draws, &mut wire);
+            prop_assert_eq!(wire.len(), shape.bytes(length));
+            let mut sum = vec![0.0; length];
+            let mut reader = Reader::new(&wire);
+            shape.add(&mut reader, 1.0, &mut sum).unwrap();
+            prop_assert_eq!(reader.finish(), Ok(()));
+            for (number, block) in gradient.chunks(shape.block).enumerate() {
+                let scale = largest(block);
+                for (i, value) in block.iter().enumerate() {
+                    let at = number * shape.block + i;
+                    let level = naive(value / scale, &levels, sharpness.into(), draws.uniform(at as u32));
+                    let near = |level: usize| sum[at] == scale * levels[level];
+                    // At a threshold itself, f32 and f64 may fall on either side.
+                    prop_assert!(near(level) || sum[at] == 0.0 && scale == 0.0, "element {}", at);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn levels_and_scales_without_meaning_are_refused() {
+        let shape = Shape { bits: 2, block: 8 };
+        let mut wire = Vec::new();
+        shape.put(&[1.0, -0.5], &[-1.0, -0.5, 0.5, 1.0], 1.0, Stream::of(&[1]), &mut wire);
+        for (at, value, field) in [
+            (0, 2.0f32, "level"),
+            (8, f32::NAN, "level"),
+            (16, -1.0, "scale"),
+            (16, f32::INFINITY, "scale"),
+        ] {
+            let mut spoilt = wire.clone();
+            spoilt[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            let fault = shape.add(&mut Reader::new(&spoilt), 1.0, &mut [0.0; 2]).unwrap_err();
+            assert!(
+                matches!(fault, Fault::Field { field: found, .. } if found == field),
+                "{fault}"
+            );
+        }
+        assert!(Shape { bits: 6, block: 8 }.validate("x").is_err());
+        assert!(Shape { bits: 0, block: 8 }.validate("x").is_err());
+        assert!(Shape { bits: 3, block: 12 }.validate("x").is_err());
+    }
+}

@@ -1,0 +1,229 @@
+//! Deep gradient compression: the elements above a threshold that a small sample suggests.
+//!
+//! # Paper
+//! Lin, Han, Mao, Wang & Dally 2018 ("Deep Gradient Compression: Reducing the Communication
+//! Bandwidth for Distributed Training"), sections 3 and 5: sampled top-k, sparsity warm-up.
+//!
+//! # Idea
+//! The k-th largest of all is estimated by the corresponding one of a hundredth of the elements.
+//! If clearly more than k turn out to be above it, k are selected exactly among those.
+//!
+//! # Wire
+//! A sparse message of at most 4k/3 elements:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1–5 | number of elements kept, seven bits a byte |
+//! | 4·kept (f16, bf16: 2·kept) | their values, in ascending order of position |
+//! | … | their positions ([`wire::indices`](crate::wire::indices)) |
+//!
+//! # State
+//! None of its own; the residual is the exchange's.
+//!
+//! # Where we differ
+//! This is sampling and selection; momentum correction, momentum factor masking and local
+//! clipping surround the residual and belong to the exchange, and the sparsity warm-up is a
+//! falling `ratio`. The sample takes one element at random from each of equal stretches, so that
+//! it has no element twice, and is never so small that fewer than two of it are to be kept (as
+//! in the authors' code). An element as large as the threshold is kept: the threshold is itself
+//! an element. Too few above it are not made up for; the residual will.
+
+use serde::{Deserialize, Serialize};
+
+use super::exceedances::Exceedances;
+use super::ratio::{Fall, Ratio};
+use super::select::Selector;
+use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness, sparse};
+use crate::rng::Stream;
+use crate::wire::values::Format;
+use crate::{Error, Gauge, Policy, Result};
+
+/// The settings of `dgc`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Share of each bucket's elements that is aimed at, above 0 and at most 1; or a falling one.
+    /// Default 0.01.
+    pub ratio: Ratio,
+    /// Share of elements that the threshold is estimated from, above 0 and at most 1. Default
+    /// 0.01.
+    pub sample: f64,
+    /// How the values are sent. Default `f32`.
+    pub values: Format,
+    /// Whether what is not sent is added to the next gradient. Default true.
+    pub feedback: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { ratio: 0.01.into(), sample: 0.01, values: Format::F32, feedback: true }
+    }
+}
+
+impl Definition for Config {
+    const ABOUT: About = About {
+        name: "dgc",
+        line: "the elements above a threshold that a small sample suggests",
+        paper: "Lin et al. 2018",
+    };
+    const FEEDBACK: Soundness = Soundness::Sound;
+
+    fn feedback(&self) -> bool {
+        self.feedback
+    }
+
+    fn habits(&self) -> Policy {
+        let momentum = if self.feedback { 0.9 } else { 0.0 };
+        Policy { momentum_correction: Some(momentum), ..Policy::default() }
+    }
+
+    fn law(&self) -> Law {
+        Law::Contraction
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.ratio.validate(Self::ABOUT.name)?;
+        if self.sample > 0.0 && self.sample <= 1.0 {
+            return Ok(());
+        }
+        Err(Error::Config {
+            scheme: Self::ABOUT.name,
+            key: "sample",
+            value: self.sample.to_string(),
+            wanted: "write a share above 0 and at most 1, such as 0.01",
+        })
+    }
+
+    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+        Box::new(Dgc {
+            config: self.clone(),
+            seat: seat.clone(),
+            sample: Vec::new(),
+            selector: Selector::default(),
+            exceedances: Exceedances::new(seat.length),
+            selected: Vec::new(),
+            gauges: Vec::new(),
+        })
+    }
+
+    fn specimens() -> Vec<Self> {
+        vec![
+            Self { ratio: 0.001.into(), feedback: false, ..Self::default() },
+            Self {
+                ratio: Ratio::Falling(Fall { start: 0.25, end: 0.001, steps: 4 }),
+                ..Self::default()
+            },
+            Self { sample: 1.0, values: Format::F16, ..Self::default() },
+        ]
+    }
+}
+
+struct Dgc {
+    config: Config,
+    seat: Seat,
+    sample: Vec<f32>,
+    selector: Selector,
+    exceedances: Exceedances,
+    selected: Vec<u32>,
+    gauges: Vec<Gauge>,
+}
+
+impl Dgc {
+    /// Takes a sample, and returns the magnitude that `share` of it reaches.
+    fn threshold(&mut self, gradient: &[f32], share: f64, step: u64) -> f32 {
+        let stream = Stream::at(&self.seat, step);
+        let wanted = (self.config.sample * gradient.len() as f64).max(2.0 / share).ceil();
+        let size = (wanted as usize).clamp(1, gradient.len().max(1));
+        let start = |number: usize| number * gradient.len() / size;
+        self.sample.clear();
+        self.sample.extend((0..size.min(gradient.len())).map(|number| {
+            let (from, to) = (start(number), start(number + 1));
+            gradient[from + stream.below(number as u32, (to - from) as u32) as usize]
+        }));
+        let count = (share * size as f64).ceil() as usize;
+        let largest = self.selector.largest(&self.sample, count);
+        let least = |least: f32, position: &u32| least.min(self.sample[*position as usize].abs());
+        let reached = largest.iter().fold(f32::INFINITY, least);
+        // Zeros are not among the largest: with too few others, all of those are to be kept.
+        if largest.len() < count { f32::from_bits(1) } else { reached }
+    }
+}
+
+impl Compressor for Dgc {
+    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
+        let k = self.config.ratio.count(gradient.len(), step);
+        let threshold = self.threshold(gradient, self.config.ratio.at(step), step);
+        self.exceedances.gather(gradient, threshold.next_down());
+        let above = self.exceedances.positions();
+        self.selected.clear();
+        if 3 * above.len() > 4 * k {
+            self.selected.extend_from_slice(self.selector.largest_among(gradient, above, k));
+        } else {
+            self.selected.extend_from_slice(above);
+        }
+        let sent = sparse::put(&self.selected, gradient, self.config.values, out);
+        self.gauges.clear();
+        self.gauges.extend_from_slice(sent.gauges());
+        let kept_ratio = self.selected.len() as f64 / k as f64;
+        self.gauges.push(Gauge::mean("kept_ratio", kept_ratio, k as f64));
+        Encoded::Message
+    }
+
+    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+        let most = self.config.ratio.most(sum.len()) * 4 / 3;
+        sparse::add(wire, most.max(1), self.config.values, weight, sum)
+    }
+
+    fn sent(&self) -> Option<&[u32]> {
+        Some(&self.selected)
+    }
+
+    fn gauges(&self) -> &[Gauge] {
+        &self.gauges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(config: &Config, gradient: &[f32], step: u64) -> Vec<u32> {
+        let seat = Seat::alone(gradient.len(), 0);
+        let mut compressor = config.build(&seat);
+        compressor.encode(gradient, step, &mut Vec::new());
+        compressor.sent().unwrap().to_vec()
+    }
+
+    #[test]
+    fn a_sample_of_everything_selects_the_largest() {
+        let gradient: Vec<f32> = (0..1000).map(|i| ((i * 7919) % 1009) as f32 - 500.0).collect();
+        let config = Config { ratio: 0.05.into(), sample: 1.0, ..Config::default() };
+        let mut selector = Selector::default();
+        assert_eq!(kept(&config, &gradient, 1).len(), 50);
+        for position in selector.largest(&gradient, 49) {
+            assert!(kept(&config, &gradient, 1).contains(position));
+        }
+    }
+
+    #[test]
+    fn about_k_are_kept_and_never_many_more() {
+        let stream = Stream::of(&[8]);
+        let gradient: Vec<f32> = (0..100_000).map(|i| -(1.0 - stream.uniform(i)).ln()).collect();
+        let config = Config::default();
+        let counts: Vec<usize> =
+            (1..=40).map(|step| kept(&config, &gradient, step).len()).collect();
+        assert!(counts.iter().all(|count| *count <= 1333), "{counts:?}");
+        let mean = counts.iter().sum::<usize>() as f64 / 40.0;
+        assert!((800.0..1100.0).contains(&mean), "{mean}");
+        assert_eq!(kept(&config, &[1.0; 1000], 1).len(), 10, "equals are trimmed");
+    }
+
+    #[test]
+    fn mostly_zeros_send_what_is_not_zero() {
+        let mut gradient = vec![0.0; 10_000];
+        gradient[77] = 1.0;
+        gradient[9_999] = -1e-40;
+        assert_eq!(kept(&Config::default(), &gradient, 1), [77, 9_999]);
+        assert!(Config { sample: 0.0, ..Config::default() }.validate().is_err());
+    }
+}

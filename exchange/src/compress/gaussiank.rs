@@ -1,0 +1,187 @@
+//! Gaussian-k: the elements above a threshold from a normal law, corrected by counting.
+//!
+//! # Paper
+//! Shi, Chu, Cheung & See 2019 ("Understanding Top-k Sparsification in Distributed Deep
+//! Learning"); details from the variant in the SIDCo authors' code.
+//!
+//! # Idea
+//! Mean and standard deviation say, for a normal law, above which threshold the wanted share
+//! lies. Count what really is above it; if that is off, halve the threshold or raise it by a
+//! half, and count again, three times at most.
+//!
+//! # Wire
+//! A sparse message of as many elements as are above the threshold (strictly):
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1–5 | number of elements kept, seven bits a byte |
+//! | 4·kept (f16, bf16: 2·kept) | their values, in ascending order of position |
+//! | … | their positions ([`wire::indices`](crate::wire::indices)) |
+//!
+//! # State
+//! None of its own; the residual is the exchange's.
+//!
+//! # Where we differ
+//! Mean and standard deviation (unbiased) are those of magnitudes, and the quantile is two-sided,
+//! as in the code this was compared with. Gradients are not normal: k̂/k from 0.07 to 37 was
+//! measured for this rule, and three corrections cannot mend all of it. As in that code the last
+//! correction is not counted again, and so not used. If nothing is above the threshold, the
+//! largest element is sent.
+
+use serde::{Deserialize, Serialize};
+
+use super::exceedances::{Exceedances, count_above, rounded_down};
+use super::moments;
+use super::ratio::Ratio;
+use super::special::normal_quantile;
+use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness, sparse};
+use crate::wire::values::Format;
+use crate::{Gauge, Result};
+
+/// How often a threshold is tried.
+const TRIALS: u32 = 3;
+
+/// The settings of `gaussiank`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Share of each bucket's elements that is aimed at, above 0 and at most 1; or a falling one.
+    /// Default 0.01.
+    pub ratio: Ratio,
+    /// How the values are sent. Default `f32`.
+    pub values: Format,
+    /// Whether what is not sent is added to the next gradient. Default true.
+    pub feedback: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { ratio: 0.01.into(), values: Format::F32, feedback: true }
+    }
+}
+
+impl Definition for Config {
+    const ABOUT: About = About {
+        name: "gaussiank",
+        line: "the elements above a threshold from a normal law, corrected by counting",
+        paper: "Shi et al. 2019",
+    };
+    const FEEDBACK: Soundness = Soundness::Sound;
+
+    fn feedback(&self) -> bool {
+        self.feedback
+    }
+
+    fn law(&self) -> Law {
+        Law::Contraction
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.ratio.validate(Self::ABOUT.name)
+    }
+
+    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+        Box::new(Gaussiank {
+            config: self.clone(),
+            exceedances: Exceedances::new(seat.length),
+            gauges: Vec::new(),
+        })
+    }
+
+    fn specimens() -> Vec<Self> {
+        vec![
+            Self { ratio: 0.001.into(), feedback: false, ..Self::default() },
+            Self { ratio: 0.3.into(), values: Format::F16, ..Self::default() },
+        ]
+    }
+}
+
+struct Gaussiank {
+    config: Config,
+    exceedances: Exceedances,
+    gauges: Vec<Gauge>,
+}
+
+/// The last threshold that is tried for `k` elements, a share of which a normal law speaks.
+fn threshold(gradient: &[f32], share: f64, k: usize) -> f32 {
+    let moments = moments::moments(gradient);
+    let deviation = if moments.count > 1 { moments.variance().sqrt() } else { 0.0 };
+    let mut threshold = moments.mean() + deviation * normal_quantile(share);
+    let k = k as f64;
+    for _ in 1..TRIALS {
+        let kept = count_above(gradient, rounded_down(threshold)) as f64;
+        if kept < 2.0 * k / 3.0 {
+            threshold *= 0.5;
+        } else if kept > 4.0 * k / 3.0 {
+            threshold *= 1.5;
+        } else {
+            break;
+        }
+    }
+    rounded_down(threshold)
+}
+
+impl Compressor for Gaussiank {
+    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
+        let k = self.config.ratio.count(gradient.len(), step);
+        let threshold = threshold(gradient, self.config.ratio.at(step), k);
+        self.exceedances.gather(gradient, threshold);
+        self.exceedances.or_largest(gradient);
+        let sent = self.exceedances.put(gradient, self.config.values, out);
+        self.gauges.clear();
+        self.gauges.extend_from_slice(sent.gauges());
+        self.gauges.push(self.exceedances.kept_ratio(k));
+        Encoded::Message
+    }
+
+    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+        sparse::add(wire, sum.len(), self.config.values, weight, sum)
+    }
+
+    fn sent(&self) -> Option<&[u32]> {
+        Some(self.exceedances.positions())
+    }
+
+    fn gauges(&self) -> &[Gauge] {
+        &self.gauges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The book's way: f64, a count at every trial, the indices of the last.
+    fn naive(gradient: &[f32], share: f64, k: usize) -> usize {
+        let a: Vec<f64> = gradient.iter().map(|g| f64::from(g.abs())).collect();
+        let n = a.len() as f64;
+        let mean = a.iter().sum::<f64>() / n;
+        let variance = a.iter().map(|a| (a - mean) * (a - mean)).sum::<f64>() / (n - 1.0);
+        let mut threshold = mean + variance.sqrt() * normal_quantile(share);
+        let mut kept = 0;
+        for _ in 0..TRIALS {
+            kept = a.iter().filter(|a| **a > threshold).count();
+            if (kept as f64) < 2.0 * k as f64 / 3.0 {
+                threshold *= 0.5;
+            } else if kept as f64 > 4.0 * k as f64 / 3.0 {
+                threshold *= 1.5;
+            } else {
+                break;
+            }
+        }
+        kept
+    }
+
+    #[test]
+    fn as_many_are_kept_as_by_the_book() {
+        let stream = crate::rng::Stream::of(&[3]);
+        for power in [0.3f32, 1.0, 3.0] {
+            let gradient: Vec<f32> =
+                (0..20_000).map(|i| (-(1.0 - stream.uniform(i)).ln()).powf(power)).collect();
+            for (share, k) in [(0.1, 2000), (0.01, 200), (0.001, 20)] {
+                let found = count_above(&gradient, threshold(&gradient, share, k));
+                assert_eq!(found, naive(&gradient, share, k), "{power} {share}");
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Random-k: elements at positions that a seed determines, so that none are sent.
+//!
+//! # Paper
+//! Stich, Cordonnier & Jaggi 2018 ("Sparsified SGD with Memory"), rand_k with feedback; Wangni,
+//! Wang, Liu & Zhang 2018 ("Gradient Sparsification for Communication-Efficient Distributed
+//! Optimization") for random dropping made unbiased by scaling.
+//!
+//! # Idea
+//! A uniformly random set of k positions, the same on all ranks at a step and another at the
+//! next. The receiver draws the same set from the key in the message; ranks' messages add up
+//! without a union.
+//!
+//! # Wire
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1–5 | number of elements, seven bits a byte |
+//! | 8 | key of the random stream: of the run's seed, the bucket and the step |
+//! | 4·kept (f16, bf16: 2·kept) | values, in ascending order of position |
+//!
+//! # State
+//! None of its own; the residual is the exchange's.
+//!
+//! # Where we differ
+//! Positions are drawn in one pass, each with the probability that makes every set of k equally
+//! likely (Fan, Muller & Rezucha 1962), which costs n random numbers instead of k, and no memory.
+//! Zeros are sent like all others: the positions do not look at the gradient.
+
+use serde::{Deserialize, Serialize};
+
+use super::ratio::Ratio;
+use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::rng::Stream;
+use crate::wire::values::Format;
+use crate::wire::{Read, Reader, put_count};
+use crate::{Error, Gauge, Result};
+
+/// The settings of `randomk`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Share of each bucket's elements that is sent, above 0 and at most 1: of n elements
+    /// max(1, round(ratio·n)); or a falling one. Default 0.01.
+    pub ratio: Ratio,
+    /// Whether what is sent is multiplied by n/k, which makes it right in expectation. Without
+    /// feedback and in f32 only. Default false.
+    pub unbiased: bool,
+    /// How the values are sent. Default `f32`.
+    pub values: Format,
+    /// Whether what is not sent is added to the next gradient. Default true.
+    pub feedback: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { ratio: 0.01.into(), unbiased: false, values: Format::F32, feedback: true }
+    }
+}
+
+impl Definition for Config {
+    const ABOUT: About = About {
+        name: "randomk",
+        line: "elements at random positions that all ranks share and none sends",
+        paper: "Stich et al. 2018; Wangni et al. 2018",
+    };
+    const FEEDBACK: Soundness = Soundness::Sound;
+
+    fn feedback(&self) -> bool {
+        self.feedback
+    }
+
+    fn law(&self) -> Law {
+        if self.unbiased { Law::Unbiased } else { Law::Contraction }
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.ratio.validate(Self::ABOUT.name)?;
+        let refuse = |key, value: String, wanted| {
+            Err(Error::Config { scheme: Self::ABOUT.name, key, value, wanted })
+        };
+        if self.unbiased && self.feedback {
+            let wanted = "write `feedback = false` beside `unbiased = true`: what is scaled up is \
+                          no contraction";
+            return refuse("feedback", "true".to_string(), wanted);
+        }
+        if self.unbiased && self.values != Format::F32 {
+            let wanted = "write `values = \"f32\"` beside `unbiased = true`: others are rounded";
+            return refuse("values", format!("{:?}", self.values), wanted);
+        }
+        Ok(())
+    }
+
+    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+        Box::new(Randomk {
+            config: self.clone(),
+            seat: seat.clone(),
+            key: 0,
+            positions: Vec::new(),
+            gauges: Vec::new(),
+        })
+    }
+
+    fn specimens() -> Vec<Self> {
+        vec![
+            Self { ratio: 0.1.into(), unbiased: true, feedback: false, ..Self::default() },
+            Self { ratio: 0.5.into(), values: Format::Bf16, ..Self::default() },
+            Self { ratio: 1.0.into(), ..Self::default() },
+        ]
+    }
+}
+
+/// Scaled values beyond this are not sent: their sum over all the ranks that there may be could
+/// overflow.
+const MOST_SCALED: f32 = f32::MAX / 65_536.0;
+
+struct Randomk {
+    config: Config,
+    seat: Seat,
+    /// The key of the last message, and what it stands for.
+    key: u64,
+    positions: Vec<u32>,
+    gauges: Vec<Gauge>,
+}
+
+/// Visits `count` positions below `length`, ascending, every set of that size being equally
+/// likely.
+fn draw(key: u64, count: usize, length: usize, mut visit: impl FnMut(u32)) {
+    let stream = Stream::from_key(key);
+    let mut wanted = count as u32;
+    for position in 0..length as u32 {
+        if wanted == 0 {
+            return;
+        }
+        if stream.below(position, length as u32 - position) < wanted {
+            visit(position);
+            wanted -= 1;
+        }
+    }
+}
+
+/// A message's number of elements, key and values.
+fn open(wire: &[u8], most: usize, format: Format) -> Read<(usize, u64, &[u8])> {
+    let mut reader = Reader::new(wire);
+    let count = reader.count(most)?;
+    let key = reader.u64()?;
+    let values = reader.take(count * format.bytes())?;
+    reader.finish()?;
+    Ok((count, key, values))
+}
+
+impl Compressor for Randomk {
+    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
+        let n = gradient.len();
+        let k = self.config.ratio.count(n, step).min(n);
+        self.key = Stream::shared(&self.seat, step).key();
+        self.positions.clear();
+        draw(self.key, k, n, |position| self.positions.push(position));
+        let scale = if self.config.unbiased { n as f32 / k.max(1) as f32 } else { 1.0 };
+        let values = self.positions.iter().map(|position| gradient[*position as usize] * scale);
+        put_count(k as u32, out);
+        out.extend_from_slice(&self.key.to_le_bytes());
+        let too_large =
+            self.config.unbiased && values.clone().any(|value| value.abs() > MOST_SCALED);
+        self.config.values.put(values, out);
+        self.gauges.clear();
+        self.gauges.push(Gauge::sum("kept", k as f64));
+        if too_large { Encoded::Dense } else { Encoded::Message }
+    }
+
+    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+        let format = self.config.values;
+        let length = sum.len();
+        let most = self.config.ratio.most(length).min(length);
+        let (count, key, values) = open(wire, most, format)?;
+        let mut values = values.chunks_exact(format.bytes());
+        let add = |position: u32| {
+            let value = values.next().map_or(0.0, |bytes| format.value(bytes));
+            sum[position as usize] += weight * value;
+        };
+        // Ranks share the key: what this rank has drawn for its own message serves for all.
+        let drawn = key == self.key && count == self.positions.len();
+        if drawn && self.seat.length == length {
+            self.positions.iter().copied().for_each(add);
+        } else {
+            draw(key, count, length, add);
+        }
+        Ok(())
+    }
+
+    fn sent(&self) -> Option<&[u32]> {
+        Some(&self.positions)
+    }
+
+    fn gauges(&self) -> &[Gauge] {
+        &self.gauges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_set_is_equally_likely() {
+        let mut counts = std::collections::BTreeMap::new();
+        for number in 0..6000u64 {
+            let mut set = Vec::new();
+            draw(Stream::of(&[number]).key(), 2, 4, |position| set.push(position));
+            *counts.entry(set).or_insert(0) += 1;
+        }
+        assert_eq!(counts.len(), 6);
+        assert!(counts.values().all(|count| (880..1120).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn ranks_share_positions_and_a_stranger_draws_the_same() {
+        let config = Config { ratio: 0.25.into(), ..Config::default() };
+        let gradient: Vec<f32> = (1..=40).map(|i| i as f32).collect();
+        let messages: Vec<Vec<u8>> = (0..2)
+            .map(|rank| {
+                let seat = Seat { rank, bucket: 3, ..Seat::alone(40, 9) };
+                let mut wire = Vec::new();
+                config.build(&seat).encode(&gradient, 5, &mut wire);
+                wire
+            })
+            .collect();
+        assert_eq!(messages[0], messages[1]);
+        assert_eq!(messages[0].len(), 1 + 8 + 40);
+        let stranger = config.build(&Seat { rank: 7, ..Seat::alone(40, 1) });
+        let mut sum = vec![0.0; 40];
+        stranger.decode_add(&messages[0], 1.0, &mut sum).unwrap();
+        assert_eq!(sum.iter().filter(|value| **value != 0.0).count(), 10);
+        assert!(sum.iter().zip(&gradient).all(|(s, g)| *s == 0.0 || s == g));
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_refused() {
+        let unbiased = Config { unbiased: true, feedback: false, ..Config::default() };
+        assert_eq!(unbiased.validate(), Ok(()));
+        assert!(Config { feedback: true, ..unbiased.clone() }.validate().is_err());
+        assert!(Config { values: Format::F16, ..unbiased }.validate().is_err());
+    }
+}

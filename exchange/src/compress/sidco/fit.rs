@@ -1,0 +1,227 @@
+//! Thresholds from fitted laws: moments in, the magnitude that a share lies above out.
+
+use serde::{Deserialize, Serialize};
+
+use crate::compress::moments::{self, Moments};
+use crate::compress::special::gamma_quantile;
+
+/// The law that magnitudes are taken to follow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fit {
+    /// Exponential in every stage (SIDCo-E).
+    #[default]
+    Exponential,
+    /// Generalised Pareto in every stage (SIDCo-P).
+    Pareto,
+    /// Gamma in the first stage, generalised Pareto afterwards (SIDCo-GP).
+    Gamma,
+}
+
+/// What keeps the logarithm of a zero finite, in units of the gradient's norm.
+const LOG_FLOOR: f64 = f64::EPSILON;
+
+/// Below this distance of mean logarithm and logarithm of the mean, magnitudes are all but equal.
+const LEAST_LOG_SPREAD: f64 = 1e-6;
+
+/// −scale·ln share: what a share of an exponential law lies above.
+fn exponential(mean: f64, share: f64) -> f64 {
+    -mean * share.ln()
+}
+
+/// What a share of the generalised Pareto law of this mean and variance lies above; `None` where
+/// there is no such law.
+fn pareto(mean: f64, variance: f64, share: f64) -> Option<f64> {
+    if !(variance > 0.0 && mean > 0.0) {
+        return None;
+    }
+    let r = mean * mean / variance;
+    let (sigma, xi) = (0.5 * mean * (r + 1.0), 0.5 * (1.0 - r));
+    let threshold = if xi.abs() < 1e-8 {
+        -sigma * share.ln()
+    } else {
+        sigma / xi * (-xi * share.ln()).exp_m1()
+    };
+    threshold.is_finite().then_some(threshold)
+}
+
+/// What a share of the gamma law of this mean and mean logarithm lies above; `None` where there
+/// is no such law.
+fn gamma(mean: f64, mean_log: f64, share: f64) -> Option<f64> {
+    let s = mean.ln() - mean_log;
+    if !(s.is_finite() && s > LEAST_LOG_SPREAD) {
+        return None;
+    }
+    let shape = (3.0 - s + ((s - 3.0) * (s - 3.0) + 24.0 * s).sqrt()) / (12.0 * s);
+    Some(mean / shape * gamma_quantile(shape, share))
+}
+
+impl Fit {
+    /// The threshold above which `share` of the first stage's `count` magnitudes should lie:
+    /// all of `values`, or, where `count` says so, those that are not zero. There is at least one
+    /// that is not zero. Where the law has no fit, the exponential one's.
+    pub(crate) fn first(self, values: &[f32], count: usize, share: f64) -> f64 {
+        if self == Fit::Exponential {
+            return exponential(moments::magnitude_sum(values) / count as f64, share);
+        }
+        let moments = Moments { count, ..moments::moments(values) };
+        let mean = moments.mean();
+        let fitted = match self {
+            Fit::Exponential => None,
+            Fit::Pareto => pareto(mean, moments.variance(), share),
+            Fit::Gamma => {
+                let floor = LOG_FLOOR * moments.squares.sqrt();
+                gamma(mean, mean_log(values, count, floor), share)
+            }
+        };
+        fitted.unwrap_or_else(|| exponential(mean, share))
+    }
+
+    /// The threshold for a later stage, given the magnitudes above the one before; `None` where
+    /// they do not say.
+    pub(crate) fn later(self, exceedances: &[f32], share: f64) -> Option<f64> {
+        if exceedances.len() < 2 {
+            return None;
+        }
+        let n = exceedances.len() as f64;
+        let location = f64::from(moments::smallest(exceedances));
+        let mean = moments::magnitude_sum(exceedances) / n - location;
+        if mean <= 0.0 {
+            return None;
+        }
+        let above = match self {
+            Fit::Exponential => Some(exponential(mean, share)),
+            Fit::Pareto | Fit::Gamma => {
+                let squares = moments::squares_about(exceedances, location + mean);
+                pareto(mean, squares / (n - 1.0), share)
+            }
+        };
+        above.map(|above| location + above)
+    }
+}
+
+/// The mean of ln(magnitude + `floor`): over all values, or without as many zeros as `count`
+/// leaves out.
+fn mean_log(values: &[f32], count: usize, floor: f64) -> f64 {
+    let left_out = (values.len() - count) as f64;
+    (moments::log_sum(values, floor) - left_out * floor.ln()) / count as f64
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::stages::Plan;
+    use super::*;
+
+    /// The recorded vectors; their origin is in the file.
+    pub(crate) fn vectors() -> serde_json::Value {
+        serde_json::from_str(include_str!("../../../tests/vectors/sidco.json")).unwrap()
+    }
+
+    pub(crate) fn number(row: &serde_json::Value, key: &str) -> f64 {
+        row[key].as_f64().unwrap()
+    }
+
+    pub(crate) fn fit_of(row: &serde_json::Value) -> Fit {
+        match row["sid"].as_str().unwrap() {
+            "exp" => Fit::Exponential,
+            "gp" => Fit::Pareto,
+            _ => Fit::Gamma,
+        }
+    }
+
+    pub(crate) fn numbers(value: &serde_json::Value) -> Vec<f64> {
+        value.as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+    }
+
+    /// The same by the book: f64 magnitudes, two passes, everything filtered anew.
+    pub(crate) fn naive(fit: Fit, magnitudes: &[f64], plan: Plan, floor: f64) -> f64 {
+        let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len() as f64;
+        let variance = |x: &[f64]| {
+            let mean = mean(x);
+            x.iter().map(|a| (a - mean) * (a - mean)).sum::<f64>() / (x.len() as f64 - 1.0)
+        };
+        let share = plan.share(1);
+        let all = magnitudes;
+        let mut threshold = match fit {
+            Fit::Exponential => exponential(mean(all), share),
+            Fit::Pareto => pareto(mean(all), variance(all), share).unwrap(),
+            Fit::Gamma => {
+                let logs: Vec<f64> = all.iter().map(|a| (a + floor).ln()).collect();
+                gamma(mean(all), mean(&logs), share).unwrap()
+            }
+        };
+        let mut left = all.to_vec();
+        for stage in 2..=plan.count {
+            left.retain(|a| *a > threshold);
+            if left.len() < 2 {
+                break;
+            }
+            let location = left.iter().copied().fold(f64::MAX, f64::min);
+            let over: Vec<f64> = left.iter().map(|a| a - location).collect();
+            let above = match fit {
+                Fit::Exponential => Some(exponential(mean(&over), plan.share(stage))),
+                _ => pareto(mean(&over), variance(&over), plan.share(stage)),
+            };
+            match above {
+                Some(above) if above > 0.0 => threshold = location + above,
+                _ => break,
+            }
+        }
+        threshold
+    }
+
+    #[test]
+    fn thresholds_of_the_book_equal_the_vectors() {
+        let mut compared = 0;
+        for case in vectors()["cases"].as_array().unwrap() {
+            let magnitudes: Vec<f64> = numbers(&case["g"]).iter().map(|g| g.abs()).collect();
+            for row in case["thresholds"].as_array().unwrap() {
+                let (share, count) = (number(row, "delta"), row["stages"].as_u64().unwrap());
+                let plan =
+                    if count == 0 { Plan::chain(share) } else { Plan::of(share, count as u32) };
+                let found = naive(fit_of(row), &magnitudes, plan, f64::EPSILON);
+                let expected = number(row, "eta");
+                assert!((found - expected).abs() <= 1e-9 * expected, "{found}: {row}");
+                compared += 1;
+            }
+        }
+        assert_eq!(compared, 162);
+    }
+
+    #[test]
+    fn zeros_are_fitted_or_left_out_as_the_vectors_say() {
+        let vectors = vectors();
+        let zeros = &vectors["zeros"];
+        let values: Vec<f32> = numbers(&zeros["g"]).iter().map(|g| *g as f32).collect();
+        let nonzero = moments::nonzeros(&values);
+        assert_eq!(nonzero as u64, zeros["d_nz"].as_u64().unwrap());
+        for row in zeros["cases"].as_array().unwrap() {
+            let share = number(row, "delta");
+            // The records' logarithms have a floor that is not scaled by the norm.
+            let fitted = |count: usize, share: f64| match fit_of(row) {
+                Fit::Gamma => {
+                    let mean = moments::magnitude_sum(&values) / count as f64;
+                    gamma(mean, mean_log(&values, count, f64::EPSILON), share).unwrap()
+                }
+                other => other.first(&values, count, share),
+            };
+            let close = |found: f64, key: &str| {
+                let expected = number(row, key);
+                assert!((found - expected).abs() < 1e-6 * expected, "{key} {found}: {row}");
+            };
+            close(fitted(values.len(), share), "eta_plain");
+            close(fitted(nonzero, number(row, "delta_nz")), "eta_nz");
+        }
+    }
+
+    #[test]
+    fn magnitudes_that_follow_no_law_have_the_exponential_threshold() {
+        for fit in [Fit::Exponential, Fit::Pareto, Fit::Gamma] {
+            let threshold = fit.first(&[-2.0; 50], 50, 0.25);
+            assert!((threshold - 2.0 * 4f64.ln()).abs() < 1e-12, "{fit:?}: {threshold}");
+            assert!(fit.first(&[3.0], 1, 0.1).is_finite());
+            assert_eq!(fit.later(&[2.0; 50], 0.5), None);
+            assert_eq!(fit.later(&[2.0], 0.5), None);
+        }
+    }
+}

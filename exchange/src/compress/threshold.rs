@@ -1,0 +1,150 @@
+//! Hard threshold: every element whose magnitude is above a fixed number.
+//!
+//! # Paper
+//! Aji & Heafield 2017 use a fixed threshold per step; Sahu, Dutta, Abdelmoniem, Banerjee, Canini
+//! & Kalnis 2021 ("Rethinking gradient sparsification as total error minimization") show that one
+//! threshold for the whole training minimises the total error for the bytes spent.
+//!
+//! # Idea
+//! With feedback what waits is at most λ an element, whatever the gradient's length; how much is
+//! sent follows from the gradient: much at first, little at the end.
+//!
+//! # Wire
+//! A sparse message of as many elements as are above the threshold (strictly), which may be none:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1–5 | number of elements kept, seven bits a byte |
+//! | 4·kept (f16, bf16: 2·kept) | their values, in ascending order of position |
+//! | … | their positions ([`wire::indices`](crate::wire::indices)) |
+//!
+//! # State
+//! None of its own; the residual is the exchange's.
+//!
+//! # Where we differ
+//! λ is given, not derived from a budget. The decoded vector is never farther from the gradient
+//! than zero is, but nothing forces it to be nearer: what holds is ‖C(g) − g‖² ≤ n·λ².
+
+use serde::{Deserialize, Serialize};
+
+use super::exceedances::Exceedances;
+use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness, sparse};
+use crate::wire::values::Format;
+use crate::{Error, Gauge, Result};
+
+/// The settings of `threshold`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Magnitude above which an element is sent, in units of the gradient; 0 sends all that are
+    /// not zero. Default 0.01.
+    pub lambda: f32,
+    /// How the values are sent. Default `f32`.
+    pub values: Format,
+    /// Whether what is not sent is added to the next gradient. Default true.
+    pub feedback: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { lambda: 0.01, values: Format::F32, feedback: true }
+    }
+}
+
+impl Definition for Config {
+    const ABOUT: About = About {
+        name: "threshold",
+        line: "every element whose magnitude is above a fixed number",
+        paper: "Aji & Heafield 2017; Sahu et al. 2021",
+    };
+    const FEEDBACK: Soundness = Soundness::Sound;
+
+    fn feedback(&self) -> bool {
+        self.feedback
+    }
+
+    fn law(&self) -> Law {
+        Law::Biased
+    }
+
+    fn validate(&self) -> Result<()> {
+        if self.lambda >= 0.0 && self.lambda.is_finite() {
+            return Ok(());
+        }
+        Err(Error::Config {
+            scheme: Self::ABOUT.name,
+            key: "lambda",
+            value: self.lambda.to_string(),
+            wanted: "write a number that is not negative, such as 0.01",
+        })
+    }
+
+    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+        Box::new(Threshold {
+            config: self.clone(),
+            exceedances: Exceedances::new(seat.length),
+            gauges: Vec::new(),
+        })
+    }
+
+    fn specimens() -> Vec<Self> {
+        vec![
+            Self { lambda: 2.0, ..Self::default() },
+            Self { lambda: 0.0, feedback: false, values: Format::Bf16 },
+        ]
+    }
+}
+
+struct Threshold {
+    config: Config,
+    exceedances: Exceedances,
+    gauges: Vec<Gauge>,
+}
+
+impl Compressor for Threshold {
+    fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) -> Encoded {
+        self.exceedances.gather(gradient, self.config.lambda);
+        let sent = self.exceedances.put(gradient, self.config.values, out);
+        self.gauges.clear();
+        self.gauges.extend_from_slice(sent.gauges());
+        Encoded::Message
+    }
+
+    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+        sparse::add(wire, sum.len(), self.config.values, weight, sum)
+    }
+
+    fn sent(&self) -> Option<&[u32]> {
+        Some(self.exceedances.positions())
+    }
+
+    fn gauges(&self) -> &[Gauge] {
+        &self.gauges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_above_is_sent_and_what_waits_is_below() {
+        let config = Config { lambda: 0.5, ..Config::default() };
+        let gradient = [0.5, -0.6, 0.0, 3.0, -0.1];
+        let seat = Seat::alone(5, 0);
+        let mut compressor = config.build(&seat);
+        let mut wire = Vec::new();
+        compressor.encode(&gradient, 1, &mut wire);
+        assert_eq!(compressor.sent(), Some(&[1, 3][..]));
+        let mut left = gradient;
+        compressor.decode_add(&wire, -1.0, &mut left).unwrap();
+        assert_eq!(left, [0.5, 0.0, 0.0, 0.0, -0.1]);
+    }
+
+    #[test]
+    fn thresholds_without_meaning_are_refused() {
+        for lambda in [-1.0, f32::NAN, f32::INFINITY] {
+            assert!(Config { lambda, ..Config::default() }.validate().is_err());
+        }
+    }
+}

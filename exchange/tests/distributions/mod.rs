@@ -1,0 +1,123 @@
+//! Gradients drawn from distributions whose shape is known, and the exact error of rounding them
+//! without bias. The distributions are those of `casq_optquant_verify.py`, the project's numerical
+//! study, from another random generator.
+#![allow(dead_code, unreachable_pub, reason = "each user takes what it needs")]
+
+/// Elements that share a scale.
+const BLOCK: usize = 512;
+
+/// Uniform and normal numbers (SplitMix64, Steele et al. 2014; Box & Muller 1958).
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// In (0, 1).
+    fn uniform(&mut self) -> f64 {
+        ((self.bits() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    }
+
+    fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * self.uniform().ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    fn laplace(&mut self) -> f64 {
+        let uniform = self.uniform() - 0.5;
+        -uniform.signum() * (1.0 - 2.0 * uniform.abs()).ln()
+    }
+
+    /// Student's t: a normal number over the root of a mean of squares of `freedom` others.
+    fn student(&mut self, freedom: u32) -> f64 {
+        let squares: f64 = (0..freedom).map(|_| self.normal().powi(2)).sum();
+        self.normal() / (squares / f64::from(freedom)).sqrt()
+    }
+}
+
+/// Five gradients of `length` elements, by name.
+pub fn distributions(length: usize) -> Vec<(&'static str, Vec<f32>)> {
+    let mut random = Random(1);
+    let mut draw = |one: &mut dyn FnMut(&mut Random) -> f64| -> Vec<f32> {
+        (0..length).map(|_| one(&mut random) as f32).collect()
+    };
+    let gauss = draw(&mut Random::normal);
+    let laplace = draw(&mut Random::laplace);
+    let mixture = draw(&mut |random| {
+        let width = if random.uniform() < 0.9 { 0.1 } else { 1.0 };
+        width * random.normal()
+    });
+    let student = draw(&mut |random| random.student(3));
+    // Shares of 24 layers: gaps between uniform cuts, which are Dirichlet distributed.
+    let mut cuts: Vec<f64> = (0..23).map(|_| random.uniform()).collect();
+    cuts.sort_by(f64::total_cmp);
+    cuts.push(1.0);
+    let mut layers = Vec::with_capacity(length);
+    for cut in cuts {
+        let scale = (random.normal() - 6.0).exp();
+        let end = (cut * length as f64) as usize;
+        while layers.len() < end {
+            layers.push((scale * random.student(4)) as f32);
+        }
+    }
+    vec![
+        ("Gaussian", gauss),
+        ("Laplace", laplace),
+        ("mixture", mixture),
+        ("Student t3", student),
+        ("24 layers t4", layers),
+    ]
+}
+
+fn square(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|value| value * value).sum()
+}
+
+/// ‖said − gradient‖²/‖gradient‖².
+pub fn error(said: &[f32], gradient: &[f32]) -> f64 {
+    let off = said.iter().zip(gradient).map(|(s, g)| f64::from(*s) - f64::from(*g));
+    square(off) / square(gradient.iter().map(|g| f64::from(*g)))
+}
+
+/// The exact expectation of the same for random rounding without bias to ascending levels from −1
+/// to 1, times the largest magnitude of each block of 512.
+pub fn exact(gradient: &[f32], levels: &[f64]) -> f64 {
+    let block = |block: &[f32]| {
+        let scale = block.iter().fold(0f64, |most, value| most.max(f64::from(value.abs())));
+        let element = |value: &f32| {
+            let u = f64::from(*value) / scale;
+            let above = levels.partition_point(|level| *level <= u).clamp(1, levels.len() - 1);
+            (u - levels[above - 1]) * (levels[above] - u) * scale * scale
+        };
+        if scale == 0.0 { 0.0 } else { block.iter().map(element).sum() }
+    };
+    let variance: f64 = gradient.chunks(BLOCK).map(block).sum();
+    variance / square(gradient.iter().map(|g| f64::from(*g)))
+}
+
+/// Levels that do not follow the gradient.
+pub mod levels {
+    /// 2^bits even ones.
+    pub fn uniform(bits: u32) -> Vec<f64> {
+        let last = (1 << bits) - 1;
+        (0..=last).map(|j| 2.0 * f64::from(j) / f64::from(last) - 1.0).collect()
+    }
+
+    /// A sign and bits − 1 bits of magnitude: QSGD with s = 2^(bits−1) − 1.
+    pub fn sign_and_magnitude(bits: u32) -> Vec<f64> {
+        let most = (1 << (bits - 1)) - 1;
+        (-most..=most).map(|j| f64::from(j) / f64::from(most)).collect()
+    }
+
+    /// Powers of ½ with both signs, without zero.
+    pub fn exponential(bits: u32) -> Vec<f64> {
+        let half = 1 << (bits - 1);
+        let lower = (0..half).map(|j| -0.5f64.powi(j));
+        lower.chain((0..half).rev().map(|j| 0.5f64.powi(j))).collect()
+    }
+}
