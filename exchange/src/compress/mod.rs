@@ -8,7 +8,7 @@ mod adaptive;
 pub mod aggregation_aware;
 pub mod alq;
 pub mod casq;
-mod codebook;
+mod rounding;
 pub mod dense;
 pub mod dgc;
 mod exceedances;

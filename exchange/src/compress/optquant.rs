@@ -45,7 +45,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::adaptive::{Adaptive, Fit, Plan, Statistics};
-use super::codebook::Shape;
+use super::rounding::Shape;
 use super::histogram::{Aim, Distribution, EDGES, Solver, bin, edges};
 use super::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::{Error, Result};
