@@ -21,7 +21,7 @@
 //! | 1 | 1 for Huffman coded clusters, plus 2 for a model; or 4, and then plain f32 to the end |
 //! | 0 or 4·K | the model: the centres, ascending, f32 |
 //! | 1–5 each | buckets of each cluster's table, seven bits a byte |
-//! | … | each element's cluster: [`huffman`](crate::wire::huffman), or bits wide, packed |
+//! | … | each element's cluster: [`huffman`], or bits wide, packed |
 //! | 2 or 4 each | the buckets' means, bf16 (`lean`) or f32 (`paper`) |
 //!
 //! An element's bucket is the BKDR hash (base 131) of its index modulo its cluster's table size.

@@ -146,7 +146,7 @@ impl Definition for Config {
         vec![
             with(2),
             Self { statistics: Statistics::Aggregate, ..with(4) },
-            Self { block: 8, ..with(5) },
+            Self { block: 8, ..with(1) },
             biased(2.0, true),
             biased(1.0, false),
         ]
