@@ -40,7 +40,8 @@
 //!
 //! # Feedback
 //! Without `lambda` the rounding is unbiased and feedback is refused: it would feed back variance.
-//! With `lambda` feedback is possible, and is what small λ need to converge.
+//! With `lambda` feedback is possible, and is what small λ need to converge. No λ makes a
+//! contraction of it for every gradient: where no level is 0, zeros do not stay zeros.
 
 use serde::{Deserialize, Serialize};
 
