@@ -33,8 +33,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::adaptive::{Adaptive, Fit, Plan, Statistics};
-use super::levels::Shape;
 use super::moments::{Distribution, EDGES, Sums, edges};
+use super::rounding::Shape;
 use super::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::Result;
 
@@ -259,7 +259,7 @@ fn descend(of: &Distribution, levels: &mut [f64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::levels::are_levels;
+    use crate::compress::rounding::are_levels;
 
     fn solved(deviation: f64, count: usize) -> (Mixture, Vec<f32>) {
         let mut mixture = Mixture::new(count);

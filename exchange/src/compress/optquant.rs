@@ -46,8 +46,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::adaptive::{Adaptive, Fit, Plan, Statistics};
-use super::levels::Shape;
 use super::moments::{Aim, Distribution, EDGES, Solver, bin, edges};
+use super::rounding::Shape;
 use super::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::{Error, Result};
 

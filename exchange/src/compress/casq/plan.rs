@@ -50,7 +50,7 @@ impl Config {
             budget = room(taken + sizes(room(taken)));
         }
         let entropies = if self.allocation.needs_entropy() {
-            entropies(gradient, ids)
+            entropies(gradient, ids, self.sample)
         } else {
             [0.0; MOST_CLUSTERS]
         };
