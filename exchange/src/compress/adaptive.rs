@@ -4,7 +4,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1 | 1 when a statistic follows the codes, else 0 |
-//! | … | levels, scales and codes ([`rounding`](super::codebook)) |
+//! | … | levels, scales and codes ([`rounding`]) |
 //! | 8 | with a statistic: its total weight W, f64 |
 //! | 4·terms | its terms divided by W, f32 |
 //!
