@@ -60,24 +60,14 @@ pub(crate) fn magnitude_sum(values: &[f32]) -> f64 {
 
 /// The sums of magnitudes and of their squares.
 pub(crate) fn moments(values: &[f32]) -> Moments {
-    let (sum, squares) = wide(
-        #[inline(always)]
-        || {
-            let (lines, rest) = values.as_chunks::<LANES>();
-            let (mut sums, mut squares) = ([0.0f64; LANES], [0.0f64; LANES]);
-            for line in lines {
-                for ((sum, square), value) in sums.iter_mut().zip(&mut squares).zip(line) {
-                    let wide = f64::from(value.abs());
-                    *sum += wide;
-                    *square += wide * wide;
-                }
-            }
-            let more = sum(rest, |value| f64::from(value.abs()));
-            let more_squares = sum(rest, |value| f64::from(value) * f64::from(value));
-            (sums.iter().sum::<f64>() + more, squares.iter().sum::<f64>() + more_squares)
-        },
-    );
-    Moments { count: values.len(), sum, squares }
+    /// Elements read twice while they are in the nearest cache.
+    const BLOCK: usize = 4096;
+    let (mut total, mut squares) = (0.0, 0.0);
+    for block in values.chunks(BLOCK) {
+        total += magnitude_sum(block);
+        squares += squares_about(block, 0.0);
+    }
+    Moments { count: values.len(), sum: total, squares }
 }
 
 /// How many are not zero.
