@@ -53,8 +53,8 @@ pub mod wire;
 
 pub use collective::{Collective, Difference, Mesh, Payload, Solo, mesh};
 pub use compress::{
-    About, Compressor, Definition, Encoded, Fall, Law, Ratio, Round, Scheme, Seat, Soundness,
-    dense, topk,
+    About, Compressor, Definition, Encoded, Entropy, Fall, Law, Norm, Ratio, Round, Scheme, Seat,
+    Soundness, dense, qsgd, topk,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;

@@ -6,14 +6,20 @@
 
 pub mod dense;
 mod feedback;
+mod levels;
+pub mod natural;
+pub mod nuqsgd;
+pub mod qsgd;
 mod ratio;
 mod select;
+mod signs;
 mod sparse;
 pub mod topk;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use feedback::Feedback;
+pub use levels::{Entropy, Norm};
 pub use ratio::{Fall, Ratio};
 
 use crate::{Error, Gauge, Result, State};
@@ -257,6 +263,9 @@ macro_rules! schemes {
 schemes! {
     Dense(dense),
     Topk(topk),
+    Qsgd(qsgd),
+    Nuqsgd(nuqsgd),
+    Natural(natural),
 }
 
 impl Default for Scheme {
