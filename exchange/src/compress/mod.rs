@@ -4,7 +4,9 @@
 //! one line in the list of `schemes!`. Recipes, `gradwire list`, contract tests and benches take
 //! it from there.
 
+mod bit_schedule;
 pub mod dense;
+pub mod dqsgd;
 mod feedback;
 mod levels;
 pub mod natural;
@@ -264,6 +266,7 @@ schemes! {
     Dense(dense),
     Topk(topk),
     Qsgd(qsgd),
+    Dqsgd(dqsgd),
     Nuqsgd(nuqsgd),
     Natural(natural),
 }

@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(Coding::choose(&every_eighth), Coding::Packed { width: 3 });
         assert_eq!(Coding::choose(&random(0.6, 10_000)), Coding::Rice { remainder: 0 });
         assert_eq!(Coding::choose(&random(0.01, 100_000)), Coding::Rice { remainder: 6 });
-        assert_eq!(written(&[]), []);
+        assert_eq!(written(&[]), [0u8; 0]);
     }
 
     #[test]
