@@ -54,7 +54,7 @@ pub mod wire;
 pub use collective::{Collective, Difference, Mesh, Payload, Solo, mesh};
 pub use compress::{
     About, Compressor, Definition, Encoded, Entropy, Fall, Law, Norm, Ratio, Round, Scheme, Seat,
-    Soundness, dense, qsgd, topk,
+    Soundness, dense, qsgd, terngrad, topk,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;

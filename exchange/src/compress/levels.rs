@@ -311,16 +311,8 @@ pub(super) fn add<L: Ladder>(
     sum: &mut [f32],
 ) -> Read<()> {
     let length = sum.len();
-    let stretch = stretch(block, length);
-    let (scales, rest) = take_scales(wire, length.div_ceil(stretch))?;
+    let (scales, rest) = Scales::take(wire, block, length)?;
     let (top, width) = (ladder.top(), width(ladder.top()));
-    let mut add_codes = |first: usize, codes: &[u8]| {
-        let sum = &mut sum[first..first + codes.len()];
-        each_part(first, codes.len(), stretch, |block, part| {
-            let scale = f32::from_le_bytes(scales[block]);
-            add_part(&codes[part.clone()], scale, width - 1, ladder, weight, &mut sum[part]);
-        });
-    };
     match entropy {
         Entropy::None => codes::expect(rest, length, width)?.each_block(|first, codes| {
             let mask = (1 << (width - 1)) - 1;
@@ -328,7 +320,7 @@ pub(super) fn add<L: Ladder>(
             if highest > top {
                 return Err(Fault::Field { field: "level", found: u64::from(highest) });
             }
-            add_codes(first, codes);
+            scales.add(first, codes, ladder, weight, sum);
             Ok(())
         }),
         Entropy::Elias => {
@@ -339,7 +331,7 @@ pub(super) fn add<L: Ladder>(
                 for code in some.iter_mut() {
                     *code = take_elias(top, width - 1, &mut reader)?;
                 }
-                add_codes(first, some);
+                scales.add(first, some, ladder, weight, sum);
             }
             match rest.len() - reader.finish()? {
                 0 => Ok(()),
@@ -349,7 +341,10 @@ pub(super) fn add<L: Ladder>(
     }
 }
 
-/// The first `count` numbers of the bytes as scales, and the rest.
+/// The first `count` numbers of the bytes as scales, finite and not negative, and the rest.
+///
+/// # Errors
+/// [`Fault`] when there are fewer, or one is neither.
 pub(super) fn take_scales(wire: &[u8], count: usize) -> Read<(&[[u8; 4]], &[u8])> {
     let truncated = Fault::Truncated { needed: 4 * count, left: wire.len() };
     let (scales, rest) = wire.split_at_checked(4 * count).ok_or(truncated)?;
@@ -360,6 +355,43 @@ pub(super) fn take_scales(wire: &[u8], count: usize) -> Read<(&[[u8; 4]], &[u8])
             Err(Fault::Field { field: "scale", found: u32::from_le_bytes(*scale).into() })
         }
         None => Ok((scales, rest)),
+    }
+}
+
+/// The scales of a message.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scales<'a> {
+    scales: &'a [[u8; 4]],
+    stretch: usize,
+}
+
+impl<'a> Scales<'a> {
+    /// The scales of the blocks of `length` elements, and the rest of the message.
+    ///
+    /// # Errors
+    /// [`Fault`] when there are fewer, or one is negative or not finite.
+    pub(super) fn take(wire: &'a [u8], block: usize, length: usize) -> Read<(Self, &'a [u8])> {
+        let stretch = stretch(block, length);
+        let (scales, rest) = take_scales(wire, length.div_ceil(stretch))?;
+        Ok((Self { scales, stretch }, rest))
+    }
+
+    /// Adds `weight` times what the codes of the elements from `first` on say.
+    #[inline(always)]
+    pub(super) fn add<L: Ladder>(
+        self,
+        first: usize,
+        codes: &[u8],
+        ladder: L,
+        weight: f32,
+        sum: &mut [f32],
+    ) {
+        let sum = &mut sum[first..first + codes.len()];
+        let sign = width(ladder.top()) - 1;
+        each_part(first, codes.len(), self.stretch, |block, part| {
+            let scale = f32::from_le_bytes(self.scales[block]);
+            add_part(&codes[part.clone()], scale, sign, ladder, weight, &mut sum[part]);
+        });
     }
 }
 

@@ -16,6 +16,7 @@ mod ratio;
 mod select;
 mod signs;
 mod sparse;
+pub mod terngrad;
 pub mod topk;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -268,6 +269,7 @@ schemes! {
     Qsgd(qsgd),
     Dqsgd(dqsgd),
     Nuqsgd(nuqsgd),
+    Terngrad(terngrad),
     Natural(natural),
 }
 
