@@ -148,7 +148,7 @@ pub(super) fn width(top: u8) -> u32 {
 }
 
 /// Elements of a block, 0 being the whole bucket, as a length that is not 0.
-fn stretch(block: usize, length: usize) -> usize {
+pub(super) fn stretch(block: usize, length: usize) -> usize {
     if block == 0 { length.max(1) } else { block }
 }
 
@@ -160,7 +160,7 @@ pub(super) fn bits_gauge(bytes: usize, length: usize) -> Gauge {
 /// Visits the parts of `BLOCK` elements beginning at `first`, of which each lies in one block:
 /// the block's number and the part's range within those elements.
 #[inline(always)]
-fn each_part(
+pub(super) fn each_part(
     first: usize,
     count: usize,
     stretch: usize,

@@ -7,14 +7,18 @@
 mod bit_schedule;
 pub mod dense;
 pub mod dqsgd;
+pub mod ef_signsgd;
 mod feedback;
+pub mod half;
 mod levels;
 pub mod natural;
 pub mod nuqsgd;
+pub mod onebit;
 pub mod qsgd;
 mod ratio;
 mod select;
 mod signs;
+pub mod signsgd;
 mod sparse;
 pub mod terngrad;
 pub mod topk;
@@ -271,6 +275,10 @@ schemes! {
     Nuqsgd(nuqsgd),
     Terngrad(terngrad),
     Natural(natural),
+    Signsgd(signsgd),
+    EfSignsgd(ef_signsgd),
+    Onebit(onebit),
+    Half(half),
 }
 
 impl Default for Scheme {

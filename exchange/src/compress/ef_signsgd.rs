@@ -1,0 +1,93 @@
+//! The signs times the mean magnitude; what they miss waits in the residual.
+//!
+//! # Paper
+//! Karimireddy, Rebjock, Stich & Jaggi 2019 ("Error Feedback Fixes SignSGD and other Gradient
+//! Compression Schemes"), algorithm 1: Δ = (‖p‖₁/d) · sign(p), p the gradient plus the residual.
+//!
+//! # Idea
+//! Scaled by its mean magnitude the sign vector is the projection of the gradient on it, so that
+//! ‖C(g) − g‖² = ‖g‖² − ‖g‖₁²/d: a contraction, which error feedback turns into the rate of SGD.
+//!
+//! # Wire
+//! | bytes | what |
+//! |---|---|
+//! | 4 | the mean magnitude ‖g‖₁/n, f32 |
+//! | ⌈n/8⌉ | the sign bits |
+//!
+//! # State
+//! None of its own; the residual is the exchange's.
+//!
+//! # Where we differ
+//! Each rank has its own residual, and the mean of the messages is applied; the paper has one
+//! worker. Zeros are sent as their sign bit says, which the identity above allows.
+
+use serde::{Deserialize, Serialize};
+
+use super::signs::{Magnitude, Signs};
+use super::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::Result;
+
+/// The settings of `ef-signsgd`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Whether what the signs miss is added to the next gradient. Default true.
+    pub feedback: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { feedback: true }
+    }
+}
+
+impl Definition for Config {
+    const ABOUT: About = About {
+        name: "ef-signsgd",
+        line: "the signs times the mean magnitude; what they miss waits in the residual",
+        paper: "Karimireddy et al. 2019",
+    };
+    const FEEDBACK: Soundness = Soundness::Sound;
+
+    fn feedback(&self) -> bool {
+        self.feedback
+    }
+
+    fn law(&self) -> Law {
+        Law::Contraction
+    }
+
+    fn validate(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {
+        Box::new(Signs::new(Magnitude::Mean))
+    }
+
+    fn specimens() -> Vec<Self> {
+        vec![Self { feedback: false }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_is_what_the_identity_says() {
+        let gradient: Vec<f32> = (0..777).map(|i| (i as f32 * 0.7).sin().powi(3)).collect();
+        let seat = Seat { length: gradient.len(), rank: 0, bucket: 0, seed: 3 };
+        let (mut wire, mut sum) = (Vec::new(), vec![0.0; gradient.len()]);
+        Config::default().build(&seat).encode(&gradient, 1, &mut wire);
+        assert_eq!(wire.len(), 4 + 98);
+        Config::default().build(&seat).decode_add(&wire, 1.0, &mut sum).unwrap();
+        let square = |values: &mut dyn Iterator<Item = f32>| -> f64 {
+            values.map(|value| f64::from(value).powi(2)).sum()
+        };
+        let error = square(&mut sum.iter().zip(&gradient).map(|(said, g)| said - g));
+        let first: f64 = gradient.iter().map(|g| f64::from(g.abs())).sum();
+        let expected = square(&mut gradient.iter().copied()) - first * first / 777.0;
+        assert!((error / expected - 1.0).abs() < 1e-5, "{error} {expected}");
+    }
+}
