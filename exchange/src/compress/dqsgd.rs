@@ -330,7 +330,7 @@ impl Compressor for Dqsgd {
         let bits = self.plan.whole_bits(f64::from(dither));
         out.push(bits);
         let norm = self.config.norm;
-        let fits = self.quantiser.put_scales(gradient, 0, |some| norm.of(some), out);
+        self.quantiser.put_scales(gradient, 0, |some| norm.of(some), out);
         let stream = Stream::at(&self.seat, step);
         self.quantiser.put_codes(gradient, 0, ladder(bits), stream, Entropy::None, out);
         let weight = gradient.len() as f64;
@@ -340,7 +340,7 @@ impl Compressor for Dqsgd {
             Gauge::mean("norm", self.plan.norm, weight),
             Gauge::mean("k", self.plan.k, weight),
         ]);
-        if fits { Encoded::Message } else { Encoded::Dense }
+        Encoded::Message
     }
 
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {

@@ -20,8 +20,8 @@ use crate::wire::codes::{self, BLOCK};
 use crate::wire::{Fault, Read, floats};
 
 /// 2^112: 65,536 times it is f32's range. An element may arrive as large as its block's norm, so
-/// that gradients far from overflow overflow when quantised.
-const LARGEST_SCALE: f32 = f32::from_bits((127 + 112) << 23);
+/// that gradients far from overflow would overflow when quantised.
+const LARGEST_NORM: f32 = f32::from_bits((127 + 112) << 23);
 
 /// What a block is scaled by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,10 +34,15 @@ pub enum Norm {
 }
 
 impl Norm {
-    /// The norm of a block; infinite when it is beyond f32.
+    /// The scale of a block: its norm, or the largest magnitude where the norm leaves no room to
+    /// add up as many ranks as there can be. Rounding is unbiased with either, and no element
+    /// arrives larger than the largest one then.
     pub(super) fn of(self, block: &[f32]) -> f32 {
         match self {
-            Norm::L2 => floats::norm(block) as f32,
+            Norm::L2 => match floats::norm(block) as f32 {
+                norm if norm <= LARGEST_NORM => norm,
+                _ => largest(block),
+            },
             Norm::Linf => largest(block),
         }
     }
@@ -182,21 +187,17 @@ pub(super) struct Quantiser {
 }
 
 impl Quantiser {
-    /// Appends the scales, each `scale` of a block, and keeps them for the codes. False when one is
-    /// so large that the gradient is better sent as it is: at most [`LARGEST_SCALE`] leaves room to
-    /// add up as many ranks as there can be.
+    /// Appends the scales, each `scale` of a block, and keeps them for the codes.
     pub(super) fn put_scales(
         &mut self,
         gradient: &[f32],
         block: usize,
         scale: impl Fn(&[f32]) -> f32,
         out: &mut Vec<u8>,
-    ) -> bool {
+    ) {
         self.scales.clear();
-        let blocks = gradient.chunks(stretch(block, gradient.len()));
-        self.scales.extend(blocks.map(|some| scale(some).min(f32::MAX)));
+        self.scales.extend(gradient.chunks(stretch(block, gradient.len())).map(scale));
         floats::put(&self.scales, out);
-        self.scales.iter().all(|scale| *scale <= LARGEST_SCALE)
     }
 
     /// Gives `take` the codes of 1 to 1024 elements after another. `block` and `gradient` are those

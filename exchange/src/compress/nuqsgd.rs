@@ -102,12 +102,12 @@ impl Compressor for Nuqsgd {
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
         let Config { levels, norm, block, entropy, .. } = self.config;
         let start = out.len();
-        let fits = self.quantiser.put_scales(gradient, block, |some| norm.of(some), out);
+        self.quantiser.put_scales(gradient, block, |some| norm.of(some), out);
         let stream = Stream::at(&self.seat, step);
         self.quantiser.put_codes(gradient, block, Powers(levels), stream, entropy, out);
         self.gauges.clear();
         self.gauges.push(levels::bits_gauge(out.len() - start, gradient.len()));
-        if fits { Encoded::Message } else { Encoded::Dense }
+        Encoded::Message
     }
 
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {

@@ -118,7 +118,7 @@ impl Compressor for Terngrad {
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
         let (config, start) = (&self.config, out.len());
         let scale = |block: &[f32]| config.scale(block);
-        let fits = self.quantiser.put_scales(gradient, config.block, scale, out);
+        self.quantiser.put_scales(gradient, config.block, scale, out);
         out.reserve(trits::bytes(gradient.len()));
         let stream = Stream::at(&self.seat, step);
         let mut digits = [0; BLOCK];
@@ -131,7 +131,7 @@ impl Compressor for Terngrad {
         });
         self.gauges.clear();
         self.gauges.push(levels::bits_gauge(out.len() - start, gradient.len()));
-        if fits { Encoded::Message } else { Encoded::Dense }
+        Encoded::Message
     }
 
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
@@ -141,7 +141,7 @@ impl Compressor for Terngrad {
         trits::each_block(rest, length, |first, digits| {
             let codes = &mut codes[..digits.len()];
             for (code, digit) in codes.iter_mut().zip(digits) {
-                *code = (digit + 1) / 2 | digit & 2;
+                *code = digit.div_ceil(2) | (digit & 2);
             }
             scales.add(first, codes, Uniform(1), weight, sum);
             Ok(())
