@@ -125,7 +125,8 @@ impl Ladder for Powers {
         let carried = share.to_bits() + (!random >> 9);
         let between = (carried >> 23).wrapping_sub(127 - u32::from(self.0));
         let first = u32::from(share / lowest > uniform(random));
-        if share < lowest { first } else { between }
+        let low = 0u32.wrapping_sub(u32::from(share < lowest));
+        first & low | between & !low
     }
 
     #[inline(always)]
@@ -268,9 +269,9 @@ fn quantise<L: Ladder>(
     wide(
         #[inline(always)]
         || {
-            for ((i, code), value) in (first..).zip(codes).zip(gradient) {
+            for (i, (code, value)) in codes.iter_mut().zip(gradient).enumerate() {
                 let share = (value.abs() / scale).min(1.0);
-                let rung = ladder.rung(share, stream.bits(i));
+                let rung = ladder.rung(share, stream.bits(first + i as u32));
                 *code = (rung | value.to_bits() >> 31 << sign) as u8;
             }
         },

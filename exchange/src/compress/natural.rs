@@ -120,10 +120,10 @@ fn round(gradient: &[f32], stream: Stream, first: u32, exponents: &mut [u8]) -> 
         #[inline(always)]
         || {
             let mut most = 0;
-            for ((i, exponent), value) in (first..).zip(exponents).zip(gradient) {
+            for (i, (exponent, value)) in exponents.iter_mut().zip(gradient).enumerate() {
                 let magnitude = value.to_bits() & 0x7fff_ffff;
                 most = most.max(magnitude);
-                let carried = magnitude + (stream.bits(i) >> 9);
+                let carried = magnitude + (stream.bits(first + i as u32) >> 9);
                 *exponent = (carried >> 23).min(254) as u8;
             }
             most

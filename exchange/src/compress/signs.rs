@@ -49,10 +49,16 @@ pub(super) fn add_some(signs: &[u8], plus: f32, minus: f32, sum: &mut [f32]) {
         #[inline(always)]
         || {
             for (sum, sign) in sum.iter_mut().zip(signs) {
-                *sum += if *sign == 0 { plus } else { minus };
+                *sum += picked(minus, *sign == 1) + picked(plus, *sign == 0);
             }
         },
     );
+}
+
+/// The value, or 0, without a branch that would be guessed wrong half of the time.
+#[inline(always)]
+fn picked(value: f32, pick: bool) -> f32 {
+    f32::from_bits(value.to_bits() & 0u32.wrapping_sub(u32::from(pick)))
 }
 
 /// The mean magnitude of the elements without a sign bit, and of those with one; 0 of none. Added
@@ -60,15 +66,17 @@ pub(super) fn add_some(signs: &[u8], plus: f32, minus: f32, sum: &mut [f32]) {
 pub(super) fn means(values: &[f32]) -> [f32; 2] {
     let (mut plus, mut minus) = ([0f64; LANES], [0f64; LANES]);
     let mut negative = [0u32; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    let mut last = [0.0; LANES];
+    last[..rest.len()].copy_from_slice(rest);
     wide(
         #[inline(always)]
         || {
-            for chunk in values.chunks(LANES) {
+            for chunk in chunks.iter().chain([&last]) {
                 for (i, value) in chunk.iter().enumerate() {
-                    let magnitude = f64::from(value.abs());
                     let sign = value.to_bits() >> 31;
-                    plus[i] += if sign == 0 { magnitude } else { 0.0 };
-                    minus[i] += if sign == 0 { 0.0 } else { magnitude };
+                    plus[i] += f64::from(picked(value.abs(), sign == 0));
+                    minus[i] += f64::from(picked(value.abs(), sign == 1));
                     negative[i] += sign;
                 }
             }
