@@ -57,9 +57,10 @@ pub mod wire;
 
 pub use collective::{Collective, Difference, Mesh, Payload, Solo, mesh};
 pub use compress::{
-    About, Compressor, Definition, Encoded, Fall, Law, Ratio, Round, Scheme, Seat, Soundness,
-    Statistics, aggregation_aware, alq, casq, dense, dgc, gaussiank, optquant, randomk, redsync,
-    sidco, threshold, topk,
+    About, Compressor, Definition, Encoded, Entropy, Fall, Law, Norm, Ratio, Round, Scheme, Seat,
+    Soundness, Statistics, aggregation_aware, alq, casq, dense, dgc, dqsgd, ef_signsgd, gaussiank,
+    half, natural, nuqsgd, onebit, optquant, qsgd, randomk, redsync, sidco, signsgd, terngrad,
+    threshold, topk,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;

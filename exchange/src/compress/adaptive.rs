@@ -4,7 +4,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1 | 1 when a statistic follows the codes, else 0 |
-//! | … | levels, scales and codes ([`codebook`](super::codebook)) |
+//! | … | levels, scales and codes ([`rounding`]) |
 //! | 8 | with a statistic: its total weight W, f64 |
 //! | 4·terms | its terms divided by W, f32 |
 //!
@@ -17,7 +17,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::codebook::{self, Shape, are_levels};
+use super::rounding::{self, Shape, are_levels};
 use super::{Compressor, Encoded, Round, Seat};
 use crate::rng::Stream;
 use crate::wire::{Fault, Read, Reader};
@@ -130,7 +130,7 @@ impl<F: Fit> Adaptive<F> {
     fn gather(&mut self, gradient: &[f32]) {
         self.sums.fill(0.0);
         for block in gradient.chunks(self.plan.shape.block) {
-            let scale = codebook::largest(block);
+            let scale = rounding::largest(block);
             if scale > 0.0 {
                 self.fit.gather(block, scale, &mut self.sums);
             }
@@ -194,7 +194,7 @@ impl<F: Fit> Compressor for Adaptive<F> {
         match &self.shared {
             Some(shared) => self.used.copy_from_slice(shared),
             None if self.weight(&self.sums) > 0.0 => self.fit.solve(&self.sums, &mut self.used),
-            None => codebook::uniform(&mut self.used),
+            None => rounding::uniform(&mut self.used),
         }
         // Buffers that go round never grow for a statistic later.
         out.reserve(plain + statistic);

@@ -1,8 +1,9 @@
 //! Selection by what all ranks know of the last rounds, so that the ranks' choices overlap.
 //!
 //! # Paper
-//! Wang, Liu & Wu, ICNCC 2018 ("An Aggregation-aware Gradient Sparsification…"; the master's
-//! thesis of S.-P. Wang, National Taiwan University 2018). A **reconstruction from the abstract**:
+//! Wang, Liu & Wu, ICNCC 2018, on gradient sparsification that is aware of aggregation (and the
+//! master's thesis of S.-P. Wang, National Taiwan University 2018). A **reconstruction from the
+//! abstract**:
 //! it says that a parameter server's sending cost is the size of the union of what the ranks
 //! send, that the ranks' selection can make it smaller, and that gradients are large for a short
 //! time only. The rules are ours.

@@ -33,8 +33,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::adaptive::{Adaptive, Fit, Plan, Statistics};
-use super::codebook::Shape;
 use super::histogram::{Distribution, EDGES, Sums, edges};
+use super::rounding::Shape;
 use super::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::Result;
 
@@ -215,8 +215,8 @@ impl Fit for Mixture {
 /// found by bisection (it ascends between the neighbours), until none moves.
 fn descend(of: &Distribution, levels: &mut [f64]) {
     const SWEEPS: usize = 40;
-    const HALVINGS: usize = 24;
-    const STILL: f64 = 1e-5;
+    const HALVINGS: usize = 18;
+    const STILL: f64 = 1e-4;
     let half = levels.len() / 2;
     for _ in 0..SWEEPS {
         let mut moved = 0f64;
@@ -259,7 +259,7 @@ fn descend(of: &Distribution, levels: &mut [f64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::codebook::are_levels;
+    use crate::compress::rounding::are_levels;
 
     fn solved(deviation: f64, count: usize) -> (Mixture, Vec<f32>) {
         let mut mixture = Mixture::new(count);

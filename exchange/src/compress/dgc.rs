@@ -24,8 +24,7 @@
 //! This is sampling and selection; momentum correction, momentum factor masking and local
 //! clipping surround the residual and belong to the exchange, and the sparsity warm-up is a
 //! falling `ratio`. The sample takes one element at random from each of equal stretches, so that
-//! it has no element twice, and is never so small that fewer than two of it are to be kept (as
-//! in the authors' code). An element as large as the threshold is kept: the threshold is itself
+//! it has no element twice, and is never so small that fewer than two of it are to be kept. An element as large as the threshold is kept: the threshold is itself
 //! an element. Too few above it are not made up for; the residual will.
 
 use serde::{Deserialize, Serialize};

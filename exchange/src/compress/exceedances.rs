@@ -30,6 +30,9 @@ pub(crate) fn count_above(values: &[f32], threshold: f32) -> usize {
     )
 }
 
+/// Elements written at once, the last of them perhaps for nothing: fewer branches to guess.
+const GROUP: usize = 4;
+
 /// Which of a line's magnitudes are above `threshold`, the first in the lowest bit.
 #[inline(always)]
 fn above(values: &[f32; LINE], threshold: f32) -> u32 {
@@ -61,16 +64,22 @@ impl Exceedances {
         wide(
             #[inline(always)]
             || {
-                let (mut positions, mut magnitudes) = ([0u32; BLOCK], [0f32; BLOCK]);
+                // Some more, which are written to and not kept.
+                let (mut positions, mut magnitudes) =
+                    ([0u32; BLOCK + GROUP], [0f32; BLOCK + GROUP]);
                 for (number, block) in values.chunks(BLOCK).enumerate() {
                     let mut count = 0;
-                    let mut take = |start: usize, values: &[f32], mut above: u32| {
+                    let mut take = |start: usize, values: &[f32; LINE], mut above: u32| {
+                        let mut at = count;
+                        count += above.count_ones() as usize;
                         while above != 0 {
-                            let within = above.trailing_zeros() as usize;
-                            positions[count] = (start + within) as u32;
-                            magnitudes[count] = values[within].abs();
-                            count += 1;
-                            above &= above - 1;
+                            for _ in 0..GROUP {
+                                let within = above.trailing_zeros() as usize % LINE;
+                                positions[at] = (start + within) as u32;
+                                magnitudes[at] = values[within].abs();
+                                at += 1;
+                                above &= above.wrapping_sub(1);
+                            }
                         }
                     };
                     let (lines, rest) = block.as_chunks::<LINE>();

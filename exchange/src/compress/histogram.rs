@@ -6,6 +6,8 @@
 //! from these sums exactly, in constant time; the best chain of levels on the grid is a shortest
 //! path.
 
+use crate::simd::wide;
+
 /// Edges of the usual grid: ±(k/127)², k = 0 … 127.
 pub(crate) const EDGES: usize = 255;
 
@@ -104,67 +106,93 @@ pub(crate) enum Aim {
 /// The memory of the dynamic programme.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Solver {
-    /// At edge·L + level: the least error of everything below the edge if that level is there.
+    /// At level·edges + edge: the least error of everything below the edge if the level is there.
     best: Vec<f64>,
-    /// The edge at which the level before is then.
-    from: Vec<u8>,
+    /// The error between each edge below and the one under consideration.
+    costs: Vec<f64>,
 }
 
 impl Solver {
     /// Puts the best levels on the grid, ascending, into `levels`; of equally good ones those
-    /// whose highest levels are lowest. There are at most 256 edges, at least as many as levels.
+    /// that are lowest, the highest level first. There are at least as many edges as levels.
     pub(crate) fn solve(&mut self, distribution: &Distribution, aim: Aim, levels: &mut [f64]) {
         let Distribution { edges, below } = distribution;
-        let (count, last) = (levels.len(), edges.len() - 1);
+        let (count, size) = (levels.len(), edges.len());
         let clipped = |sums: Sums, at: f64| match aim {
             Aim::Unbiased => f64::INFINITY,
             Aim::Biased(lambda) => lambda * integral(sums, 1.0, -2.0 * at, at * at),
         };
+        self.costs.clear();
+        self.costs.resize(size, 0.0);
         self.best.clear();
-        self.best.resize(edges.len() * count, f64::INFINITY);
-        self.from.clear();
-        self.from.resize(edges.len() * count, 0);
+        self.best.resize(count * size, f64::INFINITY);
         for (edge, at) in edges.iter().enumerate() {
-            self.best[edge * count] = clipped(below[edge], *at);
+            self.best[edge] = clipped(below[edge], *at);
         }
         if aim == Aim::Unbiased {
             self.best[0] = 0.0;
         }
-        for c in 1..=last {
-            let (done, rest) = self.best.split_at_mut(c * count);
-            let (best, from) = (&mut rest[1..count], &mut self.from[c * count + 1..][..count - 1]);
-            let mut breaks = [0; 2];
-            for a in 0..c {
-                let cost = match aim {
-                    Aim::Unbiased => {
-                        let (low, high) = (edges[a], edges[c]);
-                        integral(between(below[a], below[c]), -1.0, low + high, -low * high)
-                    }
-                    Aim::Biased(lambda) => biased(distribution, lambda, a, c, &mut breaks),
-                };
-                let before = &done[a * count..][..count - 1];
-                for ((best, from), before) in best.iter_mut().zip(from.iter_mut()).zip(before) {
-                    if before + cost < *best {
-                        *best = before + cost;
-                        *from = a as u8;
-                    }
-                }
+        for edge in 1..size {
+            costs(distribution, aim, edge, &mut self.costs);
+            for level in 1..count {
+                let (done, rest) = self.best.split_at_mut(level * size);
+                let before = &done[(level - 1) * size..][..edge];
+                rest[edge] = wide(|| least_sum(before, &self.costs[..edge]));
             }
         }
+        let top = &self.best[(count - 1) * size..];
         let mut edge = match aim {
-            Aim::Unbiased => last,
+            Aim::Unbiased => size - 1,
             Aim::Biased(_) => {
                 let total = |edge: usize| {
-                    let above = between(below[edge], distribution.whole());
-                    self.best[edge * count + count - 1] + clipped(above, edges[edge])
+                    top[edge] + clipped(between(below[edge], distribution.whole()), edges[edge])
                 };
-                (1..=last).fold(0, |best, edge| if total(edge) < total(best) { edge } else { best })
+                (1..size).fold(0, |best, edge| if total(edge) < total(best) { edge } else { best })
             }
         };
-        for level in (0..count).rev() {
-            levels[level] = edges[edge];
-            edge = usize::from(self.from[edge * count + level]);
+        levels[count - 1] = edges[edge];
+        for level in (1..count).rev() {
+            costs(distribution, aim, edge, &mut self.costs);
+            let before = &self.best[(level - 1) * size..][..edge];
+            let reached = self.best[level * size + edge];
+            edge = before
+                .iter()
+                .zip(&self.costs)
+                .position(|(before, cost)| before + cost == reached)
+                .unwrap_or(0);
+            levels[level - 1] = edges[edge];
         }
+    }
+}
+
+/// The least of the sums of two slices of equal length, at least 1.
+#[inline(always)]
+fn least_sum(a: &[f64], b: &[f64]) -> f64 {
+    const LANES: usize = 8;
+    let lower = |a: f64, b: f64| if b < a { b } else { a };
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut least = [f64::INFINITY; LANES];
+    for (a, b) in a.iter().zip(b) {
+        for i in 0..LANES {
+            least[i] = lower(least[i], a[i] + b[i]);
+        }
+    }
+    let rest = a_rest.iter().zip(b_rest).map(|(a, b)| a + b);
+    rest.chain(least).fold(f64::INFINITY, lower)
+}
+
+/// Puts the error between each lower edge and `edge` into `costs`.
+fn costs(of: &Distribution, aim: Aim, edge: usize, costs: &mut [f64]) {
+    let (above, high) = (of.below[edge], of.edges[edge]);
+    let mut breaks = [0; 2];
+    for (a, cost) in costs[..edge].iter_mut().enumerate() {
+        *cost = match aim {
+            Aim::Unbiased => {
+                let low = of.edges[a];
+                integral(between(of.below[a], above), -1.0, low + high, -low * high)
+            }
+            Aim::Biased(lambda) => biased(of, lambda, a, edge, &mut breaks),
+        };
     }
 }
 

@@ -7,23 +7,35 @@
 mod adaptive;
 pub mod aggregation_aware;
 pub mod alq;
+mod bit_schedule;
 pub mod casq;
-mod codebook;
 pub mod dense;
 pub mod dgc;
+pub mod dqsgd;
+pub mod ef_signsgd;
 mod exceedances;
 mod feedback;
 pub mod gaussiank;
+pub mod half;
 mod histogram;
+mod levels;
 mod moments;
+pub mod natural;
+pub mod nuqsgd;
+pub mod onebit;
 pub mod optquant;
+pub mod qsgd;
 pub mod randomk;
 mod ratio;
 pub mod redsync;
+mod rounding;
 mod select;
 pub mod sidco;
+mod signs;
+pub mod signsgd;
 mod sparse;
 mod special;
+pub mod terngrad;
 pub mod threshold;
 pub mod topk;
 
@@ -31,6 +43,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use adaptive::Statistics;
 pub use feedback::Feedback;
+pub use levels::{Entropy, Norm};
 pub use ratio::{Fall, Ratio};
 
 use crate::{Error, Gauge, Policy, Result, State};
@@ -292,17 +305,26 @@ macro_rules! schemes {
 
 schemes! {
     Dense(dense),
-    Topk(topk),
+    Half(half),
     Casq(casq),
+    Dqsgd(dqsgd),
     Optquant(optquant),
-    Alq(alq),
     Sidco(sidco),
     AggregationAware(aggregation_aware),
-    Dgc(dgc),
+    Topk(topk),
     Randomk(randomk),
+    Dgc(dgc),
     Gaussiank(gaussiank),
     Redsync(redsync),
     Threshold(threshold),
+    Qsgd(qsgd),
+    Terngrad(terngrad),
+    Nuqsgd(nuqsgd),
+    Alq(alq),
+    Natural(natural),
+    Signsgd(signsgd),
+    EfSignsgd(ef_signsgd),
+    Onebit(onebit),
 }
 
 impl Default for Scheme {

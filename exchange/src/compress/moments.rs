@@ -60,24 +60,14 @@ pub(crate) fn magnitude_sum(values: &[f32]) -> f64 {
 
 /// The sums of magnitudes and of their squares.
 pub(crate) fn moments(values: &[f32]) -> Moments {
-    let (sum, squares) = wide(
-        #[inline(always)]
-        || {
-            let (lines, rest) = values.as_chunks::<LANES>();
-            let (mut sums, mut squares) = ([0.0f64; LANES], [0.0f64; LANES]);
-            for line in lines {
-                for ((sum, square), value) in sums.iter_mut().zip(&mut squares).zip(line) {
-                    let wide = f64::from(value.abs());
-                    *sum += wide;
-                    *square += wide * wide;
-                }
-            }
-            let more = sum(rest, |value| f64::from(value.abs()));
-            let more_squares = sum(rest, |value| f64::from(value) * f64::from(value));
-            (sums.iter().sum::<f64>() + more, squares.iter().sum::<f64>() + more_squares)
-        },
-    );
-    Moments { count: values.len(), sum, squares }
+    /// Elements read twice while they are in the nearest cache.
+    const BLOCK: usize = 4096;
+    let (mut total, mut squares) = (0.0, 0.0);
+    for block in values.chunks(BLOCK) {
+        total += magnitude_sum(block);
+        squares += squares_about(block, 0.0);
+    }
+    Moments { count: values.len(), sum: total, squares }
 }
 
 /// How many are not zero.
@@ -101,14 +91,42 @@ pub(crate) fn largest(values: &[f32]) -> f32 {
     f32::from_bits(bits)
 }
 
-/// The smallest of numbers that are not negative; infinity of none.
-pub(crate) fn smallest(values: &[f32]) -> f32 {
-    let least = f32::INFINITY.to_bits();
-    let bits = wide(
-        #[inline(always)]
-        || values.iter().fold(least, |least, value| least.min(value.abs().to_bits())),
-    );
-    f32::from_bits(bits)
+/// What exceeds a threshold.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Tail {
+    /// The moments of magnitudes above the threshold.
+    pub moments: Moments,
+    /// The smallest of them; infinity of none.
+    pub smallest: f32,
+}
+
+/// The moments of those magnitudes that are above `threshold`, and the smallest.
+pub(crate) fn tail(values: &[f32], threshold: f32) -> Tail {
+    const BLOCK: usize = 2048;
+    let mut tail = Tail { moments: Moments::default(), smallest: f32::INFINITY };
+    let mut over = [0.0f32; BLOCK];
+    for block in values.chunks(BLOCK) {
+        let over = &mut over[..block.len()];
+        // What is not above becomes 0, which adds nothing.
+        let least = wide(
+            #[inline(always)]
+            || {
+                for (over, value) in over.iter_mut().zip(block) {
+                    let mask = 0u32.wrapping_sub(u32::from(value.abs() > threshold));
+                    *over = f32::from_bits(value.abs().to_bits() & mask);
+                }
+                // Less one, so that 0 is the largest of all.
+                over.iter().fold(u32::MAX, |least, over| least.min(over.to_bits().wrapping_sub(1)))
+            },
+        );
+        if least < u32::MAX {
+            tail.smallest = tail.smallest.min(f32::from_bits(least + 1));
+            tail.moments.count += nonzeros(over);
+            tail.moments.sum += magnitude_sum(over);
+            tail.moments.squares += squares_about(over, 0.0);
+        }
+    }
+    tail
 }
 
 /// The sum of (|value| − `centre`)².
@@ -185,10 +203,16 @@ mod tests {
             close(log_sum(&values, 1e-8), wide.iter().map(|a| (a + 1e-8).ln()).sum());
             close(log_sum(&values, 0.0), wide.iter().map(|a| a.ln()).sum());
             assert_eq!(f64::from(largest(&values)), wide.iter().copied().fold(0.0, f64::max));
-            assert_eq!(
-                f64::from(smallest(&values)),
-                wide.iter().copied().fold(f64::INFINITY, f64::min)
-            );
+            for threshold in [0.0, 1e-6, 1.0, f32::MAX] {
+                let above: Vec<f64> =
+                    wide.iter().copied().filter(|a| *a > f64::from(threshold)).collect();
+                let tail = tail(&values, threshold);
+                assert_eq!(tail.moments.count, above.len());
+                close(tail.moments.sum, above.iter().sum());
+                close(tail.moments.squares, above.iter().map(|a| a * a).sum());
+                let least = above.iter().copied().fold(f64::INFINITY, f64::min);
+                assert_eq!(f64::from(tail.smallest), least);
+            }
             assert_eq!(nonzeros(&values), length);
             close(squares_about(&values, 0.5), wide.iter().map(|a| (a - 0.5) * (a - 0.5)).sum());
             if length > 1 {

@@ -40,13 +40,14 @@
 //!
 //! # Feedback
 //! Without `lambda` the rounding is unbiased and feedback is refused: it would feed back variance.
-//! With `lambda` feedback is possible, and is what small λ need to converge.
+//! With `lambda` feedback is possible, and is what small λ need to converge. No λ makes a
+//! contraction of it for every gradient: where no level is 0, zeros do not stay zeros.
 
 use serde::{Deserialize, Serialize};
 
 use super::adaptive::{Adaptive, Fit, Plan, Statistics};
-use super::codebook::Shape;
 use super::histogram::{Aim, Distribution, EDGES, Solver, bin, edges};
+use super::rounding::Shape;
 use super::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::{Error, Result};
 
@@ -146,7 +147,7 @@ impl Definition for Config {
         vec![
             with(2),
             Self { statistics: Statistics::Aggregate, ..with(4) },
-            Self { block: 8, ..with(5) },
+            Self { block: 8, ..with(1) },
             biased(2.0, true),
             biased(1.0, false),
         ]

@@ -164,16 +164,23 @@ impl Sidco {
             Stages::By(Rule::Adaptive) => Plan::of(share, self.controller.stages()),
             Stages::By(Rule::Chain) => Plan::chain(share),
         };
-        let threshold = self.config.fit.first(gradient, count, plan.share(1));
-        self.exceedances.gather(gradient, rounded_down(threshold));
+        let fit = self.config.fit;
+        let mut threshold = rounded_down(fit.first(gradient, count, plan.share(1)));
         let mut stages = 1;
-        while stages < plan.count {
-            let share = plan.share(stages + 1);
-            let Some(threshold) = self.config.fit.later(self.exceedances.magnitudes(), share)
-            else {
-                break;
-            };
-            self.exceedances.raise(rounded_down(threshold));
+        // A quarter of the elements exceeds the first threshold: the second is found by reading
+        // all of them once more, which is faster than gathering so many.
+        if plan.count > 1
+            && let Some(next) = fit.later(moments::tail(gradient, threshold), plan.share(2))
+        {
+            threshold = rounded_down(next);
+            stages = 2;
+        }
+        self.exceedances.gather(gradient, threshold);
+        while stages > 1 && stages < plan.count {
+            let tail = moments::tail(self.exceedances.magnitudes(), threshold);
+            let Some(next) = fit.later(tail, plan.share(stages + 1)) else { break };
+            threshold = rounded_down(next);
+            self.exceedances.raise(threshold);
             stages += 1;
         }
         self.exceedances.or_largest(gradient);

@@ -203,6 +203,15 @@ mod tests {
     }
 
     #[test]
+    fn dense_positions_never_cost_more_than_a_bitmap() {
+        let length = 100_000;
+        for density in [0.2, 0.3, 0.5, 0.7, 0.9, 0.99] {
+            let bytes = written(&random(density, length)).len();
+            assert!(bytes <= 2 + length / 8, "density {density}: {bytes} bytes");
+        }
+    }
+
+    #[test]
     fn positions_beyond_the_bucket_and_wrong_counts_are_refused() {
         for length in [40usize, 1000, 100_000] {
             let positions: Vec<u32> = random(0.3, length);

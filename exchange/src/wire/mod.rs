@@ -4,6 +4,7 @@
 //! * [`floats`]: plain f32 values, checked, added and averaged at memory speed;
 //! * [`values`]: values as f32, f16 or bf16;
 //! * [`codes`]: numbers of one small width, packed at memory speed;
+//! * [`trits`]: digits 0, 1, 2, five in a byte;
 //! * [`bits`]: numbers of any width, packed;
 //! * [`huffman`]: few symbols, the frequent ones in fewer bits;
 //! * [`indices`]: ascending positions, in the cheapest of a few codings;
@@ -18,6 +19,7 @@ pub mod floats;
 pub mod frame;
 pub mod huffman;
 pub mod indices;
+pub mod trits;
 pub mod values;
 
 pub use frame::{Frame, Header, Kind};

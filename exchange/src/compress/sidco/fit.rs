@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::compress::moments::{self, Moments};
+use crate::compress::moments::{self, Moments, Tail};
 use crate::compress::special::gamma_quantile;
 
 /// The law that magnitudes are taken to follow.
@@ -77,24 +77,21 @@ impl Fit {
         fitted.unwrap_or_else(|| exponential(mean, share))
     }
 
-    /// The threshold for a later stage, given the magnitudes above the one before; `None` where
-    /// they do not say.
-    pub(crate) fn later(self, exceedances: &[f32], share: f64) -> Option<f64> {
-        if exceedances.len() < 2 {
+    /// The threshold for a later stage, given what exceeds the one before; `None` where that does
+    /// not say.
+    pub(crate) fn later(self, tail: Tail, share: f64) -> Option<f64> {
+        if tail.moments.count < 2 {
             return None;
         }
-        let n = exceedances.len() as f64;
-        let location = f64::from(moments::smallest(exceedances));
-        let mean = moments::magnitude_sum(exceedances) / n - location;
-        if mean <= 0.0 {
+        let location = f64::from(tail.smallest);
+        let mean = tail.moments.mean() - location;
+        // Equal magnitudes have a mean that differs from them by rounding only.
+        if mean <= 1e-12 * location {
             return None;
         }
         let above = match self {
             Fit::Exponential => Some(exponential(mean, share)),
-            Fit::Pareto | Fit::Gamma => {
-                let squares = moments::squares_about(exceedances, location + mean);
-                pareto(mean, squares / (n - 1.0), share)
-            }
+            Fit::Pareto | Fit::Gamma => pareto(mean, tail.moments.variance(), share),
         };
         above.map(|above| location + above)
     }
@@ -220,8 +217,8 @@ pub(crate) mod tests {
             let threshold = fit.first(&[-2.0; 50], 50, 0.25);
             assert!((threshold - 2.0 * 4f64.ln()).abs() < 1e-12, "{fit:?}: {threshold}");
             assert!(fit.first(&[3.0], 1, 0.1).is_finite());
-            assert_eq!(fit.later(&[2.0; 50], 0.5), None);
-            assert_eq!(fit.later(&[2.0], 0.5), None);
+            assert_eq!(fit.later(moments::tail(&[2.0; 50], 1.0), 0.5), None);
+            assert_eq!(fit.later(moments::tail(&[2.0, 0.5], 1.0), 0.5), None);
         }
     }
 }

@@ -1,0 +1,111 @@
+//! The signs times the mean magnitude; what they miss waits in the residual.
+//!
+//! # Paper
+//! Karimireddy, Rebjock, Stich & Jaggi 2019 ("Error Feedback Fixes SignSGD and other Gradient
+//! Compression Schemes"), algorithm 1: Δ = (‖p‖₁/d) · sign(p), p the gradient plus the residual.
+//!
+//! # Idea
+//! Scaled by its mean magnitude the sign vector is the projection of the gradient on it, so that
+//! ‖C(g) − g‖² = ‖g‖² − ‖g‖₁²/d: a contraction, which error feedback turns into the rate of SGD.
+//!
+//! # Wire
+//! | bytes | what |
+//! |---|---|
+//! | 4 | the mean magnitude ‖g‖₁/n, f32 |
+//! | ⌈n/8⌉ | the sign bits |
+//!
+//! # State
+//! None of its own; the residual is the exchange's.
+//!
+//! # Where we differ
+//! Each rank has its own residual, and the mean of the messages is applied; the paper has one
+//! worker. Zeros are sent as their sign bit says, which the identity above allows.
+//!
+//! Feedback is the point of the method but has to be asked for, `feedback = true`: elements far
+//! below the mean magnitude m leave a residual near m, whose rounding in f32, up to 2^−24·m, is more
+//! than the exchange promises of sent + residual for an element that small (a millionth of it).
+
+use serde::{Deserialize, Serialize};
+
+use super::signs::{Magnitude, Signs};
+use super::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::Result;
+
+/// The settings of `ef-signsgd`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Whether what the signs miss is added to the next gradient: the paper's method. Default false.
+    pub feedback: bool,
+}
+
+impl Definition for Config {
+    const ABOUT: About = About {
+        name: "ef-signsgd",
+        line: "the signs times the mean magnitude; what they miss waits in the residual",
+        paper: "Karimireddy et al. 2019",
+    };
+    const FEEDBACK: Soundness = Soundness::Sound;
+
+    fn feedback(&self) -> bool {
+        self.feedback
+    }
+
+    fn law(&self) -> Law {
+        Law::Contraction
+    }
+
+    fn validate(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {
+        Box::new(Signs::new(Magnitude::Mean))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With its residual a constant gradient arrives on average, however unequal its elements.
+    #[test]
+    fn what_is_missed_arrives_later() {
+        const STEPS: u64 = 4000;
+        let gradient: Vec<f32> = (0..200).map(|i| (i as f32 * 0.7).sin().powi(3)).collect();
+        let seat = Seat::alone(gradient.len(), 3);
+        let mut compressor = Config { feedback: true }.build(&seat);
+        let mut residual = vec![0.0; gradient.len()];
+        let mut total = vec![0.0; gradient.len()];
+        for step in 1..=STEPS {
+            let due: Vec<f32> = residual.iter().zip(&gradient).map(|(r, g)| r + g).collect();
+            let (mut wire, mut said) = (Vec::new(), vec![0.0; gradient.len()]);
+            compressor.encode(&due, step, &mut wire);
+            compressor.decode_add(&wire, 1.0, &mut said).unwrap();
+            for i in 0..said.len() {
+                residual[i] = due[i] - said[i];
+                total[i] += f64::from(said[i]);
+            }
+        }
+        for (total, g) in total.iter().zip(&gradient) {
+            assert!((total / STEPS as f64 - f64::from(*g)).abs() < 0.01, "{total} {g}");
+        }
+    }
+
+    #[test]
+    fn the_error_is_what_the_identity_says() {
+        let gradient: Vec<f32> = (0..777).map(|i| (i as f32 * 0.7).sin().powi(3)).collect();
+        let seat = Seat::alone(gradient.len(), 3);
+        let (mut wire, mut sum) = (Vec::new(), vec![0.0; gradient.len()]);
+        Config::default().build(&seat).encode(&gradient, 1, &mut wire);
+        assert_eq!(wire.len(), 4 + 98);
+        Config::default().build(&seat).decode_add(&wire, 1.0, &mut sum).unwrap();
+        let square = |values: &mut dyn Iterator<Item = f32>| -> f64 {
+            values.map(|value| f64::from(value).powi(2)).sum()
+        };
+        let error = square(&mut sum.iter().zip(&gradient).map(|(said, g)| said - g));
+        let first: f64 = gradient.iter().map(|g| f64::from(g.abs())).sum();
+        let expected = square(&mut gradient.iter().copied()) - first * first / 777.0;
+        assert!((error / expected - 1.0).abs() < 1e-5, "{error} {expected}");
+    }
+}

@@ -1,0 +1,511 @@
+//! Blocks of a gradient on a ladder of levels: what QSGD, DQ-SGD, NUQSGD and TernGrad share.
+//!
+//! A block's scale is a norm of it. Every element is a share of that scale, between 0 and 1, and
+//! is rounded at random to the rung below or above it, so that its expectation is the element. A
+//! code is the sign bit above the level's bits; the codes of all blocks lie end to end.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 4·blocks | the blocks' scales, f32, finite and not negative |
+//! | ⌈n·w/8⌉ | codes of w = 1 + ⌈log2(levels + 1)⌉ bits ([`wire::codes`](crate::wire::codes)), or |
+//! | … | Elias γ of level + 1, and the sign bit where the level is not 0 |
+
+use serde::{Deserialize, Serialize};
+
+use crate::Gauge;
+use crate::rng::Stream;
+use crate::simd::wide;
+use crate::wire::bits::{BitReader, BitWriter};
+use crate::wire::codes::{self, BLOCK};
+use crate::wire::{Fault, Read, floats};
+
+/// 2^112: 65,536 times it is f32's range. An element may arrive as large as its block's norm, so
+/// that gradients far from overflow would overflow when quantised.
+const LARGEST_NORM: f32 = f32::from_bits((127 + 112) << 23);
+
+/// What a block is scaled by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Norm {
+    /// The Euclidean norm: √Σg².
+    L2,
+    /// The largest magnitude.
+    Linf,
+}
+
+impl Norm {
+    /// The scale of a block: its norm, or the largest magnitude where the norm leaves no room to
+    /// add up as many ranks as there can be. Rounding is unbiased with either, and no element
+    /// arrives larger than the largest one then.
+    pub(super) fn of(self, block: &[f32]) -> f32 {
+        match self {
+            Norm::L2 => match floats::norm(block) as f32 {
+                norm if norm <= LARGEST_NORM => norm,
+                _ => largest(block),
+            },
+            Norm::Linf => largest(block),
+        }
+    }
+}
+
+/// The largest magnitude of finite values: their bits without the sign are in the same order.
+fn largest(values: &[f32]) -> f32 {
+    let bits = wide(
+        #[inline(always)]
+        || values.iter().fold(0, |most: u32, value| most.max(value.to_bits() & 0x7fff_ffff)),
+    );
+    f32::from_bits(bits)
+}
+
+/// How codes lie on the wire.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Entropy {
+    /// All of one width.
+    #[default]
+    None,
+    /// Elias γ of level + 1 (2⌊log2(level + 1)⌋ + 1 bits), and a sign bit unless the level is 0:
+    /// the code of QSGD's appendix for many non-zero levels, with γ where it has ω.
+    Elias,
+}
+
+/// Rungs between 0 and 1, the first at 0 and the last at 1.
+pub(super) trait Ladder: Copy {
+    /// The last rung's number: 1 to 127.
+    fn top(self) -> u8;
+
+    /// The rung next to a share of 0 to 1, below or above it, as `random` bits say: above with the
+    /// probability that makes the expectation the share.
+    fn rung(self, share: f32, random: u32) -> u32;
+
+    /// The share at a rung.
+    fn share(self, rung: u8) -> f32;
+}
+
+/// Rungs at equal distances.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Uniform(pub u8);
+
+impl Ladder for Uniform {
+    #[inline(always)]
+    fn top(self) -> u8 {
+        self.0
+    }
+
+    #[inline(always)]
+    fn rung(self, share: f32, random: u32) -> u32 {
+        let place = share * f32::from(self.0);
+        let below = place.floor();
+        let up = if place - below > uniform(random) { 1.0 } else { 0.0 };
+        small(below + up)
+    }
+
+    #[inline(always)]
+    fn share(self, rung: u8) -> f32 {
+        f32::from(rung) / f32::from(self.0)
+    }
+}
+
+/// Rungs at 0 and at falling powers of two: 2^(1−n), …, 1/4, 1/2, 1.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Powers(pub u8);
+
+impl Ladder for Powers {
+    #[inline(always)]
+    fn top(self) -> u8 {
+        self.0
+    }
+
+    /// Between two powers the mantissa is the way gone, so that a random mantissa added to it
+    /// carries into the exponent with just the probability of going up. The complement, so that
+    /// low random bits go up here as elsewhere.
+    #[inline(always)]
+    fn rung(self, share: f32, random: u32) -> u32 {
+        let lowest = self.share(1);
+        let carried = share.to_bits() + (!random >> 9);
+        let between = (carried >> 23).wrapping_sub(127 - u32::from(self.0));
+        let first = u32::from(share / lowest > uniform(random));
+        let low = 0u32.wrapping_sub(u32::from(share < lowest));
+        first & low | between & !low
+    }
+
+    #[inline(always)]
+    fn share(self, rung: u8) -> f32 {
+        let power = f32::from_bits((127 + u32::from(rung) - u32::from(self.0)) << 23);
+        if rung == 0 { 0.0 } else { power }
+    }
+}
+
+/// Random bits as one of 2²⁴ equally spaced numbers in [0, 1).
+#[inline(always)]
+fn uniform(random: u32) -> f32 {
+    (random >> 8) as i32 as f32 * (1.0 / 16_777_216.0)
+}
+
+/// A whole number below 2²³ as an integer: added to 2²³ it is the mantissa.
+#[inline(always)]
+fn small(whole: f32) -> u32 {
+    (whole + 8_388_608.0).to_bits() & 0xff
+}
+
+/// Bits of a code: the sign, and as many as the highest level needs.
+pub(super) fn width(top: u8) -> u32 {
+    1 + (u8::BITS - top.leading_zeros())
+}
+
+/// Elements of a block, 0 being the whole bucket, as a length that is not 0.
+pub(super) fn stretch(block: usize, length: usize) -> usize {
+    if block == 0 { length.max(1) } else { block }
+}
+
+/// Bits that a message of some bytes takes for each element.
+pub(super) fn bits_gauge(bytes: usize, length: usize) -> Gauge {
+    Gauge::mean("bits", 8.0 * bytes as f64 / length.max(1) as f64, length as f64)
+}
+
+/// Visits the parts of `BLOCK` elements beginning at `first`, of which each lies in one block:
+/// the block's number and the part's range within those elements.
+#[inline(always)]
+pub(super) fn each_part(
+    first: usize,
+    count: usize,
+    stretch: usize,
+    mut visit: impl FnMut(usize, std::ops::Range<usize>),
+) {
+    let mut at = 0;
+    while at < count {
+        let block = (first + at) / stretch;
+        let end = ((block + 1) * stretch - first).min(count);
+        visit(block, at..end);
+        at = end;
+    }
+}
+
+/// Writes gradients on ladders; keeps its memory.
+#[derive(Debug, Default)]
+pub(super) struct Quantiser {
+    scales: Vec<f32>,
+}
+
+impl Quantiser {
+    /// Appends the scales, each `scale` of a block, and keeps them for the codes.
+    pub(super) fn put_scales(
+        &mut self,
+        gradient: &[f32],
+        block: usize,
+        scale: impl Fn(&[f32]) -> f32,
+        out: &mut Vec<u8>,
+    ) {
+        self.scales.clear();
+        self.scales.extend(gradient.chunks(stretch(block, gradient.len())).map(scale));
+        floats::put(&self.scales, out);
+    }
+
+    /// Gives `take` the codes of 1 to 1024 elements after another. `block` and `gradient` are those
+    /// of the scales; an element beyond its scale counts as the scale.
+    #[inline(always)]
+    pub(super) fn each_codes<L: Ladder>(
+        &self,
+        gradient: &[f32],
+        block: usize,
+        ladder: L,
+        stream: Stream,
+        mut take: impl FnMut(&[u8]),
+    ) {
+        let stretch = stretch(block, gradient.len());
+        let sign = width(ladder.top()) - 1;
+        let mut codes = [0; BLOCK];
+        for (number, some) in gradient.chunks(BLOCK).enumerate() {
+            let first = number * BLOCK;
+            each_part(first, some.len(), stretch, |block, part| {
+                let scale = self.scales[block];
+                let start = (first + part.start) as u32;
+                quantise(&some[part.clone()], scale, sign, ladder, stream, start, &mut codes[part]);
+            });
+            take(&codes[..some.len()]);
+        }
+    }
+
+    /// Appends the codes.
+    pub(super) fn put_codes<L: Ladder>(
+        &self,
+        gradient: &[f32],
+        block: usize,
+        ladder: L,
+        stream: Stream,
+        entropy: Entropy,
+        out: &mut Vec<u8>,
+    ) {
+        let width = width(ladder.top());
+        match entropy {
+            Entropy::None => self.each_codes(gradient, block, ladder, stream, |codes| {
+                codes::put(codes, width, out);
+            }),
+            Entropy::Elias => {
+                let mut writer = BitWriter::new(out);
+                self.each_codes(gradient, block, ladder, stream, |codes| {
+                    codes.iter().for_each(|code| put_elias(*code, width - 1, &mut writer));
+                });
+                writer.finish();
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn quantise<L: Ladder>(
+    gradient: &[f32],
+    scale: f32,
+    sign: u32,
+    ladder: L,
+    stream: Stream,
+    first: u32,
+    codes: &mut [u8],
+) {
+    if scale == 0.0 {
+        codes.fill(0);
+        return;
+    }
+    wide(
+        #[inline(always)]
+        || {
+            for (i, (code, value)) in codes.iter_mut().zip(gradient).enumerate() {
+                let share = (value.abs() / scale).min(1.0);
+                let rung = ladder.rung(share, stream.bits(first + i as u32));
+                *code = (rung | value.to_bits() >> 31 << sign) as u8;
+            }
+        },
+    );
+}
+
+fn put_elias(code: u8, sign: u32, writer: &mut BitWriter<'_>) {
+    let (level, negative) = (code & ((1 << sign) - 1), code >> sign);
+    let number = u32::from(level) + 1;
+    let below = number.ilog2();
+    writer.put_unary(u64::from(below));
+    writer.put(u64::from(number - (1 << below)), below);
+    if level > 0 {
+        writer.put(u64::from(negative), 1);
+    }
+}
+
+fn take_elias(top: u8, sign: u32, reader: &mut BitReader<'_>) -> Read<u8> {
+    let below = reader.take_unary(u64::from((u32::from(top) + 1).ilog2()))? as u32;
+    let level = (1 << below | reader.take(below)?) - 1;
+    if level > u64::from(top) {
+        return Err(Fault::Field { field: "level", found: level });
+    }
+    let negative = if level > 0 { reader.take(1)? } else { 0 };
+    Ok((level | negative << sign) as u8)
+}
+
+/// Adds `weight` times what scales and codes say.
+///
+/// # Errors
+/// [`Fault`] when a scale is negative or not finite, a level above the ladder, or the length not
+/// that of the codes.
+pub(super) fn add<L: Ladder>(
+    wire: &[u8],
+    block: usize,
+    ladder: L,
+    entropy: Entropy,
+    weight: f32,
+    sum: &mut [f32],
+) -> Read<()> {
+    let length = sum.len();
+    let (scales, rest) = Scales::take(wire, block, length)?;
+    let (top, width) = (ladder.top(), width(ladder.top()));
+    match entropy {
+        Entropy::None => codes::expect(rest, length, width)?.each_block(|first, codes| {
+            let mask = (1 << (width - 1)) - 1;
+            let highest = codes.iter().fold(0, |most: u8, code| most.max(code & mask));
+            if highest > top {
+                return Err(Fault::Field { field: "level", found: u64::from(highest) });
+            }
+            scales.add(first, codes, ladder, weight, sum);
+            Ok(())
+        }),
+        Entropy::Elias => {
+            let mut reader = BitReader::new(rest);
+            let mut codes = [0; BLOCK];
+            for first in (0..length).step_by(BLOCK) {
+                let some = &mut codes[..BLOCK.min(length - first)];
+                for code in some.iter_mut() {
+                    *code = take_elias(top, width - 1, &mut reader)?;
+                }
+                scales.add(first, some, ladder, weight, sum);
+            }
+            match rest.len() - reader.finish()? {
+                0 => Ok(()),
+                left => Err(Fault::Trailing { left }),
+            }
+        }
+    }
+}
+
+/// The first `count` numbers of the bytes as scales, finite and not negative, and the rest.
+///
+/// # Errors
+/// [`Fault`] when there are fewer, or one is neither.
+pub(super) fn take_scales(wire: &[u8], count: usize) -> Read<(&[[u8; 4]], &[u8])> {
+    let truncated = Fault::Truncated { needed: 4 * count, left: wire.len() };
+    let (scales, rest) = wire.split_at_checked(4 * count).ok_or(truncated)?;
+    let scales = floats::expect(scales, count)?;
+    let unfit = |scale: &&[u8; 4]| !matches!(f32::from_le_bytes(**scale), 0.0..=f32::MAX);
+    match scales.iter().find(unfit) {
+        Some(scale) => {
+            Err(Fault::Field { field: "scale", found: u32::from_le_bytes(*scale).into() })
+        }
+        None => Ok((scales, rest)),
+    }
+}
+
+/// The scales of a message.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scales<'a> {
+    scales: &'a [[u8; 4]],
+    stretch: usize,
+}
+
+impl<'a> Scales<'a> {
+    /// The scales of the blocks of `length` elements, and the rest of the message.
+    ///
+    /// # Errors
+    /// [`Fault`] when there are fewer, or one is negative or not finite.
+    pub(super) fn take(wire: &'a [u8], block: usize, length: usize) -> Read<(Self, &'a [u8])> {
+        let stretch = stretch(block, length);
+        let (scales, rest) = take_scales(wire, length.div_ceil(stretch))?;
+        Ok((Self { scales, stretch }, rest))
+    }
+
+    /// Adds `weight` times what the codes of the elements from `first` on say.
+    #[inline(always)]
+    pub(super) fn add<L: Ladder>(
+        self,
+        first: usize,
+        codes: &[u8],
+        ladder: L,
+        weight: f32,
+        sum: &mut [f32],
+    ) {
+        let sum = &mut sum[first..first + codes.len()];
+        let sign = width(ladder.top()) - 1;
+        each_part(first, codes.len(), self.stretch, |block, part| {
+            let scale = f32::from_le_bytes(self.scales[block]);
+            add_part(&codes[part.clone()], scale, sign, ladder, weight, &mut sum[part]);
+        });
+    }
+}
+
+#[inline(always)]
+fn add_part<L: Ladder>(
+    codes: &[u8],
+    scale: f32,
+    sign: u32,
+    ladder: L,
+    weight: f32,
+    sum: &mut [f32],
+) {
+    wide(
+        #[inline(always)]
+        || {
+            for (sum, code) in sum.iter_mut().zip(codes) {
+                let share = ladder.share(code & ((1 << sign) - 1));
+                let negative = u32::from(*code >> sign) << 31;
+                let value = f32::from_bits((share * scale).to_bits() ^ negative);
+                *sum += weight * value;
+            }
+        },
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What the naive reading of the papers gives: search the rungs around the share.
+    fn naive(ladder: impl Ladder, share: f32, random: u32) -> u32 {
+        let rungs: Vec<f64> = (0..=ladder.top()).map(|r| f64::from(ladder.share(r))).collect();
+        let below = rungs.iter().rposition(|rung| *rung <= f64::from(share)).unwrap();
+        let Some(above) = rungs.get(below + 1) else { return below as u32 };
+        let way = (f64::from(share) - rungs[below]) / (above - rungs[below]);
+        (below + usize::from(way > f64::from(random >> 8) / 16_777_216.0)) as u32
+    }
+
+    /// Where along the way between two rungs a share lies, against the random number: at ties of
+    /// f32 rounding the two may differ.
+    fn close(ladder: impl Ladder, share: f32, random: u32) -> bool {
+        (-2i64..=2).any(|off| {
+            let moved = (i64::from(random) + off * 2048).clamp(0, i64::from(u32::MAX)) as u32;
+            naive(ladder, share, moved) == ladder.rung(share, random)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn rungs_are_those_of_the_naive_search(
+            share in 0f32..=1.0, fall in 0u32..20, random: u32, top in 1u8..=127,
+        ) {
+            let share = share * 0.5f32.powi(fall as i32);
+            prop_assert!(close(Uniform(top), share, random));
+            prop_assert!(close(Powers(top), share, random));
+            prop_assert_eq!(Uniform(top).rung(1.0, random), u32::from(top));
+            prop_assert_eq!(Powers(top).rung(1.0, random), u32::from(top));
+            prop_assert_eq!(Uniform(top).rung(0.0, random), 0);
+            prop_assert_eq!(Powers(top).rung(0.0, random), 0);
+        }
+
+        #[test]
+        fn elias_codes_come_back(
+            numbers in proptest::collection::vec(any::<u8>(), 0..300), top in 1u8..=127,
+        ) {
+            let sign = width(top) - 1;
+            let code = |number: &u8| match (number >> 1).min(top) {
+                0 => 0,
+                level => level | (number & 1) << sign,
+            };
+            let codes: Vec<u8> = numbers.iter().map(code).collect();
+            let mut bytes = Vec::new();
+            let mut writer = BitWriter::new(&mut bytes);
+            codes.iter().for_each(|code| put_elias(*code, sign, &mut writer));
+            writer.finish();
+            let mut reader = BitReader::new(&bytes);
+            for code in codes {
+                prop_assert_eq!(take_elias(top, sign, &mut reader), Ok(code));
+            }
+            prop_assert_eq!(reader.finish(), Ok(bytes.len()));
+        }
+    }
+
+    #[test]
+    fn codes_have_the_width_of_their_levels() {
+        assert_eq!([1, 2, 3, 4, 7, 8, 64, 127].map(width), [2, 3, 3, 4, 4, 5, 8, 8]);
+    }
+
+    #[test]
+    fn parts_cover_what_is_asked_and_stay_in_their_blocks() {
+        for stretch in [1, 3, 512, 700, 5000] {
+            let mut at = 1024;
+            each_part(1024, 1024, stretch, |block, part| {
+                assert_eq!(1024 + part.start, at);
+                assert!(block * stretch <= at && 1024 + part.end <= (block + 1) * stretch);
+                at = 1024 + part.end;
+            });
+            assert_eq!(at, 2048);
+        }
+    }
+
+    #[test]
+    fn scales_and_levels_no_writer_gives_are_refused() {
+        let read = |wire: &[u8]| add(wire, 0, Uniform(2), Entropy::None, 1.0, &mut [0.0]);
+        let with = |scale: f32, code: u8| [&scale.to_le_bytes()[..], &[code]].concat();
+        assert_eq!(read(&with(1.0, 0b110)), Ok(()));
+        assert_eq!(read(&with(1.0, 3)), Err(Fault::Field { field: "level", found: 3 }));
+        for scale in [-1.0, f32::NAN, f32::INFINITY] {
+            assert!(matches!(read(&with(scale, 0)), Err(Fault::Field { field: "scale", .. })));
+        }
+        assert!(matches!(read(&[0; 3]), Err(Fault::Truncated { .. })));
+    }
+}

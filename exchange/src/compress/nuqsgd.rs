@@ -1,0 +1,163 @@
+//! Levels at powers of two of a block's norm, rounded at random.
+//!
+//! # Paper
+//! Ramezani-Kebrya, Faghri, Markov, Aksenov, Alistarh & Roy 2021 ("NUQSGD: Provably
+//! Communication-efficient Data-parallel SGD via Nonuniform Quantization", JMLR 22), section 3:
+//! levels 0, 2^−s, …, 1/4, 1/2, 1 of the L2 norm.
+//!
+//! # Idea
+//! Of a long vector most elements are far below its norm; equal distances waste levels above them.
+//! Halving distances keep the variance relative to each element instead: between two powers it is
+//! at most ⅛ of the element's square.
+//!
+//! # Wire
+//! | bytes | what |
+//! |---|---|
+//! | 4·blocks | the norm of each block, f32 |
+//! | ⌈n·w/8⌉ | a sign and a level each, w = 1 + ⌈log2(levels + 1)⌉ bits; or Elias γ codes |
+//!
+//! # State
+//! None.
+//!
+//! # Where we differ
+//! `levels` counts the levels above zero: the paper's s + 1. Blocks are of 512 by default, as
+//! those of `qsgd`, so that the two compare. Scaling by the largest magnitude is offered too.
+
+use serde::{Deserialize, Serialize};
+
+use super::levels::{self, Entropy, Norm, Powers, Quantiser};
+use super::qsgd::check_levels;
+use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::rng::Stream;
+use crate::{Gauge, Result};
+
+/// The settings of `nuqsgd`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Levels above zero, 1 to 127: 2^(1 − levels), …, 1/2, 1. Default 7: 4 bits with the sign.
+    pub levels: u8,
+    /// What a block is scaled by. Default `l2`.
+    pub norm: Norm,
+    /// Elements of a block; 0 for the whole bucket. Default 512.
+    pub block: usize,
+    /// How levels are coded. Default `none`.
+    pub entropy: Entropy,
+    /// Error feedback, which does harm here: its variance is fed back. Default false.
+    pub feedback: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { levels: 7, norm: Norm::L2, block: 512, entropy: Entropy::None, feedback: false }
+    }
+}
+
+impl Definition for Config {
+    const ABOUT: About = About {
+        name: "nuqsgd",
+        line: "levels at powers of two of a block's norm, rounded at random without bias",
+        paper: "Ramezani-Kebrya et al. 2021",
+    };
+    const FEEDBACK: Soundness =
+        Soundness::Unsound("its rounding is unbiased, and its variance is fed back");
+
+    fn feedback(&self) -> bool {
+        self.feedback
+    }
+
+    fn law(&self) -> Law {
+        Law::Unbiased
+    }
+
+    fn validate(&self) -> Result<()> {
+        check_levels(Self::ABOUT.name, self.levels)
+    }
+
+    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+        Box::new(Nuqsgd {
+            config: self.clone(),
+            seat: seat.clone(),
+            quantiser: Quantiser::default(),
+            gauges: Vec::with_capacity(1),
+        })
+    }
+
+    fn specimens() -> Vec<Self> {
+        vec![
+            Self { levels: 3, norm: Norm::Linf, block: 0, ..Self::default() },
+            Self { levels: 127, entropy: Entropy::Elias, ..Self::default() },
+        ]
+    }
+}
+
+struct Nuqsgd {
+    config: Config,
+    seat: Seat,
+    quantiser: Quantiser,
+    gauges: Vec<Gauge>,
+}
+
+impl Compressor for Nuqsgd {
+    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
+        let Config { levels, norm, block, entropy, .. } = self.config;
+        let start = out.len();
+        self.quantiser.put_scales(gradient, block, |some| norm.of(some), out);
+        let stream = Stream::at(&self.seat, step);
+        self.quantiser.put_codes(gradient, block, Powers(levels), stream, entropy, out);
+        self.gauges.clear();
+        self.gauges.push(levels::bits_gauge(out.len() - start, gradient.len()));
+        Encoded::Message
+    }
+
+    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+        let Config { levels, block, entropy, .. } = self.config;
+        Ok(levels::add(wire, block, Powers(levels), entropy, weight, sum)?)
+    }
+
+    fn gauges(&self) -> &[Gauge] {
+        &self.gauges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Between neighbouring levels a and b an element r has the variance (b − r)(r − a).
+    #[test]
+    fn the_error_has_the_variance_of_the_closed_form() {
+        const STEPS: u64 = 500;
+        let gradient: Vec<f32> = (0..400).map(|i| (i as f32 * 0.7).sin() * 0.01).collect();
+        let config = Config { levels: 5, block: 0, ..Config::default() };
+        let scale = f64::from(Norm::L2.of(&gradient));
+        let levels = [0.0, 0.0625, 0.125, 0.25, 0.5, 1.0];
+        let variance = |g: &f32| {
+            let r = f64::from(g.abs()) / scale;
+            let above = levels.iter().position(|level| *level > r).unwrap();
+            (levels[above] - r) * (r - levels[above - 1]) * scale * scale
+        };
+        let expected: f64 = gradient.iter().map(variance).sum();
+        let seat = Seat::alone(gradient.len(), 3);
+        let mut compressor = config.build(&seat);
+        let mut total = 0.0;
+        for step in 1..=STEPS {
+            let (mut wire, mut sum) = (Vec::new(), vec![0.0; gradient.len()]);
+            compressor.encode(&gradient, step, &mut wire);
+            compressor.decode_add(&wire, 1.0, &mut sum).unwrap();
+            total += sum.iter().zip(&gradient).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>();
+        }
+        assert!((total / STEPS as f64 / expected - 1.0).abs() < 0.05, "{total} {expected}");
+    }
+
+    #[test]
+    fn powers_of_two_of_the_norm_arrive_exactly() {
+        let config = Config { norm: Norm::Linf, ..Config::default() };
+        let gradient = [8.0, -4.0, 2.0, -0.125, 0.0, -8.0];
+        let seat = Seat::alone(6, 3);
+        let (mut wire, mut sum) = (Vec::new(), [0.0; 6]);
+        config.build(&seat).encode(&gradient, 1, &mut wire);
+        config.build(&seat).decode_add(&wire, 1.0, &mut sum).unwrap();
+        assert_eq!(sum, gradient);
+    }
+}

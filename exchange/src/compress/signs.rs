@@ -1,0 +1,202 @@
+//! One bit per element, its sign: packing, the magnitudes that go with it, and the compressor of
+//! signs of one magnitude that signSGD with and without error feedback share.
+
+use serde::{Deserialize, Serialize};
+
+use super::levels::{bits_gauge, take_scales};
+use super::{Compressor, Encoded};
+use crate::simd::wide;
+use crate::wire::Read;
+use crate::wire::codes::{self, BLOCK};
+use crate::{Gauge, Result};
+
+/// Elements that sums take at a time, each into a place of its own.
+const LANES: usize = 16;
+
+/// Appends the sign bits, 1 for negative, packed.
+pub(super) fn put(gradient: &[f32], out: &mut Vec<u8>) {
+    out.reserve(codes::bytes(gradient.len(), 1));
+    let mut signs = [0; BLOCK];
+    for some in gradient.chunks(BLOCK) {
+        let signs = &mut signs[..some.len()];
+        wide(
+            #[inline(always)]
+            || {
+                for (sign, value) in signs.iter_mut().zip(some) {
+                    *sign = (value.to_bits() >> 31) as u8;
+                }
+            },
+        );
+        codes::put(signs, 1, out);
+    }
+}
+
+/// Adds `plus` where a sign bit is clear and `minus` where it is set.
+///
+/// # Errors
+/// [`Fault`](crate::wire::Fault) when the bytes are not as many signs as the sum has elements.
+fn add(wire: &[u8], plus: f32, minus: f32, sum: &mut [f32]) -> Read<()> {
+    codes::expect(wire, sum.len(), 1)?.each_block(|first, signs| {
+        add_some(signs, plus, minus, &mut sum[first..first + signs.len()]);
+        Ok(())
+    })
+}
+
+/// The same for signs that have been unpacked.
+#[inline(always)]
+pub(super) fn add_some(signs: &[u8], plus: f32, minus: f32, sum: &mut [f32]) {
+    wide(
+        #[inline(always)]
+        || {
+            for (sum, sign) in sum.iter_mut().zip(signs) {
+                *sum += picked(minus, *sign == 1) + picked(plus, *sign == 0);
+            }
+        },
+    );
+}
+
+/// The value, or 0, without a branch that would be guessed wrong half of the time.
+#[inline(always)]
+fn picked(value: f32, pick: bool) -> f32 {
+    f32::from_bits(value.to_bits() & 0u32.wrapping_sub(u32::from(pick)))
+}
+
+/// The mean magnitude of the elements without a sign bit, and of those with one; 0 of none. Added
+/// up in f64.
+pub(super) fn means(values: &[f32]) -> [f32; 2] {
+    let (mut plus, mut minus) = ([0f64; LANES], [0f64; LANES]);
+    let mut negative = [0u32; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    let mut last = [0.0; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    wide(
+        #[inline(always)]
+        || {
+            for chunk in chunks.iter().chain([&last]) {
+                for (i, value) in chunk.iter().enumerate() {
+                    let sign = value.to_bits() >> 31;
+                    plus[i] += f64::from(picked(value.abs(), sign == 0));
+                    minus[i] += f64::from(picked(value.abs(), sign == 1));
+                    negative[i] += sign;
+                }
+            }
+        },
+    );
+    let negative = f64::from(negative.iter().sum::<u32>());
+    let mean =
+        |lanes: [f64; LANES], count: f64| (lanes.iter().sum::<f64>() / count.max(1.0)) as f32;
+    [mean(plus, values.len() as f64 - negative), mean(minus, negative)]
+}
+
+/// The mean magnitude of all elements; 0 of none. Added up in f64.
+fn mean(values: &[f32]) -> f32 {
+    let mut lanes = [0f64; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    wide(
+        #[inline(always)]
+        || {
+            for chunk in chunks {
+                for (lane, value) in lanes.iter_mut().zip(chunk) {
+                    *lane += f64::from(value.abs());
+                }
+            }
+        },
+    );
+    let rest = rest.iter().map(|value| f64::from(value.abs()));
+    ((lanes.into_iter().sum::<f64>() + rest.sum::<f64>()) / values.len().max(1) as f64) as f32
+}
+
+/// What a sign stands for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Magnitude {
+    /// The mean magnitude of the bucket, ‖g‖₁/n.
+    #[default]
+    Mean,
+    /// 1.
+    Unit,
+}
+
+/// Signs of one magnitude.
+pub(super) struct Signs {
+    magnitude: Magnitude,
+    gauges: Vec<Gauge>,
+}
+
+impl Signs {
+    pub(super) fn new(magnitude: Magnitude) -> Self {
+        Self { magnitude, gauges: Vec::with_capacity(2) }
+    }
+}
+
+impl Compressor for Signs {
+    fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) -> Encoded {
+        let start = out.len();
+        let magnitude = match self.magnitude {
+            Magnitude::Mean => mean(gradient),
+            Magnitude::Unit if gradient.iter().all(|value| *value == 0.0) => 0.0,
+            Magnitude::Unit => 1.0,
+        };
+        out.extend_from_slice(&magnitude.to_le_bytes());
+        put(gradient, out);
+        let length = gradient.len();
+        self.gauges.clear();
+        self.gauges.extend([
+            bits_gauge(out.len() - start, length),
+            Gauge::mean("magnitude", f64::from(magnitude), length as f64),
+        ]);
+        Encoded::Message
+    }
+
+    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+        let (magnitude, signs) = take_scales(wire, 1)?;
+        let value = weight * magnitude.first().map_or(0.0, |bytes| f32::from_le_bytes(*bytes));
+        Ok(add(signs, value, -value, sum)?)
+    }
+
+    fn gauges(&self) -> &[Gauge] {
+        &self.gauges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs_come_back_and_means_are_those_of_the_sides() {
+        let values: Vec<f32> = (0..2100).map(|i| (i as f32 * 0.37).sin() * 3.0 + 0.4).collect();
+        let mut wire = Vec::new();
+        put(&values, &mut wire);
+        assert_eq!(wire.len(), 263);
+        let mut sum = vec![0.5; values.len()];
+        add(&wire, 1.0, -2.0, &mut sum).unwrap();
+        let expected = values.iter().map(|value| if *value < 0.0 { -1.5 } else { 1.5 });
+        assert_eq!(sum, expected.collect::<Vec<f32>>());
+        assert!(add(&wire[1..], 1.0, 1.0, &mut sum).is_err());
+
+        let naive = |side: fn(&f32) -> bool| {
+            let side: Vec<f64> =
+                values.iter().filter(|value| side(value)).map(|v| f64::from(v.abs())).collect();
+            side.iter().sum::<f64>() / side.len() as f64
+        };
+        let [plus, minus] = means(&values).map(f64::from);
+        assert!((plus - naive(|value| *value >= 0.0)).abs() < 1e-6);
+        assert!((minus - naive(|value| *value < 0.0)).abs() < 1e-6);
+        assert!((f64::from(mean(&values)) - naive(|_| true)).abs() < 1e-6);
+        assert_eq!((means(&[]), mean(&[])), ([0.0, 0.0], 0.0));
+    }
+
+    #[test]
+    fn unit_signs_of_nothing_are_nothing() {
+        let mut wire = Vec::new();
+        let mut signs = Signs::new(Magnitude::Unit);
+        signs.encode(&[0.0, -0.0], 1, &mut wire);
+        assert_eq!(wire, [0, 0, 0, 0, 0b10]);
+        wire.clear();
+        signs.encode(&[0.5, -7.0], 1, &mut wire);
+        let mut sum = [0.0; 2];
+        signs.decode_add(&wire, 0.5, &mut sum).unwrap();
+        assert_eq!(sum, [0.5, -0.5]);
+    }
+}
