@@ -38,7 +38,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::bit_schedule::{Course, k_for_mean};
-use super::levels::{self, Entropy, Norm, Quantiser, Uniform};
+use super::ladder::Uniform;
+use super::levels::{self, Entropy, Norm, Quantiser};
 use super::{About, Compressor, Definition, Encoded, Law, Round, Seat, Soundness};
 use crate::rng::Stream;
 use crate::state::Entry;

@@ -10,6 +10,7 @@ pub mod dqsgd;
 pub mod ef_signsgd;
 mod feedback;
 pub mod half;
+mod ladder;
 mod levels;
 pub mod natural;
 pub mod nuqsgd;

@@ -26,7 +26,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::levels::{self, Norm, Quantiser, Scales, Uniform};
+use super::ladder::Uniform;
+use super::levels::{self, Norm, Quantiser, Scales};
 use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::codes::BLOCK;
