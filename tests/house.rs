@@ -88,3 +88,13 @@ fn unsafe_code_lives_in_kernels_and_says_why() {
     only_in("datasets/src", &["unsafe {", "unsafe fn"], &[]);
     only_in("models/src", &["unsafe {", "unsafe fn"], &["models/src/kernels/"]);
 }
+
+/// A newcomer finds every scheme in the README.
+#[test]
+fn the_readme_names_every_scheme() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    for scheme in gradwire_exchange::Scheme::all() {
+        let name = format!("`{}`", scheme.about().name);
+        assert!(readme.contains(&name), "README.md does not say {name}");
+    }
+}

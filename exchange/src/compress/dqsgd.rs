@@ -16,7 +16,12 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1 | B, bits per element, 2 to 8 |
-//! | 4 | the scale: largest magnitude or L2 norm, f32 (not in an empty bucket) |
+//!
+//! and then for each parameter of n > 0 elements in the bucket:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 4 | the scale: largest magnitude or L2 norm, f32 |
 //! | ⌈n·B/8⌉ | a sign and a level of s = 2^(B−1) − 1 each |
 //!
 //! # State
@@ -25,7 +30,7 @@
 //!
 //! # Where we differ
 //! * The paper leaves the norm that scales open, and the published table is only possible with the
-//!   largest magnitude: that is the default. A bucket is what the paper calls a tensor.
+//!   largest magnitude: that is the default.
 //! * "Global L2 norm of the aggregated gradient": of the bucket's, which is the global one when the
 //!   whole gradient is one bucket.
 //! * Until the first norms are known every element has `max_bits`; the authors start from a
@@ -38,11 +43,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::bit_schedule::{Course, k_for_mean};
-use super::levels::{self, Entropy, Norm, Quantiser, Uniform};
+use super::ladder::Uniform;
+use super::levels::{self, Entropy, Norm, Quantiser};
 use super::{About, Compressor, Definition, Encoded, Law, Round, Seat, Soundness};
 use crate::rng::Stream;
 use crate::state::Entry;
-use crate::wire::{Fault, Reader, floats};
+use crate::wire::{Fault, Reader, codes, floats};
 use crate::{Error, Gauge, Result, State};
 
 /// The widest code.
@@ -330,9 +336,15 @@ impl Compressor for Dqsgd {
         let bits = self.plan.whole_bits(f64::from(dither));
         out.push(bits);
         let norm = self.config.norm;
-        self.quantiser.put_scales(gradient, 0, |some| norm.of(some), out);
         let stream = Stream::at(&self.seat, step);
-        self.quantiser.put_codes(gradient, 0, ladder(bits), stream, Entropy::None, out);
+        let mut rest = gradient;
+        for (number, length) in self.seat.parameters.iter().enumerate() {
+            let (parameter, others) = rest.split_at(*length);
+            let stream = Stream::of(&[stream.key(), number as u64]);
+            self.quantiser.put_scales(parameter, 0, |some| norm.of(some), out);
+            self.quantiser.put_codes(parameter, 0, ladder(bits), stream, Entropy::None, out);
+            rest = others;
+        }
         let weight = gradient.len() as f64;
         self.gauges.clear();
         self.gauges.extend([
@@ -349,7 +361,15 @@ impl Compressor for Dqsgd {
         if !(2..=MAX_BITS).contains(&bits) {
             Err(Fault::Field { field: "bits", found: bits.into() })?;
         }
-        Ok(levels::add(reader.rest(), 0, ladder(bits), Entropy::None, weight, sum)?)
+        let mut rest = sum;
+        for length in &self.seat.parameters {
+            let (parameter, others) = rest.split_at_mut(*length);
+            let scale = if parameter.is_empty() { 0 } else { size_of::<f32>() };
+            let wire = reader.take(scale + codes::bytes(*length, bits.into()))?;
+            levels::add(wire, 0, ladder(bits), Entropy::None, weight, parameter)?;
+            rest = others;
+        }
+        Ok(reader.finish()?)
     }
 
     fn observe(&mut self, round: &Round<'_>) -> Result<()> {

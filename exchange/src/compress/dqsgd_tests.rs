@@ -1,7 +1,7 @@
 //! The quantiser and the controller against the vectors, and the budget they keep.
 
 use super::super::bit_schedule::tests::{number, vectors};
-use super::super::levels::Ladder;
+use super::super::ladder::Ladder;
 use super::*;
 
 fn numbers(value: &serde_json::Value) -> Vec<f64> {

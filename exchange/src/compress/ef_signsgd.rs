@@ -20,23 +20,26 @@
 //! # Where we differ
 //! Each rank has its own residual, and the mean of the messages is applied; the paper has one
 //! worker. Zeros are sent as their sign bit says, which the identity above allows.
-//!
-//! Feedback is the point of the method but has to be asked for, `feedback = true`: elements far
-//! below the mean magnitude m leave a residual near m, whose rounding in f32, up to 2^−24·m, is more
-//! than the exchange promises of sent + residual for an element that small (a millionth of it).
+//! As in the paper's experiments each parameter is a bucket, unless the recipe's policy says otherwise.
 
 use serde::{Deserialize, Serialize};
 
 use super::signs::{Magnitude, Signs};
 use super::{About, Compressor, Definition, Law, Seat, Soundness};
-use crate::Result;
+use crate::{Bucketing, Policy, Result};
 
 /// The settings of `ef-signsgd`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Whether what the signs miss is added to the next gradient: the paper's method. Default false.
+    /// Whether what the signs miss is added to the next gradient: the paper's method. Default true.
     pub feedback: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { feedback: true }
+    }
 }
 
 impl Definition for Config {
@@ -49,6 +52,10 @@ impl Definition for Config {
 
     fn feedback(&self) -> bool {
         self.feedback
+    }
+
+    fn habits(&self) -> Policy {
+        Policy::from(Bucketing::Parameter)
     }
 
     fn law(&self) -> Law {

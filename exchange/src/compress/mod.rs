@@ -18,6 +18,7 @@ mod feedback;
 pub mod gaussiank;
 pub mod half;
 mod histogram;
+mod ladder;
 mod levels;
 mod moments;
 pub mod natural;

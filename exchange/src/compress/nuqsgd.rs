@@ -25,7 +25,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::levels::{self, Entropy, Norm, Powers, Quantiser};
+use super::ladder::Powers;
+use super::levels::{self, Entropy, Norm, Quantiser};
 use super::qsgd::check_levels;
 use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::rng::Stream;

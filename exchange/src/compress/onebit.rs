@@ -20,8 +20,7 @@
 //!
 //! # Where we differ
 //! The paper has a pair of means for each column of a weight matrix. A bucket knows no columns:
-//! blocks of 512 elements stand for them, 1.125 bits in all. Feedback has to be asked for,
-//! `feedback = true`, for the reason given in [`ef_signsgd`](super::ef_signsgd).
+//! blocks of 512 elements stand for them, 1.125 bits in all.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,13 +36,13 @@ use crate::{Gauge, Result};
 pub struct Config {
     /// Elements that share two means; 0 for the whole bucket. Default 512.
     pub block: usize,
-    /// Whether what is missed is added to the next gradient: the paper's method. Default false.
+    /// Whether what is missed is added to the next gradient: the paper's method. Default true.
     pub feedback: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { block: 512, feedback: false }
+        Self { block: 512, feedback: true }
     }
 }
 
@@ -72,7 +71,7 @@ impl Definition for Config {
     }
 
     fn specimens() -> Vec<Self> {
-        vec![Self { block: 0, ..Self::default() }, Self { block: 100, ..Self::default() }]
+        vec![Self { block: 0, ..Self::default() }, Self { block: 100, feedback: false }]
     }
 }
 

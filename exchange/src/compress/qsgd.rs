@@ -30,7 +30,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::levels::{self, Entropy, Norm, Quantiser, Uniform};
+use super::ladder::Uniform;
+use super::levels::{self, Entropy, Norm, Quantiser};
 use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::rng::Stream;
 use crate::{Error, Gauge, Result};

@@ -18,7 +18,8 @@
 //! None.
 //!
 //! # Where we differ
-//! The mean of the ranks' messages arrives, not the majority's vote: with N ranks and magnitude 1
+//! Each parameter is a bucket with a magnitude of its own, unless the recipe's policy says
+//! otherwise. The mean of the ranks' messages arrives, not the majority's vote: with N ranks and magnitude 1
 //! an element arrives as one of N + 1 values between −1 and 1, whose sign is the vote. The magnitude
 //! is by default the mean of the magnitudes, so that learning rates of other schemes fit; `unit` is
 //! the paper's ±1 and asks for learning rates of Adam's kind. Zeros are sent as plus or minus, as
@@ -28,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use super::signs::Signs;
 use super::{About, Compressor, Definition, Law, Seat, Soundness};
-use crate::Result;
+use crate::{Bucketing, Policy, Result};
 
 pub use super::signs::Magnitude;
 
@@ -54,6 +55,10 @@ impl Definition for Config {
 
     fn feedback(&self) -> bool {
         self.feedback
+    }
+
+    fn habits(&self) -> Policy {
+        Policy::from(Bucketing::Parameter)
     }
 
     fn law(&self) -> Law {

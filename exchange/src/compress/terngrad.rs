@@ -18,6 +18,7 @@
 //! None.
 //!
 //! # Where we differ
+//! As in the paper each parameter is a bucket, unless the recipe's policy says otherwise.
 //! Without clipping it is unbiased; with it (the default, c = 2.5 as in the paper) it is not, as in
 //! the paper. σ is the root of the mean square of the block, not of what is left after its mean, so
 //! that a constant gradient is not clipped to nothing. The paper counts log2(3) = 1.58 bits; 1.6 are
@@ -26,12 +27,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::levels::{self, Norm, Quantiser, Scales, Uniform};
+use super::ladder::Uniform;
+use super::levels::{self, Norm, Quantiser, Scales};
 use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::codes::BLOCK;
 use crate::wire::trits;
-use crate::{Error, Gauge, Result};
+use crate::{Bucketing, Error, Gauge, Policy, Result};
 
 /// The settings of `terngrad`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,6 +65,10 @@ impl Definition for Config {
 
     fn feedback(&self) -> bool {
         self.feedback
+    }
+
+    fn habits(&self) -> Policy {
+        Policy::from(Bucketing::Parameter)
     }
 
     fn law(&self) -> Law {
