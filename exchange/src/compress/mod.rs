@@ -9,6 +9,7 @@ pub mod aggregation_aware;
 pub mod alq;
 mod bit_schedule;
 pub mod casq;
+mod cutoff;
 pub mod dense;
 pub mod dgc;
 pub mod dqsgd;

@@ -27,12 +27,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::exceedances::{Exceedances, count_above, rounded_down};
+use super::cutoff::{Cut, Cutoff, Cuts};
+use super::exceedances::{count_above, rounded_down};
 use super::moments;
 use super::ratio::Ratio;
-use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness, sparse};
+use super::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::Result;
 use crate::wire::values::Format;
-use crate::{Gauge, Result};
 
 /// The interval of t that is not bisected any more.
 const NARROW: f64 = 0.2;
@@ -77,11 +78,7 @@ impl Definition for Config {
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Redsync {
-            config: self.clone(),
-            exceedances: Exceedances::new(seat.length),
-            gauges: Vec::new(),
-        })
+        Box::new(Cutoff::new(self.clone(), seat))
     }
 
     fn specimens() -> Vec<Self> {
@@ -90,12 +87,6 @@ impl Definition for Config {
             Self { ratio: 0.3.into(), values: Format::F16, ..Self::default() },
         ]
     }
-}
-
-struct Redsync {
-    config: Config,
-    exceedances: Exceedances,
-    gauges: Vec<Gauge>,
 }
 
 /// The last threshold that is tried for `k` elements.
@@ -121,28 +112,14 @@ fn threshold(gradient: &[f32], k: usize) -> f32 {
     threshold
 }
 
-impl Compressor for Redsync {
-    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
-        let k = self.config.ratio.count(gradient.len(), step);
-        self.exceedances.gather(gradient, threshold(gradient, k));
-        self.exceedances.or_largest(gradient);
-        let sent = self.exceedances.put(gradient, self.config.values, out);
-        self.gauges.clear();
-        self.gauges.extend_from_slice(sent.gauges());
-        self.gauges.push(self.exceedances.kept_ratio(k));
-        Encoded::Message
+impl Cuts for Config {
+    fn cut(&self, gradient: &[f32], step: u64) -> Cut {
+        let k = self.ratio.count(gradient.len(), step);
+        Cut { threshold: threshold(gradient, k), aim: Some(k) }
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        sparse::add(wire, sum.len(), self.config.values, weight, sum)
-    }
-
-    fn sent(&self) -> Option<&[u32]> {
-        Some(self.exceedances.positions())
-    }
-
-    fn gauges(&self) -> &[Gauge] {
-        &self.gauges
+    fn values(&self) -> Format {
+        self.values
     }
 }
 

@@ -27,10 +27,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::exceedances::Exceedances;
-use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness, sparse};
+use super::cutoff::{Cut, Cutoff, Cuts};
+use super::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::wire::values::Format;
-use crate::{Error, Gauge, Result};
+use crate::{Error, Result};
 
 /// The settings of `threshold`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -80,11 +80,7 @@ impl Definition for Config {
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Threshold {
-            config: self.clone(),
-            exceedances: Exceedances::new(seat.length),
-            gauges: Vec::new(),
-        })
+        Box::new(Cutoff::new(self.clone(), seat))
     }
 
     fn specimens() -> Vec<Self> {
@@ -95,31 +91,13 @@ impl Definition for Config {
     }
 }
 
-struct Threshold {
-    config: Config,
-    exceedances: Exceedances,
-    gauges: Vec<Gauge>,
-}
-
-impl Compressor for Threshold {
-    fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) -> Encoded {
-        self.exceedances.gather(gradient, self.config.lambda);
-        let sent = self.exceedances.put(gradient, self.config.values, out);
-        self.gauges.clear();
-        self.gauges.extend_from_slice(sent.gauges());
-        Encoded::Message
+impl Cuts for Config {
+    fn cut(&self, _gradient: &[f32], _step: u64) -> Cut {
+        Cut { threshold: self.lambda, aim: None }
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        sparse::add(wire, sum.len(), self.config.values, weight, sum)
-    }
-
-    fn sent(&self) -> Option<&[u32]> {
-        Some(self.exceedances.positions())
-    }
-
-    fn gauges(&self) -> &[Gauge] {
-        &self.gauges
+    fn values(&self) -> Format {
+        self.values
     }
 }
 
