@@ -463,6 +463,23 @@ fn momentum_correction_of_a_full_message_is_momentum() {
     }
 }
 
+/// Feedback around a scheme whose variance it would feed back is refused, unless forced.
+#[test]
+fn unsound_feedback_needs_to_be_forced() {
+    let unsound =
+        Scheme::Qsgd(gradwire_exchange::qsgd::Config { feedback: true, ..Default::default() });
+    let build = |force| {
+        let policy = Policy { force, ..bare(Bucketing::Whole) };
+        Exchange::new(&unsound, policy, layout(70), 0, Box::new(Solo))
+    };
+    let refused = build(false).err().unwrap();
+    assert!(matches!(refused, Error::Unsound { scheme: "qsgd", .. }), "{refused}");
+    assert!(refused.to_string().contains("policy.force"), "{refused}");
+    let mut forced = build(true).unwrap();
+    forced.allreduce(1, &mut Random(1).laplaces(70)).unwrap();
+    assert!(forced.residual().unwrap().iter().any(|value| *value != 0.0));
+}
+
 /// Local clipping bounds each rank's gradient by the limit over √N.
 #[test]
 fn local_clipping_bounds_what_is_sent() {

@@ -199,6 +199,11 @@ pub trait Definition: Clone + Default + PartialEq + Serialize + DeserializeOwned
     /// How it gets on with error feedback.
     const FEEDBACK: Soundness;
 
+    /// The same under these settings.
+    fn soundness(&self) -> Soundness {
+        Self::FEEDBACK
+    }
+
     /// Whether these settings ask for error feedback.
     fn feedback(&self) -> bool;
 
@@ -281,7 +286,7 @@ macro_rules! schemes {
             /// How the scheme gets on with error feedback.
             pub fn soundness(&self) -> Soundness {
                 match self {
-                    $(Scheme::$variant(_) => <$module::Config as Definition>::FEEDBACK,)*
+                    $(Scheme::$variant(config) => config.soundness(),)*
                 }
             }
 

@@ -110,6 +110,15 @@ impl Definition for Config {
     };
     const FEEDBACK: Soundness = Soundness::Sound;
 
+    fn soundness(&self) -> Soundness {
+        match self.lambda {
+            Some(_) => Self::FEEDBACK,
+            None => Soundness::Unsound(
+                "without `lambda` it is unbiased and its variance would be fed back",
+            ),
+        }
+    }
+
     fn feedback(&self) -> bool {
         self.feedback
     }
@@ -127,10 +136,6 @@ impl Definition for Config {
                 key: "lambda",
                 value: lambda.to_string(),
                 wanted: "write a number of 1 or more, or leave it out for no bias",
-            }),
-            None if self.feedback => Err(Error::Unsound {
-                scheme,
-                reason: "without `lambda` it is unbiased and its variance would be fed back",
             }),
             _ => Ok(()),
         }

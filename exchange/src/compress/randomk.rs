@@ -65,6 +65,15 @@ impl Definition for Config {
     };
     const FEEDBACK: Soundness = Soundness::Sound;
 
+    fn soundness(&self) -> Soundness {
+        match self.unbiased {
+            false => Self::FEEDBACK,
+            true => Soundness::Unsound(
+                "what is scaled up is no contraction, and its variance would be fed back",
+            ),
+        }
+    }
+
     fn feedback(&self) -> bool {
         self.feedback
     }
@@ -78,11 +87,6 @@ impl Definition for Config {
         let refuse = |key, value: String, wanted| {
             Err(Error::Config { scheme: Self::ABOUT.name, key, value, wanted })
         };
-        if self.unbiased && self.feedback {
-            let wanted = "write `feedback = false` beside `unbiased = true`: what is scaled up is \
-                          no contraction";
-            return refuse("feedback", "true".to_string(), wanted);
-        }
         if self.unbiased && self.values != Format::F32 {
             let wanted = "write `values = \"f32\"` beside `unbiased = true`: others are rounded";
             return refuse("values", format!("{:?}", self.values), wanted);
@@ -237,7 +241,7 @@ mod tests {
     fn settings_that_contradict_each_other_are_refused() {
         let unbiased = Config { unbiased: true, feedback: false, ..Config::default() };
         assert_eq!(unbiased.validate(), Ok(()));
-        assert!(Config { feedback: true, ..unbiased.clone() }.validate().is_err());
+        assert!(unbiased.soundness().check("randomk", true).is_err());
         assert!(Config { values: Format::F16, ..unbiased }.validate().is_err());
     }
 }

@@ -201,6 +201,8 @@ fn settings_that_make_no_sense_are_refused() {
     assert!(refused(Config { refresh: 0, ..Config::default() }).contains("refresh"));
     assert!(refused(Config { memory: 1.0, ..Config::default() }).contains("memory"));
     assert!(refused(Config { lambda: Some(0.5), ..Config::default() }).contains("lambda = 0.5"));
-    let unsound = Config { feedback: true, ..Config::default() }.validate();
-    assert!(matches!(unsound, Err(Error::Unsound { .. })));
+    let unsound = Config { feedback: true, ..Config::default() };
+    assert!(unsound.soundness().check("optquant", true).is_err());
+    let biased = Config { lambda: Some(2.0), ..unsound };
+    assert_eq!(biased.soundness(), Soundness::Sound);
 }
