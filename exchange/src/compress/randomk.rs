@@ -25,6 +25,12 @@
 //! Positions are drawn in one pass, each with the probability that makes every set of k equally
 //! likely (Fan, Muller & Rezucha 1962), which costs n random numbers instead of k, and no memory.
 //! Zeros are sent like all others: the positions do not look at the gradient.
+//!
+//! # With feedback
+//! An element waits 1/ratio steps on average and then moves by all of them at once. The theorem
+//! asks for a step size that is small against that delay: ResNet-20 at ratio 0.01 and learning rate
+//! 0.1 diverges with an optimizer's momentum of 0.9 and learns without (`optimizer.momentum = 0`,
+//! as in published experiments), or with a ratio that falls from large to small.
 
 use serde::{Deserialize, Serialize};
 
