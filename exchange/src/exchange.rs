@@ -20,7 +20,8 @@ const MAX_BUCKET: usize = 1 << 29;
 /// same scheme, policy and layout.
 ///
 /// When a call fails, the residual is what it was before, and after [`Error::NonFinite`] and
-/// [`Error::Aborted`] (which reach every rank alike) so is the gradient, and the group can go
+/// [`Error::Aborted`] (which reach every rank alike) so is the gradient, but for local clipping
+/// without feedback, which scales it in place; the group can go
 /// on. After any other error the group is broken: drop the exchange, which tells the peers.
 pub struct Exchange {
     layout: Layout,
@@ -106,7 +107,7 @@ impl Exchange {
             parameters: gradient.len() as u64,
             ..Traffic::default()
         };
-        if self.is_dense() && self.collective.world_size() == 1 {
+        if self.is_dense() && self.collective.world_size() == 1 && self.policy.clip_norm.is_none() {
             // The mean over one rank is its gradient: nothing to copy.
             if !floats::all_finite(gradient) {
                 return Err(self.non_finite(step, gradient));

@@ -496,6 +496,13 @@ fn local_clipping_bounds_what_is_sent() {
         let norm = mean.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
         assert!((norm - 2f64.sqrt()).abs() < 1e-5, "{norm}");
         assert!((mean[3] / mean[5] - direction[3] / direction[5]).abs() < 1e-5);
+
+        let policy = Policy { clip_norm: Some(2.0), ..bare(Bucketing::Whole) };
+        let mut alone = Exchange::new(&scheme, policy, layout(70), 0, Box::new(Solo)).unwrap();
+        let mut mean = direction.clone();
+        alone.allreduce(1, &mut mean).unwrap();
+        let norm = mean.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+        assert!((norm - 2.0).abs() < 1e-5, "one rank alone: {norm}");
     }
 }
 

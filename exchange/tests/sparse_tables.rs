@@ -116,6 +116,45 @@ fn sidco_keeps_what_the_table_says() {
     }
 }
 
+/// The ranges that the document gives for larger ratios, over the same laws.
+#[test]
+fn sidco_stays_within_the_documents_ranges_at_larger_ratios() {
+    const LENGTH: usize = 1 << 19;
+    let laws: [fn(&mut Random) -> f64; 7] = [
+        |random| -uniform(random).ln(),
+        |random| gamma(random, 0.3),
+        |random| gamma(random, 0.7),
+        |random| pareto(random, 0.1),
+        |random| pareto(random, 0.3),
+        |random| pareto(random, 0.45),
+        normal,
+    ];
+    for (number, draw) in laws.into_iter().enumerate() {
+        let mut random = Random(2000 + number as u64);
+        let gradient: Vec<f32> = (0..LENGTH).map(|_| draw(&mut random) as f32).collect();
+        let kept = |fit, stages, ratio: f64| {
+            let stages = Stages::Fixed(stages);
+            let config = sidco::Config { fit, stages, ratio: ratio.into(), ..Default::default() };
+            let mut compressor = config.build(&Seat::alone(LENGTH, 0));
+            compressor.encode(&gradient, 1, &mut Vec::new());
+            gauge(&*compressor, "kept_ratio")
+        };
+        let check = |what: &str, kept: f64, low: f64, high: f64| {
+            // The ends are given to two digits, and draws differ.
+            assert!((0.97 * low..=1.03 * high).contains(&kept), "law {number}, {what}: {kept}");
+        };
+        for stages in 1..=4 {
+            check("exponential at 0.1", kept(Fit::Exponential, stages, 0.1), 0.42, 1.35);
+            check("Pareto at 0.1", kept(Fit::Pareto, stages, 0.1), 0.42, 1.35);
+        }
+        check("Pareto of two stages at 0.1", kept(Fit::Pareto, 2, 0.1), 0.93, 1.05);
+        for stages in 2..=3 {
+            check("Pareto at 0.01", kept(Fit::Pareto, stages, 0.01), 0.89, 1.20);
+        }
+        check("one exponential stage at 0.01", kept(Fit::Exponential, 1, 0.01), 0.02, 4.9);
+    }
+}
+
 /// Gradients with short-lived hot coordinates: each becomes hot at random, stays hot for ten
 /// rounds on average, and is then eight times as large, with a sign that all ranks share.
 struct HotCoordinates {
@@ -203,9 +242,11 @@ fn unions(rules: &[Rule], ranks: usize) -> Vec<f64> {
 
 #[test]
 fn unions_are_as_large_as_the_table_says() {
-    for (ranks, expected) in
-        [(4, [3.05, 2.36, 1.73, 1.42, 2.49]), (8, [5.21, 4.14, 2.66, 1.91, 3.54])]
-    {
+    for (ranks, expected) in [
+        (4, [3.05, 2.36, 1.73, 1.42, 2.49]),
+        (8, [5.21, 4.14, 2.66, 1.91, 3.54]),
+        (16, [9.06, 7.66, 4.84, 3.11, 5.11]),
+    ] {
         let rules = [
             Rule::Topk,
             Rule::PrevUnion { p: 0.75 },
