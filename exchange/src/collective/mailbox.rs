@@ -71,8 +71,7 @@ impl Mailbox {
     ) -> Result<(), Missing> {
         let start = Instant::now();
         let mut letters = self.open();
-        loop {
-            let Some(lacking) = letters.lacking(self.owner) else { break };
+        while let Some(lacking) = letters.lacking(self.owner) {
             if let Some(gone) = letters.lost(self.owner) {
                 return Err(Missing::Gone(gone));
             }
