@@ -3,8 +3,9 @@
 //! The samples are those of the usual comparison: images of 32 × 32 pixels, texts of 64 tokens out
 //! of 30,000. Everything else is the trainer's own step: loader, model, exchange, optimizer.
 
+use crate::crew::{Crew, run_workers};
 use crate::disk::Disk;
-use crate::launch::{self, Crew, run_workers};
+use crate::launch;
 use crate::recipe::Recipe;
 use crate::record::Phases;
 use crate::worker::{Report, Step};

@@ -1,27 +1,23 @@
-//! From a recipe to a finished run: data, threads, records.
+//! From a recipe to a finished run: data, workers, records.
 //!
-//! The launching thread starts one worker per rank, each on an OS thread of its own inside its
-//! own compute pool, gathers their reports in rank order and writes them down. When a worker
-//! fails, its end of the exchange drops, the others notice and stop, and the first cause is told.
+//! The launching thread starts the workers, gathers their reports in rank order and writes them
+//! down.
 
 use crate::checkpoint;
+use crate::crew::{Crew, run_workers};
 use crate::disk::Disk;
 use crate::params::Params;
 use crate::recipe::Recipe;
 use crate::record::{Console, Event, FileSum, Mode, Provenance, Record, Started, Summary};
 use crate::replica::Replica;
 use crate::tally::Tally;
-use crate::worker::{Place, Report, Seat, Worker, total_steps};
-use anyhow::{Context, Error, Result, anyhow, bail};
-use crossbeam::channel::unbounded;
+use crate::worker::total_steps;
+use anyhow::{Context, Result, bail};
 use gradwire_datasets::{Data, Sampler};
-use gradwire_exchange::{self as exchange, Collective, Solo, mesh};
 use gradwire_models::kernels;
-use rayon::ThreadPoolBuilder;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
 
 /// A run that has ended well.
 #[derive(Clone, Debug)]
@@ -104,62 +100,6 @@ pub fn train(run: &Run<'_>) -> Result<Outcome> {
     }
 }
 
-/// What all workers of a run share.
-#[derive(Clone, Copy)]
-pub struct Crew<'a> {
-    /// The run.
-    pub recipe: &'a Recipe,
-    /// What is trained and tested on.
-    pub data: &'a Data,
-    /// Compute threads per worker.
-    pub threads: usize,
-    /// The folder that models are saved in; absent when none are to be.
-    pub folder: Option<&'a Path>,
-    /// What they are written through.
-    pub disk: &'a Disk,
-}
-
-/// Runs one worker per rank to the end, each on a thread of its own, and hands their reports to
-/// `take` on this thread.
-///
-/// # Errors
-/// What `take` fails with, which ends the workers; else the first cause of a worker's failure.
-pub fn run_workers(crew: &Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -> Result<()> {
-    let Crew { recipe, data, threads, folder, disk } = *crew;
-    let (reports, inbox) = unbounded();
-    thread::scope(|scope| {
-        let mut workers = Vec::new();
-        for collective in collectives(recipe) {
-            let rank = collective.rank();
-            let reports = reports.clone();
-            let seat = Seat {
-                recipe,
-                data,
-                collective,
-                reports,
-                folder: folder.map(Into::into),
-                disk: disk.clone(),
-            };
-            let worker = thread::Builder::new()
-                .name(format!("worker-{rank}"))
-                .spawn_scoped(scope, move || work(seat, threads))
-                .with_context(|| format!("starting the thread of worker {rank}"))?;
-            workers.push((rank, worker));
-        }
-        drop(reports);
-        // Ends when the last worker does, or on the first report that cannot be taken: then
-        // nobody listens any more, and that ends the workers.
-        let taken = inbox.iter().try_for_each(&mut take);
-        drop(inbox);
-        let failures = workers.into_iter().filter_map(|(rank, worker)| {
-            worker.join().unwrap_or_else(|panic| Some(Failure::panic(rank, &*panic)))
-        });
-        let failures = failures.collect();
-        taken?;
-        first_cause(failures)
-    })
-}
-
 /// The recipe's data set, its texts tokenised by `vocabulary` where one is given.
 ///
 /// # Errors
@@ -175,76 +115,6 @@ pub fn load(recipe: &Recipe, vocabulary: Option<&str>) -> Result<Data> {
 /// The cores this process may use.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
-}
-
-/// One end of the exchange per rank.
-fn collectives(recipe: &Recipe) -> Vec<Box<dyn Collective>> {
-    if recipe.workers == 1 {
-        return vec![Box::new(Solo)];
-    }
-    let patience = Duration::from_secs_f64(recipe.exchange.timeout);
-    mesh(recipe.workers, patience).into_iter().map(|end| Box::new(end) as _).collect()
-}
-
-/// Why and when a worker stopped.
-struct Failure {
-    rank: usize,
-    at: Instant,
-    place: Place,
-    error: Error,
-}
-
-impl Failure {
-    fn panic(rank: usize, panic: &(dyn std::any::Any + Send)) -> Self {
-        let words = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied())
-            .unwrap_or("no message");
-        let error = anyhow!("panicked: {words}");
-        Self { rank, at: Instant::now(), place: Place::default(), error }
-    }
-
-    /// Whether this rank stopped only because another one had.
-    fn is_echo(&self) -> bool {
-        matches!(
-            self.error.downcast_ref::<exchange::Error>(),
-            Some(exchange::Error::PeerLost { .. } | exchange::Error::Timeout { .. })
-        )
-    }
-}
-
-/// A worker's life, on its own thread and in its own compute pool.
-fn work(seat: Seat<'_>, threads: usize) -> Option<Failure> {
-    let rank = seat.collective.rank();
-    let mut place = Place::default();
-    let life = || -> Result<()> {
-        // candle and the kernels ask the current pool for its size; without a pool of its own
-        // every worker would use all cores.
-        let _pool = ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .use_current_thread()
-            .thread_name(move |i| format!("worker-{rank}.{i}"))
-            .build()?;
-        let mut worker = Worker::new(seat)?;
-        let result = worker.run();
-        place = worker.place;
-        result
-    };
-    let error = life().err()?;
-    Some(Failure { rank, at: Instant::now(), place, error })
-}
-
-/// The failure that caused the others, as one error.
-fn first_cause(mut failures: Vec<Failure>) -> Result<()> {
-    failures.sort_by_key(|f| (f.is_echo(), f.at));
-    let Some(Failure { rank, place, error, .. }) = failures.into_iter().next() else {
-        return Ok(());
-    };
-    Err(match place {
-        Place { step: 0, .. } => error.context(format!("worker {rank}, before the first step")),
-        Place { step, phase } => error.context(format!("worker {rank}, step {step}, {phase}")),
-    })
 }
 
 fn keep(record: &mut Record, console: &mut Console, event: &Event) -> Result<()> {

@@ -7,8 +7,9 @@ use crate::checkpoint;
 use crate::disk::Disk;
 use crate::optim::{Optimizer, norm};
 use crate::params::Params;
+use crate::post::Post;
 use crate::recipe::{BatchNorm, Recipe};
-use crate::record::{Histogram, Histograms, Phases, Tagged, gradient};
+use crate::record::{Histogram, Histograms, Phases, Tagged, Warning, gradient};
 use crate::replica::{Replica, Score};
 use crate::schedule::Schedule;
 use anyhow::{Context, Result, anyhow, bail};
@@ -20,7 +21,8 @@ use gradwire_models::kernels::gradients::backward;
 use gradwire_models::kernels::optimizer::update_in_place;
 use gradwire_models::kernels::profile::{self, Profile};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// What a worker tells the launching thread.
 pub enum Report {
@@ -30,6 +32,8 @@ pub enum Report {
     Histograms(Histograms),
     /// All ranks have finished an epoch; rank 0 tells.
     Epoch(Epoch),
+    /// Something that does not stop the run.
+    Warning(Warning),
 }
 
 /// One rank's part in a step.
@@ -69,11 +73,11 @@ pub struct Epoch {
 }
 
 /// What a worker is made of, before it is on its thread.
-pub struct Seat<'a> {
+pub struct Seat {
     /// The run.
-    pub recipe: &'a Recipe,
+    pub recipe: Arc<Recipe>,
     /// What is trained and tested on.
-    pub data: &'a Data,
+    pub data: Arc<Data>,
     /// This rank's end of the exchange.
     pub collective: Box<dyn Collective>,
     /// Where reports go.
@@ -82,21 +86,14 @@ pub struct Seat<'a> {
     pub folder: Option<PathBuf>,
     /// What it is written through.
     pub disk: Disk,
-}
-
-/// Where a worker was when it failed.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
-    /// The step, 0 before the first.
-    pub step: u64,
-    /// What it was doing.
-    pub phase: &'static str,
+    /// Where it tells where it is.
+    pub post: Post,
 }
 
 /// A worker on its thread.
-pub struct Worker<'a> {
-    recipe: &'a Recipe,
-    data: &'a Data,
+pub struct Worker {
+    recipe: Arc<Recipe>,
+    data: Arc<Data>,
     rank: usize,
     replica: Replica,
     params: Params,
@@ -113,24 +110,24 @@ pub struct Worker<'a> {
     part: Vec<f32>,
     steps_per_epoch: u64,
     best: Option<f64>,
-    /// Where it is, for whoever has to explain a failure.
-    pub place: Place,
+    /// Where it is, for whoever watches.
+    post: Post,
 }
 
-impl<'a> Worker<'a> {
+impl Worker {
     /// Takes its seat: builds the replica, the loader, the exchange.
     ///
     /// # Errors
     /// When the recipe does not fit the data.
-    pub fn new(seat: Seat<'a>) -> Result<Self> {
-        let Seat { recipe, data, collective, reports, folder, disk } = seat;
+    pub fn new(seat: Seat) -> Result<Self> {
+        let Seat { recipe, data, collective, reports, folder, disk, post } = seat;
         let (rank, world_size) = (collective.rank(), collective.world_size());
-        let replica = Replica::new(recipe, &*data.train)?;
+        let replica = Replica::new(&recipe, &*data.train)?;
         let params = Params::new(&replica.store);
         let local = recipe.local_batch();
         let sampler = Sampler::new(recipe.seed, data.train.len(), world_size, rank, local)?;
         let steps_per_epoch = sampler.steps_per_epoch();
-        let total = total_steps(recipe, steps_per_epoch);
+        let total = total_steps(&recipe, steps_per_epoch);
         let exchange = Exchange::new(
             &recipe.scheme,
             recipe.policy(),
@@ -142,11 +139,12 @@ impl<'a> Worker<'a> {
             augment: recipe.train.augment,
             seed: recipe.seed,
             last_step: Some(total),
+            patience: Duration::from_secs_f64(recipe.exchange.timeout),
             ..Plan::default()
         };
         Ok(Self {
-            recipe,
-            data,
+            recipe: recipe.clone(),
+            data: data.clone(),
             rank,
             exchange,
             optimizer: Optimizer::new(recipe.optimizer.clone(), params.len()),
@@ -164,7 +162,7 @@ impl<'a> Worker<'a> {
             part: Vec::new(),
             steps_per_epoch,
             best: None,
-            place: Place { step: 0, phase: "start" },
+            post,
             replica,
             params,
         })
@@ -173,11 +171,11 @@ impl<'a> Worker<'a> {
     /// Trains to the end.
     ///
     /// # Errors
-    /// The first thing that goes wrong, here or on another rank; [`Worker::place`] says where.
+    /// The first thing that goes wrong, here or on another rank.
     pub fn run(&mut self) -> Result<()> {
-        let total = total_steps(self.recipe, self.steps_per_epoch);
+        let total = total_steps(&self.recipe, self.steps_per_epoch);
         for step in 1..=total {
-            self.place.step = step;
+            self.post.step(step);
             self.step(step)?;
             if step % self.steps_per_epoch == 0 || step == total {
                 self.finish_epoch(step, step == total)?;
@@ -193,7 +191,7 @@ impl<'a> Worker<'a> {
         // An evaluation's work is none of this step's.
         profile::take();
 
-        self.place.phase = "data";
+        self.post.phase("data");
         let loaded = timed(&mut phases.data, || self.loader.next())?;
         let epoch = loaded.epoch;
         let score = self.local_gradient(&loaded.batch, loaded.global_samples, &mut phases)?;
@@ -203,17 +201,17 @@ impl<'a> Worker<'a> {
         }
         self.keep_gradient(step)?;
 
-        self.place.phase = "exchange";
+        self.post.phase("exchange");
         let traffic = self.exchange.allreduce(step, &mut self.flat)?;
         phases.encode = traffic.encode.as_secs_f64();
         phases.wait = traffic.wait.as_secs_f64();
         phases.decode = traffic.decode.as_secs_f64();
 
-        self.place.phase = "optimizer";
+        self.post.phase("optimizer");
         let learning_rate = self.schedule.at(step);
         let gradient_norm = timed(&mut phases.optimizer, || self.update(learning_rate))?;
 
-        self.place.phase = "replicas";
+        self.post.phase("replicas");
         let every = self.recipe.exchange.compare_replicas_every;
         if every > 0 && step.is_multiple_of(every) {
             self.compare_replicas(step)?;
@@ -254,14 +252,14 @@ impl<'a> Worker<'a> {
         for start in (0..batch.len()).step_by(size) {
             let part = start..(start + size).min(batch.len());
             let weight = (part.len() * world_size) as f64 / global_samples as f64;
-            self.place.phase = "forward";
+            self.post.phase("forward");
             let (loss, score) =
                 timed(&mut phases.forward, || self.replica.forward(batch, part.clone()))?;
             if !score.loss.is_finite() {
                 return Err(self.give_up(&score));
             }
             total.add(&score);
-            self.place.phase = "backward";
+            self.post.phase("backward");
             timed(&mut phases.backward, || self.backward(&loss, weight, start > 0))?;
         }
         Ok(total)
@@ -274,12 +272,12 @@ impl<'a> Worker<'a> {
              (train.clip_norm) may help",
             score.mean_loss()
         );
-        self.exchange.abort(self.place.step, &reason).into()
+        self.exchange.abort(self.post.place().step, &reason).into()
     }
 
     fn backward(&mut self, loss: &Tensor, weight: f64, accumulate: bool) -> Result<()> {
         let gradients = if weight == 1.0 { backward(loss)? } else { backward(&(loss * weight)?)? };
-        if self.place.step == 1 && !accumulate {
+        if self.post.place().step == 1 && !accumulate {
             self.params.audit(&gradients)?;
         }
         if accumulate {
@@ -329,7 +327,7 @@ impl<'a> Worker<'a> {
         let every = self.recipe.record.gradients;
         let due = self.rank == 0 && every > 0 && step.is_multiple_of(every);
         if let Some(folder) = self.folder.as_ref().filter(|_| due) {
-            self.place.phase = "recording a gradient";
+            self.post.phase("recording a gradient");
             gradient::save(&self.disk, folder, &self.params, &self.flat, step)?;
         }
         Ok(())
@@ -340,10 +338,10 @@ impl<'a> Worker<'a> {
         let epoch = step.div_ceil(self.steps_per_epoch);
         let began = Instant::now();
         let due = last || epoch.is_multiple_of(self.recipe.train.evaluate_every);
-        self.place.phase = "evaluation";
+        self.post.phase("evaluation");
         let test = if due { Some(self.evaluate()?) } else { None };
         let evaluation_seconds = began.elapsed().as_secs_f64();
-        self.place.phase = "saving the model";
+        self.post.phase("saving the model");
         if self.rank == 0 {
             self.save(test, step, last)?;
             self.report(Report::Epoch(Epoch { epoch, step, test, evaluation_seconds }))?;
@@ -357,7 +355,8 @@ impl<'a> Worker<'a> {
         let test: &dyn Dataset = &*self.data.test;
         let world_size = self.exchange.collective().world_size();
         let size = self.recipe.train.evaluation_batch;
-        let mine = evaluate_share(&self.replica, test, world_size, self.rank, size)?;
+        let beat = || self.post.beat();
+        let mine = evaluate_share(&self.replica, test, world_size, self.rank, size, beat)?;
         let mut sums = [mine.loss, mine.correct as f64, mine.samples as f64];
         self.exchange.collective().sum_f64(&mut sums)?;
         Ok(Score { loss: sums[0], correct: sums[1] as u64, samples: sums[2] as u64 })
@@ -428,7 +427,7 @@ impl<'a> Worker<'a> {
     fn save_as(&self, which: &str, step: u64, accuracy: Option<f64>) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let (folder, store) = (folder.join(which), &self.replica.store);
-        checkpoint::save(&self.disk, &folder, store, self.recipe, step, accuracy)
+        checkpoint::save(&self.disk, &folder, store, &self.recipe, step, accuracy)
             .with_context(|| format!("saving the {which} model"))
     }
 
@@ -444,7 +443,7 @@ pub fn total_steps(recipe: &Recipe, steps_per_epoch: u64) -> u64 {
     recipe.train.max_steps.map_or(all, |max| max.min(all))
 }
 
-/// The score of one rank's share of `data`.
+/// The score of one rank's share of `data`; calls `beat` after each batch.
 ///
 /// # Errors
 /// When the model fails.
@@ -454,12 +453,14 @@ pub fn evaluate_share(
     world_size: usize,
     rank: usize,
     size: usize,
+    beat: impl Fn(),
 ) -> Result<Score> {
     let mut total = Score::default();
     let mut batch = Batch::default();
     for indices in Shard::new(data.len(), world_size, rank, size) {
         data.batch(&indices, None, &mut batch);
         total.add(&replica.evaluate(&batch)?);
+        beat();
     }
     Ok(total)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded, unbounded};
 
 use crate::augment::Augment;
 use crate::dataset::{Batch, Dataset};
@@ -24,12 +24,15 @@ pub struct Plan {
     pub last_step: Option<u64>,
     /// How many batches may lie ready; at least 1.
     pub depth: usize,
+    /// How long [`Loader::next`] waits for a batch before it gives up.
+    pub patience: Duration,
 }
 
 impl Default for Plan {
-    /// From step 1 without end or augmentation, four batches ahead.
+    /// From step 1 without end or augmentation, four batches ahead, waiting five minutes at most.
     fn default() -> Self {
-        Self { augment: false, seed: 0, first_step: 1, last_step: None, depth: 4 }
+        let patience = Duration::from_secs(300);
+        Self { augment: false, seed: 0, first_step: 1, last_step: None, depth: 4, patience }
     }
 }
 
@@ -58,6 +61,7 @@ pub struct Loader {
     thread: Option<JoinHandle<()>>,
     rank: usize,
     last_step: Option<u64>,
+    patience: Duration,
 }
 
 impl Loader {
@@ -80,6 +84,7 @@ impl Loader {
             thread: Some(thread),
             rank,
             last_step: plan.last_step,
+            patience: plan.patience,
         })
     }
 
@@ -88,24 +93,25 @@ impl Loader {
     /// # Errors
     ///
     /// [`Error::Exhausted`] after the plan's last step; [`Error::LoaderFailed`] when the thread
-    /// died.
+    /// died; [`Error::LoaderSilent`] when it fills no batch within the plan's patience.
     #[expect(clippy::should_implement_trait, reason = "a loader without end is not an iterator")]
     pub fn next(&mut self) -> Result<Loaded> {
         let Some(filled) = &self.filled else {
             return Err(self.ended());
         };
-        let received = match filled.try_recv() {
-            Ok(loaded) => Ok(loaded),
-            Err(TryRecvError::Disconnected) => Err(()),
-            Err(TryRecvError::Empty) => {
-                let start = Instant::now();
-                filled.recv().map_err(drop).map(|mut loaded| {
-                    loaded.waited = start.elapsed();
-                    loaded
-                })
+        match filled.try_recv() {
+            Ok(loaded) => return Ok(loaded),
+            Err(TryRecvError::Disconnected) => return Err(self.ended()),
+            Err(TryRecvError::Empty) => {}
+        }
+        let start = Instant::now();
+        match filled.recv_timeout(self.patience) {
+            Ok(loaded) => Ok(Loaded { waited: start.elapsed(), ..loaded }),
+            Err(RecvTimeoutError::Disconnected) => Err(self.ended()),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(Error::LoaderSilent { rank: self.rank, after: self.patience })
             }
-        };
-        received.map_err(|()| self.ended())
+        }
     }
 
     /// Gives a used batch back, so that its buffers are filled again.
@@ -291,6 +297,15 @@ mod tests {
         assert!(loader.next().unwrap().waited >= Duration::from_millis(5));
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(loader.next().unwrap().waited, Duration::ZERO);
+    }
+
+    #[test]
+    fn patience_has_an_end() {
+        let numbers = Numbers { delay: Duration::from_millis(200), ..Numbers::new(8) };
+        let plan = Plan { patience: Duration::from_millis(10), ..Plan::default() };
+        let mut loader = Loader::new(Arc::new(numbers), sampler(8, 2), plan).unwrap();
+        let error = loader.next().unwrap_err();
+        assert!(matches!(error, Error::LoaderSilent { rank: 1, .. }), "{error}");
     }
 
     #[test]
