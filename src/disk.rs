@@ -192,6 +192,15 @@ impl Disk {
         self.sync_folder(path.parent().unwrap_or(Path::new("")))
     }
 
+    /// Waits until the bytes of a file that another handle has written have reached the disk.
+    ///
+    /// # Errors
+    /// When they cannot be made to.
+    pub fn sync_file(&self, path: &Path) -> io::Result<()> {
+        self.check(Operation::SyncFile)?;
+        fs::File::open(path)?.sync_all()
+    }
+
     /// Waits until a folder's entries have reached the disk.
     ///
     /// # Errors
