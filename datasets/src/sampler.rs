@@ -77,7 +77,16 @@ impl Sampler {
             let problem = format!("times {world_size} workers must fit 32 bits");
             return Err(Error::setting("batch", &local_batch, problem));
         }
-        Ok(Self { seed, len, world_size, rank, local_batch, order: Vec::new(), epoch: 0, begun: None })
+        Ok(Self {
+            seed,
+            len,
+            world_size,
+            rank,
+            local_batch,
+            order: Vec::new(),
+            epoch: 0,
+            begun: None,
+        })
     }
 
     /// Goes on within `epoch` after its first `position` samples; returns the first step. The

@@ -29,54 +29,79 @@ pub struct Checkpoint {
     pub ranks: Vec<Tensors>,
 }
 
-/// A run to go on with.
+/// Where to look for a checkpoint.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct Place {
     /// The run's folder.
     pub run: PathBuf,
-    /// Its newest whole checkpoint, or the one that was named.
+    /// The one checkpoint that was named; absent for the newest whole one.
+    pub folder: Option<PathBuf>,
+}
+
+/// The checkpoint to go on from.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The newest whole one, or the one that was named.
     pub checkpoint: Checkpoint,
     /// Newer ones that are damaged, and how.
     pub damaged: Vec<String>,
 }
 
-/// Finds what `path` names: a run's folder, whose newest whole checkpoint is taken, or the folder
-/// of one checkpoint.
+/// What `path` names: a run's folder, or the folder of one checkpoint.
 ///
 /// # Errors
-/// When there is no checkpoint, or none that is whole: then with what is wrong with each.
-pub fn find_newest(disk: &Disk, path: &Path) -> Result<Found> {
-    if step_of(path).is_some() || path.join(MANIFEST).is_file() {
-        // Its run is two folders up, which a path such as `.` does not spell out.
-        let path = fs::canonicalize(path).with_context(|| format!("finding {}", path.display()))?;
-        let run = path.parent().and_then(Path::parent).unwrap_or(Path::new("")).to_path_buf();
-        let checkpoint = Checkpoint::read(disk, &path).with_context(|| {
-            let run = run.display();
-            format!("the checkpoint is damaged; --resume {run} takes the newest whole one instead")
-        })?;
-        return Ok(Found { run, checkpoint, damaged: Vec::new() });
-    }
+/// When it is neither.
+pub fn locate(path: &Path) -> Result<Place> {
     ensure!(
         path.is_dir(),
         "there is no run at {}: give the folder that `gradwire train` said its record is in",
         path.display()
     );
+    if step_of(path).is_none() && !path.join(MANIFEST).is_file() {
+        return Ok(Place { run: path.to_path_buf(), folder: None });
+    }
+    // Its run is two folders up, which a path such as `.` does not spell out.
+    let folder = fs::canonicalize(path).with_context(|| format!("finding {}", path.display()))?;
+    let place = folder.parent().filter(|place| place.ends_with(FOLDER));
+    let run = place.and_then(Path::parent).with_context(|| {
+        format!(
+            "{} is not in the folder {FOLDER} of a run: put it there, or name another",
+            folder.display()
+        )
+    })?;
+    Ok(Place { run: run.to_path_buf(), folder: Some(folder) })
+}
+
+/// Reads the checkpoint that a place names, or its newest whole one.
+///
+/// # Errors
+/// When there is none, or none that is whole: then with what is wrong with each.
+pub fn find_newest(disk: &Disk, place: &Place) -> Result<Found> {
+    let Place { run, folder } = place;
+    if let Some(folder) = folder {
+        let checkpoint = Checkpoint::read(disk, folder).with_context(|| {
+            let run = run.display();
+            format!("the checkpoint is damaged; --resume {run} takes the newest whole one instead")
+        })?;
+        return Ok(Found { checkpoint, damaged: Vec::new() });
+    }
     let mut damaged = Vec::new();
-    for (_, folder) in by_age(disk, path)? {
+    for (_, folder) in by_age(disk, run)? {
         match Checkpoint::read(disk, &folder) {
-            Ok(checkpoint) => return Ok(Found { run: path.to_path_buf(), checkpoint, damaged }),
+            Ok(checkpoint) => return Ok(Found { checkpoint, damaged }),
             Err(error) => damaged.push(format!("{error:#}")),
         }
     }
+    let all = run.join(FOLDER);
     if damaged.is_empty() {
         bail!(
             "there is no checkpoint in {}: the run had written none when it ended, or its recipe \
              says checkpoint.keep_last = 0; start it anew",
-            path.join(FOLDER).display()
+            all.display()
         );
     }
     let list = damaged.iter().map(|problem| format!("\n  {problem}")).collect::<String>();
-    bail!("no checkpoint in {} is whole: start the run anew{list}", path.join(FOLDER).display())
+    bail!("no checkpoint in {} is whole: start the run anew{list}", all.display())
 }
 
 impl Checkpoint {

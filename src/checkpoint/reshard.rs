@@ -25,12 +25,12 @@ use std::collections::BTreeSet;
 const ADDED: [&str; 2] = ["exchange/residual", "exchange/velocity"];
 
 impl Checkpoint {
-    /// The same state for `workers` ranks, and in words what became of what was a rank's own.
+    /// Makes it the same state for `workers` ranks; in words, what became of what was a rank's own.
     ///
     /// # Errors
     /// When the ranks' tensors of one name differ in shape, or residuals add up to more than f32
     /// can hold.
-    pub fn for_workers(mut self, workers: usize, batch_norm: BatchNorm) -> Result<(Self, String)> {
+    pub fn reshard(&mut self, workers: usize, batch_norm: BatchNorm) -> Result<String> {
         let old = std::mem::take(&mut self.ranks);
         let names: BTreeSet<&String> = old.iter().flat_map(|rank| rank.0.keys()).collect();
         let mut new = vec![Tensors::default(); workers];
@@ -67,7 +67,8 @@ impl Checkpoint {
         }
         let words = in_words(old.len(), workers, &new[0], &own, &lost);
         self.ranks = new;
-        Ok((self, words))
+        self.manifest.world_size = workers;
+        Ok(words)
     }
 }
 
@@ -116,7 +117,10 @@ fn f32s<'a>(name: &str, tensors: &[&'a Tensor]) -> Result<Vec<&'a [f32]>> {
 fn in_words(old: usize, new: usize, first: &Tensors, own: &[&str], lost: &[&str]) -> String {
     let mut words = format!("{new} workers go on with the state of {old}");
     let kept = ADDED.map(|name| name.trim_start_matches("exchange/"));
-    let kept: Vec<&str> = ADDED.iter().zip(kept).filter(|(name, _)| first.0.contains_key(**name))
+    let kept: Vec<&str> = ADDED
+        .iter()
+        .zip(kept)
+        .filter(|(name, _)| first.0.contains_key(**name))
         .map(|(_, word)| word)
         .collect();
     if !kept.is_empty() {
@@ -154,7 +158,9 @@ mod tests {
     }
 
     fn rank(number: usize) -> Tensors {
-        let value = |i: usize| ((i * 37 + number * 101) as f32 * 0.731).sin() * 10f32.powi(i as i32 % 9 - 4);
+        let value = |i: usize| {
+            ((i * 37 + number * 101) as f32 * 0.731).sin() * 10f32.powi(i as i32 % 9 - 4)
+        };
         let f32s = |of: &dyn Fn(usize) -> f32| Tensor::flat(Entry::F32((0..64).map(of).collect()));
         let mut tensors = Tensors::default();
         tensors.0.insert("exchange/residual".into(), f32s(&value));
@@ -179,15 +185,16 @@ mod tests {
     fn the_sum_of_residuals_stays() {
         for (old, new) in [(8, 4), (4, 8), (4, 3), (3, 4), (5, 1), (1, 5), (8, 3)] {
             let before: Vec<Tensors> = (0..old).map(rank).collect();
-            let (after, words) =
-                checkpoint(before.clone()).for_workers(new, BatchNorm::Averaged).unwrap();
+            let mut after = checkpoint(before.clone());
+            let words = after.reshard(new, BatchNorm::Averaged).unwrap();
             assert_eq!(after.ranks.len(), new);
             for name in ADDED {
                 let (was, is) = (sums(&before, name), sums(&after.ranks, name));
                 for (i, (was, is)) in was.iter().zip(&is).enumerate() {
                     // Half a unit in the last place of each new rank's value.
                     let ulp = |rank: &Tensors| {
-                        f64::from(rank.f32s(name, &[64]).unwrap()[i].abs()) * f64::from(f32::EPSILON)
+                        f64::from(rank.f32s(name, &[64]).unwrap()[i].abs())
+                            * f64::from(f32::EPSILON)
                     };
                     let rounding: f64 = after.ranks.iter().map(ulp).sum::<f64>() / 2.0;
                     let allowed = if new >= old { 1e-15 * was.abs() } else { rounding };
@@ -203,7 +210,8 @@ mod tests {
     #[test]
     fn what_ranks_share_carries_over_and_what_is_their_own_finds_a_rank() {
         let before: Vec<Tensors> = (0..4).map(rank).collect();
-        let (after, _) = checkpoint(before.clone()).for_workers(6, BatchNorm::Averaged).unwrap();
+        let mut after = checkpoint(before.clone());
+        after.reshard(6, BatchNorm::Averaged).unwrap();
         for (number, rank) in after.ranks.iter().enumerate() {
             let old = &before[number % 4];
             for name in ["exchange/bucket.0/levels", "exchange/bucket.0/stages"] {
@@ -211,7 +219,8 @@ mod tests {
             }
             assert_eq!(rank.f32s("buffers/bn.running_mean", &[64]).unwrap(), [1.5; 64]);
         }
-        let (after, _) = checkpoint(before).for_workers(2, BatchNorm::Rank0).unwrap();
+        let mut after = checkpoint(before);
+        after.reshard(2, BatchNorm::Rank0).unwrap();
         assert_eq!(after.ranks[1].f32s("buffers/bn.running_mean", &[64]).unwrap(), [0.0; 64]);
     }
 
@@ -221,7 +230,8 @@ mod tests {
         let alone = Tensor::flat(Entry::U64(vec![7]));
         before[0].0.insert("exchange/server".into(), alone.clone());
         before[3].0.insert("exchange/shard".into(), alone.clone());
-        let (after, words) = checkpoint(before).for_workers(3, BatchNorm::Averaged).unwrap();
+        let mut after = checkpoint(before);
+        let words = after.reshard(3, BatchNorm::Averaged).unwrap();
         assert_eq!(after.ranks[0].0.get("exchange/server"), Some(&alone));
         assert!(after.ranks[1..].iter().all(|rank| !rank.0.contains_key("exchange/server")));
         assert!(words.contains("exchange/shard of ranks that are no more"), "{words}");
@@ -236,7 +246,7 @@ mod tests {
         };
         for ranks in [vec![of(vec![1.0]), of(vec![1.0, 2.0])], vec![of(vec![3e38]), of(vec![3e38])]]
         {
-            let error = checkpoint(ranks).for_workers(1, BatchNorm::Averaged).unwrap_err();
+            let error = checkpoint(ranks).reshard(1, BatchNorm::Averaged).unwrap_err();
             assert!(error.to_string().contains("exchange/residual"), "{error}");
         }
     }

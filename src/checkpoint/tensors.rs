@@ -50,7 +50,7 @@ impl Tensors {
 
     /// The tensors under `scope/`, with the prefix taken off.
     pub fn under<'a>(&'a self, scope: &'a str) -> impl Iterator<Item = (&'a str, &'a Tensor)> {
-        let inner = |name: &'a str| name.strip_prefix(scope)?.strip_prefix('/');
+        let inner = move |name: &'a str| name.strip_prefix(scope)?.strip_prefix('/');
         self.0.iter().filter_map(move |(name, tensor)| Some((inner(name)?, tensor)))
     }
 

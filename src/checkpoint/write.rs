@@ -129,7 +129,8 @@ pub(super) fn retain(disk: &Disk, run: &Path, last: usize, best: bool) -> Result
         None
     };
     for (step, folder) in all.into_iter().skip(last).filter(|(step, _)| Some(*step) != keep) {
-        discard(disk, &folder).with_context(|| format!("removing the checkpoint of step {step}"))?;
+        discard(disk, &folder)
+            .with_context(|| format!("removing the checkpoint of step {step}"))?;
     }
     Ok(())
 }
@@ -223,7 +224,7 @@ fn fill(disk: &Disk, folder: &Path, whole: Whole) -> Result<u64> {
 /// Writes one file and brings it to the disk.
 fn put(disk: &Disk, folder: &Path, name: &str, bytes: &[u8]) -> Result<FileEntry> {
     let path = folder.join(name);
-    let mut write = || {
+    let write = || {
         let mut file = disk.create(&path)?;
         file.write_all(bytes)?;
         file.sync()

@@ -3,13 +3,13 @@
 use super::part::Part;
 use super::write::{Whole, retain, write};
 use crate::disk::Disk;
+use crate::orders::Orders;
 use crate::recipe;
 use anyhow::{Context, Error, Result, anyhow};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -38,8 +38,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer of checkpoints of `workers` ranks into the run's folder. `busy`, which whoever
-    /// orders a checkpoint sets, is cleared when it is written or has failed to be.
+    /// A writer of checkpoints of `workers` ranks into the run's folder. When one is
+    /// written, or has failed to be, `orders` are told that the writer is free.
     ///
     /// # Errors
     /// When the system allows no further thread.
@@ -48,7 +48,7 @@ impl Writer {
         run: PathBuf,
         settings: recipe::Checkpoint,
         workers: usize,
-        busy: Arc<AtomicBool>,
+        orders: Arc<Orders>,
     ) -> Result<Self> {
         let (jobs, inbox) = unbounded::<Whole>();
         let (outbox, done) = unbounded();
@@ -63,7 +63,7 @@ impl Writer {
                     Err(_) => None,
                 };
                 let seconds = began.elapsed().as_secs_f64();
-                busy.store(false, Ordering::SeqCst);
+                orders.set_writing(false);
                 if outbox.send(Outcome { step, stall, seconds, result, retention }).is_err() {
                     return;
                 }

@@ -56,8 +56,9 @@ impl Recipe {
 
 /// Why a change of this key makes another run of it.
 fn objection(key: &str, new: &Recipe) -> Option<&'static str> {
-    let is = |name: &&str| key == *name || key.strip_prefix(*name).is_some_and(|k| k.starts_with('.'));
-    if FREE.iter().any(|name| is(&name)) || key == "workers" {
+    let is =
+        |name: &&str| key == *name || key.strip_prefix(*name).is_some_and(|k| k.starts_with('.'));
+    if FREE.iter().any(is) || key == "workers" {
         return None;
     }
     if LENGTH.contains(&key) {

@@ -158,7 +158,7 @@ impl Default for Record {
 }
 
 /// What is kept to go on from, and how often. The end of a run is kept in any case.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Checkpoint {
     /// Steps between two checkpoints; 0 for none by steps.
