@@ -6,8 +6,11 @@
 //! short grace to stop by themselves. A thread that still has not stopped then is left behind: it
 //! holds nothing that anybody waits for, and ends with the process at the latest.
 
+use crate::checkpoint::Checkpoint;
+use crate::course::Course;
 use crate::disk::Disk;
 use crate::loss::{Failure, Loss};
+use crate::orders::Orders;
 use crate::post::{Place, Post};
 use crate::recipe::Recipe;
 use crate::record::Warning;
@@ -30,7 +33,7 @@ const TICK: Duration = Duration::from_millis(50);
 const GRACE: Duration = Duration::from_secs(10);
 
 /// What all workers of a run share.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Crew<'a> {
     /// The run.
     pub recipe: &'a Recipe,
@@ -42,6 +45,12 @@ pub struct Crew<'a> {
     pub folder: Option<&'a Path>,
     /// What they are written through.
     pub disk: &'a Disk,
+    /// The steps to take.
+    pub course: Course,
+    /// What is asked of all ranks beside training.
+    pub orders: Arc<Orders>,
+    /// What they go on from; absent for a run that begins.
+    pub from: Option<Arc<Checkpoint>>,
 }
 
 /// Runs one worker per rank to the end, each on a thread of its own, and hands their reports to
@@ -50,7 +59,7 @@ pub struct Crew<'a> {
 /// # Errors
 /// What `take` fails with, which ends the workers; else, as a [`Loss`], the first cause of a
 /// worker's failure.
-pub fn run_workers(crew: &Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -> Result<()> {
+pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -> Result<()> {
     let recipe = Arc::new(crew.recipe.clone());
     let data = Arc::new(crew.data.clone());
     let (reports, mut inbox) = unbounded();
@@ -65,6 +74,9 @@ pub fn run_workers(crew: &Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) 
             reports: reports.clone(),
             folder: crew.folder.map(Into::into),
             disk: crew.disk.clone(),
+            course: crew.course,
+            orders: crew.orders.clone(),
+            from: crew.from.clone(),
             post: post.clone(),
         };
         let threads = crew.threads;
@@ -79,6 +91,8 @@ pub fn run_workers(crew: &Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) 
         watch.workers.push(Watched { post, thread: Some(thread), warned: false });
     }
     drop(reports);
+    // As large as the state of all ranks; each lets go of it when it has taken its own.
+    drop(crew.from);
 
     let mut taken = Ok(());
     while watch.goes_on() {
