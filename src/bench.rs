@@ -89,6 +89,7 @@ pub fn train(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> {
         disk: &disk,
         course: Course::new(&recipe, samples, Progress::START)?,
         orders: Arc::default(),
+        faults: Arc::default(),
         from: None,
     };
     run_workers(crew, |report| {

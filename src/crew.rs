@@ -9,6 +9,7 @@
 use crate::checkpoint::Checkpoint;
 use crate::course::Course;
 use crate::disk::Disk;
+use crate::inject::Faults;
 use crate::loss::{Failure, Loss};
 use crate::orders::Orders;
 use crate::post::{Place, Post};
@@ -51,6 +52,8 @@ pub struct Crew<'a> {
     pub orders: Arc<Orders>,
     /// What they go on from; absent for a run that begins.
     pub from: Option<Arc<Checkpoint>>,
+    /// What is to go wrong.
+    pub faults: Arc<Faults>,
 }
 
 /// Runs one worker per rank to the end, each on a thread of its own, and hands their reports to
@@ -70,7 +73,7 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
         let seat = Seat {
             recipe: recipe.clone(),
             data: data.clone(),
-            collective,
+            collective: Faults::on_the_wire(&crew.faults, collective, &post),
             reports: reports.clone(),
             folder: crew.folder.map(Into::into),
             disk: crew.disk.clone(),
@@ -78,6 +81,7 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
             orders: crew.orders.clone(),
             from: crew.from.clone(),
             post: post.clone(),
+            faults: crew.faults.clone(),
         };
         let threads = crew.threads;
         let thread = thread::Builder::new()
@@ -251,11 +255,12 @@ impl Watch {
         Some(Report::Warning(Warning { step: Some(place.step), message }))
     }
 
-    /// A warning for each worker whose thread has not stopped.
+    /// Leaves behind those whose threads have not stopped; a warning for each.
     fn left_behind(&self) -> Vec<Report> {
         let at_work = self.workers.iter().enumerate().filter(|(_, w)| w.thread.is_some());
         at_work
             .map(|(rank, worker)| {
+                worker.post.leave();
                 let place = worker.post.place();
                 let since = place.elapsed();
                 let message =

@@ -7,11 +7,15 @@ use crate::checkpoint::{self, Checkpoint};
 use crate::course::{Course, Progress};
 use crate::crew::{Crew, run_workers};
 use crate::disk::Disk;
+use crate::inject::Faults;
 use crate::keeper::Keeper;
 use crate::orders::Orders;
 use crate::params::Params;
 use crate::recipe::Recipe;
-use crate::record::{self, Console, Event, FileSum, Mode, Provenance, Record, Started, Summary};
+use crate::record::{
+    self, Console, Event, FileSum, Mode, Provenance, Record, Started, Summary, Warning,
+};
+use crate::recover::Recovery;
 use crate::replica::Replica;
 use crate::resume::Resume;
 use crate::tally::{Sums, Tally};
@@ -47,6 +51,8 @@ pub struct Run<'a> {
     pub start: Start,
     /// Through which checkpoints and an early end can be asked for while it goes.
     pub orders: Arc<Orders>,
+    /// What is to go wrong.
+    pub faults: Arc<Faults>,
 }
 
 /// How a run starts.
@@ -57,14 +63,14 @@ pub enum Start {
     Resume(Box<Resume>),
 }
 
-/// Trains a run's recipe to its end, writing records and showing progress.
+/// Trains a run's recipe to its end, writing records and showing progress. When a worker is lost,
+/// goes on from the last checkpoint if the recipe says so.
 ///
 /// # Errors
 /// When the data cannot be read, the records cannot be written, or a worker fails: then the first
 /// cause, with rank, step and phase.
 pub fn train(run: Run<'_>) -> Result<Outcome> {
-    let Run { recipe, mode, disk, start, orders } = run;
-    let disk = &disk;
+    let Run { recipe, mode, disk, mut start, orders, faults } = run;
     let mut console = Console::new(mode);
     let data = load(recipe, None)?;
     if data.train.len() < recipe.workers {
@@ -74,67 +80,122 @@ pub fn train(run: Run<'_>) -> Result<Outcome> {
             data.train.len()
         );
     }
-    let threads = recipe.threads_per_worker(cores());
-    let provenance = provenance(recipe, &data, threads)?;
-    let Ready { mut record, course, sums, from, events } =
-        make_ready(disk, recipe, start, &data, &provenance)?;
-    let folder = record.folder().to_path_buf();
-    if let Some(vocabulary) = &data.vocabulary {
-        checkpoint::save_vocabulary(disk, &folder, vocabulary)?;
-    }
-
-    let mut tally = Tally::new(recipe, course, sums);
-    let mut keeper = Keeper::new(disk, recipe, &folder, &orders, course, provenance)?;
-    let started = started(recipe, &data, threads, course, &folder)?;
-    let announced = [started]
-        .into_iter()
-        .chain(events)
-        .try_for_each(|event| keep(&mut record, &mut console, &event));
-    let crew = Crew {
-        recipe,
-        data: &data,
-        threads,
-        folder: Some(&folder),
-        disk,
-        course,
-        orders: Arc::clone(&orders),
-        from,
+    let progress = match &start {
+        Start::Fresh => Progress::START,
+        Start::Resume(resume) => resume.checkpoint.manifest.progress,
     };
-    let trained = announced.and_then(|()| {
-        run_workers(crew, |report| {
-            if let Report::Part(part) = report {
-                keeper.add(*part, &tally, record.summary());
-            } else {
-                for (event, recorded) in tally.add(report) {
-                    if recorded {
-                        keep(&mut record, &mut console, &event)?;
-                    } else {
-                        record.pass_over(&event);
-                        console.record(&event)?;
+    faults.check(recipe.workers, Course::new(recipe, data.train.len(), progress)?.last_step())?;
+    let mut recovery = Recovery::new(recipe);
+    let mut attempt = Attempt {
+        recipe: recipe.clone(),
+        data: &data,
+        disk: &disk,
+        orders,
+        faults: &faults,
+        notes: faults.announcement().into_iter().collect(),
+        folder: None,
+    };
+    loop {
+        let error = match attempt.make(start, &mut console) {
+            Ok(outcome) => return Ok(outcome),
+            Err(error) => error,
+        };
+        if attempt.orders.stopping() {
+            return Err(error);
+        }
+        let Some(folder) = attempt.folder.take() else { return Err(error) };
+        let next = recovery.next(error, &attempt.recipe, &disk, &folder)?;
+        start = Start::Resume(Box::new(next.resume));
+        attempt.recipe = next.recipe;
+        attempt.notes = vec![next.note];
+        attempt.orders = Arc::new(attempt.orders.again());
+    }
+}
+
+/// One attempt to train a run to its end.
+struct Attempt<'a> {
+    recipe: Recipe,
+    data: &'a Data,
+    disk: &'a Disk,
+    orders: Arc<Orders>,
+    faults: &'a Arc<Faults>,
+    /// What is to be told, as warnings, before the first step.
+    notes: Vec<String>,
+    /// The run's folder, once there is one.
+    folder: Option<PathBuf>,
+}
+
+impl Attempt<'_> {
+    fn make(&mut self, start: Start, console: &mut Console) -> Result<Outcome> {
+        let Self { recipe, data, disk, orders, .. } = &*self;
+        let threads = recipe.threads_per_worker(cores());
+        let provenance = provenance(recipe, data, threads)?;
+        let Ready { mut record, course, sums, from, events } =
+            make_ready(disk, recipe, start, data, &provenance)?;
+        let folder = record.folder().to_path_buf();
+        if let Some(vocabulary) = &data.vocabulary {
+            checkpoint::save_vocabulary(disk, &folder, vocabulary)?;
+        }
+
+        let mut tally = Tally::new(recipe, course, sums);
+        let mut keeper = Keeper::new(disk, recipe, &folder, orders, course, provenance)?;
+        let started = started(recipe, data, threads, course, &folder)?;
+        let warning = |message: &String| {
+            Event::from(Warning { step: Some(course.first_step()), message: message.clone() })
+        };
+        let announced = [started]
+            .into_iter()
+            .chain(events)
+            .chain(self.notes.iter().map(warning))
+            .try_for_each(|event| keep(&mut record, console, &event));
+        let crew = Crew {
+            recipe,
+            data,
+            threads,
+            folder: Some(&folder),
+            disk,
+            course,
+            orders: Arc::clone(orders),
+            from,
+            faults: Arc::clone(self.faults),
+        };
+        let trained = announced.and_then(|()| {
+            run_workers(crew, |report| {
+                if let Report::Part(part) = report {
+                    keeper.add(*part, &tally, record.summary());
+                } else {
+                    for (event, recorded) in tally.add(report) {
+                        if recorded {
+                            keep(&mut record, console, &event)?;
+                        } else {
+                            record.pass_over(&event);
+                            console.record(&event)?;
+                        }
                     }
                 }
+                keeper.news().iter().try_for_each(|event| keep(&mut record, console, event))
+            })
+        });
+        // Whatever has happened: what is being written is finished, so that it can be gone on from.
+        let kept = keeper.finish().and_then(|events| {
+            events.iter().try_for_each(|event| keep(&mut record, console, event))
+        });
+        let stopped = orders.stopping() && record.summary().step < course.last_step();
+        self.folder = Some(folder.clone());
+        match trained.and(kept) {
+            Ok(()) => {
+                let summary = record.summary().clone();
+                console.record(&record.finish()?)?;
+                Ok(Outcome { folder, summary, stopped })
             }
-            keeper.news().iter().try_for_each(|event| keep(&mut record, &mut console, event))
-        })
-    });
-    // Whatever has happened: what is being written is finished, so that it can be gone on from.
-    let kept = keeper.finish().and_then(|events| {
-        events.iter().try_for_each(|event| keep(&mut record, &mut console, event))
-    });
-    match trained.and(kept) {
-        Ok(()) => {
-            let summary = record.summary().clone();
-            let stopped = orders.stopping() && summary.step < course.last_step();
-            console.record(&record.finish()?)?;
-            Ok(Outcome { folder, summary, stopped })
-        }
-        Err(error) => {
-            // The error itself is what the person must see; whether record and console can still
-            // take it changes nothing about that.
-            if let Ok(failed) = record.fail(&error) {
-                let _ = console.record(&failed);
+            Err(error) => {
+                // The error itself is what the person must see; whether record and console can
+                // still take it changes nothing about that.
+                if let Ok(failed) = record.fail(&error) {
+                    let _ = console.record(&failed);
+                }
+                Err(error)
             }
-            Err(error)
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Where each worker is: told by itself, read by whoever watches over the run.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,12 +34,15 @@ impl fmt::Display for Place {
 
 /// A worker's post, where it can be seen. Clones are the same post.
 #[derive(Clone, Debug)]
-pub struct Post(Arc<Mutex<Place>>);
+pub struct Post {
+    place: Arc<Mutex<Place>>,
+    left: Arc<AtomicBool>,
+}
 
 impl Default for Post {
     fn default() -> Self {
         let place = Place { step: 0, phase: "start", since: Instant::now() };
-        Self(Arc::new(Mutex::new(place)))
+        Self { place: Arc::new(Mutex::new(place)), left: Arc::default() }
     }
 }
 
@@ -59,12 +63,22 @@ impl Post {
         self.open().since = Instant::now();
     }
 
+    /// Tells the worker that the run goes on, or has ended, without it.
+    pub fn leave(&self) {
+        self.left.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the worker has been left behind.
+    pub fn is_left(&self) -> bool {
+        self.left.load(Ordering::SeqCst)
+    }
+
     /// Where the worker is.
     pub fn place(&self) -> Place {
         *self.open()
     }
 
     fn open(&self) -> MutexGuard<'_, Place> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

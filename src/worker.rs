@@ -8,6 +8,7 @@ mod state;
 use crate::checkpoint::{self, Checkpoint, Part};
 use crate::course::Course;
 use crate::disk::Disk;
+use crate::inject::Faults;
 use crate::optim::{Optimizer, norm};
 use crate::orders::Orders;
 use crate::params::Params;
@@ -101,6 +102,8 @@ pub struct Seat {
     pub from: Option<Arc<Checkpoint>>,
     /// Where it tells where it is.
     pub post: Post,
+    /// What is to go wrong.
+    pub faults: Arc<Faults>,
 }
 
 /// A worker on its thread.
@@ -127,6 +130,7 @@ pub struct Worker {
     best: Option<f64>,
     /// Where it is, for whoever watches.
     post: Post,
+    faults: Arc<Faults>,
 }
 
 impl Worker {
@@ -135,8 +139,19 @@ impl Worker {
     /// # Errors
     /// When the recipe does not fit the data.
     pub fn new(seat: Seat) -> Result<Self> {
-        let Seat { recipe, data, collective, reports, folder, disk, course, orders, from, post } =
-            seat;
+        let Seat {
+            recipe,
+            data,
+            collective,
+            reports,
+            folder,
+            disk,
+            course,
+            orders,
+            from,
+            post,
+            faults,
+        } = seat;
         let rank = collective.rank();
         let replica = Replica::new(&recipe, &*data.train)?;
         let params = Params::new(&replica.store);
@@ -180,6 +195,7 @@ impl Worker {
             part: Vec::new(),
             best: None,
             post,
+            faults,
             replica,
             params,
         };
@@ -199,6 +215,7 @@ impl Worker {
         let last = self.course.last_step();
         for step in self.course.first_step()..=last {
             self.post.step(step);
+            self.faults.strike(self.rank, step, &self.post);
             self.decide(step);
             self.step(step)?;
             let (test, best) = if self.course.ends_epoch(step) || step == last {
@@ -233,6 +250,9 @@ impl Worker {
         self.keep_gradient(step)?;
 
         self.post.phase("exchange");
+        if self.faults.spoils_gradient(self.rank, step) {
+            self.flat[0] = f32::NAN;
+        }
         let traffic = self.exchange.allreduce(step, &mut self.flat)?;
         phases.encode = traffic.encode.as_secs_f64();
         phases.wait = traffic.wait.as_secs_f64();

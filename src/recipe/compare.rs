@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use toml::Value;
 
 /// Keys, or tables of keys, that no later step's weights depend on.
-const FREE: [&str; 9] = [
+const FREE: [&str; 10] = [
     "name",
     "threads",
     "dataset.dir",
@@ -17,6 +17,7 @@ const FREE: [&str; 9] = [
     "train.evaluate_every",
     "record",
     "checkpoint",
+    "faults",
 ];
 
 /// Keys that only say when the run ends.
