@@ -33,6 +33,7 @@
 //!   stretches of it are encoded as one, [`Policy`] all that surrounds a scheme: what is sent
 //!   uncompressed, momentum correction, clipping.
 //! * [`wire`] is the only module that knows bytes.
+//! * [`network`] models what crossing a real network would take.
 //!
 //! # What it promises
 //! * A message is bytes, and its length is its cost: everything the decoder needs is in it.
@@ -48,6 +49,7 @@ mod error;
 mod exchange;
 mod layout;
 mod measure;
+pub mod network;
 mod policy;
 pub mod rng;
 mod simd;
