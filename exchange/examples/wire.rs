@@ -13,7 +13,7 @@ use std::error::Error;
 use std::io::{BufRead, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Sender, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Work};
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// From the word to start to the start: enough for token buckets to fill.
 const HEAD_START: f64 = 0.008;
 /// Bytes read and written at a time.
-const PIECE: usize = 1 << 18;
+const PIECE: usize = 1 << 16;
 
 #[derive(Deserialize)]
 struct Plan {
@@ -95,8 +95,8 @@ struct Host {
     place: usize,
     /// By place; the own is absent.
     streams: Vec<Option<TcpStream>>,
-    /// To the thread that writes to a place.
-    writers: Vec<Option<Sender<u64>>>,
+    /// By place: to the thread that writes there, and the thread.
+    writers: Vec<Option<(Sender<u64>, JoinHandle<()>)>>,
 }
 
 impl Host {
@@ -154,6 +154,11 @@ impl Host {
                 }
             };
             println!("{begin:.9}:{end:.9}");
+        }
+        // What the writers still hold must leave before the process does.
+        for (sender, thread) in self.writers.drain(..).flatten() {
+            drop(sender);
+            thread.join().map_err(|_| "a writer panicked")?;
         }
         Ok(())
     }
@@ -239,7 +244,7 @@ impl Host {
     }
 
     fn send(&self, place: usize, bytes: u64) -> Result<()> {
-        let writer = self.writers[place].as_ref().ok_or("no stream to oneself")?;
+        let (writer, _) = self.writers[place].as_ref().ok_or("no stream to oneself")?;
         writer.send(bytes).map_err(|_| "a writer has ended: its host is gone".into())
     }
 }
@@ -253,9 +258,9 @@ fn joined(reader: thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
 }
 
 /// A thread that writes as many bytes as it is told.
-fn writer(mut stream: TcpStream) -> Sender<u64> {
+fn writer(mut stream: TcpStream) -> (Sender<u64>, JoinHandle<()>) {
     let (sender, inbox) = channel::<u64>();
-    thread::spawn(move || {
+    let thread = thread::spawn(move || {
         let zeros = vec![0; PIECE];
         for bytes in inbox {
             let mut left = bytes as usize;
@@ -268,11 +273,11 @@ fn writer(mut stream: TcpStream) -> Sender<u64> {
             }
         }
     });
-    sender
+    (sender, thread)
 }
 
 fn receive(mut stream: &TcpStream, bytes: u64) -> Result<()> {
-    let mut scratch = vec![0; PIECE];
+    let mut scratch = [0; PIECE];
     let mut left = bytes as usize;
     while left > 0 {
         let piece = left.min(PIECE);
