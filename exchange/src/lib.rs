@@ -45,6 +45,7 @@
 mod bucket;
 pub mod collective;
 pub mod compress;
+pub mod cpu;
 mod error;
 mod exchange;
 mod incoming;
