@@ -56,6 +56,7 @@ mod policy;
 pub mod rng;
 mod simd;
 mod state;
+mod sync;
 mod traffic;
 pub mod wire;
 
