@@ -10,10 +10,7 @@ pub fn thread_time() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
     // The clock counts up from 0 and a second has 10⁹ nanoseconds.
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or(0),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// What has passed: this system has no clock for a thread's own time.

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use crate::bucket::Bucket;
 use crate::collective::{Collective, Payload};
-use crate::cpu::thread_time;
 use crate::compress::{Feedback, Round, Scheme, Seat};
+use crate::cpu::thread_time;
 use crate::incoming::{Place, first_refusal};
 use crate::layout::{Layout, Part};
 use crate::measure::Distortion;

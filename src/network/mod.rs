@@ -5,6 +5,9 @@
 
 mod throttle;
 
+use crate::recipe::Recipe;
+use crate::record::network::{Header, Meter};
+use gradwire_exchange::Scheme;
 use gradwire_exchange::network::{Link, Pattern};
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +50,32 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// What holds for the whole run, for its network record; `None` when the recipe wants none.
+pub fn header(recipe: &Recipe, threads: usize, parameters: u64) -> Option<Header> {
+    (recipe.network.mode != Mode::Off).then(|| Header {
+        network: 1,
+        ranks: recipe.workers,
+        threads,
+        clock: if threads == 1 { Meter::Cpu } else { Meter::Wall },
+        scheme: recipe.scheme_in_words(),
+        summable: summable(recipe),
+        topology: topology(recipe).into(),
+        parameters,
+        seed: recipe.seed,
+        link: recipe.network.link.clone(),
+    })
+}
+
+/// Whether messages can be summed on the way.
+fn summable(recipe: &Recipe) -> bool {
+    matches!(recipe.scheme, Scheme::Dense(_))
+}
+
+/// The name of the recipe's topology.
+fn topology(_recipe: &Recipe) -> &'static str {
+    "allgather"
 }
 
 /// How the messages of a topology travel: by its name in a recipe. Messages that can be summed on

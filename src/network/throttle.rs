@@ -1,10 +1,10 @@
 //! Waiting as long as the recipe's link would take.
 
-use super::{Mode, pattern};
+use super::{Mode, pattern, summable, topology};
 use crate::recipe::Recipe;
 use anyhow::{Result, ensure};
+use gradwire_exchange::Collective;
 use gradwire_exchange::network::{Link, Pattern, Throttled};
-use gradwire_exchange::{Collective, Scheme};
 
 /// The recipe's link, if workers are to feel it.
 #[derive(Clone, Debug)]
@@ -24,8 +24,8 @@ impl Pace {
         let (Mode::Throttle, Some(link)) = (recipe.network.mode, &recipe.network.link) else {
             return Ok(Self { throttle: None });
         };
-        let summable = matches!(recipe.scheme, Scheme::Dense(_));
-        let pattern = pattern("allgather", summable).unwrap_or(Pattern::RingAllgather);
+        let pattern = pattern(topology(recipe), summable(recipe));
+        let pattern = pattern.expect("invariant: every topology of a recipe has a pattern");
         // A scheme may send what it cannot compress as it is.
         let dense = (4.0 * parameters as f64 * FRAMES) as u64 + 4096;
         let longest = Throttled::longest_wait(link, pattern, recipe.workers, dense);

@@ -18,6 +18,9 @@ pub const FILE: &str = "network.jsonl";
 /// The most ranks that a record may be of.
 const MAX_RANKS: usize = u16::MAX as usize;
 
+/// The largest record that is read: a thousand bytes for each of four million steps.
+const MAX_BYTES: u64 = 1 << 32;
+
 /// What holds for the whole run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
@@ -150,7 +153,7 @@ impl<W: Write> Lines<W> {
 /// When there is no such record, or a line is damaged: with file and line.
 pub fn read(disk: &Disk, folder: &Path) -> Result<(Header, Vec<Row>)> {
     let path = folder.join(FILE);
-    let bytes = disk.read(&path).with_context(|| {
+    let bytes = disk.read(&path, MAX_BYTES).with_context(|| {
         format!(
             "cannot read {}: is {} the folder of a run, recorded without network.mode=off?",
             path.display(),
