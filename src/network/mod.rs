@@ -3,6 +3,9 @@
 //!
 //! The model itself is [`gradwire_exchange::network`].
 
+mod plot;
+pub mod replay;
+pub mod report;
 mod throttle;
 
 use crate::recipe::Recipe;

@@ -45,6 +45,7 @@ pub mod network;
 mod number;
 mod progress;
 mod provenance;
+pub mod replay;
 mod summary;
 mod tensorboard;
 
@@ -70,6 +71,27 @@ pub trait Recorder: Send {
     /// # Errors
     /// The event could not be written.
     fn record(&mut self, event: &Event) -> io::Result<()>;
+}
+
+/// Reads the events of the run in `folder`, in order. A last line that was never finished, as a
+/// killed run leaves it, does not count.
+///
+/// # Errors
+/// When there is no record, or a line is damaged: with file and line.
+pub fn read_metrics(disk: &Disk, folder: &Path, mut take: impl FnMut(Event)) -> Result<()> {
+    const MAX_BYTES: u64 = 1 << 32;
+    let path = folder.join("metrics.jsonl");
+    let bytes = disk.read(&path, MAX_BYTES).with_context(|| {
+        format!("cannot read {}: is {} the folder of a run?", path.display(), folder.display())
+    })?;
+    for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
+        let Some(line) = line.strip_suffix(b"\n") else { break };
+        let event = serde_json::from_slice(line).with_context(|| {
+            format!("{}, line {number}: this is no event; the record is damaged", path.display())
+        })?;
+        take(event);
+    }
+    Ok(())
 }
 
 /// Somewhere bytes go.
