@@ -163,7 +163,7 @@ fn what_cannot_be_is_refused() {
     let error = program.refuse(&["network", "replay", path, "--link", other], 1);
     assert!(error.contains("rank 7") && error.contains("3 ranks"), "{error}");
     let error = program.refuse(&["network", "replay", "nowhere"], 1);
-    assert!(error.contains("nowhere") && error.contains("the folder of a run?"), "{error}");
+    assert!(error.contains("nowhere") && error.contains("the folder of a run"), "{error}");
 
     for (file, line) in [("network.jsonl", 4), ("metrics.jsonl", 3)] {
         let text = fs::read_to_string(run.join(file)).unwrap();

@@ -27,18 +27,18 @@ pub(super) struct Replay {
     runs: Vec<PathBuf>,
     /// Links by name (`gradwire network links`) or bandwidth, with changes after commas:
     /// 100mbit,wan,2.5gbit,latency=1ms,stragglers=0.05,slowdown=3
-    #[arg(long, value_name = "LINK,…")]
+    #[arg(long, value_name = "LINK,…", allow_hyphen_values = true)]
     links: Option<String>,
     /// One more link, also as a table: '{ preset = "1gbit", ranks = [{ rank = 3, slowdown = 2.0 }] }';
     /// may be repeated
-    #[arg(long = "link", value_name = "LINK")]
+    #[arg(long = "link", value_name = "LINK", allow_hyphen_values = true)]
     tables: Vec<String>,
     /// Seconds that every rank computes in a step, in place of what was measured: to stand for a
     /// faster machine
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     compute: Option<f64>,
     /// How many times as fast as measured encoding and decoding are
-    #[arg(long, value_name = "FACTOR")]
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
     codec_speed: Option<f64>,
     /// How messages travel, if not as they did
     #[arg(long)]

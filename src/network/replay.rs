@@ -41,7 +41,7 @@ pub struct Evaluation {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Assumptions {
     /// Seconds of computing in each step, for every rank: data, forward and backward pass, and
-    /// the optimizer, shared among them as measured.
+    /// the optimizer, shared among them as measured over all ranks.
     pub compute: Option<f64>,
     /// How many times as fast encoding and decoding are.
     pub codec_speed: Option<f64>,
@@ -164,15 +164,9 @@ fn works(header: &Header, row: &Row, pattern: Pattern, assumptions: &Assumptions
     const SECOND: f64 = 1e-9;
     let speed = assumptions.codec_speed.unwrap_or(1.0);
     let ranks = row.compute.len();
+    let given = assumptions.compute.map(|seconds| shares(row).map(|share| share * seconds));
     let rank_work = |rank: usize| {
-        let mut compute = row.compute[rank].map(|ns| ns as f64 * SECOND);
-        if let Some(seconds) = assumptions.compute {
-            let measured: f64 = compute.iter().sum();
-            compute = match measured > 0.0 {
-                true => compute.map(|part| part * seconds / measured),
-                false => [0.0, seconds / 3.0, seconds * 2.0 / 3.0, 0.0],
-            };
-        }
+        let compute = given.unwrap_or_else(|| row.compute[rank].map(|ns| ns as f64 * SECOND));
         let [data, forward, backward, after] = compute;
         let groups = row.up[rank].iter().enumerate().map(|(group, up)| Group {
             ready: row.ready.get(group).copied().unwrap_or(1.0),
@@ -187,6 +181,17 @@ fn works(header: &Header, row: &Row, pattern: Pattern, assumptions: &Assumptions
         Work { before: data + forward, backward, after, groups: groups.collect() }
     };
     (0..ranks).map(rank_work).collect()
+}
+
+/// How the ranks' computing in a step is shared among data, forward pass, backward pass and what
+/// follows the exchange; the usual thirds when nothing was measured.
+fn shares(row: &Row) -> [f64; 4] {
+    let mut sums = [0.0; 4];
+    for rank in &row.compute {
+        sums.iter_mut().zip(rank).for_each(|(sum, ns)| *sum += *ns as f64);
+    }
+    let all: f64 = sums.iter().sum();
+    if all > 0.0 { sums.map(|sum| sum / all) } else { [0.0, 1.0 / 3.0, 2.0 / 3.0, 0.0] }
 }
 
 /// Bytes that come back. Where a run had nothing of the kind, the most that it would have been: the
