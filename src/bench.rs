@@ -6,6 +6,7 @@
 use crate::course::{Course, Progress};
 use crate::disk::Disk;
 use crate::launch::{self, Crew, run_workers};
+use crate::network::Pace;
 use crate::recipe::Recipe;
 use crate::record::Phases;
 use crate::worker::{Report, Step};
@@ -80,10 +81,12 @@ pub fn train(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> {
     let data = random(&recipe, samples);
     let mut taken: BTreeMap<u64, Vec<Step>> = BTreeMap::new();
     let disk = Disk::default();
+    let pace = Pace::new(&recipe, launch::parameters(&recipe, &data)?)?;
     let crew = Crew {
         recipe: &recipe,
         data: &data,
         threads,
+        pace: &pace,
         folder: None,
         disk: &disk,
         course: Course::new(&recipe, samples, Progress::START)?,

@@ -8,6 +8,7 @@ use crate::checkpoint::{self, Checkpoint};
 use crate::course::{Course, Progress};
 use crate::disk::Disk;
 use crate::keeper::Keeper;
+use crate::network::{self, Pace};
 use crate::orders::Orders;
 use crate::params::Params;
 use crate::recipe::Recipe;
@@ -79,6 +80,8 @@ pub fn train(run: Run<'_>) -> Result<Outcome> {
         );
     }
     let threads = recipe.threads_per_worker(cores());
+    let parameters = parameters(recipe, &data)?;
+    let pace = Pace::new(recipe, parameters)?;
     let provenance = provenance(recipe, &data, threads)?;
     let Ready { mut record, course, sums, from, events } =
         make_ready(disk, recipe, start, &data, &provenance)?;
@@ -87,9 +90,12 @@ pub fn train(run: Run<'_>) -> Result<Outcome> {
         checkpoint::save_vocabulary(disk, &folder, vocabulary)?;
     }
 
+    if let Some(header) = network::header(recipe, threads, parameters) {
+        record.begin_network(disk, &header)?;
+    }
     let mut tally = Tally::new(recipe, course, sums);
     let mut keeper = Keeper::new(disk, recipe, &folder, &orders, course, provenance)?;
-    let started = started(recipe, &data, threads, course, &folder)?;
+    let started = started(recipe, &data, threads, course, &folder, parameters);
     let announced = [started]
         .into_iter()
         .chain(events)
@@ -98,6 +104,7 @@ pub fn train(run: Run<'_>) -> Result<Outcome> {
         recipe,
         data: &data,
         threads,
+        pace: &pace,
         folder: Some(&folder),
         disk,
         course,
@@ -117,6 +124,7 @@ pub fn train(run: Run<'_>) -> Result<Outcome> {
                         console.record(&event)?;
                     }
                 }
+                tally.rows().iter().try_for_each(|row| record.network(row))?;
             }
             keeper.news().iter().try_for_each(|event| keep(&mut record, &mut console, event))
         })
@@ -207,6 +215,8 @@ pub struct Crew<'a> {
     pub data: &'a Data,
     /// Compute threads per worker.
     pub threads: usize,
+    /// The pace of the recipe's network.
+    pub pace: &'a Pace,
     /// The folder that models are saved in; absent when none are to be.
     pub folder: Option<&'a Path>,
     /// What they are written through.
@@ -225,11 +235,12 @@ pub struct Crew<'a> {
 /// # Errors
 /// What `take` fails with, which ends the workers; else the first cause of a worker's failure.
 pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -> Result<()> {
-    let Crew { recipe, data, threads, folder, disk, course, orders, from } = crew;
+    let Crew { recipe, data, threads, pace, folder, disk, course, orders, from } = crew;
     let (reports, inbox) = unbounded();
     thread::scope(|scope| {
         let mut workers = Vec::new();
         for collective in collectives(recipe) {
+            let collective = pace.keep(collective);
             let rank = collective.rank();
             let reports = reports.clone();
             let seat = Seat {
@@ -380,9 +391,9 @@ fn started(
     threads: usize,
     course: Course,
     folder: &Path,
-) -> Result<Event> {
-    let parameters = Params::new(&Replica::new(recipe, &*data.train)?.store).len();
-    Ok(Event::from(Started {
+    parameters: u64,
+) -> Event {
+    Event::from(Started {
         recipe: recipe.name.clone(),
         folder: folder.display().to_string(),
         model: recipe.model.name().into(),
@@ -390,7 +401,7 @@ fn started(
         scheme: recipe.scheme_in_words(),
         workers: recipe.workers,
         threads,
-        parameters: parameters as u64,
+        parameters,
         unit: recipe.model.input_kind().to_string(),
         train_samples: data.train.len() as u64,
         test_samples: data.test.len() as u64,
@@ -400,5 +411,13 @@ fn started(
         steps: course.last_step(),
         first_step: course.first_step(),
         steps_ahead: course.ahead(),
-    }))
+    })
+}
+
+/// Trainable parameters of one replica.
+///
+/// # Errors
+/// When the recipe does not fit the data.
+pub fn parameters(recipe: &Recipe, data: &Data) -> Result<u64> {
+    Ok(Params::new(&Replica::new(recipe, &*data.train)?.store).len() as u64)
 }
