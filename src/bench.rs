@@ -7,6 +7,7 @@ use crate::course::{Course, Progress};
 use crate::crew::{Crew, run_workers};
 use crate::disk::Disk;
 use crate::launch;
+use crate::network::Pace;
 use crate::recipe::Recipe;
 use crate::record::Phases;
 use crate::worker::{Report, Step};
@@ -81,10 +82,12 @@ pub fn train(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> {
     let data = random(&recipe, samples);
     let mut taken: BTreeMap<u64, Vec<Step>> = BTreeMap::new();
     let disk = Disk::default();
+    let pace = Pace::new(&recipe, launch::parameters(&recipe, &data)?)?;
     let crew = Crew {
         recipe: &recipe,
         data: &data,
         threads,
+        pace: &pace,
         folder: None,
         disk: &disk,
         course: Course::new(&recipe, samples, Progress::START)?,

@@ -11,6 +11,7 @@ use crate::course::Course;
 use crate::disk::Disk;
 use crate::inject::Faults;
 use crate::loss::{Failure, Loss};
+use crate::network::Pace;
 use crate::orders::Orders;
 use crate::post::{Place, Post};
 use crate::recipe::Recipe;
@@ -42,6 +43,8 @@ pub struct Crew<'a> {
     pub data: &'a Data,
     /// Compute threads per worker.
     pub threads: usize,
+    /// The pace of the recipe's network.
+    pub pace: &'a Pace,
     /// The folder that models are saved in; absent when none are to be.
     pub folder: Option<&'a Path>,
     /// What they are written through.
@@ -73,7 +76,7 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
         let seat = Seat {
             recipe: recipe.clone(),
             data: data.clone(),
-            collective: Faults::on_the_wire(&crew.faults, collective, &post),
+            collective: Faults::on_the_wire(&crew.faults, crew.pace.keep(collective), &post),
             reports: reports.clone(),
             folder: crew.folder.map(Into::into),
             disk: crew.disk.clone(),

@@ -9,6 +9,7 @@ use crate::crew::{Crew, run_workers};
 use crate::disk::Disk;
 use crate::inject::Faults;
 use crate::keeper::Keeper;
+use crate::network::{self, Pace};
 use crate::orders::Orders;
 use crate::params::Params;
 use crate::recipe::Recipe;
@@ -129,6 +130,8 @@ impl Attempt<'_> {
     fn make(&mut self, start: Start, console: &mut Console) -> Result<Outcome> {
         let Self { recipe, data, disk, orders, .. } = &*self;
         let threads = recipe.threads_per_worker(cores());
+        let parameters = parameters(recipe, data)?;
+        let pace = Pace::new(recipe, parameters)?;
         let provenance = provenance(recipe, data, threads)?;
         let Ready { mut record, course, sums, from, events } =
             make_ready(disk, recipe, start, data, &provenance)?;
@@ -137,9 +140,12 @@ impl Attempt<'_> {
             checkpoint::save_vocabulary(disk, &folder, vocabulary)?;
         }
 
+        if let Some(header) = network::header(recipe, threads, parameters) {
+            record.begin_network(disk, &header)?;
+        }
         let mut tally = Tally::new(recipe, course, sums);
         let mut keeper = Keeper::new(disk, recipe, &folder, orders, course, provenance)?;
-        let started = started(recipe, data, threads, course, &folder)?;
+        let started = started(recipe, data, threads, course, &folder, parameters);
         let warning = |message: &String| {
             Event::from(Warning { step: Some(course.first_step()), message: message.clone() })
         };
@@ -152,6 +158,7 @@ impl Attempt<'_> {
             recipe,
             data,
             threads,
+            pace: &pace,
             folder: Some(&folder),
             disk,
             course,
@@ -172,6 +179,7 @@ impl Attempt<'_> {
                             console.record(&event)?;
                         }
                     }
+                    tally.rows().iter().try_for_each(|row| record.network(row))?;
                 }
                 keeper.news().iter().try_for_each(|event| keep(&mut record, console, event))
             })
@@ -300,9 +308,9 @@ fn started(
     threads: usize,
     course: Course,
     folder: &Path,
-) -> Result<Event> {
-    let parameters = Params::new(&Replica::new(recipe, &*data.train)?.store).len();
-    Ok(Event::from(Started {
+    parameters: u64,
+) -> Event {
+    Event::from(Started {
         recipe: recipe.name.clone(),
         folder: folder.display().to_string(),
         model: recipe.model.name().into(),
@@ -310,7 +318,7 @@ fn started(
         scheme: recipe.scheme_in_words(),
         workers: recipe.workers,
         threads,
-        parameters: parameters as u64,
+        parameters,
         unit: recipe.model.input_kind().to_string(),
         train_samples: data.train.len() as u64,
         test_samples: data.test.len() as u64,
@@ -320,5 +328,13 @@ fn started(
         steps: course.last_step(),
         first_step: course.first_step(),
         steps_ahead: course.ahead(),
-    }))
+    })
+}
+
+/// Trainable parameters of one replica.
+///
+/// # Errors
+/// When the recipe does not fit the data.
+pub fn parameters(recipe: &Recipe, data: &Data) -> Result<u64> {
+    Ok(Params::new(&Replica::new(recipe, &*data.train)?.store).len() as u64)
 }

@@ -17,6 +17,7 @@ use crate::recipe::{BatchNorm, Recipe};
 use crate::record::{Histogram, Histograms, Phases, Tagged, Warning, gradient};
 use crate::replica::{Replica, Score};
 use crate::schedule::Schedule;
+use crate::spent::Spent;
 use anyhow::{Context, Result, anyhow, bail};
 use candle_core::Tensor;
 use crossbeam::channel::Sender;
@@ -60,6 +61,11 @@ pub struct Step {
     pub seconds: f64,
     /// Where they went.
     pub phases: Phases,
+    /// What this worker computed in each phase but those of the exchange ([`Spent::own`]).
+    pub own: Phases,
+    /// How much of the backward pass was over when the gradient of each group of buckets was
+    /// final, 0 to 1, in the order of the traffic's legs; empty when the exchange followed it.
+    pub ready: Vec<f64>,
     /// What the model's kernels did meanwhile.
     pub profile: Profile,
     /// What crossed the wire.
@@ -235,14 +241,14 @@ impl Worker {
     /// One update: forward, backward, exchange, optimizer.
     fn step(&mut self, step: u64) -> Result<()> {
         let began = Instant::now();
-        let mut phases = Phases::default();
+        let mut spent = Spent::default();
         // An evaluation's work is none of this step's.
         profile::take();
 
         self.post.phase("data");
-        let loaded = timed(&mut phases.data, || self.loader.next())?;
+        let loaded = spent.timed(|p| &mut p.data, || self.loader.next())?;
         let epoch = loaded.epoch;
-        let score = self.local_gradient(&loaded.batch, loaded.global_samples, &mut phases)?;
+        let score = self.local_gradient(&loaded.batch, loaded.global_samples, &mut spent)?;
         self.loader.recycle(loaded.batch);
         if let Some(histograms) = self.histograms(step) {
             self.report(Report::Histograms(histograms))?;
@@ -254,13 +260,13 @@ impl Worker {
             self.flat[0] = f32::NAN;
         }
         let traffic = self.exchange.allreduce(step, &mut self.flat)?;
-        phases.encode = traffic.encode.as_secs_f64();
-        phases.wait = traffic.wait.as_secs_f64();
-        phases.decode = traffic.decode.as_secs_f64();
+        spent.wall.encode = traffic.encode.as_secs_f64();
+        spent.wall.wait = traffic.wait.as_secs_f64();
+        spent.wall.decode = traffic.decode.as_secs_f64();
 
         self.post.phase("optimizer");
         let learning_rate = self.schedule.at(self.course.place(step));
-        let gradient_norm = timed(&mut phases.optimizer, || self.update(learning_rate))?;
+        let gradient_norm = spent.timed(|p| &mut p.optimizer, || self.update(learning_rate))?;
 
         self.post.phase("replicas");
         let every = self.recipe.exchange.compare_replicas_every;
@@ -279,7 +285,9 @@ impl Worker {
             score,
             learning_rate,
             seconds,
-            phases,
+            phases: spent.wall,
+            own: spent.own,
+            ready: Vec::new(),
             profile: profile::take(),
             traffic,
             gradient_norm,
@@ -292,7 +300,7 @@ impl Worker {
         &mut self,
         batch: &Batch,
         global_samples: usize,
-        phases: &mut Phases,
+        spent: &mut Spent,
     ) -> Result<Score> {
         let mut total = Score::default();
         let size = self.recipe.train.batch;
@@ -305,13 +313,13 @@ impl Worker {
             let weight = (part.len() * world_size) as f64 / global_samples as f64;
             self.post.phase("forward");
             let (loss, score) =
-                timed(&mut phases.forward, || self.replica.forward(batch, part.clone()))?;
+                spent.timed(|p| &mut p.forward, || self.replica.forward(batch, part.clone()))?;
             if !score.loss.is_finite() {
                 return Err(self.give_up(&score));
             }
             total.add(&score);
             self.post.phase("backward");
-            timed(&mut phases.backward, || self.backward(&loss, weight, start > 0))?;
+            spent.timed(|p| &mut p.backward, || self.backward(&loss, weight, start > 0))?;
         }
         Ok(total)
     }
@@ -505,11 +513,4 @@ pub fn evaluate_share(
         beat();
     }
     Ok(total)
-}
-
-fn timed<T>(seconds: &mut f64, work: impl FnOnce() -> T) -> T {
-    let began = Instant::now();
-    let result = work();
-    *seconds += began.elapsed().as_secs_f64();
-    result
 }

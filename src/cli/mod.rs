@@ -8,6 +8,7 @@ mod bench;
 mod codecs;
 mod data;
 mod list;
+mod network;
 
 use crate::checkpoint;
 use crate::disk::Disk;
@@ -45,6 +46,9 @@ enum Command {
     /// Measure how fast this machine trains
     #[command(subcommand)]
     Bench(bench::Command),
+    /// Tell what recorded runs would have taken on other networks
+    #[command(subcommand)]
+    Network(network::Command),
     /// Fetch, check or make data sets
     #[command(subcommand)]
     Data(data::Command),
@@ -162,6 +166,7 @@ impl Cli {
             },
             Command::Eval(eval) => Ok(eval.run()),
             Command::Bench(bench) => bench.run(),
+            Command::Network(network) => network.run(),
             Command::Data(data) => Ok(data.run()),
             Command::List(list) => Ok(list.run()),
             Command::Completions { shell } => {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use toml::Value;
 
 /// Keys, or tables of keys, that no later step's weights depend on.
-const FREE: [&str; 10] = [
+const FREE: [&str; 11] = [
     "name",
     "threads",
     "dataset.dir",
@@ -15,6 +15,7 @@ const FREE: [&str; 10] = [
     "exchange.compare_replicas_every",
     "train.evaluation_batch",
     "train.evaluate_every",
+    "network",
     "record",
     "checkpoint",
     "faults",

@@ -7,6 +7,7 @@
 mod compare;
 mod table;
 
+use crate::network;
 use crate::optim;
 use crate::schedule;
 use gradwire_datasets as datasets;
@@ -57,6 +58,9 @@ pub struct Recipe {
     /// How the learning rate changes.
     #[serde(default)]
     pub schedule: schedule::Config,
+    /// The network between the workers.
+    #[serde(default)]
+    pub network: network::Config,
     /// What is written down, and where.
     #[serde(default)]
     pub record: Record,
@@ -314,6 +318,7 @@ impl Recipe {
         refuse(!(0.0..=1e6).contains(&minutes), || {
             format!("checkpoint.every_minutes = {minutes} must be from 0 (off) to 1000000")
         })?;
+        self.network.validate().map_err(anyhow::Error::msg)?;
         self.optimizer.validate().map_err(anyhow::Error::msg)?;
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
         let policy = self.policy();
