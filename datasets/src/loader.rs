@@ -1,15 +1,16 @@
 //! Batches filled ahead of time on a thread of their own.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded, unbounded};
+use crossbeam::channel::{RecvTimeoutError, TryRecvError};
 
 use crate::augment::Augment;
 use crate::dataset::{Batch, Dataset};
 use crate::error::{Error, Result};
 use crate::sampler::Sampler;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Receiver, Sender, bounded, unbounded};
 
 /// Which batches a [`Loader`] fills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +75,7 @@ impl Loader {
         let rank = sampler.rank();
         let (fill, filled) = bounded(plan.depth.max(1));
         let (emptied, empty) = unbounded();
-        let thread = std::thread::Builder::new()
+        let thread = thread::Builder::new()
             .name(format!("loader-{rank}"))
             .spawn(move || fill_batches(&*dataset, sampler, plan, &fill, &empty))
             .map_err(|cause| Error::Thread { rank, cause })?;
@@ -205,7 +206,7 @@ mod tests {
             Shape::Text { vocabulary: self.len, length: 1 }
         }
         fn batch(&self, indices: &[u32], augment: Option<&Augment>, into: &mut Batch) {
-            std::thread::sleep(self.delay);
+            thread::sleep(self.delay);
             self.fills.fetch_add(1, Ordering::SeqCst);
             assert!(self.poisoned.is_none_or(|p| !indices.contains(&p)), "sample is poisoned");
             let shift = augment.map_or(0, |augment| augment.epoch as u32);
@@ -272,7 +273,7 @@ mod tests {
         let plan = Plan { depth: 3, ..Plan::default() };
         let mut loader = Loader::new(numbers.clone(), sampler(8, 2), plan).unwrap();
         loader.next().unwrap();
-        std::thread::sleep(Duration::from_millis(50));
+        thread::sleep(Duration::from_millis(50));
         // One taken, three lying ready, one in the thread's hand.
         assert_eq!(numbers.fills.load(Ordering::SeqCst), 5);
     }
@@ -295,7 +296,7 @@ mod tests {
         let numbers = Numbers { delay: Duration::from_millis(20), ..Numbers::new(8) };
         let mut loader = Loader::new(Arc::new(numbers), sampler(8, 2), Plan::default()).unwrap();
         assert!(loader.next().unwrap().waited >= Duration::from_millis(5));
-        std::thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(100));
         assert_eq!(loader.next().unwrap().waited, Duration::ZERO);
     }
 
