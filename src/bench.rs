@@ -3,7 +3,8 @@
 //! The samples are those of the usual comparison: images of 32 × 32 pixels, texts of 64 tokens out
 //! of 30,000. Everything else is the trainer's own step: loader, model, exchange, optimizer.
 
-use crate::launch::{self, run_workers};
+use crate::disk::Disk;
+use crate::launch::{self, Crew, run_workers};
 use crate::recipe::Recipe;
 use crate::record::Phases;
 use crate::worker::{Report, Step};
@@ -77,7 +78,9 @@ pub fn train(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> {
     let samples = global * (WARM + steps) as usize;
     let data = random(&recipe, samples);
     let mut taken: BTreeMap<u64, Vec<Step>> = BTreeMap::new();
-    run_workers(&recipe, &data, threads, None, |report| {
+    let disk = Disk::default();
+    let crew = Crew { recipe: &recipe, data: &data, threads, folder: None, disk: &disk };
+    run_workers(&crew, |report| {
         if let Report::Step(step) = report
             && step.step > WARM
         {

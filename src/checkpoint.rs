@@ -4,6 +4,7 @@
 //! `<run>/last/model.safetensors` the model at the end. Each carries the recipe in its metadata,
 //! so the file alone can be evaluated.
 
+use crate::disk::Disk;
 use crate::recipe::Recipe;
 use crate::replica::Replica;
 use anyhow::{Context, Result, bail};
@@ -11,7 +12,7 @@ use gradwire_models::Store;
 use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folder of the best model, within a run's.
@@ -54,32 +55,31 @@ pub struct Saved {
 /// # Errors
 /// When the folder or the file cannot be written; the earlier file is then untouched.
 pub fn save(
+    disk: &Disk,
     folder: &Path,
     store: &Store,
     recipe: &Recipe,
     step: u64,
     test_accuracy: Option<f64>,
 ) -> Result<()> {
-    fs::create_dir_all(folder)?;
+    disk.create_folders(folder)?;
     let tensors = store.trainable().into_iter().chain(store.buffers());
     let tensors: Vec<_> = tensors.map(|(name, var)| (name, var.as_tensor().clone())).collect();
     let about = About { recipe: recipe.to_toml()?, step, test_accuracy };
     let metadata = HashMap::from([(KEY.to_string(), serde_json::to_string(&about)?)]);
-    let (file, partial) = (folder.join(MODEL), folder.join(format!("{MODEL}.partial")));
-    safetensors::serialize_to_file(tensors, Some(metadata), &partial)
-        .with_context(|| format!("writing {}", partial.display()))?;
-    File::open(&partial)?.sync_all()?;
-    fs::rename(&partial, &file).with_context(|| format!("renaming {}", partial.display()))?;
-    Ok(())
+    let file = folder.join(MODEL);
+    let bytes = safetensors::serialize(tensors, Some(metadata))?;
+    disk.replace(&file, &bytes).with_context(|| format!("writing {}", file.display()))
 }
 
 /// Writes a run's vocabulary into its folder.
 ///
 /// # Errors
 /// When the file cannot be written.
-pub fn save_vocabulary(run: &Path, vocabulary: &str) -> Result<()> {
+pub fn save_vocabulary(disk: &Disk, run: &Path, vocabulary: &str) -> Result<()> {
     let file = run.join(VOCABULARY);
-    fs::write(&file, vocabulary).with_context(|| format!("writing {}", file.display()))
+    disk.replace(&file, vocabulary.as_bytes())
+        .with_context(|| format!("writing {}", file.display()))
 }
 
 /// Finds the model that `path` names: a model file, or a run's folder (its best model).

@@ -5,6 +5,7 @@
 //! fails, its end of the exchange drops, the others notice and stop, and the first cause is told.
 
 use crate::checkpoint;
+use crate::disk::Disk;
 use crate::params::Params;
 use crate::recipe::Recipe;
 use crate::record::{Console, Event, FileSum, Mode, Provenance, Record, Started, Summary};
@@ -31,12 +32,24 @@ pub struct Outcome {
     pub summary: Summary,
 }
 
-/// Trains `recipe` to its end, writing records and showing progress as `mode` says.
+/// What is to be trained, and how.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    /// Everything that decides the result.
+    pub recipe: &'a Recipe,
+    /// What the person sees.
+    pub mode: Mode,
+    /// What records and checkpoints are written through.
+    pub disk: Disk,
+}
+
+/// Trains a run's recipe to its end, writing records and showing progress.
 ///
 /// # Errors
 /// When the data cannot be read, the records cannot be written, or a worker fails: then the first
 /// cause, with rank, step and phase.
-pub fn train(recipe: &Recipe, mode: Mode) -> Result<Outcome> {
+pub fn train(run: &Run<'_>) -> Result<Outcome> {
+    let Run { recipe, mode, ref disk } = *run;
     let mut console = Console::new(mode);
     let data = load(recipe, None)?;
     let plan =
@@ -51,17 +64,18 @@ pub fn train(recipe: &Recipe, mode: Mode) -> Result<Outcome> {
     let threads = recipe.threads_per_worker(cores());
     let provenance = provenance(recipe, &data, threads)?;
     let out = &recipe.record.out;
-    let mut record = Record::create(out, &recipe.name, &recipe.to_toml()?, &provenance)?;
+    let mut record = Record::create(disk, out, &recipe.name, &recipe.to_toml()?, &provenance)?;
     let folder = record.folder().to_path_buf();
     if let Some(vocabulary) = &data.vocabulary {
-        checkpoint::save_vocabulary(&folder, vocabulary)?;
+        checkpoint::save_vocabulary(disk, &folder, vocabulary)?;
     }
 
     let steps_per_epoch = plan.steps_per_epoch();
     let mut tally = Tally::new(recipe, steps_per_epoch);
     let started = started(recipe, &data, threads, steps_per_epoch, &folder)?;
+    let crew = Crew { recipe, data: &data, threads, folder: Some(&folder), disk };
     let result = keep(&mut record, &mut console, &started).and_then(|()| {
-        run_workers(recipe, &data, threads, Some(&folder), |report| {
+        run_workers(&crew, |report| {
             for (event, recorded) in tally.add(report) {
                 if recorded {
                     keep(&mut record, &mut console, &event)?;
@@ -90,25 +104,42 @@ pub fn train(recipe: &Recipe, mode: Mode) -> Result<Outcome> {
     }
 }
 
+/// What all workers of a run share.
+#[derive(Clone, Copy)]
+pub struct Crew<'a> {
+    /// The run.
+    pub recipe: &'a Recipe,
+    /// What is trained and tested on.
+    pub data: &'a Data,
+    /// Compute threads per worker.
+    pub threads: usize,
+    /// The folder that models are saved in; absent when none are to be.
+    pub folder: Option<&'a Path>,
+    /// What they are written through.
+    pub disk: &'a Disk,
+}
+
 /// Runs one worker per rank to the end, each on a thread of its own, and hands their reports to
-/// `take` on this thread. Models are saved in `folder`, if there is one.
+/// `take` on this thread.
 ///
 /// # Errors
 /// What `take` fails with, which ends the workers; else the first cause of a worker's failure.
-pub fn run_workers(
-    recipe: &Recipe,
-    data: &Data,
-    threads: usize,
-    folder: Option<&Path>,
-    mut take: impl FnMut(Report) -> Result<()>,
-) -> Result<()> {
+pub fn run_workers(crew: &Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -> Result<()> {
+    let Crew { recipe, data, threads, folder, disk } = *crew;
     let (reports, inbox) = unbounded();
     thread::scope(|scope| {
         let mut workers = Vec::new();
         for collective in collectives(recipe) {
             let rank = collective.rank();
             let reports = reports.clone();
-            let seat = Seat { recipe, data, collective, reports, folder: folder.map(Into::into) };
+            let seat = Seat {
+                recipe,
+                data,
+                collective,
+                reports,
+                folder: folder.map(Into::into),
+                disk: disk.clone(),
+            };
             let worker = thread::Builder::new()
                 .name(format!("worker-{rank}"))
                 .spawn_scoped(scope, move || work(seat, threads))

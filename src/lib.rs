@@ -11,6 +11,7 @@ pub mod bench;
 pub mod checkpoint;
 pub mod cli;
 pub mod codecs;
+pub mod disk;
 pub mod evaluate;
 pub mod launch;
 pub mod optim;

@@ -4,6 +4,7 @@
 //! calls into a worker.
 
 use crate::checkpoint;
+use crate::disk::Disk;
 use crate::optim::{Optimizer, norm};
 use crate::params::Params;
 use crate::recipe::{BatchNorm, Recipe};
@@ -79,6 +80,8 @@ pub struct Seat<'a> {
     pub reports: Sender<Report>,
     /// The run's folder, for the models that rank 0 saves; absent when none are to be.
     pub folder: Option<PathBuf>,
+    /// What it is written through.
+    pub disk: Disk,
 }
 
 /// Where a worker was when it failed.
@@ -103,6 +106,7 @@ pub struct Worker<'a> {
     loader: Loader,
     reports: Sender<Report>,
     folder: Option<PathBuf>,
+    disk: Disk,
     /// The flat gradient: this rank's, then the mean.
     flat: Vec<f32>,
     /// The gradient of one forward pass when several make an update.
@@ -119,7 +123,7 @@ impl<'a> Worker<'a> {
     /// # Errors
     /// When the recipe does not fit the data.
     pub fn new(seat: Seat<'a>) -> Result<Self> {
-        let Seat { recipe, data, collective, reports, folder } = seat;
+        let Seat { recipe, data, collective, reports, folder, disk } = seat;
         let (rank, world_size) = (collective.rank(), collective.world_size());
         let replica = Replica::new(recipe, &*data.train)?;
         let params = Params::new(&replica.store);
@@ -155,6 +159,7 @@ impl<'a> Worker<'a> {
             loader: Loader::new(data.train.clone(), sampler, plan)?,
             reports,
             folder,
+            disk,
             flat: vec![0.0; params.len()],
             part: Vec::new(),
             steps_per_epoch,
@@ -325,7 +330,7 @@ impl<'a> Worker<'a> {
         let due = self.rank == 0 && every > 0 && step.is_multiple_of(every);
         if let Some(folder) = self.folder.as_ref().filter(|_| due) {
             self.place.phase = "recording a gradient";
-            gradient::save(folder, &self.params, &self.flat, step)?;
+            gradient::save(&self.disk, folder, &self.params, &self.flat, step)?;
         }
         Ok(())
     }
@@ -422,7 +427,8 @@ impl<'a> Worker<'a> {
 
     fn save_as(&self, which: &str, step: u64, accuracy: Option<f64>) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
-        checkpoint::save(&folder.join(which), &self.replica.store, self.recipe, step, accuracy)
+        let (folder, store) = (folder.join(which), &self.replica.store);
+        checkpoint::save(&self.disk, &folder, store, self.recipe, step, accuracy)
             .with_context(|| format!("saving the {which} model"))
     }
 

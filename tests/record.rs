@@ -5,6 +5,7 @@
 #[path = "tensorboard/reader.rs"]
 mod reader;
 
+use gradwire::disk::Disk;
 use gradwire::record::{
     Epoch, Event, FileSum, Histogram, Histograms, Kind, Phases, Provenance, Record, Started, Step,
     Tagged, Text, Warning,
@@ -15,7 +16,7 @@ use std::fs;
 use std::path::Path;
 
 fn create(out: &Path) -> Record {
-    Record::create(out, "tests", "workers = 2\n", &Provenance::here()).unwrap()
+    Record::create(&Disk::default(), out, "tests", "workers = 2\n", &Provenance::here()).unwrap()
 }
 
 /// The events of `metrics.jsonl`.
@@ -204,7 +205,8 @@ fn the_folder_tells_what_made_it() {
         data: vec![FileSum { name: "a.bin".into(), bytes: 3, sha256: "00ff".into() }],
         ..Provenance::here()
     };
-    let record = Record::create(out.path(), "größe", "seed = 1\n", &provenance).unwrap();
+    let record =
+        Record::create(&Disk::default(), out.path(), "größe", "seed = 1\n", &provenance).unwrap();
     assert!(record.folder().starts_with(out.path().join("größe")));
     let read = |name: &str| fs::read_to_string(record.folder().join(name)).unwrap();
     assert_eq!(read("recipe.toml"), "seed = 1\n");
@@ -236,7 +238,9 @@ fn a_place_that_cannot_be_written_is_an_error_that_helps() {
         places.push("/proc/gradwire".into());
     }
     for place in places {
-        let Err(error) = Record::create(&place, "tests", "", &Provenance::default()) else {
+        let Err(error) =
+            Record::create(&Disk::default(), &place, "tests", "", &Provenance::default())
+        else {
             panic!("a record in {}", place.display())
         };
         let error = format!("{error:#}");

@@ -8,7 +8,7 @@ use crate::layout::Part;
 /// A bucket of one rank.
 pub(crate) struct Bucket {
     /// Where its elements lie in the flat gradient, in ascending order.
-    ranges: Vec<Range<usize>>,
+    pub(crate) ranges: Vec<Range<usize>>,
     /// Elements.
     pub(crate) length: usize,
     /// `None` when plain frames need no instance.

@@ -51,6 +51,12 @@ pub enum Error {
         /// What is wrong, and what to write instead.
         problem: String,
     },
+    /// Groups of buckets that are no partition, or a group out of its turn.
+    #[error("groups of buckets: {problem}")]
+    Groups {
+        /// What is wrong, and what to do instead.
+        problem: String,
+    },
     /// The parameters of a layout are not in strictly ascending order of name.
     #[error(
         "layout: parameter `{name}` comes after `{previous}`; give each once, in ascending order of name"

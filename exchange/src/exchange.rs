@@ -1,14 +1,18 @@
-//! One step: check, correct, encode, allgather, decode, average.
+//! One step: check, correct, encode, allgather, decode, average; a group of buckets at a time.
 
+mod outgoing;
+
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::bucket::Bucket;
 use crate::collective::{Collective, Payload};
-use crate::compress::{Compressor, Encoded, Feedback, Round, Scheme, Seat, dense::Dense};
-use crate::error::{Awaited, Quantity};
+use crate::compress::{Feedback, Round, Scheme, Seat};
+use crate::incoming::{Place, first_refusal};
 use crate::layout::{Layout, Part};
 use crate::measure::Distortion;
-use crate::wire::{Frame, Header, Kind, Reader, floats, frame};
+use crate::traffic::Leg;
+use crate::wire::{Frame, Kind, floats, frame};
 use crate::{Entry, Error, Gauge, Policy, Result, State, Traffic};
 
 /// Elements that a bucket may have, so that its message is surely shorter than 4 GiB.
@@ -17,27 +21,48 @@ const MAX_BUCKET: usize = 1 << 29;
 /// Turns each rank's gradient into the mean over ranks, bit-identical on all of them.
 ///
 /// One exchange belongs to one rank; all ranks make the same calls in the same order, with the
-/// same scheme, policy and layout.
+/// same scheme, policy, layout and groups.
 ///
-/// When a call fails, the residual is what it was before, and after [`Error::NonFinite`] and
-/// [`Error::Aborted`] (which reach every rank alike) so is the gradient, but for local clipping
-/// without feedback, which scales it in place; the group can go
-/// on. After any other error the group is broken: drop the exchange, which tells the peers.
+/// # Groups
+/// A step is [`allreduce`](Self::allreduce), or [`begin`](Self::begin), then
+/// [`exchange_group`](Self::exchange_group) once for each group of buckets, as soon as these
+/// buckets' part of the gradient is final, then [`finish`](Self::finish). Each group is one
+/// message and one rendezvous. Any order will do if it is the same on all ranks; mean, residual,
+/// compressors and wire bytes come out bit-identical whatever the groups and their order.
+///
+/// # Failures
+/// When a call fails the step is over: residual and compressors are what they were before it,
+/// whichever group failed. In the gradient, groups that had been exchanged hold the mean; the
+/// others are as given, and so is the group that failed after [`Error::NonFinite`] and
+/// [`Error::Aborted`], which reach every rank alike (but for local clipping without feedback,
+/// which scales the gradient in place). After these two the group of ranks can go on, with a new
+/// step or the same. After any other error it is broken: drop the exchange, which tells the peers.
 pub struct Exchange {
     layout: Layout,
     policy: Policy,
+    parts: Vec<Part>,
     buckets: Vec<Bucket>,
+    groups: Vec<Vec<usize>>,
     feedback: Option<Feedback>,
     collective: Box<dyn Collective>,
-    /// The last messages sent, oldest first. The older of two has been read by all ranks when
-    /// the younger is answered, so that two buffers go round for ever.
-    sent: Vec<Payload>,
+    /// Of each group, the last messages sent, oldest first. The older of two has been read by all
+    /// ranks when the younger is answered, so that two buffers go round for ever.
+    sent: Vec<VecDeque<Payload>>,
     distortion: Distortion,
+    underway: Option<Underway>,
+}
+
+/// A step that has begun and is not finished.
+struct Underway {
+    step: u64,
+    traffic: Traffic,
+    /// Of each group that has been exchanged, what every rank said.
+    heard: Vec<Option<Vec<Payload>>>,
 }
 
 impl Exchange {
     /// Builds this rank's compressors over a collective that all ranks share. What `policy`
-    /// leaves out is the scheme's habit.
+    /// leaves out is the scheme's habit. All buckets are one group.
     ///
     /// # Errors
     /// What [`Policy::validate`] refuses; [`Error::Bucketing`] when a bucket would have more than
@@ -72,116 +97,259 @@ impl Exchange {
             Bucket::new(part, (!dense).then(|| scheme.build(&seat)))
         };
         let feedback = scheme.feedback().then(|| Feedback::new(layout.len(), policy.momentum()));
-        let buckets = parts.iter().enumerate().map(build).collect();
+        let buckets: Vec<Bucket> = parts.iter().enumerate().map(build).collect();
         Ok(Self {
             layout,
             policy,
+            groups: vec![(0..buckets.len()).collect()],
+            parts,
             buckets,
             feedback,
             collective,
-            sent: Vec::with_capacity(2),
+            sent: vec![VecDeque::with_capacity(3)],
             distortion: Distortion::default(),
+            underway: None,
         })
     }
 
-    /// Overwrites `gradient` by its mean over ranks: what the ranks' messages say, added in order
-    /// of rank, times 1/N.
+    /// The buckets, by number: which parameters each holds. A bucket's part of the gradient is
+    /// final when all of these are.
+    pub fn buckets(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// The groups of buckets that travel in one message each; one group of all unless set.
+    pub fn groups(&self) -> &[Vec<usize>] {
+        &self.groups
+    }
+
+    /// Sets the groups: every bucket in exactly one, on every rank the same. A step that is under
+    /// way is given up.
     ///
     /// # Errors
-    /// [`Error::GradientLength`] before anything is sent; [`Error::NonFinite`] on every rank when
-    /// one rank's gradient (or gradient plus residual) is not finite; [`Error::NonFiniteMean`] on
-    /// every rank when the mean overflows; [`Error::Aborted`] when a peer gave up;
-    /// [`Error::PeerLost`], [`Error::Timeout`], [`Error::OutOfStep`] and [`Error::Message`] when
-    /// a peer is gone, silent, elsewhere, or not understood.
-    pub fn allreduce(&mut self, step: u64, gradient: &mut [f32]) -> Result<Traffic> {
-        if gradient.len() != self.layout.len() {
-            return Err(Error::GradientLength {
-                expected: self.layout.len(),
-                found: gradient.len(),
-            });
-        }
-        let start = Instant::now();
-        let dense_bytes = 4 * gradient.len() + frame::HEADER_BYTES * self.buckets.len();
-        let mut traffic = Traffic {
-            dense_bytes: dense_bytes as u64,
-            parameters: gradient.len() as u64,
-            ..Traffic::default()
-        };
-        if self.is_dense() && self.collective.world_size() == 1 && self.policy.clip_norm.is_none() {
-            // The mean over one rank is its gradient: nothing to copy.
-            if !floats::all_finite(gradient) {
-                return Err(self.non_finite(step, gradient));
+    /// [`Error::Groups`] when they are no partition of the buckets, when one is empty, or when
+    /// there are several although the policy needs the whole gradient first (local clipping).
+    pub fn set_groups(&mut self, groups: Vec<Vec<usize>>) -> Result<()> {
+        let refuse = |problem: String| Err(Error::Groups { problem });
+        let count = self.buckets.len();
+        let mut seen = vec![false; count];
+        for (group, buckets) in groups.iter().enumerate() {
+            if buckets.is_empty() {
+                return refuse(format!("group {group} is empty; leave it out"));
             }
-            traffic.wire_bytes = traffic.dense_bytes;
-            traffic.encode = start.elapsed();
-            return Ok(traffic);
+            for bucket in buckets {
+                match seen.get_mut(*bucket) {
+                    None => return refuse(format!("there are {count} buckets, and no {bucket}")),
+                    Some(true) => {
+                        return refuse(format!("bucket {bucket} is in two places; give it once"));
+                    }
+                    Some(seen) => *seen = true,
+                }
+            }
+        }
+        if let Some(bucket) = seen.iter().position(|seen| !seen) {
+            return refuse(format!("bucket {bucket} is in none; give each bucket once"));
+        }
+        if groups.len() > 1 && self.clips() {
+            let limit = self.policy.clip_norm.unwrap_or(0.0);
+            return refuse(format!(
+                "clip_norm = {limit} needs the norm of the whole gradient before the first \
+                 message; write `policy.clip_norm = 0`, or exchange all buckets as one group"
+            ));
+        }
+        self.sent = vec![VecDeque::with_capacity(3); groups.len()];
+        self.groups = groups;
+        self.underway = None;
+        Ok(())
+    }
+
+    /// Overwrites `gradient` by its mean over ranks: what the ranks' messages say, added in order
+    /// of rank, times 1/N. One whole step: [`begin`](Self::begin), every group in order,
+    /// [`finish`](Self::finish).
+    ///
+    /// # Errors
+    /// As [`exchange_group`](Self::exchange_group).
+    pub fn allreduce(&mut self, step: u64, gradient: &mut [f32]) -> Result<Traffic> {
+        self.begin(step);
+        for group in 0..self.groups.len() {
+            self.exchange_group(group, gradient)?;
+        }
+        self.finish(gradient)
+    }
+
+    /// Begins a step; nothing is sent yet. One that was under way is given up.
+    pub fn begin(&mut self, step: u64) {
+        self.distortion.begin();
+        let heard = vec![None; self.groups.len()];
+        let parameters = self.layout.len() as u64;
+        let traffic = Traffic { parameters, ..Traffic::default() };
+        self.underway = Some(Underway { step, traffic, heard });
+    }
+
+    /// Overwrites the elements of one group's buckets in the flat `gradient` by their mean over
+    /// ranks. Of the rest nothing is read or written.
+    ///
+    /// # Errors
+    /// [`Error::GradientLength`] and [`Error::Groups`] (no step has begun; no such group;
+    /// exchanged already) before anything is sent; [`Error::NonFinite`] on every rank when one
+    /// rank's gradient (or gradient plus residual) is not finite in this group;
+    /// [`Error::NonFiniteMean`] on every rank when the mean overflows; [`Error::Aborted`] when a
+    /// peer gave up before this group; [`Error::PeerLost`], [`Error::Timeout`],
+    /// [`Error::OutOfStep`] and [`Error::Message`] when a peer is gone, silent, elsewhere (in
+    /// another step or group), or not understood.
+    pub fn exchange_group(&mut self, group: usize, gradient: &mut [f32]) -> Result<()> {
+        if gradient.len() != self.layout.len() {
+            let (expected, found) = (self.layout.len(), gradient.len());
+            return Err(Error::GradientLength { expected, found });
+        }
+        let refuse = |problem: String| Err(Error::Groups { problem });
+        let Some(mut underway) = self.underway.take() else {
+            return refuse(format!("group {group} comes before the step has begun"));
+        };
+        match underway.heard.get(group) {
+            Some(None) => {}
+            Some(Some(_)) => return refuse(format!("group {group} has been exchanged already")),
+            None => {
+                return refuse(format!("there are {}, and no {group}", underway.heard.len()));
+            }
+        }
+        let place = self.place(underway.step);
+        let messages = self.exchange_in(place, group, gradient, &mut underway.traffic)?;
+        underway.heard[group] = Some(messages);
+        self.underway = Some(underway);
+        Ok(())
+    }
+
+    fn exchange_in(
+        &mut self,
+        place: Place,
+        group: usize,
+        gradient: &mut [f32],
+        traffic: &mut Traffic,
+    ) -> Result<Vec<Payload>> {
+        let start = Instant::now();
+        let lengths = self.groups[group].iter().map(|number| self.buckets[*number].length);
+        let dense_bytes = lengths.map(|length| frame::HEADER_BYTES + 4 * length).sum::<usize>();
+        let mut leg = Leg { group, dense_bytes: dense_bytes as u64, ..Leg::default() };
+        if self.is_dense() && place.world_size == 1 && !self.clips() {
+            // The mean over one rank is its gradient: nothing to copy.
+            let mut ranges = self.groups[group].iter().flat_map(|n| &self.buckets[*n].ranges);
+            if !ranges.all(|range| floats::all_finite(&gradient[range.clone()])) {
+                return Err(self.non_finite(place, group, gradient));
+            }
+            leg.wire_bytes = leg.dense_bytes;
+            leg.encode = start.elapsed();
+            traffic.add(leg);
+            return Ok(Vec::new());
         }
 
-        let mut mine = self.spare_buffer();
+        let mut mine = self.spare_buffer(group);
         mine.clear();
-        mine.reserve(if self.is_dense() { dense_bytes } else { 0 });
-        if !self.encode(step, gradient, &mut traffic, &mut mine) {
-            let own = self.non_finite(step, gradient);
-            return Err(self.refuse(step, own));
-        }
-        traffic.wire_bytes = mine.len() as u64;
+        let Some(measuring) = self.encode(place, gradient, &mut leg, &mut mine) else {
+            let own = self.non_finite(place, group, gradient);
+            return Err(self.refuse(place, own));
+        };
+        leg.wire_bytes = mine.len() as u64;
         let encoded = Instant::now();
 
-        let awaited = Awaited::Gradient { step };
-        let messages = self.collective.allgather(mine).map_err(|error| error.awaiting(awaited))?;
+        let messages =
+            self.collective.allgather(mine).map_err(|error| error.awaiting(place.awaited()))?;
         let received = Instant::now();
 
-        let frames = self.open(step, &messages)?;
-        self.average(step, &frames, gradient)?;
+        let buckets = &self.groups[group];
+        let frames = place.open(buckets, &messages)?;
+        let overflow = place.average(&mut self.buckets, buckets, &frames, gradient)?;
+        if let Some((bucket, element)) = overflow {
+            let (parameter, index) = self.locate(self.buckets[bucket].position(element));
+            return Err(Error::NonFiniteMean { step: place.step, parameter, index });
+        }
+        leg.encode = (encoded - start).saturating_sub(measuring);
+        leg.wait = received - encoded;
+        leg.decode = received.elapsed();
+        traffic.add(leg);
+        Ok(messages)
+    }
+
+    /// Ends the step: takes up the new residual, lets the compressors learn from what all ranks
+    /// said, and tells what the step cost. `gradient` is the mean that the groups came to.
+    ///
+    /// # Errors
+    /// [`Error::GradientLength`]; [`Error::Groups`] when no step has begun or a group is missing;
+    /// [`Error::Message`] when a message holds what decoding alone does not look at, and it is
+    /// wrong.
+    pub fn finish(&mut self, gradient: &[f32]) -> Result<Traffic> {
+        if gradient.len() != self.layout.len() {
+            let (expected, found) = (self.layout.len(), gradient.len());
+            return Err(Error::GradientLength { expected, found });
+        }
+        let refuse = |problem: String| Err(Error::Groups { problem });
+        let Some(Underway { step, mut traffic, heard }) = self.underway.take() else {
+            return refuse("no step has begun that could end".to_string());
+        };
+        if let Some(group) = heard.iter().position(Option::is_none) {
+            return refuse(format!("the step ends before group {group} has been exchanged"));
+        }
+        let heard: Vec<Vec<Payload>> = heard.into_iter().flatten().collect();
+        let start = Instant::now();
         if let Some(feedback) = &mut self.feedback {
             feedback.commit();
         }
-        self.observe(step, &frames, gradient, &mut traffic.gauges)?;
-        drop(frames);
-        self.sent.extend(messages.into_iter().nth(self.collective.rank()));
+        self.observe(self.place(step), &heard, gradient, &mut traffic.gauges)?;
+        let rank = self.collective.rank();
+        for (sent, messages) in self.sent.iter_mut().zip(heard) {
+            sent.extend(messages.into_iter().nth(rank));
+        }
         if let Some(feedback) = &self.feedback {
             traffic.gauges.push(Gauge::sum("residual_norm", floats::norm(feedback.residual())));
         }
-        traffic.encode = (encoded - start).saturating_sub(self.distortion.spent());
         self.distortion.end(&mut traffic.gauges);
-        traffic.wait = received - encoded;
-        traffic.decode = received.elapsed();
+        traffic.decode += start.elapsed();
         Ok(traffic)
     }
 
-    /// Tells the compressors what all ranks said, and asks them for their gauges.
+    /// Tells the compressors, in order of bucket, what all ranks said, and asks them for their
+    /// gauges.
     fn observe(
         &mut self,
-        step: u64,
-        frames: &[Frame<'_>],
+        place: Place,
+        heard: &[Vec<Payload>],
         gradient: &[f32],
         gauges: &mut Vec<Gauge>,
     ) -> Result<()> {
-        let buckets = self.buckets.len();
-        let mut said = Vec::with_capacity(self.collective.world_size());
-        for (number, bucket) in self.buckets.iter_mut().enumerate() {
+        if self.is_dense() {
+            return Ok(());
+        }
+        let frames =
+            self.groups.iter().zip(heard).map(|(group, messages)| place.open(group, messages));
+        let frames = frames.collect::<Result<Vec<Vec<Frame<'_>>>>>()?;
+        let mut places = vec![(0, 0); self.buckets.len()];
+        for (group, buckets) in self.groups.iter().enumerate() {
+            buckets.iter().enumerate().for_each(|(index, bucket)| places[*bucket] = (group, index));
+        }
+        let mut said = Vec::with_capacity(place.world_size);
+        for (bucket, (group, index)) in self.buckets.iter_mut().zip(places) {
             let (mean, Some(compressor)) = bucket.view(gradient) else { continue };
             said.clear();
+            let of_ranks = frames[group].iter().skip(index).step_by(self.groups[group].len());
             said.extend(
-                frames
-                    .iter()
-                    .skip(number)
-                    .step_by(buckets)
+                of_ranks
                     .map(|frame| (frame.header.kind == Kind::Compressed).then_some(frame.payload)),
             );
-            compressor.observe(&Round { step, messages: &said, mean })?;
+            compressor.observe(&Round { step: place.step, messages: &said, mean })?;
             Gauge::merge_into(gauges, compressor.gauges());
         }
         Ok(())
     }
 
     /// Gives up: every rank's next or present call, whatever it is, fails with the returned
-    /// error. Waits for the others to make that call, no longer than the collective waits.
+    /// error, and so does the step that is under way here. Waits for the others to make that
+    /// call, no longer than the collective waits.
     ///
     /// If a rank of lower number refuses at the same time, its error is everybody's.
     pub fn abort(&mut self, step: u64, reason: &str) -> Error {
-        let (rank, reason) = (self.collective.rank(), frame::cut(reason).to_string());
-        self.refuse(step, Error::Aborted { rank, step, reason })
+        self.underway = None;
+        let (place, reason) = (self.place(step), frame::cut(reason).to_string());
+        self.refuse(place, Error::Aborted { rank: place.rank, step, reason })
     }
 
     /// The collective, for everything that is not a gradient: sums of an evaluation, averaged
@@ -264,206 +432,29 @@ impl Exchange {
         self.buckets.iter().all(|bucket| bucket.compressor.is_none())
     }
 
-    fn header(&self, kind: Kind, step: u64, bucket: usize) -> Header {
-        let (rank, world_size) =
-            (self.collective.rank() as u16, self.collective.world_size() as u16);
-        Header { kind, rank, world_size, step, bucket: bucket as u32 }
+    /// Whether local clipping is on.
+    fn clips(&self) -> bool {
+        self.policy.clip_norm.is_some_and(|limit| limit > 0.0)
     }
 
-    fn spare_buffer(&mut self) -> Vec<u8> {
-        if self.sent.len() < 2 {
-            return Vec::new();
-        }
-        self.sent.remove(0).reclaim().unwrap_or_default()
+    fn place(&self, step: u64) -> Place {
+        Place { rank: self.collective.rank(), world_size: self.collective.world_size(), step }
     }
 
-    /// Writes one frame for each bucket, and prepares the new residual. Returns false when the
-    /// gradient is not finite; then nothing that lasts has been touched.
-    fn encode(
-        &mut self,
-        step: u64,
-        gradient: &mut [f32],
-        traffic: &mut Traffic,
-        mine: &mut Vec<u8>,
-    ) -> bool {
-        let scale = self.clipping(gradient);
-        let finite = match &mut self.feedback {
-            Some(feedback) => feedback.correct(gradient, scale),
-            // Plain frames are checked while they are copied.
-            None => {
-                if scale != 1.0 {
-                    gradient.iter_mut().for_each(|value| *value *= scale);
-                }
-                self.is_dense() || floats::all_finite(gradient)
-            }
-        };
-        if !finite {
-            return false;
-        }
-        let warm = step > self.policy.warmup_steps.unwrap_or(0);
-        let measures = self.policy.measures(step);
-        let masks = self.policy.momentum() > 0.0 && self.policy.momentum_masking.unwrap_or(true);
-        let header = self.header(Kind::Dense, step, 0);
-        for (number, bucket) in self.buckets.iter_mut().enumerate() {
-            let corrected = self.feedback.as_ref().map(Feedback::corrected);
-            let (source, compressor) = bucket.view(corrected.unwrap_or(gradient));
-            let open = Header { bucket: number as u32, ..header }.open(mine);
-            let payload_at = open.payload_at();
-            let mut kind = Kind::Dense;
-            if let Some(compressor) = compressor.filter(|_| warm) {
-                let encoded = compressor.encode(source, step, mine);
-                if encoded == Encoded::Dense || mine.len() - payload_at > size_of_val(source) {
-                    mine.truncate(payload_at);
-                    traffic.dense_fallbacks += 1;
-                } else {
-                    kind = Kind::Compressed;
-                }
-                if measures {
-                    self.distortion.add(&**compressor, source, &mine[payload_at..]);
-                }
-            }
-            if kind == Kind::Dense && !floats::put_checked(source, mine) {
-                return false;
-            }
-            if let Some(feedback) = &mut self.feedback {
-                let message = (kind == Kind::Compressed).then(|| &mine[payload_at..]);
-                take_off(feedback, bucket, message, masks);
-            }
-            open.close(kind, mine);
-        }
-        true
-    }
-
-    /// What local clipping multiplies this rank's gradient by.
-    fn clipping(&self, gradient: &[f32]) -> f32 {
-        let Some(limit) = self.policy.clip_norm.filter(|limit| *limit > 0.0) else { return 1.0 };
-        let limit = limit / (self.collective.world_size() as f64).sqrt();
-        let norm = floats::norm(gradient);
-        if norm > limit { (limit / norm) as f32 } else { 1.0 }
-    }
-
-    /// Where this rank's gradient, or its sum with the residual, is not finite.
-    fn non_finite(&self, step: u64, gradient: &[f32]) -> Error {
-        let corrected = self.feedback.as_ref().map(Feedback::corrected);
-        let places =
-            [(Quantity::Gradient, gradient), (Quantity::Corrected, corrected.unwrap_or(&[]))];
-        let (quantity, position) = places
-            .into_iter()
-            .find_map(|(quantity, values)| Some((quantity, floats::first_non_finite(values)?)))
-            .expect("invariant: a value was seen to be non-finite");
-        let (parameter, index) = self.place(position);
-        Error::NonFinite { rank: self.collective.rank(), step, quantity, parameter, index }
-    }
-
-    /// The parameter that holds a position of the gradient, and the element in it.
-    fn place(&self, position: usize) -> (String, usize) {
-        let (parameter, index) =
-            self.layout.locate(position).expect("invariant: every position lies in a parameter");
-        (frame::cut(&parameter.name).to_string(), index)
+    fn spare_buffer(&mut self, group: usize) -> Vec<u8> {
+        let sent = &mut self.sent[group];
+        let oldest = if sent.len() < 2 { None } else { sent.pop_front() };
+        oldest.and_then(Payload::reclaim).unwrap_or_default()
     }
 
     /// Tells every rank this rank's own error instead of what they await, and returns the error
     /// that all of them return.
-    fn refuse(&mut self, step: u64, own: Error) -> Error {
+    fn refuse(&mut self, place: Place, own: Error) -> Error {
         let mut mine = Vec::new();
-        frame::write_refusal(self.header(Kind::Abort, step, 0), &own, &mut mine);
+        frame::write_refusal(place.header(Kind::Abort, 0), &own, &mut mine);
         match self.collective.allgather(mine) {
             Ok(messages) => first_refusal(&messages).unwrap_or(own),
             Err(_) => own,
         }
     }
-
-    /// The frames of all messages, by rank and then by bucket, each checked to be in its place.
-    fn open<'a>(&self, step: u64, messages: &'a [Payload]) -> Result<Vec<Frame<'a>>> {
-        if let Some(refusal) = first_refusal(messages) {
-            return Err(refusal);
-        }
-        let awaited = Awaited::Gradient { step };
-        let mut frames = Vec::with_capacity(messages.len() * self.buckets.len());
-        for (from, message) in messages.iter().enumerate() {
-            let mut reader = Reader::new(message);
-            for bucket in 0..self.buckets.len() {
-                let expected = self.header(Kind::Dense, step, bucket).from_rank(from);
-                let frame = Frame::expect(&mut reader, expected, self.collective.rank());
-                frames.push(frame.map_err(|error| error.sent_by(from, awaited))?);
-            }
-            reader.finish().map_err(|fault| Error::Message { rank: from, awaited, fault })?;
-        }
-        Ok(frames)
-    }
-
-    /// Overwrites the gradient by the mean of what the frames say.
-    fn average(&mut self, step: u64, frames: &[Frame<'_>], gradient: &mut [f32]) -> Result<()> {
-        let (rank, ranks, buckets) =
-            (self.collective.rank(), self.collective.world_size(), self.buckets.len());
-        for (number, bucket) in self.buckets.iter_mut().enumerate() {
-            let of_ranks = frames[number..].iter().step_by(buckets);
-            let finite = bucket.change(gradient, |mean, compressor| {
-                let finite = mean_of(rank, step, of_ranks, compressor, 1.0 / ranks as f32, mean)?;
-                Ok::<_, Error>(if finite { None } else { floats::first_non_finite(mean) })
-            })?;
-            if let Some(element) = finite {
-                let (parameter, index) = self.place(self.buckets[number].position(element));
-                return Err(Error::NonFiniteMean { step, parameter, index });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Takes off a bucket's unsaid part what its message says, or everything if it was sent as it is;
-/// with `masks`, the momentum of what a message speaks of ends.
-fn take_off(feedback: &mut Feedback, bucket: &mut Bucket, message: Option<&[u8]>, masks: bool) {
-    bucket.change(feedback.unsaid(), |unsaid, compressor| match (message, compressor) {
-        (Some(message), Some(compressor)) => compressor
-            .decode_add(message, -1.0, unsaid)
-            .expect("invariant: a compressor reads its own message"),
-        _ => unsaid.fill(0.0),
-    });
-    let sent = bucket.compressor.as_ref().filter(|_| message.is_some()).and_then(|c| c.sent());
-    if let Some(sent) = sent.filter(|_| masks) {
-        sent.iter().for_each(|element| feedback.mask(bucket.position(*element as usize)));
-    }
-}
-
-/// Overwrites `mean` by the mean of what the ranks' frames of one bucket say; tells whether all of
-/// it is finite. `by` is the rank that reads.
-fn mean_of<'a>(
-    by: usize,
-    step: u64,
-    frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
-    compressor: Option<&dyn Compressor>,
-    scale: f32,
-    mean: &mut [f32],
-) -> Result<bool> {
-    let blame = |rank| move |error: Error| error.sent_by(rank, Awaited::Gradient { step });
-    if frames.clone().all(|frame| frame.header.kind == Kind::Dense) {
-        let plain = |(rank, frame): (usize, &Frame<'a>)| {
-            floats::expect(frame.payload, mean.len()).map_err(Error::from).map_err(blame(rank))
-        };
-        let parts = frames.enumerate().map(plain).collect::<Result<Vec<_>>>()?;
-        return Ok(floats::mean_of(&parts, scale, mean));
-    }
-    mean.fill(0.0);
-    for (rank, Frame { header, payload }) in frames.enumerate() {
-        let decoder: &dyn Compressor = match (header.kind, compressor) {
-            (Kind::Compressed, Some(compressor)) => compressor,
-            (Kind::Compressed, None) => {
-                // A compressed frame where this rank has only plain ones.
-                let expected = Header { kind: Kind::Dense, ..*header };
-                return Err(Error::OutOfStep { by, expected, found: *header });
-            }
-            _ => &Dense,
-        };
-        decoder.decode_add(payload, 1.0, mean).map_err(blame(rank))?;
-    }
-    Ok(floats::scale_checked(mean, scale))
-}
-
-/// The error of the lowest rank that refused instead of sending what was awaited.
-fn first_refusal(messages: &[Payload]) -> Option<Error> {
-    messages.iter().enumerate().find_map(|(from, message)| {
-        let frame = Frame::read(&mut Reader::new(message)).ok()?;
-        (usize::from(frame.header.rank) == from).then(|| frame.refusal().err())?
-    })
 }

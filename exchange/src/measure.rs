@@ -8,15 +8,23 @@ use crate::compress::Compressor;
 /// Gathers the compression error of one step over its buckets.
 #[derive(Debug, Default)]
 pub(crate) struct Distortion {
-    /// Σ g², Σ (g − ĝ)², Σ g·(g − ĝ); nothing when no bucket has been measured.
-    sums: Option<[f64; 3]>,
-    spent: Duration,
+    /// Of each bucket: Σ g², Σ (g − ĝ)², Σ g·(g − ĝ). Added up in order of bucket, so that the
+    /// order in which buckets were encoded makes no difference.
+    sums: Vec<[f64; 3]>,
+    measured: bool,
     unsaid: Vec<f32>,
 }
 
 impl Distortion {
-    /// Adds a bucket: its gradient, and the message about it.
-    pub(crate) fn add(&mut self, compressor: &dyn Compressor, gradient: &[f32], message: &[u8]) {
+    /// Adds a bucket, by its number: its gradient, and the message about it. Returns the time
+    /// that this took.
+    pub(crate) fn add(
+        &mut self,
+        bucket: usize,
+        compressor: &dyn Compressor,
+        gradient: &[f32],
+        message: &[u8],
+    ) -> Duration {
         let start = Instant::now();
         self.unsaid.clear();
         self.unsaid.extend_from_slice(gradient);
@@ -28,26 +36,39 @@ impl Distortion {
                 .decode_add(message, -1.0, &mut self.unsaid)
                 .expect("invariant: a compressor reads its own message");
         }
-        let sums = self.sums.get_or_insert_default();
+        if self.sums.len() <= bucket {
+            self.sums.resize(bucket + 1, [0.0; 3]);
+        }
+        let sums = &mut self.sums[bucket];
+        *sums = [0.0; 3];
         for (gradient, unsaid) in gradient.iter().zip(&self.unsaid) {
             let (gradient, unsaid) = (f64::from(*gradient), f64::from(*unsaid));
             sums[0] += gradient * gradient;
             sums[1] += unsaid * unsaid;
             sums[2] += gradient * unsaid;
         }
-        self.spent += start.elapsed();
+        self.measured = true;
+        start.elapsed()
     }
 
-    /// Time that measuring has taken in this step.
-    pub(crate) fn spent(&self) -> Duration {
-        self.spent
+    /// Forgets what has been measured of a step that will not be finished.
+    pub(crate) fn begin(&mut self) {
+        self.sums.fill([0.0; 3]);
+        self.measured = false;
     }
 
     /// Ends a step: appends `compression_error`, ‖ĝ − g‖² / ‖g‖², and `compression_cosine`, that
     /// of the angle between ĝ and g, if anything has been measured.
     pub(crate) fn end(&mut self, gauges: &mut Vec<Gauge>) {
-        self.spent = Duration::ZERO;
-        let Some([whole, error, shared]) = self.sums.take() else { return };
+        if !self.measured {
+            return;
+        }
+        let mut total = [0.0; 3];
+        for sums in &self.sums {
+            total.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
+        }
+        self.begin();
+        let [whole, error, shared] = total;
         // ĝ = g − (g − ĝ).
         let said = whole - 2.0 * shared + error;
         let lengths = (whole * said).sqrt();
@@ -75,7 +96,7 @@ mod tests {
         let (mut distortion, mut gauges) = (Distortion::default(), Vec::new());
         distortion.end(&mut gauges);
         assert!(gauges.is_empty());
-        distortion.add(&*compressor, &gradient, &message);
+        distortion.add(0, &*compressor, &gradient, &message);
         distortion.end(&mut gauges);
         // Of 169, 25 are not sent.
         assert!((gauges[0].value - 25.0 / 169.0).abs() < 1e-12);

@@ -81,6 +81,28 @@ pub struct Traffic {
     /// What the compressors tell, joined over buckets; with error feedback also
     /// `residual_norm`, the L2 norm of what was not said.
     pub gauges: Vec<Gauge>,
+    /// The groups of buckets that made up the step, in the order in which they were exchanged:
+    /// bytes, fallbacks and times above are the sums of theirs.
+    pub legs: Vec<Leg>,
+}
+
+/// One group of buckets' part in a step.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Leg {
+    /// The group's number.
+    pub group: usize,
+    /// Bytes of this rank's message about it, all headers included.
+    pub wire_bytes: u64,
+    /// Bytes of the same message sent as plain f32, all headers included.
+    pub dense_bytes: u64,
+    /// Buckets of it that were sent as f32 because their compressed form was larger.
+    pub dense_fallbacks: u64,
+    /// Time to check, compress and frame it.
+    pub encode: Duration,
+    /// Time to send it, and to wait for the other ranks'.
+    pub wait: Duration,
+    /// Time to check, decode and average what came.
+    pub decode: Duration,
 }
 
 impl Traffic {
@@ -92,6 +114,17 @@ impl Traffic {
     /// Compression ratio: bytes on the wire over bytes of plain f32. Smaller is stronger.
     pub fn compression_ratio(&self) -> f64 {
         ratio(self.wire_bytes, self.dense_bytes)
+    }
+
+    /// Adds a group's part.
+    pub(crate) fn add(&mut self, leg: Leg) {
+        self.wire_bytes += leg.wire_bytes;
+        self.dense_bytes += leg.dense_bytes;
+        self.dense_fallbacks += leg.dense_fallbacks;
+        self.encode += leg.encode;
+        self.wait += leg.wait;
+        self.decode += leg.decode;
+        self.legs.push(leg);
     }
 
     /// The value of a gauge.

@@ -9,8 +9,9 @@ mod data;
 mod list;
 
 use crate::checkpoint;
+use crate::disk::Disk;
 use crate::evaluate;
-use crate::launch;
+use crate::launch::{self, Run};
 use crate::recipe::Source;
 use crate::record::Mode;
 use anyhow::Result;
@@ -176,7 +177,8 @@ impl Train {
             (_, true) => Mode::Json,
             _ => Mode::default(),
         };
-        Ok(launch::train(&recipe, mode).map(|_| ()))
+        let run = Run { recipe: &recipe, mode, disk: Disk::default() };
+        Ok(launch::train(&run).map(|_| ()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The folder of one run: made once, never shared.
 
+use crate::disk::{Disk, File};
 use anyhow::{Context, Result, bail, ensure};
-use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use time::UtcDateTime;
@@ -10,18 +10,18 @@ use time::UtcDateTime;
 const RUNS_PER_SECOND: u32 = 1000;
 
 /// Makes `<out>/<recipe>/<stamp>`, a folder that did not exist before.
-pub(super) fn create(out: &Path, recipe: &str) -> Result<PathBuf> {
-    create_at(out, recipe, &stamp(UtcDateTime::now()))
+pub(super) fn create(disk: &Disk, out: &Path, recipe: &str) -> Result<PathBuf> {
+    create_at(disk, out, recipe, &stamp(UtcDateTime::now()))
 }
 
-fn create_at(out: &Path, recipe: &str, stamp: &str) -> Result<PathBuf> {
+fn create_at(disk: &Disk, out: &Path, recipe: &str, stamp: &str) -> Result<PathBuf> {
     check_name(recipe)?;
     let runs = out.join(recipe);
-    fs::create_dir_all(&runs).with_context(|| cannot_make(&runs))?;
+    disk.create_folders(&runs).with_context(|| cannot_make(&runs))?;
     for run in 1..=RUNS_PER_SECOND {
         let name = if run == 1 { stamp.to_owned() } else { format!("{stamp}-{run}") };
         let folder = runs.join(name);
-        match fs::create_dir(&folder) {
+        match disk.create_folder(&folder) {
             Ok(()) => return Ok(folder),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error).with_context(|| cannot_make(&folder)),
@@ -51,13 +51,13 @@ fn check_name(recipe: &str) -> Result<()> {
 }
 
 /// Makes a file that did not exist before.
-pub(super) fn open(path: &Path) -> Result<File> {
-    File::options().write(true).create_new(true).open(path).with_context(|| cannot_write(path))
+pub(super) fn open(disk: &Disk, path: &Path) -> Result<File> {
+    disk.create(path).with_context(|| cannot_write(path))
 }
 
 /// Makes a file with this content.
-pub(super) fn write(path: &Path, content: &str) -> Result<()> {
-    open(path)?.write_all(content.as_bytes()).with_context(|| cannot_write(path))
+pub(super) fn write(disk: &Disk, path: &Path, content: &str) -> Result<()> {
+    open(disk, path)?.write_all(content.as_bytes()).with_context(|| cannot_write(path))
 }
 
 /// Says which file could not be written, and what to do.
@@ -87,6 +87,7 @@ fn cannot_make(folder: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn stamps_sort_by_time() {
@@ -100,8 +101,10 @@ mod tests {
     #[test]
     fn runs_of_one_second_get_their_own_folders() {
         let out = tempfile::tempdir().unwrap();
-        let folders: Vec<_> =
-            (0..12).map(|_| create_at(out.path(), "a", "2026-11-21T05-04-33Z").unwrap()).collect();
+        let disk = Disk::default();
+        let folders: Vec<_> = (0..12)
+            .map(|_| create_at(&disk, out.path(), "a", "2026-11-21T05-04-33Z").unwrap())
+            .collect();
         assert!(folders[0].ends_with("a/2026-11-21T05-04-33Z"));
         assert!(folders[1].ends_with("a/2026-11-21T05-04-33Z-2"));
         assert_eq!(folders.iter().collect::<std::collections::HashSet<_>>().len(), 12);
@@ -123,7 +126,7 @@ mod tests {
         let file = out.path().join("file");
         fs::write(&file, "").unwrap();
         for place in [file.clone(), file.join("deeper/still")] {
-            let error = format!("{:#}", create(&place, "a").unwrap_err());
+            let error = format!("{:#}", create(&Disk::default(), &place, "a").unwrap_err());
             assert!(error.contains("is not a folder") && error.contains("--out"), "{error}");
             assert!(error.contains(&file.display().to_string()), "{error}");
         }
@@ -133,8 +136,8 @@ mod tests {
     fn a_file_that_exists_is_not_overwritten() {
         let out = tempfile::tempdir().unwrap();
         let path = out.path().join("recipe.toml");
-        write(&path, "first").unwrap();
-        assert!(write(&path, "second").is_err());
+        write(&Disk::default(), &path, "first").unwrap();
+        assert!(write(&Disk::default(), &path, "second").is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "first");
     }
 }

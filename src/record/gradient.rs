@@ -1,11 +1,11 @@
 //! Recorded gradients: what a rank handed to the exchange at a step, as safetensors, one tensor
 //! for each parameter under its name.
 
+use crate::disk::Disk;
 use crate::params::Params;
 use anyhow::{Context, Result, bail};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folder of recorded gradients, within a run's.
@@ -16,9 +16,9 @@ const FOLDER: &str = "gradients";
 ///
 /// # Errors
 /// When the folder or the file cannot be written.
-pub fn save(run: &Path, params: &Params, flat: &[f32], step: u64) -> Result<PathBuf> {
+pub fn save(disk: &Disk, run: &Path, params: &Params, flat: &[f32], step: u64) -> Result<PathBuf> {
     let folder = run.join(FOLDER);
-    fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    disk.create_folders(&folder).with_context(|| format!("making {}", folder.display()))?;
     let bytes: Vec<u8> = flat.iter().flat_map(|value| value.to_le_bytes()).collect();
     let tensors = params.iter().map(|param| {
         let range = 4 * param.range.start..4 * param.range.end;
@@ -27,10 +27,8 @@ pub fn save(run: &Path, params: &Params, flat: &[f32], step: u64) -> Result<Path
     });
     let tensors = tensors.collect::<Result<Vec<_>, safetensors::SafeTensorError>>()?;
     let file = folder.join(format!("step-{step:06}.safetensors"));
-    let partial = file.with_extension("partial");
-    safetensors::serialize_to_file(tensors, None, &partial)
-        .with_context(|| format!("writing {}", partial.display()))?;
-    fs::rename(&partial, &file).with_context(|| format!("renaming {}", partial.display()))?;
+    let bytes = safetensors::serialize(tensors, None)?;
+    disk.replace(&file, &bytes).with_context(|| format!("writing {}", file.display()))?;
     Ok(file)
 }
 
@@ -49,7 +47,7 @@ pub struct Gradient {
 /// When the file cannot be read, is no safetensors file, or holds a tensor that is not f32, a value
 /// that is not finite, or nothing at all.
 pub fn load(file: &Path) -> Result<Gradient> {
-    let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+    let bytes = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
     let at = || format!("reading {}", file.display());
     let tensors = SafeTensors::deserialize(&bytes).with_context(at)?;
     let mut named = tensors.tensors();

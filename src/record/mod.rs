@@ -6,8 +6,9 @@
 //! ```no_run
 //! # use gradwire::record::*;
 //! # fn main() -> anyhow::Result<()> {
+//! # let disk = gradwire::disk::Disk::default();
 //! # let (recipe, provenance, events) = (String::new(), Provenance::default(), Vec::<Event>::new());
-//! let mut record = Record::create("runs/out".as_ref(), "newcomer", &recipe, &provenance)?;
+//! let mut record = Record::create(&disk, "runs/out".as_ref(), "newcomer", &recipe, &provenance)?;
 //! let mut console = Console::new(Mode::Default);
 //! for event in events {
 //!     if let Some(warning) = record.record(&event)? {
@@ -45,6 +46,7 @@ mod provenance;
 mod summary;
 mod tensorboard;
 
+use crate::disk::Disk;
 use anyhow::{Context, Result};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -93,17 +95,18 @@ impl Record {
     /// # Errors
     /// The folder or a file in it cannot be made; the error says which and what to do.
     pub fn create(
+        disk: &Disk,
         out: &Path,
         recipe: &str,
         resolved: &str,
         provenance: &Provenance,
     ) -> Result<Self> {
-        let folder = folder::create(out, recipe)?;
-        folder::write(&folder.join("recipe.toml"), resolved)?;
-        folder::write(&folder.join("provenance.json"), &provenance.to_json())?;
-        let lines = folder::open(&folder.join("metrics.jsonl"))?;
+        let folder = folder::create(disk, out, recipe)?;
+        folder::write(disk, &folder.join("recipe.toml"), resolved)?;
+        folder::write(disk, &folder.join("provenance.json"), &provenance.to_json())?;
+        let lines = folder::open(disk, &folder.join("metrics.jsonl"))?;
         let path = folder.join(tensorboard::file_name());
-        let curves = folder::open(&path)?;
+        let curves = folder::open(disk, &path)?;
         let mut record = Self::over(out, folder, Box::new(lines), Box::new(curves))
             .with_context(|| folder::cannot_write(&path))?;
         record.record(&Event::from(Text {
@@ -206,12 +209,12 @@ mod tests {
 
     /// Takes so many bytes, then is full.
     #[derive(Clone)]
-    struct Disk {
+    struct Room {
         content: Arc<Mutex<Vec<u8>>>,
         room: usize,
     }
 
-    impl Disk {
+    impl Room {
         fn new(room: usize) -> Self {
             Self { content: Arc::default(), room }
         }
@@ -222,7 +225,7 @@ mod tests {
         }
     }
 
-    impl Write for Disk {
+    impl Write for Room {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let mut content = self.content.lock().unwrap();
             let taken = bytes.len().min(self.room - content.len());
@@ -241,14 +244,14 @@ mod tests {
         Event::from(Step { step, loss: 1.0, ..Step::default() })
     }
 
-    fn over(lines: &Disk, curves: &Disk) -> Record {
+    fn over(lines: &Room, curves: &Room) -> Record {
         let (lines, curves) = (Box::new(lines.clone()), Box::new(curves.clone()));
         Record::over("out".as_ref(), "out/a/b".into(), lines, curves).unwrap()
     }
 
     #[test]
     fn without_tensorboard_the_run_goes_on_and_is_told_once() {
-        let (lines, curves) = (Disk::new(usize::MAX), Disk::new(1000));
+        let (lines, curves) = (Room::new(usize::MAX), Room::new(1000));
         let mut record = over(&lines, &curves);
         let warnings: Vec<_> = (1..=20).filter_map(|i| record.record(&step(i)).unwrap()).collect();
         let [Event { kind: Kind::Warning(warning), .. }] = &warnings[..] else {
@@ -262,7 +265,7 @@ mod tests {
 
     #[test]
     fn without_metrics_the_run_stops() {
-        let mut record = over(&Disk::new(1000), &Disk::new(usize::MAX));
+        let mut record = over(&Room::new(1000), &Room::new(usize::MAX));
         let error = (1..=20).find_map(|i| record.record(&step(i)).err()).unwrap();
         let error = format!("{error:#}");
         assert!(error.contains("out/a/b/metrics.jsonl") && error.contains("--out"), "{error}");
@@ -270,8 +273,8 @@ mod tests {
 
     #[test]
     fn steps_passed_over_count_in_the_summary() {
-        let lines = Disk::new(usize::MAX);
-        let mut record = over(&lines, &Disk::new(usize::MAX));
+        let lines = Room::new(usize::MAX);
+        let mut record = over(&lines, &Room::new(usize::MAX));
         record.pass_over(&step(1));
         record.record(&step(2)).unwrap();
         let Kind::Finished(finished) = record.finish().unwrap().kind else {
@@ -284,8 +287,8 @@ mod tests {
 
     #[test]
     fn a_failure_is_written_with_its_causes() {
-        let lines = Disk::new(usize::MAX);
-        let record = over(&lines, &Disk::new(usize::MAX));
+        let lines = Room::new(usize::MAX);
+        let record = over(&lines, &Room::new(usize::MAX));
         let error = anyhow::anyhow!("loss is NaN").context("worker 1, step 3");
         let event = record.fail(&error).unwrap();
         assert_eq!(

@@ -14,6 +14,8 @@
 //! another scheme, can take the residual over. The new residual is prepared beside the old one
 //! and takes its place only when the step's messages have all arrived.
 
+use std::ops::Range;
+
 use crate::wire::floats;
 
 /// What one rank remembers of its gradients, and the corrected gradient of the step under way.
@@ -70,21 +72,27 @@ impl Feedback {
         }
     }
 
-    /// Begins a step: prepares `scale`·gradient (or the velocity that comes of it) + residual, and
-    /// tells whether all of it is finite.
+    /// Begins a step for the elements `range` of `gradient`: prepares `scale`·gradient (or the
+    /// velocity that comes of it) + residual, and tells whether all of it is finite. Every element
+    /// has to be in one range of a step before [`commit`](Self::commit).
+    ///
+    /// # Panics
+    /// When the range goes beyond the gradient.
     #[must_use]
-    pub fn correct(&mut self, gradient: &[f32], scale: f32) -> bool {
+    pub fn correct(&mut self, range: Range<usize>, gradient: &[f32], scale: f32) -> bool {
+        let gradient = &gradient[range.clone()];
         let (new, scale) = match &mut self.momentum {
             None => (gradient, scale),
             Some(Momentum { factor, velocity, next }) => {
+                let (next, velocity) = (&mut next[range.clone()], &velocity[range.clone()]);
                 for ((next, velocity), gradient) in next.iter_mut().zip(velocity).zip(gradient) {
                     *next = *factor * *velocity + scale * gradient;
                 }
-                (&next[..], 1.0)
+                (&*next, 1.0)
             }
         };
-        let old = new.chunks(BLOCK).zip(self.residual.chunks(BLOCK));
-        self.next.chunks_mut(BLOCK).zip(old).fold(true, |finite, (next, (new, residual))| {
+        let old = new.chunks(BLOCK).zip(self.residual[range.clone()].chunks(BLOCK));
+        self.next[range].chunks_mut(BLOCK).zip(old).fold(true, |finite, (next, (new, residual))| {
             for ((next, new), residual) in next.iter_mut().zip(new).zip(residual) {
                 *next = scale * new + residual;
             }
@@ -92,7 +100,7 @@ impl Feedback {
         })
     }
 
-    /// The corrected gradient, all of it: what is to be sent.
+    /// The corrected gradient, as far as the step has got: what is to be sent.
     pub fn corrected(&self) -> &[f32] {
         &self.next
     }
@@ -133,10 +141,10 @@ mod tests {
     fn an_uncommitted_step_leaves_no_trace() {
         let mut feedback = Feedback::new(2, 0.0);
         feedback.set(&[1.0, 2.0], &[]);
-        assert!(feedback.correct(&[10.0, 20.0], 1.0));
+        assert!(feedback.correct(0..2, &[10.0, 20.0], 1.0));
         assert_eq!(feedback.corrected(), [11.0, 22.0]);
         assert_eq!(feedback.residual(), [1.0, 2.0]);
-        assert!(!feedback.correct(&[f32::NAN, 0.0], 1.0));
+        assert!(!feedback.correct(0..2, &[f32::NAN, 0.0], 1.0));
         assert_eq!(feedback.residual(), [1.0, 2.0]);
     }
 
@@ -144,7 +152,7 @@ mod tests {
     fn a_committed_step_keeps_what_was_not_sent() {
         let mut feedback = Feedback::new(3, 0.0);
         for _ in 0..2 {
-            assert!(feedback.correct(&[1.0, 2.0, 3.0], 1.0));
+            assert!(feedback.correct(0..3, &[1.0, 2.0, 3.0], 1.0));
             feedback.unsaid()[1..3].fill(0.0);
             feedback.commit();
         }
@@ -155,19 +163,19 @@ mod tests {
     fn a_sum_that_overflows_is_noticed() {
         let mut feedback = Feedback::new(1, 0.0);
         feedback.set(&[f32::MAX], &[]);
-        assert!(!feedback.correct(&[f32::MAX], 1.0));
+        assert!(!feedback.correct(0..1, &[f32::MAX], 1.0));
     }
 
     /// Two steps by hand: v = ½v + g, u = u + v; what is sent leaves both.
     #[test]
     fn velocities_gather_until_they_are_sent() {
         let mut feedback = Feedback::new(2, 0.5);
-        assert!(feedback.correct(&[4.0, 8.0], 1.0));
+        assert!(feedback.correct(0..2, &[4.0, 8.0], 1.0));
         assert_eq!(feedback.corrected(), [4.0, 8.0]);
         feedback.unsaid()[1] = 0.0;
         feedback.mask(1);
         feedback.commit();
-        assert!(feedback.correct(&[4.0, 8.0], 0.5));
+        assert!(feedback.correct(0..2, &[4.0, 8.0], 0.5));
         // Never sent: 4 + (½·4 + ½·4); sent and masked: ½·8.
         assert_eq!(feedback.corrected(), [8.0, 4.0]);
         assert_eq!(feedback.velocity(), Some(&[4.0, 0.0][..]));

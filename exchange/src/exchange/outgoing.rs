@@ -1,0 +1,134 @@
+//! Writing a rank's message about a group of buckets.
+
+use std::time::Duration;
+
+use super::Exchange;
+use crate::Error;
+use crate::bucket::Bucket;
+use crate::compress::{Encoded, Feedback};
+use crate::error::Quantity;
+use crate::incoming::Place;
+use crate::traffic::Leg;
+use crate::wire::{Kind, floats, frame};
+
+impl Exchange {
+    /// Writes one frame for each bucket of a group into `mine`, and prepares their new residual;
+    /// returns what of this is time spent on measuring. `None` when the group's gradient is not
+    /// finite; then nothing that lasts has been touched.
+    pub(super) fn encode(
+        &mut self,
+        place: Place,
+        gradient: &mut [f32],
+        leg: &mut Leg,
+        mine: &mut Vec<u8>,
+    ) -> Option<Duration> {
+        let step = place.step;
+        let group = &self.groups[leg.group];
+        let plain = group.iter().all(|number| self.buckets[*number].compressor.is_none());
+        let scale = self.clipping(gradient);
+        let ranges = || group.iter().flat_map(|number| self.buckets[*number].ranges.iter());
+        let finite = match &mut self.feedback {
+            Some(feedback) => ranges().fold(true, |finite, range| {
+                feedback.correct(range.clone(), gradient, scale) & finite
+            }),
+            None => {
+                if scale != 1.0 {
+                    gradient.iter_mut().for_each(|value| *value *= scale);
+                }
+                // Plain frames are checked while they are copied.
+                plain || ranges().all(|range| floats::all_finite(&gradient[range.clone()]))
+            }
+        };
+        if !finite {
+            return None;
+        }
+        if plain {
+            mine.reserve(leg.dense_bytes as usize);
+        }
+        let warm = step > self.policy.warmup_steps.unwrap_or(0);
+        let measures = self.policy.measures(step);
+        let masks = self.policy.momentum() > 0.0 && self.policy.momentum_masking.unwrap_or(true);
+        let mut measuring = Duration::ZERO;
+        for number in group {
+            let bucket = &mut self.buckets[*number];
+            let corrected = self.feedback.as_ref().map(Feedback::corrected);
+            let (source, compressor) = bucket.view(corrected.unwrap_or(gradient));
+            let open = place.header(Kind::Dense, *number).open(mine);
+            let payload_at = open.payload_at();
+            let mut kind = Kind::Dense;
+            if let Some(compressor) = compressor.filter(|_| warm) {
+                let encoded = compressor.encode(source, step, mine);
+                if encoded == Encoded::Dense || mine.len() - payload_at > size_of_val(source) {
+                    mine.truncate(payload_at);
+                    leg.dense_fallbacks += 1;
+                } else {
+                    kind = Kind::Compressed;
+                }
+                if measures {
+                    let message = &mine[payload_at..];
+                    measuring += self.distortion.add(*number, &**compressor, source, message);
+                }
+            }
+            if kind == Kind::Dense && !floats::put_checked(source, mine) {
+                return None;
+            }
+            if let Some(feedback) = &mut self.feedback {
+                let message = (kind == Kind::Compressed).then(|| &mine[payload_at..]);
+                take_off(feedback, bucket, message, masks);
+            }
+            open.close(kind, mine);
+        }
+        Some(measuring)
+    }
+
+    /// What local clipping multiplies this rank's gradient by.
+    fn clipping(&self, gradient: &[f32]) -> f32 {
+        let Some(limit) = self.policy.clip_norm.filter(|limit| *limit > 0.0) else { return 1.0 };
+        let limit = limit / (self.collective.world_size() as f64).sqrt();
+        let norm = floats::norm(gradient);
+        if norm > limit { (limit / norm) as f32 } else { 1.0 }
+    }
+
+    /// Where a group of this rank's gradient, or its sum with the residual, is not finite.
+    pub(super) fn non_finite(&self, place: Place, group: usize, gradient: &[f32]) -> Error {
+        let corrected = self.feedback.as_ref().map(Feedback::corrected);
+        let places =
+            [(Quantity::Gradient, gradient), (Quantity::Corrected, corrected.unwrap_or(&[]))];
+        let first = |values: &[f32]| {
+            let buckets = self.groups[group].iter().map(|number| &self.buckets[*number]);
+            let ranges = buckets.flat_map(|bucket| bucket.ranges.iter());
+            let positions = ranges.filter_map(|range| {
+                Some(range.start + floats::first_non_finite(values.get(range.clone())?)?)
+            });
+            positions.min()
+        };
+        let (quantity, position) = places
+            .into_iter()
+            .find_map(|(quantity, values)| Some((quantity, first(values)?)))
+            .expect("invariant: a value was seen to be non-finite");
+        let (parameter, index) = self.locate(position);
+        Error::NonFinite { rank: place.rank, step: place.step, quantity, parameter, index }
+    }
+
+    /// The parameter that holds a position of the gradient, and the element in it.
+    pub(super) fn locate(&self, position: usize) -> (String, usize) {
+        let (parameter, index) =
+            self.layout.locate(position).expect("invariant: every position lies in a parameter");
+        (frame::cut(&parameter.name).to_string(), index)
+    }
+}
+
+/// Takes off a bucket's unsaid part what its message says, or everything if it was sent as it is;
+/// with `masks`, the momentum of what a message speaks of ends.
+fn take_off(feedback: &mut Feedback, bucket: &mut Bucket, message: Option<&[u8]>, masks: bool) {
+    bucket.change(feedback.unsaid(), |unsaid, compressor| match (message, compressor) {
+        (Some(message), Some(compressor)) => compressor
+            .decode_add(message, -1.0, unsaid)
+            .expect("invariant: a compressor reads its own message"),
+        _ => unsaid.fill(0.0),
+    });
+    let sent = bucket.compressor.as_ref().filter(|_| message.is_some()).and_then(|c| c.sent());
+    if let Some(sent) = sent.filter(|_| masks) {
+        sent.iter().for_each(|element| feedback.mask(bucket.position(*element as usize)));
+    }
+}

@@ -1,0 +1,391 @@
+//! The one place through which records and checkpoints touch the file system.
+//!
+//! A [`Disk`] does what `std::fs` does. Given a [`Fault`] it also counts its operations and fails
+//! the chosen ones, the same on every run: what a full or broken disk leaves behind can be tried
+//! out, in tests and from the command line. Without a fault nothing is counted.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What can be done to a file system, and fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Making a folder.
+    CreateFolder,
+    /// Making a file that is not there.
+    Create,
+    /// Opening a file to write at its end.
+    Append,
+    /// Writing bytes.
+    Write,
+    /// Waiting until a file's bytes have reached the disk.
+    SyncFile,
+    /// Waiting until a folder's entries have.
+    SyncFolder,
+    /// Giving another name; what had that name goes.
+    Rename,
+    /// Removing a file, or a folder with all that is in it.
+    Remove,
+    /// Reading a file.
+    Read,
+    /// Listing a folder.
+    List,
+}
+
+impl Operation {
+    /// Every operation.
+    pub const ALL: [Self; 10] = [
+        Self::CreateFolder,
+        Self::Create,
+        Self::Append,
+        Self::Write,
+        Self::SyncFile,
+        Self::SyncFolder,
+        Self::Rename,
+        Self::Remove,
+        Self::Read,
+        Self::List,
+    ];
+
+    /// Its name, such as `create-folder`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CreateFolder => "create-folder",
+            Self::Create => "create",
+            Self::Append => "append",
+            Self::Write => "write",
+            Self::SyncFile => "sync-file",
+            Self::SyncFolder => "sync-folder",
+            Self::Rename => "rename",
+            Self::Remove => "remove",
+            Self::Read => "read",
+            Self::List => "list",
+        }
+    }
+
+    /// The operation of a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|operation| operation.name() == name)
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Which operations fail, and with what.
+///
+/// A write that fails has written the first half of its bytes: so do real disks. With `count`
+/// above 1, the operations after it fail as well; with `u64::MAX` and every operation, the file
+/// system stays for ever as it was then, as a power cut would leave it but for what the system
+/// had not yet written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Operations of this kind are counted and fail; `None` for those of every kind.
+    pub operation: Option<Operation>,
+    /// The first that fails, counted from 1.
+    pub first: u64,
+    /// How many fail.
+    pub count: u64,
+    /// What they fail with.
+    pub kind: io::ErrorKind,
+}
+
+impl Fault {
+    /// The `first` operation of a kind, or of any, and no other finds the disk full.
+    pub fn full(operation: Option<Operation>, first: u64) -> Self {
+        Self { operation, first, count: 1, kind: io::ErrorKind::StorageFull }
+    }
+}
+
+/// A file system, perhaps one that fails at times. Clones share their counts.
+#[derive(Clone, Debug, Default)]
+pub struct Disk {
+    failing: Option<Arc<Failing>>,
+}
+
+#[derive(Debug)]
+struct Failing {
+    fault: Fault,
+    seen: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Disk {
+    /// A disk that fails as `fault` says.
+    pub fn failing(fault: Fault) -> Self {
+        let (seen, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { failing: Some(Arc::new(Failing { fault, seen, failed })) }
+    }
+
+    /// How many operations have failed by the fault; 0 without one.
+    pub fn failed(&self) -> u64 {
+        self.failing.as_ref().map_or(0, |failing| failing.failed.load(Ordering::Relaxed))
+    }
+
+    /// How many operations of the fault's kind have been tried; 0 without a fault.
+    pub fn tried(&self) -> u64 {
+        self.failing.as_ref().map_or(0, |failing| failing.seen.load(Ordering::Relaxed))
+    }
+
+    /// Makes a folder that is not there yet.
+    ///
+    /// # Errors
+    /// What the file system says; so too below.
+    pub fn create_folder(&self, path: &Path) -> io::Result<()> {
+        self.check(Operation::CreateFolder)?;
+        fs::create_dir(path)
+    }
+
+    /// Makes a folder and those above it, as far as they are missing.
+    ///
+    /// # Errors
+    /// When one cannot be made.
+    pub fn create_folders(&self, path: &Path) -> io::Result<()> {
+        self.check(Operation::CreateFolder)?;
+        fs::create_dir_all(path)
+    }
+
+    /// Makes a file that is not there yet.
+    ///
+    /// # Errors
+    /// When it cannot be made, or is there.
+    pub fn create(&self, path: &Path) -> io::Result<File> {
+        self.check(Operation::Create)?;
+        let file = fs::File::options().write(true).create_new(true).open(path)?;
+        Ok(File { file, disk: self.clone() })
+    }
+
+    /// Opens a file that is there, to write at its end.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or is not there.
+    pub fn append(&self, path: &Path) -> io::Result<File> {
+        self.check(Operation::Append)?;
+        let file = fs::File::options().append(true).open(path)?;
+        Ok(File { file, disk: self.clone() })
+    }
+
+    /// Writes a file that appears whole or not at all, even when the power goes: under another
+    /// name first, to the disk, then under its own in place of what was there.
+    ///
+    /// # Errors
+    /// When any of these steps fails; what was there is then untouched.
+    pub fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        if partial.exists() {
+            // Left by a process that was stopped here.
+            self.remove_file(&partial)?;
+        }
+        let mut file = self.create(&partial)?;
+        file.write_all(bytes)?;
+        file.sync()?;
+        self.rename(&partial, path)?;
+        self.sync_folder(path.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Waits until a folder's entries have reached the disk.
+    ///
+    /// # Errors
+    /// When they cannot be made to.
+    pub fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        self.check(Operation::SyncFolder)?;
+        // Elsewhere folders cannot be opened, and renaming is as durable as it will be.
+        if cfg!(unix) {
+            let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+            fs::File::open(path)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Gives a file or folder another name; a file of that name goes.
+    ///
+    /// # Errors
+    /// When it cannot be renamed.
+    pub fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.check(Operation::Rename)?;
+        fs::rename(from, to)
+    }
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.check(Operation::Remove)?;
+        fs::remove_file(path)
+    }
+
+    /// Removes a folder with everything in it.
+    ///
+    /// # Errors
+    /// When something in it cannot be removed; the rest may be gone.
+    pub fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        self.check(Operation::Remove)?;
+        fs::remove_dir_all(path)
+    }
+
+    /// Reads a file of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is longer ([`io::ErrorKind::FileTooLarge`]).
+    pub fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        self.check(Operation::Read)?;
+        let file = fs::File::open(path)?;
+        let mut bytes = Vec::new();
+        file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit {
+            let message = format!("longer than the {limit} bytes that it may have");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+        }
+        Ok(bytes)
+    }
+
+    /// What is in a folder, in order of name.
+    ///
+    /// # Errors
+    /// When it cannot be listed.
+    pub fn list(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
+        self.check(Operation::List)?;
+        let entries = fs::read_dir(path)?.map(|entry| Ok(entry?.path()));
+        let mut paths = entries.collect::<io::Result<Vec<_>>>()?;
+        paths.sort();
+        Ok(paths)
+    }
+
+    /// Fails if it is this operation's turn.
+    fn check(&self, operation: Operation) -> io::Result<()> {
+        let Some(failing) = &self.failing else { return Ok(()) };
+        let fault = &failing.fault;
+        if fault.operation.is_some_and(|only| only != operation) {
+            return Ok(());
+        }
+        let number = failing.seen.fetch_add(1, Ordering::Relaxed) + 1;
+        if number < fault.first || number - fault.first >= fault.count {
+            return Ok(());
+        }
+        failing.failed.fetch_add(1, Ordering::Relaxed);
+        let what = if fault.operation.is_some() { "" } else { "file operation, a " };
+        let message = format!("{} (injected: {what}{operation}, number {number})", fault.kind);
+        Err(io::Error::new(fault.kind, message))
+    }
+}
+
+/// A file open for writing. Nothing is held back in this process.
+#[derive(Debug)]
+pub struct File {
+    file: fs::File,
+    disk: Disk,
+}
+
+impl File {
+    /// Waits until what was written has reached the disk.
+    ///
+    /// # Errors
+    /// When it cannot be made to: then nothing is known about what was written.
+    pub fn sync(&self) -> io::Result<()> {
+        self.disk.check(Operation::SyncFile)?;
+        self.file.sync_all()
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Err(error) = self.disk.check(Operation::Write) {
+            // A disk that fills up takes what it still can.
+            let _ = self.file.write_all(&bytes[..bytes.len() / 2]);
+            return Err(error);
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chosen_operations_fail_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Disk::failing(Fault {
+            operation: Some(Operation::Write),
+            first: 2,
+            count: 2,
+            kind: io::ErrorKind::StorageFull,
+        });
+        let path = folder.path().join("a");
+        let mut file = disk.create(&path).unwrap();
+        let wrote: Vec<bool> = (0..5).map(|_| file.write_all(b"1234").is_ok()).collect();
+        assert_eq!(wrote, [true, false, false, true, true]);
+        assert_eq!((disk.failed(), disk.tried()), (2, 5));
+        // Half of what failed has reached the file.
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1234121212341234");
+    }
+
+    #[test]
+    fn every_operation_has_its_turn() {
+        let mut reached = Vec::new();
+        for k in 1.. {
+            let folder = tempfile::tempdir().unwrap();
+            let disk = Disk::failing(Fault::full(None, k));
+            let all = || -> io::Result<()> {
+                let inner = folder.path().join("inner");
+                disk.create_folder(&inner)?;
+                disk.create(&inner.join("lines"))?.write_all(b"a")?;
+                disk.append(&inner.join("lines"))?.write_all(b"b")?;
+                disk.replace(&inner.join("lines"), b"new")?;
+                assert_eq!(disk.read(&inner.join("lines"), 3)?, b"new");
+                assert_eq!(disk.list(&inner)?, [inner.join("lines")]);
+                disk.remove_folder(&inner)
+            };
+            match all() {
+                Ok(()) => break,
+                Err(error) => reached.push(error.to_string()),
+            }
+        }
+        for operation in Operation::ALL {
+            let said = format!("a {operation}, number");
+            assert!(reached.iter().any(|error| error.contains(&said)), "{operation}: {reached:?}");
+            assert_eq!(Operation::from_name(operation.name()), Some(operation));
+        }
+    }
+
+    #[test]
+    fn a_replacement_that_fails_leaves_what_was_there() {
+        for k in 1..=5 {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("a");
+            fs::write(&path, "old").unwrap();
+            let disk = Disk::failing(Fault::full(None, k));
+            let failed = disk.replace(&path, b"newer").is_err();
+            let found = fs::read_to_string(&path).unwrap();
+            // The fifth is the folder's sync: the new content is there, if perhaps not for ever.
+            assert!(failed && found == if k < 5 { "old" } else { "newer" }, "{k}: {found}");
+            // What the failed attempt left is no obstacle.
+            Disk::default().replace(&path, b"newest").unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "newest");
+        }
+    }
+
+    #[test]
+    fn a_file_longer_than_allowed_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, [7; 100]).unwrap();
+        assert_eq!(Disk::default().read(&path, 100).unwrap().len(), 100);
+        let error = Disk::default().read(&path, 99).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+    }
+}
