@@ -120,7 +120,7 @@ impl Place {
 /// The error of the lowest rank that refused instead of sending what was awaited.
 pub(crate) fn first_refusal(messages: &[Payload]) -> Option<Error> {
     messages.iter().enumerate().find_map(|(from, message)| {
-        let frame = Frame::read(&mut Reader::new(message)).ok()?;
-        (usize::from(frame.header.rank) == from).then(|| frame.refusal().err())?
+        let (rank, error) = Frame::refusal_of(message)?;
+        (rank == from).then_some(error)
     })
 }
