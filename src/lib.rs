@@ -15,6 +15,7 @@ pub mod disk;
 pub mod evaluate;
 pub mod launch;
 pub mod optim;
+pub mod overlap;
 pub mod params;
 pub mod recipe;
 pub mod record;

@@ -45,6 +45,8 @@ fn a_step(step: u64) -> Step {
             decode: 0.004,
             optimizer: 0.005,
         },
+        exchange_seconds: 0.011,
+        exposed_seconds: 0.009,
         wire_bytes: 1234.5,
         wire_bytes_total: 2469 * step,
         dense_bytes: 4 * 270_000,

@@ -237,7 +237,7 @@ mod tests {
 
     use super::*;
     use crate::composed;
-    use crate::kernels::handover::collect;
+    use crate::kernels::handover::deliver;
     use crate::kernels::{Kernels, Native};
 
     fn isas() -> Vec<Isa> {
@@ -254,7 +254,7 @@ mod tests {
 
     /// What a backward pass returns, and the rows that were handed over meanwhile.
     fn rows_of<T>(backward: impl FnOnce() -> T) -> (T, Vec<RowGradient>) {
-        let (out, contributions) = collect(backward);
+        let (out, contributions) = deliver(Some, backward);
         let rows = contributions.into_iter().map(|contribution| match contribution {
             Contribution::Rows(rows) => rows,
             Contribution::Dense { .. } => panic!("a table's gradient comes as rows"),

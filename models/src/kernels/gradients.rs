@@ -3,7 +3,8 @@
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, bail};
 
-use super::handover::{Contribution, collect, deliver};
+use super::handover::{Contribution, deliver};
+use super::operand::with_f32s;
 use super::optimizer::copy_gradient;
 
 /// What a backward pass found: a gradient for every variable the loss depends on.
@@ -19,24 +20,24 @@ pub struct Gradients {
 /// # Errors
 /// As [`Tensor::backward`].
 pub fn backward(loss: &Tensor) -> Result<Gradients> {
-    let (store, contributions) = collect(|| loss.backward());
-    Ok(Gradients { store: store?, contributions })
+    backward_into(loss, Some)
 }
 
 /// As [`backward`], but the contributions of kernels go to `listener` while the pass runs, in an
-/// order that is the same in every run, and are not part of the gradients returned.
+/// order that is the same in every run. What it gives back is part of the gradients returned, what
+/// it keeps is not.
 ///
-/// A contribution is a whole gradient only if nothing else in the loss uses the variable:
-/// [`Gradients::left`] tells of what did not come from a kernel.
+/// A contribution is a variable's whole gradient only if nothing else in the loss uses it: then
+/// nothing of it is [left](Gradients::left) in candle's store.
 ///
 /// # Errors
 /// As [`Tensor::backward`].
 pub fn backward_into(
     loss: &Tensor,
-    listener: impl FnMut(Contribution) + 'static,
+    listener: impl FnMut(Contribution) -> Option<Contribution> + 'static,
 ) -> Result<Gradients> {
-    let store = deliver(listener, || loss.backward())?;
-    Ok(Gradients { store, contributions: Vec::new() })
+    let (store, contributions) = deliver(listener, || loss.backward());
+    Ok(Gradients { store: store?, contributions })
 }
 
 impl Gradients {
@@ -51,7 +52,8 @@ impl Gradients {
     /// Gradients that are not `f32`.
     pub fn left(&self, var: &Tensor) -> Result<Option<&Tensor>> {
         let Some(gradient) = self.store.get(var) else { return Ok(None) };
-        let zeros = gradient.flatten_all()?.to_vec1::<f32>()?.iter().all(|value| *value == 0.0);
+        let zeros = gradient.device().is_cpu()
+            && with_f32s(gradient, |values| Ok(values.iter().all(|value| *value == 0.0)))?;
         Ok((!zeros).then_some(gradient))
     }
 
@@ -62,10 +64,9 @@ impl Gradients {
         self.contributions.iter().filter(move |contribution| contribution.variable() == id)
     }
 
-    /// The variables that kernels contributed to, by their [`id`](Tensor::id)s, in the order of the
-    /// pass.
-    pub fn order(&self) -> impl Iterator<Item = candle_core::TensorId> {
-        self.contributions.iter().map(Contribution::variable)
+    /// Everything that kernels contributed, in the order of the pass.
+    pub fn contributions(&self) -> &[Contribution] {
+        &self.contributions
     }
 
     /// Writes the gradient of `var` into `into`, zeros where nothing reached it.
@@ -81,7 +82,7 @@ impl Gradients {
             );
         }
         let mut contributions = self.of(var);
-        match (self.store.get(var), contributions.next()) {
+        match (self.left(var)?, contributions.next()) {
             (None, None) => into.fill(0.0),
             (None, Some(first)) => first.write_to(into),
             (Some(gradient), first) => {
@@ -133,7 +134,7 @@ mod tests {
                 let native = kernels != Kernels::Candle;
                 assert_eq!(gradients.left(&table).unwrap().is_none(), native);
                 assert_eq!(gradients.of(&table).count(), if native { 2 } else { 0 });
-                assert_eq!(gradients.order().count(), if native { 4 } else { 0 });
+                assert_eq!(gradients.contributions().len(), if native { 4 } else { 0 });
             });
         }
     }
@@ -160,14 +161,19 @@ mod tests {
                 let loss = (loss + decay).unwrap();
                 let whole = backward(&loss).unwrap();
                 let heard = Rc::new(RefCell::new(Vec::new()));
-                let hear = heard.clone();
-                let rest = backward_into(&loss, move |c| hear.borrow_mut().push(c)).unwrap();
+                let (hear, unwanted) = (heard.clone(), second.id());
+                let rest = backward_into(&loss, move |contribution| {
+                    hear.borrow_mut().push(contribution.clone());
+                    (contribution.variable() == unwanted).then_some(contribution)
+                });
+                let rest = rest.unwrap();
                 assert_eq!(whole.contributions, heard.take());
-                assert_eq!(rest.contributions.len(), 0);
+                assert!(rest.contributions.iter().all(|c| c.variable() == unwanted));
                 assert!(rest.left(&second).unwrap().is_some());
                 let native = kernels != Kernels::Candle;
                 assert_eq!(rest.left(&first).unwrap().is_none(), native);
-                let order: Vec<_> = whole.order().collect();
+                let order: Vec<_> =
+                    whole.contributions().iter().map(Contribution::variable).collect();
                 let last_layer_first = [second.id(), biases[1].id(), first.id(), biases[0].id()];
                 assert_eq!(order, if native { &last_layer_first[..] } else { &[] });
                 // Nobody listens any more.

@@ -1,7 +1,7 @@
 //! Gradients of variables, handed over by the kernels the moment they are known.
 //!
 //! candle adds every gradient to zeros made for it and keeps the sums until its backward pass has
-//! ended. While a [`collect`] or a [`deliver`] runs on this thread, kernels hand the gradients of
+//! ended. While a [`deliver`] runs on this thread, kernels hand the gradients of
 //! *variables* over instead: nothing is copied, an embedding table's gradient stays the rows that
 //! the batch touched, and whoever listens may use a gradient while the pass still runs.
 //!
@@ -11,7 +11,6 @@
 //! compute are not handed over; they are in candle's store at the end.
 
 use std::cell::RefCell;
-use std::rc::Rc;
 
 use candle_core::{Result, Tensor, TensorId};
 
@@ -69,20 +68,21 @@ impl Contribution {
     }
 }
 
-/// Whoever listens.
-type Listener = Box<dyn FnMut(Contribution)>;
+/// Whoever listens; what it does not want, it gives back.
+type Listener = Box<dyn FnMut(Contribution) -> Option<Contribution>>;
 
 thread_local! {
-    /// Who is handed gradients on this thread, while a [`deliver`] runs.
-    static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
+    /// Who is handed gradients on this thread, while a [`deliver`] runs, and what was given back.
+    static LISTENER: RefCell<Option<(Listener, Vec<Contribution>)>> = const { RefCell::new(None) };
 }
 
 /// Runs a backward pass whose kernels hand the gradients of variables to `listener`, in an order
-/// that is the same in every run, instead of returning them to candle.
+/// that is the same in every run, instead of returning them to candle. Returns with the pass's
+/// result what the listener gave back.
 pub(super) fn deliver<T>(
-    listener: impl FnMut(Contribution) + 'static,
+    listener: impl FnMut(Contribution) -> Option<Contribution> + 'static,
     backward: impl FnOnce() -> T,
-) -> T {
+) -> (T, Vec<Contribution>) {
     /// Ends the delivery even when an operation panics on the way.
     struct Delivery;
     impl Drop for Delivery {
@@ -90,17 +90,11 @@ pub(super) fn deliver<T>(
             LISTENER.take();
         }
     }
-    LISTENER.set(Some(Box::new(listener)));
+    LISTENER.set(Some((Box::new(listener), Vec::new())));
     let _delivery = Delivery;
-    backward()
-}
-
-/// Runs a backward pass and keeps what kernels hand over.
-pub(super) fn collect<T>(backward: impl FnOnce() -> T) -> (T, Vec<Contribution>) {
-    let kept = Rc::new(RefCell::new(Vec::new()));
-    let keep = kept.clone();
-    let out = deliver(move |contribution| keep.borrow_mut().push(contribution), backward);
-    (out, kept.take())
+    let out = backward();
+    let kept = LISTENER.take().map(|(_, kept)| kept);
+    (out, kept.unwrap_or_default())
 }
 
 /// Hands a contribution over if somebody listens and `variable` is one; else gives it back.
@@ -110,8 +104,8 @@ pub(super) fn hand_over(variable: &Tensor, contribution: Contribution) -> Option
         return Some(contribution);
     }
     LISTENER.with_borrow_mut(|listener| match listener {
-        Some(listener) => {
-            listener(contribution);
+        Some((listener, kept)) => {
+            kept.extend(listener(contribution));
             None
         }
         None => Some(contribution),
