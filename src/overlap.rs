@@ -9,6 +9,7 @@
 //! is learnt from the first step, which runs without overlap. All ranks take rank 0's order.
 
 use crate::params::{Index, Params};
+use crate::spent::Spent;
 use anyhow::{Context, Result, anyhow, bail};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use gradwire_exchange::{Exchange, Traffic};
@@ -42,16 +43,17 @@ struct Place {
 pub struct Overlapped {
     /// What crossed the wire.
     pub traffic: Traffic,
-    /// The backward pass.
-    pub backward: Duration,
     /// From the end of the backward pass to the mean gradient: what was not hidden.
     pub exposed: Duration,
+    /// The share of the backward pass that was over when each group was final, 0 to 1, in the
+    /// order of the exchange; nothing when all were final at its end.
+    pub ready: Vec<f64>,
 }
 
 /// What the exchanging thread is told.
 enum Told {
-    /// All of a parameter's gradient, from a kernel.
-    Early(usize, Contribution),
+    /// All of a parameter's gradient, from a kernel, and when.
+    Early(usize, Contribution, Instant),
     /// All of a parameter's gradient, after the backward pass.
     Late(usize, Vec<f32>),
     /// Everything is final; what was not told of is zero.
@@ -118,7 +120,7 @@ impl Plan {
     }
 
     /// Runs `backward`, which hands what it is given to the kernels as their listener, beside the
-    /// exchange of the gradient. On return `flat` is the mean gradient. With `add` what `flat` holds
+    /// exchange of the gradient, and adds its time to `spent`. On return `flat` is the mean gradient. With `add` what `flat` holds
     /// is part of this rank's gradient.
     ///
     /// # Errors
@@ -129,6 +131,7 @@ impl Plan {
         step: u64,
         (params, exchange, flat): (&Params, &mut Exchange, &mut [f32]),
         add: bool,
+        spent: &mut Spent,
         backward: impl FnOnce(Listener) -> Result<Gradients>,
     ) -> Result<Overlapped> {
         let (tell, told) = unbounded();
@@ -139,15 +142,26 @@ impl Plan {
                 .spawn_scoped(scope, || self.exchange(step, exchange, flat, add, &told))
                 .context("starting the exchanging thread")?;
             let began = Instant::now();
-            let passed = backward(self.listener(tell.clone()))
-                .and_then(|gradients| self.tell_the_rest(params, &gradients, &tell));
+            let passed = spent.timed(
+                |phases| &mut phases.backward,
+                || {
+                    let gradients = backward(self.listener(tell.clone()))?;
+                    self.tell_the_rest(params, &gradients, &tell)
+                },
+            );
             let ended = Instant::now();
             // Nothing more is told; without a last word the thread gives the step up.
             drop(tell);
             let exchanged = exchanging.join().unwrap_or_else(|panic| resume_unwind(panic));
             passed?;
-            let traffic = exchanged?.ok_or_else(|| anyhow!("the step was given up"))?;
-            Ok(Overlapped { traffic, backward: ended - began, exposed: ended.elapsed() })
+            let Some((traffic, moments)) = exchanged? else { bail!("the step was given up") };
+            let whole = (ended - began).as_secs_f64();
+            let share = |moment: Option<Instant>| {
+                moment
+                    .map_or(1.0, |moment| ((moment - began).as_secs_f64() / whole).clamp(0.0, 1.0))
+            };
+            let ready = moments.into_iter().map(share).collect();
+            Ok(Overlapped { traffic, exposed: ended.elapsed(), ready })
         })
     }
 
@@ -158,7 +172,7 @@ impl Plan {
         Box::new(move |contribution| match index.of(&contribution) {
             Some(param) if early[param] => {
                 // If nobody listens, the exchange has failed, which its thread tells.
-                let _ = tell.send(Told::Early(param, contribution));
+                let _ = tell.send(Told::Early(param, contribution, Instant::now()));
                 None
             }
             _ => Some(contribution),
@@ -185,8 +199,8 @@ impl Plan {
         Ok(())
     }
 
-    /// The exchanging thread: each group as soon as it is final. `None` when the backward pass ended
-    /// without a last word.
+    /// The exchanging thread: each group as soon as it is final; and when each was, if it was before
+    /// the end. `None` when the backward pass ended without a last word.
     fn exchange(
         &self,
         step: u64,
@@ -194,22 +208,28 @@ impl Plan {
         flat: &mut [f32],
         add: bool,
         told: &Receiver<Told>,
-    ) -> Result<Option<Traffic>> {
+    ) -> Result<Option<(Traffic, Vec<Option<Instant>>)>> {
         exchange.begin(step);
         let mut missing = vec![0; self.groups];
         self.params.iter().for_each(|place| missing[place.group] += 1);
         let mut known = vec![false; self.params.len()];
-        let mut next = 0;
+        let (mut next, mut ready) = (0, vec![None; self.groups]);
         for told in told {
             let (param, last) = match &told {
-                Told::Early(param, _) | Told::Late(param, _) => (Some(*param), false),
+                Told::Early(param, ..) | Told::Late(param, _) => (Some(*param), false),
                 Told::Final => (None, true),
             };
             if let Some(param) = param {
                 if std::mem::replace(&mut known[param], true) {
                     bail!(self.changed(param, "came twice"));
                 }
-                missing[self.params[param].group] -= 1;
+                let group = self.params[param].group;
+                missing[group] -= 1;
+                if let Told::Early(_, _, moment) = told
+                    && missing[group] == 0
+                {
+                    ready[group] = Some(moment);
+                }
                 lay(told, add, &mut flat[self.params[param].range.clone()]);
             }
             if last {
@@ -222,7 +242,7 @@ impl Plan {
                 next += 1;
             }
             if last {
-                return Ok(Some(exchange.finish(flat)?));
+                return Ok(Some((exchange.finish(flat)?, ready)));
             }
         }
         Ok(None)
@@ -243,8 +263,8 @@ pub type Listener = Box<dyn FnMut(Contribution) -> Option<Contribution>>;
 /// Lays a parameter's gradient into its part of the flat gradient.
 fn lay(told: Told, add: bool, into: &mut [f32]) {
     match (told, add) {
-        (Told::Early(_, contribution), true) => contribution.add_to(into),
-        (Told::Early(_, contribution), false) => contribution.write_to(into),
+        (Told::Early(_, contribution, _), true) => contribution.add_to(into),
+        (Told::Early(_, contribution, _), false) => contribution.write_to(into),
         (Told::Late(_, values), true) => into.iter_mut().zip(values).for_each(|(a, b)| *a += b),
         (Told::Late(_, values), false) => into.copy_from_slice(&values),
         (Told::Final, _) => {}

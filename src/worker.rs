@@ -12,6 +12,7 @@ use crate::recipe::{BatchNorm, Recipe};
 use crate::record::{Histogram, Histograms, Phases, Tagged, gradient};
 use crate::replica::{Replica, Score};
 use crate::schedule::Schedule;
+use crate::spent::Spent;
 use anyhow::{Context, Result, anyhow, bail};
 use candle_core::Tensor;
 use crossbeam::channel::Sender;
@@ -49,6 +50,11 @@ pub struct Step {
     pub seconds: f64,
     /// Where they went.
     pub phases: Phases,
+    /// What this worker computed in each phase but those of the exchange ([`Spent::own`]).
+    pub own: Phases,
+    /// How much of the backward pass was over when the gradient of each group of buckets was
+    /// final, 0 to 1, in the order of the traffic's legs; empty when the exchange followed it.
+    pub ready: Vec<f64>,
     /// What the model's kernels did meanwhile.
     pub profile: Profile,
     /// What crossed the wire.
@@ -198,26 +204,26 @@ impl<'a> Worker<'a> {
     /// One update: forward, backward, exchange, optimizer.
     fn step(&mut self, step: u64) -> Result<()> {
         let began = Instant::now();
-        let mut phases = Phases::default();
+        let mut spent = Spent::default();
         // An evaluation's work is none of this step's.
         profile::take();
 
         self.place.phase = "data";
-        let loaded = timed(&mut phases.data, || self.loader.next())?;
+        let loaded = spent.timed(|p| &mut p.data, || self.loader.next())?;
         let epoch = loaded.epoch;
         let samples = loaded.global_samples;
-        let (score, overlapped) = self.local_gradient(&loaded.batch, samples, &mut phases)?;
+        let (score, overlapped) = self.local_gradient(&loaded.batch, samples, &mut spent)?;
         self.loader.recycle(loaded.batch);
-        let (traffic, exposed) = match overlapped {
-            Some(Overlapped { traffic, exposed, .. }) => (traffic, exposed),
+        let Overlapped { traffic, exposed, ready } = match overlapped {
+            Some(overlapped) => overlapped,
             None => self.exchange_after(step)?,
         };
         let exposed = exposed.as_secs_f64();
-        add_exchange(&mut phases, &traffic, exposed);
+        add_exchange(&mut spent.wall, &traffic, exposed);
 
         self.place.phase = "optimizer";
         let learning_rate = self.schedule.at(step);
-        let gradient_norm = timed(&mut phases.optimizer, || self.update(learning_rate))?;
+        let gradient_norm = spent.timed(|p| &mut p.optimizer, || self.update(learning_rate))?;
 
         self.place.phase = "replicas";
         let every = self.recipe.exchange.compare_replicas_every;
@@ -236,7 +242,9 @@ impl<'a> Worker<'a> {
             score,
             learning_rate,
             seconds,
-            phases,
+            phases: spent.wall,
+            own: spent.own,
+            ready,
             profile: profile::take(),
             traffic,
             exposed,
@@ -244,8 +252,8 @@ impl<'a> Worker<'a> {
         })))
     }
 
-    /// The exchange after the backward pass, and how long it took.
-    fn exchange_after(&mut self, step: u64) -> Result<(Traffic, Duration)> {
+    /// The exchange after the backward pass, nothing of it hidden.
+    fn exchange_after(&mut self, step: u64) -> Result<Overlapped> {
         if let Some(histograms) = self.histograms(step) {
             self.report(Report::Histograms(histograms))?;
         }
@@ -260,7 +268,7 @@ impl<'a> Worker<'a> {
                 OverlapPlan::learn(&self.params, gradients.as_ref(), &mut self.exchange, bytes)?;
             self.overlap = Some(plan);
         }
-        Ok((traffic, exposed))
+        Ok(Overlapped { traffic, exposed, ready: Vec::new() })
     }
 
     /// Whether nobody wants to see this rank's own gradient of this step, which an exchange beside
@@ -276,7 +284,7 @@ impl<'a> Worker<'a> {
         &mut self,
         batch: &Batch,
         global_samples: usize,
-        phases: &mut Phases,
+        spent: &mut Spent,
     ) -> Result<(Score, Option<Overlapped>)> {
         let (mut total, mut overlapped) = (Score::default(), None);
         let size = self.recipe.train.batch;
@@ -289,19 +297,16 @@ impl<'a> Worker<'a> {
             let weight = (part.len() * world_size) as f64 / global_samples as f64;
             self.place.phase = "forward";
             let (loss, score) =
-                timed(&mut phases.forward, || self.replica.forward(batch, part.clone()))?;
+                spent.timed(|p| &mut p.forward, || self.replica.forward(batch, part.clone()))?;
             if !score.loss.is_finite() {
                 return Err(self.give_up(&score));
             }
             total.add(&score);
             self.place.phase = "backward";
-            let last = start + size >= batch.len();
-            if last && self.may_overlap() {
-                let done = self.backward_overlapped(&loss, weight, start > 0)?;
-                phases.backward += done.backward.as_secs_f64();
-                overlapped = Some(done);
+            if start + size >= batch.len() && self.may_overlap() {
+                overlapped = Some(self.backward_overlapped(&loss, weight, start > 0, spent)?);
             } else {
-                timed(&mut phases.backward, || self.backward(&loss, weight, start > 0))?;
+                spent.timed(|p| &mut p.backward, || self.backward(&loss, weight, start > 0))?;
             }
         }
         Ok((total, overlapped))
@@ -341,12 +346,13 @@ impl<'a> Worker<'a> {
         loss: &Tensor,
         weight: f64,
         accumulate: bool,
+        spent: &mut Spent,
     ) -> Result<Overlapped> {
         self.place.phase = "backward and exchange";
         let plan = self.overlap.as_ref().context("invariant: there is a plan")?;
         let loss = if weight == 1.0 { loss.clone() } else { (loss * weight)? };
         let exchange = (&self.params, &mut self.exchange, self.flat.as_mut_slice());
-        plan.run(self.place.step, exchange, accumulate, |listener| {
+        plan.run(self.place.step, exchange, accumulate, spent, |listener| {
             Ok(backward_into(&loss, listener)?)
         })
     }
@@ -538,11 +544,4 @@ fn add_exchange(phases: &mut Phases, traffic: &Traffic, exposed: f64) {
     phases.encode += exposed(traffic.encode);
     phases.wait += exposed(traffic.wait);
     phases.decode += exposed(traffic.decode);
-}
-
-fn timed<T>(seconds: &mut f64, work: impl FnOnce() -> T) -> T {
-    let began = Instant::now();
-    let result = work();
-    *seconds += began.elapsed().as_secs_f64();
-    result
 }

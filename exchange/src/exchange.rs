@@ -8,6 +8,7 @@ use std::time::Instant;
 use crate::bucket::Bucket;
 use crate::collective::{Collective, Payload};
 use crate::compress::{Feedback, Round, Scheme, Seat};
+use crate::cpu::thread_time;
 use crate::incoming::{Place, first_refusal};
 use crate::layout::{Layout, Part};
 use crate::measure::Distortion;
@@ -227,7 +228,7 @@ impl Exchange {
         gradient: &mut [f32],
         traffic: &mut Traffic,
     ) -> Result<Vec<Payload>> {
-        let start = Instant::now();
+        let (start, start_cpu) = (Instant::now(), thread_time());
         let lengths = self.groups[group].iter().map(|number| self.buckets[*number].length);
         let dense_bytes = lengths.map(|length| frame::HEADER_BYTES + 4 * length).sum::<usize>();
         let mut leg = Leg { group, dense_bytes: dense_bytes as u64, ..Leg::default() };
@@ -239,6 +240,7 @@ impl Exchange {
             }
             leg.wire_bytes = leg.dense_bytes;
             leg.encode = start.elapsed();
+            leg.encode_cpu = thread_time() - start_cpu;
             traffic.add(leg);
             return Ok(Vec::new());
         }
@@ -250,11 +252,11 @@ impl Exchange {
             return Err(self.refuse(place, own));
         };
         leg.wire_bytes = mine.len() as u64;
-        let encoded = Instant::now();
+        let (encoded, encoded_cpu) = (Instant::now(), thread_time());
 
         let messages =
             self.collective.allgather(mine).map_err(|error| error.awaiting(place.awaited()))?;
-        let received = Instant::now();
+        let (received, received_cpu) = (Instant::now(), thread_time());
 
         let buckets = &self.groups[group];
         let frames = place.open(buckets, &messages)?;
@@ -266,6 +268,10 @@ impl Exchange {
         leg.encode = (encoded - start).saturating_sub(measuring);
         leg.wait = received - encoded;
         leg.decode = received.elapsed();
+        // Measuring was timed by what passed: the same share of both clocks is taken off.
+        let share = leg.encode.as_secs_f64() / (encoded - start).as_secs_f64().max(1e-9);
+        leg.encode_cpu = (encoded_cpu - start_cpu).mul_f64(share.min(1.0));
+        leg.decode_cpu = thread_time() - received_cpu;
         traffic.add(leg);
         Ok(messages)
     }
@@ -290,7 +296,7 @@ impl Exchange {
             return refuse(format!("the step ends before group {group} has been exchanged"));
         }
         let heard: Vec<Vec<Payload>> = heard.into_iter().flatten().collect();
-        let start = Instant::now();
+        let (start, start_cpu) = (Instant::now(), thread_time());
         if let Some(feedback) = &mut self.feedback {
             feedback.commit();
         }
@@ -304,6 +310,7 @@ impl Exchange {
         }
         self.distortion.end(&mut traffic.gauges);
         traffic.decode += start.elapsed();
+        traffic.finish_cpu = thread_time() - start_cpu;
         Ok(traffic)
     }
 

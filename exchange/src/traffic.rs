@@ -84,6 +84,8 @@ pub struct Traffic {
     /// The groups of buckets that made up the step, in the order in which they were exchanged:
     /// bytes, fallbacks and times above are the sums of theirs.
     pub legs: Vec<Leg>,
+    /// What this rank's thread computed after the last group: what compressors learn, gauges.
+    pub finish_cpu: Duration,
 }
 
 /// One group of buckets' part in a step.
@@ -103,6 +105,10 @@ pub struct Leg {
     pub wait: Duration,
     /// Time to check, decode and average what came.
     pub decode: Duration,
+    /// What this rank's thread computed in [`encode`](Self::encode), whatever else ran meanwhile.
+    pub encode_cpu: Duration,
+    /// What this rank's thread computed in [`decode`](Self::decode).
+    pub decode_cpu: Duration,
 }
 
 impl Traffic {
