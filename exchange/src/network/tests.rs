@@ -199,7 +199,7 @@ fn after(link: &Link, pattern: Pattern, works: &[Work]) -> (f64, Vec<Took>) {
 const SLACK: f64 = 1e-9;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn time_is_finite_repeats_and_adds_up(link in links(), pattern in pattern(), works in works()) {

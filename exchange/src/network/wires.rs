@@ -137,27 +137,47 @@ impl Wires {
     /// All ranks send each other an equal share of their messages at once.
     fn scatter(&mut self, ready: &mut [f64], sent: &[Sent]) {
         let ranks = ready.len();
-        let mut complete = ready.to_vec();
-        for from in by_time(ready) {
-            let share = self.link.wire_bytes(sent[from].up.div_ceil(ranks as u64));
-            for to in (1..ranks).map(|k| (from + k) % ranks) {
-                let arrived = self.carry(from, to, ready[from], share);
-                complete[to] = complete[to].max(arrived);
-            }
+        let share =
+            |wires: &Self, from: usize| wires.link.wire_bytes(sent[from].up.div_ceil(ranks as u64));
+        // What leaves a rank at the same time shares its interface and ends at the same time.
+        let overhead = self.link.overhead * (ranks - 1) as f64;
+        let starts: Vec<f64> = ready.iter().map(|ready| ready + overhead).collect();
+        let left: Vec<f64> = (0..ranks)
+            .map(|from| {
+                let bytes = share(self, from) * (ranks - 1) as f64;
+                self.out[from].pass(starts[from], bytes)
+            })
+            .collect();
+        for to in 0..ranks {
+            let others = by_time(&starts).into_iter().filter(|from| *from != to);
+            let flows = others.map(|from| (from, starts[from], share(self, from)));
+            let arrived = self.converge(to, flows.collect(), &left);
+            ready[to] = ready[to].max(arrived) + sent[to].aggregate;
         }
-        for ((ready, complete), sent) in ready.iter_mut().zip(complete).zip(sent) {
-            *ready = complete + sent.aggregate;
+    }
+
+    /// When all flows into one host have arrived: (from, start, bytes) in order of start. `left`
+    /// tells when their last bits leave. They share the interface, so that each ends when all do.
+    fn converge(&mut self, to: usize, flows: Vec<(usize, f64, f64)>, left: &[f64]) -> f64 {
+        let (mut own, mut shared, mut slowest) = (f64::NEG_INFINITY, f64::NEG_INFINITY, 0f64);
+        for (from, start, bytes) in flows {
+            let delay = self.delay(from, to);
+            own = own.max(left[from] + delay);
+            shared = shared.max(self.into[to].pass(start, bytes));
+            slowest = slowest.max(delay);
         }
+        own.max(shared + slowest)
     }
 
     /// Up to the server and down again.
     fn server(&mut self, ready: &mut [f64], sent: &[Sent]) {
         let server = ready.len();
-        let mut complete = f64::NEG_INFINITY;
-        for from in by_time(ready) {
-            let bytes = self.link.wire_bytes(sent[from].up);
-            complete = complete.max(self.carry(from, server, ready[from], bytes));
-        }
+        let starts: Vec<f64> = ready.iter().map(|ready| ready + self.link.overhead).collect();
+        let bytes: Vec<f64> = sent.iter().map(|sent| self.link.wire_bytes(sent.up)).collect();
+        let left: Vec<f64> =
+            (0..server).map(|from| self.out[from].pass(starts[from], bytes[from])).collect();
+        let flows = by_time(&starts).into_iter().map(|from| (from, starts[from], bytes[from]));
+        let complete = self.converge(server, flows.collect(), &left);
         let aggregate = sent.iter().map(|sent| sent.aggregate).fold(0.0, f64::max);
         let answer = complete + aggregate;
         // The answers share the server's interface, so that all of them end when the last does.
@@ -189,10 +209,10 @@ impl Wires {
     }
 }
 
-/// The ranks in the order in which they are ready. Where flows share an interface, what comes first
-/// is taken to pass first: that decides who waits, but not when the last bit has passed.
-fn by_time(ready: &[f64]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..ready.len()).collect();
-    order.sort_by(|a, b| ready[*a].total_cmp(&ready[*b]));
+/// The ranks in the order in which they start. What comes first is taken to pass first: that does
+/// not decide when the last bit has passed.
+fn by_time(starts: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..starts.len()).collect();
+    order.sort_by(|a, b| starts[*a].total_cmp(&starts[*b]));
     order
 }
