@@ -132,6 +132,8 @@ fn every_value_of_every_event_is_in_both_files() {
         ("phase/wait", 0.003),
         ("phase/decode", 0.004),
         ("phase/optimizer", 0.005),
+        ("exchange/seconds", 0.011),
+        ("exchange/exposed_seconds", 0.009),
         ("exchange/wire_bytes", 1234.5),
         ("exchange/wire_bytes_total", 2469.0),
         ("exchange/bits_per_parameter", 0.64),
