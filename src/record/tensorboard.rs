@@ -56,7 +56,7 @@ impl<W: Write> TensorBoard<W> {
         &mut self,
         time: f64,
         step: u64,
-        values: &[(&str, f64)],
+        values: &[(String, f64)],
     ) -> io::Result<()> {
         self.values(time, step, values.iter().map(|(tag, value)| scalar(tag, *value)).collect())
     }
