@@ -19,6 +19,7 @@ pub mod launch;
 pub mod network;
 pub mod optim;
 pub mod orders;
+pub mod overlap;
 pub mod params;
 pub mod recipe;
 pub mod record;
