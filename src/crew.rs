@@ -71,12 +71,12 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
     let (reports, mut inbox) = unbounded();
     let (ends, ended) = unbounded();
     let mut watch = Watch::new(Duration::from_secs_f64(recipe.exchange.timeout));
-    for collective in collectives(&recipe) {
+    for collective in crew.pace.keep(collectives(&recipe)) {
         let (rank, post, ends) = (collective.rank(), Post::default(), ends.clone());
         let seat = Seat {
             recipe: recipe.clone(),
             data: data.clone(),
-            collective: Faults::on_the_wire(&crew.faults, crew.pace.keep(collective), &post),
+            collective: Faults::on_the_wire(&crew.faults, collective, &post),
             reports: reports.clone(),
             folder: crew.folder.map(Into::into),
             disk: crew.disk.clone(),

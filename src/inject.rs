@@ -28,7 +28,7 @@ pub enum Kind {
     Stall(Duration),
     /// One bit of a worker's first message in the step flips on its way.
     Corrupt,
-    /// The first element of a worker's gradient is no number.
+    /// A worker's gradient is no number.
     Nan,
     /// The process is killed, as by `kill -9`, when rank 0 begins the step.
     Kill,

@@ -22,6 +22,7 @@ pub mod loss;
 pub mod network;
 pub mod optim;
 pub mod orders;
+pub mod overlap;
 pub mod params;
 pub mod post;
 pub mod recipe;

@@ -11,6 +11,7 @@ use crate::disk::Disk;
 use crate::inject::Faults;
 use crate::optim::{Optimizer, norm};
 use crate::orders::Orders;
+use crate::overlap::{Overlapped, Plan as OverlapPlan};
 use crate::params::Params;
 use crate::post::Post;
 use crate::recipe::{BatchNorm, Recipe};
@@ -23,7 +24,7 @@ use candle_core::Tensor;
 use crossbeam::channel::Sender;
 use gradwire_datasets::{Batch, Data, Dataset, Loader, Plan, Shard};
 use gradwire_exchange::{Collective, Exchange, Traffic};
-use gradwire_models::kernels::gradients::backward;
+use gradwire_models::kernels::gradients::{Gradients, backward, backward_into};
 use gradwire_models::kernels::optimizer::update_in_place;
 use gradwire_models::kernels::profile::{self, Profile};
 use state::Timing;
@@ -70,6 +71,8 @@ pub struct Step {
     pub profile: Profile,
     /// What crossed the wire.
     pub traffic: Traffic,
+    /// Seconds of the exchange that the backward pass did not hide.
+    pub exposed: f64,
     /// Euclidean norm of the mean gradient before clipping.
     pub gradient_norm: f64,
 }
@@ -133,6 +136,10 @@ pub struct Worker {
     flat: Vec<f32>,
     /// The gradient of one forward pass when several make an update.
     part: Vec<f32>,
+    /// With overlap, from the second step on.
+    overlap: Option<OverlapPlan>,
+    /// The gradients of the first step, from which the plan is learnt.
+    first: Option<Gradients>,
     best: Option<f64>,
     /// Where it is, for whoever watches.
     post: Post,
@@ -199,6 +206,8 @@ impl Worker {
             timing: Timing::new(),
             flat: vec![0.0; params.len()],
             part: Vec::new(),
+            overlap: None,
+            first: None,
             best: None,
             post,
             faults,
@@ -248,21 +257,15 @@ impl Worker {
         self.post.phase("data");
         let loaded = spent.timed(|p| &mut p.data, || self.loader.next())?;
         let epoch = loaded.epoch;
-        let score = self.local_gradient(&loaded.batch, loaded.global_samples, &mut spent)?;
+        let samples = loaded.global_samples;
+        let (score, overlapped) = self.local_gradient(&loaded.batch, samples, &mut spent)?;
         self.loader.recycle(loaded.batch);
-        if let Some(histograms) = self.histograms(step) {
-            self.report(Report::Histograms(histograms))?;
-        }
-        self.keep_gradient(step)?;
-
-        self.post.phase("exchange");
-        if self.faults.spoils_gradient(self.rank, step) {
-            self.flat[0] = f32::NAN;
-        }
-        let traffic = self.exchange.allreduce(step, &mut self.flat)?;
-        spent.wall.encode = traffic.encode.as_secs_f64();
-        spent.wall.wait = traffic.wait.as_secs_f64();
-        spent.wall.decode = traffic.decode.as_secs_f64();
+        let Overlapped { traffic, exposed, ready } = match overlapped {
+            Some(overlapped) => overlapped,
+            None => self.exchange_after(step)?,
+        };
+        let exposed = exposed.as_secs_f64();
+        add_exchange(&mut spent.wall, &traffic, exposed);
 
         self.post.phase("optimizer");
         let learning_rate = self.schedule.at(self.course.place(step));
@@ -287,22 +290,49 @@ impl Worker {
             seconds,
             phases: spent.wall,
             own: spent.own,
-            ready: Vec::new(),
+            ready,
             profile: profile::take(),
             traffic,
+            exposed,
             gradient_norm,
         })))
     }
 
+    /// The exchange after the backward pass, nothing of it hidden.
+    fn exchange_after(&mut self, step: u64) -> Result<Overlapped> {
+        if let Some(histograms) = self.histograms(step) {
+            self.report(Report::Histograms(histograms))?;
+        }
+        self.keep_gradient(step)?;
+        self.post.phase("exchange");
+        let began = Instant::now();
+        let traffic = self.exchange.allreduce(step, &mut self.flat)?;
+        let exposed = began.elapsed();
+        if self.recipe.exchange.overlap && self.overlap.is_none() {
+            let (gradients, bytes) = (self.first.take(), self.recipe.exchange.overlap_bytes);
+            let plan =
+                OverlapPlan::learn(&self.params, gradients.as_ref(), &mut self.exchange, bytes)?;
+            self.overlap = Some(plan);
+        }
+        Ok(Overlapped { traffic, exposed, ready: Vec::new() })
+    }
+
+    /// Whether nobody wants to see this rank's own gradient of this step, which an exchange beside
+    /// the backward pass leaves no trace of.
+    fn may_overlap(&self) -> bool {
+        let step = self.post.place().step;
+        self.overlap.is_some() && !self.histograms_due(step) && !self.gradient_due(step)
+    }
+
     /// This rank's gradient into `flat`, weighed so that the plain mean over ranks is the mean
-    /// over the global batch, whatever the ranks' shares.
+    /// over the global batch, whatever the ranks' shares. With overlap `flat` is the mean already.
     fn local_gradient(
         &mut self,
         batch: &Batch,
         global_samples: usize,
         spent: &mut Spent,
-    ) -> Result<Score> {
-        let mut total = Score::default();
+    ) -> Result<(Score, Option<Overlapped>)> {
+        let (mut total, mut overlapped) = (Score::default(), None);
         let size = self.recipe.train.batch;
         let world_size = self.exchange.collective().world_size();
         if batch.is_empty() {
@@ -310,7 +340,10 @@ impl Worker {
         }
         for start in (0..batch.len()).step_by(size) {
             let part = start..(start + size).min(batch.len());
-            let weight = (part.len() * world_size) as f64 / global_samples as f64;
+            let mut weight = (part.len() * world_size) as f64 / global_samples as f64;
+            if self.faults.spoils_gradient(self.rank, self.post.place().step) {
+                weight = f64::NAN;
+            }
             self.post.phase("forward");
             let (loss, score) =
                 spent.timed(|p| &mut p.forward, || self.replica.forward(batch, part.clone()))?;
@@ -319,9 +352,13 @@ impl Worker {
             }
             total.add(&score);
             self.post.phase("backward");
-            spent.timed(|p| &mut p.backward, || self.backward(&loss, weight, start > 0))?;
+            if start + size >= batch.len() && self.may_overlap() {
+                overlapped = Some(self.backward_overlapped(&loss, weight, start > 0, spent)?);
+            } else {
+                spent.timed(|p| &mut p.backward, || self.backward(&loss, weight, start > 0))?;
+            }
         }
-        Ok(total)
+        Ok((total, overlapped))
     }
 
     /// Stops every rank before the update, because this rank's loss means nothing.
@@ -346,7 +383,27 @@ impl Worker {
         } else {
             self.params.gather(&gradients, &mut self.flat)?;
         }
+        if self.recipe.exchange.overlap && self.overlap.is_none() {
+            self.first = Some(gradients);
+        }
         Ok(())
+    }
+
+    /// The backward pass and the exchange beside it.
+    fn backward_overlapped(
+        &mut self,
+        loss: &Tensor,
+        weight: f64,
+        accumulate: bool,
+        spent: &mut Spent,
+    ) -> Result<Overlapped> {
+        self.post.phase("backward and exchange");
+        let plan = self.overlap.as_ref().context("invariant: there is a plan")?;
+        let loss = if weight == 1.0 { loss.clone() } else { (loss * weight)? };
+        let exchange = (&self.params, &mut self.exchange, self.flat.as_mut_slice());
+        plan.run(self.post.place().step, exchange, accumulate, spent, |listener| {
+            Ok(backward_into(&loss, listener)?)
+        })
     }
 
     /// Clips the mean gradient and updates the weights; the norm before clipping.
@@ -364,8 +421,7 @@ impl Worker {
     }
 
     fn histograms(&self, step: u64) -> Option<Histograms> {
-        let every = self.recipe.record.histograms_every;
-        if self.rank != 0 || every == 0 || (step != 1 && !step.is_multiple_of(every)) {
+        if !self.histograms_due(step) {
             return None;
         }
         let residual = self.exchange.residual();
@@ -381,10 +437,19 @@ impl Worker {
         Some(Histograms { step, entries: entries.collect() })
     }
 
+    fn histograms_due(&self, step: u64) -> bool {
+        let every = self.recipe.record.histograms_every;
+        self.rank == 0 && every > 0 && (step == 1 || step.is_multiple_of(every))
+    }
+
+    fn gradient_due(&self, step: u64) -> bool {
+        let every = self.recipe.record.gradients;
+        self.rank == 0 && every > 0 && step.is_multiple_of(every)
+    }
+
     /// Writes rank 0's gradient to the run's folder if it is time.
     fn keep_gradient(&mut self, step: u64) -> Result<()> {
-        let every = self.recipe.record.gradients;
-        let due = self.rank == 0 && every > 0 && step.is_multiple_of(every);
+        let due = self.gradient_due(step);
         if let Some(folder) = self.folder.as_ref().filter(|_| due) {
             self.post.phase("recording a gradient");
             gradient::save(&self.disk, folder, &self.params, &self.flat, step)?;
@@ -513,4 +578,13 @@ pub fn evaluate_share(
         beat();
     }
     Ok(total)
+}
+
+/// Shares the exposed seconds of an exchange among its phases, in proportion to what they took.
+fn add_exchange(phases: &mut Phases, traffic: &Traffic, exposed: f64) {
+    let share = (exposed / traffic.total().as_secs_f64()).min(1.0);
+    let exposed = |time: Duration| if share.is_nan() { 0.0 } else { time.as_secs_f64() * share };
+    phases.encode += exposed(traffic.encode);
+    phases.wait += exposed(traffic.wait);
+    phases.decode += exposed(traffic.decode);
 }

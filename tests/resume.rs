@@ -77,6 +77,10 @@ fn every_scheme_goes_on_bit_for_bit() {
         if name == "dgc" || name == "topk" {
             variants.push(vec!["--scheme", name, "--set", "policy.momentum_correction=0.9"]);
         }
+        if name == "topk" {
+            let buckets = ["--set", "policy.bucketing=parameter"];
+            variants.push([&buckets[..], &["--set", "exchange.overlap=true"]].concat());
+        }
         for (number, variant) in variants.iter().enumerate() {
             let habits = ["--set", "optimizer.momentum=0"];
             let more = [&variant[..], &habits, &["--set", "record.histograms_every=6"]].concat();

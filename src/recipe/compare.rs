@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 use toml::Value;
 
 /// Keys, or tables of keys, that no later step's weights depend on.
-const FREE: [&str; 11] = [
+const FREE: [&str; 13] = [
     "name",
     "threads",
     "dataset.dir",
     "exchange.timeout",
     "exchange.compare_replicas_every",
+    "exchange.overlap",
+    "exchange.overlap_bytes",
     "train.evaluation_batch",
     "train.evaluate_every",
     "network",

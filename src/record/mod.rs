@@ -262,28 +262,17 @@ impl Record {
         Ok(Some(warning))
     }
 
-    /// Begins `network.jsonl`, or goes on with it in a run that goes on. One of other ranks, or one
-    /// that does not reach to the step that the run goes on from, is put aside as
-    /// `network-until-<step>.jsonl`.
+    /// Begins `network.jsonl`, or goes on with the one that is there.
     ///
     /// # Errors
-    /// It could not be made.
+    /// It could not be made or opened.
     pub fn begin_network(&mut self, disk: &Disk, header: &network::Header) -> Result<()> {
         let path = self.folder.join(network::FILE);
-        let step = self.summary.step;
-        if path.is_file() {
-            let goes_on = network::read(disk, &self.folder).is_ok_and(|(found, rows)| {
-                found == *header && rows.last().map_or(0, |row| row.step) == step
-            });
-            if goes_on {
-                let lines = disk.append(&path).with_context(|| folder::cannot_write(&path))?;
-                self.network = Some(network::Lines::new(Box::new(lines) as Stream));
-                return Ok(());
-            }
-            let aside = self.folder.join(format!("network-until-{step:08}.jsonl"));
-            disk.rename(&path, &aside).with_context(|| folder::cannot_write(&aside))?;
-        }
-        let mut lines = network::Lines::new(Box::new(folder::open(disk, &path)?) as Stream);
+        let file = match path.exists() {
+            true => disk.append(&path).with_context(|| folder::cannot_write(&path))?,
+            false => folder::open(disk, &path)?,
+        };
+        let mut lines = network::Lines::new(Box::new(file) as Stream);
         lines.write(header).with_context(|| folder::cannot_write(&path))?;
         self.network = Some(lines);
         Ok(())
