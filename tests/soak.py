@@ -25,7 +25,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-TIMES = {"time", "seconds", "phases", "evaluation_seconds", "samples_per_second"}
+TIMES = {"time", "phases", "samples_per_second"}
 STEPS = 24
 # A run of half a second: a linear text model, checkpoints in the middle of epochs.
 SHORT = [
@@ -56,7 +56,8 @@ def told(run):
     """What the record says of steps and epochs, but for times."""
     events = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [
-        {key: value for key, value in event.items() if key not in TIMES}
+        {key: value for key, value in event.items()
+         if key not in TIMES and not key.endswith("seconds")}
         for event in events
         if event["event"] in ("step", "epoch")
     ]
