@@ -233,8 +233,8 @@ impl Watch {
         let at_work = |rank: &usize| self.workers[*rank].thread.is_some();
         let silent = (0..places.len()).filter(at_work);
         let rank = silent.max_by_key(|rank| {
-            // Those in an exchange wait for another, unless all do.
-            (places[*rank].phase != "exchange", places[*rank].elapsed())
+            // Those in an exchange, overlapped or not, wait for another, unless all do.
+            (!places[*rank].phase.ends_with("exchange"), places[*rank].elapsed())
         })?;
         let place = places[rank];
         let limit = self.patience.mul_f64(1.5);

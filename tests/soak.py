@@ -230,8 +230,11 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     root = Path(__file__).resolve().parent.parent
     parser.add_argument("--program", default=str(root / "target/release/gradwire"))
-    parser.add_argument("run", nargs="*", help="what is killed: a recipe and its changes, after --")
-    options = parser.parse_args()
+    arguments = sys.argv[1:]
+    parted = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args(arguments[:parted])
+    # What is killed: a recipe and its changes.
+    options.run = arguments[parted + 1 :]
     options.program = str(Path(options.program).resolve())
     return faults(options) if options.mode == "faults" else kills(options)
 

@@ -224,21 +224,23 @@ impl Train {
             Err(error) => return Ok(Err(error).context("listening to SIGINT and SIGTERM")),
         };
         let run = Run { recipe: &recipe, mode, disk, start, orders, faults: Arc::new(faults) };
-        Ok(launch::train(run).map(|outcome| stopped_by(&signals, &outcome)))
+        let keeps = recipe.checkpoint.keep_last > 0;
+        Ok(launch::train(run).map(|outcome| stopped_by(&signals, &outcome, keeps)))
     }
 }
 
-/// The exit code of a run that has ended well, perhaps because a signal asked for it.
-fn stopped_by(signals: &Signals, outcome: &Outcome) -> ExitCode {
+/// The exit code of a run that has ended well, perhaps because a signal asked for it; `keeps` is
+/// whether it can be gone on with.
+fn stopped_by(signals: &Signals, outcome: &Outcome, keeps: bool) -> ExitCode {
     let Some(signal) = signals.heard().filter(|_| outcome.stopped) else {
         return ExitCode::SUCCESS;
     };
-    eprintln!(
-        "Stopped by {} after step {}; go on with: gradwire train --resume {}",
-        signal.name,
-        outcome.summary.step,
-        outcome.folder.display()
-    );
+    let then = if keeps {
+        format!("go on with: gradwire train --resume {}", outcome.folder.display())
+    } else {
+        "its recipe keeps no checkpoints to go on from".to_string()
+    };
+    eprintln!("Stopped by {} after step {}; {then}", signal.name, outcome.summary.step);
     ExitCode::from(signal.exit_code)
 }
 
