@@ -66,6 +66,9 @@ pub struct Traffic {
     /// Bytes of this rank's message, all headers included. One rank alone counts what it would
     /// have sent.
     pub wire_bytes: u64,
+    /// Bytes that came of all messages and went back to this rank: from a server its message; with
+    /// shards what this rank shared of its own. 0 over an allgather.
+    pub downlink_bytes: u64,
     /// Bytes of the same message sent as plain f32, all headers included.
     pub dense_bytes: u64,
     /// Elements of the gradient.
@@ -93,6 +96,8 @@ pub struct Leg {
     pub group: usize,
     /// Bytes of this rank's message about it, all headers included.
     pub wire_bytes: u64,
+    /// Bytes that came back, as [`Traffic::downlink_bytes`].
+    pub downlink_bytes: u64,
     /// Bytes of the same message sent as plain f32, all headers included.
     pub dense_bytes: u64,
     /// Buckets of it that were sent as f32 because their compressed form was larger.
@@ -119,6 +124,7 @@ impl Traffic {
     /// Adds a group's part.
     pub(crate) fn add(&mut self, leg: Leg) {
         self.wire_bytes += leg.wire_bytes;
+        self.downlink_bytes += leg.downlink_bytes;
         self.dense_bytes += leg.dense_bytes;
         self.dense_fallbacks += leg.dense_fallbacks;
         self.encode += leg.encode;

@@ -55,6 +55,10 @@ impl Collective for Mesh {
         self.senders.len()
     }
 
+    fn shares_memory(&self) -> bool {
+        true
+    }
+
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
         let start = Instant::now();
         let mine = Payload::from(mine);

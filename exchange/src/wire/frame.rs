@@ -52,10 +52,15 @@ pub enum Kind {
     Mean = 8,
     /// u64 values that should be equal on every rank.
     Comparison = 9,
+    /// A part of the mean of one bucket, from the rank that averaged it, as f32.
+    Shard = 10,
+    /// The mean of one bucket from a server, whose rank is the world size
+    /// ([`wire::downlink`](super::downlink)).
+    Downlink = 11,
 }
 
 impl Kind {
-    const ALL: [Kind; 9] = [
+    const ALL: [Kind; 11] = [
         Kind::Compressed,
         Kind::Dense,
         Kind::NonFinite,
@@ -65,6 +70,8 @@ impl Kind {
         Kind::Sum,
         Kind::Mean,
         Kind::Comparison,
+        Kind::Shard,
+        Kind::Downlink,
     ];
 
     fn from_byte(byte: u8) -> Read<Kind> {
@@ -110,6 +117,8 @@ impl fmt::Display for Header {
             Kind::Sum => "a sum",
             Kind::Mean => "a mean",
             Kind::Comparison => "a comparison",
+            Kind::Shard => "a part of the mean",
+            Kind::Downlink => "a server's mean",
         };
         write!(f, "{what} from rank {rank} of {world_size}")
     }
@@ -220,6 +229,11 @@ impl<'a> Frame<'a> {
         } else {
             Err(Error::OutOfStep { by, expected, found })
         }
+    }
+
+    /// The payload, if it is a gradient in a scheme's own form.
+    pub fn compressed(&self) -> Option<&'a [u8]> {
+        (self.header.kind == Kind::Compressed).then_some(self.payload)
     }
 
     /// Fails with the error that this frame carries, if it carries one instead of what was
