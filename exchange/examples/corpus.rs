@@ -7,8 +7,9 @@ use std::io::Result;
 use std::path::Path;
 
 use gradwire_exchange::rng::Stream;
+use gradwire_exchange::wire::frame::write_refusal;
 use gradwire_exchange::wire::{Header, Kind};
-use gradwire_exchange::{Encoded, Scheme, Seat};
+use gradwire_exchange::{Encoded, Error, Quantity, Scheme, Seat};
 
 const LENGTH: u16 = 65;
 
@@ -31,9 +32,14 @@ fn main() -> Result<()> {
         fs::write(folder.join(format!("setting-{number}")), &message)?;
         *number += 1;
     }
-    let mut frame = Vec::new();
     let header = Header { kind: Kind::Compressed, rank: 1, world_size: 4, step: 7, bucket: 2 };
+    let (mut frame, mut non_finite) = (Vec::new(), Vec::new());
     header.write(&[1, 2, 3], &mut frame);
+    let (quantity, parameter) = (Quantity::Gradient, "fc.weight".to_string());
+    let error = Error::NonFinite { rank: 1, step: 7, quantity, parameter, index: 12 };
+    write_refusal(header, &error, &mut non_finite);
     fs::create_dir_all(corpus.join("frames"))?;
-    fs::write(corpus.join("frames/compressed"), frame)
+    fs::write(corpus.join("frames/compressed"), &frame)?;
+    fs::write(corpus.join("frames/non-finite"), &non_finite)?;
+    fs::write(corpus.join("frames/two"), [frame, non_finite].concat())
 }

@@ -1,7 +1,7 @@
 //! What becomes of hostile bytes: an error, or numbers. Shared by the fuzz targets and by the test
 //! that replays their corpora.
 
-use gradwire_exchange::wire::{Frame, Reader};
+use gradwire_exchange::wire::{Frame, Header, Kind, Reader};
 use gradwire_exchange::{Round, Scheme, Seat};
 
 /// The longest bucket that is tried.
@@ -29,10 +29,16 @@ pub(crate) fn message(schemes: &[Scheme], bytes: &[u8]) {
     }
 }
 
-/// Reads frames until the bytes end or mean nothing.
+/// Reads frames until the bytes end or mean nothing; then what follows the first byte as what a
+/// frame carries instead of a gradient, behind a checksum that no mutation would find.
 pub(crate) fn frames(bytes: &[u8]) {
     let mut reader = Reader::new(bytes);
     while let Ok(frame) = Frame::read(&mut reader) {
         let _ = frame.refusal();
     }
+    let Some((kind, payload)) = bytes.split_first() else { return };
+    let kind = if kind & 1 == 0 { Kind::NonFinite } else { Kind::Abort };
+    let mut sealed = Vec::new();
+    Header { kind, rank: 1, world_size: 2, step: 3, bucket: 0 }.write(payload, &mut sealed);
+    let _ = Frame::refusal_of(&sealed);
 }

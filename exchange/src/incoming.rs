@@ -7,7 +7,7 @@ use crate::collective::Payload;
 use crate::compress::{Compressor, dense::Dense};
 use crate::error::Awaited;
 use crate::wire::downlink::Downlink;
-use crate::wire::{Frame, Header, Kind, Reader, floats};
+use crate::wire::{Frame, Header, Kind, Read, Reader, floats};
 use crate::{Error, Result};
 
 /// Who reads, and which step it is at.
@@ -34,7 +34,7 @@ impl Place {
     }
 
     /// The frames of all messages about the buckets of a group, by rank and then in the group's
-    /// order, each checked to be in its place.
+    /// order, each checked to be whole and in its place.
     ///
     /// # Errors
     /// The error of the lowest rank that refused; [`Error::OutOfStep`]; [`Error::Message`].
@@ -43,21 +43,57 @@ impl Place {
         group: &[usize],
         messages: &'a [Payload],
     ) -> Result<Vec<Frame<'a>>> {
+        self.read(group, messages, Frame::read)
+    }
+
+    /// The same without looking at checksums: for messages of which others check some, or that
+    /// have been opened before. Whatever is wrong here is wrong on every rank.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn skim<'a>(
+        &self,
+        group: &[usize],
+        messages: &'a [Payload],
+    ) -> Result<Vec<Frame<'a>>> {
+        self.read(group, messages, |reader| Frame::split(reader).map(|(frame, _)| frame))
+    }
+
+    fn read<'a>(
+        &self,
+        group: &[usize],
+        messages: &'a [Payload],
+        next: impl Fn(&mut Reader<'a>) -> Read<Frame<'a>>,
+    ) -> Result<Vec<Frame<'a>>> {
         if let Some(refusal) = first_refusal(messages) {
             return Err(refusal);
         }
-        let awaited = self.awaited();
         let mut frames = Vec::with_capacity(messages.len() * group.len());
         for (from, message) in messages.iter().enumerate() {
+            let blame = |error: Error| error.sent_by(from, self.awaited());
             let mut reader = Reader::new(message);
             for bucket in group {
                 let expected = self.header(Kind::Dense, *bucket).from_rank(from);
-                let frame = Frame::expect(&mut reader, expected, self.rank);
-                frames.push(frame.map_err(|error| error.sent_by(from, awaited))?);
+                let frame = next(&mut reader).map_err(Error::from).map_err(blame)?;
+                frames.push(frame.awaited(expected, self.rank).map_err(blame)?);
             }
-            reader.finish().map_err(|fault| Error::Message { rank: from, awaited, fault })?;
+            reader.finish().map_err(Error::from).map_err(blame)?;
         }
         Ok(frames)
+    }
+
+    /// Looks at the checksums of the message of rank `from`.
+    ///
+    /// # Errors
+    /// [`Error::Message`].
+    pub(crate) fn check(&self, from: usize, message: &[u8]) -> Result<()> {
+        let mut reader = Reader::new(message);
+        while !reader.rest().is_empty() {
+            Frame::read(&mut reader)
+                .map_err(Error::from)
+                .map_err(|error| error.sent_by(from, self.awaited()))?;
+        }
+        Ok(())
     }
 
     /// Overwrites a group's elements of `gradient` by the mean of what the frames say, each bucket
@@ -132,7 +168,8 @@ impl Place {
         Ok(floats::scale_checked(mean, scale))
     }
 
-    /// What the server says of each bucket of a group, each frame checked to be in its place.
+    /// What the server says of each bucket of a group, each frame checked to be whole and in its
+    /// place.
     ///
     /// # Errors
     /// [`Error::OutOfStep`]; [`Error::ServerMessage`].
@@ -140,6 +177,27 @@ impl Place {
         &self,
         group: &[usize],
         message: &'a [u8],
+    ) -> Result<Vec<Downlink<'a>>> {
+        self.read_downlink(group, message, Frame::read)
+    }
+
+    /// The same for a message that has been opened before.
+    ///
+    /// # Errors
+    /// As [`open_downlink`](Self::open_downlink).
+    pub(crate) fn skim_downlink<'a>(
+        &self,
+        group: &[usize],
+        message: &'a [u8],
+    ) -> Result<Vec<Downlink<'a>>> {
+        self.read_downlink(group, message, |reader| Frame::split(reader).map(|(frame, _)| frame))
+    }
+
+    fn read_downlink<'a>(
+        &self,
+        group: &[usize],
+        message: &'a [u8],
+        next: impl Fn(&mut Reader<'a>) -> Read<Frame<'a>>,
     ) -> Result<Vec<Downlink<'a>>> {
         let awaited = self.awaited();
         let blame = |error: Error| match error {
@@ -150,7 +208,8 @@ impl Place {
         let mut downlinks = Vec::with_capacity(group.len());
         for bucket in group {
             let expected = self.header(Kind::Downlink, *bucket).from_rank(self.world_size);
-            let frame = Frame::expect(&mut reader, expected, self.rank).map_err(blame)?;
+            let frame = next(&mut reader).map_err(Error::from).map_err(blame)?;
+            let frame = frame.awaited(expected, self.rank).map_err(blame)?;
             downlinks.push(Downlink::read(frame.payload).map_err(Error::from).map_err(blame)?);
         }
         reader.finish().map_err(Error::from).map_err(blame)?;
@@ -161,7 +220,7 @@ impl Place {
 /// The error of the lowest rank that refused instead of sending what was awaited.
 pub(crate) fn first_refusal(messages: &[Payload]) -> Option<Error> {
     messages.iter().enumerate().find_map(|(from, message)| {
-        let frame = Frame::read(&mut Reader::new(message)).ok()?;
-        (usize::from(frame.header.rank) == from).then(|| frame.refusal().err())?
+        let (rank, error) = Frame::refusal_of(message)?;
+        (rank == from).then_some(error)
     })
 }

@@ -54,6 +54,7 @@ mod policy;
 pub mod rng;
 mod simd;
 mod state;
+mod sync;
 mod topology;
 mod traffic;
 pub mod wire;

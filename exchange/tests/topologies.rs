@@ -457,8 +457,10 @@ fn a_server_that_dies_or_sleeps_is_named_in_time() {
 struct Spoilt {
     end: Box<dyn Collective>,
     up: bool,
-    spoil: Box<dyn FnMut(&mut Vec<u8>) + Send>,
+    spoil: Spoil,
 }
+
+type Spoil = Box<dyn FnMut(&mut Vec<u8>) + Send>;
 
 impl Collective for Spoilt {
     fn rank(&self) -> usize {
@@ -585,10 +587,10 @@ fn collectives_that_do_not_offer_what_a_topology_needs_are_refused() {
     let error = build(Topology::Server, Box::new(ends.remove(0))).unwrap();
     assert!(matches!(error, Error::Topology { topology: "server", .. }), "{error}");
     // A transport that really sends.
-    let error = build(Topology::Sharded, Box::new(Echo::default())).unwrap();
+    let error = build(Topology::Sharded, Box::<Echo>::default()).unwrap();
     assert!(matches!(error, Error::Topology { topology: "sharded", .. }), "{error}");
     assert!(error.to_string().contains("plain f32"), "{error}");
-    assert!(build(Topology::Allgather, Box::new(Echo::default())).is_none());
+    assert!(build(Topology::Allgather, Box::<Echo>::default()).is_none());
 }
 
 #[test]

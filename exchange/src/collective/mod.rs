@@ -6,6 +6,7 @@
 //! the same time find out instead of adding unrelated numbers.
 
 mod derived;
+mod mailbox;
 mod mesh;
 mod solo;
 mod star;

@@ -6,9 +6,8 @@
 //! is an allgather: everybody's messages go to everybody. So ranks that do different things at the
 //! same time, refuse or give up find out as they do over a [`mesh`](super::mesh()).
 
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-
-use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
 use super::{Collective, Payload};
 use crate::error::Awaited;
@@ -88,8 +87,8 @@ enum Down {
 /// # Errors
 /// [`Error::ServerStart`] when the thread cannot be started.
 pub fn star(world_size: usize, timeout: Duration) -> Result<Vec<Spoke>> {
-    let (server, inbox) = unbounded();
-    let (answers, ends): (Vec<_>, Vec<_>) = (0..world_size).map(|_| unbounded()).unzip();
+    let (server, inbox) = channel();
+    let (answers, ends): (Vec<_>, Vec<_>) = (0..world_size).map(|_| channel()).unzip();
     let hub = Hub {
         inbox,
         answers,
@@ -234,7 +233,7 @@ impl Hub {
             {
                 return Err(Down::Lost(lost));
             }
-            match self.inbox.recv_deadline(deadline) {
+            match self.inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(up) => self.take(up),
                 Err(RecvTimeoutError::Timeout) => return Err(Down::Silent(first)),
                 Err(RecvTimeoutError::Disconnected) => return Err(Down::Lost(first)),

@@ -340,8 +340,8 @@ impl Heard {
     /// None that has not been met before the mean was taken.
     pub(crate) fn open(&self, place: Place, group: &[usize]) -> Result<Said<'_>> {
         Ok(match self {
-            Heard::Messages(messages) => Said::Messages(place.open(group, messages)?, group.len()),
-            Heard::Mean { downlink, .. } => Said::Mean(place.open_downlink(group, downlink)?),
+            Heard::Messages(messages) => Said::Messages(place.skim(group, messages)?, group.len()),
+            Heard::Mean { downlink, .. } => Said::Mean(place.skim_downlink(group, downlink)?),
         })
     }
 

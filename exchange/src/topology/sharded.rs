@@ -63,11 +63,17 @@ impl Route for Sharded {
         let begun = Instant::now();
         let messages = work.allgather(mine)?;
         let received = Instant::now();
-        let frames = work.place.open(work.group, &messages)?;
+        let frames = work.place.skim(work.group, &messages)?;
         let pieces = shards(work.buckets, work.group, work.place.world_size);
         let mut result = self.sent.take().and_then(Payload::reclaim).unwrap_or_default();
         result.clear();
-        if let Err(error) = self.average(work, &frames, &pieces[work.place.rank], &mut result) {
+        // Each message is checked by one rank.
+        let next = (work.place.rank + 1) % work.place.world_size;
+        let averaged = work
+            .place
+            .check(next, &messages[next])
+            .and_then(|()| self.average(work, &frames, &pieces[work.place.rank], &mut result));
+        if let Err(error) = averaged {
             result.clear();
             frame::write_refusal(work.place.header(Kind::Abort, 0), &error, &mut result);
         }

@@ -3,13 +3,16 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0–1 | `GW` |
-//! | 2 | version, 1 |
+//! | 2 | version, 2 |
 //! | 3 | kind |
 //! | 4–5 | sender's rank |
 //! | 6–7 | world size |
-//! | 8–15 | step, 0 outside of training steps |
-//! | 16–19 | bucket |
-//! | 20–23 | length of the payload that follows, in bytes |
+//! | 8–11 | step modulo 2³², 0 outside of training steps |
+//! | 12–15 | bucket |
+//! | 16–19 | length of the payload that follows, in bytes |
+//! | 20–23 | CRC-32 of the bytes before and of the payload |
+//!
+//! Without the checksum a flipped bit in a value would be trained on, by all ranks alike.
 //!
 //! A rank sends one or more frames end to end: one for each bucket of its gradient, or one alone.
 
@@ -22,10 +25,14 @@ use crate::{Error, Result};
 const MAGIC: [u8; 2] = *b"GW";
 
 /// The version of the frame that this build writes, and the only one it reads.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 24;
+
+/// Where the checksum stands in a header, and the length before it.
+const CHECKSUM_AT: usize = 20;
+const LENGTH_AT: usize = 16;
 
 /// Bytes of a reason or a name that travel with a refusal; what is longer is cut.
 const TEXT_BYTES: usize = 1024;
@@ -94,7 +101,7 @@ pub struct Header {
     pub rank: u16,
     /// The number of ranks, as the sender knows it.
     pub world_size: u16,
-    /// The training step, or 0.
+    /// The training step, or 0. Only its low 32 bits travel.
     pub step: u64,
     /// The bucket, or 0.
     pub bucket: u32,
@@ -133,9 +140,9 @@ impl Header {
         out.extend_from_slice(&[VERSION, self.kind as u8]);
         out.extend_from_slice(&self.rank.to_le_bytes());
         out.extend_from_slice(&self.world_size.to_le_bytes());
-        out.extend_from_slice(&self.step.to_le_bytes());
+        out.extend_from_slice(&low(self.step).to_le_bytes());
         out.extend_from_slice(&self.bucket.to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&[0; 8]);
         Open { at }
     }
 
@@ -166,16 +173,32 @@ impl Open {
         self.at + HEADER_BYTES
     }
 
-    /// Settles the kind and the length of the payload, which is everything written since.
+    /// Settles the kind, and the length and checksum of the payload, which is everything written
+    /// since.
     ///
     /// # Panics
     /// When the payload has 4 GiB or more; buckets are limited so that none has.
     pub fn close(self, kind: Kind, out: &mut [u8]) {
         let length = u32::try_from(out.len() - self.payload_at())
             .expect("invariant: a bucket's message is shorter than 4 GiB");
-        out[self.at + 3] = kind as u8;
-        out[self.at + 20..self.at + HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
+        let (header, payload) = out[self.at..].split_at_mut(HEADER_BYTES);
+        header[3] = kind as u8;
+        header[LENGTH_AT..CHECKSUM_AT].copy_from_slice(&length.to_le_bytes());
+        let checksum = checksum(&header[..CHECKSUM_AT], payload);
+        header[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
     }
+}
+
+/// The part of a step's number that travels.
+fn low(step: u64) -> u32 {
+    step as u32
+}
+
+fn checksum(header: &[u8], payload: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(header);
+    hasher.update(payload);
+    hasher.finalize()
 }
 
 /// One received frame.
@@ -193,6 +216,21 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// A [`Fault`] when there is no whole frame.
     pub fn read(reader: &mut Reader<'a>) -> Read<Frame<'a>> {
+        let bytes = reader.rest();
+        let (frame, told) = Frame::split(reader)?;
+        let found = checksum(&bytes[..CHECKSUM_AT], frame.payload);
+        if found != told {
+            return Err(Fault::Checksum { told, found });
+        }
+        Ok(frame)
+    }
+
+    /// The next frame and the checksum that it should have, which is not looked at: for messages
+    /// that somebody checks or has checked with [`read`](Self::read).
+    ///
+    /// # Errors
+    /// A [`Fault`] when there is no whole frame.
+    pub fn split(reader: &mut Reader<'a>) -> Read<(Frame<'a>, u32)> {
         let magic = reader.u16()?.to_le_bytes();
         if magic != MAGIC {
             return Err(Fault::Magic { found: magic });
@@ -205,11 +243,13 @@ impl<'a> Frame<'a> {
             kind: Kind::from_byte(reader.u8()?)?,
             rank: reader.u16()?,
             world_size: reader.u16()?,
-            step: reader.u64()?,
+            step: reader.u32()?.into(),
             bucket: reader.u32()?,
         };
         let length = reader.u32()?;
-        Ok(Frame { header, payload: reader.take(length as usize)? })
+        let told = reader.u32()?;
+        let payload = reader.take(length as usize)?;
+        Ok((Frame { header, payload }, told))
     }
 
     /// Reads the next frame and checks that it is the one awaited by rank `by`.
@@ -218,14 +258,21 @@ impl<'a> Frame<'a> {
     /// [`Error::Wire`] when there is no whole frame; the sender's own [`Error::NonFinite`] or
     /// [`Error::Aborted`] when it refused; [`Error::OutOfStep`] when it is another frame.
     pub fn expect(reader: &mut Reader<'a>, expected: Header, by: usize) -> Result<Frame<'a>> {
-        let frame = Frame::read(reader)?;
-        let found = frame.header;
+        Frame::read(reader)?.awaited(expected, by)
+    }
+
+    /// This frame, if it is the one awaited by rank `by`.
+    ///
+    /// # Errors
+    /// As [`expect`](Self::expect).
+    pub fn awaited(self, expected: Header, by: usize) -> Result<Frame<'a>> {
+        let found = self.header;
         if (found.rank, found.world_size) == (expected.rank, expected.world_size) {
-            frame.refusal()?;
+            self.refusal()?;
         }
-        let alike = Header { kind: found.kind, ..expected };
+        let alike = Header { kind: found.kind, step: low(expected.step).into(), ..expected };
         if found == alike && found.kind.stands_for(expected.kind) {
-            Ok(frame)
+            Ok(self)
         } else {
             Err(Error::OutOfStep { by, expected, found })
         }
@@ -234,6 +281,15 @@ impl<'a> Frame<'a> {
     /// The payload, if it is a gradient in a scheme's own form.
     pub fn compressed(&self) -> Option<&'a [u8]> {
         (self.header.kind == Kind::Compressed).then_some(self.payload)
+    }
+
+    /// The error that a message carries, if it is a whole frame and carries one instead of what
+    /// was awaited, together with the rank that it says it comes from. Cheap when there is none.
+    pub fn refusal_of(message: &[u8]) -> Option<(usize, Error)> {
+        let refuses = |kind: &u8| [Kind::NonFinite as u8, Kind::Abort as u8].contains(kind);
+        message.get(3).filter(|kind| refuses(kind))?;
+        let frame = Frame::read(&mut Reader::new(message)).ok()?;
+        Some((frame.header.rank.into(), frame.refusal().err()?))
     }
 
     /// Fails with the error that this frame carries, if it carries one instead of what was
@@ -328,11 +384,30 @@ mod tests {
 
     #[test]
     fn the_layout_is_the_documented_one() {
+        // The checksum is that of Python's zlib.crc32.
         let bytes = framed(HEADER, &[9]);
-        assert_eq!(
-            bytes,
-            [b'G', b'W', 1, 2, 2, 0, 4, 0, 77, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0, 9]
-        );
+        let (header, rest) = bytes.split_at(CHECKSUM_AT);
+        assert_eq!(header, [b'G', b'W', 2, 2, 2, 0, 4, 0, 77, 0, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!(rest, [218, 30, 210, 51, 9]);
+    }
+
+    #[test]
+    fn any_flipped_bit_is_found() {
+        let whole = framed(HEADER, &[7; 40]);
+        for bit in 0..8 * whole.len() {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(Frame::read(&mut Reader::new(&flipped)).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn of_a_step_the_low_bits_travel() {
+        let late = Header { step: (3 << 32) + 5, ..HEADER };
+        let bytes = framed(late, b"");
+        assert!(Frame::expect(&mut Reader::new(&bytes), late, 0).is_ok());
+        let next = Header { step: late.step + 1, ..late };
+        assert!(Frame::expect(&mut Reader::new(&bytes), next, 0).is_err());
     }
 
     #[test]

@@ -70,6 +70,14 @@ pub enum Fault {
         /// The kind found.
         found: u8,
     },
+    /// The frame is not as it was written.
+    #[error("the frame was damaged on its way: its checksum is {found:08x} and not {told:08x}")]
+    Checksum {
+        /// What the frame says.
+        told: u32,
+        /// What its bytes give.
+        found: u32,
+    },
     /// A field has a value that its writer never gives it.
     #[error("field `{field}` has the value {found}")]
     Field {

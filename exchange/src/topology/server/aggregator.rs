@@ -86,7 +86,7 @@ impl Aggregator {
         let mut reader = Reader::new(messages.first()?);
         let (mut step, mut group) = (None, Vec::new());
         while !reader.rest().is_empty() {
-            let header = Frame::read(&mut reader).ok()?.header;
+            let (Frame { header, .. }, _) = Frame::split(&mut reader).ok()?;
             let bucket = header.bucket as usize;
             if bucket >= self.buckets.len() || group.contains(&bucket) {
                 return None;
@@ -196,14 +196,12 @@ impl Aggregator {
             return Ok(());
         }
         let warm = self.step > self.warmup_steps;
-        if let Some(feedback) = &mut self.feedback {
-            if warm {
-                // Buckets without a compressor have nothing unsaid.
-                for bucket in self.buckets.iter().filter(|bucket| bucket.compressor.is_none()) {
-                    bucket.ranges.iter().for_each(|range| feedback.skip(range.clone()));
-                }
-                feedback.commit();
+        if let Some(feedback) = self.feedback.as_mut().filter(|_| warm) {
+            // Buckets without a compressor have nothing unsaid.
+            for bucket in self.buckets.iter().filter(|bucket| bucket.compressor.is_none()) {
+                bucket.ranges.iter().for_each(|range| feedback.skip(range.clone()));
             }
+            feedback.commit();
         }
         for (bucket, said) in self.buckets.iter_mut().zip(&self.said) {
             let (mean, Some(compressor)) = bucket.view(&self.mean) else { continue };
