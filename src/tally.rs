@@ -80,11 +80,12 @@ impl Tally {
         let n = ranks.len() as f64;
         let mut score = Score::default();
         let mut phases = Phases::default();
-        let (mut sent, mut seconds) = (0, 0f64);
+        let (mut sent, mut returned, mut seconds) = (0, 0, 0f64);
         for rank in ranks {
             score.add(&rank.score);
             phases.add(&rank.phases);
             sent += rank.traffic.wire_bytes;
+            returned += rank.traffic.downlink_bytes;
             seconds = seconds.max(rank.seconds);
         }
         self.train.add(&score);
@@ -113,6 +114,8 @@ impl Tally {
             phases: phases.over(n),
             wire_bytes,
             wire_bytes_total: self.wire_bytes_total,
+            uplink_bytes: (returned > 0).then_some(sent),
+            downlink_bytes: (returned > 0).then_some(returned),
             dense_bytes: dense,
             bits_per_parameter: mean(&|s| s.traffic.bits_per_parameter()),
             compression_ratio: wire_bytes / dense as f64,

@@ -131,7 +131,8 @@ impl<'a> Worker<'a> {
         let sampler = Sampler::new(recipe.seed, data.train.len(), world_size, rank, local)?;
         let steps_per_epoch = sampler.steps_per_epoch();
         let total = total_steps(recipe, steps_per_epoch);
-        let exchange = Exchange::new(
+        let exchange = Exchange::over(
+            recipe.exchange.wiring(),
             &recipe.scheme,
             recipe.policy(),
             params.layout()?,

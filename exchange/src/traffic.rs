@@ -79,8 +79,11 @@ pub struct Traffic {
     pub encode: Duration,
     /// Time to send, and to wait for the other ranks' messages.
     pub wait: Duration,
-    /// Time to check, decode and average all messages.
+    /// Time to check, decode and average all messages, or to take what a server made of them.
     pub decode: Duration,
+    /// Time that a server took to check, decode, average and answer, which is part of `wait`; told
+    /// on rank 0.
+    pub serve: Duration,
     /// What the compressors tell, joined over buckets; with error feedback also
     /// `residual_norm`, the L2 norm of what was not said.
     pub gauges: Vec<Gauge>,
@@ -108,6 +111,8 @@ pub struct Leg {
     pub wait: Duration,
     /// Time to check, decode and average what came.
     pub decode: Duration,
+    /// Time that a server took, as [`Traffic::serve`].
+    pub serve: Duration,
 }
 
 impl Traffic {
@@ -130,6 +135,7 @@ impl Traffic {
         self.encode += leg.encode;
         self.wait += leg.wait;
         self.decode += leg.decode;
+        self.serve += leg.serve;
         self.legs.push(leg);
     }
 

@@ -61,6 +61,11 @@ pub struct Recipe {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Exchange {
+    /// The shape that messages travel in: `allgather`, `server` or `sharded`.
+    pub topology: exchange::Topology,
+    /// What a server sends back, `exact` or `compressed`; only with `topology = "server"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub downlink: Option<exchange::Downlink>,
     /// Seconds that a rank waits for another before the run is ended.
     pub timeout: f64,
     /// Steps between two comparisons of the replicas' hashes; 0 for never.
@@ -69,7 +74,19 @@ pub struct Exchange {
 
 impl Default for Exchange {
     fn default() -> Self {
-        Self { timeout: 300.0, compare_replicas_every: 50 }
+        Self {
+            topology: exchange::Topology::default(),
+            downlink: None,
+            timeout: 300.0,
+            compare_replicas_every: 50,
+        }
+    }
+}
+
+impl Exchange {
+    /// The topology and its settings.
+    pub fn wiring(&self) -> exchange::Wiring {
+        exchange::Wiring { topology: self.topology, downlink: self.downlink }
     }
 }
 
@@ -256,6 +273,7 @@ impl Recipe {
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
         let policy = self.policy();
         policy.validate(&self.scheme)?;
+        self.exchange.wiring().validate(&self.scheme, &policy)?;
         let momentum = self.optimizer.momentum();
         refuse(policy.momentum() > 0.0 && momentum > 0.0, || {
             format!(

@@ -156,7 +156,7 @@ impl<F: Fit> Adaptive<F> {
             self.gather(mean);
         }
         let weight = self.weight(&self.sums);
-        if weight <= 0.0 || !weight.is_finite() {
+        if weight <= 0.0 || !weight.is_finite() || self.sums.iter().any(|sum| !sum.is_finite()) {
             return;
         }
         for (average, sum) in self.average.iter_mut().zip(&self.sums) {
@@ -282,9 +282,6 @@ impl<F: Fit> Compressor for Adaptive<F> {
         self.sums.fill(0.0);
         for (sum, bytes) in self.sums.iter_mut().zip(sums) {
             *sum = f64::from_le_bytes(*bytes);
-            if !sum.is_finite() {
-                return Err(Fault::Field { field: "statistic", found: sum.to_bits() }.into());
-            }
         }
         if self.is_due(digest.step) {
             self.settle(digest.mean);

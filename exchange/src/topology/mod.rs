@@ -137,6 +137,19 @@ impl Topology {
     }
 }
 
+impl Topology {
+    /// Which schemes may ride on it, in words: the table that [`Wiring::validate`] enforces.
+    pub fn schemes(self) -> &'static str {
+        match self {
+            Topology::Allgather => "for all schemes",
+            Topology::Server => "for all schemes; `downlink = \"compressed\"` for all but `dense`",
+            Topology::Sharded => {
+                "for all schemes; with one bucket only those whose messages are read in parts"
+            }
+        }
+    }
+}
+
 /// Which scheme may ride on which topology: why this one may not, if it may not.
 ///
 /// | topology | schemes |

@@ -106,6 +106,7 @@ impl Route for Client {
         };
         work.leg.wait = received - sent;
         work.leg.decode = received.elapsed();
+        work.leg.serve = self.server.as_ref().map_or(Duration::ZERO, |s| lock(s).last_took());
         Ok(heard)
     }
 

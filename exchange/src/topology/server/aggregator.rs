@@ -1,5 +1,7 @@
 //! What the server does with the messages of a round.
 
+use std::time::{Duration, Instant};
+
 use crate::bucket::Bucket;
 use crate::collective::Payload;
 use crate::compress::{Compressor, Encoded, Feedback, Round, sparse};
@@ -26,6 +28,7 @@ pub(super) struct Aggregator {
     step: u64,
     said: Vec<Said>,
     positions: Vec<u32>,
+    took: Duration,
 }
 
 /// What the server has said of a bucket in this step.
@@ -54,12 +57,25 @@ impl Aggregator {
             feedback: feeds_back.then(|| Feedback::new(layout.len(), 0.0)),
             step: 0,
             positions: Vec::new(),
+            took: Duration::ZERO,
         }
     }
 
     /// Writes the answer to the ranks' messages; false when they cannot be averaged. Nothing that
     /// lasts changes before the step's last bucket has been said.
     pub(super) fn serve(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
+        let start = Instant::now();
+        let served = self.serve_round(messages, answer);
+        self.took = start.elapsed();
+        served
+    }
+
+    /// How long the last round took.
+    pub(super) fn last_took(&self) -> Duration {
+        self.took
+    }
+
+    fn serve_round(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
         let Some((step, group)) = self.asked(messages) else { return false };
         let place = Place { rank: self.world_size, world_size: self.world_size, step };
         let Ok(frames) = place.open(&group, messages) else { return false };
