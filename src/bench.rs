@@ -5,6 +5,7 @@
 
 use crate::disk::Disk;
 use crate::launch::{self, Crew, run_workers};
+use crate::network::Pace;
 use crate::recipe::Recipe;
 use crate::record::Phases;
 use crate::worker::{Report, Step};
@@ -79,7 +80,9 @@ pub fn train(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> {
     let data = random(&recipe, samples);
     let mut taken: BTreeMap<u64, Vec<Step>> = BTreeMap::new();
     let disk = Disk::default();
-    let crew = Crew { recipe: &recipe, data: &data, threads, folder: None, disk: &disk };
+    let pace = Pace::new(&recipe, launch::parameters(&recipe, &data)?)?;
+    let crew =
+        Crew { recipe: &recipe, data: &data, threads, pace: &pace, folder: None, disk: &disk };
     run_workers(&crew, |report| {
         if let Report::Step(step) = report
             && step.step > WARM

@@ -6,6 +6,7 @@
 
 use crate::checkpoint;
 use crate::disk::Disk;
+use crate::network::{self, Pace};
 use crate::params::Params;
 use crate::recipe::Recipe;
 use crate::record::{Console, Event, FileSum, Mode, Provenance, Record, Started, Summary};
@@ -62,6 +63,8 @@ pub fn train(run: &Run<'_>) -> Result<Outcome> {
         );
     }
     let threads = recipe.threads_per_worker(cores());
+    let parameters = parameters(recipe, &data)?;
+    let pace = Pace::new(recipe, parameters)?;
     let provenance = provenance(recipe, &data, threads)?;
     let out = &recipe.record.out;
     let mut record = Record::create(disk, out, &recipe.name, &recipe.to_toml()?, &provenance)?;
@@ -72,8 +75,11 @@ pub fn train(run: &Run<'_>) -> Result<Outcome> {
 
     let steps_per_epoch = plan.steps_per_epoch();
     let mut tally = Tally::new(recipe, steps_per_epoch);
-    let started = started(recipe, &data, threads, steps_per_epoch, &folder)?;
-    let crew = Crew { recipe, data: &data, threads, folder: Some(&folder), disk };
+    if let Some(header) = network::header(recipe, threads, parameters) {
+        record.begin_network(disk, &header)?;
+    }
+    let started = started(recipe, &data, threads, steps_per_epoch, &folder, parameters);
+    let crew = Crew { recipe, data: &data, threads, pace: &pace, folder: Some(&folder), disk };
     let result = keep(&mut record, &mut console, &started).and_then(|()| {
         run_workers(&crew, |report| {
             for (event, recorded) in tally.add(report) {
@@ -84,7 +90,7 @@ pub fn train(run: &Run<'_>) -> Result<Outcome> {
                     console.record(&event)?;
                 }
             }
-            Ok(())
+            tally.rows().iter().try_for_each(|row| record.network(row))
         })
     });
     match result {
@@ -113,6 +119,8 @@ pub struct Crew<'a> {
     pub data: &'a Data,
     /// Compute threads per worker.
     pub threads: usize,
+    /// The pace of the recipe's network.
+    pub pace: &'a Pace,
     /// The folder that models are saved in; absent when none are to be.
     pub folder: Option<&'a Path>,
     /// What they are written through.
@@ -125,11 +133,12 @@ pub struct Crew<'a> {
 /// # Errors
 /// What `take` fails with, which ends the workers; else the first cause of a worker's failure.
 pub fn run_workers(crew: &Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -> Result<()> {
-    let Crew { recipe, data, threads, folder, disk } = *crew;
+    let Crew { recipe, data, threads, pace, folder, disk } = *crew;
     let (reports, inbox) = unbounded();
     thread::scope(|scope| {
         let mut workers = Vec::new();
         for collective in collectives(recipe)? {
+            let collective = pace.keep(collective);
             let rank = collective.rank();
             let reports = reports.clone();
             let seat = Seat {
@@ -277,9 +286,9 @@ fn started(
     threads: usize,
     steps_per_epoch: u64,
     folder: &Path,
-) -> Result<Event> {
-    let parameters = Params::new(&Replica::new(recipe, &*data.train)?.store).len();
-    Ok(Event::from(Started {
+    parameters: u64,
+) -> Event {
+    Event::from(Started {
         recipe: recipe.name.clone(),
         folder: folder.display().to_string(),
         model: recipe.model.name().into(),
@@ -287,7 +296,7 @@ fn started(
         scheme: recipe.scheme_in_words(),
         workers: recipe.workers,
         threads,
-        parameters: parameters as u64,
+        parameters,
         unit: recipe.model.input_kind().to_string(),
         train_samples: data.train.len() as u64,
         test_samples: data.test.len() as u64,
@@ -296,5 +305,13 @@ fn started(
         steps_per_epoch,
         steps: total_steps(recipe, steps_per_epoch),
         first_step: 1,
-    }))
+    })
+}
+
+/// Trainable parameters of one replica.
+///
+/// # Errors
+/// When the recipe does not fit the data.
+pub fn parameters(recipe: &Recipe, data: &Data) -> Result<u64> {
+    Ok(Params::new(&Replica::new(recipe, &*data.train)?.store).len() as u64)
 }

@@ -2,9 +2,12 @@
 //! depend on which rank happened to report first.
 
 use crate::recipe::Recipe;
+use crate::record::network::Row;
 use crate::record::{self, Event, Phases};
 use crate::replica::Score;
+use crate::spent::{nanoseconds, nanoseconds_of};
 use crate::worker::{Epoch, Report, Step};
+use gradwire_exchange::Leg;
 use std::collections::BTreeMap;
 
 /// Gathers reports until all ranks have told of a step.
@@ -20,6 +23,8 @@ pub struct Tally {
     train: Score,
     seconds: f64,
     wire_bytes_total: u64,
+    /// What the ranks computed and sent in the steps told of since anyone asked.
+    rows: Vec<Row>,
 }
 
 impl Tally {
@@ -34,6 +39,7 @@ impl Tally {
             train: Score::default(),
             seconds: 0.0,
             wire_bytes_total: 0,
+            rows: Vec::new(),
         }
     }
 
@@ -54,6 +60,11 @@ impl Tally {
         }
     }
 
+    /// What the ranks computed and sent in the steps completed since the last call.
+    pub fn rows(&mut self) -> Vec<Row> {
+        std::mem::take(&mut self.rows)
+    }
+
     /// The step's event, if this was the last rank to tell of it.
     fn ended_step(&mut self, step: Step) -> Option<(Event, bool)> {
         let (number, rank) = (step.step, step.rank);
@@ -64,6 +75,7 @@ impl Tally {
             return None;
         }
         let ranks: Vec<Step> = self.open.remove(&number)?.into_iter().flatten().collect();
+        self.rows.push(row(&ranks));
         let last = number % self.steps_per_epoch == 0;
         let recorded = number == 1 || number % self.every == 0 || last;
         Some((self.step(&ranks), recorded))
@@ -139,6 +151,32 @@ impl Tally {
             evaluation_seconds: epoch.evaluation_seconds,
             samples_per_second: train.samples as f64 / seconds,
         })
+    }
+}
+
+/// A step for the network's record.
+fn row(ranks: &[Step]) -> Row {
+    let of_legs = |of: fn(&Leg) -> u64| {
+        ranks.iter().map(|step| step.traffic.legs.iter().map(of).collect()).collect()
+    };
+    let compute = |step: &Step| {
+        let own = &step.own;
+        let after = own.optimizer + step.traffic.finish_cpu.as_secs_f64();
+        [own.data, own.forward, own.backward, after].map(nanoseconds)
+    };
+    let legs = &ranks[0].traffic.legs;
+    let returns = legs.iter().any(|leg| leg.downlink_bytes > 0);
+    let aggregates = legs.iter().any(|leg| !leg.aggregate_cpu.is_zero());
+    let aggregate = legs.iter().map(|leg| nanoseconds_of(leg.aggregate_cpu));
+    Row {
+        step: ranks[0].step,
+        compute: ranks.iter().map(compute).collect(),
+        encode: of_legs(|leg| nanoseconds_of(leg.encode_cpu)),
+        decode: of_legs(|leg| nanoseconds_of(leg.decode_cpu)),
+        up: of_legs(|leg| leg.wire_bytes),
+        down: if returns { of_legs(|leg| leg.downlink_bytes) } else { Vec::new() },
+        aggregate: if aggregates { aggregate.collect() } else { Vec::new() },
+        ready: ranks[0].ready.clone(),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::recipe::{BatchNorm, Recipe};
 use crate::record::{Histogram, Histograms, Phases, Tagged, gradient};
 use crate::replica::{Replica, Score};
 use crate::schedule::Schedule;
+use crate::spent::Spent;
 use anyhow::{Context, Result, anyhow, bail};
 use candle_core::Tensor;
 use crossbeam::channel::Sender;
@@ -48,6 +49,11 @@ pub struct Step {
     pub seconds: f64,
     /// Where they went.
     pub phases: Phases,
+    /// What this worker computed in each phase but those of the exchange ([`Spent::own`]).
+    pub own: Phases,
+    /// How much of the backward pass was over when the gradient of each group of buckets was
+    /// final, 0 to 1, in the order of the traffic's legs; empty when the exchange followed it.
+    pub ready: Vec<f64>,
     /// What the model's kernels did meanwhile.
     pub profile: Profile,
     /// What crossed the wire.
@@ -190,14 +196,14 @@ impl<'a> Worker<'a> {
     /// One update: forward, backward, exchange, optimizer.
     fn step(&mut self, step: u64) -> Result<()> {
         let began = Instant::now();
-        let mut phases = Phases::default();
+        let mut spent = Spent::default();
         // An evaluation's work is none of this step's.
         profile::take();
 
         self.place.phase = "data";
-        let loaded = timed(&mut phases.data, || self.loader.next())?;
+        let loaded = spent.timed(|p| &mut p.data, || self.loader.next())?;
         let epoch = loaded.epoch;
-        let score = self.local_gradient(&loaded.batch, loaded.global_samples, &mut phases)?;
+        let score = self.local_gradient(&loaded.batch, loaded.global_samples, &mut spent)?;
         self.loader.recycle(loaded.batch);
         if let Some(histograms) = self.histograms(step) {
             self.report(Report::Histograms(histograms))?;
@@ -206,13 +212,13 @@ impl<'a> Worker<'a> {
 
         self.place.phase = "exchange";
         let traffic = self.exchange.allreduce(step, &mut self.flat)?;
-        phases.encode = traffic.encode.as_secs_f64();
-        phases.wait = traffic.wait.as_secs_f64();
-        phases.decode = traffic.decode.as_secs_f64();
+        spent.wall.encode = traffic.encode.as_secs_f64();
+        spent.wall.wait = traffic.wait.as_secs_f64();
+        spent.wall.decode = traffic.decode.as_secs_f64();
 
         self.place.phase = "optimizer";
         let learning_rate = self.schedule.at(step);
-        let gradient_norm = timed(&mut phases.optimizer, || self.update(learning_rate))?;
+        let gradient_norm = spent.timed(|p| &mut p.optimizer, || self.update(learning_rate))?;
 
         self.place.phase = "replicas";
         let every = self.recipe.exchange.compare_replicas_every;
@@ -231,7 +237,9 @@ impl<'a> Worker<'a> {
             score,
             learning_rate,
             seconds,
-            phases,
+            phases: spent.wall,
+            own: spent.own,
+            ready: Vec::new(),
             profile: profile::take(),
             traffic,
             gradient_norm,
@@ -244,7 +252,7 @@ impl<'a> Worker<'a> {
         &mut self,
         batch: &Batch,
         global_samples: usize,
-        phases: &mut Phases,
+        spent: &mut Spent,
     ) -> Result<Score> {
         let mut total = Score::default();
         let size = self.recipe.train.batch;
@@ -257,13 +265,13 @@ impl<'a> Worker<'a> {
             let weight = (part.len() * world_size) as f64 / global_samples as f64;
             self.place.phase = "forward";
             let (loss, score) =
-                timed(&mut phases.forward, || self.replica.forward(batch, part.clone()))?;
+                spent.timed(|p| &mut p.forward, || self.replica.forward(batch, part.clone()))?;
             if !score.loss.is_finite() {
                 return Err(self.give_up(&score));
             }
             total.add(&score);
             self.place.phase = "backward";
-            timed(&mut phases.backward, || self.backward(&loss, weight, start > 0))?;
+            spent.timed(|p| &mut p.backward, || self.backward(&loss, weight, start > 0))?;
         }
         Ok(total)
     }
@@ -463,11 +471,4 @@ pub fn evaluate_share(
         total.add(&replica.evaluate(&batch)?);
     }
     Ok(total)
-}
-
-fn timed<T>(seconds: &mut f64, work: impl FnOnce() -> T) -> T {
-    let began = Instant::now();
-    let result = work();
-    *seconds += began.elapsed().as_secs_f64();
-    result
 }

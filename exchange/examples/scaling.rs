@@ -2,96 +2,20 @@
 //! `cargo run --release -p gradwire-exchange --example scaling [-- MAX_RANKS [ELEMENTS…]]`.
 //!
 //! All ranks are threads of one process and share its cores, so that wall time grows with their
-//! number whatever they do. What one rank has to do is told by the thread's own clock (Linux'
-//! `schedstat`): to encode, and to decode and average. A server's work is told apart.
+//! number whatever they do. What one rank has to do is told by the thread's own clock: to encode,
+//! and to decode and average. A server's work is told apart.
 
 use std::error::Error;
-use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gradwire_exchange::rng::Stream;
 use gradwire_exchange::{
-    Answer, Bucketing, Central, Collective, Exchange, Layout, Payload, Result, Scheme, Serve,
-    Topology, optquant, sidco,
+    Bucketing, Collective, Exchange, Layout, Leg, Result, Scheme, Topology, optquant, sidco,
 };
 
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Seconds that the steps of one row may take, more or less; at least one step, at most nine.
 const BUDGET: f64 = 4.0;
-
-/// Nanoseconds for which this thread has had a core.
-fn cpu() -> u64 {
-    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    text.split_whitespace().next().and_then(|nanoseconds| nanoseconds.parse().ok()).unwrap_or(0)
-}
-
-/// A rank's end that notes when the rank first sends in a step, by the thread's clock, and what
-/// the server's thread works.
-struct Clocked {
-    end: Box<dyn Collective>,
-    sent: Arc<AtomicU64>,
-    server: Arc<AtomicU64>,
-}
-
-impl Clocked {
-    fn note(&self) {
-        if self.sent.load(Ordering::Relaxed) == 0 {
-            self.sent.store(cpu(), Ordering::Relaxed);
-        }
-    }
-}
-
-impl Collective for Clocked {
-    fn rank(&self) -> usize {
-        self.end.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.end.world_size()
-    }
-
-    fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
-        self.note();
-        self.end.allgather(mine)
-    }
-
-    fn shares_memory(&self) -> bool {
-        self.end.shares_memory()
-    }
-
-    fn central(&mut self) -> Option<&mut dyn Central> {
-        self.end.central()?;
-        Some(self)
-    }
-}
-
-impl Central for Clocked {
-    fn install(&mut self, serve: Box<dyn Serve>) {
-        let clocked = ClockedServe { serve, spent: self.server.clone() };
-        self.end.central().into_iter().for_each(|central| central.install(Box::new(clocked)));
-    }
-
-    fn ask(&mut self, mine: Vec<u8>) -> Result<Answer> {
-        self.note();
-        self.end.central().expect("invariant: it was there before").ask(mine)
-    }
-}
-
-struct ClockedServe {
-    serve: Box<dyn Serve>,
-    spent: Arc<AtomicU64>,
-}
-
-impl Serve for ClockedServe {
-    fn serve(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
-        let start = cpu();
-        let served = self.serve.serve(messages, answer);
-        self.spent.fetch_add(cpu() - start, Ordering::Relaxed);
-        served
-    }
-}
 
 /// One step of one rank, in milliseconds and bytes.
 #[derive(Clone, Copy, Default)]
@@ -99,16 +23,21 @@ struct Sample {
     wall: f64,
     encode: f64,
     decode: f64,
+    server: f64,
     up: u64,
     down: u64,
 }
 
 /// The steps of one rank, after two that are not counted.
-fn rank(end: Clocked, scheme: &Scheme, topology: Topology, elements: usize) -> Result<Vec<Sample>> {
-    let (number, sent, server) = (end.rank(), end.sent.clone(), end.server.clone());
+fn rank(
+    end: Box<dyn Collective>,
+    scheme: &Scheme,
+    topology: Topology,
+    elements: usize,
+) -> Result<Vec<Sample>> {
+    let number = end.rank();
     let layout = Layout::new([("weight".to_string(), elements)])?;
-    let mut exchange =
-        Exchange::over(topology, scheme, Bucketing::Whole, layout, 1, Box::new(end))?;
+    let mut exchange = Exchange::over(topology, scheme, Bucketing::Whole, layout, 1, end)?;
     let stream = Stream::of(&[number as u64]);
     let laplace = |i: usize| {
         let uniform = stream.uniform(i as u32) - 0.5;
@@ -121,10 +50,8 @@ fn rank(end: Clocked, scheme: &Scheme, topology: Topology, elements: usize) -> R
         step += 1;
         gradient.copy_from_slice(&given);
         exchange.collective().barrier()?;
-        sent.store(0, Ordering::Relaxed);
-        let (start, before) = (Instant::now(), cpu());
+        let start = Instant::now();
         let traffic = exchange.allreduce(step, &mut gradient)?;
-        let (after, first) = (cpu(), sent.load(Ordering::Relaxed));
         let wall = start.elapsed().as_secs_f64();
         if step == 2 {
             // What two steps took decides how many follow, on all ranks alike.
@@ -132,13 +59,15 @@ fn rank(end: Clocked, scheme: &Scheme, topology: Topology, elements: usize) -> R
             exchange.collective().sum_f64(&mut longest)?;
             let mean = longest[0] / exchange.collective().world_size() as f64;
             steps = 2 + (BUDGET / mean).clamp(1.0, 9.0) as u64;
-            server.store(0, Ordering::Relaxed);
         } else if step > 2 {
-            let milliseconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
+            let sum = |of: fn(&Leg) -> Duration| {
+                1e3 * traffic.legs.iter().map(of).sum::<Duration>().as_secs_f64()
+            };
             samples.push(Sample {
                 wall: wall * 1e3,
-                encode: milliseconds(before, first),
-                decode: milliseconds(first, after),
+                encode: sum(|leg| leg.encode_cpu),
+                decode: sum(|leg| leg.decode_cpu),
+                server: sum(|leg| leg.aggregate_cpu),
                 up: traffic.wire_bytes,
                 down: traffic.downlink_bytes,
             });
@@ -153,12 +82,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn row(scheme: &Scheme, topology: Topology, elements: usize, ranks: usize) -> Result<String> {
-    let server = Arc::new(AtomicU64::new(0));
-    let ends = topology.connect(ranks, PATIENCE)?.into_iter().map(|end| Clocked {
-        end,
-        sent: Arc::default(),
-        server: server.clone(),
-    });
+    let ends = topology.connect(ranks, PATIENCE)?.into_iter();
     let all: Vec<Result<Vec<Sample>>> = std::thread::scope(|scope| {
         let workers: Vec<_> =
             ends.map(|end| scope.spawn(move || rank(end, scheme, topology, elements))).collect();
@@ -171,7 +95,7 @@ fn row(scheme: &Scheme, topology: Topology, elements: usize, ranks: usize) -> Re
     let steps = all.first().map_or(0, Vec::len);
     let slowest = |step: usize| all.iter().map(|samples| samples[step].wall).fold(0.0, f64::max);
     let of = |value: fn(&Sample) -> f64| median(all.iter().flatten().map(value).collect());
-    let served = server.load(Ordering::Relaxed) as f64 / 1e6 / steps.max(1) as f64;
+    let served = median(all.first().into_iter().flatten().map(|sample| sample.server).collect());
     let last = all.first().and_then(|samples| samples.last()).copied().unwrap_or_default();
     Ok(format!(
         "{elements:>9} {:<9} {:<9} {ranks:>3} {steps:>5} {:>10.2} {:>10.2} {:>10.2} {served:>10.2} {:>11} {:>11}",

@@ -1,5 +1,6 @@
 //! Everything that can go wrong in an exchange, as data.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -33,6 +34,16 @@ pub enum Error {
         value: f64,
         /// What to write instead.
         wanted: &'static str,
+    },
+    /// A link that cannot be.
+    #[error("link: {key} = {value} is not possible; {wanted}")]
+    Link {
+        /// The part of it.
+        key: String,
+        /// Its value, as written.
+        value: String,
+        /// What to write instead.
+        wanted: Cow<'static, str>,
     },
     /// Error feedback was asked for around a scheme that it does harm to.
     #[error(

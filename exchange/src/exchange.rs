@@ -4,11 +4,11 @@
 mod outgoing;
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
 use crate::bucket::Bucket;
 use crate::collective::{Collective, Payload};
 use crate::compress::{Feedback, Scheme};
+use crate::cpu::Stopwatch;
 use crate::incoming::{Place, first_refusal};
 use crate::layout::{Layout, Part};
 use crate::measure::Distortion;
@@ -252,7 +252,7 @@ impl Exchange {
         gradient: &mut [f32],
         traffic: &mut Traffic,
     ) -> Result<Heard> {
-        let start = Instant::now();
+        let start = Stopwatch::start();
         let lengths = self.groups[group].iter().map(|number| self.buckets[*number].length);
         let dense_bytes = lengths.map(|length| frame::HEADER_BYTES + 4 * length).sum::<usize>();
         let mut leg = Leg { group, dense_bytes: dense_bytes as u64, ..Leg::default() };
@@ -263,7 +263,7 @@ impl Exchange {
                 return Err(self.non_finite(place, group, gradient));
             }
             leg.wire_bytes = leg.dense_bytes;
-            leg.encode = start.elapsed();
+            (leg.encode, leg.encode_cpu) = start.read();
             traffic.add(leg);
             return Ok(Heard::Messages(Vec::new()));
         }
@@ -275,7 +275,11 @@ impl Exchange {
             return Err(self.refuse(place, own));
         };
         leg.wire_bytes = mine.len() as u64;
-        leg.encode = start.elapsed().saturating_sub(measuring);
+        let (passed, computed) = start.read();
+        leg.encode = passed.saturating_sub(measuring);
+        // Measuring was timed by what passed: the same share of both clocks is taken off.
+        let share = leg.encode.as_secs_f64() / passed.as_secs_f64().max(1e-9);
+        leg.encode_cpu = computed.mul_f64(share.min(1.0));
         let mut work = Work {
             place,
             group: &self.groups[group],
@@ -310,7 +314,7 @@ impl Exchange {
             return refuse(format!("the step ends before group {group} has been exchanged"));
         }
         let heard: Vec<Heard> = heard.into_iter().flatten().collect();
-        let start = Instant::now();
+        let start = Stopwatch::start();
         if let Some(feedback) = &mut self.feedback {
             feedback.commit();
         }
@@ -323,7 +327,9 @@ impl Exchange {
             traffic.gauges.push(Gauge::sum("residual_norm", floats::norm(feedback.residual())));
         }
         self.distortion.end(&mut traffic.gauges);
-        traffic.decode += start.elapsed();
+        let (passed, computed) = start.read();
+        traffic.decode += passed;
+        traffic.finish_cpu = computed;
         Ok(traffic)
     }
 

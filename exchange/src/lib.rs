@@ -34,6 +34,7 @@
 //!   stretches of it are encoded as one, [`Policy`] all that surrounds a scheme: what is sent
 //!   uncompressed, momentum correction, clipping.
 //! * [`wire`] is the only module that knows bytes.
+//! * [`network`] models what crossing a real network would take.
 //!
 //! # What it promises
 //! * A message is bytes, and its length is its cost: everything the decoder needs is in it.
@@ -45,11 +46,13 @@
 mod bucket;
 pub mod collective;
 pub mod compress;
+pub mod cpu;
 mod error;
 mod exchange;
 mod incoming;
 mod layout;
 mod measure;
+pub mod network;
 mod policy;
 pub mod rng;
 mod simd;

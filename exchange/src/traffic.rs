@@ -81,15 +81,14 @@ pub struct Traffic {
     pub wait: Duration,
     /// Time to check, decode and average all messages, or to take what a server made of them.
     pub decode: Duration,
-    /// Time that a server took to check, decode, average and answer, which is part of `wait`; told
-    /// on rank 0.
-    pub serve: Duration,
     /// What the compressors tell, joined over buckets; with error feedback also
     /// `residual_norm`, the L2 norm of what was not said.
     pub gauges: Vec<Gauge>,
     /// The groups of buckets that made up the step, in the order in which they were exchanged:
     /// bytes, fallbacks and times above are the sums of theirs.
     pub legs: Vec<Leg>,
+    /// What this rank's thread computed after the last group: what compressors learn, gauges.
+    pub finish_cpu: Duration,
 }
 
 /// One group of buckets' part in a step.
@@ -111,8 +110,12 @@ pub struct Leg {
     pub wait: Duration,
     /// Time to check, decode and average what came.
     pub decode: Duration,
-    /// Time that a server took, as [`Traffic::serve`].
-    pub serve: Duration,
+    /// What this rank's thread computed in [`encode`](Self::encode), whatever else ran meanwhile.
+    pub encode_cpu: Duration,
+    /// What this rank's thread computed in [`decode`](Self::decode).
+    pub decode_cpu: Duration,
+    /// What a server's thread computed to check, decode, average and answer; told on rank 0.
+    pub aggregate_cpu: Duration,
 }
 
 impl Traffic {
@@ -135,7 +138,6 @@ impl Traffic {
         self.encode += leg.encode;
         self.wait += leg.wait;
         self.decode += leg.decode;
-        self.serve += leg.serve;
         self.legs.push(leg);
     }
 

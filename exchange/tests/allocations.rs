@@ -8,9 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{Random, seat};
-use gradwire_exchange::{
-    Bucketing, Digest, Downlink, Exchange, Layout, Round, Scheme, Topology, Wiring,
-};
+use gradwire_exchange::{Bucketing, Downlink, Exchange, Layout, Round, Scheme, Topology, Wiring};
 
 /// The system's allocator, remembering the largest block asked for, and how many.
 struct Watching;

@@ -7,6 +7,7 @@ mod bench;
 mod codecs;
 mod data;
 mod list;
+mod network;
 
 use crate::checkpoint;
 use crate::disk::Disk;
@@ -39,6 +40,9 @@ enum Command {
     /// Measure how fast this machine trains
     #[command(subcommand)]
     Bench(bench::Command),
+    /// Tell what recorded runs would have taken on other networks
+    #[command(subcommand)]
+    Network(network::Command),
     /// Fetch, check or make data sets
     #[command(subcommand)]
     Data(data::Command),
@@ -145,6 +149,7 @@ impl Cli {
             Command::Train(train) => train.run(),
             Command::Eval(eval) => Ok(eval.run()),
             Command::Bench(bench) => bench.run(),
+            Command::Network(network) => network.run(),
             Command::Data(data) => Ok(data.run()),
             Command::List(list) => Ok(list.run()),
             Command::Completions { shell } => {

@@ -6,6 +6,7 @@
 
 mod table;
 
+use crate::network;
 use crate::optim;
 use crate::schedule;
 use gradwire_datasets as datasets;
@@ -52,6 +53,9 @@ pub struct Recipe {
     /// How the learning rate changes.
     #[serde(default)]
     pub schedule: schedule::Config,
+    /// The network between the workers.
+    #[serde(default)]
+    pub network: network::Config,
     /// What is written down, and where.
     #[serde(default)]
     pub record: Record,
@@ -269,6 +273,7 @@ impl Recipe {
         refuse(!(timeout > 0.0 && timeout <= 86_400.0), || {
             format!("exchange.timeout = {timeout} must be above 0 and at most 86400 seconds")
         })?;
+        self.network.validate().map_err(anyhow::Error::msg)?;
         self.optimizer.validate().map_err(anyhow::Error::msg)?;
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
         let policy = self.policy();

@@ -28,6 +28,7 @@
 //! | `recipe.toml` | the recipe with every default and override resolved |
 //! | `provenance.json` | what produced the figures: version, commit, machine, data ([`Provenance`]) |
 //! | `metrics.jsonl` | every event, one JSON object a line: the record of truth ([`JsonLines`]) |
+//! | `network.jsonl` | of every step, what each rank computed and sent ([`network`]) |
 //! | `events.out.tfevents.…` | the same as curves, histograms and texts ([`TensorBoard`]) |
 //!
 //! An event is in both files when [`Record::record`] returns: nothing is buffered here that a
@@ -40,9 +41,11 @@ mod folder;
 pub mod gradient;
 mod histogram;
 mod json_lines;
+pub mod network;
 mod number;
 mod progress;
 mod provenance;
+pub mod replay;
 mod summary;
 mod tensorboard;
 
@@ -70,6 +73,27 @@ pub trait Recorder: Send {
     fn record(&mut self, event: &Event) -> io::Result<()>;
 }
 
+/// Reads the events of the run in `folder`, in order. A last line that was never finished, as a
+/// killed run leaves it, does not count.
+///
+/// # Errors
+/// When there is no record, or a line is damaged: with file and line.
+pub fn read_metrics(disk: &Disk, folder: &Path, mut take: impl FnMut(Event)) -> Result<()> {
+    const MAX_BYTES: u64 = 1 << 32;
+    let path = folder.join("metrics.jsonl");
+    let bytes = disk.read(&path, MAX_BYTES).with_context(|| {
+        format!("cannot read {}: is {} the folder of a run?", path.display(), folder.display())
+    })?;
+    for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
+        let Some(line) = line.strip_suffix(b"\n") else { break };
+        let event = serde_json::from_slice(line).with_context(|| {
+            format!("{}, line {number}: this is no event; the record is damaged", path.display())
+        })?;
+        take(event);
+    }
+    Ok(())
+}
+
 /// Somewhere bytes go.
 type Stream = Box<dyn Write + Send>;
 
@@ -83,6 +107,7 @@ pub struct Record {
     folder: PathBuf,
     lines: JsonLines<Stream>,
     tensorboard: Option<TensorBoard<Stream>>,
+    network: Option<network::Lines<Stream>>,
     summary: Summary,
 }
 
@@ -124,6 +149,7 @@ impl Record {
             folder,
             lines: JsonLines::new(lines),
             tensorboard: Some(TensorBoard::new(curves)?),
+            network: None,
             summary: Summary::default(),
         })
     }
@@ -162,6 +188,27 @@ impl Record {
         });
         self.truth(&warning)?;
         Ok(Some(warning))
+    }
+
+    /// Begins `network.jsonl`.
+    ///
+    /// # Errors
+    /// It could not be made.
+    pub fn begin_network(&mut self, disk: &Disk, header: &network::Header) -> Result<()> {
+        let path = self.folder.join(network::FILE);
+        let mut lines = network::Lines::new(Box::new(folder::open(disk, &path)?) as Stream);
+        lines.write(header).with_context(|| folder::cannot_write(&path))?;
+        self.network = Some(lines);
+        Ok(())
+    }
+
+    /// Writes a step to `network.jsonl`, if it was begun.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn network(&mut self, row: &network::Row) -> Result<()> {
+        let Some(lines) = &mut self.network else { return Ok(()) };
+        lines.write(row).with_context(|| folder::cannot_write(&self.folder.join(network::FILE)))
     }
 
     /// Counts an event in the summary without writing it, for a recipe that records only some steps.

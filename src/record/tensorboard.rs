@@ -35,12 +35,30 @@ impl<W: Write> TensorBoard<W> {
     /// # Errors
     /// The header could not be written.
     pub fn new(writer: W) -> io::Result<Self> {
+        Self::begin(writer, event::now())
+    }
+
+    /// Begins an event file at a time of its own, in seconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// The header could not be written.
+    pub(super) fn begin(writer: W, time: f64) -> io::Result<Self> {
         let mut file = Self { records: RecordWriter::new(BufWriter::new(writer)) };
         let mut header = Proto::new();
-        header.set_wall_time(event::now());
+        header.set_wall_time(time);
         header.set_file_version("brain.Event:2".into());
         file.write(&header)?;
         Ok(file)
+    }
+
+    /// Writes scalars that belong to one step.
+    pub(super) fn scalars(
+        &mut self,
+        time: f64,
+        step: u64,
+        values: &[(&str, f64)],
+    ) -> io::Result<()> {
+        self.values(time, step, values.iter().map(|(tag, value)| scalar(tag, *value)).collect())
     }
 
     /// Writes values that belong to one step.

@@ -2,11 +2,12 @@
 //!
 //! One message out for each rank, N in, and N decodings on each rank.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Heard, Route, Setup, Shape, Work};
 use crate::Result;
 use crate::collective::{Collective, Solo, mesh};
+use crate::cpu::Stopwatch;
 
 pub(super) struct Definition;
 
@@ -30,12 +31,12 @@ struct Allgather;
 
 impl Route for Allgather {
     fn reduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Heard> {
-        let sent = Instant::now();
+        let sent = Stopwatch::start();
         let messages = work.allgather(mine)?;
-        let received = Instant::now();
+        (work.leg.wait, _) = sent.read();
+        let received = Stopwatch::start();
         work.average(&messages)?;
-        work.leg.wait = received - sent;
-        work.leg.decode = received.elapsed();
+        (work.leg.decode, work.leg.decode_cpu) = received.read();
         Ok(Heard::Messages(messages))
     }
 }

@@ -28,12 +28,13 @@
 mod aggregator;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use self::aggregator::Aggregator;
 use super::{Heard, Route, Setup, Shape, Topology, Work};
 use crate::collective::{Answer, Collective, Payload, Serve, star};
 use crate::compress::sparse;
+use crate::cpu::Stopwatch;
 use crate::wire::downlink::Form;
 use crate::wire::{Fault, floats};
 use crate::{Error, Result, State};
@@ -86,12 +87,13 @@ struct Client {
 
 impl Route for Client {
     fn reduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Heard> {
-        let sent = Instant::now();
+        let sent = Stopwatch::start();
         let awaited = work.place.awaited();
         let central = work.collective.central();
         let central = central.expect("invariant: a route has been built over this server");
         let answer = central.ask(mine).map_err(|error| error.awaiting(awaited))?;
-        let received = Instant::now();
+        (work.leg.wait, _) = sent.read();
+        let received = Stopwatch::start();
         let heard = match answer {
             Answer::Served { mine, answer } => {
                 work.leg.downlink_bytes = answer.len() as u64;
@@ -104,9 +106,9 @@ impl Route for Client {
                 Heard::Messages(messages)
             }
         };
-        work.leg.wait = received - sent;
-        work.leg.decode = received.elapsed();
-        work.leg.serve = self.server.as_ref().map_or(Duration::ZERO, |s| lock(s).last_took());
+        (work.leg.decode, work.leg.decode_cpu) = received.read();
+        let server = self.server.as_ref();
+        work.leg.aggregate_cpu = server.map_or(Duration::ZERO, |server| lock(server).last_took());
         Ok(heard)
     }
 

@@ -11,12 +11,13 @@
 //! a shard cannot be averaged its rank says so, and all ranks read all messages to find out why.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Heard, Route, Setup, Shape, Topology, Work};
 use crate::bucket::Bucket;
 use crate::collective::{Collective, Payload};
 use crate::compress::PART;
+use crate::cpu::Stopwatch;
 use crate::incoming::first_refusal;
 use crate::wire::{Frame, Kind, Reader, floats, frame};
 use crate::{Error, Result};
@@ -60,9 +61,10 @@ struct Sharded {
 
 impl Route for Sharded {
     fn reduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Heard> {
-        let begun = Instant::now();
+        let sent = Stopwatch::start();
         let messages = work.allgather(mine)?;
-        let received = Instant::now();
+        let (scattering, _) = sent.read();
+        let received = Stopwatch::start();
         let frames = work.place.skim(work.group, &messages)?;
         let pieces = shards(work.buckets, work.group, work.place.world_size);
         let mut result = self.sent.take().and_then(Payload::reclaim).unwrap_or_default();
@@ -79,9 +81,11 @@ impl Route for Sharded {
         }
         drop(frames);
         work.leg.downlink_bytes = result.len() as u64;
-        let averaged = Instant::now();
+        let averaging = received.read();
+        let averaged = Stopwatch::start();
         let results = work.allgather(result)?;
-        let shared = Instant::now();
+        let (sharing, _) = averaged.read();
+        let shared = Stopwatch::start();
         if let Some(refusal) = first_refusal(&results) {
             // The messages are here: what is wrong with them is wrong on every rank.
             work.average(&messages)?;
@@ -91,8 +95,10 @@ impl Route for Sharded {
             take_result(work, rank, result, pieces)?;
         }
         self.sent = results.into_iter().nth(work.place.rank);
-        work.leg.wait = (received - begun) + (shared - averaged);
-        work.leg.decode = (averaged - received) + shared.elapsed();
+        let taking = shared.read();
+        work.leg.wait = scattering + sharing;
+        work.leg.decode = averaging.0 + taking.0;
+        work.leg.decode_cpu = averaging.1 + taking.1;
         Ok(Heard::Messages(messages))
     }
 }

@@ -1,10 +1,11 @@
 //! What the server does with the messages of a round.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::bucket::Bucket;
 use crate::collective::Payload;
 use crate::compress::{Compressor, Encoded, Feedback, Round, sparse};
+use crate::cpu::Stopwatch;
 use crate::incoming::Place;
 use crate::topology::{About, Downlink};
 use crate::wire::downlink::{self, Form};
@@ -64,13 +65,13 @@ impl Aggregator {
     /// Writes the answer to the ranks' messages; false when they cannot be averaged. Nothing that
     /// lasts changes before the step's last bucket has been said.
     pub(super) fn serve(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
-        let start = Instant::now();
+        let start = Stopwatch::start();
         let served = self.serve_round(messages, answer);
-        self.took = start.elapsed();
+        (_, self.took) = start.read();
         served
     }
 
-    /// How long the last round took.
+    /// What the server's thread computed in the last round.
     pub(super) fn last_took(&self) -> Duration {
         self.took
     }

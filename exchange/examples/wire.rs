@@ -1,0 +1,318 @@
+//! Messages of given sizes over TCP, in the pattern of a collective, between processes that may be
+//! on different hosts; and what the model says about them. `benches/network/check.py` runs it.
+//!
+//! `wire host PLAN PLACE` is one host: it reads the plan, meets the others, runs every round and
+//! prints, for each, the seconds at which it began and had everything (`-` for the server).
+//! `wire model PLAN` reads lines of `begin:end …` per round, one pair per rank, and prints for each
+//! round the measured and the modelled seconds.
+//!
+//! PLAN is JSON: `{"pattern": "allgather", "link": "1gbit,header=66", "addresses": ["10.0.0.1:7000",
+//! …], "rounds": [[[up, down], …], …]}`; with pattern `server`, the last address is the server's.
+
+use std::error::Error;
+use std::io::{BufRead, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Work};
+use serde::Deserialize;
+
+type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// How long to wait for a host that does not answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// From the word to start to the start: enough for token buckets to fill.
+const HEAD_START: f64 = 0.008;
+/// Bytes read and written at a time.
+const PIECE: usize = 1 << 16;
+
+#[derive(Deserialize)]
+struct Plan {
+    pattern: String,
+    link: Link,
+    addresses: Vec<String>,
+    /// Of each round and each rank, the bytes up and down.
+    rounds: Vec<Vec<[u64; 2]>>,
+}
+
+impl Plan {
+    fn pattern(&self) -> Result<Pattern> {
+        match self.pattern.as_str() {
+            "allgather" => Ok(Pattern::RingAllgather),
+            "allreduce" => Ok(Pattern::RingAllreduce),
+            "server" => Ok(Pattern::Server),
+            "sharded" => Ok(Pattern::Sharded),
+            other => Err(format!("no pattern {other:?}").into()),
+        }
+    }
+
+    fn ranks(&self) -> usize {
+        self.addresses.len() - usize::from(self.pattern == "server")
+    }
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let plan = |path: &str| -> Result<Plan> {
+        Ok(serde_json::from_str(
+            &std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?,
+        )?)
+    };
+    match words[..] {
+        ["host", path, place] => Host::meet(&plan(path)?, place.parse()?)?.run(&plan(path)?),
+        ["model", path] => model(&plan(path)?),
+        _ => Err("write `wire host PLAN PLACE` or `wire model PLAN`".into()),
+    }
+}
+
+/// Prints measured and modelled seconds of each round whose times come in.
+fn model(plan: &Plan) -> Result<()> {
+    for (round, line) in plan.rounds.iter().zip(std::io::stdin().lock().lines()) {
+        let mut times = Vec::new();
+        for pair in line?.split_whitespace() {
+            let (begin, end) = pair.split_once(':').ok_or("a time without end")?;
+            times.push((begin.parse::<f64>()?, end.parse::<f64>()?));
+        }
+        let first = times.iter().map(|(begin, _)| *begin).fold(f64::INFINITY, f64::min);
+        let last = times.iter().map(|(_, end)| *end).fold(0.0, f64::max);
+        let work = |([up, down], (begin, _)): (&[u64; 2], &(f64, f64))| {
+            let sent = Sent { up: *up, down: *down, aggregate: 0.0 };
+            let group = Group { ready: 1.0, sent, ..Group::default() };
+            Work { before: begin - first, groups: vec![group], ..Work::default() }
+        };
+        let works: Vec<Work> = round.iter().zip(&times).map(work).collect();
+        let took = Clock::new(&plan.link, plan.pattern()?, works.len(), 0).step(1, &works);
+        println!("{:.6} {:.6}", last - first, took.seconds);
+    }
+    Ok(())
+}
+
+/// One process, and its connections to all others.
+struct Host {
+    place: usize,
+    /// By place; the own is absent.
+    streams: Vec<Option<TcpStream>>,
+    /// By place: to the thread that writes there, and the thread.
+    writers: Vec<Option<(Sender<u64>, JoinHandle<()>)>>,
+}
+
+impl Host {
+    /// Connects to all hosts of lower place and is connected to by the others.
+    fn meet(plan: &Plan, place: usize) -> Result<Self> {
+        let listener = TcpListener::bind(&plan.addresses[place])?;
+        let mut streams: Vec<Option<TcpStream>> = plan.addresses.iter().map(|_| None).collect();
+        for (other, address) in plan.addresses.iter().enumerate().take(place) {
+            let mut stream = connect(address)?;
+            stream.write_all(&[place as u8])?;
+            streams[other] = Some(stream);
+        }
+        for _ in place + 1..plan.addresses.len() {
+            let (mut stream, _) = listener.accept()?;
+            let mut from = [0];
+            stream.read_exact(&mut from)?;
+            streams[usize::from(from[0])] = Some(stream);
+        }
+        let mut writers = Vec::new();
+        for stream in &streams {
+            writers.push(match stream {
+                Some(stream) => {
+                    stream.set_nodelay(true)?;
+                    stream.set_read_timeout(Some(PATIENCE))?;
+                    stream.set_write_timeout(Some(PATIENCE))?;
+                    Some(writer(stream.try_clone()?))
+                }
+                None => None,
+            });
+        }
+        Ok(Self { place, streams, writers })
+    }
+
+    fn run(&mut self, plan: &Plan) -> Result<()> {
+        let ranks = plan.ranks();
+        for round in &plan.rounds {
+            if self.place == ranks {
+                self.serve(round)?;
+                println!("-");
+                continue;
+            }
+            let start = self.agree_on_start(ranks)?;
+            let (begin, end) = match plan.pattern()? {
+                Pattern::RingAllgather => self.ring(start, &ups(round), ranks - 1)?,
+                Pattern::RingAllreduce => {
+                    let whole = ups(round).into_iter().max().unwrap_or(0);
+                    let chunk = whole.div_ceil(ranks as u64);
+                    self.ring(start, &vec![chunk; ranks], 2 * (ranks - 1))?
+                }
+                Pattern::Server => self.ask(start, round[self.place], ranks)?,
+                Pattern::Sharded => {
+                    let begin = self.scatter(start, &ups(round), ranks)?;
+                    let downs: Vec<u64> = round.iter().map(|[_, down]| *down).collect();
+                    (begin, self.ring(begin, &downs, ranks - 1)?.1)
+                }
+            };
+            println!("{begin:.9}:{end:.9}");
+        }
+        // What the writers still hold must leave before the process does.
+        for (sender, thread) in self.writers.drain(..).flatten() {
+            drop(sender);
+            thread.join().map_err(|_| "a writer panicked")?;
+        }
+        Ok(())
+    }
+
+    /// Everybody tells rank 0 of being there; rank 0 tells when to start.
+    fn agree_on_start(&mut self, ranks: usize) -> Result<f64> {
+        let mut word = [0; 8];
+        if self.place > 0 {
+            let mut leader = self.stream(0)?;
+            leader.write_all(&word)?;
+            leader.read_exact(&mut word)?;
+            return Ok(f64::from_le_bytes(word));
+        }
+        for rank in 1..ranks {
+            self.stream(rank)?.read_exact(&mut word)?;
+        }
+        let start = now() + HEAD_START;
+        for rank in 1..ranks {
+            self.stream(rank)?.write_all(&start.to_le_bytes())?;
+        }
+        Ok(start)
+    }
+
+    /// Waits for the start, then sends on around the ring what began `bytes` long; when it really
+    /// began, and when it ended.
+    fn ring(&mut self, start: f64, bytes: &[u64], hops: usize) -> Result<(f64, f64)> {
+        let (ranks, place) = (bytes.len(), self.place);
+        let (next, previous) = ((place + 1) % ranks, (place + ranks - 1) % ranks);
+        let begin = wait_until(start);
+        for hop in 0..hops {
+            let origin = |at: usize| (at + ranks - hop % ranks) % ranks;
+            self.send(next, bytes[origin(place)])?;
+            receive(self.stream(previous)?, bytes[origin(previous)])?;
+        }
+        Ok((begin, now()))
+    }
+
+    /// Sends every rank its share and receives from every rank; when it really began.
+    fn scatter(&mut self, start: f64, ups: &[u64], ranks: usize) -> Result<f64> {
+        let share = |rank: usize| ups[rank].div_ceil(ranks as u64);
+        let others: Vec<usize> = (1..ranks).map(|k| (self.place + k) % ranks).collect();
+        thread::scope(|scope| {
+            let readers: Vec<_> = others
+                .iter()
+                .map(|from| Ok((self.stream(*from)?, share(*from))))
+                .map(|reader: Result<_>| {
+                    reader.map(|(stream, bytes)| scope.spawn(move || receive(stream, bytes)))
+                })
+                .collect::<Result<_>>()?;
+            let begin = wait_until(start);
+            others.iter().try_for_each(|to| self.send(*to, share(self.place)))?;
+            readers.into_iter().try_for_each(joined)?;
+            Ok(begin)
+        })
+    }
+
+    /// Sends to the server and waits for its answer.
+    fn ask(&mut self, start: f64, [up, down]: [u64; 2], server: usize) -> Result<(f64, f64)> {
+        let begin = wait_until(start);
+        self.send(server, up)?;
+        receive(self.stream(server)?, down)?;
+        Ok((begin, now()))
+    }
+
+    /// The server: receives from all, then answers all.
+    fn serve(&mut self, round: &[[u64; 2]]) -> Result<()> {
+        thread::scope(|scope| {
+            let readers: Vec<_> = round
+                .iter()
+                .enumerate()
+                .map(|(rank, [up, _])| {
+                    let stream = self.stream(rank)?;
+                    Ok(scope.spawn(move || receive(stream, *up)))
+                })
+                .collect::<Result<_>>()?;
+            readers.into_iter().try_for_each(joined)
+        })?;
+        round.iter().enumerate().try_for_each(|(rank, [_, down])| self.send(rank, *down))
+    }
+
+    fn stream(&self, place: usize) -> Result<&TcpStream> {
+        self.streams[place].as_ref().ok_or_else(|| "no stream to oneself".into())
+    }
+
+    fn send(&self, place: usize, bytes: u64) -> Result<()> {
+        let (writer, _) = self.writers[place].as_ref().ok_or("no stream to oneself")?;
+        writer.send(bytes).map_err(|_| "a writer has ended: its host is gone".into())
+    }
+}
+
+fn ups(round: &[[u64; 2]]) -> Vec<u64> {
+    round.iter().map(|[up, _]| *up).collect()
+}
+
+fn joined(reader: thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
+    reader.join().map_err(|_| "a reader panicked")?
+}
+
+/// A thread that writes as many bytes as it is told.
+fn writer(mut stream: TcpStream) -> (Sender<u64>, JoinHandle<()>) {
+    let (sender, inbox) = channel::<u64>();
+    let thread = thread::spawn(move || {
+        let zeros = vec![0; PIECE];
+        for bytes in inbox {
+            let mut left = bytes as usize;
+            while left > 0 {
+                let piece = left.min(PIECE);
+                if stream.write_all(&zeros[..piece]).is_err() {
+                    return;
+                }
+                left -= piece;
+            }
+        }
+    });
+    (sender, thread)
+}
+
+fn receive(mut stream: &TcpStream, bytes: u64) -> Result<()> {
+    let mut scratch = [0; PIECE];
+    let mut left = bytes as usize;
+    while left > 0 {
+        let piece = left.min(PIECE);
+        stream.read_exact(&mut scratch[..piece])?;
+        left -= piece;
+    }
+    Ok(())
+}
+
+fn connect(address: &str) -> Result<TcpStream> {
+    let began = Instant::now();
+    loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if began.elapsed() > PATIENCE => {
+                return Err(format!("{address}: {error}").into());
+            }
+            Err(_) => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// Sleeps until shortly before `start`, then looks at the clock until it has come.
+fn wait_until(start: f64) -> f64 {
+    let ahead = start - now() - 2e-4;
+    if ahead > 0.0 {
+        thread::sleep(Duration::from_secs_f64(ahead));
+    }
+    while now() < start {
+        std::hint::spin_loop();
+    }
+    now()
+}
+
+/// Seconds on a clock that all processes of a machine share.
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

@@ -1,0 +1,149 @@
+//! A clock per rank that advances by what a step would take on a given link.
+
+use super::wires::{Sent, Wires};
+use super::{Link, Pattern};
+
+/// One rank's part in one step, as it was measured or is assumed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Work {
+    /// Seconds from the step's beginning to the backward pass: data and forward pass.
+    pub before: f64,
+    /// Seconds of the backward pass.
+    pub backward: f64,
+    /// Seconds from the mean gradient to the step's end: the optimizer.
+    pub after: f64,
+    /// What is exchanged, in the order of the exchange; the same number of groups on every rank.
+    pub groups: Vec<Group>,
+}
+
+/// One group of buckets: encoded, exchanged and decoded as one.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Group {
+    /// How much of the backward pass has to be over before the group's gradient is final, 0 to 1.
+    /// 1 for an exchange that follows the backward pass.
+    pub ready: f64,
+    /// Seconds to encode it.
+    pub encode: f64,
+    /// Seconds to decode it.
+    pub decode: f64,
+    /// What crosses the wire.
+    pub sent: Sent,
+}
+
+/// What a step took.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Took {
+    /// Seconds from the end of the step before to the end of this one, each on the rank that was
+    /// last.
+    pub seconds: f64,
+    /// Seconds that the link cost: how much longer this was than over a link that is free.
+    pub exposed: f64,
+}
+
+/// Virtual clocks of all ranks.
+///
+/// In a step, a rank computes; an exchange thread of its own takes the groups one after the other,
+/// encodes each when its gradient is final, waits for the collective, and decodes. The rank's step
+/// ends when both are through and the optimizer has run. With one group that is ready at 1, that
+/// is a plain sequential step. Nothing is rounded and no time passes but this.
+///
+/// ```
+/// use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Work};
+/// // Two ranks allgather 1 MB each over Gigabit Ethernet, after 50 ms of computing.
+/// let group = Group { ready: 1.0, sent: Sent { up: 1_000_000, ..Sent::default() }, ..Group::default() };
+/// let work = Work { before: 0.02, backward: 0.03, groups: vec![group], ..Work::default() };
+/// let link = Link::parse("1gbit")?;
+/// let mut clock = Clock::new(&link, Pattern::RingAllgather, 2, 0);
+/// let took = clock.step(1, &[work.clone(), work]);
+/// assert!((took.exposed - (100e-6 + link.wire_bytes(1_000_000) * 8.0 / 1e9)).abs() < 1e-9);
+/// # Ok::<(), gradwire_exchange::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Clock {
+    link: Link,
+    seed: u64,
+    real: Hands,
+    /// The same ranks over a link that is free, to tell what the link costs.
+    free: Hands,
+}
+
+/// What the clocks of all ranks show over one link.
+#[derive(Debug, Clone)]
+struct Hands {
+    wires: Wires,
+    now: Vec<f64>,
+}
+
+impl Clock {
+    /// Clocks of `ranks` ranks at 0. Delays and stragglers derive from `seed`.
+    pub fn new(link: &Link, pattern: Pattern, ranks: usize, seed: u64) -> Self {
+        let hands = |link| Hands::new(Wires::new(link, pattern, ranks, seed), ranks);
+        Self { link: link.clone(), seed, real: hands(link.clone()), free: hands(Link::free()) }
+    }
+
+    /// Seconds since the first step began, on the rank that is last.
+    pub fn now(&self) -> f64 {
+        self.real.last()
+    }
+
+    /// Advances by one step, to which every rank contributes one `Work`.
+    ///
+    /// # Panics
+    /// When there are more or fewer ranks than the clock was made for, or their groups differ in
+    /// number.
+    pub fn step(&mut self, step: u64, ranks: &[Work]) -> Took {
+        assert_eq!(ranks.len(), self.real.now.len(), "invariant: one Work for every rank");
+        let slow: Vec<f64> =
+            (0..ranks.len()).map(|rank| self.link.slowdown_of(self.seed, rank, step)).collect();
+        let seconds = self.real.step(step, ranks, &slow);
+        let exposed = seconds - self.free.step(step, ranks, &slow);
+        Took { seconds, exposed: exposed.max(0.0) }
+    }
+}
+
+impl Hands {
+    fn new(wires: Wires, ranks: usize) -> Self {
+        Self { wires, now: vec![0.0; ranks] }
+    }
+
+    fn last(&self) -> f64 {
+        self.now.iter().copied().fold(0.0, f64::max)
+    }
+
+    fn step(&mut self, step: u64, ranks: &[Work], slow: &[f64]) -> f64 {
+        let began = self.last();
+        self.wires.begin(step);
+        let groups = ranks.first().map_or(0, |work| work.groups.len());
+        // When each rank's exchange thread is free again.
+        let mut exchange = self.now.clone();
+        let mut sent = Vec::with_capacity(ranks.len());
+        for group in 0..groups {
+            sent.clear();
+            for (rank, work) in ranks.iter().enumerate() {
+                let Group { ready, encode, sent: bytes, .. } = work.groups[group];
+                let computed = (work.before + work.backward * ready) * slow[rank];
+                exchange[rank] =
+                    exchange[rank].max(self.now[rank] + computed) + encode * slow[rank];
+                sent.push(Sent { aggregate: bytes.aggregate * slow[rank], ..bytes });
+            }
+            self.wires.round(&mut exchange, &sent);
+            for (rank, work) in ranks.iter().enumerate() {
+                exchange[rank] += work.groups[group].decode * slow[rank];
+            }
+        }
+        for (rank, work) in ranks.iter().enumerate() {
+            let computed = self.now[rank] + (work.before + work.backward) * slow[rank];
+            self.now[rank] = computed.max(exchange[rank]) + work.after * slow[rank];
+        }
+        self.last() - began
+    }
+}
+
+/// Seconds of one round of a collective whose messages are all ready at the same time, and its
+/// slowest rank's.
+pub fn collective_seconds(link: &Link, pattern: Pattern, sent: &[Sent]) -> f64 {
+    let group = |sent| Group { ready: 1.0, sent, ..Group::default() };
+    let work = |sent: &Sent| Work { groups: vec![group(*sent)], ..Work::default() };
+    let works: Vec<Work> = sent.iter().map(work).collect();
+    Clock::new(link, pattern, sent.len(), 0).step(0, &works).seconds
+}

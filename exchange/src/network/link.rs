@@ -1,0 +1,571 @@
+//! A link: how fast bytes cross, and what is lost on the way to crossing.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::{Deserialize, Serialize};
+
+use super::quantity;
+use crate::rng::Stream;
+use crate::{Error, Result};
+
+/// Bytes of a TCP/IPv4 packet with timestamps that are not payload: IP 20, TCP 20, option 12.
+const TCP_IP: u32 = 52;
+/// Bytes that Ethernet adds to a packet: preamble 8, header 14, checksum 4, gap 12.
+const ETHERNET: u32 = 38;
+
+/// The network that joins the hosts of the ranks, one rank each: a switch that never blocks, and a
+/// full-duplex link from every host to it.
+///
+/// A message of `n` bytes is cut into packets of [`mtu`](Self::mtu) bytes and takes
+/// `overhead + wire_bytes(n) · 8 / bandwidth + latency + jitter` from host to host.
+///
+/// Written as a word, `100mbit`, `wan` or `2.5gbit,latency=1ms,stragglers=0.05`, or as a table
+/// with the same keys. A word that is no preset is a bandwidth with the latency of `1gbit`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Link {
+    /// Bits per second that a host sends, and at the same time receives.
+    pub bandwidth: f64,
+    /// Seconds from a bit's leaving to its arrival at the other host: half a round trip.
+    pub latency: f64,
+    /// Mean of an exponentially distributed delay in seconds that each message suffers besides.
+    pub jitter: f64,
+    /// Seconds that a host spends on each message before its first bit leaves.
+    pub overhead: f64,
+    /// Bytes of the largest IP packet.
+    pub mtu: u32,
+    /// Bytes of each packet on the wire that are not payload: what surrounds the IP packet and,
+    /// within it, the headers of TCP and IP.
+    pub header: u32,
+    /// Bytes that pass at once after a pause long enough: the depth of a token bucket filled at
+    /// `bandwidth`. 0 for a plain wire; a bucket of 32 kB is how `tc … tbf` limits a rate.
+    pub burst: u32,
+    /// Probability that a rank is a straggler in a step, 0 to 1, drawn anew each step.
+    pub stragglers: f64,
+    /// How many times as long a straggler computes, encodes and decodes; at least 1.
+    pub slowdown: f64,
+    /// Hosts that differ from the others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<Host>,
+    /// The parameter server's own link, where it differs from the workers'.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<Server>,
+}
+
+/// What differs on the host of one rank.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// Whose host it is.
+    pub rank: usize,
+    /// Bits per second, if not the link's.
+    #[serde(default, deserialize_with = "quantity::de_bandwidth")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<f64>,
+    /// Seconds to and from this host, if not the link's; between two hosts the larger counts.
+    #[serde(default, deserialize_with = "quantity::de_seconds")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<f64>,
+    /// How many times as long it computes, always.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slowdown: Option<f64>,
+}
+
+/// What differs on the server's host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// Bits per second in and, at the same time, out.
+    #[serde(deserialize_with = "quantity::de_bandwidth")]
+    pub bandwidth: Option<f64>,
+}
+
+/// A named link.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Preset {
+    /// Its name.
+    pub name: &'static str,
+    /// What it stands for, in one line.
+    pub line: &'static str,
+    bandwidth: f64,
+    latency: f64,
+    jitter: f64,
+    mtu: u32,
+}
+
+/// The named links. Latencies are half of a round trip of TCP between hosts under one switch.
+pub const PRESETS: [Preset; 8] = [
+    preset("10mbit", "old Ethernet, or a home's uplink", 10e6, 500e-6, 0.0, 1500),
+    preset("100mbit", "Fast Ethernet", 100e6, 200e-6, 0.0, 1500),
+    preset("1gbit", "Gigabit Ethernet", 1e9, 100e-6, 0.0, 1500),
+    preset("10gbit", "10 Gigabit Ethernet", 10e9, 50e-6, 0.0, 1500),
+    preset("25gbit", "25 Gigabit Ethernet, jumbo frames", 25e9, 30e-6, 0.0, 9000),
+    preset("100gbit", "100 Gigabit Ethernet, jumbo frames", 100e9, 20e-6, 0.0, 9000),
+    preset("datacenter", "virtual machines of one zone: jitter", 25e9, 60e-6, 20e-6, 9000),
+    preset("wan", "sites of one continent: 40 ms round trip, jitter", 100e6, 20e-3, 2e-3, 1500),
+];
+
+const fn preset(
+    name: &'static str,
+    line: &'static str,
+    bandwidth: f64,
+    latency: f64,
+    jitter: f64,
+    mtu: u32,
+) -> Preset {
+    Preset { name, line, bandwidth, latency, jitter, mtu }
+}
+
+impl Preset {
+    /// The link it names.
+    pub fn link(&self) -> Link {
+        let Self { bandwidth, latency, jitter, mtu, .. } = *self;
+        Link { bandwidth, latency, jitter, mtu, ..Link::of(bandwidth) }
+    }
+}
+
+impl Link {
+    /// A link of so many bits per second, everything else as `1gbit` has it.
+    pub fn of(bandwidth: f64) -> Self {
+        Self {
+            bandwidth,
+            latency: 100e-6,
+            jitter: 0.0,
+            overhead: 0.0,
+            mtu: 1500,
+            header: TCP_IP + ETHERNET,
+            burst: 0,
+            stragglers: 0.0,
+            slowdown: 1.0,
+            ranks: Vec::new(),
+            server: None,
+        }
+    }
+
+    /// A link over which everything arrives when it leaves.
+    pub fn free() -> Self {
+        Self { bandwidth: f64::INFINITY, latency: 0.0, ..Self::of(0.0) }
+    }
+
+    /// Reads a link's word: a preset or a bandwidth, and changes of it after commas.
+    ///
+    /// # Errors
+    /// [`Error::Link`] with what to write instead.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut parts = text.split(',').map(str::trim);
+        let mut link = base(parts.next().unwrap_or_default())?;
+        for part in parts {
+            let (key, value) =
+                part.split_once('=').ok_or_else(|| refused("link", part, "write KEY=VALUE"))?;
+            link.change(key.trim(), value.trim())?;
+        }
+        link.validate()?;
+        Ok(link)
+    }
+
+    /// Reads several words separated by commas: what follows a comma and holds `=` changes the link
+    /// before it. Each link comes with its words.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_list(text: &str) -> Result<Vec<(String, Self)>> {
+        let mut words: Vec<String> = Vec::new();
+        for part in text.split(',').map(str::trim) {
+            match words.last_mut() {
+                Some(word) if part.contains('=') => *word = format!("{word},{part}"),
+                _ => words.push(part.to_string()),
+            }
+        }
+        words.into_iter().map(|word| Self::parse(&word).map(|link| (word, link))).collect()
+    }
+
+    fn change(&mut self, key: &str, value: &str) -> Result<()> {
+        let number = || value.parse::<f64>().ok();
+        let time = || number().or_else(|| quantity::seconds(value));
+        let bytes = || value.parse::<u32>().ok();
+        let (done, wanted) = match key {
+            "bandwidth" => {
+                let bits = number().or_else(|| quantity::bandwidth(value));
+                (put(&mut self.bandwidth, bits), "write a bandwidth such as 100mbit")
+            }
+            "latency" => (put(&mut self.latency, time()), "write a time such as 1ms"),
+            "jitter" => (put(&mut self.jitter, time()), "write a time such as 1ms"),
+            "overhead" => (put(&mut self.overhead, time()), "write a time such as 20us"),
+            "mtu" => (put(&mut self.mtu, bytes()), "write a number of bytes"),
+            "header" => (put(&mut self.header, bytes()), "write a number of bytes"),
+            "burst" => (put(&mut self.burst, bytes()), "write a number of bytes"),
+            "stragglers" => (put(&mut self.stragglers, number()), "write a probability"),
+            "slowdown" => (put(&mut self.slowdown, number()), "write a factor such as 3"),
+            _ => return Err(refused("link", key, KEYS)),
+        };
+        if done { Ok(()) } else { Err(refused(key, value, wanted)) }
+    }
+
+    /// Checks that the link can be.
+    ///
+    /// # Errors
+    /// [`Error::Link`] naming the value and what to write instead.
+    pub fn validate(&self) -> Result<()> {
+        let check = |good: bool, key: &'static str, value: f64, wanted| {
+            if good { Ok(()) } else { Err(refused(key, &value.to_string(), wanted)) }
+        };
+        let within = |value: f64, range: std::ops::RangeInclusive<f64>| range.contains(&value);
+        let speed = |value, key| {
+            let wanted = "write at least 1 bit and at most 1000 tbit per second, such as 100mbit";
+            check(within(value, 1.0..=1e15), key, value, wanted)
+        };
+        let delay = |value, key| {
+            check(within(value, 0.0..=3600.0), key, value, "write 0 to 3600 seconds, such as 1ms")
+        };
+        let factor = |value, key| {
+            let wanted = "write how many times as long, 1 to 1000000";
+            check(within(value, 1.0..=1e6), key, value, wanted)
+        };
+        speed(self.bandwidth, "bandwidth")?;
+        delay(self.latency, "latency")?;
+        delay(self.jitter, "jitter")?;
+        delay(self.overhead, "overhead")?;
+        check(
+            (256..=65_535).contains(&self.mtu),
+            "mtu",
+            self.mtu.into(),
+            "write 256 to 65535 bytes: 1500 is Ethernet's, 9000 that of jumbo frames",
+        )?;
+        check(
+            self.header <= 200,
+            "header",
+            self.header.into(),
+            "write 0 to 200 bytes: 90 is TCP's over IPv4 over Ethernet",
+        )?;
+        check(self.burst <= 1 << 30, "burst", self.burst.into(), "write at most 1073741824 bytes")?;
+        check(
+            within(self.stragglers, 0.0..=1.0),
+            "stragglers",
+            self.stragglers,
+            "write a probability, 0 to 1",
+        )?;
+        factor(self.slowdown, "slowdown")?;
+        for (place, host) in self.ranks.iter().enumerate() {
+            let rank = host.rank as f64;
+            let twice = self.ranks[..place].iter().any(|other| other.rank == host.rank);
+            check(!twice, "ranks.rank", rank, "write each rank once")?;
+            check(host.rank < 65_535, "ranks.rank", rank, "ranks count from 0")?;
+            host.bandwidth.map_or(Ok(()), |value| speed(value, "ranks.bandwidth"))?;
+            host.latency.map_or(Ok(()), |value| delay(value, "ranks.latency"))?;
+            host.slowdown.map_or(Ok(()), |value| factor(value, "ranks.slowdown"))?;
+        }
+        self.server_bandwidth().map_or(Ok(()), |value| speed(value, "server.bandwidth"))
+    }
+
+    /// Bytes that `bytes` of payload take on the wire, headers of the packets included.
+    pub fn wire_bytes(&self, bytes: u64) -> f64 {
+        let payload = u64::from(self.mtu.saturating_sub(TCP_IP).max(1));
+        bytes as f64 + bytes.div_ceil(payload) as f64 * f64::from(self.header)
+    }
+
+    /// Bits per second of a rank's host.
+    pub fn bandwidth_of(&self, rank: usize) -> f64 {
+        self.host(rank).and_then(|host| host.bandwidth).unwrap_or(self.bandwidth)
+    }
+
+    /// Bits per second of the parameter server's host, if it has its own.
+    pub fn server_bandwidth(&self) -> Option<f64> {
+        self.server.as_ref().and_then(|server| server.bandwidth)
+    }
+
+    /// Seconds from a rank's host to another's.
+    pub fn latency_between(&self, from: usize, to: usize) -> f64 {
+        self.latency_of(from).max(self.latency_of(to))
+    }
+
+    /// Seconds to and from a rank's host.
+    pub fn latency_of(&self, rank: usize) -> f64 {
+        self.host(rank).and_then(|host| host.latency).unwrap_or(self.latency)
+    }
+
+    /// How many times as long a rank computes in a step. The same (seed, rank, step) always gives
+    /// the same answer.
+    pub fn slowdown_of(&self, seed: u64, rank: usize, step: u64) -> f64 {
+        let always = self.host(rank).and_then(|host| host.slowdown).unwrap_or(1.0);
+        let unlucky = self.stragglers > 0.0
+            && f64::from(draws(seed, rank, step).uniform(u32::MAX)) < self.stragglers;
+        if unlucky { always * self.slowdown } else { always }
+    }
+
+    /// The extra delay of the `message`th message that a rank sends in a step.
+    pub(super) fn jitter_of(&self, seed: u64, rank: usize, step: u64, message: u32) -> f64 {
+        if self.jitter == 0.0 {
+            return 0.0;
+        }
+        // At most 24 ln 2 = 16.6 times the mean: `uniform` is a multiple of 2⁻²⁴.
+        -self.jitter * (-f64::from(draws(seed, rank, step).uniform(message))).ln_1p()
+    }
+
+    fn host(&self, rank: usize) -> Option<&Host> {
+        self.ranks.iter().find(|host| host.rank == rank)
+    }
+}
+
+/// The largest factor by which a drawn delay exceeds its mean.
+pub(super) const LARGEST_DRAW: f64 = 16.64;
+
+const KEYS: &str = "the keys are bandwidth, latency, jitter, overhead, mtu, header, burst, \
+                    stragglers and slowdown";
+
+fn draws(seed: u64, rank: usize, step: u64) -> Stream {
+    const NETWORK: u64 = 0x6e65_7477_6f72_6b00;
+    Stream::of(&[seed, NETWORK, rank as u64, step])
+}
+
+fn put<T>(place: &mut T, value: Option<T>) -> bool {
+    value.map(|value| *place = value).is_some()
+}
+
+fn base(word: &str) -> Result<Link> {
+    if let Some(preset) = PRESETS.iter().find(|preset| preset.name == word) {
+        return Ok(preset.link());
+    }
+    quantity::bandwidth(word).map(Link::of).ok_or_else(|| {
+        let names = PRESETS.map(|preset| preset.name).join(", ");
+        refused("link", word, format!("write a bandwidth such as 250mbit, or one of {names}"))
+    })
+}
+
+fn refused(key: &str, value: &str, wanted: impl Into<Cow<'static, str>>) -> Error {
+    Error::Link { key: key.to_string(), value: value.to_string(), wanted: wanted.into() }
+}
+
+/// The bandwidth and what differs from its preset, as a word that [`Link::parse`] reads; hosts of
+/// their own are left out.
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bare = |link: &Self| Self { ranks: Vec::new(), server: None, ..link.clone() };
+        let (bare, bits) = (bare(self), quantity::bandwidth_in_words(self.bandwidth));
+        if let Some(preset) = PRESETS.iter().find(|preset| preset.link() == bare) {
+            return f.write_str(preset.name);
+        }
+        f.write_str(&bits)?;
+        let usual = base(&bits).unwrap_or_else(|_| Self::of(self.bandwidth));
+        for (key, value, usual) in [
+            ("latency", self.latency, usual.latency),
+            ("jitter", self.jitter, usual.jitter),
+            ("overhead", self.overhead, usual.overhead),
+        ] {
+            if value != usual {
+                write!(f, ",{key}={}", quantity::seconds_in_words(value))?;
+            }
+        }
+        for (key, value, usual) in [
+            ("mtu", f64::from(self.mtu), f64::from(usual.mtu)),
+            ("header", f64::from(self.header), f64::from(usual.header)),
+            ("burst", f64::from(self.burst), f64::from(usual.burst)),
+            ("stragglers", self.stragglers, usual.stragglers),
+            ("slowdown", self.slowdown, usual.slowdown),
+        ] {
+            if value != usual {
+                write!(f, ",{key}={value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The keys of a link written as a table; what is absent is as the preset has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    preset: Option<String>,
+    #[serde(default, deserialize_with = "quantity::de_bandwidth")]
+    bandwidth: Option<f64>,
+    #[serde(default, deserialize_with = "quantity::de_seconds")]
+    latency: Option<f64>,
+    #[serde(default, deserialize_with = "quantity::de_seconds")]
+    jitter: Option<f64>,
+    #[serde(default, deserialize_with = "quantity::de_seconds")]
+    overhead: Option<f64>,
+    mtu: Option<u32>,
+    header: Option<u32>,
+    burst: Option<u32>,
+    stragglers: Option<f64>,
+    slowdown: Option<f64>,
+    #[serde(default)]
+    ranks: Vec<Host>,
+    server: Option<Server>,
+}
+
+impl Table {
+    fn link(self) -> Result<Link> {
+        let base = match (&self.preset, self.bandwidth) {
+            (Some(preset), _) => base(preset)?,
+            (None, Some(bandwidth)) => Link::of(bandwidth),
+            (None, None) => {
+                return Err(refused("bandwidth", "nothing", "write bandwidth = \"100mbit\""));
+            }
+        };
+        let link = Link {
+            bandwidth: self.bandwidth.unwrap_or(base.bandwidth),
+            latency: self.latency.unwrap_or(base.latency),
+            jitter: self.jitter.unwrap_or(base.jitter),
+            overhead: self.overhead.unwrap_or(base.overhead),
+            mtu: self.mtu.unwrap_or(base.mtu),
+            header: self.header.unwrap_or(base.header),
+            burst: self.burst.unwrap_or(base.burst),
+            stragglers: self.stragglers.unwrap_or(base.stragglers),
+            slowdown: self.slowdown.unwrap_or(base.slowdown),
+            ranks: self.ranks,
+            server: self.server,
+        };
+        link.validate()?;
+        Ok(link)
+    }
+}
+
+impl<'de> Deserialize<'de> for Link {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+        impl<'de> Visitor<'de> for Written {
+            type Value = Link;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a link's word such as \"100mbit,latency=1ms\", or a table")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Link, E> {
+                Link::parse(text).map_err(E::custom)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Link, A::Error> {
+                let table = Table::deserialize(MapAccessDeserializer::new(map))?;
+                table.link().map_err(de::Error::custom)
+            }
+        }
+        deserializer.deserialize_any(Written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn toml(text: &str) -> std::result::Result<Link, toml::de::Error> {
+        #[derive(Deserialize)]
+        struct File {
+            link: Link,
+        }
+        toml::from_str::<File>(text).map(|file| file.link)
+    }
+
+    #[test]
+    fn presets_are_valid_and_say_their_names() {
+        for preset in PRESETS {
+            let link = Link::parse(preset.name).unwrap();
+            assert_eq!(link, preset.link());
+            assert_eq!(link.to_string(), preset.name);
+        }
+        assert_eq!(Link::parse("100mbit").unwrap().bandwidth, 1e8);
+    }
+
+    #[test]
+    fn words_and_tables_say_the_same() {
+        let word = Link::parse("250mbit, latency=1ms,jitter=0.5ms,stragglers=0.1,slowdown=3");
+        let table = toml(
+            "link = { bandwidth = \"250mbit\", latency = 0.001, jitter = \"500us\", \
+             stragglers = 0.1, slowdown = 3 }",
+        );
+        let word = word.unwrap();
+        assert_eq!(word, table.unwrap());
+        assert_eq!(word.to_string(), "250mbit,latency=1ms,jitter=500us,stragglers=0.1,slowdown=3");
+        assert_eq!(Link::parse(&word.to_string()).unwrap(), word);
+        assert_eq!(toml("link = \"wan\"").unwrap(), toml("link = { preset = \"wan\" }").unwrap());
+    }
+
+    #[test]
+    fn a_link_survives_its_own_toml() {
+        #[derive(Serialize)]
+        struct File {
+            link: Link,
+        }
+        let link = toml(
+            "link = { preset = \"1gbit\", ranks = [{ rank = 2, bandwidth = \"10mbit\" }, \
+             { rank = 0, slowdown = 2.0, latency = \"3ms\" }], server = { bandwidth = \"10gbit\" } }",
+        )
+        .unwrap();
+        assert_eq!(link.bandwidth_of(2), 1e7);
+        assert_eq!(link.bandwidth_of(0), 1e9);
+        assert_eq!(link.latency_between(1, 0), 3e-3);
+        assert_eq!(link.slowdown_of(1, 0, 1), 2.0);
+        assert_eq!(link.server_bandwidth(), Some(1e10));
+        let text = toml::to_string(&File { link: link.clone() }).unwrap();
+        assert_eq!(toml(&text).unwrap(), link, "{text}");
+    }
+
+    #[test]
+    fn impossible_links_are_refused_with_what_to_write() {
+        for (word, part) in [
+            ("", "100gbit, datacenter, wan"),
+            ("fast", "such as 250mbit"),
+            ("0mbit", "bandwidth = 0"),
+            ("-5gbit", "at least 1 bit"),
+            ("nanmbit", "bandwidth = NaN"),
+            ("infgbit", "bandwidth = inf"),
+            ("1e30gbit", "at most 1000 tbit"),
+            ("1gbit,latency=-1ms", "latency = -0.001"),
+            ("1gbit,latency=soon", "such as 1ms"),
+            ("1gbit,latency", "KEY=VALUE"),
+            ("1gbit,latensy=1ms", "the keys are"),
+            ("1gbit,mtu=10", "256 to 65535"),
+            ("1gbit,header=2000", "0 to 200"),
+            ("1gbit,stragglers=2", "0 to 1"),
+            ("1gbit,slowdown=0.5", "1 to 1000000"),
+            ("1gbit,jitter=nan", "jitter = NaN"),
+        ] {
+            let error = Link::parse(word).unwrap_err().to_string();
+            assert!(error.contains(part), "{word}: {error}");
+        }
+        for (text, part) in [
+            ("link = {}", "bandwidth"),
+            ("link = 5", "a link's word"),
+            ("link = { bandwidht = 5 }", "unknown field"),
+            ("link = { bandwidth = \"fast\" }", "100mbit"),
+            ("link = { bandwidth = 1e9, ranks = [{ rank = 1 }, { rank = 1 }] }", "once"),
+            ("link = { bandwidth = 1e9, ranks = [{ rank = 1, bandwidth = 0 }] }", "ranks.bandw"),
+            ("link = { bandwidth = 1e9, server = { bandwidth = 0 } }", "server.bandwidth"),
+        ] {
+            let error = toml(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn lists_know_changes_from_links() {
+        let list = Link::parse_list("100mbit,latency=1ms,jitter=1us, 1gbit,wan").unwrap();
+        let words: Vec<&str> = list.iter().map(|(word, _)| word.as_str()).collect();
+        assert_eq!(words, ["100mbit,latency=1ms,jitter=1us", "1gbit", "wan"]);
+        assert!(Link::parse_list("latency=1ms,1gbit").is_err());
+        assert!(Link::parse_list("1gbit,,wan").is_err());
+    }
+
+    #[test]
+    fn packets_carry_headers() {
+        let link = Link::of(1e9);
+        assert_eq!(link.wire_bytes(0), 0.0);
+        assert_eq!(link.wire_bytes(1), 91.0);
+        assert_eq!(link.wire_bytes(1448), 1538.0);
+        assert_eq!(link.wire_bytes(1449), 1449.0 + 180.0);
+    }
+
+    #[test]
+    fn draws_have_their_mean_and_probability_and_repeat() {
+        let link = Link::parse("1gbit,jitter=1ms,stragglers=0.25,slowdown=4").unwrap();
+        let n = 20_000;
+        let mean = (0..n).map(|step| link.jitter_of(7, 1, step, 0)).sum::<f64>() / n as f64;
+        assert!((mean - 1e-3).abs() < 3e-5, "{mean}");
+        let slow = (0..n).filter(|step| link.slowdown_of(7, 1, *step) == 4.0).count();
+        assert!((slow as f64 / n as f64 - 0.25).abs() < 0.015, "{slow}");
+        assert_eq!(link.jitter_of(7, 1, 5, 2), link.jitter_of(7, 1, 5, 2));
+        assert_ne!(link.jitter_of(7, 1, 5, 2), link.jitter_of(8, 1, 5, 2));
+        let largest = -(-(1.0 - 1.0 / 16_777_216.0f64)).ln_1p();
+        assert!(largest <= LARGEST_DRAW, "{largest}");
+    }
+}

@@ -1,0 +1,275 @@
+//! Closed forms, bounds and monotony.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const PATTERNS: [Pattern; 4] =
+    [Pattern::RingAllgather, Pattern::RingAllreduce, Pattern::Server, Pattern::Sharded];
+
+/// A link without headers, on which arithmetic is easy: 8 Gbit/s are 1 byte per nanosecond.
+fn bare(latency: f64) -> Link {
+    Link { header: 0, latency, ..Link::of(8e9) }
+}
+
+fn equal(ranks: usize, up: u64, down: u64) -> Vec<Sent> {
+    vec![Sent { up, down, aggregate: 0.0 }; ranks]
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1e-6)
+}
+
+#[test]
+fn equal_messages_take_what_the_closed_forms_say() {
+    let (alpha, link) = (1e-4, bare(1e-4));
+    for ranks in [2usize, 3, 4, 8, 64] {
+        let n = ranks as f64;
+        let (up, down) = (64_000 * ranks as u64, 4_000u64);
+        let (t_up, t_down) = (up as f64 / 1e9, down as f64 / 1e9);
+        for (pattern, expected) in [
+            (Pattern::RingAllgather, (n - 1.0) * (alpha + t_up)),
+            (Pattern::RingAllreduce, 2.0 * (n - 1.0) * (alpha + t_up / n)),
+            (Pattern::Server, 2.0 * alpha + n * t_up + n * t_down),
+            (Pattern::Sharded, alpha + (n - 1.0) * t_up / n + (n - 1.0) * (alpha + t_down)),
+        ] {
+            let seconds = collective_seconds(&link, pattern, &equal(ranks, up, down));
+            assert!(close(seconds, expected), "{pattern:?} {ranks}: {seconds} {expected}");
+        }
+    }
+}
+
+#[test]
+fn one_rank_waits_for_nothing() {
+    for pattern in PATTERNS {
+        assert_eq!(collective_seconds(&bare(1.0), pattern, &equal(1, 1 << 20, 1 << 20)), 0.0);
+    }
+}
+
+/// A ring with one large message: it crosses N − 1 hops, whatever the small ones do.
+#[test]
+fn a_large_message_goes_around_the_ring_once() {
+    let mut sent = equal(4, 0, 0);
+    sent[2].up = 1_000_000;
+    let seconds = collective_seconds(&bare(0.0), Pattern::RingAllgather, &sent);
+    assert!(close(seconds, 3e-3), "{seconds}");
+}
+
+/// The server's interface is what its uplinks and downlinks share; a faster one leaves the ranks'.
+#[test]
+fn a_server_is_as_fast_as_its_interface() {
+    let mut link = bare(0.0);
+    let sent = equal(8, 1_000_000, 500_000);
+    assert!(close(collective_seconds(&link, Pattern::Server, &sent), 12e-3));
+    link.server = Some(Server { bandwidth: Some(8e10) });
+    assert!(close(collective_seconds(&link, Pattern::Server, &sent), 1.5e-3));
+    link.ranks = vec![Host { rank: 3, bandwidth: Some(8e8), latency: None, slowdown: None }];
+    assert!(close(collective_seconds(&link, Pattern::Server, &sent), 15e-3));
+}
+
+#[test]
+fn a_slow_host_slows_the_ring() {
+    let mut link = bare(1e-4);
+    let before = collective_seconds(&link, Pattern::RingAllgather, &equal(3, 1_000_000, 0));
+    link.ranks = vec![Host { rank: 1, bandwidth: Some(8e8), latency: Some(1e-2), slowdown: None }];
+    let after = collective_seconds(&link, Pattern::RingAllgather, &equal(3, 1_000_000, 0));
+    assert!(close(before, 2.2e-3), "{before}");
+    // Rank 1 sends two messages at a tenth of the rate.
+    assert!(after >= 2.0 * 1e-2 + 1e-2, "{after}");
+}
+
+/// A burst passes at once, and comes back only with time.
+#[test]
+fn a_token_bucket_gives_its_burst_once() {
+    let link = Link { burst: 250_000, ..bare(0.0) };
+    let work = |before| Work {
+        before,
+        groups: vec![Group {
+            ready: 1.0,
+            sent: Sent { up: 1_000_000, ..Sent::default() },
+            ..Group::default()
+        }],
+        ..Work::default()
+    };
+    let mut clock = Clock::new(&link, Pattern::RingAllgather, 2, 0);
+    let mut step = |number, before| clock.step(number, &[work(before), work(before)]).exposed;
+    assert!(close(step(1, 1.0), 0.75e-3));
+    assert!(close(step(2, 0.0), 1e-3), "the bucket is empty");
+    assert!(close(step(3, 1e-4), 0.9e-3), "100 kB have come back");
+    assert!(close(step(4, 1.0), 0.75e-3), "it holds no more than its depth");
+}
+
+#[test]
+fn a_sequential_step_is_the_sum_of_its_parts() {
+    let link = bare(1e-3);
+    let work = Work {
+        before: 0.02,
+        backward: 0.03,
+        after: 0.005,
+        groups: vec![Group {
+            ready: 1.0,
+            encode: 0.001,
+            decode: 0.002,
+            sent: Sent { up: 1_000_000, ..Sent::default() },
+        }],
+    };
+    let mut clock = Clock::new(&link, Pattern::RingAllgather, 2, 0);
+    for step in 1..=3 {
+        let took = clock.step(step, &[work.clone(), work.clone()]);
+        assert!(close(took.seconds, 0.058 + 0.002), "{took:?}");
+        assert!(close(took.exposed, 0.002), "{took:?}");
+    }
+    assert!(close(clock.now(), 0.18));
+}
+
+/// Two groups of 1 MB, the first final after half of the backward pass.
+#[test]
+fn what_fits_behind_the_backward_pass_is_not_seen() {
+    let group = |ready| Group {
+        ready,
+        sent: Sent { up: 1_000_000, ..Sent::default() },
+        ..Group::default()
+    };
+    let work = Work { backward: 4e-3, groups: vec![group(0.5), group(1.0)], ..Work::default() };
+    let link = bare(0.0);
+    let mut clock = Clock::new(&link, Pattern::RingAllgather, 2, 0);
+    let took = clock.step(1, &[work.clone(), work]);
+    assert!(close(took.exposed, 1e-3), "only the second is: {took:?}");
+}
+
+#[test]
+fn a_straggler_holds_everybody_up() {
+    let mut link = bare(0.0);
+    link.ranks = vec![Host { rank: 1, bandwidth: None, latency: None, slowdown: Some(3.0) }];
+    let work = Work { before: 1.0, groups: vec![Group::default()], ..Work::default() };
+    let mut clock = Clock::new(&link, Pattern::Server, 3, 0);
+    let took = clock.step(1, &[work.clone(), work.clone(), work]);
+    assert!(close(took.seconds, 3.0));
+    assert_eq!(took.exposed, 0.0, "the link is not to blame");
+}
+
+/// Any link on which time is finite.
+fn links() -> impl Strategy<Value = Link> {
+    let speed = (4.0..11.0f64).prop_map(|power| 10f64.powf(power));
+    (speed, 0.0..0.1f64, 0.0..0.01f64, 0.0..0.001f64, 0..100_000u32, 0.0..1.0f64, 1.0..5.0f64)
+        .prop_map(|(bandwidth, latency, jitter, overhead, burst, stragglers, slowdown)| Link {
+            latency,
+            jitter,
+            overhead,
+            burst,
+            stragglers,
+            slowdown,
+            ..Link::of(bandwidth)
+        })
+}
+
+fn works() -> impl Strategy<Value = Vec<Work>> {
+    let group = (0.0..1.0f64, 0.0..0.01f64, 0.0..0.01f64, 0..4_000_000u64, 0..4_000_000u64)
+        .prop_map(|(ready, encode, decode, up, down)| Group {
+            ready,
+            encode,
+            decode,
+            sent: Sent { up, down, aggregate: 0.0 },
+        });
+    (1..7usize, 1..5usize).prop_flat_map(move |(ranks, groups)| {
+        let work = (0.0..0.1f64, 0.0..0.1f64, 0.0..0.01f64).prop_flat_map({
+            let group = group.clone();
+            move |(before, backward, after)| {
+                prop::collection::vec(group.clone(), groups).prop_map(move |mut groups| {
+                    groups.sort_by(|a, b| a.ready.total_cmp(&b.ready));
+                    Work { before, backward, after, groups }
+                })
+            }
+        });
+        prop::collection::vec(work, ranks)
+    })
+}
+
+fn pattern() -> impl Strategy<Value = Pattern> {
+    prop::sample::select(PATTERNS.to_vec())
+}
+
+fn after(link: &Link, pattern: Pattern, works: &[Work]) -> (f64, Vec<Took>) {
+    let mut clock = Clock::new(link, pattern, works.len(), 5);
+    let took = (1..=4).map(|step| clock.step(step, works)).collect();
+    (clock.now(), took)
+}
+
+/// Room for rounding.
+const SLACK: f64 = 1e-9;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn time_is_finite_repeats_and_adds_up(link in links(), pattern in pattern(), works in works()) {
+        prop_assert!(link.validate().is_ok());
+        let (now, took) = after(&link, pattern, &works);
+        prop_assert!(now.is_finite());
+        prop_assert_eq!(&after(&link, pattern, &works), &(now, took.clone()));
+        let sum: f64 = took.iter().map(|took| took.seconds).sum();
+        prop_assert!((sum - now).abs() <= 1e-9 * now);
+        prop_assert!(took.iter().all(|took| took.seconds >= 0.0 && took.exposed <= took.seconds + SLACK));
+    }
+
+    /// More bandwidth, less latency, shorter messages and faster ranks never take longer.
+    #[test]
+    fn better_is_not_slower(link in links(), pattern in pattern(), works in works(), by in 0.1..1.0f64) {
+        let link = Link { burst: 0, ..link };
+        let (now, _) = after(&link, pattern, &works);
+        let faster = [
+            Link { bandwidth: link.bandwidth / by, ..link.clone() },
+            Link { latency: link.latency * by, ..link.clone() },
+            Link { jitter: link.jitter * by, ..link.clone() },
+            Link { overhead: link.overhead * by, ..link.clone() },
+            Link { slowdown: 1.0, ..link.clone() },
+        ];
+        for link in faster {
+            prop_assert!(after(&link, pattern, &works).0 <= now + SLACK);
+        }
+        let mut smaller = works;
+        for group in smaller.iter_mut().flat_map(|work| &mut work.groups) {
+            group.sent.up = (group.sent.up as f64 * by) as u64;
+        }
+        prop_assert!(after(&link, pattern, &smaller).0 <= now + SLACK);
+    }
+
+    /// max(compute, exchange) ≤ a step with overlap ≤ compute + exchange.
+    #[test]
+    fn overlap_hides_no_more_than_there_is(link in links(), pattern in pattern(), works in works()) {
+        // Equal ranks, so that nobody waits for another's computing.
+        let link = Link { stragglers: 0.0, jitter: 0.0, burst: 0, ..link };
+        let equal = vec![works[0].clone(); works.len()];
+        let without = |change: &dyn Fn(&mut Work)| {
+            let mut works = equal.clone();
+            works.iter_mut().for_each(change);
+            Clock::new(&link, pattern, works.len(), 5).step(1, &works).seconds
+        };
+        let overlapped = without(&|_| ());
+        let sequential =
+            without(&|work| work.groups.iter_mut().for_each(|group| group.ready = 1.0));
+        let computing = equal[0].before + equal[0].backward + equal[0].after;
+        let exchanging = without(&|work| (work.before, work.backward, work.after) = (0.0, 0.0, 0.0));
+        prop_assert!(overlapped <= sequential + SLACK);
+        prop_assert!(sequential <= computing + exchanging + SLACK);
+        prop_assert!(overlapped + SLACK >= computing.max(exchanging));
+    }
+
+    /// The ring as it is, each rank sending on as soon as it can, is no slower than hops in lock
+    /// step, and no faster than the largest message's way around.
+    #[test]
+    fn the_ring_lies_between_its_bounds(
+        sizes in prop::collection::vec(0..4_000_000u64, 2..9), latency in 0.0..0.01f64,
+    ) {
+        let link = bare(latency);
+        let sent: Vec<_> = sizes.iter().map(|up| Sent { up: *up, ..Sent::default() }).collect();
+        let hops = (sizes.len() - 1) as f64;
+        let largest = *sizes.iter().max().unwrap_or(&0) as f64 / 1e9;
+        let seconds = collective_seconds(&link, Pattern::RingAllgather, &sent);
+        prop_assert!(seconds <= hops * (latency + largest) + SLACK);
+        let all: f64 = sizes.iter().map(|up| *up as f64 / 1e9).sum();
+        let smallest = *sizes.iter().min().unwrap_or(&0) as f64 / 1e9;
+        prop_assert!(seconds + SLACK >= hops * (latency + smallest));
+        prop_assert!(seconds + SLACK >= all - largest + latency);
+    }
+}

@@ -1,0 +1,217 @@
+//! The time that a recorded run would have taken on other networks.
+
+use crate::disk::Disk;
+use crate::network::pattern;
+use crate::record::network::{self, Header, Row};
+use crate::record::{self, Event, Kind};
+use anyhow::{Context, Result, bail};
+use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Took, Work};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// A run, as far as its time on a network is concerned.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// What holds for all of it.
+    pub header: Header,
+    /// Its steps, from the first.
+    pub rows: Vec<Row>,
+    /// Its evaluations on the test set, in order.
+    pub evaluations: Vec<Evaluation>,
+    /// When it started, in seconds since the Unix epoch.
+    pub started: f64,
+    /// Training losses as they were recorded: step and loss.
+    pub losses: Vec<(u64, f64)>,
+}
+
+/// An evaluation on the test set.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// The step it followed.
+    pub step: u64,
+    /// Fraction of right answers, 0 to 1.
+    pub accuracy: f64,
+    /// Mean loss.
+    pub loss: Option<f64>,
+}
+
+/// What is assumed instead of what was measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Assumptions {
+    /// Seconds of computing in each step, for every rank: data, forward and backward pass, and
+    /// the optimizer, shared among them as measured over all ranks.
+    pub compute: Option<f64>,
+    /// How many times as fast encoding and decoding are.
+    pub codec_speed: Option<f64>,
+    /// How messages travel, if not as they did.
+    pub pattern: Option<Pattern>,
+    /// What delays and stragglers derive from, if not from the run's seed.
+    pub seed: Option<u64>,
+}
+
+/// A run on one link.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// The link.
+    pub link: Link,
+    /// How messages travelled.
+    pub pattern: Pattern,
+    /// What each step took.
+    pub steps: Vec<Took>,
+    /// Seconds from the run's beginning to the end of each step; no evaluation in it.
+    pub ends: Vec<f64>,
+}
+
+impl Run {
+    /// Reads the record of a run.
+    ///
+    /// # Errors
+    /// When `folder` is none, or a line of its record is damaged: with file and line.
+    pub fn read(disk: &Disk, folder: &Path) -> Result<Self> {
+        let (header, rows) = network::read(disk, folder)?;
+        if rows.is_empty() {
+            bail!("{}: no step is recorded yet", folder.join(network::FILE).display());
+        }
+        let (mut evaluations, mut losses, mut started) = (Vec::new(), Vec::new(), 0.0);
+        let last = rows.len() as u64;
+        record::read_metrics(disk, folder, |event: Event| match event.kind {
+            Kind::Started(_) if started == 0.0 => started = event.time,
+            Kind::Step(step) if step.step <= last => losses.push((step.step, step.loss)),
+            Kind::Epoch(epoch) if epoch.step <= last => {
+                let loss = epoch.test_loss;
+                evaluations.extend(epoch.test_accuracy.map(|accuracy| Evaluation {
+                    step: epoch.step,
+                    accuracy,
+                    loss,
+                }));
+            }
+            _ => {}
+        })?;
+        Ok(Self { folder: folder.to_path_buf(), header, rows, evaluations, started, losses })
+    }
+
+    /// Its name: the last parts of its folder.
+    pub fn name(&self) -> String {
+        let folder = self.folder.canonicalize().unwrap_or_else(|_| self.folder.clone());
+        let parts: Vec<_> = folder.components().rev().take(2).collect();
+        let words = parts.iter().rev().map(|part| part.as_os_str().to_string_lossy());
+        words.collect::<Vec<_>>().join("/")
+    }
+
+    /// The best accuracy reached on the test set.
+    pub fn best_accuracy(&self) -> Option<f64> {
+        self.evaluations.iter().map(|evaluation| evaluation.accuracy).reduce(f64::max)
+    }
+
+    /// Runs the clocks of all ranks over a link.
+    ///
+    /// # Errors
+    /// When the record names a topology that this program does not know.
+    pub fn replay(&self, link: &Link, assumptions: &Assumptions) -> Result<Replayed> {
+        let Header { ranks, seed, ref topology, summable, .. } = self.header;
+        let known = pattern(topology, summable)
+            .with_context(|| format!("{}: topology {topology:?}", self.folder.display()));
+        let pattern = assumptions.pattern.map_or(known, Ok)?;
+        let mut clock = Clock::new(link, pattern, ranks, assumptions.seed.unwrap_or(seed));
+        let (mut steps, mut ends) = (Vec::new(), Vec::new());
+        for row in &self.rows {
+            steps.push(clock.step(row.step, &works(&self.header, row, pattern, assumptions)));
+            ends.push(clock.now());
+        }
+        Ok(Replayed { link: link.clone(), pattern, steps, ends })
+    }
+}
+
+impl Replayed {
+    /// Seconds of the whole run.
+    pub fn seconds(&self) -> f64 {
+        self.ends.last().copied().unwrap_or(0.0)
+    }
+
+    /// Median seconds of a step, and of the part of it that the link cost. A run's first step warms
+    /// caches up and would spoil a mean.
+    pub fn median(&self) -> Took {
+        let median = |of: fn(&Took) -> f64| {
+            let mut all: Vec<f64> = self.steps.iter().map(of).collect();
+            all.sort_by(f64::total_cmp);
+            all.get(all.len() / 2).copied().unwrap_or(0.0)
+        };
+        Took { seconds: median(|took| took.seconds), exposed: median(|took| took.exposed) }
+    }
+
+    /// Seconds that the link cost in all steps together.
+    pub fn exposed(&self) -> f64 {
+        self.steps.iter().map(|took| took.exposed).sum()
+    }
+
+    /// Seconds from the run's beginning to the end of a step, 1-based.
+    pub fn at(&self, step: u64) -> f64 {
+        let index = usize::try_from(step).unwrap_or(usize::MAX).saturating_sub(1);
+        self.ends.get(index).copied().unwrap_or(f64::NAN)
+    }
+
+    /// Seconds until an evaluation found at least this accuracy; `None` if none did.
+    pub fn seconds_to(&self, run: &Run, accuracy: f64) -> Option<f64> {
+        let reached = run.evaluations.iter().find(|e| e.accuracy >= accuracy)?;
+        Some(self.at(reached.step))
+    }
+}
+
+/// Each rank's part in a step.
+fn works(header: &Header, row: &Row, pattern: Pattern, assumptions: &Assumptions) -> Vec<Work> {
+    const SECOND: f64 = 1e-9;
+    let speed = assumptions.codec_speed.unwrap_or(1.0);
+    let ranks = row.compute.len();
+    let given = assumptions.compute.map(|seconds| shares(row).map(|share| share * seconds));
+    let rank_work = |rank: usize| {
+        let compute = given.unwrap_or_else(|| row.compute[rank].map(|ns| ns as f64 * SECOND));
+        let [data, forward, backward, after] = compute;
+        let groups = row.up[rank].iter().enumerate().map(|(group, up)| Group {
+            ready: row.ready.get(group).copied().unwrap_or(1.0),
+            encode: row.encode[rank][group] as f64 * SECOND / speed,
+            decode: row.decode[rank][group] as f64 * SECOND / speed,
+            sent: Sent {
+                up: *up,
+                down: down(header, row, rank, group, pattern),
+                aggregate: row.aggregate.get(group).map_or(0.0, |ns| *ns as f64 * SECOND / speed),
+            },
+        });
+        Work { before: data + forward, backward, after, groups: groups.collect() }
+    };
+    (0..ranks).map(rank_work).collect()
+}
+
+/// How the ranks' computing in a step is shared among data, forward pass, backward pass and what
+/// follows the exchange; the usual thirds when nothing was measured.
+fn shares(row: &Row) -> [f64; 4] {
+    let mut sums = [0.0; 4];
+    for rank in &row.compute {
+        sums.iter_mut().zip(rank).for_each(|(sum, ns)| *sum += *ns as f64);
+    }
+    let all: f64 = sums.iter().sum();
+    if all > 0.0 { sums.map(|sum| sum / all) } else { [0.0, 1.0 / 3.0, 2.0 / 3.0, 0.0] }
+}
+
+/// Bytes that come back. Where a run had nothing of the kind, the most that it would have been: the
+/// dense mean, or the messages of all ranks together where these are shorter; of the reduced
+/// shares, the N-th part of that.
+fn down(header: &Header, row: &Row, rank: usize, group: usize, pattern: Pattern) -> u64 {
+    if let Some(down) = row.down.get(rank) {
+        return down[group];
+    }
+    let of_group = || row.up.iter().map(|of_rank| of_rank[group]);
+    let all = match header.summable {
+        true => of_group().max().unwrap_or(0),
+        false => {
+            let dense = header.parameters.saturating_mul(4);
+            of_group().fold(0, u64::saturating_add).min(dense)
+        }
+    };
+    match pattern {
+        Pattern::Server => all,
+        Pattern::Sharded => all.div_ceil(row.up.len().max(1) as u64),
+        Pattern::RingAllgather | Pattern::RingAllreduce => 0,
+    }
+}

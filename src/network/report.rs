@@ -1,0 +1,313 @@
+//! What replays say: a table, the same for programs, plots, and curves for TensorBoard.
+
+use super::plot::{self, Line, duration};
+use super::replay::{Replayed, Run};
+use crate::record::network::Meter;
+use crate::record::replay::{Curves, Point};
+use anyhow::Result;
+use gradwire_exchange::network::{Link, Pattern};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// A link, and the word it was asked for by.
+pub type Named = (String, Link);
+
+/// Several runs on several links.
+pub struct Report<'a> {
+    runs: &'a [Run],
+    links: &'a [Named],
+    /// Of each run, its replays by link.
+    replayed: Vec<Vec<Replayed>>,
+    /// Accuracies that all runs reached, in ascending order.
+    targets: Vec<f64>,
+}
+
+/// One run on one link, in figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// The run.
+    pub run: String,
+    /// Its scheme.
+    pub scheme: String,
+    /// The link's word.
+    pub link: String,
+    /// Bits per second.
+    pub bandwidth: f64,
+    /// How messages travelled.
+    pub pattern: &'static str,
+    /// World size.
+    pub ranks: usize,
+    /// Steps of the run.
+    pub steps: usize,
+    /// Median seconds of a step.
+    pub step_seconds: f64,
+    /// Median seconds of a step that the link cost.
+    pub exposed_seconds: f64,
+    /// Seconds of all steps; evaluations are not charged.
+    pub total_seconds: f64,
+    /// Seconds that the link cost in all steps.
+    pub total_exposed_seconds: f64,
+    /// Accuracy, and the seconds until an evaluation found it.
+    pub to_accuracy: Vec<(f64, Option<f64>)>,
+    /// Of each evaluation: seconds, step, accuracy.
+    pub evaluations: Vec<(f64, u64, f64)>,
+}
+
+impl<'a> Report<'a> {
+    /// A report over `runs`, each replayed over each of `links`, for the accuracies `targets`; if
+    /// there are none, for three that all runs reached.
+    pub fn new(
+        runs: &'a [Run],
+        links: &'a [Named],
+        replayed: Vec<Vec<Replayed>>,
+        targets: Vec<f64>,
+    ) -> Self {
+        let targets = if targets.is_empty() { reached_by_all(runs) } else { targets };
+        Self { runs, links, replayed, targets }
+    }
+
+    /// Every run on every link.
+    pub fn figures(&self) -> Vec<Figures> {
+        let of = |run: &Run, replays: &[Replayed]| -> Vec<Figures> {
+            let each = replays.iter().zip(self.links);
+            each.map(|(replay, (word, _))| self.of(run, replay, word)).collect()
+        };
+        self.runs.iter().zip(&self.replayed).flat_map(|(run, replays)| of(run, replays)).collect()
+    }
+
+    fn of(&self, run: &Run, replay: &Replayed, word: &str) -> Figures {
+        let median = replay.median();
+        let evaluations = run.evaluations.iter();
+        Figures {
+            run: run.name(),
+            scheme: run.header.scheme.clone(),
+            link: word.to_string(),
+            bandwidth: replay.link.bandwidth,
+            pattern: name(replay.pattern),
+            ranks: run.header.ranks,
+            steps: replay.steps.len(),
+            step_seconds: median.seconds,
+            exposed_seconds: median.exposed,
+            total_seconds: replay.seconds(),
+            total_exposed_seconds: replay.exposed(),
+            to_accuracy: self.targets.iter().map(|a| (*a, replay.seconds_to(run, *a))).collect(),
+            evaluations: evaluations.map(|e| (replay.at(e.step), e.step, e.accuracy)).collect(),
+        }
+    }
+
+    /// The table for the terminal.
+    pub fn table(&self) -> String {
+        let figures = self.figures();
+        let width = self.links.iter().map(|(word, _)| word.chars().count()).max().unwrap_or(0);
+        let width = width.max(9);
+        let mut text = String::new();
+        for (run, rows) in self.runs.iter().zip(figures.chunks(self.links.len().max(1))) {
+            let Some(first) = rows.first() else { continue };
+            let _ = writeln!(
+                text,
+                "{}: {}, {} ranks, {} steps, {}\ncomputing: {}",
+                first.run,
+                first.scheme,
+                first.ranks,
+                first.steps,
+                first.pattern,
+                measured_by(run.header.clock),
+            );
+            let _ = write!(
+                text,
+                "{:<width$} {:>10} {:>10} {:>6}",
+                "link", "per step", "exposed", "share"
+            );
+            for target in &self.targets {
+                let _ = write!(text, " {:>10}", format!("to {}", percent(*target)));
+            }
+            let _ = writeln!(text, " {:>10}", "all steps");
+            for row in rows {
+                let share = match row.step_seconds > 0.0 {
+                    true => row.exposed_seconds / row.step_seconds,
+                    false => 0.0,
+                };
+                let _ = write!(
+                    text,
+                    "{:<width$} {:>10} {:>10} {:>6}",
+                    row.link,
+                    duration(row.step_seconds),
+                    duration(row.exposed_seconds),
+                    format!("{:.0} %", share * 100.0),
+                );
+                for (_, seconds) in &row.to_accuracy {
+                    let _ = write!(text, " {:>10}", seconds.map_or("never".into(), duration));
+                }
+                let _ = writeln!(text, " {:>10}", duration(row.total_seconds));
+            }
+            text.push('\n');
+        }
+        if self.runs.len() > 1
+            && let Some(target) = self.targets.last()
+        {
+            self.compare(&figures, *target, &mut text);
+        }
+        text
+    }
+
+    /// Time to one accuracy, a column for each run.
+    fn compare(&self, figures: &[Figures], target: f64, text: &mut String) {
+        let _ = writeln!(text, "time to {} on the test set", percent(target));
+        let names = self.names();
+        let width = self.links.iter().map(|(word, _)| word.chars().count()).max().unwrap_or(4);
+        let _ = write!(text, "{:<width$}", "link");
+        for name in &names {
+            let _ = write!(text, "  {name}");
+        }
+        text.push('\n');
+        for (link, (word, _)) in self.links.iter().enumerate() {
+            let _ = write!(text, "{word:<width$}");
+            for (run, name) in names.iter().enumerate() {
+                let row = &figures[run * self.links.len() + link];
+                let reached = row.to_accuracy.last().and_then(|(_, seconds)| *seconds);
+                let words = reached.map_or("never".into(), duration);
+                let _ = write!(text, "  {words:>0$}", name.chars().count());
+            }
+            text.push('\n');
+        }
+    }
+
+    /// The runs by their schemes, or by their folders where schemes are the same.
+    fn names(&self) -> Vec<String> {
+        let scheme = |run: &Run| run.header.scheme.clone();
+        let name = |run: &Run| {
+            let alike = self.runs.iter().filter(|other| scheme(other) == scheme(run)).count();
+            if alike > 1 { run.name() } else { scheme(run) }
+        };
+        self.runs.iter().map(name).collect()
+    }
+
+    /// The figures as CSV.
+    pub fn csv(&self) -> String {
+        let mut text = String::from(
+            "run,scheme,link,bandwidth,pattern,ranks,steps,step_seconds,exposed_seconds,\
+             total_seconds,total_exposed_seconds",
+        );
+        for target in &self.targets {
+            let _ = write!(text, ",seconds_to_{target}");
+        }
+        text.push('\n');
+        for row in self.figures() {
+            let _ = write!(
+                text,
+                "{},{},{},{},{},{},{},{},{},{},{}",
+                quoted(&row.run),
+                quoted(&row.scheme),
+                quoted(&row.link),
+                row.bandwidth,
+                row.pattern,
+                row.ranks,
+                row.steps,
+                row.step_seconds,
+                row.exposed_seconds,
+                row.total_seconds,
+                row.total_exposed_seconds
+            );
+            for (_, seconds) in row.to_accuracy {
+                let _ = write!(text, ",{}", seconds.map_or(String::new(), |s| s.to_string()));
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Accuracy against virtual time, a line for each link; of the run of this number.
+    ///
+    /// # Errors
+    /// When the plot cannot be drawn.
+    pub fn accuracy_plot(&self, number: usize) -> Result<String> {
+        let run = &self.runs[number];
+        let line = |(replay, (word, _)): (&Replayed, &Named)| Line {
+            name: word.clone(),
+            points: run.evaluations.iter().map(|e| (replay.at(e.step), e.accuracy)).collect(),
+        };
+        let lines: Vec<Line> = self.replayed[number].iter().zip(self.links).map(line).collect();
+        plot::accuracy(&format!("{}, {} ranks", run.header.scheme, run.header.ranks), &lines)
+    }
+
+    /// Time to the highest of the accuracies against bandwidth, a line for each run; `None` when
+    /// there is nothing to compare.
+    ///
+    /// # Errors
+    /// When the plot cannot be drawn.
+    pub fn comparison_plot(&self) -> Result<Option<String>> {
+        let Some(target) = self.targets.last().filter(|_| self.runs.len() > 1) else {
+            return Ok(None);
+        };
+        let names = self.names().into_iter();
+        let line = |((run, replays), name): ((&Run, &Vec<Replayed>), String)| {
+            let point =
+                |replay: &Replayed| Some((replay.link.bandwidth, replay.seconds_to(run, *target)?));
+            let mut points: Vec<_> = replays.iter().filter_map(point).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Line { name, points }
+        };
+        let lines: Vec<Line> = self.runs.iter().zip(&self.replayed).zip(names).map(line).collect();
+        plot::time_to_accuracy(&format!("time to {} on the test set", percent(*target)), &lines)
+            .map(Some)
+    }
+
+    /// Curves against virtual time for TensorBoard, one for each link; of the run of this number.
+    pub fn curves(&self, number: usize) -> Vec<Curves> {
+        let run = &self.runs[number];
+        let curve = |(replay, (word, _)): (&Replayed, &Named)| {
+            let point = |step, values| Point { seconds: replay.at(step), step, values };
+            let losses = run.losses.iter();
+            let losses = losses.map(|(step, loss)| point(*step, vec![("train/loss", *loss)]));
+            let evaluations = run.evaluations.iter().map(|e| {
+                let mut values = vec![("test/accuracy", e.accuracy)];
+                values.extend(e.loss.map(|loss| ("test/loss", loss)));
+                point(e.step, values)
+            });
+            let mut points: Vec<_> = losses.chain(evaluations).collect();
+            points.sort_by_key(|point| point.step);
+            let plain = |c: char| if c.is_alphanumeric() || c == '.' { c } else { '-' };
+            Curves { name: word.chars().map(plain).collect(), began: run.started, points }
+        };
+        self.replayed[number].iter().zip(self.links).map(curve).collect()
+    }
+}
+
+/// A whole percentage that every run reached, and about three quarters and a half of it.
+fn reached_by_all(runs: &[Run]) -> Vec<f64> {
+    let best = runs.iter().map(Run::best_accuracy).collect::<Option<Vec<f64>>>();
+    let Some(least) = best.and_then(|best| best.into_iter().reduce(f64::min)) else {
+        return Vec::new();
+    };
+    let whole = |share: f64| (least * share * 100.0 + 1e-9).floor() / 100.0;
+    let mut targets = vec![whole(0.5), whole(0.75), whole(1.0)];
+    targets.dedup();
+    targets.retain(|target| *target > 0.0);
+    targets
+}
+
+fn percent(fraction: f64) -> String {
+    let text = format!("{:.1}", fraction * 100.0);
+    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
+}
+
+fn measured_by(meter: Meter) -> &'static str {
+    match meter {
+        Meter::Cpu => "each worker's own processor time",
+        Meter::Wall => "the time that passed, because workers have several threads",
+    }
+}
+
+/// A pattern in words.
+fn name(pattern: Pattern) -> &'static str {
+    match pattern {
+        Pattern::RingAllgather => "ring allgather",
+        Pattern::RingAllreduce => "ring allreduce",
+        Pattern::Server => "server",
+        Pattern::Sharded => "sharded",
+    }
+}

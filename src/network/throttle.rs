@@ -1,0 +1,53 @@
+//! Waiting as long as the recipe's link would take.
+
+use super::{Mode, pattern, summable, topology};
+use crate::recipe::Recipe;
+use anyhow::{Result, ensure};
+use gradwire_exchange::Collective;
+use gradwire_exchange::network::{Link, Pattern, Throttled};
+
+/// The recipe's link, if workers are to feel it.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    throttle: Option<(Link, Pattern, u64)>,
+}
+
+/// What frames add to a dense gradient is far below this share.
+const FRAMES: f64 = 1.25;
+
+impl Pace {
+    /// The pace of a recipe whose gradient has so many parameters.
+    ///
+    /// # Errors
+    /// When one exchange may take longer than ranks are willing to wait for each other.
+    pub fn new(recipe: &Recipe, parameters: u64) -> Result<Self> {
+        let (Mode::Throttle, Some(link)) = (recipe.network.mode, &recipe.network.link) else {
+            return Ok(Self { throttle: None });
+        };
+        let pattern = pattern(topology(recipe), summable(recipe));
+        let pattern = pattern.expect("invariant: every topology of a recipe has a pattern");
+        // A scheme may send what it cannot compress as it is.
+        let dense = (4.0 * parameters as f64 * FRAMES) as u64 + 4096;
+        let longest = Throttled::longest_wait(link, pattern, recipe.workers, dense);
+        let timeout = recipe.exchange.timeout;
+        ensure!(
+            longest < timeout,
+            "over {link}, an uncompressed gradient of {parameters} parameters may take {longest:.0} \
+             seconds between {} workers, and exchange.timeout = {timeout}; write a faster link, or \
+             exchange.timeout = {:.0}",
+            recipe.workers,
+            (2.0 * longest).ceil()
+        );
+        Ok(Self { throttle: Some((link.clone(), pattern, recipe.seed)) })
+    }
+
+    /// One rank's end of the exchange, at this pace.
+    pub fn keep(&self, end: Box<dyn Collective>) -> Box<dyn Collective> {
+        match &self.throttle {
+            Some((link, pattern, seed)) => {
+                Box::new(Throttled::new(end, link.clone(), *pattern, *seed))
+            }
+            None => end,
+        }
+    }
+}

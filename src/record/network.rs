@@ -1,0 +1,265 @@
+//! `network.jsonl`: of every step, what each rank computed and sent. With it, [`crate::network`]
+//! tells how long the same run would have taken on any network.
+//!
+//! The first line is the [`Header`], every other a [`Row`]; rows follow one another without a gap.
+//! Times are nanoseconds, sizes are bytes, lists run over ranks and, within them, over the groups
+//! of buckets in the order of the exchange.
+
+use crate::disk::Disk;
+use anyhow::{Context, Result, ensure};
+use gradwire_exchange::network::Link;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::path::Path;
+
+/// The file's name in a run's folder.
+pub const FILE: &str = "network.jsonl";
+
+/// The most ranks that a record may be of.
+const MAX_RANKS: usize = u16::MAX as usize;
+
+/// The largest record that is read: a thousand bytes for each of four million steps.
+const MAX_BYTES: u64 = 1 << 32;
+
+/// What holds for the whole run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// Version of this format: 1.
+    pub network: u32,
+    /// World size.
+    pub ranks: usize,
+    /// Compute threads of each rank.
+    pub threads: usize,
+    /// What computing is measured by.
+    pub clock: Meter,
+    /// The scheme with its settings.
+    pub scheme: String,
+    /// Whether messages can be summed on the way, as a ring allreduce does.
+    pub summable: bool,
+    /// How messages travelled: `allgather`, `server`, `sharded`.
+    pub topology: String,
+    /// Trainable parameters.
+    pub parameters: u64,
+    /// What every random stream of the run derives from.
+    pub seed: u64,
+    /// The link in the recipe, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
+}
+
+/// What computing is measured by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Meter {
+    /// The worker's own processor time: other workers on the same cores are not charged.
+    Cpu,
+    /// The time that passed: a worker of several threads has no clock of its own, so the record is
+    /// only as good as the machine was quiet.
+    Wall,
+}
+
+/// One step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The step, 1-based.
+    pub step: u64,
+    /// Of each rank: data, forward pass, backward pass, and what follows the exchange.
+    pub compute: Vec<[u64; 4]>,
+    /// Of each rank and group: encoding.
+    pub encode: Vec<Vec<u64>>,
+    /// Of each rank and group: decoding and averaging.
+    pub decode: Vec<Vec<u64>>,
+    /// Of each rank and group: bytes sent.
+    pub up: Vec<Vec<u64>>,
+    /// Of each rank and group: bytes that came back from the server, or of the reduced share that
+    /// the rank passed on. Absent where the topology has neither.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub down: Vec<Vec<u64>>,
+    /// Of each group: what the server took to aggregate. Absent where there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aggregate: Vec<u64>,
+    /// Of each group: how much of the backward pass was over when its gradient was final, 0 to 1.
+    /// Absent where the exchange followed the backward pass.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ready: Vec<f64>,
+}
+
+impl Row {
+    /// Checks that it has a place for every rank and group.
+    fn check(&self, ranks: usize, after: u64) -> Result<()> {
+        ensure!(
+            self.step == after + 1,
+            "step {} does not follow step {after}: lines are missing or out of order",
+            self.step
+        );
+        let groups = self.up.first().map_or(0, Vec::len);
+        let lists = [
+            ("encode", &self.encode, false),
+            ("decode", &self.decode, false),
+            ("up", &self.up, false),
+            ("down", &self.down, true),
+        ];
+        ensure!(
+            self.compute.len() == ranks,
+            "`compute` is of {} ranks, the run of {ranks}",
+            self.compute.len()
+        );
+        for (name, list, optional) in lists {
+            let fits = list.len() == ranks && list.iter().all(|of| of.len() == groups);
+            ensure!(
+                fits || (optional && list.is_empty()),
+                "`{name}` does not hold {groups} groups of {ranks} ranks"
+            );
+        }
+        let fits = |length| length == 0 || length == groups;
+        ensure!(
+            fits(self.aggregate.len()) && fits(self.ready.len()),
+            "`aggregate` or `ready` does not hold {groups} groups"
+        );
+        ensure!(
+            self.ready.iter().all(|share| (0.0..=1.0).contains(share)),
+            "`ready` holds what is no share of the backward pass, 0 to 1"
+        );
+        Ok(())
+    }
+}
+
+/// A record that is being written.
+pub(super) struct Lines<W> {
+    writer: W,
+    line: Vec<u8>,
+}
+
+impl<W: Write> Lines<W> {
+    /// Goes on writing.
+    pub(super) fn new(writer: W) -> Self {
+        Self { writer, line: Vec::new() }
+    }
+
+    /// Writes one line, in one piece.
+    pub(super) fn write(&mut self, line: &impl Serialize) -> std::io::Result<()> {
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, line)?;
+        self.line.push(b'\n');
+        self.writer.write_all(&self.line)?;
+        self.writer.flush()
+    }
+}
+
+/// Reads the record of the run in `folder`. A last line that was never finished, as a killed run
+/// leaves it, does not count.
+///
+/// # Errors
+/// When there is no such record, or a line is damaged: with file and line.
+pub fn read(disk: &Disk, folder: &Path) -> Result<(Header, Vec<Row>)> {
+    let path = folder.join(FILE);
+    let bytes = disk.read(&path, MAX_BYTES).with_context(|| {
+        format!(
+            "cannot read {}: is {} the folder of a run, recorded without network.mode=off?",
+            path.display(),
+            folder.display()
+        )
+    })?;
+    parse(&bytes, &path)
+}
+
+fn parse(bytes: &[u8], path: &Path) -> Result<(Header, Vec<Row>)> {
+    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+    let mut lines = bytes[..whole].split(|byte| *byte == b'\n');
+    let at = |line: usize| format!("{}, line {line}", path.display());
+    let first = lines.next().unwrap_or_default();
+    let header: Header = serde_json::from_slice(first)
+        .with_context(|| format!("{}: no header of a network record", at(1)))?;
+    ensure!(
+        header.network == 1,
+        "{}: version {} of the format; this program reads version 1",
+        at(1),
+        header.network
+    );
+    ensure!((1..=MAX_RANKS).contains(&header.ranks), "{}: {} ranks", at(1), header.ranks);
+    let mut rows: Vec<Row> = Vec::new();
+    for (number, line) in (2..).zip(lines).filter(|(_, line)| !line.is_empty()) {
+        let row: Row = serde_json::from_slice(line)
+            .with_context(|| format!("{}: this is no step; the record is damaged", at(number)))?;
+        row.check(header.ranks, rows.last().map_or(0, |row| row.step))
+            .with_context(|| at(number))?;
+        rows.push(row);
+    }
+    Ok((header, rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn header(ranks: usize) -> Header {
+        Header {
+            network: 1,
+            ranks,
+            threads: 1,
+            clock: Meter::Cpu,
+            scheme: "dense".into(),
+            summable: true,
+            topology: "allgather".into(),
+            parameters: 10,
+            seed: 1,
+            link: Link::parse("1gbit,latency=1ms").ok(),
+        }
+    }
+
+    fn row(step: u64) -> Row {
+        Row {
+            step,
+            compute: vec![[1, 2, 3, 4]; 2],
+            encode: vec![vec![5, 6]; 2],
+            decode: vec![vec![7, 8]; 2],
+            up: vec![vec![100, 200]; 2],
+            ready: vec![0.5, 1.0],
+            ..Row::default()
+        }
+    }
+
+    fn written(rows: &[Row]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut lines = Lines::new(&mut bytes);
+        lines.write(&header(2)).unwrap();
+        rows.iter().for_each(|row| lines.write(row).unwrap());
+        bytes
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let rows: Vec<Row> = (1..=3).map(row).collect();
+        let bytes = written(&rows);
+        assert_eq!(parse(&bytes, Path::new("f")).unwrap(), (header(2), rows.clone()));
+        // A line that was never finished.
+        let torn = &bytes[..bytes.len() - 5];
+        assert_eq!(parse(torn, Path::new("f")).unwrap().1, rows[..2]);
+    }
+
+    #[test]
+    fn damage_is_told_with_file_and_line() {
+        let good = written(&[row(1), row(2)]);
+        let text = String::from_utf8(good.clone()).unwrap();
+        for (bad, part) in [
+            (String::new(), "a/b, line 1"),
+            ("{}\n".into(), "line 1: no header"),
+            (text.replacen("\"network\":1", "\"network\":9", 1), "version 9"),
+            (text.replacen("\"ranks\":2", "\"ranks\":0", 1), "line 1: 0 ranks"),
+            (text.replacen("\"ranks\":2", "\"ranks\":3", 1), "line 2: `compute` is of 2 ranks"),
+            (text.replacen("\"step\":2", "\"step\":5", 1), "line 3: step 5 does not follow step 1"),
+            (text.replacen("[[100,200],", "[[100],", 1), "line 2: `encode` does not hold 1 groups"),
+            (text.replacen("[0.5,1.0]", "[0.5,7.0]", 1), "line 2: `ready`"),
+            (text.replacen("[1,2,3,4]", "[1,2,3,-4]", 1), "line 2: this is no step"),
+            (text.replacen("\"up\"", "\"down\"", 1), "line 2"),
+        ] {
+            let error = format!("{:#}", parse(bad.as_bytes(), Path::new("a/b")).unwrap_err());
+            assert!(error.contains(part), "{part}: {error}");
+        }
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            let _ = parse(&bad, Path::new("a/b"));
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Where the time of a step goes: what passed, and what the worker itself computed meanwhile.
+
+use crate::record::Phases;
+use gradwire_exchange::cpu::thread_time;
+use std::time::{Duration, Instant};
+
+/// The seconds of one worker in one step, on two clocks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// What passed.
+    pub wall: Phases,
+    /// What the worker computed: its thread's processor time, so that other workers on the same
+    /// cores are not charged. In a pool of several threads, which no clock covers, what passed.
+    pub own: Phases,
+}
+
+impl Spent {
+    /// Does `work`, and adds its time to a phase.
+    pub fn timed<T>(&mut self, phase: fn(&mut Phases) -> &mut f64, work: impl FnOnce() -> T) -> T {
+        let (began, computed) = (Instant::now(), thread_time());
+        let result = work();
+        let passed = began.elapsed();
+        let own = if alone() { thread_time().saturating_sub(computed) } else { passed };
+        *phase(&mut self.wall) += passed.as_secs_f64();
+        *phase(&mut self.own) += own.as_secs_f64();
+        result
+    }
+}
+
+/// Whether the calling thread is its compute pool's only one.
+fn alone() -> bool {
+    rayon::current_num_threads() == 1
+}
+
+/// Whole nanoseconds, for the record.
+pub fn nanoseconds(seconds: f64) -> u64 {
+    // A cast from f64 saturates.
+    (seconds * 1e9).round() as u64
+}
+
+/// Whole nanoseconds of a duration.
+pub fn nanoseconds_of(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_passes_but_is_not_computing() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        let mut spent = Spent::default();
+        pool.install(|| {
+            spent.timed(|p| &mut p.forward, || std::thread::sleep(Duration::from_millis(40)));
+        });
+        assert!(spent.wall.forward >= 0.04);
+        assert!(spent.own.forward < 0.02, "{spent:?}");
+        assert_eq!(spent.own.backward, 0.0);
+        assert_eq!(nanoseconds(1.5e-6), 1500);
+        assert_eq!(nanoseconds_of(Duration::from_micros(3)), 3000);
+    }
+}

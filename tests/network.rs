@@ -1,0 +1,205 @@
+//! The virtual network, from the command line: runs are recorded, replayed and throttled.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+#[path = "tensorboard/reader.rs"]
+mod reader;
+
+use common::{Program, events, number, only_run, quick};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A finished run of three workers, and the program that made it.
+fn trained(more: &[&str]) -> (Program, PathBuf) {
+    let program = Program::new();
+    program.succeed(&quick(&[&["--workers", "3"], more].concat()));
+    let run = only_run(&program.path("runs/out/quick"));
+    (program, run)
+}
+
+/// The lines of `network.jsonl`.
+fn recorded(run: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(run.join("network.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// `network replay --json` of a run.
+fn replayed(program: &Program, run: &Path, more: &[&str]) -> Vec<Value> {
+    let run = run.to_str().unwrap();
+    let out = program.succeed(&[&["network", "replay", run, "--json"], more].concat());
+    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_step_is_recorded_and_any_link_can_be_replayed() {
+    let (program, run) = trained(&["--scheme", "topk"]);
+    let lines = recorded(&run);
+    assert_eq!(lines[0]["ranks"], 3);
+    assert_eq!(lines.len(), 1 + 12);
+    for (row, step) in lines[1..].iter().zip(events(&run, "step")) {
+        let up = row["up"].as_array().unwrap();
+        let sent: f64 = up.iter().map(|of| of[0].as_f64().unwrap()).sum();
+        assert!((sent / 3.0 - number(&step, "wire_bytes")).abs() < 1e-6, "{row} {step}");
+        let own: f64 =
+            row["compute"][0].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).sum();
+        assert!(own > 0.0 && own / 1e9 < number(&step, "seconds"), "{row} {step}");
+    }
+
+    let links = "10mbit,100mbit,1gbit,latency=1ms,100gbit";
+    let rows = replayed(&program, &run, &["--links", links]);
+    assert_eq!(rows.len(), 4);
+    assert_eq!(rows[2]["link"], "1gbit,latency=1ms");
+    assert_eq!(rows[0]["pattern"], "ring allgather");
+    let seconds: Vec<f64> = rows.iter().map(|row| number(row, "total_seconds")).collect();
+    assert!(seconds[0] > seconds[1] && seconds[1] > seconds[3], "{seconds:?}");
+    let exposed: Vec<f64> = rows.iter().map(|row| number(row, "exposed_seconds")).collect();
+    assert!(exposed[0] > 5.0 * exposed[1] && exposed[1] > 2.0 * exposed[3], "{exposed:?}");
+    assert_eq!(rows, replayed(&program, &run, &["--links", links]), "it is the same again");
+
+    // A step of a given length, without what encoding takes: the link's cost is what it was.
+    let with = ["--links", "100mbit", "--compute", "2", "--codec-speed", "1e9"];
+    let [given] = &replayed(&program, &run, &with)[..] else { panic!("one link") };
+    let (step, cost) = (number(given, "step_seconds"), number(given, "exposed_seconds"));
+    assert!((step - 2.0 - cost).abs() < 1e-6, "{given}");
+}
+
+#[test]
+fn a_replay_leaves_tables_plots_and_curves() {
+    let (program, run) = trained(&["--scheme", "dense"]);
+    let path = run.to_str().unwrap();
+    let table = program.succeed(&["network", "replay", path, "--to", "0.01,1"]);
+    for part in ["ring allreduce", "100mbit", "1gbit", "10gbit", "to 1 %", "to 100 %", "never"] {
+        assert!(table.contains(part), "{part} in {table}");
+    }
+    let folder = run.join("network");
+    let csv = fs::read_to_string(folder.join("replay.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 4);
+    let json = fs::read_to_string(folder.join("replay.json")).unwrap();
+    let rows: Vec<Value> = serde_json::from_str(&json).unwrap();
+    let svg = fs::read_to_string(folder.join("accuracy.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("10gbit") && svg.contains("virtual time"));
+
+    let curve = reader::read_folder(&folder.join("100mbit"));
+    let tagged = |record: &&reader::Record| record.values.iter().any(|v| v.0 == "test/accuracy");
+    let tests: Vec<_> = curve.iter().filter(tagged).collect();
+    let evaluated = rows[0]["evaluations"].as_array().unwrap();
+    assert_eq!(tests.len(), evaluated.len());
+    let started = number(&events(&run, "started")[0], "time");
+    for (event, evaluation) in tests.iter().zip(evaluated) {
+        assert!((event.wall_time - started - evaluation[0].as_f64().unwrap()).abs() < 1e-5);
+    }
+
+    // Another replay takes the place of this one; a folder with something else in it is left.
+    program.succeed(&["network", "replay", path, "--links", "wan"]);
+    assert!(folder.join("wan").exists() && !folder.join("100mbit").exists());
+    fs::create_dir(program.path("mine")).unwrap();
+    fs::write(program.path("mine/thesis.tex"), "x").unwrap();
+    let error = program.refuse(&["network", "replay", path, "--out", "mine"], 1);
+    assert!(error.contains("mine") && error.contains("--out"), "{error}");
+    assert!(program.path("mine/thesis.tex").exists());
+}
+
+#[test]
+fn runs_are_compared() {
+    let program = Program::new();
+    let mut runs = Vec::new();
+    for scheme in ["dense", "topk"] {
+        program.succeed(&quick(&["--scheme", scheme, "--set", &format!("name={scheme}")]));
+        runs.push(only_run(&program.path("runs/out").join(scheme)));
+    }
+    let [dense, topk] = [0, 1].map(|i| runs[i].to_str().unwrap());
+    let out = program.succeed(&["network", "replay", dense, topk, "--out", "both", "--to", "0.01"]);
+    assert!(out.contains("time to 1 % on the test set"), "{out}");
+    let svg = fs::read_to_string(program.path("both/comparison.svg")).unwrap();
+    assert!(svg.contains("dense") && svg.contains("topk") && svg.contains("bandwidth"));
+    let json = fs::read_to_string(program.path("both/replay.json")).unwrap();
+    let rows: Vec<Value> = serde_json::from_str(&json).unwrap();
+    assert_eq!(rows.len(), 6);
+    assert!(number(&rows[0], "exposed_seconds") > 3.0 * number(&rows[3], "exposed_seconds"));
+}
+
+#[test]
+fn throttling_takes_what_the_clock_says() {
+    let link = "network.link=20mbit,latency=5ms";
+    let (program, run) =
+        trained(&["--scheme", "topk", "--set", "network.mode=throttle", "--set", link]);
+    let rows = replayed(&program, &run, &[]);
+    assert_eq!(rows[0]["link"], "recipe");
+    let modelled = number(&rows[0], "exposed_seconds");
+    let steps = events(&run, "step");
+    let mut waits: Vec<f64> = steps.iter().map(|step| number(&step["phases"], "wait")).collect();
+    waits.sort_by(f64::total_cmp);
+    let waited = waits[waits.len() / 2];
+    // Waiting for ranks that are not ready comes on top, and this machine may be busy.
+    assert!(waited > 0.95 * modelled && modelled > 0.01, "{waited} {modelled}");
+    assert!(waited < 1.3 * modelled + 0.05, "{waited} {modelled}");
+    let weights = |run: &Path| fs::read(run.join("last/model.safetensors")).unwrap().len();
+    assert!(weights(&run) > 0);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let (program, run) = trained(&[]);
+    let path = run.to_str().unwrap();
+    for (arguments, part) in [
+        (&["--links", "fast"][..], "such as 250mbit"),
+        (&["--links", "0mbit"], "bandwidth = 0"),
+        (&["--links", "-1gbit"], "bandwidth = -1"),
+        (&["--links", "1gbit,latensy=1ms"], "the keys are"),
+        (&["--link", "{ bandwidth = \"1gbit\", burts = 1 }"], "burts"),
+        (&["--compute", "-1"], "--compute"),
+        (&["--compute", "nan"], "--compute"),
+        (&["--codec-speed", "0"], "--codec-speed"),
+        (&["--to", "90"], "0.9 for 90 %"),
+        (&["--topology", "star"], "allgather"),
+    ] {
+        let all = [&["network", "replay", path], arguments].concat();
+        let error = program.refuse(&all, 2);
+        assert!(error.contains(part), "{arguments:?}: {error}");
+    }
+    let other = "{ bandwidth = \"1gbit\", ranks = [{ rank = 7, slowdown = 2.0 }] }";
+    let error = program.refuse(&["network", "replay", path, "--link", other], 1);
+    assert!(error.contains("rank 7") && error.contains("3 ranks"), "{error}");
+    let error = program.refuse(&["network", "replay", "nowhere"], 1);
+    assert!(error.contains("nowhere") && error.contains("the folder of a run"), "{error}");
+
+    for (file, line) in [("network.jsonl", 4), ("metrics.jsonl", 3)] {
+        let text = fs::read_to_string(run.join(file)).unwrap();
+        let bad: Vec<String> = (1..)
+            .zip(text.lines())
+            .map(|(n, l)| if n == line { l.replacen(':', ";", 1) } else { l.to_string() })
+            .collect();
+        fs::write(run.join(file), bad.join("\n") + "\n").unwrap();
+        let error = program.refuse(&["network", "replay", path], 1);
+        assert!(error.contains(&format!("{file}, line {line}")), "{error}");
+        fs::write(run.join(file), text).unwrap();
+    }
+
+    for (sets, part) in [
+        (&["network.mode=throttle"][..], "needs a link"),
+        (&["network.mode=throttel"], "throttle"),
+        (&["network.mode=throttle", "network.link=quick"], "such as 250mbit"),
+        (&["network.link={bandwidth=0}"], "bandwidth = 0"),
+        (&["network.link={bandwidth=1e9,stragglers=3}"], "stragglers = 3"),
+    ] {
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        let error = program.refuse(&quick(&sets), 2);
+        assert!(error.contains(part), "{sets:?}: {error}");
+    }
+    let slow = ["--set", "network.mode=throttle", "--set", "network.link=10kbit"];
+    let error = program.refuse(&quick(&slow), 1);
+    assert!(error.contains("exchange.timeout") && error.contains("10kbit"), "{error}");
+
+    let list = program.succeed(&["network", "links"]);
+    assert!(list.contains("datacenter") && list.contains("100mbit"), "{list}");
+}
+
+#[test]
+fn a_recipe_may_leave_the_record_out() {
+    let (program, run) = trained(&["--set", "network.mode=off"]);
+    assert!(!run.join("network.jsonl").exists());
+    let error = program.refuse(&["network", "replay", run.to_str().unwrap()], 1);
+    assert!(error.contains("network.mode=off"), "{error}");
+}
