@@ -137,8 +137,7 @@ pub fn run_workers(crew: &Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) 
     let (reports, inbox) = unbounded();
     thread::scope(|scope| {
         let mut workers = Vec::new();
-        for collective in collectives(recipe)? {
-            let collective = pace.keep(collective);
+        for collective in pace.keep(collectives(recipe)?) {
             let rank = collective.rank();
             let reports = reports.clone();
             let seat = Seat {

@@ -85,9 +85,11 @@ fn a_replay_leaves_tables_plots_and_curves() {
     let tagged = |record: &&reader::Record| record.values.iter().any(|v| v.0 == "test/accuracy");
     let tests: Vec<_> = curve.iter().filter(tagged).collect();
     let evaluated = rows[0]["evaluations"].as_array().unwrap();
-    assert_eq!(tests.len(), evaluated.len());
+    // One more, at the beginning, from which TensorBoard's relative axis counts.
+    assert_eq!(tests.len(), 1 + evaluated.len());
     let started = number(&events(&run, "started")[0], "time");
-    for (event, evaluation) in tests.iter().zip(evaluated) {
+    assert_eq!(tests[0].wall_time, started);
+    for (event, evaluation) in tests[1..].iter().zip(evaluated) {
         assert!((event.wall_time - started - evaluation[0].as_f64().unwrap()).abs() < 1e-5);
     }
 

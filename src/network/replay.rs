@@ -2,7 +2,7 @@
 
 use crate::disk::Disk;
 use crate::network::pattern;
-use crate::record::network::{self, Header, Row};
+use crate::record::network::{self, Header, Row, Stretch};
 use crate::record::{self, Event, Kind};
 use anyhow::{Context, Result, bail};
 use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Took, Work};
@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 pub struct Run {
     /// Its folder.
     pub folder: PathBuf,
-    /// What holds for all of it.
+    /// What held when it began.
     pub header: Header,
-    /// Its steps, from the first.
-    pub rows: Vec<Row>,
+    /// Its steps, from the first: several stretches if it was gone on with.
+    pub stretches: Vec<Stretch>,
     /// Its evaluations on the test set, in order.
     pub evaluations: Vec<Evaluation>,
     /// When it started, in seconds since the Unix epoch.
@@ -70,12 +70,12 @@ impl Run {
     /// # Errors
     /// When `folder` is none, or a line of its record is damaged: with file and line.
     pub fn read(disk: &Disk, folder: &Path) -> Result<Self> {
-        let (header, rows) = network::read(disk, folder)?;
-        if rows.is_empty() {
+        let stretches = network::read(disk, folder)?;
+        let Some(header) = stretches.first().map(|stretch| stretch.header.clone()) else {
             bail!("{}: no step is recorded yet", folder.join(network::FILE).display());
-        }
+        };
         let (mut evaluations, mut losses, mut started) = (Vec::new(), Vec::new(), 0.0);
-        let last = rows.len() as u64;
+        let last = stretches.iter().map(|stretch| stretch.rows.len() as u64).sum();
         record::read_metrics(disk, folder, |event: Event| match event.kind {
             Kind::Started(_) if started == 0.0 => started = event.time,
             Kind::Step(step) if step.step <= last => losses.push((step.step, step.loss)),
@@ -89,7 +89,7 @@ impl Run {
             }
             _ => {}
         })?;
-        Ok(Self { folder: folder.to_path_buf(), header, rows, evaluations, started, losses })
+        Ok(Self { folder: folder.to_path_buf(), header, stretches, evaluations, started, losses })
     }
 
     /// Its name: the last parts of its folder.
@@ -110,17 +110,23 @@ impl Run {
     /// # Errors
     /// When the record names a topology that this program does not know.
     pub fn replay(&self, link: &Link, assumptions: &Assumptions) -> Result<Replayed> {
-        let Header { ranks, seed, ref topology, summable, .. } = self.header;
-        let known = pattern(topology, summable)
-            .with_context(|| format!("{}: topology {topology:?}", self.folder.display()));
-        let pattern = assumptions.pattern.map_or(known, Ok)?;
-        let mut clock = Clock::new(link, pattern, ranks, assumptions.seed.unwrap_or(seed));
+        let pattern_of = |header: &Header| {
+            let Header { topology, summable, .. } = header;
+            let known = pattern(topology, *summable)
+                .with_context(|| format!("{}: topology {topology:?}", self.folder.display()));
+            assumptions.pattern.map_or(known, Ok)
+        };
         let (mut steps, mut ends) = (Vec::new(), Vec::new());
-        for row in &self.rows {
-            steps.push(clock.step(row.step, &works(&self.header, row, pattern, assumptions)));
-            ends.push(clock.now());
+        for Stretch { header, rows } in &self.stretches {
+            let (pattern, before) = (pattern_of(header)?, ends.last().copied().unwrap_or(0.0));
+            let seed = assumptions.seed.unwrap_or(header.seed);
+            let mut clock = Clock::new(link, pattern, header.ranks, seed);
+            for row in rows {
+                steps.push(clock.step(row.step, &works(header, row, pattern, assumptions)));
+                ends.push(before + clock.now());
+            }
         }
-        Ok(Replayed { link: link.clone(), pattern, steps, ends })
+        Ok(Replayed { link: link.clone(), pattern: pattern_of(&self.header)?, steps, ends })
     }
 }
 

@@ -256,21 +256,47 @@ impl<'a> Report<'a> {
     pub fn curves(&self, number: usize) -> Vec<Curves> {
         let run = &self.runs[number];
         let curve = |(replay, (word, _)): (&Replayed, &Named)| {
-            let point = |step, values| Point { seconds: replay.at(step), step, values };
-            let losses = run.losses.iter();
-            let losses = losses.map(|(step, loss)| point(*step, vec![("train/loss", *loss)]));
-            let evaluations = run.evaluations.iter().map(|e| {
-                let mut values = vec![("test/accuracy", e.accuracy)];
-                values.extend(e.loss.map(|loss| ("test/loss", loss)));
-                point(e.step, values)
-            });
-            let mut points: Vec<_> = losses.chain(evaluations).collect();
-            points.sort_by_key(|point| point.step);
+            let mut points = Vec::new();
+            for (step, loss) in &run.losses {
+                add(&mut points, replay.at(*step), *step, [("train", "loss", *loss)]);
+            }
+            if !run.evaluations.is_empty() {
+                // TensorBoard's relative axis counts from a curve's first point: one at 0 s, of
+                // which nothing is known.
+                add(&mut points, 0.0, 0, [("test", "accuracy", f64::NAN)]);
+            }
+            for e in &run.evaluations {
+                let loss = e.loss.map(|loss| ("test", "loss", loss));
+                let values = [Some(("test", "accuracy", e.accuracy)), loss];
+                add(&mut points, replay.at(e.step), e.step, values.into_iter().flatten());
+            }
+            points.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
             let plain = |c: char| if c.is_alphanumeric() || c == '.' { c } else { '-' };
             Curves { name: word.chars().map(plain).collect(), began: run.started, points }
         };
         self.replayed[number].iter().zip(self.links).map(curve).collect()
     }
+}
+
+/// Adds the values at a step twice: under their own tags at the step, and under `virtual_ms/` where
+/// milliseconds take the step's place, for a look without changing TensorBoard's axis.
+fn add(
+    points: &mut Vec<Point>,
+    seconds: f64,
+    step: u64,
+    values: impl IntoIterator<Item = (&'static str, &'static str, f64)>,
+) {
+    let (mut by_step, mut by_time) = (Vec::new(), Vec::new());
+    for (group, name, value) in values {
+        by_step.push((format!("{group}/{name}"), value));
+        if !value.is_nan() {
+            by_time.push((format!("virtual_ms/{group}_{name}"), value));
+        }
+    }
+    // A cast from f64 saturates.
+    let milliseconds = (seconds * 1e3).round() as u64;
+    points.push(Point { seconds, step, values: by_step });
+    points.push(Point { seconds, step: milliseconds, values: by_time });
 }
 
 /// A whole percentage that every run reached, and about three quarters and a half of it.

@@ -41,13 +41,10 @@ impl Pace {
         Ok(Self { throttle: Some((link.clone(), pattern, recipe.seed)) })
     }
 
-    /// One rank's end of the exchange, at this pace.
-    pub fn keep(&self, end: Box<dyn Collective>) -> Box<dyn Collective> {
-        match &self.throttle {
-            Some((link, pattern, seed)) => {
-                Box::new(Throttled::new(end, link.clone(), *pattern, *seed))
-            }
-            None => end,
-        }
+    /// All ranks' ends of the exchange, at this pace.
+    pub fn keep(&self, ends: Vec<Box<dyn Collective>>) -> Vec<Box<dyn Collective>> {
+        let Some((link, pattern, seed)) = &self.throttle else { return ends };
+        let throttled = Throttled::all(ends, link, *pattern, *seed).into_iter();
+        throttled.map(|end| Box::new(end) as _).collect()
     }
 }

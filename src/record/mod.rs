@@ -190,13 +190,17 @@ impl Record {
         Ok(Some(warning))
     }
 
-    /// Begins `network.jsonl`.
+    /// Begins `network.jsonl`, or goes on with the one that is there.
     ///
     /// # Errors
-    /// It could not be made.
+    /// It could not be made or opened.
     pub fn begin_network(&mut self, disk: &Disk, header: &network::Header) -> Result<()> {
         let path = self.folder.join(network::FILE);
-        let mut lines = network::Lines::new(Box::new(folder::open(disk, &path)?) as Stream);
+        let file = match path.exists() {
+            true => disk.append(&path).with_context(|| folder::cannot_write(&path))?,
+            false => folder::open(disk, &path)?,
+        };
+        let mut lines = network::Lines::new(Box::new(file) as Stream);
         lines.write(header).with_context(|| folder::cannot_write(&path))?;
         self.network = Some(lines);
         Ok(())

@@ -1,7 +1,8 @@
 //! `network.jsonl`: of every step, what each rank computed and sent. With it, [`crate::network`]
 //! tells how long the same run would have taken on any network.
 //!
-//! The first line is the [`Header`], every other a [`Row`]; rows follow one another without a gap.
+//! The first line is a [`Header`], every other a [`Row`], or another header where the run was gone on
+//! with, perhaps by another number of ranks; rows follow one another without a gap.
 //! Times are nanoseconds, sizes are bytes, lists run over ranks and, within them, over the groups
 //! of buckets in the order of the exchange.
 
@@ -21,7 +22,16 @@ const MAX_RANKS: usize = u16::MAX as usize;
 /// The largest record that is read: a thousand bytes for each of four million steps.
 const MAX_BYTES: u64 = 1 << 32;
 
-/// What holds for the whole run.
+/// Steps of which the same holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stretch {
+    /// What holds for them.
+    pub header: Header,
+    /// They, in order.
+    pub rows: Vec<Row>,
+}
+
+/// What holds for all steps of a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// Version of this format: 1.
@@ -151,7 +161,7 @@ impl<W: Write> Lines<W> {
 ///
 /// # Errors
 /// When there is no such record, or a line is damaged: with file and line.
-pub fn read(disk: &Disk, folder: &Path) -> Result<(Header, Vec<Row>)> {
+pub fn read(disk: &Disk, folder: &Path) -> Result<Vec<Stretch>> {
     let path = folder.join(FILE);
     let bytes = disk.read(&path, MAX_BYTES).with_context(|| {
         format!(
@@ -163,36 +173,44 @@ pub fn read(disk: &Disk, folder: &Path) -> Result<(Header, Vec<Row>)> {
     parse(&bytes, &path)
 }
 
-fn parse(bytes: &[u8], path: &Path) -> Result<(Header, Vec<Row>)> {
+fn parse(bytes: &[u8], path: &Path) -> Result<Vec<Stretch>> {
     let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-    let mut lines = bytes[..whole].split(|byte| *byte == b'\n');
     let at = |line: usize| format!("{}, line {line}", path.display());
-    let first = lines.next().unwrap_or_default();
-    let header: Header = serde_json::from_slice(first)
-        .with_context(|| format!("{}: no header of a network record", at(1)))?;
-    ensure!(
-        header.network == 1,
-        "{}: version {} of the format; this program reads version 1",
-        at(1),
-        header.network
-    );
-    ensure!((1..=MAX_RANKS).contains(&header.ranks), "{}: {} ranks", at(1), header.ranks);
-    let mut rows: Vec<Row> = Vec::new();
-    for (number, line) in (2..).zip(lines).filter(|(_, line)| !line.is_empty()) {
+    let mut stretches: Vec<Stretch> = Vec::new();
+    let mut last = 0;
+    for (number, line) in (1..).zip(bytes[..whole].split(|byte| *byte == b'\n')) {
+        if line.is_empty() && number > 1 {
+            continue;
+        }
+        let Some(stretch) = stretches.last_mut().filter(|_| !line.starts_with(b"{\"network\""))
+        else {
+            let header = header(line).with_context(|| at(number))?;
+            stretches.push(Stretch { header, rows: Vec::new() });
+            continue;
+        };
         let row: Row = serde_json::from_slice(line)
             .with_context(|| format!("{}: this is no step; the record is damaged", at(number)))?;
-        row.check(header.ranks, rows.last().map_or(0, |row| row.step))
-            .with_context(|| at(number))?;
-        rows.push(row);
+        row.check(stretch.header.ranks, last).with_context(|| at(number))?;
+        last = row.step;
+        stretch.rows.push(row);
     }
-    Ok((header, rows))
+    stretches.retain(|stretch| !stretch.rows.is_empty());
+    Ok(stretches)
+}
+
+fn header(line: &[u8]) -> Result<Header> {
+    let header: Header = serde_json::from_slice(line).context("no header of a network record")?;
+    let Header { network, ranks, .. } = header;
+    ensure!(network == 1, "version {network} of the format; this program reads version 1");
+    ensure!((1..=MAX_RANKS).contains(&ranks), "{ranks} ranks");
+    Ok(header)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    pub(crate) fn header(ranks: usize) -> Header {
+    fn header(ranks: usize) -> Header {
         Header {
             network: 1,
             ranks,
@@ -231,10 +249,26 @@ mod tests {
     fn what_is_written_is_read() {
         let rows: Vec<Row> = (1..=3).map(row).collect();
         let bytes = written(&rows);
-        assert_eq!(parse(&bytes, Path::new("f")).unwrap(), (header(2), rows.clone()));
+        let read = |bytes: &[u8]| parse(bytes, Path::new("f")).unwrap();
+        assert_eq!(read(&bytes), [Stretch { header: header(2), rows: rows.clone() }]);
         // A line that was never finished.
         let torn = &bytes[..bytes.len() - 5];
-        assert_eq!(parse(torn, Path::new("f")).unwrap().1, rows[..2]);
+        assert_eq!(read(torn)[0].rows, rows[..2]);
+        // Gone on with after step 2, at first in vain, by one rank.
+        let mut lines = Lines::new(torn[..torn.len() - 100].to_vec());
+        let end = lines.writer.iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+        lines.writer.truncate(end);
+        let one = |lists: &[Vec<u64>]| lists[..1].to_vec();
+        let Row { compute, encode, decode, up, .. } = row(3);
+        let compute = compute[..1].to_vec();
+        let (encode, decode, up) = (one(&encode), one(&decode), one(&up));
+        let alone = Row { step: 3, compute, encode, decode, up, ..Row::default() };
+        lines.write(&header(5)).unwrap();
+        lines.write(&header(1)).unwrap();
+        lines.write(&alone).unwrap();
+        let both = read(&lines.writer);
+        assert_eq!((both.len(), both[0].rows.len()), (2, 2), "{both:?}");
+        assert_eq!(both[1], Stretch { header: header(1), rows: vec![alone] });
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct Point {
     /// The step.
     pub step: u64,
     /// Values, by tag.
-    pub values: Vec<(&'static str, f64)>,
+    pub values: Vec<(String, f64)>,
 }
 
 /// Writes `files`, by name and content, and `curves`, each in a folder of its own, into `folder`,

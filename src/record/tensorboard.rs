@@ -56,7 +56,7 @@ impl<W: Write> TensorBoard<W> {
         &mut self,
         time: f64,
         step: u64,
-        values: &[(&str, f64)],
+        values: &[(String, f64)],
     ) -> io::Result<()> {
         self.values(time, step, values.iter().map(|(tag, value)| scalar(tag, *value)).collect())
     }
@@ -106,6 +106,8 @@ fn of_step(step: &Step) -> Vec<Summary_Value> {
     let mut values = vec![
         scalar("train/loss", step.loss),
         scalar("train/learning_rate", step.learning_rate),
+        scalar("exchange/seconds", step.exchange_seconds),
+        scalar("exchange/exposed_seconds", step.exposed_seconds),
         scalar("exchange/wire_bytes", step.wire_bytes),
         scalar("exchange/wire_bytes_total", step.wire_bytes_total as f64),
         scalar("exchange/bits_per_parameter", step.bits_per_parameter),

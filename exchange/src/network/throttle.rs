@@ -1,5 +1,6 @@
 //! A collective that really waits as long as a link would take.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::link::LARGEST_DRAW;
@@ -10,29 +11,47 @@ use crate::collective::{Answer, Central, Collective, Difference, Payload, Serve}
 use crate::wire::{Frame, Kind, Reader};
 
 /// Any collective at the pace of a link: an [`allgather`](Collective::allgather) returns when the
-/// messages would have come over it. Sleeps, and does not spin.
+/// messages would have come over it, had each left when its rank made the call. Sleeps, and does
+/// not spin.
 ///
-/// The messages themselves travel at once; when this rank has all of them, it waits for what the
-/// [`Pattern`] would take from then on. So a step is no shorter than on the virtual clock, and a
-/// little longer where ranks were not ready at the same time. What is no gradient (sums,
-/// comparisons, barriers) is not delayed, as it is not charged on the clock.
-///
-/// For one rank, nothing is delayed.
+/// The messages themselves travel at once. What is no gradient (sums, comparisons, barriers) is not
+/// delayed, as it is not charged on the clock. For one rank, nothing is delayed.
 pub struct Throttled {
     inner: Box<dyn Collective>,
     wires: Wires,
-    began: Instant,
-    /// Allgathers so far: what delays are drawn for instead of steps.
+    board: Arc<Board>,
+    /// Rounds so far: what delays are drawn for instead of steps.
     rounds: u64,
     /// With shards, the messages of the first phase.
     scattered: Vec<Sent>,
 }
 
+/// When each rank was ready with its message, in seconds since all began: of this round and of the
+/// one before, which a slower rank may still be reading.
+struct Board {
+    began: Instant,
+    ready: [Mutex<Vec<f64>>; 2],
+}
+
 impl Throttled {
-    /// Puts `inner` on a link, the same on all ranks. `seed` is that of the delays.
-    pub fn new(inner: Box<dyn Collective>, link: Link, pattern: Pattern, seed: u64) -> Self {
-        let wires = Wires::new(link, pattern, inner.world_size(), seed);
-        Self { inner, wires, began: Instant::now(), rounds: 0, scattered: Vec::new() }
+    /// Puts all ends of a group on a link. `seed` is that of the delays.
+    pub fn all(
+        ends: Vec<Box<dyn Collective>>,
+        link: &Link,
+        pattern: Pattern,
+        seed: u64,
+    ) -> Vec<Self> {
+        let ranks = ends.len();
+        let ready = [0, 1].map(|_| Mutex::new(vec![0.0; ranks]));
+        let board = Arc::new(Board { began: Instant::now(), ready });
+        let throttled = |inner| Self {
+            inner,
+            wires: Wires::new(link.clone(), pattern, ranks, seed),
+            board: board.clone(),
+            rounds: 0,
+            scattered: Vec::new(),
+        };
+        ends.into_iter().map(throttled).collect()
     }
 
     /// An upper bound, in seconds, of what one allgather waits when no message is longer than
@@ -46,18 +65,31 @@ impl Throttled {
         let still = Link { jitter: 0.0, burst: 0, ..link.clone() };
         collective_seconds(&still, pattern, &sent) + jitter
     }
+
+    /// Notes that this rank is ready; the times of all ranks are there when all have answered.
+    fn arrive(&mut self) {
+        self.rounds += 1;
+        let now = self.board.began.elapsed().as_secs_f64();
+        self.board.round(self.rounds, |ready| ready[self.inner.rank()] = now);
+    }
+
+    /// Waits as long as what all ranks have `sent` would take.
+    fn wait(&mut self, sent: &[Sent]) {
+        let mut ready = self.board.round(self.rounds, |ready| ready.clone());
+        self.wires.begin(self.rounds);
+        self.wires.round(&mut ready, sent);
+        // A wait that no clock can hold does not come up: links and messages are bounded.
+        let until = Duration::try_from_secs_f64(ready[self.inner.rank()]).unwrap_or_default();
+        std::thread::sleep(until.saturating_sub(self.board.began.elapsed()));
+    }
 }
 
-impl Throttled {
-    /// Sleeps until these messages would have come.
-    fn wait(&mut self, sent: &[Sent]) {
-        self.rounds += 1;
-        self.wires.begin(self.rounds);
-        let now = self.began.elapsed().as_secs_f64();
-        let mut ready = vec![now; sent.len()];
-        self.wires.round(&mut ready, sent);
-        let until = Duration::from_secs_f64(ready[self.inner.rank()]);
-        std::thread::sleep(until.saturating_sub(self.began.elapsed()));
+impl Board {
+    /// Reads or writes the times of a round. A rank begins a round only after all have begun the
+    /// one before, so that two places go round for ever.
+    fn round<T>(&self, round: u64, with: impl FnOnce(&mut Vec<f64>) -> T) -> T {
+        let place = &self.ready[(round % 2) as usize];
+        with(&mut place.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -81,6 +113,7 @@ impl Central for Throttled {
     }
 
     fn ask(&mut self, mine: Vec<u8>) -> Result<Answer> {
+        self.arrive();
         let central = self.inner.central().expect("invariant: it is asked through `central`");
         let answer = central.ask(mine)?;
         let sent = match &answer {
@@ -108,6 +141,7 @@ impl Collective for Throttled {
     }
 
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
+        self.arrive();
         let messages = self.inner.allgather(mine)?;
         let mut sent: Vec<Sent> = messages.iter().map(|message| up(message.len())).collect();
         if self.wires.pattern() == Pattern::Sharded {
@@ -152,5 +186,58 @@ impl Collective for Throttled {
 
     fn compare(&mut self, values: &[u64]) -> Result<Option<Difference>> {
         self.inner.compare(values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::mesh;
+
+    /// 2 MB around a ring of three at 1 Gbit/s, twice 16.9 ms, one rank being 20 ms late.
+    #[test]
+    fn ranks_wait_as_long_as_the_clock_says_and_control_does_not() {
+        let link = Link::parse("1gbit,latency=1ms,header=0").unwrap();
+        let ends = mesh(3, Duration::from_secs(20)).into_iter().map(|end| Box::new(end) as _);
+        let ends = Throttled::all(ends.collect(), &link, Pattern::RingAllgather, 1);
+        let expected = 0.020 + 2.0 * (0.001 + 0.016);
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            for mut end in ends {
+                scope.spawn(move || {
+                    if end.rank() == 1 {
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                    let messages = end.allgather(vec![end.rank() as u8; 2_000_000]).unwrap();
+                    let took = began.elapsed().as_secs_f64();
+                    assert!(messages.iter().enumerate().all(|(rank, m)| m[0] == rank as u8));
+                    // What the late rank waits for is on its way before it comes itself.
+                    let least = if end.rank() == 1 { 0.034 } else { expected };
+                    assert!(took > least - 1e-3 && took < 4.0 * expected, "{took} {expected}");
+                    for _ in 0..50 {
+                        let mut values = [1.0];
+                        end.sum_f64(&mut values).unwrap();
+                        assert_eq!(values, [3.0]);
+                    }
+                    let control = began.elapsed().as_secs_f64() - took;
+                    assert!(control < 0.1 + 50.0 * 2e-3, "{control}");
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn the_longest_wait_bounds_every_wait() {
+        let link = Link::parse("1gbit,latency=1ms,jitter=1ms,burst=1000").unwrap();
+        for pattern in [Pattern::RingAllgather, Pattern::RingAllreduce, Pattern::Server] {
+            let longest = Throttled::longest_wait(&link, pattern, 4, 1_000_000);
+            let sent = [Sent { up: 1_000_000, down: 700_000, aggregate: 0.0 }; 4];
+            let takes = collective_seconds(&link, pattern, &sent);
+            assert!(takes < longest, "{pattern:?}: {takes} {longest}");
+        }
+        assert_eq!(
+            Throttled::longest_wait(&link, Pattern::Server, 1, 1 << 30),
+            0.001 * 16.64 * 2.0
+        );
     }
 }
