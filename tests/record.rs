@@ -138,6 +138,8 @@ fn every_value_of_every_event_is_in_both_files() {
         ("exchange/exposed_seconds", 0.009),
         ("exchange/wire_bytes", 1234.5),
         ("exchange/wire_bytes_total", 2469.0),
+        ("exchange/uplink_bytes", 2469.0),
+        ("exchange/downlink_bytes", 4000.0),
         ("exchange/bits_per_parameter", 0.64),
         ("exchange/compression_ratio", 0.02),
         ("exchange/residual_norm", 3.5),
