@@ -196,23 +196,17 @@ impl Host {
         Ok((begin, now()))
     }
 
-    /// Sends every rank its share and receives from every rank; when it really began.
+    /// In turn k, sends its share to the rank k places on and receives from the rank k places back;
+    /// when it really began.
     fn scatter(&mut self, start: f64, ups: &[u64], ranks: usize) -> Result<f64> {
         let share = |rank: usize| ups[rank].div_ceil(ranks as u64);
-        let others: Vec<usize> = (1..ranks).map(|k| (self.place + k) % ranks).collect();
-        thread::scope(|scope| {
-            let readers: Vec<_> = others
-                .iter()
-                .map(|from| Ok((self.stream(*from)?, share(*from))))
-                .map(|reader: Result<_>| {
-                    reader.map(|(stream, bytes)| scope.spawn(move || receive(stream, bytes)))
-                })
-                .collect::<Result<_>>()?;
-            let begin = wait_until(start);
-            others.iter().try_for_each(|to| self.send(*to, share(self.place)))?;
-            readers.into_iter().try_for_each(joined)?;
-            Ok(begin)
-        })
+        let begin = wait_until(start);
+        for turn in 1..ranks {
+            let (to, from) = ((self.place + turn) % ranks, (self.place + ranks - turn) % ranks);
+            self.send(to, share(self.place))?;
+            receive(self.stream(from)?, share(from))?;
+        }
+        Ok(begin)
     }
 
     /// Sends to the server and waits for its answer.
