@@ -16,6 +16,7 @@ pub mod evaluate;
 pub mod launch;
 pub mod network;
 pub mod optim;
+pub mod overlap;
 pub mod params;
 pub mod recipe;
 pub mod record;

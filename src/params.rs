@@ -4,12 +4,15 @@
 //! is that of their names, so that the flat gradients of all ranks mean the same.
 
 use anyhow::{Context, Result, bail};
-use candle_core::Var;
+use candle_core::{TensorId, Var};
 use gradwire_exchange::Layout;
 use gradwire_models::Store;
 use gradwire_models::kernels::gradients::Gradients;
+use gradwire_models::kernels::handover::Contribution;
 use gradwire_models::kernels::optimizer::update_in_place;
+use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// One trainable variable and its place in the flat gradient.
 pub struct Param {
@@ -35,6 +38,18 @@ impl Param {
 pub struct Params {
     params: Vec<Param>,
     len: usize,
+    index: Index,
+}
+
+/// Which variable a kernel's contribution is for, by its place in name order; cheap to clone.
+#[derive(Clone)]
+pub struct Index(Arc<HashMap<TensorId, usize>>);
+
+impl Index {
+    /// The place of the variable, if it is one of these.
+    pub fn of(&self, contribution: &Contribution) -> Option<usize> {
+        self.0.get(&contribution.variable()).copied()
+    }
 }
 
 impl Params {
@@ -46,7 +61,14 @@ impl Params {
             len = range.end;
             Param { name, var, range }
         });
-        Self { params: params.collect(), len }
+        let params: Vec<Param> = params.collect();
+        let index = params.iter().enumerate().map(|(place, p)| (p.var.id(), place)).collect();
+        Self { params, len, index: Index(Arc::new(index)) }
+    }
+
+    /// Finds variables by what kernels contribute to them.
+    pub fn index(&self) -> &Index {
+        &self.index
     }
 
     /// The number of parameters: elements of all variables.

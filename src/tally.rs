@@ -123,6 +123,8 @@ impl Tally {
             samples: score.samples,
             seconds,
             phases: phases.over(n),
+            exchange_seconds: mean(&|s| s.traffic.total().as_secs_f64()),
+            exposed_seconds: mean(&|s| s.exposed),
             wire_bytes,
             wire_bytes_total: self.wire_bytes_total,
             dense_bytes: dense,

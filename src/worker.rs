@@ -6,6 +6,7 @@
 use crate::checkpoint;
 use crate::disk::Disk;
 use crate::optim::{Optimizer, norm};
+use crate::overlap::{Overlapped, Plan as OverlapPlan};
 use crate::params::Params;
 use crate::recipe::{BatchNorm, Recipe};
 use crate::record::{Histogram, Histograms, Phases, Tagged, gradient};
@@ -17,11 +18,11 @@ use candle_core::Tensor;
 use crossbeam::channel::Sender;
 use gradwire_datasets::{Batch, Data, Dataset, Loader, Plan, Sampler, Shard};
 use gradwire_exchange::{Collective, Exchange, Traffic};
-use gradwire_models::kernels::gradients::backward;
+use gradwire_models::kernels::gradients::{Gradients, backward, backward_into};
 use gradwire_models::kernels::optimizer::update_in_place;
 use gradwire_models::kernels::profile::{self, Profile};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a worker tells the launching thread.
 pub enum Report {
@@ -58,6 +59,8 @@ pub struct Step {
     pub profile: Profile,
     /// What crossed the wire.
     pub traffic: Traffic,
+    /// Seconds of the exchange that the backward pass did not hide.
+    pub exposed: f64,
     /// Euclidean norm of the mean gradient before clipping.
     pub gradient_norm: f64,
 }
@@ -118,6 +121,10 @@ pub struct Worker<'a> {
     /// The gradient of one forward pass when several make an update.
     part: Vec<f32>,
     steps_per_epoch: u64,
+    /// With overlap, from the second step on.
+    overlap: Option<OverlapPlan>,
+    /// The gradients of the first step, from which the plan is learnt.
+    first: Option<Gradients>,
     best: Option<f64>,
     /// Where it is, for whoever has to explain a failure.
     pub place: Place,
@@ -168,6 +175,8 @@ impl<'a> Worker<'a> {
             disk,
             flat: vec![0.0; params.len()],
             part: Vec::new(),
+            overlap: None,
+            first: None,
             steps_per_epoch,
             best: None,
             place: Place { step: 0, phase: "start" },
@@ -202,18 +211,15 @@ impl<'a> Worker<'a> {
         self.place.phase = "data";
         let loaded = spent.timed(|p| &mut p.data, || self.loader.next())?;
         let epoch = loaded.epoch;
-        let score = self.local_gradient(&loaded.batch, loaded.global_samples, &mut spent)?;
+        let samples = loaded.global_samples;
+        let (score, overlapped) = self.local_gradient(&loaded.batch, samples, &mut spent)?;
         self.loader.recycle(loaded.batch);
-        if let Some(histograms) = self.histograms(step) {
-            self.report(Report::Histograms(histograms))?;
-        }
-        self.keep_gradient(step)?;
-
-        self.place.phase = "exchange";
-        let traffic = self.exchange.allreduce(step, &mut self.flat)?;
-        spent.wall.encode = traffic.encode.as_secs_f64();
-        spent.wall.wait = traffic.wait.as_secs_f64();
-        spent.wall.decode = traffic.decode.as_secs_f64();
+        let Overlapped { traffic, exposed, ready } = match overlapped {
+            Some(overlapped) => overlapped,
+            None => self.exchange_after(step)?,
+        };
+        let exposed = exposed.as_secs_f64();
+        add_exchange(&mut spent.wall, &traffic, exposed);
 
         self.place.phase = "optimizer";
         let learning_rate = self.schedule.at(step);
@@ -238,22 +244,49 @@ impl<'a> Worker<'a> {
             seconds,
             phases: spent.wall,
             own: spent.own,
-            ready: Vec::new(),
+            ready,
             profile: profile::take(),
             traffic,
+            exposed,
             gradient_norm,
         })))
     }
 
+    /// The exchange after the backward pass, nothing of it hidden.
+    fn exchange_after(&mut self, step: u64) -> Result<Overlapped> {
+        if let Some(histograms) = self.histograms(step) {
+            self.report(Report::Histograms(histograms))?;
+        }
+        self.keep_gradient(step)?;
+        self.place.phase = "exchange";
+        let began = Instant::now();
+        let traffic = self.exchange.allreduce(step, &mut self.flat)?;
+        let exposed = began.elapsed();
+        if self.recipe.exchange.overlap && self.overlap.is_none() {
+            let (gradients, bytes) = (self.first.take(), self.recipe.exchange.overlap_bytes);
+            let plan =
+                OverlapPlan::learn(&self.params, gradients.as_ref(), &mut self.exchange, bytes)?;
+            self.overlap = Some(plan);
+        }
+        Ok(Overlapped { traffic, exposed, ready: Vec::new() })
+    }
+
+    /// Whether nobody wants to see this rank's own gradient of this step, which an exchange beside
+    /// the backward pass leaves no trace of.
+    fn may_overlap(&self) -> bool {
+        let step = self.place.step;
+        self.overlap.is_some() && !self.histograms_due(step) && !self.gradient_due(step)
+    }
+
     /// This rank's gradient into `flat`, weighed so that the plain mean over ranks is the mean
-    /// over the global batch, whatever the ranks' shares.
+    /// over the global batch, whatever the ranks' shares. With overlap `flat` is the mean already.
     fn local_gradient(
         &mut self,
         batch: &Batch,
         global_samples: usize,
         spent: &mut Spent,
-    ) -> Result<Score> {
-        let mut total = Score::default();
+    ) -> Result<(Score, Option<Overlapped>)> {
+        let (mut total, mut overlapped) = (Score::default(), None);
         let size = self.recipe.train.batch;
         let world_size = self.exchange.collective().world_size();
         if batch.is_empty() {
@@ -270,9 +303,13 @@ impl<'a> Worker<'a> {
             }
             total.add(&score);
             self.place.phase = "backward";
-            spent.timed(|p| &mut p.backward, || self.backward(&loss, weight, start > 0))?;
+            if start + size >= batch.len() && self.may_overlap() {
+                overlapped = Some(self.backward_overlapped(&loss, weight, start > 0, spent)?);
+            } else {
+                spent.timed(|p| &mut p.backward, || self.backward(&loss, weight, start > 0))?;
+            }
         }
-        Ok(total)
+        Ok((total, overlapped))
     }
 
     /// Stops every rank before the update, because this rank's loss means nothing.
@@ -297,7 +334,27 @@ impl<'a> Worker<'a> {
         } else {
             self.params.gather(&gradients, &mut self.flat)?;
         }
+        if self.recipe.exchange.overlap && self.overlap.is_none() {
+            self.first = Some(gradients);
+        }
         Ok(())
+    }
+
+    /// The backward pass and the exchange beside it.
+    fn backward_overlapped(
+        &mut self,
+        loss: &Tensor,
+        weight: f64,
+        accumulate: bool,
+        spent: &mut Spent,
+    ) -> Result<Overlapped> {
+        self.place.phase = "backward and exchange";
+        let plan = self.overlap.as_ref().context("invariant: there is a plan")?;
+        let loss = if weight == 1.0 { loss.clone() } else { (loss * weight)? };
+        let exchange = (&self.params, &mut self.exchange, self.flat.as_mut_slice());
+        plan.run(self.place.step, exchange, accumulate, spent, |listener| {
+            Ok(backward_into(&loss, listener)?)
+        })
     }
 
     /// Clips the mean gradient and updates the weights; the norm before clipping.
@@ -315,8 +372,7 @@ impl<'a> Worker<'a> {
     }
 
     fn histograms(&self, step: u64) -> Option<Histograms> {
-        let every = self.recipe.record.histograms_every;
-        if self.rank != 0 || every == 0 || (step != 1 && !step.is_multiple_of(every)) {
+        if !self.histograms_due(step) {
             return None;
         }
         let residual = self.exchange.residual();
@@ -332,10 +388,19 @@ impl<'a> Worker<'a> {
         Some(Histograms { step, entries: entries.collect() })
     }
 
+    fn histograms_due(&self, step: u64) -> bool {
+        let every = self.recipe.record.histograms_every;
+        self.rank == 0 && every > 0 && (step == 1 || step.is_multiple_of(every))
+    }
+
+    fn gradient_due(&self, step: u64) -> bool {
+        let every = self.recipe.record.gradients;
+        self.rank == 0 && every > 0 && step.is_multiple_of(every)
+    }
+
     /// Writes rank 0's gradient to the run's folder if it is time.
     fn keep_gradient(&mut self, step: u64) -> Result<()> {
-        let every = self.recipe.record.gradients;
-        let due = self.rank == 0 && every > 0 && step.is_multiple_of(every);
+        let due = self.gradient_due(step);
         if let Some(folder) = self.folder.as_ref().filter(|_| due) {
             self.place.phase = "recording a gradient";
             gradient::save(&self.disk, folder, &self.params, &self.flat, step)?;
@@ -470,4 +535,13 @@ pub fn evaluate_share(
         total.add(&replica.evaluate(&batch)?);
     }
     Ok(total)
+}
+
+/// Shares the exposed seconds of an exchange among its phases, in proportion to what they took.
+fn add_exchange(phases: &mut Phases, traffic: &Traffic, exposed: f64) {
+    let share = (exposed / traffic.total().as_secs_f64()).min(1.0);
+    let exposed = |time: Duration| if share.is_nan() { 0.0 } else { time.as_secs_f64() * share };
+    phases.encode += exposed(traffic.encode);
+    phases.wait += exposed(traffic.wait);
+    phases.decode += exposed(traffic.decode);
 }

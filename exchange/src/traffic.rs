@@ -112,6 +112,11 @@ pub struct Leg {
 }
 
 impl Traffic {
+    /// Time of the whole exchange.
+    pub fn total(&self) -> Duration {
+        self.encode + self.wait + self.decode
+    }
+
     /// Bits on the wire for each element of the gradient; 0 for an empty gradient.
     pub fn bits_per_parameter(&self) -> f64 {
         ratio(self.wire_bytes * 8, self.parameters)

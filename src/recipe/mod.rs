@@ -69,11 +69,16 @@ pub struct Exchange {
     pub timeout: f64,
     /// Steps between two comparisons of the replicas' hashes; 0 for never.
     pub compare_replicas_every: u64,
+    /// Buckets leave while the backward pass still runs; the result is the same, bit for bit.
+    pub overlap: bool,
+    /// With overlap: buckets that follow each other travel together until they hold so many bytes
+    /// of f32 gradient.
+    pub overlap_bytes: usize,
 }
 
 impl Default for Exchange {
     fn default() -> Self {
-        Self { timeout: 300.0, compare_replicas_every: 50 }
+        Self { timeout: 300.0, compare_replicas_every: 50, overlap: false, overlap_bytes: 1 << 20 }
     }
 }
 
@@ -261,6 +266,20 @@ impl Recipe {
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
         let policy = self.policy();
         policy.validate(&self.scheme)?;
+        let whole = matches!(policy.bucketing, None | Some(exchange::Bucketing::Whole));
+        refuse(self.exchange.overlap && whole, || {
+            let scheme = self.scheme.about().name;
+            format!(
+                "exchange.overlap = true has nothing to hide while {scheme} encodes the whole \
+                 gradient as one bucket; write policy.bucketing = {{ bytes = 1048576 }} or \
+                 \"parameter\", or exchange.overlap = false"
+            )
+        })?;
+        refuse(self.exchange.overlap && policy.clip_norm.is_some_and(|clip| clip > 0.0), || {
+            "exchange.overlap = true sends buckets before the whole gradient is known, which \
+             policy.clip_norm needs; write one or the other"
+                .into()
+        })?;
         let momentum = self.optimizer.momentum();
         refuse(policy.momentum() > 0.0 && momentum > 0.0, || {
             format!(

@@ -111,6 +111,12 @@ pub struct Step {
     pub seconds: f64,
     /// Where those seconds went, as the mean over ranks.
     pub phases: Phases,
+    /// Seconds of the exchange, encoding and decoding included (mean over ranks).
+    #[serde(default)]
+    pub exchange_seconds: f64,
+    /// Seconds of it that the backward pass did not hide (mean over ranks): all, without overlap.
+    #[serde(default)]
+    pub exposed_seconds: f64,
     /// Bytes one rank sent in this step, headers included (mean over ranks).
     pub wire_bytes: f64,
     /// Bytes all ranks together have sent since the run began.
@@ -141,7 +147,7 @@ pub struct Phases {
     pub forward: f64,
     /// Backward pass.
     pub backward: f64,
-    /// Compressing the gradient.
+    /// Compressing the gradient. Of this and the next two what the backward pass did not hide.
     pub encode: f64,
     /// Waiting for the messages of the other ranks.
     pub wait: f64,

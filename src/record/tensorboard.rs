@@ -106,6 +106,8 @@ fn of_step(step: &Step) -> Vec<Summary_Value> {
     let mut values = vec![
         scalar("train/loss", step.loss),
         scalar("train/learning_rate", step.learning_rate),
+        scalar("exchange/seconds", step.exchange_seconds),
+        scalar("exchange/exposed_seconds", step.exposed_seconds),
         scalar("exchange/wire_bytes", step.wire_bytes),
         scalar("exchange/wire_bytes_total", step.wire_bytes_total as f64),
         scalar("exchange/bits_per_parameter", step.bits_per_parameter),

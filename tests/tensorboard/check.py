@@ -43,7 +43,8 @@ def step_scalars(event):
         yield "speed/samples_per_second", event["samples"] / event["seconds"]
     for phase in PHASES:
         yield f"phase/{phase}", event["phases"][phase]
-    for key in ("wire_bytes", "wire_bytes_total", "bits_per_parameter", "compression_ratio"):
+    yield "exchange/seconds", event["exchange_seconds"]
+    for key in ("exposed_seconds", "wire_bytes", "wire_bytes_total", "bits_per_parameter", "compression_ratio"):
         yield f"exchange/{key}", event[key]
     if "residual_norm" in event:
         yield "exchange/residual_norm", event["residual_norm"]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor, Var};
 
 use self::passes::{BLOCK, Backward, Each, Gate, Gradients, Moments, Normalise, Summand, Sums};
+use super::handover::Parts;
 use super::maps::{self, Maps, Slot};
 use super::memory::{Scratch, Target};
 use super::operand::with_f32s;
@@ -46,7 +47,8 @@ pub(crate) fn batch_norm(
     } else {
         Statistics::running(running_mean, running_var)?
     };
-    let parameters = Tensor::stack(&[gamma, beta], 0)?;
+    let parts = Parts::new([gamma, beta]);
+    let parameters = parts.operand()?;
     let mut z = Scratch::new(xs.len());
     with_f32s(&parameters, |parameters| {
         let residual = residual.map(Maps::pixels);
@@ -58,6 +60,7 @@ pub(crate) fn batch_norm(
     let z = Arc::new(z);
     xs.derive(Some(&parameters), residual, xs.shape, z.clone(), || BatchNorm {
         isa,
+        parts,
         statistics,
         relu,
         train,
@@ -181,6 +184,8 @@ fn normalise(
 /// What the backward pass needs.
 struct BatchNorm {
     isa: Isa,
+    /// γ and β.
+    parts: Parts,
     statistics: Statistics,
     relu: bool,
     /// Whether the statistics came from the input itself, and so depend on it.
@@ -194,6 +199,10 @@ struct BatchNorm {
 
 impl maps::Backward for BatchNorm {
     const NAME: &'static str = "batch_norm";
+
+    fn gradient(&self, parameters: &Tensor, values: Vec<f32>) -> Result<Option<Tensor>> {
+        self.parts.gradient(parameters, values).map(Some)
+    }
 
     fn backward(&self, mut dz: Scratch, parameters: &[f32]) -> Result<Vec<f32>> {
         let parameters = timed(Kind::BatchNormBackward, 0, || match &self.residual {

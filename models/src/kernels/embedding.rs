@@ -1,9 +1,8 @@
 //! Embedding tables: rows looked up by token, and a gradient in the touched rows only.
 
-use std::cell::RefCell;
-
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, TensorId, bail};
 
+use super::handover::{Contribution, hand_over};
 use super::operand::{f32s, u32s, with_f32s, with_u32s};
 use super::profile::{Kind, timed};
 use super::simd::{Isa, Kernel, Simd};
@@ -70,27 +69,6 @@ impl RowGradient {
     }
 }
 
-thread_local! {
-    /// Where [`collect`] collects, while it runs on this thread.
-    static COLLECTED: RefCell<Option<Vec<RowGradient>>> = const { RefCell::new(None) };
-}
-
-/// Runs a backward pass whose gradients of embedding tables, as far as the tables are variables,
-/// are collected as rows and stay out of candle's store.
-pub(super) fn collect<T>(backward: impl FnOnce() -> T) -> (T, Vec<RowGradient>) {
-    /// Ends the collection even when an operation panics on the way.
-    struct Collection;
-    impl Drop for Collection {
-        fn drop(&mut self) {
-            COLLECTED.take();
-        }
-    }
-    COLLECTED.set(Some(Vec::new()));
-    let _collection = Collection;
-    let out = backward();
-    (out, COLLECTED.take().unwrap_or_default())
-}
-
 struct LookUp {
     isa: Isa,
     mean: bool,
@@ -142,7 +120,7 @@ impl CustomOp2 for LookUp {
 }
 
 impl LookUp {
-    /// That of the table, unless it is [collected](collect).
+    /// That of the table, unless it is [handed over](hand_over).
     fn gradient(&self, table: &Tensor, ids: &Tensor, upstream: &Tensor) -> Result<Option<Tensor>> {
         let (vocabulary, dim) = table.dims2()?;
         let length = ids.dim(1)?;
@@ -152,15 +130,10 @@ impl LookUp {
             })
         })?;
         let gradient = RowGradient { table: table.id(), dim, ids, rows };
-        // Only a variable's gradient may stay out of the store: candle asks for any other's.
-        let dense = COLLECTED.with_borrow_mut(|collected| match collected {
-            Some(collected) if table.is_variable() => {
-                collected.push(gradient);
-                None
-            }
-            _ => Some(gradient),
-        });
-        let Some(gradient) = dense else { return Ok(None) };
+        let Some(Contribution::Rows(gradient)) = hand_over(table, Contribution::Rows(gradient))
+        else {
+            return Ok(None);
+        };
         // Fresh zeros of this size come from the system as untouched pages.
         let mut dense = vec![0.0; vocabulary * dim];
         gradient.add_to(&mut dense);
@@ -264,6 +237,7 @@ mod tests {
 
     use super::*;
     use crate::composed;
+    use crate::kernels::handover::deliver;
     use crate::kernels::{Kernels, Native};
 
     fn isas() -> Vec<Isa> {
@@ -276,6 +250,16 @@ mod tests {
 
     fn ids(ids: &[u32], shape: (usize, usize)) -> Tensor {
         Tensor::from_slice(ids, shape, &Device::Cpu).unwrap()
+    }
+
+    /// What a backward pass returns, and the rows that were handed over meanwhile.
+    fn rows_of<T>(backward: impl FnOnce() -> T) -> (T, Vec<RowGradient>) {
+        let (out, contributions) = deliver(Some, backward);
+        let rows = contributions.into_iter().map(|contribution| match contribution {
+            Contribution::Rows(rows) => rows,
+            Contribution::Dense { .. } => panic!("a table's gradient comes as rows"),
+        });
+        (out, rows.collect())
     }
 
     proptest! {
@@ -306,8 +290,7 @@ mod tests {
                     for (a, b) in dense.iter().zip(theirs) {
                         prop_assert!((a - b).abs() <= 1e-5, "{a} {b}");
                     }
-                    let (store, rows) = collect(|| loss(&ours).backward());
-                    let store = store.unwrap();
+                    let (store, rows) = rows_of(|| loss(&ours).backward().unwrap());
                     prop_assert!(store.get(&table).is_none());
                     let mut sum = vec![0.0; 12 * dim];
                     rows[0].add_to(&mut sum);
@@ -345,12 +328,12 @@ mod tests {
         let tokens = ids(&[1, 2], (1, 2));
         let computed =
             embedding(Isa::best(), &tokens, &(table.as_tensor() * 2.0).unwrap()).unwrap();
-        let (store, rows) = collect(|| computed.sum_all().unwrap().backward().unwrap());
+        let (store, rows) = rows_of(|| computed.sum_all().unwrap().backward().unwrap());
         assert_eq!((flat(store.get(&table).unwrap()), rows.len()), (vec![0.0, 2.0, 2.0], 0));
 
         let direct = || embedding(Isa::best(), &tokens, &table).unwrap();
         let twice = (direct() + direct()).unwrap().sum_all().unwrap();
-        let (_, rows) = collect(|| twice.backward().unwrap());
+        let (_, rows) = rows_of(|| twice.backward().unwrap());
         let mut sum = vec![0.0; 3];
         rows.iter().for_each(|row| row.add_to(&mut sum));
         assert_eq!(sum, [0.0, 2.0, 2.0]);
@@ -370,7 +353,7 @@ mod tests {
             let Kernels::Native(Native { isa, .. }) = kernels else { return None };
             let means = embedding_mean(isa, &tokens, &table).unwrap();
             let loss = means.sqr().unwrap().sum_all().unwrap();
-            let (_, rows) = collect(|| loss.backward().unwrap());
+            let (_, rows) = rows_of(|| loss.backward().unwrap());
             Some((flat(&means), rows))
         });
         let runs: Vec<_> = runs.collect();

@@ -1,45 +1,72 @@
-//! The gradients of one backward pass, with those of embedding tables as the rows they touched.
+//! The gradients of one backward pass: what the kernels handed over, and candle's store for the rest.
 
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, bail};
 
-use super::embedding::{RowGradient, collect};
+use super::handover::{Contribution, deliver};
+use super::operand::with_f32s;
 use super::optimizer::copy_gradient;
 
-/// What [`backward`] found: a gradient for every variable the loss depends on.
+/// What a backward pass found: a gradient for every variable the loss depends on.
 pub struct Gradients {
     store: GradStore,
-    rows: Vec<RowGradient>,
+    contributions: Vec<Contribution>,
 }
 
-/// As [`Tensor::backward`], but the gradients of embedding tables come as the rows the batch
-/// touched instead of dense tensors: a table of millions of values is not zeroed, filled and added
-/// up for the sake of some thousand rows.
-///
-/// Tables looked up by composed candle operations have a dense gradient as ever.
+/// As [`Tensor::backward`], but the gradients of variables stay what the kernels made: candle does
+/// not add them to zeros, and those of embedding tables come as the rows the batch touched instead
+/// of dense tensors of millions of values.
 ///
 /// # Errors
 /// As [`Tensor::backward`].
 pub fn backward(loss: &Tensor) -> Result<Gradients> {
-    let (store, rows) = collect(|| loss.backward());
-    Ok(Gradients { store: store?, rows })
+    backward_into(loss, Some)
+}
+
+/// As [`backward`], but the contributions of kernels go to `listener` while the pass runs, in an
+/// order that is the same in every run. What it gives back is part of the gradients returned, what
+/// it keeps is not.
+///
+/// A contribution is a variable's whole gradient only if nothing else in the loss uses it: then
+/// nothing of it is [left](Gradients::left) in candle's store.
+///
+/// # Errors
+/// As [`Tensor::backward`].
+pub fn backward_into(
+    loss: &Tensor,
+    listener: impl FnMut(Contribution) -> Option<Contribution> + 'static,
+) -> Result<Gradients> {
+    let (store, contributions) = deliver(listener, || loss.backward());
+    Ok(Gradients { store: store?, contributions })
 }
 
 impl Gradients {
     /// Whether any gradient reached `var`.
     pub fn reached(&self, var: &Tensor) -> bool {
-        self.store.get(var).is_some() || self.rows_of(var).next().is_some()
+        self.store.get(var).is_some() || self.of(var).next().is_some()
     }
 
-    /// The dense gradient of `var`, if it has one.
-    pub fn dense(&self, var: &Tensor) -> Option<&Tensor> {
-        self.store.get(var)
+    /// The part of the gradient of `var` that candle's store holds, unless it is all zeros.
+    ///
+    /// # Errors
+    /// Gradients that are not `f32`.
+    pub fn left(&self, var: &Tensor) -> Result<Option<&Tensor>> {
+        let Some(gradient) = self.store.get(var) else { return Ok(None) };
+        let zeros = gradient.device().is_cpu()
+            && with_f32s(gradient, |values| Ok(values.iter().all(|value| *value == 0.0)))?;
+        Ok((!zeros).then_some(gradient))
     }
 
-    /// The row gradients of a table: one per look-up, in an order that is the same in every run.
-    pub fn rows_of(&self, table: &Tensor) -> impl Iterator<Item = &RowGradient> {
-        let id = table.id();
-        self.rows.iter().filter(move |rows| rows.table() == id)
+    /// What kernels contributed to the gradient of `var`, in an order that is the same in every
+    /// run: once for each use.
+    pub fn of(&self, var: &Tensor) -> impl Iterator<Item = &Contribution> {
+        let id = var.id();
+        self.contributions.iter().filter(move |contribution| contribution.variable() == id)
+    }
+
+    /// Everything that kernels contributed, in the order of the pass.
+    pub fn contributions(&self) -> &[Contribution] {
+        &self.contributions
     }
 
     /// Writes the gradient of `var` into `into`, zeros where nothing reached it.
@@ -54,13 +81,16 @@ impl Gradients {
                 into.len()
             );
         }
-        match self.store.get(var) {
-            Some(gradient) => copy_gradient(gradient, into)?,
-            None => into.fill(0.0),
+        let mut contributions = self.of(var);
+        match (self.left(var)?, contributions.next()) {
+            (None, None) => into.fill(0.0),
+            (None, Some(first)) => first.write_to(into),
+            (Some(gradient), first) => {
+                copy_gradient(gradient, into)?;
+                first.into_iter().for_each(|first| first.add_to(into));
+            }
         }
-        for rows in self.rows_of(var) {
-            rows.add_to(into);
-        }
+        contributions.for_each(|contribution| contribution.add_to(into));
         Ok(())
     }
 }
@@ -101,9 +131,53 @@ mod tests {
                 gradients.copy(&unused, &mut nothing).unwrap();
                 assert_eq!((gradients.reached(&unused), nothing), (false, [0.0; 2]));
                 assert!(gradients.copy(&bias, &mut nothing).is_err());
-                let sparse = kernels != Kernels::Candle;
-                assert_eq!(gradients.dense(&table).is_none(), sparse);
-                assert_eq!(gradients.rows_of(&table).count(), if sparse { 2 } else { 0 });
+                let native = kernels != Kernels::Candle;
+                assert_eq!(gradients.left(&table).unwrap().is_none(), native);
+                assert_eq!(gradients.of(&table).count(), if native { 2 } else { 0 });
+                assert_eq!(gradients.contributions().len(), if native { 4 } else { 0 });
+            });
+        }
+    }
+
+    #[test]
+    fn a_listener_is_told_while_the_pass_runs_and_sees_every_bit() {
+        use std::cell::RefCell;
+        use std::rc::Rc;
+
+        let values = |count: usize| (0..count).map(|i| (i as f32 * 0.7).cos()).collect();
+        let var = |shape: (usize, usize)| {
+            Var::from_vec::<_, f32>(values(shape.0 * shape.1), shape, &Device::Cpu).unwrap()
+        };
+        let (first, second) = (var((5, 4)), var((3, 5)));
+        let biases = [5, 3].map(|n| Var::from_vec(values(n), n, &Device::Cpu).unwrap());
+        let xs = var((2, 4));
+        for kernels in Kernels::available() {
+            with(kernels, || {
+                let hidden = ops::linear(xs.as_tensor(), &first, &biases[0]).unwrap();
+                let ys = ops::linear(&hidden.relu().unwrap(), &second, &biases[1]).unwrap();
+                let loss = ys.sqr().unwrap().sum_all().unwrap();
+                // `second` is also used where no kernel sees it.
+                let decay = second.as_tensor().sqr().unwrap().sum_all().unwrap();
+                let loss = (loss + decay).unwrap();
+                let whole = backward(&loss).unwrap();
+                let heard = Rc::new(RefCell::new(Vec::new()));
+                let (hear, unwanted) = (heard.clone(), second.id());
+                let rest = backward_into(&loss, move |contribution| {
+                    hear.borrow_mut().push(contribution.clone());
+                    (contribution.variable() == unwanted).then_some(contribution)
+                });
+                let rest = rest.unwrap();
+                assert_eq!(whole.contributions, heard.take());
+                assert!(rest.contributions.iter().all(|c| c.variable() == unwanted));
+                assert!(rest.left(&second).unwrap().is_some());
+                let native = kernels != Kernels::Candle;
+                assert_eq!(rest.left(&first).unwrap().is_none(), native);
+                let order: Vec<_> =
+                    whole.contributions().iter().map(Contribution::variable).collect();
+                let last_layer_first = [second.id(), biases[1].id(), first.id(), biases[0].id()];
+                assert_eq!(order, if native { &last_layer_first[..] } else { &[] });
+                // Nobody listens any more.
+                assert!(loss.backward().unwrap().get(&first).is_some());
             });
         }
     }

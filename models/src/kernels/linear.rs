@@ -3,6 +3,7 @@
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::gemm::{Gemm, Right, Target};
+use super::handover::gradient;
 use super::operand::{f32s, with_f32s};
 use super::profile::{Kind, timed};
 use super::simd::Isa;
@@ -64,8 +65,8 @@ impl CustomOp3 for Linear {
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         timed(Kind::Linear, 2 * xs.dim(0)? * weight.elem_count(), || {
-            let [dx, dw, db] = self.gradients(xs, weight, bias, dy)?;
-            Ok((Some(dx), Some(dw), Some(db)))
+            let (dx, dw, db) = self.gradients(xs, weight, dy)?;
+            Ok((Some(dx), gradient(weight, dw)?, gradient(bias, db)?))
         })
     }
 }
@@ -76,9 +77,8 @@ impl Linear {
         &self,
         xs: &Tensor,
         weight: &Tensor,
-        bias: &Tensor,
         dy: &Tensor,
-    ) -> Result<[Tensor; 3]> {
+    ) -> Result<(Tensor, Vec<f32>, Vec<f32>)> {
         let (outputs, inputs) = weight.dims2()?;
         let batch = xs.dim(0)?;
         let (mut dx, mut dw) = (vec![0.0; batch * inputs], vec![0.0; outputs * inputs]);
@@ -120,11 +120,7 @@ impl Linear {
                 Ok(())
             })
         })?;
-        Ok([
-            Tensor::from_vec(dx, xs.shape(), xs.device())?,
-            Tensor::from_vec(dw, weight.shape(), xs.device())?,
-            Tensor::from_vec(db, bias.shape(), xs.device())?,
-        ])
+        Ok((Tensor::from_vec(dx, xs.shape(), xs.device())?, dw, db))
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
+use super::handover::Parts;
 use super::memory::Scratch;
 use super::operand::{f32s, with_f32s, with_u32s};
 use super::parallel;
@@ -38,16 +39,17 @@ pub(crate) fn bilstm(
 ) -> Result<Tensor> {
     let hidden = forward.weight_hh.dim(1)?;
     let plan = with_u32s(ids, |tokens| Ok(Plan::new(tokens, ids.dim(1)?)))?;
-    let op = Bilstm { isa, hidden, plan, saved: OnceLock::new() };
     let dim = xs.dim(2)?;
+    let parts = [parts(forward, dim, hidden)?, parts(reverse, dim, hidden)?];
+    let op = Bilstm { isa, hidden, plan, parts, saved: OnceLock::new() };
     timed(Kind::Lstm, op.products(dim), || {
-        let (forward, reverse) = (flatten(forward, dim, hidden)?, flatten(reverse, dim, hidden)?);
+        let (forward, reverse) = (op.parts[0].operand()?, op.parts[1].operand()?);
         xs.contiguous()?.apply_op3(&forward, &reverse, op)
     })
 }
 
 /// One direction's parameters behind one another: candle's ops take three operands, not nine.
-fn flatten(lstm: &Lstm, dim: usize, hidden: usize) -> Result<Tensor> {
+fn parts(lstm: &Lstm, dim: usize, hidden: usize) -> Result<Parts> {
     let gates = 4 * hidden;
     let fits = lstm.weight_ih.dims() == [gates, dim]
         && lstm.weight_hh.dims() == [gates, hidden]
@@ -62,15 +64,15 @@ fn flatten(lstm: &Lstm, dim: usize, hidden: usize) -> Result<Tensor> {
             lstm.bias_hh.shape()
         );
     }
-    let parts = [&lstm.weight_ih, &lstm.weight_hh, &lstm.bias_ih, &lstm.bias_hh];
-    let parts = parts.into_iter().map(Tensor::flatten_all).collect::<Result<Vec<_>>>()?;
-    Tensor::cat(&parts, 0)
+    Ok(Parts::new([&lstm.weight_ih, &lstm.weight_hh, &lstm.bias_ih, &lstm.bias_hh]))
 }
 
 struct Bilstm {
     isa: Isa,
     hidden: usize,
     plan: Plan,
+    /// Each direction's parameters.
+    parts: [Parts; 2],
     saved: OnceLock<Saved>,
 }
 
@@ -134,8 +136,13 @@ impl CustomOp3 for Bilstm {
         upstream: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         timed(Kind::LstmBackward, 2 * self.products(xs.dim(2)?), || {
-            let [dx, dforward, dreverse] = self.gradients(xs, forward, reverse, upstream)?;
-            Ok((Some(dx), Some(dforward), Some(dreverse)))
+            let (dx, [dforward, dreverse]) = self.gradients(xs, forward, reverse, upstream)?;
+            let [of_forward, of_reverse] = &self.parts;
+            Ok((
+                Some(dx),
+                Some(of_forward.gradient(forward, dforward)?),
+                Some(of_reverse.gradient(reverse, dreverse)?),
+            ))
         })
     }
 }
@@ -153,7 +160,7 @@ impl Bilstm {
         forward: &Tensor,
         reverse: &Tensor,
         upstream: &Tensor,
-    ) -> Result<[Tensor; 3]> {
+    ) -> Result<(Tensor, [Vec<f32>; 2])> {
         let (batch, length, dim) = xs.dims3()?;
         let (hidden, plan) = (self.hidden, &self.plan);
         let saved = self.saved.get().expect("invariant: the forward pass came first");
@@ -190,12 +197,7 @@ impl Bilstm {
             *sum += other;
         }
         let dx = plan.unpack(&dx, dim, batch * length * dim);
-        let [dforward, dreverse] = dws;
-        Ok([
-            Tensor::from_vec(dx, xs.shape(), xs.device())?,
-            Tensor::from_vec(dforward, forward.shape(), xs.device())?,
-            Tensor::from_vec(dreverse, reverse.shape(), xs.device())?,
-        ])
+        Ok((Tensor::from_vec(dx, xs.shape(), xs.device())?, dws))
     }
 }
 

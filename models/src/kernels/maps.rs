@@ -14,6 +14,7 @@ use candle_core::{
 };
 
 use super::Native;
+use super::handover;
 use super::memory::{Scratch, Target};
 use super::operand::with_f32s;
 
@@ -81,6 +82,14 @@ pub(crate) trait Backward: Send + Sync + 'static {
     /// # Errors
     /// Operands that are not what they were in the forward pass.
     fn backward(&self, dy: Scratch, parameter: &[f32]) -> Result<Vec<f32>>;
+
+    /// What candle is told as the gradient of the parameter, `values`.
+    ///
+    /// # Errors
+    /// Values that do not fit.
+    fn gradient(&self, parameter: &Tensor, values: Vec<f32>) -> Result<Option<Tensor>> {
+        handover::gradient(parameter, values)
+    }
 }
 
 impl Maps {
@@ -220,10 +229,10 @@ struct Node<B> {
 }
 
 impl<B: Backward> Node<B> {
-    /// Runs the backward pass; the gradient of the parameter.
-    fn run(&self, parameter: &Tensor) -> Result<Tensor> {
+    /// Runs the backward pass; the gradient of the parameter, for candle.
+    fn run(&self, parameter: &Tensor) -> Result<Option<Tensor>> {
         let gradient = with_f32s(parameter, |parameter| self.run_on(parameter))?;
-        Tensor::from_vec(gradient, parameter.shape(), parameter.device())
+        self.backward.gradient(parameter, gradient)
     }
 
     fn run_on(&self, parameter: &[f32]) -> Result<Vec<f32>> {
@@ -272,7 +281,7 @@ impl<B: Backward> CustomOp2 for Node<B> {
         _: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let gradient = self.run(parameter)?;
-        Ok((Some(maps.zeros_like()?), Some(gradient)))
+        Ok((Some(maps.zeros_like()?), gradient))
     }
 }
 
@@ -302,7 +311,7 @@ impl<B: Backward> CustomOp3 for Node<B> {
         _: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let gradient = self.run(parameter)?;
-        Ok((Some(maps.zeros_like()?), Some(gradient), Some(second.zeros_like()?)))
+        Ok((Some(maps.zeros_like()?), gradient, Some(second.zeros_like()?)))
     }
 }
 

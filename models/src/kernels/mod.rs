@@ -13,6 +13,7 @@ mod direct;
 pub mod embedding;
 mod gemm;
 pub mod gradients;
+pub mod handover;
 pub(crate) mod linear;
 pub(crate) mod lstm;
 pub(crate) mod maps;

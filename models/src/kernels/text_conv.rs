@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
 use super::gemm::{Gemm, Right, Target, panel};
+use super::handover::Parts;
 use super::memory::Scratch;
 use super::operand::{f32s, with_f32s};
 use super::parallel;
@@ -39,12 +40,14 @@ pub(crate) fn conv1d_relu_max(
         first += filters;
         products += batch * (length + 1 - width) * weight.elem_count();
         start += filters * (dim * width + 1);
-        parts.extend([weight.flatten_all()?, bias.flatten_all()?]);
+        parts.extend([*weight, *bias]);
     }
     timed(Kind::TextConvolution, products, || {
         // candle's ops take at most three operands: all filters travel as one.
-        let parameters = Tensor::cat(&parts, 0)?;
-        xs.contiguous()?.apply_op2(&parameters, ConvMax { isa, banks, peaks: OnceLock::new() })
+        let parts = Parts::new(parts);
+        let parameters = parts.operand()?;
+        let op = ConvMax { isa, banks, parts, peaks: OnceLock::new() };
+        xs.contiguous()?.apply_op2(&parameters, op)
     })
 }
 
@@ -80,6 +83,8 @@ impl Bank {
 struct ConvMax {
     isa: Isa,
     banks: Vec<Bank>,
+    /// Weight and bias of each bank in turn.
+    parts: Parts,
     /// The window of each maximum, `[B, ΣF]`, from the forward pass.
     peaks: OnceLock<Vec<u32>>,
 }
@@ -167,8 +172,8 @@ impl CustomOp2 for ConvMax {
         let values: usize = self.banks.iter().map(|bank| bank.filters * bank.width).sum();
         let (batch, _, dim) = xs.dims3()?;
         timed(Kind::TextConvolutionBackward, 2 * batch * values * dim, || {
-            let [dx, dparameters] = self.gradients(xs, parameters, ys, dy)?;
-            Ok((Some(dx), Some(dparameters)))
+            let (dx, dparameters) = self.gradients(xs, parameters, ys, dy)?;
+            Ok((Some(dx), Some(self.parts.gradient(parameters, dparameters)?)))
         })
     }
 }
@@ -187,7 +192,7 @@ impl ConvMax {
         parameters: &Tensor,
         ys: &Tensor,
         dy: &Tensor,
-    ) -> Result<[Tensor; 2]> {
+    ) -> Result<(Tensor, Vec<f32>)> {
         let sizes = self.sizes(xs.shape())?;
         let peaks = self.peaks.get().expect("invariant: the forward pass came first");
         // The gradient past the ReLU.
@@ -205,10 +210,7 @@ impl ConvMax {
             Ok(())
         })?;
         let dx = with_f32s(parameters, |parameters| Ok(backward.input_gradient(parameters)))?;
-        Ok([
-            Tensor::from_vec(dx, xs.shape(), xs.device())?,
-            Tensor::from_vec(dparameters, parameters.shape(), xs.device())?,
-        ])
+        Ok((Tensor::from_vec(dx, xs.shape(), xs.device())?, dparameters))
     }
 }
 

@@ -1,0 +1,165 @@
+//! Gradients of variables, handed over by the kernels the moment they are known.
+//!
+//! candle adds every gradient to zeros made for it and keeps the sums until its backward pass has
+//! ended. While a [`deliver`] runs on this thread, kernels hand the gradients of
+//! *variables* over instead: nothing is copied, an embedding table's gradient stays the rows that
+//! the batch touched, and whoever listens may use a gradient while the pass still runs.
+//!
+//! An identity operation around each parameter would tell the same for any operation, at the price
+//! of a copy of every parameter in the forward pass (a custom operation owns its result) and two
+//! more passes over every gradient in the backward pass. Gradients that composed candle operations
+//! compute are not handed over; they are in candle's store at the end.
+
+use std::cell::RefCell;
+
+use candle_core::{Result, Tensor, TensorId};
+
+use super::embedding::RowGradient;
+
+/// A part of a variable's gradient: all of it, if the loss uses the variable once.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Contribution {
+    /// An element for each of the variable's.
+    Dense {
+        /// The [`id`](Tensor::id) of the variable.
+        variable: TensorId,
+        /// The elements, row-major.
+        values: Vec<f32>,
+    },
+    /// The touched rows of an embedding table.
+    Rows(RowGradient),
+}
+
+impl Contribution {
+    /// The [`id`](Tensor::id) of the variable.
+    pub fn variable(&self) -> TensorId {
+        match self {
+            Self::Dense { variable, .. } => *variable,
+            Self::Rows(rows) => rows.table(),
+        }
+    }
+
+    /// Adds it to the variable's flat gradient.
+    ///
+    /// # Panics
+    /// When `sum` is not of the variable's size.
+    pub fn add_to(&self, sum: &mut [f32]) {
+        match self {
+            Self::Dense { values, .. } => {
+                assert_eq!(values.len(), sum.len());
+                sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+            }
+            Self::Rows(rows) => rows.add_to(sum),
+        }
+    }
+
+    /// Writes it over the variable's flat gradient.
+    ///
+    /// # Panics
+    /// When `into` is not of the variable's size.
+    pub fn write_to(&self, into: &mut [f32]) {
+        match self {
+            Self::Dense { values, .. } => into.copy_from_slice(values),
+            Self::Rows(rows) => {
+                into.fill(0.0);
+                rows.add_to(into);
+            }
+        }
+    }
+}
+
+/// Whoever listens; what it does not want, it gives back.
+type Listener = Box<dyn FnMut(Contribution) -> Option<Contribution>>;
+
+thread_local! {
+    /// Who is handed gradients on this thread, while a [`deliver`] runs, and what was given back.
+    static LISTENER: RefCell<Option<(Listener, Vec<Contribution>)>> = const { RefCell::new(None) };
+}
+
+/// Runs a backward pass whose kernels hand the gradients of variables to `listener`, in an order
+/// that is the same in every run, instead of returning them to candle. Returns with the pass's
+/// result what the listener gave back.
+pub(super) fn deliver<T>(
+    listener: impl FnMut(Contribution) -> Option<Contribution> + 'static,
+    backward: impl FnOnce() -> T,
+) -> (T, Vec<Contribution>) {
+    /// Ends the delivery even when an operation panics on the way.
+    struct Delivery;
+    impl Drop for Delivery {
+        fn drop(&mut self) {
+            LISTENER.take();
+        }
+    }
+    LISTENER.set(Some((Box::new(listener), Vec::new())));
+    let _delivery = Delivery;
+    let out = backward();
+    let kept = LISTENER.take().map(|(_, kept)| kept);
+    (out, kept.unwrap_or_default())
+}
+
+/// Hands a contribution over if somebody listens and `variable` is one; else gives it back.
+pub(super) fn hand_over(variable: &Tensor, contribution: Contribution) -> Option<Contribution> {
+    // Only a variable's gradient may stay out of the store: candle asks for any other's.
+    if !variable.is_variable() {
+        return Some(contribution);
+    }
+    LISTENER.with_borrow_mut(|listener| match listener {
+        Some((listener, kept)) => {
+            kept.extend(listener(contribution));
+            None
+        }
+        None => Some(contribution),
+    })
+}
+
+/// What an operation returns to candle as the gradient of its operand `of`: nothing if it could be
+/// handed over.
+///
+/// # Errors
+/// Values that do not fit the operand.
+pub(super) fn gradient(of: &Tensor, values: Vec<f32>) -> Result<Option<Tensor>> {
+    match hand_over(of, Contribution::Dense { variable: of.id(), values }) {
+        Some(Contribution::Dense { values, .. }) => {
+            Tensor::from_vec(values, of.shape(), of.device()).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Parameters that travel as one operand, because candle's operations take at most three.
+pub(super) struct Parts(Vec<Tensor>);
+
+impl Parts {
+    /// Of these parameters, in the order in which they lie in the operand.
+    pub(super) fn new<'a>(parameters: impl IntoIterator<Item = &'a Tensor>) -> Self {
+        Self(parameters.into_iter().cloned().collect())
+    }
+
+    /// The operand: the parameters' elements end to end.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub(super) fn operand(&self) -> Result<Tensor> {
+        let flat = self.0.iter().map(Tensor::flatten_all).collect::<Result<Vec<_>>>()?;
+        Tensor::cat(&flat, 0)
+    }
+
+    /// What an operation returns to candle as the gradient of the operand: zeros if the parameters'
+    /// own could be handed over, because candle insists on one.
+    ///
+    /// # Errors
+    /// Values that do not fit the operand.
+    pub(super) fn gradient(&self, operand: &Tensor, values: Vec<f32>) -> Result<Tensor> {
+        let listens = LISTENER.with_borrow(Option::is_some);
+        if !listens || !self.0.iter().all(Tensor::is_variable) {
+            return Tensor::from_vec(values, operand.shape(), operand.device());
+        }
+        let mut rest = values.as_slice();
+        for part in &self.0 {
+            let (mine, others) = rest.split_at(part.elem_count());
+            gradient(part, mine.to_vec())?;
+            rest = others;
+        }
+        operand.zeros_like()
+    }
+}

@@ -1,0 +1,98 @@
+//! Overlapped and sequential runs are the same run: every loss, byte count and weight, bit for bit.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Program, events, number, only_run, quick};
+use safetensors::SafeTensors;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+
+/// What a run of the quick recipe with these settings comes to.
+struct Run {
+    steps: Vec<Value>,
+    weights: BTreeMap<String, Vec<u8>>,
+}
+
+fn run(overlap: bool, settings: &[&str]) -> Run {
+    let program = Program::new();
+    let overlap = format!("exchange.overlap={overlap}");
+    let mut arguments = quick(&["--set", &overlap, "--set", "exchange.overlap_bytes=4096"]);
+    arguments.extend(settings.iter().flat_map(|setting| ["--set", setting]));
+    program.succeed(&arguments);
+    let run = only_run(&program.path("runs/out/quick"));
+    let bytes = fs::read(run.join("last/model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let weights = tensors.iter().map(|(name, view)| (name.to_string(), view.data().to_vec()));
+    Run { steps: events(&run, "step"), weights: weights.collect() }
+}
+
+fn same(settings: &[&str]) -> Run {
+    let (sequential, overlapped) = (run(false, settings), run(true, settings));
+    assert_eq!(sequential.steps.len(), overlapped.steps.len());
+    for (a, b) in sequential.steps.iter().zip(&overlapped.steps) {
+        for key in ["loss", "wire_bytes", "dense_bytes", "gradient_norm", "gauges"] {
+            assert_eq!(a[key], b[key], "{key} under {settings:?}:\n{a}\n{b}");
+        }
+        for step in [a, b] {
+            let exposed = number(step, "exposed_seconds");
+            assert!(exposed > 0.0 && number(step, "exchange_seconds") > 0.0, "{step}");
+        }
+    }
+    assert!(sequential.weights == overlapped.weights, "the weights differ under {settings:?}");
+    overlapped
+}
+
+const TEXT_MODELS: [&str; 2] = ["model=textcnn", "model=bilstm"];
+
+#[test]
+fn text_models_overlap_without_a_trace() {
+    for model in TEXT_MODELS {
+        let steps = ["train.max_steps=5", "train.batch=8", "policy.bucketing=parameter"];
+        same(&[&[model], &steps[..]].concat());
+    }
+}
+
+/// Uneven last steps, several forward passes an update, a rank without samples, histograms that
+/// want the local gradient.
+#[test]
+fn images_overlap_without_a_trace() {
+    same(&[
+        "dataset=synthetic-cifar10",
+        "model=resnet20",
+        "dataset.train=52",
+        "dataset.test=16",
+        "workers=3",
+        "train.batch=4",
+        "train.accumulate=2",
+        "train.max_steps=6",
+        "record.histograms_every=4",
+        "scheme={ kind = \"topk\", ratio = 0.05 }",
+        "policy.bucketing={ bytes = 32768 }",
+        "policy.dense_below=100",
+    ]);
+}
+
+#[test]
+fn learning_schemes_overlap_without_a_trace() {
+    for scheme in ["casq", "sidco", "optquant", "dqsgd", "aggregation-aware", "half"] {
+        let scheme = format!("scheme={scheme}");
+        same(&[&scheme, "policy.bucketing=parameter", "train.max_steps=4", "train.batch=8"]);
+    }
+}
+
+#[test]
+fn what_cannot_overlap_is_refused() {
+    let program = Program::new();
+    for (setting, says) in [
+        ("policy.bucketing=whole", "as one bucket"),
+        ("policy.clip_norm=1", "policy.clip_norm"),
+        ("exchange.overlap_bytes=-1", "overlap_bytes"),
+    ] {
+        let on = ["--set", "exchange.overlap=true", "--set", "policy.bucketing=parameter"];
+        let error = program.refuse(&quick(&[&on[..], &["--set", setting]].concat()), 2);
+        assert!(error.contains(says), "{error}");
+    }
+}
