@@ -20,7 +20,7 @@ use crate::worker::{Report, Seat, Worker};
 use anyhow::{Context, Result};
 use crossbeam::channel::{never, select, unbounded};
 use gradwire_datasets::Data;
-use gradwire_exchange::{Collective, Solo, mesh};
+use gradwire_exchange::Collective;
 use rayon::ThreadPoolBuilder;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -71,7 +71,7 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
     let (reports, mut inbox) = unbounded();
     let (ends, ended) = unbounded();
     let mut watch = Watch::new(Duration::from_secs_f64(recipe.exchange.timeout));
-    for collective in crew.pace.keep(collectives(&recipe)) {
+    for collective in crew.pace.keep(collectives(&recipe)?) {
         let (rank, post, ends) = (collective.rank(), Post::default(), ends.clone());
         let seat = Seat {
             recipe: recipe.clone(),
@@ -132,12 +132,9 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
 }
 
 /// One end of the exchange per rank.
-fn collectives(recipe: &Recipe) -> Vec<Box<dyn Collective>> {
-    if recipe.workers == 1 {
-        return vec![Box::new(Solo)];
-    }
+fn collectives(recipe: &Recipe) -> Result<Vec<Box<dyn Collective>>> {
     let patience = Duration::from_secs_f64(recipe.exchange.timeout);
-    mesh(recipe.workers, patience).into_iter().map(|end| Box::new(end) as _).collect()
+    Ok(recipe.exchange.topology.connect(recipe.workers, patience)?)
 }
 
 /// A worker's life, on its own thread and in its own compute pool.

@@ -8,7 +8,7 @@ use crate::disk::{self, Operation};
 use crate::post::Post;
 use crate::recipe::nearest;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use gradwire_exchange::{self as exchange, Collective, Payload};
+use gradwire_exchange::{self as exchange, Answer, Central, Collective, Payload, Serve};
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::raise;
 use std::sync::Arc;
@@ -222,6 +222,36 @@ impl Collective for Wire {
     }
 
     fn allgather(&mut self, mut mine: Vec<u8>) -> exchange::Result<Vec<Payload>> {
+        self.corrupt(&mut mine);
+        self.inner.allgather(mine)
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.inner.shares_memory()
+    }
+
+    fn central(&mut self) -> Option<&mut dyn Central> {
+        self.inner.central()?;
+        Some(self)
+    }
+}
+
+impl Central for Wire {
+    fn install(&mut self, serve: Box<dyn Serve>) {
+        if let Some(central) = self.inner.central() {
+            central.install(serve);
+        }
+    }
+
+    fn ask(&mut self, mut mine: Vec<u8>) -> exchange::Result<Answer> {
+        self.corrupt(&mut mine);
+        self.inner.central().expect("invariant: it is asked through `central`").ask(mine)
+    }
+}
+
+impl Wire {
+    /// Damages a message if that is to happen now.
+    fn corrupt(&self, mine: &mut [u8]) {
         let step = self.post.place().step;
         if self.faults.happens(self.rank(), step, |kind| kind == Kind::Corrupt) {
             // Two thirds into the message lies a value or an index, seldom a header.
@@ -230,7 +260,6 @@ impl Collective for Wire {
                 *byte ^= 1 << (step % 8);
             }
         }
-        self.inner.allgather(mine)
     }
 }
 

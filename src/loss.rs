@@ -45,11 +45,13 @@ impl Failure {
     /// believed: lower is further.
     fn accuses(&self) -> (u8, usize) {
         use exchange::Error::{Aborted, Message, NonFinite, PeerLost, Timeout};
+        use exchange::Error::{ServerLost, ServerSilent};
         match self.error.downcast_ref::<exchange::Error>() {
             Some(NonFinite { rank, .. } | Aborted { rank, .. }) => (0, *rank),
             Some(Message { rank, .. }) => (1, *rank),
             Some(Timeout { rank, .. }) => (2, *rank),
             Some(PeerLost { rank, .. }) => (3, *rank),
+            Some(ServerLost { .. } | ServerSilent { .. }) => (4, self.rank),
             _ => (0, self.rank),
         }
     }

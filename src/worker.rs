@@ -170,7 +170,8 @@ impl Worker {
         let params = Params::new(&replica.store);
         let (sampler, first_place) = course.sampler(&recipe, rank)?;
         let last_place = course.place(course.last_step());
-        let exchange = Exchange::new(
+        let exchange = Exchange::over(
+            recipe.exchange.wiring(),
             &recipe.scheme,
             recipe.policy(),
             params.layout()?,
