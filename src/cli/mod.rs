@@ -3,6 +3,7 @@
 //! Exit codes: 0 done; 1 the run or the command failed; 2 the command line or the recipe was
 //! refused, and nothing was started.
 
+mod advise;
 mod bench;
 mod codecs;
 mod data;
@@ -37,6 +38,8 @@ enum Command {
     Train(Box<Train>),
     /// Evaluate a trained model on its test set
     Eval(Eval),
+    /// Tell which scheme is worth it on which link, for a recipe on this machine
+    Advise(Box<advise::Advise>),
     /// Measure how fast this machine trains
     #[command(subcommand)]
     Bench(bench::Command),
@@ -148,6 +151,7 @@ impl Cli {
         let done = match self.command {
             Command::Train(train) => train.run(),
             Command::Eval(eval) => Ok(eval.run()),
+            Command::Advise(advise) => advise.run(),
             Command::Bench(bench) => bench.run(),
             Command::Network(network) => network.run(),
             Command::Data(data) => Ok(data.run()),
