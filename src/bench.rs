@@ -3,6 +3,7 @@
 //! The samples are those of the usual comparison: images of 32 × 32 pixels, texts of 64 tokens out
 //! of 30,000. Everything else is the trainer's own step: loader, model, exchange, optimizer.
 
+use crate::course::{Course, Progress};
 use crate::disk::Disk;
 use crate::launch::{self, Crew, run_workers};
 use crate::network::Pace;
@@ -81,9 +82,18 @@ pub fn train(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> {
     let mut taken: BTreeMap<u64, Vec<Step>> = BTreeMap::new();
     let disk = Disk::default();
     let pace = Pace::new(&recipe, launch::parameters(&recipe, &data)?)?;
-    let crew =
-        Crew { recipe: &recipe, data: &data, threads, pace: &pace, folder: None, disk: &disk };
-    run_workers(&crew, |report| {
+    let crew = Crew {
+        recipe: &recipe,
+        data: &data,
+        threads,
+        pace: &pace,
+        folder: None,
+        disk: &disk,
+        course: Course::new(&recipe, samples, Progress::START)?,
+        orders: Arc::default(),
+        from: None,
+    };
+    run_workers(crew, |report| {
         if let Report::Step(step) = report
             && step.step > WARM
         {

@@ -192,6 +192,15 @@ impl Disk {
         self.sync_folder(path.parent().unwrap_or(Path::new("")))
     }
 
+    /// Waits until the bytes of a file that another handle has written have reached the disk.
+    ///
+    /// # Errors
+    /// When they cannot be made to.
+    pub fn sync_file(&self, path: &Path) -> io::Result<()> {
+        self.check(Operation::SyncFile)?;
+        fs::File::open(path)?.sync_all()
+    }
+
     /// Waits until a folder's entries have reached the disk.
     ///
     /// # Errors
@@ -231,6 +240,22 @@ impl Disk {
     pub fn remove_folder(&self, path: &Path) -> io::Result<()> {
         self.check(Operation::Remove)?;
         fs::remove_dir_all(path)
+    }
+
+    /// Takes a file's lock, making the file if it is not there. The lock ends with the handle, or
+    /// with the process, however that ends.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when another handle has it; else when the file cannot be
+    /// opened.
+    pub fn lock(&self, path: &Path) -> io::Result<Lock> {
+        self.check(Operation::Create)?;
+        let file = fs::File::options().create(true).append(true).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Lock { _file: file }),
+            Err(fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
     }
 
     /// Reads a file of at most `limit` bytes.
@@ -284,6 +309,12 @@ impl Disk {
 pub struct File {
     file: fs::File,
     disk: Disk,
+}
+
+/// A lock that is held.
+#[derive(Debug)]
+pub struct Lock {
+    _file: fs::File,
 }
 
 impl File {
@@ -377,6 +408,16 @@ mod tests {
             Disk::default().replace(&path, b"newest").unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), "newest");
         }
+    }
+
+    #[test]
+    fn one_at_a_time_holds_a_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let (disk, path) = (Disk::default(), folder.path().join("lock"));
+        let lock = disk.lock(&path).unwrap();
+        assert_eq!(disk.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(lock);
+        disk.lock(&path).unwrap();
     }
 
     #[test]

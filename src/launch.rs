@@ -4,23 +4,28 @@
 //! own compute pool, gathers their reports in rank order and writes them down. When a worker
 //! fails, its end of the exchange drops, the others notice and stop, and the first cause is told.
 
-use crate::checkpoint;
+use crate::checkpoint::{self, Checkpoint};
+use crate::course::{Course, Progress};
 use crate::disk::Disk;
+use crate::keeper::Keeper;
 use crate::network::{self, Pace};
+use crate::orders::Orders;
 use crate::params::Params;
 use crate::recipe::Recipe;
-use crate::record::{Console, Event, FileSum, Mode, Provenance, Record, Started, Summary};
+use crate::record::{self, Console, Event, FileSum, Mode, Provenance, Record, Started, Summary};
 use crate::replica::Replica;
-use crate::tally::Tally;
-use crate::worker::{Place, Report, Seat, Worker, total_steps};
+use crate::resume::Resume;
+use crate::tally::{Sums, Tally};
+use crate::worker::{Place, Report, Seat, Worker};
 use anyhow::{Context, Error, Result, anyhow, bail};
 use crossbeam::channel::unbounded;
-use gradwire_datasets::{Data, Sampler};
+use gradwire_datasets::Data;
 use gradwire_exchange::{self as exchange, Collective, Solo, mesh};
 use gradwire_models::kernels;
 use rayon::ThreadPoolBuilder;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,10 +36,11 @@ pub struct Outcome {
     pub folder: PathBuf,
     /// The run in figures.
     pub summary: Summary,
+    /// Whether it was stopped on request before its last step.
+    pub stopped: bool,
 }
 
 /// What is to be trained, and how.
-#[derive(Clone, Debug)]
 pub struct Run<'a> {
     /// Everything that decides the result.
     pub recipe: &'a Recipe,
@@ -42,6 +48,18 @@ pub struct Run<'a> {
     pub mode: Mode,
     /// What records and checkpoints are written through.
     pub disk: Disk,
+    /// Whether it begins or goes on.
+    pub start: Start,
+    /// Through which checkpoints and an early end can be asked for while it goes.
+    pub orders: Arc<Orders>,
+}
+
+/// How a run starts.
+pub enum Start {
+    /// It begins, in a folder of its own.
+    Fresh,
+    /// It goes on from a checkpoint, in the folder that it has.
+    Resume(Box<Resume>),
 }
 
 /// Trains a run's recipe to its end, writing records and showing progress.
@@ -49,12 +67,11 @@ pub struct Run<'a> {
 /// # Errors
 /// When the data cannot be read, the records cannot be written, or a worker fails: then the first
 /// cause, with rank, step and phase.
-pub fn train(run: &Run<'_>) -> Result<Outcome> {
-    let Run { recipe, mode, ref disk } = *run;
+pub fn train(run: Run<'_>) -> Result<Outcome> {
+    let Run { recipe, mode, disk, start, orders } = run;
+    let disk = &disk;
     let mut console = Console::new(mode);
     let data = load(recipe, None)?;
-    let plan =
-        Sampler::new(recipe.seed, data.train.len(), recipe.workers, 0, recipe.local_batch())?;
     if data.train.len() < recipe.workers {
         bail!(
             "{} workers share {} training samples: take at most one worker per sample",
@@ -66,38 +83,62 @@ pub fn train(run: &Run<'_>) -> Result<Outcome> {
     let parameters = parameters(recipe, &data)?;
     let pace = Pace::new(recipe, parameters)?;
     let provenance = provenance(recipe, &data, threads)?;
-    let out = &recipe.record.out;
-    let mut record = Record::create(disk, out, &recipe.name, &recipe.to_toml()?, &provenance)?;
+    let Ready { mut record, course, sums, from, events } =
+        make_ready(disk, recipe, start, &data, &provenance)?;
     let folder = record.folder().to_path_buf();
     if let Some(vocabulary) = &data.vocabulary {
         checkpoint::save_vocabulary(disk, &folder, vocabulary)?;
     }
 
-    let steps_per_epoch = plan.steps_per_epoch();
-    let mut tally = Tally::new(recipe, steps_per_epoch);
     if let Some(header) = network::header(recipe, threads, parameters) {
         record.begin_network(disk, &header)?;
     }
-    let started = started(recipe, &data, threads, steps_per_epoch, &folder, parameters);
-    let crew = Crew { recipe, data: &data, threads, pace: &pace, folder: Some(&folder), disk };
-    let result = keep(&mut record, &mut console, &started).and_then(|()| {
-        run_workers(&crew, |report| {
-            for (event, recorded) in tally.add(report) {
-                if recorded {
-                    keep(&mut record, &mut console, &event)?;
-                } else {
-                    record.pass_over(&event);
-                    console.record(&event)?;
+    let mut tally = Tally::new(recipe, course, sums);
+    let mut keeper = Keeper::new(disk, recipe, &folder, &orders, course, provenance)?;
+    let started = started(recipe, &data, threads, course, &folder, parameters);
+    let announced = [started]
+        .into_iter()
+        .chain(events)
+        .try_for_each(|event| keep(&mut record, &mut console, &event));
+    let crew = Crew {
+        recipe,
+        data: &data,
+        threads,
+        pace: &pace,
+        folder: Some(&folder),
+        disk,
+        course,
+        orders: Arc::clone(&orders),
+        from,
+    };
+    let trained = announced.and_then(|()| {
+        run_workers(crew, |report| {
+            if let Report::Part(part) = report {
+                keeper.add(*part, &tally, record.summary());
+            } else {
+                for (event, recorded) in tally.add(report) {
+                    if recorded {
+                        keep(&mut record, &mut console, &event)?;
+                    } else {
+                        record.pass_over(&event);
+                        console.record(&event)?;
+                    }
                 }
+                tally.rows().iter().try_for_each(|row| record.network(row))?;
             }
-            tally.rows().iter().try_for_each(|row| record.network(row))
+            keeper.news().iter().try_for_each(|event| keep(&mut record, &mut console, event))
         })
     });
-    match result {
+    // Whatever has happened: what is being written is finished, so that it can be gone on from.
+    let kept = keeper.finish().and_then(|events| {
+        events.iter().try_for_each(|event| keep(&mut record, &mut console, event))
+    });
+    match trained.and(kept) {
         Ok(()) => {
             let summary = record.summary().clone();
+            let stopped = orders.stopping() && summary.step < course.last_step();
             console.record(&record.finish()?)?;
-            Ok(Outcome { folder, summary })
+            Ok(Outcome { folder, summary, stopped })
         }
         Err(error) => {
             // The error itself is what the person must see; whether record and console can still
@@ -110,8 +151,63 @@ pub fn train(run: &Run<'_>) -> Result<Outcome> {
     }
 }
 
+/// A run that can take its first step.
+struct Ready {
+    record: Record,
+    course: Course,
+    sums: Sums,
+    from: Option<Arc<Checkpoint>>,
+    /// What is to be told before the first step.
+    events: Vec<Event>,
+}
+
+/// Makes a run's folder, or goes back in it to the checkpoint that the run goes on from.
+fn make_ready(
+    disk: &Disk,
+    recipe: &Recipe,
+    start: Start,
+    data: &Data,
+    provenance: &Provenance,
+) -> Result<Ready> {
+    let toml = recipe.to_toml()?;
+    let samples = data.train.len();
+    let mut resume = match start {
+        Start::Resume(resume) => *resume,
+        Start::Fresh => {
+            let course = Course::new(recipe, samples, Progress::START)?;
+            let record = Record::create(disk, &recipe.record.out, &recipe.name, &toml, provenance)?;
+            return Ok(Ready { record, course, sums: Sums::default(), from: None, events: vec![] });
+        }
+    };
+    let changes = resume.accept(recipe)?;
+    resume.accept_data(&provenance.data)?;
+    let progress = resume.checkpoint.manifest.progress;
+    let course = Course::new(recipe, samples, progress)
+        .with_context(|| format!("going on from {}", resume.checkpoint.folder.display()))?;
+    let mut resharded = None;
+    if resume.checkpoint.manifest.world_size != recipe.workers {
+        let words = resume.checkpoint.reshard(recipe.workers, recipe.train.batch_norm)?;
+        resharded = Some(format!("{words}; {}", course.in_words()));
+    }
+    // From here on the run's folder changes. Whatever stops this, the checkpoint stays, and the
+    // same can be done again.
+    if !checkpoint::rewind(disk, &resume.run, progress.step)? {
+        resume.checkpoint.manifest.best = None;
+    }
+    let cut = record::cut(disk, &resume.run, progress.step)?;
+    let warnings = resume.warnings(provenance, resharded.as_deref());
+    let note = Event::from(resume.note(&changes, &cut, provenance));
+    let events = [note].into_iter().chain(warnings.into_iter().map(Event::from)).collect();
+    let Resume { run, checkpoint, lock, .. } = resume;
+    let summary = checkpoint.manifest.summary.clone();
+    let first = course.first_step();
+    let record = Record::resume(disk, &run, lock, first, summary, &toml, provenance)?;
+    let sums = checkpoint.manifest.sums;
+    Ok(Ready { record, course, sums, from: Some(Arc::new(checkpoint)), events })
+}
+
 /// What all workers of a run share.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Crew<'a> {
     /// The run.
     pub recipe: &'a Recipe,
@@ -125,6 +221,12 @@ pub struct Crew<'a> {
     pub folder: Option<&'a Path>,
     /// What they are written through.
     pub disk: &'a Disk,
+    /// The steps to take.
+    pub course: Course,
+    /// What is asked of all ranks beside training.
+    pub orders: Arc<Orders>,
+    /// What they go on from; absent for a run that begins.
+    pub from: Option<Arc<Checkpoint>>,
 }
 
 /// Runs one worker per rank to the end, each on a thread of its own, and hands their reports to
@@ -132,8 +234,8 @@ pub struct Crew<'a> {
 ///
 /// # Errors
 /// What `take` fails with, which ends the workers; else the first cause of a worker's failure.
-pub fn run_workers(crew: &Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -> Result<()> {
-    let Crew { recipe, data, threads, pace, folder, disk } = *crew;
+pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -> Result<()> {
+    let Crew { recipe, data, threads, pace, folder, disk, course, orders, from } = crew;
     let (reports, inbox) = unbounded();
     thread::scope(|scope| {
         let mut workers = Vec::new();
@@ -147,6 +249,9 @@ pub fn run_workers(crew: &Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) 
                 reports,
                 folder: folder.map(Into::into),
                 disk: disk.clone(),
+                course,
+                orders: Arc::clone(&orders),
+                from: from.clone(),
             };
             let worker = thread::Builder::new()
                 .name(format!("worker-{rank}"))
@@ -155,6 +260,8 @@ pub fn run_workers(crew: &Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) 
             workers.push((rank, worker));
         }
         drop(reports);
+        // As large as the state of all ranks; each lets go of it when it has taken its own.
+        drop(from);
         // Ends when the last worker does, or on the first report that cannot be taken: then
         // nobody listens any more, and that ends the workers.
         let taken = inbox.iter().try_for_each(&mut take);
@@ -281,7 +388,7 @@ fn started(
     recipe: &Recipe,
     data: &Data,
     threads: usize,
-    steps_per_epoch: u64,
+    course: Course,
     folder: &Path,
     parameters: u64,
 ) -> Event {
@@ -298,10 +405,11 @@ fn started(
         train_samples: data.train.len() as u64,
         test_samples: data.test.len() as u64,
         batch: (recipe.workers * recipe.local_batch()) as u64,
-        epochs: total_steps(recipe, steps_per_epoch).div_ceil(steps_per_epoch),
-        steps_per_epoch,
-        steps: total_steps(recipe, steps_per_epoch),
-        first_step: 1,
+        epochs: course.epoch_of(course.last_step()),
+        steps_per_epoch: course.steps_per_epoch(),
+        steps: course.last_step(),
+        first_step: course.first_step(),
+        steps_ahead: course.ahead(),
     })
 }
 

@@ -166,6 +166,27 @@ impl Optimizer {
         Self { config, first: vec![0.0; first], second: vec![0.0; second], steps: 0 }
     }
 
+    /// The state's two vectors with their names, in the flat gradient's layout; empty where the
+    /// rule has none.
+    pub fn vectors(&self) -> [(&'static str, &[f32]); 2] {
+        [("first", &self.first), ("second", &self.second)]
+    }
+
+    /// The updates made.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Replaces the state.
+    ///
+    /// # Panics
+    /// When a vector is not as long as the one it replaces.
+    pub fn set(&mut self, first: &[f32], second: &[f32], steps: u64) {
+        self.first.copy_from_slice(first);
+        self.second.copy_from_slice(second);
+        self.steps = steps;
+    }
+
     /// One update of `params` by the mean gradient `flat` at the learning rate `rate`. Returns the
     /// gradient's [norm], which is summed up while the update has the gradient in the cache.
     ///

@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use candle_core::{DType, Device, Tensor};
 use gradwire_datasets::{Batch, Dataset, Features, Shape};
 use gradwire_models::{Input, Model, Store, cross_entropy};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// A model with its variables.
@@ -17,7 +18,7 @@ pub struct Replica {
 }
 
 /// What came of some samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Score {
     /// Sum of the samples' losses.
     pub loss: f64,

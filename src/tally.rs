@@ -1,6 +1,7 @@
 //! From the ranks' reports to the run's events: summed in rank order, so that the record does not
 //! depend on which rank happened to report first.
 
+use crate::course::Course;
 use crate::recipe::Recipe;
 use crate::record::network::Row;
 use crate::record::{self, Event, Phases};
@@ -8,39 +9,51 @@ use crate::replica::Score;
 use crate::spent::{nanoseconds, nanoseconds_of};
 use crate::worker::{Epoch, Report, Step};
 use gradwire_exchange::Leg;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// What a run's record adds up over steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sums {
+    /// The running epoch's training samples so far.
+    pub train: Score,
+    /// The seconds of its steps.
+    pub seconds: f64,
+    /// Bytes that all ranks have sent since the run began.
+    pub wire_bytes_total: u64,
+}
 
 /// Gathers reports until all ranks have told of a step.
 pub struct Tally {
     workers: usize,
     every: u64,
-    steps_per_epoch: u64,
+    course: Course,
     /// Steps that some ranks have told of.
     open: BTreeMap<u64, Vec<Option<Step>>>,
     /// An epoch that rank 0 has told of before the others had told of its last step.
     pending: Option<Epoch>,
-    /// The running epoch so far.
-    train: Score,
-    seconds: f64,
-    wire_bytes_total: u64,
+    sums: Sums,
     /// What the ranks computed and sent in the steps told of since anyone asked.
     rows: Vec<Row>,
 }
 
 impl Tally {
-    /// A tally of a run that begins.
-    pub fn new(recipe: &Recipe, steps_per_epoch: u64) -> Self {
+    /// A tally of a run that has come to `sums` when it begins its `course`.
+    pub fn new(recipe: &Recipe, course: Course, sums: Sums) -> Self {
         Self {
             workers: recipe.workers,
             every: recipe.record.every,
-            steps_per_epoch,
+            course,
             open: BTreeMap::new(),
             pending: None,
-            train: Score::default(),
-            seconds: 0.0,
-            wire_bytes_total: 0,
+            sums,
             rows: Vec::new(),
         }
+    }
+
+    /// The sums over the steps that all ranks have told of.
+    pub fn sums(&self) -> Sums {
+        self.sums
     }
 
     /// Takes a report; the events it completes, each with whether it belongs in the record (every
@@ -52,6 +65,7 @@ impl Tally {
                 self.pending = Some(epoch);
                 self.ended_epoch().into_iter().collect()
             }
+            Report::Part(_) => Vec::new(),
             Report::Step(step) => {
                 let done = self.ended_step(*step);
                 let ended = if done.is_some() { self.ended_epoch() } else { None };
@@ -76,7 +90,7 @@ impl Tally {
         }
         let ranks: Vec<Step> = self.open.remove(&number)?.into_iter().flatten().collect();
         self.rows.push(row(&ranks));
-        let last = number % self.steps_per_epoch == 0;
+        let last = self.course.ends_epoch(number);
         let recorded = number == 1 || number % self.every == 0 || last;
         Some((self.step(&ranks), recorded))
     }
@@ -99,9 +113,9 @@ impl Tally {
             sent += rank.traffic.wire_bytes;
             seconds = seconds.max(rank.seconds);
         }
-        self.train.add(&score);
-        self.seconds += seconds;
-        self.wire_bytes_total += sent;
+        self.sums.train.add(&score);
+        self.sums.seconds += seconds;
+        self.sums.wire_bytes_total += sent;
         let mean = |of: &dyn Fn(&Step) -> f64| ranks.iter().map(of).sum::<f64>() / n;
         let wire_bytes = sent as f64 / n;
         let dense = first.traffic.dense_bytes;
@@ -118,7 +132,7 @@ impl Tally {
             step: first.step,
             epoch: first.epoch,
             loss: score.mean_loss(),
-            accuracy: Some(self.train.accuracy()),
+            accuracy: Some(self.sums.train.accuracy()),
             learning_rate: first.learning_rate,
             samples: score.samples,
             seconds,
@@ -126,7 +140,7 @@ impl Tally {
             exchange_seconds: mean(&|s| s.traffic.total().as_secs_f64()),
             exposed_seconds: mean(&|s| s.exposed),
             wire_bytes,
-            wire_bytes_total: self.wire_bytes_total,
+            wire_bytes_total: self.sums.wire_bytes_total,
             dense_bytes: dense,
             bits_per_parameter: mean(&|s| s.traffic.bits_per_parameter()),
             compression_ratio: wire_bytes / dense as f64,
@@ -137,8 +151,8 @@ impl Tally {
     }
 
     fn epoch(&mut self, epoch: &Epoch) -> Event {
-        let train = std::mem::take(&mut self.train);
-        let seconds = std::mem::take(&mut self.seconds);
+        let train = std::mem::take(&mut self.sums.train);
+        let seconds = std::mem::take(&mut self.sums.seconds);
         Event::from(record::Epoch {
             epoch: epoch.epoch,
             step: epoch.step,

@@ -3,9 +3,13 @@
 //! Workers meet nowhere but in the exchange. What happens is told upwards as [`Report`]s; nobody
 //! calls into a worker.
 
-use crate::checkpoint;
+mod state;
+
+use crate::checkpoint::{self, Checkpoint, Part};
+use crate::course::Course;
 use crate::disk::Disk;
 use crate::optim::{Optimizer, norm};
+use crate::orders::Orders;
 use crate::overlap::{Overlapped, Plan as OverlapPlan};
 use crate::params::Params;
 use crate::recipe::{BatchNorm, Recipe};
@@ -16,12 +20,14 @@ use crate::spent::Spent;
 use anyhow::{Context, Result, anyhow, bail};
 use candle_core::Tensor;
 use crossbeam::channel::Sender;
-use gradwire_datasets::{Batch, Data, Dataset, Loader, Plan, Sampler, Shard};
+use gradwire_datasets::{Batch, Data, Dataset, Loader, Plan, Shard};
 use gradwire_exchange::{Collective, Exchange, Traffic};
 use gradwire_models::kernels::gradients::{Gradients, backward, backward_into};
 use gradwire_models::kernels::optimizer::update_in_place;
 use gradwire_models::kernels::profile::{self, Profile};
+use state::Timing;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a worker tells the launching thread.
@@ -32,6 +38,8 @@ pub enum Report {
     Histograms(Histograms),
     /// All ranks have finished an epoch; rank 0 tells.
     Epoch(Epoch),
+    /// A rank's part of a checkpoint, after everything else that it has to tell of the step.
+    Part(Box<Part>),
 }
 
 /// One rank's part in a step.
@@ -91,6 +99,12 @@ pub struct Seat<'a> {
     pub folder: Option<PathBuf>,
     /// What it is written through.
     pub disk: Disk,
+    /// The steps to take.
+    pub course: Course,
+    /// What is asked of all ranks beside training.
+    pub orders: Arc<Orders>,
+    /// What the run goes on from; absent for one that begins.
+    pub from: Option<Arc<Checkpoint>>,
 }
 
 /// Where a worker was when it failed.
@@ -116,11 +130,13 @@ pub struct Worker<'a> {
     reports: Sender<Report>,
     folder: Option<PathBuf>,
     disk: Disk,
+    course: Course,
+    orders: Arc<Orders>,
+    timing: Timing,
     /// The flat gradient: this rank's, then the mean.
     flat: Vec<f32>,
     /// The gradient of one forward pass when several make an update.
     part: Vec<f32>,
-    steps_per_epoch: u64,
     /// With overlap, from the second step on.
     overlap: Option<OverlapPlan>,
     /// The gradients of the first step, from which the plan is learnt.
@@ -136,14 +152,12 @@ impl<'a> Worker<'a> {
     /// # Errors
     /// When the recipe does not fit the data.
     pub fn new(seat: Seat<'a>) -> Result<Self> {
-        let Seat { recipe, data, collective, reports, folder, disk } = seat;
-        let (rank, world_size) = (collective.rank(), collective.world_size());
+        let Seat { recipe, data, collective, reports, folder, disk, course, orders, from } = seat;
+        let rank = collective.rank();
         let replica = Replica::new(recipe, &*data.train)?;
         let params = Params::new(&replica.store);
-        let local = recipe.local_batch();
-        let sampler = Sampler::new(recipe.seed, data.train.len(), world_size, rank, local)?;
-        let steps_per_epoch = sampler.steps_per_epoch();
-        let total = total_steps(recipe, steps_per_epoch);
+        let (sampler, first_place) = course.sampler(recipe, rank)?;
+        let last_place = course.place(course.last_step());
         let exchange = Exchange::new(
             &recipe.scheme,
             recipe.policy(),
@@ -154,10 +168,11 @@ impl<'a> Worker<'a> {
         let plan = Plan {
             augment: recipe.train.augment,
             seed: recipe.seed,
-            last_step: Some(total),
+            first_step: first_place,
+            last_step: Some(last_place),
             ..Plan::default()
         };
-        Ok(Self {
+        let mut worker = Self {
             recipe,
             data,
             rank,
@@ -166,36 +181,52 @@ impl<'a> Worker<'a> {
             schedule: Schedule::new(
                 recipe.schedule.clone(),
                 recipe.optimizer.learning_rate(),
-                steps_per_epoch,
-                total,
+                course.steps_per_epoch(),
+                last_place,
             ),
             loader: Loader::new(data.train.clone(), sampler, plan)?,
             reports,
             folder,
             disk,
+            course,
+            orders,
+            timing: Timing::new(),
             flat: vec![0.0; params.len()],
             part: Vec::new(),
             overlap: None,
             first: None,
-            steps_per_epoch,
             best: None,
             place: Place { step: 0, phase: "start" },
             replica,
             params,
-        })
+        };
+        if let Some(checkpoint) = from {
+            worker
+                .restore(&checkpoint)
+                .with_context(|| format!("taking up {}", checkpoint.folder.display()))?;
+        }
+        Ok(worker)
     }
 
-    /// Trains to the end.
+    /// Trains to the end, or until the end is ordered.
     ///
     /// # Errors
     /// The first thing that goes wrong, here or on another rank; [`Worker::place`] says where.
     pub fn run(&mut self) -> Result<()> {
-        let total = total_steps(self.recipe, self.steps_per_epoch);
-        for step in 1..=total {
+        let last = self.course.last_step();
+        for step in self.course.first_step()..=last {
             self.place.step = step;
+            self.decide(step);
             self.step(step)?;
-            if step % self.steps_per_epoch == 0 || step == total {
-                self.finish_epoch(step, step == total)?;
+            let (test, best) = if self.course.ends_epoch(step) || step == last {
+                self.finish_epoch(step, step == last)?
+            } else {
+                (None, false)
+            };
+            let order = self.orders.of(step);
+            self.keep(step, order, test.map(|test| test.accuracy()), best)?;
+            if order.stop {
+                break;
             }
         }
         Ok(())
@@ -222,7 +253,7 @@ impl<'a> Worker<'a> {
         add_exchange(&mut spent.wall, &traffic, exposed);
 
         self.place.phase = "optimizer";
-        let learning_rate = self.schedule.at(step);
+        let learning_rate = self.schedule.at(self.course.place(step));
         let gradient_norm = spent.timed(|p| &mut p.optimizer, || self.update(learning_rate))?;
 
         self.place.phase = "replicas";
@@ -408,20 +439,31 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Evaluates if it is time, saves models, tells of the epoch.
-    fn finish_epoch(&mut self, step: u64, last: bool) -> Result<()> {
-        let epoch = step.div_ceil(self.steps_per_epoch);
+    /// Evaluates if it is time, saves models, tells of the epoch. Returns the test set's score, and
+    /// whether it is the best so far.
+    fn finish_epoch(&mut self, step: u64, last: bool) -> Result<(Option<Score>, bool)> {
+        let epoch = self.course.epoch_of(step);
         let began = Instant::now();
         let due = last || epoch.is_multiple_of(self.recipe.train.evaluate_every);
         self.place.phase = "evaluation";
         let test = if due { Some(self.evaluate()?) } else { None };
         let evaluation_seconds = began.elapsed().as_secs_f64();
         self.place.phase = "saving the model";
+        let accuracy = test.map(|test| test.accuracy());
+        let best = accuracy.is_some_and(|now| self.best.is_none_or(|best| now > best));
+        if best {
+            self.best = accuracy;
+        }
         if self.rank == 0 {
-            self.save(test, step, last)?;
+            if best {
+                self.save_as(checkpoint::BEST, step, accuracy)?;
+            }
+            if last {
+                self.save_as(checkpoint::LAST, step, accuracy)?;
+            }
             self.report(Report::Epoch(Epoch { epoch, step, test, evaluation_seconds }))?;
         }
-        Ok(())
+        Ok((test, best))
     }
 
     /// The test set's score: every rank takes its share, the sums are added in rank order.
@@ -484,20 +526,6 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn save(&mut self, test: Option<Score>, step: u64, last: bool) -> Result<()> {
-        let accuracy = test.map(|t| t.accuracy());
-        if let Some(accuracy) = accuracy
-            && self.best.is_none_or(|best| accuracy > best)
-        {
-            self.best = Some(accuracy);
-            self.save_as(checkpoint::BEST, step, Some(accuracy))?;
-        }
-        if last {
-            self.save_as(checkpoint::LAST, step, accuracy)?;
-        }
-        Ok(())
-    }
-
     fn save_as(&self, which: &str, step: u64, accuracy: Option<f64>) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let (folder, store) = (folder.join(which), &self.replica.store);
@@ -509,12 +537,6 @@ impl<'a> Worker<'a> {
     fn report(&self, report: Report) -> Result<()> {
         self.reports.send(report).map_err(|_| anyhow!("the run's record has ended"))
     }
-}
-
-/// The number of updates of a run.
-pub fn total_steps(recipe: &Recipe, steps_per_epoch: u64) -> u64 {
-    let all = recipe.train.epochs.saturating_mul(steps_per_epoch);
-    recipe.train.max_steps.map_or(all, |max| max.min(all))
 }
 
 /// The score of one rank's share of `data`.

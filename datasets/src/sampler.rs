@@ -17,6 +17,10 @@ use crate::rng::{Purpose, Stream};
 /// coming. For the mean over the global batch, weigh each rank's mean gradient by its number of
 /// samples over [`global_samples`](Self::global_samples).
 ///
+/// **Going on.** An epoch that other ranks, or ranks with another batch, have begun is taken up at
+/// the sample where they left it ([`continue_at`](Self::continue_at)): its remainder is dealt
+/// anew, and still every sample is used once.
+///
 /// Steps and epochs count from 1.
 #[derive(Debug, Clone)]
 pub struct Sampler {
@@ -28,6 +32,17 @@ pub struct Sampler {
     /// The order of `epoch`, drawn when first asked for.
     order: Vec<u32>,
     epoch: u64,
+    begun: Option<Begun>,
+}
+
+/// An epoch whose first samples have been used already.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
+    epoch: u64,
+    /// The number of samples used.
+    position: usize,
+    /// Steps before the first of the remainder, counted from the epoch's beginning.
+    before: usize,
 }
 
 impl Sampler {
@@ -62,7 +77,37 @@ impl Sampler {
             let problem = format!("times {world_size} workers must fit 32 bits");
             return Err(Error::setting("batch", &local_batch, problem));
         }
-        Ok(Self { seed, len, world_size, rank, local_batch, order: Vec::new(), epoch: 0 })
+        Ok(Self {
+            seed,
+            len,
+            world_size,
+            rank,
+            local_batch,
+            order: Vec::new(),
+            epoch: 0,
+            begun: None,
+        })
+    }
+
+    /// Goes on within `epoch` after its first `position` samples; returns the first step. The
+    /// remainder takes ⌈(len − position) / (N · local batch)⌉ steps, which are the last ones of
+    /// the epoch; steps before them are not to be asked for any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] when `epoch` is 0 or no sample is left.
+    pub fn continue_at(&mut self, epoch: u64, position: usize) -> Result<u64> {
+        if epoch == 0 {
+            return Err(Error::setting("epoch", &0, "must be at least 1"));
+        }
+        if position >= self.len {
+            let problem = format!("leaves none of {} samples", self.len);
+            return Err(Error::setting("position", &position, problem));
+        }
+        let steps = self.steps_per_epoch();
+        let left = (self.len - position).div_ceil(self.global_batch()) as u64;
+        self.begun = Some(Begun { epoch, position, before: (steps - left) as usize });
+        Ok((epoch - 1) * steps + (steps - left) + 1)
     }
 
     /// The seed of the permutations.
@@ -119,7 +164,12 @@ impl Sampler {
     /// The positions of the epoch's permutation that `step` takes.
     fn block(&self, step: u64) -> (usize, usize) {
         let within = (step.saturating_sub(1) % self.steps_per_epoch()) as usize;
-        let start = within * self.global_batch();
+        let start = match self.begun {
+            Some(begun) if within >= begun.before && begun.epoch == self.epoch_of(step) => {
+                begun.position + (within - begun.before) * self.global_batch()
+            }
+            _ => within * self.global_batch(),
+        };
         (start, (start + self.global_batch()).min(self.len))
     }
 }
@@ -209,6 +259,38 @@ mod tests {
             let most = shares.iter().map(Vec::len).max().unwrap();
             let least = shares.iter().map(Vec::len).min().unwrap();
             prop_assert!(most - least <= 1);
+        }
+
+        #[test]
+        fn an_epoch_goes_on_with_other_ranks(
+            len in 1usize..400, before in (1usize..9, 1usize..40), after in (1usize..9, 1usize..40),
+            seed: u64, steps in 0u64..60,
+        ) {
+            let mut seen = vec![0u32; len];
+            let mut count = |samplers: &mut [Sampler], step| {
+                samplers.iter_mut().for_each(|sampler| {
+                    share(sampler, step).iter().for_each(|&index| seen[index as usize] += 1);
+                });
+            };
+            let group = |(world, batch): (usize, usize)| -> Vec<Sampler> {
+                let one = |rank| Sampler::new(seed, len, world, rank, batch).unwrap();
+                (0..world).map(one).collect()
+            };
+            let mut first = group(before);
+            let steps = steps % first[0].steps_per_epoch();
+            (1..=steps).for_each(|step| count(&mut first, step));
+            let position = (steps as usize * before.0 * before.1).min(len);
+            let mut second = group(after);
+            let begin = |sampler: &mut Sampler| sampler.continue_at(1, position).unwrap();
+            let begins: Vec<u64> = second.iter_mut().map(begin).collect();
+            let end = second[0].steps_per_epoch();
+            (begins[0]..=end).for_each(|step| count(&mut second, step));
+            prop_assert!(seen.iter().all(|&count| count == 1));
+            // The next epoch is whole again.
+            prop_assert_eq!(share(&mut second[0], end + 1), share(&mut group(after)[0], end + 1));
+            if before.0 * before.1 == after.0 * after.1 {
+                prop_assert_eq!(begins[0], steps + 1);
+            }
         }
 
         #[test]

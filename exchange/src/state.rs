@@ -52,6 +52,11 @@ impl State {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
+    /// All entries, in ascending order of name, without copying them.
+    pub fn into_entries(self) -> impl Iterator<Item = (String, Entry)> {
+        self.entries.into_iter()
+    }
+
     /// Whether an entry of this name is there.
     pub fn contains(&self, name: &str) -> bool {
         self.entries.contains_key(name)

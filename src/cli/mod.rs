@@ -13,15 +13,17 @@ mod network;
 use crate::checkpoint;
 use crate::disk::Disk;
 use crate::evaluate;
-use crate::launch::{self, Run};
+use crate::launch::{self, Run, Start};
 use crate::recipe::Source;
 use crate::record::Mode;
+use crate::resume::Resume;
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use toml::Value;
 
 /// Data-parallel training with compressed gradient exchange.
@@ -60,11 +62,18 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Train {
-    /// A built-in recipe's name (see `gradwire list recipes`) or a TOML file
-    #[arg(default_value = "first-look")]
-    recipe: String,
+    /// A built-in recipe's name (see `gradwire list recipes`) or a TOML file; first-look if left
+    /// out, or with --resume the run's own
+    recipe: Option<String>,
     #[command(flatten)]
     changes: Changes,
+    /// Go on with the run in this folder, from its newest whole checkpoint, or from the checkpoint
+    /// in this folder
+    #[arg(long, value_name = "RUN")]
+    resume: Option<PathBuf>,
+    /// Go on although the recipe or the data make another run of it
+    #[arg(long, requires = "resume")]
+    force: bool,
     /// Show nothing but the result
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
@@ -109,7 +118,7 @@ struct Changes {
 }
 
 impl Changes {
-    fn source(self, recipe: String) -> Source {
+    fn source(self, recipe: Option<String>) -> Source {
         let text = |path, value: Option<String>| Some((path, Value::String(value?)));
         let number = |path, value: Option<i64>| Some((path, Value::Integer(value?)));
         let flags = [
@@ -122,11 +131,7 @@ impl Changes {
             text("record.out", self.out),
             text("dataset.dir", self.dir),
         ];
-        Source {
-            recipe: Some(recipe),
-            flags: flags.into_iter().flatten().collect(),
-            sets: self.sets,
-        }
+        Source { recipe, flags: flags.into_iter().flatten().collect(), sets: self.sets }
     }
 }
 
@@ -177,7 +182,22 @@ fn tell(error: &anyhow::Error, code: ExitCode) -> ExitCode {
 
 impl Train {
     fn run(self) -> Result<Result<()>, Refused> {
-        let recipe = self.changes.source(self.recipe).load().map_err(Refused)?;
+        let disk = Disk::default();
+        let named = self.recipe.is_some();
+        let source = self.changes.source(self.recipe);
+        let resume = self.resume.map(|path| Resume::find(&disk, &path, self.force)).transpose();
+        let resume = match resume {
+            Ok(resume) => resume,
+            Err(error) => return Ok(Err(error)),
+        };
+        let recipe = match &resume {
+            Some(resume) if !named => source.load_on(&resume.recipe),
+            _ => source.load(),
+        };
+        let recipe = recipe.map_err(Refused)?;
+        if let Some(resume) = &resume {
+            resume.accept(&recipe).map_err(Refused)?;
+        }
         if self.dry_run {
             return Ok(recipe.to_toml().map(|toml| print!("{toml}")));
         }
@@ -186,8 +206,9 @@ impl Train {
             (_, true) => Mode::Json,
             _ => Mode::default(),
         };
-        let run = Run { recipe: &recipe, mode, disk: Disk::default() };
-        Ok(launch::train(&run).map(|_| ()))
+        let start = resume.map_or(Start::Fresh, |resume| Start::Resume(Box::new(resume)));
+        let run = Run { recipe: &recipe, mode, disk, start, orders: Arc::default() };
+        Ok(launch::train(run).map(|_| ()))
     }
 }
 

@@ -4,6 +4,7 @@
 //! with unknown keys refused, and checked across fields once. The typed recipe is written into
 //! the run's record, so that the record alone repeats the run.
 
+mod compare;
 mod table;
 
 use crate::network;
@@ -15,6 +16,7 @@ use gradwire_models::{self as models, InputKind};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+pub use compare::Change;
 pub use table::{Recipes, Source, nearest};
 
 /// A run, completely described.
@@ -59,6 +61,9 @@ pub struct Recipe {
     /// What is written down, and where.
     #[serde(default)]
     pub record: Record,
+    /// What is kept to go on from, and how often.
+    #[serde(default)]
+    pub checkpoint: Checkpoint,
 }
 
 /// How gradients travel.
@@ -161,6 +166,27 @@ impl Default for Record {
     }
 }
 
+/// What is kept to go on from, and how often. The end of a run is kept in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Checkpoint {
+    /// Steps between two checkpoints; 0 for none by steps.
+    pub every_steps: u64,
+    /// Minutes between two checkpoints; 0 for none by time.
+    pub every_minutes: f64,
+    /// How many of the newest are kept; 0 for no checkpoints at all.
+    pub keep_last: usize,
+    /// Whether the epoch of the best test accuracy is kept as well: one more checkpoint each time
+    /// that it is surpassed.
+    pub keep_best: bool,
+}
+
+impl Default for Checkpoint {
+    fn default() -> Self {
+        Self { every_steps: 0, every_minutes: 10.0, keep_last: 2, keep_best: false }
+    }
+}
+
 fn one() -> u64 {
     1
 }
@@ -260,6 +286,10 @@ impl Recipe {
         let timeout = self.exchange.timeout;
         refuse(!(timeout > 0.0 && timeout <= 86_400.0), || {
             format!("exchange.timeout = {timeout} must be above 0 and at most 86400 seconds")
+        })?;
+        let minutes = self.checkpoint.every_minutes;
+        refuse(!(0.0..=1e6).contains(&minutes), || {
+            format!("checkpoint.every_minutes = {minutes} must be from 0 (off) to 1000000")
         })?;
         self.network.validate().map_err(anyhow::Error::msg)?;
         self.optimizer.validate().map_err(anyhow::Error::msg)?;

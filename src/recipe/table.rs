@@ -59,6 +59,19 @@ impl Source {
     pub fn load(&self) -> Result<Recipe> {
         let mut table = self.read()?;
         expand_names(&mut table);
+        self.change(table)
+    }
+
+    /// Changes a recipe, instead of reading one.
+    ///
+    /// # Errors
+    /// As [`Source::load`].
+    pub fn load_on(&self, base: &Recipe) -> Result<Recipe> {
+        self.change(Table::try_from(base)?)
+    }
+
+    /// Applies the command line's changes, types and checks.
+    fn change(&self, mut table: Table) -> Result<Recipe> {
         for (path, value) in &self.flags {
             if CHOSEN_BY_NAME.contains(path) {
                 choose(&mut table, path, value);

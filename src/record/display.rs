@@ -60,8 +60,12 @@ pub(super) fn header(started: &Started) -> String {
         "bits/param",
         "time"
     );
+    let goes_on = match started.first_step {
+        0 | 1 => String::new(),
+        step => format!("\ngoes on at step {} of {}", HumanCount(step), HumanCount(started.steps)),
+    };
     format!(
-        "{}\n{}\n{}\n{}\n\n{}",
+        "{}\n{}\n{}{goes_on}\n{}\n\n{}",
         bold.apply_to(title(started)),
         format_args!(
             "{} parameters, {} training and {} test {unit}",

@@ -42,6 +42,8 @@ pub enum Kind {
     Epoch(Epoch),
     /// Distributions of gradients and residuals.
     Histograms(Histograms),
+    /// Everything the next step depends on has been written down.
+    Checkpoint(Checkpoint),
     /// A text worth keeping beside the curves.
     Text(Text),
     /// Something the person should know; the run goes on.
@@ -87,6 +89,10 @@ pub struct Started {
     pub steps: u64,
     /// The first step this process takes: 1, or more when it continues an earlier run.
     pub first_step: u64,
+    /// What the run's steps are ahead of those of a run with this batch from its beginning; not 0
+    /// only after it has been continued with another.
+    #[serde(default)]
+    pub steps_ahead: i64,
 }
 
 /// One step: forward, backward, exchange, update.
@@ -253,6 +259,19 @@ pub struct Tagged {
     pub histogram: Histogram,
 }
 
+/// A checkpoint that has been written.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// The step it follows.
+    pub step: u64,
+    /// Bytes of all its files.
+    pub bytes: u64,
+    /// Seconds that the next step was held up, on the slowest rank.
+    pub stall_seconds: f64,
+    /// Seconds that writing took in the background, until it had reached the disk.
+    pub write_seconds: f64,
+}
+
 /// A text beside the curves. TensorBoard shows it as Markdown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Text {
@@ -308,7 +327,7 @@ macro_rules! kinds {
     )*};
 }
 
-kinds!(Started, Step, Epoch, Histograms, Text, Warning, Finished, Failed);
+kinds!(Started, Step, Epoch, Histograms, Checkpoint, Text, Warning, Finished, Failed);
 
 #[cfg(test)]
 mod tests {
@@ -366,6 +385,7 @@ mod tests {
                     histogram: Histogram::of(&[1.0, -2.0, f32::NAN]),
                 }],
             }),
+            Event::from(Checkpoint { step: 3, stall_seconds: 0.25, ..Checkpoint::default() }),
             Event::from(Text { text: "a\nb".into(), ..Text::default() }),
             Event::from(Warning { step: None, message: "careful".into() }),
             Event::from(Finished::default()),

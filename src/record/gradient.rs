@@ -32,6 +32,27 @@ pub fn save(disk: &Disk, run: &Path, params: &Params, flat: &[f32], step: u64) -
     Ok(file)
 }
 
+/// Removes the gradients of steps after `step`.
+///
+/// # Errors
+/// When one cannot be removed.
+pub(super) fn cut(disk: &Disk, run: &Path, step: u64) -> Result<()> {
+    let folder = run.join(FOLDER);
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    let later = |path: &PathBuf| {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let number = name.strip_prefix("step-").and_then(|digits| digits.parse::<u64>().ok());
+        number.is_some_and(|number| number > step)
+    };
+    let files = disk.list(&folder).with_context(|| format!("listing {}", folder.display()))?;
+    for file in files.into_iter().filter(later) {
+        disk.remove_file(&file).with_context(|| format!("removing {}", file.display()))?;
+    }
+    Ok(())
+}
+
 /// A gradient read from a file: its parameters end to end in order of their names, and the
 /// elements of each.
 pub struct Gradient {

@@ -35,6 +35,7 @@
 //! killed process could lose.
 
 mod console;
+mod cut;
 mod display;
 mod event;
 mod folder;
@@ -49,14 +50,16 @@ pub mod replay;
 mod summary;
 mod tensorboard;
 
-use crate::disk::Disk;
-use anyhow::{Context, Result};
+use crate::disk::{Disk, Lock};
+use anyhow::{Context, Result, anyhow};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 pub use console::{Console, Mode};
+pub use cut::{Cut, cut};
 pub use event::{
-    Epoch, Event, Failed, Finished, Histograms, Kind, Phases, Started, Step, Tagged, Text, Warning,
+    Checkpoint, Epoch, Event, Failed, Finished, Histograms, Kind, Phases, Started, Step, Tagged,
+    Text, Warning,
 };
 pub use histogram::Histogram;
 pub use json_lines::JsonLines;
@@ -109,6 +112,27 @@ pub struct Record {
     tensorboard: Option<TensorBoard<Stream>>,
     network: Option<network::Lines<Stream>>,
     summary: Summary,
+    /// No other process writes the same run.
+    _lock: Option<Lock>,
+}
+
+/// The file whose lock the process that writes a run holds, in the run's folder.
+const LOCK: &str = ".lock";
+/// The record of truth.
+const METRICS: &str = "metrics.jsonl";
+
+/// Takes the lock of a run's folder.
+///
+/// # Errors
+/// When another process writes this run, or the lock's file cannot be made.
+pub fn lock(disk: &Disk, run: &Path) -> Result<Lock> {
+    let path = run.join(LOCK);
+    disk.lock(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            anyhow!("another process is training in {}: wait for its end, or end it", run.display())
+        }
+        _ => anyhow::Error::new(error).context(folder::cannot_write(&path)),
+    })
 }
 
 impl Record {
@@ -127,19 +151,66 @@ impl Record {
         provenance: &Provenance,
     ) -> Result<Self> {
         let folder = folder::create(disk, out, recipe)?;
+        let lock = lock(disk, &folder)?;
         folder::write(disk, &folder.join("recipe.toml"), resolved)?;
         folder::write(disk, &folder.join("provenance.json"), &provenance.to_json())?;
-        let lines = folder::open(disk, &folder.join("metrics.jsonl"))?;
-        let path = folder.join(tensorboard::file_name());
+        let lines = folder::open(disk, &folder.join(METRICS))?;
+        let path = folder.join(tensorboard::file_name(&[]));
         let curves = folder::open(disk, &path)?;
         let mut record = Self::over(out, folder, Box::new(lines), Box::new(curves))
             .with_context(|| folder::cannot_write(&path))?;
+        record._lock = Some(lock);
         record.record(&Event::from(Text {
             step: 0,
             tag: "recipe".into(),
             text: format!("```toml\n{}\n```", resolved.trim_end()),
         }))?;
         Ok(record)
+    }
+
+    /// Goes on with the records of `folder`, which are cut to the step before `first_step`
+    /// ([`cut`]) and whose `lock` is held. `summary` is that of the steps before.
+    ///
+    /// The resolved recipe takes the place of the earlier one; the provenance of this process is
+    /// written beside that of the first.
+    ///
+    /// # Errors
+    /// A file in the folder cannot be opened or made; the error says which and what to do.
+    pub fn resume(
+        disk: &Disk,
+        folder: &Path,
+        lock: Lock,
+        first_step: u64,
+        summary: Summary,
+        resolved: &str,
+        provenance: &Provenance,
+    ) -> Result<Self> {
+        let replace = |name: &str, text: &str| {
+            let path = folder.join(name);
+            disk.replace(&path, text.as_bytes()).with_context(|| folder::cannot_write(&path))
+        };
+        replace("recipe.toml", resolved)?;
+        replace(&format!("provenance-{first_step:08}.json"), &provenance.to_json())?;
+        let metrics = folder.join(METRICS);
+        // A run that was stopped before its first line has none.
+        let lines = match metrics.exists() {
+            true => disk.append(&metrics).with_context(|| folder::cannot_write(&metrics))?,
+            false => folder::open(disk, &metrics)?,
+        };
+        let files = disk.list(folder).with_context(|| format!("listing {}", folder.display()))?;
+        let path = folder.join(tensorboard::file_name(&files));
+        let curves = folder::open(disk, &path)?;
+        let out = folder.parent().and_then(Path::parent).unwrap_or(folder);
+        let begin = || -> io::Result<Self> {
+            let mut record =
+                Self::over(out, folder.to_path_buf(), Box::new(lines), Box::new(curves))?;
+            if let Some(tensorboard) = &mut record.tensorboard {
+                tensorboard.restart_at(first_step)?;
+            }
+            Ok(record)
+        };
+        let record = begin().with_context(|| folder::cannot_write(&path))?;
+        Ok(Self { summary, _lock: Some(lock), ..record })
     }
 
     /// A record in a folder whose files are open.
@@ -151,6 +222,7 @@ impl Record {
             tensorboard: Some(TensorBoard::new(curves)?),
             network: None,
             summary: Summary::default(),
+            _lock: None,
         })
     }
 
@@ -247,9 +319,7 @@ impl Record {
     /// Writes to the record of truth.
     fn truth(&mut self, event: &Event) -> Result<()> {
         self.summary.observe(event);
-        self.lines
-            .record(event)
-            .with_context(|| folder::cannot_write(&self.folder.join("metrics.jsonl")))
+        self.lines.record(event).with_context(|| folder::cannot_write(&self.folder.join(METRICS)))
     }
 }
 

@@ -61,7 +61,7 @@ impl Progress {
                 self.out.flush()?;
             }
             Kind::Failed(_) => self.clear(),
-            Kind::Histograms(_) | Kind::Text(_) => {}
+            Kind::Histograms(_) | Kind::Checkpoint(_) | Kind::Text(_) => {}
         }
         Ok(())
     }
@@ -75,6 +75,7 @@ impl Progress {
 
         if self.live {
             let before = step.epoch.saturating_sub(1) * started.steps_per_epoch;
+            let before = before.saturating_add_signed(started.steps_ahead);
             let length = started.steps_per_epoch.min(started.steps.saturating_sub(before));
             let within = step.step.saturating_sub(before);
             let last = within == length;

@@ -58,7 +58,7 @@ pub fn write(
     for Curves { name, began, points } in curves {
         let sub = folder.join(name);
         disk.create_folder(&sub).with_context(|| folder::cannot_write(&sub))?;
-        let path = sub.join(tensorboard::file_name());
+        let path = sub.join(tensorboard::file_name(&[]));
         let stream = Box::new(folder::open(disk, &path)?) as Stream;
         let write = || -> std::io::Result<()> {
             let mut file = TensorBoard::begin(stream, *began)?;

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 /// A run in figures, added up from its events.
 ///
-/// It covers what this process did: a run continued from a checkpoint is summed from there.
+/// A run continued from a checkpoint goes on with the summary that was saved there: it covers the
+/// whole run, without what was done and lost after the checkpoint and without the pause.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The last step taken.
@@ -52,7 +53,14 @@ pub struct Summary {
     pub best_epoch: Option<u64>,
     /// Warnings given.
     pub warnings: u64,
-    /// When the run started, in seconds since the Unix epoch.
+    /// Checkpoints written.
+    #[serde(default)]
+    pub checkpoints: u64,
+    /// Seconds that they held training up.
+    #[serde(default)]
+    pub checkpoint_stall_seconds: f64,
+    /// When the run started, in seconds since the Unix epoch; of a continued run, when it would
+    /// have without the pause.
     pub started: f64,
 }
 
@@ -61,7 +69,7 @@ impl Summary {
     pub fn observe(&mut self, event: &Event) {
         match &event.kind {
             Kind::Started(started) => {
-                self.started = event.time;
+                self.started = event.time - self.seconds;
                 self.unit.clone_from(&started.unit);
                 self.workers = started.workers;
             }
@@ -88,6 +96,10 @@ impl Summary {
                     self.best_accuracy = epoch.test_accuracy;
                     self.best_epoch = Some(epoch.epoch);
                 }
+            }
+            Kind::Checkpoint(checkpoint) => {
+                self.checkpoints += 1;
+                self.checkpoint_stall_seconds += checkpoint.stall_seconds;
             }
             Kind::Warning(_) => self.warnings += 1,
             Kind::Histograms(_) | Kind::Text(_) | Kind::Finished(_) | Kind::Failed(_) => {}
@@ -127,7 +139,7 @@ mod tests {
             100.0,
             Started { workers: 3, unit: "texts".into(), ..Started::default() },
         ));
-        // A run that goes on from step 10: what was sent before is not this process's.
+        // A run whose first ten steps no summary has seen.
         for step in 11..=14 {
             summary.observe(&at(
                 100.0 + step as f64,
@@ -149,6 +161,19 @@ mod tests {
         assert_eq!((summary.phases.forward, summary.phases.wait), (1.0, 0.5));
         assert_eq!((summary.wire_bytes, summary.dense_bytes), (4 * 3001, 4 * 12_000));
         assert_eq!(summary.bits_per_parameter, 32.0 * 3001.0 / 12_000.0);
+    }
+
+    #[test]
+    fn a_run_that_goes_on_is_one_run() {
+        let step = |step| Step { step, samples: 30, seconds: 0.5, ..Step::default() };
+        let begin = Started { workers: 3, ..Started::default() };
+        let mut summary = Summary::default();
+        summary.observe(&at(100.0, begin.clone()));
+        summary.observe(&at(104.0, step(1)));
+        // Saved here; an hour passes.
+        summary.observe(&at(3700.0, begin));
+        summary.observe(&at(3703.0, step(2)));
+        assert_eq!((summary.steps, summary.samples, summary.seconds), (2, 60, 7.0));
     }
 
     #[test]

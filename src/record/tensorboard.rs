@@ -10,7 +10,8 @@ use super::event::{self, Epoch, Event, Kind, Step};
 use super::histogram::Histogram;
 use protobuf::{Message, RepeatedField};
 use std::io::{self, BufWriter, Write};
-use tensorboard_proto::event::Event as Proto;
+use std::path::PathBuf;
+use tensorboard_proto::event::{Event as Proto, SessionLog, SessionLog_SessionStatus};
 use tensorboard_proto::summary::{
     Summary, Summary_Value, SummaryMetadata, SummaryMetadata_PluginData,
 };
@@ -51,6 +52,21 @@ impl<W: Write> TensorBoard<W> {
         Ok(file)
     }
 
+    /// Tells whoever shows the curves that a process begins at `step`: points that an earlier one
+    /// has written for it and later steps are not to be shown.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn restart_at(&mut self, step: u64) -> io::Result<()> {
+        let mut log = SessionLog::new();
+        log.set_status(SessionLog_SessionStatus::START);
+        let mut proto = Proto::new();
+        proto.set_wall_time(event::now());
+        proto.set_step(i64::try_from(step).unwrap_or(i64::MAX));
+        proto.set_session_log(log);
+        self.write(&proto)
+    }
+
     /// Writes scalars that belong to one step.
     pub(super) fn scalars(
         &mut self,
@@ -89,6 +105,14 @@ impl<W: Write + Send> Recorder for TensorBoard<W> {
                     histograms.entries.iter().map(|entry| histogram(&entry.tag, &entry.histogram));
                 self.values(event.time, histograms.step, values.collect())
             }
+            Kind::Checkpoint(checkpoint) => {
+                let values = vec![
+                    scalar("checkpoint/stall_seconds", checkpoint.stall_seconds),
+                    scalar("checkpoint/write_seconds", checkpoint.write_seconds),
+                    scalar("checkpoint/bytes", checkpoint.bytes as f64),
+                ];
+                self.values(event.time, checkpoint.step, values)
+            }
             Kind::Text(words) => {
                 self.values(event.time, words.step, vec![text(&words.tag, &words.text)])
             }
@@ -97,10 +121,19 @@ impl<W: Write + Send> Recorder for TensorBoard<W> {
     }
 }
 
-/// A name for the file, of the form TensorBoard looks for.
-pub(super) fn file_name() -> String {
-    format!("events.out.tfevents.{:010}.gradwire.{}", event::now() as u64, std::process::id())
+/// A name for the file, of the form TensorBoard looks for, which comes after those of the files
+/// in `earlier`: TensorBoard reads a run's files in order of name.
+pub(super) fn file_name(earlier: &[PathBuf]) -> String {
+    let second = |path: &PathBuf| -> Option<u64> {
+        path.file_name()?.to_str()?.strip_prefix(PREFIX)?.split('.').next()?.parse().ok()
+    };
+    let last = earlier.iter().filter_map(second).max();
+    let second = (event::now() as u64).max(last.map_or(0, |last| last.saturating_add(1)));
+    format!("{PREFIX}{second:010}.gradwire.{}", std::process::id())
 }
+
+/// What the names of event files begin with.
+const PREFIX: &str = "events.out.tfevents.";
 
 fn of_step(step: &Step) -> Vec<Summary_Value> {
     let mut values = vec![

@@ -65,11 +65,21 @@ pub fn save(
     disk.create_folders(folder)?;
     let tensors = store.trainable().into_iter().chain(store.buffers());
     let tensors: Vec<_> = tensors.map(|(name, var)| (name, var.as_tensor().clone())).collect();
-    let about = About { recipe: recipe.to_toml()?, step, test_accuracy };
-    let metadata = HashMap::from([(KEY.to_string(), serde_json::to_string(&about)?)]);
+    let (key, about) = metadata(recipe, step, test_accuracy)?;
+    let metadata = HashMap::from([(key.to_string(), about)]);
     let file = folder.join(MODEL);
     let bytes = safetensors::serialize(tensors, Some(metadata))?;
     disk.replace(&file, &bytes).with_context(|| format!("writing {}", file.display()))
+}
+
+/// What a model file says about itself, as an entry of a safetensors file's metadata.
+pub(super) fn metadata(
+    recipe: &Recipe,
+    step: u64,
+    test_accuracy: Option<f64>,
+) -> Result<(&'static str, String)> {
+    let about = About { recipe: recipe.to_toml()?, step, test_accuracy };
+    Ok((KEY, serde_json::to_string(&about)?))
 }
 
 /// Writes a run's vocabulary into its folder.
@@ -106,8 +116,9 @@ pub fn find(path: &Path) -> Result<Saved> {
     let recipe = Recipe::from_toml(&about.recipe)
         .with_context(|| format!("the recipe inside {}", file.display()))?;
     let folder = file.parent().unwrap_or(Path::new(""));
-    let beside = [folder.join(VOCABULARY), folder.join("..").join(VOCABULARY)];
-    let vocabulary = beside.into_iter().find(|p| p.is_file());
+    // Beside the model file, in the run's folder, in that of the run that the checkpoint is of.
+    let mut beside = ["", "..", "../.."].map(|up| folder.join(up).join(VOCABULARY)).into_iter();
+    let vocabulary = beside.find(|p| p.is_file());
     Ok(Saved { file, recipe, step: about.step, vocabulary })
 }
 

@@ -1,0 +1,111 @@
+//! The manifest of a checkpoint: what it holds, and how to know that it is whole.
+
+use super::write;
+use crate::course::Progress;
+use crate::record::{Provenance, Summary};
+use crate::tally::Sums;
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+/// What the manifest calls the format.
+pub const FORMAT: &str = "gradwire-checkpoint";
+/// The version that this program writes, and the newest that it reads.
+pub const VERSION: u64 = 1;
+
+/// The most workers that a run can have.
+const MOST_WORKERS: usize = 1024;
+
+/// What a checkpoint says about itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// [`FORMAT`].
+    pub format: String,
+    /// The format's version.
+    pub version: u64,
+    /// Steps taken, and the place in the data.
+    #[serde(flatten)]
+    pub progress: Progress,
+    /// Number of workers whose state it holds.
+    pub world_size: usize,
+    /// What every random stream derives from; the numbers themselves have no state.
+    pub seed: u64,
+    /// The learning rate of the last step.
+    pub learning_rate: f64,
+    /// The updates the optimizer has made.
+    pub updates: u64,
+    /// The best test accuracy so far.
+    pub best: Option<f64>,
+    /// The test accuracy after this very step, if it was evaluated.
+    pub test_accuracy: Option<f64>,
+    /// The sums of the running epoch.
+    pub sums: Sums,
+    /// The run in figures, so far.
+    pub summary: Summary,
+    /// The recipe as TOML.
+    pub recipe: String,
+    /// What produced it.
+    pub provenance: Provenance,
+    /// When, in seconds since the Unix epoch.
+    pub time: f64,
+    /// The other files.
+    pub files: Vec<FileEntry>,
+}
+
+/// A file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Its name in the folder.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Its SHA-256, in hexadecimal.
+    pub sha256: String,
+}
+
+impl Manifest {
+    /// Checks that the text is a manifest of a version that this program reads.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn check_version(text: &[u8]) -> Result<()> {
+        /// What every version says.
+        #[derive(Deserialize)]
+        struct Head {
+            format: String,
+            version: u64,
+        }
+        let head: Head = serde_json::from_slice(text).context("it is not a manifest")?;
+        ensure!(head.format == FORMAT, "it is of the format {:?}, not {FORMAT}", head.format);
+        ensure!(
+            head.version >= 1 && head.version <= VERSION,
+            "it is of version {}, and this program reads versions 1 to {VERSION}: resume it with \
+             the program that wrote it, or a newer one",
+            head.version
+        );
+        Ok(())
+    }
+
+    /// Reads a manifest and checks what it says of itself.
+    ///
+    /// # Errors
+    /// When it is no manifest, of a version that this program does not know, or contradicts
+    /// itself.
+    pub fn parse(text: &[u8]) -> Result<Self> {
+        Self::check_version(text)?;
+        let manifest: Self = serde_json::from_slice(text).context("it is not a whole manifest")?;
+        ensure!(
+            (1..=MOST_WORKERS).contains(&manifest.world_size),
+            "a world size of {} is not possible",
+            manifest.world_size
+        );
+        let Progress { step, epoch, .. } = manifest.progress;
+        ensure!(step >= 1 && epoch >= 1, "step {step} of epoch {epoch} is not possible");
+        ensure!(step < 1 << 60, "step {step} is not possible");
+        let names = manifest.files.iter().map(|file| file.name.clone());
+        let expected = write::file_names(manifest.world_size);
+        if !names.eq(expected.iter().cloned()) {
+            bail!("it does not name the files of {} workers", manifest.world_size);
+        }
+        Ok(manifest)
+    }
+}

@@ -1,0 +1,43 @@
+//! What a run keeps so that it, or someone else, can go on from it.
+//!
+//! Two things. **Models** (`<run>/best/`, `<run>/last/`): PyTorch's state dictionary and the
+//! recipe, for whoever wants to use the network ([`model`]). **Checkpoints**
+//! (`<run>/checkpoints/step-00000123/`): everything that the run's next step depends on, so that
+//! `train --resume` takes that step with the same bits.
+//!
+//! # Format version 1
+//!
+//! | file | |
+//! |---|---|
+//! | `manifest.json` | format and version; step, epoch, place in the epoch; world size; the running epoch's sums; recipe; provenance; length and SHA-256 of every other file ([`Manifest`]) |
+//! | `manifest.sha256` | the manifest's own SHA-256, as `sha256sum -c` reads it |
+//! | `model.safetensors` | weights, which are the same on all ranks, and rank 0's batch norm statistics: a model file as in `best/` |
+//! | `optimizer.safetensors` | `first` and `second`: momentum or Adam's means, in the flat gradient's layout; empty ones are left out |
+//! | `rank-0000.safetensors`, … | what is each rank's own: `buffers/…`, its batch norm statistics; `exchange/…`, residual, velocity and the compressors' states |
+//!
+//! Random numbers have no state: each is a function of the seed and its place. The learning rate
+//! is a function of the step. A checkpoint is written beside its place under a name that begins
+//! with a dot, brought to the disk, and renamed: one under its own name is whole, or the disk has
+//! damaged it, which its checksums tell.
+//!
+//! A reader takes every byte for hostile: nothing is allocated by what a file says, only by its
+//! length, which is looked at first.
+
+mod manifest;
+mod model;
+mod part;
+mod read;
+mod reshard;
+mod rewind;
+mod tensors;
+mod write;
+mod writer;
+
+pub use manifest::{FORMAT, FileEntry, Manifest, VERSION};
+pub use model::{BEST, LAST, MODEL, Saved, VOCABULARY, find, load, save, save_vocabulary};
+pub use part::{Part, Shared};
+pub use read::{Checkpoint, Found, Place, find_newest, locate};
+pub use rewind::rewind;
+pub use tensors::{Tensor, Tensors};
+pub use write::{FOLDER, Whole, write};
+pub use writer::{Outcome, Writer};

@@ -1,0 +1,36 @@
+//! What the ranks hand in for a checkpoint.
+
+use super::tensors::Tensors;
+
+/// One rank's state at the end of a step: copied there, so that training goes on while it is
+/// written.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Who.
+    pub rank: usize,
+    /// The step it follows.
+    pub step: u64,
+    /// What is this rank's own: `buffers/…` and `exchange/…`.
+    pub own: Tensors,
+    /// What all ranks share; rank 0 hands it in.
+    pub shared: Option<Shared>,
+    /// Seconds that the rank's next step was held up by this.
+    pub stall: f64,
+}
+
+/// What is the same on all ranks.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The weights, in PyTorch's shapes.
+    pub weights: Tensors,
+    /// The optimizer's vectors.
+    pub optimizer: Tensors,
+    /// The updates the optimizer has made.
+    pub updates: u64,
+    /// The learning rate of the step.
+    pub learning_rate: f64,
+    /// The best test accuracy so far.
+    pub best: Option<f64>,
+    /// The test accuracy after this very step, if it was evaluated.
+    pub test_accuracy: Option<f64>,
+}

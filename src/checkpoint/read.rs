@@ -1,0 +1,170 @@
+//! Finding and reading checkpoints, whose bytes may have become anything.
+
+use super::manifest::{FileEntry, Manifest};
+use super::model::MODEL;
+use super::tensors::Tensors;
+use super::write::{FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, sha256, step_of};
+use crate::disk::Disk;
+use anyhow::{Context, Error, Result, bail, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A manifest is some kilobytes; the recipe in it may be long.
+pub(super) const LONGEST_MANIFEST: u64 = 64 << 20;
+/// One line.
+const LONGEST_SUM: u64 = 1 << 10;
+
+/// A checkpoint in memory, found whole.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// What it says about itself.
+    pub manifest: Manifest,
+    /// The weights, and rank 0's batch norm statistics.
+    pub model: Tensors,
+    /// The optimizer's vectors.
+    pub optimizer: Tensors,
+    /// What each rank has of its own, in order of rank.
+    pub ranks: Vec<Tensors>,
+}
+
+/// Where to look for a checkpoint.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The run's folder.
+    pub run: PathBuf,
+    /// The one checkpoint that was named; absent for the newest whole one.
+    pub folder: Option<PathBuf>,
+}
+
+/// The checkpoint to go on from.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The newest whole one, or the one that was named.
+    pub checkpoint: Checkpoint,
+    /// Newer ones that are damaged, and how.
+    pub damaged: Vec<String>,
+}
+
+/// What `path` names: a run's folder, or the folder of one checkpoint.
+///
+/// # Errors
+/// When it is neither.
+pub fn locate(path: &Path) -> Result<Place> {
+    ensure!(
+        path.is_dir(),
+        "there is no run at {}: give the folder that `gradwire train` said its record is in",
+        path.display()
+    );
+    if step_of(path).is_none() && !path.join(MANIFEST).is_file() {
+        return Ok(Place { run: path.to_path_buf(), folder: None });
+    }
+    // Its run is two folders up, which a path such as `.` does not spell out.
+    let folder = fs::canonicalize(path).with_context(|| format!("finding {}", path.display()))?;
+    let place = folder.parent().filter(|place| place.ends_with(FOLDER));
+    let run = place.and_then(Path::parent).with_context(|| {
+        format!(
+            "{} is not in the folder {FOLDER} of a run: put it there, or name another",
+            folder.display()
+        )
+    })?;
+    Ok(Place { run: run.to_path_buf(), folder: Some(folder) })
+}
+
+/// Reads the checkpoint that a place names, or its newest whole one.
+///
+/// # Errors
+/// When there is none, or none that is whole: then with what is wrong with each.
+pub fn find_newest(disk: &Disk, place: &Place) -> Result<Found> {
+    let Place { run, folder } = place;
+    if let Some(folder) = folder {
+        let checkpoint = Checkpoint::read(disk, folder).with_context(|| {
+            let run = run.display();
+            format!("the checkpoint is damaged; --resume {run} takes the newest whole one instead")
+        })?;
+        return Ok(Found { checkpoint, damaged: Vec::new() });
+    }
+    let mut damaged = Vec::new();
+    for (_, folder) in by_age(disk, run)? {
+        match Checkpoint::read(disk, &folder) {
+            Ok(checkpoint) => return Ok(Found { checkpoint, damaged }),
+            Err(error) => damaged.push(format!("{error:#}")),
+        }
+    }
+    let all = run.join(FOLDER);
+    if damaged.is_empty() {
+        bail!(
+            "there is no checkpoint in {}: the run had written none when it ended, or its recipe \
+             says checkpoint.keep_last = 0; start it anew",
+            all.display()
+        );
+    }
+    let list = damaged.iter().map(|problem| format!("\n  {problem}")).collect::<String>();
+    bail!("no checkpoint in {} is whole: start the run anew{list}", all.display())
+}
+
+impl Checkpoint {
+    /// Reads the checkpoint in `folder` and checks every byte of it.
+    ///
+    /// # Errors
+    /// When a file is missing, is not what the manifest says, or holds nonsense: which one, and
+    /// how.
+    pub fn read(disk: &Disk, folder: &Path) -> Result<Self> {
+        let at = |name: &str| folder.join(name).display().to_string();
+        let manifest = read_manifest(disk, folder)?;
+        ensure!(
+            step_of(folder).is_none_or(|step| step == manifest.progress.step),
+            "{}: it is of step {}, not of the step that its folder is named after",
+            at(MANIFEST),
+            manifest.progress.step
+        );
+        let read = |file: &FileEntry| -> Result<Tensors> {
+            let bytes = read_file(disk, folder, file).with_context(|| at(&file.name))?;
+            Tensors::decode(&bytes).with_context(|| at(&file.name))
+        };
+        let mut model = Tensors::default();
+        let mut optimizer = Tensors::default();
+        let mut ranks = Vec::new();
+        for file in &manifest.files {
+            match file.name.as_str() {
+                MODEL => model = read(file)?,
+                OPTIMIZER => optimizer = read(file)?,
+                _ => ranks.push(read(file)?),
+            }
+        }
+        Ok(Self { folder: folder.to_path_buf(), manifest, model, optimizer, ranks })
+    }
+}
+
+fn read_manifest(disk: &Disk, folder: &Path) -> Result<Manifest> {
+    let (path, sum_path) = (folder.join(MANIFEST), folder.join(MANIFEST_SUM));
+    let read = |path: &Path, limit| -> Result<Vec<u8>> {
+        disk.read(path, limit).with_context(|| path.display().to_string())
+    };
+    let text = read(&path, LONGEST_MANIFEST)?;
+    // Before the checksum: another version may keep it elsewhere.
+    Manifest::check_version(&text).with_context(|| path.display().to_string())?;
+    let sum = read(&sum_path, LONGEST_SUM)?;
+    let expected = format!("{}  {MANIFEST}\n", sha256(&text));
+    ensure!(
+        sum == expected.as_bytes(),
+        "{}: its bytes are not those that {} tells the checksum of: it has been damaged or changed",
+        path.display(),
+        sum_path.display()
+    );
+    Manifest::parse(&text).with_context(|| path.display().to_string())
+}
+
+/// The bytes of a file, if they are those that were written.
+fn read_file(disk: &Disk, folder: &Path, file: &FileEntry) -> Result<Vec<u8>> {
+    let path = folder.join(&file.name);
+    let found = fs::metadata(&path)?.len();
+    ensure!(found == file.bytes, "it has {found} bytes where {} were written", file.bytes);
+    let bytes = disk.read(&path, file.bytes).map_err(Error::from)?;
+    ensure!(
+        sha256(&bytes) == file.sha256,
+        "its bytes are not those that were written: its checksum differs from the manifest's"
+    );
+    Ok(bytes)
+}

@@ -1,0 +1,28 @@
+//! Taking back what a run kept after a step, so that it can go on from there.
+
+use super::model::{BEST, LAST, MODEL, find};
+use super::write::{by_age, discard};
+use crate::disk::Disk;
+use anyhow::{Context, Result};
+use std::path::Path;
+
+/// Removes the checkpoints of `run` after `step`, which a run that goes on from there would not
+/// lead to or would write again, and models of later steps. Tells whether the best model is still
+/// there.
+///
+/// # Errors
+/// When one cannot be removed. To do it again does no harm.
+pub fn rewind(disk: &Disk, run: &Path, step: u64) -> Result<bool> {
+    for (_, folder) in by_age(disk, run)?.into_iter().filter(|(at, _)| *at > step) {
+        discard(disk, &folder)?;
+    }
+    for which in [BEST, LAST] {
+        let file = run.join(which).join(MODEL);
+        // One that cannot be read is of no use to anybody.
+        let stale = file.is_file() && find(&file).ok().is_none_or(|saved| saved.step > step);
+        if stale {
+            disk.remove_file(&file).with_context(|| format!("removing {}", file.display()))?;
+        }
+    }
+    Ok(run.join(BEST).join(MODEL).is_file())
+}

@@ -1,0 +1,239 @@
+//! Writing a checkpoint so that it is there whole or not at all, and removing those that have had
+//! their time.
+
+use super::manifest::{FORMAT, FileEntry, Manifest, VERSION};
+use super::model::{MODEL, metadata};
+use super::part::Part;
+use crate::course::Progress;
+use crate::disk::Disk;
+use crate::recipe::Recipe;
+use crate::record::{Provenance, Summary};
+use crate::tally::Sums;
+use anyhow::{Context, Result, ensure};
+use sha2::{Digest, Sha256};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The folder of checkpoints, within a run's.
+pub const FOLDER: &str = "checkpoints";
+
+pub(super) const MANIFEST: &str = "manifest.json";
+pub(super) const MANIFEST_SUM: &str = "manifest.sha256";
+pub(super) const OPTIMIZER: &str = "optimizer.safetensors";
+
+/// Everything that one checkpoint holds.
+#[derive(Clone, Debug)]
+pub struct Whole {
+    /// How far the run has come.
+    pub progress: Progress,
+    /// The run.
+    pub recipe: Recipe,
+    /// What trains it.
+    pub provenance: Provenance,
+    /// The sums of the running epoch.
+    pub sums: Sums,
+    /// The run in figures.
+    pub summary: Summary,
+    /// Every rank's part, in order of rank.
+    pub parts: Vec<Part>,
+}
+
+/// The names of a checkpoint's files, manifest apart, in the order that they are written in.
+pub(super) fn file_names(world_size: usize) -> Vec<String> {
+    let ranks = (0..world_size).map(rank_name);
+    [MODEL.to_string(), OPTIMIZER.to_string()].into_iter().chain(ranks).collect()
+}
+
+pub(super) fn rank_name(rank: usize) -> String {
+    format!("rank-{rank:04}.safetensors")
+}
+
+/// The name of the folder of a step's checkpoint.
+pub(super) fn folder_name(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+/// The step of a checkpoint's folder; `None` for what is none, such as one half-written.
+pub(super) fn step_of(folder: &Path) -> Option<u64> {
+    let digits = folder.file_name()?.to_str()?.strip_prefix("step-")?;
+    let plain = digits.len() >= 8 && digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse().ok().filter(|_| plain)
+}
+
+/// The checkpoints of a run by their folders' names, the newest first.
+pub(super) fn by_age(disk: &Disk, run: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let place = run.join(FOLDER);
+    if !place.is_dir() {
+        return Ok(Vec::new());
+    }
+    let all = disk.list(&place).with_context(|| format!("listing {}", place.display()))?;
+    let mut found: Vec<_> = all.into_iter().filter_map(|f| Some((step_of(&f)?, f))).collect();
+    found.sort_by_key(|(step, _)| std::cmp::Reverse(*step));
+    Ok(found)
+}
+
+/// Writes a checkpoint of `run`; its folder, and the bytes in it. When this returns, it and the
+/// run's records up to its step have reached the disk.
+///
+/// # Errors
+/// When it cannot be written: nothing then stands under its name but what stood there before.
+pub fn write(disk: &Disk, run: &Path, whole: Whole) -> Result<(PathBuf, u64)> {
+    let place = run.join(FOLDER);
+    let name = folder_name(whole.progress.step);
+    let (folder, partial) = (place.join(&name), place.join(format!(".{name}.partial")));
+    let cannot = |what: &'static str, path: &Path| format!("{what} {}", path.display());
+
+    if !place.is_dir() {
+        disk.create_folders(&place).with_context(|| cannot("making", &place))?;
+    }
+    clear(disk, &place)?;
+    sync_records(disk, run)?;
+    disk.create_folder(&partial).with_context(|| cannot("making", &partial))?;
+    let written = fill(disk, &partial, whole);
+    let bytes = match written {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            // Room for the next attempt. If this fails too, the next one clears up.
+            let _ = disk.remove_folder(&partial);
+            return Err(error);
+        }
+    };
+    disk.sync_folder(&partial).with_context(|| cannot("syncing", &partial))?;
+    if folder.exists() {
+        discard(disk, &folder)?;
+    }
+    disk.rename(&partial, &folder).with_context(|| cannot("renaming", &partial))?;
+    disk.sync_folder(&place).with_context(|| cannot("syncing", &place))?;
+    Ok((folder, bytes))
+}
+
+/// Removes checkpoints until those of the newest `last` steps are left, and with `best` that of the
+/// best test accuracy (the oldest of several).
+///
+/// # Errors
+/// When one cannot be read or removed.
+pub(super) fn retain(disk: &Disk, run: &Path, last: usize, best: bool) -> Result<()> {
+    let all = by_age(disk, run)?;
+    if all.len() <= last {
+        return Ok(());
+    }
+    let accuracy = |folder: &Path| {
+        let bytes = disk.read(&folder.join(MANIFEST), super::read::LONGEST_MANIFEST).ok()?;
+        Manifest::parse(&bytes).ok()?.test_accuracy
+    };
+    let keep = if best {
+        let scored = all.iter().filter_map(|(step, folder)| Some((accuracy(folder)?, *step)));
+        scored.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1))).map(|(_, step)| step)
+    } else {
+        None
+    };
+    for (step, folder) in all.into_iter().skip(last).filter(|(step, _)| Some(*step) != keep) {
+        discard(disk, &folder)
+            .with_context(|| format!("removing the checkpoint of step {step}"))?;
+    }
+    Ok(())
+}
+
+/// Removes a checkpoint. Its name goes first, so that no half of one ever stands under it.
+pub(super) fn discard(disk: &Disk, folder: &Path) -> Result<()> {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let away = folder.with_file_name(format!(".{name}.removed"));
+    let cannot = || format!("removing {}", folder.display());
+    if away.exists() {
+        disk.remove_folder(&away).with_context(cannot)?;
+    }
+    disk.rename(folder, &away).with_context(cannot)?;
+    disk.remove_folder(&away).with_context(cannot)
+}
+
+/// Removes what was left half-written or half-removed by a process that was stopped.
+fn clear(disk: &Disk, place: &Path) -> Result<()> {
+    let all = disk.list(place).with_context(|| format!("listing {}", place.display()))?;
+    for left in all {
+        let name = left.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with(".step-") {
+            disk.remove_folder(&left).with_context(|| format!("removing {}", left.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Brings the run's own files to the disk, and the folders that lead to it: a checkpoint that
+/// outlives the records of its steps would leave a hole in them.
+fn sync_records(disk: &Disk, run: &Path) -> Result<()> {
+    let cannot = |path: &Path| format!("syncing {}", path.display());
+    for path in disk.list(run).with_context(|| format!("listing {}", run.display()))? {
+        if path.is_file() {
+            disk.sync_file(&path).with_context(|| cannot(&path))?;
+        }
+    }
+    for folder in [Some(run), run.parent(), run.parent().and_then(Path::parent)] {
+        if let Some(folder) = folder.filter(|folder| folder.is_dir()) {
+            disk.sync_folder(folder).with_context(|| cannot(folder))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes a checkpoint's files into an empty folder; the bytes of all of them.
+fn fill(disk: &Disk, folder: &Path, whole: Whole) -> Result<u64> {
+    let Whole { progress, recipe, provenance, sums, summary, mut parts } = whole;
+    let world_size = parts.len();
+    let shared = parts.first_mut().and_then(|part| part.shared.take());
+    let shared = shared.context("invariant: rank 0 hands in what all ranks share")?;
+    let mut files = Vec::with_capacity(world_size + 2);
+
+    let mut model = shared.weights;
+    let buffers = parts[0].own.under("buffers");
+    model.0.extend(buffers.map(|(name, tensor)| (name.to_string(), tensor.clone())));
+    let about = metadata(&recipe, progress.step, shared.test_accuracy)?;
+    files.push(put(disk, folder, MODEL, &model.encode(Some(about))?)?);
+    drop(model);
+    files.push(put(disk, folder, OPTIMIZER, &shared.optimizer.encode(None)?)?);
+    for (rank, part) in parts.into_iter().enumerate() {
+        ensure!(part.rank == rank && part.step == progress.step, "invariant: parts of one step");
+        files.push(put(disk, folder, &rank_name(rank), &part.own.encode(None)?)?);
+    }
+
+    let manifest = Manifest {
+        format: FORMAT.into(),
+        version: VERSION,
+        progress,
+        world_size,
+        seed: recipe.seed,
+        learning_rate: shared.learning_rate,
+        updates: shared.updates,
+        best: shared.best,
+        test_accuracy: shared.test_accuracy,
+        sums,
+        summary,
+        recipe: recipe.to_toml()?,
+        provenance,
+        time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |s| s.as_secs_f64()),
+        files,
+    };
+    let mut text = serde_json::to_vec_pretty(&manifest)?;
+    text.push(b'\n');
+    let entry = put(disk, folder, MANIFEST, &text)?;
+    let sum = format!("{}  {MANIFEST}\n", entry.sha256);
+    let last = put(disk, folder, MANIFEST_SUM, sum.as_bytes())?;
+    Ok(manifest.files.iter().map(|file| file.bytes).sum::<u64>() + entry.bytes + last.bytes)
+}
+
+/// Writes one file and brings it to the disk.
+fn put(disk: &Disk, folder: &Path, name: &str, bytes: &[u8]) -> Result<FileEntry> {
+    let path = folder.join(name);
+    let write = || {
+        let mut file = disk.create(&path)?;
+        file.write_all(bytes)?;
+        file.sync()
+    };
+    write().with_context(|| format!("writing {}", path.display()))?;
+    Ok(FileEntry { name: name.into(), bytes: bytes.len() as u64, sha256: sha256(bytes) })
+}
+
+/// The SHA-256 in hexadecimal.
+pub(super) fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,129 @@
+//! What all ranks do at the end of a step beside training: save a checkpoint, stop.
+//!
+//! Whether it is time depends on the clock and on the person, which the ranks do not see at the
+//! same moment; yet all must save the same step. So rank 0 alone decides, before its part in the
+//! step's exchange, and the others read the decision after theirs: nobody ends an exchange before
+//! rank 0 has entered it, and rank 0 cannot end the next one before all have entered that. So the
+//! decision of a step is made before any rank reads it, and kept until all have: two places, taken
+//! in turns, are enough, and nothing crosses the wire.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What to do at the end of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Order {
+    /// Save a checkpoint.
+    pub save: bool,
+    /// End the run after it.
+    pub stop: bool,
+}
+
+/// The orders of a run, shared by its workers and whoever may ask something of them.
+#[derive(Debug, Default)]
+pub struct Orders {
+    save: AtomicBool,
+    stop: AtomicBool,
+    /// Whether a checkpoint is being written.
+    writing: AtomicBool,
+    /// Step · 4 + stop · 2 + save, of even and odd steps.
+    of_step: [AtomicU64; 2],
+}
+
+impl Orders {
+    /// Asks for a checkpoint after the present step, or the next one that a checkpoint can be
+    /// taken at. Sets a flag and nothing else: a signal handler may call it.
+    pub fn save(&self) {
+        self.save.store(true, Ordering::SeqCst);
+    }
+
+    /// Asks for the end of the run after the present step or the next, with a checkpoint. Sets a
+    /// flag and nothing else: a signal handler may call it.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the end has been asked for.
+    pub fn stopping(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Whether a checkpoint has been ordered that is not written yet.
+    pub fn is_writing(&self) -> bool {
+        self.writing.load(Ordering::SeqCst)
+    }
+
+    /// Tells that a checkpoint has been ordered, or that it has been written or has failed to be.
+    pub fn set_writing(&self, writing: bool) {
+        self.writing.store(writing, Ordering::SeqCst);
+    }
+
+    /// Rank 0, before its part in the exchange of `step`: decides for all ranks. A checkpoint is
+    /// saved when it is `due` or has been asked for, provided the writer is `free`; what has been
+    /// asked for stays so until then. The end is not put off.
+    pub fn decide(&self, step: u64, due: bool, free: bool) -> Order {
+        let stop = self.stopping();
+        let save = stop || (free && (self.save.swap(false, Ordering::SeqCst) || due));
+        let word = (step << 2) | (u64::from(stop) << 1) | u64::from(save);
+        self.of_step[(step % 2) as usize].store(word, Ordering::SeqCst);
+        Order { save, stop }
+    }
+
+    /// Any rank, after its part in the exchange of `step`: what rank 0 has decided.
+    pub fn of(&self, step: u64) -> Order {
+        let word = self.of_step[(step % 2) as usize].load(Ordering::SeqCst);
+        if word >> 2 != step {
+            return Order::default();
+        }
+        Order { save: word & 1 != 0, stop: word & 2 != 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn what_was_asked_for_waits_until_the_writer_is_free() {
+        let orders = Orders::default();
+        orders.save();
+        assert_eq!(orders.decide(1, true, false), Order::default());
+        assert_eq!(orders.decide(2, false, true), Order { save: true, stop: false });
+        assert_eq!(orders.decide(3, false, true), Order::default());
+        orders.stop();
+        assert_eq!(orders.decide(4, false, false), Order { save: true, stop: true });
+        assert_eq!(orders.of(4), Order { save: true, stop: true });
+        assert_eq!(orders.of(3), Order::default());
+        assert_eq!(orders.of(2), Order::default(), "its place has been taken");
+    }
+
+    /// Ranks that meet once a step agree, whenever the asking comes.
+    #[test]
+    fn ranks_agree_on_every_step() {
+        const STEPS: u64 = 2000;
+        let (orders, meeting) = (Orders::default(), Barrier::new(3));
+        let seen: Vec<Vec<Order>> = std::thread::scope(|scope| {
+            let rank = |rank: usize| {
+                let (orders, meeting) = (&orders, &meeting);
+                move || -> Vec<Order> {
+                    let step = |step| {
+                        if rank == 0 {
+                            orders.decide(step, step.is_multiple_of(7), true);
+                        }
+                        meeting.wait();
+                        orders.of(step)
+                    };
+                    (1..=STEPS).map(step).collect()
+                }
+            };
+            let ranks: Vec<_> = (0..3).map(|r| scope.spawn(rank(r))).collect();
+            (0..200).for_each(|_| {
+                orders.save();
+                std::thread::yield_now();
+            });
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        assert!(seen[0] == seen[1] && seen[0] == seen[2]);
+        assert!(seen[0].iter().filter(|order| order.save).count() >= (STEPS / 7) as usize);
+    }
+}

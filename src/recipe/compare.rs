@@ -1,0 +1,158 @@
+//! Two recipes, key by key: whether a run begun with one may go on with the other.
+
+use super::Recipe;
+use crate::schedule;
+use anyhow::Result;
+use std::collections::BTreeMap;
+use toml::Value;
+
+/// Keys, or tables of keys, that no later step's weights depend on.
+const FREE: [&str; 12] = [
+    "name",
+    "threads",
+    "dataset.dir",
+    "exchange.timeout",
+    "exchange.compare_replicas_every",
+    "exchange.overlap",
+    "exchange.overlap_bytes",
+    "train.evaluation_batch",
+    "train.evaluate_every",
+    "network",
+    "record",
+    "checkpoint",
+];
+
+/// Keys that only say when the run ends.
+const LENGTH: [&str; 2] = ["train.epochs", "train.max_steps"];
+
+/// A key that two recipes say different things about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// The key, such as `train.batch`.
+    pub key: String,
+    /// What the run was begun with; `None` where it was left out.
+    pub old: Option<Value>,
+    /// What it is to go on with.
+    pub new: Option<Value>,
+    /// Why the run would not be the same any more; `None` when it would.
+    pub objection: Option<&'static str>,
+}
+
+impl Recipe {
+    /// What `new` says differently from this recipe, by which a run was begun.
+    ///
+    /// # Errors
+    /// When a recipe does not fit TOML.
+    pub fn changes(&self, new: &Self) -> Result<Vec<Change>> {
+        let (old_keys, new_keys) = (keys(self)?, keys(new)?);
+        let all = old_keys.keys().chain(new_keys.keys()).collect::<std::collections::BTreeSet<_>>();
+        let changed = all.into_iter().filter(|key| old_keys.get(*key) != new_keys.get(*key));
+        let change = |key: &String| Change {
+            key: key.clone(),
+            old: old_keys.get(key).cloned(),
+            new: new_keys.get(key).cloned(),
+            objection: objection(key, new),
+        };
+        Ok(changed.map(change).collect())
+    }
+}
+
+/// Why a change of this key makes another run of it.
+fn objection(key: &str, new: &Recipe) -> Option<&'static str> {
+    let is =
+        |name: &&str| key == *name || key.strip_prefix(*name).is_some_and(|k| k.starts_with('.'));
+    if FREE.iter().any(is) || key == "workers" {
+        return None;
+    }
+    if LENGTH.contains(&key) {
+        return match new.schedule {
+            schedule::Config::Cosine(_) => Some(
+                "the cosine schedule spans the whole run: another length changes the learning \
+                 rate of every step that is left",
+            ),
+            _ => None,
+        };
+    }
+    Some("it changes what is trained")
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let word = |value: &Option<Value>| {
+            value.as_ref().map_or_else(|| "left out".into(), ToString::to_string)
+        };
+        write!(f, "{} was {}, is {}", self.key, word(&self.old), word(&self.new))
+    }
+}
+
+/// A recipe as one value for each key.
+fn keys(recipe: &Recipe) -> Result<BTreeMap<String, Value>> {
+    let mut keys = BTreeMap::new();
+    let mut open = vec![(String::new(), Value::Table(toml::Table::try_from(recipe)?))];
+    while let Some((path, value)) = open.pop() {
+        match value {
+            Value::Table(table) => open.extend(table.into_iter().map(|(key, value)| {
+                (if path.is_empty() { key } else { format!("{path}.{key}") }, value)
+            })),
+            value => drop(keys.insert(path, value)),
+        }
+    }
+    Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Source;
+    use super::*;
+
+    fn recipe(sets: &[&str]) -> Recipe {
+        let sets = sets.iter().map(ToString::to_string).collect();
+        Source { sets, ..Source::default() }.load().unwrap()
+    }
+
+    fn objections(old: &[&str], new: &[&str]) -> Vec<String> {
+        let changes = recipe(old).changes(&recipe(new)).unwrap();
+        changes.into_iter().filter(|c| c.objection.is_some()).map(|c| c.to_string()).collect()
+    }
+
+    #[test]
+    fn what_decides_nothing_may_change() {
+        let new = [
+            "record.every=3",
+            "record.out=elsewhere",
+            "checkpoint.every_steps=7",
+            "exchange.timeout=9",
+            "threads=2",
+            "workers=3",
+            "name=other",
+        ];
+        let old = recipe(&[]);
+        let changes = old.changes(&recipe(&new)).unwrap();
+        assert_eq!(changes.len(), new.len());
+        assert_eq!(objections(&[], &new), [""; 0]);
+        assert!(old.changes(&old.clone()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_decides_the_weights_is_named_with_both_values() {
+        assert_eq!(
+            objections(&["train.batch=8"], &["train.batch=16", "train.clip_norm=1.5"]),
+            ["train.batch was 8, is 16", "train.clip_norm was left out, is 1.5"]
+        );
+        assert_eq!(objections(&["seed=1"], &["seed=2"]), ["seed was 1, is 2"]);
+        // Another kind of anything is told by its kind and by the settings that came and went.
+        let scheme = objections(&["scheme=topk"], &["scheme=qsgd"]);
+        assert!(scheme.contains(&r#"scheme.kind was "topk", is "qsgd""#.to_string()), "{scheme:?}");
+    }
+
+    #[test]
+    fn a_longer_run_is_the_same_run_unless_its_schedule_spans_it() {
+        let constant = "schedule={kind=\"constant\"}";
+        assert_eq!(
+            objections(&[constant, "train.epochs=2"], &[constant, "train.epochs=5"]),
+            [""; 0]
+        );
+        let cosine = objections(&["train.epochs=2"], &["train.epochs=5", "train.max_steps=3"]);
+        assert_eq!(cosine.len(), 2, "{cosine:?}");
+    }
+}

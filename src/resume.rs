@@ -1,0 +1,131 @@
+//! `train --resume`: what a run goes on from, and whether it may.
+
+use crate::checkpoint::{self, Checkpoint, Found};
+use crate::disk::{Disk, Lock};
+use crate::recipe::{Change, Recipe};
+use crate::record::{self, Cut, FileSum, Provenance, Text, Warning};
+use anyhow::{Context, Result, bail};
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A run to go on with. While this lives, no other process writes it.
+#[derive(Debug)]
+pub struct Resume {
+    /// The run's folder.
+    pub run: PathBuf,
+    /// What it goes on from.
+    pub checkpoint: Checkpoint,
+    /// The recipe that it was begun or last continued with.
+    pub recipe: Recipe,
+    /// Newer checkpoints that are damaged, and how.
+    pub damaged: Vec<String>,
+    /// Whether to go on although the recipe or the data make another run of it.
+    pub force: bool,
+    /// What keeps others away.
+    pub lock: Lock,
+}
+
+impl Resume {
+    /// Finds what `path` names: a run's folder, whose newest whole checkpoint is taken, or the
+    /// folder of one checkpoint.
+    ///
+    /// # Errors
+    /// When there is no whole checkpoint, or another process writes the run.
+    pub fn find(disk: &Disk, path: &Path, force: bool) -> Result<Self> {
+        let place = checkpoint::locate(path)?;
+        let lock = record::lock(disk, &place.run)?;
+        let Found { checkpoint, damaged } = checkpoint::find_newest(disk, &place)?;
+        let run = place.run;
+        // The run's own recipe may be newer than the checkpoint's: it tells how the run was last
+        // continued.
+        let recipe = match fs::read_to_string(run.join("recipe.toml")) {
+            Ok(text) => Recipe::from_toml(&text),
+            Err(_) => Recipe::from_toml(&checkpoint.manifest.recipe),
+        };
+        let recipe = recipe.with_context(|| format!("the recipe of {}", run.display()))?;
+        Ok(Self { run, checkpoint, recipe, damaged, force, lock })
+    }
+
+    /// Checks that the run may go on by `recipe`; what is different, and harmless or forced.
+    ///
+    /// # Errors
+    /// Names each key that would make another run of it, with the old and the new value.
+    pub fn accept(&self, recipe: &Recipe) -> Result<Vec<Change>> {
+        let begun = Recipe::from_toml(&self.checkpoint.manifest.recipe)
+            .with_context(|| format!("the recipe in {}", self.checkpoint.folder.display()))?;
+        let changes = begun.changes(recipe)?;
+        let refused: Vec<String> = changes
+            .iter()
+            .filter_map(|change| Some(format!("\n  {change}: {}", change.objection?)))
+            .collect();
+        if !refused.is_empty() && !self.force {
+            bail!(
+                "the run in {} was begun with another recipe; --force goes on all the same{}",
+                self.run.display(),
+                refused.concat()
+            );
+        }
+        Ok(changes)
+    }
+
+    /// Checks that the data is what the run was begun with.
+    ///
+    /// # Errors
+    /// Names the first file that differs.
+    pub fn accept_data(&self, found: &[FileSum]) -> Result<()> {
+        let begun = &self.checkpoint.manifest.provenance.data;
+        let differs = found.iter().find(|file| !begun.contains(file));
+        match differs {
+            Some(file) if !self.force => bail!(
+                "the data file {} is not the one that the run was begun with: put that one back, \
+                 or go on all the same with --force",
+                file.name
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the person should know before the first step.
+    pub fn warnings(&self, here: &Provenance, resharded: Option<&str>) -> Vec<Warning> {
+        let manifest = &self.checkpoint.manifest;
+        let step = manifest.progress.step;
+        let mut messages: Vec<String> = self
+            .damaged
+            .iter()
+            .map(|problem| format!("a newer checkpoint is damaged and was passed over: {problem}"))
+            .collect();
+        let (was, is) = (&manifest.provenance.kernels, &here.kernels);
+        if was != is {
+            messages.push(format!(
+                "the run was begun with the kernels {was}, which round differently from {is}: it \
+                 goes on, but not bit for bit as it would have; GRADWIRE_KERNELS={was} chooses \
+                 them, where the processor has them"
+            ));
+        }
+        messages.extend(resharded.map(Into::into));
+        let warning = |message| Warning { step: Some(step + 1), message };
+        messages.into_iter().map(warning).collect()
+    }
+
+    /// The continuation in words, for the record.
+    pub fn note(&self, changes: &[Change], cut: &Cut, here: &Provenance) -> Text {
+        let step = self.checkpoint.manifest.progress.step;
+        let mut text = format!("Continued after step {step} from `{}`", {
+            self.checkpoint.folder.file_name().unwrap_or_default().to_string_lossy()
+        });
+        // Writing to a string cannot fail.
+        let _ = write!(text, " by `{}`.", here.command.join(" "));
+        if let Some(error) = &cut.failed {
+            let _ = write!(text, "\n\nIt had failed: {error}");
+        }
+        if cut.unreadable > 0 {
+            let _ = write!(text, "\n\n{} unreadable lines were taken out.", cut.unreadable);
+        }
+        for change in changes {
+            let forced = change.objection.map_or("", |_| " (forced)");
+            let _ = write!(text, "\n\n{change}{forced}");
+        }
+        Text { step: step + 1, tag: "resumed".into(), text }
+    }
+}

@@ -1,0 +1,340 @@
+//! The checkpoint format: its first version stays readable, and nothing else is read.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Program, events, number};
+use gradwire::checkpoint::{
+    Checkpoint, FOLDER, Part, Place, Shared, Tensor, Tensors, Whole, find_newest, write,
+};
+use gradwire::disk::{Disk, Fault};
+use gradwire::recipe::Recipe;
+use gradwire_exchange::Entry;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Written by the first program that wrote checkpoints: fastText of two dimensions on a made-up
+/// AG-News, two workers, aggregation-aware sparsification with momentum correction, step 3.
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints/v1/step-00000003")
+}
+
+const FILES: [&str; 6] = [
+    "manifest.json",
+    "manifest.sha256",
+    "model.safetensors",
+    "optimizer.safetensors",
+    "rank-0000.safetensors",
+    "rank-0001.safetensors",
+];
+
+/// A run's folder with a copy of the golden checkpoint.
+struct Copy {
+    run: tempfile::TempDir,
+    folder: PathBuf,
+}
+
+impl Copy {
+    fn new() -> Self {
+        let run = tempfile::tempdir().unwrap();
+        let folder = run.path().join(FOLDER).join("step-00000003");
+        fs::create_dir_all(&folder).unwrap();
+        for name in FILES {
+            fs::copy(golden().join(name), folder.join(name)).unwrap();
+        }
+        Self { run, folder }
+    }
+
+    /// How reading it fails.
+    fn refusal(&self) -> String {
+        match Checkpoint::read(&Disk::default(), &self.folder) {
+            Ok(_) => panic!("it was read"),
+            Err(error) => format!("{error:#}"),
+        }
+    }
+
+    /// Changes the manifest, and makes its checksum fit.
+    fn sign(&self, change: impl FnOnce(&mut Value)) {
+        let path = self.folder.join("manifest.json");
+        let mut manifest: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        change(&mut manifest);
+        self.sign_text(&serde_json::to_vec(&manifest).unwrap());
+    }
+
+    fn sign_text(&self, text: &[u8]) {
+        fs::write(self.folder.join("manifest.json"), text).unwrap();
+        let line = format!("{}  manifest.json\n", sha256(text));
+        fs::write(self.folder.join("manifest.sha256"), line).unwrap();
+    }
+
+    /// Replaces a file, and makes the manifest fit.
+    fn forge(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.folder.join(name), bytes).unwrap();
+        self.sign(|manifest| {
+            let files = manifest["files"].as_array_mut().unwrap();
+            let entry = files.iter_mut().find(|entry| entry["name"] == name).unwrap();
+            entry["bytes"] = bytes.len().into();
+            entry["sha256"] = sha256(bytes).into();
+        });
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn version_1_is_read_and_gone_on_from() {
+    let checkpoint = Checkpoint::read(&Disk::default(), &golden()).unwrap();
+    let manifest = &checkpoint.manifest;
+    assert_eq!((manifest.version, manifest.world_size, manifest.updates), (1, 2, 3));
+    let progress = manifest.progress;
+    assert_eq!((progress.step, progress.epoch, progress.position), (3, 1, 48));
+    assert_eq!(
+        Recipe::from_toml(&manifest.recipe).unwrap().scheme.about().name,
+        "aggregation-aware"
+    );
+    let names: Vec<&str> = checkpoint.model.0.keys().map(String::as_str).collect();
+    assert_eq!(names, ["embedding.weight", "fc.bias", "fc.weight"]);
+    let length: usize =
+        checkpoint.model.0.values().map(|t| t.shape.iter().product::<usize>()).sum();
+    for rank in &checkpoint.ranks {
+        for name in ["exchange/residual", "exchange/velocity"] {
+            let values = rank.f32s(name, &[length]).unwrap();
+            assert!(values.iter().any(|value| *value != 0.0), "{name}");
+        }
+        assert!(matches!(rank.0["exchange/bucket.0/unions"].values, Entry::Bytes(_)));
+    }
+
+    let program = Program::new();
+    let copy = Copy::new();
+    let run = copy.run.path().to_str().unwrap();
+    // The made-up data may come to be made up differently; the format may not.
+    program.succeed(&["train", "--quiet", "--resume", run, "--force"]);
+    let steps = events(copy.run.path(), "step");
+    let numbers: Vec<f64> = steps.iter().map(|step| number(step, "step")).collect();
+    assert_eq!(numbers, [4.0, 5.0, 6.0, 7.0, 8.0]);
+}
+
+#[test]
+fn damaged_bytes_are_noticed() {
+    for name in FILES {
+        let copy = Copy::new();
+        let path = copy.folder.join(name);
+        let good = fs::read(&path).unwrap();
+        for at in (0..good.len()).step_by(if good.len() > 1000 { 5 } else { 1 }) {
+            let mut bad = good.clone();
+            bad[at] ^= 1 << (at % 8);
+            fs::write(&path, &bad).unwrap();
+            let refusal = copy.refusal();
+            assert!(refusal.contains(name), "{name}, byte {at}: {refusal}");
+        }
+        for length in (0..good.len()).step_by(37) {
+            fs::write(&path, &good[..length]).unwrap();
+            let refusal = copy.refusal();
+            assert!(refusal.contains(name), "{name}, cut to {length}: {refusal}");
+        }
+        fs::write(&path, [&good[..], b"x"].concat()).unwrap();
+        assert!(copy.refusal().contains(name));
+        fs::remove_file(&path).unwrap();
+        assert!(copy.refusal().contains(name));
+        fs::create_dir(&path).unwrap();
+        assert!(copy.refusal().contains(name));
+    }
+}
+
+#[test]
+fn files_and_folders_that_changed_places_are_noticed() {
+    let copy = Copy::new();
+    let [a, b] = ["rank-0000.safetensors", "rank-0001.safetensors"].map(|n| copy.folder.join(n));
+    fs::rename(&a, copy.folder.join("c")).unwrap();
+    fs::rename(&b, &a).unwrap();
+    fs::rename(copy.folder.join("c"), &b).unwrap();
+    assert!(copy.refusal().contains("rank-0000.safetensors"));
+
+    let mut copy = Copy::new();
+    let elsewhere = copy.folder.with_file_name("step-00000009");
+    fs::rename(&copy.folder, &elsewhere).unwrap();
+    copy.folder = elsewhere;
+    assert!(copy.refusal().contains("of step 3"), "{}", copy.refusal());
+}
+
+#[test]
+fn manifests_that_lie_are_refused() {
+    type Lie<'a> = (&'a str, &'a dyn Fn(&mut Value));
+    let lies: [Lie<'_>; 14] = [
+        ("version 2", &|m| m["version"] = 2.into()),
+        ("version 0", &|m| m["version"] = 0.into()),
+        ("format", &|m| m["format"] = "other".into()),
+        ("not a manifest", &|m| *m = Value::Array(vec![])),
+        ("world size of 0", &|m| m["world_size"] = 0.into()),
+        ("world size", &|m| m["world_size"] = u64::MAX.into()),
+        ("3 workers", &|m| m["world_size"] = 3.into()),
+        ("epoch 0", &|m| m["epoch"] = 0.into()),
+        ("step 0", &|m| m["step"] = 0.into()),
+        ("not possible", &|m| m["step"] = u64::MAX.into()),
+        ("name the files", &|m| m["files"][2]["name"] = "../../../etc/passwd".into()),
+        ("name the files", &|m| drop(m["files"].as_array_mut().unwrap().pop())),
+        ("were written", &|m| m["files"][2]["bytes"] = u64::MAX.into()),
+        ("whole manifest", &|m| drop(m.as_object_mut().unwrap().remove("sums"))),
+    ];
+    for (part, lie) in lies {
+        let copy = Copy::new();
+        copy.sign(lie);
+        let refusal = copy.refusal();
+        assert!(refusal.contains(part) && refusal.contains("step-00000003/"), "{part}: {refusal}");
+    }
+    for text in [&b""[..], b"{", b"\xff\xfe", "[".repeat(100_000).as_bytes(), b"nul\0"] {
+        let copy = Copy::new();
+        copy.sign_text(text);
+        assert!(copy.refusal().contains("manifest.json"));
+    }
+}
+
+#[test]
+fn tensors_that_lie_are_refused() {
+    let header = |length: u64, text: &str| [&length.to_le_bytes()[..], text.as_bytes()].concat();
+    let absurd = [
+        vec![],
+        vec![0xff; 8],
+        header(u64::MAX, "{}"),
+        header(1 << 40, "{}"),
+        header(2, "{}x"),
+        header(3, "{{{"),
+        header(70, r#"{"a":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]}}"#),
+        header(58, r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}    "#),
+        header(58, r#"{"a":{"dtype":"I16","shape":[0],"data_offsets":[0,0]}}    "#),
+    ];
+    for bytes in absurd {
+        let copy = Copy::new();
+        copy.forge("rank-0001.safetensors", &bytes);
+        let refusal = copy.refusal();
+        assert!(refusal.contains("rank-0001.safetensors"), "{bytes:?}: {refusal}");
+    }
+
+    // Whole files that hold something else than the model, the optimizer and the scheme need.
+    let program = Program::new();
+    type Other<'a> = (&'a str, &'a str, &'a dyn Fn(&mut Tensors));
+    let others: [Other<'_>; 8] = [
+        ("model.safetensors", "fc.bias is missing", &|t| drop(t.0.remove("fc.bias"))),
+        ("model.safetensors", "fc.bias has the shape", &|t| {
+            t.0.insert("fc.bias".into(), Tensor::flat(Entry::F32(vec![0.0; 3])));
+        }),
+        ("model.safetensors", "4 tensors where", &|t| {
+            t.0.insert("more".into(), Tensor::flat(Entry::F32(vec![0.0; 3])));
+        }),
+        ("model.safetensors", "not of f32", &|t| {
+            t.0.insert("fc.bias".into(), Tensor::flat(Entry::U64(vec![0; 4])));
+        }),
+        ("rank-0001.safetensors", "residual", &|t| drop(t.0.remove("exchange/residual"))),
+        ("rank-0001.safetensors", "velocity", &|t| {
+            t.0.insert("exchange/velocity".into(), Tensor::flat(Entry::F32(vec![0.0])));
+        }),
+        ("rank-0001.safetensors", "unions", &|t| {
+            let nonsense = Tensor::flat(Entry::Bytes(vec![0xff; 40]));
+            t.0.insert("exchange/bucket.0/unions".into(), nonsense);
+        }),
+        ("rank-0001.safetensors", "residual", &|t| {
+            let Entry::F32(values) = &mut t.0.get_mut("exchange/residual").unwrap().values else {
+                panic!("no f32")
+            };
+            values[1] = f32::NAN;
+        }),
+    ];
+    for (name, part, change) in others {
+        let copy = Copy::new();
+        let mut tensors = Tensors::decode(&fs::read(copy.folder.join(name)).unwrap()).unwrap();
+        change(&mut tensors);
+        copy.forge(name, &tensors.encode(None).unwrap());
+        let run = copy.run.path().to_str().unwrap();
+        let error = program.refuse(&["train", "--quiet", "--resume", run, "--force"], 1);
+        assert!(error.contains(part) && error.contains("step-00000003"), "{part}: {error}");
+        assert!(!error.contains("panicked"), "{error}");
+    }
+}
+
+/// What was read, ready to be written again as the checkpoint of another step.
+fn whole(checkpoint: &Checkpoint, step: u64) -> Whole {
+    let manifest = checkpoint.manifest.clone();
+    let mut shared = Some(Shared {
+        weights: checkpoint.model.clone(),
+        optimizer: checkpoint.optimizer.clone(),
+        updates: manifest.updates,
+        learning_rate: manifest.learning_rate,
+        best: manifest.best,
+        test_accuracy: manifest.test_accuracy,
+    });
+    let parts = checkpoint.ranks.iter().enumerate().map(|(rank, own)| Part {
+        rank,
+        step,
+        own: own.clone(),
+        shared: shared.take(),
+        stall: 0.0,
+    });
+    let mut progress = manifest.progress;
+    progress.step = step;
+    Whole {
+        progress,
+        recipe: Recipe::from_toml(&manifest.recipe).unwrap(),
+        provenance: manifest.provenance,
+        sums: manifest.sums,
+        summary: manifest.summary,
+        parts: parts.collect(),
+    }
+}
+
+#[test]
+fn what_is_written_is_what_was_read() {
+    let copy = Copy::new();
+    let disk = Disk::default();
+    let first = Checkpoint::read(&disk, &copy.folder).unwrap();
+    let (folder, bytes) = write(&disk, copy.run.path(), whole(&first, 4)).unwrap();
+    let second = Checkpoint::read(&disk, &folder).unwrap();
+    assert_eq!(
+        (&second.model, &second.optimizer, &second.ranks),
+        (&first.model, &first.optimizer, &first.ranks)
+    );
+    let found: u64 = FILES.iter().map(|f| fs::metadata(folder.join(f)).unwrap().len()).sum();
+    assert_eq!(bytes, found);
+    // The same bytes, so that the format is what it was.
+    for name in &FILES[3..] {
+        assert!(fs::read(folder.join(name)).unwrap() == fs::read(copy.folder.join(name)).unwrap());
+    }
+}
+
+/// The disk fails once, or for ever, at each of the operations of writing a checkpoint: the
+/// earlier one can always be gone on from, and the new one is there whole or not at all.
+#[test]
+fn at_whatever_operation_writing_stops_a_whole_checkpoint_is_left() {
+    for count in [1, u64::MAX] {
+        let mut operations = 0;
+        for first in 1.. {
+            let copy = Copy::new();
+            fs::write(copy.run.path().join("metrics.jsonl"), "{}\n").unwrap();
+            let healthy = Disk::default();
+            let old = Checkpoint::read(&healthy, &copy.folder).unwrap();
+            let kind = io::ErrorKind::StorageFull;
+            let disk = Disk::failing(Fault { operation: None, first, count, kind });
+            let result = write(&disk, copy.run.path(), whole(&old, 4));
+            let place = Place { run: copy.run.path().into(), folder: None };
+            let found = find_newest(&healthy, &place).unwrap();
+            assert!(found.damaged.is_empty(), "{first}: {:?}", found.damaged);
+            let step = found.checkpoint.manifest.progress.step;
+            assert!(step == 4 || result.is_err(), "{first}: told to be written, and is not");
+            // The next attempt is not in the way of what this one left.
+            write(&healthy, copy.run.path(), whole(&old, 5)).unwrap();
+            let names = fs::read_dir(copy.run.path().join(FOLDER)).unwrap();
+            let names = names.map(|e| e.unwrap().file_name().into_string().unwrap());
+            assert!(names.into_iter().all(|name| !name.starts_with('.')), "{first}");
+            if disk.failed() == 0 {
+                break;
+            }
+            operations = first;
+        }
+        assert!(operations > 20, "{operations}");
+    }
+}

@@ -1,0 +1,339 @@
+//! Runs that are interrupted and go on: what they lead to, and what they refuse.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Program, events, number, only_run, quick};
+use gradwire_exchange::Scheme;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A run of two and a half epochs of 10 steps with checkpoints in the middle of them.
+const STEPS: [&str; 12] = [
+    "--set",
+    "dataset.train=480",
+    "--set",
+    "dataset.test=60",
+    "--set",
+    "train.batch=16",
+    "--set",
+    "train.max_steps=24",
+    "--set",
+    "checkpoint.every_steps=7",
+    "--set",
+    "checkpoint.keep_last=9",
+];
+
+/// A run that nothing disturbed, and its checkpoints in order.
+fn undisturbed(program: &Program, out: &str, more: &[&str]) -> (PathBuf, Vec<PathBuf>) {
+    let out_set = format!("record.out={out}");
+    let sets = [&STEPS[..], &["--workers", "3", "--set", &out_set], more].concat();
+    program.succeed(&quick(&sets));
+    let run = only_run(&program.path(out).join("quick"));
+    let checkpoints = checkpoints(&run);
+    assert!(checkpoints.len() >= 2, "{checkpoints:?}");
+    (run, checkpoints)
+}
+
+fn checkpoints(run: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(run.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path());
+    let mut all: Vec<_> = all.collect();
+    all.sort();
+    all
+}
+
+/// Everything that a run's record tells of steps and epochs, but for times.
+fn told(run: &Path) -> Vec<Value> {
+    let mut told = [events(run, "step"), events(run, "epoch"), events(run, "histograms")].concat();
+    for event in &mut told {
+        let event = event.as_object_mut().unwrap();
+        let times = ["time", "phases", "samples_per_second"];
+        event.retain(|key, _| !times.contains(&key.as_str()) && !key.ends_with("seconds"));
+    }
+    told
+}
+
+fn model(run: &Path, which: &str) -> Vec<u8> {
+    fs::read(run.join(which).join("model.safetensors")).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Every scheme, with its own habits and with momentum correction where it keeps a residual, goes
+/// on from the middle of an epoch as if nothing had been.
+#[test]
+fn every_scheme_goes_on_bit_for_bit() {
+    let program = Program::new();
+    for scheme in Scheme::all() {
+        let name = scheme.about().name;
+        let mut variants = vec![vec!["--scheme", name]];
+        if name == "dgc" || name == "topk" {
+            variants.push(vec!["--scheme", name, "--set", "policy.momentum_correction=0.9"]);
+        }
+        if name == "topk" {
+            let buckets = ["--set", "policy.bucketing=parameter"];
+            variants.push([&buckets[..], &["--set", "exchange.overlap=true"]].concat());
+        }
+        for (number, variant) in variants.iter().enumerate() {
+            let habits = ["--set", "optimizer.momentum=0"];
+            let more = [&variant[..], &habits, &["--set", "record.histograms_every=6"]].concat();
+            let (run, checkpoints) = undisturbed(&program, &format!("{name}-{number}"), &more);
+            let (before, models) = (told(&run), ["best", "last"].map(|which| model(&run, which)));
+            let from = &checkpoints[0];
+            assert!(!from.ends_with("step-00000010"), "in the middle of an epoch");
+            program.succeed(&["train", "--quiet", "--resume", text(from)]);
+            assert_eq!(told(&run), before, "{name}: the record");
+            let after = ["best", "last"].map(|which| model(&run, which));
+            assert!(after == models, "{name}: the models");
+            assert_eq!(events(&run, "finished").len(), 1);
+        }
+    }
+}
+
+/// Batch norm's statistics, Adam's state and images; interrupted twice.
+#[test]
+fn batch_norm_and_adam_go_on_bit_for_bit() {
+    for batch_norm in ["averaged", "rank0", "synchronised"] {
+        let program = Program::new();
+        let batch_norm = format!("train.batch_norm={batch_norm}");
+        program.succeed(&[
+            "train",
+            "--quiet",
+            "--set",
+            "name=quick",
+            "--set",
+            "dataset.train=48",
+            "--set",
+            "dataset.test=16",
+            "--set",
+            "train.batch=4",
+            "--set",
+            "train.accumulate=2",
+            "--set",
+            "train.clip_norm=0.5",
+            "--set",
+            "optimizer={kind=\"adamw\",learning_rate=0.01}",
+            "--set",
+            &batch_norm,
+            "--workers",
+            "2",
+            "--epochs",
+            "3",
+            "--set",
+            "record.every=1",
+            "--set",
+            "checkpoint.every_steps=2",
+            "--set",
+            "checkpoint.keep_last=9",
+        ]);
+        let run = only_run(&program.path("runs/out/quick"));
+        let (before, models) = (told(&run), ["best", "last"].map(|which| model(&run, which)));
+        for _ in 0..2 {
+            let from = checkpoints(&run).into_iter().rev().nth(1).unwrap();
+            program.succeed(&["train", "--quiet", "--resume", text(&from)]);
+            assert_eq!(told(&run), before);
+            assert!(["best", "last"].map(|which| model(&run, which)) == models);
+        }
+    }
+}
+
+/// A process that is killed at any moment leaves a run that goes on to the same end.
+#[test]
+fn a_killed_run_goes_on_bit_for_bit() {
+    let program = Program::new();
+    let sets = ["--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=2"];
+    let (run, _) = undisturbed(&program, "out", &sets);
+    let (expected, model_expected) = (told(&run), model(&run, "last"));
+
+    let program = Program::new();
+    let sets = [&STEPS[..], &["--workers", "3", "--set", "record.out=out"], &sets].concat();
+    let mut arguments: Vec<String> = quick(&sets).iter().map(ToString::to_string).collect();
+    let mut kills = 0;
+    let model_found = loop {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_gradwire"))
+            .args(&arguments)
+            .current_dir(program.folder.path())
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let patience = Duration::from_millis(120 + 70 * (kills % 5));
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break Some(status);
+            }
+            if kills < 6 && began.elapsed() > patience {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let runs = program.path("out").join("quick");
+        let run = runs.is_dir().then(|| only_run(&runs));
+        let begun = run.as_ref().is_some_and(|run| {
+            run.join("checkpoints").is_dir()
+                && checkpoints(run).iter().any(|path| text(path).contains("/step-"))
+        });
+        match (status, run) {
+            (Some(status), Some(run)) => {
+                assert!(status.success(), "{arguments:?}");
+                assert_eq!(told(&run), expected);
+                break model(&run, "last");
+            }
+            (_, Some(run)) if begun => {
+                arguments =
+                    ["train", "--quiet", "--resume", text(&run)].map(ToString::to_string).into();
+            }
+            (_, Some(run)) => fs::remove_dir_all(run.parent().unwrap()).unwrap(),
+            (status, None) => assert!(status.is_none(), "{status:?}"),
+        }
+        kills += 1;
+    };
+    assert!(model_found == model_expected, "the models differ");
+}
+
+#[test]
+fn other_numbers_of_workers_go_on_with_every_sample() {
+    let program = Program::new();
+    let schedule = ["--set", "schedule={kind=\"constant\"}", "--epochs", "3"];
+    let (run, checkpoints) = undisturbed(&program, "out", &schedule);
+    // After seven steps of 48 samples, 144 of the epoch's 480 are left.
+    for (workers, steps) in [("4", 3), ("2", 5), ("6", 2), ("1", 9)] {
+        let from = &checkpoints[0];
+        assert!(from.ends_with("step-00000007"));
+        let copy = program.path(&format!("copy-{workers}"));
+        copy_folder(&run, &copy);
+        let from = copy.join("checkpoints").join(from.file_name().unwrap());
+        let output = program.run(&["train", "--resume", text(&from), "--workers", workers]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        assert!(said.contains(&format!("{workers} workers go on with the state of 3")), "{said}");
+        assert!(said.contains("after 336 of its 480 samples"), "{said}");
+        let steps_told = events(&copy, "step");
+        let of_epoch = |epoch: f64| steps_told.iter().filter(move |s| number(s, "epoch") == epoch);
+        let samples: f64 = of_epoch(1.0).map(|s| number(s, "samples")).sum();
+        assert_eq!(samples, 480.0, "{workers} workers: every sample of the epoch once");
+        let later = of_epoch(1.0).filter(|s| number(s, "step") > 7.0).count();
+        assert_eq!(later, steps, "{workers} workers");
+        let numbers: Vec<f64> = steps_told.iter().map(|s| number(s, "step")).collect();
+        assert!(numbers.iter().zip(1..).all(|(n, i)| *n == f64::from(i)), "{numbers:?}");
+        let a_step = 16 * workers.parse::<usize>().unwrap();
+        let all = 7 + steps + 2 * 480usize.div_ceil(a_step);
+        assert_eq!(numbers.len(), all.min(24), "{workers} workers");
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn another_recipe_is_refused_key_by_key_and_more_of_the_same_is_not() {
+    let program = Program::new();
+    let schedule = ["--set", "schedule={kind=\"constant\"}"];
+    let (run, _) = undisturbed(&program, "out", &schedule);
+    let begin = ["train", "--quiet", "--resume", text(&run)];
+    let resume = |more: &[&'static str]| [&begin[..], more].concat();
+    let changed = ["--set", "train.batch=8", "--set", "policy.dense_below=7", "--seed", "9"];
+    let error = program.refuse(&resume(&changed), 2);
+    for part in
+        ["train.batch was 16, is 8", "policy.dense_below was left out, is 7", "seed", "--force"]
+    {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    let error = program.refuse(&resume(&["--set", "train.bach=8"]), 2);
+    assert!(error.contains("did you mean"), "{error}");
+
+    // The run has taken its 24 steps; more are more of the same.
+    let more = ["--set", "train.max_steps=30", "--set", "record.every=2"];
+    program.succeed(&resume(&more));
+    let steps = events(&run, "step");
+    assert_eq!(number(steps.last().unwrap(), "step"), 30.0);
+    assert_eq!(number(&events(&run, "finished")[0]["summary"], "steps"), 30.0);
+    // And it remembers how it was last continued.
+    let forced = ["--set", "train.max_steps=32", "--set", "train.batch=8", "--force"];
+    program.succeed(&resume(&forced));
+    assert_eq!(number(events(&run, "step").last().unwrap(), "step"), 32.0);
+    let recipe = fs::read_to_string(run.join("recipe.toml")).unwrap();
+    assert!(recipe.contains("max_steps = 32") && recipe.contains("batch = 8"), "{recipe}");
+
+    // A schedule that spans the run has no more of the same.
+    let program = Program::new();
+    let (run, _) = undisturbed(&program, "out", &[]);
+    let longer = ["train", "--resume", text(&run), "--set", "train.max_steps=30"];
+    let error = program.refuse(&longer, 2);
+    assert!(error.contains("train.max_steps was 24, is 30: the cosine schedule"), "{error}");
+}
+
+#[test]
+fn damaged_checkpoints_are_passed_over_and_told() {
+    let program = Program::new();
+    let (run, checkpoints) = undisturbed(&program, "out", &[]);
+    let expected = (told(&run), model(&run, "last"));
+    let newest = checkpoints.last().unwrap();
+    let file = newest.join("rank-0001.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, bytes).unwrap();
+
+    let error = program.refuse(&["train", "--resume", text(newest)], 1);
+    assert!(error.contains("rank-0001.safetensors") && error.contains("checksum"), "{error}");
+    assert!(error.contains("--resume"), "what to do: {error}");
+    let output = program.run(&["train", "--resume", text(&run)]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("a newer checkpoint is damaged"), "{said}");
+    assert_eq!((told(&run), model(&run, "last")), expected);
+
+    for folder in fs::read_dir(run.join("checkpoints")).unwrap() {
+        fs::remove_file(folder.unwrap().path().join("manifest.json")).unwrap();
+    }
+    let error = program.refuse(&["train", "--resume", text(&run)], 1);
+    assert!(error.contains("no checkpoint") && error.contains("manifest.json"), "{error}");
+    fs::remove_dir_all(run.join("checkpoints")).unwrap();
+    let error = program.refuse(&["train", "--resume", text(&run)], 1);
+    assert!(error.contains("there is no checkpoint in"), "{error}");
+    let error = program.refuse(&["train", "--resume", "nowhere"], 1);
+    assert!(error.contains("there is no run at nowhere"), "{error}");
+}
+
+#[test]
+fn the_newest_and_the_best_are_kept() {
+    let program = Program::new();
+    let sets = ["--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=2"];
+    let best = ["--set", "checkpoint.keep_best=true", "--set", "optimizer.learning_rate=30"];
+    let (run, checkpoints) = undisturbed(&program, "out", &[&sets[..], &best].concat());
+    let epochs = events(&run, "epoch");
+    let accuracy = |epoch: &Value| number(epoch, "test_accuracy");
+    let best = epochs.iter().rev().max_by(|a, b| accuracy(a).total_cmp(&accuracy(b))).unwrap();
+    let name = format!("step-{:08}", number(best, "step"));
+    assert!(checkpoints.iter().any(|path| path.ends_with(&name)), "{name}: {checkpoints:?}");
+    assert!((2..=3).contains(&checkpoints.len()), "{checkpoints:?}");
+    assert!(checkpoints.last().unwrap().ends_with("step-00000024"));
+    // A checkpoint holds a model as any other.
+    let evaluated = program.succeed(&["eval", "--json", text(&checkpoints[0])]);
+    assert!(evaluated.contains("test_accuracy"), "{evaluated}");
+
+    let program = Program::new();
+    let sets = [&STEPS[..], &["--set", "checkpoint.keep_last=0"]].concat();
+    program.succeed(&quick(&sets));
+    assert!(!only_run(&program.path("runs/out/quick")).join("checkpoints").exists());
+}
