@@ -155,7 +155,11 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
     }
     let of = |field: fn(&Compute) -> f64| median(computed.iter().map(field));
     Ok(Workload {
-        compute: Compute { before: of(|c| c.before), backward: of(|c| c.backward), after: of(|c| c.after) },
+        compute: Compute {
+            before: of(|c| c.before),
+            backward: of(|c| c.backward),
+            after: of(|c| c.after),
+        },
         layout: params.layout()?,
         gradients,
     })
@@ -240,7 +244,8 @@ impl Risk {
 /// # Errors
 /// When the recipe's topology refuses the scheme, with the reason.
 pub fn exchange(recipe: &Recipe, scheme: &Scheme, workload: &Workload) -> Result<Measured> {
-    let mut policy = if *scheme == recipe.scheme { recipe.policy.clone() } else { Default::default() };
+    let mut policy =
+        if *scheme == recipe.scheme { recipe.policy.clone() } else { Default::default() };
     policy.bucketing = policy.bucketing.or_else(|| recipe.policy.bucketing.clone());
     // Dense first steps are not what is asked about.
     policy.warmup_steps = Some(0);
@@ -253,7 +258,8 @@ pub fn exchange(recipe: &Recipe, scheme: &Scheme, workload: &Workload) -> Result
     let ends = wiring.topology.connect(ranks, patience)?;
     let on_rank = |end, gradients: &[Vec<f32>]| -> Result<Vec<Traffic>> {
         let layout = workload.layout.clone();
-        let mut exchange = Exchange::over(wiring, scheme, policy.clone(), layout, recipe.seed, end)?;
+        let mut exchange =
+            Exchange::over(wiring, scheme, policy.clone(), layout, recipe.seed, end)?;
         let mut flat = vec![0.0; workload.layout.len()];
         let mut counted = Vec::new();
         for step in 1..=WARM + COUNTED {
@@ -291,7 +297,8 @@ pub fn exchange(recipe: &Recipe, scheme: &Scheme, workload: &Workload) -> Result
         Pattern::RingAllgather | Pattern::RingAllreduce => recipe.workers as f64 / ranks as f64,
         Pattern::Server | Pattern::Sharded => 1.0,
     };
-    let decode = |traffic: &Traffic| traffic.legs.iter().map(|leg| leg.decode_cpu).sum::<Duration>();
+    let decode =
+        |traffic: &Traffic| traffic.legs.iter().map(|leg| leg.decode_cpu).sum::<Duration>();
     let error = mean(&|traffic| traffic.gauge("compression_error").unwrap_or(0.0));
     Ok(Measured {
         scheme: in_words(scheme),

@@ -20,7 +20,7 @@ use crate::worker::{Place, Report, Seat, Worker};
 use anyhow::{Context, Error, Result, anyhow, bail};
 use crossbeam::channel::unbounded;
 use gradwire_datasets::Data;
-use gradwire_exchange::{self as exchange, Collective, Solo, mesh};
+use gradwire_exchange::{self as exchange, Collective};
 use gradwire_models::kernels;
 use rayon::ThreadPoolBuilder;
 use std::num::NonZero;
@@ -239,7 +239,7 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
     let (reports, inbox) = unbounded();
     thread::scope(|scope| {
         let mut workers = Vec::new();
-        for collective in pace.keep(collectives(recipe)) {
+        for collective in pace.keep(collectives(recipe)?) {
             let rank = collective.rank();
             let reports = reports.clone();
             let seat = Seat {
@@ -293,12 +293,9 @@ pub fn cores() -> usize {
 }
 
 /// One end of the exchange per rank.
-fn collectives(recipe: &Recipe) -> Vec<Box<dyn Collective>> {
-    if recipe.workers == 1 {
-        return vec![Box::new(Solo)];
-    }
+fn collectives(recipe: &Recipe) -> Result<Vec<Box<dyn Collective>>> {
     let patience = Duration::from_secs_f64(recipe.exchange.timeout);
-    mesh(recipe.workers, patience).into_iter().map(|end| Box::new(end) as _).collect()
+    Ok(recipe.exchange.topology.connect(recipe.workers, patience)?)
 }
 
 /// Why and when a worker stopped.
@@ -324,7 +321,12 @@ impl Failure {
     fn is_echo(&self) -> bool {
         matches!(
             self.error.downcast_ref::<exchange::Error>(),
-            Some(exchange::Error::PeerLost { .. } | exchange::Error::Timeout { .. })
+            Some(
+                exchange::Error::PeerLost { .. }
+                    | exchange::Error::Timeout { .. }
+                    | exchange::Error::ServerLost { .. }
+                    | exchange::Error::ServerSilent { .. }
+            )
         )
     }
 }

@@ -106,11 +106,12 @@ impl Tally {
         let n = ranks.len() as f64;
         let mut score = Score::default();
         let mut phases = Phases::default();
-        let (mut sent, mut seconds) = (0, 0f64);
+        let (mut sent, mut returned, mut seconds) = (0, 0, 0f64);
         for rank in ranks {
             score.add(&rank.score);
             phases.add(&rank.phases);
             sent += rank.traffic.wire_bytes;
+            returned += rank.traffic.downlink_bytes;
             seconds = seconds.max(rank.seconds);
         }
         self.sums.train.add(&score);
@@ -141,6 +142,8 @@ impl Tally {
             exposed_seconds: mean(&|s| s.exposed),
             wire_bytes,
             wire_bytes_total: self.sums.wire_bytes_total,
+            uplink_bytes: (returned > 0).then_some(sent),
+            downlink_bytes: (returned > 0).then_some(returned),
             dense_bytes: dense,
             bits_per_parameter: mean(&|s| s.traffic.bits_per_parameter()),
             compression_ratio: wire_bytes / dense as f64,
@@ -177,14 +180,19 @@ fn row(ranks: &[Step]) -> Row {
         let after = own.optimizer + step.traffic.finish_cpu.as_secs_f64();
         [own.data, own.forward, own.backward, after].map(nanoseconds)
     };
+    let legs = &ranks[0].traffic.legs;
+    let returns = legs.iter().any(|leg| leg.downlink_bytes > 0);
+    let aggregates = legs.iter().any(|leg| !leg.aggregate_cpu.is_zero());
+    let aggregate = legs.iter().map(|leg| nanoseconds_of(leg.aggregate_cpu));
     Row {
         step: ranks[0].step,
         compute: ranks.iter().map(compute).collect(),
         encode: of_legs(|leg| nanoseconds_of(leg.encode_cpu)),
         decode: of_legs(|leg| nanoseconds_of(leg.decode_cpu)),
         up: of_legs(|leg| leg.wire_bytes),
+        down: if returns { of_legs(|leg| leg.downlink_bytes) } else { Vec::new() },
+        aggregate: if aggregates { aggregate.collect() } else { Vec::new() },
         ready: ranks[0].ready.clone(),
-        ..Row::default()
     }
 }
 

@@ -158,7 +158,8 @@ impl<'a> Worker<'a> {
         let params = Params::new(&replica.store);
         let (sampler, first_place) = course.sampler(recipe, rank)?;
         let last_place = course.place(course.last_step());
-        let exchange = Exchange::new(
+        let exchange = Exchange::over(
+            recipe.exchange.wiring(),
             &recipe.scheme,
             recipe.policy(),
             params.layout()?,

@@ -79,6 +79,38 @@ fn the_same_seed_repeats_every_bit_and_another_does_not() {
     assert_ne!(losses, run("6").0);
 }
 
+/// A server with an exact downlink, and shards, train the very same model as an allgather; a
+/// compressed downlink trains too, and its bytes are recorded apart.
+#[test]
+fn topologies_train_the_same_model() {
+    let train = |settings: &[&str]| {
+        let program = Program::new();
+        let sets = settings.iter().flat_map(|set| ["--set", set]);
+        program.succeed(&quick(&["--workers", "3"].into_iter().chain(sets).collect::<Vec<_>>()));
+        let run = only_run(&program.path("runs/out/quick"));
+        (events(&run, "step"), fs::read(run.join("last/model.safetensors")).unwrap())
+    };
+    let (steps, allgather) = train(&[]);
+    assert!(steps.iter().all(|step| step["downlink_bytes"].is_null()));
+    let losses = |steps: &[Value]| steps.iter().map(|s| number(s, "loss")).collect::<Vec<_>>();
+    for topology in ["server", "sharded"] {
+        let (found, model) = train(&[&format!("exchange.topology={topology}")]);
+        assert_eq!(losses(&found), losses(&steps), "{topology}");
+        // The file's first part holds the recipe.
+        let tensors = |file: &[u8]| {
+            let tensors = SafeTensors::deserialize(file).unwrap();
+            tensors.tensor("fc.weight").unwrap().data().to_vec()
+        };
+        assert!(tensors(&model) == tensors(&allgather), "{topology}: the weights differ");
+        assert!(found.iter().all(|step| number(step, "downlink_bytes") > 0.0));
+        assert!(found.iter().all(|step| number(step, "uplink_bytes") > 0.0));
+    }
+    let (exact, _) = train(&["exchange.topology=server"]);
+    let (found, _) = train(&["exchange.topology=server", "exchange.downlink=compressed"]);
+    let down = |steps: &[Value]| steps.iter().map(|s| number(s, "downlink_bytes")).sum::<f64>();
+    assert!(down(&found) < down(&exact), "{} {}", down(&found), down(&exact));
+}
+
 /// Without batch norm, N workers with batch B and one worker with batch N·B differ only in the
 /// order of additions.
 #[test]

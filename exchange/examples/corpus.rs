@@ -1,15 +1,17 @@
 //! Writes the seeds of the fuzz targets: `cargo run -p gradwire-exchange --example corpus` makes,
 //! for every scheme and setting worth testing, a real message of a bucket of 65 elements in
-//! `exchange/fuzz/corpus/<scheme>/`, and a frame in `frames/`.
+//! `exchange/fuzz/corpus/<scheme>/`, what a server would say of it in `downlinks/` where the scheme
+//! learns from messages, and a frame in `frames/`.
 
 use std::fs;
 use std::io::Result;
 use std::path::Path;
 
 use gradwire_exchange::rng::Stream;
+use gradwire_exchange::wire::downlink::{Form, close};
 use gradwire_exchange::wire::frame::write_refusal;
 use gradwire_exchange::wire::{Header, Kind};
-use gradwire_exchange::{Encoded, Error, Quantity, Scheme, Seat};
+use gradwire_exchange::{Encoded, Error, Quantity, Round, Scheme, Seat};
 
 const LENGTH: u16 = 65;
 
@@ -30,6 +32,18 @@ fn main() -> Result<()> {
         fs::create_dir_all(&folder)?;
         let number = numbers.entry(scheme.about().name).or_default();
         fs::write(folder.join(format!("setting-{number}")), &message)?;
+        let messages = [Some(&message[2..]), None];
+        let round = Round { step: 1, messages: &messages, mean: &gradient };
+        let mut downlink = LENGTH.to_le_bytes().to_vec();
+        downlink.push(Form::Dense as u8);
+        let digest_at = downlink.len();
+        compressor.digest(&round, &mut downlink).expect("invariant: it reads its own message");
+        if downlink.len() > digest_at {
+            close(digest_at, &mut downlink);
+            fs::create_dir_all(corpus.join("downlinks"))?;
+            let name = format!("downlinks/{}-{number}", scheme.about().name);
+            fs::write(corpus.join(name), &downlink)?;
+        }
         *number += 1;
     }
     let header = Header { kind: Kind::Compressed, rank: 1, world_size: 4, step: 7, bucket: 2 };

@@ -1,8 +1,9 @@
 //! What becomes of hostile bytes: an error, or numbers. Shared by the fuzz targets and by the test
 //! that replays their corpora.
 
+use gradwire_exchange::wire::downlink::Downlink;
 use gradwire_exchange::wire::{Frame, Header, Kind, Reader};
-use gradwire_exchange::{Round, Scheme, Seat};
+use gradwire_exchange::{Digest, PART, Round, Scheme, Seat};
 
 /// The longest bucket that is tried.
 const LONGEST: usize = 1100;
@@ -24,7 +25,46 @@ pub(crate) fn message(schemes: &[Scheme], bytes: &[u8]) {
         let mut compressor = scheme.build(&Seat::alone(length, 1));
         if compressor.decode_add(message, 1.0, &mut sum).is_ok() {
             let messages = [Some(message), None];
-            let _ = compressor.observe(&Round { step: 1, messages: &messages, mean: &sum });
+            let round = Round { step: 1, messages: &messages, mean: &sum };
+            let _ = compressor.observe(&round);
+            // A server that digests it, and a rank that hears only that.
+            let mut bytes = Vec::new();
+            if scheme.build(&Seat::alone(length, 1)).digest(&round, &mut bytes).is_ok() {
+                let digest = Digest { step: 1, ranks: 2, bytes: &bytes, mean: &sum };
+                let mut rank = scheme.build(&Seat::alone(length, 1));
+                rank.learn(&digest).expect("a digest of what was read is read");
+            }
+        }
+        if let Some(parts) = compressor.by_parts() {
+            let mut whole = vec![0.0; length];
+            let read = compressor.decode_add(message, 1.0, &mut whole).is_ok();
+            for start in (0..length).step_by(PART) {
+                let part = start..(start + PART).min(length);
+                let mut sum = vec![0.0; part.len()];
+                let in_part = parts.decode_part(message, length, part.clone(), 1.0, &mut sum);
+                let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                if read && in_part.is_ok() {
+                    assert_eq!(bits(&sum), bits(&whole[part]), "a part differs from the whole");
+                }
+                assert!(!read || in_part.is_ok(), "what is read whole is read in parts");
+            }
+        }
+    }
+}
+
+/// Learns from the bytes as a digest, and reads them as what a server says.
+pub(crate) fn downlink(schemes: &[Scheme], bytes: &[u8]) {
+    let Some((length, message)) = bytes.split_first_chunk() else { return };
+    let length = usize::from(u16::from_le_bytes(*length)) % LONGEST;
+    let digest = match Downlink::read(message) {
+        Ok(downlink) => downlink.digest,
+        Err(_) => message,
+    };
+    let mean = vec![0.5; length];
+    for scheme in schemes {
+        let mut compressor = scheme.build(&Seat::alone(length, 1));
+        for step in [1, 2] {
+            let _ = compressor.learn(&Digest { step, ranks: 3, bytes: digest, mean: &mean });
         }
     }
 }

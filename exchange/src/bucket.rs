@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::compress::Compressor;
 use crate::layout::Part;
+use crate::{Result, State};
 
 /// A bucket of one rank.
 pub(crate) struct Bucket {
@@ -69,6 +70,53 @@ impl Bucket {
         }
     }
 
+    /// What reads messages about it; `None` when there are only plain ones.
+    pub(crate) fn decoder(&self) -> Option<&dyn Compressor> {
+        self.compressor.as_deref().map(|compressor| compressor as &dyn Compressor)
+    }
+
+    /// Overwrites its elements from `start` on in `flat`.
+    pub(crate) fn put(&self, start: usize, values: &[[u8; 4]], flat: &mut [f32]) {
+        let (mut skip, mut values) = (start, values);
+        for range in &self.ranges {
+            if skip >= range.len() {
+                skip -= range.len();
+                continue;
+            }
+            let elements = &mut flat[range.start + skip..range.end];
+            skip = 0;
+            let (some, rest) = values.split_at(values.len().min(elements.len()));
+            for (element, value) in elements.iter_mut().zip(some) {
+                *element = f32::from_le_bytes(*value);
+            }
+            values = rest;
+        }
+    }
+
+    /// Puts every compressor's entries into `state`, under `bucket.N/`.
+    pub(crate) fn save_all(buckets: &[Bucket], state: &mut State) {
+        for (number, bucket) in buckets.iter().enumerate() {
+            if let Some(compressor) = &bucket.compressor {
+                let mut inner = State::default();
+                compressor.save(&mut inner);
+                state.insert_scope(&format!("bucket.{number}"), inner);
+            }
+        }
+    }
+
+    /// Takes up what [`save_all`](Self::save_all) put there.
+    ///
+    /// # Errors
+    /// [`Error::State`](crate::Error::State) when it does not fit.
+    pub(crate) fn restore_all(buckets: &mut [Bucket], state: &State) -> Result<()> {
+        for (number, bucket) in buckets.iter_mut().enumerate() {
+            if let Some(compressor) = &mut bucket.compressor {
+                compressor.restore(&state.scope(&format!("bucket.{number}")))?;
+            }
+        }
+        Ok(())
+    }
+
     /// The position in the flat gradient of an element.
     pub(crate) fn position(&self, element: usize) -> usize {
         let mut before = 0;
@@ -100,6 +148,8 @@ mod tests {
         assert_eq!(bucket.view(&flat).0, [1.0, 2.0, 5.0, 6.0]);
         bucket.change(&mut flat, |elements, _| elements.iter_mut().for_each(|e| *e = -*e));
         assert_eq!(flat, [0.0, -1.0, -2.0, 3.0, 4.0, -5.0, -6.0, 7.0]);
+        bucket.put(1, &[20f32, 50.0, 60.0].map(f32::to_le_bytes), &mut flat);
+        assert_eq!(flat, [0.0, -1.0, 20.0, 3.0, 4.0, 50.0, 60.0, 7.0]);
         assert_eq!([0, 1, 2, 3].map(|element| bucket.position(element)), [1, 2, 5, 6]);
     }
 }

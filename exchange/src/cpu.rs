@@ -1,6 +1,25 @@
 //! The time that the calling thread has computed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// What has passed, and what this thread has computed of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stopwatch {
+    passed: Instant,
+    computed: Duration,
+}
+
+impl Stopwatch {
+    /// Begins to count.
+    pub(crate) fn start() -> Self {
+        Self { passed: Instant::now(), computed: thread_time() }
+    }
+
+    /// What has passed, and what the thread has computed, since it was started, on this thread.
+    pub(crate) fn read(&self) -> (Duration, Duration) {
+        (self.passed.elapsed(), thread_time().saturating_sub(self.computed))
+    }
+}
 
 /// What the processors have spent on the calling thread since it began. Two readings on one thread
 /// tell what lay between them, whatever else ran meanwhile; waiting costs nothing. Where the
@@ -17,7 +36,6 @@ pub fn thread_time() -> Duration {
 #[cfg(not(unix))]
 pub fn thread_time() -> Duration {
     use std::sync::OnceLock;
-    use std::time::Instant;
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     BEGAN.get_or_init(Instant::now).elapsed()
 }

@@ -151,6 +151,46 @@ pub enum Error {
         /// How long.
         after: Duration,
     },
+    /// The server's thread is gone.
+    #[error("the server is gone; rank {by} was waiting for {awaited}")]
+    ServerLost {
+        /// The rank that noticed.
+        by: usize,
+        /// What was awaited.
+        awaited: Awaited,
+    },
+    /// The server did not answer in time, not even to say who was silent.
+    #[error("the server was silent for {after:?}; rank {by} was waiting for {awaited}")]
+    ServerSilent {
+        /// The rank that waited.
+        by: usize,
+        /// What was awaited.
+        awaited: Awaited,
+        /// How long.
+        after: Duration,
+    },
+    /// The server's thread cannot be started.
+    #[error("the server's thread cannot be started: {problem}")]
+    ServerStart {
+        /// What the operating system says.
+        problem: String,
+    },
+    /// The server's message does not mean anything.
+    #[error("the server's message for {awaited}: {fault}")]
+    ServerMessage {
+        /// What it was awaited as.
+        awaited: Awaited,
+        /// What is wrong with the bytes.
+        fault: Fault,
+    },
+    /// A scheme, or its surroundings, cannot use a topology.
+    #[error("topology `{topology}`: {problem}")]
+    Topology {
+        /// The topology's name in a recipe.
+        topology: &'static str,
+        /// Why, and what to write instead.
+        problem: String,
+    },
     /// A peer is doing something else: another step, bucket or collective.
     #[error("out of step: rank {by} expected {expected}, but received {found}")]
     OutOfStep {
@@ -189,7 +229,11 @@ impl Error {
     /// their callers know what for.
     #[must_use]
     pub fn awaiting(mut self, what: Awaited) -> Self {
-        if let Error::PeerLost { awaited, .. } | Error::Timeout { awaited, .. } = &mut self {
+        if let Error::PeerLost { awaited, .. }
+        | Error::Timeout { awaited, .. }
+        | Error::ServerLost { awaited, .. }
+        | Error::ServerSilent { awaited, .. } = &mut self
+        {
             *awaited = what;
         }
         self

@@ -1,20 +1,21 @@
-//! One step: check, correct, encode, allgather, decode, average; a group of buckets at a time.
+//! One step: check, correct, encode, exchange by the topology's route, learn; a group of buckets at
+//! a time.
 
 mod outgoing;
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
 use crate::bucket::Bucket;
 use crate::collective::{Collective, Payload};
-use crate::compress::{Feedback, Round, Scheme, Seat};
-use crate::cpu::thread_time;
+use crate::compress::{Feedback, Scheme};
+use crate::cpu::Stopwatch;
 use crate::incoming::{Place, first_refusal};
 use crate::layout::{Layout, Part};
 use crate::measure::Distortion;
+use crate::topology::{About, Heard, Route, Said, Setup, Topology, Wiring, Work};
 use crate::traffic::Leg;
-use crate::wire::{Frame, Kind, floats, frame};
-use crate::{Entry, Error, Gauge, Policy, Result, State, Traffic};
+use crate::wire::{Kind, floats, frame};
+use crate::{Error, Gauge, Policy, Result, State, Traffic};
 
 /// Elements that a bucket may have, so that its message is surely shorter than 4 GiB.
 const MAX_BUCKET: usize = 1 << 29;
@@ -46,6 +47,7 @@ pub struct Exchange {
     groups: Vec<Vec<usize>>,
     feedback: Option<Feedback>,
     collective: Box<dyn Collective>,
+    route: Box<dyn Route>,
     /// Of each group, the last messages sent, oldest first. The older of two has been read by all
     /// ranks when the younger is answered, so that two buffers go round for ever.
     sent: Vec<VecDeque<Payload>>,
@@ -57,17 +59,16 @@ pub struct Exchange {
 struct Underway {
     step: u64,
     traffic: Traffic,
-    /// Of each group that has been exchanged, what every rank said.
-    heard: Vec<Option<Vec<Payload>>>,
+    /// Of each group that has been exchanged, what this rank heard.
+    heard: Vec<Option<Heard>>,
 }
 
 impl Exchange {
-    /// Builds this rank's compressors over a collective that all ranks share. What `policy`
-    /// leaves out is the scheme's habit. All buckets are one group.
+    /// Builds this rank's compressors over a collective that all ranks share, every rank hearing
+    /// every rank. What `policy` leaves out is the scheme's habit. All buckets are one group.
     ///
     /// # Errors
-    /// What [`Policy::validate`] refuses; [`Error::Bucketing`] when a bucket would have more than
-    /// 2²⁹ elements; [`Error::WorldSize`].
+    /// As [`over`](Self::over).
     pub fn new(
         scheme: &Scheme,
         policy: impl Into<Policy>,
@@ -75,8 +76,26 @@ impl Exchange {
         seed: u64,
         collective: Box<dyn Collective>,
     ) -> Result<Self> {
-        let policy = policy.into().or(scheme.habits());
+        Self::over(Topology::default(), scheme, policy, layout, seed, collective)
+    }
+
+    /// The same over another topology, whose [`Topology::connect`] made the collective.
+    ///
+    /// # Errors
+    /// What [`Policy::validate`] and [`Wiring::validate`] refuse; [`Error::Topology`] when the
+    /// collective does not offer what the topology needs; [`Error::Bucketing`] when a bucket would
+    /// have more than 2²⁹ elements; [`Error::WorldSize`].
+    pub fn over(
+        wiring: impl Into<Wiring>,
+        scheme: &Scheme,
+        policy: impl Into<Policy>,
+        layout: Layout,
+        seed: u64,
+        mut collective: Box<dyn Collective>,
+    ) -> Result<Self> {
+        let (wiring, policy) = (wiring.into(), policy.into().or(scheme.habits()));
         policy.validate(scheme)?;
+        wiring.validate(scheme, &policy)?;
         let (rank, world_size) = (collective.rank(), collective.world_size());
         if world_size == 0 || world_size > usize::from(u16::MAX) {
             return Err(Error::WorldSize { world_size });
@@ -91,14 +110,18 @@ impl Exchange {
             );
             return Err(Error::Bucketing { problem });
         }
-        let build = |(bucket, part): (usize, &Part)| {
-            let parameters = part.ranges.iter().map(std::ops::Range::len).collect();
-            let seat = Seat { length: part.length(), parameters, rank, bucket, seed };
-            let dense = part.dense || matches!(scheme, Scheme::Dense(_)) || seat.length == 0;
-            Bucket::new(part, (!dense).then(|| scheme.build(&seat)))
+        let about = About {
+            wiring,
+            scheme,
+            policy: &policy,
+            layout: &layout,
+            parts: &parts,
+            seed,
+            world_size,
         };
+        let buckets = about.buckets(rank);
+        let route = wiring.topology.route(Setup { about, rank, collective: &mut *collective })?;
         let feedback = scheme.feedback().then(|| Feedback::new(layout.len(), policy.momentum()));
-        let buckets: Vec<Bucket> = parts.iter().enumerate().map(build).collect();
         Ok(Self {
             layout,
             policy,
@@ -107,6 +130,7 @@ impl Exchange {
             buckets,
             feedback,
             collective,
+            route,
             sent: vec![VecDeque::with_capacity(3)],
             distortion: Distortion::default(),
             underway: None,
@@ -181,7 +205,7 @@ impl Exchange {
     /// Begins a step; nothing is sent yet. One that was under way is given up.
     pub fn begin(&mut self, step: u64) {
         self.distortion.begin();
-        let heard = vec![None; self.groups.len()];
+        let heard = self.groups.iter().map(|_| None).collect();
         let parameters = self.layout.len() as u64;
         let traffic = Traffic { parameters, ..Traffic::default() };
         self.underway = Some(Underway { step, traffic, heard });
@@ -215,8 +239,8 @@ impl Exchange {
             }
         }
         let place = self.place(underway.step);
-        let messages = self.exchange_in(place, group, gradient, &mut underway.traffic)?;
-        underway.heard[group] = Some(messages);
+        let heard = self.exchange_in(place, group, gradient, &mut underway.traffic)?;
+        underway.heard[group] = Some(heard);
         self.underway = Some(underway);
         Ok(())
     }
@@ -227,8 +251,8 @@ impl Exchange {
         group: usize,
         gradient: &mut [f32],
         traffic: &mut Traffic,
-    ) -> Result<Vec<Payload>> {
-        let (start, start_cpu) = (Instant::now(), thread_time());
+    ) -> Result<Heard> {
+        let start = Stopwatch::start();
         let lengths = self.groups[group].iter().map(|number| self.buckets[*number].length);
         let dense_bytes = lengths.map(|length| frame::HEADER_BYTES + 4 * length).sum::<usize>();
         let mut leg = Leg { group, dense_bytes: dense_bytes as u64, ..Leg::default() };
@@ -239,10 +263,9 @@ impl Exchange {
                 return Err(self.non_finite(place, group, gradient));
             }
             leg.wire_bytes = leg.dense_bytes;
-            leg.encode = start.elapsed();
-            leg.encode_cpu = thread_time() - start_cpu;
+            (leg.encode, leg.encode_cpu) = start.read();
             traffic.add(leg);
-            return Ok(Vec::new());
+            return Ok(Heard::Messages(Vec::new()));
         }
 
         let mut mine = self.spare_buffer(group);
@@ -252,28 +275,23 @@ impl Exchange {
             return Err(self.refuse(place, own));
         };
         leg.wire_bytes = mine.len() as u64;
-        let (encoded, encoded_cpu) = (Instant::now(), thread_time());
-
-        let messages =
-            self.collective.allgather(mine).map_err(|error| error.awaiting(place.awaited()))?;
-        let (received, received_cpu) = (Instant::now(), thread_time());
-
-        let buckets = &self.groups[group];
-        let frames = place.open(buckets, &messages)?;
-        let overflow = place.average(&mut self.buckets, buckets, &frames, gradient)?;
-        if let Some((bucket, element)) = overflow {
-            let (parameter, index) = self.locate(self.buckets[bucket].position(element));
-            return Err(Error::NonFiniteMean { step: place.step, parameter, index });
-        }
-        leg.encode = (encoded - start).saturating_sub(measuring);
-        leg.wait = received - encoded;
-        leg.decode = received.elapsed();
+        let (passed, computed) = start.read();
+        leg.encode = passed.saturating_sub(measuring);
         // Measuring was timed by what passed: the same share of both clocks is taken off.
-        let share = leg.encode.as_secs_f64() / (encoded - start).as_secs_f64().max(1e-9);
-        leg.encode_cpu = (encoded_cpu - start_cpu).mul_f64(share.min(1.0));
-        leg.decode_cpu = thread_time() - received_cpu;
+        let share = leg.encode.as_secs_f64() / passed.as_secs_f64().max(1e-9);
+        leg.encode_cpu = computed.mul_f64(share.min(1.0));
+        let mut work = Work {
+            place,
+            group: &self.groups[group],
+            layout: &self.layout,
+            buckets: &mut self.buckets,
+            collective: &mut *self.collective,
+            gradient,
+            leg: &mut leg,
+        };
+        let heard = self.route.reduce(&mut work, mine)?;
         traffic.add(leg);
-        Ok(messages)
+        Ok(heard)
     }
 
     /// Ends the step: takes up the new residual, lets the compressors learn from what all ranks
@@ -295,22 +313,23 @@ impl Exchange {
         if let Some(group) = heard.iter().position(Option::is_none) {
             return refuse(format!("the step ends before group {group} has been exchanged"));
         }
-        let heard: Vec<Vec<Payload>> = heard.into_iter().flatten().collect();
-        let (start, start_cpu) = (Instant::now(), thread_time());
+        let heard: Vec<Heard> = heard.into_iter().flatten().collect();
+        let start = Stopwatch::start();
         if let Some(feedback) = &mut self.feedback {
             feedback.commit();
         }
         self.observe(self.place(step), &heard, gradient, &mut traffic.gauges)?;
         let rank = self.collective.rank();
-        for (sent, messages) in self.sent.iter_mut().zip(heard) {
-            sent.extend(messages.into_iter().nth(rank));
+        for (sent, heard) in self.sent.iter_mut().zip(heard) {
+            sent.extend(heard.into_mine(rank));
         }
         if let Some(feedback) = &self.feedback {
             traffic.gauges.push(Gauge::sum("residual_norm", floats::norm(feedback.residual())));
         }
         self.distortion.end(&mut traffic.gauges);
-        traffic.decode += start.elapsed();
-        traffic.finish_cpu = thread_time() - start_cpu;
+        let (passed, computed) = start.read();
+        traffic.decode += passed;
+        traffic.finish_cpu = computed;
         Ok(traffic)
     }
 
@@ -319,30 +338,22 @@ impl Exchange {
     fn observe(
         &mut self,
         place: Place,
-        heard: &[Vec<Payload>],
+        heard: &[Heard],
         gradient: &[f32],
         gauges: &mut Vec<Gauge>,
     ) -> Result<()> {
         if self.is_dense() {
             return Ok(());
         }
-        let frames =
-            self.groups.iter().zip(heard).map(|(group, messages)| place.open(group, messages));
-        let frames = frames.collect::<Result<Vec<Vec<Frame<'_>>>>>()?;
+        let said = self.groups.iter().zip(heard).map(|(group, heard)| heard.open(place, group));
+        let said = said.collect::<Result<Vec<Said<'_>>>>()?;
         let mut places = vec![(0, 0); self.buckets.len()];
         for (group, buckets) in self.groups.iter().enumerate() {
             buckets.iter().enumerate().for_each(|(index, bucket)| places[*bucket] = (group, index));
         }
-        let mut said = Vec::with_capacity(place.world_size);
         for (bucket, (group, index)) in self.buckets.iter_mut().zip(places) {
             let (mean, Some(compressor)) = bucket.view(gradient) else { continue };
-            said.clear();
-            let of_ranks = frames[group].iter().skip(index).step_by(self.groups[group].len());
-            said.extend(
-                of_ranks
-                    .map(|frame| (frame.header.kind == Kind::Compressed).then_some(frame.payload)),
-            );
-            compressor.observe(&Round { step: place.step, messages: &said, mean })?;
+            said[group].tell(place, index, mean, &mut **compressor)?;
             Gauge::merge_into(gauges, compressor.gauges());
         }
         Ok(())
@@ -381,58 +392,29 @@ impl Exchange {
     }
 
     /// Everything of this rank that later messages depend on: `residual` (the flat one, whatever
-    /// the bucketing) and the compressors' own entries under `bucket.N/`.
+    /// the bucketing), the compressors' own entries under `bucket.N/`, and on rank 0 those of a
+    /// server under `server/`. To be called between steps.
     pub fn save(&self) -> State {
         let mut state = State::default();
-        if let Some(residual) = self.residual() {
-            state.insert("residual", Entry::F32(residual.to_vec()));
+        if let Some(feedback) = &self.feedback {
+            feedback.save(&mut state);
         }
-        if let Some(velocity) = self.feedback.as_ref().and_then(Feedback::velocity) {
-            state.insert("velocity", Entry::F32(velocity.to_vec()));
-        }
-        for (number, bucket) in self.buckets.iter().enumerate() {
-            if let Some(compressor) = &bucket.compressor {
-                let mut inner = State::default();
-                compressor.save(&mut inner);
-                state.insert_scope(&format!("bucket.{number}"), inner);
-            }
-        }
+        Bucket::save_all(&self.buckets, &mut state);
+        self.route.save(&mut state);
         state
     }
 
-    /// Takes up what [`save`](Self::save) returned.
+    /// Takes up what [`save`](Self::save) returned, before any rank's next step. A step that is
+    /// under way is given up.
     ///
     /// # Errors
     /// [`Error::State`] when an entry is missing or does not fit, or when there is a residual
     /// that this scheme would silently lose.
     pub fn restore(&mut self, state: &State) -> Result<()> {
-        let corrects = self.feedback.as_ref().is_some_and(Feedback::momentum_is_on);
-        for (entry, kept, without) in [
-            ("residual", self.feedback.is_some(), "error feedback"),
-            ("velocity", corrects, "momentum correction"),
-        ] {
-            if !kept && state.contains(entry) {
-                return Err(Error::State {
-                    entry: entry.to_string(),
-                    problem: format!("would be lost: this exchange runs without {without}"),
-                });
-            }
-        }
-        let entry = |name, kept: bool| match kept {
-            true => state.f32s(name, self.layout.len()),
-            false => Ok(&[][..]),
-        };
-        let residual = entry("residual", self.feedback.is_some())?;
-        let velocity = entry("velocity", corrects)?;
-        for (number, bucket) in self.buckets.iter_mut().enumerate() {
-            if let Some(compressor) = &mut bucket.compressor {
-                compressor.restore(&state.scope(&format!("bucket.{number}")))?;
-            }
-        }
-        if let Some(feedback) = &mut self.feedback {
-            feedback.set(residual, velocity);
-        }
-        Ok(())
+        self.underway = None;
+        Feedback::restore(self.feedback.as_mut(), self.layout.len(), state)?;
+        Bucket::restore_all(&mut self.buckets, state)?;
+        self.route.restore(state)
     }
 
     fn is_dense(&self) -> bool {

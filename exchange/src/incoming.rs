@@ -1,10 +1,13 @@
 //! Reading what ranks sent about a group of buckets: frames in their places, refusals, the mean.
 
+use std::ops::Range;
+
 use crate::bucket::Bucket;
 use crate::collective::Payload;
 use crate::compress::{Compressor, dense::Dense};
 use crate::error::Awaited;
-use crate::wire::{Frame, Header, Kind, Reader, floats};
+use crate::wire::downlink::Downlink;
+use crate::wire::{Frame, Header, Kind, Read, Reader, floats};
 use crate::{Error, Result};
 
 /// Who reads, and which step it is at.
@@ -31,7 +34,7 @@ impl Place {
     }
 
     /// The frames of all messages about the buckets of a group, by rank and then in the group's
-    /// order, each checked to be in its place.
+    /// order, each checked to be whole and in its place.
     ///
     /// # Errors
     /// The error of the lowest rank that refused; [`Error::OutOfStep`]; [`Error::Message`].
@@ -40,21 +43,57 @@ impl Place {
         group: &[usize],
         messages: &'a [Payload],
     ) -> Result<Vec<Frame<'a>>> {
+        self.read(group, messages, Frame::read)
+    }
+
+    /// The same without looking at checksums: for messages of which others check some, or that
+    /// have been opened before. Whatever is wrong here is wrong on every rank.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn skim<'a>(
+        &self,
+        group: &[usize],
+        messages: &'a [Payload],
+    ) -> Result<Vec<Frame<'a>>> {
+        self.read(group, messages, |reader| Frame::split(reader).map(|(frame, _)| frame))
+    }
+
+    fn read<'a>(
+        &self,
+        group: &[usize],
+        messages: &'a [Payload],
+        next: impl Fn(&mut Reader<'a>) -> Read<Frame<'a>>,
+    ) -> Result<Vec<Frame<'a>>> {
         if let Some(refusal) = first_refusal(messages) {
             return Err(refusal);
         }
-        let awaited = self.awaited();
         let mut frames = Vec::with_capacity(messages.len() * group.len());
         for (from, message) in messages.iter().enumerate() {
+            let blame = |error: Error| error.sent_by(from, self.awaited());
             let mut reader = Reader::new(message);
             for bucket in group {
                 let expected = self.header(Kind::Dense, *bucket).from_rank(from);
-                let frame = Frame::expect(&mut reader, expected, self.rank);
-                frames.push(frame.map_err(|error| error.sent_by(from, awaited))?);
+                let frame = next(&mut reader).map_err(Error::from).map_err(blame)?;
+                frames.push(frame.awaited(expected, self.rank).map_err(blame)?);
             }
-            reader.finish().map_err(|fault| Error::Message { rank: from, awaited, fault })?;
+            reader.finish().map_err(Error::from).map_err(blame)?;
         }
         Ok(frames)
+    }
+
+    /// Looks at the checksums of the message of rank `from`.
+    ///
+    /// # Errors
+    /// [`Error::Message`].
+    pub(crate) fn check(&self, from: usize, message: &[u8]) -> Result<()> {
+        let mut reader = Reader::new(message);
+        while !reader.rest().is_empty() {
+            Frame::read(&mut reader)
+                .map_err(Error::from)
+                .map_err(|error| error.sent_by(from, self.awaited()))?;
+        }
+        Ok(())
     }
 
     /// Overwrites a group's elements of `gradient` by the mean of what the frames say, each bucket
@@ -69,11 +108,11 @@ impl Place {
         frames: &[Frame<'_>],
         gradient: &mut [f32],
     ) -> Result<Option<(usize, usize)>> {
-        let scale = 1.0 / self.world_size as f32;
         for (index, number) in group.iter().enumerate() {
             let of_ranks = frames[index..].iter().step_by(group.len());
             let overflow = buckets[*number].change(gradient, |mean, compressor| {
-                let finite = self.mean_of(of_ranks, compressor, scale, mean)?;
+                let length = mean.len();
+                let finite = self.mean_of(of_ranks, compressor, length, 0..length, mean)?;
                 Ok::<_, Error>(if finite { None } else { floats::first_non_finite(mean) })
             })?;
             if let Some(element) = overflow {
@@ -83,27 +122,34 @@ impl Place {
         Ok(None)
     }
 
-    /// Overwrites `mean` by the mean of what the ranks' frames of one bucket say; tells whether all of
-    /// it is finite.
-    fn mean_of<'a>(
+    /// Overwrites `mean` by the mean of what the ranks' frames about one bucket of `length`
+    /// elements say of the elements `part`: all of them, unless the decoder reads parts. Tells
+    /// whether all of it is finite.
+    ///
+    /// # Errors
+    /// [`Error::Message`], [`Error::OutOfStep`].
+    pub(crate) fn mean_of<'a>(
         &self,
         frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
-        compressor: Option<&dyn Compressor>,
-        scale: f32,
+        decoder: Option<&dyn Compressor>,
+        length: usize,
+        part: Range<usize>,
         mean: &mut [f32],
     ) -> Result<bool> {
+        let scale = 1.0 / self.world_size as f32;
         let blame = |rank| move |error: Error| error.sent_by(rank, self.awaited());
         if frames.clone().all(|frame| frame.header.kind == Kind::Dense) {
             let plain = |(rank, frame): (usize, &Frame<'a>)| {
-                floats::expect(frame.payload, mean.len()).map_err(Error::from).map_err(blame(rank))
+                let values = floats::expect(frame.payload, length);
+                Ok::<_, Error>(&values.map_err(Error::from).map_err(blame(rank))?[part.clone()])
             };
             let parts = frames.enumerate().map(plain).collect::<Result<Vec<_>>>()?;
             return Ok(floats::mean_of(&parts, scale, mean));
         }
         mean.fill(0.0);
         for (rank, Frame { header, payload }) in frames.enumerate() {
-            let decoder: &dyn Compressor = match (header.kind, compressor) {
-                (Kind::Compressed, Some(compressor)) => compressor,
+            let decoder: &dyn Compressor = match (header.kind, decoder) {
+                (Kind::Compressed, Some(decoder)) => decoder,
                 (Kind::Compressed, None) => {
                     // A compressed frame where this rank has only plain ones.
                     let expected = Header { kind: Kind::Dense, ..*header };
@@ -111,9 +157,63 @@ impl Place {
                 }
                 _ => &Dense,
             };
-            decoder.decode_add(payload, 1.0, mean).map_err(blame(rank))?;
+            let added = match decoder.by_parts() {
+                Some(parts) if part.len() < length => {
+                    parts.decode_part(payload, length, part.clone(), 1.0, mean)
+                }
+                _ => decoder.decode_add(payload, 1.0, mean),
+            };
+            added.map_err(blame(rank))?;
         }
         Ok(floats::scale_checked(mean, scale))
+    }
+
+    /// What the server says of each bucket of a group, each frame checked to be whole and in its
+    /// place.
+    ///
+    /// # Errors
+    /// [`Error::OutOfStep`]; [`Error::ServerMessage`].
+    pub(crate) fn open_downlink<'a>(
+        &self,
+        group: &[usize],
+        message: &'a [u8],
+    ) -> Result<Vec<Downlink<'a>>> {
+        self.read_downlink(group, message, Frame::read)
+    }
+
+    /// The same for a message that has been opened before.
+    ///
+    /// # Errors
+    /// As [`open_downlink`](Self::open_downlink).
+    pub(crate) fn skim_downlink<'a>(
+        &self,
+        group: &[usize],
+        message: &'a [u8],
+    ) -> Result<Vec<Downlink<'a>>> {
+        self.read_downlink(group, message, |reader| Frame::split(reader).map(|(frame, _)| frame))
+    }
+
+    fn read_downlink<'a>(
+        &self,
+        group: &[usize],
+        message: &'a [u8],
+        next: impl Fn(&mut Reader<'a>) -> Read<Frame<'a>>,
+    ) -> Result<Vec<Downlink<'a>>> {
+        let awaited = self.awaited();
+        let blame = |error: Error| match error {
+            Error::Wire(fault) => Error::ServerMessage { awaited, fault },
+            other => other,
+        };
+        let mut reader = Reader::new(message);
+        let mut downlinks = Vec::with_capacity(group.len());
+        for bucket in group {
+            let expected = self.header(Kind::Downlink, *bucket).from_rank(self.world_size);
+            let frame = next(&mut reader).map_err(Error::from).map_err(blame)?;
+            let frame = frame.awaited(expected, self.rank).map_err(blame)?;
+            downlinks.push(Downlink::read(frame.payload).map_err(Error::from).map_err(blame)?);
+        }
+        reader.finish().map_err(Error::from).map_err(blame)?;
+        Ok(downlinks)
     }
 }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::wire::frame;
 use crate::{Error, Result};
 
 /// One parameter's place in the flat gradient.
@@ -55,6 +56,13 @@ impl Layout {
     /// The parameters, in the order in which they lie.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
+    }
+
+    /// The name of the parameter that holds a position, as it travels, and the position within.
+    pub(crate) fn name(&self, position: usize) -> (String, usize) {
+        let (parameter, index) =
+            self.locate(position).expect("invariant: every position lies in a parameter");
+        (frame::cut(&parameter.name).to_string(), index)
     }
 
     /// The parameter that holds a position of the flat gradient, and the position within it.

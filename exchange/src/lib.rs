@@ -29,6 +29,7 @@
 //! * [`Exchange`] turns a flat gradient into the mean over ranks and reports the [`Traffic`].
 //! * [`Scheme`] says how a gradient is compressed; [`Compressor`] is one instance of it.
 //! * [`Collective`] carries bytes between ranks: [`Solo`] for one worker, [`mesh()`] for threads.
+//! * [`Topology`] says who hears whom and who averages: every rank, a server, or each its shard.
 //! * [`Layout`] maps positions of the flat gradient to parameter names, [`Bucketing`] says which
 //!   stretches of it are encoded as one, [`Policy`] all that surrounds a scheme: what is sent
 //!   uncompressed, momentum correction, clipping.
@@ -57,19 +58,23 @@ pub mod rng;
 mod simd;
 mod state;
 mod sync;
+mod topology;
 mod traffic;
 pub mod wire;
 
-pub use collective::{Collective, Difference, Mesh, Payload, Solo, mesh};
+pub use collective::{
+    Answer, Central, Collective, Difference, Mesh, Payload, Serve, Solo, Spoke, mesh, star,
+};
 pub use compress::{
-    About, Compressor, Definition, Encoded, Entropy, Fall, Law, Norm, Ratio, Round, Scheme, Seat,
-    Soundness, Statistics, aggregation_aware, alq, casq, dense, dgc, dqsgd, ef_signsgd, gaussiank,
-    half, natural, nuqsgd, onebit, optquant, qsgd, randomk, redsync, sidco, signsgd, terngrad,
-    threshold, topk,
+    About, ByParts, Compressor, Definition, Digest, Encoded, Entropy, Fall, Law, Norm, PART, Ratio,
+    Round, Scheme, Seat, Soundness, Statistics, aggregation_aware, alq, casq, dense, dgc, dqsgd,
+    ef_signsgd, gaussiank, half, natural, nuqsgd, onebit, optquant, qsgd, randomk, redsync, sidco,
+    signsgd, terngrad, threshold, topk,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;
 pub use layout::{Bucketing, Layout, Parameter, Part};
 pub use policy::Policy;
 pub use state::{Entry, State};
+pub use topology::{Downlink, Topology, Wiring};
 pub use traffic::{Gauge, Leg, Merge, Traffic};

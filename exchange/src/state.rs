@@ -47,6 +47,11 @@ impl State {
         State { entries }
     }
 
+    /// Keeps the entries whose name is wanted.
+    pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
+        self.entries.retain(|name, _| wanted(name));
+    }
+
     /// All entries, in ascending order of name.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))

@@ -66,6 +66,9 @@ pub struct Traffic {
     /// Bytes of this rank's message, all headers included. One rank alone counts what it would
     /// have sent.
     pub wire_bytes: u64,
+    /// Bytes that came of all messages and went back to this rank: from a server its message; with
+    /// shards what this rank shared of its own. 0 over an allgather.
+    pub downlink_bytes: u64,
     /// Bytes of the same message sent as plain f32, all headers included.
     pub dense_bytes: u64,
     /// Elements of the gradient.
@@ -76,7 +79,7 @@ pub struct Traffic {
     pub encode: Duration,
     /// Time to send, and to wait for the other ranks' messages.
     pub wait: Duration,
-    /// Time to check, decode and average all messages.
+    /// Time to check, decode and average all messages, or to take what a server made of them.
     pub decode: Duration,
     /// What the compressors tell, joined over buckets; with error feedback also
     /// `residual_norm`, the L2 norm of what was not said.
@@ -95,6 +98,8 @@ pub struct Leg {
     pub group: usize,
     /// Bytes of this rank's message about it, all headers included.
     pub wire_bytes: u64,
+    /// Bytes that came back, as [`Traffic::downlink_bytes`].
+    pub downlink_bytes: u64,
     /// Bytes of the same message sent as plain f32, all headers included.
     pub dense_bytes: u64,
     /// Buckets of it that were sent as f32 because their compressed form was larger.
@@ -109,6 +114,8 @@ pub struct Leg {
     pub encode_cpu: Duration,
     /// What this rank's thread computed in [`decode`](Self::decode).
     pub decode_cpu: Duration,
+    /// What a server's thread computed to check, decode, average and answer; told on rank 0.
+    pub aggregate_cpu: Duration,
 }
 
 impl Traffic {
@@ -130,6 +137,7 @@ impl Traffic {
     /// Adds a group's part.
     pub(crate) fn add(&mut self, leg: Leg) {
         self.wire_bytes += leg.wire_bytes;
+        self.downlink_bytes += leg.downlink_bytes;
         self.dense_bytes += leg.dense_bytes;
         self.dense_fallbacks += leg.dense_fallbacks;
         self.encode += leg.encode;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{Random, seat};
-use gradwire_exchange::{Bucketing, Exchange, Layout, Round, Scheme, mesh};
+use gradwire_exchange::{Bucketing, Downlink, Exchange, Layout, Round, Scheme, Topology, Wiring};
 
 /// The system's allocator, remembering the largest block asked for, and how many.
 struct Watching;
@@ -82,34 +82,46 @@ fn steady_messages_allocate_nothing() {
 }
 
 fn steady_steps_allocate_nothing_proportional_to_the_gradient() {
-    const LENGTH: usize = 200_000;
-    for scheme in Scheme::all() {
-        let ends = mesh(3, Duration::from_secs(20));
-        std::thread::scope(|scope| {
-            for (rank, end) in ends.into_iter().enumerate() {
-                let scheme = &scheme;
-                scope.spawn(move || {
-                    let layout = Layout::new([("weight".to_string(), LENGTH)]).unwrap();
-                    let mut exchange =
-                        Exchange::new(scheme, Bucketing::Whole, layout, 0, Box::new(end)).unwrap();
-                    let fresh = Random(rank as u64).laplaces(LENGTH);
-                    let mut gradient = fresh.clone();
-                    for step in 1..=12 {
-                        gradient.copy_from_slice(&fresh);
-                        exchange.collective().barrier().unwrap();
-                        if step == 7 && rank == 0 {
-                            LARGEST.store(0, Ordering::Relaxed);
-                        }
-                        exchange.collective().barrier().unwrap();
-                        exchange.allreduce(step, &mut gradient).unwrap();
+    let compressed = Wiring { topology: Topology::Server, downlink: Some(Downlink::Compressed) };
+    let wirings = Topology::ALL.iter().map(|topology| Wiring::from(*topology)).chain([compressed]);
+    for wiring in wirings {
+        for scheme in Scheme::all() {
+            if wiring.validate(&scheme, &Bucketing::Whole.into()).is_ok() {
+                steady_steps_of(wiring, &scheme);
+            }
+        }
+    }
+}
+
+fn steady_steps_of(wiring: Wiring, scheme: &Scheme) {
+    const LENGTH: usize = 100_000;
+    let ends = wiring.topology.connect(3, Duration::from_secs(20)).unwrap();
+    std::thread::scope(|scope| {
+        for (rank, end) in ends.into_iter().enumerate() {
+            scope.spawn(move || {
+                let layout = Layout::new([("weight".to_string(), LENGTH)]).unwrap();
+                let mut exchange =
+                    Exchange::over(wiring, scheme, Bucketing::Whole, layout, 0, end).unwrap();
+                let fresh = Random(rank as u64).laplaces(LENGTH);
+                let mut gradient = fresh.clone();
+                for step in 1..=12 {
+                    gradient.copy_from_slice(&fresh);
+                    exchange.collective().barrier().unwrap();
+                    if step == 7 && rank == 0 {
+                        LARGEST.store(0, Ordering::Relaxed);
                     }
                     exchange.collective().barrier().unwrap();
-                    let largest = LARGEST.load(Ordering::Relaxed);
-                    assert!(largest < LENGTH / 10, "{scheme:?}: a block of {largest} bytes");
-                });
-            }
-        });
-    }
+                    exchange.allreduce(step, &mut gradient).unwrap();
+                }
+                exchange.collective().barrier().unwrap();
+                let largest = LARGEST.load(Ordering::Relaxed);
+                assert!(
+                    largest < LENGTH / 10,
+                    "{scheme:?} over {wiring:?}: a block of {largest} bytes"
+                );
+            });
+        }
+    });
 }
 
 fn hostile_bytes_allocate_nothing() {

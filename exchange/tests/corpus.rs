@@ -34,5 +34,17 @@ fn corpora_are_read_without_harm() {
             (0..seed.len()).for_each(|end| hostile::message(&schemes, &seed[..end]));
         }
     }
+    let learning =
+        ["casq", "dqsgd", "optquant", "aggregation-aware"].map(hostile::specimens).concat();
+    for seed in read("downlinks") {
+        hostile::downlink(&learning, &seed);
+        for bit in 0..8 * seed.len().min(64) {
+            let mut changed = seed.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            hostile::downlink(&learning, &changed);
+        }
+        let ends = (0..seed.len()).step_by(1 + seed.len() / 100);
+        ends.for_each(|end| hostile::downlink(&learning, &seed[..end]));
+    }
     read("frames").iter().for_each(|seed| hostile::frames(seed));
 }

@@ -49,7 +49,7 @@ impl Advise {
     /// Measures and prints.
     pub(super) fn run(self) -> Result<Result<()>, Refused> {
         let Self { recipe, changes, links, against, steps, compute, json } = self;
-        let recipe = changes.source(recipe).load().map_err(Refused)?;
+        let recipe = changes.source(Some(recipe)).load().map_err(Refused)?;
         let links = Link::parse_list(&links).map_err(|error| Refused(error.into()))?;
         let asked = against.iter().map(|text| recipe::scheme_of(text));
         let asked: Vec<Scheme> = asked.collect::<Result<_>>().map_err(Refused)?;
@@ -58,7 +58,7 @@ impl Advise {
             let seconds = compute.unwrap_or(0.0);
             return Err(Refused(anyhow!("--compute {seconds}: write seconds above 0")));
         }
-        Ok(advise(&recipe, &links, schemes(&recipe, asked), steps, compute, json))
+        Ok(advise(&recipe, &links, &schemes(&recipe, asked), steps, compute, json))
     }
 }
 
@@ -77,7 +77,7 @@ fn schemes(recipe: &Recipe, asked: Vec<Scheme>) -> Vec<Scheme> {
 fn advise(
     recipe: &Recipe,
     links: &[(String, Link)],
-    schemes: Vec<Scheme>,
+    schemes: &[Scheme],
     steps: u64,
     compute: Option<f64>,
     json: bool,
@@ -88,7 +88,7 @@ fn advise(
     let compute = compute.map_or(workload.compute, |seconds| workload.compute.scaled(seconds));
     let mut measured = Vec::new();
     let mut refused = Vec::new();
-    for scheme in &schemes {
+    for scheme in schemes {
         match advise::exchange(recipe, scheme, &workload) {
             Ok(row) => measured.push(row),
             Err(error) => refused.push((recipe::in_words(scheme), error)),

@@ -4,7 +4,7 @@ use crate::recipe::Recipes;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use gradwire_datasets as datasets;
-use gradwire_exchange::Scheme;
+use gradwire_exchange::{Scheme, Topology};
 use gradwire_models as models;
 
 /// What to show.
@@ -17,6 +17,7 @@ pub(super) struct List {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum What {
     Schemes,
+    Topologies,
     Models,
     Datasets,
     Recipes,
@@ -28,7 +29,7 @@ impl List {
     /// # Errors
     /// None so far; commands share one signature.
     pub(super) fn run(&self) -> Result<()> {
-        let all = [What::Schemes, What::Models, What::Datasets, What::Recipes];
+        let all = [What::Schemes, What::Topologies, What::Models, What::Datasets, What::Recipes];
         let shown: Vec<_> =
             all.into_iter().filter(|w| self.what.is_none_or(|one| one == *w)).collect();
         for (i, what) in shown.iter().enumerate() {
@@ -50,6 +51,7 @@ impl What {
     fn title(self) -> &'static str {
         match self {
             Self::Schemes => "schemes (scheme = …)",
+            Self::Topologies => "topologies (exchange.topology = …)",
             Self::Models => "models (model = …)",
             Self::Datasets => "data sets (dataset = …)",
             Self::Recipes => "recipes (gradwire train …)",
@@ -66,6 +68,11 @@ impl What {
                 .map(Scheme::about)
                 .map(|about| (about.name.to_string(), format!("{} ({})", about.line, about.paper)))
                 .collect(),
+            Self::Topologies => {
+                let row =
+                    |t: &Topology| (t.name().to_string(), format!("{}; {}", t.line(), t.schemes()));
+                Topology::ALL.iter().map(row).collect()
+            }
             Self::Models => pairs(models::Config::all()),
             Self::Datasets => pairs(datasets::Config::all()),
             Self::Recipes => Recipes::all()

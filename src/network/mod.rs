@@ -77,8 +77,8 @@ fn summable(recipe: &Recipe) -> bool {
 }
 
 /// The name of the recipe's topology.
-fn topology(_recipe: &Recipe) -> &'static str {
-    "allgather"
+fn topology(recipe: &Recipe) -> &'static str {
+    recipe.exchange.topology.name()
 }
 
 /// How the messages of a topology travel: by its name in a recipe. Messages that can be summed on

@@ -70,6 +70,11 @@ pub struct Recipe {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Exchange {
+    /// The shape that messages travel in: `allgather`, `server` or `sharded`.
+    pub topology: exchange::Topology,
+    /// What a server sends back, `exact` or `compressed`; only with `topology = "server"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub downlink: Option<exchange::Downlink>,
     /// Seconds that a rank waits for another before the run is ended.
     pub timeout: f64,
     /// Steps between two comparisons of the replicas' hashes; 0 for never.
@@ -83,7 +88,21 @@ pub struct Exchange {
 
 impl Default for Exchange {
     fn default() -> Self {
-        Self { timeout: 300.0, compare_replicas_every: 50, overlap: false, overlap_bytes: 1 << 20 }
+        Self {
+            topology: exchange::Topology::default(),
+            downlink: None,
+            timeout: 300.0,
+            compare_replicas_every: 50,
+            overlap: false,
+            overlap_bytes: 1 << 20,
+        }
+    }
+}
+
+impl Exchange {
+    /// The topology and its settings.
+    pub fn wiring(&self) -> exchange::Wiring {
+        exchange::Wiring { topology: self.topology, downlink: self.downlink }
     }
 }
 
@@ -296,6 +315,7 @@ impl Recipe {
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
         let policy = self.policy();
         policy.validate(&self.scheme)?;
+        self.exchange.wiring().validate(&self.scheme, &policy)?;
         let whole = matches!(policy.bucketing, None | Some(exchange::Bucketing::Whole));
         refuse(self.exchange.overlap && whole, || {
             let scheme = self.scheme.about().name;

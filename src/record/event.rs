@@ -127,6 +127,13 @@ pub struct Step {
     pub wire_bytes: f64,
     /// Bytes all ranks together have sent since the run began.
     pub wire_bytes_total: u64,
+    /// Where something is sent back: bytes that all ranks together sent in this step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uplink_bytes: Option<u64>,
+    /// Bytes that were sent back, to all ranks together: by a server, which is what it costs it,
+    /// or by the ranks that averaged the shards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub downlink_bytes: Option<u64>,
     /// Bytes one rank would have sent in this step as dense fp32.
     pub dense_bytes: u64,
     /// Bits one rank sent for each parameter of the model.

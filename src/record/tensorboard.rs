@@ -149,6 +149,12 @@ fn of_step(step: &Step) -> Vec<Summary_Value> {
     values.extend(step.accuracy.map(|value| scalar("train/accuracy", value)));
     values.extend(step.gradient_norm.map(|value| scalar("train/gradient_norm", value)));
     values.extend(step.residual_norm.map(|value| scalar("exchange/residual_norm", value)));
+    let sent = [("uplink", step.uplink_bytes), ("downlink", step.downlink_bytes)];
+    values.extend(
+        sent.into_iter().filter_map(|(way, bytes)| {
+            Some(scalar(&format!("exchange/{way}_bytes"), bytes? as f64))
+        }),
+    );
     if step.seconds > 0.0 {
         values.push(scalar("speed/samples_per_second", step.samples as f64 / step.seconds));
     }

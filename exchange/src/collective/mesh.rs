@@ -41,6 +41,10 @@ impl Collective for Mesh {
         self.mailboxes.len()
     }
 
+    fn shares_memory(&self) -> bool {
+        true
+    }
+
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
         let mine = Payload::from(mine);
         for (to, mailbox) in self.mailboxes.iter().enumerate() {

@@ -9,6 +9,7 @@ mod derived;
 mod mailbox;
 mod mesh;
 mod solo;
+mod star;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 pub use derived::Difference;
 pub use mesh::{Mesh, mesh};
 pub use solo::Solo;
+pub use star::{Answer, Central, Serve, Spoke, star};
 
 use crate::Result;
 
@@ -24,6 +26,11 @@ use crate::Result;
 pub struct Payload(Arc<Vec<u8>>);
 
 impl Payload {
+    /// Whether no other rank reads it any more.
+    pub fn is_unshared(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// The buffer, when no other rank reads it any more.
     pub fn reclaim(self) -> Option<Vec<u8>> {
         Arc::into_inner(self.0)
@@ -47,7 +54,8 @@ impl Deref for Payload {
 /// A group of ranks that exchange messages in lock step: every rank makes the same calls in the
 /// same order.
 ///
-/// A transport implements the first three. The others are derived; each of them fails with
+/// A transport implements the first three, and says so if it shares memory or has a server. The
+/// others are derived; each of them fails with
 /// [`Error::OutOfStep`](crate::Error::OutOfStep) when a peer is in another call, and with the
 /// peer's own [`Error::Aborted`](crate::Error::Aborted) when it gave up.
 pub trait Collective: Send {
@@ -65,6 +73,17 @@ pub trait Collective: Send {
     /// [`Error::Timeout`](crate::Error::Timeout) when one is silent for too long. No wait is
     /// unbounded. A message that a peer sent before it went is still delivered.
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>>;
+
+    /// Whether a message that is given to several ranks is not copied, because all of them read
+    /// the same memory: then sharing a result costs no transfer. False unless a transport says so.
+    fn shares_memory(&self) -> bool {
+        false
+    }
+
+    /// The server in the middle, if there is one.
+    fn central(&mut self) -> Option<&mut dyn Central> {
+        None
+    }
 
     /// Returns when every rank has called it.
     ///

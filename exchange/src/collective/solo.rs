@@ -16,6 +16,10 @@ impl Collective for Solo {
         1
     }
 
+    fn shares_memory(&self) -> bool {
+        true
+    }
+
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
         Ok(vec![Payload::from(mine)])
     }

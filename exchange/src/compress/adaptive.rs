@@ -15,10 +15,12 @@
 //! mean gradient's own statistic takes their place. As long as there are no such levels, each rank
 //! sends what is best for its own gradient: decoding takes the levels from the message in any case.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use super::rounding::{self, Shape, are_levels};
-use super::{Compressor, Encoded, Round, Seat};
+use super::{ByParts, Compressor, Digest, Encoded, Round, Seat};
 use crate::rng::Stream;
 use crate::wire::{Fault, Read, Reader};
 use crate::{Entry, Error, Gauge, Result, State};
@@ -137,6 +139,33 @@ impl<F: Fit> Adaptive<F> {
         }
     }
 
+    /// Makes `sums` the statistics of all messages, added up in order of rank.
+    fn pool_all(&mut self, messages: &[Option<&[u8]>]) -> Result<()> {
+        self.sums.fill(0.0);
+        if self.plan.statistics == Statistics::Pooled {
+            for message in messages.iter().flatten() {
+                self.pool(message)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Settles on the levels of the next step: from `sums`, or from the mean where they are empty.
+    fn settle(&mut self, mean: &[f32]) {
+        if self.weight(&self.sums) <= 0.0 {
+            self.gather(mean);
+        }
+        let weight = self.weight(&self.sums);
+        if weight <= 0.0 || !weight.is_finite() || self.sums.iter().any(|sum| !sum.is_finite()) {
+            return;
+        }
+        for (average, sum) in self.average.iter_mut().zip(&self.sums) {
+            *average = self.plan.memory * *average + sum / weight;
+        }
+        let shared = self.shared.get_or_insert_with(|| vec![0.0; self.plan.shape.levels()]);
+        self.fit.solve(&self.average, shared);
+    }
+
     /// Adds the statistic of a message to `sums`, if it carries one.
     fn pool(&mut self, wire: &[u8]) -> Read<()> {
         let mut reader = Reader::new(wire);
@@ -223,38 +252,45 @@ impl<F: Fit> Compressor for Adaptive<F> {
     }
 
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        let mut reader = Reader::new(wire);
-        let carries = carries(&mut reader)?;
-        self.plan.shape.add(&mut reader, weight, sum)?;
-        if carries {
-            reader.take(8 + 4 * self.fit.terms())?;
-        }
-        Ok(reader.finish()?)
+        self.decode_part(wire, sum.len(), 0..sum.len(), weight, sum)
     }
 
     fn observe(&mut self, round: &Round<'_>) -> Result<()> {
         if !self.is_due(round.step) {
             return Ok(());
         }
-        self.sums.fill(0.0);
-        if self.plan.statistics == Statistics::Pooled {
-            for message in round.messages.iter().flatten() {
-                self.pool(message)?;
-            }
-        }
-        if self.weight(&self.sums) <= 0.0 {
-            self.gather(round.mean);
-        }
-        let weight = self.weight(&self.sums);
-        if weight <= 0.0 || !weight.is_finite() {
-            return Ok(());
-        }
-        for (average, sum) in self.average.iter_mut().zip(&self.sums) {
-            *average = self.plan.memory * *average + sum / weight;
-        }
-        let shared = self.shared.get_or_insert_with(|| vec![0.0; self.plan.shape.levels()]);
-        self.fit.solve(&self.average, shared);
+        self.pool_all(round.messages)?;
+        self.settle(round.mean);
         Ok(())
+    }
+
+    /// The pooled statistic, each term an f64; nothing when no message carries one.
+    fn digest(&mut self, round: &Round<'_>, out: &mut Vec<u8>) -> Result<()> {
+        self.pool_all(round.messages)?;
+        if self.weight(&self.sums) > 0.0 {
+            out.extend(self.sums.iter().flat_map(|sum| sum.to_le_bytes()));
+        }
+        Ok(())
+    }
+
+    fn learn(&mut self, digest: &Digest<'_>) -> Result<()> {
+        let (sums, rest) = digest.bytes.as_chunks();
+        if !rest.is_empty() || !(sums.is_empty() || sums.len() == self.sums.len()) {
+            let (expected, found) = (8 * self.sums.len(), digest.bytes.len());
+            return Err(Fault::Length { expected, found }.into());
+        }
+        self.sums.fill(0.0);
+        for (sum, bytes) in self.sums.iter_mut().zip(sums) {
+            *sum = f64::from_le_bytes(*bytes);
+        }
+        if self.is_due(digest.step) {
+            self.settle(digest.mean);
+        }
+        Ok(())
+    }
+
+    fn by_parts(&self) -> Option<&dyn ByParts> {
+        Some(self)
     }
 
     fn save(&self, state: &mut State) {
@@ -291,5 +327,24 @@ impl<F: Fit> Compressor for Adaptive<F> {
 
     fn gauges(&self) -> &[Gauge] {
         &self.gauges
+    }
+}
+
+impl<F: Fit> ByParts for Adaptive<F> {
+    fn decode_part(
+        &self,
+        wire: &[u8],
+        length: usize,
+        part: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        let mut reader = Reader::new(wire);
+        let carries = carries(&mut reader)?;
+        self.plan.shape.add_part(&mut reader, length, part, weight, sum)?;
+        if carries {
+            reader.take(8 + 4 * self.fit.terms())?;
+        }
+        Ok(reader.finish()?)
     }
 }

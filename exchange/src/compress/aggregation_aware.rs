@@ -27,8 +27,8 @@
 //! `leader` the leader's positions. Learned from all ranks' messages, and so the same everywhere.
 //!
 //! # Where we differ
-//! There is no server here: every rank hears every message. What a server would have sent is
-//! recorded: `union` positions, `server_bytes` (8 bytes each, to each rank) beside
+//! Without a server (`exchange.topology = "server"`) every rank hears every message. What a server
+//! would have sent is recorded all the same: `union` positions, `server_bytes` (8 bytes each, to each rank) beside
 //! `server_bytes_bound` (of disjoint choices, 8·min(N·k, d)). The first round, which knows
 //! nothing, is plain top-k. Of equal scores the lowest position goes first. A selection by the
 //! last sum alone is not offered: it freezes on its first k elements and does not converge.
@@ -39,6 +39,8 @@
 mod memory;
 mod rule;
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use memory::Memory;
@@ -46,7 +48,9 @@ pub use rule::Rule;
 
 use super::ratio::Ratio;
 use super::select::Selector;
-use super::{About, Compressor, Definition, Encoded, Law, Round, Seat, Soundness, sparse};
+use super::{
+    About, ByParts, Compressor, Definition, Digest, Encoded, Law, Round, Seat, Soundness, sparse,
+};
 use crate::wire::values::Format;
 use crate::{Gauge, Result, State};
 
@@ -137,6 +141,19 @@ struct AggregationAware {
 }
 
 impl AggregationAware {
+    /// Tells of the last union what a server would pay for it.
+    fn note_union(&mut self, step: u64, ranks: usize, length: usize) {
+        let union = self.memory.union().map_or(0, <[u32]>::len) as f64;
+        let k = self.config.ratio.count(length, step) as f64;
+        let bound = (k * ranks as f64).min(length as f64);
+        self.gauges.extend([
+            Gauge::sum("union", union),
+            Gauge::mean("union_ratio", union / k, k),
+            Gauge::sum("server_bytes", SERVER_BYTES * union),
+            Gauge::sum("server_bytes_bound", SERVER_BYTES * bound),
+        ]);
+    }
+
     /// Leaves the positions to send, at most `k`, ascending, in `selected`.
     fn select(&mut self, gradient: &[f32], k: usize) {
         let Self { memory, selector, inside, selected, .. } = self;
@@ -266,16 +283,24 @@ impl Compressor for AggregationAware {
     fn observe(&mut self, round: &Round<'_>) -> Result<()> {
         let length = round.mean.len();
         self.memory.learn(round, self.config.ratio.most(length), self.config.values)?;
-        let union = self.memory.union().map_or(0, <[u32]>::len) as f64;
-        let k = self.config.ratio.count(length, round.step) as f64;
-        let bound = (k * round.messages.len() as f64).min(length as f64);
-        self.gauges.extend([
-            Gauge::sum("union", union),
-            Gauge::mean("union_ratio", union / k, k),
-            Gauge::sum("server_bytes", SERVER_BYTES * union),
-            Gauge::sum("server_bytes_bound", SERVER_BYTES * bound),
-        ]);
+        self.note_union(round.step, round.messages.len(), length);
         Ok(())
+    }
+
+    /// Where the union differs from the mean's support, and for `leader` what that rank sent.
+    fn digest(&mut self, round: &Round<'_>, out: &mut Vec<u8>) -> Result<()> {
+        let most = self.config.ratio.most(round.mean.len());
+        self.memory.digest(round, most, self.config.values, out)
+    }
+
+    fn learn(&mut self, digest: &Digest<'_>) -> Result<()> {
+        self.memory.learn_digest(digest)?;
+        self.note_union(digest.step, digest.ranks, digest.mean.len());
+        Ok(())
+    }
+
+    fn by_parts(&self) -> Option<&dyn ByParts> {
+        Some(self)
     }
 
     fn sent(&self) -> Option<&[u32]> {
@@ -292,6 +317,20 @@ impl Compressor for AggregationAware {
 
     fn gauges(&self) -> &[Gauge] {
         &self.gauges
+    }
+}
+
+impl ByParts for AggregationAware {
+    fn decode_part(
+        &self,
+        wire: &[u8],
+        length: usize,
+        part: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        let (most, format) = (self.config.ratio.most(length), self.config.values);
+        sparse::add_part(wire, most, format, length, part, weight, sum)
     }
 }
 

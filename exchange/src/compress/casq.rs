@@ -58,7 +58,7 @@ use clusters::{Fit, MOST_CLUSTERS, Sample, assign};
 use plan::Plan;
 use sketch::{Bucket, Tables};
 
-use super::{About, Compressor, Definition, Encoded, Law, Round, Seat, Soundness};
+use super::{About, Compressor, Definition, Digest, Encoded, Law, Round, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::values::Format;
 use crate::wire::{Fault, Read, Reader, codes, huffman};
@@ -259,6 +259,24 @@ fn gauges(length: usize, id_bytes: u64, bytes: usize, counts: [usize; 4]) -> [Ga
 }
 
 impl Casq {
+    /// Takes up the centres that come next as those that all ranks share.
+    fn share(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let mut centres = [0f32; MOST_CLUSTERS];
+        let centres = &mut centres[..self.config.clusters()];
+        for centre in centres.iter_mut() {
+            *centre = f32::from_bits(reader.u32()?);
+            if !centre.is_finite() {
+                return Err(Fault::Field { field: "centre", found: centre.to_bits().into() }.into());
+            }
+        }
+        if !centres.is_sorted() {
+            return Err(Fault::Field { field: "centres", found: 0 }.into());
+        }
+        let shared = self.shared.get_or_insert_with(|| vec![0.0; centres.len()]);
+        shared.copy_from_slice(centres);
+        Ok(())
+    }
+
     /// Whether rank 0's centres become everybody's after `step`.
     fn is_due(&self, step: u64) -> bool {
         self.shared.is_none() || step % self.config.refresh == 1 % self.config.refresh
@@ -359,22 +377,28 @@ impl Compressor for Casq {
         }
         let Some(Some(message)) = round.messages.first() else { return Ok(()) };
         let mut reader = Reader::new(message);
-        if reader.u8()? & MODEL == 0 {
-            return Ok(());
+        if reader.u8()? & MODEL != 0 {
+            self.share(&mut reader)?;
         }
-        let mut centres = [0f32; MOST_CLUSTERS];
-        let centres = &mut centres[..self.config.clusters()];
-        for centre in centres.iter_mut() {
-            *centre = f32::from_bits(reader.u32()?);
-            if !centre.is_finite() {
-                return Err(Fault::Field { field: "centre", found: centre.to_bits().into() }.into());
-            }
+        Ok(())
+    }
+
+    /// The centres in the first rank's message; nothing when it has none.
+    fn digest(&mut self, round: &Round<'_>, out: &mut Vec<u8>) -> Result<()> {
+        let Some(Some(message)) = round.messages.first() else { return Ok(()) };
+        let mut reader = Reader::new(message);
+        if reader.u8()? & MODEL != 0 {
+            out.extend_from_slice(reader.take(4 * self.config.clusters())?);
         }
-        if !centres.is_sorted() {
-            return Err(Fault::Field { field: "centres", found: 0 }.into());
+        Ok(())
+    }
+
+    fn learn(&mut self, digest: &Digest<'_>) -> Result<()> {
+        let mut reader = Reader::new(digest.bytes);
+        if !digest.bytes.is_empty() && self.is_due(digest.step) {
+            self.share(&mut reader)?;
+            reader.finish()?;
         }
-        let shared = self.shared.get_or_insert_with(|| vec![0.0; centres.len()]);
-        shared.copy_from_slice(centres);
         Ok(())
     }
 

@@ -1,8 +1,10 @@
 //! Sends what lies above a threshold: what Gaussian-k, RedSync and the hard threshold share. How
 //! the threshold is found is all that differs.
 
+use std::ops::Range;
+
 use super::exceedances::Exceedances;
-use super::{Compressor, Encoded, Seat, sparse};
+use super::{ByParts, Compressor, Encoded, Seat, sparse};
 use crate::wire::values::Format;
 use crate::{Gauge, Result};
 
@@ -55,11 +57,29 @@ impl<C: Cuts> Compressor for Cutoff<C> {
         sparse::add(wire, sum.len(), self.config.values(), weight, sum)
     }
 
+    fn by_parts(&self) -> Option<&dyn ByParts> {
+        Some(self)
+    }
+
     fn sent(&self) -> Option<&[u32]> {
         Some(self.exceedances.positions())
     }
 
     fn gauges(&self) -> &[Gauge] {
         &self.gauges
+    }
+}
+
+impl<C: Cuts> ByParts for Cutoff<C> {
+    fn decode_part(
+        &self,
+        wire: &[u8],
+        length: usize,
+        part: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        let (most, format) = (length, self.config.values());
+        sparse::add_part(wire, most, format, length, part, weight, sum)
     }
 }

@@ -14,9 +14,11 @@
 //! The exchange sends every bucket of this scheme, and every bucket whose compressed form is
 //! larger, as a frame of kind `Dense`, and averages such frames in one pass over memory.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
-use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use super::{About, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::Result;
 use crate::wire::floats;
 
@@ -62,6 +64,24 @@ impl Compressor for Dense {
 
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
         floats::add(floats::expect(wire, sum.len())?, weight, sum);
+        Ok(())
+    }
+
+    fn by_parts(&self) -> Option<&dyn ByParts> {
+        Some(self)
+    }
+}
+
+impl ByParts for Dense {
+    fn decode_part(
+        &self,
+        wire: &[u8],
+        length: usize,
+        part: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        floats::add(&floats::expect(wire, length)?[part], weight, sum);
         Ok(())
     }
 }

@@ -27,12 +27,14 @@
 //! it has no element twice, and is never so small that fewer than two of it are to be kept. An element as large as the threshold is kept: the threshold is itself
 //! an element. Too few above it are not made up for; the residual will.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use super::exceedances::Exceedances;
 use super::ratio::{Fall, Ratio};
 use super::select::Selector;
-use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness, sparse};
+use super::{About, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness, sparse};
 use crate::rng::Stream;
 use crate::wire::values::Format;
 use crate::{Error, Gauge, Policy, Result};
@@ -173,12 +175,30 @@ impl Compressor for Dgc {
         sparse::add(wire, most.max(1), self.config.values, weight, sum)
     }
 
+    fn by_parts(&self) -> Option<&dyn ByParts> {
+        Some(self)
+    }
+
     fn sent(&self) -> Option<&[u32]> {
         Some(&self.selected)
     }
 
     fn gauges(&self) -> &[Gauge] {
         &self.gauges
+    }
+}
+
+impl ByParts for Dgc {
+    fn decode_part(
+        &self,
+        wire: &[u8],
+        length: usize,
+        part: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        let (most, format) = ((self.config.ratio.most(length) * 4 / 3).max(1), self.config.values);
+        sparse::add_part(wire, most, format, length, part, weight, sum)
     }
 }
 

@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 use super::bit_schedule::{Course, k_for_mean};
 use super::ladder::Uniform;
 use super::levels::{self, Entropy, Norm, Quantiser};
-use super::{About, Compressor, Definition, Encoded, Law, Round, Seat, Soundness};
+use super::{About, Compressor, Definition, Digest, Encoded, Law, Round, Seat, Soundness};
 use crate::rng::Stream;
 use crate::state::Entry;
 use crate::wire::{Fault, Reader, codes, floats};
@@ -330,6 +330,18 @@ fn ladder(bits: u8) -> Uniform {
     Uniform((1u8 << (bits - 1)) - 1)
 }
 
+/// Bits of an element, as the mean over the ranks' messages.
+fn mean_bits(round: &Round<'_>) -> f64 {
+    /// Bits of an element of a bucket that was sent as it is.
+    const DENSE: f64 = 32.0;
+    let bits = |message: &Option<&[u8]>| match message {
+        Some([bits, ..]) => f64::from(*bits),
+        _ => DENSE,
+    };
+    let ranks = round.messages.len().max(1) as f64;
+    round.messages.iter().map(bits).sum::<f64>() / ranks
+}
+
 impl Compressor for Dqsgd {
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
         let dither = Stream::shared(&self.seat, step).uniform(0);
@@ -373,15 +385,24 @@ impl Compressor for Dqsgd {
     }
 
     fn observe(&mut self, round: &Round<'_>) -> Result<()> {
-        /// Bits of an element of a bucket that was sent as it is.
-        const DENSE: f64 = 32.0;
-        let bits = |message: &Option<&[u8]>| match message {
-            Some([bits, ..]) => f64::from(*bits),
-            _ => DENSE,
-        };
-        let ranks = round.messages.len().max(1) as f64;
-        let spent = round.messages.iter().map(bits).sum::<f64>() / ranks;
-        self.plan.observe(round.step, floats::norm(round.mean), spent);
+        self.plan.observe(round.step, floats::norm(round.mean), mean_bits(round));
+        Ok(())
+    }
+
+    /// The mean number of bits, an f64.
+    fn digest(&mut self, round: &Round<'_>, out: &mut Vec<u8>) -> Result<()> {
+        out.extend(mean_bits(round).to_le_bytes());
+        Ok(())
+    }
+
+    fn learn(&mut self, digest: &Digest<'_>) -> Result<()> {
+        let mut reader = Reader::new(digest.bytes);
+        let spent = f64::from_bits(reader.u64()?);
+        reader.finish()?;
+        if !(0.0..=32.0).contains(&spent) {
+            return Err(Fault::Field { field: "mean bits", found: spent.to_bits() }.into());
+        }
+        self.plan.observe(digest.step, floats::norm(digest.mean), spent);
         Ok(())
     }
 

@@ -17,6 +17,7 @@
 use std::ops::Range;
 
 use crate::wire::floats;
+use crate::{Entry, Error, Result, State};
 
 /// What one rank remembers of its gradients, and the corrected gradient of the step under way.
 #[derive(Debug, Clone)]
@@ -100,6 +101,47 @@ impl Feedback {
         })
     }
 
+    /// Leaves the elements `range` out of a step: their residual stays what it is.
+    pub(crate) fn skip(&mut self, range: Range<usize>) {
+        self.next[range.clone()].copy_from_slice(&self.residual[range.clone()]);
+        if let Some(momentum) = &mut self.momentum {
+            momentum.next[range.clone()].copy_from_slice(&momentum.velocity[range]);
+        }
+    }
+
+    /// Puts `residual`, and with momentum correction `velocity`, into `state`.
+    pub(crate) fn save(&self, state: &mut State) {
+        state.insert("residual", Entry::F32(self.residual.clone()));
+        if let Some(velocity) = self.velocity() {
+            state.insert("velocity", Entry::F32(velocity.to_vec()));
+        }
+    }
+
+    /// Takes up what [`save`](Self::save) put there, of `length` elements.
+    ///
+    /// # Errors
+    /// [`Error::State`] when an entry is missing or does not fit, or when there is one that would
+    /// silently be lost.
+    pub(crate) fn restore(feedback: Option<&mut Self>, length: usize, state: &State) -> Result<()> {
+        let corrects = feedback.as_ref().is_some_and(|feedback| feedback.momentum.is_some());
+        for (entry, kept, without) in [
+            ("residual", feedback.is_some(), "error feedback"),
+            ("velocity", corrects, "momentum correction"),
+        ] {
+            if !kept && state.contains(entry) {
+                return Err(Error::State {
+                    entry: entry.to_string(),
+                    problem: format!("would be lost: this exchange runs without {without}"),
+                });
+            }
+        }
+        let Some(feedback) = feedback else { return Ok(()) };
+        let residual = state.f32s("residual", length)?;
+        let velocity = if corrects { state.f32s("velocity", length)? } else { &[] };
+        feedback.set(residual, velocity);
+        Ok(())
+    }
+
     /// The corrected gradient, as far as the step has got: what is to be sent.
     pub fn corrected(&self) -> &[f32] {
         &self.next
@@ -125,11 +167,6 @@ impl Feedback {
         if let Some(Momentum { velocity, next, .. }) = &mut self.momentum {
             std::mem::swap(velocity, next);
         }
-    }
-
-    /// Whether momentum correction is on.
-    pub fn momentum_is_on(&self) -> bool {
-        self.momentum.is_some()
     }
 }
 

@@ -21,10 +21,12 @@
 //! that the message is always nearer to the gradient than zero is and error feedback is sound;
 //! it is off by default, because so little is missed. The mean is taken in f32.
 
+use std::ops::Range;
+
 use ::half::slice::HalfFloatSliceExt;
 use serde::{Deserialize, Serialize};
 
-use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use super::{About, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::Result;
 use crate::simd::wide;
 use crate::wire::Fault;
@@ -106,10 +108,28 @@ impl Compressor for Half {
     }
 
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+        self.decode_part(wire, sum.len(), 0..sum.len(), weight, sum)
+    }
+
+    fn by_parts(&self) -> Option<&dyn ByParts> {
+        Some(self)
+    }
+}
+
+impl ByParts for Half {
+    fn decode_part(
+        &self,
+        wire: &[u8],
+        length: usize,
+        part: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
         let (words, rest) = wire.as_chunks::<2>();
-        if words.len() != sum.len() || !rest.is_empty() {
-            Err(Fault::Length { expected: 2 * sum.len(), found: wire.len() })?;
+        if words.len() != length || !rest.is_empty() {
+            Err(Fault::Length { expected: 2 * length, found: wire.len() })?;
         }
+        let words = &words[part];
         let mut values = [0.0; BLOCK];
         for (sum, words) in sum.chunks_mut(BLOCK).zip(words.chunks(BLOCK)) {
             let values = &mut values[..words.len()];

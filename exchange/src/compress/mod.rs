@@ -35,7 +35,7 @@ mod select;
 pub mod sidco;
 mod signs;
 pub mod signsgd;
-mod sparse;
+pub(crate) mod sparse;
 mod special;
 pub mod terngrad;
 pub mod threshold;
@@ -48,6 +48,9 @@ pub use feedback::Feedback;
 pub use levels::{Entropy, Norm};
 pub use ratio::{Fall, Ratio};
 
+use std::ops::Range;
+
+use crate::wire::{Fault, codes};
 use crate::{Error, Gauge, Policy, Result, State};
 
 /// Compresses the gradient of one bucket on one rank, and decodes such messages of any rank.
@@ -77,6 +80,32 @@ pub trait Compressor: Send {
         Ok(())
     }
 
+    /// Appends what a rank that does not hear the messages must be told about them so as to learn
+    /// what [`observe`](Self::observe) learns: a server calls it, and sends that along with the
+    /// mean. Nothing by default, for schemes that learn nothing from messages.
+    ///
+    /// # Errors
+    /// As [`observe`](Self::observe).
+    fn digest(&mut self, _round: &Round<'_>, _out: &mut Vec<u8>) -> Result<()> {
+        Ok(())
+    }
+
+    /// [`observe`](Self::observe) for a rank that has a digest of the messages in their place.
+    ///
+    /// # Errors
+    /// [`Error::Wire`] when the bytes are not such a digest.
+    fn learn(&mut self, digest: &Digest<'_>) -> Result<()> {
+        if !digest.bytes.is_empty() {
+            return Err(Fault::Trailing { left: digest.bytes.len() }.into());
+        }
+        self.observe(&Round { step: digest.step, messages: &[], mean: digest.mean })
+    }
+
+    /// This compressor as a reader of parts of messages, if their form allows it.
+    fn by_parts(&self) -> Option<&dyn ByParts> {
+        None
+    }
+
     /// The positions, ascending, that the last message speaks of; `None` when it speaks of all.
     fn sent(&self) -> Option<&[u32]> {
         None
@@ -99,6 +128,28 @@ pub trait Compressor: Send {
     }
 }
 
+/// Reads a part of a message without the work of reading all of it.
+pub trait ByParts {
+    /// Adds `weight` times what a message of a bucket of `length` elements says of the elements
+    /// `part` to `sum`, of the part's length: bit for bit what [`Compressor::decode_add`] adds
+    /// there. The part begins at a multiple of [`PART`].
+    ///
+    /// # Errors
+    /// [`Error::Wire`] when the bytes are not a message, as far as the part shows it; `sum` is
+    /// then in pieces.
+    fn decode_part(
+        &self,
+        wire: &[u8],
+        length: usize,
+        part: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()>;
+}
+
+/// Parts of messages begin at multiples of this many elements.
+pub const PART: usize = codes::BLOCK;
+
 /// What became of a call of [`Compressor::encode`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoded {
@@ -116,6 +167,20 @@ pub struct Round<'a> {
     pub step: u64,
     /// Every rank's message, in order of rank; `None` where the bucket was sent as it is.
     pub messages: &'a [Option<&'a [u8]>],
+    /// The mean gradient of the bucket.
+    pub mean: &'a [f32],
+}
+
+/// One step of one bucket, as a rank knows it that has heard the mean and a digest of the
+/// messages.
+#[derive(Debug, Clone, Copy)]
+pub struct Digest<'a> {
+    /// The step.
+    pub step: u64,
+    /// The number of ranks whose messages were digested.
+    pub ranks: usize,
+    /// What [`Compressor::digest`] wrote.
+    pub bytes: &'a [u8],
     /// The mean gradient of the bucket.
     pub mean: &'a [f32],
 }

@@ -15,6 +15,8 @@
 //! by ½ + sharpness·(r − ½) gives rounding between this (sharpness 1, unbiased) and to the nearest
 //! level (sharpness 0).
 
+use std::ops::Range;
+
 use crate::rng::Stream;
 use crate::simd::wide;
 use crate::wire::{Fault, Read, Reader, codes};
@@ -116,12 +118,20 @@ impl Shape {
         }
     }
 
-    /// Takes a message of `sum`'s length from `reader` and adds `weight` times it to `sum`.
+    /// Takes a message for `length` elements from `reader` and adds `weight` times what it says
+    /// of the elements `part`, which begins at a multiple of [`codes::BLOCK`], to `sum`.
     ///
     /// # Errors
-    /// [`Fault::Truncated`], and [`Fault::Field`] when a level lies outside [−1, 1] or a scale is
-    /// negative or not finite.
-    pub(crate) fn add(self, reader: &mut Reader<'_>, weight: f32, sum: &mut [f32]) -> Read<()> {
+    /// [`Fault::Truncated`], and [`Fault::Field`] when a level lies outside [−1, 1] or a scale of
+    /// the part is negative or not finite.
+    pub(crate) fn add_part(
+        self,
+        reader: &mut Reader<'_>,
+        length: usize,
+        part: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Read<()> {
         let mut levels = [0f32; MOST_LEVELS];
         for level in &mut levels[..self.levels()] {
             *level = f32::from_bits(reader.u32()?);
@@ -129,10 +139,10 @@ impl Shape {
                 return Err(Fault::Field { field: "level", found: level.to_bits().into() });
             }
         }
-        let scales = reader.take(4 * sum.len().div_ceil(self.block))?;
-        let packed = reader.take(codes::bytes(sum.len(), self.bits))?;
-        let packed = codes::expect(packed, sum.len(), self.bits)?;
-        packed.each_block(|first, mut codes| {
+        let scales = reader.take(4 * length.div_ceil(self.block))?;
+        let packed = reader.take(codes::bytes(length, self.bits))?;
+        let packed = codes::expect(packed, length, self.bits)?;
+        packed.each_block_of(part.clone(), |first, mut codes| {
             let mut at = first;
             while !codes.is_empty() {
                 let number = at / self.block;
@@ -143,7 +153,8 @@ impl Shape {
                 }
                 let (some, rest) = codes.split_at(codes.len().min((number + 1) * self.block - at));
                 let values = levels.map(|level| weight * (scale * level));
-                for (sum, code) in sum[at..at + some.len()].iter_mut().zip(some) {
+                let within = at - part.start;
+                for (sum, code) in sum[within..within + some.len()].iter_mut().zip(some) {
                     *sum += values[usize::from(*code) % MOST_LEVELS];
                 }
                 at += some.len();
@@ -256,7 +267,7 @@ mod tests {
             prop_assert_eq!(wire.len(), shape.bytes(length));
             let mut sum = vec![0.0; length];
             let mut reader = Reader::new(&wire);
-            shape.add(&mut reader, 1.0, &mut sum).unwrap();
+            shape.add_part(&mut reader, length, 0..length, 1.0, &mut sum).unwrap();
             prop_assert_eq!(reader.finish(), Ok(()));
             for (number, block) in gradient.chunks(shape.block).enumerate() {
                 let scale = largest(block);
@@ -284,7 +295,8 @@ mod tests {
         ] {
             let mut spoilt = wire.clone();
             spoilt[at..at + 4].copy_from_slice(&value.to_le_bytes());
-            let fault = shape.add(&mut Reader::new(&spoilt), 1.0, &mut [0.0; 2]).unwrap_err();
+            let fault =
+                shape.add_part(&mut Reader::new(&spoilt), 2, 0..2, 1.0, &mut [0.0; 2]).unwrap_err();
             assert!(
                 matches!(fault, Fault::Field { field: found, .. } if found == field),
                 "{fault}"

@@ -40,6 +40,8 @@
 mod fit;
 mod stages;
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 pub use fit::Fit;
@@ -49,7 +51,7 @@ pub use stages::{Rule, Stages};
 use super::exceedances::{Exceedances, rounded_down};
 use super::moments;
 use super::ratio::Ratio;
-use super::{About, Compressor, Definition, Encoded, Law, Round, Seat, Soundness, sparse};
+use super::{About, ByParts, Compressor, Definition, Encoded, Law, Round, Seat, Soundness, sparse};
 use crate::wire::values::Format;
 use crate::{Gauge, Result, State};
 
@@ -217,6 +219,10 @@ impl Compressor for Sidco {
         Ok(())
     }
 
+    fn by_parts(&self) -> Option<&dyn ByParts> {
+        Some(self)
+    }
+
     fn sent(&self) -> Option<&[u32]> {
         Some(self.exceedances.positions())
     }
@@ -236,6 +242,20 @@ impl Compressor for Sidco {
 
     fn gauges(&self) -> &[Gauge] {
         &self.gauges
+    }
+}
+
+impl ByParts for Sidco {
+    fn decode_part(
+        &self,
+        wire: &[u8],
+        length: usize,
+        part: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        let (most, format) = (length, self.config.values);
+        sparse::add_part(wire, most, format, length, part, weight, sum)
     }
 }
 

@@ -6,6 +6,8 @@
 //! | 4 or 2 each | their values in the configured [`Format`], in ascending order of position |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 
+use std::ops::Range;
+
 use crate::wire::values::Format;
 use crate::wire::{Read, Reader, indices, put_count};
 use crate::{Gauge, Result};
@@ -101,6 +103,38 @@ pub(crate) fn add(
     sum: &mut [f32],
 ) -> Result<()> {
     Ok(take(wire, most, sum.len(), format, |position, value| sum[position] += weight * value)?)
+}
+
+/// As [`add`], of a bucket of `length` elements only the elements `part`, to a sum of its length.
+///
+/// # Errors
+/// As [`add`].
+pub(crate) fn add_part(
+    wire: &[u8],
+    most: usize,
+    format: Format,
+    length: usize,
+    part: Range<usize>,
+    weight: f32,
+    sum: &mut [f32],
+) -> Result<()> {
+    Ok(take(wire, most, length, format, |position, value| {
+        // What lies before the part wraps beyond its end.
+        if let Some(sum) = sum.get_mut(position.wrapping_sub(part.start)) {
+            *sum += weight * value;
+        }
+    })?)
+}
+
+/// Overwrites `values` by a message in f32: zeros where it says nothing, and the very bits where
+/// it does.
+///
+/// # Errors
+/// [`Fault`](crate::wire::Fault) when the bytes are not such a message.
+pub(crate) fn set(wire: &[u8], values: &mut [f32]) -> Read<()> {
+    values.fill(0.0);
+    let length = values.len();
+    take(wire, length, length, Format::F32, |position, value| values[position] = value)
 }
 
 /// The positions of a message of at most `most` elements of `length`, ascending, appended to

@@ -26,12 +26,14 @@
 //! magnitudes the lowest position goes first, so that runs repeat bit for bit. Zeros are not
 //! sent, even if there are fewer than k other elements.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use super::ratio::{Fall, Ratio};
 use super::select::Selector;
 use super::sparse::{self, Sent};
-use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use super::{About, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::wire::values::Format;
 use crate::{Gauge, Result};
 
@@ -117,12 +119,30 @@ impl Compressor for Topk {
         sparse::add(wire, self.config.ratio.most(sum.len()), self.config.values, weight, sum)
     }
 
+    fn by_parts(&self) -> Option<&dyn ByParts> {
+        Some(self)
+    }
+
     fn sent(&self) -> Option<&[u32]> {
         Some(self.selector.positions())
     }
 
     fn gauges(&self) -> &[Gauge] {
         self.sent.gauges()
+    }
+}
+
+impl ByParts for Topk {
+    fn decode_part(
+        &self,
+        wire: &[u8],
+        length: usize,
+        part: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        let (most, format) = (self.config.ratio.most(length), self.config.values);
+        sparse::add_part(wire, most, format, length, part, weight, sum)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::compress::{Encoded, Feedback};
 use crate::error::Quantity;
 use crate::incoming::Place;
 use crate::traffic::Leg;
-use crate::wire::{Kind, floats, frame};
+use crate::wire::{Kind, floats};
 
 impl Exchange {
     /// Writes one frame for each bucket of a group into `mine`, and prepares their new residual;
@@ -106,15 +106,8 @@ impl Exchange {
             .into_iter()
             .find_map(|(quantity, values)| Some((quantity, first(values)?)))
             .expect("invariant: a value was seen to be non-finite");
-        let (parameter, index) = self.locate(position);
+        let (parameter, index) = self.layout.name(position);
         Error::NonFinite { rank: place.rank, step: place.step, quantity, parameter, index }
-    }
-
-    /// The parameter that holds a position of the gradient, and the element in it.
-    pub(super) fn locate(&self, position: usize) -> (String, usize) {
-        let (parameter, index) =
-            self.layout.locate(position).expect("invariant: every position lies in a parameter");
-        (frame::cut(&parameter.name).to_string(), index)
     }
 }
 

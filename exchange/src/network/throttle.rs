@@ -7,7 +7,8 @@ use super::link::LARGEST_DRAW;
 use super::wires::{Sent, Wires};
 use super::{Link, Pattern, collective_seconds};
 use crate::Result;
-use crate::collective::{Collective, Difference, Payload};
+use crate::collective::{Answer, Central, Collective, Difference, Payload, Serve};
+use crate::wire::{Frame, Kind, Reader};
 
 /// Any collective at the pace of a link: an [`allgather`](Collective::allgather) returns when the
 /// messages would have come over it, had each left when its rank made the call. Sleeps, and does
@@ -21,6 +22,8 @@ pub struct Throttled {
     board: Arc<Board>,
     /// Rounds so far: what delays are drawn for instead of steps.
     rounds: u64,
+    /// With shards, the messages of the first phase.
+    scattered: Vec<Sent>,
 }
 
 /// When each rank was ready with its message, in seconds since all began: of this round and of the
@@ -46,6 +49,7 @@ impl Throttled {
             wires: Wires::new(link.clone(), pattern, ranks, seed),
             board: board.clone(),
             rounds: 0,
+            scattered: Vec::new(),
         };
         ends.into_iter().map(throttled).collect()
     }
@@ -89,6 +93,44 @@ impl Board {
     }
 }
 
+fn up(length: usize) -> Sent {
+    Sent { up: length as u64, ..Sent::default() }
+}
+
+/// Whether a message holds the mean of a shard.
+fn is_shard(message: &[u8]) -> bool {
+    let frame = Frame::split(&mut Reader::new(message));
+    frame.is_ok_and(|(frame, _)| frame.header.kind == Kind::Shard)
+}
+
+/// A server is heard at this pace too. A rank does not see what the others sent: it is taken to be
+/// as long as its own message.
+impl Central for Throttled {
+    fn install(&mut self, serve: Box<dyn Serve>) {
+        if let Some(central) = self.inner.central() {
+            central.install(serve);
+        }
+    }
+
+    fn ask(&mut self, mine: Vec<u8>) -> Result<Answer> {
+        self.arrive();
+        let central = self.inner.central().expect("invariant: it is asked through `central`");
+        let answer = central.ask(mine)?;
+        let sent = match &answer {
+            Answer::Served { mine, answer } => {
+                let sent = Sent { down: answer.len() as u64, ..up(mine.len()) };
+                vec![sent; self.inner.world_size()]
+            }
+            Answer::Declined(messages) => {
+                let down = messages.iter().map(|message| message.len() as u64).sum();
+                messages.iter().map(|message| Sent { down, ..up(message.len()) }).collect()
+            }
+        };
+        self.wait(&sent);
+        Ok(answer)
+    }
+}
+
 impl Collective for Throttled {
     fn rank(&self) -> usize {
         self.inner.rank()
@@ -101,10 +143,29 @@ impl Collective for Throttled {
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
         self.arrive();
         let messages = self.inner.allgather(mine)?;
-        let up = |message: &Payload| Sent { up: message.len() as u64, ..Sent::default() };
-        let sent: Vec<Sent> = messages.iter().map(up).collect();
+        let mut sent: Vec<Sent> = messages.iter().map(|message| up(message.len())).collect();
+        if self.wires.pattern() == Pattern::Sharded {
+            // Two phases make one pattern: the messages wait for the shards' means.
+            if !messages.iter().any(|message| is_shard(message)) {
+                self.scattered = sent;
+                return Ok(messages);
+            }
+            for (rank, sent) in sent.iter_mut().enumerate() {
+                let scattered = self.scattered.get(rank).copied().unwrap_or_default();
+                *sent = Sent { down: sent.up, ..scattered };
+            }
+        }
         self.wait(&sent);
         Ok(messages)
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.inner.shares_memory()
+    }
+
+    fn central(&mut self) -> Option<&mut dyn Central> {
+        self.inner.central()?;
+        Some(self)
     }
 
     fn barrier(&mut self) -> Result<()> {

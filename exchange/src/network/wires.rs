@@ -91,6 +91,11 @@ impl Wires {
         self.messages.fill(0);
     }
 
+    /// How messages travel.
+    pub(super) fn pattern(&self) -> Pattern {
+        self.pattern
+    }
+
     /// One round: rank r has `sent[r]` ready at `ready[r]`. Overwrites `ready` by the times at which
     /// the ranks have all that they need to decode. Alone, a rank waits for nothing.
     pub(super) fn round(&mut self, ready: &mut [f64], sent: &[Sent]) {

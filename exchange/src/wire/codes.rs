@@ -1,6 +1,8 @@
 //! Numbers of one fixed width of 1 to 8 bits, packed end to end, least significant bit first, the
 //! last byte filled with zeros.
 
+use std::ops::Range;
+
 use super::{Fault, Read};
 
 /// The widest code.
@@ -109,14 +111,25 @@ impl Codes<'_> {
     /// # Errors
     /// The first that `visit` returns.
     #[inline(always)]
-    pub fn each_block<E>(
+    pub fn each_block<E>(self, visit: impl FnMut(usize, &[u8]) -> Result<(), E>) -> Result<(), E> {
+        self.each_block_of(0..self.count, visit)
+    }
+
+    /// The same for the codes `part`, which begins at a multiple of [`BLOCK`] and lies within.
+    ///
+    /// # Errors
+    /// As [`each_block`](Self::each_block).
+    #[inline(always)]
+    pub fn each_block_of<E>(
         self,
+        part: Range<usize>,
         mut visit: impl FnMut(usize, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
+        debug_assert!(part.start.is_multiple_of(BLOCK) && part.end <= self.count);
         let mut codes = [0; BLOCK];
-        for (block, first) in (0..self.count).step_by(BLOCK).enumerate() {
-            let some = &mut codes[..BLOCK.min(self.count - first)];
-            let start = block * BLOCK / 8 * self.width as usize;
+        for first in part.clone().step_by(BLOCK) {
+            let some = &mut codes[..BLOCK.min(part.end - first)];
+            let start = first / 8 * self.width as usize;
             self.unpack(&self.bytes[start..], some);
             visit(first, some)?;
         }

@@ -59,10 +59,15 @@ pub enum Kind {
     Mean = 8,
     /// u64 values that should be equal on every rank.
     Comparison = 9,
+    /// A part of the mean of one bucket, from the rank that averaged it, as f32.
+    Shard = 10,
+    /// The mean of one bucket from a server, whose rank is the world size
+    /// ([`wire::downlink`](super::downlink)).
+    Downlink = 11,
 }
 
 impl Kind {
-    const ALL: [Kind; 9] = [
+    const ALL: [Kind; 11] = [
         Kind::Compressed,
         Kind::Dense,
         Kind::NonFinite,
@@ -72,6 +77,8 @@ impl Kind {
         Kind::Sum,
         Kind::Mean,
         Kind::Comparison,
+        Kind::Shard,
+        Kind::Downlink,
     ];
 
     fn from_byte(byte: u8) -> Read<Kind> {
@@ -117,6 +124,8 @@ impl fmt::Display for Header {
             Kind::Sum => "a sum",
             Kind::Mean => "a mean",
             Kind::Comparison => "a comparison",
+            Kind::Shard => "a part of the mean",
+            Kind::Downlink => "a server's mean",
         };
         write!(f, "{what} from rank {rank} of {world_size}")
     }
@@ -208,6 +217,20 @@ impl<'a> Frame<'a> {
     /// A [`Fault`] when there is no whole frame.
     pub fn read(reader: &mut Reader<'a>) -> Read<Frame<'a>> {
         let bytes = reader.rest();
+        let (frame, told) = Frame::split(reader)?;
+        let found = checksum(&bytes[..CHECKSUM_AT], frame.payload);
+        if found != told {
+            return Err(Fault::Checksum { told, found });
+        }
+        Ok(frame)
+    }
+
+    /// The next frame and the checksum that it should have, which is not looked at: for messages
+    /// that somebody checks or has checked with [`read`](Self::read).
+    ///
+    /// # Errors
+    /// A [`Fault`] when there is no whole frame.
+    pub fn split(reader: &mut Reader<'a>) -> Read<(Frame<'a>, u32)> {
         let magic = reader.u16()?.to_le_bytes();
         if magic != MAGIC {
             return Err(Fault::Magic { found: magic });
@@ -226,11 +249,7 @@ impl<'a> Frame<'a> {
         let length = reader.u32()?;
         let told = reader.u32()?;
         let payload = reader.take(length as usize)?;
-        let found = checksum(&bytes[..CHECKSUM_AT], payload);
-        if found != told {
-            return Err(Fault::Checksum { told, found });
-        }
-        Ok(Frame { header, payload })
+        Ok((Frame { header, payload }, told))
     }
 
     /// Reads the next frame and checks that it is the one awaited by rank `by`.
@@ -239,17 +258,29 @@ impl<'a> Frame<'a> {
     /// [`Error::Wire`] when there is no whole frame; the sender's own [`Error::NonFinite`] or
     /// [`Error::Aborted`] when it refused; [`Error::OutOfStep`] when it is another frame.
     pub fn expect(reader: &mut Reader<'a>, expected: Header, by: usize) -> Result<Frame<'a>> {
-        let frame = Frame::read(reader)?;
-        let found = frame.header;
+        Frame::read(reader)?.awaited(expected, by)
+    }
+
+    /// This frame, if it is the one awaited by rank `by`.
+    ///
+    /// # Errors
+    /// As [`expect`](Self::expect).
+    pub fn awaited(self, expected: Header, by: usize) -> Result<Frame<'a>> {
+        let found = self.header;
         if (found.rank, found.world_size) == (expected.rank, expected.world_size) {
-            frame.refusal()?;
+            self.refusal()?;
         }
         let alike = Header { kind: found.kind, step: low(expected.step).into(), ..expected };
         if found == alike && found.kind.stands_for(expected.kind) {
-            Ok(frame)
+            Ok(self)
         } else {
             Err(Error::OutOfStep { by, expected, found })
         }
+    }
+
+    /// The payload, if it is a gradient in a scheme's own form.
+    pub fn compressed(&self) -> Option<&'a [u8]> {
+        (self.header.kind == Kind::Compressed).then_some(self.payload)
     }
 
     /// The error that a message carries, if it is a whole frame and carries one instead of what

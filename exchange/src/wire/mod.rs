@@ -1,6 +1,7 @@
 //! Bytes: the only module that knows how numbers lie in a message.
 //!
 //! * [`frame`]: the header before every message, and splitting what a rank sent into messages;
+//! * [`downlink`]: what a server says of a bucket;
 //! * [`floats`]: plain f32 values, checked, added and averaged at memory speed;
 //! * [`values`]: values as f32, f16 or bf16;
 //! * [`codes`]: numbers of one small width, packed at memory speed;
@@ -15,6 +16,7 @@
 
 pub mod bits;
 pub mod codes;
+pub mod downlink;
 pub mod floats;
 pub mod frame;
 pub mod huffman;

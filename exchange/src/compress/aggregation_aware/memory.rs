@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use super::Rule;
-use crate::compress::{Round, sparse};
+use crate::compress::{Digest, Round, sparse};
 use crate::wire::values::Format;
-use crate::wire::{Reader, indices, put_count};
+use crate::wire::{Read, Reader, indices, put_count};
 use crate::{Entry, Error, Result, State};
 
 /// What of f, the moving average of membership, is left after a round outside the union.
@@ -32,6 +32,8 @@ pub(super) struct Memory {
     /// One bit for each element, while a union is made.
     marks: Vec<u64>,
     heard: Vec<u32>,
+    /// What the leader of the round under way has sent.
+    led: Vec<u32>,
 }
 
 impl Memory {
@@ -51,6 +53,7 @@ impl Memory {
             counts: vec![0; counts],
             marks: vec![0; length.div_ceil(64)],
             heard: Vec::new(),
+            led: Vec::new(),
         }
     }
 
@@ -90,6 +93,13 @@ impl Memory {
     /// Learns from a round whose messages have at most `most` elements each. A bucket that was
     /// sent as it is has sent every element.
     pub(super) fn learn(&mut self, round: &Round<'_>, most: usize, format: Format) -> Result<()> {
+        self.hear(round, most, format)?;
+        self.settle(round.messages.len(), round.mean);
+        Ok(())
+    }
+
+    /// Marks what any rank sent, and keeps what the leader sent.
+    fn hear(&mut self, round: &Round<'_>, most: usize, format: Format) -> Result<()> {
         self.marks.fill(0);
         let leader = round.step.saturating_sub(1) % round.messages.len().max(1) as u64;
         for (rank, message) in round.messages.iter().enumerate() {
@@ -100,20 +110,75 @@ impl Memory {
                 }
                 None => self.heard.extend(0..self.length as u32),
             }
-            for position in &self.heard {
-                self.marks[*position as usize / 64] |= 1 << (position % 64);
-            }
+            mark(&mut self.marks, &self.heard);
             if matches!(self.rule, Rule::Leader { .. }) && rank as u64 == leader {
-                self.leader.clone_from(&self.heard);
+                self.led.clone_from(&self.heard);
             }
         }
+        Ok(())
+    }
+
+    /// Appends a digest of a round for ranks that hear only its mean:
+    ///
+    /// | bytes | what |
+    /// |---|---|
+    /// | 1–5 | number of positions where the union differs from where the mean is not 0 |
+    /// | … | these positions |
+    /// | … | for `leader`: the number of its positions, and these |
+    pub(super) fn digest(
+        &mut self,
+        round: &Round<'_>,
+        most: usize,
+        format: Format,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.hear(round, most, format)?;
+        self.flip_support(round.mean);
+        self.heard.clear();
+        each_marked(&self.marks, |position| self.heard.push(position));
+        put_list(&self.heard, out);
+        if matches!(self.rule, Rule::Leader { .. }) {
+            put_list(&self.led, out);
+        }
+        Ok(())
+    }
+
+    /// Learns from a digest.
+    pub(super) fn learn_digest(&mut self, digest: &Digest<'_>) -> Result<()> {
+        let mut reader = Reader::new(digest.bytes);
+        take_list(&mut reader, self.length, &mut self.heard)?;
+        if matches!(self.rule, Rule::Leader { .. }) {
+            take_list(&mut reader, self.length, &mut self.led)?;
+        }
+        reader.finish()?;
+        self.marks.fill(0);
+        mark(&mut self.marks, &self.heard);
+        self.flip_support(digest.mean);
+        self.settle(digest.ranks, digest.mean);
+        Ok(())
+    }
+
+    /// Marks the elements where the mean is not 0, and unmarks those of them that are marked.
+    fn flip_support(&mut self, mean: &[f32]) {
+        for (word, values) in self.marks.iter_mut().zip(mean.chunks(64)) {
+            for (bit, value) in values.iter().enumerate() {
+                *word ^= u64::from(value.to_bits() != 0) << bit;
+            }
+        }
+    }
+
+    /// Makes the marked elements the last union, of so many ranks that came to this mean.
+    fn settle(&mut self, ranks: usize, mean: &[f32]) {
         self.push_marked();
+        if matches!(self.rule, Rule::Leader { .. }) {
+            std::mem::swap(&mut self.leader, &mut self.led);
+        }
         let union = self.unions.back().map_or(&[][..], Vec::as_slice);
         match self.rule {
             Rule::Mix { .. } => {
-                let ranks = round.messages.len() as f32;
+                let ranks = ranks as f32;
                 self.sums.clear();
-                self.sums.extend(union.iter().map(|at| round.mean[*at as usize] * ranks));
+                self.sums.extend(union.iter().map(|at| mean[*at as usize] * ranks));
             }
             Rule::Ema { .. } => {
                 for average in &mut self.averages {
@@ -126,7 +191,6 @@ impl Memory {
             }
             _ => {}
         }
-        Ok(())
     }
 
     /// Makes the marked elements the last union.
@@ -137,12 +201,7 @@ impl Memory {
             self.count(&union, |count| count - 1);
             union.clear();
         }
-        for (word, mut bits) in self.marks.iter().copied().enumerate() {
-            while bits != 0 {
-                union.push(word as u32 * 64 + bits.trailing_zeros());
-                bits &= bits - 1;
-            }
-        }
+        each_marked(&self.marks, |position| union.push(position));
         self.count(&union, |count| count + 1);
         self.unions.push_back(union);
     }
@@ -164,10 +223,7 @@ impl Memory {
         };
         let mut bytes = Vec::new();
         put_count(self.unions.len() as u32, &mut bytes);
-        for list in self.unions.iter().chain(leader) {
-            put_count(list.len() as u32, &mut bytes);
-            indices::put(list, &mut bytes);
-        }
+        self.unions.iter().chain(leader).for_each(|list| put_list(list, &mut bytes));
         state.insert("unions", Entry::Bytes(bytes));
         match self.rule {
             Rule::Mix { .. } => state.insert("sums", Entry::F32(self.sums.clone())),
@@ -188,10 +244,8 @@ impl Memory {
             problem: format!("cannot be read: {fault}"),
         };
         let list = |reader: &mut Reader<'_>| {
-            let count = reader.count(length)?;
             let mut list = Vec::new();
-            indices::take(reader, count, length, |position| list.push(position as u32))?;
-            Ok(list)
+            take_list(reader, length, &mut list).map(|()| list)
         };
         let unions = reader.count(read.depth()).map_err(fault)?;
         for _ in 0..unions {
@@ -213,4 +267,33 @@ impl Memory {
         *self = read;
         Ok(())
     }
+}
+
+/// Sets the bits of these positions.
+fn mark(marks: &mut [u64], positions: &[u32]) {
+    for position in positions {
+        marks[*position as usize / 64] |= 1 << (position % 64);
+    }
+}
+
+/// Visits the positions whose bits are set, ascending.
+fn each_marked(marks: &[u64], mut visit: impl FnMut(u32)) {
+    for (word, mut bits) in marks.iter().copied().enumerate() {
+        while bits != 0 {
+            visit(word as u32 * 64 + bits.trailing_zeros());
+            bits &= bits - 1;
+        }
+    }
+}
+
+fn put_list(positions: &[u32], out: &mut Vec<u8>) {
+    put_count(positions.len() as u32, out);
+    indices::put(positions, out);
+}
+
+/// Makes `positions` the list that comes next, all below `length`.
+fn take_list(reader: &mut Reader<'_>, length: usize, positions: &mut Vec<u32>) -> Read<()> {
+    let count = reader.count(length)?;
+    positions.clear();
+    indices::take(reader, count, length, |position| positions.push(position as u32))
 }

@@ -1,0 +1,14 @@
+//! `cargo +nightly fuzz run downlinks corpus/downlinks`: a hostile server, for what ranks learn from.
+#![no_main]
+
+#[path = "../hostile.rs"]
+mod hostile;
+
+use std::sync::LazyLock;
+
+use gradwire_exchange::Scheme;
+use libfuzzer_sys::fuzz_target;
+
+static SCHEMES: LazyLock<Vec<Scheme>> = LazyLock::new(Scheme::specimens);
+
+fuzz_target!(|bytes: &[u8]| hostile::downlink(&SCHEMES, bytes));

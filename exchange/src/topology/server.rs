@@ -1,0 +1,176 @@
+//! A parameter server on a thread of its own: one message up from each rank, one down to all.
+//!
+//! # Shape
+//! That of DQ-SGD, OptQuant, CASQ and of the aggregation-aware selection: the server decodes the
+//! ranks' messages in order of rank and sends back one message, the same for all. What it sends
+//! costs it N times its length: `downlink_bytes`, recorded apart from what ranks send.
+//!
+//! # Downlink
+//! Exact: every element of the mean, or those that are not 0 and their positions (the sparse
+//! union), whichever is shorter; ranks end where an allgather ends, bit for bit. Compressed: the
+//! mean compressed again by the same scheme, in place of a rank with the number N, with a residual
+//! of the server's own where the scheme has feedback. With `signsgd` that is a majority vote.
+//! Buckets that are sent as they are, and uncompressed first steps, come back exact.
+//!
+//! # What schemes learn
+//! Some schemes learn from what all ranks said. Ranks do not hear that here; the server sends along
+//! a digest of it that the scheme defines ([`Compressor::digest`](crate::Compressor::digest)), and
+//! it is charged as downlink.
+//!
+//! # State
+//! With a compressed downlink the server's residual and its compressors; rank 0 saves and restores
+//! them under `server/`.
+//!
+//! # When it cannot
+//! If the server cannot average what it was sent, it passes the messages on to everybody, and each
+//! rank finds out why by itself.
+
+mod aggregator;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use self::aggregator::Aggregator;
+use super::{Heard, Route, Setup, Shape, Topology, Work};
+use crate::collective::{Answer, Collective, Payload, Serve, star};
+use crate::compress::sparse;
+use crate::cpu::Stopwatch;
+use crate::wire::downlink::Form;
+use crate::wire::{Fault, floats};
+use crate::{Error, Result, State};
+
+pub(super) struct Definition;
+
+impl Shape for Definition {
+    const NAME: &'static str = "server";
+    const LINE: &'static str = "a server averages all messages and sends one back to every rank";
+
+    fn connect(world_size: usize, timeout: Duration) -> Result<Vec<Box<dyn Collective>>> {
+        Ok(star(world_size, timeout)?.into_iter().map(|end| Box::new(end) as _).collect())
+    }
+
+    fn route(setup: Setup<'_>) -> Result<Box<dyn Route>> {
+        let Some(central) = setup.collective.central() else {
+            return Err(Topology::Server.refuse(
+                "this collective has no server in it; make the ranks' ends by `Topology::connect`",
+            ));
+        };
+        if setup.rank != 0 {
+            return Ok(Box::new(Client { server: None }));
+        }
+        let aggregator = Aggregator::new(&setup.about);
+        let server = Arc::new(Mutex::new(aggregator));
+        central.install(Box::new(Desk(server.clone())));
+        Ok(Box::new(Client { server: Some(server) }))
+    }
+}
+
+/// The server's end of what it shares with rank 0.
+struct Desk(Arc<Mutex<Aggregator>>);
+
+impl Serve for Desk {
+    fn serve(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
+        lock(&self.0).serve(messages, answer)
+    }
+}
+
+/// The server is idle whenever rank 0 is not waiting for it, so that nobody waits here.
+fn lock(server: &Mutex<Aggregator>) -> MutexGuard<'_, Aggregator> {
+    server.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One rank.
+struct Client {
+    /// On rank 0, what the server thinks with: to save and restore it.
+    server: Option<Arc<Mutex<Aggregator>>>,
+}
+
+impl Route for Client {
+    fn reduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Heard> {
+        let sent = Stopwatch::start();
+        let awaited = work.place.awaited();
+        let central = work.collective.central();
+        let central = central.expect("invariant: a route has been built over this server");
+        let answer = central.ask(mine).map_err(|error| error.awaiting(awaited))?;
+        (work.leg.wait, _) = sent.read();
+        let received = Stopwatch::start();
+        let heard = match answer {
+            Answer::Served { mine, answer } => {
+                work.leg.downlink_bytes = answer.len() as u64;
+                take(work, &answer)?;
+                Heard::Mean { mine, downlink: answer }
+            }
+            Answer::Declined(messages) => {
+                work.leg.downlink_bytes = messages.iter().map(|message| message.len() as u64).sum();
+                work.average(&messages)?;
+                Heard::Messages(messages)
+            }
+        };
+        (work.leg.decode, work.leg.decode_cpu) = received.read();
+        let server = self.server.as_ref();
+        work.leg.aggregate_cpu = server.map_or(Duration::ZERO, |server| lock(server).last_took());
+        Ok(heard)
+    }
+
+    fn save(&self, state: &mut State) {
+        if let Some(server) = &self.server {
+            state.insert_scope(SCOPE, lock(server).save());
+        }
+    }
+
+    fn restore(&mut self, state: &State) -> Result<()> {
+        match &self.server {
+            Some(server) => lock(server).restore(&state.scope(SCOPE)),
+            None => refuse_state(state),
+        }
+    }
+}
+
+/// Where rank 0 keeps the server's state.
+const SCOPE: &str = "server";
+
+/// Refuses a state that a server left, where there is none to take it up.
+pub(super) fn refuse_state(state: &State) -> Result<()> {
+    if state.scope(SCOPE).is_empty() {
+        return Ok(());
+    }
+    let problem = "would be lost: only rank 0 of a server's ranks can take it up".to_string();
+    Err(Error::State { entry: SCOPE.to_string(), problem })
+}
+
+/// Overwrites the group's elements by what the server says.
+fn take(work: &mut Work<'_>, answer: &[u8]) -> Result<()> {
+    let awaited = work.place.awaited();
+    let blame = |error: Error| match error {
+        Error::Wire(fault) => Error::ServerMessage { awaited, fault },
+        other => other,
+    };
+    let downlinks = work.place.open_downlink(work.group, answer)?;
+    for (number, downlink) in work.group.iter().zip(downlinks) {
+        let taken = work.buckets[*number].change(work.gradient, |mean, compressor| {
+            match (downlink.form, compressor) {
+                (Form::Dense, _) => {
+                    let values = floats::expect(downlink.mean, mean.len())?;
+                    for (mean, value) in mean.iter_mut().zip(values) {
+                        *mean = f32::from_le_bytes(*value);
+                    }
+                }
+                (Form::Sparse, _) => sparse::set(downlink.mean, mean)?,
+                (Form::Compressed, Some(compressor)) => {
+                    mean.fill(0.0);
+                    compressor.decode_add(downlink.mean, 1.0, mean)?;
+                }
+                (Form::Compressed, None) => {
+                    let found = Form::Compressed as u64;
+                    return Err(Fault::Field { field: "form", found }.into());
+                }
+            }
+            if !floats::all_finite(mean) {
+                return Err(Fault::Field { field: "mean", found: 0x7f80_0000 }.into());
+            }
+            Ok(())
+        });
+        taken.map_err(blame)?;
+    }
+    Ok(())
+}

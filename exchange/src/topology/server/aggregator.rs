@@ -1,0 +1,283 @@
+//! What the server does with the messages of a round.
+
+use std::time::Duration;
+
+use crate::bucket::Bucket;
+use crate::collective::Payload;
+use crate::compress::{Compressor, Encoded, Feedback, Round, sparse};
+use crate::cpu::Stopwatch;
+use crate::incoming::Place;
+use crate::topology::{About, Downlink};
+use crate::wire::downlink::{self, Form};
+use crate::wire::values::Format;
+use crate::wire::{Frame, Kind, Reader, floats};
+use crate::{Error, Result, State};
+
+/// Averages the ranks' messages, and says what came of it.
+pub(super) struct Aggregator {
+    world_size: usize,
+    /// Steps at the beginning that come back exact.
+    warmup_steps: u64,
+    downlink: Downlink,
+    /// The buckets, each with a compressor that reads the ranks' messages and, for a compressed
+    /// downlink, writes the server's.
+    buckets: Vec<Bucket>,
+    /// The mean of the step, as ranks take it.
+    mean: Vec<f32>,
+    feedback: Option<Feedback>,
+    /// Of the step under way: its number, and what was said of each bucket so far.
+    step: u64,
+    said: Vec<Said>,
+    positions: Vec<u32>,
+    took: Duration,
+}
+
+/// What the server has said of a bucket in this step.
+#[derive(Debug, Clone, Default)]
+struct Said {
+    said: bool,
+    /// The message, if it was compressed.
+    message: Option<Vec<u8>>,
+    /// A buffer for the next.
+    spare: Vec<u8>,
+}
+
+impl Aggregator {
+    pub(super) fn new(about: &About<'_>) -> Self {
+        let About { world_size, policy, scheme, layout, .. } = *about;
+        let downlink = about.wiring.downlink.unwrap_or_default();
+        let buckets: Vec<Bucket> = about.buckets(world_size);
+        let feeds_back = downlink == Downlink::Compressed && scheme.feedback();
+        Self {
+            world_size,
+            warmup_steps: policy.warmup_steps.unwrap_or(0),
+            downlink,
+            said: vec![Said::default(); buckets.len()],
+            buckets,
+            mean: vec![0.0; layout.len()],
+            feedback: feeds_back.then(|| Feedback::new(layout.len(), 0.0)),
+            step: 0,
+            positions: Vec::new(),
+            took: Duration::ZERO,
+        }
+    }
+
+    /// Writes the answer to the ranks' messages; false when they cannot be averaged. Nothing that
+    /// lasts changes before the step's last bucket has been said.
+    pub(super) fn serve(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
+        let start = Stopwatch::start();
+        let served = self.serve_round(messages, answer);
+        (_, self.took) = start.read();
+        served
+    }
+
+    /// What the server's thread computed in the last round.
+    pub(super) fn last_took(&self) -> Duration {
+        self.took
+    }
+
+    fn serve_round(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
+        let Some((step, group)) = self.asked(messages) else { return false };
+        let place = Place { rank: self.world_size, world_size: self.world_size, step };
+        let Ok(frames) = place.open(&group, messages) else { return false };
+        if step != self.step || group.iter().any(|bucket| self.said[*bucket].said) {
+            self.begin(step);
+        }
+        let Ok(None) = place.average(&mut self.buckets, &group, &frames, &mut self.mean) else {
+            return false;
+        };
+        for (index, bucket) in group.iter().enumerate() {
+            let of_ranks = frames[index..].iter().step_by(group.len());
+            if self.say(place, *bucket, of_ranks, answer).is_err() {
+                return false;
+            }
+        }
+        if self.said.iter().all(|said| said.said) && self.finish().is_err() {
+            return false;
+        }
+        true
+    }
+
+    /// The step and the buckets that rank 0 speaks of.
+    fn asked(&self, messages: &[Payload]) -> Option<(u64, Vec<usize>)> {
+        let mut reader = Reader::new(messages.first()?);
+        let (mut step, mut group) = (None, Vec::new());
+        while !reader.rest().is_empty() {
+            let (Frame { header, .. }, _) = Frame::split(&mut reader).ok()?;
+            let bucket = header.bucket as usize;
+            if bucket >= self.buckets.len() || group.contains(&bucket) {
+                return None;
+            }
+            step = Some(header.step);
+            group.push(bucket);
+        }
+        Some((step?, group))
+    }
+
+    /// Begins a step; what was said of one that came to no end is forgotten.
+    fn begin(&mut self, step: u64) {
+        self.step = step;
+        for said in &mut self.said {
+            said.said = false;
+            if let Some(message) = said.message.take() {
+                said.spare = message;
+            }
+        }
+    }
+
+    /// Appends the frame about one bucket, whose mean is in place.
+    fn say<'a>(
+        &mut self,
+        place: Place,
+        number: usize,
+        frames: impl Iterator<Item = &'a Frame<'a>>,
+        answer: &mut Vec<u8>,
+    ) -> Result<()> {
+        let open = place.header(Kind::Downlink, number).open(answer);
+        let (form_at, mean_at) = (answer.len(), answer.len() + 1);
+        answer.push(Form::Compressed as u8);
+        let warm = place.step > self.warmup_steps;
+        let compresses = self.downlink == Downlink::Compressed && warm;
+        if !(compresses && self.compress(place.step, number, answer)?) {
+            answer.truncate(mean_at);
+            let (mean, _) = self.buckets[number].view(&self.mean);
+            answer[form_at] = put_exact(mean, &mut self.positions, answer) as u8;
+        }
+        let digest_at = answer.len();
+        let (mean, compressor) = self.buckets[number].view(&self.mean);
+        if let Some(compressor) = compressor {
+            let messages: Vec<Option<&[u8]>> = frames.map(Frame::compressed).collect();
+            let round = Round { step: place.step, messages: &messages, mean };
+            compressor.digest(&round, answer)?;
+        }
+        downlink::close(digest_at, answer);
+        open.close(Kind::Downlink, answer);
+        self.said[number].said = true;
+        Ok(())
+    }
+
+    /// Appends the compressed mean of a bucket, with what was left unsaid, and makes the mean what
+    /// it says. False when it has to be said exactly; the mean is what to say then.
+    fn compress(&mut self, step: u64, number: usize, answer: &mut Vec<u8>) -> Result<bool> {
+        let bucket = &mut self.buckets[number];
+        if bucket.compressor.is_none() {
+            return Ok(false);
+        }
+        let ranges = bucket.ranges.clone();
+        if let Some(feedback) = &mut self.feedback {
+            let mean = &self.mean;
+            let finite = ranges
+                .iter()
+                .fold(true, |finite, range| feedback.correct(range.clone(), mean, 1.0) & finite);
+            if !finite {
+                // The sum overflows: the mean goes out by itself, the rest stays unsaid.
+                ranges.iter().for_each(|range| feedback.skip(range.clone()));
+                return Ok(false);
+            }
+            for range in &ranges {
+                self.mean[range.clone()].copy_from_slice(&feedback.corrected()[range.clone()]);
+            }
+        }
+        let at = answer.len();
+        let (due, compressor) = bucket.view(&self.mean);
+        let compressor = compressor.expect("invariant: this bucket has a compressor");
+        let encoded = compressor.encode(due, step, answer);
+        if encoded == Encoded::Dense || answer.len() - at > size_of_val(due) {
+            if let Some(feedback) = &mut self.feedback {
+                bucket.change(feedback.unsaid(), |unsaid, _| unsaid.fill(0.0));
+            }
+            return Ok(false);
+        }
+        let message = &answer[at..];
+        if let Some(feedback) = &mut self.feedback {
+            bucket.change(feedback.unsaid(), |unsaid, compressor| {
+                decode(compressor, message, -1.0, unsaid);
+            });
+        }
+        bucket.change(&mut self.mean, |mean, compressor| {
+            mean.fill(0.0);
+            decode(compressor, message, 1.0, mean);
+        });
+        let said = &mut self.said[number];
+        let mut kept = std::mem::take(&mut said.spare);
+        kept.clear();
+        kept.extend_from_slice(message);
+        said.message = Some(kept);
+        Ok(true)
+    }
+
+    /// Ends a step in which every bucket has been said: takes up the residual, and lets the
+    /// compressors learn from what the server said.
+    fn finish(&mut self) -> Result<()> {
+        if self.downlink != Downlink::Compressed {
+            return Ok(());
+        }
+        let warm = self.step > self.warmup_steps;
+        if let Some(feedback) = self.feedback.as_mut().filter(|_| warm) {
+            // Buckets without a compressor have nothing unsaid.
+            for bucket in self.buckets.iter().filter(|bucket| bucket.compressor.is_none()) {
+                bucket.ranges.iter().for_each(|range| feedback.skip(range.clone()));
+            }
+            feedback.commit();
+        }
+        for (bucket, said) in self.buckets.iter_mut().zip(&self.said) {
+            let (mean, Some(compressor)) = bucket.view(&self.mean) else { continue };
+            let messages = [said.message.as_deref()];
+            compressor.observe(&Round { step: self.step, messages: &messages, mean })?;
+        }
+        Ok(())
+    }
+
+    /// The residual and the compressors' entries; nothing with an exact downlink.
+    pub(super) fn save(&self) -> State {
+        let mut state = State::default();
+        if self.downlink == Downlink::Compressed {
+            Bucket::save_all(&self.buckets, &mut state);
+            if let Some(feedback) = &self.feedback {
+                feedback.save(&mut state);
+            }
+        }
+        state
+    }
+
+    /// Takes up what [`save`](Self::save) returned.
+    ///
+    /// # Errors
+    /// [`Error::State`].
+    pub(super) fn restore(&mut self, state: &State) -> Result<()> {
+        if self.downlink != Downlink::Compressed {
+            let problem = "would be lost: this server sends exact means".to_string();
+            let entry = super::SCOPE.to_string();
+            return if state.is_empty() { Ok(()) } else { Err(Error::State { entry, problem }) };
+        }
+        Feedback::restore(self.feedback.as_mut(), self.mean.len(), state)?;
+        Bucket::restore_all(&mut self.buckets, state)?;
+        self.begin(0);
+        Ok(())
+    }
+}
+
+/// Appends the mean as it is, in the shorter form.
+fn put_exact(mean: &[f32], positions: &mut Vec<u32>, out: &mut Vec<u8>) -> Form {
+    let at = out.len();
+    let support = mean.iter().filter(|value| value.to_bits() != 0).count();
+    if support < mean.len() {
+        positions.clear();
+        let places = mean.iter().enumerate().filter(|(_, value)| value.to_bits() != 0);
+        positions.extend(places.map(|(position, _)| position as u32));
+        sparse::put(positions, mean, Format::F32, out);
+        if out.len() - at < size_of_val(mean) {
+            return Form::Sparse;
+        }
+        out.truncate(at);
+    }
+    floats::put(mean, out);
+    Form::Dense
+}
+
+fn decode(compressor: Option<&dyn Compressor>, message: &[u8], weight: f32, sum: &mut [f32]) {
+    compressor
+        .expect("invariant: this bucket has a compressor")
+        .decode_add(message, weight, sum)
+        .expect("invariant: a compressor reads its own message");
+}
