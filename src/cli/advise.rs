@@ -36,6 +36,9 @@ pub(super) struct Advise {
     json: bool,
 }
 
+/// How many times dense's speed is worth a word: measurements repeat to about this.
+const WORTH: f64 = 1.02;
+
 /// Everything that is known about one link.
 struct Verdict<'a> {
     word: &'a str,
@@ -126,7 +129,7 @@ fn advise(
     }
     println!();
     for verdict in &verdicts {
-        tell(verdict, &measured, dense);
+        tell(verdict, &measured);
     }
     println!(
         "\nTimes are of the network model, without overlap. The risk is what the compression error \
@@ -150,16 +153,20 @@ fn verdict<'a>(
 }
 
 fn table(measured: &[Measured], evens: &[BreakEven]) {
-    let width = measured.iter().map(|row| row.scheme.chars().count()).max().unwrap_or(0).min(48);
+    let repeats = |name| measured.iter().filter(|row| row.name == name).count() > 1;
+    // Settings tell rows of one scheme apart.
+    let label =
+        |row: &Measured| if repeats(row.name) { row.scheme.clone() } else { row.name.into() };
+    let width = measured.iter().map(|row| label(row).chars().count()).max().unwrap_or(0);
     println!(
         "{:<width$} {:>9} {:>9} {:>9} {:>9} {:>5}  faster than dense",
         "scheme", "bits per", "encode", "decode", "error", "risk"
     );
     println!("{:<width$} {:>9} {:>9} {:>9}", "", "parameter", "ms", "ms");
     for (row, even) in measured.iter().zip(evens) {
-        let scheme: String = row.scheme.chars().take(width).collect();
         println!(
-            "{scheme:<width$} {:>9.3} {:>9.2} {:>9.2} {:>9.4} {:>5}  {}",
+            "{:<width$} {:>9.3} {:>9.2} {:>9.2} {:>9.4} {:>5}  {}",
+            label(row),
             row.bits_per_parameter,
             1e3 * row.encode,
             1e3 * row.decode,
@@ -187,7 +194,7 @@ fn rate(bandwidth: f64) -> String {
 }
 
 /// One link's verdict, in a sentence or two.
-fn tell(verdict: &Verdict<'_>, measured: &[Measured], dense: usize) {
+fn tell(verdict: &Verdict<'_>, measured: &[Measured]) {
     let Verdict { word, order, dense: dense_seconds, .. } = verdict;
     let says = |(seconds, place): &(f64, usize)| {
         let row = &measured[*place];
@@ -200,15 +207,15 @@ fn tell(verdict: &Verdict<'_>, measured: &[Measured], dense: usize) {
         )
     };
     let ms = 1e3 * dense_seconds;
-    let Some(best) = order.first() else { return };
-    if best.1 == dense {
-        println!("{word}: dense wins ({ms:.1} ms a step); compression gains nothing here");
+    let wins = |seconds: f64| dense_seconds / seconds >= WORTH;
+    let Some(best) = order.first().filter(|(seconds, _)| wins(*seconds)) else {
+        println!("{word}: dense ({ms:.1} ms); no scheme gains more than it would take to notice");
         return;
-    }
+    };
     println!("{word}: {} (dense {ms:.1} ms)", says(best));
-    let careful = order.iter().find(|(seconds, place)| {
-        measured[*place].risk <= advise::Risk::Low && seconds < dense_seconds
-    });
+    let careful = order
+        .iter()
+        .find(|(seconds, place)| measured[*place].risk <= advise::Risk::Low && wins(*seconds));
     match careful {
         Some(careful) if careful.1 != best.1 => println!("  at low risk: {}", says(careful)),
         None => println!("  nothing of low risk beats dense here"),
