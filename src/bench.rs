@@ -4,8 +4,9 @@
 //! of 30,000. Everything else is the trainer's own step: loader, model, exchange, optimizer.
 
 use crate::course::{Course, Progress};
+use crate::crew::{Crew, run_workers};
 use crate::disk::Disk;
-use crate::launch::{self, Crew, run_workers};
+use crate::launch;
 use crate::network::Pace;
 use crate::recipe::Recipe;
 use crate::record::Phases;
@@ -91,6 +92,7 @@ pub fn train(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> {
         disk: &disk,
         course: Course::new(&recipe, samples, Progress::START)?,
         orders: Arc::default(),
+        faults: Arc::default(),
         from: None,
     };
     run_workers(crew, |report| {

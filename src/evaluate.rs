@@ -26,7 +26,7 @@ pub fn evaluate(saved: &Saved) -> Result<Score> {
     let evaluate = || -> Result<Score> {
         let replica = Replica::new(recipe, &*data.test)?;
         checkpoint::load(saved, &replica)?;
-        evaluate_share(&replica, &*data.test, 1, 0, recipe.train.evaluation_batch)
+        evaluate_share(&replica, &*data.test, 1, 0, recipe.train.evaluation_batch, || ())
     };
     ThreadPoolBuilder::new().num_threads(cores).build()?.install(evaluate)
 }

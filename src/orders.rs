@@ -7,6 +7,7 @@
 //! decision of a step is made before any rank reads it, and kept until all have: two places, taken
 //! in turns, are enough, and nothing crosses the wire.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What to do at the end of a step.
@@ -22,7 +23,7 @@ pub struct Order {
 #[derive(Debug, Default)]
 pub struct Orders {
     save: AtomicBool,
-    stop: AtomicBool,
+    stop: Arc<AtomicBool>,
     /// Whether a checkpoint is being written.
     writing: AtomicBool,
     /// Step · 4 + stop · 2 + save, of even and odd steps.
@@ -40,6 +41,18 @@ impl Orders {
     /// flag and nothing else: a signal handler may call it.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
+    }
+
+    /// What [`stop`](Self::stop) sets, for a signal handler.
+    pub fn stop_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
+    /// The orders of the same run's next attempt: nothing decided, but an end that has been asked
+    /// for is still asked for.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self { stop: self.stop_flag(), ..Self::default() }
     }
 
     /// Whether the end has been asked for.

@@ -61,6 +61,7 @@ impl Tally {
     pub fn add(&mut self, report: Report) -> Vec<(Event, bool)> {
         match report {
             Report::Histograms(histograms) => vec![(Event::from(histograms), true)],
+            Report::Warning(warning) => vec![(Event::from(warning), true)],
             Report::Epoch(epoch) => {
                 self.pending = Some(epoch);
                 self.ended_epoch().into_iter().collect()

@@ -8,12 +8,14 @@ mod state;
 use crate::checkpoint::{self, Checkpoint, Part};
 use crate::course::Course;
 use crate::disk::Disk;
+use crate::inject::Faults;
 use crate::optim::{Optimizer, norm};
 use crate::orders::Orders;
 use crate::overlap::{Overlapped, Plan as OverlapPlan};
 use crate::params::Params;
+use crate::post::Post;
 use crate::recipe::{BatchNorm, Recipe};
-use crate::record::{Histogram, Histograms, Phases, Tagged, gradient};
+use crate::record::{Histogram, Histograms, Phases, Tagged, Warning, gradient};
 use crate::replica::{Replica, Score};
 use crate::schedule::Schedule;
 use crate::spent::Spent;
@@ -38,6 +40,8 @@ pub enum Report {
     Histograms(Histograms),
     /// All ranks have finished an epoch; rank 0 tells.
     Epoch(Epoch),
+    /// Something that does not stop the run.
+    Warning(Warning),
     /// A rank's part of a checkpoint, after everything else that it has to tell of the step.
     Part(Box<Part>),
 }
@@ -86,11 +90,11 @@ pub struct Epoch {
 }
 
 /// What a worker is made of, before it is on its thread.
-pub struct Seat<'a> {
+pub struct Seat {
     /// The run.
-    pub recipe: &'a Recipe,
+    pub recipe: Arc<Recipe>,
     /// What is trained and tested on.
-    pub data: &'a Data,
+    pub data: Arc<Data>,
     /// This rank's end of the exchange.
     pub collective: Box<dyn Collective>,
     /// Where reports go.
@@ -105,21 +109,16 @@ pub struct Seat<'a> {
     pub orders: Arc<Orders>,
     /// What the run goes on from; absent for one that begins.
     pub from: Option<Arc<Checkpoint>>,
-}
-
-/// Where a worker was when it failed.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
-    /// The step, 0 before the first.
-    pub step: u64,
-    /// What it was doing.
-    pub phase: &'static str,
+    /// Where it tells where it is.
+    pub post: Post,
+    /// What is to go wrong.
+    pub faults: Arc<Faults>,
 }
 
 /// A worker on its thread.
-pub struct Worker<'a> {
-    recipe: &'a Recipe,
-    data: &'a Data,
+pub struct Worker {
+    recipe: Arc<Recipe>,
+    data: Arc<Data>,
     rank: usize,
     replica: Replica,
     params: Params,
@@ -142,21 +141,34 @@ pub struct Worker<'a> {
     /// The gradients of the first step, from which the plan is learnt.
     first: Option<Gradients>,
     best: Option<f64>,
-    /// Where it is, for whoever has to explain a failure.
-    pub place: Place,
+    /// Where it is, for whoever watches.
+    post: Post,
+    faults: Arc<Faults>,
 }
 
-impl<'a> Worker<'a> {
+impl Worker {
     /// Takes its seat: builds the replica, the loader, the exchange.
     ///
     /// # Errors
     /// When the recipe does not fit the data.
-    pub fn new(seat: Seat<'a>) -> Result<Self> {
-        let Seat { recipe, data, collective, reports, folder, disk, course, orders, from } = seat;
+    pub fn new(seat: Seat) -> Result<Self> {
+        let Seat {
+            recipe,
+            data,
+            collective,
+            reports,
+            folder,
+            disk,
+            course,
+            orders,
+            from,
+            post,
+            faults,
+        } = seat;
         let rank = collective.rank();
-        let replica = Replica::new(recipe, &*data.train)?;
+        let replica = Replica::new(&recipe, &*data.train)?;
         let params = Params::new(&replica.store);
-        let (sampler, first_place) = course.sampler(recipe, rank)?;
+        let (sampler, first_place) = course.sampler(&recipe, rank)?;
         let last_place = course.place(course.last_step());
         let exchange = Exchange::over(
             recipe.exchange.wiring(),
@@ -171,11 +183,12 @@ impl<'a> Worker<'a> {
             seed: recipe.seed,
             first_step: first_place,
             last_step: Some(last_place),
+            patience: Duration::from_secs_f64(recipe.exchange.timeout),
             ..Plan::default()
         };
         let mut worker = Self {
-            recipe,
-            data,
+            recipe: recipe.clone(),
+            data: data.clone(),
             rank,
             exchange,
             optimizer: Optimizer::new(recipe.optimizer.clone(), params.len()),
@@ -197,7 +210,8 @@ impl<'a> Worker<'a> {
             overlap: None,
             first: None,
             best: None,
-            place: Place { step: 0, phase: "start" },
+            post,
+            faults,
             replica,
             params,
         };
@@ -212,11 +226,12 @@ impl<'a> Worker<'a> {
     /// Trains to the end, or until the end is ordered.
     ///
     /// # Errors
-    /// The first thing that goes wrong, here or on another rank; [`Worker::place`] says where.
+    /// The first thing that goes wrong, here or on another rank.
     pub fn run(&mut self) -> Result<()> {
         let last = self.course.last_step();
         for step in self.course.first_step()..=last {
-            self.place.step = step;
+            self.post.step(step);
+            self.faults.strike(self.rank, step, &self.post);
             self.decide(step);
             self.step(step)?;
             let (test, best) = if self.course.ends_epoch(step) || step == last {
@@ -240,7 +255,7 @@ impl<'a> Worker<'a> {
         // An evaluation's work is none of this step's.
         profile::take();
 
-        self.place.phase = "data";
+        self.post.phase("data");
         let loaded = spent.timed(|p| &mut p.data, || self.loader.next())?;
         let epoch = loaded.epoch;
         let samples = loaded.global_samples;
@@ -253,11 +268,11 @@ impl<'a> Worker<'a> {
         let exposed = exposed.as_secs_f64();
         add_exchange(&mut spent.wall, &traffic, exposed);
 
-        self.place.phase = "optimizer";
+        self.post.phase("optimizer");
         let learning_rate = self.schedule.at(self.course.place(step));
         let gradient_norm = spent.timed(|p| &mut p.optimizer, || self.update(learning_rate))?;
 
-        self.place.phase = "replicas";
+        self.post.phase("replicas");
         let every = self.recipe.exchange.compare_replicas_every;
         if every > 0 && step.is_multiple_of(every) {
             self.compare_replicas(step)?;
@@ -290,7 +305,7 @@ impl<'a> Worker<'a> {
             self.report(Report::Histograms(histograms))?;
         }
         self.keep_gradient(step)?;
-        self.place.phase = "exchange";
+        self.post.phase("exchange");
         let began = Instant::now();
         let traffic = self.exchange.allreduce(step, &mut self.flat)?;
         let exposed = began.elapsed();
@@ -306,7 +321,7 @@ impl<'a> Worker<'a> {
     /// Whether nobody wants to see this rank's own gradient of this step, which an exchange beside
     /// the backward pass leaves no trace of.
     fn may_overlap(&self) -> bool {
-        let step = self.place.step;
+        let step = self.post.place().step;
         self.overlap.is_some() && !self.histograms_due(step) && !self.gradient_due(step)
     }
 
@@ -326,15 +341,18 @@ impl<'a> Worker<'a> {
         }
         for start in (0..batch.len()).step_by(size) {
             let part = start..(start + size).min(batch.len());
-            let weight = (part.len() * world_size) as f64 / global_samples as f64;
-            self.place.phase = "forward";
+            let mut weight = (part.len() * world_size) as f64 / global_samples as f64;
+            if self.faults.spoils_gradient(self.rank, self.post.place().step) {
+                weight = f64::NAN;
+            }
+            self.post.phase("forward");
             let (loss, score) =
                 spent.timed(|p| &mut p.forward, || self.replica.forward(batch, part.clone()))?;
             if !score.loss.is_finite() {
                 return Err(self.give_up(&score));
             }
             total.add(&score);
-            self.place.phase = "backward";
+            self.post.phase("backward");
             if start + size >= batch.len() && self.may_overlap() {
                 overlapped = Some(self.backward_overlapped(&loss, weight, start > 0, spent)?);
             } else {
@@ -351,12 +369,12 @@ impl<'a> Worker<'a> {
              (train.clip_norm) may help",
             score.mean_loss()
         );
-        self.exchange.abort(self.place.step, &reason).into()
+        self.exchange.abort(self.post.place().step, &reason).into()
     }
 
     fn backward(&mut self, loss: &Tensor, weight: f64, accumulate: bool) -> Result<()> {
         let gradients = if weight == 1.0 { backward(loss)? } else { backward(&(loss * weight)?)? };
-        if self.place.step == 1 && !accumulate {
+        if self.post.place().step == 1 && !accumulate {
             self.params.audit(&gradients)?;
         }
         if accumulate {
@@ -380,11 +398,11 @@ impl<'a> Worker<'a> {
         accumulate: bool,
         spent: &mut Spent,
     ) -> Result<Overlapped> {
-        self.place.phase = "backward and exchange";
+        self.post.phase("backward and exchange");
         let plan = self.overlap.as_ref().context("invariant: there is a plan")?;
         let loss = if weight == 1.0 { loss.clone() } else { (loss * weight)? };
         let exchange = (&self.params, &mut self.exchange, self.flat.as_mut_slice());
-        plan.run(self.place.step, exchange, accumulate, spent, |listener| {
+        plan.run(self.post.place().step, exchange, accumulate, spent, |listener| {
             Ok(backward_into(&loss, listener)?)
         })
     }
@@ -434,7 +452,7 @@ impl<'a> Worker<'a> {
     fn keep_gradient(&mut self, step: u64) -> Result<()> {
         let due = self.gradient_due(step);
         if let Some(folder) = self.folder.as_ref().filter(|_| due) {
-            self.place.phase = "recording a gradient";
+            self.post.phase("recording a gradient");
             gradient::save(&self.disk, folder, &self.params, &self.flat, step)?;
         }
         Ok(())
@@ -446,10 +464,10 @@ impl<'a> Worker<'a> {
         let epoch = self.course.epoch_of(step);
         let began = Instant::now();
         let due = last || epoch.is_multiple_of(self.recipe.train.evaluate_every);
-        self.place.phase = "evaluation";
+        self.post.phase("evaluation");
         let test = if due { Some(self.evaluate()?) } else { None };
         let evaluation_seconds = began.elapsed().as_secs_f64();
-        self.place.phase = "saving the model";
+        self.post.phase("saving the model");
         let accuracy = test.map(|test| test.accuracy());
         let best = accuracy.is_some_and(|now| self.best.is_none_or(|best| now > best));
         if best {
@@ -473,7 +491,8 @@ impl<'a> Worker<'a> {
         let test: &dyn Dataset = &*self.data.test;
         let world_size = self.exchange.collective().world_size();
         let size = self.recipe.train.evaluation_batch;
-        let mine = evaluate_share(&self.replica, test, world_size, self.rank, size)?;
+        let beat = || self.post.beat();
+        let mine = evaluate_share(&self.replica, test, world_size, self.rank, size, beat)?;
         let mut sums = [mine.loss, mine.correct as f64, mine.samples as f64];
         self.exchange.collective().sum_f64(&mut sums)?;
         Ok(Score { loss: sums[0], correct: sums[1] as u64, samples: sums[2] as u64 })
@@ -530,7 +549,7 @@ impl<'a> Worker<'a> {
     fn save_as(&self, which: &str, step: u64, accuracy: Option<f64>) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let (folder, store) = (folder.join(which), &self.replica.store);
-        checkpoint::save(&self.disk, &folder, store, self.recipe, step, accuracy)
+        checkpoint::save(&self.disk, &folder, store, &self.recipe, step, accuracy)
             .with_context(|| format!("saving the {which} model"))
     }
 
@@ -540,7 +559,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// The score of one rank's share of `data`.
+/// The score of one rank's share of `data`; calls `beat` after each batch.
 ///
 /// # Errors
 /// When the model fails.
@@ -550,12 +569,14 @@ pub fn evaluate_share(
     world_size: usize,
     rank: usize,
     size: usize,
+    beat: impl Fn(),
 ) -> Result<Score> {
     let mut total = Score::default();
     let mut batch = Batch::default();
     for indices in Shard::new(data.len(), world_size, rank, size) {
         data.batch(&indices, None, &mut batch);
         total.add(&replica.evaluate(&batch)?);
+        beat();
     }
     Ok(total)
 }

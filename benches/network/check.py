@@ -147,7 +147,7 @@ class Network:
     def __enter__(self):
         sh("ip link add name bridge type bridge && ip link set bridge up")
         for host in range(self.hosts + 1):
-            limit = f"root tbf rate {self.rate} burst {BURST} limit 16mb"
+            limit = f"root handle 1: tbf rate {self.rate} burst {BURST} limit 16mb"
             sh(f"ip netns add host{host}"
                f" && ip link add port{host} type veth peer name eth0 netns host{host}"
                f" && ip link set port{host} master bridge up"
@@ -155,6 +155,9 @@ class Network:
                f" && ip -n host{host} link set lo up && ip -n host{host} link set eth0 up"
                f" && ip -n host{host} link set eth0 gso_max_size {TRAIN}"
                f" && tc -n host{host} qdisc add dev eth0 {limit}"
+               # Acknowledgements pass before bulk data: fair queueing is not in every kernel.
+               f" && ip -n host{host} link set eth0 txqueuelen 10000"
+               f" && tc -n host{host} qdisc add dev eth0 parent 1:1 handle 10: pfifo_fast"
                f" && tc qdisc add dev port{host} {limit}")
         return self
 

@@ -257,6 +257,15 @@ pub enum Error {
         /// The panic's message.
         message: String,
     },
+
+    /// The thread that fills batches has filled none for too long.
+    #[error("the loader thread of rank {rank} has filled no batch for {after:?}")]
+    LoaderSilent {
+        /// The rank whose loader it is.
+        rank: usize,
+        /// How long it was waited for.
+        after: std::time::Duration,
+    },
 }
 
 impl Error {

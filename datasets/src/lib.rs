@@ -41,6 +41,7 @@ mod loader;
 mod names;
 mod rng;
 mod sampler;
+mod sync;
 pub mod synthetic;
 mod text;
 mod verify;

@@ -1,15 +1,16 @@
 //! Batches filled ahead of time on a thread of their own.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
+use crossbeam::channel::{RecvTimeoutError, TryRecvError};
 
 use crate::augment::Augment;
 use crate::dataset::{Batch, Dataset};
 use crate::error::{Error, Result};
 use crate::sampler::Sampler;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Receiver, Sender, bounded, unbounded};
 
 /// Which batches a [`Loader`] fills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,12 +25,15 @@ pub struct Plan {
     pub last_step: Option<u64>,
     /// How many batches may lie ready; at least 1.
     pub depth: usize,
+    /// How long [`Loader::next`] waits for a batch before it gives up.
+    pub patience: Duration,
 }
 
 impl Default for Plan {
-    /// From step 1 without end or augmentation, four batches ahead.
+    /// From step 1 without end or augmentation, four batches ahead, waiting five minutes at most.
     fn default() -> Self {
-        Self { augment: false, seed: 0, first_step: 1, last_step: None, depth: 4 }
+        let patience = Duration::from_secs(300);
+        Self { augment: false, seed: 0, first_step: 1, last_step: None, depth: 4, patience }
     }
 }
 
@@ -58,6 +62,7 @@ pub struct Loader {
     thread: Option<JoinHandle<()>>,
     rank: usize,
     last_step: Option<u64>,
+    patience: Duration,
 }
 
 impl Loader {
@@ -70,7 +75,7 @@ impl Loader {
         let rank = sampler.rank();
         let (fill, filled) = bounded(plan.depth.max(1));
         let (emptied, empty) = unbounded();
-        let thread = std::thread::Builder::new()
+        let thread = thread::Builder::new()
             .name(format!("loader-{rank}"))
             .spawn(move || fill_batches(&*dataset, sampler, plan, &fill, &empty))
             .map_err(|cause| Error::Thread { rank, cause })?;
@@ -80,6 +85,7 @@ impl Loader {
             thread: Some(thread),
             rank,
             last_step: plan.last_step,
+            patience: plan.patience,
         })
     }
 
@@ -88,24 +94,25 @@ impl Loader {
     /// # Errors
     ///
     /// [`Error::Exhausted`] after the plan's last step; [`Error::LoaderFailed`] when the thread
-    /// died.
+    /// died; [`Error::LoaderSilent`] when it fills no batch within the plan's patience.
     #[expect(clippy::should_implement_trait, reason = "a loader without end is not an iterator")]
     pub fn next(&mut self) -> Result<Loaded> {
         let Some(filled) = &self.filled else {
             return Err(self.ended());
         };
-        let received = match filled.try_recv() {
-            Ok(loaded) => Ok(loaded),
-            Err(TryRecvError::Disconnected) => Err(()),
-            Err(TryRecvError::Empty) => {
-                let start = Instant::now();
-                filled.recv().map_err(drop).map(|mut loaded| {
-                    loaded.waited = start.elapsed();
-                    loaded
-                })
+        match filled.try_recv() {
+            Ok(loaded) => return Ok(loaded),
+            Err(TryRecvError::Disconnected) => return Err(self.ended()),
+            Err(TryRecvError::Empty) => {}
+        }
+        let start = Instant::now();
+        match filled.recv_timeout(self.patience) {
+            Ok(loaded) => Ok(Loaded { waited: start.elapsed(), ..loaded }),
+            Err(RecvTimeoutError::Disconnected) => Err(self.ended()),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(Error::LoaderSilent { rank: self.rank, after: self.patience })
             }
-        };
-        received.map_err(|()| self.ended())
+        }
     }
 
     /// Gives a used batch back, so that its buffers are filled again.
@@ -199,7 +206,7 @@ mod tests {
             Shape::Text { vocabulary: self.len, length: 1 }
         }
         fn batch(&self, indices: &[u32], augment: Option<&Augment>, into: &mut Batch) {
-            std::thread::sleep(self.delay);
+            thread::sleep(self.delay);
             self.fills.fetch_add(1, Ordering::SeqCst);
             assert!(self.poisoned.is_none_or(|p| !indices.contains(&p)), "sample is poisoned");
             let shift = augment.map_or(0, |augment| augment.epoch as u32);
@@ -266,7 +273,7 @@ mod tests {
         let plan = Plan { depth: 3, ..Plan::default() };
         let mut loader = Loader::new(numbers.clone(), sampler(8, 2), plan).unwrap();
         loader.next().unwrap();
-        std::thread::sleep(Duration::from_millis(50));
+        thread::sleep(Duration::from_millis(50));
         // One taken, three lying ready, one in the thread's hand.
         assert_eq!(numbers.fills.load(Ordering::SeqCst), 5);
     }
@@ -289,8 +296,17 @@ mod tests {
         let numbers = Numbers { delay: Duration::from_millis(20), ..Numbers::new(8) };
         let mut loader = Loader::new(Arc::new(numbers), sampler(8, 2), Plan::default()).unwrap();
         assert!(loader.next().unwrap().waited >= Duration::from_millis(5));
-        std::thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(100));
         assert_eq!(loader.next().unwrap().waited, Duration::ZERO);
+    }
+
+    #[test]
+    fn patience_has_an_end() {
+        let numbers = Numbers { delay: Duration::from_millis(200), ..Numbers::new(8) };
+        let plan = Plan { patience: Duration::from_millis(10), ..Plan::default() };
+        let mut loader = Loader::new(Arc::new(numbers), sampler(8, 2), plan).unwrap();
+        let error = loader.next().unwrap_err();
+        assert!(matches!(error, Error::LoaderSilent { rank: 1, .. }), "{error}");
     }
 
     #[test]

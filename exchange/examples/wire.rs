@@ -90,42 +90,45 @@ fn model(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// One process, and its connections to all others.
+/// One process, and its connections to all others: one for each direction, so that what
+/// acknowledges does not wait behind what is sent.
 struct Host {
     place: usize,
-    /// By place; the own is absent.
+    /// By place: what comes from there; the own is absent.
     streams: Vec<Option<TcpStream>>,
     /// By place: to the thread that writes there, and the thread.
-    writers: Vec<Option<(Sender<u64>, JoinHandle<()>)>>,
+    writers: Vec<Option<(Sender<Order>, JoinHandle<()>)>>,
+}
+
+/// What a writer is told to write.
+enum Order {
+    /// So many bytes.
+    Bytes(u64),
+    /// These.
+    Word([u8; 8]),
 }
 
 impl Host {
     /// Connects to all hosts of lower place and is connected to by the others.
     fn meet(plan: &Plan, place: usize) -> Result<Self> {
         let listener = TcpListener::bind(&plan.addresses[place])?;
+        let others = || (0..plan.addresses.len()).filter(|other| *other != place);
         let mut streams: Vec<Option<TcpStream>> = plan.addresses.iter().map(|_| None).collect();
-        for (other, address) in plan.addresses.iter().enumerate().take(place) {
-            let mut stream = connect(address)?;
+        let mut writers: Vec<Option<_>> = plan.addresses.iter().map(|_| None).collect();
+        for other in others() {
+            let mut stream = connect(&plan.addresses[other])?;
             stream.write_all(&[place as u8])?;
-            streams[other] = Some(stream);
+            stream.set_nodelay(true)?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            writers[other] = Some(writer(stream));
         }
-        for _ in place + 1..plan.addresses.len() {
+        for _ in others() {
             let (mut stream, _) = listener.accept()?;
+            stream.set_read_timeout(Some(PATIENCE))?;
             let mut from = [0];
             stream.read_exact(&mut from)?;
+            before_bulk(&stream)?;
             streams[usize::from(from[0])] = Some(stream);
-        }
-        let mut writers = Vec::new();
-        for stream in &streams {
-            writers.push(match stream {
-                Some(stream) => {
-                    stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(PATIENCE))?;
-                    stream.set_write_timeout(Some(PATIENCE))?;
-                    Some(writer(stream.try_clone()?))
-                }
-                None => None,
-            });
         }
         Ok(Self { place, streams, writers })
     }
@@ -167,18 +170,15 @@ impl Host {
     fn agree_on_start(&mut self, ranks: usize) -> Result<f64> {
         let mut word = [0; 8];
         if self.place > 0 {
-            let mut leader = self.stream(0)?;
-            leader.write_all(&word)?;
-            leader.read_exact(&mut word)?;
+            self.order(0, Order::Word(word))?;
+            self.stream(0)?.read_exact(&mut word)?;
             return Ok(f64::from_le_bytes(word));
         }
         for rank in 1..ranks {
             self.stream(rank)?.read_exact(&mut word)?;
         }
         let start = now() + HEAD_START;
-        for rank in 1..ranks {
-            self.stream(rank)?.write_all(&start.to_le_bytes())?;
-        }
+        (1..ranks).try_for_each(|rank| self.order(rank, Order::Word(start.to_le_bytes())))?;
         Ok(start)
     }
 
@@ -196,23 +196,17 @@ impl Host {
         Ok((begin, now()))
     }
 
-    /// Sends every rank its share and receives from every rank; when it really began.
+    /// In turn k, sends its share to the rank k places on and receives from the rank k places back;
+    /// when it really began.
     fn scatter(&mut self, start: f64, ups: &[u64], ranks: usize) -> Result<f64> {
         let share = |rank: usize| ups[rank].div_ceil(ranks as u64);
-        let others: Vec<usize> = (1..ranks).map(|k| (self.place + k) % ranks).collect();
-        thread::scope(|scope| {
-            let readers: Vec<_> = others
-                .iter()
-                .map(|from| Ok((self.stream(*from)?, share(*from))))
-                .map(|reader: Result<_>| {
-                    reader.map(|(stream, bytes)| scope.spawn(move || receive(stream, bytes)))
-                })
-                .collect::<Result<_>>()?;
-            let begin = wait_until(start);
-            others.iter().try_for_each(|to| self.send(*to, share(self.place)))?;
-            readers.into_iter().try_for_each(joined)?;
-            Ok(begin)
-        })
+        let begin = wait_until(start);
+        for turn in 1..ranks {
+            let (to, from) = ((self.place + turn) % ranks, (self.place + ranks - turn) % ranks);
+            self.send(to, share(self.place))?;
+            receive(self.stream(from)?, share(from))?;
+        }
+        Ok(begin)
     }
 
     /// Sends to the server and waits for its answer.
@@ -244,8 +238,12 @@ impl Host {
     }
 
     fn send(&self, place: usize, bytes: u64) -> Result<()> {
+        self.order(place, Order::Bytes(bytes))
+    }
+
+    fn order(&self, place: usize, order: Order) -> Result<()> {
         let (writer, _) = self.writers[place].as_ref().ok_or("no stream to oneself")?;
-        writer.send(bytes).map_err(|_| "a writer has ended: its host is gone".into())
+        writer.send(order).map_err(|_| "a writer has ended: its host is gone".into())
     }
 }
 
@@ -257,23 +255,42 @@ fn joined(reader: thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
     reader.join().map_err(|_| "a reader panicked")?
 }
 
-/// A thread that writes as many bytes as it is told.
-fn writer(mut stream: TcpStream) -> (Sender<u64>, JoinHandle<()>) {
-    let (sender, inbox) = channel::<u64>();
+/// A thread that writes what it is told.
+fn writer(mut stream: TcpStream) -> (Sender<Order>, JoinHandle<()>) {
+    let (sender, inbox) = channel::<Order>();
     let thread = thread::spawn(move || {
         let zeros = vec![0; PIECE];
-        for bytes in inbox {
-            let mut left = bytes as usize;
-            while left > 0 {
-                let piece = left.min(PIECE);
-                if stream.write_all(&zeros[..piece]).is_err() {
-                    return;
+        for order in inbox {
+            let written = match order {
+                Order::Word(word) => stream.write_all(&word),
+                Order::Bytes(bytes) => {
+                    let mut pieces = (0..bytes as usize).step_by(PIECE);
+                    pieces.try_for_each(|at| {
+                        stream.write_all(&zeros[..PIECE.min(bytes as usize - at)])
+                    })
                 }
-                left -= piece;
+            };
+            // The host that misses it tells.
+            if written.is_err() {
+                return;
             }
         }
     });
     (sender, thread)
+}
+
+/// Lets what this end sends, acknowledgements, pass before bulk data in the host's queue, as fair
+/// queueing, the default of most Linux systems, would.
+#[cfg(unix)]
+fn before_bulk(stream: &TcpStream) -> Result<()> {
+    const LOW_DELAY: u8 = 0x10;
+    Ok(rustix::net::sockopt::set_ip_tos(stream, LOW_DELAY)?)
+}
+
+/// Leaves the queue as it is.
+#[cfg(not(unix))]
+fn before_bulk(_stream: &TcpStream) -> Result<()> {
+    Ok(())
 }
 
 fn receive(mut stream: &TcpStream, bytes: u64) -> Result<()> {

@@ -1,7 +1,8 @@
 //! The command line: the one place that knows clap.
 //!
 //! Exit codes: 0 done; 1 the run or the command failed; 2 the command line or the recipe was
-//! refused, and nothing was started.
+//! refused, and nothing was started; 130 and 143 the run was stopped by SIGINT or SIGTERM after a
+//! whole step. After a second signal the process ends by that signal, at once.
 
 mod advise;
 mod bench;
@@ -13,11 +14,14 @@ mod network;
 use crate::checkpoint;
 use crate::disk::Disk;
 use crate::evaluate;
-use crate::launch::{self, Run, Start};
+use crate::inject::Faults;
+use crate::launch::{self, Outcome, Run, Start};
+use crate::orders::Orders;
 use crate::recipe::Source;
 use crate::record::Mode;
 use crate::resume::Resume;
-use anyhow::Result;
+use crate::signals::Signals;
+use anyhow::{Context, Result};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::io;
@@ -67,6 +71,10 @@ struct Train {
     recipe: Option<String>,
     #[command(flatten)]
     changes: Changes,
+    /// Do harm at chosen places, such as "panic:worker=2,step=40; kill:step=80"; also stall,
+    /// corrupt, nan, disk-full (README, "What a run survives")
+    #[arg(long, value_name = "FAULTS")]
+    inject: Option<String>,
     /// Go on with the run in this folder, from its newest whole checkpoint, or from the checkpoint
     /// in this folder
     #[arg(long, value_name = "RUN")]
@@ -154,7 +162,11 @@ impl Cli {
     /// Does what the command line says; errors go to standard error.
     pub fn run(self) -> ExitCode {
         let done = match self.command {
-            Command::Train(train) => train.run(),
+            Command::Train(train) => match train.run() {
+                Ok(Ok(code)) => return code,
+                Ok(Err(error)) => Ok(Err(error)),
+                Err(refused) => Err(refused),
+            },
             Command::Eval(eval) => Ok(eval.run()),
             Command::Advise(advise) => advise.run(),
             Command::Bench(bench) => bench.run(),
@@ -181,8 +193,9 @@ fn tell(error: &anyhow::Error, code: ExitCode) -> ExitCode {
 }
 
 impl Train {
-    fn run(self) -> Result<Result<()>, Refused> {
-        let disk = Disk::default();
+    fn run(self) -> Result<Result<ExitCode>, Refused> {
+        let faults = Faults::parse(self.inject.as_deref().unwrap_or_default()).map_err(Refused)?;
+        let disk = faults.disk().map_or_else(Disk::default, Disk::failing);
         let named = self.recipe.is_some();
         let source = self.changes.source(self.recipe);
         let resume = self.resume.map(|path| Resume::find(&disk, &path, self.force)).transpose();
@@ -199,17 +212,38 @@ impl Train {
             resume.accept(&recipe).map_err(Refused)?;
         }
         if self.dry_run {
-            return Ok(recipe.to_toml().map(|toml| print!("{toml}")));
+            return Ok(recipe.to_toml().map(|toml| print!("{toml}")).map(|()| ExitCode::SUCCESS));
         }
+        let steps = recipe.train.max_steps.unwrap_or(u64::MAX);
+        faults.check(recipe.workers, steps).map_err(Refused)?;
         let mode = match (self.quiet, self.json) {
             (true, _) => Mode::Quiet,
             (_, true) => Mode::Json,
             _ => Mode::default(),
         };
         let start = resume.map_or(Start::Fresh, |resume| Start::Resume(Box::new(resume)));
-        let run = Run { recipe: &recipe, mode, disk, start, orders: Arc::default() };
-        Ok(launch::train(run).map(|_| ()))
+        let orders = Arc::new(Orders::default());
+        let signals = match Signals::listen(&orders.stop_flag()) {
+            Ok(signals) => signals,
+            Err(error) => return Ok(Err(error).context("listening to SIGINT and SIGTERM")),
+        };
+        let run = Run { recipe: &recipe, mode, disk, start, orders, faults: Arc::new(faults) };
+        Ok(launch::train(run).map(|outcome| stopped_by(&signals, &outcome)))
     }
+}
+
+/// The exit code of a run that has ended well, perhaps because a signal asked for it.
+fn stopped_by(signals: &Signals, outcome: &Outcome) -> ExitCode {
+    let Some(signal) = signals.heard().filter(|_| outcome.stopped) else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!(
+        "Stopped by {} after step {}; go on with: gradwire train --resume {}",
+        signal.name,
+        outcome.summary.step,
+        outcome.folder.display()
+    );
+    ExitCode::from(signal.exit_code)
 }
 
 impl Eval {

@@ -86,9 +86,9 @@ pub(super) fn accuracy(title: &str, lines: &[Line]) -> Result<String> {
         ends: [0.0, top.max(step) * 1.05],
         ticks: ticks.map(|y| (y, format!("{:.0} %", y * 100.0))).collect(),
     };
-    draw(title, lines, &logarithmic("virtual time", values(lines, |(x, _)| x), duration), &y, |p| {
-        (p.0.log10(), p.1)
-    })
+    let x = logarithmic("virtual time", values(lines, |(x, _)| x), duration);
+    // Curves rise to the right.
+    draw(title, lines, &x, &y, |p| (p.0.log10(), p.1), SeriesLabelPosition::LowerRight)
 }
 
 /// Time to an accuracy against bandwidth in bits per second, both logarithmic.
@@ -98,7 +98,9 @@ pub(super) fn accuracy(title: &str, lines: &[Line]) -> Result<String> {
 pub(super) fn time_to_accuracy(title: &str, lines: &[Line]) -> Result<String> {
     let x = logarithmic("bandwidth", values(lines, |(x, _)| x), bandwidth);
     let y = logarithmic("virtual time", values(lines, |(_, y)| y), duration);
-    draw(title, lines, &x, &y, |p| (p.0.log10(), p.1.log10()))
+    // More bandwidth takes less time.
+    let place = |p: (f64, f64)| (p.0.log10(), p.1.log10());
+    draw(title, lines, &x, &y, place, SeriesLabelPosition::UpperRight)
 }
 
 fn values(lines: &[Line], of: fn((f64, f64)) -> f64) -> impl Iterator<Item = f64> {
@@ -129,10 +131,11 @@ fn draw(
     x: &Axis,
     y: &Axis,
     place: fn((f64, f64)) -> (f64, f64),
+    legend: SeriesLabelPosition,
 ) -> Result<String> {
     let mut svg = String::new();
     let backend = SVGBackend::with_string(&mut svg, SIZE);
-    plot(backend, title, lines, [x, y], place)
+    plot(backend, title, lines, [x, y], place, legend)
         .map_err(|error| anyhow!("drawing a plot: {error}"))?;
     Ok(svg)
 }
@@ -143,6 +146,7 @@ fn plot(
     lines: &[Line],
     [x, y]: [&Axis; 2],
     place: fn((f64, f64)) -> (f64, f64),
+    legend: SeriesLabelPosition,
 ) -> Drawn {
     let text = |size: u32| ("sans-serif", size).into_font().color(&INK);
     let area = backend.into_drawing_area();
@@ -173,7 +177,7 @@ fn plot(
         .legend_area_size(40)
         .background_style(WHITE.mix(0.85))
         .border_style(GRID)
-        .position(SeriesLabelPosition::LowerRight)
+        .position(legend)
         .draw()?;
     area.present()?;
     Ok(())

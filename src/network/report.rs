@@ -157,7 +157,7 @@ impl<'a> Report<'a> {
         let width = self.links.iter().map(|(word, _)| word.chars().count()).max().unwrap_or(4);
         let _ = write!(text, "{:<width$}", "link");
         for name in &names {
-            let _ = write!(text, "  {name}");
+            let _ = write!(text, "  {name:>10}");
         }
         text.push('\n');
         for (link, (word, _)) in self.links.iter().enumerate() {
@@ -166,15 +166,15 @@ impl<'a> Report<'a> {
                 let row = &figures[run * self.links.len() + link];
                 let reached = row.to_accuracy.last().and_then(|(_, seconds)| *seconds);
                 let words = reached.map_or("never".into(), duration);
-                let _ = write!(text, "  {words:>0$}", name.chars().count());
+                let _ = write!(text, "  {words:>0$}", name.chars().count().max(10));
             }
             text.push('\n');
         }
     }
 
-    /// The runs by their schemes, or by their folders where schemes are the same.
+    /// The runs by the names of their schemes, or by their folders where these are the same.
     fn names(&self) -> Vec<String> {
-        let scheme = |run: &Run| run.header.scheme.clone();
+        let scheme = |run: &Run| run.header.scheme.split(' ').next().unwrap_or("").to_string();
         let name = |run: &Run| {
             let alike = self.runs.iter().filter(|other| scheme(other) == scheme(run)).count();
             if alike > 1 { run.name() } else { scheme(run) }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use toml::Value;
 
 /// Keys, or tables of keys, that no later step's weights depend on.
-const FREE: [&str; 12] = [
+const FREE: [&str; 13] = [
     "name",
     "threads",
     "dataset.dir",
@@ -20,6 +20,7 @@ const FREE: [&str; 12] = [
     "network",
     "record",
     "checkpoint",
+    "faults",
 ];
 
 /// Keys that only say when the run ends.

@@ -46,6 +46,9 @@ pub struct Recipe {
     /// How gradients are exchanged.
     #[serde(default)]
     pub exchange: Exchange,
+    /// What becomes of the run when it loses a worker.
+    #[serde(default)]
+    pub faults: Faults,
     /// How long, in what batches, with what loss.
     #[serde(default)]
     pub train: Train,
@@ -104,6 +107,35 @@ impl Exchange {
     pub fn wiring(&self) -> exchange::Wiring {
         exchange::Wiring { topology: self.topology, downlink: self.downlink }
     }
+}
+
+/// What becomes of a run that loses a worker: one that panics, fails, stalls or sends messages that
+/// cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Faults {
+    /// How it goes on, if it does.
+    pub on_worker_loss: OnWorkerLoss,
+    /// How often at most.
+    pub restarts: u64,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self { on_worker_loss: OnWorkerLoss::Stop, restarts: 3 }
+    }
+}
+
+/// How a run goes on that has lost a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnWorkerLoss {
+    /// It ends; its last checkpoint stays.
+    Stop,
+    /// All workers start again from the last checkpoint: the same run as without the loss.
+    Restart,
+    /// The others go on from the last checkpoint, with what the lost worker had not said by then.
+    Shrink,
 }
 
 /// How long, in what batches, with what loss.

@@ -62,7 +62,7 @@ impl Timing {
     }
 }
 
-impl Worker<'_> {
+impl Worker {
     /// Before a step: rank 0 decides what all ranks do at its end.
     pub(super) fn decide(&mut self, step: u64) {
         if self.rank == 0 {
@@ -87,11 +87,11 @@ impl Worker<'_> {
         }
         let began = Instant::now();
         if self.rank == 0 {
-            self.place.phase = "waiting for the last checkpoint to be written";
+            self.post.phase("waiting for the last checkpoint to be written");
             let patience = Duration::from_secs_f64(self.recipe.exchange.timeout);
             self.timing.reserve(step, &self.orders, patience)?;
         }
-        self.place.phase = "copying the state for a checkpoint";
+        self.post.phase("copying the state for a checkpoint");
         let mut part = self.snapshot(step, test_accuracy)?;
         part.stall = began.elapsed().as_secs_f64();
         self.report(Report::Part(Box::new(part)))

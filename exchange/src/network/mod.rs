@@ -14,7 +14,7 @@
 //! | ring allgather | (N − 1) (α + n/β) |
 //! | ring allreduce | 2 (N − 1) (α + n/(N β)) |
 //! | server | 2 α + N up/β + N down/β, β being the server's |
-//! | sharded | α + (N − 1) n/(N β), then the ring allgather of the reduced shares |
+//! | sharded | (N − 1) (α + n/(N β)), then the ring allgather of the reduced shares |
 //!
 //! # What it leaves out
 //! TCP's slow start and its loss recovery, acknowledgements, other traffic, switches that block,

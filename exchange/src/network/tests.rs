@@ -31,7 +31,7 @@ fn equal_messages_take_what_the_closed_forms_say() {
             (Pattern::RingAllgather, (n - 1.0) * (alpha + t_up)),
             (Pattern::RingAllreduce, 2.0 * (n - 1.0) * (alpha + t_up / n)),
             (Pattern::Server, 2.0 * alpha + n * t_up + n * t_down),
-            (Pattern::Sharded, alpha + (n - 1.0) * t_up / n + (n - 1.0) * (alpha + t_down)),
+            (Pattern::Sharded, (n - 1.0) * (2.0 * alpha + t_up / n + t_down)),
         ] {
             let seconds = collective_seconds(&link, pattern, &equal(ranks, up, down));
             assert!(close(seconds, expected), "{pattern:?} {ranks}: {seconds} {expected}");

@@ -14,8 +14,8 @@ pub enum Pattern {
     /// Every rank's message goes up to a server, whose answer comes down to every rank. Uplinks
     /// share what the server's host receives, downlinks what it sends.
     Server,
-    /// Every rank sends each other rank that one's share of its message, all at once; the reduced
-    /// shares then travel around the ring.
+    /// Every rank sends each other rank that one's share of its message, one after the other; the
+    /// reduced shares then travel around the ring.
     Sharded,
 }
 
@@ -139,25 +139,24 @@ impl Wires {
         }
     }
 
-    /// All ranks send each other an equal share of their messages at once.
+    /// Every rank sends each other rank an equal share of its message: in turn k, rank r sends to
+    /// rank r + k and receives from r − k, so that no interface is shared.
     fn scatter(&mut self, ready: &mut [f64], sent: &[Sent]) {
         let ranks = ready.len();
-        let share =
-            |wires: &Self, from: usize| wires.link.wire_bytes(sent[from].up.div_ceil(ranks as u64));
-        // What leaves a rank at the same time shares its interface and ends at the same time.
-        let overhead = self.link.overhead * (ranks - 1) as f64;
-        let starts: Vec<f64> = ready.iter().map(|ready| ready + overhead).collect();
-        let left: Vec<f64> = (0..ranks)
-            .map(|from| {
-                let bytes = share(self, from) * (ranks - 1) as f64;
-                self.out[from].pass(starts[from], bytes)
-            })
-            .collect();
-        for to in 0..ranks {
-            let others = by_time(&starts).into_iter().filter(|from| *from != to);
-            let flows = others.map(|from| (from, starts[from], share(self, from)));
-            let arrived = self.converge(to, flows.collect(), &left);
-            ready[to] = ready[to].max(arrived) + sent[to].aggregate;
+        let share = |sent: &Sent| self.link.wire_bytes(sent.up.div_ceil(ranks as u64));
+        let shares: Vec<f64> = sent.iter().map(share).collect();
+        let mut arrived = vec![0.0; ranks];
+        for turn in 1..ranks {
+            for from in 0..ranks {
+                let to = (from + turn) % ranks;
+                arrived[to] = self.carry(from, to, ready[from], shares[from]);
+            }
+            for (ready, arrived) in ready.iter_mut().zip(&arrived) {
+                *ready = ready.max(*arrived);
+            }
+        }
+        for (ready, sent) in ready.iter_mut().zip(sent) {
+            *ready += sent.aggregate;
         }
     }
 

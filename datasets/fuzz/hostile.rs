@@ -1,0 +1,59 @@
+//! What becomes of hostile files: an error, or a data set whose batches can be had. Shared by the
+//! fuzz targets and by the test that replays their corpora.
+#![allow(dead_code, reason = "each fuzz target uses one of these")]
+
+use std::fs;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use gradwire_datasets::{AgNews, Augment, Batch, Cifar10, Cifar100, Config, Data, Dataset, Labels};
+use tempfile::TempDir;
+
+static SCRATCH: LazyLock<TempDir> =
+    LazyLock::new(|| tempfile::tempdir().expect("the fuzzer needs a scratch folder"));
+
+/// Both files of CIFAR-10 hold these bytes.
+pub(crate) fn cifar10(bytes: &[u8]) {
+    let dir = with("cifar-10-batches-bin", &["data_batch_1.bin", "test_batch.bin"], bytes);
+    let config = Cifar10 { dir, partial: true, train_limit: Some(1), test_limit: None };
+    read(&Config::Cifar10(config));
+}
+
+/// Both files of CIFAR-100 hold these bytes.
+pub(crate) fn cifar100(bytes: &[u8]) {
+    let dir = with("cifar-100-binary", &["train.bin", "test.bin"], bytes);
+    for labels in [Labels::Fine, Labels::Coarse] {
+        let dir = dir.clone();
+        let config = Cifar100 { dir, labels, partial: true, train_limit: None, test_limit: None };
+        read(&Config::Cifar100(config));
+    }
+}
+
+/// Both files of AG News hold these bytes.
+pub(crate) fn ag_news(bytes: &[u8]) {
+    let dir = with("ag_news_csv", &["train.csv", "test.csv"], bytes);
+    let small = AgNews { vocabulary: 50, minimum_count: 1, length: 8, ..AgNews::default() };
+    read(&Config::AgNews(AgNews { dir, partial: true, ..small }));
+}
+
+/// A folder whose files of these names hold `bytes`.
+fn with(folder: &str, files: &[&str], bytes: &[u8]) -> std::path::PathBuf {
+    let dir = SCRATCH.path().join(format!("{folder}-{:?}", std::thread::current().id()));
+    let inner = dir.join(folder);
+    fs::create_dir_all(&inner).expect("the fuzzer's folder can be made");
+    for file in files {
+        fs::write(inner.join(file), bytes).expect("the fuzzer's file can be written");
+    }
+    dir
+}
+
+fn read(config: &Config) {
+    let Ok(data) = config.load(Path::new("/nonexistent")) else { return };
+    let Data { train, test, .. } = data;
+    let mut batch = Batch::default();
+    for set in [&train, &test] {
+        let indices: Vec<u32> = (0..set.len().min(40) as u32).collect();
+        Dataset::batch(&**set, &indices, Some(&Augment { seed: 1, epoch: 1 }), &mut batch);
+        assert_eq!(batch.len(), indices.len());
+    }
+}

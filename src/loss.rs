@@ -1,0 +1,174 @@
+//! What ended a run: of all that the workers say went wrong, the first cause.
+//!
+//! When a worker stops, its end of the exchange drops and the others stop too, each with an error
+//! of its own that is only an echo. A silent worker, or one whose message cannot be read, says
+//! nothing at all: its peers accuse it.
+
+use crate::post::Place;
+use anyhow::{Error, anyhow};
+use gradwire_exchange as exchange;
+use std::any::Any;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Why and when a worker stopped.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) rank: usize,
+    pub(crate) at: Instant,
+    pub(crate) place: Place,
+    pub(crate) error: Error,
+}
+
+impl Failure {
+    pub(crate) fn new(rank: usize, place: Place, error: Error) -> Self {
+        Self { rank, at: Instant::now(), place, error }
+    }
+
+    /// A worker has panicked.
+    pub(crate) fn panic(rank: usize, place: Place, panic: &(dyn Any + Send)) -> Self {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
+        Self::new(rank, place, anyhow!("panicked: {}", words.unwrap_or("no message")))
+    }
+
+    /// A worker has shown no progress for too long.
+    pub(crate) fn stall(rank: usize, place: Place, limit: Duration) -> Self {
+        let error = anyhow!(
+            "no progress for {limit:.1?}; exchange.timeout says how long one worker may keep the \
+             others waiting"
+        );
+        Self::new(rank, place, error)
+    }
+
+    /// Whose fault it is by this failure's own account, and how far that account is to be
+    /// believed: lower is further.
+    fn accuses(&self) -> (u8, usize) {
+        use exchange::Error::{
+            Aborted, Message, NonFinite, PeerLost, ServerLost, ServerSilent, Timeout,
+        };
+        match self.error.downcast_ref::<exchange::Error>() {
+            Some(NonFinite { rank, .. } | Aborted { rank, .. }) => (0, *rank),
+            Some(Message { rank, .. }) => (1, *rank),
+            Some(Timeout { rank, .. }) => (2, *rank),
+            Some(PeerLost { rank, .. }) => (3, *rank),
+            Some(ServerLost { .. } | ServerSilent { .. }) => (4, self.rank),
+            _ => (0, self.rank),
+        }
+    }
+}
+
+/// The end of a run by a worker's fault: who, where, why.
+#[derive(Debug)]
+pub struct Loss {
+    /// The worker.
+    pub rank: usize,
+    /// Where it was.
+    pub place: Place,
+    /// What went wrong.
+    pub error: Error,
+}
+
+impl Loss {
+    /// The failure that caused the others. `places` is where all workers were when the first
+    /// failure was heard of, by rank.
+    pub(crate) fn first(mut failures: Vec<Failure>, places: &[Place]) -> Option<Self> {
+        failures.sort_by_key(|failure| (failure.accuses().0, failure.at));
+        let first = failures.first()?;
+        let (_, rank) = first.accuses();
+        // The culprit's own account says better where it was; the accuser's says more of what it
+        // saw.
+        let own = failures.iter().find(|failure| failure.rank == rank).map(|own| own.place);
+        let place = own.or_else(|| places.get(rank).copied()).unwrap_or(first.place);
+        Some(Self { rank, place, error: failures.swap_remove(0).error })
+    }
+
+    /// Whether a worker was lost, and the run may go on from a checkpoint. A gradient or a loss
+    /// that is no number stops all workers alike, and would again.
+    pub fn is_recoverable(&self) -> bool {
+        use exchange::Error::{Aborted, NonFinite, NonFiniteMean};
+        let error = self.error.downcast_ref::<exchange::Error>();
+        !matches!(error, Some(NonFinite { .. } | NonFiniteMean { .. } | Aborted { .. }))
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "worker {}, {}", self.rank, self.place)
+    }
+}
+
+impl std::error::Error for Loss {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(self.error.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use exchange::{Awaited, wire::Fault};
+
+    const AWAITED: Awaited = Awaited::Gradient { step: 5 };
+
+    fn place(phase: &'static str) -> Place {
+        Place { step: 5, phase, since: Instant::now() }
+    }
+
+    fn failed(rank: usize, error: impl Into<Error>) -> Failure {
+        Failure::new(rank, place("exchange"), error.into())
+    }
+
+    fn lost(rank: usize, by: usize) -> Failure {
+        failed(by, exchange::Error::PeerLost { rank, by, awaited: AWAITED })
+    }
+
+    fn silent(rank: usize, by: usize) -> Failure {
+        let after = Duration::from_secs(2);
+        failed(by, exchange::Error::Timeout { rank, by, awaited: AWAITED, after })
+    }
+
+    fn first(failures: Vec<Failure>) -> String {
+        let places = [place("exchange"), place("forward"), place("exchange")];
+        format!("{:#}", Error::from(Loss::first(failures, &places).unwrap()))
+    }
+
+    #[test]
+    fn echoes_come_after_the_cause_whenever_they_are_heard() {
+        let panicked = || Failure::panic(2, place("backward"), &"index out of bounds");
+        let told = "worker 2, step 5, backward: panicked: index out of bounds";
+        assert_eq!(first(vec![lost(2, 0), lost(0, 1), panicked()]), told);
+        assert_eq!(first(vec![panicked(), silent(2, 0)]), told);
+    }
+
+    #[test]
+    fn a_silent_worker_is_named_where_it_was_seen() {
+        let told = "worker 1, step 5, forward: rank 1 was silent for 2s; rank 0 was waiting for the \
+                    gradient of step 5";
+        // Rank 1 has not ended at all; or it has, since, and complains of being left.
+        assert_eq!(first(vec![lost(0, 2), silent(1, 0)]), told);
+        let told = told.replace("forward", "exchange");
+        assert_eq!(first(vec![silent(1, 0), lost(0, 1), lost(0, 2)]), told);
+    }
+
+    #[test]
+    fn the_sender_of_a_damaged_message_is_the_cause() {
+        let fault = Fault::Checksum { told: 1, found: 2 };
+        let unread = |by| failed(by, exchange::Error::Message { rank: 2, awaited: AWAITED, fault });
+        let told = first(vec![lost(0, 1), unread(0), unread(2)]);
+        assert!(told.starts_with("worker 2, step 5, exchange: message of rank 2"), "{told}");
+    }
+
+    #[test]
+    fn only_lost_workers_are_recovered_from() {
+        let loss = |failure| Loss::first(vec![failure], &[]).unwrap().is_recoverable();
+        assert!(loss(silent(1, 0)) && loss(failed(0, anyhow!("no memory"))));
+        let reason = "the loss is NaN".to_string();
+        assert!(!loss(failed(0, exchange::Error::Aborted { rank: 0, step: 5, reason })));
+    }
+
+    #[test]
+    fn without_failures_there_is_no_loss() {
+        assert!(Loss::first(Vec::new(), &[]).is_none());
+    }
+}

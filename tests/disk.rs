@@ -1,0 +1,127 @@
+//! Every file operation of a short run fails in turn: nothing is ever corrupt.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use gradwire::disk::{Disk, Fault};
+use gradwire::launch::{Run, Start, train};
+use gradwire::recipe::{Recipe, Source};
+use gradwire::record::Mode;
+use gradwire::resume::Resume;
+use safetensors::SafeTensors;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Six steps, a checkpoint every two, of which two are kept; an evaluation and the best model.
+fn recipe(out: &Path) -> Recipe {
+    let sets = [
+        "dataset={kind=\"synthetic-ag-news\",train=48,test=16}",
+        "model=fasttext",
+        "scheme=topk",
+        "workers=2",
+        "train.batch=8",
+        "train.epochs=2",
+        "record.every=1",
+        "checkpoint.every_steps=2",
+        "checkpoint.keep_last=2",
+        "exchange.timeout=20",
+    ];
+    let out = toml::Value::String(out.display().to_string());
+    let flags = vec![("record.out", out)];
+    let sets = sets.map(String::from).to_vec();
+    Source { recipe: None, flags, sets }.load().unwrap()
+}
+
+fn attempt(recipe: &Recipe, disk: Disk, start: Start) -> Result<PathBuf, String> {
+    let (orders, faults) = (Arc::default(), Arc::default());
+    let run = Run { recipe, mode: Mode::Quiet, disk, start, orders, faults };
+    train(run).map(|outcome| outcome.folder).map_err(|error| format!("{error:#}"))
+}
+
+/// The bytes of the last model's tensors, and what the record tells of steps and epochs.
+fn result(run: &Path) -> (Vec<(String, Vec<u8>)>, Vec<Value>) {
+    let bytes = fs::read(run.join("last/model.safetensors")).unwrap();
+    let model = SafeTensors::deserialize(&bytes).unwrap();
+    let mut tensors: Vec<_> =
+        model.tensors().into_iter().map(|(name, t)| (name, t.data().to_vec())).collect();
+    tensors.sort();
+    let lines = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    let all = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let mut told: Vec<Value> =
+        all.filter(|e| e["event"] == "step" || e["event"] == "epoch").collect();
+    for event in &mut told {
+        let event = event.as_object_mut().unwrap();
+        let times = ["time", "phases", "samples_per_second"];
+        event.retain(|key, _| !times.contains(&key.as_str()) && !key.ends_with("seconds"));
+    }
+    (tensors, told)
+}
+
+/// The run that was begun in `out`, if there is one.
+fn begun(out: &Path) -> Option<PathBuf> {
+    let mut runs = fs::read_dir(out.join("first-look")).ok()?;
+    Some(runs.next()?.unwrap().path())
+}
+
+fn every_operation_fails(count: u64, stride: usize) {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let recipe = recipe(&out);
+    let whole = result(&attempt(&recipe, Disk::default(), Start::Fresh).unwrap());
+    let (mut stopped, mut warned, mut resumed) = (0, 0, 0);
+    for first in (1..).step_by(stride) {
+        fs::remove_dir_all(out.join("first-look")).unwrap();
+        let kind = std::io::ErrorKind::StorageFull;
+        let disk = Disk::failing(Fault { operation: None, first, count, kind });
+        let ended = attempt(&recipe, disk.clone(), Start::Fresh);
+        if disk.failed() == 0 {
+            assert_eq!(result(&ended.unwrap()), whole);
+            assert!(stopped > 10 && resumed > 10, "{stopped} {resumed}");
+            assert!(count > 1 || warned > 10, "{warned}");
+            return;
+        }
+        match &ended {
+            // It went on without what could not be written, and is what it would have been.
+            Ok(run) => {
+                warned += 1;
+                let lines = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+                assert!(lines.contains("injected"), "operation {first} failed in silence");
+                assert!(result(run) == whole, "operation {first}");
+            }
+            Err(error) => {
+                stopped += 1;
+                assert!(error.contains("injected"), "operation {first}: {error}");
+            }
+        }
+        // Whatever it was: the run goes on from a whole checkpoint, or there is none and it says so.
+        let Some(run) = begun(&out) else {
+            fs::create_dir_all(out.join("first-look")).unwrap();
+            continue;
+        };
+        match Resume::find(&Disk::default(), &run, false) {
+            Ok(resume) => {
+                resumed += 1;
+                let start = Start::Resume(Box::new(resume));
+                let run = attempt(&recipe, Disk::default(), start)
+                    .unwrap_or_else(|error| panic!("operation {first}, going on: {error}"));
+                assert!(result(&run) == whole, "operation {first}, going on");
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                assert!(error.contains("no checkpoint"), "operation {first}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_operation_fails() {
+    every_operation_fails(1, 1);
+}
+
+/// As when a disk is full for good, or a power cut ends everything.
+#[test]
+fn all_operations_from_one_on_fail() {
+    every_operation_fails(u64::MAX, 2);
+}
