@@ -221,8 +221,8 @@ impl Collective for Wire {
         self.inner.world_size()
     }
 
-    fn allgather(&mut self, mine: Vec<u8>) -> exchange::Result<Vec<Payload>> {
-        let mine = self.damaged(mine);
+    fn allgather(&mut self, mut mine: Vec<u8>) -> exchange::Result<Vec<Payload>> {
+        self.corrupt(&mut mine);
         self.inner.allgather(mine)
     }
 
@@ -243,16 +243,15 @@ impl Central for Wire {
         }
     }
 
-    fn ask(&mut self, mine: Vec<u8>) -> exchange::Result<Answer> {
-        let mine = self.damaged(mine);
-        let central = self.inner.central().expect("invariant: it is asked through `central`");
-        central.ask(mine)
+    fn ask(&mut self, mut mine: Vec<u8>) -> exchange::Result<Answer> {
+        self.corrupt(&mut mine);
+        self.inner.central().expect("invariant: it is asked through `central`").ask(mine)
     }
 }
 
 impl Wire {
-    /// The message, damaged if it is time.
-    fn damaged(&self, mut mine: Vec<u8>) -> Vec<u8> {
+    /// Damages a message if that is to happen now.
+    fn corrupt(&self, mine: &mut [u8]) {
         let step = self.post.place().step;
         if self.faults.happens(self.rank(), step, |kind| kind == Kind::Corrupt) {
             // Two thirds into the message lies a value or an index, seldom a header.
@@ -261,7 +260,6 @@ impl Wire {
                 *byte ^= 1 << (step % 8);
             }
         }
-        mine
     }
 }
 

@@ -44,9 +44,8 @@ impl Failure {
     /// Whose fault it is by this failure's own account, and how far that account is to be
     /// believed: lower is further.
     fn accuses(&self) -> (u8, usize) {
-        use exchange::Error::{
-            Aborted, Message, NonFinite, PeerLost, ServerLost, ServerSilent, Timeout,
-        };
+        use exchange::Error::{Aborted, Message, NonFinite, PeerLost, Timeout};
+        use exchange::Error::{ServerLost, ServerSilent};
         match self.error.downcast_ref::<exchange::Error>() {
             Some(NonFinite { rank, .. } | Aborted { rank, .. }) => (0, *rank),
             Some(Message { rank, .. }) => (1, *rank),

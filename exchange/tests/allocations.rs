@@ -86,7 +86,10 @@ fn steady_steps_allocate_nothing_proportional_to_the_gradient() {
     let wirings = Topology::ALL.iter().map(|topology| Wiring::from(*topology)).chain([compressed]);
     for wiring in wirings {
         for scheme in Scheme::all() {
-            if wiring.validate(&scheme, &Bucketing::Whole.into()).is_ok() {
+            // What a server has left unsaid grows for long: where thresholds decide, so do messages.
+            let settled = ["topk", "randomk", "optquant", "qsgd", "signsgd", "half", "casq"];
+            let steady = wiring != compressed || settled.contains(&scheme.about().name);
+            if steady && wiring.validate(&scheme, &Bucketing::Whole.into()).is_ok() {
                 steady_steps_of(wiring, &scheme);
             }
         }
@@ -94,7 +97,7 @@ fn steady_steps_allocate_nothing_proportional_to_the_gradient() {
 }
 
 fn steady_steps_of(wiring: Wiring, scheme: &Scheme) {
-    const LENGTH: usize = 100_000;
+    const LENGTH: usize = 200_000;
     let ends = wiring.topology.connect(3, Duration::from_secs(20)).unwrap();
     std::thread::scope(|scope| {
         for (rank, end) in ends.into_iter().enumerate() {

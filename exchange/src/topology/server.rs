@@ -121,7 +121,8 @@ impl Route for Client {
     fn restore(&mut self, state: &State) -> Result<()> {
         match &self.server {
             Some(server) => lock(server).restore(&state.scope(SCOPE)),
-            None => refuse_state(state),
+            // Rank 0 takes it up, for all.
+            None => Ok(()),
         }
     }
 }
@@ -134,7 +135,7 @@ pub(super) fn refuse_state(state: &State) -> Result<()> {
     if state.scope(SCOPE).is_empty() {
         return Ok(());
     }
-    let problem = "would be lost: only rank 0 of a server's ranks can take it up".to_string();
+    let problem = "would be lost: this topology has no server that could take it up".to_string();
     Err(Error::State { entry: SCOPE.to_string(), problem })
 }
 
