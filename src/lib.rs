@@ -7,6 +7,7 @@
 //!
 //! The house and its laws are in `ARCHITECTURE.md`.
 
+pub mod advise;
 pub mod bench;
 pub mod checkpoint;
 pub mod cli;

@@ -4,6 +4,7 @@
 //! refused, and nothing was started; 130 and 143 the run was stopped by SIGINT or SIGTERM after a
 //! whole step. After a second signal the process ends by that signal, at once.
 
+mod advise;
 mod bench;
 mod codecs;
 mod data;
@@ -43,6 +44,8 @@ enum Command {
     Train(Box<Train>),
     /// Evaluate a trained model on its test set
     Eval(Eval),
+    /// Tell which scheme is worth it on which link, for a recipe on this machine
+    Advise(Box<advise::Advise>),
     /// Measure how fast this machine trains
     #[command(subcommand)]
     Bench(bench::Command),
@@ -165,6 +168,7 @@ impl Cli {
                 Err(refused) => Err(refused),
             },
             Command::Eval(eval) => Ok(eval.run()),
+            Command::Advise(advise) => advise.run(),
             Command::Bench(bench) => bench.run(),
             Command::Network(network) => network.run(),
             Command::Data(data) => Ok(data.run()),
