@@ -3,9 +3,11 @@
 //! Workers meet nowhere but in the exchange. What happens is told upwards as [`Report`]s; nobody
 //! calls into a worker.
 
+mod epoch;
+mod gradient;
 mod state;
 
-use crate::checkpoint::{self, Checkpoint, Part};
+use crate::checkpoint::{Checkpoint, Part};
 use crate::course::Course;
 use crate::disk::Disk;
 use crate::inject::Faults;
@@ -15,22 +17,23 @@ use crate::overlap::{Overlapped, Plan as OverlapPlan};
 use crate::params::Params;
 use crate::post::Post;
 use crate::recipe::{BatchNorm, Recipe};
-use crate::record::{Histogram, Histograms, Phases, Tagged, Warning, gradient};
+use crate::record::{Histograms, Phases, Warning};
 use crate::replica::{Replica, Score};
 use crate::schedule::Schedule;
 use crate::spent::Spent;
 use anyhow::{Context, Result, anyhow, bail};
 use candle_core::Tensor;
 use crossbeam::channel::Sender;
-use gradwire_datasets::{Batch, Data, Dataset, Loader, Plan, Shard};
+use gradwire_datasets::{Batch, Data, Loader, Plan};
 use gradwire_exchange::{Collective, Exchange, Traffic};
 use gradwire_models::kernels::gradients::{Gradients, backward, backward_into};
-use gradwire_models::kernels::optimizer::update_in_place;
 use gradwire_models::kernels::profile::{self, Profile};
 use state::Timing;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+pub use epoch::evaluate_share;
 
 /// What a worker tells the launching thread.
 pub enum Report {
@@ -421,117 +424,6 @@ impl Worker {
         Ok(norm)
     }
 
-    fn histograms(&self, step: u64) -> Option<Histograms> {
-        if !self.histograms_due(step) {
-            return None;
-        }
-        let residual = self.exchange.residual();
-        let vectors = [("gradient", Some(self.flat.as_slice())), ("residual", residual)];
-        let entries = vectors.into_iter().filter_map(|(what, v)| Some((what, v?))).flat_map(
-            |(what, vector)| {
-                self.params.iter().map(move |p| Tagged {
-                    tag: format!("{what}/{}", p.name),
-                    histogram: Histogram::of(&vector[p.range.clone()]),
-                })
-            },
-        );
-        Some(Histograms { step, entries: entries.collect() })
-    }
-
-    fn histograms_due(&self, step: u64) -> bool {
-        let every = self.recipe.record.histograms_every;
-        self.rank == 0 && every > 0 && (step == 1 || step.is_multiple_of(every))
-    }
-
-    fn gradient_due(&self, step: u64) -> bool {
-        let every = self.recipe.record.gradients;
-        self.rank == 0 && every > 0 && step.is_multiple_of(every)
-    }
-
-    /// Writes rank 0's gradient to the run's folder if it is time.
-    fn keep_gradient(&mut self, step: u64) -> Result<()> {
-        let due = self.gradient_due(step);
-        if let Some(folder) = self.folder.as_ref().filter(|_| due) {
-            self.post.phase("recording a gradient");
-            gradient::save(&self.disk, folder, &self.params, &self.flat, step)?;
-        }
-        Ok(())
-    }
-
-    /// Evaluates if it is time, saves models, tells of the epoch. Returns the test set's score, and
-    /// whether it is the best so far.
-    fn finish_epoch(&mut self, step: u64, last: bool) -> Result<(Option<Score>, bool)> {
-        let epoch = self.course.epoch_of(step);
-        let began = Instant::now();
-        let due = last || epoch.is_multiple_of(self.recipe.train.evaluate_every);
-        self.post.phase("evaluation");
-        let test = if due { Some(self.evaluate()?) } else { None };
-        let evaluation_seconds = began.elapsed().as_secs_f64();
-        self.post.phase("saving the model");
-        let accuracy = test.map(|test| test.accuracy());
-        let best = accuracy.is_some_and(|now| self.best.is_none_or(|best| now > best));
-        if best {
-            self.best = accuracy;
-        }
-        if self.rank == 0 {
-            if best {
-                self.save_as(checkpoint::BEST, step, accuracy)?;
-            }
-            if last {
-                self.save_as(checkpoint::LAST, step, accuracy)?;
-            }
-            self.report(Report::Epoch(Epoch { epoch, step, test, evaluation_seconds }))?;
-        }
-        Ok((test, best))
-    }
-
-    /// The test set's score: every rank takes its share, the sums are added in rank order.
-    fn evaluate(&mut self) -> Result<Score> {
-        self.settle_batch_norm()?;
-        let test: &dyn Dataset = &*self.data.test;
-        let world_size = self.exchange.collective().world_size();
-        let size = self.recipe.train.evaluation_batch;
-        let beat = || self.post.beat();
-        let mine = evaluate_share(&self.replica, test, world_size, self.rank, size, beat)?;
-        let mut sums = [mine.loss, mine.correct as f64, mine.samples as f64];
-        self.exchange.collective().sum_f64(&mut sums)?;
-        Ok(Score { loss: sums[0], correct: sums[1] as u64, samples: sums[2] as u64 })
-    }
-
-    /// Makes batch norm's running statistics the same on all ranks, by the recipe's policy.
-    fn settle_batch_norm(&mut self) -> Result<()> {
-        let buffers = self.replica.store.buffers();
-        if buffers.is_empty() {
-            return Ok(());
-        }
-        let mut flat = Vec::new();
-        for (_, var) in &buffers {
-            update_in_place(var, |elements| flat.extend_from_slice(elements))?;
-        }
-        match self.recipe.train.batch_norm {
-            BatchNorm::Averaged | BatchNorm::Synchronised => {
-                self.exchange.collective().mean_f32(&mut flat)?;
-            }
-            BatchNorm::Rank0 => {
-                if self.rank != 0 {
-                    flat.fill(0.0);
-                }
-                let mut sums: Vec<f64> = flat.iter().copied().map(f64::from).collect();
-                self.exchange.collective().sum_f64(&mut sums)?;
-                flat.iter_mut().zip(sums).for_each(|(f, s)| *f = s as f32);
-            }
-        }
-        let mut rest = flat.as_slice();
-        for (_, var) in &buffers {
-            update_in_place(var, |elements| {
-                let (mine, others) = rest.split_at(elements.len());
-                elements.copy_from_slice(mine);
-                rest = others;
-            })?;
-        }
-        Ok(())
-    }
-
     /// Compares the replicas' weights; they are equal bit for bit, or something is broken.
     fn compare_replicas(&mut self, step: u64) -> Result<()> {
         let hashes = self.params.hashes()?;
@@ -546,39 +438,10 @@ impl Worker {
         Ok(())
     }
 
-    fn save_as(&self, which: &str, step: u64, accuracy: Option<f64>) -> Result<()> {
-        let Some(folder) = &self.folder else { return Ok(()) };
-        let (folder, store) = (folder.join(which), &self.replica.store);
-        checkpoint::save(&self.disk, &folder, store, &self.recipe, step, accuracy)
-            .with_context(|| format!("saving the {which} model"))
-    }
-
     /// Tells the launching thread; if it no longer listens, the run is over.
     fn report(&self, report: Report) -> Result<()> {
         self.reports.send(report).map_err(|_| anyhow!("the run's record has ended"))
     }
-}
-
-/// The score of one rank's share of `data`; calls `beat` after each batch.
-///
-/// # Errors
-/// When the model fails.
-pub fn evaluate_share(
-    replica: &Replica,
-    data: &dyn Dataset,
-    world_size: usize,
-    rank: usize,
-    size: usize,
-    beat: impl Fn(),
-) -> Result<Score> {
-    let mut total = Score::default();
-    let mut batch = Batch::default();
-    for indices in Shard::new(data.len(), world_size, rank, size) {
-        data.batch(&indices, None, &mut batch);
-        total.add(&replica.evaluate(&batch)?);
-        beat();
-    }
-    Ok(total)
 }
 
 /// Shares the exposed seconds of an exchange among its phases, in proportion to what they took.

@@ -1,7 +1,7 @@
 //! What a run keeps so that it, or someone else, can go on from it.
 //!
 //! Two things. **Models** (`<run>/best/`, `<run>/last/`): PyTorch's state dictionary and the
-//! recipe, for whoever wants to use the network ([`model`]). **Checkpoints**
+//! recipe, for whoever wants to use the network (`model.rs`). **Checkpoints**
 //! (`<run>/checkpoints/step-00000123/`): everything that the run's next step depends on, so that
 //! `train --resume` takes that step with the same bits.
 //!

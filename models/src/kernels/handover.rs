@@ -1,7 +1,7 @@
 //! Gradients of variables, handed over by the kernels the moment they are known.
 //!
 //! candle adds every gradient to zeros made for it and keeps the sums until its backward pass has
-//! ended. While a [`deliver`] runs on this thread, kernels hand the gradients of
+//! ended. While [`backward_into`](super::gradients::backward_into) runs on this thread, kernels hand the gradients of
 //! *variables* over instead: nothing is copied, an embedding table's gradient stays the rows that
 //! the batch touched, and whoever listens may use a gradient while the pass still runs.
 //!
