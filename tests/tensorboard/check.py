@@ -62,6 +62,15 @@ def epoch_scalars(event):
             yield f"test/{key}", event[f"test_{key}"]
 
 
+def checkpoint_scalars(event):
+    """The curves that a checkpoint has a point on."""
+    for key in ("bytes", "stall_seconds", "write_seconds"):
+        yield f"checkpoint/{key}", event[key]
+
+
+SCALARS = {"step": step_scalars, "epoch": epoch_scalars, "checkpoint": checkpoint_scalars}
+
+
 class Expected:
     """What metrics.jsonl says the event file must hold: tag -> [(time, step, value)]."""
 
@@ -72,9 +81,8 @@ class Expected:
         for line in path.read_text(encoding="utf-8").splitlines():
             event = json.loads(line, parse_constant=not_json)
             time, kind = event["time"], event["event"]
-            if kind in ("step", "epoch"):
-                points = step_scalars(event) if kind == "step" else epoch_scalars(event)
-                for tag, value in points:
+            if kind in SCALARS:
+                for tag, value in SCALARS[kind](event):
                     self.scalars[tag].append((time, event["step"], number(value)))
             elif kind == "histograms":
                 for entry in event["entries"]:
