@@ -16,6 +16,7 @@ pub mod course;
 pub mod crew;
 pub mod disk;
 pub mod evaluate;
+pub mod experiment;
 pub mod inject;
 pub mod keeper;
 pub mod launch;
