@@ -26,6 +26,7 @@ pub mod optim;
 pub mod orders;
 pub mod overlap;
 pub mod params;
+pub mod plot;
 pub mod post;
 pub mod recipe;
 pub mod record;
