@@ -32,6 +32,7 @@ pub mod recipe;
 pub mod record;
 mod recover;
 pub mod replica;
+pub mod report;
 pub mod resume;
 pub mod schedule;
 pub mod signals;

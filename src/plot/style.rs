@@ -1,6 +1,8 @@
 //! Which scheme looks how, in every plot alike: a colour and a mark of its own; those of its arms
 //! that differ in settings are told apart by their dashes and by open marks.
 
+use super::canvas;
+use anyhow::Result;
 use plotters::style::RGBColor;
 
 /// A colour of plots: as it is on white ground, and the name by which a page may choose another for
@@ -107,6 +109,17 @@ impl Style {
         let colour = COLOURS[number % COLOURS.len()];
         let mark = MARKS[number % MARKS.len()];
         Self { colour, mark, ..Self::variant(number / COLOURS.len()) }
+    }
+
+    /// A short line with its mark, as SVG, to stand beside a name.
+    ///
+    /// # Errors
+    /// When it cannot be drawn, which is ours to mend.
+    pub fn swatch(&self) -> Result<String> {
+        canvas::svg("", (34, 13), |canvas| {
+            canvas.line(&[(0.0, 6.5), (34.0, 6.5)], self.colour, 2.0, self.dash)?;
+            canvas.mark(self, (17.0, 6.5), 3.6)
+        })
     }
 
     fn variant(variant: usize) -> Self {
