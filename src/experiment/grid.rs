@@ -1,0 +1,210 @@
+//! From an experiment and a scale to the recipes of its runs.
+
+use super::definition::{Choice, Experiment, Scale, Setting, replace};
+use crate::course::{Course, Progress};
+use crate::launch;
+use crate::recipe::Recipe;
+use crate::record::FileSum;
+use anyhow::{Context, Result, ensure};
+use gradwire_datasets as datasets;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// What the command line asks of an experiment.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// How many seeds, from 1; absent for the scale's own.
+    pub seeds: Option<u64>,
+    /// Tasks, arms, or `task/arm`, by name with or without values; empty for all.
+    pub only: Vec<String>,
+    /// Where data sets are, if not where the recipes say.
+    pub dir: Option<String>,
+    /// `path=value` pairs that change every recipe.
+    pub sets: Vec<String>,
+}
+
+/// The runs of an experiment at a scale.
+#[derive(Clone, Debug)]
+pub struct Grid {
+    /// Every task in it.
+    pub tasks: Vec<Choice>,
+    /// Every arm in it.
+    pub arms: Vec<Choice>,
+    /// In the order of seeds, tasks and arms: what is cut short has compared something.
+    pub runs: Vec<Planned>,
+}
+
+/// A run that is to be made.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// Its task's name.
+    pub task: String,
+    /// Its arm's name.
+    pub arm: String,
+    /// Its folder, within the experiment's.
+    pub folder: PathBuf,
+    /// Everything that decides its result.
+    pub recipe: Recipe,
+    /// Its last step.
+    pub steps: u64,
+    /// Samples in the training and in the test set.
+    pub samples: [usize; 2],
+    /// The files of its data set.
+    pub data: Vec<FileSum>,
+}
+
+/// Stands where the number of the run's steps is to be.
+const STEPS: &str = "{steps}";
+
+impl Grid {
+    /// Plans the runs. Data sets are read, because their sizes decide how many steps there are.
+    ///
+    /// # Errors
+    /// When the experiment has no such scale, a recipe cannot be, nothing is chosen, or a data set
+    /// cannot be read.
+    pub fn plan(experiment: &Experiment, scale: Scale, wish: &Wish, out: &Path) -> Result<Self> {
+        let setting = experiment.scales.get(&scale).with_context(|| {
+            let there: Vec<&str> = experiment.scales.keys().map(|scale| scale.name()).collect();
+            format!("it has no scale {}, but {}", scale.name(), there.join(", "))
+        })?;
+        let chosen = |choices: Vec<Choice>, names: &Option<Vec<String>>| -> Vec<Choice> {
+            let is_in = |c: &Choice| names.as_ref().is_none_or(|n| n.iter().any(|name| c.is(name)));
+            choices.into_iter().filter(is_in).collect()
+        };
+        let tasks = chosen(experiment.task_choices(), &setting.tasks);
+        let arms = chosen(experiment.arm_choices(), &setting.arms);
+        for name in &wish.only {
+            let known = tasks.iter().any(|t| arms.iter().any(|a| asked(name, t, a)));
+            ensure!(
+                known,
+                "--only {name:?} is no task and no arm of this scale; tasks: {}; arms: {}; or \
+                 task/arm",
+                names(&tasks),
+                names(&arms)
+            );
+        }
+        let wanted = |task: &Choice, arm: &Choice| {
+            wish.only.is_empty() || wish.only.iter().any(|name| asked(name, task, arm))
+        };
+        let seeds = wish.seeds.map_or_else(|| setting.seeds.clone(), |n| (1..=n).collect());
+        let mut sizes = Sizes::default();
+        let mut runs = Vec::new();
+        for seed in &seeds {
+            for task in &tasks {
+                for arm in arms.iter().filter(|arm| wanted(task, arm)) {
+                    let plan = Plan { experiment, setting, wish, task, arm, seed: *seed, out };
+                    let planned = plan.planned(&mut sizes);
+                    let planned = planned.with_context(|| {
+                        format!("{} with {}, seed {seed}", task.label.name, arm.label.name)
+                    });
+                    runs.push(planned?);
+                }
+            }
+        }
+        let used = |choices: Vec<Choice>, of: fn(&Planned) -> &str| -> Vec<Choice> {
+            let is_used = |c: &Choice| runs.iter().any(|run| of(run) == c.label.name);
+            choices.into_iter().filter(is_used).collect()
+        };
+        let (tasks, arms) = (used(tasks, |run| &run.task), used(arms, |run| &run.arm));
+        Ok(Self { tasks, arms, runs })
+    }
+}
+
+/// Whether a name of `--only` speaks of these.
+fn asked(name: &str, task: &Choice, arm: &Choice) -> bool {
+    match name.split_once('/') {
+        Some((of_task, of_arm)) => task.is(of_task) && arm.is(of_arm),
+        None => task.is(name) || arm.is(name),
+    }
+}
+
+fn names(choices: &[Choice]) -> String {
+    let names: Vec<&str> = choices.iter().map(|c| c.label.name.as_str()).collect();
+    names.join(", ")
+}
+
+/// What a run's recipe is made of.
+struct Plan<'a> {
+    experiment: &'a Experiment,
+    setting: &'a Setting,
+    wish: &'a Wish,
+    task: &'a Choice,
+    arm: &'a Choice,
+    seed: u64,
+    out: &'a Path,
+}
+
+impl Plan<'_> {
+    fn planned(&self, sizes: &mut Sizes) -> Result<Planned> {
+        let (task, arm) = (&self.task.label.name, &self.arm.label.name);
+        let of = |tables: &std::collections::BTreeMap<String, Table>, choice: &Choice| {
+            let mut layers: Vec<Table> = Vec::new();
+            for name in [&choice.member, &choice.label.name] {
+                layers.extend(tables.get(name).cloned());
+            }
+            layers.dedup();
+            layers
+        };
+        let mut own = Table::new();
+        own.insert("name".into(), format!("{task}-{arm}").into());
+        own.insert("seed".into(), Value::Integer(i64::try_from(self.seed)?));
+        let record = Table::from_iter([("out".into(), self.out.to_string_lossy().as_ref().into())]);
+        own.insert("record".into(), record.into());
+        let mut layers =
+            vec![self.experiment.recipe.clone(), self.task.recipe.clone(), self.arm.recipe.clone()];
+        layers.push(self.setting.recipe.clone());
+        layers.extend(of(&self.setting.task, self.task));
+        layers.extend(of(&self.setting.arm, self.arm));
+        layers.push(own);
+        let table = Recipe::layered(&layers, &self.wish.sets)?;
+        // The number of steps does not depend on what stands in its place.
+        let draft = self.recipe(&table, 1)?;
+        let Size { samples, data } = sizes.of(&draft)?;
+        let steps = Course::new(&draft, samples[0], Progress::START)?.last_step();
+        let folder = Path::new(task).join(arm).join(format!("seed-{}", self.seed));
+        let recipe = self.recipe(&table, i64::try_from(steps)?)?;
+        Ok(Planned { task: task.clone(), arm: arm.clone(), folder, recipe, steps, samples, data })
+    }
+
+    fn recipe(&self, table: &Table, steps: i64) -> Result<Recipe> {
+        let mut value = Value::Table(table.clone());
+        replace(&mut value, STEPS, &Value::Integer(steps.max(1)));
+        let Value::Table(table) = value else { return Recipe::from_table(Table::new()) };
+        let recipe = Recipe::from_table(table)?;
+        match &self.wish.dir {
+            Some(dir) if reads_files(&recipe) => recipe.with("dataset.dir", dir.as_str()),
+            _ => Ok(recipe),
+        }
+    }
+}
+
+/// Whether the data set comes from files in a folder.
+fn reads_files(recipe: &Recipe) -> bool {
+    Table::try_from(&recipe.dataset).is_ok_and(|table| table.contains_key("dir"))
+}
+
+/// The sizes of data sets, each read once.
+#[derive(Default)]
+struct Sizes {
+    known: Vec<(datasets::Config, Size)>,
+}
+
+#[derive(Clone)]
+struct Size {
+    /// Training and test samples.
+    samples: [usize; 2],
+    data: Vec<FileSum>,
+}
+
+impl Sizes {
+    fn of(&mut self, recipe: &Recipe) -> Result<Size> {
+        if let Some((_, size)) = self.known.iter().find(|(config, _)| *config == recipe.dataset) {
+            return Ok(size.clone());
+        }
+        let data = launch::load(recipe, None)?;
+        let size =
+            Size { samples: [data.train.len(), data.test.len()], data: launch::file_sums(&data) };
+        self.known.push((recipe.dataset.clone(), size.clone()));
+        Ok(size)
+    }
+}
