@@ -35,5 +35,6 @@ pub mod resume;
 pub mod schedule;
 pub mod signals;
 pub mod spent;
+pub mod statistics;
 pub mod tally;
 pub mod worker;
