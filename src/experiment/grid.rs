@@ -63,6 +63,18 @@ impl Grid {
     /// When the experiment has no such scale, a recipe cannot be, nothing is chosen, or a data set
     /// cannot be read.
     pub fn plan(experiment: &Experiment, scale: Scale, wish: &Wish, out: &Path) -> Result<Self> {
+        let mut sizes = Sizes::default();
+        Self::plan_with(experiment, scale, wish, out, &mut |recipe| sizes.of(recipe))
+    }
+
+    /// Plans the runs over data sets of the sizes that `size` tells.
+    fn plan_with(
+        experiment: &Experiment,
+        scale: Scale,
+        wish: &Wish,
+        out: &Path,
+        size: &mut dyn FnMut(&Recipe) -> Result<Size>,
+    ) -> Result<Self> {
         let setting = experiment.scales.get(&scale).with_context(|| {
             let there: Vec<&str> = experiment.scales.keys().map(|scale| scale.name()).collect();
             format!("it has no scale {}, but {}", scale.name(), there.join(", "))
@@ -87,13 +99,12 @@ impl Grid {
             wish.only.is_empty() || wish.only.iter().any(|name| asked(name, task, arm))
         };
         let seeds = wish.seeds.map_or_else(|| setting.seeds.clone(), |n| (1..=n).collect());
-        let mut sizes = Sizes::default();
         let mut runs = Vec::new();
         for seed in &seeds {
             for task in &tasks {
                 for arm in arms.iter().filter(|arm| wanted(task, arm)) {
                     let plan = Plan { experiment, setting, wish, task, arm, seed: *seed, out };
-                    let planned = plan.planned(&mut sizes);
+                    let planned = plan.planned(size);
                     let planned = planned.with_context(|| {
                         format!("{} with {}, seed {seed}", task.label.name, arm.label.name)
                     });
@@ -135,7 +146,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    fn planned(&self, sizes: &mut Sizes) -> Result<Planned> {
+    fn planned(&self, size: &mut dyn FnMut(&Recipe) -> Result<Size>) -> Result<Planned> {
         let (task, arm) = (&self.task.label.name, &self.arm.label.name);
         let of = |tables: &std::collections::BTreeMap<String, Table>, choice: &Choice| {
             let mut layers: Vec<Table> = Vec::new();
@@ -159,7 +170,7 @@ impl Plan<'_> {
         let table = Recipe::layered(&layers, &self.wish.sets)?;
         // The number of steps does not depend on what stands in its place.
         let draft = self.recipe(&table, 1)?;
-        let Size { samples, data } = sizes.of(&draft)?;
+        let Size { samples, data } = size(&draft)?;
         let steps = Course::new(&draft, samples[0], Progress::START)?.last_step();
         let folder = Path::new(task).join(arm).join(format!("seed-{}", self.seed));
         let recipe = self.recipe(&table, i64::try_from(steps)?)?;
@@ -206,5 +217,135 @@ impl Sizes {
             Size { samples: [data.train.len(), data.test.len()], data: launch::file_sums(&data) };
         self.known.push((recipe.dataset.clone(), size.clone()));
         Ok(size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(experiment: &Experiment, scale: Scale, wish: &Wish) -> Result<Grid> {
+        let size = Size { samples: [50_000, 10_000], data: Vec::new() };
+        Grid::plan_with(experiment, scale, wish, Path::new("out"), &mut |_| Ok(size.clone()))
+    }
+
+    #[test]
+    fn every_built_in_experiment_can_be_run_at_every_scale() {
+        let all = Experiment::built_in();
+        let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["aggregation", "casq", "dqsgd", "grace", "optquant", "sidco"]);
+        for (name, _) in all {
+            let (_, experiment) = Experiment::load(&name).unwrap_or_else(|e| panic!("{e:#}"));
+            for scale in Scale::ALL {
+                let grid = plan(&experiment, scale, &Wish::default());
+                let grid = grid.unwrap_or_else(|e| panic!("{name}, {}: {e:#}", scale.name()));
+                let baseline = |arm: &Choice| arm.is(&experiment.baseline);
+                assert!(grid.arms.iter().any(baseline), "{name}, {}", scale.name());
+                assert_eq!(
+                    grid.runs.len(),
+                    grid.tasks.len() * grid.arms.len() * experiment.scales[&scale].seeds.len()
+                );
+                for run in &grid.runs {
+                    assert!(scale != Scale::Smoke || run.steps <= 4, "{name}: {}", run.steps);
+                    assert!(scale == Scale::Smoke || run.steps > 150, "{name}: {}", run.steps);
+                }
+            }
+            // A claim that no scale can test is no claim.
+            for claim in &experiment.claims {
+                assert!(!claim.scales.is_empty(), "{name}: {}", claim.claim);
+                for scale in &claim.scales {
+                    let grid = plan(&experiment, *scale, &Wish::default()).unwrap();
+                    let has = |choices: &[Choice], name: &str| {
+                        choices.iter().any(|c| c.label.name == name)
+                    };
+                    assert!(has(&grid.tasks, &claim.task), "{name}: {}", claim.claim);
+                    for arm in [Some(&claim.arm), claim.against.as_ref()].into_iter().flatten() {
+                        assert!(has(&grid.arms, arm), "{name}: {}", claim.claim);
+                    }
+                }
+            }
+        }
+    }
+
+    const TINY: &str = r#"
+        title = "t"
+        paper = "p"
+        baseline = "dense"
+        links = ["1gbit"]
+        claims = []
+        [recipe]
+        dataset = "synthetic-cifar10"
+        model = "resnet20"
+        [[tasks]]
+        name = "few"
+        label = "{n} workers"
+        over = { n = [2, 4] }
+        recipe = { workers = "{n}", train.batch = 50 }
+        [[arms]]
+        name = "dense"
+        label = "dense"
+        recipe.scheme = "dense"
+        [[arms]]
+        name = "dqsgd"
+        label = "DQ-SGD"
+        recipe.scheme = { kind = "dqsgd", horizon = "{steps}" }
+        [scales.quick]
+        about = "a"
+        seeds = [1, 2]
+        recipe.train.epochs = 3
+        task.few-4.train.batch = 25
+        arm.dqsgd.scheme.gap = 7
+    "#;
+
+    #[test]
+    fn layers_are_laid_in_order_and_the_steps_are_known() {
+        let experiment = Experiment::parse(TINY).unwrap();
+        let grid = plan(&experiment, Scale::Quick, &Wish::default()).unwrap();
+        assert_eq!(grid.runs.len(), 8);
+        let run = |task: &str, arm: &str| {
+            grid.runs.iter().find(|run| run.task == task && run.arm == arm).unwrap()
+        };
+        let (two, four) = (run("few-2", "dqsgd"), run("few-4", "dqsgd"));
+        assert_eq!((two.recipe.workers, two.recipe.train.batch, two.steps), (2, 50, 1500));
+        assert_eq!((four.recipe.workers, four.recipe.train.batch, four.steps), (4, 25, 1500));
+        assert!(two.recipe.scheme_in_words().contains("horizon 1500"));
+        assert!(two.recipe.scheme_in_words().contains("gap 7"));
+        assert_eq!(grid.tasks[1].label.label, "4 workers");
+        assert_eq!(four.folder, Path::new("few-4/dqsgd/seed-1"));
+        assert_eq!(grid.runs[4].recipe.seed, 2, "all of one seed come before the next");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_is_run() {
+        let experiment = Experiment::parse(TINY).unwrap();
+        let only = |names: &[&str]| {
+            let only = names.iter().map(ToString::to_string).collect();
+            let sets = vec!["train.epochs=1".to_string()];
+            plan(&experiment, Scale::Quick, &Wish { seeds: Some(3), only, dir: None, sets })
+        };
+        assert_eq!(only(&["few-4/dense"]).unwrap().runs.len(), 3);
+        assert_eq!(only(&["dqsgd"]).unwrap().runs.len(), 6);
+        assert_eq!(only(&["few"]).unwrap().runs.len(), 12);
+        assert_eq!(only(&["few"]).unwrap().runs[0].steps, 500);
+        let refusal = format!("{:#}", only(&["fwe"]).unwrap_err());
+        assert!(refusal.contains("few-2, few-4") && refusal.contains("dqsgd"), "{refusal}");
+        let refusal = plan(&experiment, Scale::Full, &Wish::default()).unwrap_err();
+        assert!(format!("{refusal:#}").contains("quick"), "{refusal:#}");
+    }
+
+    #[test]
+    fn experiments_that_cannot_be_are_refused() {
+        for (from, to, part) in [
+            ("baseline = \"dense\"", "baseline = \"dnse\"", "baseline"),
+            ("links = [\"1gbit\"]", "links = [\"1gbat\"]", "links"),
+            ("seeds = [1, 2]", "seeds = []", "seeds"),
+            ("task.few-4", "task.few-5", "few-5"),
+            ("name = \"dqsgd\"", "name = \"dense\"", "twice"),
+            ("name = \"few\"", "name = \"../few\"", "folder"),
+            ("title =", "titel =", "titel"),
+        ] {
+            let error = Experiment::parse(&TINY.replace(from, to)).unwrap_err();
+            assert!(format!("{error:#}").contains(part), "{to}: {error:#}");
+        }
     }
 }

@@ -202,3 +202,111 @@ fn in_words(claim: &Claim, results: &Results) -> String {
         None => words,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::measured::{Loss, OnLink};
+    use crate::experiment::results::Label;
+    use crate::record::Summary;
+
+    fn run(arm: &str, seed: u64, accuracy: f64, outcome: Outcome) -> Run {
+        let summary = Summary { test_accuracy: Some(accuracy), ..Summary::default() };
+        let measured = Measured { summary, seed, ..Measured::default() };
+        Run {
+            task: "t".into(),
+            arm: arm.into(),
+            seed,
+            folder: "f".into(),
+            outcome,
+            measured: Some(measured),
+        }
+    }
+
+    fn results(runs: Vec<Run>) -> Results {
+        let label = |name: &str| Label { name: name.into(), label: format!("the {name}") };
+        Results {
+            tasks: vec![label("t")],
+            arms: vec![label("a"), label("b")],
+            runs,
+            ..Results::default()
+        }
+    }
+
+    fn claim(more: &str) -> Claim {
+        let text = format!(
+            "claim = 'c'\nsource = 's'\ntask = 't'\narm = 'a'\nagainst = 'b'\n\
+             measure = 'accuracy'\ncompare = 'difference'\nat_least = -0.01\n\
+             scales = ['quick']\notherwise = 'too small'\n{more}"
+        );
+        toml::from_str(&text).unwrap()
+    }
+
+    fn ruling(runs: Vec<Run>) -> (Ruling, String) {
+        let verdict = judge(&claim(""), Scale::Quick, &results(runs));
+        (verdict.ruling, verdict.why)
+    }
+
+    /// Of arm `a` these accuracies, of `b` 0.9 with every seed.
+    fn against(accuracies: &[f64]) -> Vec<Run> {
+        let own = (1..).zip(accuracies).map(|(seed, a)| run("a", seed, *a, Outcome::Finished));
+        let other = (1..).zip(accuracies).map(|(seed, _)| run("b", seed, 0.9, Outcome::Finished));
+        own.chain(other).collect()
+    }
+
+    #[test]
+    fn only_a_whole_interval_within_the_bounds_is_a_reproduction() {
+        assert_eq!(ruling(against(&[0.9, 0.901, 0.899])).0, Ruling::Reproduced);
+        assert_eq!(ruling(against(&[0.8, 0.801, 0.799])).0, Ruling::NotReproduced);
+        let (rule, why) = ruling(against(&[0.88, 0.92, 0.90]));
+        assert_eq!(rule, Ruling::NotReproduced, "the mean alone is no proof");
+        assert!(why.contains("reaches beyond"), "{why}");
+        let (rule, why) = ruling(against(&[0.86, 0.90, 0.88]));
+        assert_eq!(rule, Ruling::NotReproduced);
+        assert!(why.contains("reaches into it") || why.contains("reaches \u{20}"), "{why}");
+        let (rule, why) = ruling(against(&[0.9]));
+        assert_eq!(rule, Ruling::NotTestable);
+        assert!(why.contains("one seed"), "{why}");
+    }
+
+    #[test]
+    fn what_went_wrong_is_said_and_not_left_out() {
+        let mut runs = against(&[0.9, 0.9, 0.9]);
+        runs[1].outcome = Outcome::Diverged { error: "NaN".into() };
+        assert_eq!(
+            ruling(runs.clone()),
+            (Ruling::NotReproduced, "a diverged with 1 of 3 seeds".into())
+        );
+        runs[1].outcome = Outcome::Missing;
+        runs[1].measured = None;
+        assert_eq!(ruling(runs).0, Ruling::NotTestable);
+        let mut runs = against(&[0.9, 0.9, 0.9]);
+        runs[4].outcome = Outcome::Diverged { error: "NaN".into() };
+        assert_eq!(ruling(runs).0, Ruling::NotTestable);
+        assert_eq!(ruling(vec![]).0, Ruling::NotTestable);
+        let verdict = judge(&claim(""), Scale::Smoke, &results(against(&[0.9, 0.9])));
+        assert_eq!((verdict.ruling, verdict.why.as_str()), (Ruling::NotTestable, "too small"));
+        assert!(verdict.measure.contains("of the a, minus that of the b"), "{}", verdict.measure);
+    }
+
+    #[test]
+    fn time_to_the_same_loss_is_to_the_higher_of_both_ends() {
+        let measured = |losses: &[f64], seconds: &[f64]| Measured {
+            losses: losses.iter().map(|loss| Loss { loss: *loss, ..Loss::default() }).collect(),
+            links: vec![OnLink {
+                link: "1gbit".into(),
+                at_losses: seconds.to_vec(),
+                ..OnLink::default()
+            }],
+            ..Measured::default()
+        };
+        let own = measured(&[3.0, 2.0, 1.5], &[1.0, 2.0, 3.0]);
+        let other = measured(&[3.0, 2.5, 1.9], &[4.0, 8.0, 12.0]);
+        let mut claim = claim("link = '1gbit'");
+        (claim.measure, claim.compare) = (Measure::SecondsToLoss, Compare::SpeedUp);
+        assert_eq!(value(&claim, &own, Some(&other)), Some(4.0));
+        claim.compare = Compare::Saving;
+        assert_eq!(value(&claim, &own, Some(&other)), Some(0.75));
+        assert_eq!(value(&claim, &own, None), None);
+    }
+}
