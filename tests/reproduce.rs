@@ -133,9 +133,14 @@ fn a_grid_is_run_once_and_judged() {
     let aside = place.path().join("out/superseded/small-smoke/task/topk-0.1/seed-2-1");
     assert_eq!(fs::read(aside.join("metrics.jsonl")).unwrap(), record);
 
-    let silent = reproduce(place.path(), &["--scale", "smoke", "--json", "--only", "topk"]);
+    // What was not asked for, but is there, still counts.
+    let only = ["--scale", "smoke", "--set", "train.max_steps=2", "--json", "--only", "topk"];
+    let silent = reproduce(place.path(), &only);
     let line: Value = serde_json::from_slice(&silent.stdout).unwrap();
-    assert_eq!(line["ruling"], "not-testable", "its baseline was not asked for");
+    assert_eq!((&line["ruling"], &line["measured"]["seeds"]), (&"reproduced".into(), &2.into()));
+    let alone = ["--scale", "smoke", "--json", "--only", "topk"];
+    let line: Value = serde_json::from_slice(&reproduce(place.path(), &alone).stdout).unwrap();
+    assert_eq!(line["ruling"], "not-testable", "its baseline is of another recipe");
 }
 
 #[test]

@@ -124,7 +124,7 @@ impl Reproduce {
             orders: Arc::clone(&orders),
             resume: self.resume,
         };
-        let all = grid.runs.len();
+        let all = grid.wanted().count();
         if !silent {
             eprintln!("{name}, {}: {all} runs in {}", scale.name(), folder.display());
         }
@@ -220,10 +220,10 @@ fn list() -> Result<()> {
 
 /// Prints the runs of a grid and how long they will take.
 fn dry_run(name: &str, scale: Scale, grid: &Grid, folder: &Path) -> Result<()> {
-    println!("{name}, {}: {} runs in {}", scale.name(), grid.runs.len(), folder.display());
+    println!("{name}, {}: {} runs in {}", scale.name(), grid.wanted().count(), folder.display());
     let seconds = estimate::seconds(grid)?;
     for (task, seconds) in grid.tasks.iter().zip(&seconds) {
-        let runs: Vec<_> = grid.runs.iter().filter(|run| run.task == task.label.name).collect();
+        let runs: Vec<_> = grid.wanted().filter(|run| run.task == task.label.name).collect();
         let Some(first) = runs.first() else { continue };
         println!(
             "{}: {}, {} workers, {} steps of {} samples, {} runs, about {}",

@@ -23,7 +23,7 @@ pub fn seconds(grid: &Grid) -> Result<Vec<f64>> {
     for task in &grid.tasks {
         let name = task.label.name.as_str();
         let mut sum = 0.0;
-        for planned in grid.runs.iter().filter(|planned| planned.task == name) {
+        for planned in grid.wanted().filter(|planned| planned.task == name) {
             let rate = match rates.get(name) {
                 Some(rate) => *rate,
                 None => rate(planned).with_context(|| format!("timing a step of {name}"))?,

@@ -26,12 +26,19 @@ pub struct Wish {
 /// The runs of an experiment at a scale.
 #[derive(Clone, Debug)]
 pub struct Grid {
-    /// Every task in it.
+    /// Every task of the scale.
     pub tasks: Vec<Choice>,
-    /// Every arm in it.
+    /// Every arm of the scale.
     pub arms: Vec<Choice>,
     /// In the order of seeds, tasks and arms: what is cut short has compared something.
     pub runs: Vec<Planned>,
+}
+
+impl Grid {
+    /// The runs that were asked for.
+    pub fn wanted(&self) -> impl Iterator<Item = &Planned> {
+        self.runs.iter().filter(|planned| planned.wanted)
+    }
 }
 
 /// A run that is to be made.
@@ -41,6 +48,8 @@ pub struct Planned {
     pub task: String,
     /// Its arm's name.
     pub arm: String,
+    /// Whether it was asked for. What was not is part of the results if it has been made before.
+    pub wanted: bool,
     /// Its folder, within the experiment's.
     pub folder: PathBuf,
     /// Everything that decides its result.
@@ -95,15 +104,20 @@ impl Grid {
                 names(&arms)
             );
         }
-        let wanted = |task: &Choice, arm: &Choice| {
-            wish.only.is_empty() || wish.only.iter().any(|name| asked(name, task, arm))
-        };
         let seeds = wish.seeds.map_or_else(|| setting.seeds.clone(), |n| (1..=n).collect());
+        let wanted = |task: &Choice, arm: &Choice, seed: u64| {
+            let named = wish.only.iter().any(|name| asked(name, task, arm));
+            seeds.contains(&seed) && (wish.only.is_empty() || named)
+        };
+        let more = setting.seeds.iter().copied().filter(|seed| !seeds.contains(seed));
+        let all_seeds: Vec<u64> = seeds.iter().copied().chain(more).collect();
         let mut runs = Vec::new();
-        for seed in &seeds {
+        for seed in &all_seeds {
             for task in &tasks {
-                for arm in arms.iter().filter(|arm| wanted(task, arm)) {
-                    let plan = Plan { experiment, setting, wish, task, arm, seed: *seed, out };
+                for arm in &arms {
+                    let wanted = wanted(task, arm, *seed);
+                    let plan =
+                        Plan { experiment, setting, wish, task, arm, seed: *seed, wanted, out };
                     let planned = plan.planned(size);
                     let planned = planned.with_context(|| {
                         format!("{} with {}, seed {seed}", task.label.name, arm.label.name)
@@ -112,11 +126,6 @@ impl Grid {
                 }
             }
         }
-        let used = |choices: Vec<Choice>, of: fn(&Planned) -> &str| -> Vec<Choice> {
-            let is_used = |c: &Choice| runs.iter().any(|run| of(run) == c.label.name);
-            choices.into_iter().filter(is_used).collect()
-        };
-        let (tasks, arms) = (used(tasks, |run| &run.task), used(arms, |run| &run.arm));
         Ok(Self { tasks, arms, runs })
     }
 }
@@ -142,6 +151,7 @@ struct Plan<'a> {
     task: &'a Choice,
     arm: &'a Choice,
     seed: u64,
+    wanted: bool,
     out: &'a Path,
 }
 
@@ -174,7 +184,16 @@ impl Plan<'_> {
         let steps = Course::new(&draft, samples[0], Progress::START)?.last_step();
         let folder = Path::new(task).join(arm).join(format!("seed-{}", self.seed));
         let recipe = self.recipe(&table, i64::try_from(steps)?)?;
-        Ok(Planned { task: task.clone(), arm: arm.clone(), folder, recipe, steps, samples, data })
+        Ok(Planned {
+            task: task.clone(),
+            arm: arm.clone(),
+            wanted: self.wanted,
+            folder,
+            recipe,
+            steps,
+            samples,
+            data,
+        })
     }
 
     fn recipe(&self, table: &Table, steps: i64) -> Result<Recipe> {
@@ -323,9 +342,15 @@ mod tests {
             let sets = vec!["train.epochs=1".to_string()];
             plan(&experiment, Scale::Quick, &Wish { seeds: Some(3), only, dir: None, sets })
         };
-        assert_eq!(only(&["few-4/dense"]).unwrap().runs.len(), 3);
-        assert_eq!(only(&["dqsgd"]).unwrap().runs.len(), 6);
-        assert_eq!(only(&["few"]).unwrap().runs.len(), 12);
+        let wanted = |names: &[&str]| only(names).unwrap().wanted().count();
+        assert_eq!(wanted(&["few-4/dense"]), 3);
+        assert_eq!(wanted(&["dqsgd"]), 6);
+        assert_eq!(wanted(&["few"]), 12);
+        assert_eq!(
+            only(&["dqsgd"]).unwrap().runs.len(),
+            12,
+            "the others may have been made before"
+        );
         assert_eq!(only(&["few"]).unwrap().runs[0].steps, 500);
         let refusal = format!("{:#}", only(&["fwe"]).unwrap_err());
         assert!(refusal.contains("few-2, few-4") && refusal.contains("dqsgd"), "{refusal}");

@@ -5,10 +5,10 @@
 //! stopped is gone on with from its last checkpoint, or begun again. What another recipe, version
 //! or data have left there is moved to `<out>/superseded/`, never removed.
 
-use super::definition::{Experiment, Scale};
+use super::definition::{Choice, Experiment, Scale};
 use super::grid::{Grid, Planned};
 use super::measured::Measured;
-use super::results::{Outcome, Results, Run};
+use super::results::{Label, Outcome, Results, Run};
 use super::verdict;
 use crate::checkpoint;
 use crate::disk::Disk;
@@ -107,12 +107,18 @@ impl Job<'_> {
             .collect::<Result<_>>()?;
         self.keep(&runs)?;
         let mut pace = Pace::default();
+        let known = |run: &Run| matches!(run.outcome, Outcome::Finished | Outcome::Diverged { .. });
+        let is_open = |i: usize, runs: &[Run]| self.grid.runs[i].wanted && !known(&runs[i]);
+        let mut number = 0;
         for (index, planned) in self.grid.runs.iter().enumerate() {
-            let number = index + 1;
+            if !planned.wanted {
+                continue;
+            }
+            number += 1;
             let known =
                 |run: &Run| matches!(run.outcome, Outcome::Finished | Outcome::Diverged { .. });
             if known(&runs[index]) {
-                let left = pace.left(&self.grid.runs, |i| i > index && !known(&runs[i]));
+                let left = pace.left(&self.grid.runs, |i| i > index && is_open(i, &runs));
                 let run = &runs[index];
                 tell(&News::Ended { number, planned, run, seconds: None, left });
                 continue;
@@ -126,7 +132,7 @@ impl Job<'_> {
             runs[index] = self.found(planned, &links)?;
             pace.add(planned, began.elapsed());
             self.keep(&runs)?;
-            let left = pace.left(&self.grid.runs, |i| i > index && !known(&runs[i]));
+            let left = pace.left(&self.grid.runs, |i| i > index && is_open(i, &runs));
             let seconds = Some(began.elapsed().as_secs_f64());
             let run = &runs[index];
             tell(&News::Ended { number, planned, run, seconds, left });
@@ -234,15 +240,20 @@ impl Job<'_> {
         self.disk.replace(&path, text.as_bytes()).with_context(|| cannot_write(&path))
     }
 
+    /// What was asked for, and what else there is of the same grid.
     fn results(&self, runs: &[Run]) -> Results {
-        let label = |choices: &[super::definition::Choice]| {
-            choices.iter().map(|choice| choice.label.clone()).collect::<Vec<_>>()
+        let pairs = self.grid.runs.iter().zip(runs);
+        let shown =
+            pairs.filter(|(planned, run)| planned.wanted || run.outcome != Outcome::Missing);
+        let mut runs: Vec<Run> = shown.map(|(_, run)| run.clone()).collect();
+        let label = |choices: &[Choice], of: fn(&Run) -> &str| -> Vec<Label> {
+            let labels = choices.iter().map(|choice| choice.label.clone());
+            labels.filter(|label| runs.iter().any(|run| of(run) == label.name)).collect()
         };
-        let (tasks, arms) = (label(&self.grid.tasks), label(&self.grid.arms));
-        let mut runs = runs.to_vec();
-        let place = |labels: &[super::results::Label], name: &str| {
-            labels.iter().position(|label| label.name == name)
-        };
+        let tasks = label(&self.grid.tasks, |run| &run.task);
+        let arms = label(&self.grid.arms, |run| &run.arm);
+        let place =
+            |labels: &[Label], name: &str| labels.iter().position(|label| label.name == name);
         runs.sort_by_key(|run| (place(&tasks, &run.task), place(&arms, &run.arm), run.seed));
         let about = self.experiment.scales.get(&self.scale).map(|setting| setting.about.clone());
         let baseline = &self.experiment.baseline;
