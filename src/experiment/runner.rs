@@ -19,6 +19,7 @@ use crate::network::report::Named;
 use crate::orders::Orders;
 use crate::recipe::Recipe;
 use crate::record::{self, Kind, Mode, Provenance};
+use crate::report;
 use crate::resume::Resume;
 use anyhow::{Context, Result};
 use gradwire_exchange::network::Link;
@@ -235,9 +236,7 @@ impl Job<'_> {
     }
 
     fn keep(&self, runs: &[Run]) -> Result<()> {
-        let path = self.folder.join("results.json");
-        let text = serde_json::to_string_pretty(&self.results(runs))? + "\n";
-        self.disk.replace(&path, text.as_bytes()).with_context(|| cannot_write(&path))
+        report::write(&self.disk, &self.folder, &self.results(runs))
     }
 
     /// What was asked for, and what else there is of the same grid.

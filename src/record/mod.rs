@@ -98,26 +98,6 @@ pub fn read_metrics(disk: &Disk, folder: &Path, mut take: impl FnMut(Event)) -> 
     Ok(())
 }
 
-/// Writes `files`, by path within `folder` and content, each at once in place of what was there;
-/// those that are the same already are left alone.
-///
-/// # Errors
-/// When one cannot be written: which, and what to do.
-pub fn replace_files(disk: &Disk, folder: &Path, files: &[(String, String)]) -> Result<()> {
-    for (name, content) in files {
-        let path = folder.join(name);
-        let limit = content.len() as u64;
-        if disk.read(&path, limit).is_ok_and(|there| there == content.as_bytes()) {
-            continue;
-        }
-        let above = path.parent().unwrap_or(folder);
-        disk.create_folders(above).with_context(|| folder::cannot_write(above))?;
-        let replaced = disk.replace(&path, content.as_bytes());
-        replaced.with_context(|| folder::cannot_write(&path))?;
-    }
-    Ok(())
-}
-
 /// Somewhere bytes go.
 type Stream = Box<dyn Write + Send>;
 

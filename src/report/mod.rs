@@ -16,7 +16,6 @@ mod words;
 
 use crate::disk::Disk;
 use crate::experiment::results::{Results, Ruling};
-use crate::record;
 use anyhow::{Context, Result};
 use digest::Task;
 use document::{Block, Cell, Plot, Table, Tone};
@@ -57,7 +56,25 @@ pub fn write(disk: &Disk, folder: &Path, results: &Results) -> Result<()> {
         Block::Plot(Plot { name, svg, .. }) => Some((format!("plots/{name}.svg"), svg)),
         _ => None,
     }));
-    record::replace_files(disk, folder, &files)
+    replace(disk, folder, &files)
+}
+
+/// Writes files, by path within `folder` and content, each at once in place of what was there; those
+/// that are the same already are left alone.
+fn replace(disk: &Disk, folder: &Path, files: &[(String, String)]) -> Result<()> {
+    for (name, content) in files {
+        let path = folder.join(name);
+        if disk.read(&path, content.len() as u64).is_ok_and(|there| there == content.as_bytes()) {
+            continue;
+        }
+        let above = path.parent().unwrap_or(folder);
+        disk.create_folders(above)
+            .and_then(|()| disk.replace(&path, content.as_bytes()))
+            .with_context(|| {
+                format!("cannot write {}: make room or permission there", path.display())
+            })?;
+    }
+    Ok(())
 }
 
 fn title(results: &Results) -> String {

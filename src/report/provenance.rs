@@ -4,6 +4,9 @@ use super::document::{Block, Cell, Table};
 use crate::experiment::results::{Results, Run};
 use crate::record::Provenance;
 
+/// The name of a fact, and where it is read.
+type Fact = (&'static str, fn(&Provenance) -> String);
+
 /// Where the figures come from.
 pub(super) fn section(results: &Results) -> Vec<Block> {
     let mut blocks = vec![Block::Heading(2, "Provenance".into())];
@@ -13,7 +16,7 @@ pub(super) fn section(results: &Results) -> Vec<Block> {
     }
     let all: Vec<&Provenance> =
         results.runs.iter().filter_map(|run| Some(&run.measured.as_ref()?.provenance)).collect();
-    let facts: [(&str, fn(&Provenance) -> String); 6] = [
+    let facts: [Fact; 6] = [
         ("Version", |p| match &p.commit {
             Some(commit) => format!("{} at commit {commit}", p.version),
             None => p.version.clone(),
