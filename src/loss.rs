@@ -91,6 +91,12 @@ impl Loss {
     }
 }
 
+/// Whether a run was ended by a gradient or a loss that is no finite number: the same recipe would
+/// come to the same end.
+pub fn diverged(error: &Error) -> bool {
+    error.downcast_ref::<Loss>().is_some_and(|loss| !loss.is_recoverable())
+}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "worker {}, {}", self.rank, self.place)

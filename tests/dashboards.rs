@@ -7,7 +7,9 @@
 mod reader;
 
 use gradwire::disk::Disk;
-use gradwire::record::{self, Epoch, Event, Provenance, Record, Started, Step, Summary, hparams};
+use gradwire::record::{
+    self, Epoch, Event, Place, Provenance, Record, Started, Step, Summary, hparams,
+};
 use reader::{Field, Value, fields};
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +27,8 @@ record = { every = 1 }
 "#;
 
 fn create(out: &Path, recipe: &str) -> Record {
-    Record::create(&Disk::default(), out, "tests", recipe, &Provenance::here()).unwrap()
+    let place = Place::New { out, recipe: "tests" };
+    Record::create(&Disk::default(), place, recipe, &Provenance::here()).unwrap()
 }
 
 fn step(step: u64) -> Event {
@@ -36,8 +39,11 @@ fn started(first_step: u64, steps: u64) -> Event {
     Event::from(Started { workers: 4, first_step, steps, ..Started::default() })
 }
 
-/// Everything for plugins in the event files of a folder, in order: tag, plugin, content, string.
-fn of_plugins(folder: &Path) -> Vec<(String, String, Vec<u8>, Option<Vec<u8>>)> {
+/// What stands under a tag for a plugin: tag, plugin, what it is to know, a string.
+type OfPlugin = (String, String, Vec<u8>, Option<Vec<u8>>);
+
+/// Everything for plugins in the event files of a folder, in order.
+fn of_plugins(folder: &Path) -> Vec<OfPlugin> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
@@ -138,7 +144,7 @@ fn one_run_is_one_session_however_often_it_is_resumed() {
     for event in [started(1, 6), step(1), step(2)] {
         record.record(&event).unwrap();
     }
-    record.fail(&anyhow::anyhow!("worker 1 is gone")).unwrap();
+    record.fail(&anyhow::anyhow!("worker 1 is gone"), false).unwrap();
     assert_eq!(statuses(&folder), [2]);
     // Stopped on request after step 4, then to the end; each time from the very step it ended at.
     for (first, last, status) in [(3, 4, 0), (5, 6, 1)] {
@@ -162,7 +168,7 @@ fn what_a_run_came_to_is_there_once_it_has_come_to_it() {
     let scalars = |folder: &Path| -> BTreeMap<String, f32> {
         let values = reader::read_folder(folder).into_iter().flat_map(|record| record.values);
         let scalars = values.filter_map(|(tag, value)| match value {
-            Value::Scalar(value) if tag.starts_with("run/") => Some((tag, value)),
+            Value::Scalar(value) if tag.starts_with("at_end/") => Some((tag, value)),
             _ => None,
         });
         scalars.collect()
@@ -179,8 +185,8 @@ fn what_a_run_came_to_is_there_once_it_has_come_to_it() {
     assert!(scalars(&folder).is_empty());
     record.finish().unwrap();
     let scalars = scalars(&folder);
-    assert_eq!((scalars["run/accuracy"], scalars["run/bits_per_parameter"]), (0.5, 8.0));
-    assert!(scalars["run/seconds"] >= 0.0 && scalars["run/wire_bytes"] == 40.0);
+    assert_eq!((scalars["at_end/accuracy"], scalars["at_end/bits_per_parameter"]), (0.5, 8.0));
+    assert!(scalars["at_end/seconds"] >= 0.0 && scalars["at_end/wire_bytes"] == 40.0);
 }
 
 #[test]
@@ -243,7 +249,7 @@ fn columns(folder: &Path) -> Vec<(String, u64, String, bool)> {
 }
 
 #[test]
-fn an_experiment_has_columns_for_what_its_runs_differ_in() {
+fn an_experiment_has_columns_for_what_its_runs_differ_in_by_themselves() {
     let out = tempfile::tempdir().unwrap();
     let disk = Disk::default();
     let run = |seed: u64, scheme: &str| {
@@ -252,7 +258,10 @@ fn an_experiment_has_columns_for_what_its_runs_differ_in() {
     let runs = [
         run(1, "scheme = { kind = \"topk\", ratio = 0.01, feedback = true }"),
         run(2, "scheme = { kind = \"qsgd\", levels = 7, feedback = false }"),
-        run(3, "scheme = { kind = \"dqsgd\", levels = \"auto\" }"),
+        run(3, "scheme = { kind = \"qsgd\", levels = \"auto\", feedback = true, norm = 2 }"),
+        // Its batch follows from the model, its `stages` from the scheme.
+        run(4, "model.kind = \"cnn\"\nscheme = { kind = \"sidco\", ratio = 0.02, stages = 3 }")
+            .replace("train.batch = 16", "train.batch = 8"),
     ];
     let describe = |runs: &[String]| {
         let runs = runs.iter().map(String::as_str);
@@ -260,11 +269,13 @@ fn an_experiment_has_columns_for_what_its_runs_differ_in() {
     };
     describe(&runs);
     let expected = [
-        ("scheme", 1, r#""dqsgd" "qsgd" "topk""#, true),
+        ("model", 1, r#""cnn""#, true),
+        ("scheme", 1, r#""qsgd" "sidco" "topk""#, true),
         ("scheme.feedback", 2, "false true", true),
         ("scheme.levels", 1, r#""7" "auto""#, true),
-        ("scheme.ratio", 3, "0.01 0.01", true),
-        ("seed", 3, "1 3", true),
+        ("scheme.norm", 3, "2 2", true),
+        ("scheme.ratio", 3, "0.01 0.02", true),
+        ("seed", 3, "1 4", true),
         ("workers", 3, "4 4", false),
     ];
     let expected =
@@ -280,5 +291,5 @@ fn an_experiment_has_columns_for_what_its_runs_differ_in() {
     describe(&runs[..1]);
     assert_eq!(files(), std::slice::from_ref(file));
     let names: Vec<String> = columns(out.path()).into_iter().map(|column| column.0).collect();
-    assert_eq!(names, ["scheme", "seed", "workers"]);
+    assert_eq!(names, ["scheme", "scheme.ratio", "seed", "workers"]);
 }

@@ -7,8 +7,8 @@ mod reader;
 
 use gradwire::disk::Disk;
 use gradwire::record::{
-    Epoch, Event, FileSum, Histogram, Histograms, Kind, Phases, Provenance, Record, Started, Step,
-    Tagged, Text, Warning,
+    Epoch, Event, FileSum, Histogram, Histograms, Kind, Phases, Place, Provenance, Record, Started,
+    Step, Tagged, Text, Warning,
 };
 use reader::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,8 @@ use std::fs;
 use std::path::Path;
 
 fn create(out: &Path) -> Record {
-    Record::create(&Disk::default(), out, "tests", "workers = 2\n", &Provenance::here()).unwrap()
+    let place = Place::New { out, recipe: "tests" };
+    Record::create(&Disk::default(), place, "workers = 2\n", &Provenance::here()).unwrap()
 }
 
 /// The events of `metrics.jsonl`.
@@ -167,12 +168,12 @@ fn every_value_of_every_event_is_in_both_files() {
     assert_eq!(at(7), epoch.iter().map(|(tag, value)| (*tag, value)).collect());
 
     let run: BTreeMap<_, _> = [
-        ("run/accuracy", 0.625),
-        ("run/best_accuracy", 0.625),
-        ("run/bits_per_parameter", 32.0 * (2.0 * 2469.0) / (4.0 * 4.0 * 270_000.0)),
-        ("run/wire_bytes", 2.0 * 2469.0),
-        ("run/seconds", sent.last().map_or(0.0, |last| last.time - sent[0].time) as f32),
-        ("run/train_loss", 1.5),
+        ("at_end/accuracy", 0.625),
+        ("at_end/best_accuracy", 0.625),
+        ("at_end/bits_per_parameter", 32.0 * (2.0 * 2469.0) / (4.0 * 4.0 * 270_000.0)),
+        ("at_end/wire_bytes", 2.0 * 2469.0),
+        ("at_end/seconds", sent.last().map_or(0.0, |last| last.time - sent[0].time) as f32),
+        ("at_end/train_loss", 1.5),
     ]
     .map(|(tag, value)| (tag, Value::Scalar(value)))
     .into();
@@ -229,8 +230,8 @@ fn the_folder_tells_what_made_it() {
         data: vec![FileSum { name: "a.bin".into(), bytes: 3, sha256: "00ff".into() }],
         ..Provenance::here()
     };
-    let record =
-        Record::create(&Disk::default(), out.path(), "größe", "seed = 1\n", &provenance).unwrap();
+    let place = Place::New { out: out.path(), recipe: "größe" };
+    let record = Record::create(&Disk::default(), place, "seed = 1\n", &provenance).unwrap();
     assert!(record.folder().starts_with(out.path().join("größe")));
     let read = |name: &str| fs::read_to_string(record.folder().join(name)).unwrap();
     assert_eq!(read("recipe.toml"), "seed = 1\n");
@@ -262,9 +263,8 @@ fn a_place_that_cannot_be_written_is_an_error_that_helps() {
         places.push("/proc/gradwire".into());
     }
     for place in places {
-        let Err(error) =
-            Record::create(&Disk::default(), &place, "tests", "", &Provenance::default())
-        else {
+        let named = Place::New { out: &place, recipe: "tests" };
+        let Err(error) = Record::create(&Disk::default(), named, "", &Provenance::default()) else {
             panic!("a record in {}", place.display())
         };
         let error = format!("{error:#}");

@@ -10,6 +10,7 @@ mod codecs;
 mod data;
 mod list;
 mod network;
+mod reproduce;
 
 use crate::checkpoint;
 use crate::disk::Disk;
@@ -42,6 +43,8 @@ pub struct Cli {
 enum Command {
     /// Train a model. Without arguments: a first look in under a minute
     Train(Box<Train>),
+    /// Reproduce a paper's experiment: claimed beside measured, with tables and plots
+    Reproduce(Box<reproduce::Reproduce>),
     /// Evaluate a trained model on its test set
     Eval(Eval),
     /// Tell which scheme is worth it on which link, for a recipe on this machine
@@ -163,6 +166,11 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         let done = match self.command {
             Command::Train(train) => match train.run() {
+                Ok(Ok(code)) => return code,
+                Ok(Err(error)) => Ok(Err(error)),
+                Err(refused) => Err(refused),
+            },
+            Command::Reproduce(reproduce) => match reproduce.run() {
                 Ok(Ok(code)) => return code,
                 Ok(Err(error)) => Ok(Err(error)),
                 Err(refused) => Err(refused),

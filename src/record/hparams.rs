@@ -46,17 +46,23 @@ const LEFT_OUT: [&str; 11] = [
     "faults",
 ];
 
-/// Columns that an experiment has even where all its runs agree.
-const ALWAYS: [&str; 5] = ["dataset", "model", "scheme", "seed", "workers"];
+/// Columns that an experiment has in any case, if its runs have such a setting at all.
+const ALWAYS: [&str; 5] = ["scheme", "scheme.bits", "scheme.ratio", "seed", "workers"];
 
-/// What a run comes to: the tag of a scalar at its end, what it is called, and what it is.
+/// What is compared, on what. Settings that follow from these need no column: a data set's size, a
+/// scheme's habits.
+const TASK: [&str; 3] = ["dataset", "model", "scheme"];
+
+/// What a run comes to: the tag of a scalar at its end, what it is called, and what it is. The
+/// tags come before all others in order of name, because where no experiment is described the
+/// dashboard shows the first few.
 const METRICS: [(&str, &str, &str); 6] = [
-    ("run/accuracy", "test accuracy", "Fraction of right answers on the test set, last evaluation"),
-    ("run/best_accuracy", "best accuracy", "The same, best evaluation"),
-    ("run/bits_per_parameter", "bits per parameter", "Sent by one rank, mean over the steps"),
-    ("run/wire_bytes", "wire bytes", "Sent by all ranks together, headers included"),
-    ("run/seconds", "seconds", "From the first step to the end, evaluations included"),
-    ("run/train_loss", "training loss", "Mean over the last epoch"),
+    ("at_end/accuracy", "test accuracy", "Fraction of right answers on the test set, at the end"),
+    ("at_end/bits_per_parameter", "bits per parameter", "Sent by one rank, mean over the steps"),
+    ("at_end/seconds", "seconds", "From the first step to the end, evaluations included"),
+    ("at_end/train_loss", "training loss", "Mean over the last epoch"),
+    ("at_end/best_accuracy", "best accuracy", "The best test accuracy of all evaluations"),
+    ("at_end/wire_bytes", "wire bytes", "Sent by all ranks together, headers included"),
 ];
 
 /// The settings in a resolved recipe.
@@ -119,11 +125,11 @@ pub(super) fn end(event: &Event, last_step: Option<u64>) -> Vec<Summary_Value> {
         Kind::Finished(Finished { summary, .. }) => {
             let figures = [
                 summary.test_accuracy,
-                summary.best_accuracy,
                 Some(summary.bits_per_parameter),
-                Some(summary.wire_bytes as f64),
                 Some(summary.seconds),
                 summary.train_loss,
+                summary.best_accuracy,
+                Some(summary.wire_bytes as f64),
             ];
             let figures = METRICS.iter().zip(figures);
             let figures = figures.filter_map(|((tag, ..), value)| Some(scalar(tag, value?)));
@@ -140,9 +146,10 @@ pub(super) fn end(event: &Event, last_step: Option<u64>) -> Vec<Summary_Value> {
 }
 
 /// Describes an experiment to the HParams dashboard of a TensorBoard whose log directory is
-/// `logdir`: a column for the scheme, the workers, the seed, the model, the data set and everything
-/// in which its runs, the `resolved` recipes, differ; test accuracy, bits per parameter and time as
-/// results. `name` is what the experiment is called, `about` a description in Markdown.
+/// `logdir`: a column for the scheme, its ratio or bits, the workers, the seed, and everything in
+/// which its runs, the `resolved` recipes, differ without that following from data set, model and
+/// scheme; test accuracy, bits per parameter and time as results. `name` is what the experiment is
+/// called, `about` a description in Markdown.
 ///
 /// Written to one file of always the same name, so that it may be done again, and replaces what
 /// was there only where it says something else.
@@ -174,11 +181,18 @@ pub fn experiment<'a>(
 /// `Experiment { description = 1, hparam_infos = 4, metric_infos = 5, name = 6 }`.
 fn description(name: &str, about: &str, runs: &[Settings]) -> Message {
     let keys: BTreeSet<&str> = runs.iter().flatten().map(|(key, _)| key.as_str()).collect();
+    let same_task =
+        |one: &Settings, other: &Settings| TASK.iter().all(|key| one.get(*key) == other.get(*key));
+    let first_of_task = |run| runs.iter().find(|other| same_task(run, other)).unwrap_or(run);
+    let firsts: Vec<&Settings> = runs.iter().map(first_of_task).collect();
     let columns = keys.into_iter().filter_map(|key| {
-        let values: Vec<Option<&Value>> = runs.iter().map(|run| run.get(key)).collect();
-        let differs = values.windows(2).any(|pair| pair[0] != pair[1]);
-        let values = values.into_iter().flatten().map(Setting::of).collect();
-        (differs || ALWAYS.contains(&key)).then(|| column(key, values, differs))
+        let differs = runs.iter().any(|run| run.get(key) != runs[0].get(key));
+        let by_itself = runs.iter().zip(&firsts).any(|(run, first)| run.get(key) != first.get(key));
+        let wanted = ALWAYS.contains(&key) || by_itself || differs && TASK.contains(&key);
+        wanted.then(|| {
+            let values = runs.iter().filter_map(|run| run.get(key)).map(Setting::of).collect();
+            column(key, values, differs)
+        })
     });
     Message::default()
         .text(1, about)

@@ -37,7 +37,7 @@ const CATEGORIES: [(&str, &[Chart]); 4] = [
     (
         "Compression",
         &[
-            ("k̂/k: elements sent over elements wanted", &["scheme/kept_ratio$"]),
+            ("elements sent over elements wanted (k̂/k)", &["scheme/kept_ratio$"]),
             ("compression error", &["scheme/compression_error$"]),
             ("cosine with the gradient", &["scheme/compression_cosine$"]),
             ("norm of the residual", &["exchange/residual_norm$"]),

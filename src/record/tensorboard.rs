@@ -25,7 +25,7 @@ use tensorboard_rs::summary;
 /// Writes a TensorBoard event file.
 ///
 /// Scalars are grouped by what they are about: `train/`, `test/`, `epoch/`, `speed/`, `phase/`,
-/// `exchange/`, `scheme/` and, at the run's end, `run/`. TensorBoard keeps scalars as f32. A [`Kind::Step`] becomes one
+/// `exchange/`, `scheme/` and, once the run is over, `at_end/`. TensorBoard keeps scalars as f32. A [`Kind::Step`] becomes one
 /// record with all its scalars, so a file has few more records than the run has steps.
 pub struct TensorBoard<W: Write> {
     records: RecordWriter<BufWriter<W>>,

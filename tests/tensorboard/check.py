@@ -11,7 +11,7 @@ migration to tensors. Several files, as resumed runs leave them, are read as one
 
 The HParams dashboard's backend must list every run below the folder once, with the settings of its
 recipe.toml, with how it ended and what it came to; where the folder describes an experiment, its
-columns must be those in which the runs differ. Custom Scalars must find one layout whose every
+columns must be those in which runs of one model, data set and scheme differ. Custom Scalars must find one layout whose every
 category has charts with data.
 
 Prints one line for each run and folder; exits with 1 and the differences when there are any.
@@ -42,12 +42,12 @@ EVERYTHING = {
     event_accumulator.COMPRESSED_HISTOGRAMS: 1,
 }
 RUN = {
-    "run/accuracy": "test_accuracy",
-    "run/best_accuracy": "best_accuracy",
-    "run/bits_per_parameter": "bits_per_parameter",
-    "run/wire_bytes": "wire_bytes",
-    "run/seconds": "seconds",
-    "run/train_loss": "train_loss",
+    "at_end/accuracy": "test_accuracy",
+    "at_end/best_accuracy": "best_accuracy",
+    "at_end/bits_per_parameter": "bits_per_parameter",
+    "at_end/wire_bytes": "wire_bytes",
+    "at_end/seconds": "seconds",
+    "at_end/train_loss": "train_loss",
 }
 # Keys of a recipe, or tables of keys, that are no column of HParams.
 NO_COLUMN = (
@@ -55,7 +55,8 @@ NO_COLUMN = (
     "exchange.overlap_bytes", "train.evaluation_batch", "train.evaluate_every", "record",
     "checkpoint", "faults",
 )
-ALWAYS_A_COLUMN = ("dataset", "model", "scheme", "seed", "workers")
+ALWAYS_A_COLUMN = ("scheme", "scheme.bits", "scheme.ratio", "seed", "workers")
+TASK = ("dataset", "model", "scheme")
 # Tags of the plugins that are checked apart.
 OTHER_PLUGINS = ("hparams", "custom_scalars")
 PHASES = ("data", "forward", "backward", "encode", "wait", "decode", "optimizer")
@@ -335,11 +336,12 @@ class Dashboards:
         return {group.name: group for group in groups.session_groups}
 
     def layout(self):
-        return json.loads(json.dumps(self.custom.layout_impl(self.request, "")))
+        layout = self.custom.layout_impl(self.request, "")
+        return json.loads(layout) if layout else {}
 
     def chart(self, run, pattern):
         """The tags of a run that are on a chart."""
-        return self.custom.scalars_impl(self.request, run, pattern, "")["tagToEvents"]
+        return self.custom.scalars_impl(self.request, run, pattern, "")["tag_to_events"]
 
 
 def check_session(run, group, differences):
@@ -360,7 +362,7 @@ def check_session(run, group, differences):
     for tag, value in came_to.items():
         if tag not in metrics or not same_scalar(number(value), metrics[tag]):
             differences.append(f"HParams {run}: {tag} = {value} read as {metrics.get(tag)}")
-    for tag in sorted(tag for tag in set(metrics) - set(came_to) if tag.startswith("run/")):
+    for tag in sorted(tag for tag in set(metrics) - set(came_to) if tag.startswith("at_end/")):
         differences.append(f"HParams {run}: {tag} of a run that came to nothing")
 
 
@@ -368,19 +370,28 @@ def check_experiment(runs, experiment, differences):
     """Compares the columns of an experiment with those in which its runs differ."""
     all_settings = [settings(run) for run in runs]
     keys = {key for found in all_settings for key in found}
-    differing = {key for key in keys if any(s.get(key) != all_settings[0].get(key) for s in all_settings)}
+    tasks = collections.defaultdict(list)
+    for found in all_settings:
+        tasks[tuple(found.get(key) for key in TASK)].append(found)
+
+    def differ(key, among):
+        return any(found.get(key) != among[0].get(key) for found in among)
+
+    differing = {key for key in keys if differ(key, all_settings)}
+    wanted = {key for key in keys if any(differ(key, task) for task in tasks.values())}
+    wanted |= set(ALWAYS_A_COLUMN) & keys | set(TASK) & differing
     read = {info.name: info for info in experiment.hparam_infos}
-    for key in sorted((differing | set(ALWAYS_A_COLUMN) & keys) - set(read)):
-        differences.append(f"experiment: no column for {key}")
+    for key in sorted(wanted ^ set(read)):
+        differences.append(f"experiment: {key} is {'no' if key in wanted else 'a'} column")
     for key, info in read.items():
         values = [found[key] for found in all_settings if key in found]
-        if info.differs < (key in differing):
-            differences.append(f"experiment: {key} does not say that runs differ")
+        if info.differs != (key in differing):
+            differences.append(f"experiment: {key} is wrong about whether runs differ")
         if info.type == api_pb2.DATA_TYPE_FLOAT64:
             ends = info.domain_interval.min_value, info.domain_interval.max_value
             outside = [value for value in values if not ends[0] <= value <= ends[1]]
         else:
-            domain = [plain(value) for value in info.domain_discrete]
+            domain = list(info.domain_discrete)
             outside = [value for value in values if value not in domain and str(value) not in domain]
         if outside:
             differences.append(f"experiment: {key} has {outside} outside its domain")
