@@ -270,7 +270,7 @@ impl Job<'_> {
             runs,
             verdicts: Vec::new(),
         };
-        results.verdicts = verdict::of(&self.experiment.claims, self.scale, &results);
+        results.verdicts = verdict::of(self.experiment, self.scale, &results);
         results
     }
 }

@@ -2,24 +2,27 @@
 //! confidence interval lies within its bounds, and otherwise it is not: nothing is rounded in its
 //! favour.
 
-use super::definition::{Claim, Compare, Measure, Scale};
+use super::definition::{Choice, Claim, Compare, Experiment, Measure, Scale};
 use super::measured::Measured;
 use super::results::{Interval, Outcome, Results, Ruling, Run, Verdict};
 use crate::statistics;
 
-/// A verdict on each claim whose task and arms are in the grid, or could have been.
-pub fn of(claims: &[Claim], scale: Scale, results: &Results) -> Vec<Verdict> {
-    claims.iter().map(|claim| judge(claim, scale, results)).collect()
+/// A verdict on each claim of an experiment.
+pub fn of(experiment: &Experiment, scale: Scale, results: &Results) -> Vec<Verdict> {
+    let words =
+        |claim: &Claim| in_words(claim, &experiment.task_choices(), &experiment.arm_choices());
+    let judged = experiment.claims.iter().map(|claim| judge(claim, words(claim), scale, results));
+    judged.collect()
 }
 
-fn judge(claim: &Claim, scale: Scale, results: &Results) -> Verdict {
+fn judge(claim: &Claim, measure: String, scale: Scale, results: &Results) -> Verdict {
     let found = Found::of(claim, results);
     let measured = statistics::interval(&found.values);
     let (ruling, why) = rule(claim, scale, &found, measured);
     Verdict {
         claim: claim.claim.clone(),
         source: claim.source.clone(),
-        measure: in_words(claim, results),
+        measure,
         unit: claim.unit,
         claimed: claim.claimed,
         bounds: [claim.at_least, claim.at_most],
@@ -181,22 +184,22 @@ fn seeds(count: usize) -> String {
 }
 
 /// What is measured, in words.
-fn in_words(claim: &Claim, results: &Results) -> String {
-    let label = |labels: &[super::results::Label], name: &str| {
-        let found = labels.iter().find(|label| label.name == name);
-        found.map_or_else(|| name.to_string(), |label| label.label.clone())
+fn in_words(claim: &Claim, tasks: &[Choice], arms: &[Choice]) -> String {
+    let label = |choices: &[Choice], name: &str| {
+        let found = choices.iter().find(|choice| choice.label.name == name);
+        found.map_or_else(|| name.to_string(), |choice| choice.label.label.clone())
     };
     let mut words = match &claim.gauge {
         Some(gauge) => format!("{gauge}, {}", claim.measure.words()),
         None => claim.measure.words().to_string(),
     };
-    words += &format!(" of {}", label(&results.arms, &claim.arm));
+    words += &format!(" of {}", label(arms, &claim.arm));
     if let Some(against) = &claim.against {
         let compared =
             if claim.compare == Compare::Value { "on the way of" } else { claim.compare.words() };
-        words += &format!(", {compared} {}", label(&results.arms, against));
+        words += &format!(", {compared} {}", label(arms, against));
     }
-    words += &format!("; {}", label(&results.tasks, &claim.task));
+    words += &format!("; {}", label(tasks, &claim.task));
     match &claim.link {
         Some(link) => words + &format!(" at {link}"),
         None => words,
@@ -224,13 +227,7 @@ mod tests {
     }
 
     fn results(runs: Vec<Run>) -> Results {
-        let label = |name: &str| Label { name: name.into(), label: format!("the {name}") };
-        Results {
-            tasks: vec![label("t")],
-            arms: vec![label("a"), label("b")],
-            runs,
-            ..Results::default()
-        }
+        Results { runs, ..Results::default() }
     }
 
     fn claim(more: &str) -> Claim {
@@ -243,7 +240,7 @@ mod tests {
     }
 
     fn ruling(runs: Vec<Run>) -> (Ruling, String) {
-        let verdict = judge(&claim(""), Scale::Quick, &results(runs));
+        let verdict = judge(&claim(""), String::new(), Scale::Quick, &results(runs));
         (verdict.ruling, verdict.why)
     }
 
@@ -284,9 +281,20 @@ mod tests {
         runs[4].outcome = Outcome::Diverged { error: "NaN".into() };
         assert_eq!(ruling(runs).0, Ruling::NotTestable);
         assert_eq!(ruling(vec![]).0, Ruling::NotTestable);
-        let verdict = judge(&claim(""), Scale::Smoke, &results(against(&[0.9, 0.9])));
+        let verdict =
+            judge(&claim(""), String::new(), Scale::Smoke, &results(against(&[0.9, 0.9])));
         assert_eq!((verdict.ruling, verdict.why.as_str()), (Ruling::NotTestable, "too small"));
-        assert!(verdict.measure.contains("of the a, minus that of the b"), "{}", verdict.measure);
+    }
+
+    #[test]
+    fn what_is_measured_is_said_in_labels() {
+        let choice = |name: &str| Choice {
+            member: name.into(),
+            label: Label { name: name.into(), label: format!("the {name}") },
+            recipe: toml::Table::new(),
+        };
+        let words = in_words(&claim(""), &[choice("t")], &[choice("a"), choice("b")]);
+        assert_eq!(words, "test accuracy of the a, minus that of the b; the t");
     }
 
     #[test]
