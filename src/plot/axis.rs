@@ -30,6 +30,16 @@ impl Axis {
         Self::between(title, [low, high], say)
     }
 
+    /// From 0, with labels at the values themselves: there are few, and nothing lies between them.
+    pub fn of_counts(title: &str, counts: impl IntoIterator<Item = f64>) -> Self {
+        let mut counts: Vec<f64> = counts.into_iter().filter(|count| count.is_finite()).collect();
+        counts.sort_by(f64::total_cmp);
+        counts.dedup();
+        let axis = Self::linear(title, counts.iter().copied().chain([0.0]), say::count);
+        let ticks = counts.into_iter().map(|count| (count, say::count(count))).collect();
+        Self { ticks, ..axis }
+    }
+
     /// The same between given ends, a little air at the upper one, and at the lower one unless it
     /// is 0.
     pub fn between(title: &str, [low, high]: [f64; 2], say: Say) -> Self {
@@ -254,6 +264,13 @@ mod tests {
             labels(&axis),
             ["10 ms", "100 ms", "1 s", "10 s", "1 min", "10 min", "1 h", "10 h", "1 d"]
         );
+    }
+
+    #[test]
+    fn counts_are_labelled_themselves() {
+        let axis = Axis::of_counts("workers", [16.0, 4.0, 8.0, 4.0]);
+        assert_eq!(labels(&axis), ["4", "8", "16"]);
+        assert_eq!(axis.ends[0], 0.0);
     }
 
     #[test]

@@ -122,7 +122,7 @@ mod tests {
         let bars = vec![bar("dense", 0.0), bar("topk", 0.002), bar("sidco", 0.001)];
         let bars = Bars { title: "encoding".into(), axis: "time".into(), say: say::duration, bars };
         let svg = bars.svg().unwrap();
-        for part in ["dense", "topk", "sidco", "0 ms", "3 ms", "1.5 ms"] {
+        for part in ["dense", "topk", "sidco", "0 s", "3 ms", "1.5 ms"] {
             assert!(svg.contains(part), "{part} in {svg}");
         }
         assert!(Bars { bars: vec![], ..bars }.svg().unwrap().contains("encoding"));

@@ -15,7 +15,8 @@ pub fn duration_about(seconds: f64, deviation: f64) -> String {
 /// What seconds are multiplied by to be said, and the unit that they are said in.
 fn clock_unit(seconds: f64) -> (f64, &'static str) {
     match seconds {
-        s if s < 1e-3 && s > 0.0 => (1e6, "µs"),
+        0.0 => (1.0, "s"),
+        s if s < 1e-3 => (1e6, "µs"),
         s if s < 1.0 => (1e3, "ms"),
         s if s < 100.0 => (1.0, "s"),
         s if s < 6_000.0 => (1.0 / 60.0, "min"),
@@ -110,7 +111,7 @@ mod tests {
         for (seconds, expected) in [
             (0.05, "50 ms"),
             (0.0004, "400 µs"),
-            (0.0, "0 ms"),
+            (0.0, "0 s"),
             (2.0, "2 s"),
             (33.33, "33.3 s"),
             (100.0, "1.67 min"),

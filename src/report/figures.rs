@@ -304,7 +304,7 @@ pub(super) fn by_workers(tasks: &[Task<'_>]) -> Result<Vec<Plot>> {
             };
             let figure = Figure {
                 title: capital(&format!("{title}, against workers")),
-                x: Axis::linear("workers", values(|p| p.0), say::count),
+                x: Axis::of_counts("workers", values(|p| p.0).into_iter().filter(|n| *n > 0.0)),
                 y: Axis::linear(title, values(|p| p.1), say),
                 guides: Vec::new(),
                 series,
