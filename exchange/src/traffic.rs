@@ -1,9 +1,14 @@
 //! What one exchange cost: bytes on the wire, time, and what compressors tell about themselves.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+
 /// How the values of one gauge, from several buckets, become one.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Merge {
     /// They add up.
     Sum,
@@ -15,14 +20,31 @@ pub enum Merge {
 }
 
 /// One number that a compressor tells about its last message.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Gauge {
     /// Name, the same for every bucket and step.
+    #[serde(deserialize_with = "known")]
     pub name: &'static str,
     /// Value.
     pub value: f64,
     /// How it joins the same gauge of other buckets.
     pub merge: Merge,
+}
+
+/// A gauge's name, kept for ever: there are some dozens, and no more are taken.
+fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static str, D::Error> {
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let name = String::deserialize(deserializer)?;
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = names.get(name.as_str()) {
+        return Ok(known);
+    }
+    if names.len() >= 256 || name.len() > 64 {
+        return Err(D::Error::custom("this is no gauge's name"));
+    }
+    let name: &'static str = name.leak();
+    names.insert(name);
+    Ok(name)
 }
 
 impl Gauge {
@@ -61,7 +83,7 @@ impl Gauge {
 }
 
 /// What one step of one rank cost.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Bytes of this rank's message, all headers included. One rank alone counts what it would
     /// have sent.
@@ -92,7 +114,7 @@ pub struct Traffic {
 }
 
 /// One group of buckets' part in a step.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leg {
     /// The group's number.
     pub group: usize,
