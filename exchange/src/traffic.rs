@@ -20,10 +20,9 @@ pub enum Merge {
 }
 
 /// One number that a compressor tells about its last message.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Gauge {
     /// Name, the same for every bucket and step.
-    #[serde(deserialize_with = "known")]
     pub name: &'static str,
     /// Value.
     pub value: f64,
@@ -31,20 +30,35 @@ pub struct Gauge {
     pub merge: Merge,
 }
 
-/// A gauge's name, kept for ever: there are some dozens, and no more are taken.
-fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static str, D::Error> {
+/// A gauge as it is read.
+#[derive(Deserialize)]
+struct Told {
+    name: String,
+    value: f64,
+    merge: Merge,
+}
+
+impl<'de> Deserialize<'de> for Gauge {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Told { name, value, merge } = Told::deserialize(deserializer)?;
+        let name = known(name).ok_or_else(|| D::Error::custom("this is no gauge's name"))?;
+        Ok(Self { name, value, merge })
+    }
+}
+
+/// A gauge's name, kept for ever: there are some dozens, and not many more are taken.
+fn known(name: String) -> Option<&'static str> {
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    let name = String::deserialize(deserializer)?;
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = names.get(name.as_str()) {
-        return Ok(known);
+        return Some(known);
     }
     if names.len() >= 256 || name.len() > 64 {
-        return Err(D::Error::custom("this is no gauge's name"));
+        return None;
     }
     let name: &'static str = name.leak();
     names.insert(name);
-    Ok(name)
+    Some(name)
 }
 
 impl Gauge {
