@@ -10,12 +10,13 @@ use crate::disk::Disk;
 use crate::inject::Faults;
 use crate::job::Job;
 use crate::keeper::Keeper;
+use crate::loss;
 use crate::network::{self, Pace};
 use crate::orders::Orders;
 use crate::params::Params;
 use crate::recipe::Recipe;
 use crate::record::{
-    self, Console, Event, FileSum, Mode, Provenance, Record, Started, Summary, Warning,
+    self, Console, Event, FileSum, Mode, Place, Provenance, Record, Started, Summary, Warning,
 };
 use crate::recover::Recovery;
 use crate::replica::Replica;
@@ -63,6 +64,8 @@ pub struct Run<'a> {
 pub enum Start {
     /// It begins, in a folder of its own.
     Fresh,
+    /// It begins, in this folder, which does not exist.
+    In(PathBuf),
     /// It goes on from a checkpoint, in the folder that it has.
     Resume(Box<Resume>),
 }
@@ -87,7 +90,7 @@ pub fn train(run: Run<'_>) -> Result<Outcome> {
         );
     }
     let progress = match &start {
-        Start::Fresh => Progress::START,
+        Start::Fresh | Start::In(_) => Progress::START,
         Start::Resume(resume) => resume.checkpoint.manifest.progress,
     };
     faults.check(recipe.workers, Course::new(recipe, data.train.len(), progress)?.last_step())?;
@@ -209,7 +212,7 @@ impl Attempt<'_> {
             Err(error) => {
                 // The error itself is what the person must see; whether record and console can
                 // still take it changes nothing about that.
-                if let Ok(failed) = record.fail(&error) {
+                if let Ok(failed) = record.fail(&error, loss::diverged(&error)) {
                     let _ = console.record(&failed);
                 }
                 Err(error)
@@ -238,13 +241,17 @@ fn make_ready(
 ) -> Result<Ready> {
     let toml = recipe.to_toml()?;
     let samples = data.train.len();
+    let fresh = |place: Place<'_>| {
+        let course = Course::new(recipe, samples, Progress::START)?;
+        let record = Record::create(disk, place, &toml, provenance)?;
+        Ok(Ready { record, course, sums: Sums::default(), from: None, events: vec![] })
+    };
     let mut resume = match start {
         Start::Resume(resume) => *resume,
         Start::Fresh => {
-            let course = Course::new(recipe, samples, Progress::START)?;
-            let record = Record::create(disk, &recipe.record.out, &recipe.name, &toml, provenance)?;
-            return Ok(Ready { record, course, sums: Sums::default(), from: None, events: vec![] });
+            return fresh(Place::New { out: &recipe.record.out, recipe: &recipe.name });
         }
+        Start::In(folder) => return fresh(Place::Given(&folder)),
     };
     let changes = resume.accept(recipe)?;
     resume.accept_data(&provenance.data)?;
@@ -297,21 +304,26 @@ fn keep(record: &mut Record, console: &mut Console, event: &Event) -> Result<()>
     console.record(event)
 }
 
+/// The files that a data set was read from.
+pub fn file_sums(data: &Data) -> Vec<FileSum> {
+    let sum = |file: &gradwire_datasets::FileSum| FileSum {
+        name: file.name.clone(),
+        bytes: file.bytes,
+        sha256: file.sha256.clone(),
+    };
+    data.files.iter().map(sum).collect()
+}
+
 /// What a run of `recipe` on this machine is made with.
 ///
 /// # Errors
 /// When the environment asks for kernels that there are not.
 pub(crate) fn provenance(recipe: &Recipe, data: &Data, threads: usize) -> Result<Provenance> {
-    let sums = data.files.iter().map(|f| FileSum {
-        name: f.name.clone(),
-        bytes: f.bytes,
-        sha256: f.sha256.clone(),
-    });
     Ok(Provenance {
         kernels: kernels::active()?.to_string(),
         workers: recipe.workers,
         threads,
-        data: sums.collect(),
+        data: file_sums(data),
         ..Provenance::here()
     })
 }

@@ -21,12 +21,18 @@ pub(crate) struct Failure {
     /// Whose fault it is by this failure's own account, and how far that account is to be
     /// believed: lower is further.
     pub(crate) accuses: (u8, usize),
+    /// Whether the run may go on without it.
+    pub(crate) recoverable: bool,
 }
 
 impl Failure {
     pub(crate) fn new(rank: usize, place: Place, error: Error) -> Self {
+        use exchange::Error::{Aborted, NonFinite, NonFiniteMean};
         let accuses = accuses(rank, &error);
-        Self { rank, at: Instant::now(), place, error, accuses }
+        let known = error.downcast_ref::<exchange::Error>();
+        let recoverable =
+            !matches!(known, Some(NonFinite { .. } | NonFiniteMean { .. } | Aborted { .. }));
+        Self { rank, at: Instant::now(), place, error, accuses, recoverable }
     }
 
     /// A worker has panicked.
@@ -69,6 +75,7 @@ pub struct Loss {
     pub place: Place,
     /// The process and the machine it ran in, when there are several.
     pub whereabouts: Option<String>,
+    recoverable: bool,
     /// What went wrong.
     pub error: Error,
 }
@@ -84,17 +91,21 @@ impl Loss {
         // saw.
         let own = failures.iter().find(|failure| failure.rank == rank).map(|own| own.place);
         let place = own.or_else(|| places.get(rank).copied()).unwrap_or(first.place);
-        let error = failures.swap_remove(0).error;
-        Some(Self { rank, place, whereabouts: None, error })
+        let Failure { error, recoverable, .. } = failures.swap_remove(0);
+        Some(Self { rank, place, whereabouts: None, error, recoverable })
     }
 
     /// Whether a worker was lost, and the run may go on from a checkpoint. A gradient or a loss
     /// that is no number stops all workers alike, and would again.
     pub fn is_recoverable(&self) -> bool {
-        use exchange::Error::{Aborted, NonFinite, NonFiniteMean};
-        let error = self.error.downcast_ref::<exchange::Error>();
-        !matches!(error, Some(NonFinite { .. } | NonFiniteMean { .. } | Aborted { .. }))
+        self.recoverable
     }
+}
+
+/// Whether a run was ended by a gradient or a loss that is no finite number: the same recipe would
+/// come to the same end.
+pub fn diverged(error: &Error) -> bool {
+    error.downcast_ref::<Loss>().is_some_and(|loss| !loss.is_recoverable())
 }
 
 impl fmt::Display for Loss {

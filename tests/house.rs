@@ -103,7 +103,13 @@ fn each_concern_has_its_place() {
     );
     outside_tests_only_in(
         &["disk.create", "disk.append", "disk.replace", "disk.rename", "disk.remove"],
-        &["src/record/", "src/checkpoint/", "src/disk.rs"],
+        &[
+            "src/record/",
+            "src/checkpoint/",
+            "src/experiment/runner.rs",
+            "src/report/",
+            "src/disk.rs",
+        ],
     );
     only_in("exchange/src", &["std::fs", "std::env"], &[]);
     only_in("exchange/src/compress", &["crate::collective"], &[]);

@@ -43,7 +43,8 @@ type Ended = (anyhow::Result<Outcome>, Vec<anyhow::Result<Followed>>);
 fn job(recipes: &[Recipe], start: Start, faults: &str) -> Ended {
     let (letters, boxes): (Vec<_>, Vec<_>) = recipes.iter().map(|_| letterbox()).unzip();
     let clusters = channels(letters).unwrap();
-    let mut jobs = clusters.into_iter().zip(boxes).map(|(cluster, inbox)| Job::over(cluster, inbox));
+    let mut jobs =
+        clusters.into_iter().zip(boxes).map(|(cluster, inbox)| Job::over(cluster, inbox));
     let faults = Arc::new(Faults::parse(faults).unwrap());
     let leader = jobs.next().unwrap();
     thread::scope(|scope| {
@@ -119,14 +120,16 @@ fn processes_train_the_run_of_one_and_go_on_with_it() {
 fn a_failure_elsewhere_is_named_and_a_difference_refused() {
     let out = tempfile::tempdir().unwrap();
     let same = recipe(out.path(), &[]);
-    let (outcome, followed) = job(&[same.clone(), same.clone()], Start::Fresh, "panic:worker=3,step=4");
+    let (outcome, followed) =
+        job(&[same.clone(), same.clone()], Start::Fresh, "panic:worker=3,step=4");
     let told = format!("{:#}", outcome.unwrap_err());
     assert!(told.contains("worker 3 (process 1 on ") && told.contains("step 4"), "{told}");
     assert!(told.contains("panicked: injected at step 4"), "{told}");
     assert!(followed[0].is_err());
 
     let other = recipe(out.path(), &["train.batch=5"]);
-    let (outcome, followed) = job(&[same.clone(), same.clone(), same.clone(), other], Start::Fresh, "");
+    let (outcome, followed) =
+        job(&[same.clone(), same.clone(), same.clone(), other], Start::Fresh, "");
     let told = format!("{:#}", outcome.unwrap_err());
     assert!(told.contains("process 3") && told.contains("train.batch = 5"), "{told}");
     assert!(followed.iter().all(|ended| matches!(ended, Ok(Followed::Refused))));

@@ -7,8 +7,8 @@ mod reader;
 
 use gradwire::disk::Disk;
 use gradwire::record::{
-    Epoch, Event, FileSum, Histogram, Histograms, Kind, Phases, Provenance, Record, Started, Step,
-    Tagged, Text, Warning,
+    Epoch, Event, FileSum, Histogram, Histograms, Kind, Phases, Place, Provenance, Record, Started,
+    Step, Tagged, Text, Warning,
 };
 use reader::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,8 @@ use std::fs;
 use std::path::Path;
 
 fn create(out: &Path) -> Record {
-    Record::create(&Disk::default(), out, "tests", "workers = 2\n", &Provenance::here()).unwrap()
+    let place = Place::New { out, recipe: "tests" };
+    Record::create(&Disk::default(), place, "workers = 2\n", &Provenance::here()).unwrap()
 }
 
 /// The events of `metrics.jsonl`.
@@ -213,8 +214,8 @@ fn the_folder_tells_what_made_it() {
         data: vec![FileSum { name: "a.bin".into(), bytes: 3, sha256: "00ff".into() }],
         ..Provenance::here()
     };
-    let record =
-        Record::create(&Disk::default(), out.path(), "größe", "seed = 1\n", &provenance).unwrap();
+    let place = Place::New { out: out.path(), recipe: "größe" };
+    let record = Record::create(&Disk::default(), place, "seed = 1\n", &provenance).unwrap();
     assert!(record.folder().starts_with(out.path().join("größe")));
     let read = |name: &str| fs::read_to_string(record.folder().join(name)).unwrap();
     assert_eq!(read("recipe.toml"), "seed = 1\n");
@@ -246,9 +247,8 @@ fn a_place_that_cannot_be_written_is_an_error_that_helps() {
         places.push("/proc/gradwire".into());
     }
     for place in places {
-        let Err(error) =
-            Record::create(&Disk::default(), &place, "tests", "", &Provenance::default())
-        else {
+        let named = Place::New { out: &place, recipe: "tests" };
+        let Err(error) = Record::create(&Disk::default(), named, "", &Provenance::default()) else {
             panic!("a record in {}", place.display())
         };
         let error = format!("{error:#}");

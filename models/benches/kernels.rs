@@ -114,7 +114,8 @@ fn batch_norms(c: &mut Criterion) {
             let maps = Maps::new(&xs)?;
             let other = if residual { Some(Maps::new(&xs)?) } else { None };
             let other = other.as_ref();
-            let ys = ops::batch_norm(&maps, &gamma, &beta, &mean, &variance, other, true, true)?;
+            let ys =
+                ops::batch_norm(&maps, None, &gamma, &beta, &mean, &variance, other, true, true)?;
             ops::global_average_pool(&ys)?.sum_all()?.backward().map(drop)
         });
     }

@@ -56,6 +56,7 @@ fn every(xs: &Tensor, dim: usize, start: usize, stride: usize, count: usize) -> 
 #[expect(clippy::too_many_arguments, reason = "the signature of the operation it composes")]
 pub fn batch_norm(
     xs: &Tensor,
+    shift: Option<&Tensor>,
     gamma: &Tensor,
     beta: &Tensor,
     running_mean: &Var,
@@ -66,6 +67,10 @@ pub fn batch_norm(
 ) -> Result<Tensor> {
     let channels = gamma.dim(0)?;
     let rows = xs.reshape(((), channels))?;
+    let rows = match shift {
+        Some(shift) => rows.broadcast_add(shift)?,
+        None => rows,
+    };
     let (centred, variance) = if train {
         let count = rows.dim(0)? as f64;
         let mean = rows.mean_keepdim(0)?;
@@ -106,6 +111,20 @@ pub fn relu(xs: &Tensor) -> Result<Tensor> {
 /// See [`ops::global_average_pool`](crate::ops::global_average_pool).
 pub fn global_average_pool(xs: &Tensor) -> Result<Tensor> {
     xs.flatten(1, 2)?.mean(1)
+}
+
+/// See [`ops::max_pool`](crate::ops::max_pool).
+pub fn max_pool(xs: &Tensor) -> Result<Tensor> {
+    let (_, height, width, _) = xs.dims4()?;
+    let corner = |y, x| every(&every(xs, 1, y, 2, height / 2)?, 2, x, 2, width / 2);
+    let mut best = corner(0, 0)?;
+    for (y, x) in [(0, 1), (1, 0), (1, 1)] {
+        let next = corner(y, x)?;
+        // At most one of the two holds: nothing is larger than NaN, nor NaN than anything.
+        let taken = (next.gt(&best)? + next.ne(&next)?)?;
+        best = taken.where_cond(&next, &best)?;
+    }
+    Ok(best)
 }
 
 /// See [`ops::shortcut_a`](crate::ops::shortcut_a).

@@ -4,7 +4,7 @@ use candle_core::{Result, bail};
 use candle_nn::{ModuleT, VarBuilder};
 use serde::{Deserialize, Serialize};
 
-use crate::{resnet, text};
+use crate::{resnet, text, vgg};
 
 /// A network ready to train: `forward_t(inputs, train)` gives logits `[batch, classes]`.
 ///
@@ -79,6 +79,8 @@ pub enum Config {
     Resnet18(resnet::Config),
     /// Four stages of 3, 4, 6 and 3 blocks with a 3×3 stem.
     Resnet34(resnet::Config),
+    /// VGG-16 with batch norm and one linear layer, for images of 32×32 pixels and more.
+    Vgg16(vgg::Config),
     /// Mean of embeddings, one linear layer (Joulin et al. 2017).
     Fasttext(text::fasttext::Config),
     /// Convolutions over words, maximum over time (Kim 2014).
@@ -101,6 +103,10 @@ impl Config {
             ("resnet110", "1.7 M parameters, images; as resnet20, 18 blocks per stage"),
             ("resnet18", "11 M parameters, images; He et al. 2016 with a 3x3 stem and no max-pool"),
             ("resnet34", "21 M parameters, images; as resnet18, 3-4-6-3 blocks"),
+            (
+                "vgg16",
+                "15 M parameters, images of 32x32 and more; Simonyan and Zisserman 2015 with batch norm and one linear layer",
+            ),
             ("fasttext", "texts; mean of word embeddings and one linear layer; Joulin et al. 2017"),
             ("textcnn", "texts; convolutions over 3, 4 and 5 words, maximum over time; Kim 2014"),
             (
@@ -120,6 +126,7 @@ impl Config {
             Config::Resnet110(_) => "resnet110",
             Config::Resnet18(_) => "resnet18",
             Config::Resnet34(_) => "resnet34",
+            Config::Vgg16(_) => "vgg16",
             Config::Fasttext(_) => "fasttext",
             Config::Textcnn(_) => "textcnn",
             Config::Bilstm(_) => "bilstm",
@@ -135,7 +142,8 @@ impl Config {
             | Config::Resnet56(_)
             | Config::Resnet110(_)
             | Config::Resnet18(_)
-            | Config::Resnet34(_) => InputKind::Image,
+            | Config::Resnet34(_)
+            | Config::Vgg16(_) => InputKind::Image,
             Config::Fasttext(_) | Config::Textcnn(_) | Config::Bilstm(_) => InputKind::Text,
         }
     }
@@ -198,6 +206,9 @@ impl Config {
             }
             (Config::Resnet34(_), Input::Image { channels, .. }) => {
                 resnet::wide([3, 4, 6, 3], channels, classes, &vb)
+            }
+            (Config::Vgg16(config), Input::Image { channels, height, width }) => {
+                config.build([channels, height, width], classes, &vb)
             }
             (Config::Fasttext(config), Input::Text { vocabulary, .. }) => {
                 config.build(vocabulary, classes, &vb)
@@ -282,6 +293,8 @@ mod tests {
             let message = refusal(&parse(value.clone()).unwrap(), &TEXT, 4);
             assert!(message.contains(value["kind"].as_str().unwrap()), "{message}");
         }
+        let vgg = parse(json!({"kind": "vgg16"})).unwrap();
+        assert!(refusal(&vgg, &IMAGE, 10).contains("32x32"));
         let resnet = parse(json!({"kind": "resnet20"})).unwrap();
         assert!(refusal(&resnet, &IMAGE, 1).contains("2 classes"));
         let empty = Input::Image { channels: 0, height: 8, width: 8 };

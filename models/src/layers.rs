@@ -54,6 +54,7 @@ impl Conv {
 
 /// Batch normalisation over the last dimension, γ = 1 and β = 0 at first.
 pub(crate) struct BatchNorm {
+    shift: Option<Tensor>,
     gamma: Tensor,
     beta: Tensor,
     running_mean: Var,
@@ -64,11 +65,18 @@ impl BatchNorm {
     pub(crate) fn new(channels: usize, vb: &VarBuilder) -> Result<Self> {
         let buffer = |name, init| Var::from_tensor(&vb.get_with_hints(channels, name, init)?);
         Ok(Self {
+            shift: None,
             gamma: vb.get_with_hints(channels, "weight", Init::Const(1.))?,
             beta: vb.get_with_hints(channels, "bias", Init::Const(0.))?,
             running_mean: buffer("running_mean", Init::Const(0.))?,
             running_var: buffer("running_var", Init::Const(1.))?,
         })
+    }
+
+    /// With the bias of the convolution before it, added first; 0 at first.
+    pub(crate) fn shifted(self, channels: usize, convolution: &VarBuilder) -> Result<Self> {
+        let bias = convolution.get_with_hints(channels, "bias", Init::Const(0.))?;
+        Ok(Self { shift: Some(bias), ..self })
     }
 
     /// Normalises, adds `residual` when there is one, then applies ReLU when asked.
@@ -81,6 +89,7 @@ impl BatchNorm {
     ) -> Result<Maps> {
         ops::batch_norm(
             xs,
+            self.shift.as_ref(),
             &self.gamma,
             &self.beta,
             &self.running_mean,

@@ -1,4 +1,4 @@
-//! ResNets and text classifiers on candle, with CPU training kernels.
+//! ResNets, VGG and text classifiers on candle, with CPU training kernels.
 //!
 //! A [`Config`] names an architecture, a [`Store`] holds its seeded variables, and
 //! [`Config::build`] joins the two into a [`Model`]:
@@ -38,6 +38,7 @@ pub mod ops;
 pub mod resnet;
 pub mod store;
 pub mod text;
+pub mod vgg;
 
 pub use config::{Config, Input, InputKind, Model};
 pub use maps::Maps;

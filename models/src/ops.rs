@@ -48,16 +48,19 @@ pub fn conv2d(
     }))
 }
 
-/// Batch normalisation of `xs [B, H, W, C]` over all dimensions but the last, then `+ residual`
-/// (same shape as `xs`), then ReLU if `relu`.
+/// Batch normalisation of `xs [B, H, W, C]`, plus `shift [C]` if there is one (the bias of the
+/// convolution before), over all dimensions but the last, then `+ residual` (same shape as `xs`),
+/// then ReLU if `relu`.
 ///
 /// With `train` the batch's own mean and biased variance normalise, and the running statistics
 /// move towards its mean and unbiased variance by [`BATCH_NORM_MOMENTUM`]; without, the running
-/// statistics normalise and stay. They receive no gradient.
+/// statistics normalise and stay. They receive no gradient. What `train` gives does not depend on
+/// `shift`: only the running mean sees it, and its gradient is zero.
 /// Fails when training on a single value per channel, which has no variance.
 #[expect(clippy::too_many_arguments, reason = "one fused operation with its whole state")]
 pub fn batch_norm(
     xs: &Maps,
+    shift: Option<&Tensor>,
     gamma: &Tensor,
     beta: &Tensor,
     running_mean: &Var,
@@ -67,6 +70,9 @@ pub fn batch_norm(
     train: bool,
 ) -> Result<Maps> {
     let (batch, height, width, channels) = xs.dims()?;
+    if let Some(shift) = shift {
+        fits("batch_norm: shift", shift, &[channels])?;
+    }
     fits("batch_norm: gamma", gamma, &[channels])?;
     fits("batch_norm: beta", beta, &[channels])?;
     fits("batch_norm: running_mean", running_mean, &[channels])?;
@@ -85,11 +91,12 @@ pub fn batch_norm(
     let statistics = (running_mean, running_var);
     match (&xs.0, residual.map(|residual| &residual.0)) {
         (Carrier::Native(xs), None) => {
-            kernels::batch_norm::batch_norm(xs, gamma, beta, statistics, None, relu, train)
+            kernels::batch_norm::batch_norm(xs, shift, gamma, beta, statistics, None, relu, train)
                 .map(Carrier::Native)
         }
         (Carrier::Native(xs), Some(Carrier::Native(residual))) => kernels::batch_norm::batch_norm(
             xs,
+            shift,
             gamma,
             beta,
             statistics,
@@ -98,14 +105,32 @@ pub fn batch_norm(
             train,
         )
         .map(Carrier::Native),
-        (Carrier::Tensor(xs), None) => {
-            composed::batch_norm(xs, gamma, beta, running_mean, running_var, None, relu, train)
-                .map(Carrier::Tensor)
-        }
+        (Carrier::Tensor(xs), None) => composed::batch_norm(
+            xs,
+            shift,
+            gamma,
+            beta,
+            running_mean,
+            running_var,
+            None,
+            relu,
+            train,
+        )
+        .map(Carrier::Tensor),
         (Carrier::Tensor(xs), Some(Carrier::Tensor(residual))) => {
             let residual = Some(residual);
-            composed::batch_norm(xs, gamma, beta, running_mean, running_var, residual, relu, train)
-                .map(Carrier::Tensor)
+            composed::batch_norm(
+                xs,
+                shift,
+                gamma,
+                beta,
+                running_mean,
+                running_var,
+                residual,
+                relu,
+                train,
+            )
+            .map(Carrier::Tensor)
         }
         _ => bail!("batch_norm: the input and the residual were made for different kernels"),
     }
@@ -118,6 +143,22 @@ pub fn global_average_pool(xs: &Maps) -> Result<Tensor> {
         Carrier::Native(xs) => kernels::pool::global_average_pool(xs),
         Carrier::Tensor(xs) => composed::global_average_pool(xs),
     }
+}
+
+/// The largest of each 2×2 pixels of `xs [B, H, W, C]`, stride 2: `[B, ⌊H/2⌋, ⌊W/2⌋, C]`. NaN is
+/// larger than anything.
+///
+/// Of equal maxima the first, row by row, receives the gradient, as with `F.max_pool2d`.
+/// Fails on maps of less than 2×2 pixels.
+pub fn max_pool(xs: &Maps) -> Result<Maps> {
+    let (_, height, width, _) = xs.dims()?;
+    if height < 2 || width < 2 {
+        bail!("max_pool: no 2x2 window fits a {height}x{width} input");
+    }
+    Ok(Maps(match &xs.0 {
+        Carrier::Native(xs) => Carrier::Native(kernels::max_pool::max_pool(xs)?),
+        Carrier::Tensor(xs) => Carrier::Tensor(composed::max_pool(xs)?),
+    }))
 }
 
 /// The parameter-free shortcut of He et al. 2016 (option A): every second row and column of

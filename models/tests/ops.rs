@@ -146,7 +146,8 @@ fn relu_passes_no_gradient_at_zero_and_keeps_nan() {
     let xs = Var::new(&[[[[0f32, 1.]], [[-1., f32::NAN]]]], &Device::Cpu).unwrap();
     on_all(|kernels| {
         let xs_maps = maps(&xs);
-        let ys = ops::batch_norm(&xs_maps, &ones, &zeros, &mean, &variance, None, true, false);
+        let ys =
+            ops::batch_norm(&xs_maps, None, &ones, &zeros, &mean, &variance, None, true, false);
         let ys = ys.unwrap().tensor().unwrap();
         let found = floats(&ys);
         assert_eq!((found[0], found[2]), (0., 0.), "{kernels}");
@@ -155,6 +156,73 @@ fn relu_passes_no_gradient_at_zero_and_keeps_nan() {
         assert_eq!((gradients[0], gradients[2]), (0., 0.), "{kernels}");
         assert!((gradients[1] - 1.).abs() < 1e-4, "{kernels}");
     });
+}
+
+/// The maxima of `xs [batch, height, width, channels]` over 2×2 pixels, and what their gradients `dys` send back, by
+/// the definition.
+fn max_pool_by_loops(
+    xs: &[f32],
+    [batch, height, width, channels]: [usize; 4],
+    dys: &[f32],
+) -> [Vec<f32>; 2] {
+    let (mut ys, mut dxs) = (Vec::new(), vec![0.; xs.len()]);
+    for y in 0..batch * (height / 2) * (width / 2) * channels {
+        let (pixel, channel) = (y / channels, y % channels);
+        let (row, column) = (pixel / (width / 2), pixel % (width / 2));
+        let (image, row) = (row / (height / 2), row % (height / 2));
+        let corners = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(down, right)| {
+            ((image * height + 2 * row + down) * width + 2 * column + right) * channels + channel
+        });
+        let first = corners
+            .into_iter()
+            .fold(corners[0], |best, at| if xs[at] > xs[best] { at } else { best });
+        ys.push(xs[first]);
+        dxs[first] += dys[y];
+    }
+    [ys, dxs]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Few distinct values, so that most windows have ties; odd sizes, so that some pixels are in no window.
+    #[test]
+    fn max_pool_is_its_definition_and_gives_the_first_of_equal_maxima_the_gradient(
+        batch in 1..4usize, height in 2..8usize, width in 2..8usize,
+        channels in prop::sample::select(vec![1usize, 3, 8, 16, 17, 40]),
+        distinct in 1..5u32,
+    ) {
+        let shape = [batch, height, width, channels];
+        let few = values(shape.iter().product(), 1).into_iter();
+        let few: Vec<f32> = few.map(|x| (x * distinct as f32).round() / 2.).collect();
+        let xs = Var::from_vec(few.clone(), &shape, &Device::Cpu).unwrap();
+        on_all(|kernels| {
+            let maps = maps(&xs);
+            let ys = ops::max_pool(&maps).unwrap().tensor().unwrap();
+            assert_eq!(ys.dims(), [batch, height / 2, width / 2, channels]);
+            let dys = var(ys.dims(), 2);
+            let [y, dx] = max_pool_by_loops(&few, shape, &floats(&dys));
+            assert_eq!(floats(&ys), y, "{kernels}");
+            assert_eq!(gradient(&ys, &dys, &xs), dx, "{kernels}");
+            // What is pooled twice gets both gradients.
+            let again = ops::max_pool(&maps).unwrap().tensor().unwrap();
+            let twice: Vec<f32> = dx.iter().map(|dx| 2. * dx).collect();
+            assert_eq!(gradient(&(ys + again).unwrap(), &dys, &xs), twice, "{kernels}");
+        });
+    }
+}
+
+#[test]
+fn max_pool_hides_no_nan_wherever_it_is() {
+    for at in 0..4 {
+        let mut pixels = vec![1f32, 3., f32::INFINITY, 2.];
+        pixels[at] = f32::NAN;
+        let xs = Var::from_vec(pixels, (1, 2, 2, 1), &Device::Cpu).unwrap();
+        on_all(|kernels| {
+            let ys = ops::max_pool(&maps(&xs)).unwrap().tensor().unwrap();
+            assert!(floats(&ys)[0].is_nan(), "{kernels}: NaN at {at} was hidden");
+        });
+    }
 }
 
 #[test]
@@ -293,12 +361,22 @@ fn what_does_not_fit_is_an_error_on_every_path() {
     let f = |shape: &[usize]| var(shape, 1).into_inner();
     let ids = |ids: &[u32]| Tensor::new(ids, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
     let labels = |labels: &[u32]| Tensor::new(labels, &Device::Cpu).unwrap();
-    let norm = |xs: &[usize], channels: [usize; 4], residual: Option<&[usize]>| {
-        let [gamma, beta, mean, variance] = channels.map(|c| var(&[c], 1));
+    let norm = |xs: &[usize], channels: [usize; 5], residual: Option<&[usize]>| {
+        let [gamma, beta, mean, variance, shift] = channels.map(|c| var(&[c], 1));
         let residual = residual.map(|shape| maps(&f(shape)));
         let xs = maps(&f(xs));
-        ops::batch_norm(&xs, &gamma, &beta, &mean, &variance, residual.as_ref(), true, true)?
-            .tensor()
+        ops::batch_norm(
+            &xs,
+            Some(&shift),
+            &gamma,
+            &beta,
+            &mean,
+            &variance,
+            residual.as_ref(),
+            true,
+            true,
+        )?
+        .tensor()
     };
     let conv = |xs: &[usize], weight: &[usize], stride, padding| {
         ops::conv2d(&Maps::new(&f(xs))?, &f(weight), stride, padding, true)?.tensor()
@@ -309,12 +387,17 @@ fn what_does_not_fit_is_an_error_on_every_path() {
             ("conv2d: window", conv(&[1, 2, 2, 3], &[2, 3, 3, 3], 1, 0)),
             ("conv2d: stride", conv(&[1, 4, 4, 3], &[2, 3, 3, 3], 0, 1)),
             ("conv2d: rank", conv(&[4, 4, 3], &[2, 3, 3, 3], 1, 1)),
-            ("batch_norm: one value", norm(&[1, 1, 1, 3], [3; 4], None)),
-            ("batch_norm: gamma", norm(&[2, 2, 2, 3], [4, 3, 3, 3], None)),
-            ("batch_norm: beta", norm(&[2, 2, 2, 3], [3, 4, 3, 3], None)),
-            ("batch_norm: mean", norm(&[2, 2, 2, 3], [3, 3, 4, 3], None)),
-            ("batch_norm: variance", norm(&[2, 2, 2, 3], [3, 3, 3, 4], None)),
-            ("batch_norm: residual", norm(&[2, 2, 2, 3], [3; 4], Some(&[2, 2, 1, 3]))),
+            ("batch_norm: one value", norm(&[1, 1, 1, 3], [3; 5], None)),
+            ("batch_norm: gamma", norm(&[2, 2, 2, 3], [4, 3, 3, 3, 3], None)),
+            ("batch_norm: beta", norm(&[2, 2, 2, 3], [3, 4, 3, 3, 3], None)),
+            ("batch_norm: mean", norm(&[2, 2, 2, 3], [3, 3, 4, 3, 3], None)),
+            ("batch_norm: variance", norm(&[2, 2, 2, 3], [3, 3, 3, 4, 3], None)),
+            ("batch_norm: shift", norm(&[2, 2, 2, 3], [3, 3, 3, 3, 4], None)),
+            ("batch_norm: residual", norm(&[2, 2, 2, 3], [3; 5], Some(&[2, 2, 1, 3]))),
+            (
+                "max_pool: window",
+                ops::max_pool(&maps(&f(&[1, 4, 1, 3]))).and_then(|ys| ys.tensor()),
+            ),
             (
                 "shortcut_a: fewer channels",
                 ops::shortcut_a(&maps(&f(&[1, 4, 4, 3])), 2).and_then(|ys| ys.tensor()),

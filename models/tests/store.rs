@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use candle_core::{Device, Tensor};
 use gradwire_models::{Config, Input, InputKind, Model, Store};
 
-const IMAGE: Input = Input::Image { channels: 3, height: 8, width: 8 };
+const IMAGE: Input = Input::Image { channels: 3, height: 32, width: 32 };
 const TEXT: Input = Input::Text { vocabulary: 50, length: 8 };
 
 fn build(name: &str, store: &Store) -> (Model, Input) {
@@ -61,6 +61,7 @@ fn parameter_counts_are_the_published_ones() {
         ("resnet110", 1_727_962),
         ("resnet18", 11_173_962),
         ("resnet34", 21_282_122),
+        ("vgg16", 14_728_266),
     ];
     for (name, count) in published {
         let store = Store::new(0, &Device::Cpu);

@@ -47,6 +47,15 @@ fn check(model: &str, input: &Input, samples: &Tensor) {
     }
 }
 
+#[test]
+fn vgg16() {
+    // Odd sides: a row and a column that no window of the first pooling has.
+    let (height, width) = (33, 35);
+    let pixels: Vec<f32> = (0..2 * height * width * 3).map(|i| (i as f32 * 0.7).sin()).collect();
+    let images = Tensor::from_vec(pixels, (2, height, width, 3), &Device::Cpu).unwrap();
+    check("vgg16", &Input::Image { channels: 3, height, width }, &images);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(6))]
 

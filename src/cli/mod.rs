@@ -10,6 +10,7 @@ mod codecs;
 mod data;
 mod list;
 mod network;
+mod reproduce;
 
 use crate::checkpoint;
 use crate::disk::Disk;
@@ -22,7 +23,7 @@ use crate::recipe::{Recipe, Source};
 use crate::record::Mode;
 use crate::resume::Resume;
 use crate::signals::Signals;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::io;
@@ -43,6 +44,8 @@ pub struct Cli {
 enum Command {
     /// Train a model. Without arguments: a first look in under a minute
     Train(Box<Train>),
+    /// Reproduce a paper's experiment: claimed beside measured, with tables and plots
+    Reproduce(Box<reproduce::Reproduce>),
     /// Evaluate a trained model on its test set
     Eval(Eval),
     /// Tell which scheme is worth it on which link, for a recipe on this machine
@@ -162,8 +165,21 @@ struct Refused(anyhow::Error);
 impl Cli {
     /// Does what the command line says; errors go to standard error.
     pub fn run(self) -> ExitCode {
+        let trains = matches!(self.command, Command::Train(_));
+        if let (false, processes @ 2..) = (trains, job::launched()) {
+            let error = anyhow!(
+                "a launcher has started {processes} processes, and each would do this by itself: \
+                 only `gradwire train` runs over several"
+            );
+            return tell(&error, ExitCode::from(2));
+        }
         let done = match self.command {
             Command::Train(train) => match train.run() {
+                Ok(Ok(code)) => return code,
+                Ok(Err(error)) => Ok(Err(error)),
+                Err(refused) => Err(refused),
+            },
+            Command::Reproduce(reproduce) => match reproduce.run() {
                 Ok(Ok(code)) => return code,
                 Ok(Err(error)) => Ok(Err(error)),
                 Err(refused) => Err(refused),

@@ -220,11 +220,7 @@ impl Notes {
     fn take(&mut self, event: Event) {
         self.summary.observe(&event);
         match event.kind {
-            Kind::Started(started) => {
-                if self.started.steps == 0 {
-                    self.started = started;
-                }
-            }
+            Kind::Started(started) if self.started.steps == 0 => self.started = started,
             Kind::Step(step) => self.steps.push(step),
             Kind::Epoch(epoch) => {
                 let bytes = self.steps.last().map_or(0.0, |step| sent(step, self.started.workers));

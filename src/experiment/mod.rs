@@ -1,4 +1,9 @@
 //! Experiments: grids of runs that put a paper's claims to the test.
 
+pub mod definition;
+pub mod estimate;
+pub mod grid;
 pub mod measured;
 pub mod results;
+pub mod runner;
+pub mod verdict;

@@ -102,6 +102,7 @@ pub(crate) struct Account {
     /// How long the worker had been there, in seconds.
     since: f64,
     accuses: (u8, usize),
+    recoverable: bool,
     words: String,
 }
 
@@ -113,6 +114,7 @@ impl From<&Failure> for Account {
             phase: failure.place.phase.into(),
             since: failure.place.elapsed().as_secs_f64(),
             accuses: failure.accuses,
+            recoverable: failure.recoverable,
             words: format!("{:#}", failure.error),
         }
     }
@@ -120,12 +122,12 @@ impl From<&Failure> for Account {
 
 impl From<Account> for Failure {
     fn from(account: Account) -> Self {
-        let Account { rank, step, phase, since, accuses, words } = account;
+        let Account { rank, step, phase, since, accuses, recoverable, words } = account;
         let since = Duration::try_from_secs_f64(since).ok();
         let now = Instant::now();
         let since = since.and_then(|since| now.checked_sub(since)).unwrap_or(now);
         let place = Place { step, phase: phase_of(phase), since };
-        Self { rank, at: now, place, error: Error::msg(words), accuses }
+        Self { rank, at: now, place, error: Error::msg(words), accuses, recoverable }
     }
 }
 

@@ -288,7 +288,7 @@ pub fn letterbox() -> (Letters, Receiver<(usize, Vec<u8>)>) {
 
 /// How many processes the launcher has started together, by what it leaves in the environment: that
 /// of Open MPI, of MPICH and its relatives, of Slurm's `srun`.
-fn launched() -> usize {
+pub fn launched() -> usize {
     let number = |name: &str| env::var(name).ok()?.parse::<usize>().ok();
     let known = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
     known.into_iter().filter_map(number).max().unwrap_or(1)

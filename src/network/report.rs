@@ -1,7 +1,8 @@
 //! What replays say: a table, the same for programs, plots, and curves for TensorBoard.
 
-use super::plot::{self, Line, duration};
+use super::plot::{self, Line};
 use super::replay::{Replayed, Run};
+use crate::plot::say::{duration, percent};
 use crate::record::network::Meter;
 use crate::record::replay::{Curves, Point};
 use anyhow::Result;
@@ -310,11 +311,6 @@ fn reached_by_all(runs: &[Run]) -> Vec<f64> {
     targets.dedup();
     targets.retain(|target| *target > 0.0);
     targets
-}
-
-fn percent(fraction: f64) -> String {
-    let text = format!("{:.1}", fraction * 100.0);
-    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 fn quoted(text: &str) -> String {

@@ -300,6 +300,29 @@ impl Recipe {
         table::with(self, path, value.into())
     }
 
+    /// The TOML of a recipe in layers, each of which changes what those before it say; then
+    /// `path=value` pairs. A layer that names another kind (of scheme, model, data set) replaces
+    /// the whole part.
+    ///
+    /// # Errors
+    /// When a pair is none.
+    pub fn layered<'a>(
+        layers: impl IntoIterator<Item = &'a toml::Table>,
+        sets: &[String],
+    ) -> anyhow::Result<toml::Table> {
+        let mut table = table::layered(layers);
+        table::assign(&mut table, sets)?;
+        Ok(table)
+    }
+
+    /// Types and checks a recipe.
+    ///
+    /// # Errors
+    /// As [`Source::load`].
+    pub fn from_table(table: toml::Table) -> anyhow::Result<Self> {
+        table::check(table)
+    }
+
     /// Checks what no single field can know.
     ///
     /// # Errors

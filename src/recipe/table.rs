@@ -79,21 +79,8 @@ impl Source {
                 set(&mut table, path, value.clone())?;
             }
         }
-        for assignment in &self.sets {
-            let (path, text) = assignment.split_once('=').with_context(|| {
-                format!("--set {assignment:?} has no '='; write --set scheme.ratio=0.01")
-            })?;
-            let (path, value) = (path.trim(), parse_value(text.trim()));
-            let part = path.strip_suffix(".kind").unwrap_or(path);
-            if CHOSEN_BY_NAME.contains(&part) {
-                choose(&mut table, part, &value);
-            } else {
-                set(&mut table, path, value)?;
-            }
-        }
-        let recipe: Recipe = typed(table)?;
-        recipe.validate()?;
-        Ok(recipe)
+        assign(&mut table, &self.sets)?;
+        check(table)
     }
 
     fn read(&self) -> Result<Table> {
@@ -127,6 +114,26 @@ impl Source {
     }
 }
 
+/// Applies `path=value` pairs in order.
+///
+/// # Errors
+/// When one is no such pair.
+pub(super) fn assign(table: &mut Table, sets: &[String]) -> Result<()> {
+    for assignment in sets {
+        let (path, text) = assignment.split_once('=').with_context(|| {
+            format!("--set {assignment:?} has no '='; write --set scheme.ratio=0.01")
+        })?;
+        let (path, value) = (path.trim(), parse_value(text.trim()));
+        let part = path.strip_suffix(".kind").unwrap_or(path);
+        if CHOSEN_BY_NAME.contains(&part) {
+            choose(table, part, &value);
+        } else {
+            set(table, path, value)?;
+        }
+    }
+    Ok(())
+}
+
 /// Reads a recipe that [`Recipe::to_toml`] wrote.
 ///
 /// # Errors
@@ -134,6 +141,43 @@ impl Source {
 pub(super) fn parse(text: &str) -> Result<Recipe> {
     let mut table: Table = toml::from_str(text)?;
     expand_names(&mut table);
+    check(table)
+}
+
+/// A recipe in layers: each changes what those before it say. A layer that names another kind (of
+/// scheme, model, data set) replaces the whole part.
+pub(super) fn layered<'a>(layers: impl IntoIterator<Item = &'a Table>) -> Table {
+    let mut table = Table::new();
+    for layer in layers {
+        let mut layer = layer.clone();
+        expand_names(&mut layer);
+        for part in CHOSEN_BY_NAME {
+            if let Some(kind) = layer.get(part).and_then(|part| part.get("kind")).cloned() {
+                choose(&mut table, part, &kind);
+            }
+        }
+        merge(&mut table, layer);
+    }
+    table
+}
+
+/// Puts everything that `over` says in the place of what `table` says.
+fn merge(table: &mut Table, over: Table) {
+    for (key, value) in over {
+        match (table.get_mut(&key), value) {
+            (Some(Value::Table(under)), Value::Table(over)) => merge(under, over),
+            (_, value) => {
+                table.insert(key, value);
+            }
+        }
+    }
+}
+
+/// Types and checks a recipe.
+///
+/// # Errors
+/// As [`Source::load`].
+pub(super) fn check(table: Table) -> Result<Recipe> {
     let recipe: Recipe = typed(table)?;
     recipe.validate()?;
     Ok(recipe)
@@ -146,9 +190,7 @@ pub(super) fn parse(text: &str) -> Result<Recipe> {
 pub(super) fn with(recipe: &Recipe, path: &str, value: Value) -> Result<Recipe> {
     let mut table = Table::try_from(recipe)?;
     set(&mut table, path, value)?;
-    let recipe: Recipe = typed(table)?;
-    recipe.validate()?;
-    Ok(recipe)
+    check(table)
 }
 
 /// See [`scheme_of`](super::scheme_of).

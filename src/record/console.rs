@@ -15,8 +15,13 @@ pub enum Mode {
     /// the summary on stdout at the end.
     #[default]
     Default,
+    /// Of many runs: a progress bar (without a terminal: a line every minute) and warnings on
+    /// stderr.
+    Brief,
     /// Warnings on stderr and one line on stdout at the end.
     Quiet,
+    /// Of many runs: warnings on stderr.
+    Silent,
     /// Every event as a JSON line on stdout, of the form of `metrics.jsonl`, and nothing else.
     Json,
 }
@@ -48,7 +53,9 @@ impl Console {
     fn with(mode: Mode, out: Stream, err: Stream, bar: bool) -> Self {
         let face = match mode {
             Mode::Default => Face::Progress(Box::new(Progress::new(out, err, bar))),
+            Mode::Brief => Face::Progress(Box::new(Progress::brief(out, err, bar))),
             Mode::Quiet => Face::Quiet { out, err },
+            Mode::Silent => Face::Quiet { out: Box::new(io::sink()), err },
             Mode::Json => Face::Json(JsonLines::new(out)),
         };
         Self { face }
@@ -257,7 +264,9 @@ warning at step 3: careful
         let (out, err) = (Screen::default(), Screen::default());
         let mut console =
             Console::with(Mode::Default, Box::new(out.clone()), Box::new(err.clone()), true);
-        console.record(&Event::from(Failed { error: "disk full".into() })).unwrap();
+        console
+            .record(&Event::from(Failed { error: "disk full".into(), diverged: false }))
+            .unwrap();
         console.end();
         assert_eq!((out.text(), err.text()), (String::new(), String::new()));
     }

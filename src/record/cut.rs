@@ -145,7 +145,7 @@ mod tests {
             step(3),
             Event::from(Checkpoint { step: 3, ..Checkpoint::default() }),
         ];
-        let failed = Event::from(Failed { error: "worker 1 is gone".into() });
+        let failed = Event::from(Failed { error: "worker 1 is gone".into(), diverged: false });
         let gone = [step(4), start(4), warning(Some(4)), failed];
         let mut bytes = json(&kept);
         bytes.extend(json(&gone));

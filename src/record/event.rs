@@ -316,6 +316,10 @@ pub struct Finished {
 pub struct Failed {
     /// The error with its causes.
     pub error: String,
+    /// Whether a gradient or a loss was no finite number any more: the same recipe would come to
+    /// the same end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub diverged: bool,
 }
 
 /// The present, in seconds since the Unix epoch, to the microsecond.
@@ -396,7 +400,8 @@ mod tests {
             Event::from(Text { text: "a\nb".into(), ..Text::default() }),
             Event::from(Warning { step: None, message: "careful".into() }),
             Event::from(Finished::default()),
-            Event::from(Failed { error: "disk full".into() }),
+            Event::from(Failed { error: "disk full".into(), diverged: false }),
+            Event::from(Failed { error: "no number".into(), diverged: true }),
         ] {
             assert_eq!(round_trip(&event), event);
         }

@@ -14,6 +14,14 @@ pub(super) fn create(disk: &Disk, out: &Path, recipe: &str) -> Result<PathBuf> {
     create_at(disk, out, recipe, &stamp(UtcDateTime::now()))
 }
 
+/// Makes this folder, which did not exist before.
+pub(super) fn create_given(disk: &Disk, folder: &Path) -> Result<()> {
+    if let Some(parent) = folder.parent() {
+        disk.create_folders(parent).with_context(|| cannot_make(parent))?;
+    }
+    disk.create_folder(folder).with_context(|| cannot_make(folder))
+}
+
 fn create_at(disk: &Disk, out: &Path, recipe: &str, stamp: &str) -> Result<PathBuf> {
     check_name(recipe)?;
     let runs = out.join(recipe);

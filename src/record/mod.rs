@@ -8,7 +8,8 @@
 //! # fn main() -> anyhow::Result<()> {
 //! # let disk = gradwire::disk::Disk::default();
 //! # let (recipe, provenance, events) = (String::new(), Provenance::default(), Vec::<Event>::new());
-//! let mut record = Record::create(&disk, "runs/out".as_ref(), "newcomer", &recipe, &provenance)?;
+//! let place = Place::New { out: "runs/out".as_ref(), recipe: "newcomer" };
+//! let mut record = Record::create(&disk, place, &recipe, &provenance)?;
 //! let mut console = Console::new(Mode::Default);
 //! for event in events {
 //!     if let Some(warning) = record.record(&event)? {
@@ -100,6 +101,20 @@ pub fn read_metrics(disk: &Disk, folder: &Path, mut take: impl FnMut(Event)) -> 
 /// Somewhere bytes go.
 type Stream = Box<dyn Write + Send>;
 
+/// Where a run's record is to be.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// In a folder of its own, `<out>/<recipe>/<stamp>`.
+    New {
+        /// The folder that runs are written under.
+        out: &'a Path,
+        /// The recipe's name.
+        recipe: &'a str,
+    },
+    /// In this folder, which does not exist.
+    Given(&'a Path),
+}
+
 /// The files of one run.
 ///
 /// `metrics.jsonl` is the record of truth: when it cannot be written, [`Record::record`] fails and
@@ -119,7 +134,7 @@ pub struct Record {
 /// The file whose lock the process that writes a run holds, in the run's folder.
 const LOCK: &str = ".lock";
 /// The record of truth.
-const METRICS: &str = "metrics.jsonl";
+pub const METRICS: &str = "metrics.jsonl";
 
 /// Takes the lock of a run's folder.
 ///
@@ -136,7 +151,7 @@ pub fn lock(disk: &Disk, run: &Path) -> Result<Lock> {
 }
 
 impl Record {
-    /// Makes the run's folder `<out>/<recipe>/<stamp>` and the files in it.
+    /// Makes the run's folder and the files in it.
     ///
     /// `resolved` is the resolved recipe as TOML; it is also kept as a text of TensorBoard.
     /// Two runs that start in the same second get different folders.
@@ -145,12 +160,17 @@ impl Record {
     /// The folder or a file in it cannot be made; the error says which and what to do.
     pub fn create(
         disk: &Disk,
-        out: &Path,
-        recipe: &str,
+        place: Place<'_>,
         resolved: &str,
         provenance: &Provenance,
     ) -> Result<Self> {
-        let folder = folder::create(disk, out, recipe)?;
+        let (out, folder) = match place {
+            Place::New { out, recipe } => (out, folder::create(disk, out, recipe)?),
+            Place::Given(folder) => (
+                folder.parent().unwrap_or(folder),
+                folder::create_given(disk, folder).map(|()| folder.to_path_buf())?,
+            ),
+        };
         let lock = lock(disk, &folder)?;
         folder::write(disk, &folder.join("recipe.toml"), resolved)?;
         folder::write(disk, &folder.join("provenance.json"), &provenance.to_json())?;
@@ -292,12 +312,13 @@ impl Record {
         self.summary.observe(event);
     }
 
-    /// Writes that the run was stopped by `error`, and returns it for the console to show.
+    /// Writes that the run was stopped by `error`, and whether it had diverged, and returns it for
+    /// the console to show.
     ///
     /// # Errors
     /// `metrics.jsonl` could not be written.
-    pub fn fail(mut self, error: &anyhow::Error) -> Result<Event> {
-        let failed = Event::from(Failed { error: format!("{error:#}") });
+    pub fn fail(mut self, error: &anyhow::Error, diverged: bool) -> Result<Event> {
+        let failed = Event::from(Failed { error: format!("{error:#}"), diverged });
         self.truth(&failed)?;
         Ok(failed)
     }
@@ -411,10 +432,10 @@ mod tests {
         let lines = Room::new(usize::MAX);
         let record = over(&lines, &Room::new(usize::MAX));
         let error = anyhow::anyhow!("loss is NaN").context("worker 1, step 3");
-        let event = record.fail(&error).unwrap();
+        let event = record.fail(&error, true).unwrap();
         assert_eq!(
             event.kind,
-            Kind::Failed(Failed { error: "worker 1, step 3: loss is NaN".into() })
+            Kind::Failed(Failed { error: "worker 1, step 3: loss is NaN".into(), diverged: true })
         );
         assert_eq!(lines.events(), [event]);
     }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 /// How often a bar is redrawn at most.
 const REDRAW: Duration = Duration::from_millis(100);
-/// Seconds between lines where there is no bar.
-const LINE_SECONDS: f64 = 10.0;
+/// Seconds between lines where there is no bar: of one run, and of each of many.
+const LINE_SECONDS: [f64; 2] = [10.0, 60.0];
 
 /// Shows the way through a run on `err`, and its summary on `out`.
 pub(super) struct Progress {
@@ -18,6 +18,8 @@ pub(super) struct Progress {
     err: Stream,
     /// Whether there is a terminal to draw a bar on.
     live: bool,
+    /// Whether nothing but the way is shown.
+    brief: bool,
     /// The epoch's bar, and when it was last drawn.
     bar: Option<(ProgressBar, Option<Instant>)>,
     /// What is being trained, and since when.
@@ -30,20 +32,38 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn new(out: Stream, err: Stream, live: bool) -> Self {
-        Self { out, err, live, bar: None, run: None, pace: Pace::default(), last_line: 0.0 }
+        Self {
+            out,
+            err,
+            live,
+            brief: false,
+            bar: None,
+            run: None,
+            pace: Pace::default(),
+            last_line: 0.0,
+        }
+    }
+
+    /// Shows the way, and neither what is trained, nor epochs, nor the summary.
+    pub(super) fn brief(out: Stream, err: Stream, live: bool) -> Self {
+        let mut progress = Self::new(out, err, live);
+        progress.brief = true;
+        progress
     }
 
     pub(super) fn record(&mut self, event: &Event) -> io::Result<()> {
         match &event.kind {
             Kind::Started(started) => {
-                self.line(&display::header(started));
+                if !self.brief {
+                    self.line(&display::header(started));
+                }
                 self.run = Some((started.clone(), event.time));
                 self.last_line = event.time;
             }
             Kind::Step(step) => self.step(event.time, step),
             Kind::Epoch(epoch) => {
                 self.clear();
-                if let Some((started, _)) = &self.run {
+                if let Some((started, _)) = self.run.as_ref().filter(|_| !self.brief) {
                     let row = display::row(started, epoch, &self.pace);
                     self.line(&row);
                 }
@@ -51,6 +71,7 @@ impl Progress {
                 self.last_line = event.time;
             }
             Kind::Warning(warning) => self.line(&display::warning(warning)),
+            Kind::Finished(_) if self.brief => self.clear(),
             Kind::Finished(finished) => {
                 self.clear();
                 write!(
@@ -89,7 +110,7 @@ impl Progress {
                 });
                 bar.set_position(within);
             }
-        } else if time - self.last_line >= LINE_SECONDS {
+        } else if time - self.last_line >= LINE_SECONDS[usize::from(self.brief)] {
             let line = display::progress(started, step, &self.pace, seconds_left);
             self.line(&line);
             self.last_line = time;

@@ -1,6 +1,9 @@
 //! Batch normalisation with the addition of a residual and ReLU in one operation: two passes over memory forward and
 //! two backward.
 //!
+//! A shift before it costs no pass at all: the batch's own mean takes it out again, so that only the running mean ever
+//! sees it, and its gradient while training is exactly zero.
+//!
 //! Sums run in f32 over a block of pixels, then in f64: over the blocks of a span, then over the spans. The division
 //! does not depend on the number of threads, so neither does any bit of the result.
 
@@ -29,8 +32,10 @@ fn span(channels: usize) -> usize {
 }
 
 /// See [`ops::batch_norm`](crate::ops::batch_norm).
+#[expect(clippy::too_many_arguments, reason = "one fused operation with its whole state")]
 pub(crate) fn batch_norm(
     xs: &Maps,
+    shift: Option<&Tensor>,
     gamma: &Tensor,
     beta: &Tensor,
     (running_mean, running_var): (&Var, &Var),
@@ -42,12 +47,12 @@ pub(crate) fn batch_norm(
     let channels = gamma.dim(0)?;
     let statistics = if train {
         let statistics = timed(Kind::BatchNorm, 0, || Statistics::of(isa, xs.pixels(), channels));
-        statistics.track((xs.len() / channels) as f64, running_mean, running_var)?;
+        statistics.track((xs.len() / channels) as f64, shift, running_mean, running_var)?;
         statistics
     } else {
-        Statistics::running(running_mean, running_var)?
+        Statistics::running(shift, running_mean, running_var)?
     };
-    let parts = Parts::new([gamma, beta]);
+    let parts = Parts::new([gamma, beta].into_iter().chain(shift));
     let parameters = parts.operand()?;
     let mut z = Scratch::new(xs.len());
     with_f32s(&parameters, |parameters| {
@@ -71,7 +76,7 @@ pub(crate) fn batch_norm(
     })
 }
 
-/// The mean and the variance that normalise, per channel.
+/// The mean and the variance that normalise what comes in, before any shift, per channel.
 struct Statistics {
     mean: Vec<f64>,
     /// Biased.
@@ -91,13 +96,21 @@ impl Statistics {
         Self { mean, variance }
     }
 
-    fn running(mean: &Var, variance: &Var) -> Result<Self> {
-        let widened = |xs: &Var| with_f32s(xs, |xs| Ok(xs.iter().map(|x| f64::from(*x)).collect()));
-        Ok(Self { mean: widened(mean)?, variance: widened(variance)? })
+    /// Those that were tracked, of shifted pixels.
+    fn running(shift: Option<&Tensor>, mean: &Var, variance: &Var) -> Result<Self> {
+        let mean = widened(mean)?.into_iter().zip(shifts(shift, mean.elem_count())?);
+        let mean = mean.map(|(mean, shift)| mean - shift).collect();
+        Ok(Self { mean, variance: widened(variance)? })
     }
 
-    /// Moves the running statistics towards these, of `count` pixels.
-    fn track(&self, count: f64, running_mean: &Var, running_var: &Var) -> Result<()> {
+    /// Moves the running statistics towards these, of `count` pixels and shifted.
+    fn track(
+        &self,
+        count: f64,
+        shift: Option<&Tensor>,
+        running_mean: &Var,
+        running_var: &Var,
+    ) -> Result<()> {
         let moved = |running: &Var, batch: &[f64], unbias: f64| -> Result<()> {
             let moved: Vec<f32> = with_f32s(running, |running| {
                 let pairs = running.iter().zip(batch);
@@ -109,7 +122,9 @@ impl Statistics {
             })?;
             running.set(&Tensor::from_vec(moved, running.shape(), running.device())?)
         };
-        moved(running_mean, &self.mean, 1.)?;
+        let mean = self.mean.iter().zip(shifts(shift, self.mean.len())?);
+        let mean: Vec<f64> = mean.map(|(mean, shift)| mean + shift).collect();
+        moved(running_mean, &mean, 1.)?;
         moved(running_var, &self.variance, count / (count - 1.))
     }
 
@@ -132,6 +147,15 @@ impl Statistics {
             .map(|(scale, (mean, beta))| (scale as f32, (f64::from(*beta) - mean * scale) as f32))
             .unzip()
     }
+}
+
+fn widened(xs: &Tensor) -> Result<Vec<f64>> {
+    with_f32s(xs, |xs| Ok(xs.iter().map(|x| f64::from(*x)).collect()))
+}
+
+/// The shift of each of `channels` channels.
+fn shifts(shift: Option<&Tensor>, channels: usize) -> Result<Vec<f64>> {
+    shift.map_or_else(|| Ok(vec![0.0; channels]), widened)
 }
 
 /// The sums of `summand` over all pixels, per channel.
@@ -158,7 +182,7 @@ fn sums<T: Summand + Copy + Sync + Send>(isa: Isa, summand: &T, channels: usize)
     sums
 }
 
-/// The result from the input, under `[γ, β]`.
+/// The result from the input, under `[γ, β, …]`.
 fn normalise(
     isa: Isa,
     statistics: &Statistics,
@@ -169,7 +193,7 @@ fn normalise(
     z: &mut [f32],
 ) {
     let channels = statistics.mean.len();
-    let (gamma, beta) = parameters.split_at(channels);
+    let (gamma, beta) = (&parameters[..channels], &parameters[channels..2 * channels]);
     let (scale, shift) = statistics.affine(gamma, beta);
     let span = span(channels) * channels;
     each(z.chunks_mut(span).enumerate().collect(), |(i, z): (usize, &mut [f32])| {
@@ -184,7 +208,7 @@ fn normalise(
 /// What the backward pass needs.
 struct BatchNorm {
     isa: Isa,
-    /// γ and β.
+    /// γ, β and, where there is one, the shift.
     parts: Parts,
     statistics: Statistics,
     relu: bool,
@@ -217,11 +241,11 @@ impl maps::Backward for BatchNorm {
 
 impl BatchNorm {
     /// Turns the gradient of the result into that of the input, in place; sends `residual` what passes ReLU, and
-    /// returns the gradient of `[γ, β]`.
+    /// returns the gradient of the parameters.
     fn run(&self, gradient: &mut [f32], parameters: &[f32], residual: Option<Target>) -> Vec<f32> {
         let (isa, statistics, xs) = (self.isa, &self.statistics, &self.xs[..]);
         let channels = statistics.mean.len();
-        let (gamma, beta) = parameters.split_at(channels);
+        let (gamma, beta) = (&parameters[..channels], &parameters[channels..2 * channels]);
         let (scale, shift) = statistics.affine(gamma, beta);
         let mean: Vec<f32> = statistics.mean.iter().map(|mean| *mean as f32).collect();
         let gate = match (self.relu, &self.z) {
@@ -234,17 +258,19 @@ impl BatchNorm {
 
         let count = (xs.len() / channels) as f64;
         let inverse = statistics.inverse_deviation();
-        let mut parameters = vec![0.0; 2 * channels];
+        let mut gradients = vec![0.0; parameters.len()];
         let mut by_input = vec![0.0; channels];
         let mut constant = vec![0.0; channels];
         for c in 0..channels {
-            parameters[c] = (product[c] * inverse[c]) as f32;
-            parameters[channels + c] = sum[c] as f32;
+            gradients[c] = (product[c] * inverse[c]) as f32;
+            gradients[channels + c] = sum[c] as f32;
+            let by_gradient = f64::from(gamma[c]) * inverse[c];
             if self.train {
-                let by_gradient = f64::from(gamma[c]) * inverse[c];
                 let slope = -by_gradient * inverse[c] * inverse[c] * product[c] / count;
                 by_input[c] = slope as f32;
                 constant[c] = (-by_gradient * sum[c] / count - slope * statistics.mean[c]) as f32;
+            } else if let Some(shift) = gradients.get_mut(2 * channels + c) {
+                *shift = (by_gradient * sum[c]) as f32;
             }
         }
 
@@ -272,7 +298,7 @@ impl BatchNorm {
             };
             isa.run(Each { mapping, channels });
         });
-        parameters
+        gradients
     }
 }
 

@@ -17,6 +17,7 @@ pub mod handover;
 pub(crate) mod linear;
 pub(crate) mod lstm;
 pub(crate) mod maps;
+pub(crate) mod max_pool;
 mod memory;
 mod operand;
 pub mod optimizer;

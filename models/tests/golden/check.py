@@ -21,12 +21,13 @@ import reference
 
 def check(path, name):
     state = load_file(path)
-    head = next(state[n] for n in ("fc.weight", "linear.weight") if n in state)
+    head = next(state[n] for n in ("fc.weight", "linear.weight", "classifier.weight") if n in state)
     sizes = {"classes": len(head)}
     if name in reference.TEXTS:
         sizes["vocabulary"] = len(state["embedding.weight"])
     else:
-        sizes["channels"] = state["conv1.weight"].shape[1]
+        first = next(state[n] for n in ("conv1.weight", "features.0.weight") if n in state)
+        sizes["channels"] = first.shape[1]
     model = reference.build(name, **sizes)
     model.load_state_dict(state, strict=True)
     model.eval()

@@ -28,7 +28,7 @@ fn uniform(name: &str, count: usize) -> impl Iterator<Item = f64> + use<> {
 fn parameter(name: &str, shape: &[usize]) -> Result<Tensor> {
     let fan_in: usize = shape.iter().skip(1).product();
     let scale = (6. / fan_in as f64).sqrt();
-    let is_norm = name.contains("bn") || name.contains("downsample");
+    let is_norm = ["bn", "downsample", "features"].iter().any(|part| name.contains(part));
     let value = |(i, u): (usize, f64)| {
         let value = match shape {
             _ if name.ends_with("running_var") => 1. + u / 2.,

@@ -1,7 +1,8 @@
 """The PyTorch models that gradwire-models must equal, and the formulas of the golden inputs.
 
 The CIFAR ResNets carry the names of github.com/akamaster/pytorch_resnet_cifar10, ResNet-18 and -34
-those of torchvision (with the stem for small images: 3x3, stride 1, no max-pool).
+those of torchvision (with the stem for small images: 3x3, stride 1, no max-pool), VGG-16 those of
+torchvision's vgg16_bn with one linear layer, as in github.com/kuangliu/pytorch-cifar.
 """
 import math
 
@@ -69,6 +70,22 @@ class ResNet(nn.Module):
         return getattr(self, self.head)(x.mean((2, 3)))
 
 
+class Vgg16(nn.Module):
+    def __init__(self, channels, classes):
+        super().__init__()
+        layers = []
+        for count, width in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
+            for _ in range(count):
+                layers += [nn.Conv2d(channels, width, 3, 1, 1), nn.BatchNorm2d(width), nn.ReLU()]
+                channels = width
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Linear(channels, classes)
+
+    def forward(self, x):
+        return self.classifier(self.features(x.permute(0, 3, 1, 2)).mean((2, 3)))
+
+
 class FastText(nn.Module):
     def __init__(self, vocabulary, dim, classes):
         super().__init__()
@@ -113,7 +130,7 @@ class BiLstm(nn.Module):
 CIFAR_BLOCKS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9, "resnet110": 18}
 WIDE_BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
 TEXTS = ("fasttext", "textcnn", "bilstm")
-MODELS = (*CIFAR_BLOCKS, *WIDE_BLOCKS, *TEXTS)
+MODELS = (*CIFAR_BLOCKS, *WIDE_BLOCKS, "vgg16", *TEXTS)
 
 
 def build(name, channels=3, vocabulary=50, classes=10):
@@ -123,6 +140,7 @@ def build(name, channels=3, vocabulary=50, classes=10):
     if name in WIDE_BLOCKS:
         return ResNet((64, 128, 256, 512), WIDE_BLOCKS[name], False, "fc", channels, classes)
     return {
+        "vgg16": lambda: Vgg16(channels, classes),
         "fasttext": lambda: FastText(vocabulary, 128, classes),
         "textcnn": lambda: TextCnn(vocabulary, 128, 100, (3, 4, 5), classes),
         "bilstm": lambda: BiLstm(vocabulary, 128, 128, classes),
@@ -157,7 +175,7 @@ def parameter(name, shape):
         u = 1 + u / 2
     elif len(shape) == 1 and name.endswith(".weight"):
         u = 1 + u / 4
-    elif name.endswith(".bias") and ("bn" in name or "downsample" in name):
+    elif name.endswith(".bias") and any(part in name for part in ("bn", "downsample", "features")):
         u = np.where(u < 0, u - 3, u + 3) / 2
     elif len(shape) == 1:
         u = u / 10

@@ -1,4 +1,4 @@
-//! Every instruction set against the composition of candle operations.
+//! Every instruction set against the composition of candle operations, which adds a shift for real.
 
 use candle_core::{DType, Device};
 use proptest::prelude::*;
@@ -21,8 +21,13 @@ struct Case {
     channels: usize,
     relu: bool,
     residual: bool,
+    shift: bool,
     train: bool,
     offset: f64,
+}
+
+fn gamma(case: Case) -> Result<Tensor> {
+    (Tensor::arange(0., case.channels as f32, &Device::Cpu)? * 0.1)? + 0.5
 }
 
 fn step(
@@ -37,21 +42,34 @@ fn step(
     let xs = Var::from_tensor(&(xs.reshape(shape)? + case.offset)?)?;
     let residual = Var::from_tensor(&residual.reshape(shape)?)?;
     let ramp = Tensor::arange(0., case.channels as f32, cpu)?;
-    let gamma = Var::from_tensor(&((&ramp * 0.1)? + 0.5)?)?;
+    let gamma = Var::from_tensor(&gamma(case)?)?;
     let beta = Var::from_tensor(&((&ramp * -0.02)? + 0.1)?)?;
+    let bias = Var::from_tensor(&((&ramp * 0.7)?.sin()? * 0.5)?)?;
+    let shift = case.shift.then_some(bias.as_tensor());
     let running_mean = Var::from_tensor(&(&ramp * 0.01)?)?;
     let running_var = Var::from_tensor(&((&ramp * 0.03)? + 0.7)?)?;
     let (g, b, mean, var) = (gamma.as_tensor(), beta.as_tensor(), &running_mean, &running_var);
     let z = match kernels {
         Kernels::Candle => {
             let shortcut = case.residual.then_some(residual.as_tensor());
-            composed::batch_norm(xs.as_tensor(), g, b, mean, var, shortcut, case.relu, case.train)?
+            composed::batch_norm(
+                xs.as_tensor(),
+                shift,
+                g,
+                b,
+                mean,
+                var,
+                shortcut,
+                case.relu,
+                case.train,
+            )?
         }
         Kernels::Native(native) => {
             let maps = |xs: &Var| Maps::new(native, xs.as_tensor());
             let shortcut = if case.residual { Some(maps(&residual)?) } else { None };
             let shortcut = shortcut.as_ref();
-            batch_norm(&maps(&xs)?, g, b, (mean, var), shortcut, case.relu, case.train)?.tensor()?
+            batch_norm(&maps(&xs)?, shift, g, b, (mean, var), shortcut, case.relu, case.train)?
+                .tensor()?
         }
     };
     let loss = (&z * weight.reshape(shape)?)?.sum_all()?;
@@ -60,18 +78,21 @@ fn step(
     if case.residual {
         wanted.push(&residual);
     }
+    if case.shift {
+        wanted.push(&bias);
+    }
     let gradients = wanted.iter().map(|var| store.get(var).unwrap().clone()).collect();
     let running = [running_mean.as_tensor().clone(), running_var.as_tensor().clone()];
     Ok(Step { z, gradients, running })
 }
 
-/// The norm of the difference over the norm of `b`, or over 1 if that is larger.
-fn error(a: &Tensor, b: &Tensor) -> f64 {
+/// The norm of the difference over the norm of `whole`, or over 1 if that is larger.
+fn error(a: &Tensor, b: &Tensor, whole: &Tensor) -> f64 {
     let norm = |x: Tensor| {
         let x: Vec<f64> = x.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap();
         x.iter().map(|x| x * x).sum::<f64>().sqrt()
     };
-    norm((a - b).unwrap()) / norm(b.clone()).max(1.0)
+    norm((a - b).unwrap()) / norm(whole.clone()).max(1.0)
 }
 
 fn check(case: Case) {
@@ -86,13 +107,26 @@ fn check(case: Case) {
     let expected = step(Kernels::Candle, case, &xs, &residual, &weight).unwrap();
     for kernels in Kernels::available().filter(|kernels| *kernels != Kernels::Candle) {
         let found = step(kernels, case, &xs, &residual, &weight).unwrap();
-        let close = |what: &str, a: &Tensor, b: &Tensor| {
-            let error = error(a, b);
+        let close_within = |what: &str, a: &Tensor, b: &Tensor, whole: &Tensor| {
+            let error = error(a, b, whole);
             assert!(error < 2e-5, "{what} of {case:?} on {kernels}: relative error {error:e}");
         };
+        let close = |what: &str, a: &Tensor, b: &Tensor| close_within(what, a, b, b);
         close("result", &found.z, &expected.z);
         for (i, (a, b)) in found.gradients.iter().zip(&expected.gradients).enumerate() {
-            close(["input gradient", "γ gradient", "β gradient", "residual gradient"][i], a, b);
+            let of = match i {
+                0 => "input gradient",
+                1 => "γ gradient",
+                2 => "β gradient",
+                3 if case.residual => "residual gradient",
+                // While training it is a sum that cancels: γ times β's says how large its summands are.
+                _ => {
+                    let whole = (gamma(case).unwrap() * &expected.gradients[2]).unwrap();
+                    close_within("shift gradient", a, b, &whole);
+                    continue;
+                }
+            };
+            close(of, a, b);
         }
         for (a, b) in found.running.iter().zip(&expected.running) {
             close("running statistics", a, b);
@@ -107,9 +141,9 @@ proptest! {
     fn agrees_with_the_composition(
         batch in 1..5_usize, size in 2..=9_usize,
         channels in prop::sample::select(vec![1, 3, 8, 16, 17, 32, 40, 64, 100]),
-        relu: bool, residual: bool, train: bool,
+        relu: bool, residual: bool, shift: bool, train: bool,
     ) {
-        check(Case { batch, size, channels, relu, residual, train, offset: 0.3 });
+        check(Case { batch, size, channels, relu, residual, shift, train, offset: 0.3 });
     }
 }
 
@@ -122,6 +156,7 @@ fn spans_and_blocks_add_up() {
             channels,
             relu: true,
             residual,
+            shift: !residual,
             train: true,
             offset: 0.0,
         });
@@ -154,6 +189,7 @@ fn any_number_of_threads_gives_the_same_bits() {
         channels: 72,
         relu: true,
         residual: true,
+        shift: true,
         train: true,
         offset: 0.0,
     };

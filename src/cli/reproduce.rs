@@ -1,0 +1,321 @@
+//! `gradwire reproduce`: a paper's experiment, claimed beside measured.
+
+use super::Refused;
+use crate::disk::Disk;
+use crate::experiment::definition::{Experiment, Scale};
+use crate::experiment::estimate;
+use crate::experiment::grid::{Grid, Wish};
+use crate::experiment::results::{Interval, Outcome, Results, Run, Unit, Verdict};
+use crate::experiment::runner::{Job, News};
+use crate::orders::Orders;
+use crate::record::Mode;
+use crate::signals::Signals;
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use gradwire_exchange::network::Link;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Which experiment, how much of it, and where.
+#[derive(Debug, Args)]
+pub(super) struct Reproduce {
+    /// An experiment's name (see --list) or a TOML file
+    #[arg(required_unless_present = "list")]
+    name: Option<String>,
+    /// Show the experiments, their scales and claims
+    #[arg(long)]
+    list: bool,
+    /// How much to train
+    #[arg(long, value_enum, default_value_t = ScaleWord::Quick)]
+    scale: ScaleWord,
+    /// Repeat every run with seeds 1 to N
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: Option<u64>,
+    /// Only these tasks and arms, by name, or task/arm
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Go on with runs that were stopped, from their last checkpoints, rather than begin them
+    /// again; finished ones are never made twice
+    #[arg(long)]
+    resume: bool,
+    /// Show the runs and how long they will take here, and stop
+    #[arg(long)]
+    dry_run: bool,
+    /// Links to replay runs on, in place of the experiment's
+    #[arg(long, value_name = "LINK,…", value_delimiter = ',')]
+    links: Vec<String>,
+    /// Change any value of every recipe, such as train.epochs=1; may be repeated
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    sets: Vec<String>,
+    /// The folder that the experiment's folder is in
+    #[arg(long, default_value = "runs/out")]
+    out: PathBuf,
+    /// The folder that holds the data sets: dataset.dir
+    #[arg(long)]
+    dir: Option<String>,
+    /// Show nothing but the verdicts
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
+    /// Print each verdict as a line of JSON, and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ScaleWord {
+    /// Made-up data, a few steps: whether everything works
+    Smoke,
+    /// An honest version for about an hour on two cores
+    Quick,
+    /// The paper's own models, workers, batches and schedules
+    Full,
+}
+
+impl From<ScaleWord> for Scale {
+    fn from(word: ScaleWord) -> Self {
+        match word {
+            ScaleWord::Smoke => Self::Smoke,
+            ScaleWord::Quick => Self::Quick,
+            ScaleWord::Full => Self::Full,
+        }
+    }
+}
+
+impl Reproduce {
+    /// Does it.
+    pub(super) fn run(self) -> Result<Result<ExitCode>, Refused> {
+        if self.list {
+            return Ok(list().map(|()| ExitCode::SUCCESS));
+        }
+        let name = self.name.as_deref().unwrap_or_default();
+        let (name, experiment) = Experiment::load(name).map_err(Refused)?;
+        let scale = Scale::from(self.scale);
+        let folder = self.out.join(format!("{name}-{}", scale.name()));
+        let links =
+            if self.links.is_empty() { experiment.links.clone() } else { self.links.clone() };
+        for link in &links {
+            Link::parse(link).with_context(|| format!("--links {link}")).map_err(Refused)?;
+        }
+        let (dir, sets, only) = (self.dir.clone(), self.sets.clone(), self.only.clone());
+        let wish = Wish { seeds: self.seeds, only, dir, sets };
+        let grid = Grid::plan(&experiment, scale, &wish, &folder)
+            .with_context(|| format!("experiment {name}"))
+            .map_err(Refused)?;
+        if self.dry_run {
+            return Ok(dry_run(&name, scale, &grid, &folder).map(|()| ExitCode::SUCCESS));
+        }
+        let orders = Arc::new(Orders::default());
+        let signals = match Signals::listen(&orders.stop_flag()) {
+            Ok(signals) => signals,
+            Err(error) => return Ok(Err(error).context("listening to SIGINT and SIGTERM")),
+        };
+        let silent = self.quiet || self.json;
+        let job = Job {
+            name: &name,
+            experiment: &experiment,
+            scale,
+            grid: &grid,
+            folder: folder.clone(),
+            links,
+            command: self.command(),
+            mode: if silent { Mode::Silent } else { Mode::Brief },
+            disk: Disk::default(),
+            orders: Arc::clone(&orders),
+            resume: self.resume,
+        };
+        let all = grid.wanted().count();
+        if !silent {
+            eprintln!("{name}, {}: {all} runs in {}", scale.name(), folder.display());
+        }
+        let told = job.run(|news| {
+            if !silent {
+                tell(news, all);
+            }
+        });
+        Ok(told.map(|results| {
+            self.show(&results, &folder);
+            match signals.heard().filter(|_| !is_complete(&results)) {
+                Some(signal) => {
+                    eprintln!(
+                        "Stopped by {}; go on with: {} --resume",
+                        signal.name,
+                        self.command()
+                    );
+                    ExitCode::from(signal.exit_code)
+                }
+                None if results.runs.iter().any(has_failed) => ExitCode::FAILURE,
+                None => ExitCode::SUCCESS,
+            }
+        }))
+    }
+
+    /// The command as it can be typed again, but for `--resume`.
+    fn command(&self) -> String {
+        let quoted =
+            |word: &str| match word.chars().all(|c| c.is_alphanumeric() || "-_./=,:".contains(c)) {
+                true => word.to_string(),
+                false => format!("'{}'", word.replace('\'', "'\\''")),
+            };
+        let words = std::env::args().skip(1).filter(|word| word != "--resume");
+        words.fold("gradwire".to_string(), |all, word| all + " " + &quoted(&word))
+    }
+
+    fn show(&self, results: &Results, folder: &Path) {
+        if self.json {
+            for verdict in &results.verdicts {
+                match serde_json::to_string(verdict) {
+                    Ok(line) => println!("{line}"),
+                    Err(error) => eprintln!("a verdict is no JSON: {error}"),
+                }
+            }
+            return;
+        }
+        for verdict in &results.verdicts {
+            println!("{}", in_words(verdict));
+        }
+        for run in results.runs.iter().filter(|run| has_failed(run)) {
+            println!("failed: {}: {}", folder.join(&run.folder).display(), reason(run));
+        }
+        println!(
+            "report in {}; curves: tensorboard --logdir {}",
+            folder.join("report.html").display(),
+            folder.display()
+        );
+    }
+}
+
+fn is_complete(results: &Results) -> bool {
+    let open = |run: &Run| matches!(run.outcome, Outcome::Missing | Outcome::Unfinished);
+    !results.runs.iter().any(open)
+}
+
+fn has_failed(run: &Run) -> bool {
+    matches!(run.outcome, Outcome::Failed { .. })
+}
+
+fn reason(run: &Run) -> &str {
+    match &run.outcome {
+        Outcome::Failed { error } | Outcome::Diverged { error } => error,
+        other => other.word(),
+    }
+}
+
+/// Prints every experiment with its scales and claims.
+fn list() -> Result<()> {
+    for (name, _) in Experiment::built_in() {
+        let (_, experiment) = Experiment::load(&name)?;
+        println!("{name}: {}\n  {}", experiment.title, experiment.paper);
+        for (scale, setting) in &experiment.scales {
+            println!("  {:<6} {}", scale.name(), setting.about);
+        }
+        for claim in &experiment.claims {
+            println!("  claim: {} ({})", claim.claim, claim.source);
+        }
+        println!();
+    }
+    println!("gradwire reproduce NAME --scale smoke|quick|full; --dry-run tells how long it takes");
+    Ok(())
+}
+
+/// Prints the runs of a grid and how long they will take.
+fn dry_run(name: &str, scale: Scale, grid: &Grid, folder: &Path) -> Result<()> {
+    println!("{name}, {}: {} runs in {}", scale.name(), grid.wanted().count(), folder.display());
+    let seconds = estimate::seconds(grid)?;
+    for (task, seconds) in grid.tasks.iter().zip(&seconds) {
+        let runs: Vec<_> = grid.wanted().filter(|run| run.task == task.label.name).collect();
+        let Some(first) = runs.first() else { continue };
+        println!(
+            "{}: {}, {} workers, {} steps of {} samples, {} runs, about {}",
+            task.label.name,
+            task.label.label,
+            first.recipe.workers,
+            first.steps,
+            first.recipe.workers * first.recipe.local_batch(),
+            runs.len(),
+            duration(*seconds),
+        );
+        for run in runs {
+            println!("  {} seed {}: {}", run.arm, run.recipe.seed, run.recipe.scheme_in_words());
+        }
+    }
+    println!("all together about {}", duration(seconds.iter().sum()));
+    Ok(())
+}
+
+/// Says what happened to a run.
+fn tell(news: &News<'_>, all: usize) {
+    let width = all.to_string().len();
+    match news {
+        News::Begins(number, planned) => eprintln!(
+            "[{number:>width$}/{all}] {} {} seed {} …",
+            planned.task, planned.arm, planned.recipe.seed
+        ),
+        News::Superseded(place, why) => {
+            eprintln!("    moved what was there to {}: {why}", place.display());
+        }
+        News::Ended { number, planned, run, seconds, left } => {
+            let summary = run.measured.as_ref().map(|measured| &measured.summary);
+            let accuracy = summary.and_then(|summary| summary.test_accuracy);
+            let result = match (&run.outcome, accuracy) {
+                (Outcome::Finished, Some(accuracy)) => format!("{:.2} %", 100.0 * accuracy),
+                (outcome, _) => outcome.word().to_string(),
+            };
+            let bits = summary.map_or(0.0, |summary| summary.bits_per_parameter);
+            let took = match seconds {
+                Some(seconds) => format!("in {}", duration(*seconds)),
+                None => "was there already".into(),
+            };
+            let left = left.filter(|left| *left > 0.0);
+            let left =
+                left.map_or_else(String::new, |left| format!("; about {} left", duration(left)));
+            eprintln!(
+                "[{number:>width$}/{all}] {} {} seed {}: {result}, {bits:.3} bits, {took}{left}",
+                planned.task, planned.arm, planned.recipe.seed
+            );
+            if let Outcome::Failed { error } | Outcome::Diverged { error } = &run.outcome {
+                eprintln!("    {error}");
+            }
+        }
+    }
+}
+
+/// A verdict in a few lines.
+fn in_words(verdict: &Verdict) -> String {
+    let say = |value: f64| number(value, verdict.unit);
+    let claimed = verdict.claimed.map_or_else(|| "no number".into(), say);
+    let measured = verdict.measured.map_or_else(
+        || "nothing".into(),
+        |Interval { mean, ends, seeds }| match ends {
+            Some([low, high]) => {
+                format!("{} ({} to {}, {seeds} seeds)", say(mean), say(low), say(high))
+            }
+            None => say(mean),
+        },
+    );
+    format!(
+        "{}: {}\n  claimed {claimed}, measured {measured}: {}\n  {}",
+        verdict.ruling.words().to_uppercase(),
+        verdict.claim,
+        verdict.measure,
+        verdict.why
+    )
+}
+
+fn number(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Number => format!("{value:.3}"),
+        Unit::Percent => format!("{:.2} %", 100.0 * value),
+        Unit::Points => format!("{:+.2} points", 100.0 * value),
+        Unit::Factor => format!("{value:.2}×"),
+    }
+}
+
+/// Seconds as a person says them.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 90.0 => format!("{s:.0} s"),
+        s if s < 5_400.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}

@@ -1,0 +1,448 @@
+//! An experiment as TOML: what is trained, what is compared, at which scales, and what is claimed.
+
+use super::results::{Label, Unit};
+use crate::recipe::nearest;
+use anyhow::{Context, Result, bail, ensure};
+use gradwire_exchange::network::Link;
+use include_dir::{Dir, include_dir};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use toml::{Table, Value};
+
+static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/runs/reproduce");
+
+/// An experiment: every task is trained with every arm and seed.
+///
+/// A run's recipe is made of layers, each of which changes what those before it say: the
+/// experiment's, the task's, the arm's, the scale's, the scale's for the task, the scale's for the
+/// arm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// What it is about, in one line.
+    pub title: String,
+    /// The paper: authors, year, title, venue.
+    pub paper: String,
+    /// The arm that the others are compared with.
+    pub baseline: String,
+    /// Links that runs are replayed on (`gradwire network links`).
+    pub links: Vec<String>,
+    /// What all runs have in common.
+    #[serde(default)]
+    pub recipe: Table,
+    /// What is trained.
+    pub tasks: Vec<Member>,
+    /// What is compared.
+    pub arms: Vec<Member>,
+    /// The scales that it can be run at.
+    pub scales: BTreeMap<Scale, Setting>,
+    /// What is claimed.
+    pub claims: Vec<Claim>,
+}
+
+/// How much is trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scale {
+    /// Made-up data, a few steps: whether everything works.
+    Smoke,
+    /// An honest version for about an hour on two cores.
+    Quick,
+    /// The paper's own models, workers, batches and schedules.
+    Full,
+}
+
+impl Scale {
+    /// All, from the smallest.
+    pub const ALL: [Self; 3] = [Self::Smoke, Self::Quick, Self::Full];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Smoke => "smoke",
+            Self::Quick => "quick",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// A task or an arm, or several that differ in a few values.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Member {
+    /// Its name, which becomes a folder; where there is something to go `over`, the values follow.
+    pub name: String,
+    /// What it is called in front of people. `{ratio}` is the value of `ratio`.
+    pub label: String,
+    /// Values to go over: one member for each combination. Where the recipe says `"{ratio}"`, the
+    /// value of `ratio` stands.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub over: BTreeMap<String, Vec<Value>>,
+    /// What it changes in the recipe.
+    #[serde(default)]
+    pub recipe: Table,
+}
+
+/// What is done at a scale.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setting {
+    /// What is done, and where it differs from the paper, in sentences.
+    pub about: String,
+    /// What every random stream derives from, for each repetition.
+    pub seeds: Vec<u64>,
+    /// Tasks, by name with or without their values; absent for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<String>>,
+    /// Arms, by name with or without their values; absent for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arms: Option<Vec<String>>,
+    /// What it changes in every recipe.
+    #[serde(default)]
+    pub recipe: Table,
+    /// What it changes in the recipes of a task, by name with or without its values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub task: BTreeMap<String, Table>,
+    /// What it changes in the recipes of an arm, by name with or without its values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub arm: BTreeMap<String, Table>,
+}
+
+/// Something that a paper says, and how it is put to the test here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// The claim in words.
+    pub claim: String,
+    /// Where it is made: paper, table or section.
+    pub source: String,
+    /// The task it is tested on, by its whole name.
+    pub task: String,
+    /// The arm it is about, by its whole name.
+    pub arm: String,
+    /// The arm that it is compared with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<String>,
+    /// What is measured.
+    pub measure: Measure,
+    /// The gauge, for `measure = "gauge"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gauge: Option<String>,
+    /// The link, for times on one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+    /// How both are compared.
+    #[serde(default)]
+    pub compare: Compare,
+    /// How the numbers are said.
+    #[serde(default)]
+    pub unit: Unit,
+    /// The number claimed, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed: Option<f64>,
+    /// The least that counts as reproduced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<f64>,
+    /// The most that counts as reproduced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<f64>,
+    /// The scales that can tell.
+    pub scales: Vec<Scale>,
+    /// Why the others cannot.
+    pub otherwise: String,
+    /// The fewest seeds that can tell: 1 for what no seed changes.
+    #[serde(default = "two")]
+    pub seeds: usize,
+}
+
+fn two() -> usize {
+    2
+}
+
+/// What is measured of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// Fraction of right answers on the test set after the last step.
+    Accuracy,
+    /// The best of all evaluations.
+    BestAccuracy,
+    /// Training loss over the run's last hundredth.
+    Loss,
+    /// Bits one rank sent for each parameter and step.
+    BitsPerParameter,
+    /// How many times fewer bytes than dense were sent.
+    Reduction,
+    /// Median seconds of a step on the link.
+    StepSeconds,
+    /// Seconds on the link to the training loss that both end below.
+    SecondsToLoss,
+    /// Seconds of encoding a step's gradient, on the rank's own processor clock.
+    EncodeSeconds,
+    /// Mean of a gauge over the recorded steps.
+    Gauge,
+    /// Bytes that a step sent back to all ranks together.
+    DownlinkBytes,
+}
+
+impl Measure {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Accuracy => "test accuracy",
+            Self::BestAccuracy => "best test accuracy",
+            Self::Loss => "final training loss",
+            Self::BitsPerParameter => "bits per parameter",
+            Self::Reduction => "reduction of bytes",
+            Self::StepSeconds => "seconds per step",
+            Self::SecondsToLoss => "seconds to the same training loss",
+            Self::EncodeSeconds => "seconds of encoding",
+            Self::Gauge => "mean over steps",
+            Self::DownlinkBytes => "bytes sent back per step",
+        }
+    }
+
+    /// Whether it is a time on a link.
+    pub fn needs_link(self) -> bool {
+        matches!(self, Self::StepSeconds | Self::SecondsToLoss)
+    }
+}
+
+/// How an arm is compared with the one that it stands against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compare {
+    /// Not at all: the measured number itself.
+    #[default]
+    Value,
+    /// Its number minus the other's.
+    Difference,
+    /// The other's number over its own: how many times as fast.
+    SpeedUp,
+    /// Its number over the other's.
+    Ratio,
+    /// What part of the other's number it saves.
+    Saving,
+}
+
+impl Compare {
+    /// The number that follows from an arm's and from the one that it stands against.
+    pub fn of(self, own: f64, other: Option<f64>) -> Option<f64> {
+        Some(match self {
+            Self::Value => own,
+            Self::Difference => own - other?,
+            Self::SpeedUp => other? / own,
+            Self::Ratio => own / other?,
+            Self::Saving => 1.0 - own / other?,
+        })
+    }
+
+    /// In words, between the measure and the arm it is compared with.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Value => "",
+            Self::Difference => "minus that of",
+            Self::SpeedUp => "how many times as fast as",
+            Self::Ratio => "over that of",
+            Self::Saving => "saved against",
+        }
+    }
+}
+
+/// A task or an arm of a grid: a [`Member`] with its values put in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The member's name, without values.
+    pub member: String,
+    /// Name and label.
+    pub label: Label,
+    /// What it changes in the recipe.
+    pub recipe: Table,
+}
+
+impl Choice {
+    /// Whether this is what a name, with or without values, speaks of.
+    pub fn is(&self, name: &str) -> bool {
+        name == self.label.name || name == self.member
+    }
+}
+
+impl Member {
+    /// One choice for each combination of the values that it goes over.
+    pub fn choices(&self) -> Vec<Choice> {
+        let mut rows: Vec<Vec<(&str, &Value)>> = vec![Vec::new()];
+        for (key, values) in &self.over {
+            let longer = |row: &Vec<_>| {
+                values
+                    .iter()
+                    .map(|value| [row.clone(), vec![(key.as_str(), value)]].concat())
+                    .collect()
+            };
+            rows = rows.iter().flat_map(|row| -> Vec<_> { longer(row) }).collect();
+        }
+        rows.iter().map(|row| self.choice(row)).collect()
+    }
+
+    fn choice(&self, values: &[(&str, &Value)]) -> Choice {
+        let said: Vec<String> = values.iter().map(|(_, value)| said(value)).collect();
+        let name = [std::slice::from_ref(&self.name), &said].concat().join("-");
+        let label = values.iter().fold(self.label.clone(), |label, (key, value)| {
+            label.replace(&format!("{{{key}}}"), &said_of(value))
+        });
+        let mut recipe = Value::Table(self.recipe.clone());
+        for (key, value) in values {
+            replace(&mut recipe, &format!("{{{key}}}"), value);
+        }
+        let recipe = match recipe {
+            Value::Table(table) => table,
+            _ => Table::new(),
+        };
+        Choice { member: self.name.clone(), label: Label { name, label }, recipe }
+    }
+}
+
+/// A value as part of a folder's name.
+fn said(value: &Value) -> String {
+    said_of(value).replace(|c: char| !c.is_alphanumeric() && c != '.', "-")
+}
+
+fn said_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Puts `value` wherever exactly the text `place` stands.
+pub(super) fn replace(at: &mut Value, place: &str, value: &Value) {
+    match at {
+        Value::String(text) if text == place => *at = value.clone(),
+        Value::Table(table) => table.iter_mut().for_each(|(_, at)| replace(at, place, value)),
+        Value::Array(array) => array.iter_mut().for_each(|at| replace(at, place, value)),
+        _ => {}
+    }
+}
+
+impl Experiment {
+    /// Name and text of each experiment built into the program, by name.
+    pub fn built_in() -> Vec<(String, &'static str)> {
+        let texts = BUILT_IN.files().filter_map(|file| {
+            Some((file.path().file_stem()?.to_str()?.to_string(), file.contents_utf8()?))
+        });
+        let mut all: Vec<_> = texts.collect();
+        all.sort();
+        all
+    }
+
+    /// The experiment of a name, or in a TOML file, and its name.
+    ///
+    /// # Errors
+    /// When there is none (with the nearest name), or it says what cannot be.
+    pub fn load(name: &str) -> Result<(String, Self)> {
+        let all = Self::built_in();
+        if let Some((name, text)) = all.iter().find(|(built_in, _)| built_in == name) {
+            return Ok((
+                name.clone(),
+                Self::parse(text).with_context(|| format!("experiment {name}"))?,
+            ));
+        }
+        let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+        let path = Path::new(name);
+        if !path.is_file() {
+            let near = nearest(name, &names);
+            let near = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+            bail!(
+                "there is no experiment {name:?}{near} Built in are {}; a file is named with its .toml",
+                names.join(", ")
+            );
+        }
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((stem, Self::parse(&text).with_context(|| format!("experiment {name}"))?))
+    }
+
+    /// An experiment's TOML, typed and checked.
+    ///
+    /// # Errors
+    /// Names the key and what to write instead.
+    pub fn parse(text: &str) -> Result<Self> {
+        let experiment: Self = toml::from_str(text)?;
+        experiment.validate()?;
+        Ok(experiment)
+    }
+
+    /// Every task.
+    pub fn task_choices(&self) -> Vec<Choice> {
+        self.tasks.iter().flat_map(Member::choices).collect()
+    }
+
+    /// Every arm.
+    pub fn arm_choices(&self) -> Vec<Choice> {
+        self.arms.iter().flat_map(Member::choices).collect()
+    }
+
+    fn validate(&self) -> Result<()> {
+        let (tasks, arms) = (self.task_choices(), self.arm_choices());
+        for (what, choices) in [("tasks", &tasks), ("arms", &arms)] {
+            ensure!(!choices.is_empty(), "{what}: there must be at least one");
+            let mut names = BTreeSet::new();
+            for Choice { label, .. } in choices {
+                let plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+                ensure!(
+                    label.name.chars().all(plain) && !label.name.starts_with('.'),
+                    "{what}: the name {:?} becomes a folder: use letters, digits, '-', '_' and '.'",
+                    label.name
+                );
+                ensure!(names.insert(&label.name), "{what}: {:?} is there twice", label.name);
+            }
+        }
+        let known = |what: &str, choices: &[Choice], name: &str| {
+            ensure!(choices.iter().any(|c| c.is(name)), "{what}: there is no {name:?}");
+            Ok(())
+        };
+        known("baseline", &arms, &self.baseline)?;
+        for link in &self.links {
+            Link::parse(link).with_context(|| format!("links: {link:?}"))?;
+        }
+        for (scale, setting) in &self.scales {
+            let at = |key: &str| format!("scales.{}.{key}", scale.name());
+            ensure!(!setting.seeds.is_empty(), "{}: at least one is needed", at("seeds"));
+            let (some_tasks, some_arms) =
+                (setting.tasks.iter().flatten(), setting.arms.iter().flatten());
+            some_tasks
+                .chain(setting.task.keys())
+                .try_for_each(|n| known(&at("task"), &tasks, n))?;
+            some_arms.chain(setting.arm.keys()).try_for_each(|n| known(&at("arm"), &arms, n))?;
+        }
+        for claim in &self.claims {
+            let at = format!("claim {:?}", claim.claim);
+            let whole =
+                |choices: &[Choice], name: &str| choices.iter().any(|c| c.label.name == name);
+            ensure!(whole(&tasks, &claim.task), "{at}: there is no task {:?}", claim.task);
+            for arm in [Some(&claim.arm), claim.against.as_ref()].into_iter().flatten() {
+                ensure!(whole(&arms, arm), "{at}: there is no arm {arm:?}");
+            }
+            let link = claim.link.as_ref();
+            ensure!(
+                !claim.measure.needs_link() || link.is_some_and(|link| self.links.contains(link)),
+                "{at}: `link` must be one of {}",
+                self.links.join(", ")
+            );
+            ensure!(
+                (claim.measure == Measure::Gauge) == claim.gauge.is_some(),
+                "{at}: `gauge` goes with measure = \"gauge\""
+            );
+            ensure!(
+                (claim.compare == Compare::Value) == claim.against.is_none()
+                    || claim.measure == Measure::SecondsToLoss,
+                "{at}: `compare` and `against` go together"
+            );
+            ensure!(
+                claim.at_least.is_some() || claim.at_most.is_some(),
+                "{at}: at_least or at_most must say what counts as reproduced"
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,187 @@
+//! Which scheme looks how, in every plot alike: a colour and a mark of its own; those of its arms
+//! that differ in settings are told apart by their dashes and by open marks.
+
+use super::canvas;
+use anyhow::Result;
+use plotters::style::RGBColor;
+
+/// A colour of plots: as it is on white ground, and the name by which a page may choose another for
+/// its own ground.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Colour {
+    /// The variable of CSS, without `--plot-`.
+    pub(super) name: &'static str,
+    /// On white.
+    pub(super) rgb: RGBColor,
+}
+
+const fn colour(name: &'static str, r: u8, g: u8, b: u8) -> Colour {
+    Colour { name, rgb: RGBColor(r, g, b) }
+}
+
+// The colours of Okabe & Ito 2008, told apart by all kinds of colour vision; their yellow, too
+// light for white ground, left out, orange and sky a little darker for the same reason.
+pub(super) const BLUE: Colour = colour("blue", 0, 114, 178);
+pub(super) const VERMILLION: Colour = colour("vermillion", 213, 94, 0);
+pub(super) const GREEN: Colour = colour("green", 0, 158, 115);
+pub(super) const PURPLE: Colour = colour("purple", 190, 100, 155);
+pub(super) const ORANGE: Colour = colour("orange", 214, 142, 0);
+pub(super) const SKY: Colour = colour("sky", 64, 164, 217);
+pub(super) const BLACK: Colour = colour("black", 1, 1, 1);
+pub(super) const INK: Colour = colour("ink", 40, 40, 40);
+pub(super) const MUTED: Colour = colour("muted", 112, 112, 112);
+pub(super) const GRID: Colour = colour("grid", 225, 225, 225);
+pub(super) const GROUND: Colour = colour("ground", 255, 255, 255);
+
+/// Every colour a plot may hold.
+pub(super) const ALL: [Colour; 11] =
+    [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK, INK, MUTED, GRID, GROUND];
+
+/// The shape at a line's points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    Circle,
+    Triangle,
+    Inverted,
+    Square,
+    Diamond,
+    Cross,
+}
+
+/// How a line is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dash {
+    Solid,
+    Dashed,
+    Dotted,
+}
+
+/// How a line and its points look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    pub(super) colour: Colour,
+    pub(super) mark: Mark,
+    /// Whether marks are filled.
+    pub(super) filled: bool,
+    pub(super) dash: Dash,
+}
+
+/// Colour and mark of each scheme. Schemes that are compared in one paper have colours of their
+/// own; of the others, marks tell apart those that share one.
+const SCHEMES: [(&str, Colour, Mark); 21] = [
+    ("dense", BLACK, Mark::Circle),
+    ("half", BLACK, Mark::Square),
+    ("topk", BLUE, Mark::Circle),
+    ("randomk", BLUE, Mark::Inverted),
+    ("threshold", BLUE, Mark::Square),
+    ("dgc", ORANGE, Mark::Triangle),
+    ("gaussiank", PURPLE, Mark::Square),
+    ("redsync", SKY, Mark::Diamond),
+    ("sidco", VERMILLION, Mark::Circle),
+    ("aggregation-aware", GREEN, Mark::Circle),
+    ("qsgd", GREEN, Mark::Diamond),
+    ("nuqsgd", GREEN, Mark::Triangle),
+    ("natural", SKY, Mark::Circle),
+    ("terngrad", ORANGE, Mark::Square),
+    ("signsgd", SKY, Mark::Triangle),
+    ("ef-signsgd", SKY, Mark::Inverted),
+    ("onebit", PURPLE, Mark::Cross),
+    ("dqsgd", VERMILLION, Mark::Triangle),
+    ("casq", VERMILLION, Mark::Diamond),
+    ("optquant", PURPLE, Mark::Circle),
+    ("alq", PURPLE, Mark::Inverted),
+];
+
+impl Style {
+    /// Of the arm number `variant`, from 0, among those of a scheme.
+    pub fn of_scheme(scheme: &str, variant: usize) -> Self {
+        let known = SCHEMES.iter().find(|(name, _, _)| *name == scheme);
+        let (colour, mark) =
+            known.map_or((MUTED, Mark::Cross), |(_, colour, mark)| (*colour, *mark));
+        Self { colour, mark, ..Self::variant(variant) }
+    }
+
+    /// Of the line number `number`, from 0, where lines stand for anything but schemes.
+    pub fn numbered(number: usize) -> Self {
+        const COLOURS: [Colour; 7] = [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK];
+        const MARKS: [Mark; 5] =
+            [Mark::Circle, Mark::Triangle, Mark::Square, Mark::Diamond, Mark::Cross];
+        let colour = COLOURS[number % COLOURS.len()];
+        let mark = MARKS[number % MARKS.len()];
+        Self { colour, mark, ..Self::variant(number / COLOURS.len()) }
+    }
+
+    /// A short line with its mark, as SVG, to stand beside a name.
+    ///
+    /// # Errors
+    /// When it cannot be drawn, which is ours to mend.
+    pub fn swatch(&self) -> Result<String> {
+        canvas::svg("", (34, 13), |canvas| {
+            canvas.line(&[(0.0, 6.5), (34.0, 6.5)], self.colour, 2.0, self.dash)?;
+            canvas.mark(self, (17.0, 6.5), 3.6)
+        })
+    }
+
+    fn variant(variant: usize) -> Self {
+        let (filled, dash) = match variant % 6 {
+            0 => (true, Dash::Solid),
+            1 => (false, Dash::Dashed),
+            2 => (true, Dash::Dotted),
+            3 => (false, Dash::Solid),
+            4 => (true, Dash::Dashed),
+            _ => (false, Dash::Dotted),
+        };
+        Self { colour: MUTED, mark: Mark::Circle, filled, dash }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scheme_has_a_look_of_its_own() {
+        let all = gradwire_exchange::Scheme::all();
+        let looks: Vec<Style> =
+            all.iter().map(|scheme| Style::of_scheme(scheme.about().name, 0)).collect();
+        assert_eq!(all.len(), SCHEMES.len());
+        for (i, look) in looks.iter().enumerate() {
+            assert!(look.colour != MUTED, "{} has none", all[i].about().name);
+            assert!(!looks[..i].contains(look), "{} looks like another", all[i].about().name);
+        }
+        assert_ne!(Style::of_scheme("topk", 0), Style::of_scheme("topk", 1));
+        assert_eq!(Style::of_scheme("topk", 0).colour, Style::of_scheme("topk", 1).colour);
+    }
+
+    #[test]
+    fn what_papers_compare_differs_in_colour() {
+        for compared in [
+            &["dense", "topk", "dgc", "gaussiank", "redsync", "sidco"][..],
+            &["dense", "signsgd", "terngrad", "qsgd", "alq", "dqsgd"],
+            &["dense", "casq", "qsgd", "terngrad", "optquant"],
+            &["dense", "aggregation-aware", "topk"],
+        ] {
+            let colours: Vec<_> =
+                compared.iter().map(|s| Style::of_scheme(s, 0).colour.name).collect();
+            for (i, colour) in colours.iter().enumerate() {
+                assert!(!colours[..i].contains(colour), "{compared:?}: {colours:?}");
+            }
+        }
+    }
+
+    /// Contrast of at least 2.2 with white, so that a thin line is seen.
+    #[test]
+    fn colours_are_seen_on_white() {
+        let light = |RGBColor(r, g, b): RGBColor| {
+            let linear = |v: u8| {
+                let v = f64::from(v) / 255.0;
+                if v <= 0.04045 { v / 12.92 } else { ((v + 0.055) / 1.055).powf(2.4) }
+            };
+            0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)
+        };
+        for colour in [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK, INK, MUTED] {
+            let contrast = 1.05 / (light(colour.rgb) + 0.05);
+            assert!(contrast > 2.2, "{colour:?}: {contrast:.2}");
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! A task's plots.
+
+use super::curves::{self, Points, curve};
+use super::digest::{Arm, Task};
+use super::document::Plot;
+use super::pareto;
+use super::tables::{accuracy, bits, gauge_title};
+use crate::experiment::measured::{Measured, Moments};
+use crate::plot::{Axis, Bar, Bars, Figure, Say, Series, say};
+use anyhow::Result;
+
+/// What lines and bands are, for captions.
+const BANDS: &str = "Lines are means over the seeds that finished, bands one sample deviation; a run \
+                     that did not finish is a thin line that ends in a cross.";
+
+/// All plots that there is something to show in, their files named after the task.
+///
+/// # Errors
+/// When one cannot be drawn, which is ours to mend.
+pub(super) fn of_task(task: &Task<'_>) -> Result<Vec<Plot>> {
+    let mut plots = Vec::new();
+    plots.extend(accuracy_by_bits(task)?);
+    let steps = |points: &[&Series]| Axis::linear("step", xs(points), say::count);
+    plots.extend(losses(task, "steps", "steps", curves::loss_by_step, steps)?);
+    let bytes =
+        |points: &[&Series]| Axis::logarithmic("bytes sent by one rank", xs(points), say::bytes);
+    plots.extend(losses(task, "bytes", "bytes sent", curves::loss_by_bytes, bytes)?);
+    for link in &task.links {
+        let time = |points: &[&Series]| Axis::time("virtual time", xs(points));
+        let of = |measured: &Measured| curves::loss_by_time(measured, link);
+        let (name, title) = (format!("time-{link}"), format!("virtual time at {link}"));
+        plots.extend(losses(task, &name, &title, of, time)?);
+    }
+    plots.extend(time_by_bandwidth(task)?);
+    plots.extend(gauge(task, "kept_ratio")?);
+    plots.extend(gauge(task, "bits_per_parameter")?);
+    plots.extend(encoding(task)?);
+    Ok(plots)
+}
+
+/// A file's name, whatever its parts are called.
+pub(super) fn file_name(task: &str, plot: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    format!("{task}-{plot}").chars().map(plain).collect()
+}
+
+fn plot(task: &Task<'_>, name: &str, caption: String, figure: &Figure) -> Result<Plot> {
+    let name = file_name(&task.label.name, name);
+    Ok(Plot { name, title: figure.title.clone(), caption, svg: figure.svg()? })
+}
+
+fn xs(series: &[&Series]) -> Vec<f64> {
+    let points = series.iter().flat_map(|s| s.points.iter().chain(s.strays.iter().flatten()));
+    points.map(|(x, _)| *x).collect()
+}
+
+fn accuracy_by_bits(task: &Task<'_>) -> Result<Option<Plot>> {
+    let mut series = Vec::new();
+    for arm in &task.arms {
+        let (Some(accuracy), Some(bits)) = (arm.over(accuracy), arm.over(bits)) else { continue };
+        let (x, y) = (bits.moments.mean, accuracy.moments.mean);
+        let mut point = Series::line(&arm.name(), arm.style, vec![(x, y)]);
+        point.joined = false;
+        point.label = Some(arm.label.label.clone()).filter(|label| label.chars().count() <= 24);
+        if accuracy.moments.count > 1 {
+            let deviation = accuracy.moments.deviation;
+            point.whiskers.push([x, y - deviation, y + deviation]);
+        }
+        series.push(point);
+    }
+    if series.is_empty() {
+        return Ok(None);
+    }
+    let points: Vec<(f64, f64)> = series.iter().flat_map(|s| s.points.clone()).collect();
+    let front = pareto::front(&points);
+    let names: Vec<&str> = front.iter().map(|place| series[*place].name.as_str()).collect();
+    let caption = format!(
+        "Pareto front, which no arm beats in both respects: {}. Marks are means over the seeds that \
+         finished, lines through them one sample deviation.",
+        names.join(", ")
+    );
+    let ends = series.iter().flat_map(|s| s.whiskers.iter().flat_map(|w| [w[1], w[2]]));
+    let figure = Figure {
+        title: "Accuracy against bits per parameter".into(),
+        x: Axis::logarithmic(
+            "bits per parameter and step, sent by one rank",
+            points.iter().map(|point| point.0),
+            say::three_digits,
+        ),
+        y: Axis::linear(
+            "accuracy on the test set",
+            points.iter().map(|point| point.1).chain(ends),
+            say::percent,
+        ),
+        guides: vec![("Pareto front".into(), front.iter().map(|i| points[*i]).collect())],
+        series,
+    };
+    plot(task, "accuracy-bits", caption, &figure).map(Some)
+}
+
+/// The training loss against something.
+fn losses(
+    task: &Task<'_>,
+    name: &str,
+    against: &str,
+    of: impl Fn(&Measured) -> Points,
+    x: impl Fn(&[&Series]) -> Axis,
+) -> Result<Option<Plot>> {
+    let series: Vec<Series> = task.arms.iter().filter_map(|arm| curve(arm, &of)).collect();
+    if series.is_empty() {
+        return Ok(None);
+    }
+    let (y, cut) = loss_axis(&series);
+    let mut caption = BANDS.to_string();
+    if cut {
+        caption += " Losses of runs that did not finish are cut at the upper edge.";
+    }
+    let x = x(&series.iter().collect::<Vec<_>>());
+    let title = format!("Training loss against {against}");
+    let figure = Figure { title, x, y, series, guides: Vec::new() };
+    plot(task, &format!("loss-{name}"), caption, &figure).map(Some)
+}
+
+/// An axis that shows all that finished, and whether something that did not lies beyond it.
+fn loss_axis(series: &[Series]) -> (Axis, bool) {
+    /// From this factor between most and least on, equal factors are equally far apart.
+    const WIDE: f64 = 20.0;
+    let of = |series: &Series| -> Vec<f64> { series.points.iter().map(|p| p.1).collect() };
+    let means: Vec<f64> = series.iter().flat_map(of).filter(|loss| loss.is_finite()).collect();
+    let strays = series.iter().flat_map(|s| s.strays.iter().flatten()).map(|p| p.1);
+    let strays: Vec<f64> = strays.filter(|loss| loss.is_finite()).collect();
+    let most = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let top = if means.is_empty() { f64::INFINITY } else { 1.5 * most(&means) };
+    let shown: Vec<f64> =
+        means.iter().chain(strays.iter().filter(|loss| **loss <= top)).copied().collect();
+    let least = shown.iter().copied().fold(f64::INFINITY, f64::min);
+    let axis = match least > 0.0 && most(&shown) > WIDE * least {
+        true => Axis::logarithmic("training loss", shown, say::three_digits),
+        false => Axis::linear("training loss", shown, say::three_digits),
+    };
+    (axis, strays.iter().any(|loss| *loss > top))
+}
+
+fn time_by_bandwidth(task: &Task<'_>) -> Result<Option<Plot>> {
+    let Some(target) = task.target().filter(|_| task.links.len() > 1) else { return Ok(None) };
+    let mut series = Vec::new();
+    let mut never = Vec::new();
+    for arm in &task.arms {
+        let all = task.links.iter().filter_map(|word| {
+            let bandwidth = arm.on_link(word, |link| link.bandwidth)?.moments.mean;
+            Some((bandwidth, arm.reached(word, &target)))
+        });
+        let all: Vec<_> = all.collect();
+        let whole = all.iter().filter(|(_, reached)| reached.seeds == reached.of);
+        let points: Vec<(f64, f64)> =
+            whole.filter_map(|(bandwidth, reached)| Some((*bandwidth, reached.seconds?))).collect();
+        match (points.is_empty(), all.first()) {
+            (false, _) => series.push(Series::line(&arm.name(), arm.style, points)),
+            (true, Some((_, reached))) => never
+                .push(format!("{} ({} of {} seeds)", arm.label.label, reached.seeds, reached.of)),
+            (true, None) => {}
+        }
+    }
+    if series.is_empty() {
+        return Ok(None);
+    }
+    let points = || series.iter().flat_map(|series| series.points.iter().copied());
+    let figure = Figure {
+        title: format!("Time to {} against bandwidth", say::percent(target.accuracy)),
+        x: Axis::logarithmic("bandwidth", points().map(|point| point.0), say::bandwidth),
+        y: Axis::time("virtual time", points().map(|point| point.1)),
+        guides: Vec::new(),
+        series,
+    };
+    let mut caption = format!("{}. Means over seeds.", target.why);
+    if !never.is_empty() {
+        caption += &format!(" Not drawn, because not every seed reached it: {}.", never.join(", "));
+    }
+    plot(task, "time-bandwidth", caption, &figure).map(Some)
+}
+
+/// A gauge against steps.
+fn gauge(task: &Task<'_>, name: &str) -> Result<Option<Plot>> {
+    let of = |measured: &Measured| curves::gauge(measured, name);
+    let series: Vec<Series> = task.arms.iter().filter_map(|arm| curve(arm, of)).collect();
+    let values: Vec<f64> =
+        series.iter().flat_map(|s| &s.points).map(|p| p.1).filter(|v| v.is_finite()).collect();
+    if values.is_empty() {
+        return Ok(None);
+    }
+    let title = gauge_title(name);
+    let ends = |of: fn(f64, f64) -> f64, from: f64| values.iter().copied().fold(from, of);
+    let (least, most) = (ends(f64::min, f64::INFINITY), ends(f64::max, f64::NEG_INFINITY));
+    let wide = least > 0.0 && most > 10.0 * least;
+    let mut guides = Vec::new();
+    let x = xs(&series.iter().collect::<Vec<_>>());
+    if name == "kept_ratio" {
+        let last = x.iter().copied().fold(1.0, f64::max);
+        guides.push(("as wanted".to_string(), vec![(0.0, 1.0), (last, 1.0)]));
+    }
+    let y = match wide {
+        true => Axis::logarithmic(&title, values, say::three_digits),
+        false => Axis::linear(&title, values.into_iter().chain([0.0]), say::three_digits),
+    };
+    let figure = Figure {
+        title: format!("{} over steps", capital(&title)),
+        x: Axis::linear("step", x, say::count),
+        y,
+        series,
+        guides,
+    };
+    plot(task, &name.replace('_', "-"), BANDS.into(), &figure).map(Some)
+}
+
+/// A text that begins with a capital letter.
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// What encoding and decoding take.
+fn encoding(task: &Task<'_>) -> Result<Option<Plot>> {
+    let bar = |arm: &Arm<'_>| {
+        let encode = arm.over(|m| Some(m.work.encode))?;
+        let decode = arm.over(|m| Some(m.work.decode))?;
+        let whole = arm.over(|m| Some(m.work.encode + m.work.decode))?;
+        let parts = [encode, decode].map(|over| say::duration(over.moments.mean));
+        Some(Bar {
+            name: arm.label.label.clone(),
+            style: arm.style,
+            parts: vec![encode.moments.mean, decode.moments.mean],
+            deviation: whole.moments.deviation,
+            note: parts.join(" + "),
+        })
+    };
+    let bars: Vec<Bar> = task.arms.iter().filter_map(bar).collect();
+    if bars.iter().all(|bar| bar.parts.iter().sum::<f64>() <= 0.0) {
+        return Ok(None);
+    }
+    let title = "Encoding (dark) and decoding (light) in a step".to_string();
+    let bars =
+        Bars { title: title.clone(), axis: "time of one rank".into(), say: say::duration, bars };
+    Ok(Some(Plot {
+        name: file_name(&task.label.name, "encoding"),
+        title,
+        caption: "On a rank's own processor clock: medians over steps, means over the seeds that \
+                  finished; lines are one sample deviation of the sum."
+            .into(),
+        svg: bars.svg()?,
+    }))
+}
+
+/// What grows with the number of workers, where tasks differ in nothing else: unions of supports
+/// and what a server sends back.
+///
+/// # Errors
+/// When one cannot be drawn, which is ours to mend.
+pub(super) fn by_workers(tasks: &[Task<'_>]) -> Result<Vec<Plot>> {
+    let first = |task: &Task<'_>| {
+        let measured = task.arms.iter().flat_map(|arm| &arm.runs).find_map(|r| r.measured.as_ref());
+        measured.map(|m| (m.model.clone(), m.dataset.clone()))
+    };
+    let mut kinds: Vec<(String, String)> = tasks.iter().filter_map(first).collect();
+    kinds.dedup();
+    let mut plots = Vec::new();
+    for kind in kinds {
+        let alike: Vec<&Task<'_>> =
+            tasks.iter().filter(|task| first(task).as_ref() == Some(&kind)).collect();
+        type Of = fn(&Measured) -> Option<f64>;
+        let gauge_of: [(&str, &str, Of, Say); 4] = [
+            ("union", "elements in the union of all supports", union, say::count),
+            ("union-ratio", "union over what one rank keeps", union_ratio, say::three_digits),
+            ("server-bytes", "bytes the union costs a server in a step", server_bytes, say::bytes),
+            ("downlink", "bytes sent back to all ranks in a step", downlink, say::bytes),
+        ];
+        for (name, title, of, say) in gauge_of {
+            let series = workers_series(&alike, of);
+            let many = series.iter().any(|series| series.points.len() > 1);
+            if !many {
+                continue;
+            }
+            let values = |of: fn(&(f64, f64)) -> f64| -> Vec<f64> {
+                series.iter().flat_map(|s| s.points.iter().map(of)).chain([0.0]).collect()
+            };
+            let figure = Figure {
+                title: capital(&format!("{title}, against workers")),
+                x: Axis::linear("workers", values(|p| p.0), say::count),
+                y: Axis::linear(title, values(|p| p.1), say),
+                guides: Vec::new(),
+                series,
+            };
+            plots.push(Plot {
+                name: file_name(&format!("{}-{}", kind.0, kind.1), &format!("workers-{name}")),
+                title: figure.title.clone(),
+                caption: format!("{} on {}. {BANDS}", kind.0, kind.1),
+                svg: figure.svg()?,
+            });
+        }
+    }
+    Ok(plots)
+}
+
+fn union(measured: &Measured) -> Option<f64> {
+    Some(measured.gauge_means.get("union")?.mean)
+}
+
+fn union_ratio(measured: &Measured) -> Option<f64> {
+    Some(measured.gauge_means.get("union_ratio")?.mean)
+}
+
+fn server_bytes(measured: &Measured) -> Option<f64> {
+    Some(measured.gauge_means.get("server_bytes")?.mean)
+}
+
+fn downlink(measured: &Measured) -> Option<f64> {
+    measured.downlink_bytes
+}
+
+/// A line for each arm over tasks that differ in their number of workers.
+fn workers_series(tasks: &[&Task<'_>], of: impl Fn(&Measured) -> Option<f64>) -> Vec<Series> {
+    let mut series: Vec<Series> = Vec::new();
+    for arm in tasks.iter().flat_map(|task| &task.arms) {
+        let Some(over) = arm.over(&of) else { continue };
+        let Moments { mean, deviation, count } = over.moments;
+        let Some((_, measured)) = arm.finished().next() else { continue };
+        let at = measured.workers as f64;
+        let place = series.iter().position(|line| line.name == arm.label.label);
+        let place = place.unwrap_or_else(|| {
+            series.push(Series::line(&arm.label.label, arm.style, Vec::new()));
+            series.len() - 1
+        });
+        series[place].points.push((at, mean));
+        if count > 1 {
+            series[place].band.push([at, mean - deviation, mean + deviation]);
+        }
+    }
+    for line in &mut series {
+        line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        line.band.sort_by(|a, b| a[0].total_cmp(&b[0]));
+    }
+    series
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::digest::{self, tests::results};
+    use super::*;
+    use crate::experiment::results::Results;
+
+    #[test]
+    fn a_task_has_all_its_plots() {
+        let results = results();
+        let tasks = digest::tasks(&results);
+        let plots = of_task(&tasks[0]).unwrap();
+        let names: Vec<&str> = plots.iter().map(|plot| plot.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "text-accuracy-bits",
+                "text-loss-steps",
+                "text-loss-bytes",
+                "text-loss-time-100mbit",
+                "text-loss-time-1gbit",
+                "text-time-bandwidth",
+                "text-kept-ratio",
+                "text-encoding"
+            ]
+        );
+        assert!(
+            plots[0].caption.contains("top-k 1 % (diverged 1/3), dense."),
+            "{}",
+            plots[0].caption
+        );
+        assert!(plots[1].svg.contains("top-k 1 % (diverged"), "the legend says what is missing");
+        assert!(plots.iter().all(|plot| !plot.svg.contains("NaN")));
+    }
+
+    #[test]
+    fn workers_are_compared_where_tasks_differ_in_them_alone() {
+        let mut results = results();
+        let few = results.runs.clone();
+        results.tasks[1].name = "text-8".into();
+        for (run, workers) in few.into_iter().map(|run| (run, 8)) {
+            let mut run = run;
+            run.task = "text-8".into();
+            if let Some(measured) = &mut run.measured {
+                measured.workers = workers;
+            }
+            results.runs.push(run);
+        }
+        for measured in results.runs.iter_mut().filter_map(|run| run.measured.as_mut()) {
+            measured.downlink_bytes = Some(1e6 * measured.workers as f64);
+        }
+        let plots = by_workers(&digest::tasks(&results)).unwrap();
+        assert_eq!(plots.len(), 1);
+        assert_eq!(plots[0].name, "textcnn-synthetic-workers-downlink");
+        assert!(plots[0].svg.contains("8 MB"));
+    }
+
+    #[test]
+    fn nothing_measured_is_nothing_drawn() {
+        let mut results = results();
+        for run in &mut results.runs {
+            run.measured = None;
+        }
+        let tasks = digest::tasks(&results);
+        assert!(of_task(&tasks[0]).unwrap().is_empty());
+        assert!(by_workers(&tasks).unwrap().is_empty());
+        assert!(by_workers(&digest::tasks(&Results::default())).unwrap().is_empty());
+    }
+}
