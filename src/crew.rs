@@ -77,9 +77,9 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
     let (ends, ended) = unbounded();
     let job = crew.job;
     let mut watch = Watch::new(job, &recipe, crew.orders.clone())?;
-    let ends = crew.pace.keep(job.connect(&recipe, &crew.orders)?);
-    let first_on_machine = job.first_on_machine(ends.len());
-    for (seat, collective) in ends.into_iter().enumerate() {
+    let collectives = crew.pace.keep(job.connect(&recipe, &crew.orders)?);
+    let first_on_machine = job.first_on_machine(collectives.len());
+    for (seat, collective) in collectives.into_iter().enumerate() {
         let (rank, post, ends) = (collective.rank(), Post::default(), ends.clone());
         let seat = Seat {
             recipe: recipe.clone(),

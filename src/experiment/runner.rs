@@ -13,7 +13,6 @@ use super::verdict;
 use crate::checkpoint;
 use crate::disk::Disk;
 use crate::inject::Faults;
-use crate::job::Job;
 use crate::launch::{self, Start};
 use crate::loss;
 use crate::network::report::Named;
@@ -155,7 +154,7 @@ impl Job<'_> {
             Held::Other(difference) => self.begin_again(planned, &difference, tell)?,
         };
         let outcome = launch::train(launch::Run {
-            job: &Job::alone(),
+            job: &crate::job::Job::alone(),
             recipe: &planned.recipe,
             mode: self.mode,
             disk: self.disk.clone(),
