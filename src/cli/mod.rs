@@ -10,6 +10,7 @@ mod codecs;
 mod data;
 mod list;
 mod network;
+mod report;
 mod reproduce;
 
 use crate::checkpoint;
@@ -46,6 +47,10 @@ enum Command {
     Train(Box<Train>),
     /// Reproduce a paper's experiment: claimed beside measured, with tables and plots
     Reproduce(Box<reproduce::Reproduce>),
+    /// Show runs side by side: accuracy, volume, times, and whether differences may be chance
+    Compare(report::Compare),
+    /// Make a report of runs: one HTML file, the same as Markdown, tables and plots
+    Report(report::Report),
     /// Evaluate a trained model on its test set
     Eval(Eval),
     /// Tell which scheme is worth it on which link, for a recipe on this machine
@@ -186,6 +191,8 @@ impl Cli {
             },
             Command::Eval(eval) => Ok(eval.run()),
             Command::Advise(advise) => advise.run(),
+            Command::Compare(compare) => compare.run(),
+            Command::Report(report) => report.run(),
             Command::Bench(bench) => bench.run(),
             Command::Network(network) => network.run(),
             Command::Data(data) => Ok(data.run()),

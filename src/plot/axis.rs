@@ -30,6 +30,16 @@ impl Axis {
         Self::between(title, [low, high], say)
     }
 
+    /// From 0, with labels at the values themselves: there are few, and nothing lies between them.
+    pub fn of_counts(title: &str, counts: impl IntoIterator<Item = f64>) -> Self {
+        let mut counts: Vec<f64> = counts.into_iter().filter(|count| count.is_finite()).collect();
+        counts.sort_by(f64::total_cmp);
+        counts.dedup();
+        let axis = Self::linear(title, counts.iter().copied().chain([0.0]), say::count);
+        let ticks = counts.into_iter().map(|count| (count, say::count(count))).collect();
+        Self { ticks, ..axis }
+    }
+
     /// The same between given ends, a little air at the upper one, and at the lower one unless it
     /// is 0.
     pub fn between(title: &str, [low, high]: [f64; 2], say: Say) -> Self {
@@ -108,6 +118,28 @@ impl Axis {
         }
         let ticks = chosen.into_iter().map(|value| (value.log10(), say(value))).collect();
         Self { title: title.into(), logarithmic: true, ends, ticks }
+    }
+
+    /// The same with only those labels that stand apart, powers of ten before others, on an axis of
+    /// so many pixels; `width` says how wide a label is.
+    pub(super) fn thinned(&self, pixels: f64, width: impl Fn(&str) -> f64) -> Self {
+        const APART: f64 = 14.0;
+        let scale = pixels / (self.ends[1] - self.ends[0]);
+        let is_power = |at: f64| self.logarithmic && (at - at.round()).abs() < 1e-9;
+        let mut all = self.ticks.clone();
+        all.sort_by_key(|(at, _)| !is_power(*at));
+        let mut ticks: Vec<(f64, String)> = Vec::new();
+        for (at, label) in all {
+            let apart = |(other, text): &(f64, String)| {
+                let room = (width(&label) + width(text)) / 2.0 + APART;
+                (at - other).abs() * scale >= room
+            };
+            if ticks.iter().all(apart) {
+                ticks.push((at, label));
+            }
+        }
+        ticks.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Self { ticks, ..self.clone() }
     }
 
     /// As many places as there are names, the first at the top, for bars.
@@ -232,6 +264,21 @@ mod tests {
             labels(&axis),
             ["10 ms", "100 ms", "1 s", "10 s", "1 min", "10 min", "1 h", "10 h", "1 d"]
         );
+    }
+
+    #[test]
+    fn counts_are_labelled_themselves() {
+        let axis = Axis::of_counts("workers", [16.0, 4.0, 8.0, 4.0]);
+        assert_eq!(labels(&axis), ["4", "8", "16"]);
+        assert_eq!(axis.ends[0], 0.0);
+    }
+
+    #[test]
+    fn labels_do_not_touch() {
+        let axis = Axis::logarithmic("bandwidth", [1e8, 1e10], say::bandwidth);
+        let thinned = axis.thinned(400.0, |label| 7.0 * label.len() as f64);
+        assert_eq!(labels(&thinned), ["100 Mbit/s", "1 Gbit/s", "10 Gbit/s"]);
+        assert_eq!(labels(&axis.thinned(4000.0, |_| 70.0)), labels(&axis));
     }
 
     #[test]

@@ -58,13 +58,15 @@ impl Bars {
         let longest = self.bars.iter().map(long).filter(|l| l.is_finite()).fold(0.0, f64::max);
         let ends = [0.0, if longest > 0.0 { longest } else { 1.0 }];
         let x = Axis::between(&self.axis, ends, self.say);
+        let long = f64::from(WIDTH) - notes - names - 24.0;
+        let shown = x.thinned(long, |label| canvas::width(label, FONT));
         let mut chart = ChartBuilder::on(&canvas.area)
             .margin(fine(10.0))
             .margin_right(fine(notes))
             .caption(&self.title, font(TITLE, INK))
             .x_label_area_size(fine(46.0))
             .y_label_area_size(fine(names + 14.0))
-            .build_cartesian_2d(x.clone(), Axis::places(self.bars.len()))?;
+            .build_cartesian_2d(shown, Axis::places(self.bars.len()))?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
@@ -120,7 +122,7 @@ mod tests {
         let bars = vec![bar("dense", 0.0), bar("topk", 0.002), bar("sidco", 0.001)];
         let bars = Bars { title: "encoding".into(), axis: "time".into(), say: say::duration, bars };
         let svg = bars.svg().unwrap();
-        for part in ["dense", "topk", "sidco", "0 ms", "3 ms", "1.5 ms"] {
+        for part in ["dense", "topk", "sidco", "0 s", "3 ms", "1.5 ms"] {
             assert!(svg.contains(part), "{part} in {svg}");
         }
         assert!(Bars { bars: vec![], ..bars }.svg().unwrap().contains("encoding"));

@@ -12,11 +12,11 @@ use plotters::style::text_anchor::HPos;
 /// The least height of a plot, in pixels.
 const HEIGHT: u32 = 460;
 /// The height of a line of the legend, in pixels.
-const ROW: f64 = 19.0;
+const ROW: f64 = 21.0;
 /// Marks along a line that has more points.
 const MARKS: usize = 8;
 /// Characters in a line of the legend.
-const LETTERS: usize = 27;
+const LETTERS: usize = 26;
 
 /// A plot.
 #[derive(Clone, Debug)]
@@ -96,14 +96,16 @@ impl Figure {
         let widest = words.map(|word| canvas::width(word, FONT)).fold(0.0, f64::max);
         let legend = if widest > 0.0 { widest + 48.0 } else { 12.0 };
         let left = f64::from(WIDTH) - legend;
+        // What is left beside the margins and the labels of the other axis.
+        let x = self.x.thinned(left - 106.0, |label| canvas::width(label, FONT));
         let (plot, _) = canvas.area.split_horizontally(fine(left));
         let mut chart = ChartBuilder::on(&plot)
             .margin(fine(10.0))
             .margin_right(fine(16.0))
             .caption(&self.title, font(TITLE, INK))
-            .x_label_area_size(fine(46.0))
-            .y_label_area_size(fine(74.0))
-            .build_cartesian_2d(self.x.clone(), self.y.clone())?;
+            .x_label_area_size(fine(50.0))
+            .y_label_area_size(fine(80.0))
+            .build_cartesian_2d(x, self.y.clone())?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)

@@ -18,7 +18,7 @@ pub use style::Style;
 const WIDTH: u32 = 840;
 
 /// The font of titles, in pixels.
-const TITLE: f64 = 16.0;
+const TITLE: f64 = 17.0;
 
 /// The font of everything else, in pixels.
-const FONT: f64 = 13.0;
+const FONT: f64 = 14.5;

@@ -20,13 +20,16 @@ const fn colour(name: &'static str, r: u8, g: u8, b: u8) -> Colour {
 }
 
 // The colours of Okabe & Ito 2008, told apart by all kinds of colour vision; their yellow, too
-// light for white ground, left out, orange and sky a little darker for the same reason.
+// light for white ground, left out, orange and sky a little darker for the same reason. Two dark
+// ones are added, which lightness tells from their neighbours.
 pub(super) const BLUE: Colour = colour("blue", 0, 114, 178);
 pub(super) const VERMILLION: Colour = colour("vermillion", 213, 94, 0);
 pub(super) const GREEN: Colour = colour("green", 0, 158, 115);
 pub(super) const PURPLE: Colour = colour("purple", 190, 100, 155);
 pub(super) const ORANGE: Colour = colour("orange", 214, 142, 0);
 pub(super) const SKY: Colour = colour("sky", 64, 164, 217);
+pub(super) const INDIGO: Colour = colour("indigo", 88, 48, 160);
+pub(super) const BROWN: Colour = colour("brown", 133, 77, 30);
 pub(super) const BLACK: Colour = colour("black", 1, 1, 1);
 pub(super) const INK: Colour = colour("ink", 40, 40, 40);
 pub(super) const MUTED: Colour = colour("muted", 112, 112, 112);
@@ -34,8 +37,8 @@ pub(super) const GRID: Colour = colour("grid", 225, 225, 225);
 pub(super) const GROUND: Colour = colour("ground", 255, 255, 255);
 
 /// Every colour a plot may hold.
-pub(super) const ALL: [Colour; 11] =
-    [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK, INK, MUTED, GRID, GROUND];
+pub(super) const ALL: [Colour; 13] =
+    [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INDIGO, BROWN, BLACK, INK, MUTED, GRID, GROUND];
 
 /// The shape at a line's points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +75,7 @@ const SCHEMES: [(&str, Colour, Mark); 21] = [
     ("dense", BLACK, Mark::Circle),
     ("half", BLACK, Mark::Square),
     ("topk", BLUE, Mark::Circle),
-    ("randomk", BLUE, Mark::Inverted),
+    ("randomk", BROWN, Mark::Inverted),
     ("threshold", BLUE, Mark::Square),
     ("dgc", ORANGE, Mark::Triangle),
     ("gaussiank", PURPLE, Mark::Square),
@@ -80,13 +83,13 @@ const SCHEMES: [(&str, Colour, Mark); 21] = [
     ("sidco", VERMILLION, Mark::Circle),
     ("aggregation-aware", GREEN, Mark::Circle),
     ("qsgd", GREEN, Mark::Diamond),
-    ("nuqsgd", GREEN, Mark::Triangle),
+    ("nuqsgd", BROWN, Mark::Triangle),
     ("natural", SKY, Mark::Circle),
     ("terngrad", ORANGE, Mark::Square),
     ("signsgd", SKY, Mark::Triangle),
-    ("ef-signsgd", SKY, Mark::Inverted),
+    ("ef-signsgd", INDIGO, Mark::Inverted),
     ("onebit", PURPLE, Mark::Cross),
-    ("dqsgd", VERMILLION, Mark::Triangle),
+    ("dqsgd", INDIGO, Mark::Triangle),
     ("casq", VERMILLION, Mark::Diamond),
     ("optquant", PURPLE, Mark::Circle),
     ("alq", PURPLE, Mark::Inverted),
@@ -160,6 +163,7 @@ mod tests {
             &["dense", "signsgd", "terngrad", "qsgd", "alq", "dqsgd"],
             &["dense", "casq", "qsgd", "terngrad", "optquant"],
             &["dense", "aggregation-aware", "topk"],
+            &["dense", "topk", "randomk", "qsgd", "ef-signsgd", "signsgd"],
         ] {
             let colours: Vec<_> =
                 compared.iter().map(|s| Style::of_scheme(s, 0).colour.name).collect();
@@ -179,7 +183,7 @@ mod tests {
             };
             0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)
         };
-        for colour in [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK, INK, MUTED] {
+        for colour in ALL.into_iter().filter(|colour| *colour != GRID && *colour != GROUND) {
             let contrast = 1.05 / (light(colour.rgb) + 0.05);
             assert!(contrast > 2.2, "{colour:?}: {contrast:.2}");
         }

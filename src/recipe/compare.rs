@@ -58,11 +58,28 @@ impl Recipe {
     }
 }
 
-/// Why a change of this key makes another run of it.
-fn objection(key: &str, new: &Recipe) -> Option<&'static str> {
+impl Recipe {
+    /// Every key that some step's weights depend on, with its value; where data lies is none.
+    ///
+    /// # Errors
+    /// When the recipe does not fit TOML.
+    pub fn decisive_keys(&self) -> Result<BTreeMap<String, Value>> {
+        let mut keys = keys(self)?;
+        keys.retain(|key, _| !is_one_of(key, &FREE));
+        Ok(keys)
+    }
+}
+
+/// Whether a key is in the list, or in a table of the list.
+fn is_one_of(key: &str, list: &[&str]) -> bool {
     let is =
         |name: &&str| key == *name || key.strip_prefix(*name).is_some_and(|k| k.starts_with('.'));
-    if FREE.iter().any(is) || key == "workers" {
+    list.iter().any(is)
+}
+
+/// Why a change of this key makes another run of it.
+fn objection(key: &str, new: &Recipe) -> Option<&'static str> {
+    if is_one_of(key, &FREE) || key == "workers" {
         return None;
     }
     if LENGTH.contains(&key) {

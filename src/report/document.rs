@@ -9,6 +9,8 @@ pub(super) enum Block {
     Heading(u8, String),
     /// A paragraph.
     Text(String),
+    /// What to know when reading what is above.
+    Note(String),
     /// What was made with what, with its name in bold: short lines.
     Facts(Vec<(String, String)>),
     /// A table.

@@ -74,11 +74,20 @@ fn accuracy_by_bits(task: &Task<'_>) -> Result<Option<Plot>> {
     let points: Vec<(f64, f64)> = series.iter().flat_map(|s| s.points.clone()).collect();
     let front = pareto::front(&points);
     let names: Vec<&str> = front.iter().map(|place| series[*place].name.as_str()).collect();
-    let caption = format!(
+    let (low, far) = least_shown(&points);
+    let mut caption = format!(
         "Pareto front, which no arm beats in both respects: {}. Marks are means over the seeds that \
          finished, lines through them one sample deviation.",
         names.join(", ")
     );
+    if !far.is_empty() {
+        let far =
+            far.iter().map(|i| format!("{} ({})", series[*i].name, say::percent(points[*i].1)));
+        caption += &format!(
+            " Far below, and drawn at the lower edge: {}.",
+            far.collect::<Vec<_>>().join(", ")
+        );
+    }
     let ends = series.iter().flat_map(|s| s.whiskers.iter().flat_map(|w| [w[1], w[2]]));
     let figure = Figure {
         title: "Accuracy against bits per parameter".into(),
@@ -89,13 +98,24 @@ fn accuracy_by_bits(task: &Task<'_>) -> Result<Option<Plot>> {
         ),
         y: Axis::linear(
             "accuracy on the test set",
-            points.iter().map(|point| point.1).chain(ends),
+            points.iter().map(|point| point.1).chain(ends).filter(|accuracy| *accuracy >= low),
             say::percent,
         ),
         guides: vec![("Pareto front".into(), front.iter().map(|i| points[*i]).collect())],
         series,
     };
     plot(task, "accuracy-bits", caption, &figure).map(Some)
+}
+
+/// The least accuracy that is shown in its place, and which points lie below: what failed should
+/// not press together what did not.
+fn least_shown(points: &[(f64, f64)]) -> (f64, Vec<usize>) {
+    let mut sorted: Vec<f64> = points.iter().map(|point| point.1).collect();
+    sorted.sort_by(f64::total_cmp);
+    let most = sorted.last().copied().unwrap_or(0.0);
+    let middle = sorted[(sorted.len() - 1) / 2];
+    let low = middle - 8.0 * (most - middle).max(0.02);
+    (low, (0..points.len()).filter(|i| points[*i].1 < low).collect())
 }
 
 /// The training loss against something.
@@ -284,7 +304,7 @@ pub(super) fn by_workers(tasks: &[Task<'_>]) -> Result<Vec<Plot>> {
             };
             let figure = Figure {
                 title: capital(&format!("{title}, against workers")),
-                x: Axis::linear("workers", values(|p| p.0), say::count),
+                x: Axis::of_counts("workers", values(|p| p.0).into_iter().filter(|n| *n > 0.0)),
                 y: Axis::linear(title, values(|p| p.1), say),
                 guides: Vec::new(),
                 series,
@@ -395,6 +415,17 @@ mod tests {
         assert_eq!(plots.len(), 1);
         assert_eq!(plots[0].name, "textcnn-synthetic-workers-downlink");
         assert!(plots[0].svg.contains("8 MB"));
+    }
+
+    #[test]
+    fn what_failed_does_not_press_the_others_together() {
+        let far = |accuracies: &[f64]| {
+            let points: Vec<(f64, f64)> = accuracies.iter().map(|a| (1.0, *a)).collect();
+            least_shown(&points).1
+        };
+        assert_eq!(far(&[0.97, 0.96, 0.26, 0.94, 0.82]), [2]);
+        assert_eq!(far(&[0.9, 0.5]), [0; 0]);
+        assert_eq!(far(&[0.3]), [0; 0]);
     }
 
     #[test]

@@ -64,6 +64,7 @@ fn one(html: &mut String, block: &Block) {
             writeln!(html, "<h{level}{anchor}>{}</h{level}>", escape(text))
         }
         Block::Text(text) => writeln!(html, "<p>{}</p>", escape(text)),
+        Block::Note(text) => writeln!(html, "<p class=\"note\">{}</p>", escape(text)),
         Block::Facts(facts) => {
             html.push_str("<dl>\n");
             for (name, value) in facts {
@@ -123,11 +124,14 @@ fn cell(html: &mut String, cell: &Cell, figures: bool) {
     };
     let class = [if figures { "figure" } else { "" }, tone].join(" ");
     let _ = write!(html, "<td class=\"{}\">", class.trim());
-    if let Some(style) = cell.style {
-        let _ =
-            write!(html, "<span class=\"swatch\">{}</span>", style.swatch().unwrap_or_default());
+    let text = escape(&cell.text);
+    match cell.style.map(|style| style.swatch().unwrap_or_default()) {
+        Some(swatch) => {
+            let swatch = format!("<span class=\"swatch\">{swatch}</span>");
+            let _ = write!(html, "<span class=\"arm\">{swatch}{text}</span>");
+        }
+        None => html.push_str(&text),
     }
-    html.push_str(&escape(&cell.text));
     if let Some(badge) = &cell.badge {
         let _ = write!(html, " <span class=\"badge\">{}</span>", escape(badge));
     }

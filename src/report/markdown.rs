@@ -16,7 +16,9 @@ fn render(text: &mut String, blocks: &[Block]) {
             Block::Heading(level, title) => {
                 writeln!(text, "{} {}\n", "#".repeat((*level).into()), escape(title))
             }
-            Block::Text(paragraph) => writeln!(text, "{}\n", escape(paragraph)),
+            Block::Text(paragraph) | Block::Note(paragraph) => {
+                writeln!(text, "{}\n", escape(paragraph))
+            }
             Block::Facts(facts) => {
                 for (name, value) in facts {
                     let _ = writeln!(text, "- **{}**: {}", escape(name), escape(value));

@@ -10,6 +10,7 @@ mod html;
 mod markdown;
 mod pareto;
 mod provenance;
+mod rows;
 mod tables;
 mod terminal;
 mod words;
@@ -21,6 +22,8 @@ use digest::Task;
 use document::{Block, Cell, Plot, Table, Tone};
 use std::path::Path;
 
+pub use provenance::command_line;
+pub use rows::{Against, Figure, OnLink, Row, rows};
 pub use terminal::terminal;
 
 /// The page.
@@ -84,6 +87,9 @@ fn title(results: &Results) -> String {
     }
 }
 
+/// Characters of the longest command at a report's head; longer ones are under its provenance.
+const LONG: usize = 160;
+
 /// The whole report.
 fn blocks(results: &Results, tasks: &[Task<'_>]) -> Result<Vec<Block>> {
     let mut blocks = Vec::new();
@@ -92,13 +98,12 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Result<Vec<Block>> {
         facts.push(("Paper".to_string(), results.paper.clone()));
     }
     facts.push(("Runs".to_string(), progress(results)));
-    if !results.command.is_empty() {
+    if (1..=LONG).contains(&results.command.len()) {
         facts.push(("Command".to_string(), results.command.clone()));
     }
     blocks.push(Block::Facts(facts));
-    if !results.about.is_empty() {
-        blocks.push(Block::Text(results.about.clone()));
-    }
+    let paragraphs = results.about.split("\n\n").filter(|text| !text.trim().is_empty());
+    blocks.extend(paragraphs.map(|text| Block::Text(text.into())));
     if !results.verdicts.is_empty() {
         blocks.push(Block::Heading(2, "Claimed and measured".into()));
         blocks.push(Block::Table(verdicts(results)));
@@ -111,6 +116,9 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Result<Vec<Block>> {
         for link in &task.links {
             blocks.push(Block::Heading(3, format!("On a link of {link}")));
             blocks.push(Block::Table(tables::on_link(task, link, target.as_ref())));
+        }
+        if !task.links.is_empty() {
+            blocks.push(Block::Note(tables::about_links(target.as_ref())));
         }
         if let Some(gauges) = tables::gauges(task) {
             blocks.push(Block::Heading(3, "What the schemes report".into()));

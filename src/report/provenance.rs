@@ -25,7 +25,10 @@ pub(super) fn section(results: &Results) -> Vec<Block> {
         ("Machine", |p| format!("{}, {} cores", p.cpu, p.cores)),
         ("System", |p| p.os.clone()),
         ("Kernels", |p| p.kernels.clone()),
-        ("Workers", |p| format!("{} of {} threads", p.workers, p.threads)),
+        ("Workers", |p| match p.threads {
+            1 => format!("{} of one thread each", p.workers),
+            threads => format!("{} of {threads} threads each", p.workers),
+        }),
     ];
     let facts = facts.iter().map(|(name, of)| (name.to_string(), distinct(&all, of)));
     let facts: Vec<_> = facts.filter(|(_, value)| !value.is_empty()).collect();
@@ -90,7 +93,12 @@ fn runs(results: &Results) -> Table {
 /// The command line of a run, as it can be typed.
 fn command(run: &Run) -> Option<String> {
     let words = &run.measured.as_ref()?.provenance.command;
-    (!words.is_empty()).then(|| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
+    (!words.is_empty()).then(|| command_line(words))
+}
+
+/// A command as it can be typed.
+pub fn command_line(words: &[String]) -> String {
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
 /// A word as a shell takes it.

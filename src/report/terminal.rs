@@ -1,6 +1,6 @@
 //! A report's gist on the terminal.
 
-use super::digest::{self, Arm, Task};
+use super::digest::{self, Arm, Target, Task};
 use super::tables::{accuracy, bits, bytes_per_step};
 use super::{progress, words};
 use crate::experiment::results::Results;
@@ -30,6 +30,10 @@ pub fn terminal(results: &Results) -> String {
         }
         for sentence in chance(task) {
             let _ = writeln!(text, "{sentence}");
+        }
+        if let Some(target) = task.target().filter(|_| !task.links.is_empty()) {
+            let _ = writeln!(text, "\ntime on the virtual clock to it; {}", target.why);
+            text += &columns(&times(task, &target));
         }
     }
     text
@@ -65,6 +69,28 @@ fn rows(task: &Task<'_>) -> Vec<Vec<String>> {
         row
     };
     std::iter::once(head).chain(task.arms.iter().map(row)).collect()
+}
+
+/// A task's arms, and the time that each took to a target on each link.
+fn times(task: &Task<'_>, target: &Target) -> Vec<Vec<String>> {
+    let head = ["arm".to_string()].into_iter().chain(task.links.iter().cloned()).collect();
+    let time = |arm: &Arm<'_>, word: &String| {
+        let reached = arm.reached(word, target);
+        match (reached.seconds, reached.of) {
+            (_, 0) => "–".into(),
+            (None, _) => "never".into(),
+            (Some(seconds), of) if reached.seeds < of => {
+                format!("{} ({} of {of} seeds)", say::duration(seconds), reached.seeds)
+            }
+            (Some(seconds), _) => say::duration(seconds),
+        }
+    };
+    let row = |arm: &Arm<'_>| -> Vec<String> {
+        let times = task.links.iter().map(|word| time(arm, word));
+        [arm.label.label.clone()].into_iter().chain(times).collect()
+    };
+    let ran = task.arms.iter().filter(|arm| arm.finished().next().is_some());
+    std::iter::once(head).chain(ran.map(row)).collect()
 }
 
 fn or_none(text: Option<String>) -> String {
@@ -123,6 +149,12 @@ mod tests {
         assert!(text.contains(
             "top-k 1 % is 2.05 points below dense; over 2 and 3 seeds this is hardly chance"
         ));
+        assert!(text.contains("86 % is 95 % of what dense reached, rounded down"), "{text}");
+        assert_eq!(
+            lines.iter().filter(|line| line.starts_with("top-k 1 %  ")).count(),
+            2,
+            "{text}"
+        );
         assert_eq!(columns(&[]), "");
     }
 }

@@ -1,0 +1,133 @@
+//! `gradwire report` and `gradwire compare`: people's own runs, put together.
+
+use super::Refused;
+use crate::disk::Disk;
+use crate::experiment::collection::{self, Collection};
+use crate::report;
+use anyhow::{Context, Result};
+use clap::Args;
+use gradwire_exchange::network::Link;
+use std::path::PathBuf;
+
+/// Which runs, and how they are looked at.
+#[derive(Debug, Args)]
+struct Runs {
+    /// Folders of runs; those that train the same with nothing but another seed belong together
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// Links to tell the times on, by name (`gradwire network links`) or bandwidth
+    #[arg(long, value_name = "LINK,…", default_value = "100mbit,1gbit,10gbit")]
+    links: String,
+    /// What the others are compared with: a scheme, or an arm as the table names it; if absent,
+    /// dense, or else the first run's
+    #[arg(long, value_name = "ARM")]
+    baseline: Option<String>,
+}
+
+/// A report of runs.
+#[derive(Debug, Args)]
+pub(super) struct Report {
+    #[command(flatten)]
+    runs: Runs,
+    /// The folder for the report; `report` beside the first run, if absent
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+}
+
+/// Runs side by side.
+#[derive(Debug, Args)]
+pub(super) struct Compare {
+    #[command(flatten)]
+    runs: Runs,
+    /// Print each arm, and each difference between the recipes, as a line of JSON, and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+impl Runs {
+    fn collect(&self, disk: &Disk) -> Result<Result<Collection>, Refused> {
+        let links = Link::parse_list(&self.links);
+        let links = links.with_context(|| format!("--links {}", self.links)).map_err(Refused)?;
+        // `runs/out/recipe/*` also finds the report that was written there.
+        let is_report = |folder: &PathBuf| {
+            folder.join(report::HTML).exists() && !folder.join("recipe.toml").exists()
+        };
+        let folders: Vec<PathBuf> =
+            self.runs.iter().filter(|folder| !is_report(folder)).cloned().collect();
+        Ok(collection::collect(disk, &folders, &links, self.baseline.as_deref()).map(
+            |mut collection| {
+                let words: Vec<String> =
+                    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+                collection.results.command = report::command_line(&words);
+                collection
+            },
+        ))
+    }
+}
+
+impl Report {
+    /// Does it.
+    pub(super) fn run(&self) -> Result<Result<()>, Refused> {
+        let disk = Disk::default();
+        let collection = match self.runs.collect(&disk)? {
+            Ok(collection) => collection,
+            Err(error) => return Ok(Err(error)),
+        };
+        let beside = || self.runs.runs[0].canonicalize().unwrap_or(self.runs.runs[0].clone());
+        let folder = self.out.clone().unwrap_or_else(|| {
+            let first = &self.runs.runs[0];
+            let parent = first.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = parent.map_or_else(
+                || beside().parent().map_or_else(|| PathBuf::from("."), PathBuf::from),
+                PathBuf::from,
+            );
+            parent.join("report")
+        });
+        Ok(report::write(&disk, &folder, &collection.results).map(|()| {
+            print!("{}", report::terminal(&collection.results));
+            left_out(&collection);
+            println!("\nreport in {}", folder.join(report::HTML).display());
+        }))
+    }
+}
+
+impl Compare {
+    /// Does it.
+    pub(super) fn run(&self) -> Result<Result<()>, Refused> {
+        let collection = match self.runs.collect(&Disk::default())? {
+            Ok(collection) => collection,
+            Err(error) => return Ok(Err(error)),
+        };
+        if self.json {
+            return Ok(json(&collection));
+        }
+        print!("{}", report::terminal(&collection.results));
+        left_out(&collection);
+        if !collection.differences.is_empty() {
+            println!("\nthe recipes differ in");
+            for difference in &collection.differences {
+                println!("  {difference}");
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+fn left_out(collection: &Collection) {
+    for line in &collection.left_out {
+        println!("{line}");
+    }
+}
+
+fn json(collection: &Collection) -> Result<()> {
+    for row in report::rows(&collection.results) {
+        println!("{}", serde_json::to_string(&row)?);
+    }
+    for difference in &collection.differences {
+        println!("{}", serde_json::to_string(difference)?);
+    }
+    for line in &collection.left_out {
+        println!("{}", serde_json::json!({ "left_out": line }));
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! People's own runs put together, from the command line: `gradwire compare` and `gradwire report`.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Program, quick};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+/// Two schemes with two seeds each, a third that diverges and one that was stopped.
+fn trained() -> (Program, Vec<String>) {
+    let program = Program::new();
+    for (scheme, seed) in [("dense", "1"), ("dense", "2"), ("topk", "1"), ("topk", "2")] {
+        let name = format!("name={scheme}");
+        program.succeed(&quick(&["--scheme", scheme, "--seed", seed, "--set", &name]));
+    }
+    let fault = ["--scheme", "signsgd", "--set", "name=signsgd", "--inject", "nan:worker=1,step=5"];
+    program.refuse(&quick(&fault), 1);
+    let mut runs = Vec::new();
+    for recipe in ["dense", "topk", "signsgd"] {
+        let folder = program.path("runs/out").join(recipe);
+        let mut these: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        these.sort();
+        let relative = |path: &Path| path.strip_prefix(program.folder.path()).unwrap().to_owned();
+        runs.extend(these.iter().map(|path| relative(path).display().to_string()));
+    }
+    assert_eq!(runs.len(), 5);
+    (program, runs)
+}
+
+fn with<'a>(command: &'a str, runs: &'a [String], more: &[&'a str]) -> Vec<&'a str> {
+    let runs = runs.iter().map(String::as_str);
+    [command].into_iter().chain(runs).chain(more.iter().copied()).collect()
+}
+
+#[test]
+fn runs_are_compared_and_reported() {
+    let (program, runs) = trained();
+    let text = program.succeed(&with("compare", &runs, &["--links", "100mbit,10mbit"]));
+    for part in [
+        "fasttext on synthetic-ag-news, 4 workers: 4 of 5 finished, 1 diverged",
+        "step 10mbit  step 100mbit",
+        "(diverged 1/1)",
+        "non-finite gradient",
+        "over 2 seeds each",
+        "scheme.ratio: 0.01 (topk)",
+        r#"scheme.kind: "dense" (dense) · "topk" (topk) · "signsgd" (signsgd)"#,
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let text = program.succeed(&with("compare", &runs, &["--json", "--baseline", "topk"]));
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let dense = rows.iter().find(|row| row["arm"] == "dense").unwrap();
+    assert_eq!(dense["accuracy"]["seeds"], 2);
+    assert_eq!(dense["links"].as_array().unwrap().len(), 3);
+    assert_eq!(dense["against_baseline"]["arm"], "topk");
+    assert!(dense["against_baseline"]["p"].is_number());
+    let diverged = rows.iter().find(|row| row["arm"] == "signsgd").unwrap();
+    assert_eq!(diverged["outcomes"][0][0], "diverged");
+    assert!(diverged["accuracy"].is_null());
+    assert!(rows.iter().any(|row| row["key"] == "scheme.kind"));
+
+    let text = program.succeed(&with("report", &runs, &[]));
+    assert!(text.contains("report in runs/out/dense/report/report.html"), "{text}");
+    let folder = program.path("runs/out/dense/report");
+    let html = fs::read_to_string(folder.join("report.html")).unwrap();
+    for part in ["4 of 5 finished, 1 diverged", "diverged 1/1", "non-finite gradient", "<svg"] {
+        assert!(html.contains(part), "{part}");
+    }
+    let outside = html.replace("http://www.w3.org/2000/svg", "");
+    assert!(!outside.contains("http") && !outside.contains("<script") && !html.contains("NaN"));
+    let markdown = fs::read_to_string(folder.join("report.md")).unwrap();
+    assert!(markdown.contains("| dense | 2 |"), "{markdown}");
+    let plots = markdown.lines().filter_map(|line| line.strip_prefix("![")?.split_once("]("));
+    let plots: Vec<&str> = plots.map(|(_, path)| path.trim_end_matches(')')).collect();
+    assert!(plots.len() >= 6, "{plots:?}");
+    assert!(plots.iter().all(|path| folder.join(path).exists()), "{plots:?}");
+    let table = fs::read_to_string(folder.join("runs.csv")).unwrap();
+    assert_eq!(table.lines().count(), 6, "{table}");
+    // Once more over everything in the folder, the report among it.
+    let all = [runs.clone(), vec!["runs/out/dense/report".into()]].concat();
+    program.succeed(&with("report", &all, &["--out", "elsewhere"]));
+    assert!(program.path("elsewhere/results.json").exists());
+}
+
+#[test]
+fn what_is_no_run_is_refused() {
+    let program = Program::new();
+    fs::create_dir(program.path("empty")).unwrap();
+    for command in ["compare", "report"] {
+        let error = program.refuse(&[command, "empty"], 1);
+        assert!(error.contains("is empty the folder of a run?"), "{error}");
+        let error = program.refuse(&[command, "empty", "--links", "7foo"], 2);
+        assert!(error.contains("--links 7foo"), "{error}");
+        program.refuse(&[command], 2);
+    }
+    assert!(!program.path("report").exists(), "nothing was written");
+}
