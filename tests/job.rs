@@ -28,6 +28,7 @@ fn recipe(out: &Path, settings: &[&str]) -> Recipe {
         "train.max_steps=8",
         "record.every=1",
         "optimizer.learning_rate=1",
+        "schedule=constant",
         "checkpoint.every_steps=3",
         "exchange.timeout=30",
     ];
@@ -55,7 +56,10 @@ fn job(recipes: &[Recipe], start: Start, faults: &str) -> Ended {
                 scope.spawn(move || {
                     let (disk, orders) = (Disk::default(), Arc::new(Orders::default()));
                     let followed = follow(&job, Some(Ok(own.clone())), &disk, orders, faults);
-                    job.end(matches!(followed, Ok(Followed::Trained)));
+                    // One that has failed waits here to be ended by process 0, as threads cannot be.
+                    if let Ok(followed) = &followed {
+                        job.end(matches!(followed, Followed::Trained));
+                    }
                     followed
                 })
             })

@@ -15,7 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Eight steps of four workers.
-const STEPS: [&str; 10] = [
+const STEPS: [&str; 12] = [
     "--workers",
     "4",
     "--set",
@@ -26,6 +26,8 @@ const STEPS: [&str; 10] = [
     "exchange.timeout=3",
     "--set",
     "dataset.train=400",
+    "--set",
+    "schedule=constant",
 ];
 
 fn launcher(program: &Program, processes: &str, arguments: &[&str]) -> Command {
@@ -64,12 +66,13 @@ fn weights(run: &Path) -> Vec<(String, Vec<u8>)> {
     tensors
 }
 
-/// What a run's record tells of steps and epochs, but for times.
+/// What a run's record tells of steps and epochs, but for times and shards.
 fn told(run: &Path) -> Vec<Value> {
     let mut told = [events(run, "step"), events(run, "epoch")].concat();
     for event in &mut told {
         let event = event.as_object_mut().unwrap();
-        let times = ["time", "phases", "samples_per_second"];
+        // What is shared among shards depends on how many there are, one for each rank of a process.
+        let times = ["time", "phases", "samples_per_second", "downlink_bytes"];
         event.retain(|key, _| !times.contains(&key.as_str()) && !key.ends_with("seconds"));
     }
     told
