@@ -48,7 +48,11 @@ const CATEGORIES: [(&str, &[Chart]); 4] = [
         &[
             ("seconds of the exchange: in all, exposed", &["exchange/(exposed_)?seconds$"]),
             ("seconds of encoding and decoding", &["phase/(encode|decode)$"]),
-            ("seconds of each phase", &["phase/"]),
+            ("seconds of forward and backward pass", &["phase/(forward|backward)$"]),
+            (
+                "seconds of waiting for data, for other ranks, and of the update",
+                &["phase/(data|wait|optimizer)$"],
+            ),
             ("samples per second", &["speed/samples_per_second$"]),
         ],
     ),
