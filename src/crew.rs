@@ -7,7 +7,7 @@
 //! holds nothing that anybody waits for, and ends with the process at the latest.
 //!
 //! Of several processes each runs its own workers so, and process 0 hears what the others report
-//! ([`Letter`](crate::job::Letter)).
+//! (`job::Letter`).
 
 mod watch;
 

@@ -4,7 +4,7 @@
 //! Every process has the same number of workers; rank = process · workers per process + thread.
 //! Process 0 leads: it alone writes records and checkpoints and shows progress. The others follow
 //! ([`follow`]): their workers exchange gradients with all, and what they report, process 0 is
-//! written in [`Letter`]s. Without a launcher a process is a job of its own, and leads it.
+//! written in letters. Without a launcher a process is a job of its own, and leads it.
 
 mod agree;
 mod follow;

@@ -2,7 +2,7 @@
 //!
 //! One thread in each process, the courier, is the only one that calls MPI, from beginning to end
 //! (`MPI_THREAD_SERIALIZED` is all that is asked for): what ranks say to each other goes through
-//! its [`Desk`]. It never makes a call that waits: it sends and receives without blocking, asks
+//! its desk. It never makes a call that waits: it sends and receives without blocking, asks
 //! whether that is done, and attends to the desk meanwhile. So a process that is stopped or gone
 //! is found out by the desk's clock, and every wait is bounded but MPI's own at the beginning and
 //! at the end, which [`join`] and [`Cluster::leave`] put a bound to.

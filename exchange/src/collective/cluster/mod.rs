@@ -2,8 +2,8 @@
 //! processes what they say to each other.
 //!
 //! Rank = process · W + thread, with W ranks in every process. A thread of its own in each process,
-//! the *courier*, is the only one that sends and receives ([`Desk`] thinks, a transport moves its
-//! parcels: MPI ([`mpi`](super::mpi)), or channels between threads ([`channels`]), for tests). It
+//! the *courier*, is the only one that sends and receives (its desk thinks, a transport moves its
+//! parcels: MPI, or channels between threads ([`channels`]), for tests). It
 //! gathers the messages of the process's ranks and sends them together, one parcel to each
 //! process. What comes back is what a [`mesh`](super::mesh()) of all ranks would have given.
 //!
