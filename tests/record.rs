@@ -110,17 +110,19 @@ fn every_value_of_every_event_is_in_both_files() {
     let at = |record: usize| -> BTreeMap<&str, &Value> {
         records[record].values.iter().map(|(tag, value)| (tag.as_str(), value)).collect()
     };
-    let times: Vec<_> = records[2..].iter().map(|record| (record.wall_time, record.step)).collect();
+    let times: Vec<_> = records[3..].iter().map(|record| (record.wall_time, record.step)).collect();
     let (s, h) = (|i: usize| sent[i].time, 1);
-    assert_eq!(times, [(s(1), 1), (s(2), h), (s(3), 7), (s(5), 7), (s(6), 7)]);
+    let end = (finished.time, 7);
+    assert_eq!(times, [(s(1), 1), (s(2), h), (s(3), 7), (s(5), 7), (s(6), 7), end]);
+    assert_eq!((records[1].step, records[2].step), (0, 0));
 
     let text = |text: &str| Value::Text {
         strings: vec![text.into()],
         shape: vec![1],
         plugin: "text".into(),
     };
-    assert_eq!(at(1), BTreeMap::from([("recipe", &text("```toml\nworkers = 2\n```"))]));
-    assert_eq!(at(5), BTreeMap::from([("note", &text("Grüße\n\n*zwei*"))]));
+    assert_eq!(at(2), BTreeMap::from([("recipe", &text("```toml\nworkers = 2\n```"))]));
+    assert_eq!(at(6), BTreeMap::from([("note", &text("Grüße\n\n*zwei*"))]));
 
     let step: BTreeMap<_, _> = [
         ("train/loss", 2.3),
@@ -149,9 +151,9 @@ fn every_value_of_every_event_is_in_both_files() {
     ]
     .map(|(tag, value)| (tag, Value::Scalar(value)))
     .into();
-    assert_eq!(at(2), step.iter().map(|(tag, value)| (*tag, value)).collect());
-    assert!(matches!(at(4)["train/loss"], Value::Scalar(loss) if loss.is_nan()));
-    assert!(!at(4).contains_key("train/accuracy"));
+    assert_eq!(at(3), step.iter().map(|(tag, value)| (*tag, value)).collect());
+    assert!(matches!(at(5)["train/loss"], Value::Scalar(loss) if loss.is_nan()));
+    assert!(!at(5).contains_key("train/accuracy"));
 
     let epoch: BTreeMap<_, _> = [
         ("epoch/train_loss", 1.5),
@@ -163,15 +165,28 @@ fn every_value_of_every_event_is_in_both_files() {
     ]
     .map(|(tag, value)| (tag, Value::Scalar(value)))
     .into();
-    assert_eq!(at(6), epoch.iter().map(|(tag, value)| (*tag, value)).collect());
+    assert_eq!(at(7), epoch.iter().map(|(tag, value)| (*tag, value)).collect());
 
-    let Value::Histogram(read) = at(3)["gradient/层1.weight"] else { panic!("no histogram") };
+    let run: BTreeMap<_, _> = [
+        ("at_end/accuracy", 0.625),
+        ("at_end/best_accuracy", 0.625),
+        ("at_end/bits_per_parameter", 32.0 * (2.0 * 2469.0) / (4.0 * 4.0 * 270_000.0)),
+        ("at_end/wire_bytes", 2.0 * 2469.0),
+        ("at_end/seconds", sent.last().map_or(0.0, |last| last.time - sent[0].time) as f32),
+        ("at_end/train_loss", 1.5),
+    ]
+    .map(|(tag, value)| (tag, Value::Scalar(value)))
+    .into();
+    let scalars = at(8).into_iter().filter(|(_, value)| matches!(value, Value::Scalar(_)));
+    assert_eq!(scalars.collect::<Vec<_>>(), run.iter().map(|(t, v)| (*t, v)).collect::<Vec<_>>());
+
+    let Value::Histogram(read) = at(4)["gradient/层1.weight"] else { panic!("no histogram") };
     assert_eq!((read.min, read.max), (histogram.min, histogram.max));
     assert_eq!((read.num, read.sum), (150.0, histogram.sum));
     assert_eq!(read.sum_squares, histogram.sum_squares);
     assert_eq!(read.limits, histogram.limits);
     assert!(read.counts.iter().copied().eq(histogram.counts.iter().map(|&count| count as f64)));
-    assert!(matches!(at(3)["residual/fc.bias"], Value::Histogram(empty) if empty.counts == [0.0]));
+    assert!(matches!(at(4)["residual/fc.bias"], Value::Histogram(empty) if empty.counts == [0.0]));
 }
 
 #[test]
@@ -199,9 +214,10 @@ fn a_hundred_thousand_scalars() {
     }
     record.finish().unwrap();
     let records = reader::read_folder(&folder);
-    let scalars: usize = records[2..].iter().map(|record| record.values.len()).sum();
+    let of_steps = &records[3..records.len() - 1];
+    let scalars: usize = of_steps.iter().map(|record| record.values.len()).sum();
     assert!(scalars >= 100_000, "{scalars}");
-    assert!((1..).zip(&records[2..]).all(|(step, record)| record.step == step));
+    assert!((1..).zip(of_steps).all(|(step, record)| record.step == step));
 }
 
 #[test]
@@ -232,7 +248,7 @@ fn runs_that_start_together_get_their_own_folders() {
     });
     assert_eq!(folders.len(), 16);
     for folder in &folders {
-        assert_eq!(reader::read_folder(folder).len(), 2);
+        assert_eq!(reader::read_folder(folder).len(), 3);
     }
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training speed and memory of gradwire against PyTorch (CPU, DDP over gloo), interleaved in one run.
 
-usage: benches/pytorch/compare.py [--models resnet20,resnet18,textcnn,fasttext,bilstm]
+usage: benches/pytorch/compare.py [--models resnet20,resnet18,vgg16,textcnn,fasttext,bilstm]
                                   [--seats 2x1,1x2] [--batch 64] [--runs 5] [--steps N]
 
 Builds gradwire, makes a virtual environment for PyTorch under target/ (the first time), then for
@@ -9,7 +9,7 @@ every model and every seating (workers x threads of each) runs ours, theirs, our
 in its own process. Prints every pair as it comes and a Markdown table of medians at the end.
 
 Both sides take one optimizer step (SGD, momentum 0.9) per exchange of the full fp32 gradient, on
-random samples of the same shapes. PyTorch's ResNets run channels-last, the faster of its layouts.
+random samples of the same shapes. PyTorch's ResNets and VGG run channels-last, the faster of its layouts.
 Memory is the largest resident set of gradwire's one process, and the sum of those of PyTorch's
 ranks (the process that starts them is left out), with what they held before there was a model, its
 libraries, in brackets; the largest of all runs counts.
@@ -26,7 +26,7 @@ import venv
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 ENV = ROOT / "target" / "pytorch"
-STEPS = {"resnet18": 8}
+STEPS = {"resnet18": 8, "vgg16": 8}
 """Steps measured of each run, where a step takes long; 20 elsewhere."""
 
 
@@ -56,7 +56,7 @@ def compare(python, model, workers, threads, a):
     sizes = ["--threads", threads, "--batch", a.batch, "--steps", steps]
     ours = [ROOT / "target/release/gradwire", "bench", "train", "--json", "--model", model, "--workers", workers, *sizes]
     theirs = [python, HERE / "torch_ddp.py", "--model", model, "--world", workers, *sizes]
-    if model.startswith("resnet"):
+    if model.startswith(("resnet", "vgg")):
         theirs.append("--channels-last")
     pairs = []
     for _ in range(a.runs):
@@ -76,7 +76,7 @@ def compare(python, model, workers, threads, a):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--models", default="resnet20,resnet18,textcnn,fasttext,bilstm")
+    p.add_argument("--models", default="resnet20,resnet18,vgg16,textcnn,fasttext,bilstm")
     p.add_argument("--seats", default="2x1,1x2", help="workers x threads of each, separated by commas")
     p.add_argument("--batch", type=int, default=64, help="samples per worker and step")
     p.add_argument("--runs", type=int, default=5, help="of each side; the median counts")

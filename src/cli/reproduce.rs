@@ -5,10 +5,12 @@ use crate::disk::Disk;
 use crate::experiment::definition::{Experiment, Scale};
 use crate::experiment::estimate;
 use crate::experiment::grid::{Grid, Wish};
-use crate::experiment::results::{Interval, Outcome, Results, Run, Unit, Verdict};
+use crate::experiment::results::{Outcome, Results, Run};
 use crate::experiment::runner::{Job, News};
 use crate::orders::Orders;
+use crate::plot::say::duration;
 use crate::record::Mode;
+use crate::report;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -172,7 +174,7 @@ impl Reproduce {
             return;
         }
         for verdict in &results.verdicts {
-            println!("{}", in_words(verdict));
+            println!("{}", report::verdict(verdict));
         }
         for run in results.runs.iter().filter(|run| has_failed(run)) {
             println!("failed: {}: {}", folder.join(&run.folder).display(), reason(run));
@@ -277,45 +279,5 @@ fn tell(news: &News<'_>, all: usize) {
                 eprintln!("    {error}");
             }
         }
-    }
-}
-
-/// A verdict in a few lines.
-fn in_words(verdict: &Verdict) -> String {
-    let say = |value: f64| number(value, verdict.unit);
-    let claimed = verdict.claimed.map_or_else(|| "no number".into(), say);
-    let measured = verdict.measured.map_or_else(
-        || "nothing".into(),
-        |Interval { mean, ends, seeds }| match ends {
-            Some([low, high]) => {
-                format!("{} ({} to {}, {seeds} seeds)", say(mean), say(low), say(high))
-            }
-            None => say(mean),
-        },
-    );
-    format!(
-        "{}: {}\n  claimed {claimed}, measured {measured}: {}\n  {}",
-        verdict.ruling.words().to_uppercase(),
-        verdict.claim,
-        verdict.measure,
-        verdict.why
-    )
-}
-
-fn number(value: f64, unit: Unit) -> String {
-    match unit {
-        Unit::Number => format!("{value:.3}"),
-        Unit::Percent => format!("{:.2} %", 100.0 * value),
-        Unit::Points => format!("{:+.2} points", 100.0 * value),
-        Unit::Factor => format!("{value:.2}×"),
-    }
-}
-
-/// Seconds as a person says them.
-fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 90.0 => format!("{s:.0} s"),
-        s if s < 5_400.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.1} h", s / 3600.0),
     }
 }

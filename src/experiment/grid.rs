@@ -65,6 +65,9 @@ pub struct Planned {
 /// Stands where the number of the run's steps is to be.
 const STEPS: &str = "{steps}";
 
+/// The fewest histograms that a run with as many steps has of every gradient and residual, if any.
+const HISTOGRAMS: u64 = 4;
+
 impl Grid {
     /// Plans the runs. Data sets are read, because their sizes decide how many steps there are.
     ///
@@ -183,7 +186,10 @@ impl Plan<'_> {
         let Size { samples, data } = size(&draft)?;
         let steps = Course::new(&draft, samples[0], Progress::START)?.last_step();
         let folder = Path::new(task).join(arm).join(format!("seed-{}", self.seed));
-        let recipe = self.recipe(&table, i64::try_from(steps)?)?;
+        let mut recipe = self.recipe(&table, i64::try_from(steps)?)?;
+        // A short run has histograms too.
+        let every = &mut recipe.record.histograms_every;
+        *every = (*every).min((steps / HISTOGRAMS).max(1));
         Ok(Planned {
             task: task.clone(),
             arm: arm.clone(),
@@ -265,6 +271,7 @@ mod tests {
                     grid.tasks.len() * grid.arms.len() * experiment.scales[&scale].seeds.len()
                 );
                 for run in &grid.runs {
+                    assert!(run.recipe.record.histograms_every <= (run.steps / 4).max(1));
                     assert!(scale != Scale::Smoke || run.steps <= 4, "{name}: {}", run.steps);
                     assert!(scale == Scale::Smoke || run.steps > 150, "{name}: {}", run.steps);
                 }

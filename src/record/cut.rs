@@ -2,6 +2,7 @@
 
 use super::folder;
 use super::gradient;
+use super::hparams;
 use crate::disk::Disk;
 use anyhow::{Context, Result};
 use protobuf::Message;
@@ -83,14 +84,15 @@ fn lines(bytes: &[u8], step: u64, cut: &mut Cut) -> Vec<u8> {
     kept
 }
 
-/// The records of an event file up to `step`, and up to the first that is not whole: nothing
+/// The records of an event file up to `step`, but for the one about the run's end, and up to the first that is not whole: nothing
 /// after it can be read.
 fn points(bytes: &[u8], step: u64) -> Vec<u8> {
     let mut kept = Vec::with_capacity(bytes.len());
     let mut rest = bytes;
     while let Some((record, data)) = first_record(rest) {
         let Ok(event) = Proto::parse_from_bytes(data) else { break };
-        if u64::try_from(event.get_step()).is_ok_and(|at| at <= step) {
+        let ends = || event.get_summary().get_value().iter().any(|v| v.get_tag() == hparams::END);
+        if u64::try_from(event.get_step()).is_ok_and(|at| at <= step) && !ends() {
             kept.extend_from_slice(record);
         }
         rest = &rest[record.len()..];
@@ -115,7 +117,7 @@ fn first_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::event::{Checkpoint, Event, Failed, Started, Step, Warning};
+    use super::super::event::{Checkpoint, Event, Failed, Finished, Started, Step, Warning};
     use super::super::{Recorder, TensorBoard};
     use super::*;
     use std::fs;
@@ -197,6 +199,20 @@ mod tests {
         flipped[half.len() + 20] ^= 1;
         assert_eq!(points(&flipped, 6), half, "nothing after damage can be read");
         assert!(points(&[0xff; 100], 6).is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_run_goes_whatever_its_step() {
+        let file = Shared::default();
+        let mut board = TensorBoard::new(file.clone()).unwrap();
+        board.record(&step(1)).unwrap();
+        let going_on = file.0.lock().unwrap().clone();
+        for end in [Event::from(Finished::default()), Event::from(Failed::default())] {
+            board.record(&end).unwrap();
+            let ended = file.0.lock().unwrap().clone();
+            assert!(ended.len() > going_on.len());
+            assert_eq!(points(&ended, 1), going_on);
+        }
     }
 
     #[test]

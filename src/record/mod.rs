@@ -42,10 +42,13 @@ mod event;
 mod folder;
 pub mod gradient;
 mod histogram;
+pub mod hparams;
 mod json_lines;
+mod layout;
 pub mod network;
 mod number;
 mod progress;
+mod proto;
 mod provenance;
 pub mod replay;
 mod summary;
@@ -164,6 +167,7 @@ impl Record {
         resolved: &str,
         provenance: &Provenance,
     ) -> Result<Self> {
+        let settings = hparams::settings(resolved)?;
         let (out, folder) = match place {
             Place::New { out, recipe } => (out, folder::create(disk, out, recipe)?),
             Place::Given(folder) => (
@@ -180,6 +184,9 @@ impl Record {
         let mut record = Self::over(out, folder, Box::new(lines), Box::new(curves))
             .with_context(|| folder::cannot_write(&path))?;
         record._lock = Some(lock);
+        if let Some(tensorboard) = &mut record.tensorboard {
+            tensorboard.introduce(&settings).with_context(|| folder::cannot_write(&path))?;
+        }
         record.record(&Event::from(Text {
             step: 0,
             tag: "recipe".into(),
@@ -267,6 +274,11 @@ impl Record {
     /// `metrics.jsonl` could not be written.
     pub fn record(&mut self, event: &Event) -> Result<Option<Event>> {
         self.truth(event)?;
+        self.show(event)
+    }
+
+    /// Writes to the TensorBoard file; the warning when it had to be given up.
+    fn show(&mut self, event: &Event) -> Result<Option<Event>> {
         let Some(tensorboard) = &mut self.tensorboard else { return Ok(None) };
         let Err(error) = tensorboard.record(event) else { return Ok(None) };
         self.tensorboard = None;
@@ -319,6 +331,7 @@ impl Record {
     /// `metrics.jsonl` could not be written.
     pub fn fail(mut self, error: &anyhow::Error, diverged: bool) -> Result<Event> {
         let failed = Event::from(Failed { error: format!("{error:#}"), diverged });
+        self.show(&failed)?;
         self.truth(&failed)?;
         Ok(failed)
     }
@@ -328,13 +341,21 @@ impl Record {
     /// # Errors
     /// `metrics.jsonl` could not be written.
     pub fn finish(mut self) -> Result<Event> {
-        let finished = Event::from(Finished {
+        let mut finished = self.finished();
+        if self.show(&finished)?.is_some() {
+            // That it could not be shown is part of the record, which ends after it.
+            finished = self.finished();
+        }
+        self.truth(&finished)?;
+        Ok(finished)
+    }
+
+    fn finished(&self) -> Event {
+        Event::from(Finished {
             summary: self.summary.clone(),
             folder: self.folder.display().to_string(),
             out: self.out.display().to_string(),
-        });
-        self.truth(&finished)?;
-        Ok(finished)
+        })
     }
 
     /// Writes to the record of truth.

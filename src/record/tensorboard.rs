@@ -8,6 +8,7 @@
 use super::Recorder;
 use super::event::{self, Epoch, Event, Kind, Step};
 use super::histogram::Histogram;
+use super::{hparams, layout};
 use protobuf::{Message, RepeatedField};
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -24,10 +25,14 @@ use tensorboard_rs::summary;
 /// Writes a TensorBoard event file.
 ///
 /// Scalars are grouped by what they are about: `train/`, `test/`, `epoch/`, `speed/`, `phase/`,
-/// `exchange/` and `scheme/`. TensorBoard keeps scalars as f32. A [`Kind::Step`] becomes one
+/// `exchange/`, `scheme/` and, once the run is over, `at_end/`. TensorBoard keeps scalars as f32. A [`Kind::Step`] becomes one
 /// record with all its scalars, so a file has few more records than the run has steps.
 pub struct TensorBoard<W: Write> {
     records: RecordWriter<BufWriter<W>>,
+    /// The last step so far.
+    step: u64,
+    /// The step after which the run is whole; unknown before it starts.
+    last_step: Option<u64>,
 }
 
 impl<W: Write> TensorBoard<W> {
@@ -44,12 +49,23 @@ impl<W: Write> TensorBoard<W> {
     /// # Errors
     /// The header could not be written.
     pub(super) fn begin(writer: W, time: f64) -> io::Result<Self> {
-        let mut file = Self { records: RecordWriter::new(BufWriter::new(writer)) };
+        let records = RecordWriter::new(BufWriter::new(writer));
+        let mut file = Self { records, step: 0, last_step: None };
         let mut header = Proto::new();
         header.set_wall_time(time);
         header.set_file_version("brain.Event:2".into());
         file.write(&header)?;
         Ok(file)
+    }
+
+    /// Says before everything else what is trained, to the HParams dashboard, and which charts to
+    /// show, to that of custom scalars.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub(super) fn introduce(&mut self, settings: &hparams::Settings) -> io::Result<()> {
+        let time = event::now();
+        self.values(time, 0, vec![hparams::start(settings, time), layout::layout()])
     }
 
     /// Tells whoever shows the curves that a process begins at `step`: points that an earlier one
@@ -78,7 +94,12 @@ impl<W: Write> TensorBoard<W> {
     }
 
     /// Writes values that belong to one step.
-    fn values(&mut self, time: f64, step: u64, values: Vec<Summary_Value>) -> io::Result<()> {
+    pub(super) fn values(
+        &mut self,
+        time: f64,
+        step: u64,
+        values: Vec<Summary_Value>,
+    ) -> io::Result<()> {
         let mut summary = Summary::new();
         summary.set_value(RepeatedField::from_vec(values));
         let mut proto = Proto::new();
@@ -98,8 +119,14 @@ impl<W: Write> TensorBoard<W> {
 impl<W: Write + Send> Recorder for TensorBoard<W> {
     fn record(&mut self, event: &Event) -> io::Result<()> {
         match &event.kind {
-            Kind::Step(step) => self.values(event.time, step.step, of_step(step)),
-            Kind::Epoch(epoch) => self.values(event.time, epoch.step, of_epoch(epoch)),
+            Kind::Step(step) => {
+                self.step = step.step;
+                self.values(event.time, step.step, of_step(step))
+            }
+            Kind::Epoch(epoch) => {
+                self.step = epoch.step;
+                self.values(event.time, epoch.step, of_epoch(epoch))
+            }
             Kind::Histograms(histograms) => {
                 let values =
                     histograms.entries.iter().map(|entry| histogram(&entry.tag, &entry.histogram));
@@ -116,7 +143,19 @@ impl<W: Write + Send> Recorder for TensorBoard<W> {
             Kind::Text(words) => {
                 self.values(event.time, words.step, vec![text(&words.tag, &words.text)])
             }
-            Kind::Started(_) | Kind::Warning(_) | Kind::Finished(_) | Kind::Failed(_) => Ok(()),
+            Kind::Started(started) => {
+                self.step = started.first_step.saturating_sub(1);
+                self.last_step = Some(started.steps);
+                Ok(())
+            }
+            Kind::Finished(finished) => {
+                let step = finished.summary.step;
+                self.values(event.time, step, hparams::end(event, self.last_step))
+            }
+            Kind::Failed(_) => {
+                self.values(event.time, self.step, hparams::end(event, self.last_step))
+            }
+            Kind::Warning(_) => Ok(()),
         }
     }
 }
@@ -179,7 +218,7 @@ fn of_epoch(epoch: &Epoch) -> Vec<Summary_Value> {
     values
 }
 
-fn scalar(tag: &str, value: f64) -> Summary_Value {
+pub(super) fn scalar(tag: &str, value: f64) -> Summary_Value {
     only(summary::scalar(tag, value as f32))
 }
 
@@ -197,27 +236,55 @@ fn histogram(tag: &str, histogram: &Histogram) -> Summary_Value {
     ))
 }
 
-/// A string tensor marked for the text plugin: `tensorboard-rs` has no summary for it.
 fn text(tag: &str, text: &str) -> Summary_Value {
-    let mut plugin = SummaryMetadata_PluginData::new();
-    plugin.set_plugin_name("text".into());
-    let mut metadata = SummaryMetadata::new();
-    metadata.set_plugin_data(plugin);
+    of_plugin(tag, "text", Vec::new(), string(&[1], text.as_bytes().to_vec()))
+}
 
-    let mut dimension = TensorShapeProto_Dim::new();
-    dimension.set_size(1);
-    let mut shape = TensorShapeProto::new();
-    shape.set_dim(RepeatedField::from_vec(vec![dimension]));
-    let mut tensor = TensorProto::new();
-    tensor.set_dtype(DataType::DT_STRING);
-    tensor.set_tensor_shape(shape);
-    tensor.set_string_val(RepeatedField::from_vec(vec![text.as_bytes().to_vec()]));
+/// A tensor marked for one of TensorBoard's plugins, and what that is to know of it:
+/// `tensorboard-rs` has no summaries for them.
+pub(super) fn of_plugin(
+    tag: &str,
+    plugin: &str,
+    content: Vec<u8>,
+    tensor: TensorProto,
+) -> Summary_Value {
+    let mut data = SummaryMetadata_PluginData::new();
+    data.set_plugin_name(plugin.into());
+    data.set_content(content);
+    let mut metadata = SummaryMetadata::new();
+    metadata.set_plugin_data(data);
 
     let mut value = Summary_Value::new();
     value.set_tag(tag.into());
     value.set_metadata(metadata);
     value.set_tensor(tensor);
     value
+}
+
+/// A tensor of this shape, which holds one string.
+pub(super) fn string(shape: &[i64], bytes: Vec<u8>) -> TensorProto {
+    let mut tensor = tensor(DataType::DT_STRING, shape);
+    tensor.set_string_val(RepeatedField::from_vec(vec![bytes]));
+    tensor
+}
+
+/// A tensor without elements, where the plugin reads only what it is to know.
+pub(super) fn nothing() -> TensorProto {
+    tensor(DataType::DT_FLOAT, &[0])
+}
+
+fn tensor(kind: DataType, shape: &[i64]) -> TensorProto {
+    let dimensions = shape.iter().map(|&size| {
+        let mut dimension = TensorShapeProto_Dim::new();
+        dimension.set_size(size);
+        dimension
+    });
+    let mut shape = TensorShapeProto::new();
+    shape.set_dim(dimensions.collect());
+    let mut tensor = TensorProto::new();
+    tensor.set_dtype(kind);
+    tensor.set_tensor_shape(shape);
+    tensor
 }
 
 /// The value of a summary that was made with exactly one.

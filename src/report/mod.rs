@@ -26,6 +26,7 @@ use std::path::Path;
 pub use provenance::command_line;
 pub use rows::{Against, Figure, OnLink, Row, rows};
 pub use terminal::terminal;
+pub use words::verdict;
 
 /// The page.
 pub const HTML: &str = "report.html";

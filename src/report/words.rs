@@ -63,6 +63,22 @@ pub(super) fn in_unit(value: f64, unit: Unit) -> String {
     }
 }
 
+/// A verdict in a few lines, for the terminal.
+pub fn verdict(verdict: &Verdict) -> String {
+    let Verdict { claim, measure, ruling, why, .. } = verdict;
+    let say = |value| in_unit(value, verdict.unit);
+    let claimed = verdict.claimed.map_or_else(|| "no number".into(), say);
+    let measured = match verdict.measured {
+        None => "nothing".into(),
+        Some(Interval { mean, ends: None, .. }) => say(mean),
+        Some(Interval { mean, ends: Some([low, high]), seeds }) => {
+            format!("{} ({} to {}, {seeds} seeds)", say(mean), say(low), say(high))
+        }
+    };
+    let ruling = ruling.words().to_uppercase();
+    format!("{ruling}: {claim}\n  claimed {claimed}, measured {measured}: {measure}\n  {why}")
+}
+
 /// What was measured for a verdict, and its interval.
 pub(super) fn measured(verdict: &Verdict) -> Cell {
     let Some(Interval { mean, ends, seeds }) = verdict.measured else { return Cell::none() };

@@ -1,11 +1,20 @@
 """Reads runs with TensorBoard's own code and compares them with their metrics.jsonl.
 
-    check.py RUN [RUN ...]
+    check.py FOLDER [FOLDER ...]
 
-Every scalar, histogram and text that metrics.jsonl implies must be in the event file with the
-same step, wall time and value (scalars as 32-bit floats), and nothing else may be there. The file
-is read twice: as it was written, and as TensorBoard's server sees it after its own migration to
-tensors. Prints one line for each run; exits with 1 and the differences when there are any.
+A folder is that of a run, or a log directory with runs below it.
+
+Every scalar, histogram and text that metrics.jsonl implies must be in the run's event files with
+the same step, wall time and value (scalars as 32-bit floats), and nothing else may be there. The
+files are read twice: as they were written, and as TensorBoard's server sees them after its own
+migration to tensors. Several files, as resumed runs leave them, are read as one.
+
+The HParams dashboard's backend must list every run below the folder once, with the settings of its
+recipe.toml, with how it ended and what it came to; where the folder describes an experiment, its
+columns must be those in which runs of one model, data set and scheme differ. Custom Scalars must find one layout whose every
+category has charts with data.
+
+Prints one line for each run and folder; exits with 1 and the differences when there are any.
 """
 
 import collections
@@ -13,9 +22,17 @@ import json
 import math
 import pathlib
 import sys
+import tomllib
 
 import numpy as np
-from tensorboard.backend.event_processing import event_accumulator, plugin_event_accumulator
+from tensorboard import context
+from tensorboard.backend.event_processing import (
+    data_provider, event_accumulator, plugin_event_accumulator, plugin_event_multiplexer)
+from tensorboard.plugins import base_plugin
+from tensorboard.plugins.custom_scalar import custom_scalars_plugin
+from tensorboard.plugins.hparams import (
+    api_pb2, backend_context, get_experiment, list_session_groups, metadata)
+from tensorboard.plugins.scalar import scalars_plugin
 from tensorboard.util import tensor_util
 
 EVERYTHING = {
@@ -24,6 +41,24 @@ EVERYTHING = {
     event_accumulator.TENSORS: 0,
     event_accumulator.COMPRESSED_HISTOGRAMS: 1,
 }
+RUN = {
+    "at_end/accuracy": "test_accuracy",
+    "at_end/best_accuracy": "best_accuracy",
+    "at_end/bits_per_parameter": "bits_per_parameter",
+    "at_end/wire_bytes": "wire_bytes",
+    "at_end/seconds": "seconds",
+    "at_end/train_loss": "train_loss",
+}
+# Keys of a recipe, or tables of keys, that are no column of HParams.
+NO_COLUMN = (
+    "name", "threads", "dataset.dir", "exchange.timeout", "exchange.compare_replicas_every",
+    "exchange.overlap_bytes", "train.evaluation_batch", "train.evaluate_every", "record",
+    "checkpoint", "faults",
+)
+ALWAYS_A_COLUMN = ("scheme", "scheme.bits", "scheme.ratio", "seed", "workers")
+TASK = ("dataset", "model", "scheme")
+# Tags of the plugins that are checked apart.
+OTHER_PLUGINS = ("hparams", "custom_scalars")
 PHASES = ("data", "forward", "backward", "encode", "wait", "decode", "optimizer")
 
 
@@ -46,6 +81,9 @@ def step_scalars(event):
     yield "exchange/seconds", event["exchange_seconds"]
     for key in ("exposed_seconds", "wire_bytes", "wire_bytes_total", "bits_per_parameter", "compression_ratio"):
         yield f"exchange/{key}", event[key]
+    for key in ("uplink_bytes", "downlink_bytes"):
+        if key in event:
+            yield f"exchange/{key}", event[key]
     if "residual_norm" in event:
         yield "exchange/residual_norm", event["residual_norm"]
     for gauge, value in event.get("gauges", {}).items():
@@ -68,7 +106,19 @@ def checkpoint_scalars(event):
         yield f"checkpoint/{key}", event[key]
 
 
-SCALARS = {"step": step_scalars, "epoch": epoch_scalars, "checkpoint": checkpoint_scalars}
+def finished_scalars(event):
+    """What a run came to."""
+    for tag, key in RUN.items():
+        if key in event["summary"]:
+            yield tag, event["summary"][key]
+
+
+SCALARS = {
+    "step": step_scalars,
+    "epoch": epoch_scalars,
+    "checkpoint": checkpoint_scalars,
+    "finished": finished_scalars,
+}
 
 
 class Expected:
@@ -82,8 +132,9 @@ class Expected:
             event = json.loads(line, parse_constant=not_json)
             time, kind = event["time"], event["event"]
             if kind in SCALARS:
+                step = event["summary"]["step"] if kind == "finished" else event["step"]
                 for tag, value in SCALARS[kind](event):
-                    self.scalars[tag].append((time, event["step"], number(value)))
+                    self.scalars[tag].append((time, step, number(value)))
             elif kind == "histograms":
                 for entry in event["entries"]:
                     self.histograms[entry["tag"]].append((time, event["step"], entry))
@@ -157,14 +208,17 @@ def compare(kind, expected, tags, read, agree, differences):
 def check(run):
     """The differences of one run, and what was compared."""
     differences = []
-    files = sorted(run.glob("events.out.tfevents.*"))
-    if len(files) != 1:
-        return [f"{len(files)} event files instead of one"], ""
+    if not list(run.glob("events.out.tfevents.*")):
+        return ["no event file"], ""
     expected = Expected(run / "metrics.jsonl")
 
-    written = event_accumulator.EventAccumulator(str(files[0]), size_guidance=EVERYTHING)
+    written = event_accumulator.EventAccumulator(str(run), size_guidance=EVERYTHING)
     written.Reload()
     tags = written.Tags()
+    texts = [
+        tag for tag in tags["tensors"]
+        if written.SummaryMetadata(tag).plugin_data.plugin_name not in OTHER_PLUGINS
+    ]
 
     def scalars(tag):
         return [(point.wall_time, point.step, point.value) for point in written.Scalars(tag)]
@@ -184,12 +238,12 @@ def check(run):
     for kind, values, read_tags, read, agree in (
         ("scalar", expected.scalars, tags["scalars"], scalars, same_scalar),
         ("histogram", expected.histograms, tags["histograms"], histograms, same_histogram),
-        ("text", expected.texts, tags["tensors"], tensors(written), same_text),
+        ("text", expected.texts, texts, tensors(written), same_text),
     ):
         compare(kind, values, read_tags, read, agree, differences)
 
     served = plugin_event_accumulator.EventAccumulator(
-        str(files[0]), size_guidance={plugin_event_accumulator.TENSORS: 0})
+        str(run), size_guidance={plugin_event_accumulator.TENSORS: 0})
     served.Reload()
     for plugin, values, agree in (
         ("scalars", expected.scalars, same_scalar),
@@ -210,20 +264,200 @@ def check(run):
     ))
 
 
+def settings(run):
+    """The columns of a run: its recipe, each value under the name that `--set` has for it."""
+    found = {}
+
+    def add(path, value):
+        if any(path == key or path.startswith(f"{key}.") for key in NO_COLUMN):
+            return
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                add(key if not path else path if key == "kind" else f"{path}.{key}", inner)
+        else:
+            found[path] = value
+
+    add("", tomllib.loads((run / "recipe.toml").read_text(encoding="utf-8")))
+    return found
+
+
+def plain(value):
+    """A google.protobuf.Value as what it holds."""
+    return getattr(value, value.WhichOneof("kind"))
+
+
+def same_setting(expected, read):
+    if isinstance(expected, list):
+        return json.loads(read) == expected
+    return type(expected) is bool and expected is read or \
+        type(expected) is not bool and expected == read
+
+
+def ending(run):
+    """The status that a run's record tells of, and what it came to."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    last = lines[-1]
+    if last["event"] == "failed":
+        return api_pb2.STATUS_FAILURE, {}
+    if last["event"] != "finished":
+        return api_pb2.STATUS_UNKNOWN, {}
+    planned = [line["steps"] for line in lines if line["event"] == "started"][-1]
+    whole = last["summary"]["step"] >= planned
+    return (api_pb2.STATUS_SUCCESS if whole else api_pb2.STATUS_UNKNOWN), dict(finished_scalars(last))
+
+
+class Dashboards:
+    """The backends of HParams and Custom Scalars over a log directory."""
+
+    def __init__(self, logdir):
+        multiplexer = plugin_event_multiplexer.EventMultiplexer()
+        multiplexer.AddRunsFromDirectory(str(logdir))
+        multiplexer.Reload()
+        provider = data_provider.MultiplexerDataProvider(multiplexer, str(logdir))
+        plugins = {}
+        tb_context = base_plugin.TBContext(
+            logdir=str(logdir), data_provider=provider, plugin_name_to_instance=plugins)
+        plugins["scalars"] = scalars_plugin.ScalarsPlugin(tb_context)
+        self.custom = custom_scalars_plugin.CustomScalarsPlugin(tb_context)
+        self.hparams = backend_context.Context(tb_context)
+        self.request = context.RequestContext()
+
+    def metadata(self):
+        return self.hparams.hparams_metadata(self.request, "")
+
+    def experiment(self):
+        return get_experiment.Handler(
+            self.request, self.hparams, "", api_pb2.GetExperimentRequest()).run()
+
+    def sessions(self):
+        request = api_pb2.ListSessionGroupsRequest(
+            slice_size=1_000_000, allowed_statuses=[value.number for value in api_pb2.Status.DESCRIPTOR.values])
+        groups = list_session_groups.Handler(self.request, self.hparams, "", request).run()
+        return {group.name: group for group in groups.session_groups}
+
+    def layout(self):
+        layout = self.custom.layout_impl(self.request, "")
+        return json.loads(layout) if layout else {}
+
+    def chart(self, run, pattern):
+        """The tags of a run that are on a chart."""
+        return self.custom.scalars_impl(self.request, run, pattern, "")["tag_to_events"]
+
+
+def check_session(run, group, differences):
+    """Compares what the HParams dashboard lists of a run with its record."""
+    if len(group.sessions) != 1:
+        differences.append(f"HParams {run}: {len(group.sessions)} sessions instead of one")
+        return
+    expected, read = settings(run), {key: plain(value) for key, value in group.hparams.items()}
+    for key in sorted(set(expected) ^ set(read)):
+        differences.append(f"HParams {run}: {key} is only in one of recipe and event file")
+    for key in sorted(set(expected) & set(read)):
+        if not same_setting(expected[key], read[key]):
+            differences.append(f"HParams {run}: {key} = {expected[key]!r} read as {read[key]!r}")
+    status, came_to = ending(run)
+    if group.sessions[0].status != status:
+        differences.append(f"HParams {run}: status {group.sessions[0].status} instead of {status}")
+    metrics = {metric.name.tag: metric.value for metric in group.metric_values}
+    for tag, value in came_to.items():
+        if tag not in metrics or not same_scalar(number(value), metrics[tag]):
+            differences.append(f"HParams {run}: {tag} = {value} read as {metrics.get(tag)}")
+    for tag in sorted(tag for tag in set(metrics) - set(came_to) if tag.startswith("at_end/")):
+        differences.append(f"HParams {run}: {tag} of a run that came to nothing")
+
+
+def check_experiment(runs, experiment, differences):
+    """Compares the columns of an experiment with those in which its runs differ."""
+    all_settings = [settings(run) for run in runs]
+    keys = {key for found in all_settings for key in found}
+    tasks = collections.defaultdict(list)
+    for found in all_settings:
+        tasks[tuple(found.get(key) for key in TASK)].append(found)
+
+    def differ(key, among):
+        return any(found.get(key) != among[0].get(key) for found in among)
+
+    differing = {key for key in keys if differ(key, all_settings)}
+    wanted = {key for key in keys if any(differ(key, task) for task in tasks.values())}
+    wanted |= set(ALWAYS_A_COLUMN) & keys | set(TASK) & differing
+    read = {info.name: info for info in experiment.hparam_infos}
+    for key in sorted(wanted ^ set(read)):
+        differences.append(f"experiment: {key} is {'no' if key in wanted else 'a'} column")
+    for key, info in read.items():
+        values = [found[key] for found in all_settings if key in found]
+        if info.differs != (key in differing):
+            differences.append(f"experiment: {key} is wrong about whether runs differ")
+        if info.type == api_pb2.DATA_TYPE_FLOAT64:
+            ends = info.domain_interval.min_value, info.domain_interval.max_value
+            outside = [value for value in values if not ends[0] <= value <= ends[1]]
+        else:
+            domain = list(info.domain_discrete)
+            outside = [value for value in values if value not in domain and str(value) not in domain]
+        if outside:
+            differences.append(f"experiment: {key} has {outside} outside its domain")
+    metrics = {info.name.tag for info in experiment.metric_infos}
+    for tag in sorted(set(RUN) - metrics):
+        differences.append(f"experiment: {tag} is no result")
+
+
+def check_dashboards(logdir, runs):
+    """The differences between what the dashboards show of `runs` and their records."""
+    differences = []
+    boards = Dashboards(logdir)
+    named = {str(run.relative_to(logdir)): run for run in runs}
+    sessions = boards.sessions()
+    for name in sorted(set(named) ^ set(sessions)):
+        differences.append(f"HParams: {name} is only in one of folder and dashboard")
+    for name in sorted(set(named) & set(sessions)):
+        check_session(named[name], sessions[name], differences)
+    described = [
+        run for run, tags in boards.metadata().items() if metadata.EXPERIMENT_TAG in tags]
+    if len(described) > 1:
+        differences.append(f"{len(described)} descriptions of experiments: {described}")
+    elif described == ["."]:
+        check_experiment(runs, boards.experiment(), differences)
+
+    layout = boards.layout()
+    charts = 0
+    for category in layout.get("category", []):
+        shown = 0
+        for chart in category["chart"]:
+            patterns = chart["multiline"]["tag"]
+            shown += any(boards.chart(name, pattern) for name in named for pattern in patterns)
+        charts += len(category["chart"])
+        if not shown:
+            differences.append(f"custom scalars: {category['title']} has no data")
+    titles = [category["title"] for category in layout.get("category", [])]
+    if not titles or len(set(titles)) < len(titles):
+        differences.append(f"custom scalars: categories {titles}")
+    experiment = "an experiment, " if described else ""
+    return differences, f"{experiment}{len(sessions)} sessions, {charts} charts"
+
+
 def main(arguments):
     if not arguments:
         print(__doc__.strip(), file=sys.stderr)
         return 2
     failed = False
-    for run in map(pathlib.Path, arguments):
-        differences, compared = check(run)
+
+    def tell(folder, differences, compared):
+        nonlocal failed
         if differences:
             failed = True
-            print(f"{run}: {len(differences)} difference(s)", file=sys.stderr)
+            print(f"{folder}: {len(differences)} difference(s)", file=sys.stderr)
             for difference in differences[:50]:
                 print(f"  {difference}", file=sys.stderr)
         else:
-            print(f"{run}: {compared} read by TensorBoard as recorded")
+            print(f"{folder}: {compared} read by TensorBoard as recorded")
+
+    for folder in map(pathlib.Path, arguments):
+        runs = sorted(file.parent for file in folder.rglob("metrics.jsonl"))
+        if not runs:
+            tell(folder, ["no run is here"], "")
+            continue
+        for run in runs:
+            tell(run, *check(run))
+        tell(f"{folder} (dashboards)", *check_dashboards(folder, runs))
     return 1 if failed else 0
 
 

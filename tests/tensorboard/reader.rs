@@ -33,6 +33,15 @@ pub(crate) enum Value {
         /// The plugin's name.
         plugin: String,
     },
+    /// A tensor for another plugin.
+    Plugin {
+        /// The plugin's name.
+        plugin: String,
+        /// What it is to know.
+        content: Vec<u8>,
+        /// The string in the tensor, if there is one.
+        string: Option<Vec<u8>>,
+    },
 }
 
 /// `HistogramProto`.
@@ -96,6 +105,8 @@ fn record(data: &[u8]) -> Record {
                     record.values.push(value(entry));
                 }
             }
+            // A session log: where a resumed run goes on.
+            (7, Field::Bytes(_)) => {}
             (number, field) => panic!("field {number} in an event: {field:?}"),
         }
     }
@@ -103,19 +114,22 @@ fn record(data: &[u8]) -> Record {
 }
 
 fn value(data: &[u8]) -> (String, Value) {
-    let (mut tag, mut value, mut plugin) = (String::new(), None, String::new());
+    let (mut tag, mut value) = (String::new(), None);
+    let (mut plugin, mut content, mut tensor) = (String::new(), Vec::new(), None);
     for (number, field) in fields(data) {
         match (number, field) {
             (1, Field::Bytes(name)) => tag = string(name),
             (2, Field::Fixed32(bits)) => value = Some(Value::Scalar(f32::from_bits(bits))),
             (5, Field::Bytes(histogram)) => value = Some(Value::Histogram(histogram_of(histogram))),
-            (8, Field::Bytes(tensor)) => value = Some(text(tensor)),
+            (8, Field::Bytes(bytes)) => tensor = Some(tensor_of(bytes)),
             (9, Field::Bytes(metadata)) => {
                 for (number, field) in fields(metadata) {
                     let (1, Field::Bytes(data)) = (number, field) else { continue };
                     for (number, field) in fields(data) {
-                        if let (1, Field::Bytes(name)) = (number, field) {
-                            plugin = string(name);
+                        match (number, field) {
+                            (1, Field::Bytes(name)) => plugin = string(name),
+                            (2, Field::Bytes(bytes)) => content = bytes.to_vec(),
+                            (number, field) => panic!("field {number} of a plugin: {field:?}"),
                         }
                     }
                 }
@@ -123,8 +137,14 @@ fn value(data: &[u8]) -> (String, Value) {
             (number, field) => panic!("field {number} in a value: {field:?}"),
         }
     }
-    if let Some(Value::Text { plugin: name, .. }) = &mut value {
-        *name = plugin;
+    if let Some((mut strings, shape)) = tensor {
+        value = Some(if plugin == "text" {
+            let strings = strings.iter().map(|bytes| string(bytes)).collect();
+            Value::Text { strings, shape, plugin }
+        } else {
+            assert!(shape.is_empty() && strings.len() == 1 || shape == [0] && strings.is_empty());
+            Value::Plugin { plugin, content, string: strings.pop() }
+        });
     }
     let value = value.unwrap_or_else(|| panic!("{tag} has a value"));
     (tag, value)
@@ -148,42 +168,49 @@ fn histogram_of(data: &[u8]) -> Histogram {
     histogram
 }
 
-fn text(data: &[u8]) -> Value {
+/// The strings in a tensor, and its dimensions; a tensor of floats has none.
+fn tensor_of(data: &[u8]) -> (Vec<Vec<u8>>, Vec<u64>) {
+    const DT_FLOAT: u64 = 1;
     const DT_STRING: u64 = 7;
     let (mut strings, mut shape) = (Vec::new(), Vec::new());
     for (number, field) in fields(data) {
         match (number, field) {
-            (1, Field::Varint(kind)) => assert_eq!(kind, DT_STRING),
+            (1, Field::Varint(kind)) => assert!([DT_FLOAT, DT_STRING].contains(&kind), "{kind}"),
             (2, Field::Bytes(dimensions)) => {
                 for (number, field) in fields(dimensions) {
                     let (2, Field::Bytes(dimension)) = (number, field) else {
                         panic!("field {number} in a shape")
                     };
-                    for (number, field) in fields(dimension) {
-                        if let (1, Field::Varint(size)) = (number, field) {
-                            shape.push(size);
-                        }
-                    }
+                    let size = fields(dimension).into_iter().find_map(|field| match field {
+                        (1, Field::Varint(size)) => Some(size),
+                        _ => None,
+                    });
+                    // What is zero is left out.
+                    shape.push(size.unwrap_or(0));
                 }
             }
-            (8, Field::Bytes(text)) => strings.push(string(text)),
+            (8, Field::Bytes(text)) => strings.push(text.to_vec()),
             (number, field) => panic!("field {number} in a tensor: {field:?}"),
         }
     }
-    Value::Text { strings, shape, plugin: String::new() }
+    (strings, shape)
 }
 
 /// A field's content as protocol buffers encode it.
 #[derive(Debug)]
-enum Field<'a> {
+pub(crate) enum Field<'a> {
+    /// Whole numbers, enumerations, truth values.
     Varint(u64),
+    /// The bits of a double.
     Fixed64(u64),
+    /// A string or a message.
     Bytes(&'a [u8]),
+    /// The bits of a float.
     Fixed32(u32),
 }
 
 /// The fields of a message, in the order they were written.
-fn fields(mut data: &[u8]) -> Vec<(u64, Field<'_>)> {
+pub(crate) fn fields(mut data: &[u8]) -> Vec<(u64, Field<'_>)> {
     let mut found = Vec::new();
     while !data.is_empty() {
         let key = varint(&mut data);

@@ -1,0 +1,295 @@
+//! What TensorBoard's HParams and Custom Scalars dashboards are told, read back by a reader that
+//! shares nothing with what wrote it. `tests/tensorboard/check.py` asks TensorBoard itself.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "tensorboard/reader.rs"]
+mod reader;
+
+use gradwire::disk::Disk;
+use gradwire::record::{
+    self, Epoch, Event, Place, Provenance, Record, Started, Step, Summary, hparams,
+};
+use reader::{Field, Value, fields};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const RECIPE: &str = r#"
+name = "a run"
+seed = 3
+workers = 4
+dataset = { kind = "cifar10", dir = "/somewhere" }
+scheme = { kind = "topk", ratio = { start = 0.25, end = 0.01 }, feedback = true }
+schedule = { kind = "multi-step", at = [8, 12] }
+train = { batch = 16, clip_norm = inf, evaluate_every = 1 }
+record = { every = 1 }
+"#;
+
+fn create(out: &Path, recipe: &str) -> Record {
+    let place = Place::New { out, recipe: "tests" };
+    Record::create(&Disk::default(), place, recipe, &Provenance::here()).unwrap()
+}
+
+fn step(step: u64) -> Event {
+    Event::from(Step { step, wire_bytes: 10.0, dense_bytes: 40, ..Step::default() })
+}
+
+fn started(first_step: u64, steps: u64) -> Event {
+    Event::from(Started { workers: 4, first_step, steps, ..Started::default() })
+}
+
+/// What stands under a tag for a plugin: tag, plugin, what it is to know, a string.
+type OfPlugin = (String, String, Vec<u8>, Option<Vec<u8>>);
+
+/// Everything for plugins in the event files of a folder, in order.
+fn of_plugins(folder: &Path) -> Vec<OfPlugin> {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let files = files.iter().filter(|file| file.to_string_lossy().contains("tfevents"));
+    let records = files.flat_map(|file| reader::read(&fs::read(file).unwrap()));
+    let values = records.flat_map(|record| record.values);
+    let found = values.filter_map(|(tag, value)| match value {
+        Value::Plugin { plugin, content, string } => Some((tag, plugin, content, string)),
+        _ => None,
+    });
+    found.collect()
+}
+
+/// What the HParams plugin finds under a tag, less its outer message, whose field is `field`.
+fn hparams_of(folder: &Path, tag: &str, field: u64) -> Vec<Vec<u8>> {
+    let found = of_plugins(folder).into_iter().filter(|found| found.0 == tag);
+    let inner = found.map(|(_, plugin, content, _)| {
+        assert_eq!(plugin, "hparams");
+        message(&content, field).to_vec()
+    });
+    inner.collect()
+}
+
+/// The only field of a message, which is a message.
+fn message(data: &[u8], field: u64) -> &[u8] {
+    match fields(data)[..] {
+        [(number, Field::Bytes(inner))] if number == field => inner,
+        ref other => panic!("field {field} is not all there is: {other:?}"),
+    }
+}
+
+fn word(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A `google.protobuf.Value`, as TOML would write it.
+fn value_of(data: &[u8]) -> String {
+    match fields(data)[..] {
+        [(2, Field::Fixed64(bits))] => f64::from_bits(bits).to_string(),
+        [(3, Field::Bytes(text))] => format!("{:?}", word(text)),
+        [(4, Field::Varint(flag))] => (flag == 1).to_string(),
+        ref other => panic!("no value: {other:?}"),
+    }
+}
+
+fn settings_of(info: &[u8]) -> BTreeMap<String, String> {
+    let entries = fields(info).into_iter().filter_map(|field| match field {
+        (1, Field::Bytes(entry)) => Some(entry),
+        _ => None,
+    });
+    let entry = |entry: &[u8]| match fields(entry)[..] {
+        [(1, Field::Bytes(key)), (2, Field::Bytes(value))] => (word(key), value_of(value)),
+        ref other => panic!("no entry of a map: {other:?}"),
+    };
+    entries.map(entry).collect()
+}
+
+/// The statuses of all ends that a folder's files tell of.
+fn statuses(folder: &Path) -> Vec<u64> {
+    let ends = hparams_of(folder, "_hparams_/session_end_info", 4);
+    let status = |end: &Vec<u8>| match fields(end)[..] {
+        [(1, Field::Varint(status)), (2, Field::Fixed64(_))] => status,
+        ref other => panic!("no end: {other:?}"),
+    };
+    ends.iter().map(status).collect()
+}
+
+#[test]
+fn a_run_says_what_it_is_trained_with() {
+    let out = tempfile::tempdir().unwrap();
+    let record = create(out.path(), RECIPE);
+    let starts = hparams_of(record.folder(), "_hparams_/session_start_info", 3);
+    let [start] = &starts[..] else { panic!("{} starts", starts.len()) };
+    let expected = [
+        ("dataset", r#""cifar10""#),
+        ("schedule", r#""multi-step""#),
+        ("schedule.at", r#""[8, 12]""#),
+        ("scheme", r#""topk""#),
+        ("scheme.feedback", "true"),
+        ("scheme.ratio.end", "0.01"),
+        ("scheme.ratio.start", "0.25"),
+        ("seed", "3"),
+        ("train.batch", "16"),
+        ("train.clip_norm", r#""inf""#),
+        ("workers", "4"),
+    ];
+    let expected = expected.map(|(key, value)| (key.to_string(), value.to_string()));
+    assert_eq!(settings_of(start), BTreeMap::from(expected));
+    assert_eq!(statuses(record.folder()), [0; 0], "it has not ended");
+}
+
+#[test]
+fn one_run_is_one_session_however_often_it_is_resumed() {
+    let out = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let mut record = create(out.path(), RECIPE);
+    let folder = record.folder().to_path_buf();
+    for event in [started(1, 6), step(1), step(2)] {
+        record.record(&event).unwrap();
+    }
+    record.fail(&anyhow::anyhow!("worker 1 is gone"), false).unwrap();
+    assert_eq!(statuses(&folder), [2]);
+    // Stopped on request after step 4, then to the end; each time from the very step it ended at.
+    for (first, last, status) in [(3, 4, 0), (5, 6, 1)] {
+        record::cut(&disk, &folder, first - 1).unwrap();
+        assert_eq!(statuses(&folder), [0; 0]);
+        let lock = record::lock(&disk, &folder).unwrap();
+        let (summary, here) = (Summary::default(), Provenance::here());
+        let mut record =
+            Record::resume(&disk, &folder, lock, first, summary, RECIPE, &here).unwrap();
+        record.record(&started(first, 6)).unwrap();
+        (first..=last).for_each(|n| drop(record.record(&step(n)).unwrap()));
+        record.finish().unwrap();
+        assert_eq!(statuses(&folder), [status]);
+        assert_eq!(hparams_of(&folder, "_hparams_/session_start_info", 3).len(), 1);
+    }
+}
+
+#[test]
+fn what_a_run_came_to_is_there_once_it_has_come_to_it() {
+    let out = tempfile::tempdir().unwrap();
+    let scalars = |folder: &Path| -> BTreeMap<String, f32> {
+        let values = reader::read_folder(folder).into_iter().flat_map(|record| record.values);
+        let scalars = values.filter_map(|(tag, value)| match value {
+            Value::Scalar(value) if tag.starts_with("at_end/") => Some((tag, value)),
+            _ => None,
+        });
+        scalars.collect()
+    };
+    let mut record = create(out.path(), RECIPE);
+    let folder = record.folder().to_path_buf();
+    for event in [
+        started(1, 1),
+        step(1),
+        Event::from(Epoch { step: 1, test_accuracy: Some(0.5), ..Epoch::default() }),
+    ] {
+        record.record(&event).unwrap();
+    }
+    assert!(scalars(&folder).is_empty());
+    record.finish().unwrap();
+    let scalars = scalars(&folder);
+    assert_eq!((scalars["at_end/accuracy"], scalars["at_end/bits_per_parameter"]), (0.5, 8.0));
+    assert!(scalars["at_end/seconds"] >= 0.0 && scalars["at_end/wire_bytes"] == 40.0);
+}
+
+#[test]
+fn charts_are_laid_out_in_every_run() {
+    let out = tempfile::tempdir().unwrap();
+    let record = create(out.path(), RECIPE);
+    let found = of_plugins(record.folder());
+    let (_, plugin, _, layout) =
+        found.iter().find(|found| found.0 == "custom_scalars__config__").unwrap();
+    assert_eq!(plugin, "custom_scalars");
+    let mut titles = Vec::new();
+    for (number, category) in fields(layout.as_ref().unwrap()) {
+        let (2, Field::Bytes(category)) = (number, category) else {
+            panic!("{number} in a layout")
+        };
+        for (number, field) in fields(category) {
+            match (number, field) {
+                (1, Field::Bytes(_)) => {}
+                (2, Field::Bytes(chart)) => match fields(chart)[..] {
+                    [(1, Field::Bytes(title)), (2, Field::Bytes(lines))] => {
+                        assert!(!fields(lines).is_empty());
+                        titles.push(word(title));
+                    }
+                    ref other => panic!("no chart: {other:?}"),
+                },
+                (number, field) => panic!("field {number} in a category: {field:?}"),
+            }
+        }
+    }
+    for wanted in ["loss", "accuracy", "bits per parameter"] {
+        assert!(titles.iter().any(|title| title == wanted), "{titles:?}");
+    }
+}
+
+/// The columns of the experiment described in `folder`: name, type, domain, whether runs differ.
+fn columns(folder: &Path) -> Vec<(String, u64, String, bool)> {
+    let experiments = hparams_of(folder, "_hparams_/experiment", 2);
+    let [experiment] = &experiments[..] else { panic!("{} experiments", experiments.len()) };
+    let columns = fields(experiment).into_iter().filter_map(|field| match field {
+        (4, Field::Bytes(info)) => Some(info),
+        _ => None,
+    });
+    let column = |info: &[u8]| match fields(info)[..] {
+        [
+            (1, Field::Bytes(name)),
+            (4, Field::Varint(kind)),
+            (domain, Field::Bytes(values)),
+            (7, Field::Varint(differs)),
+        ] => {
+            let ends = fields(values).into_iter().map(|field| match (domain, field) {
+                (5, (1, Field::Bytes(value))) => value_of(value),
+                (6, (_, Field::Fixed64(bits))) => f64::from_bits(bits).to_string(),
+                (_, other) => panic!("no domain: {other:?}"),
+            });
+            (word(name), kind, ends.collect::<Vec<_>>().join(" "), differs == 1)
+        }
+        ref other => panic!("no column: {other:?}"),
+    };
+    columns.map(column).collect()
+}
+
+#[test]
+fn an_experiment_has_columns_for_what_its_runs_differ_in_by_themselves() {
+    let out = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let run = |seed: u64, scheme: &str| {
+        format!("seed = {seed}\nworkers = 4\ntrain.batch = 16\nrecord.every = {seed}\n{scheme}\n")
+    };
+    let runs = [
+        run(1, "scheme = { kind = \"topk\", ratio = 0.01, feedback = true }"),
+        run(2, "scheme = { kind = \"qsgd\", levels = 7, feedback = false }"),
+        run(3, "scheme = { kind = \"qsgd\", levels = \"auto\", feedback = true, norm = 2 }"),
+        // Its batch follows from the model, its `stages` from the scheme.
+        run(4, "model.kind = \"cnn\"\nscheme = { kind = \"sidco\", ratio = 0.02, stages = 3 }")
+            .replace("train.batch = 16", "train.batch = 8"),
+    ];
+    let describe = |runs: &[String]| {
+        let runs = runs.iter().map(String::as_str);
+        hparams::experiment(&disk, out.path(), "a paper", "what it *claims*", runs).unwrap();
+    };
+    describe(&runs);
+    let expected = [
+        ("model", 1, r#""cnn""#, true),
+        ("scheme", 1, r#""qsgd" "sidco" "topk""#, true),
+        ("scheme.feedback", 2, "false true", true),
+        ("scheme.levels", 1, r#""7" "auto""#, true),
+        ("scheme.norm", 3, "2 2", true),
+        ("scheme.ratio", 3, "0.01 0.02", true),
+        ("seed", 3, "1 4", true),
+        ("workers", 3, "4 4", false),
+    ];
+    let expected =
+        expected.map(|(name, kind, domain, d)| (name.to_string(), kind, domain.to_string(), d));
+    assert_eq!(columns(out.path()), expected);
+
+    // Again: the same file. Another grid: that one's, and still one file.
+    let files = || fs::read_dir(out.path()).unwrap().map(|e| e.unwrap().path()).collect::<Vec<_>>();
+    let [file] = &files()[..] else { panic!("{:?}", files()) };
+    let written = fs::metadata(file).unwrap().modified().unwrap();
+    describe(&runs);
+    assert_eq!(fs::metadata(file).unwrap().modified().unwrap(), written);
+    describe(&runs[..1]);
+    assert_eq!(files(), std::slice::from_ref(file));
+    let names: Vec<String> = columns(out.path()).into_iter().map(|column| column.0).collect();
+    assert_eq!(names, ["scheme", "scheme.ratio", "seed", "workers"]);
+}
