@@ -131,6 +131,7 @@ impl Comparison {
         let relation = match self.difference {
             d if d > 0.0 => format!("{a} is {amount} above {b}"),
             d if d < 0.0 => format!("{a} is {amount} below {b}"),
+            _ if self.p.is_none() => format!("{a} and {b} are the same"),
             _ => return format!("{a} and {b} are the same {}", self.over()),
         };
         format!("{relation}; {}", self.chance())

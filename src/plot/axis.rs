@@ -88,6 +88,20 @@ impl Axis {
         })
     }
 
+    /// A linear axis of seconds from 0, labelled where clocks have round figures.
+    pub fn even_time(title: &str, values: impl IntoIterator<Item = f64>) -> Self {
+        const ROUND: [f64; 17] = [
+            1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_200.0, 1_800.0, 3_600.0,
+            7_200.0, 18_000.0, 43_200.0, 86_400.0,
+        ];
+        let axis = Self::linear(title, values.into_iter().chain([0.0]), clock);
+        let high = axis.ends[1];
+        let fits = |step: &&f64| high / **step <= TICKS as f64;
+        let Some(step) = ROUND.iter().find(fits).filter(|_| high > 3.0) else { return axis };
+        let ticks = (0..=TICKS).map(|n| n as f64 * step).filter(|at| *at <= high);
+        Self { ticks: ticks.map(|at| (at, clock(at))).collect(), ..axis }
+    }
+
     /// A logarithmic axis whose labels are the first of `candidates` that are few enough; evenly
     /// spread ones where hardly any fall between the ends.
     fn of_factors(
@@ -137,6 +151,10 @@ impl Axis {
             if ticks.iter().all(apart) {
                 ticks.push((at, label));
             }
+        }
+        let powers = ticks.iter().filter(|(at, _)| is_power(*at)).count();
+        if powers > 2 && ticks.len() < self.ticks.len() {
+            ticks.retain(|(at, _)| is_power(*at));
         }
         ticks.sort_by(|a, b| a.0.total_cmp(&b.0));
         Self { ticks, ..self.clone() }
@@ -264,6 +282,14 @@ mod tests {
             labels(&axis),
             ["10 ms", "100 ms", "1 s", "10 s", "1 min", "10 min", "1 h", "10 h", "1 d"]
         );
+    }
+
+    #[test]
+    fn even_times_are_round_too() {
+        let axis = Axis::even_time("time", [16.0, 250.0]);
+        assert_eq!(labels(&axis), ["0 s", "1 min", "2 min", "3 min", "4 min"]);
+        assert_eq!(labels(&Axis::even_time("time", [0.2, 2.0])).first(), Some(&"0 s"));
+        assert!(Axis::even_time("time", [9e6]).ticks.len() > 3);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What plots are drawn on: an SVG in fractions of a pixel, whose colours a page may choose anew.
 
-use super::style::{self, Colour, Dash, Mark, Style};
+use super::style::{self, Colour, Dash, Fill, Mark, Style};
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
@@ -123,12 +123,17 @@ impl Canvas<'_> {
 
     /// A mark at a place, of the size of a circle of so many pixels' radius.
     pub(super) fn mark(&self, style: &Style, place: Place, radius: f64) -> Drawn {
+        if style.fill == Fill::Dot {
+            self.mark(&Style { fill: Fill::Open, ..*style }, place, radius)?;
+            return self.mark(&Style { fill: Fill::Full, ..*style }, place, radius * 0.42);
+        }
+        let full = style.fill == Fill::Full;
         let (colour, ground) = (style.colour.rgb, style::GROUND.rgb);
-        let outline = colour.stroke_width(fine(1.6) as u32);
+        let outline = colour.stroke_width(fine(1.6f64.min(radius / 3.0)) as u32);
         let (x, y) = place;
         let corners: &[Place] = match style.mark {
             Mark::Circle => {
-                let inside = if style.filled { colour } else { ground };
+                let inside = if full { colour } else { ground };
                 let radius = fine(radius);
                 self.area.draw(&Circle::new(point(place), radius, inside.filled()))?;
                 self.area.draw(&Circle::new(point(place), radius, outline))?;
@@ -138,7 +143,7 @@ impl Canvas<'_> {
                 let r = radius * 0.85;
                 for (dx, dy) in [(r, r), (r, -r)] {
                     let ends = [(x - dx, y - dy), (x + dx, y + dy)];
-                    let width = if style.filled { 2.4 } else { 1.4 };
+                    let width = if full { 2.4 } else { 1.4 };
                     self.line(&ends, style.colour, width, Dash::Solid)?;
                 }
                 return Ok(());
@@ -150,7 +155,7 @@ impl Canvas<'_> {
         };
         let at = |(dx, dy): &Place| point((x + dx * radius, y + dy * radius));
         let mut points: Vec<(i32, i32)> = corners.iter().map(at).collect();
-        let inside = if style.filled { colour } else { ground };
+        let inside = if full { colour } else { ground };
         self.area.draw(&Polygon::new(points.clone(), inside.filled()))?;
         points.extend_from_within(..2.min(points.len()));
         self.area.draw(&PathElement::new(points, outline))?;

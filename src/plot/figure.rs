@@ -3,7 +3,7 @@
 use super::axis::Axis;
 use super::canvas::{self, Canvas, Drawn, FINE, Place, fine, font};
 use super::labels::{self, wrap};
-use super::style::{Dash, GRID, INK, MUTED, Mark, Style};
+use super::style::{Dash, Fill, GRID, INK, MUTED, Mark, Style};
 use super::{FONT, TITLE, WIDTH};
 use anyhow::Result;
 use plotters::prelude::*;
@@ -139,7 +139,7 @@ impl Figure {
             for stray in &series.strays {
                 let places = all(stray);
                 canvas.line(&places, colour, 1.0, series.style.dash)?;
-                let end = Style { mark: Mark::Cross, filled: true, ..series.style };
+                let end = Style { mark: Mark::Cross, fill: Fill::Full, ..series.style };
                 places.last().map_or(Ok(()), |place| canvas.mark(&end, *place, 5.5))?;
             }
             let places = all(&series.points);
@@ -153,24 +153,36 @@ impl Figure {
                 canvas.mark(&series.style, place, if series.joined { 3.6 } else { 5.0 })?;
             }
         }
-        self.label(canvas, all)?;
+        self.label(canvas, all, left - 12.0)?;
         self.legend(canvas, names, (left, f64::from(height)))
     }
 
-    /// Writes names beside points.
-    fn label(&self, canvas: &Canvas<'_>, all: impl Fn(&[(f64, f64)]) -> Vec<Place>) -> Drawn {
+    /// Writes names beside points, to the left of `right`.
+    fn label(
+        &self,
+        canvas: &Canvas<'_>,
+        all: impl Fn(&[(f64, f64)]) -> Vec<Place>,
+        right: f64,
+    ) -> Drawn {
         let named = self
             .series
             .iter()
             .filter_map(|series| Some((*all(&series.points).last()?, series.label.as_deref())));
         let named: Vec<(Place, Option<&str>)> = named.collect();
-        let (width, height) = canvas.area.dim_in_pixel();
-        let around = [90.0, 34.0, f64::from(width) / FINE - 20.0, f64::from(height) / FINE - 62.0];
-        let right = named.iter().map(|((x, _), _)| *x).fold(0.0, f64::max) + 130.0;
-        let around = [around[0], around[1], around[2].min(right), around[3]];
-        for (place, (_, name)) in labels::places(&named, FONT - 1.0, around).iter().zip(&named) {
+        let whiskers = self.series.iter().flat_map(|series| &series.whiskers);
+        let whiskers: Vec<labels::Room> = whiskers
+            .filter_map(|[x, low, high]| match all(&[(*x, *high), (*x, *low)])[..] {
+                [(x, top), (_, bottom)] => Some([x - 1.0, top, x + 1.0, bottom]),
+                _ => None,
+            })
+            .collect();
+        let height = f64::from(canvas.area.dim_in_pixel().1) / FINE;
+        let around = [96.0, 34.0, right, height - 66.0];
+        let size = FONT - 1.0;
+        for (place, (_, name)) in labels::places(&named, &whiskers, size, around).iter().zip(&named)
+        {
             if let (Some(place), Some(name)) = (place, name) {
-                canvas.text(name, *place, HPos::Left, FONT - 1.0, INK)?;
+                canvas.text(name, *place, HPos::Left, size, INK)?;
             }
         }
         Ok(())

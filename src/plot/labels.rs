@@ -3,19 +3,21 @@
 use super::canvas::{Place, width};
 
 /// A rectangle: left, top, right, bottom.
-type Room = [f64; 4];
+pub(super) type Room = [f64; 4];
 
 /// Looks for room beside each of `points` for its name, in a font of so many pixels, within
-/// `around` and over no point and no other name. The left end of each name in the middle of its
+/// `around` and over no point, none of `lines` and no other name. The left end of each name in the middle of its
 /// height; `None` where there is no room, or no name.
 pub(super) fn places(
     points: &[(Place, Option<&str>)],
+    lines: &[Room],
     pixels: f64,
     around: Room,
 ) -> Vec<Option<Place>> {
     const POINT: f64 = 6.0;
     let mut taken: Vec<Room> =
         points.iter().map(|((x, y), _)| [x - POINT, y - POINT, x + POINT, y + POINT]).collect();
+    taken.extend(lines);
     let place = |((x, y), name): &(Place, Option<&str>)| {
         let wide = width((*name)?, pixels);
         let high = pixels * 0.62;
@@ -84,7 +86,7 @@ mod tests {
         let points: Vec<(Place, Option<&str>)> = (0..12)
             .map(|i| ((20.0 + 20.0 * f64::from(i), 50.0 + f64::from(i % 3)), Some("topk 0.01")))
             .collect();
-        let found = places(&points, 12.0, around);
+        let found = places(&points, &[], 12.0, around);
         let rooms: Vec<Room> = found
             .iter()
             .flatten()
@@ -98,7 +100,10 @@ mod tests {
                 |((x, y), _): &(Place, Option<&str>)| overlap(*room, [*x, *y, x + 1.0, y + 1.0]);
             assert!(!points.iter().any(over), "{rooms:?}");
         }
-        assert_eq!(places(&[((5.0, 5.0), None)], 12.0, around), [None]);
+        let line = [30.0, 0.0, 31.0, 100.0];
+        let point = [((20.0, 50.0), Some("right"))];
+        assert_eq!(places(&point, &[line], 12.0, around), [None], "left there is no room");
+        assert_eq!(places(&[((5.0, 5.0), None)], &[], 12.0, around), [None]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Which scheme looks how, in every plot alike: a colour and a mark of its own; those of its arms
-//! that differ in settings are told apart by their dashes and by open marks.
+//! that differ in settings are told apart by their dashes and by what is inside their marks.
 
 use super::canvas;
 use anyhow::Result;
@@ -51,6 +51,17 @@ pub(super) enum Mark {
     Cross,
 }
 
+/// What is inside a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fill {
+    /// Its colour.
+    Full,
+    /// Nothing.
+    Open,
+    /// A small mark of the same shape.
+    Dot,
+}
+
 /// How a line is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dash {
@@ -64,8 +75,7 @@ pub(super) enum Dash {
 pub struct Style {
     pub(super) colour: Colour,
     pub(super) mark: Mark,
-    /// Whether marks are filled.
-    pub(super) filled: bool,
+    pub(super) fill: Fill,
     pub(super) dash: Dash,
 }
 
@@ -126,15 +136,15 @@ impl Style {
     }
 
     fn variant(variant: usize) -> Self {
-        let (filled, dash) = match variant % 6 {
-            0 => (true, Dash::Solid),
-            1 => (false, Dash::Dashed),
-            2 => (true, Dash::Dotted),
-            3 => (false, Dash::Solid),
-            4 => (true, Dash::Dashed),
-            _ => (false, Dash::Dotted),
+        let (fill, dash) = match variant % 6 {
+            0 => (Fill::Full, Dash::Solid),
+            1 => (Fill::Open, Dash::Dashed),
+            2 => (Fill::Dot, Dash::Dotted),
+            3 => (Fill::Full, Dash::Dashed),
+            4 => (Fill::Open, Dash::Dotted),
+            _ => (Fill::Dot, Dash::Solid),
         };
-        Self { colour: MUTED, mark: Mark::Circle, filled, dash }
+        Self { colour: MUTED, mark: Mark::Circle, fill, dash }
     }
 }
 

@@ -5,12 +5,12 @@ use super::digest::{Arm, Task};
 use super::document::Plot;
 use super::pareto;
 use super::tables::{accuracy, bits, gauge_title};
-use crate::experiment::measured::{Measured, Moments};
-use crate::plot::{Axis, Bar, Bars, Figure, Say, Series, say};
+use crate::experiment::measured::Measured;
+use crate::plot::{Axis, Bar, Bars, Figure, Series, say};
 use anyhow::Result;
 
 /// What lines and bands are, for captions.
-const BANDS: &str = "Lines are means over the seeds that finished, bands one sample deviation; a run \
+pub(super) const BANDS: &str = "Lines are means over the seeds that finished, bands one sample deviation; a run \
                      that did not finish is a thin line that ends in a cross.";
 
 /// All plots that there is something to show in, their files named after the task.
@@ -22,11 +22,16 @@ pub(super) fn of_task(task: &Task<'_>) -> Result<Vec<Plot>> {
     plots.extend(accuracy_by_bits(task)?);
     let steps = |points: &[&Series]| Axis::linear("step", xs(points), say::count);
     plots.extend(losses(task, "steps", "steps", curves::loss_by_step, steps)?);
-    let bytes =
-        |points: &[&Series]| Axis::logarithmic("bytes sent by one rank", xs(points), say::bytes);
+    let bytes = |points: &[&Series]| match spread(points) > WIDE {
+        true => Axis::logarithmic("bytes sent by one rank", xs(points), say::bytes),
+        false => Axis::linear("bytes sent by one rank", xs(points), say::bytes),
+    };
     plots.extend(losses(task, "bytes", "bytes sent", curves::loss_by_bytes, bytes)?);
     for link in &task.links {
-        let time = |points: &[&Series]| Axis::time("virtual time", xs(points));
+        let time = |points: &[&Series]| match spread(points) > WIDE {
+            true => Axis::time("virtual time", xs(points)),
+            false => Axis::even_time("virtual time", xs(points)),
+        };
         let of = |measured: &Measured| curves::loss_by_time(measured, link);
         let (name, title) = (format!("time-{link}"), format!("virtual time at {link}"));
         plots.extend(losses(task, &name, &title, of, time)?);
@@ -47,6 +52,17 @@ pub(super) fn file_name(task: &str, plot: &str) -> String {
 fn plot(task: &Task<'_>, name: &str, caption: String, figure: &Figure) -> Result<Plot> {
     let name = file_name(&task.label.name, name);
     Ok(Plot { name, title: figure.title.clone(), caption, svg: figure.svg()? })
+}
+
+/// From this factor between where lines end on, equal factors are equally far apart.
+const WIDE: f64 = 4.0;
+
+/// How many times as far the longest line goes as the shortest.
+fn spread(series: &[&Series]) -> f64 {
+    let ends = series.iter().filter_map(|s| Some(s.points.last()?.0)).filter(|x| *x > 0.0);
+    let ends: Vec<f64> = ends.collect();
+    let of = |pick: fn(f64, f64) -> f64| ends.iter().copied().reduce(pick).unwrap_or(1.0);
+    of(f64::max) / of(f64::min)
 }
 
 fn xs(series: &[&Series]) -> Vec<f64> {
@@ -131,7 +147,7 @@ fn losses(
         return Ok(None);
     }
     let (y, cut) = loss_axis(&series);
-    let mut caption = BANDS.to_string();
+    let mut caption = format!("{BANDS} {}", curves::SMOOTHED);
     if cut {
         caption += " Losses of runs that did not finish are cut at the upper edge.";
     }
@@ -143,8 +159,7 @@ fn losses(
 
 /// An axis that shows all that finished, and whether something that did not lies beyond it.
 fn loss_axis(series: &[Series]) -> (Axis, bool) {
-    /// From this factor between most and least on, equal factors are equally far apart.
-    const WIDE: f64 = 20.0;
+    const FACTORS: f64 = 20.0;
     let of = |series: &Series| -> Vec<f64> { series.points.iter().map(|p| p.1).collect() };
     let means: Vec<f64> = series.iter().flat_map(of).filter(|loss| loss.is_finite()).collect();
     let strays = series.iter().flat_map(|s| s.strays.iter().flatten()).map(|p| p.1);
@@ -154,9 +169,12 @@ fn loss_axis(series: &[Series]) -> (Axis, bool) {
     let shown: Vec<f64> =
         means.iter().chain(strays.iter().filter(|loss| **loss <= top)).copied().collect();
     let least = shown.iter().copied().fold(f64::INFINITY, f64::min);
-    let axis = match least > 0.0 && most(&shown) > WIDE * least {
+    let axis = match least > 0.0 && most(&shown) > FACTORS * least {
         true => Axis::logarithmic("training loss", shown, say::three_digits),
-        false => Axis::linear("training loss", shown, say::three_digits),
+        false => {
+            let ends = [least, most(&shown)].map(|end| if end.is_finite() { end } else { 0.0 });
+            Axis::between("training loss", ends, say::three_digits)
+        }
     };
     (axis, strays.iter().any(|loss| *loss > top))
 }
@@ -233,7 +251,7 @@ fn gauge(task: &Task<'_>, name: &str) -> Result<Option<Plot>> {
 }
 
 /// A text that begins with a capital letter.
-fn capital(text: &str) -> String {
+pub(super) fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
@@ -270,102 +288,10 @@ fn encoding(task: &Task<'_>) -> Result<Option<Plot>> {
     }))
 }
 
-/// What grows with the number of workers, where tasks differ in nothing else: unions of supports
-/// and what a server sends back.
-///
-/// # Errors
-/// When one cannot be drawn, which is ours to mend.
-pub(super) fn by_workers(tasks: &[Task<'_>]) -> Result<Vec<Plot>> {
-    let first = |task: &Task<'_>| {
-        let measured = task.arms.iter().flat_map(|arm| &arm.runs).find_map(|r| r.measured.as_ref());
-        measured.map(|m| (m.model.clone(), m.dataset.clone()))
-    };
-    let mut kinds: Vec<(String, String)> = tasks.iter().filter_map(first).collect();
-    kinds.dedup();
-    let mut plots = Vec::new();
-    for kind in kinds {
-        let alike: Vec<&Task<'_>> =
-            tasks.iter().filter(|task| first(task).as_ref() == Some(&kind)).collect();
-        type Of = fn(&Measured) -> Option<f64>;
-        let gauge_of: [(&str, &str, Of, Say); 4] = [
-            ("union", "elements in the union of all supports", union, say::count),
-            ("union-ratio", "union over what one rank keeps", union_ratio, say::three_digits),
-            ("server-bytes", "bytes the union costs a server in a step", server_bytes, say::bytes),
-            ("downlink", "bytes sent back to all ranks in a step", downlink, say::bytes),
-        ];
-        for (name, title, of, say) in gauge_of {
-            let series = workers_series(&alike, of);
-            let many = series.iter().any(|series| series.points.len() > 1);
-            if !many {
-                continue;
-            }
-            let values = |of: fn(&(f64, f64)) -> f64| -> Vec<f64> {
-                series.iter().flat_map(|s| s.points.iter().map(of)).chain([0.0]).collect()
-            };
-            let figure = Figure {
-                title: capital(&format!("{title}, against workers")),
-                x: Axis::of_counts("workers", values(|p| p.0).into_iter().filter(|n| *n > 0.0)),
-                y: Axis::linear(title, values(|p| p.1), say),
-                guides: Vec::new(),
-                series,
-            };
-            plots.push(Plot {
-                name: file_name(&format!("{}-{}", kind.0, kind.1), &format!("workers-{name}")),
-                title: figure.title.clone(),
-                caption: format!("{} on {}. {BANDS}", kind.0, kind.1),
-                svg: figure.svg()?,
-            });
-        }
-    }
-    Ok(plots)
-}
-
-fn union(measured: &Measured) -> Option<f64> {
-    Some(measured.gauge_means.get("union")?.mean)
-}
-
-fn union_ratio(measured: &Measured) -> Option<f64> {
-    Some(measured.gauge_means.get("union_ratio")?.mean)
-}
-
-fn server_bytes(measured: &Measured) -> Option<f64> {
-    Some(measured.gauge_means.get("server_bytes")?.mean)
-}
-
-fn downlink(measured: &Measured) -> Option<f64> {
-    measured.downlink_bytes
-}
-
-/// A line for each arm over tasks that differ in their number of workers.
-fn workers_series(tasks: &[&Task<'_>], of: impl Fn(&Measured) -> Option<f64>) -> Vec<Series> {
-    let mut series: Vec<Series> = Vec::new();
-    for arm in tasks.iter().flat_map(|task| &task.arms) {
-        let Some(over) = arm.over(&of) else { continue };
-        let Moments { mean, deviation, count } = over.moments;
-        let Some((_, measured)) = arm.finished().next() else { continue };
-        let at = measured.workers as f64;
-        let place = series.iter().position(|line| line.name == arm.label.label);
-        let place = place.unwrap_or_else(|| {
-            series.push(Series::line(&arm.label.label, arm.style, Vec::new()));
-            series.len() - 1
-        });
-        series[place].points.push((at, mean));
-        if count > 1 {
-            series[place].band.push([at, mean - deviation, mean + deviation]);
-        }
-    }
-    for line in &mut series {
-        line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        line.band.sort_by(|a, b| a[0].total_cmp(&b[0]));
-    }
-    series
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::digest::{self, tests::results};
     use super::*;
-    use crate::experiment::results::Results;
 
     #[test]
     fn a_task_has_all_its_plots() {
@@ -396,28 +322,6 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_compared_where_tasks_differ_in_them_alone() {
-        let mut results = results();
-        let few = results.runs.clone();
-        results.tasks[1].name = "text-8".into();
-        for (run, workers) in few.into_iter().map(|run| (run, 8)) {
-            let mut run = run;
-            run.task = "text-8".into();
-            if let Some(measured) = &mut run.measured {
-                measured.workers = workers;
-            }
-            results.runs.push(run);
-        }
-        for measured in results.runs.iter_mut().filter_map(|run| run.measured.as_mut()) {
-            measured.downlink_bytes = Some(1e6 * measured.workers as f64);
-        }
-        let plots = by_workers(&digest::tasks(&results)).unwrap();
-        assert_eq!(plots.len(), 1);
-        assert_eq!(plots[0].name, "textcnn-synthetic-workers-downlink");
-        assert!(plots[0].svg.contains("8 MB"));
-    }
-
-    #[test]
     fn what_failed_does_not_press_the_others_together() {
         let far = |accuracies: &[f64]| {
             let points: Vec<(f64, f64)> = accuracies.iter().map(|a| (1.0, *a)).collect();
@@ -436,7 +340,5 @@ mod tests {
         }
         let tasks = digest::tasks(&results);
         assert!(of_task(&tasks[0]).unwrap().is_empty());
-        assert!(by_workers(&tasks).unwrap().is_empty());
-        assert!(by_workers(&digest::tasks(&Results::default())).unwrap().is_empty());
     }
 }

@@ -14,6 +14,7 @@ mod rows;
 mod tables;
 mod terminal;
 mod words;
+mod workers;
 
 use crate::disk::Disk;
 use crate::experiment::results::{Results, Ruling};
@@ -127,7 +128,7 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Result<Vec<Block>> {
         }
         blocks.extend(figures::of_task(task)?.into_iter().map(Block::Plot));
     }
-    let by_workers = figures::by_workers(tasks)?;
+    let by_workers = workers::by_workers(tasks)?;
     if !by_workers.is_empty() {
         blocks.push(Block::Heading(2, "Against the number of workers".into()));
         blocks.extend(by_workers.into_iter().map(Block::Plot));

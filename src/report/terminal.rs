@@ -5,6 +5,7 @@ use super::tables::{accuracy, bits, bytes_per_step};
 use super::{progress, words};
 use crate::experiment::results::Results;
 use crate::plot::say;
+use crate::statistics::Comparison;
 use console::measure_text_width;
 use std::fmt::Write;
 
@@ -124,17 +125,37 @@ pub(super) fn columns(rows: &[Vec<String>]) -> String {
 /// Of each arm, how its accuracy compares with the baseline's, in a sentence.
 fn chance(task: &Task<'_>) -> Vec<String> {
     let Some(baseline) = task.baseline() else { return Vec::new() };
-    let sentence = |arm: &Arm<'_>| {
-        let comparison = task.against_baseline(arm, accuracy)?;
-        Some(comparison.in_words(&arm.label.label, &baseline.label.label, words::points))
+    let compared = task
+        .arms
+        .iter()
+        .filter_map(|arm| task.against_baseline(arm, accuracy).map(|comparison| (arm, comparison)));
+    let compared: Vec<(&Arm<'_>, Comparison)> = compared.collect();
+    if compared.len() > 1 && compared.iter().all(|(_, comparison)| comparison.p.is_none()) {
+        let words = compared[0].1.chance();
+        return vec![format!("accuracies against {}: {words}", baseline.label.label)];
+    }
+    let sentence = |(arm, comparison): &(&Arm<'_>, Comparison)| {
+        comparison.in_words(&arm.label.label, &baseline.label.label, words::points)
     };
-    task.arms.iter().filter_map(sentence).collect()
+    compared.iter().map(sentence).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::digest::tests::results;
     use super::*;
+
+    #[test]
+    fn what_one_seed_cannot_tell_is_said_once() {
+        let mut results = results();
+        results.runs.retain(|run| run.seed == 1);
+        results.runs[2].outcome = crate::experiment::results::Outcome::Finished;
+        results.runs[2].measured = results.runs[1].measured.clone();
+        let text = terminal(&results);
+        let said = "accuracies against dense: with one seed nothing can be said about chance";
+        assert_eq!(text.matches("nothing can be said").count(), 1, "{text}");
+        assert!(text.contains(said), "{text}");
+    }
 
     #[test]
     fn the_gist_fits_a_terminal() {
