@@ -103,7 +103,7 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
         Ok(Loader::new(data.train.clone(), sampler, plan)?)
     };
     let mut loaders = (0..ranks).map(loader).collect::<Result<Vec<_>>>()?;
-    let replica = Replica::new(recipe, &*data.train)?;
+    let replica = Replica::new(recipe, &*data.train, 0)?;
     let params = Params::new(&replica.store);
     let mut optimizer = Optimizer::new(recipe.optimizer.clone(), params.len());
     let mut gradients = vec![Vec::new(); ranks];

@@ -6,6 +6,7 @@
 use crate::course::{Course, Progress};
 use crate::crew::{Crew, run_workers};
 use crate::disk::Disk;
+use crate::job::Job;
 use crate::launch;
 use crate::network::Pace;
 use crate::recipe::Recipe;
@@ -84,6 +85,7 @@ pub fn train(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> {
     let disk = Disk::default();
     let pace = Pace::new(&recipe, launch::parameters(&recipe, &data)?)?;
     let crew = Crew {
+        job: &Job::alone(),
         recipe: &recipe,
         data: &data,
         threads,

@@ -5,38 +5,42 @@
 //! progress where nobody waits for it is given up here. After the first failure the rest have a
 //! short grace to stop by themselves. A thread that still has not stopped then is left behind: it
 //! holds nothing that anybody waits for, and ends with the process at the latest.
+//!
+//! Of several processes each runs its own workers so, and process 0 hears what the others report
+//! (`job::Letter`).
+
+mod watch;
 
 use crate::checkpoint::Checkpoint;
 use crate::course::Course;
 use crate::disk::Disk;
 use crate::inject::Faults;
-use crate::loss::{Failure, Loss};
+use crate::job::Job;
+use crate::loss::Failure;
 use crate::network::Pace;
 use crate::orders::Orders;
-use crate::post::{Place, Post};
+use crate::post::Post;
 use crate::recipe::Recipe;
-use crate::record::Warning;
 use crate::worker::{Report, Seat, Worker};
 use anyhow::{Context, Result};
 use crossbeam::channel::{never, select, unbounded};
 use gradwire_datasets::Data;
-use gradwire_exchange::Collective;
 use rayon::ThreadPoolBuilder;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Duration;
+use watch::Watch;
 
 /// How often the watch looks.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The longest that workers have to stop by themselves after the first failure.
-const GRACE: Duration = Duration::from_secs(10);
-
 /// What all workers of a run share.
 #[derive(Clone)]
 pub struct Crew<'a> {
+    /// The processes that train the run.
+    pub job: &'a Job,
     /// The run.
     pub recipe: &'a Recipe,
     /// What is trained and tested on.
@@ -59,23 +63,28 @@ pub struct Crew<'a> {
     pub faults: Arc<Faults>,
 }
 
-/// Runs one worker per rank to the end, each on a thread of its own, and hands their reports to
-/// `take` on this thread.
+/// Runs one worker per rank of this process to the end, each on a thread of its own, and hands their
+/// reports to `take` on this thread; in process 0 those of all processes. The others tell it
+/// how it went.
 ///
 /// # Errors
-/// What `take` fails with, which ends the workers; else, as a [`Loss`], the first cause of a
+/// What `take` fails with, which ends the workers; else, as a [`Loss`](crate::loss::Loss), the first cause of a
 /// worker's failure.
 pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -> Result<()> {
     let recipe = Arc::new(crew.recipe.clone());
     let data = Arc::new(crew.data.clone());
     let (reports, mut inbox) = unbounded();
     let (ends, ended) = unbounded();
-    let mut watch = Watch::new(Duration::from_secs_f64(recipe.exchange.timeout));
-    for collective in crew.pace.keep(collectives(&recipe)?) {
+    let job = crew.job;
+    let mut watch = Watch::new(job, &recipe, crew.orders.clone())?;
+    let collectives = crew.pace.keep(job.connect(&recipe, &crew.orders)?);
+    let first_on_machine = job.first_on_machine(collectives.len());
+    for (seat, collective) in collectives.into_iter().enumerate() {
         let (rank, post, ends) = (collective.rank(), Post::default(), ends.clone());
         let seat = Seat {
             recipe: recipe.clone(),
             data: data.clone(),
+            seat_on_machine: first_on_machine + seat,
             collective: Faults::on_the_wire(&crew.faults, collective, &post),
             reports: reports.clone(),
             folder: crew.folder.map(Into::into),
@@ -95,7 +104,7 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
                 let _ = ends.send((rank, failure));
             })
             .with_context(|| format!("starting the thread of worker {rank}"))?;
-        watch.workers.push(Watched { post, thread: Some(thread), warned: false });
+        watch.add(post, thread);
     }
     drop(reports);
     // As large as the state of all ranks; each lets go of it when it has taken its own.
@@ -113,6 +122,9 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
             recv(ended) -> end => if let Ok((rank, failure)) = end {
                 watch.end(rank, failure);
             },
+            recv(job.inbox()) -> letter => if let Ok((from, letter)) = letter {
+                told.extend(watch.hear(from, &letter));
+            },
             default(TICK) => told.extend(watch.look()),
         }
         if let Err(error) = told.into_iter().try_for_each(&mut take) {
@@ -125,16 +137,13 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
     taken?;
     inbox.try_iter().try_for_each(&mut take)?;
     watch.left_behind().into_iter().try_for_each(&mut take)?;
+    if !job.leads() {
+        job.write(0, &watch.account())?;
+    }
     match watch.loss() {
         Some(loss) => Err(loss.into()),
         None => Ok(()),
     }
-}
-
-/// One end of the exchange per rank.
-fn collectives(recipe: &Recipe) -> Result<Vec<Box<dyn Collective>>> {
-    let patience = Duration::from_secs_f64(recipe.exchange.timeout);
-    Ok(recipe.exchange.topology.connect(recipe.workers, patience)?)
 }
 
 /// A worker's life, on its own thread and in its own compute pool.
@@ -156,130 +165,4 @@ fn work(seat: Seat, threads: usize) -> Option<Failure> {
         Ok(Err(error)) => Some(Failure::new(rank, post.place(), error)),
         Err(panic) => Some(Failure::panic(rank, post.place(), &*panic)),
     }
-}
-
-/// Watches over the workers.
-struct Watch {
-    patience: Duration,
-    /// By rank.
-    workers: Vec<Watched>,
-    failures: Vec<Failure>,
-    /// Where all were when the first failure was heard of.
-    places: Vec<Place>,
-    /// Until when those that are still at work may stop by themselves.
-    deadline: Option<Instant>,
-}
-
-struct Watched {
-    post: Post,
-    /// Absent when it has ended.
-    thread: Option<JoinHandle<()>>,
-    /// Whether its silence has been told of.
-    warned: bool,
-}
-
-impl Watch {
-    fn new(patience: Duration) -> Self {
-        Self {
-            patience,
-            workers: Vec::new(),
-            failures: Vec::new(),
-            places: Vec::new(),
-            deadline: None,
-        }
-    }
-
-    /// Whether somebody is at work who may still be waited for.
-    fn goes_on(&self) -> bool {
-        self.workers.iter().any(|worker| worker.thread.is_some())
-            && self.deadline.is_none_or(|deadline| Instant::now() < deadline)
-    }
-
-    /// A worker has ended.
-    fn end(&mut self, rank: usize, failure: Option<Failure>) {
-        if let Some(thread) = self.workers[rank].thread.take() {
-            // It has nothing left to do but to end; and it cannot panic any more.
-            let _ = thread.join();
-        }
-        if let Some(failure) = failure {
-            self.fail(failure);
-        }
-    }
-
-    fn fail(&mut self, failure: Failure) {
-        if self.failures.is_empty() {
-            self.places = self.workers.iter().map(|worker| worker.post.place()).collect();
-        }
-        self.failures.push(failure);
-        self.last_call();
-    }
-
-    /// From now on those at work have only a short while.
-    fn last_call(&mut self) {
-        let grace = self.patience.min(GRACE);
-        self.deadline.get_or_insert_with(|| Instant::now() + grace);
-    }
-
-    /// Looks after those at work: tells of one that others have waited for half their patience,
-    /// and gives up one that shows no progress for longer than anybody would wait in an exchange.
-    fn look(&mut self) -> Option<Report> {
-        if self.deadline.is_some() {
-            return None;
-        }
-        let places: Vec<_> = self.workers.iter().map(|worker| worker.post.place()).collect();
-        let at_work = |rank: &usize| self.workers[*rank].thread.is_some();
-        let silent = (0..places.len()).filter(at_work);
-        let rank = silent.max_by_key(|rank| {
-            // Those in an exchange, overlapped or not, wait for another, unless all do.
-            (!places[*rank].phase.ends_with("exchange"), places[*rank].elapsed())
-        })?;
-        let place = places[rank];
-        let limit = self.patience.mul_f64(1.5);
-        if place.elapsed() > limit {
-            self.fail(Failure::stall(rank, place, limit));
-            return None;
-        }
-        let worker = &mut self.workers[rank];
-        if place.elapsed() < self.patience / 2 {
-            worker.warned = false;
-            return None;
-        }
-        if std::mem::replace(&mut worker.warned, true) {
-            return None;
-        }
-        let message = format!(
-            "worker {rank} shows no progress: {place}, for {:.1?}; the others: {}",
-            place.elapsed(),
-            others(&places, rank)
-        );
-        Some(Report::Warning(Warning { step: Some(place.step), message }))
-    }
-
-    /// Leaves behind those whose threads have not stopped; a warning for each.
-    fn left_behind(&self) -> Vec<Report> {
-        let at_work = self.workers.iter().enumerate().filter(|(_, w)| w.thread.is_some());
-        at_work
-            .map(|(rank, worker)| {
-                worker.post.leave();
-                let place = worker.post.place();
-                let since = place.elapsed();
-                let message =
-                    format!("worker {rank} has not stopped: {place}, for {since:.1?}; left behind");
-                Report::Warning(Warning { step: Some(place.step), message })
-            })
-            .collect()
-    }
-
-    fn loss(self) -> Option<Loss> {
-        Loss::first(self.failures, &self.places)
-    }
-}
-
-/// Where all but one are.
-fn others(places: &[Place], but: usize) -> String {
-    let others = places.iter().enumerate().filter(|(rank, _)| *rank != but);
-    let words: Vec<_> = others
-        .map(|(rank, place)| format!("worker {rank} in {place} for {:.1?}", place.elapsed()))
-        .collect();
-    if words.is_empty() { "none".into() } else { words.join("; ") }
 }

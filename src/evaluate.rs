@@ -24,7 +24,7 @@ pub fn evaluate(saved: &Saved) -> Result<Score> {
     let data = launch::load(recipe, vocabulary.as_deref())?;
     let cores = launch::cores();
     let evaluate = || -> Result<Score> {
-        let replica = Replica::new(recipe, &*data.test)?;
+        let replica = Replica::new(recipe, &*data.test, 0)?;
         checkpoint::load(saved, &replica)?;
         evaluate_share(&replica, &*data.test, 1, 0, recipe.train.evaluation_batch, || ())
     };

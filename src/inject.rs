@@ -8,7 +8,7 @@ use crate::disk::{self, Operation};
 use crate::post::Post;
 use crate::recipe::nearest;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use gradwire_exchange::{self as exchange, Answer, Central, Collective, Payload, Serve};
+use gradwire_exchange::{self as exchange, Alltoall, Answer, Central, Collective, Payload, Serve};
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::raise;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ pub enum Kind {
     Corrupt,
     /// A worker's gradient is no number.
     Nan,
-    /// The process is killed, as by `kill -9`, when rank 0 begins the step.
+    /// A worker's process is killed, as by `kill -9`, when the worker, rank 0 unless another is named,
+    /// begins the step.
     Kill,
 }
 
@@ -57,12 +58,13 @@ const FORMS: [(&str, &str); 6] = [
     ("corrupt", "corrupt:worker=R,step=S"),
     ("nan", "nan:worker=R,step=S"),
     ("disk-full", "disk-full:write=K"),
-    ("kill", "kill:step=S"),
+    ("kill", "kill:step=S or kill:worker=R,step=S"),
 ];
 
 impl Faults {
     /// Reads clauses parted by semicolons: `panic`, `corrupt` and `nan` with `worker=R,step=S`;
-    /// `stall` with `for=5s` as well (`ms`, `s`, `m`); `kill:step=S`; and one of
+    /// `stall` with `for=5s` as well (`ms`, `s`, `m`); `kill:step=S`, `worker=R` if it is to be the
+    /// process of another than rank 0; and one of
     /// `disk-full:OPERATION=K`, the K-th of the run's [file operations](Operation) of that name, or
     /// of `any`. Ranks count from 0, steps and operations from 1.
     ///
@@ -96,7 +98,8 @@ impl Faults {
                 self.disk = Some(settings.disk()?);
                 return Ok(None);
             }
-            let worker = if name == "kill" { 0 } else { settings.number("worker")? as usize };
+            let of_rank_0 = name == "kill" && !settings.names("worker");
+            let worker = if of_rank_0 { 0 } else { settings.number("worker")? as usize };
             let step = settings.number("step")?;
             ensure!(step > 0, "steps count from 1");
             let kind = match name {
@@ -230,9 +233,27 @@ impl Collective for Wire {
         self.inner.shares_memory()
     }
 
+    fn neighbours(&mut self) -> Option<&mut dyn Collective> {
+        self.inner.neighbours()
+    }
+
+    fn alltoall(&mut self) -> Option<&mut dyn Alltoall> {
+        self.inner.alltoall()?;
+        Some(self)
+    }
+
     fn central(&mut self) -> Option<&mut dyn Central> {
         self.inner.central()?;
         Some(self)
+    }
+}
+
+impl Alltoall for Wire {
+    fn alltoall(&mut self, mut mine: Vec<Vec<u8>>) -> exchange::Result<Vec<Payload>> {
+        if let Some(longest) = mine.iter_mut().max_by_key(|part| part.len()) {
+            self.corrupt(longest);
+        }
+        self.inner.alltoall().expect("invariant: it is asked through `alltoall`").alltoall(mine)
     }
 }
 
@@ -274,6 +295,10 @@ impl<'a> Settings<'a> {
             pair.with_context(|| format!("`{part}` is not a setting such as `step=40`"))
         });
         Ok(Self(pairs.collect::<Result<_>>()?))
+    }
+
+    fn names(&self, key: &str) -> bool {
+        self.0.iter().any(|(found, _)| *found == key)
     }
 
     fn take(&mut self, key: &str) -> Result<&'a str> {

@@ -8,6 +8,7 @@ use crate::course::{Course, Progress};
 use crate::crew::{Crew, run_workers};
 use crate::disk::Disk;
 use crate::inject::Faults;
+use crate::job::Job;
 use crate::keeper::Keeper;
 use crate::loss;
 use crate::network::{self, Pace};
@@ -43,6 +44,8 @@ pub struct Outcome {
 
 /// What is to be trained, and how.
 pub struct Run<'a> {
+    /// The processes that train it; this one leads them.
+    pub job: &'a Job,
     /// Everything that decides the result.
     pub recipe: &'a Recipe,
     /// What the person sees.
@@ -74,8 +77,10 @@ pub enum Start {
 /// When the data cannot be read, the records cannot be written, or a worker fails: then the first
 /// cause, with rank, step and phase.
 pub fn train(run: Run<'_>) -> Result<Outcome> {
-    let Run { recipe, mode, disk, mut start, orders, faults } = run;
+    let Run { job, recipe, mode, disk, mut start, orders, faults } = run;
     let mut console = Console::new(mode);
+    job.workers(recipe)?;
+    job.announce(recipe)?;
     let data = load(recipe, None)?;
     if data.train.len() < recipe.workers {
         bail!(
@@ -89,8 +94,10 @@ pub fn train(run: Run<'_>) -> Result<Outcome> {
         Start::Resume(resume) => resume.checkpoint.manifest.progress,
     };
     faults.check(recipe.workers, Course::new(recipe, data.train.len(), progress)?.last_step())?;
+    job.agree(recipe, &provenance(recipe, &data, 0)?)?;
     let mut recovery = Recovery::new(recipe);
     let mut attempt = Attempt {
+        job,
         recipe: recipe.clone(),
         data: &data,
         disk: &disk,
@@ -118,6 +125,7 @@ pub fn train(run: Run<'_>) -> Result<Outcome> {
 
 /// One attempt to train a run to its end.
 struct Attempt<'a> {
+    job: &'a Job,
     recipe: Recipe,
     data: &'a Data,
     disk: &'a Disk,
@@ -131,8 +139,8 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     fn make(&mut self, start: Start, console: &mut Console) -> Result<Outcome> {
-        let Self { recipe, data, disk, orders, .. } = &*self;
-        let threads = recipe.threads_per_worker(cores());
+        let Self { job, recipe, data, disk, orders, .. } = &*self;
+        let threads = job.threads(recipe);
         let parameters = parameters(recipe, data)?;
         let pace = Pace::new(recipe, parameters)?;
         let provenance = provenance(recipe, data, threads)?;
@@ -146,6 +154,7 @@ impl Attempt<'_> {
         if let Some(header) = network::header(recipe, threads, parameters) {
             record.begin_network(disk, &header)?;
         }
+        job.begin(recipe, &folder, course.from(), from.as_deref())?;
         let mut tally = Tally::new(recipe, course, sums);
         let mut keeper = Keeper::new(disk, recipe, &folder, orders, course, provenance)?;
         let started = started(recipe, data, threads, course, &folder, parameters);
@@ -158,6 +167,7 @@ impl Attempt<'_> {
             .chain(self.notes.iter().map(warning))
             .try_for_each(|event| keep(&mut record, console, &event));
         let crew = Crew {
+            job,
             recipe,
             data,
             threads,
@@ -304,7 +314,11 @@ pub fn file_sums(data: &Data) -> Vec<FileSum> {
     data.files.iter().map(sum).collect()
 }
 
-fn provenance(recipe: &Recipe, data: &Data, threads: usize) -> Result<Provenance> {
+/// What a run of `recipe` on this machine is made with.
+///
+/// # Errors
+/// When the environment asks for kernels that there are not.
+pub(crate) fn provenance(recipe: &Recipe, data: &Data, threads: usize) -> Result<Provenance> {
     Ok(Provenance {
         kernels: kernels::active()?.to_string(),
         workers: recipe.workers,
@@ -348,5 +362,5 @@ fn started(
 /// # Errors
 /// When the recipe does not fit the data.
 pub fn parameters(recipe: &Recipe, data: &Data) -> Result<u64> {
-    Ok(Params::new(&Replica::new(recipe, &*data.train)?.store).len() as u64)
+    Ok(Params::new(&Replica::new(recipe, &*data.train, 0)?.store).len() as u64)
 }

@@ -1,6 +1,6 @@
 //! Gradwire: data-parallel training with compressed gradient exchange, native in Rust on candle.
 //!
-//! One process, one thread per worker. Every worker holds a replica of the model, trains on its
+//! One process, one thread per worker; or several, started together ([`job`]). Every worker holds a replica of the model, trains on its
 //! share of the data, and exchanges compressed gradients with the others; the mean gradient, the
 //! same bits on every rank, updates every replica. The compression scheme is a choice in a
 //! [`recipe::Recipe`]; [`launch::train`] runs one.
@@ -18,6 +18,7 @@ pub mod disk;
 pub mod evaluate;
 pub mod experiment;
 pub mod inject;
+pub mod job;
 pub mod keeper;
 pub mod launch;
 pub mod loss;

@@ -18,11 +18,21 @@ pub(crate) struct Failure {
     pub(crate) at: Instant,
     pub(crate) place: Place,
     pub(crate) error: Error,
+    /// Whose fault it is by this failure's own account, and how far that account is to be
+    /// believed: lower is further.
+    pub(crate) accuses: (u8, usize),
+    /// Whether the run may go on without it.
+    pub(crate) recoverable: bool,
 }
 
 impl Failure {
     pub(crate) fn new(rank: usize, place: Place, error: Error) -> Self {
-        Self { rank, at: Instant::now(), place, error }
+        use exchange::Error::{Aborted, NonFinite, NonFiniteMean};
+        let accuses = accuses(rank, &error);
+        let known = error.downcast_ref::<exchange::Error>();
+        let recoverable =
+            !matches!(known, Some(NonFinite { .. } | NonFiniteMean { .. } | Aborted { .. }));
+        Self { rank, at: Instant::now(), place, error, accuses, recoverable }
     }
 
     /// A worker has panicked.
@@ -40,20 +50,19 @@ impl Failure {
         );
         Self::new(rank, place, error)
     }
+}
 
-    /// Whose fault it is by this failure's own account, and how far that account is to be
-    /// believed: lower is further.
-    fn accuses(&self) -> (u8, usize) {
-        use exchange::Error::{Aborted, Message, NonFinite, PeerLost, Timeout};
-        use exchange::Error::{ServerLost, ServerSilent};
-        match self.error.downcast_ref::<exchange::Error>() {
-            Some(NonFinite { rank, .. } | Aborted { rank, .. }) => (0, *rank),
-            Some(Message { rank, .. }) => (1, *rank),
-            Some(Timeout { rank, .. }) => (2, *rank),
-            Some(PeerLost { rank, .. }) => (3, *rank),
-            Some(ServerLost { .. } | ServerSilent { .. }) => (4, self.rank),
-            _ => (0, self.rank),
-        }
+/// Whose fault an error of `rank` is, and how far that is to be believed.
+fn accuses(own: usize, error: &Error) -> (u8, usize) {
+    use exchange::Error::{Aborted, Message, NonFinite, PeerLost, Timeout};
+    use exchange::Error::{ServerLost, ServerSilent, Transport};
+    match error.downcast_ref::<exchange::Error>() {
+        Some(NonFinite { rank, .. } | Aborted { rank, .. }) => (0, *rank),
+        Some(Message { rank, .. }) => (1, *rank),
+        Some(Timeout { rank, .. }) => (2, *rank),
+        Some(PeerLost { rank, .. }) => (3, *rank),
+        Some(ServerLost { .. } | ServerSilent { .. } | Transport { .. }) => (4, own),
+        _ => (0, own),
     }
 }
 
@@ -64,6 +73,9 @@ pub struct Loss {
     pub rank: usize,
     /// Where it was.
     pub place: Place,
+    /// The process and the machine it ran in, when there are several.
+    pub whereabouts: Option<String>,
+    recoverable: bool,
     /// What went wrong.
     pub error: Error,
 }
@@ -72,22 +84,21 @@ impl Loss {
     /// The failure that caused the others. `places` is where all workers were when the first
     /// failure was heard of, by rank.
     pub(crate) fn first(mut failures: Vec<Failure>, places: &[Place]) -> Option<Self> {
-        failures.sort_by_key(|failure| (failure.accuses().0, failure.at));
+        failures.sort_by_key(|failure| (failure.accuses.0, failure.at));
         let first = failures.first()?;
-        let (_, rank) = first.accuses();
+        let (_, rank) = first.accuses;
         // The culprit's own account says better where it was; the accuser's says more of what it
         // saw.
         let own = failures.iter().find(|failure| failure.rank == rank).map(|own| own.place);
         let place = own.or_else(|| places.get(rank).copied()).unwrap_or(first.place);
-        Some(Self { rank, place, error: failures.swap_remove(0).error })
+        let Failure { error, recoverable, .. } = failures.swap_remove(0);
+        Some(Self { rank, place, whereabouts: None, error, recoverable })
     }
 
     /// Whether a worker was lost, and the run may go on from a checkpoint. A gradient or a loss
     /// that is no number stops all workers alike, and would again.
     pub fn is_recoverable(&self) -> bool {
-        use exchange::Error::{Aborted, NonFinite, NonFiniteMean};
-        let error = self.error.downcast_ref::<exchange::Error>();
-        !matches!(error, Some(NonFinite { .. } | NonFiniteMean { .. } | Aborted { .. }))
+        self.recoverable
     }
 }
 
@@ -99,7 +110,12 @@ pub fn diverged(error: &Error) -> bool {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "worker {}, {}", self.rank, self.place)
+        match &self.whereabouts {
+            None => write!(f, "worker {}, {}", self.rank, self.place),
+            Some(whereabouts) => {
+                write!(f, "worker {} ({whereabouts}), {}", self.rank, self.place)
+            }
+        }
     }
 }
 

@@ -6,7 +6,11 @@
 //! rank 0 has entered it, and rank 0 cannot end the next one before all have entered that. So the
 //! decision of a step is made before any rank reads it, and kept until all have: two places, taken
 //! in turns, are enough, and nothing crosses the wire.
+//!
+//! To other processes they travel with the messages of the exchange, as [`Notes`]: process 0 tells
+//! the two places, the others whether they have been asked for the end.
 
+use gradwire_exchange::cluster::{NOTES, Notes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -24,6 +28,8 @@ pub struct Order {
 pub struct Orders {
     save: AtomicBool,
     stop: Arc<AtomicBool>,
+    /// Whether another process has been asked for the end.
+    stop_elsewhere: AtomicBool,
     /// Whether a checkpoint is being written.
     writing: AtomicBool,
     /// Step · 4 + stop · 2 + save, of even and odd steps.
@@ -57,7 +63,7 @@ impl Orders {
 
     /// Whether the end has been asked for.
     pub fn stopping(&self) -> bool {
-        self.stop.load(Ordering::SeqCst)
+        self.stop.load(Ordering::SeqCst) || self.stop_elsewhere.load(Ordering::SeqCst)
     }
 
     /// Whether a checkpoint has been ordered that is not written yet.
@@ -91,10 +97,41 @@ impl Orders {
     }
 }
 
+impl Notes for Orders {
+    fn tell(&self) -> [u64; NOTES] {
+        let [even, odd] = &self.of_step;
+        [even.load(Ordering::SeqCst), odd.load(Ordering::SeqCst), u64::from(self.stopping())]
+    }
+
+    fn hear(&self, from: usize, [even, odd, stop]: [u64; NOTES]) {
+        if from == 0 {
+            self.of_step[0].store(even, Ordering::SeqCst);
+            self.of_step[1].store(odd, Ordering::SeqCst);
+        }
+        if stop != 0 {
+            self.stop_elsewhere.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Barrier;
+
+    #[test]
+    fn other_processes_hear_the_decision_and_tell_of_being_asked() {
+        let (leader, follower) = (Orders::default(), Orders::default());
+        follower.stop();
+        leader.hear(1, follower.tell());
+        assert!(leader.stopping() && !leader.stop_flag().load(Ordering::SeqCst));
+        let order = leader.decide(7, false, true);
+        follower.hear(0, leader.tell());
+        assert_eq!((order, follower.of(7)), (Order { save: true, stop: true }, order));
+        // What a follower tells decides nothing.
+        leader.hear(1, [0, 0, 0]);
+        assert_eq!(leader.of(7), order);
+    }
 
     #[test]
     fn what_was_asked_for_waits_until_the_writer_is_free() {

@@ -1,5 +1,6 @@
 //! Where each worker is: told by itself, read by whoever watches over the run.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,6 +31,22 @@ impl fmt::Display for Place {
             step => write!(f, "step {step}, {}", self.phase),
         }
     }
+}
+
+/// The name of a phase that was told by another process, kept for ever: there are about a dozen, and
+/// not many more are taken.
+pub(crate) fn phase_of(name: String) -> &'static str {
+    static PHASES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut phases = PHASES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = phases.get(name.as_str()) {
+        return known;
+    }
+    if phases.len() >= 64 || name.len() > 64 {
+        return "at work";
+    }
+    let name: &'static str = name.leak();
+    phases.insert(name);
+    name
 }
 
 /// A worker's post, where it can be seen. Clones are the same post.

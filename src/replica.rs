@@ -1,7 +1,7 @@
 //! A replica: one worker's copy of the model, what it makes of a batch.
 
-use crate::recipe::Recipe;
-use anyhow::{Context, Result};
+use crate::recipe::{self, Recipe};
+use anyhow::{Context, Error, Result};
 use candle_core::{DType, Device, Tensor};
 use gradwire_datasets::{Batch, Dataset, Features, Shape};
 use gradwire_models::{Input, Model, Store, cross_entropy};
@@ -49,13 +49,12 @@ impl Score {
 
 impl Replica {
     /// The recipe's model for samples such as `data` holds, initialised from the recipe's seed:
-    /// all ranks start from the same bits.
+    /// all ranks start from the same bits. `seat` counts the workers of this machine from 0.
     ///
     /// # Errors
-    /// When the model cannot read such samples.
-    pub fn new(recipe: &Recipe, data: &dyn Dataset) -> Result<Self> {
-        // Of a build with the feature `cuda` the first GPU, of any other the CPU.
-        let device = Device::cuda_if_available(0).context("opening the first CUDA device")?;
+    /// When the model cannot read such samples, or there is no such device.
+    pub fn new(recipe: &Recipe, data: &dyn Dataset, seat: usize) -> Result<Self> {
+        let device = open(recipe.device, seat)?;
         let store = Store::new(recipe.seed, &device);
         let model = recipe
             .model
@@ -115,6 +114,21 @@ impl Replica {
             }
         })
     }
+}
+
+/// The device of a machine's worker.
+fn open(device: recipe::Device, seat: usize) -> Result<Device> {
+    #[cfg(feature = "cuda")]
+    if device != recipe::Device::Cpu {
+        use candle_core::cuda_backend::cudarc::driver::CudaContext;
+        let gpus = CudaContext::device_count().context("counting CUDA devices")?;
+        let gpu = device.gpu(seat, usize::try_from(gpus).unwrap_or(0)).map_err(Error::msg)?;
+        if let Some(gpu) = gpu {
+            return Device::new_cuda(gpu).with_context(|| format!("opening CUDA device {gpu}"));
+        }
+    }
+    device.gpu(seat, 0).map_err(Error::msg)?;
+    Ok(Device::Cpu)
 }
 
 /// The data set's shape in the models' words.

@@ -1,7 +1,7 @@
-//! SIGINT and SIGTERM: the first asks for the end of the run after the step, with a checkpoint; the
+//! SIGINT and SIGTERM, and SIGUSR1 where a launcher passes that on: the first asks for the end of the run after the step, with a checkpoint; the
 //! second ends the process at once, as if nobody had been listening.
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use std::io;
 use std::sync::Arc;
@@ -12,13 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub struct Signals(Arc<AtomicUsize>);
 
 impl Signals {
-    /// From now on the first signal sets `stop`.
+    /// From now on the first signal sets `stop`. In a job of several processes SIGUSR1 is one: `mpirun`
+    /// passes it on, where it answers SIGINT and SIGTERM by ending the job itself.
     ///
     /// # Errors
     /// When the system does not allow it.
-    pub fn listen(stop: &Arc<AtomicBool>) -> io::Result<Self> {
+    pub fn listen(stop: &Arc<AtomicBool>, in_job: bool) -> io::Result<Self> {
         let last = Arc::new(AtomicUsize::new(0));
-        for signal in [SIGINT, SIGTERM] {
+        for signal in [SIGINT, SIGTERM].into_iter().chain(in_job.then_some(SIGUSR1)) {
             // In this order: the first signal finds `stop` unset, the second finds it set.
             flag::register_conditional_default(signal, Arc::clone(stop))?;
             flag::register(signal, Arc::clone(stop))?;
@@ -32,6 +33,7 @@ impl Signals {
         match self.0.load(Ordering::SeqCst) as i32 {
             SIGINT => Some(Signal { name: "SIGINT", exit_code: 130 }),
             SIGTERM => Some(Signal { name: "SIGTERM", exit_code: 143 }),
+            SIGUSR1 => Some(Signal { name: "SIGUSR1", exit_code: 138 }),
             _ => None,
         }
     }

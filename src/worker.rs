@@ -28,6 +28,7 @@ use gradwire_datasets::{Batch, Data, Loader, Plan};
 use gradwire_exchange::{Collective, Exchange, Traffic};
 use gradwire_models::kernels::gradients::{Gradients, backward, backward_into};
 use gradwire_models::kernels::profile::{self, Profile};
+use serde::{Deserialize, Serialize};
 use state::Timing;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,6 +51,7 @@ pub enum Report {
 }
 
 /// One rank's part in a step.
+#[derive(Default, Serialize, Deserialize)]
 pub struct Step {
     /// Who.
     pub rank: usize,
@@ -70,7 +72,8 @@ pub struct Step {
     /// How much of the backward pass was over when the gradient of each group of buckets was
     /// final, 0 to 1, in the order of the traffic's legs; empty when the exchange followed it.
     pub ready: Vec<f64>,
-    /// What the model's kernels did meanwhile.
+    /// What the model's kernels did meanwhile; not told to other processes.
+    #[serde(skip)]
     pub profile: Profile,
     /// What crossed the wire.
     pub traffic: Traffic,
@@ -98,6 +101,8 @@ pub struct Seat {
     pub recipe: Arc<Recipe>,
     /// What is trained and tested on.
     pub data: Arc<Data>,
+    /// Which of this machine's workers it is, counted from 0.
+    pub seat_on_machine: usize,
     /// This rank's end of the exchange.
     pub collective: Box<dyn Collective>,
     /// Where reports go.
@@ -158,6 +163,7 @@ impl Worker {
         let Seat {
             recipe,
             data,
+            seat_on_machine,
             collective,
             reports,
             folder,
@@ -169,7 +175,7 @@ impl Worker {
             faults,
         } = seat;
         let rank = collective.rank();
-        let replica = Replica::new(&recipe, &*data.train)?;
+        let replica = Replica::new(&recipe, &*data.train, seat_on_machine)?;
         let params = Params::new(&replica.store);
         let (sampler, first_place) = course.sampler(&recipe, rank)?;
         let last_place = course.place(course.last_step());

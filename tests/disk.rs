@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use gradwire::disk::{Disk, Fault};
+use gradwire::job::Job;
 use gradwire::launch::{Run, Start, train};
 use gradwire::recipe::{Recipe, Source};
 use gradwire::record::Mode;
@@ -35,7 +36,8 @@ fn recipe(out: &Path) -> Recipe {
 
 fn attempt(recipe: &Recipe, disk: Disk, start: Start) -> Result<PathBuf, String> {
     let (orders, faults) = (Arc::default(), Arc::default());
-    let run = Run { recipe, mode: Mode::Quiet, disk, start, orders, faults };
+    let job = &Job::alone();
+    let run = Run { job, recipe, mode: Mode::Quiet, disk, start, orders, faults };
     train(run).map(|outcome| outcome.folder).map_err(|error| format!("{error:#}"))
 }
 

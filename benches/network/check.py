@@ -26,13 +26,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from hosts import BURST, RATES, Network, address, enter
+
 ROOT = Path(__file__).resolve().parents[2]
 # Ethernet 14 (tbf counts no preamble, checksum or gap), IP 20, TCP 20, timestamps 12.
 HEADER = 66
-BURST = 32_768
-# Bytes of the packets that travel as one through the kernel: fewer timers, less computing.
-TRAIN = 16_384
-RATES = {"100mbit": 100e6, "1gbit": 1e9}
 PATTERNS = ["allgather", "allreduce", "server", "sharded"]
 LARGE = 64 * 1024
 LIMIT = 10.0
@@ -41,7 +39,7 @@ LIMIT = 10.0
 def main():
     arguments = parse()
     if not arguments.inside:
-        enter()
+        enter(__file__)
     binary = arguments.binary or build()
     cases = recorded(arguments.runs) if arguments.runs else made_up()
     print(f"{'messages':<26} {'pattern':<10} {'hosts':>5} {'link':>8} {'bytes':>9} "
@@ -84,32 +82,6 @@ def parse():
     return arguments
 
 
-def skip(reason):
-    print(f"skipped: {reason}")
-    sys.exit(0)
-
-
-def enter():
-    """Runs this script again in namespaces of its own, which end with it."""
-    if sys.platform != "linux":
-        skip("network namespaces are Linux's")
-    for tool, package in [("ip", "iproute2"), ("tc", "iproute2"), ("unshare", "util-linux")]:
-        if shutil.which(tool) is None:
-            skip(f"there is no `{tool}` (package {package})")
-    unshare = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    if os.geteuid() != 0:
-        unshare += ["--user", "--map-root-user"]
-    # `ip netns` keeps names under /run.
-    probe = ("mount -t tmpfs none /run && ip netns add probe && ip link add name probe type bridge && "
-             "tc qdisc add dev probe root tbf rate 1mbit burst 32kb limit 64kb")
-    done = subprocess.run([*unshare, "sh", "-c", probe], capture_output=True, text=True)
-    if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        skip(f"no right to make network namespaces and limit rates here ({said}); try as root")
-    again = [sys.executable, str(Path(__file__).resolve()), "--inside", *sys.argv[1:]]
-    os.execvp("unshare", [*unshare, "sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh", *again])
-
-
 def build():
     command = ["cargo", "build", "--release", "-q", "-p", "gradwire-exchange", "--example", "wire"]
     subprocess.run(command, cwd=ROOT, check=True)
@@ -136,41 +108,6 @@ def recorded(runs):
             sys.exit(f"{run}: no step is recorded")
         cases.append((run.resolve().parent.name, sizes))
     return cases
-
-
-class Network:
-    """A bridge, and hosts on it, the last of them for a server."""
-
-    def __init__(self, hosts, rate):
-        self.hosts, self.rate = hosts, rate
-
-    def __enter__(self):
-        sh("ip link add name bridge type bridge && ip link set bridge up")
-        for host in range(self.hosts + 1):
-            limit = f"root handle 1: tbf rate {self.rate} burst {BURST} limit 16mb"
-            sh(f"ip netns add host{host}"
-               f" && ip link add port{host} type veth peer name eth0 netns host{host}"
-               f" && ip link set port{host} master bridge up"
-               f" && ip -n host{host} addr add 10.7.0.{host + 1}/24 dev eth0"
-               f" && ip -n host{host} link set lo up && ip -n host{host} link set eth0 up"
-               f" && ip -n host{host} link set eth0 gso_max_size {TRAIN}"
-               f" && tc -n host{host} qdisc add dev eth0 {limit}"
-               # Acknowledgements pass before bulk data: fair queueing is not in every kernel.
-               f" && ip -n host{host} link set eth0 txqueuelen 10000"
-               f" && tc -n host{host} qdisc add dev eth0 parent 1:1 handle 10: pfifo_fast"
-               f" && tc qdisc add dev port{host} {limit}")
-        return self
-
-    def __exit__(self, *_):
-        for host in range(self.hosts + 1):
-            sh(f"ip link del port{host}; ip netns del host{host}")
-        sh("ip link del bridge")
-
-
-def sh(command):
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{command}: {done.stderr.strip()}")
 
 
 def latency(binary, network):
@@ -204,7 +141,7 @@ def send(binary, network, sizes, pattern):
     plan = {
         "pattern": pattern,
         "link": f"{network.rate},latency={network.latency}us,header={HEADER},burst={BURST}",
-        "addresses": [f"10.7.0.{h + 1}:7000" for h in range(ranks + (pattern == "server"))],
+        "addresses": [f"{address(h)}:7000" for h in range(ranks + (pattern == "server"))],
         "rounds": sizes,
     }
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:

@@ -183,6 +183,12 @@ pub enum Error {
         /// What is wrong with the bytes.
         fault: Fault,
     },
+    /// Other processes cannot be reached.
+    #[error("between processes: {problem}")]
+    Transport {
+        /// What is wrong.
+        problem: String,
+    },
     /// A scheme, or its surroundings, cannot use a topology.
     #[error("topology `{topology}`: {problem}")]
     Topology {

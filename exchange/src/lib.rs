@@ -28,7 +28,8 @@
 //! # The parts
 //! * [`Exchange`] turns a flat gradient into the mean over ranks and reports the [`Traffic`].
 //! * [`Scheme`] says how a gradient is compressed; [`Compressor`] is one instance of it.
-//! * [`Collective`] carries bytes between ranks: [`Solo`] for one worker, [`mesh()`] for threads.
+//! * [`Collective`] carries bytes between ranks: [`Solo`] for one worker, [`mesh()`] for threads,
+//!   a [`cluster`] for threads of several processes.
 //! * [`Topology`] says who hears whom and who averages: every rank, a server, or each its shard.
 //! * [`Layout`] maps positions of the flat gradient to parameter names, [`Bucketing`] says which
 //!   stretches of it are encoded as one, [`Policy`] all that surrounds a scheme: what is sent
@@ -62,8 +63,11 @@ mod topology;
 mod traffic;
 pub mod wire;
 
+#[cfg(feature = "mpi")]
+pub use collective::mpi;
 pub use collective::{
-    Answer, Central, Collective, Difference, Mesh, Payload, Serve, Solo, Spoke, mesh, star,
+    Alltoall, Answer, Central, Collective, Difference, Mesh, Payload, Serve, Solo, Spoke, cluster,
+    mesh, star,
 };
 pub use compress::{
     About, ByParts, Compressor, Definition, Digest, Encoded, Entropy, Fall, Law, Norm, PART, Ratio,

@@ -1,9 +1,14 @@
 //! What one exchange cost: bytes on the wire, time, and what compressors tell about themselves.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+
 /// How the values of one gauge, from several buckets, become one.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Merge {
     /// They add up.
     Sum,
@@ -15,7 +20,7 @@ pub enum Merge {
 }
 
 /// One number that a compressor tells about its last message.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Gauge {
     /// Name, the same for every bucket and step.
     pub name: &'static str,
@@ -23,6 +28,37 @@ pub struct Gauge {
     pub value: f64,
     /// How it joins the same gauge of other buckets.
     pub merge: Merge,
+}
+
+/// A gauge as it is read.
+#[derive(Deserialize)]
+struct Told {
+    name: String,
+    value: f64,
+    merge: Merge,
+}
+
+impl<'de> Deserialize<'de> for Gauge {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Told { name, value, merge } = Told::deserialize(deserializer)?;
+        let name = known(name).ok_or_else(|| D::Error::custom("this is no gauge's name"))?;
+        Ok(Self { name, value, merge })
+    }
+}
+
+/// A gauge's name, kept for ever: there are some dozens, and not many more are taken.
+fn known(name: String) -> Option<&'static str> {
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = names.get(name.as_str()) {
+        return Some(known);
+    }
+    if names.len() >= 256 || name.len() > 64 {
+        return None;
+    }
+    let name: &'static str = name.leak();
+    names.insert(name);
+    Some(name)
 }
 
 impl Gauge {
@@ -61,7 +97,7 @@ impl Gauge {
 }
 
 /// What one step of one rank cost.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Bytes of this rank's message, all headers included. One rank alone counts what it would
     /// have sent.
@@ -92,7 +128,7 @@ pub struct Traffic {
 }
 
 /// One group of buckets' part in a step.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leg {
     /// The group's number.
     pub group: usize,

@@ -17,13 +17,14 @@ use crate::checkpoint;
 use crate::disk::Disk;
 use crate::evaluate;
 use crate::inject::Faults;
+use crate::job::{self, Followed, Job};
 use crate::launch::{self, Outcome, Run, Start};
 use crate::orders::Orders;
-use crate::recipe::Source;
+use crate::recipe::{Recipe, Source};
 use crate::record::Mode;
 use crate::resume::Resume;
 use crate::signals::Signals;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::io;
@@ -169,6 +170,14 @@ struct Refused(anyhow::Error);
 impl Cli {
     /// Does what the command line says; errors go to standard error.
     pub fn run(self) -> ExitCode {
+        let trains = matches!(self.command, Command::Train(_));
+        if let (false, processes @ 2..) = (trains, job::launched()) {
+            let error = anyhow!(
+                "a launcher has started {processes} processes, and each would do this by itself: \
+                 only `gradwire train` runs over several"
+            );
+            return tell(&error, ExitCode::from(2));
+        }
         let done = match self.command {
             Command::Train(train) => match train.run() {
                 Ok(Ok(code)) => return code,
@@ -213,24 +222,35 @@ impl Train {
         let disk = faults.disk().map_or_else(Disk::default, Disk::failing);
         let named = self.recipe.is_some();
         let source = self.changes.source(self.recipe);
+        let job = if self.dry_run { Job::alone() } else { Job::join().map_err(Refused)? };
+        if !job.leads() {
+            // Whether and where the run goes on is process 0's business.
+            let own = (named || self.resume.is_none()).then(|| source.load());
+            return Ok(Ok(follow(job, own, &disk, faults)));
+        }
         let resume = self.resume.map(|path| Resume::find(&disk, &path, self.force)).transpose();
         let resume = match resume {
             Ok(resume) => resume,
-            Err(error) => return Ok(Err(error)),
+            Err(error) => return Ok(Err(dissolved(job, error))),
         };
         let recipe = match &resume {
             Some(resume) if !named => source.load_on(&resume.recipe),
             _ => source.load(),
         };
-        let recipe = recipe.map_err(Refused)?;
-        if let Some(resume) = &resume {
-            resume.accept(&recipe).map_err(Refused)?;
-        }
+        let accepted = recipe.and_then(|recipe| {
+            resume.as_ref().map_or(Ok(()), |resume| resume.accept(&recipe).map(drop))?;
+            let steps = recipe.train.max_steps.unwrap_or(u64::MAX);
+            faults.check(recipe.workers, steps)?;
+            job.workers(&recipe)?;
+            Ok(recipe)
+        });
+        let recipe = match accepted {
+            Ok(recipe) => recipe,
+            Err(error) => return Err(Refused(dissolved(job, error))),
+        };
         if self.dry_run {
             return Ok(recipe.to_toml().map(|toml| print!("{toml}")).map(|()| ExitCode::SUCCESS));
         }
-        let steps = recipe.train.max_steps.unwrap_or(u64::MAX);
-        faults.check(recipe.workers, steps).map_err(Refused)?;
         let mode = match (self.quiet, self.json) {
             (true, _) => Mode::Quiet,
             (_, true) => Mode::Json,
@@ -238,13 +258,49 @@ impl Train {
         };
         let start = resume.map_or(Start::Fresh, |resume| Start::Resume(Box::new(resume)));
         let orders = Arc::new(Orders::default());
-        let signals = match Signals::listen(&orders.stop_flag()) {
+        let signals = match Signals::listen(&orders.stop_flag(), job.is_shared()) {
             Ok(signals) => signals,
             Err(error) => return Ok(Err(error).context("listening to SIGINT and SIGTERM")),
         };
-        let run = Run { recipe: &recipe, mode, disk, start, orders, faults: Arc::new(faults) };
+        let faults = Arc::new(faults);
+        let run = Run { job: &job, recipe: &recipe, mode, disk, start, orders, faults };
         let keeps = recipe.checkpoint.keep_last > 0;
-        Ok(launch::train(run).map(|outcome| stopped_by(&signals, &outcome, keeps)))
+        let code = match launch::train(run) {
+            Ok(outcome) => stopped_by(&signals, &outcome, keeps),
+            Err(error) => tell(&error, ExitCode::FAILURE),
+        };
+        job.end(code != ExitCode::FAILURE);
+        Ok(Ok(code))
+    }
+}
+
+/// The error for which a job does not begin, after the other processes have been told.
+fn dissolved(job: Job, error: anyhow::Error) -> anyhow::Error {
+    job.end(false);
+    error
+}
+
+/// Trains as process 0 says.
+fn follow(job: Job, own: Option<Result<Recipe>>, disk: &Disk, faults: Faults) -> ExitCode {
+    let orders = Arc::new(Orders::default());
+    let listening = Signals::listen(&orders.stop_flag(), true);
+    let followed = listening
+        .context("listening to SIGINT and SIGTERM")
+        .and_then(|_| job::follow(&job, own, disk, orders, Arc::new(faults)));
+    match followed {
+        Ok(Followed::Trained) => {
+            job.end(true);
+            ExitCode::SUCCESS
+        }
+        Ok(Followed::Refused) => {
+            job.end(false);
+            ExitCode::from(2)
+        }
+        Err(_) => {
+            // Process 0 has been told, and tells which of all causes was the first.
+            job.end(false);
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -108,7 +108,7 @@ impl Reproduce {
             return Ok(dry_run(&name, scale, &grid, &folder).map(|()| ExitCode::SUCCESS));
         }
         let orders = Arc::new(Orders::default());
-        let signals = match Signals::listen(&orders.stop_flag()) {
+        let signals = match Signals::listen(&orders.stop_flag(), false) {
             Ok(signals) => signals,
             Err(error) => return Ok(Err(error).context("listening to SIGINT and SIGTERM")),
         };

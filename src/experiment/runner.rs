@@ -155,6 +155,7 @@ impl Job<'_> {
             Held::Other(difference) => self.begin_again(planned, &difference, tell)?,
         };
         let outcome = launch::train(launch::Run {
+            job: &crate::job::Job::alone(),
             recipe: &planned.recipe,
             mode: self.mode,
             disk: self.disk.clone(),

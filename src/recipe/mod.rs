@@ -5,6 +5,7 @@
 //! the run's record, so that the record alone repeats the run.
 
 mod compare;
+mod device;
 mod table;
 
 use crate::network;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 pub use compare::Change;
+pub use device::Device;
 pub use table::{Recipes, Source, nearest};
 
 /// A run, completely described.
@@ -28,12 +30,16 @@ pub struct Recipe {
     /// What every random stream of the run derives from.
     #[serde(default = "one")]
     pub seed: u64,
-    /// World size: the number of workers, each a thread with a replica of its own.
+    /// World size: the number of workers, over all processes of a job, each a thread with a replica
+    /// of its own.
     #[serde(default = "two")]
     pub workers: usize,
     /// Compute threads per worker; 0 for the worker's share of the cores, at least one.
     #[serde(default)]
     pub threads: usize,
+    /// Where replicas compute.
+    #[serde(default)]
+    pub device: Device,
     /// What is trained on.
     pub dataset: datasets::Config,
     /// What is trained.
@@ -335,7 +341,7 @@ impl Recipe {
         })?;
         refuse(self.workers == 0, || "workers = 0: at least one worker is needed".into())?;
         refuse(self.workers > 1024, || {
-            format!("workers = {}: one process takes at most 1024 workers", self.workers)
+            format!("workers = {}: a run takes at most 1024 workers", self.workers)
         })?;
         refuse(self.threads > 1024, || {
             format!("threads = {}: write 0 for each worker's share of the cores", self.threads)
@@ -365,6 +371,7 @@ impl Recipe {
         refuse(!(0.0..=1e6).contains(&minutes), || {
             format!("checkpoint.every_minutes = {minutes} must be from 0 (off) to 1000000")
         })?;
+        self.device.validate().map_err(anyhow::Error::msg)?;
         self.network.validate().map_err(anyhow::Error::msg)?;
         self.optimizer.validate().map_err(anyhow::Error::msg)?;
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;

@@ -5,9 +5,12 @@
 //! comparing replicas) is derived from that, framed, so that ranks that do different things at
 //! the same time find out instead of adding unrelated numbers.
 
+pub mod cluster;
 mod derived;
 mod mailbox;
 mod mesh;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 mod solo;
 mod star;
 
@@ -51,6 +54,18 @@ impl Deref for Payload {
     }
 }
 
+/// A collective that can bring each rank another part of a message.
+pub trait Alltoall {
+    /// Gives each rank the part of `mine` with its number, and returns what each has given this
+    /// one, in order of rank. A rank that is in an [`allgather`](Collective::allgather) meanwhile
+    /// gives its message whole.
+    ///
+    /// # Errors
+    /// As [`Collective::allgather`]; [`Error::Transport`](crate::Error::Transport) when there is
+    /// not one part for each rank.
+    fn alltoall(&mut self, mine: Vec<Vec<u8>>) -> Result<Vec<Payload>>;
+}
+
 /// A group of ranks that exchange messages in lock step: every rank makes the same calls in the
 /// same order.
 ///
@@ -78,6 +93,17 @@ pub trait Collective: Send {
     /// the same memory: then sharing a result costs no transfer. False unless a transport says so.
     fn shares_memory(&self) -> bool {
         false
+    }
+
+    /// The ranks that share this one's memory, this one included, when they are some but not all
+    /// of the group: theirs are consecutive numbers, here counted from 0.
+    fn neighbours(&mut self) -> Option<&mut dyn Collective> {
+        None
+    }
+
+    /// What divides a message among the ranks, where that saves sending all of it to everybody.
+    fn alltoall(&mut self) -> Option<&mut dyn Alltoall> {
+        None
     }
 
     /// The server in the middle, if there is one.

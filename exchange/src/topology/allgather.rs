@@ -1,10 +1,11 @@
 //! Every rank hears every rank: all of them decode all messages, in order of rank.
 //!
-//! One message out for each rank, N in, and N decodings on each rank.
+//! One message out for each rank, N in, and N decodings on each rank. Plain f32 between processes
+//! takes the shorter way of [`allreduce`].
 
 use std::time::Duration;
 
-use super::{Heard, Route, Setup, Shape, Work};
+use super::{Heard, Route, Setup, Shape, Work, allreduce};
 use crate::Result;
 use crate::collective::{Collective, Solo, mesh};
 use crate::cpu::Stopwatch;
@@ -31,6 +32,9 @@ struct Allgather;
 
 impl Route for Allgather {
     fn reduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Heard> {
+        if allreduce::serves(work) {
+            return allreduce::reduce(work, &mine);
+        }
         let sent = Stopwatch::start();
         let messages = work.allgather(mine)?;
         (work.leg.wait, _) = sent.read();

@@ -8,14 +8,17 @@
 //! list of `topologies!`, and its row in [`refusal`]: which schemes may ride on what.
 
 mod allgather;
+mod allreduce;
 mod server;
 mod sharded;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::Bucket;
+use crate::collective::cluster::{Cluster, Notes};
 use crate::collective::{Collective, Payload};
 use crate::compress::{Compressor, Digest, Round, Seat};
 use crate::incoming::Place;
@@ -66,6 +69,27 @@ macro_rules! topologies {
             ) -> Result<Vec<Box<dyn Collective>>> {
                 match self {
                     $(Topology::$variant => <$module::Definition as Shape>::connect(world_size, timeout),)*
+                }
+            }
+
+            /// The same for `workers` ranks of this process among those of others, who do the same:
+            /// ranks of a process are consecutive. Notes travel along
+            /// ([`Notes`](crate::cluster::Notes)).
+            ///
+            /// # Errors
+            /// [`Error::WorldSize`].
+            pub fn connect_across(
+                self,
+                cluster: &Cluster,
+                workers: usize,
+                timeout: Duration,
+                notes: Arc<dyn Notes>,
+            ) -> Result<Vec<Box<dyn Collective>>> {
+                match self {
+                    $(Topology::$variant => {
+                        let central = <$module::Definition as Shape>::CENTRAL;
+                        cluster.connect(central, workers, timeout, notes)
+                    })*
                 }
             }
 
@@ -234,6 +258,9 @@ pub(crate) trait Shape {
     /// What it does, in one line.
     const LINE: &'static str;
 
+    /// Whether there is a server in the middle.
+    const CENTRAL: bool = false;
+
     /// As [`Topology::connect`].
     fn connect(world_size: usize, timeout: Duration) -> Result<Vec<Box<dyn Collective>>>;
 
@@ -291,12 +318,14 @@ impl Work<'_> {
         let frames = self.place.open(self.group, messages)?;
         match self.place.average(self.buckets, self.group, &frames, self.gradient)? {
             None => Ok(()),
-            Some((bucket, element)) => {
-                let position = self.buckets[bucket].position(element);
-                let (parameter, index) = self.layout.name(position);
-                Err(Error::NonFiniteMean { step: self.place.step, parameter, index })
-            }
+            Some((bucket, element)) => Err(self.overflow(bucket, element)),
         }
+    }
+
+    /// The mean of this element of a bucket is not finite.
+    fn overflow(&self, bucket: usize, element: usize) -> Error {
+        let (parameter, index) = self.layout.name(self.buckets[bucket].position(element));
+        Error::NonFiniteMean { step: self.place.step, parameter, index }
     }
 }
 

@@ -45,6 +45,8 @@ impl Shape for Definition {
     const NAME: &'static str = "server";
     const LINE: &'static str = "a server averages all messages and sends one back to every rank";
 
+    const CENTRAL: bool = true;
+
     fn connect(world_size: usize, timeout: Duration) -> Result<Vec<Box<dyn Collective>>> {
         Ok(star(world_size, timeout)?.into_iter().map(|end| Box::new(end) as _).collect())
     }

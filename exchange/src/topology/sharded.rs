@@ -3,9 +3,11 @@
 //! The gradient is cut into one shard for each rank. Where a scheme's messages can be read in
 //! parts, a shard is a stretch of buckets, cut at multiples of [`PART`] elements; else it is whole
 //! buckets. A rank decodes its shard of N messages, which is O(d) work, and sends the mean of it as
-//! f32; the others copy it. Messages are read where they lie: over a transport that does not share
+//! f32; the others copy it. Messages are read where they lie: over a transport that shares no
 //! memory the second phase would send 4 bytes for each element, more than a compressed message
 //! saves, and compressing it again would give every shard an error of its own; so that is refused.
+//! Where some ranks share memory, those of one process among several, these divide the shards among
+//! them, and what crosses between processes is the messages alone.
 //!
 //! Each element is added up in order of rank by one rank, as every rank does over an allgather. When
 //! a shard cannot be averaged its rank says so, and all ranks read all messages to find out why.
@@ -18,7 +20,6 @@ use crate::bucket::Bucket;
 use crate::collective::{Collective, Payload};
 use crate::compress::PART;
 use crate::cpu::Stopwatch;
-use crate::incoming::first_refusal;
 use crate::wire::{Frame, Kind, Reader, floats, frame};
 use crate::{Error, Result};
 
@@ -33,25 +34,41 @@ impl Shape for Definition {
     }
 
     fn route(setup: Setup<'_>) -> Result<Box<dyn Route>> {
-        if !setup.collective.shares_memory() {
-            return Err(Topology::Sharded.refuse(
+        let (rank, everywhere) = (setup.rank, setup.collective.shares_memory());
+        let group = match setup.collective.neighbours() {
+            Some(neighbours) => Group {
+                first: rank - neighbours.rank(),
+                ranks: neighbours.world_size(),
+                all: false,
+            },
+            None if everywhere => Group { first: 0, ranks: setup.about.world_size, all: true },
+            None => return Err(Topology::Sharded.refuse(
                 "this transport really sends, and the shards' means would be sent as plain f32; \
                  write `exchange.topology = \"allgather\"` or `\"server\"`",
-            ));
-        }
-        Ok(Box::<Sharded>::default())
+            )),
+        };
+        Ok(Box::new(Sharded { group, mean: Vec::new(), sent: None }))
     }
 }
 
 /// A stretch of one bucket's elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Piece {
-    bucket: usize,
-    part: Range<usize>,
+pub(super) struct Piece {
+    pub(super) bucket: usize,
+    pub(super) part: Range<usize>,
 }
 
-#[derive(Default)]
+/// The ranks that share memory, and so the shards.
+#[derive(Clone, Copy)]
+struct Group {
+    first: usize,
+    ranks: usize,
+    /// Whether these are all.
+    all: bool,
+}
+
 struct Sharded {
+    group: Group,
     /// The mean of one piece.
     mean: Vec<f32>,
     /// The last result that went out. When the next group's messages are all there, it has been
@@ -66,15 +83,16 @@ impl Route for Sharded {
         let (scattering, _) = sent.read();
         let received = Stopwatch::start();
         let frames = work.place.skim(work.group, &messages)?;
-        let pieces = shards(work.buckets, work.group, work.place.world_size);
+        let Group { first, ranks, all } = self.group;
+        let seat = work.place.rank - first;
+        let pieces = shards(work.buckets, work.group, ranks);
         let mut result = self.sent.take().and_then(Payload::reclaim).unwrap_or_default();
         result.clear();
-        // Each message is checked by one rank.
-        let next = (work.place.rank + 1) % work.place.world_size;
-        let averaged = work
-            .place
-            .check(next, &messages[next])
-            .and_then(|()| self.average(work, &frames, &pieces[work.place.rank], &mut result));
+        // Each message is checked by one rank of those that share it.
+        let mut to_check = ((seat + 1) % ranks..messages.len()).step_by(ranks);
+        let averaged = to_check
+            .try_for_each(|from| work.place.check(from, &messages[from]))
+            .and_then(|()| self.average(work, &frames, &pieces[seat], &mut result));
         if let Err(error) = averaged {
             result.clear();
             frame::write_refusal(work.place.header(Kind::Abort, 0), &error, &mut result);
@@ -83,23 +101,42 @@ impl Route for Sharded {
         work.leg.downlink_bytes = result.len() as u64;
         let averaging = received.read();
         let averaged = Stopwatch::start();
-        let results = work.allgather(result)?;
+        let results = if all { work.allgather(result)? } else { work.share(first, result)? };
         let (sharing, _) = averaged.read();
         let shared = Stopwatch::start();
-        if let Some(refusal) = first_refusal(&results) {
+        let refused = results.iter().find_map(|result| Frame::refusal_of(result));
+        if let Some((_, refusal)) = refused {
             // The messages are here: what is wrong with them is wrong on every rank.
             work.average(&messages)?;
             return Err(refusal);
         }
         for (rank, (result, pieces)) in results.iter().zip(&pieces).enumerate() {
-            take_result(work, rank, result, pieces)?;
+            take_result(work, first + rank, result, pieces)?;
         }
-        self.sent = results.into_iter().nth(work.place.rank);
+        self.sent = results.into_iter().nth(seat);
         let taking = shared.read();
         work.leg.wait = scattering + sharing;
         work.leg.decode = averaging.0 + taking.0;
         work.leg.decode_cpu = averaging.1 + taking.1;
         Ok(Heard::Messages(messages))
+    }
+}
+
+impl Work<'_> {
+    /// Gives `mine` to the ranks of this process, of which the first is `first`, and takes theirs.
+    fn share(&mut self, first: usize, mine: Vec<u8>) -> Result<Vec<Payload>> {
+        let awaited = self.place.awaited();
+        let neighbours = self.collective.neighbours();
+        let neighbours = neighbours.expect("invariant: a route has been built over them");
+        neighbours.allgather(mine).map_err(|error| match error.awaiting(awaited) {
+            Error::PeerLost { rank, by, awaited } => {
+                Error::PeerLost { rank: first + rank, by: first + by, awaited }
+            }
+            Error::Timeout { rank, by, awaited, after } => {
+                Error::Timeout { rank: first + rank, by: first + by, awaited, after }
+            }
+            other => other,
+        })
     }
 }
 
@@ -134,7 +171,12 @@ impl Sharded {
 }
 
 /// Copies the means of the pieces of rank `from` into the gradient.
-fn take_result(work: &mut Work<'_>, from: usize, result: &[u8], pieces: &[Piece]) -> Result<()> {
+pub(super) fn take_result(
+    work: &mut Work<'_>,
+    from: usize,
+    result: &[u8],
+    pieces: &[Piece],
+) -> Result<()> {
     let awaited = work.place.awaited();
     let blame = |error: Error| error.sent_by(from, awaited);
     let mut reader = Reader::new(result);
@@ -150,7 +192,7 @@ fn take_result(work: &mut Work<'_>, from: usize, result: &[u8], pieces: &[Piece]
 
 /// The pieces of each rank's shard: the group's buckets end to end, cut into stretches of about
 /// the same length where they can be cut, and whole buckets to the rank with the least where not.
-fn shards(buckets: &[Bucket], group: &[usize], ranks: usize) -> Vec<Vec<Piece>> {
+pub(super) fn shards(buckets: &[Bucket], group: &[usize], ranks: usize) -> Vec<Vec<Piece>> {
     let mut shards = vec![Vec::new(); ranks];
     let divides = |bucket: &&usize| {
         buckets[**bucket].decoder().is_none_or(|compressor| compressor.by_parts().is_some())

@@ -37,6 +37,9 @@ const LENGTH_AT: usize = 16;
 /// Bytes of a reason or a name that travel with a refusal; what is longer is cut.
 const TEXT_BYTES: usize = 1024;
 
+/// In the place of a [`Quantity`]: a shard of the mean is not finite.
+const MEAN: u8 = 2;
+
 /// What a frame carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -296,22 +299,23 @@ impl<'a> Frame<'a> {
     /// awaited.
     ///
     /// # Errors
-    /// The sender's [`Error::NonFinite`] or [`Error::Aborted`].
+    /// The sender's [`Error::NonFinite`], [`Error::NonFiniteMean`] or [`Error::Aborted`].
     pub fn refusal(&self) -> Result<()> {
         let Header { rank, step, .. } = self.header;
         let rank = usize::from(rank);
         let mut reader = Reader::new(self.payload);
         match self.header.kind {
             Kind::NonFinite => {
-                let quantity = match reader.u8()? {
+                let (of, index) = (reader.u8()?, reader.u64()? as usize);
+                let parameter = text(reader.rest());
+                let quantity = match of {
                     0 => Quantity::Gradient,
                     1 => Quantity::Corrected,
+                    MEAN => return Err(Error::NonFiniteMean { step, parameter, index }),
                     found => {
                         return Err(Fault::Field { field: "quantity", found: found.into() }.into());
                     }
                 };
-                let index = reader.u64()? as usize;
-                let parameter = text(reader.rest());
                 Err(Error::NonFinite { rank, step, quantity, parameter, index })
             }
             Kind::Abort => Err(Error::Aborted { rank, step, reason: text(reader.rest()) }),
@@ -321,7 +325,7 @@ impl<'a> Frame<'a> {
 }
 
 /// Appends the frame by which a rank tells the others its own error, instead of what they await:
-/// [`Error::NonFinite`] as such, everything else as an abort with its words.
+/// [`Error::NonFinite`] and [`Error::NonFiniteMean`] as such, everything else as an abort with its words.
 pub fn write_refusal(header: Header, error: &Error, out: &mut Vec<u8>) {
     let open = header.open(out);
     let kind = match error {
@@ -330,6 +334,12 @@ pub fn write_refusal(header: Header, error: &Error, out: &mut Vec<u8>) {
                 Quantity::Gradient => 0,
                 Quantity::Corrected => 1,
             });
+            out.extend_from_slice(&(*index as u64).to_le_bytes());
+            out.extend_from_slice(cut(parameter).as_bytes());
+            Kind::NonFinite
+        }
+        Error::NonFiniteMean { parameter, index, .. } => {
+            out.push(MEAN);
             out.extend_from_slice(&(*index as u64).to_le_bytes());
             out.extend_from_slice(cut(parameter).as_bytes());
             Kind::NonFinite

@@ -1,0 +1,253 @@
+//! Processes that a launcher has started, joined by MPI.
+//!
+//! One thread in each process, the courier, is the only one that calls MPI, from beginning to end
+//! (`MPI_THREAD_SERIALIZED` is all that is asked for): what ranks say to each other goes through
+//! its desk. It never makes a call that waits: it sends and receives without blocking, asks
+//! whether that is done, and attends to the desk meanwhile. So a process that is stopped or gone
+//! is found out by the desk's clock, and every wait is bounded but MPI's own at the beginning and
+//! at the end, which [`join`] and [`Cluster::leave`] put a bound to.
+//!
+//! A buffer may not go away before its message is out or in; a scope of rsmpi's sees to that. What
+//! is begun while another transfer is under way is done inside of it: transfers are nested calls,
+//! each on its own part of the stack.
+//!
+//! Sums are not made by MPI: no order is promised for those of `MPI_Allreduce`, and replicas must
+//! stay the same, bit for bit.
+
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ::mpi::environment::Universe;
+use ::mpi::point_to_point::{Message, Status};
+use ::mpi::request::{LocalScope, Request, scope};
+use ::mpi::topology::SimpleCommunicator;
+use ::mpi::traits::{Communicator, Destination, Equivalence, Source};
+use ::mpi::{Tag, Threading};
+
+use super::cluster::desk::{Desk, Lane, Next, Shipment};
+use super::cluster::{Cluster, Letters, courier};
+use crate::{Error, Result};
+
+/// The longest message that MPI is given, in bytes; longer ones are sent in pieces. MPI counts in
+/// 31 bits.
+pub const LONGEST: usize = 1 << 30;
+
+/// How many transfers may be nested; more wait for one of these to end.
+const DEEPEST: usize = 48;
+
+/// While something is expected the courier looks again after giving up its turn, for so long; then
+/// it naps in between.
+const KEEN: Duration = Duration::from_micros(200);
+const SHORT_NAP: Duration = Duration::from_micros(50);
+const LONG_NAP: Duration = Duration::from_micros(500);
+
+/// A process's place on its machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Here {
+    /// Which of the machine's processes this is, counted from 0.
+    pub index: usize,
+    /// How many of them there are.
+    pub processes: usize,
+}
+
+/// Joins the processes that the launcher (`mpirun`, `srun`) has started.
+///
+/// # Errors
+/// [`Error::Transport`] when MPI cannot be set up, or takes longer than `patience`: then this
+/// process should exit, which tells the launcher.
+pub fn join(patience: Duration, letters: Letters) -> Result<(Cluster, Here)> {
+    join_in_pieces(patience, LONGEST, letters)
+}
+
+/// The same, with another longest message.
+///
+/// # Errors
+/// As [`join`].
+pub fn join_in_pieces(
+    patience: Duration,
+    longest: usize,
+    letters: Letters,
+) -> Result<(Cluster, Here)> {
+    let (ready, joined) = channel();
+    let begin = move || {
+        let Some((universe, threading)) = ::mpi::initialize_with_threading(Threading::Serialized)
+        else {
+            let problem = "MPI is in use already in this process".to_string();
+            return drop(ready.send(Err(Error::Transport { problem })));
+        };
+        if threading < Threading::Funneled {
+            let problem = format!(
+                "this MPI library allows no threads beside the one that calls it ({threading:?})"
+            );
+            return drop(ready.send(Err(Error::Transport { problem })));
+        }
+        let world = universe.world();
+        // What MPI has made must be gone before MPI is.
+        let here = {
+            let machine = world.split_shared(world.rank());
+            Here { index: machine.rank() as usize, processes: machine.size() as usize }
+        };
+        let (desk, cluster) = courier(world.rank() as usize, world.size() as usize, letters);
+        // If nobody takes it, nobody will ever call.
+        let _ = ready.send(Ok((cluster, here)));
+        let lanes = [world.duplicate(), world.duplicate()];
+        Transport::new(lanes, desk, longest.clamp(1, LONGEST)).run(universe);
+    };
+    let cannot = |problem: String| Error::Transport { problem };
+    thread::Builder::new()
+        .name("courier".to_string())
+        .stack_size(16 << 20)
+        .spawn(begin)
+        .map_err(|error| cannot(error.to_string()))?;
+    joined.recv_timeout(patience).map_err(|_| {
+        cannot(format!("MPI was not set up within {patience:?}: did all processes start?"))
+    })?
+}
+
+/// What moves a desk's parcels.
+struct Transport {
+    /// A communicator for each lane: within one, messages arrive in the order sent.
+    lanes: [SimpleCommunicator; 2],
+    desk: Desk,
+    longest: usize,
+    /// Of each process and lane, whether something is being received: the next waits, so that
+    /// parcels arrive in order.
+    busy: Vec<[bool; 2]>,
+    /// Of each process and lane, the pieces of a parcel that have arrived.
+    pieces: Vec<[Vec<u8>; 2]>,
+    /// When something last moved.
+    moved: Instant,
+}
+
+/// The tag of a parcel or its last piece, and that of a piece before the last.
+const LAST: Tag = 0;
+const PIECE: Tag = 1;
+
+impl Transport {
+    fn new(lanes: [SimpleCommunicator; 2], desk: Desk, longest: usize) -> Self {
+        let processes = lanes[0].size() as usize;
+        Self {
+            lanes,
+            desk,
+            longest,
+            busy: vec![[false; 2]; processes],
+            pieces: vec![Default::default(); processes],
+            moved: Instant::now(),
+        }
+    }
+
+    /// Works until the process takes its leave, then leaves MPI.
+    fn run(mut self, universe: Universe) {
+        while self.progress(0) == Next::GoOn {
+            self.rest(self.desk.is_waiting());
+        }
+        let Self { lanes, desk, .. } = self;
+        drop(lanes);
+        // This may wait for the others; the desk's end says that it is over.
+        drop(universe);
+        drop(desk);
+    }
+
+    /// Does whatever can be done without waiting; at the end, everything that is still to be sent.
+    fn progress(&mut self, depth: usize) -> Next {
+        if depth < DEEPEST {
+            let here = self.lanes[0].rank() as usize;
+            for process in (0..self.busy.len()).filter(|process| *process != here) {
+                for lane in [Lane::Rounds, Lane::Letters] {
+                    self.receive(process, lane, depth);
+                }
+            }
+        }
+        let next = self.desk.look();
+        if let Next::Abort(code) = next {
+            self.lanes[0].abort(code);
+        }
+        if depth < DEEPEST {
+            let shipments = self.desk.outgoing();
+            if !shipments.is_empty() {
+                self.send(&shipments, depth);
+            }
+        }
+        next
+    }
+
+    /// Receives a message, if one is there.
+    fn receive(&mut self, process: usize, lane: Lane, depth: usize) {
+        let at = lane as usize;
+        if self.busy[process][at] {
+            return;
+        }
+        let source = self.lanes[at].process_at_rank(process as i32);
+        let Some((message, status)) = source.immediate_matched_probe() else { return };
+        self.busy[process][at] = true;
+        let bytes = self.take(message, &status, depth);
+        self.busy[process][at] = false;
+        if status.tag() == PIECE {
+            self.pieces[process][at].extend_from_slice(&bytes);
+            return;
+        }
+        let mut whole = std::mem::take(&mut self.pieces[process][at]);
+        if whole.is_empty() {
+            whole = bytes;
+        } else {
+            whole.extend_from_slice(&bytes);
+        }
+        self.desk.arrived(process, lane, whole);
+    }
+
+    /// The bytes of a message that has been matched.
+    fn take(&mut self, message: Message, status: &Status, depth: usize) -> Vec<u8> {
+        let count = status.count(u8::equivalent_datatype());
+        let mut bytes = vec![0; count as usize];
+        scope(|scope| {
+            let request = message.immediate_matched_receive_into(scope, &mut bytes[..]);
+            self.finish(vec![request], depth);
+        });
+        bytes
+    }
+
+    /// Sends parcels to other processes, all at the same time.
+    fn send(&mut self, shipments: &[Shipment], depth: usize) {
+        scope(|scope| {
+            let mut requests = Vec::with_capacity(shipments.len());
+            for Shipment { to, lane, bytes } in shipments {
+                let to = self.lanes[*lane as usize].process_at_rank(*to as i32);
+                let pieces = bytes.len().div_ceil(self.longest).max(1);
+                for piece in 0..pieces {
+                    let start = piece * self.longest;
+                    let end = bytes.len().min(start + self.longest);
+                    let tag = if piece + 1 == pieces { LAST } else { PIECE };
+                    requests.push(to.immediate_send_with_tag(scope, &bytes[start..end], tag));
+                }
+            }
+            self.finish(requests, depth);
+        });
+    }
+
+    /// Waits until all requests are done, and does what else there is to do meanwhile.
+    fn finish<'s>(&mut self, mut requests: Vec<Request<'s, [u8], &LocalScope<'s>>>, depth: usize) {
+        loop {
+            let before = requests.len();
+            requests = requests.into_iter().filter_map(|request| request.test().err()).collect();
+            if requests.len() < before {
+                self.moved = Instant::now();
+            }
+            if requests.is_empty() {
+                return;
+            }
+            self.progress(depth + 1);
+            self.rest(true);
+        }
+    }
+
+    /// Gives the processor to others for a moment: the shorter, the sooner something is expected.
+    fn rest(&self, expecting: bool) {
+        let still = self.moved.elapsed();
+        match (expecting, still < KEEN) {
+            (true, true) => thread::yield_now(),
+            (true, false) => thread::park_timeout(SHORT_NAP),
+            (false, _) => thread::park_timeout(LONG_NAP),
+        }
+    }
+}

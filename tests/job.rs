@@ -1,0 +1,145 @@
+//! Several processes train one run. Here they are threads whose couriers are joined by channels, so
+//! that no launcher is needed; `mpi.rs` has real ones.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use gradwire::disk::Disk;
+use gradwire::inject::Faults;
+use gradwire::job::{Followed, Job, follow, letterbox};
+use gradwire::launch::{Outcome, Run, Start, train};
+use gradwire::orders::Orders;
+use gradwire::recipe::{Recipe, Source};
+use gradwire::record::Mode;
+use gradwire::resume::Resume;
+use gradwire_exchange::cluster::channels;
+use safetensors::SafeTensors;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+fn recipe(out: &Path, settings: &[&str]) -> Recipe {
+    let quick = [
+        "dataset=synthetic-ag-news",
+        "dataset.train=400",
+        "model=fasttext",
+        "name=quick",
+        "workers=4",
+        "train.max_steps=8",
+        "record.every=1",
+        "optimizer.learning_rate=1",
+        "schedule=constant",
+        "checkpoint.every_steps=3",
+        "exchange.timeout=30",
+    ];
+    let out = format!("record.out={}", out.display());
+    let sets = quick.iter().chain(settings).map(ToString::to_string).chain([out]);
+    Source { recipe: None, flags: Vec::new(), sets: sets.collect() }.load().unwrap()
+}
+
+/// What became of process 0, and of those that follow.
+type Ended = (anyhow::Result<Outcome>, Vec<anyhow::Result<Followed>>);
+
+/// Trains in as many processes; each reads the recipe of its number.
+fn job(recipes: &[Recipe], start: Start, faults: &str) -> Ended {
+    let (letters, boxes): (Vec<_>, Vec<_>) = recipes.iter().map(|_| letterbox()).unzip();
+    let clusters = channels(letters).unwrap();
+    let mut jobs =
+        clusters.into_iter().zip(boxes).map(|(cluster, inbox)| Job::over(cluster, inbox));
+    let faults = Arc::new(Faults::parse(faults).unwrap());
+    let leader = jobs.next().unwrap();
+    thread::scope(|scope| {
+        let followers: Vec<_> = jobs
+            .zip(&recipes[1..])
+            .map(|(job, own)| {
+                let faults = faults.clone();
+                scope.spawn(move || {
+                    let (disk, orders) = (Disk::default(), Arc::new(Orders::default()));
+                    let followed = follow(&job, Some(Ok(own.clone())), &disk, orders, faults);
+                    // One that has failed waits here to be ended by process 0, as threads cannot be.
+                    if let Ok(followed) = &followed {
+                        job.end(matches!(followed, Followed::Trained));
+                    }
+                    followed
+                })
+            })
+            .collect();
+        let outcome = train(Run {
+            job: &leader,
+            recipe: &recipes[0],
+            mode: Mode::Quiet,
+            disk: Disk::default(),
+            start,
+            orders: Arc::default(),
+            faults: faults.clone(),
+        });
+        leader.end(outcome.is_ok());
+        (outcome, followers.into_iter().map(|follower| follower.join().unwrap()).collect())
+    })
+}
+
+fn alone(recipe: &Recipe) -> Outcome {
+    let faults = Arc::new(Faults::default());
+    let (mode, start, orders) = (Mode::Quiet, Start::Fresh, Arc::default());
+    let job = Job::alone();
+    train(Run { job: &job, recipe, mode, disk: Disk::default(), start, orders, faults }).unwrap()
+}
+
+fn weights(run: &Path) -> Vec<(String, Vec<u8>)> {
+    let bytes = fs::read(run.join("last/model.safetensors")).unwrap();
+    let model = SafeTensors::deserialize(&bytes).unwrap();
+    let tensors = model.tensors().into_iter();
+    let mut tensors: Vec<_> = tensors.map(|(name, t)| (name, t.data().to_vec())).collect();
+    tensors.sort();
+    tensors
+}
+
+#[test]
+fn processes_train_the_run_of_one_and_go_on_with_it() {
+    for settings in [&["scheme=sidco"][..], &["scheme=dense", "exchange.topology=server"]] {
+        let out = tempfile::tempdir().unwrap();
+        let whole = recipe(out.path(), settings);
+        let expected = alone(&whole);
+        for processes in [2, 4] {
+            let half = recipe(out.path(), &[settings, &["train.max_steps=5"]].concat());
+            let (outcome, followed) = job(&vec![half; processes], Start::Fresh, "");
+            let outcome = outcome.unwrap();
+            assert!(followed.iter().all(|ended| matches!(ended, Ok(Followed::Trained))));
+            assert_eq!(outcome.summary.step, 5);
+
+            // With as many workers in other processes.
+            let resume = Resume::find(&Disk::default(), &outcome.folder, false).unwrap();
+            let start = Start::Resume(Box::new(resume));
+            let (outcome, _) = job(&vec![whole.clone(); 6 - processes], start, "");
+            let outcome = outcome.unwrap();
+            assert!(weights(&outcome.folder) == weights(&expected.folder), "{processes}");
+            let (found, wanted) = (&outcome.summary, &expected.summary);
+            assert_eq!((found.step, found.steps), (wanted.step, wanted.steps));
+            assert_eq!(found.wire_bytes, wanted.wire_bytes);
+        }
+    }
+}
+
+#[test]
+fn a_failure_elsewhere_is_named_and_a_difference_refused() {
+    let out = tempfile::tempdir().unwrap();
+    let same = recipe(out.path(), &[]);
+    let (outcome, followed) =
+        job(&[same.clone(), same.clone()], Start::Fresh, "panic:worker=3,step=4");
+    let told = format!("{:#}", outcome.unwrap_err());
+    assert!(told.contains("worker 3 (process 1 on ") && told.contains("step 4"), "{told}");
+    assert!(told.contains("panicked: injected at step 4"), "{told}");
+    assert!(followed[0].is_err());
+
+    let other = recipe(out.path(), &["train.batch=5"]);
+    let (outcome, followed) =
+        job(&[same.clone(), same.clone(), same.clone(), other], Start::Fresh, "");
+    let told = format!("{:#}", outcome.unwrap_err());
+    assert!(told.contains("process 3") && told.contains("train.batch = 5"), "{told}");
+    assert!(followed.iter().all(|ended| matches!(ended, Ok(Followed::Refused))));
+
+    let three = recipe(out.path(), &[]);
+    let (outcome, _) = job(&[three.clone(), three.clone(), three], Start::Fresh, "");
+    let told = format!("{:#}", outcome.unwrap_err());
+    assert!(told.contains("cannot be spread evenly over the 3 processes"), "{told}");
+}

@@ -1,0 +1,217 @@
+//! Several processes, started by `mpirun`: the run of one process, bit for bit; failures that end
+//! all of them, with a cause. Built with `--features mpi` only.
+
+#![cfg(feature = "mpi")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Program, events, only_run, quick};
+use safetensors::SafeTensors;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Eight steps of four workers.
+const STEPS: [&str; 12] = [
+    "--workers",
+    "4",
+    "--set",
+    "train.max_steps=8",
+    "--set",
+    "checkpoint.every_steps=3",
+    "--set",
+    "exchange.timeout=3",
+    "--set",
+    "dataset.train=400",
+    "--set",
+    "schedule=constant",
+];
+
+fn launcher(program: &Program, processes: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("mpirun");
+    command
+        .args(["--allow-run-as-root", "--oversubscribe", "-n", processes])
+        .arg(env!("CARGO_BIN_EXE_gradwire"))
+        .args(quick(&[&STEPS[..], arguments].concat()))
+        .current_dir(program.folder.path())
+        .env_remove("GRADWIRE_KERNELS")
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs as many processes; the exit code and all that was said.
+fn launch(program: &Program, processes: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let began = Instant::now();
+    let Output { status, stdout, stderr } =
+        launcher(program, processes, arguments).output().unwrap();
+    let said = [stdout, stderr].concat();
+    assert!(began.elapsed() < Duration::from_secs(120));
+    (status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+fn run_of(program: &Program) -> PathBuf {
+    only_run(&program.path("runs/out/quick"))
+}
+
+/// The weights of a run's last model, by name: their bytes.
+fn weights(run: &Path) -> Vec<(String, Vec<u8>)> {
+    let bytes = fs::read(run.join("last/model.safetensors")).unwrap();
+    let model = SafeTensors::deserialize(&bytes).unwrap();
+    let mut tensors: Vec<_> =
+        model.tensors().into_iter().map(|(name, t)| (name, t.data().to_vec())).collect();
+    tensors.sort();
+    tensors
+}
+
+/// What a run's record tells of steps and epochs, but for times and shards.
+fn told(run: &Path) -> Vec<Value> {
+    let mut told = [events(run, "step"), events(run, "epoch")].concat();
+    for event in &mut told {
+        let event = event.as_object_mut().unwrap();
+        // What is shared among shards depends on how many there are, one for each rank of a process.
+        let times = ["time", "phases", "samples_per_second", "downlink_bytes"];
+        event.retain(|key, _| !times.contains(&key.as_str()) && !key.ends_with("seconds"));
+    }
+    told
+}
+
+/// One process of four workers, two of two, four of one: the same run.
+#[test]
+fn however_workers_are_spread_the_run_is_the_same() {
+    for settings in [
+        &["scheme=dense"][..],
+        &["scheme=sidco"],
+        &["scheme=casq"],
+        &["scheme=optquant"],
+        &["scheme=dqsgd", "exchange.topology=server"],
+        &["scheme=topk", "exchange.topology=sharded"],
+        &["scheme=dense", "exchange.overlap=true", "policy.bucketing=parameter"],
+    ] {
+        let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+        let alone = Program::new();
+        alone.succeed(&quick(&[&STEPS[..], &settings].concat()));
+        let expected = (weights(&run_of(&alone)), told(&run_of(&alone)));
+        for processes in ["2", "4"] {
+            let program = Program::new();
+            let (code, said) = launch(&program, processes, &settings);
+            assert_eq!(code, Some(0), "{settings:?} × {processes}\n{said}");
+            let run = run_of(&program);
+            assert!(weights(&run) == expected.0, "weights: {settings:?} × {processes}");
+            assert_eq!(told(&run), expected.1, "record: {settings:?} × {processes}");
+        }
+    }
+}
+
+/// Processes end with a checkpoint; others take it up, as one process would have gone on.
+#[test]
+fn other_processes_go_on_from_the_checkpoint() {
+    let scheme = ["--scheme", "sidco"];
+    let alone = Program::new();
+    alone.succeed(&quick(&[&STEPS[..], &scheme].concat()));
+    let program = Program::new();
+    let (code, said) =
+        launch(&program, "2", &[&scheme[..], &["--set", "train.max_steps=5"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let run = run_of(&program);
+    let mut command = Command::new("mpirun");
+    command.args(["--allow-run-as-root", "--oversubscribe", "-n", "4"]);
+    command.arg(env!("CARGO_BIN_EXE_gradwire")).args(["train", "--quiet", "--resume"]).arg(&run);
+    command.args(["--set", "train.max_steps=8"]).current_dir(program.folder.path());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(weights(&run) == weights(&run_of(&alone)));
+}
+
+#[test]
+fn a_worker_that_fails_elsewhere_is_named_with_its_process() {
+    let program = Program::new();
+    let (code, said) = launch(&program, "2", &["--inject", "panic:worker=3,step=5"]);
+    assert_eq!(code, Some(1), "{said}");
+    let named = "worker 3 (process 1 on ";
+    assert!(said.contains(named) && said.contains("panicked: injected at step 5"), "{said}");
+    let failed = &events(&run_of(&program), "failed")[0]["error"];
+    assert!(failed.as_str().unwrap().contains(named), "{failed}");
+}
+
+#[test]
+fn a_process_that_is_killed_ends_the_job_and_the_checkpoint_stays() {
+    let program = Program::new();
+    let began = Instant::now();
+    let (code, said) = launch(&program, "2", &["--inject", "kill:worker=3,step=7"]);
+    assert_ne!(code, Some(0), "{said}");
+    assert!(began.elapsed() < Duration::from_secs(40));
+    let run = run_of(&program);
+    let out = program.succeed(&["train", "--resume", run.to_str().unwrap()]);
+    assert!(!out.is_empty());
+    let alone = Program::new();
+    alone.succeed(&quick(&STEPS));
+    assert!(weights(&run) == weights(&run_of(&alone)));
+}
+
+/// The process of the last rank under a launcher.
+fn last_process(launcher: &Child) -> u32 {
+    let children = |parent: u32| -> Vec<u32> {
+        let tasks = format!("/proc/{parent}/task/{parent}/children");
+        let text = fs::read_to_string(tasks).unwrap_or_default();
+        text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    };
+    let is_last = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|entry| entry == b"OMPI_COMM_WORLD_RANK=1")
+    };
+    children(launcher.id()).into_iter().find(is_last).unwrap()
+}
+
+#[test]
+fn a_process_that_stands_still_is_found_and_named() {
+    let program = Program::new();
+    let mut command = launcher(&program, "2", &["--set", "train.max_steps=100000"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let folder = program.path("runs/out/quick");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let trains = || folder.is_dir() && !events(&only_run(&folder), "step").is_empty();
+    while !trains() {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let stopped = last_process(&child).to_string();
+    assert!(Command::new("kill").args(["-STOP", &stopped]).status().unwrap().success());
+    let began = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+    let failed = &events(&run_of(&program), "failed")[0]["error"];
+    let failed = failed.as_str().unwrap();
+    assert!(
+        failed.contains("worker 2 (process 1 on ") && failed.contains("was silent"),
+        "{failed}"
+    );
+}
+
+#[test]
+fn what_cannot_be_spread_or_differs_is_refused_by_all() {
+    let program = Program::new();
+    let (code, said) = launch(&program, "3", &[]);
+    assert_ne!(code, Some(0));
+    assert!(said.contains("workers = 4 cannot be spread evenly over the 3 processes"), "{said}");
+    let (code, said) =
+        launch(&program, "2", &["--set", "network.mode=throttle", "--set", "network.link=1gbit"]);
+    assert_ne!(code, Some(0));
+    assert!(said.contains("throttle"), "{said}");
+
+    // Two programs of one job, told different things.
+    let gradwire = env!("CARGO_BIN_EXE_gradwire");
+    let mine = quick(&STEPS);
+    let other = [&mine[..], &["--set", "train.batch=5"]].concat();
+    let mut command = Command::new("mpirun");
+    command.args(["--allow-run-as-root", "--oversubscribe"]);
+    command.args(["-n", "1", gradwire]).args(&mine).args([":", "-n", "1", gradwire]).args(&other);
+    let output = command.current_dir(program.folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success());
+    assert!(said.contains("process 1") && said.contains("train.batch = 5"), "{said}");
+}
