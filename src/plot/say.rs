@@ -27,7 +27,7 @@ fn clock_unit(seconds: f64) -> (f64, &'static str) {
 
 /// A number with its deviation, if that is not nought beside it: `0.404`, `8 ± 1.4`.
 pub fn about(value: f64, deviation: f64) -> String {
-    match deviation > 1e-4 * value.abs() {
+    match deviation > 5e-4 * value.abs() {
         true => format!("{} ± {}", three_digits(value), two_digits(deviation)),
         false => three_digits(value),
     }

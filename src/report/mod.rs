@@ -152,7 +152,7 @@ fn progress(results: &Results) -> String {
 /// What is claimed beside what was measured.
 fn verdicts(results: &Results) -> Table {
     let mut table =
-        Table::new(&["claim", "what is measured", "#claimed", "#measured", "verdict", "why"]);
+        Table::new(&["claim", "verdict", "#claimed", "#measured", "what is measured", "why"]);
     for verdict in &results.verdicts {
         let tone = match verdict.ruling {
             Ruling::Reproduced => Tone::Good,
@@ -162,10 +162,10 @@ fn verdicts(results: &Results) -> Table {
         let claimed = verdict.claimed.map(|value| words::in_unit(value, verdict.unit));
         table.rows.push(vec![
             Cell { below: verdict.source.clone(), ..Cell::from(verdict.claim.as_str()) },
-            verdict.measure.as_str().into(),
+            Cell { tone, ..Cell::from(verdict.ruling.words()) },
             Cell { below: words::bounds(verdict), ..claimed.map_or_else(Cell::none, Cell::from) },
             words::measured(verdict),
-            Cell { tone, ..Cell::from(verdict.ruling.words()) },
+            verdict.measure.as_str().into(),
             verdict.why.as_str().into(),
         ]);
     }
