@@ -9,7 +9,7 @@ the same step, wall time and value (scalars as 32-bit floats), and nothing else 
 files are read twice: as they were written, and as TensorBoard's server sees them after its own
 migration to tensors. Several files, as resumed runs leave them, are read as one.
 
-The HParams dashboard's backend must list every run below the folder once, with the settings of its
+Of a log directory, the HParams dashboard's backend must list every run below the folder once, with the settings of its
 recipe.toml, with how it ended and what it came to; where the folder describes an experiment, its
 columns must be those in which runs of one model, data set and scheme differ. Custom Scalars must find one layout whose every
 category has charts with data.
@@ -457,7 +457,9 @@ def main(arguments):
             continue
         for run in runs:
             tell(run, *check(run))
-        tell(f"{folder} (dashboards)", *check_dashboards(folder, runs))
+        # Of a run that is the log directory itself, HParams shows no figures.
+        if runs != [folder]:
+            tell(f"{folder} (dashboards)", *check_dashboards(folder, runs))
     return 1 if failed else 0
 
 
