@@ -5,8 +5,7 @@
 
 mod common;
 
-use common::{Program, events, number, only_run, quick};
-use safetensors::SafeTensors;
+use common::{Program, events, number, only_run, quick, weights};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,16 +41,6 @@ fn injected(program: &Program, fault: &str, more: &[&str]) -> (Option<i32>, Stri
 
 fn run_of(program: &Program) -> PathBuf {
     only_run(&program.path("runs/out/quick"))
-}
-
-/// The weights of a run's last model, by name: their bytes.
-fn weights(run: &Path) -> Vec<(String, Vec<u8>)> {
-    let bytes = fs::read(run.join("last/model.safetensors")).unwrap();
-    let model = SafeTensors::deserialize(&bytes).unwrap();
-    let mut tensors: Vec<_> =
-        model.tensors().into_iter().map(|(name, t)| (name, t.data().to_vec())).collect();
-    tensors.sort();
-    tensors
 }
 
 /// What a run's record tells of steps and epochs, but for times.

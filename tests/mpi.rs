@@ -6,8 +6,7 @@
 
 mod common;
 
-use common::{Program, events, only_run, quick};
-use safetensors::SafeTensors;
+use common::{Program, events, only_run, quick, weights};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,16 +53,6 @@ fn launch(program: &Program, processes: &str, arguments: &[&str]) -> (Option<i32
 
 fn run_of(program: &Program) -> PathBuf {
     only_run(&program.path("runs/out/quick"))
-}
-
-/// The weights of a run's last model, by name: their bytes.
-fn weights(run: &Path) -> Vec<(String, Vec<u8>)> {
-    let bytes = fs::read(run.join("last/model.safetensors")).unwrap();
-    let model = SafeTensors::deserialize(&bytes).unwrap();
-    let mut tensors: Vec<_> =
-        model.tensors().into_iter().map(|(name, t)| (name, t.data().to_vec())).collect();
-    tensors.sort();
-    tensors
 }
 
 /// What a run's record tells of steps and epochs, but for times and shards.

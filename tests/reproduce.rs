@@ -141,6 +141,14 @@ fn a_grid_is_run_once_and_judged() {
     let alone = ["--scale", "smoke", "--json", "--only", "topk"];
     let line: Value = serde_json::from_slice(&reproduce(place.path(), &alone).stdout).unwrap();
     assert_eq!(line["ruling"], "not-testable", "its baseline is of another recipe");
+
+    // A record that is damaged is said, and not passed over.
+    let shown = place.path().join("out/small-smoke/task/topk-0.1/seed-1/network.jsonl");
+    let whole = fs::read_to_string(&shown).unwrap();
+    fs::write(&shown, whole.replacen("\"step\":2", "\"step\":7", 1)).unwrap();
+    let refused = reproduce(place.path(), &alone);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("network.jsonl"), "{}", text(&refused.stderr));
 }
 
 #[test]

@@ -14,7 +14,6 @@ use crate::checkpoint;
 use crate::disk::Disk;
 use crate::inject::Faults;
 use crate::launch::{self, Start};
-use crate::loss;
 use crate::network::report::Named;
 use crate::orders::Orders;
 use crate::recipe::Recipe;
@@ -154,7 +153,7 @@ impl Job<'_> {
             },
             Held::Other(difference) => self.begin_again(planned, &difference, tell)?,
         };
-        let outcome = launch::train(launch::Run {
+        let trained = launch::train(launch::Run {
             job: &crate::job::Job::alone(),
             recipe: &planned.recipe,
             mode: self.mode,
@@ -163,8 +162,8 @@ impl Job<'_> {
             orders: Arc::new(self.orders.again()),
             faults: Arc::new(Faults::default()),
         });
-        match outcome {
-            Ok(outcome) if !outcome.stopped => {
+        match trained {
+            Ok(trained) if !trained.stopped => {
                 let checkpoints = folder.join(checkpoint::FOLDER);
                 if checkpoints.exists() {
                     self.disk
@@ -174,9 +173,14 @@ impl Job<'_> {
                 Ok(())
             }
             Ok(_) => Ok(()),
-            Err(error) if loss::diverged(&error) || folder.join(record::METRICS).exists() => Ok(()),
-            // Without a record nobody would ever know.
-            Err(error) => Err(error),
+            // What the record tells is shown, and does not keep the others from being made.
+            Err(error) => match folder.join(record::METRICS).exists() {
+                true => match outcome(&self.disk, &folder)? {
+                    Outcome::Diverged { .. } | Outcome::Failed { .. } => Ok(()),
+                    _ => Err(error),
+                },
+                false => Err(error),
+            },
         }
     }
 
@@ -224,6 +228,7 @@ impl Job<'_> {
         let folder = self.folder.join(&planned.folder);
         let measured = match outcome {
             Outcome::Missing => None,
+            Outcome::Finished => Some(Measured::read(&self.disk, &folder, links)?),
             // What was cut off in its first moments has nothing to say.
             _ => Measured::read(&self.disk, &folder, links).ok(),
         };

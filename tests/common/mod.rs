@@ -2,7 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
+use safetensors::SafeTensors;
 use serde_json::Value;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -58,7 +60,7 @@ fn texts(output: &Output) -> (String, String) {
 
 /// The only run in `folder`, which holds stamps.
 pub fn only_run(folder: &Path) -> PathBuf {
-    let mut runs: Vec<_> = std::fs::read_dir(folder)
+    let mut runs: Vec<_> = fs::read_dir(folder)
         .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
         .map(|entry| entry.unwrap().path())
         .collect();
@@ -66,9 +68,19 @@ pub fn only_run(folder: &Path) -> PathBuf {
     runs.pop().unwrap()
 }
 
+/// The weights of a run's last model, by name: their bytes.
+pub fn weights(run: &Path) -> Vec<(String, Vec<u8>)> {
+    let bytes = fs::read(run.join("last/model.safetensors")).expect("the run's last model");
+    let model = SafeTensors::deserialize(&bytes).expect("a whole model");
+    let mut tensors: Vec<_> =
+        model.tensors().into_iter().map(|(name, t)| (name, t.data().to_vec())).collect();
+    tensors.sort();
+    tensors
+}
+
 /// The events of one kind in a run's metrics.
 pub fn events(run: &Path, kind: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     all.filter(|event| event["event"] == kind).collect()
 }
