@@ -7,14 +7,14 @@
 //! result.
 
 mod algorithm;
-mod transform;
+mod tiles;
+mod weights;
 
 use std::marker::PhantomData;
 
 use self::algorithm::{Map, TAPS, doubling, halving, unit};
-use self::transform::{
-    FromPoints, Layout, MATRICES, PointsToWeight, Side, Tiling, ToPoints, WeightToPoints, stride,
-};
+use self::tiles::{FromPoints, Layout, MATRICES, Tiling, ToPoints, stride};
+use self::weights::{PointsToWeight, Side, WeightToPoints};
 use super::conv::Sizes;
 use super::gemm::{Gemm, Right};
 use super::memory::{Scratch, Target};

@@ -1,4 +1,4 @@
-//! The two-dimensional transforms between images or weights and points: a one-dimensional [`Map`] over columns, then
+//! The two-dimensional transforms between images and points: a one-dimensional [`Map`] over columns, then
 //! over rows.
 //!
 //! Points of weights are [`TAPS`]² matrices `[channels, channels]`. Points of tiles are as many matrices
@@ -8,7 +8,6 @@
 use std::marker::PhantomData;
 
 use super::algorithm::{Map, TAPS};
-use crate::kernels::gemm::panel;
 use crate::kernels::memory::Target;
 use crate::kernels::simd::{Kernel, Simd};
 
@@ -403,145 +402,5 @@ impl Tiling {
             (image * self.height + (row * self.step).min(self.height)) * self.width * self.channels
         };
         line(first)..line(first + rows)
-    }
-}
-
-/// How weights `[out, in, 3, 3]` are read as a matrix `[depth, columns]` of 3×3 taps.
-#[derive(Clone, Copy)]
-pub(super) enum Side {
-    /// Columns are the outputs: the forward pass.
-    Forward,
-    /// Columns are the inputs and the taps reversed: the input gradient.
-    Reversed,
-}
-
-/// Weights to points, `columns` columns from column `first`: matrix `i` starts at `i * stride` and lies in panels, as
-/// [`Right::Panels`](crate::kernels::gemm::Right::Panels) has it, its columns padded with zeros to whole vectors.
-pub(super) struct WeightToPoints<'a, M> {
-    pub map: PhantomData<M>,
-    pub weight: &'a [f32],
-    pub inputs: usize,
-    pub outputs: usize,
-    pub side: Side,
-    pub first: usize,
-    pub columns: usize,
-    pub points: &'a mut [f32],
-    pub stride: usize,
-}
-
-impl<M: Map<3, TAPS>> Kernel for WeightToPoints<'_, M> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let (inputs, outputs) = (self.inputs, self.outputs);
-        let (depth, all, along_depth, along_columns) = match self.side {
-            Side::Forward => (inputs, outputs, 9, inputs * 9),
-            Side::Reversed => (outputs, inputs, inputs * 9, 9),
-        };
-        let columns = self.columns;
-        assert!(self.first + columns <= all);
-        let padded = columns.next_multiple_of(S::LANES);
-        assert_eq!(self.weight.len(), inputs * outputs * 9);
-        assert!(depth * padded <= self.stride);
-        assert!(MATRICES * self.stride <= self.points.len());
-        let mut column = 0;
-        while column < columns {
-            let in_panel = column % panel(S::LANES);
-            let start = column - in_panel;
-            let width = panel(S::LANES).min(padded - start);
-            let lanes = S::LANES.min(columns - column);
-            for k in 0..depth {
-                let mut taps = [[0.0; 16]; 9];
-                let from = k * along_depth + (self.first + column) * along_columns;
-                for lane in 0..lanes {
-                    let from = from + lane * along_columns;
-                    for (tap, w) in self.weight[from..from + 9].iter().enumerate() {
-                        match self.side {
-                            Side::Forward => taps[tap][lane] = *w,
-                            Side::Reversed => taps[8 - tap][lane] = *w,
-                        }
-                    }
-                }
-                let mut half = [[s.zero(); 3]; TAPS];
-                for x in 0..3 {
-                    let mapped =
-                        M::apply(s, [s.load(&taps[x]), s.load(&taps[3 + x]), s.load(&taps[6 + x])]);
-                    for y in 0..TAPS {
-                        half[y][x] = mapped[y];
-                    }
-                }
-                let to = start * depth + k * width + in_panel;
-                for (y, row) in half.into_iter().enumerate() {
-                    for (x, v) in M::apply(s, row).into_iter().enumerate() {
-                        // SAFETY: row `k` of a panel `width` wide that starts `start` columns in: inside a matrix of
-                        // `depth` × `padded`, which was checked to lie inside the points.
-                        unsafe {
-                            let matrix = self.points.as_mut_ptr().add((y * TAPS + x) * self.stride);
-                            s.store_ptr(matrix.add(to), v);
-                        }
-                    }
-                }
-            }
-            column += S::LANES;
-        }
-    }
-}
-
-/// Points `[outputs, inputs padded to whole vectors]` to the gradient of weights `[outputs, inputs, 3, 3]`.
-pub(super) struct PointsToWeight<'a, M> {
-    pub map: PhantomData<M>,
-    pub points: &'a [f32],
-    pub stride: usize,
-    pub inputs: usize,
-    pub weight: &'a mut [f32],
-}
-
-impl<M: Map<TAPS, 3>> Kernel for PointsToWeight<'_, M> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let padded = self.inputs.next_multiple_of(S::LANES);
-        let outputs = self.weight.len() / (self.inputs * 9);
-        assert_eq!(self.weight.len(), self.inputs * outputs * 9);
-        let last = (MATRICES - 1) * self.stride;
-        assert!(last + outputs * padded <= self.points.len());
-        for output in 0..outputs {
-            let mut input = 0;
-            while input < self.inputs {
-                let mut half = [[s.zero(); TAPS]; 3];
-                for x in 0..TAPS {
-                    let mut column = [s.zero(); TAPS];
-                    for (y, v) in column.iter_mut().enumerate() {
-                        // SAFETY: a vector of a row inside the matrix, which was checked to lie inside the points.
-                        *v = unsafe {
-                            let matrix = self.points.as_ptr().add((y * TAPS + x) * self.stride);
-                            s.load_ptr(matrix.add(output * padded + input))
-                        };
-                    }
-                    let mapped = M::apply(s, column);
-                    for y in 0..3 {
-                        half[y][x] = mapped[y];
-                    }
-                }
-                let mut taps = [[0.0; 16]; 9];
-                for (y, row) in half.into_iter().enumerate() {
-                    for (x, v) in M::apply(s, row).into_iter().enumerate() {
-                        s.store(&mut taps[y * 3 + x], v);
-                    }
-                }
-                let lanes = S::LANES.min(self.inputs - input);
-                let mut block = [0.0; 16 * 9];
-                for lane in 0..lanes {
-                    for tap in 0..9 {
-                        block[lane * 9 + tap] = taps[tap][lane];
-                    }
-                }
-                let start = (output * self.inputs + input) * 9;
-                self.weight[start..start + lanes * 9].copy_from_slice(&block[..lanes * 9]);
-                input += S::LANES;
-            }
-        }
     }
 }
