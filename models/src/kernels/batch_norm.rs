@@ -8,12 +8,14 @@
 //! does not depend on the number of threads, so neither does any bit of the result.
 
 mod passes;
+mod sums;
 
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, Var};
 
-use self::passes::{BLOCK, Backward, Each, Gate, Gradients, Moments, Normalise, Summand, Sums};
+use self::passes::{BLOCK, Backward, Each, Gate, Normalise};
+use self::sums::{Gradients, Moments, Summand, Sums};
 use super::handover::Parts;
 use super::maps::{self, Maps, Slot};
 use super::memory::{Scratch, Target};

@@ -1,0 +1,206 @@
+//! Sums per channel over memory.
+
+use super::passes::{BLOCK, Constants, Gate, load};
+use crate::kernels::simd::{Kernel, Simd};
+
+/// What is summed per channel: `Σ a` and `Σ a·b`.
+pub(super) trait Summand {
+    /// Elements of each image it reads.
+    fn len(&self) -> usize;
+
+    /// What it keeps in registers for the channels from `channel`.
+    ///
+    /// # Safety
+    /// There are `lanes` channels from `channel`; `lanes` is a whole vector unless `PARTIAL`.
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        channel: usize,
+        lanes: usize,
+    ) -> Constants<S::V>;
+
+    /// `a` and `b` of the elements from `at`.
+    ///
+    /// # Safety
+    /// There are `lanes` elements from `at`; `lanes` is a whole vector unless `PARTIAL`.
+    unsafe fn terms<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        k: &Constants<S::V>,
+        at: usize,
+        lanes: usize,
+    ) -> (S::V, S::V);
+}
+
+/// Deviations from a pivot: their sum and the sum of their squares.
+#[derive(Clone, Copy)]
+pub(super) struct Moments<'a> {
+    pub xs: &'a [f32],
+    pub pivot: &'a [f32],
+}
+
+impl Summand for Moments<'_> {
+    fn len(&self) -> usize {
+        self.xs.len()
+    }
+
+    #[inline(always)]
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        channel: usize,
+        lanes: usize,
+    ) -> Constants<S::V> {
+        // SAFETY: the caller's promise.
+        unsafe { [load::<S, PARTIAL>(s, self.pivot, channel, lanes), s.zero(), s.zero()] }
+    }
+
+    #[inline(always)]
+    unsafe fn terms<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        [pivot, ..]: &Constants<S::V>,
+        at: usize,
+        lanes: usize,
+    ) -> (S::V, S::V) {
+        // SAFETY: the caller's promise.
+        let x = unsafe { load::<S, PARTIAL>(s, self.xs, at, lanes) };
+        let deviation = s.sub(x, *pivot);
+        (deviation, deviation)
+    }
+}
+
+/// The gradient that passes the gate: its sum, and the sum of its products with the deviations from the mean.
+#[derive(Clone, Copy)]
+pub(super) struct Gradients<'a> {
+    pub xs: &'a [f32],
+    pub dz: &'a [f32],
+    pub gate: Gate<'a>,
+    pub mean: &'a [f32],
+}
+
+impl Summand for Gradients<'_> {
+    fn len(&self) -> usize {
+        self.xs.len()
+    }
+
+    #[inline(always)]
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        channel: usize,
+        lanes: usize,
+    ) -> Constants<S::V> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [scale, shift] = self.gate.constants::<S, PARTIAL>(s, channel, lanes);
+            [load::<S, PARTIAL>(s, self.mean, channel, lanes), scale, shift]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn terms<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        [mean, scale, shift]: &Constants<S::V>,
+        at: usize,
+        lanes: usize,
+    ) -> (S::V, S::V) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = load::<S, PARTIAL>(s, self.xs, at, lanes);
+            let d = load::<S, PARTIAL>(s, self.dz, at, lanes);
+            let d = self.gate.pass::<S, PARTIAL>(s, [*scale, *shift], x, d, at, lanes);
+            (d, s.sub(x, *mean))
+        }
+    }
+}
+
+/// Sums over `pixels` pixels from pixel `first`: per channel `[Σ a, Σ a·b]`.
+pub(super) struct Sums<'a, T> {
+    pub summand: T,
+    pub channels: usize,
+    pub first: usize,
+    pub pixels: usize,
+    pub to: [&'a mut [f64]; 2],
+}
+
+impl<T: Summand> Kernel for Sums<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let (channels, end) = (self.channels, self.first + self.pixels);
+        assert!(end * channels <= self.summand.len());
+        assert!(self.to.iter().all(|to| to.len() == channels));
+        let mut first = self.first;
+        while first < end {
+            let pixels = BLOCK.min(end - first);
+            let mut channel = 0;
+            // SAFETY: the block's pixels and the groups of channels lie inside, as was checked.
+            unsafe {
+                while channel + 4 * S::LANES <= channels {
+                    self.group::<S, 4, 1, false>(s, first, pixels, channel);
+                    channel += 4 * S::LANES;
+                }
+                while channel + S::LANES <= channels {
+                    self.group::<S, 1, 4, false>(s, first, pixels, channel);
+                    channel += S::LANES;
+                }
+                if channel < channels {
+                    self.group::<S, 1, 4, true>(s, first, pixels, channel);
+                }
+            }
+            first += pixels;
+        }
+    }
+}
+
+impl<T: Summand> Sums<'_, T> {
+    /// Adds a block's sums over `V` vectors of channels, `U` pixels at a time.
+    ///
+    /// # Safety
+    /// The pixels and channels exist; `PARTIAL` if the last vector is not full.
+    #[inline(always)]
+    unsafe fn group<S: Simd, const V: usize, const U: usize, const PARTIAL: bool>(
+        &mut self,
+        s: S,
+        first: usize,
+        pixels: usize,
+        channel: usize,
+    ) {
+        let lanes = S::LANES.min(self.channels - channel);
+        let mut k = [[s.zero(); 3]; V];
+        for (v, k) in k.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *k = unsafe { self.summand.constants::<S, PARTIAL>(s, channel + v * S::LANES, lanes) };
+        }
+        let mut sums = [[[s.zero(); 2]; V]; U];
+        let mut pixel = 0;
+        while pixel < pixels {
+            for (u, sums) in sums.iter_mut().enumerate() {
+                if pixel + u < pixels {
+                    for (v, sums) in sums.iter_mut().enumerate() {
+                        let at = (first + pixel + u) * self.channels + channel + v * S::LANES;
+                        // SAFETY: the caller's promise.
+                        let (a, b) =
+                            unsafe { self.summand.terms::<S, PARTIAL>(s, &k[v], at, lanes) };
+                        *sums = [s.add(sums[0], a), s.fma(a, b, sums[1])];
+                    }
+                }
+            }
+            pixel += U;
+        }
+        for v in 0..V {
+            for (which, to) in self.to.iter_mut().enumerate() {
+                let sum = (1..U).fold(sums[0][v][which], |sum, u| s.add(sum, sums[u][v][which]));
+                let mut values = [0.0; 16];
+                s.store(&mut values, sum);
+                let start = channel + v * S::LANES;
+                for (to, value) in to[start..start + lanes].iter_mut().zip(values) {
+                    *to += f64::from(value);
+                }
+            }
+        }
+    }
+}
