@@ -74,7 +74,7 @@ def parse():
     p.add_argument("--hooks", type=words, default=list(HOOKS), help=",".join(HOOKS) + ", or none")
     p.add_argument("--steps", type=int, default=60)
     p.add_argument("--batch", type=int, default=32, help="samples per worker and step")
-    p.add_argument("--lr", type=float, default=0.05)
+    p.add_argument("--lr", type=float, default=0.01)
     p.add_argument("--loss", type=float, default=2.0, help="the training loss to tell the time to")
     p.add_argument("--latency", default="100us", help="of the link, for the model")
     p.add_argument("--binary", type=Path, help="gradwire with MPI, if it is built already")
@@ -156,7 +156,7 @@ def ours(a, network, scheme):
                   "--mca", "btl_tcp_if_include", "10.7.0.0/24",
                   "--mca", "oob_tcp_if_include", "10.7.0.0/24"]
         sets = [word for setting in settings for word in ("--set", setting)]
-        # What the launcher says goes to the person; without a test set's evaluation a run is its steps.
+        # What the launcher says goes to the person.
         run([*mpirun, a.binary, *recipe, *sets], scratch)
         folder = next(Path(scratch, "runs").glob("*/*/metrics.jsonl")).parent
         events = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())

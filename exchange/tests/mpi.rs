@@ -1,6 +1,6 @@
 //! Real processes, joined by MPI: run by itself it starts `mpirun` on itself; each process then
-//! sends what the others can foretell. Messages are cut into small pieces, so that what MPI cannot
-//! count is met with little memory.
+//! sends what the others can foretell. Messages are cut into small pieces, so that many of them are
+//! met with little memory.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::{Command, ExitCode};
@@ -95,14 +95,18 @@ fn rounds(mut end: Box<dyn Collective>) {
     }
 }
 
-/// Long letters between all, while rounds go on.
+/// Letters between all, long ones and short ones at the same time, while rounds go on.
 fn correspond(cluster: &Cluster, inbox: &std::sync::mpsc::Receiver<(usize, Vec<u8>)>) {
+    let lengths = [250_000, 1, 5_500, 0, 1_000];
     let others = || (0..cluster.processes()).filter(|other| *other != cluster.process());
-    for to in others() {
-        cluster.send(to, vec![cluster.process() as u8; 250_000]);
+    for length in lengths {
+        others().for_each(|to| cluster.send(to, vec![cluster.process() as u8; length]));
     }
-    for _ in others() {
+    let mut found = vec![Vec::new(); cluster.processes()];
+    for _ in others().flat_map(|_| lengths) {
         let (from, letter) = inbox.recv_timeout(PATIENT).unwrap();
-        assert!(letter.len() == 250_000 && letter.iter().all(|byte| usize::from(*byte) == from));
+        assert!(letter.iter().all(|byte| usize::from(*byte) == from));
+        found[from].push(letter.len());
     }
+    others().for_each(|from| assert_eq!(found[from], lengths, "from {from}"));
 }

@@ -14,7 +14,8 @@ pub mod mpi;
 mod solo;
 mod star;
 
-use std::ops::Deref;
+use std::fmt;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 pub use derived::Difference;
@@ -24,25 +25,43 @@ pub use star::{Answer, Central, Serve, Spoke, star};
 
 use crate::Result;
 
-/// One rank's message, shared by all that read it.
-#[derive(Debug, Clone)]
-pub struct Payload(Arc<Vec<u8>>);
+/// One rank's message, shared by all that read it; it may lie in a buffer among others.
+#[derive(Clone)]
+pub struct Payload {
+    buffer: Arc<Vec<u8>>,
+    part: Range<usize>,
+}
 
 impl Payload {
-    /// Whether no other rank reads it any more.
+    /// The bytes `part` of a buffer.
+    ///
+    /// # Panics
+    /// When they are not within it.
+    pub(crate) fn within(buffer: &Arc<Vec<u8>>, part: Range<usize>) -> Self {
+        assert!(part.start <= part.end && part.end <= buffer.len(), "{part:?} of {}", buffer.len());
+        Self { buffer: buffer.clone(), part }
+    }
+
+    /// Whether no other rank reads its buffer any more.
     pub fn is_unshared(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
+        Arc::strong_count(&self.buffer) == 1
     }
 
     /// The buffer, when no other rank reads it any more.
     pub fn reclaim(self) -> Option<Vec<u8>> {
-        Arc::into_inner(self.0)
+        Arc::into_inner(self.buffer)
     }
 }
 
 impl From<Vec<u8>> for Payload {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(Arc::new(bytes))
+        Self { part: 0..bytes.len(), buffer: Arc::new(bytes) }
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Payload").field(&&**self).finish()
     }
 }
 
@@ -50,7 +69,7 @@ impl Deref for Payload {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        &self.buffer[self.part.clone()]
     }
 }
 

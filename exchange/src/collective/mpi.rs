@@ -14,6 +14,7 @@
 //! Sums are not made by MPI: no order is promised for those of `MPI_Allreduce`, and replicas must
 //! stay the same, bit for bit.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,12 +30,20 @@ use super::cluster::desk::{Desk, Lane, Next, Shipment};
 use super::cluster::{Cluster, Letters, courier};
 use crate::{Error, Result};
 
-/// The longest message that MPI is given, in bytes; longer ones are sent in pieces. MPI counts in
-/// 31 bits.
-pub const LONGEST: usize = 1 << 30;
+/// The longest message that MPI is given, in bytes; longer ones are sent in pieces.
+///
+/// A message that is short enough MPI sends at once, of a longer one it first asks whether it may.
+/// Where both directions share a TCP connection, the answer stands in line behind everything that
+/// goes the other way: two processes that send each other long messages at the same time would do
+/// so one after the other, at half the link's speed. Open MPI's and MPICH's limit over TCP is
+/// 64 KiB, header included.
+pub const LONGEST: usize = 60 << 10;
 
 /// How many transfers may be nested; more wait for one of these to end.
 const DEEPEST: usize = 48;
+
+/// How many messages from one process are received before others have their turn.
+const AT_A_TIME: usize = 16;
 
 /// While something is expected the courier looks again after giving up its turn, for so long; then
 /// it naps in between.
@@ -114,6 +123,8 @@ struct Transport {
     /// Of each process and lane, whether something is being received: the next waits, so that
     /// parcels arrive in order.
     busy: Vec<[bool; 2]>,
+    /// Whether pieces of parcels are still to be sent: other parcels wait, so that all stay in order.
+    cutting: bool,
     /// Of each process and lane, the pieces of a parcel that have arrived.
     pieces: Vec<[Vec<u8>; 2]>,
     /// When something last moved.
@@ -132,6 +143,7 @@ impl Transport {
             desk,
             longest,
             busy: vec![[false; 2]; processes],
+            cutting: false,
             pieces: vec![Default::default(); processes],
             moved: Instant::now(),
         }
@@ -163,7 +175,7 @@ impl Transport {
         if let Next::Abort(code) = next {
             self.lanes[0].abort(code);
         }
-        if depth < DEEPEST {
+        if depth < DEEPEST && !self.cutting {
             let shipments = self.desk.outgoing();
             if !shipments.is_empty() {
                 self.send(&shipments, depth);
@@ -172,65 +184,79 @@ impl Transport {
         next
     }
 
-    /// Receives a message, if one is there.
+    /// Receives messages that are there, if any.
     fn receive(&mut self, process: usize, lane: Lane, depth: usize) {
         let at = lane as usize;
         if self.busy[process][at] {
             return;
         }
-        let source = self.lanes[at].process_at_rank(process as i32);
-        let Some((message, status)) = source.immediate_matched_probe() else { return };
-        self.busy[process][at] = true;
-        let bytes = self.take(message, &status, depth);
-        self.busy[process][at] = false;
-        if status.tag() == PIECE {
-            self.pieces[process][at].extend_from_slice(&bytes);
-            return;
-        }
-        let mut whole = std::mem::take(&mut self.pieces[process][at]);
-        if whole.is_empty() {
-            whole = bytes;
-        } else {
-            whole.extend_from_slice(&bytes);
-        }
-        self.desk.arrived(process, lane, whole);
-    }
-
-    /// The bytes of a message that has been matched.
-    fn take(&mut self, message: Message, status: &Status, depth: usize) -> Vec<u8> {
-        let count = status.count(u8::equivalent_datatype());
-        let mut bytes = vec![0; count as usize];
-        scope(|scope| {
-            let request = message.immediate_matched_receive_into(scope, &mut bytes[..]);
-            self.finish(vec![request], depth);
-        });
-        bytes
-    }
-
-    /// Sends parcels to other processes, all at the same time.
-    fn send(&mut self, shipments: &[Shipment], depth: usize) {
-        scope(|scope| {
-            let mut requests = Vec::with_capacity(shipments.len());
-            for Shipment { to, lane, bytes } in shipments {
-                let to = self.lanes[*lane as usize].process_at_rank(*to as i32);
-                let pieces = bytes.len().div_ceil(self.longest).max(1);
-                for piece in 0..pieces {
-                    let start = piece * self.longest;
-                    let end = bytes.len().min(start + self.longest);
-                    let tag = if piece + 1 == pieces { LAST } else { PIECE };
-                    requests.push(to.immediate_send_with_tag(scope, &bytes[start..end], tag));
-                }
+        for _ in 0..AT_A_TIME {
+            let source = self.lanes[at].process_at_rank(process as i32);
+            let Some((message, status)) = source.immediate_matched_probe() else { return };
+            let mut parcel = std::mem::take(&mut self.pieces[process][at]);
+            self.busy[process][at] = true;
+            self.take(message, &status, &mut parcel, depth);
+            self.busy[process][at] = false;
+            if status.tag() == PIECE {
+                self.pieces[process][at] = parcel;
+            } else {
+                self.desk.arrived(process, lane, parcel);
             }
+        }
+    }
+
+    /// Appends the bytes of a message that has been matched.
+    fn take(&mut self, message: Message, status: &Status, parcel: &mut Vec<u8>, depth: usize) {
+        let before = parcel.len();
+        let count = status.count(u8::equivalent_datatype());
+        parcel.resize(before + count as usize, 0);
+        scope(|scope| {
+            let request = message.immediate_matched_receive_into(scope, &mut parcel[before..]);
+            self.finish(VecDeque::from([request]), depth);
+        });
+    }
+
+    /// Sends parcels: to all processes and on both lanes at the same time, within a lane one after
+    /// the other.
+    fn send(&mut self, shipments: &[Shipment], depth: usize) {
+        let mut lines: BTreeMap<(usize, usize), VecDeque<(&[u8], Tag)>> = BTreeMap::new();
+        for Shipment { to, lane, bytes } in shipments {
+            let line = lines.entry((*to, *lane as usize)).or_default();
+            let last = bytes.len().saturating_sub(1) / self.longest * self.longest;
+            let pieces = bytes[..last].chunks(self.longest).map(|piece| (piece, PIECE));
+            line.extend(pieces.chain([(&bytes[last..], LAST)]));
+        }
+        scope(|scope| {
+            let mut requests = VecDeque::new();
+            self.cutting = true;
+            while !lines.is_empty() {
+                lines.retain(|(to, lane), line| {
+                    let to = self.lanes[*lane].process_at_rank(*to as i32);
+                    let next = line.pop_front();
+                    let send = |(piece, tag)| to.immediate_send_with_tag(scope, piece, tag);
+                    requests.extend(next.map(send));
+                    !line.is_empty()
+                });
+                // What comes the other way does not wait until everything is sent.
+                self.progress(depth + 1);
+            }
+            self.cutting = false;
             self.finish(requests, depth);
         });
     }
 
     /// Waits until all requests are done, and does what else there is to do meanwhile.
-    fn finish<'s>(&mut self, mut requests: Vec<Request<'s, [u8], &LocalScope<'s>>>, depth: usize) {
+    fn finish<'s>(
+        &mut self,
+        mut requests: VecDeque<Request<'s, [u8], &LocalScope<'s>>>,
+        depth: usize,
+    ) {
         loop {
-            let before = requests.len();
-            requests = requests.into_iter().filter_map(|request| request.test().err()).collect();
-            if requests.len() < before {
+            while let Some(oldest) = requests.pop_front() {
+                if let Err(oldest) = oldest.test() {
+                    requests.push_front(oldest);
+                    break;
+                }
                 self.moved = Instant::now();
             }
             if requests.is_empty() {

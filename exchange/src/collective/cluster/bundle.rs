@@ -9,6 +9,8 @@
 //!
 //! A loss goes on with why (1) and the rank (4).
 
+use std::sync::Arc;
+
 use super::{Broken, NOTES};
 use crate::collective::Payload;
 use crate::wire::Fault;
@@ -90,20 +92,24 @@ impl Parcel {
         bytes
     }
 
-    /// From bytes; nothing is allocated that they do not hold.
+    /// From bytes, which the messages go on sharing; nothing is allocated that they do not hold.
     ///
     /// # Errors
     /// When they are not what [`write`](Self::write) wrote.
-    pub(super) fn read(bytes: &[u8]) -> Result<([u64; NOTES], Self), Fault> {
-        let mut rest = bytes;
+    pub(super) fn read(bytes: Vec<u8>) -> Result<([u64; NOTES], Self), Fault> {
+        let bytes = Arc::new(bytes);
+        let mut rest = &bytes[..];
         let [kind] = take(&mut rest)?;
         let mut notes = [0; NOTES];
         for note in &mut notes {
             *note = u64::from_le_bytes(take(&mut rest)?);
         }
         let parcel = match kind {
-            ROUND => Parcel::Round(read_round(&mut rest)?),
-            ANSWER => Parcel::Answer(Payload::from(std::mem::take(&mut rest).to_vec())),
+            ROUND => Parcel::Round(read_round(&bytes, &mut rest)?),
+            ANSWER => {
+                let length = rest.len() as u64;
+                Parcel::Answer(cut(&bytes, &mut rest, length)?)
+            }
             GONE => Parcel::Gone(u32::from_le_bytes(take(&mut rest)?) as usize),
             BROKEN => {
                 let [why] = take(&mut rest)?;
@@ -153,7 +159,7 @@ impl Said {
     }
 }
 
-fn read_round(rest: &mut &[u8]) -> Result<Vec<Said>, Fault> {
+fn read_round(bytes: &Arc<Vec<u8>>, rest: &mut &[u8]) -> Result<Vec<Said>, Fault> {
     let count = usize::from(u16::from_le_bytes(take(rest)?));
     let mut lengths = Vec::new();
     for _ in 0..count {
@@ -169,12 +175,7 @@ fn read_round(rest: &mut &[u8]) -> Result<Vec<Said>, Fault> {
     for (kind, lengths) in lengths {
         let mut parts = Vec::with_capacity(lengths.len());
         for length in lengths {
-            let left = rest.len();
-            let cut = usize::try_from(length).ok().filter(|length| *length <= left);
-            let needed = usize::try_from(length).unwrap_or(usize::MAX);
-            let (part, after) = rest.split_at(cut.ok_or(Fault::Truncated { needed, left })?);
-            *rest = after;
-            parts.push(Payload::from(part.to_vec()));
+            parts.push(cut(bytes, rest, length)?);
         }
         said.push(match (kind, parts.pop()) {
             (ALL, Some(message)) => Said::All(message),
@@ -183,6 +184,16 @@ fn read_round(rest: &mut &[u8]) -> Result<Vec<Said>, Fault> {
         });
     }
     Ok(said)
+}
+
+/// The next `length` bytes of the `rest` of a buffer.
+fn cut(bytes: &Arc<Vec<u8>>, rest: &mut &[u8], length: u64) -> Result<Payload, Fault> {
+    let left = rest.len();
+    let needed = usize::try_from(length).unwrap_or(usize::MAX);
+    let (_, after) = rest.split_at_checked(needed).ok_or(Fault::Truncated { needed, left })?;
+    let start = bytes.len() - left;
+    *rest = after;
+    Ok(Payload::within(bytes, start..start + needed))
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], Fault> {
@@ -219,7 +230,7 @@ mod tests {
     fn what_is_written_is_read() {
         for parcel in parcels() {
             let bytes = parcel.write([1, u64::MAX, 3]);
-            let (notes, read) = Parcel::read(&bytes).unwrap();
+            let (notes, read) = Parcel::read(bytes.clone()).unwrap();
             assert_eq!(notes, [1, u64::MAX, 3]);
             assert_eq!(read.write(notes), bytes);
             assert_eq!(format!("{read:?}"), format!("{parcel:?}"));
@@ -232,15 +243,15 @@ mod tests {
             let bytes = parcel.write([0; NOTES]);
             let open = matches!(parcel, Parcel::Answer(_));
             for end in 0..bytes.len() {
-                assert!(open && end >= 25 || Parcel::read(&bytes[..end]).is_err());
+                assert!(open && end >= 25 || Parcel::read(bytes[..end].to_vec()).is_err());
             }
-            assert!(open || Parcel::read(&[&bytes[..], b"!"].concat()).is_err());
+            assert!(open || Parcel::read([&bytes[..], b"!"].concat()).is_err());
             for at in 0..bytes.len() {
                 for bit in 0..8 {
                     let mut damaged = bytes.clone();
                     damaged[at] ^= 1 << bit;
                     // Whatever comes of it: no panic, and no more memory than there are bytes.
-                    let _ = Parcel::read(&damaged);
+                    let _ = Parcel::read(damaged);
                 }
             }
         }

@@ -152,7 +152,7 @@ impl Desk {
         if lane == Lane::Letters {
             return (self.letters)(from, bytes);
         }
-        match Parcel::read(&bytes) {
+        match Parcel::read(bytes) {
             Ok((notes, parcel)) => {
                 match &self.group {
                     Some(group) => group.notes.hear(from, notes),
