@@ -107,18 +107,18 @@ impl Tally {
         let n = ranks.len() as f64;
         let mut score = Score::default();
         let mut phases = Phases::default();
-        let (mut sent, mut returned, mut seconds) = (0, 0, 0f64);
+        let (mut sent, mut returned) = (0, 0);
         for rank in ranks {
             score.add(&rank.score);
             phases.add(&rank.phases);
             sent += rank.traffic.wire_bytes;
             returned += rank.traffic.downlink_bytes;
-            seconds = seconds.max(rank.seconds);
         }
         self.sums.train.add(&score);
-        self.sums.seconds += seconds;
         self.sums.wire_bytes_total += sent;
         let mean = |of: &dyn Fn(&Step) -> f64| ranks.iter().map(of).sum::<f64>() / n;
+        let seconds = mean(&|s| s.seconds);
+        self.sums.seconds += seconds;
         let wire_bytes = sent as f64 / n;
         let dense = first.traffic.dense_bytes;
         let gauges = first.traffic.gauges.iter().map(|gauge| {

@@ -113,9 +113,11 @@ pub struct Step {
     pub learning_rate: f64,
     /// Samples of this step over all ranks.
     pub samples: u64,
-    /// Seconds from the start of this step to its end, on the slowest rank.
+    /// Seconds from the start of this step to its end, as the mean over ranks. They do not end a step
+    /// at the same moment over a network; one that is late is early in the next, so that the slowest
+    /// of each step would add up to more than what passed.
     pub seconds: f64,
-    /// Where those seconds went, as the mean over ranks.
+    /// Where those seconds went, likewise.
     pub phases: Phases,
     /// Seconds of the exchange, encoding and decoding included (mean over ranks).
     #[serde(default)]

@@ -49,7 +49,7 @@ const AT_A_TIME: usize = 16;
 /// it naps in between.
 const KEEN: Duration = Duration::from_micros(200);
 const SHORT_NAP: Duration = Duration::from_micros(50);
-const LONG_NAP: Duration = Duration::from_micros(500);
+const LONG_NAP: Duration = Duration::from_millis(2);
 
 /// A process's place on its machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
