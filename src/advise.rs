@@ -12,9 +12,9 @@ use crate::recipe::{Recipe, in_words};
 use crate::replica::Replica;
 use crate::spent::Spent;
 use anyhow::{Context, Result, anyhow, ensure};
-use gradwire_datasets::{Data, Loader, Plan, Sampler};
+use gradwire_datasets::{Data, Features, Loader, Plan, Sampler};
 use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Work};
-use gradwire_exchange::{Exchange, Law, Layout, Scheme, Traffic};
+use gradwire_exchange::{Exchange, Law, Layout, Scheme, Support, Traffic};
 use gradwire_models::kernels::gradients::backward;
 use rayon::ThreadPoolBuilder;
 use serde::Serialize;
@@ -105,10 +105,12 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
     let mut loaders = (0..ranks).map(loader).collect::<Result<Vec<_>>>()?;
     let replica = Replica::new(recipe, &*data.train, 0)?;
     let params = Params::new(&replica.store);
-    let mut optimizer = Optimizer::new(recipe.optimizer.clone(), params.len());
+    let mut optimizer = Optimizer::new(recipe.optimizer.clone(), &params, recipe.model.table());
     let mut gradients = vec![Vec::new(); ranks];
     let mut computed = Vec::new();
     let mut mean = vec![0.0; params.len()];
+    let mut support = Support::nothing(params.len());
+    support.fill();
     for step in 1..=steps {
         mean.fill(0.0);
         let mut updated = Spent::default();
@@ -119,6 +121,9 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
             let batch = loaded.batch;
             let mut flat = vec![0.0; params.len()];
             let size = recipe.train.batch;
+            if let Features::Tokens { ids, .. } = &batch.features {
+                spent.timed(|p| &mut p.forward, || optimizer.show(&params, Some(ids)))?;
+            }
             for start in (0..batch.len()).step_by(size) {
                 let part = start..(start + size).min(batch.len());
                 let (loss, score) =
@@ -132,7 +137,7 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
                     || -> Result<()> {
                         let gradients = backward(&loss)?;
                         // The last forward pass's gradient stands for the step's.
-                        params.gather(&gradients, &mut flat)
+                        params.gather(&gradients, &mut flat, None, &mut support)
                     },
                 )?;
             }
@@ -146,7 +151,8 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
         }
         // A tenth of the rate: what is wanted are gradients, not a schedule.
         let rate = recipe.optimizer.learning_rate() / 10.0;
-        updated.timed(|p| &mut p.optimizer, || optimizer.step(&params, &mean, rate))?;
+        updated
+            .timed(|p| &mut p.optimizer, || optimizer.step(&params, &mut mean, &support, rate))?;
         computed.extend(share.into_iter().map(|own| Compute {
             before: own.data + own.forward,
             backward: own.backward,

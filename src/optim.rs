@@ -2,12 +2,20 @@
 //!
 //! Both rules are PyTorch's to the letter (`torch.optim.SGD` with dampening 0, `torch.optim.AdamW`),
 //! because the experiments that are repeated here were defined in them. State lives in flat
-//! vectors beside the flat gradient, in the same order.
+//! vectors beside the flat gradient, in the same order. Of an embedding table SGD updates the rows
+//! that have a gradient, and the others when somebody [reads](Optimizer::show) them.
 
-use crate::params::Params;
-use anyhow::Result;
+mod table;
+
+use crate::params::{Param, Params};
+use anyhow::{Context, Result};
+use gradwire_exchange::Support;
 use gradwire_models::kernels::optimizer::{AdamWStep, SgdStep, adamw, sgd};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use table::Table;
+
+pub use table::Waiting;
 
 /// Which optimizer, with its settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -153,17 +161,77 @@ pub struct Optimizer {
     /// Adam's running mean of squares; empty for SGD.
     second: Vec<f32>,
     steps: u64,
+    /// The table whose rows may wait.
+    table: Option<Table>,
 }
 
 impl Optimizer {
-    /// An optimizer for `parameters` parameters, its state zero.
-    pub fn new(config: Config, parameters: usize) -> Self {
+    /// An optimizer for `params`, its state zero. `table` names the one of them, `[rows, width]`,
+    /// that is never read but in rows that [`show`](Self::show) was told of before.
+    pub fn new(config: Config, params: &Params, table: Option<&str>) -> Self {
         let (first, second) = match &config {
             Config::Sgd(c) if c.momentum == 0.0 => (0, 0),
-            Config::Sgd(_) => (parameters, 0),
-            Config::Adamw(_) => (parameters, parameters),
+            Config::Sgd(_) => (params.len(), 0),
+            Config::Adamw(_) => (params.len(), params.len()),
         };
-        Self { config, first: vec![0.0; first], second: vec![0.0; second], steps: 0 }
+        let rows = |param: &&Param| Some(param.name.as_str()) == table;
+        let table = params.iter().find(rows).and_then(|param| match (&config, param.var.dims()) {
+            (Config::Sgd(_), [_, width]) if *width > 0 && param.var.device().is_cpu() => {
+                Some(Table::new(param.range.clone(), *width))
+            }
+            _ => None,
+        });
+        Self { config, first: vec![0.0; first], second: vec![0.0; second], steps: 0, table }
+    }
+
+    /// Brings these rows of the table to where they would be if none had waited, or all rows; to be
+    /// called before they are read. Leaves no trace in what comes later.
+    ///
+    /// # Errors
+    /// When the table does not lie in memory as one contiguous `f32` slice.
+    pub fn show(&mut self, params: &Params, rows: Option<&[u32]>) -> Result<()> {
+        let Some(table) = &mut self.table else { return Ok(()) };
+        let momentum = self.first.get(table.range.clone()).unwrap_or_default();
+        let param = table_of(table, params)?;
+        param.update(|weights| table.show(weights, momentum, rows))
+    }
+
+    /// What the table's rows wait with, if any do.
+    ///
+    /// # Errors
+    /// As [`show`](Self::show).
+    pub fn waiting(&self, params: &Params) -> Result<Option<Waiting>> {
+        let Some(table) = &self.table else { return Ok(None) };
+        table_of(table, params)?.update(|weights| table.save(weights))
+    }
+
+    /// Takes up what [`waiting`](Self::waiting) gave, after [`set`](Self::set). With settings under
+    /// which no row may wait, none does any more.
+    ///
+    /// # Errors
+    /// When it is not of this table.
+    pub fn resume(&mut self, params: &Params, waiting: &Waiting) -> Result<()> {
+        let may_wait = self.may_wait();
+        let Some(table) = &mut self.table else { return Ok(()) };
+        let momentum = self.first.get_mut(table.range.clone()).unwrap_or_default();
+        table_of(table, params)?.update(|weights| {
+            table.restore(waiting, weights)?;
+            if !may_wait {
+                table.settle(weights, momentum);
+            }
+            Ok(())
+        })?
+    }
+
+    /// The part of the flat gradient that [`step`](Self::step) leaves all zeros: the place of a table
+    /// whose rows may wait. So the next gradient's rows need no pass over the whole of it.
+    pub fn zeros(&self) -> Option<&Range<usize>> {
+        self.table.as_ref().filter(|_| self.may_wait()).map(|table| &table.range)
+    }
+
+    /// Whether rows may wait: decay moves every row by what it is, not by its momentum alone.
+    fn may_wait(&self) -> bool {
+        matches!(&self.config, Config::Sgd(c) if c.weight_decay == 0.0)
     }
 
     /// The state's two vectors with their names, in the flat gradient's layout; empty where the
@@ -188,17 +256,32 @@ impl Optimizer {
     }
 
     /// One update of `params` by the mean gradient `flat` at the learning rate `rate`. Returns the
-    /// gradient's [norm], which is summed up while the update has the gradient in the cache.
+    /// gradient's [norm], which is summed up while the update has the gradient in the cache. Leaves
+    /// `flat` all [zeros](Self::zeros) in the table's place. Outside `support` it is zero already.
     ///
     /// # Errors
     /// When a parameter does not lie in memory as one contiguous `f32` slice.
-    pub fn step(&mut self, params: &Params, flat: &[f32], rate: f64) -> Result<f64> {
+    pub fn step(
+        &mut self,
+        params: &Params,
+        flat: &mut [f32],
+        support: &Support,
+        rate: f64,
+    ) -> Result<f64> {
         self.steps += 1;
-        let mut squares = 0.0;
+        let (mut squares, may_wait) = (0.0, self.may_wait());
         for param in params.iter() {
             let is_matrix = param.var.rank() > 1;
             let update = self.update(rate, is_matrix);
             let (first, second) = (&mut self.first, &mut self.second);
+            let table = self.table.as_mut().filter(|table| may_wait && table.range == param.range);
+            if let (Some(table), Update::Sgd(step)) = (table, &update) {
+                let momentum = first.get_mut(param.range.clone()).unwrap_or_default();
+                let grad = &mut flat[param.range.clone()];
+                squares +=
+                    param.update(|weights| table.update(weights, grad, support, momentum, step))?;
+                continue;
+            }
             param.update(|weights| {
                 for (start, weights) in (0..).step_by(PIECE).zip(weights.chunks_mut(PIECE)) {
                     let start = param.range.start + start;
@@ -241,6 +324,12 @@ impl Optimizer {
             }),
         }
     }
+}
+
+/// The table's parameter.
+fn table_of<'p>(table: &Table, params: &'p Params) -> Result<&'p Param> {
+    let param = params.iter().find(|param| param.range == table.range);
+    param.context("invariant: the table is one of the parameters")
 }
 
 /// What a parameter's kernel is told.
@@ -291,11 +380,13 @@ mod tests {
             let model = gradwire_models::Config::Fasttext(text::fasttext::Config::default());
             model.build(&input, 3, store.var_builder()).unwrap();
             let params = Params::new(&store);
-            let flat: Vec<f32> = (0..params.len()).map(|i| (i as f32 * 0.3).sin()).collect();
-            let elements = |param: &crate::params::Param| param.update(|v| v.to_vec()).unwrap();
+            let mut flat: Vec<f32> = (0..params.len()).map(|i| (i as f32 * 0.3).sin()).collect();
+            let elements = |param: &Param| param.update(|v| v.to_vec()).unwrap();
             let before: Vec<Vec<f32>> = params.iter().map(elements).collect();
-            let mut optimizer = Optimizer::new(config, params.len());
-            let found = optimizer.step(&params, &flat, 0.1).unwrap();
+            let mut optimizer = Optimizer::new(config, &params, None);
+            let mut support = Support::nothing(params.len());
+            support.fill();
+            let found = optimizer.step(&params, &mut flat, &support, 0.1).unwrap();
             assert!((found / norm(&flat) - 1.0).abs() < 1e-6);
             for (param, mut weights) in params.iter().zip(before) {
                 let grad = &flat[param.range.clone()];

@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result, bail};
 use candle_core::{TensorId, Var};
-use gradwire_exchange::Layout;
+use gradwire_exchange::{Layout, Support};
 use gradwire_models::Store;
 use gradwire_models::kernels::gradients::Gradients;
 use gradwire_models::kernels::handover::Contribution;
@@ -108,15 +108,34 @@ impl Params {
         Ok(())
     }
 
-    /// Writes the gradients into `flat`. A variable without gradient counts as zeros.
+    /// Writes the gradients into `flat`, and adds where they may have something to `support`. A
+    /// variable without gradient counts as zeros. Where `flat` has nothing but `zeros` for a whole
+    /// variable, only what is not zero is written.
     ///
     /// # Errors
     /// When a gradient is not `f32` or not of its variable's size.
-    pub fn gather(&self, gradients: &Gradients, flat: &mut [f32]) -> Result<()> {
+    pub fn gather(
+        &self,
+        gradients: &Gradients,
+        flat: &mut [f32],
+        zeros: Option<&Range<usize>>,
+        support: &mut Support,
+    ) -> Result<()> {
         for param in self.iter() {
-            gradients
-                .copy(&param.var, &mut flat[param.range.clone()])
-                .with_context(|| format!("gathering the gradient of {}", param.name))?;
+            let rows = if zeros == Some(&param.range) { gradients.rows(&param.var)? } else { None };
+            match rows {
+                None => support.add(param.range.clone()),
+                Some(rows) => rows.for_each(|row| {
+                    support.add(param.range.start + row.start..param.range.start + row.end);
+                }),
+            }
+            let into = &mut flat[param.range.clone()];
+            let gathered = if zeros == Some(&param.range) {
+                gradients.add(&param.var, into)
+            } else {
+                gradients.copy(&param.var, into)
+            };
+            gathered.with_context(|| format!("gathering the gradient of {}", param.name))?;
         }
         Ok(())
     }

@@ -24,8 +24,8 @@ use crate::spent::Spent;
 use anyhow::{Context, Result, anyhow, bail};
 use candle_core::Tensor;
 use crossbeam::channel::Sender;
-use gradwire_datasets::{Batch, Data, Loader, Plan};
-use gradwire_exchange::{Collective, Exchange, Traffic};
+use gradwire_datasets::{Batch, Data, Features, Loader, Plan};
+use gradwire_exchange::{Collective, Exchange, Support, Traffic};
 use gradwire_models::kernels::gradients::{Gradients, backward, backward_into};
 use gradwire_models::kernels::profile::{self, Profile};
 use serde::{Deserialize, Serialize};
@@ -140,8 +140,10 @@ pub struct Worker {
     course: Course,
     orders: Arc<Orders>,
     timing: Timing,
-    /// The flat gradient: this rank's, then the mean.
+    /// The flat gradient: this rank's, then the mean; between steps zero where the optimizer says.
     flat: Vec<f32>,
+    /// Outside of which `flat` is zero.
+    support: Support,
     /// The gradient of one forward pass when several make an update.
     part: Vec<f32>,
     /// With overlap, from the second step on.
@@ -200,7 +202,7 @@ impl Worker {
             data: data.clone(),
             rank,
             exchange,
-            optimizer: Optimizer::new(recipe.optimizer.clone(), params.len()),
+            optimizer: Optimizer::new(recipe.optimizer.clone(), &params, recipe.model.table()),
             schedule: Schedule::new(
                 recipe.schedule.clone(),
                 recipe.optimizer.learning_rate(),
@@ -215,6 +217,7 @@ impl Worker {
             orders,
             timing: Timing::new(),
             flat: vec![0.0; params.len()],
+            support: Support::nothing(params.len()),
             part: Vec::new(),
             overlap: None,
             first: None,
@@ -316,7 +319,7 @@ impl Worker {
         self.keep_gradient(step)?;
         self.post.phase("exchange");
         let began = Instant::now();
-        let traffic = self.exchange.allreduce(step, &mut self.flat)?;
+        let traffic = self.exchange.allreduce_within(step, &mut self.flat, &mut self.support)?;
         let exposed = began.elapsed();
         if self.recipe.exchange.overlap && self.overlap.is_none() {
             let (gradients, bytes) = (self.first.take(), self.recipe.exchange.overlap_bytes);
@@ -347,6 +350,11 @@ impl Worker {
         let world_size = self.exchange.collective().world_size();
         if batch.is_empty() {
             self.flat.fill(0.0);
+            self.support.clear();
+        }
+        if let Features::Tokens { ids, .. } = &batch.features {
+            let show = || self.optimizer.show(&self.params, Some(ids));
+            spent.timed(|p| &mut p.forward, show)?;
         }
         for start in (0..batch.len()).step_by(size) {
             let part = start..(start + size).min(batch.len());
@@ -386,12 +394,14 @@ impl Worker {
         if self.post.place().step == 1 && !accumulate {
             self.params.audit(&gradients)?;
         }
+        let support = &mut self.support;
         if accumulate {
             self.part.resize(self.flat.len(), 0.0);
-            self.params.gather(&gradients, &mut self.part)?;
+            self.params.gather(&gradients, &mut self.part, None, support)?;
             self.flat.iter_mut().zip(&self.part).for_each(|(sum, part)| *sum += part);
         } else {
-            self.params.gather(&gradients, &mut self.flat)?;
+            support.clear();
+            self.params.gather(&gradients, &mut self.flat, self.optimizer.zeros(), support)?;
         }
         if self.recipe.exchange.overlap && self.overlap.is_none() {
             self.first = Some(gradients);
@@ -411,6 +421,7 @@ impl Worker {
         let plan = self.overlap.as_ref().context("invariant: there is a plan")?;
         let loss = if weight == 1.0 { loss.clone() } else { (loss * weight)? };
         let exchange = (&self.params, &mut self.exchange, self.flat.as_mut_slice());
+        self.support.fill();
         plan.run(self.post.place().step, exchange, accumulate, spent, |listener| {
             Ok(backward_into(&loss, listener)?)
         })
@@ -419,19 +430,20 @@ impl Worker {
     /// Clips the mean gradient and updates the weights; the norm before clipping.
     fn update(&mut self, learning_rate: f64) -> Result<f64> {
         let Some(limit) = self.recipe.train.clip_norm else {
-            return self.optimizer.step(&self.params, &self.flat, learning_rate);
+            return self.optimizer.step(&self.params, &mut self.flat, &self.support, learning_rate);
         };
         let norm = norm(&self.flat);
         if norm > limit {
             let factor = (limit / (norm + 1e-6)) as f32;
             self.flat.iter_mut().for_each(|g| *g *= factor);
         }
-        self.optimizer.step(&self.params, &self.flat, learning_rate)?;
+        self.optimizer.step(&self.params, &mut self.flat, &self.support, learning_rate)?;
         Ok(norm)
     }
 
     /// Compares the replicas' weights; they are equal bit for bit, or something is broken.
     fn compare_replicas(&mut self, step: u64) -> Result<()> {
+        self.optimizer.show(&self.params, None)?;
         let hashes = self.params.hashes()?;
         if let Some(differs) = self.exchange.collective().compare(&hashes)? {
             let name = self.params.iter().nth(differs.index).map_or("?", |p| p.name.as_str());

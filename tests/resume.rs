@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Program, events, number, only_run, quick};
+use common::{Program, events, number, only_run, quick, weights};
 use gradwire_exchange::Scheme;
 use serde_json::Value;
 use std::fs;
@@ -140,6 +140,32 @@ fn batch_norm_and_adam_go_on_bit_for_bit() {
             assert_eq!(told(&run), before);
             assert!(["best", "last"].map(|which| model(&run, which)) == models);
         }
+    }
+}
+
+/// Rows of an embedding table that wait for somebody to read them wait on; and who reads them, for
+/// an evaluation, a comparison of replicas or a checkpoint, changes no bit.
+#[test]
+fn rows_that_wait_go_on_bit_for_bit() {
+    for (scheme, nesterov) in [("dense", "false"), ("nonzero", "true")] {
+        let program = Program::new();
+        let nesterov = format!("optimizer.nesterov={nesterov}");
+        let optimizer = ["--set", "optimizer.momentum=0.9", "--set", &nesterov];
+        let sets = [&["--scheme", scheme], &optimizer[..]].concat();
+        let (run, checkpoints) = undisturbed(&program, "out", &sets);
+        let (before, models) = (told(&run), ["best", "last"].map(|which| model(&run, which)));
+        let optimizer = fs::read(checkpoints[0].join("optimizer.safetensors")).unwrap();
+        assert!(optimizer.windows(13).any(|name| name == b"waiting/since"), "no row waits");
+        program.succeed(&["train", "--quiet", "--resume", text(&checkpoints[0])]);
+        assert_eq!(told(&run), before, "{scheme}: the record");
+        let after = ["best", "last"].map(|which| model(&run, which));
+        assert!(after == models, "{scheme}: the models");
+
+        let often = ["exchange.compare_replicas_every=1", "checkpoint.every_steps=2"];
+        let often = often.map(|set| ["--set", set]).concat();
+        let (other, _) = undisturbed(&program, "often", &[&sets[..], &often].concat());
+        let [other, run] = [&other, &run].map(|run| weights(run));
+        assert!(other == run, "{scheme}: read more often");
     }
 }
 

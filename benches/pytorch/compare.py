@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training speed and memory of gradwire against PyTorch (CPU, DDP over gloo), interleaved in one run.
 
-usage: benches/pytorch/compare.py [--models resnet20,resnet18,vgg16,textcnn,fasttext,bilstm]
+usage: benches/pytorch/compare.py [--models resnet20,resnet18,vgg16,textcnn,textcnn+nonzero,…]
                                   [--seats 2x1,1x2] [--batch 64] [--runs 5] [--steps N]
 
 Builds gradwire, makes a virtual environment for PyTorch under target/ (the first time), then for
@@ -9,7 +9,9 @@ every model and every seating (workers x threads of each) runs ours, theirs, our
 in its own process. Prints every pair as it comes and a Markdown table of medians at the end.
 
 Both sides take one optimizer step (SGD, momentum 0.9) per exchange of the full fp32 gradient, on
-random samples of the same shapes. PyTorch's ResNets and VGG run channels-last, the faster of its layouts.
+random samples of the same shapes, words being as frequent as words are (Zipf). With `+nonzero` behind
+a model ours leaves blocks of zeros out of its messages, which loses nothing. PyTorch's ResNets and VGG
+run channels-last, the faster of its layouts.
 Memory is the largest resident set of gradwire's one process, and the sum of those of PyTorch's
 ranks (the process that starts them is left out), with what they held before there was a model, its
 libraries, in brackets; the largest of all runs counts.
@@ -30,14 +32,17 @@ STEPS = {"resnet18": 8, "vgg16": 8}
 """Steps measured of each run, where a step takes long; 20 elsewhere."""
 
 
-def install():
-    python = ENV / "bin" / "python"
+def install(a):
+    """Makes what is not given: the virtual environment, the program."""
+    python = a.python or ENV / "bin" / "python"
     if not python.exists():
         venv.create(ENV, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "-q", "torch", "numpy"], check=True)
-    # Nothing is fetched here, and without the client for it the build is short.
-    build = ["cargo", "build", "--release", "-q", "--no-default-features", "--target-dir", ROOT / "target"]
-    subprocess.run(build, cwd=ROOT, check=True)
+    if a.binary is None:
+        # Nothing is fetched here, and without the client for it the build is short.
+        build = ["cargo", "build", "--release", "-q", "--no-default-features", "--target-dir", ROOT / "target"]
+        subprocess.run(build, cwd=ROOT, check=True)
+        a.binary = ROOT / "target/release/gradwire"
     return python
 
 
@@ -50,11 +55,13 @@ def measure(command):
     return json.loads(lines[-1])
 
 
-def compare(python, model, workers, threads, a):
+def compare(python, name, workers, threads, a):
     """The row of the table: medians of both sides, their ratio, memory."""
+    model, _, scheme = name.partition("+")
     steps = a.steps or STEPS.get(model, 20)
     sizes = ["--threads", threads, "--batch", a.batch, "--steps", steps]
-    ours = [ROOT / "target/release/gradwire", "bench", "train", "--json", "--model", model, "--workers", workers, *sizes]
+    ours = [a.binary, "bench", "train", "--json", "--model", model, "--workers", workers, *sizes,
+            "--set", f"scheme={scheme or 'dense'}"]
     theirs = [python, HERE / "torch_ddp.py", "--model", model, "--world", workers, *sizes]
     if model.startswith(("resnet", "vgg")):
         theirs.append("--channels-last")
@@ -63,27 +70,30 @@ def compare(python, model, workers, threads, a):
         pair = measure(ours), measure(theirs)
         pairs.append(pair)
         o, t = (side["samples_per_s"] for side in pair)
-        print(f"{model} {workers} x {threads}: {o:.1f} against {t:.1f} samples/s, {o / t:.2f}", file=sys.stderr, flush=True)
+        print(f"{name} {workers} x {threads}: {o:.1f} against {t:.1f} samples/s, {o / t:.2f}", file=sys.stderr, flush=True)
     speeds = [[side["samples_per_s"] for side in pair] for pair in pairs]
     o, t = map(statistics.median, zip(*speeds))
     ratios = [o / t for o, t in speeds]
     memory = [max((side["memory_mb"] or float("nan")) for side in sides) for sides in zip(*pairs)]
     idle = max(pair[1]["idle_memory_mb"] or float("nan") for pair in pairs)
     share = statistics.median(pair[0]["share_of_peak"] or 0 for pair in pairs)
-    return (f"| {model} | {workers} × {threads} | {o:,.1f} | {t:,.1f} | **{o / t:.2f}** | {min(ratios):.2f}–{max(ratios):.2f} "
+    return (f"| {name} | {workers} × {threads} | {o:,.1f} | {t:,.1f} | **{o / t:.2f}** | {min(ratios):.2f}–{max(ratios):.2f} "
             f"| {100 * share:.0f} % | {memory[0]:,.0f} | {memory[1]:,.0f} ({idle:,.0f}) |")
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--models", default="resnet20,resnet18,vgg16,textcnn,fasttext,bilstm")
+    p.add_argument("--models", default="resnet20,resnet18,vgg16,textcnn,textcnn+nonzero,fasttext,"
+                   "fasttext+nonzero,bilstm,bilstm+nonzero")
     p.add_argument("--seats", default="2x1,1x2", help="workers x threads of each, separated by commas")
     p.add_argument("--batch", type=int, default=64, help="samples per worker and step")
     p.add_argument("--runs", type=int, default=5, help="of each side; the median counts")
     p.add_argument("--steps", type=int, help="measured in each run")
+    p.add_argument("--binary", type=pathlib.Path, help="gradwire, if it is built already")
+    p.add_argument("--python", type=pathlib.Path, help="a Python with torch and numpy, if there is one already")
     a = p.parse_args()
     seats = [tuple(map(int, seat.split("x"))) for seat in a.seats.split(",")]
-    python = install()
+    python = install(a)
     rows = [compare(python, model, *seat, a) for seat in seats for model in a.models.split(",")]
     print(f"\nBatch {a.batch} per worker, medians of {a.runs} interleaved runs, samples per second over all workers.\n")
     print("| model | workers × threads | gradwire | PyTorch | ratio | ratios of pairs | share of sgemm peak "

@@ -14,6 +14,11 @@ pub(crate) struct Bucket {
     pub(crate) length: usize,
     /// `None` when plain frames need no instance.
     pub(crate) compressor: Option<Box<dyn Compressor>>,
+    /// A bit for each block that some rank's last message speaks of, if they can be read
+    /// [by blocks](Compressor::by_blocks).
+    pub(crate) spoken_of: Vec<u64>,
+    /// Whether the last ones were read so: the mean is zero outside of them.
+    pub(crate) by_blocks: bool,
     /// The elements end to end, when they do not lie so already.
     gathered: Vec<f32>,
 }
@@ -29,7 +34,9 @@ impl Bucket {
         }
         let length = part.length();
         let gathered = if ranges.len() == 1 { Vec::new() } else { vec![0.0; length] };
-        Self { ranges, length, compressor, gathered }
+        let by_blocks = compressor.as_ref().and_then(|compressor| compressor.by_blocks());
+        let words = by_blocks.map_or(0, |by| length.div_ceil(by.block()).div_ceil(64));
+        Self { ranges, length, compressor, spoken_of: vec![0; words], by_blocks: false, gathered }
     }
 
     /// Its elements of `flat`, end to end, and the compressor.
@@ -68,6 +75,11 @@ impl Bucket {
                 result
             }
         }
+    }
+
+    /// Whether its elements are those of `flat`, all of them.
+    pub(crate) fn is_all_of(&self, flat: &[f32]) -> bool {
+        matches!(self.ranges.as_slice(), [range] if *range == (0..flat.len()))
     }
 
     /// What reads messages about it; `None` when there are only plain ones.

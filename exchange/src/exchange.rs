@@ -15,7 +15,7 @@ use crate::measure::Distortion;
 use crate::topology::{About, Heard, Route, Said, Setup, Topology, Wiring, Work};
 use crate::traffic::Leg;
 use crate::wire::{Kind, floats, frame};
-use crate::{Error, Gauge, Policy, Result, State, Traffic};
+use crate::{Error, Gauge, Policy, Result, State, Support, Traffic};
 
 /// Elements that a bucket may have, so that its message is surely shorter than 4 GiB.
 const MAX_BUCKET: usize = 1 << 29;
@@ -53,6 +53,8 @@ pub struct Exchange {
     sent: Vec<VecDeque<Payload>>,
     distortion: Distortion,
     underway: Option<Underway>,
+    /// Outside of which the gradient of the step under way is zero, if that is known.
+    support: Option<Support>,
 }
 
 /// A step that has begun and is not finished.
@@ -134,6 +136,7 @@ impl Exchange {
             sent: vec![VecDeque::with_capacity(3)],
             distortion: Distortion::default(),
             underway: None,
+            support: None,
         })
     }
 
@@ -200,6 +203,33 @@ impl Exchange {
             self.exchange_group(group, gradient)?;
         }
         self.finish(gradient)
+    }
+
+    /// The same, of a gradient that is zero outside `support`, which becomes that of the mean:
+    /// everything, where that is not known.
+    ///
+    /// # Errors
+    /// As [`exchange_group`](Self::exchange_group).
+    ///
+    /// # Panics
+    /// When `support` is of a gradient of another length.
+    pub fn allreduce_within(
+        &mut self,
+        step: u64,
+        gradient: &mut [f32],
+        support: &mut Support,
+    ) -> Result<Traffic> {
+        assert_eq!(support.len(), self.layout.len(), "a support of another gradient");
+        self.support = Some(std::mem::take(support));
+        let done = self.allreduce(step, gradient);
+        *support = self.support.take().unwrap_or_default();
+        match self.buckets.as_slice() {
+            [bucket] if bucket.by_blocks && bucket.is_all_of(gradient) => {
+                support.set(&bucket.spoken_of);
+            }
+            _ => support.fill(),
+        }
+        done
     }
 
     /// Begins a step; nothing is sent yet. One that was under way is given up.

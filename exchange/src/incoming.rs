@@ -98,6 +98,7 @@ impl Place {
 
     /// Overwrites a group's elements of `gradient` by the mean of what the frames say, each bucket
     /// at its place in `buckets`. When a bucket's mean is not finite: its number and the element.
+    /// `own` tells that the gradient is what this rank has encoded, unless its frame is plain.
     ///
     /// # Errors
     /// [`Error::Message`], [`Error::OutOfStep`].
@@ -107,19 +108,72 @@ impl Place {
         group: &[usize],
         frames: &[Frame<'_>],
         gradient: &mut [f32],
+        own: bool,
     ) -> Result<Option<(usize, usize)>> {
         for (index, number) in group.iter().enumerate() {
             let of_ranks = frames[index..].iter().step_by(group.len());
-            let overflow = buckets[*number].change(gradient, |mean, compressor| {
+            let bucket = &mut buckets[*number];
+            let mut spoken_of = std::mem::take(&mut bucket.spoken_of);
+            let compressed = |frame: &Frame<'_>| frame.header.kind == Kind::Compressed;
+            let sparse = own && of_ranks.clone().all(compressed);
+            let overflow = bucket.change(gradient, |mean, compressor| {
                 let length = mean.len();
-                let finite = self.mean_of(of_ranks, compressor, length, 0..length, mean)?;
+                let finite = match compressor.filter(|_| sparse) {
+                    Some(decoder) if decoder.by_blocks().is_some() => {
+                        self.mean_of_blocks(of_ranks, decoder, &mut spoken_of, mean)?
+                    }
+                    _ => self.mean_of(of_ranks, compressor, length, 0..length, mean)?,
+                };
                 Ok::<_, Error>(if finite { None } else { floats::first_non_finite(mean) })
-            })?;
+            });
+            let bucket = &mut buckets[*number];
+            bucket.by_blocks = sparse && !spoken_of.is_empty();
+            bucket.spoken_of = spoken_of;
+            let overflow = overflow?;
             if let Some(element) = overflow {
                 return Ok(Some((*number, element)));
             }
         }
         Ok(None)
+    }
+
+    /// As [`mean_of`](Self::mean_of), where `mean` is what this rank has encoded: what is zero on all
+    /// ranks is neither read nor written.
+    fn mean_of_blocks<'a>(
+        &self,
+        frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
+        decoder: &dyn Compressor,
+        spoken_of: &mut [u64],
+        mean: &mut [f32],
+    ) -> Result<bool> {
+        let Some(blocks) = decoder.by_blocks() else { return Ok(true) };
+        let (length, size) = (mean.len(), blocks.block());
+        let block = |number: usize| number * size..length.min((number + 1) * size);
+        let blame = |rank| move |error: Error| error.sent_by(rank, self.awaited());
+        for (rank, frame) in frames.clone().enumerate().filter(|(rank, _)| *rank == self.rank) {
+            let clear = &mut |number| mean[block(number)].fill(0.0);
+            blocks.each_block(frame.payload, length, clear).map_err(blame(rank))?;
+        }
+        debug_assert!(
+            mean.iter().all(|value| value.to_bits() == 0),
+            "another gradient was encoded"
+        );
+        spoken_of.fill(0);
+        let added = frames.enumerate().try_for_each(|(rank, frame)| {
+            let mark = &mut |number: usize| spoken_of[number / 64] |= 1 << (number % 64);
+            let marked = blocks.each_block(frame.payload, length, mark);
+            marked.and_then(|()| decoder.decode_add(frame.payload, 1.0, mean)).map_err(blame(rank))
+        });
+        let (scale, mut finite) = (1.0 / self.world_size as f32, true);
+        for (word, bits) in spoken_of.iter().enumerate() {
+            let mut rest = *bits;
+            while rest != 0 {
+                let number = 64 * word + rest.trailing_zeros() as usize;
+                rest &= rest - 1;
+                finite &= floats::scale_checked(&mut mean[block(number)], scale);
+            }
+        }
+        added.map(|()| finite)
     }
 
     /// Overwrites `mean` by the mean of what the ranks' frames about one bucket of `length`

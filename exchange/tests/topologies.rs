@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use common::{Echo, Random, bits};
 use gradwire_exchange::{
     Answer, Bucketing, Central, Collective, Downlink, Error, Exchange, Layout, Payload, Policy,
-    Quantity, Result, Scheme, Serve, State, Topology, Wiring, casq, mesh, signsgd, star, topk,
+    Quantity, Result, Scheme, Serve, State, Support, Topology, Wiring, casq, mesh, signsgd, star,
+    topk,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -130,6 +131,63 @@ fn exact_topologies_are_bit_identical_to_the_allgather() {
                     assert_eq!(found.2, expected.2, "bytes: {case}");
                 }
             }
+        }
+    }
+}
+
+/// Knowing where a gradient is zero changes no bit, and the mean's support holds all of the mean.
+#[test]
+fn a_known_support_changes_no_bit() {
+    let policy = |bucketing| Policy { warmup_steps: Some(1), ..Policy::from(bucketing) };
+    for wiring in wirings() {
+        for (scheme, bucketing) in Scheme::specimens()
+            .into_iter()
+            .flat_map(|scheme| [(scheme.clone(), Bucketing::Whole), (scheme, Bucketing::Parameter)])
+            .filter(|(scheme, bucketing)| {
+                wiring.validate(scheme, &policy(bucketing.clone())).is_ok()
+            })
+        {
+            let run = |within: bool| {
+                each_rank(wiring, 3, PATIENT, |rank, end| {
+                    let policy = policy(bucketing.clone());
+                    let mut exchange =
+                        Exchange::over(wiring, &scheme, policy, layout(), 9, end).unwrap();
+                    let (mut means, mut support) = (Vec::new(), Support::nothing(LENGTH));
+                    for step in 1..=4 {
+                        let mut random = Random(10 * step + rank as u64);
+                        let mut gradient = vec![0.0; LENGTH];
+                        support.clear();
+                        for _ in 0..6 {
+                            let start = random.below(LENGTH - 5);
+                            gradient[start..start + 5].fill_with(|| random.laplace());
+                            support.add(start..start + 5);
+                        }
+                        if within {
+                            exchange.allreduce_within(step, &mut gradient, &mut support).unwrap();
+                            let outside = |i: &usize| !support.meets(*i..i + 1);
+                            let zero = |i: usize| gradient[i].to_bits() == 0;
+                            assert!((0..LENGTH).filter(outside).all(zero), "{scheme:?} {wiring:?}");
+                        } else {
+                            exchange.allreduce(step, &mut gradient).unwrap();
+                        }
+                        means.push(bits(&gradient));
+                    }
+                    let everything = (0..LENGTH).all(|i| support.meets(i..i + 1));
+                    (means, exchange.save(), everything)
+                })
+            };
+            let found = run(true);
+            for (found, expected) in found.iter().zip(run(false)) {
+                assert_eq!(
+                    (&found.0, &found.1),
+                    (&expected.0, &expected.1),
+                    "{scheme:?} {wiring:?}"
+                );
+            }
+            let known = scheme.about().name == "nonzero"
+                && wiring.topology == Topology::Allgather
+                && bucketing == Bucketing::Whole;
+            assert_eq!(found[0].2, !known, "{scheme:?} {wiring:?}");
         }
     }
 }

@@ -133,6 +133,15 @@ impl Config {
         }
     }
 
+    /// The name of the parameter, `[vocabulary, dim]`, of which a forward pass reads no rows but those
+    /// of its inputs' token ids.
+    pub fn table(&self) -> Option<&'static str> {
+        match self.input_kind() {
+            InputKind::Image => None,
+            InputKind::Text => Some(text::TABLE),
+        }
+    }
+
     /// What the model reads.
     pub fn input_kind(&self) -> InputKind {
         match self {

@@ -81,9 +81,10 @@ pub struct Style {
 
 /// Colour and mark of each scheme. Schemes that are compared in one paper have colours of their
 /// own; of the others, marks tell apart those that share one.
-const SCHEMES: [(&str, Colour, Mark); 21] = [
+const SCHEMES: [(&str, Colour, Mark); 22] = [
     ("dense", BLACK, Mark::Circle),
     ("half", BLACK, Mark::Square),
+    ("nonzero", BLACK, Mark::Diamond),
     ("topk", BLUE, Mark::Circle),
     ("randomk", BROWN, Mark::Inverted),
     ("threshold", BLUE, Mark::Square),

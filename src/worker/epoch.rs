@@ -16,6 +16,7 @@ impl Worker {
         let epoch = self.course.epoch_of(step);
         let began = Instant::now();
         let due = last || epoch.is_multiple_of(self.recipe.train.evaluate_every);
+        self.optimizer.show(&self.params, None)?;
         self.post.phase("evaluation");
         let test = if due { Some(self.evaluate()?) } else { None };
         let evaluation_seconds = began.elapsed().as_secs_f64();

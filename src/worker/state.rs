@@ -2,6 +2,7 @@
 
 use super::{Report, Worker};
 use crate::checkpoint::{Checkpoint, Part, Shared, Tensor, Tensors};
+use crate::optim::Waiting;
 use crate::orders::{Order, Orders};
 use crate::recipe;
 use anyhow::{Context, Result, ensure};
@@ -9,6 +10,9 @@ use gradwire_exchange::Entry;
 use gradwire_models::kernels::optimizer::update_in_place;
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// What of the optimizer's state is of rows that wait.
+const WAITING: &str = "waiting";
 
 /// When rank 0 wants a checkpoint.
 pub(super) struct Timing {
@@ -92,6 +96,7 @@ impl Worker {
             self.timing.reserve(step, &self.orders, patience)?;
         }
         self.post.phase("copying the state for a checkpoint");
+        self.optimizer.show(&self.params, None)?;
         let mut part = self.snapshot(step, test_accuracy)?;
         part.stall = began.elapsed().as_secs_f64();
         self.report(Report::Part(Box::new(part)))
@@ -122,6 +127,9 @@ impl Worker {
             if !values.is_empty() {
                 optimizer.0.insert(name.into(), Tensor::flat(Entry::F32(values.to_vec())));
             }
+        }
+        if let Some(waiting) = self.optimizer.waiting(&self.params)? {
+            optimizer.insert_state(WAITING, waiting.into_state());
         }
         Ok(Shared {
             weights,
@@ -168,6 +176,12 @@ impl Worker {
         let lengths = self.optimizer.vectors().map(|(name, values)| (name, values.len()));
         let [first, second] = lengths.map(|(name, length)| vector(name, length));
         self.optimizer.set(first?, second?, checkpoint.manifest.updates);
+        let waiting = checkpoint.optimizer.state(WAITING);
+        if !waiting.is_empty() {
+            let resumed = Waiting::from_state(waiting)
+                .and_then(|waiting| self.optimizer.resume(&self.params, &waiting));
+            resumed.context("the rows of the embedding table that wait")?;
+        }
         let state = own.state("exchange");
         self.exchange.restore(&state).context("the exchange's state")?;
         self.best = checkpoint.manifest.best;

@@ -23,6 +23,7 @@ mod ladder;
 mod levels;
 mod moments;
 pub mod natural;
+pub mod nonzero;
 pub mod nuqsgd;
 pub mod onebit;
 pub mod optquant;
@@ -60,9 +61,27 @@ use crate::{Error, Gauge, Policy, Result, State};
 /// bytes; any bytes decode to an error or to numbers, without panic and without allocation that
 /// the bucket's length does not bound.
 pub trait Compressor: Send {
-    /// Appends the message for a gradient of the seat's length, all finite, at `step`, which
-    /// counts from 1.
+    /// Appends the message for a gradient of the seat's length, all finite unless this
+    /// [`checks`](Self::checks) that itself, at `step`, which counts from 1.
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded;
+
+    /// As [`encode`](Self::encode), the same message, of a gradient that is zero outside the blocks of
+    /// 64 elements that have a bit in `support`.
+    fn encode_within(
+        &mut self,
+        gradient: &[f32],
+        _support: &[u64],
+        step: u64,
+        out: &mut Vec<u8>,
+    ) -> Encoded {
+        self.encode(gradient, step, out)
+    }
+
+    /// Whether [`encode`](Self::encode) finds out by itself that an element is not finite, and says
+    /// [`Encoded::Dense`] then: so nobody needs to look at all of them before.
+    fn checks(&self) -> bool {
+        false
+    }
 
     /// Adds `weight` times what a message says to `sum`, of the seat's length. Reads only the
     /// configuration and the message.
@@ -106,6 +125,12 @@ pub trait Compressor: Send {
         None
     }
 
+    /// This compressor as a reader of which blocks a message speaks of, if that is quicker to know
+    /// than what it says of all elements.
+    fn by_blocks(&self) -> Option<&dyn ByBlocks> {
+        None
+    }
+
     /// The positions, ascending, that the last message speaks of; `None` when it speaks of all.
     fn sent(&self) -> Option<&[u32]> {
         None
@@ -145,6 +170,20 @@ pub trait ByParts {
         weight: f32,
         sum: &mut [f32],
     ) -> Result<()>;
+}
+
+/// Reads which blocks of elements a message speaks of; it says zero of all others, and of these what
+/// the gradient was, bit for bit.
+pub trait ByBlocks {
+    /// Elements of a block; the bucket's last may be shorter.
+    fn block(&self) -> usize;
+
+    /// Visits the numbers of the blocks that a message of a bucket of `length` elements speaks of, in
+    /// ascending order, each once and within the bucket.
+    ///
+    /// # Errors
+    /// [`Error::Wire`] when the bytes are not a message; some may have been visited by then.
+    fn each_block(&self, wire: &[u8], length: usize, visit: &mut dyn FnMut(usize)) -> Result<()>;
 }
 
 /// Parts of messages begin at multiples of this many elements.
@@ -378,6 +417,7 @@ macro_rules! schemes {
 schemes! {
     Dense(dense),
     Half(half),
+    Nonzero(nonzero),
     Casq(casq),
     Dqsgd(dqsgd),
     Optquant(optquant),

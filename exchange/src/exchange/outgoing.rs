@@ -25,6 +25,8 @@ impl Exchange {
         let step = place.step;
         let group = &self.groups[leg.group];
         let plain = group.iter().all(|number| self.buckets[*number].compressor.is_none());
+        let checks = |bucket: &Bucket| bucket.compressor.as_ref().is_none_or(|c| c.checks());
+        let checked = group.iter().all(|number| checks(&self.buckets[*number]));
         let scale = self.clipping(gradient);
         let ranges = || group.iter().flat_map(|number| self.buckets[*number].ranges.iter());
         let finite = match &mut self.feedback {
@@ -36,7 +38,7 @@ impl Exchange {
                     gradient.iter_mut().for_each(|value| *value *= scale);
                 }
                 // Plain frames are checked while they are copied.
-                plain || ranges().all(|range| floats::all_finite(&gradient[range.clone()]))
+                checked || ranges().all(|range| floats::all_finite(&gradient[range.clone()]))
             }
         };
         if !finite {
@@ -51,13 +53,20 @@ impl Exchange {
         let mut measuring = Duration::ZERO;
         for number in group {
             let bucket = &mut self.buckets[*number];
+            bucket.by_blocks = false;
+            // What an earlier gradient has left over may lie anywhere.
+            let whole = self.feedback.is_none() && bucket.is_all_of(gradient);
+            let support = self.support.as_ref().filter(|_| whole);
             let corrected = self.feedback.as_ref().map(Feedback::corrected);
             let (source, compressor) = bucket.view(corrected.unwrap_or(gradient));
             let open = place.header(Kind::Dense, *number).open(mine);
             let payload_at = open.payload_at();
             let mut kind = Kind::Dense;
             if let Some(compressor) = compressor.filter(|_| warm) {
-                let encoded = compressor.encode(source, step, mine);
+                let encoded = match support {
+                    Some(support) => compressor.encode_within(source, support.words(), step, mine),
+                    None => compressor.encode(source, step, mine),
+                };
                 if encoded == Encoded::Dense || mine.len() - payload_at > size_of_val(source) {
                     mine.truncate(payload_at);
                     leg.dense_fallbacks += 1;

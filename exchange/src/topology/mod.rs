@@ -316,7 +316,7 @@ impl Work<'_> {
     /// What is wrong with the messages, which is the same on every rank.
     fn average(&mut self, messages: &[Payload]) -> Result<()> {
         let frames = self.place.open(self.group, messages)?;
-        match self.place.average(self.buckets, self.group, &frames, self.gradient)? {
+        match self.place.average(self.buckets, self.group, &frames, self.gradient, true)? {
             None => Ok(()),
             Some((bucket, element)) => Err(self.overflow(bucket, element)),
         }

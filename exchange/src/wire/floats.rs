@@ -91,13 +91,22 @@ pub fn mean_of(parts: &[&[[u8; 4]]], scale: f32, mean: &mut [f32]) -> bool {
     any == 0
 }
 
-/// Multiplies every value by `scale` and tells whether all of them are finite then.
+/// Multiplies every value by `scale` and tells whether all of them are finite then. What is all
+/// zeros is only read: a sparse mean costs no pass of writing.
 pub fn scale_checked(values: &mut [f32], scale: f32) -> bool {
+    /// Elements that are looked at, and then changed while the first cache holds them.
+    const PIECE: usize = 64;
     let scaled = |any: u32, value: &mut f32| {
         *value *= scale;
         any | special(*value)
     };
-    values.iter_mut().fold(0, scaled) == 0
+    let mut any = 0;
+    for piece in values.chunks_mut(PIECE) {
+        if piece.iter().fold(0, |bits, value| bits | value.to_bits()) != 0 {
+            any |= piece.iter_mut().fold(0, scaled);
+        }
+    }
+    any == 0
 }
 
 /// The L2 norm, added up in f64 over blocks of f32 sums.

@@ -1,5 +1,7 @@
 //! Embedding tables: rows looked up by token, and a gradient in the touched rows only.
 
+use std::ops::Range;
+
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, TensorId, bail};
 
 use super::handover::{Contribution, hand_over};
@@ -53,6 +55,11 @@ impl RowGradient {
     /// The gradient of row `ids()[i]` in the `i`-th chunk of the table's width.
     pub fn rows(&self) -> &[f32] {
         &self.rows
+    }
+
+    /// The rows' elements in the flat gradient of the whole table.
+    pub fn places(&self) -> impl Iterator<Item = Range<usize>> {
+        self.ids.iter().map(|&id| id as usize * self.dim..(id as usize + 1) * self.dim)
     }
 
     /// Adds the rows to their places in the flat gradient of the whole table.

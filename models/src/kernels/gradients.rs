@@ -1,5 +1,7 @@
 //! The gradients of one backward pass: what the kernels handed over, and candle's store for the rest.
 
+use std::ops::Range;
+
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, bail};
 
@@ -64,9 +66,41 @@ impl Gradients {
         self.contributions.iter().filter(move |contribution| contribution.variable() == id)
     }
 
+    /// The elements of the rows of the table `var` that its gradient has something in, in any order,
+    /// if that is known of all of it.
+    ///
+    /// # Errors
+    /// Gradients that are not `f32`.
+    pub fn rows(&self, var: &Tensor) -> Result<Option<impl Iterator<Item = Range<usize>>>> {
+        let known = |contribution| matches!(contribution, &Contribution::Rows(_));
+        if self.left(var)?.is_some() || !self.of(var).all(known) {
+            return Ok(None);
+        }
+        let rows = self.of(var).filter_map(|contribution| match contribution {
+            Contribution::Rows(rows) => Some(rows.places()),
+            Contribution::Dense { .. } => None,
+        });
+        Ok(Some(rows.flatten()))
+    }
+
     /// Everything that kernels contributed, in the order of the pass.
     pub fn contributions(&self) -> &[Contribution] {
         &self.contributions
+    }
+
+    /// Adds the gradient of `var` to `sum`.
+    ///
+    /// # Errors
+    /// When `sum` is not of the variable's size, or the gradient is not `f32`.
+    pub fn add(&self, var: &Tensor, sum: &mut [f32]) -> Result<()> {
+        fits(var, sum)?;
+        if let Some(gradient) = self.left(var)? {
+            let mut left = vec![0.0; sum.len()];
+            copy_gradient(gradient, &mut left)?;
+            sum.iter_mut().zip(left).for_each(|(sum, value)| *sum += value);
+        }
+        self.of(var).for_each(|contribution| contribution.add_to(sum));
+        Ok(())
     }
 
     /// Writes the gradient of `var` into `into`, zeros where nothing reached it.
@@ -74,13 +108,7 @@ impl Gradients {
     /// # Errors
     /// When `into` is not of the variable's size, or the gradient is not `f32`.
     pub fn copy(&self, var: &Tensor, into: &mut [f32]) -> Result<()> {
-        if var.elem_count() != into.len() {
-            bail!(
-                "a variable of shape {:?} does not fit a slice of {} values",
-                var.shape(),
-                into.len()
-            );
-        }
+        fits(var, into)?;
         let mut contributions = self.of(var);
         match (self.left(var)?, contributions.next()) {
             (None, None) => into.fill(0.0),
@@ -93,6 +121,14 @@ impl Gradients {
         contributions.for_each(|contribution| contribution.add_to(into));
         Ok(())
     }
+}
+
+fn fits(var: &Tensor, values: &[f32]) -> Result<()> {
+    let (shape, count) = (var.shape(), values.len());
+    if shape.elem_count() != count {
+        bail!("a variable of shape {shape:?} does not fit a slice of {count} values");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

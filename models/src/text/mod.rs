@@ -7,6 +7,9 @@ pub mod textcnn;
 use candle_core::{Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 
+/// The table's name in every text model.
+pub(crate) const TABLE: &str = "embedding.weight";
+
 /// The table of word embeddings, `[vocabulary, dim]`, from N(0, 0.1²); the padding row is zero.
 ///
 /// `nn.Embedding` starts from N(0, 1), which drowns what is learnt in noise: with PyTorch's own
@@ -14,5 +17,5 @@ use candle_nn::{Init, VarBuilder};
 /// reach 83.9 % from N(0, 1) and 90.0 % from N(0, 0.1²), by Adam (rate 0.001) 87.8 % and 90.5 %.
 fn embedding(vocabulary: usize, dim: usize, vb: &VarBuilder) -> Result<Tensor> {
     let init = Init::Randn { mean: 0., stdev: 0.1 };
-    vb.get_with_hints((vocabulary, dim), "embedding.weight", init)
+    vb.get_with_hints((vocabulary, dim), TABLE, init)
 }

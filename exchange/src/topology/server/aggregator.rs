@@ -83,7 +83,8 @@ impl Aggregator {
         if step != self.step || group.iter().any(|bucket| self.said[*bucket].said) {
             self.begin(step);
         }
-        let Ok(None) = place.average(&mut self.buckets, &group, &frames, &mut self.mean) else {
+        let Ok(None) = place.average(&mut self.buckets, &group, &frames, &mut self.mean, false)
+        else {
             return false;
         };
         for (index, bucket) in group.iter().enumerate() {
