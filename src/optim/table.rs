@@ -274,9 +274,9 @@ impl Table {
     }
 }
 
-/// Whether all are 0.
+/// Whether all are 0, with a plus sign.
 fn is_zero(values: &[f32]) -> bool {
-    values.iter().fold(0, |any, value| any | value.to_bits() << 1) == 0
+    values.iter().fold(0, |any, value| any | value.to_bits()) == 0
 }
 
 #[cfg(test)]

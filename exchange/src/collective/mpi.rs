@@ -114,6 +114,9 @@ pub fn join_in_pieces(
     })?
 }
 
+/// Pieces on their way to one process on one lane, and their tags.
+type Line<'a> = VecDeque<(&'a [u8], Tag)>;
+
 /// What moves a desk's parcels.
 struct Transport {
     /// A communicator for each lane: within one, messages arrive in the order sent.
@@ -219,7 +222,7 @@ impl Transport {
     /// Sends parcels: to all processes and on both lanes at the same time, within a lane one after
     /// the other.
     fn send(&mut self, shipments: &[Shipment], depth: usize) {
-        let mut lines: BTreeMap<(usize, usize), VecDeque<(&[u8], Tag)>> = BTreeMap::new();
+        let mut lines: BTreeMap<(usize, usize), Line<'_>> = BTreeMap::new();
         for Shipment { to, lane, bytes } in shipments {
             let line = lines.entry((*to, *lane as usize)).or_default();
             let last = bytes.len().saturating_sub(1) / self.longest * self.longest;
