@@ -374,19 +374,20 @@ mod tests {
             Config::Sgd(Sgd { momentum: 0.0, ..Sgd::default() }),
             Config::Adamw(Adamw::default()),
         ];
-        for config in configs {
+        let tables = [None, Some("embedding.weight")];
+        for (config, table) in configs.into_iter().flat_map(|c| tables.map(|t| (c.clone(), t))) {
             let store = Store::new(5, &Device::Cpu);
             let input = Input::Text { vocabulary: 70, length: 4 };
             let model = gradwire_models::Config::Fasttext(text::fasttext::Config::default());
             model.build(&input, 3, store.var_builder()).unwrap();
             let params = Params::new(&store);
-            let mut flat: Vec<f32> = (0..params.len()).map(|i| (i as f32 * 0.3).sin()).collect();
+            let flat: Vec<f32> = (0..params.len()).map(|i| (i as f32 * 0.3).sin()).collect();
             let elements = |param: &Param| param.update(|v| v.to_vec()).unwrap();
             let before: Vec<Vec<f32>> = params.iter().map(elements).collect();
-            let mut optimizer = Optimizer::new(config, &params, None);
+            let mut optimizer = Optimizer::new(config, &params, table);
             let mut support = Support::nothing(params.len());
             support.fill();
-            let found = optimizer.step(&params, &mut flat, &support, 0.1).unwrap();
+            let found = optimizer.step(&params, &mut flat.clone(), &support, 0.1).unwrap();
             assert!((found / norm(&flat) - 1.0).abs() < 1e-6);
             for (param, mut weights) in params.iter().zip(before) {
                 let grad = &flat[param.range.clone()];
