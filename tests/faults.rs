@@ -5,9 +5,8 @@
 
 mod common;
 
-use common::{Program, events, number, only_run, quick, weights};
+use common::{Program, begun, events, number, only_run, quick, weights};
 use serde_json::Value;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -227,21 +226,6 @@ fn long_run(program: &Program, more: &[&str]) -> Child {
         .unwrap()
 }
 
-/// The run's folder, once it has taken its first steps.
-fn begun(program: &Program) -> PathBuf {
-    let began = Instant::now();
-    loop {
-        assert!(began.elapsed() < Duration::from_secs(60), "the run does not begin");
-        std::thread::sleep(Duration::from_millis(50));
-        let Ok(mut runs) = fs::read_dir(program.path("runs/out/quick")) else { continue };
-        let Some(Ok(run)) = runs.next() else { continue };
-        let lines = fs::read_to_string(run.path().join("metrics.jsonl")).unwrap_or_default();
-        if lines.matches("\"event\":\"step\"").count() > 3 {
-            return run.path();
-        }
-    }
-}
-
 fn signal(child: &Child, name: &str) {
     let kill = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
@@ -253,7 +237,7 @@ fn a_signal_ends_the_run_after_a_whole_step_with_a_checkpoint() {
     for (name, code) in [("-INT", 130), ("-TERM", 143)] {
         let program = Program::new();
         let child = long_run(&program, &[]);
-        let run = begun(&program);
+        let run = begun(&program.path("runs/out/quick"));
         signal(&child, name);
         let Output { status, stderr, .. } = child.wait_with_output().unwrap();
         let error = String::from_utf8_lossy(&stderr);
@@ -284,7 +268,7 @@ fn a_second_signal_ends_the_process_at_once() {
     let program = Program::new();
     let stall = ["--inject", "stall:worker=1,step=9,for=60s", "--set", "exchange.timeout=60"];
     let child = long_run(&program, &stall);
-    begun(&program);
+    begun(&program.path("runs/out/quick"));
     std::thread::sleep(Duration::from_millis(500));
     let began = Instant::now();
     signal(&child, "-TERM");

@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{Program, events, only_run, quick, weights};
+use common::{Program, begun, events, only_run, quick, weights};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -157,15 +157,10 @@ fn last_process(launcher: &Child) -> u32 {
 #[test]
 fn a_process_that_stands_still_is_found_and_named() {
     let program = Program::new();
-    let mut command = launcher(&program, "2", &["--set", "train.max_steps=100000"]);
+    let mut command =
+        launcher(&program, "2", &["--epochs", "100000", "--set", "train.max_steps=100000"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let folder = program.path("runs/out/quick");
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let trains = || folder.is_dir() && !events(&only_run(&folder), "step").is_empty();
-    while !trains() {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    begun(&program.path("runs/out/quick"));
     let stopped = last_process(&child).to_string();
     assert!(Command::new("kill").args(["-STOP", &stopped]).status().unwrap().success());
     let began = Instant::now();

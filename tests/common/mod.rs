@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The program with its working folder in a scratch folder of its own.
@@ -66,6 +67,21 @@ pub fn only_run(folder: &Path) -> PathBuf {
         .collect();
     assert_eq!(runs.len(), 1, "{runs:?}");
     runs.pop().unwrap()
+}
+
+/// The run that is going on in `folder`, once it has taken its first steps.
+pub fn begun(folder: &Path) -> PathBuf {
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < Duration::from_secs(60), "the run does not begin");
+        std::thread::sleep(Duration::from_millis(50));
+        let Ok(mut runs) = fs::read_dir(folder) else { continue };
+        let Some(Ok(run)) = runs.next() else { continue };
+        let lines = fs::read_to_string(run.path().join("metrics.jsonl")).unwrap_or_default();
+        if lines.matches("\"event\":\"step\"").count() > 3 {
+            return run.path();
+        }
+    }
 }
 
 /// The weights of a run's last model, by name: their bytes.
