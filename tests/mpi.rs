@@ -14,7 +14,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Eight steps of four workers.
-const STEPS: [&str; 12] = [
+const STEPS: [&str; 10] = [
     "--workers",
     "4",
     "--set",
@@ -22,12 +22,13 @@ const STEPS: [&str; 12] = [
     "--set",
     "checkpoint.every_steps=3",
     "--set",
-    "exchange.timeout=3",
-    "--set",
     "dataset.train=400",
     "--set",
     "schedule=constant",
 ];
+
+/// A patience that a test can wait for; more than a busy machine ever lets a step wait.
+const PATIENCE: [&str; 2] = ["--set", "exchange.timeout=8"];
 
 fn launcher(program: &Program, processes: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("mpirun");
@@ -117,7 +118,8 @@ fn other_processes_go_on_from_the_checkpoint() {
 #[test]
 fn a_worker_that_fails_elsewhere_is_named_with_its_process() {
     let program = Program::new();
-    let (code, said) = launch(&program, "2", &["--inject", "panic:worker=3,step=5"]);
+    let (code, said) =
+        launch(&program, "2", &[&PATIENCE[..], &["--inject", "panic:worker=3,step=5"]].concat());
     assert_eq!(code, Some(1), "{said}");
     let named = "worker 3 (process 1 on ";
     assert!(said.contains(named) && said.contains("panicked: injected at step 5"), "{said}");
@@ -129,7 +131,8 @@ fn a_worker_that_fails_elsewhere_is_named_with_its_process() {
 fn a_process_that_is_killed_ends_the_job_and_the_checkpoint_stays() {
     let program = Program::new();
     let began = Instant::now();
-    let (code, said) = launch(&program, "2", &["--inject", "kill:worker=3,step=7"]);
+    let (code, said) =
+        launch(&program, "2", &[&PATIENCE[..], &["--inject", "kill:worker=3,step=7"]].concat());
     assert_ne!(code, Some(0), "{said}");
     assert!(began.elapsed() < Duration::from_secs(40));
     let run = run_of(&program);
@@ -157,8 +160,8 @@ fn last_process(launcher: &Child) -> u32 {
 #[test]
 fn a_process_that_stands_still_is_found_and_named() {
     let program = Program::new();
-    let mut command =
-        launcher(&program, "2", &["--epochs", "100000", "--set", "train.max_steps=100000"]);
+    let endless = ["--epochs", "100000", "--set", "train.max_steps=100000"];
+    let mut command = launcher(&program, "2", &[&PATIENCE[..], &endless].concat());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     begun(&program.path("runs/out/quick"));
     let stopped = last_process(&child).to_string();
