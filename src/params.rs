@@ -8,7 +8,7 @@ use candle_core::{TensorId, Var};
 use gradwire_exchange::{Layout, Support};
 use gradwire_models::Store;
 use gradwire_models::kernels::gradients::Gradients;
-use gradwire_models::kernels::handover::Contribution;
+use gradwire_models::kernels::handover::{Contribution, Places};
 use gradwire_models::kernels::optimizer::update_in_place;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -39,6 +39,7 @@ pub struct Params {
     params: Vec<Param>,
     len: usize,
     index: Index,
+    places: Places,
 }
 
 /// Which variable a kernel's contribution is for, by its place in name order; cheap to clone.
@@ -63,7 +64,13 @@ impl Params {
         });
         let params: Vec<Param> = params.collect();
         let index = params.iter().enumerate().map(|(place, p)| (p.var.id(), place)).collect();
-        Self { params, len, index: Index(Arc::new(index)) }
+        let places = params.iter().map(|p| (p.var.id(), p.range.clone())).collect();
+        Self { params, len, index: Index(Arc::new(index)), places }
+    }
+
+    /// Where each variable's gradient lies in the flat one.
+    pub fn places(&self) -> &Places {
+        &self.places
     }
 
     /// Finds variables by what kernels contribute to them.
@@ -108,8 +115,8 @@ impl Params {
         Ok(())
     }
 
-    /// Writes the gradients into `flat`, and adds where they may have something to `support`. A
-    /// variable without gradient counts as zeros. Where `flat` has nothing but `zeros` for a whole
+    /// Writes the gradients into `flat`, where the pass has not done so, and adds where they may have something to
+    /// `support`. A variable without gradient counts as zeros. Where `flat` has nothing but `zeros` for a whole
     /// variable, only what is not zero is written.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ use candle_core::Tensor;
 use crossbeam::channel::Sender;
 use gradwire_datasets::{Batch, Data, Features, Loader, Plan};
 use gradwire_exchange::{Collective, Exchange, Support, Traffic};
-use gradwire_models::kernels::gradients::{Gradients, backward, backward_into};
+use gradwire_models::kernels::gradients::{Gradients, backward, backward_in_place, backward_into};
 use gradwire_models::kernels::profile::{self, Profile};
 use serde::{Deserialize, Serialize};
 use state::Timing;
@@ -390,20 +390,30 @@ impl Worker {
     }
 
     fn backward(&mut self, loss: &Tensor, weight: f64, accumulate: bool) -> Result<()> {
-        let gradients = if weight == 1.0 { backward(loss)? } else { backward(&(loss * weight)?)? };
+        let weighed = if weight == 1.0 { loss.clone() } else { (loss * weight)? };
+        let (flat, support) = if accumulate {
+            self.part.resize(self.flat.len(), 0.0);
+            (&mut self.part, &mut self.support)
+        } else {
+            self.support.clear();
+            (&mut self.flat, &mut self.support)
+        };
+        // What becomes final when is learnt from contributions, of which none lies in place.
+        let learns = self.recipe.exchange.overlap && self.overlap.is_none();
+        let gradients = if learns {
+            backward(&weighed)?
+        } else {
+            backward_in_place(&weighed, flat, self.params.places())?
+        };
         if self.post.place().step == 1 && !accumulate {
             self.params.audit(&gradients)?;
         }
-        let support = &mut self.support;
+        let zeros = if accumulate { None } else { self.optimizer.zeros() };
+        self.params.gather(&gradients, flat, zeros, support)?;
         if accumulate {
-            self.part.resize(self.flat.len(), 0.0);
-            self.params.gather(&gradients, &mut self.part, None, support)?;
             self.flat.iter_mut().zip(&self.part).for_each(|(sum, part)| *sum += part);
-        } else {
-            support.clear();
-            self.params.gather(&gradients, &mut self.flat, self.optimizer.zeros(), support)?;
         }
-        if self.recipe.exchange.overlap && self.overlap.is_none() {
+        if learns {
             self.first = Some(gradients);
         }
         Ok(())

@@ -226,25 +226,38 @@ struct BatchNorm {
 impl maps::Backward for BatchNorm {
     const NAME: &'static str = "batch_norm";
 
-    fn gradient(&self, parameters: &Tensor, values: Vec<f32>) -> Result<Option<Tensor>> {
+    fn gradient(
+        &self,
+        parameters: &Tensor,
+        write: impl FnOnce(&mut [f32]) -> Result<()>,
+    ) -> Result<Option<Tensor>> {
+        let mut values = vec![0.0; parameters.elem_count()];
+        write(&mut values)?;
         self.parts.gradient(parameters, values).map(Some)
     }
 
-    fn backward(&self, mut dz: Scratch, parameters: &[f32]) -> Result<Vec<f32>> {
-        let parameters = timed(Kind::BatchNormBackward, 0, || match &self.residual {
-            None => self.run(&mut dz, parameters, None),
-            Some(residual) => residual
-                .receive(self.xs.len(), |residual| self.run(&mut dz, parameters, Some(residual))),
+    fn backward(&self, mut dz: Scratch, parameters: &[f32], to: &mut [f32]) -> Result<()> {
+        timed(Kind::BatchNormBackward, 0, || match &self.residual {
+            None => self.run(&mut dz, parameters, None, to),
+            Some(residual) => residual.receive(self.xs.len(), |residual| {
+                self.run(&mut dz, parameters, Some(residual), to);
+            }),
         });
         self.gradient.receive_all(dz);
-        Ok(parameters)
+        Ok(())
     }
 }
 
 impl BatchNorm {
     /// Turns the gradient of the result into that of the input, in place; sends `residual` what passes ReLU, and
-    /// returns the gradient of the parameters.
-    fn run(&self, gradient: &mut [f32], parameters: &[f32], residual: Option<Target>) -> Vec<f32> {
+    /// writes the gradient of the parameters to `gradients`.
+    fn run(
+        &self,
+        gradient: &mut [f32],
+        parameters: &[f32],
+        residual: Option<Target>,
+        gradients: &mut [f32],
+    ) {
         let (isa, statistics, xs) = (self.isa, &self.statistics, &self.xs[..]);
         let channels = statistics.mean.len();
         let (gamma, beta) = (&parameters[..channels], &parameters[channels..2 * channels]);
@@ -260,7 +273,6 @@ impl BatchNorm {
 
         let count = (xs.len() / channels) as f64;
         let inverse = statistics.inverse_deviation();
-        let mut gradients = vec![0.0; parameters.len()];
         let mut by_input = vec![0.0; channels];
         let mut constant = vec![0.0; channels];
         for c in 0..channels {
@@ -271,8 +283,10 @@ impl BatchNorm {
                 let slope = -by_gradient * inverse[c] * inverse[c] * product[c] / count;
                 by_input[c] = slope as f32;
                 constant[c] = (-by_gradient * sum[c] / count - slope * statistics.mean[c]) as f32;
-            } else if let Some(shift) = gradients.get_mut(2 * channels + c) {
-                *shift = (by_gradient * sum[c]) as f32;
+            }
+            if let Some(shift) = gradients.get_mut(2 * channels + c) {
+                // The batch's own mean takes a shift out again.
+                *shift = if self.train { 0.0 } else { (by_gradient * sum[c]) as f32 };
             }
         }
 
@@ -300,7 +314,6 @@ impl BatchNorm {
             };
             isa.run(Each { mapping, channels });
         });
-        gradients
     }
 }
 

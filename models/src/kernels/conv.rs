@@ -165,11 +165,10 @@ struct Conv {
 impl Backward for Conv {
     const NAME: &'static str = "conv2d";
 
-    fn backward(&self, dy: Scratch, weight: &[f32]) -> Result<Vec<f32>> {
+    fn backward(&self, dy: Scratch, weight: &[f32], dw: &mut [f32]) -> Result<()> {
         let Self { native, sizes, xs, gradient } = self;
-        let mut dw = vec![0.0; sizes.weight_len()];
         timed(Kind::ConvolutionWeight, sizes.products(), || {
-            weight_gradient(*native, sizes, xs, &dy, &mut dw);
+            weight_gradient(*native, sizes, xs, &dy, dw);
         });
         if let Some(gradient) = gradient {
             gradient.receive(sizes.input_len(), |dx| {
@@ -178,7 +177,7 @@ impl Backward for Conv {
                 });
             });
         }
-        Ok(dw)
+        Ok(())
     }
 }
 

@@ -155,11 +155,12 @@ impl<S: Simd> Strip<S> {
                     left -= self.tile::<16, V, PARTIAL>();
                 }
             } else if S::LANES == 16 {
-                while left >= 14 {
+                // Of sixteen the two left over would cost as much as four.
+                while left >= 14 && left != 16 {
                     left -= self.tile::<14, V, PARTIAL>();
                 }
             }
-            if S::LANES == 16 && left >= 8 {
+            while S::LANES == 16 && left >= 8 {
                 left -= self.tile::<8, V, PARTIAL>();
             }
             while left >= 6 {

@@ -1,11 +1,12 @@
 //! The gradients of one backward pass: what the kernels handed over, and candle's store for the rest.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use candle_core::backprop::GradStore;
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor, TensorId, bail};
 
-use super::handover::{Contribution, deliver};
+use super::handover::{Contribution, Places, deliver, lend};
 use super::operand::with_f32s;
 use super::optimizer::copy_gradient;
 
@@ -13,6 +14,8 @@ use super::optimizer::copy_gradient;
 pub struct Gradients {
     store: GradStore,
     contributions: Vec<Contribution>,
+    /// The variables of which a part lies in its place in the flat gradient already.
+    laid: HashSet<TensorId>,
 }
 
 /// As [`Tensor::backward`], but the gradients of variables stay what the kernels made: candle does
@@ -39,13 +42,30 @@ pub fn backward_into(
     listener: impl FnMut(Contribution) -> Option<Contribution> + 'static,
 ) -> Result<Gradients> {
     let (store, contributions) = deliver(listener, || loss.backward());
-    Ok(Gradients { store: store?, contributions })
+    Ok(Gradients { store: store?, contributions, laid: HashSet::new() })
+}
+
+/// As [`backward`], but what kernels first contribute to the gradient of a variable that has one of `places` they
+/// write there, in `flat`; [`copy`](Gradients::copy) and [`add`](Gradients::add) to that place add what is missing.
+/// What lay in such a place is gone, of the others nothing is touched.
+///
+/// # Errors
+/// As [`Tensor::backward`].
+pub fn backward_in_place(loss: &Tensor, flat: &mut Vec<f32>, places: &Places) -> Result<Gradients> {
+    let ((store, contributions), laid) = lend(flat, places, || deliver(Some, || loss.backward()));
+    Ok(Gradients { store: store?, contributions, laid })
 }
 
 impl Gradients {
     /// Whether any gradient reached `var`.
     pub fn reached(&self, var: &Tensor) -> bool {
-        self.store.get(var).is_some() || self.of(var).next().is_some()
+        self.laid(var) || self.store.get(var).is_some() || self.of(var).next().is_some()
+    }
+
+    /// Whether a part of the gradient of `var` lies in its place already, and is none of the
+    /// [contributions](Self::contributions).
+    fn laid(&self, var: &Tensor) -> bool {
+        self.laid.contains(&var.id())
     }
 
     /// The part of the gradient of `var` that candle's store holds, unless it is all zeros.
@@ -73,7 +93,7 @@ impl Gradients {
     /// Gradients that are not `f32`.
     pub fn rows(&self, var: &Tensor) -> Result<Option<impl Iterator<Item = Range<usize>>>> {
         let known = |contribution| matches!(contribution, &Contribution::Rows(_));
-        if self.left(var)?.is_some() || !self.of(var).all(known) {
+        if self.laid(var) || self.left(var)?.is_some() || !self.of(var).all(known) {
             return Ok(None);
         }
         let rows = self.of(var).filter_map(|contribution| match contribution {
@@ -88,7 +108,8 @@ impl Gradients {
         &self.contributions
     }
 
-    /// Adds the gradient of `var` to `sum`.
+    /// Adds the gradient of `var` to `sum`; without what the pass has written there
+    /// [in place](backward_in_place).
     ///
     /// # Errors
     /// When `sum` is not of the variable's size, or the gradient is not `f32`.
@@ -103,11 +124,15 @@ impl Gradients {
         Ok(())
     }
 
-    /// Writes the gradient of `var` into `into`, zeros where nothing reached it.
+    /// Writes the gradient of `var` into `into`, zeros where nothing reached it. What the pass has written there
+    /// [in place](backward_in_place) is part of it.
     ///
     /// # Errors
     /// When `into` is not of the variable's size, or the gradient is not `f32`.
     pub fn copy(&self, var: &Tensor, into: &mut [f32]) -> Result<()> {
+        if self.laid(var) {
+            return self.add(var, into);
+        }
         fits(var, into)?;
         let mut contributions = self.of(var);
         match (self.left(var)?, contributions.next()) {
@@ -171,6 +196,52 @@ mod tests {
                 assert_eq!(gradients.left(&table).unwrap().is_none(), native);
                 assert_eq!(gradients.of(&table).count(), if native { 2 } else { 0 });
                 assert_eq!(gradients.contributions().len(), if native { 4 } else { 0 });
+            });
+        }
+    }
+
+    #[test]
+    fn gradients_written_in_place_have_the_same_bits() {
+        let values = |count: usize| (0..count).map(|i| (i as f32 * 0.7).cos()).collect();
+        let var = |shape: (usize, usize)| {
+            Var::from_vec::<_, f32>(values(shape.0 * shape.1), shape, &Device::Cpu).unwrap()
+        };
+        let (table, shared, last) = (var((10, 4)), var((4, 4)), var((3, 4)));
+        let biases = [4, 3].map(|n| Var::from_vec(values(n), n, &Device::Cpu).unwrap());
+        let (unused, elsewhere) = (var((2, 2)), var((1, 3)));
+        let ids = Tensor::new(&[[3u32, 4, 3, 0], [9, 0, 0, 0]], &Device::Cpu).unwrap();
+        let placed = [&table, &shared, &last, &biases[0], &biases[1], &unused];
+        let mut end = 0;
+        let ranges = placed.map(|var| {
+            end += var.elem_count();
+            end - var.elem_count()..end
+        });
+        let places: Places = placed.iter().map(|var| var.id()).zip(ranges.clone()).collect();
+        for kernels in Kernels::available() {
+            with(kernels, || {
+                let mean = ops::embedding_mean(&ids, &table).unwrap();
+                // By a kernel twice, and once where none sees it.
+                let hidden = ops::linear(&mean, &shared, &biases[0]).unwrap();
+                let hidden = ops::linear(&hidden.relu().unwrap(), &shared, &biases[0]).unwrap();
+                let ys = ops::linear(&hidden, &last, &biases[1]).unwrap();
+                let ys = ys.broadcast_mul(&elsewhere).unwrap();
+                let decay = shared.as_tensor().sqr().unwrap().sum_all().unwrap();
+                let loss = (ys.sqr().unwrap().sum_all().unwrap() + decay).unwrap();
+                let plain = backward(&loss).unwrap();
+                let mut flat = vec![7.0; end];
+                let gradients = backward_in_place(&loss, &mut flat, &places).unwrap();
+                let native = kernels != Kernels::Candle;
+                assert_eq!(gradients.laid(&last) && gradients.laid(&shared), native);
+                assert!(gradients.of(&last).next().is_none() && !gradients.laid(&elsewhere));
+                for (var, range) in placed.iter().zip(&ranges) {
+                    let mut expected = vec![f32::NAN; var.elem_count()];
+                    plain.copy(var, &mut expected).unwrap();
+                    assert_eq!(gradients.reached(var), plain.reached(var));
+                    gradients.copy(var, &mut flat[range.clone()]).unwrap();
+                    assert_eq!(flat[range.clone()], expected, "{kernels}");
+                }
+                // Nothing is lent any more.
+                assert_eq!(backward(&loss).unwrap().of(&last).count(), usize::from(native));
             });
         }
     }

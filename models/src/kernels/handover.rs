@@ -5,12 +5,18 @@
 //! *variables* over instead: nothing is copied, an embedding table's gradient stays the rows that
 //! the batch touched, and whoever listens may use a gradient while the pass still runs.
 //!
+//! Better still, a pass can be [lent](lend) a flat gradient: then each kernel writes its variable's gradient into its
+//! place there, and nothing needs to be gathered.
+//!
 //! An identity operation around each parameter would tell the same for any operation, at the price
 //! of a copy of every parameter in the forward pass (a custom operation owns its result) and two
 //! more passes over every gradient in the backward pass. Gradients that composed candle operations
 //! compute are not handed over; they are in candle's store at the end.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::{Result, Tensor, TensorId};
 
@@ -68,12 +74,65 @@ impl Contribution {
     }
 }
 
+/// Where each variable's gradient lies in a flat one; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Places(Arc<HashMap<TensorId, Range<usize>>>);
+
+impl FromIterator<(TensorId, Range<usize>)> for Places {
+    fn from_iter<I: IntoIterator<Item = (TensorId, Range<usize>)>>(places: I) -> Self {
+        Self(Arc::new(places.into_iter().collect()))
+    }
+}
+
+/// A flat gradient that kernels write into.
+struct Lent {
+    flat: Vec<f32>,
+    places: Places,
+    /// The variables whose places have been written.
+    laid: HashSet<TensorId>,
+}
+
+impl Lent {
+    /// Where the gradient of `of` is to be written: nowhere if it has no place, or something lies there already.
+    fn place(&mut self, of: &Tensor) -> Option<&mut [f32]> {
+        let range = self.places.0.get(&of.id()).filter(|_| of.is_variable())?;
+        let place = self.flat.get_mut(range.clone())?;
+        (place.len() == of.elem_count() && self.laid.insert(of.id())).then_some(place)
+    }
+}
+
 /// Whoever listens; what it does not want, it gives back.
 type Listener = Box<dyn FnMut(Contribution) -> Option<Contribution>>;
 
 thread_local! {
     /// Who is handed gradients on this thread, while a [`deliver`] runs, and what was given back.
     static LISTENER: RefCell<Option<(Listener, Vec<Contribution>)>> = const { RefCell::new(None) };
+
+    /// What kernels on this thread write into, while a [`lend`] runs.
+    static LENT: Cell<Option<Lent>> = const { Cell::new(None) };
+}
+
+/// Runs a backward pass whose kernels write what they first know of a variable's gradient into its place in `flat`.
+/// Returns with the pass's result which variables' places were written.
+pub(super) fn lend<T>(
+    flat: &mut Vec<f32>,
+    places: &Places,
+    backward: impl FnOnce() -> T,
+) -> (T, HashSet<TensorId>) {
+    /// Ends the loan even when an operation panics on the way.
+    struct Loan;
+    impl Drop for Loan {
+        fn drop(&mut self) {
+            LENT.take();
+        }
+    }
+    let (lent, laid) = (std::mem::take(flat), HashSet::new());
+    LENT.set(Some(Lent { flat: lent, places: places.clone(), laid }));
+    let _loan = Loan;
+    let out = backward();
+    let lent = LENT.take().expect("invariant: a kernel gives back what it takes");
+    *flat = lent.flat;
+    (out, lent.laid)
 }
 
 /// Runs a backward pass whose kernels hand the gradients of variables to `listener`, in an order
@@ -112,12 +171,24 @@ pub(super) fn hand_over(variable: &Tensor, contribution: Contribution) -> Option
     })
 }
 
-/// What an operation returns to candle as the gradient of its operand `of`: nothing if it could be
-/// handed over.
+/// What an operation returns to candle as the gradient of its operand `of`, all elements of which `write` writes:
+/// nothing if they were written where they are wanted, or could be handed over.
 ///
 /// # Errors
-/// Values that do not fit the operand.
-pub(super) fn gradient(of: &Tensor, values: Vec<f32>) -> Result<Option<Tensor>> {
+/// What `write` says.
+pub(super) fn gradient(
+    of: &Tensor,
+    write: impl FnOnce(&mut [f32]) -> Result<()>,
+) -> Result<Option<Tensor>> {
+    let mut lent = LENT.take();
+    if let Some(place) = lent.as_mut().and_then(|lent| lent.place(of)) {
+        let written = write(place);
+        LENT.set(lent);
+        return written.map(|()| None);
+    }
+    LENT.set(lent);
+    let mut values = vec![0.0; of.elem_count()];
+    write(&mut values)?;
     match hand_over(of, Contribution::Dense { variable: of.id(), values }) {
         Some(Contribution::Dense { values, .. }) => {
             Tensor::from_vec(values, of.shape(), of.device()).map(Some)
@@ -157,7 +228,10 @@ impl Parts {
         let mut rest = values.as_slice();
         for part in &self.0 {
             let (mine, others) = rest.split_at(part.elem_count());
-            gradient(part, mine.to_vec())?;
+            gradient(part, |part| {
+                part.copy_from_slice(mine);
+                Ok(())
+            })?;
             rest = others;
         }
         operand.zeros_like()

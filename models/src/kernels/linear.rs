@@ -65,62 +65,63 @@ impl CustomOp3 for Linear {
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         timed(Kind::Linear, 2 * xs.dim(0)? * weight.elem_count(), || {
-            let (dx, dw, db) = self.gradients(xs, weight, dy)?;
-            Ok((Some(dx), gradient(weight, dw)?, gradient(bias, db)?))
+            with_f32s(dy, |dy| {
+                let dx = self.input_gradient(xs, weight, dy)?;
+                let dw = gradient(weight, |dw| self.weight_gradient(xs, dy, dw))?;
+                let db = gradient(bias, |db| {
+                    db.fill(0.0);
+                    for row in dy.chunks_exact(db.len()) {
+                        db.iter_mut().zip(row).for_each(|(sum, dy)| *sum += dy);
+                    }
+                    Ok(())
+                })?;
+                Ok((Some(dx), dw, db))
+            })
         })
     }
 }
 
 impl Linear {
-    /// Those of the input, the weight and the bias.
-    fn gradients(
-        &self,
-        xs: &Tensor,
-        weight: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Tensor, Vec<f32>, Vec<f32>)> {
+    fn input_gradient(&self, xs: &Tensor, weight: &Tensor, dy: &[f32]) -> Result<Tensor> {
         let (outputs, inputs) = weight.dims2()?;
-        let batch = xs.dim(0)?;
-        let (mut dx, mut dw) = (vec![0.0; batch * inputs], vec![0.0; outputs * inputs]);
-        let mut db = vec![0.0; outputs];
-        with_f32s(dy, |dy| {
-            for row in dy.chunks_exact(outputs) {
-                for (sum, dy) in db.iter_mut().zip(row) {
-                    *sum += dy;
-                }
-            }
-            with_f32s(weight, |weight| {
-                self.isa.run(Gemm {
-                    rows: batch,
-                    columns: inputs,
-                    depth: outputs,
-                    a: dy,
-                    a_row: outputs,
-                    a_depth: 1,
-                    b: weight,
-                    right: Right::Rows(inputs),
-                    c: Target::Add(&mut dx),
-                    c_row: inputs,
-                });
-                Ok(())
-            })?;
-            with_f32s(xs, |xs| {
-                self.isa.run(Gemm {
-                    rows: outputs,
-                    columns: inputs,
-                    depth: batch,
-                    a: dy,
-                    a_row: 1,
-                    a_depth: outputs,
-                    b: xs,
-                    right: Right::Rows(inputs),
-                    c: Target::Add(&mut dw),
-                    c_row: inputs,
-                });
-                Ok(())
-            })
+        let mut dx = vec![0.0; xs.elem_count()];
+        with_f32s(weight, |weight| {
+            self.isa.run(Gemm {
+                rows: dy.len() / outputs,
+                columns: inputs,
+                depth: outputs,
+                a: dy,
+                a_row: outputs,
+                a_depth: 1,
+                b: weight,
+                right: Right::Rows(inputs),
+                c: Target::Write(&mut dx),
+                c_row: inputs,
+            });
+            Ok(())
         })?;
-        Ok((Tensor::from_vec(dx, xs.shape(), xs.device())?, dw, db))
+        Tensor::from_vec(dx, xs.shape(), xs.device())
+    }
+
+    /// Writes all of `dw`.
+    fn weight_gradient(&self, xs: &Tensor, dy: &[f32], dw: &mut [f32]) -> Result<()> {
+        let (batch, inputs) = xs.dims2()?;
+        let outputs = dw.len() / inputs;
+        with_f32s(xs, |xs| {
+            self.isa.run(Gemm {
+                rows: outputs,
+                columns: inputs,
+                depth: batch,
+                a: dy,
+                a_row: 1,
+                a_depth: outputs,
+                b: xs,
+                right: Right::Rows(inputs),
+                c: Target::Write(dw),
+                c_row: inputs,
+            });
+            Ok(())
+        })
     }
 }
 

@@ -76,19 +76,23 @@ pub(crate) trait Backward: Send + Sync + 'static {
     /// The operation's name.
     const NAME: &'static str;
 
-    /// From the gradient of the result, sends the operands theirs and returns that of the parameter (nothing if there
-    /// is none).
+    /// From the gradient of the result, sends the operands theirs and writes all of that of the parameter (nothing if
+    /// there is none).
     ///
     /// # Errors
     /// Operands that are not what they were in the forward pass.
-    fn backward(&self, dy: Scratch, parameter: &[f32]) -> Result<Vec<f32>>;
+    fn backward(&self, dy: Scratch, parameter: &[f32], gradient: &mut [f32]) -> Result<()>;
 
-    /// What candle is told as the gradient of the parameter, `values`.
+    /// What candle is told as the gradient of the parameter, which `write` writes.
     ///
     /// # Errors
-    /// Values that do not fit.
-    fn gradient(&self, parameter: &Tensor, values: Vec<f32>) -> Result<Option<Tensor>> {
-        handover::gradient(parameter, values)
+    /// What `write` says.
+    fn gradient(
+        &self,
+        parameter: &Tensor,
+        write: impl FnOnce(&mut [f32]) -> Result<()>,
+    ) -> Result<Option<Tensor>> {
+        handover::gradient(parameter, write)
     }
 }
 
@@ -231,15 +235,16 @@ struct Node<B> {
 impl<B: Backward> Node<B> {
     /// Runs the backward pass; the gradient of the parameter, for candle.
     fn run(&self, parameter: &Tensor) -> Result<Option<Tensor>> {
-        let gradient = with_f32s(parameter, |parameter| self.run_on(parameter))?;
-        self.backward.gradient(parameter, gradient)
+        self.backward.gradient(parameter, |gradient| {
+            with_f32s(parameter, |parameter| self.run_on(parameter, gradient))
+        })
     }
 
-    fn run_on(&self, parameter: &[f32]) -> Result<Vec<f32>> {
+    fn run_on(&self, parameter: &[f32], gradient: &mut [f32]) -> Result<()> {
         let Some(dy) = self.gradient.take() else {
             bail!("{}: no gradient has reached the result", B::NAME);
         };
-        self.backward.backward(dy, parameter)
+        self.backward.backward(dy, parameter, gradient)
     }
 }
 
@@ -253,7 +258,7 @@ impl<B: Backward> CustomOp1 for Node<B> {
     }
 
     fn bwd(&self, maps: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
-        self.run_on(&[])?;
+        self.run_on(&[], &mut [])?;
         Ok(Some(maps.zeros_like()?))
     }
 }
