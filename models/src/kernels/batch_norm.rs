@@ -1,5 +1,5 @@
-//! Batch normalisation with the addition of a residual and ReLU in one operation: two passes over memory forward and
-//! two backward.
+//! Batch normalisation with the addition of a residual and ReLU in one operation: one pass over memory forward, where
+//! the convolution before it has summed the [moments](Moments) of what it wrote, else two; and two backward.
 //!
 //! A shift before it costs no pass at all: the batch's own mean takes it out again, so that only the running mean ever
 //! sees it, and its gradient while training is exactly zero.
@@ -7,6 +7,7 @@
 //! Sums run in f32 over a block of pixels, then in f64: over the blocks of a span, then over the spans. The division
 //! does not depend on the number of threads, so neither does any bit of the result.
 
+mod moments;
 mod passes;
 mod sums;
 
@@ -14,8 +15,9 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor, Var};
 
+pub(crate) use self::moments::Moments;
 use self::passes::{BLOCK, Backward, Each, Gate, Normalise};
-use self::sums::{Gradients, Moments, Summand, Sums};
+use self::sums::{Gradients, Sums};
 use super::handover::Parts;
 use super::maps::{self, Maps, Slot};
 use super::memory::{Scratch, Target};
@@ -48,8 +50,17 @@ pub(crate) fn batch_norm(
     let isa = xs.native.isa;
     let channels = gamma.dim(0)?;
     let statistics = if train {
-        let statistics = timed(Kind::BatchNorm, 0, || Statistics::of(isa, xs.pixels(), channels));
-        statistics.track((xs.len() / channels) as f64, shift, running_mean, running_var)?;
+        let own;
+        let moments = match xs.moments() {
+            Some(moments) => moments,
+            None => {
+                let sum = || Moments::of(isa, xs.pixels(), channels);
+                own = timed(Kind::BatchNorm, 0, sum);
+                &own
+            }
+        };
+        let statistics = Statistics::of(moments);
+        statistics.track(moments.pixels() as f64, shift, running_mean, running_var)?;
         statistics
     } else {
         Statistics::running(shift, running_mean, running_var)?
@@ -86,15 +97,8 @@ struct Statistics {
 }
 
 impl Statistics {
-    /// Of all pixels. Deviations are taken from the first pixel, so that a mean far from zero costs no digits.
-    fn of(isa: Isa, xs: &[f32], channels: usize) -> Self {
-        let pivot = &xs[..channels];
-        let count = (xs.len() / channels) as f64;
-        let [sum, square] = sums(isa, &Moments { xs, pivot }, channels);
-        let mean: Vec<f64> = sum.iter().map(|sum| sum / count).collect();
-        let variance = square.iter().zip(&mean).map(|(square, mean)| square / count - mean * mean);
-        let variance = variance.map(|variance| variance.max(0.0)).collect();
-        let mean = mean.iter().zip(pivot).map(|(mean, pivot)| mean + f64::from(*pivot)).collect();
+    fn of(moments: &Moments) -> Self {
+        let (mean, variance) = moments.mean_and_variance();
         Self { mean, variance }
     }
 
@@ -160,9 +164,9 @@ fn shifts(shift: Option<&Tensor>, channels: usize) -> Result<Vec<f64>> {
     shift.map_or_else(|| Ok(vec![0.0; channels]), widened)
 }
 
-/// The sums of `summand` over all pixels, per channel.
-fn sums<T: Summand + Copy + Sync + Send>(isa: Isa, summand: &T, channels: usize) -> [Vec<f64>; 2] {
-    let total = summand.len() / channels;
+/// The sums of what `summand` says over all pixels, per channel.
+fn sums(isa: Isa, summand: &Gradients, channels: usize) -> [Vec<f64>; 2] {
+    let total = summand.xs.len() / channels;
     let span = span(channels);
     let mut spans = vec![0.0; total.div_ceil(span) * 2 * channels];
     each(

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 
+use super::batch_norm::Moments;
 use super::maps::{Backward, Maps, Slot};
 use super::memory::{Scratch, Target};
 use super::operand::with_f32s;
@@ -79,14 +80,22 @@ impl Sizes {
     }
 }
 
-/// The result of the convolution of `xs` with `weight`: writes all of `ys`.
-pub(crate) fn forward(native: Native, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: &mut [f32]) {
+/// The result of the convolution of `xs` with `weight`: writes all of `ys`, and sums its moments while it is in the
+/// cache, for the batch norm that follows in every network here.
+pub(crate) fn forward(
+    native: Native,
+    sizes: &Sizes,
+    xs: &[f32],
+    weight: &[f32],
+    ys: &mut [f32],
+) -> Moments {
     assert_eq!((xs.len(), weight.len()), (sizes.input_len(), sizes.weight_len()));
     assert_eq!(ys.len(), sizes.output_len());
     if sizes.minimal(native) {
-        winograd::forward(native.isa, sizes, xs, weight, ys);
+        winograd::forward(native.isa, sizes, xs, weight, ys)
     } else {
         direct::forward(native.isa, sizes, xs, weight, ys);
+        Moments::of(native.isa, ys, sizes.outputs)
     }
 }
 
@@ -137,20 +146,19 @@ pub(crate) fn conv2d(
     let kernel = (rows, columns);
     let sizes = Sizes { batch, height, width, inputs, outputs, kernel, stride, padding };
     let mut ys = Scratch::new(sizes.output_len());
-    with_f32s(weight, |weight| {
-        timed(Kind::Convolution, sizes.products(), || {
-            forward(xs.native, &sizes, xs.pixels(), weight, &mut ys);
-        });
-        Ok(())
+    let moments = with_f32s(weight, |weight| {
+        let run = || forward(xs.native, &sizes, xs.pixels(), weight, &mut ys);
+        Ok(timed(Kind::Convolution, sizes.products(), run))
     })?;
     let shape = [batch, sizes.out_height(), sizes.out_width(), outputs];
     let from = if input_gradient { xs.clone() } else { xs.detached() };
-    from.derive(Some(weight), None, shape, Arc::new(ys), || Conv {
+    let ys = from.derive(Some(weight), None, shape, Arc::new(ys), || Conv {
         native: xs.native,
         sizes,
         xs: xs.keep(),
         gradient: input_gradient.then(|| xs.gradient()),
-    })
+    })?;
+    Ok(ys.with_moments(moments))
 }
 
 /// What the backward pass of a convolution needs.

@@ -5,8 +5,8 @@
 //! *variables* over instead: nothing is copied, an embedding table's gradient stays the rows that
 //! the batch touched, and whoever listens may use a gradient while the pass still runs.
 //!
-//! Better still, a pass can be [lent](lend) a flat gradient: then each kernel writes its variable's gradient into its
-//! place there, and nothing needs to be gathered.
+//! Better still, a pass can be [lent a flat gradient](super::gradients::backward_in_place): then
+//! each kernel writes its variable's gradient into its place there, and nothing needs to be gathered.
 //!
 //! An identity operation around each parameter would tell the same for any operation, at the price
 //! of a copy of every parameter in the forward pass (a custom operation owns its result) and two

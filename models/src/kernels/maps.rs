@@ -14,6 +14,7 @@ use candle_core::{
 };
 
 use super::Native;
+use super::batch_norm::Moments;
 use super::handover;
 use super::memory::{Scratch, Target};
 use super::operand::with_f32s;
@@ -25,6 +26,8 @@ pub(crate) struct Maps {
     pub native: Native,
     pub shape: [usize; 4],
     pixels: Arc<Scratch>,
+    /// Those of the pixels, where the operation that made these has summed them.
+    moments: Option<Arc<Moments>>,
     ticket: Tensor,
     gradient: Slot,
 }
@@ -111,7 +114,7 @@ impl Maps {
         })?;
         let ticket = images.apply_op1(Entry { gradient: gradient.clone() })?;
         let shape = [batch, height, width, channels];
-        Ok(Self { native, shape, pixels: Arc::new(pixels), ticket, gradient })
+        Ok(Self { native, shape, pixels: Arc::new(pixels), moments: None, ticket, gradient })
     }
 
     /// The values, `[batch, height, width, channels]`.
@@ -162,7 +165,17 @@ impl Maps {
                 self.ticket.apply_op3(parameter, &second.ticket, node)?
             }
         };
-        Ok(Self { native: self.native, shape, pixels, ticket, gradient })
+        Ok(Self { native: self.native, shape, pixels, moments: None, ticket, gradient })
+    }
+
+    /// These maps, of whose pixels the moments are known.
+    pub(crate) fn with_moments(self, moments: Moments) -> Self {
+        Self { moments: Some(Arc::new(moments)), ..self }
+    }
+
+    /// The moments of the pixels, if they are known.
+    pub(crate) fn moments(&self) -> Option<&Moments> {
+        self.moments.as_deref()
     }
 
     /// A tensor computed from these maps: its values, and how its gradient becomes theirs.

@@ -36,7 +36,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Convolutions, forward.
+    /// Convolutions, forward, with the moments of what they write.
     Convolution "convolution"
     /// Gradients of the inputs of convolutions.
     ConvolutionInput "convolution, input gradient"

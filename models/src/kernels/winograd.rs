@@ -15,6 +15,7 @@ use std::marker::PhantomData;
 use self::algorithm::{Map, TAPS, doubling, halving, unit};
 use self::tiles::{FromPoints, Layout, MATRICES, Tiling, ToPoints, stride};
 use self::weights::{PointsToWeight, Side, WeightToPoints};
+use super::batch_norm::Moments;
 use super::conv::Sizes;
 use super::gemm::{Gemm, Right};
 use super::memory::{Scratch, Target};
@@ -34,23 +35,33 @@ const NARROW_BYTES: usize = 640 << 10;
 const BLOCK_COLUMNS: usize = 128;
 
 /// See [`conv::forward`](super::conv::forward).
-pub(super) fn forward(isa: Isa, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: &mut [f32]) {
+pub(super) fn forward(
+    isa: Isa,
+    sizes: &Sizes,
+    xs: &[f32],
+    weight: &[f32],
+    ys: &mut [f32],
+) -> Moments {
     let pass = Pass { isa, sizes, side: Side::Forward, from: inputs(sizes), to: outputs(sizes) };
-    if sizes.stride == 1 {
-        pass.run::<unit::Input, unit::Weight, unit::Output, 6, 6, 4>(
+    let sum = |part: &[f32]| Some(Moments::of_part(isa, part, sizes.outputs));
+    let parts = if sizes.stride == 1 {
+        pass.run::<unit::Input, unit::Weight, unit::Output, _, 6, 6, 4>(
             &unit::PRODUCTS,
             xs,
             weight,
             Target::Write(ys),
-        );
+            sum,
+        )
     } else {
-        pass.run::<halving::Input, halving::Weight, halving::Output, 9, 9, 4>(
+        pass.run::<halving::Input, halving::Weight, halving::Output, _, 9, 9, 4>(
             &halving::PRODUCTS,
             xs,
             weight,
             Target::Write(ys),
-        );
-    }
+            sum,
+        )
+    };
+    Moments::merged(parts)
 }
 
 /// See [`conv::input_gradient`](super::conv::input_gradient).
@@ -61,18 +72,20 @@ pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32]
     let to = Tiling { rows, columns, step: out, margin: 0, ..inputs(sizes) };
     let pass = Pass { isa, sizes, side: Side::Reversed, from, to };
     if sizes.stride == 1 {
-        pass.run::<unit::Input, unit::Weight, unit::Output, 6, 6, 4>(
+        pass.run::<unit::Input, unit::Weight, unit::Output, _, 6, 6, 4>(
             &unit::PRODUCTS,
             dy,
             weight,
             dx,
+            |_| (),
         );
     } else {
-        pass.run::<doubling::Input, halving::Weight, doubling::Output, 5, 9, 8>(
+        pass.run::<doubling::Input, halving::Weight, doubling::Output, _, 5, 9, 8>(
             &halving::PRODUCTS,
             dy,
             weight,
             dx,
+            |_| (),
         );
     }
 }
@@ -130,27 +143,33 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    fn run<I, W, O, const IN: usize, const POINTS: usize, const OUT: usize>(
+    /// Returns what `look` says of each chunk of the result as it is done, in their order.
+    fn run<I, W, O, T, const IN: usize, const POINTS: usize, const OUT: usize>(
         &self,
         taps: &[usize; POINTS],
         images: &[f32],
         weight: &[f32],
         mut to: Target,
-    ) where
+        look: impl Fn(&[f32]) -> T + Sync,
+    ) -> Vec<T>
+    where
         I: Map<IN, POINTS>,
         W: Map<3, TAPS>,
         O: Map<POINTS, OUT>,
+        T: Default + Send,
     {
         let (isa, lanes) = (self.isa, self.isa.lanes());
         let (depth, columns) = (self.from.channels, self.to.channels);
 
         let total = self.sizes.batch * self.from.rows;
         let chunk = chunk_rows(self.from.columns, POINTS * POINTS, depth, columns).min(total);
-        let mut chunks = Vec::with_capacity(total.div_ceil(chunk));
-        for first in (0..total).step_by(chunk) {
+        let firsts = (0..total).step_by(chunk);
+        let mut seen: Vec<T> = firsts.clone().map(|_| T::default()).collect();
+        let mut chunks = Vec::with_capacity(firsts.len());
+        for (first, seen) in firsts.zip(&mut seen) {
             let rows = chunk.min(total - first);
             let (out, rest) = to.split_at(self.to.covered(first, rows).len());
-            chunks.push((first, rows, out));
+            chunks.push((first, rows, out, seen));
             to = rest;
         }
 
@@ -164,7 +183,7 @@ impl Pass<'_> {
             });
         }
 
-        each(chunks, |(first, rows, mut out)| {
+        each(chunks, |(first, rows, mut out, seen)| {
             let tiles = rows * self.from.columns;
             let layout = Layout::new(taps, tiles, depth, lanes);
             let mut points = Scratch::new(layout.len());
@@ -217,7 +236,9 @@ impl Pass<'_> {
                     images: out.range(0..out.len()),
                 });
             }
+            *seen = look(out.parts().0);
         });
+        seen
     }
 }
 

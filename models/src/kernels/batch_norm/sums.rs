@@ -34,12 +34,12 @@ pub(super) trait Summand {
 
 /// Deviations from a pivot: their sum and the sum of their squares.
 #[derive(Clone, Copy)]
-pub(super) struct Moments<'a> {
+pub(super) struct Deviations<'a> {
     pub xs: &'a [f32],
     pub pivot: &'a [f32],
 }
 
-impl Summand for Moments<'_> {
+impl Summand for Deviations<'_> {
     fn len(&self) -> usize {
         self.xs.len()
     }

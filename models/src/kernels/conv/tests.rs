@@ -54,7 +54,12 @@ fn definition(sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f64>; 3]
 fn computed(native: Native, sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
     let nan = |len| vec![f32::NAN; len];
     let (mut ys, mut dx, mut dw) = (nan(dy.len()), nan(xs.len()), nan(w.len()));
-    forward(native, sizes, xs, w, &mut ys);
+    let moments = forward(native, sizes, xs, w, &mut ys).mean_and_variance();
+    let (mean, variance) = Moments::of(native.isa, &ys, sizes.outputs).mean_and_variance();
+    for (ours, whole) in [(moments.0, mean), (moments.1, variance)] {
+        let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-5 * (1.0 + b.abs());
+        assert!(ours.iter().zip(&whole).all(close), "{ours:?} {whole:?}");
+    }
     input_gradient(native, sizes, w, dy, Target::Write(&mut dx));
     // Added once more, then halved.
     input_gradient(native, sizes, w, dy, Target::Add(&mut dx));

@@ -1,0 +1,120 @@
+//! The mean and the variance of each channel.
+
+use super::span;
+use super::sums::{Deviations, Sums};
+use crate::kernels::parallel::each;
+use crate::kernels::simd::Isa;
+
+/// What the mean and the variance of each channel of some pixels come from.
+///
+/// Deviations are taken from the pixels' own first one, so that a mean far from zero costs no digits.
+pub(crate) struct Moments {
+    pixels: usize,
+    pivot: Vec<f32>,
+    /// Σ (x - pivot)
+    sum: Vec<f64>,
+    /// Σ (x - pivot)²
+    square: Vec<f64>,
+}
+
+impl Moments {
+    /// Of some pixels, which this thread reads once.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub(crate) fn of_part(isa: Isa, xs: &[f32], channels: usize) -> Self {
+        let (pixels, pivot) = (xs.len() / channels, xs[..channels].to_vec());
+        let (mut sum, mut square) = (vec![0.0; channels], vec![0.0; channels]);
+        let summand = Deviations { xs, pivot: &pivot };
+        isa.run(Sums { summand, channels, first: 0, pixels, to: [&mut sum, &mut square] });
+        Self { pixels, pivot, sum, square }
+    }
+
+    /// Of all pixels, on all threads; which of them reads what makes no difference to any bit.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub(crate) fn of(isa: Isa, xs: &[f32], channels: usize) -> Self {
+        let parts = xs.chunks(span(channels) * channels);
+        let mut moments: Vec<Option<Self>> = parts.clone().map(|_| None).collect();
+        each(moments.iter_mut().zip(parts).collect(), |(moments, part)| {
+            *moments = Some(Self::of_part(isa, part, channels));
+        });
+        Self::merged(moments)
+    }
+
+    /// Of pixels in parts, in their order.
+    ///
+    /// # Panics
+    /// When there is none, or one is missing.
+    pub(crate) fn merged(parts: impl IntoIterator<Item = Option<Self>>) -> Self {
+        let mut parts =
+            parts.into_iter().map(|part| part.expect("invariant: every part was summed"));
+        let mut whole = parts.next().expect("invariant: there are pixels");
+        parts.for_each(|part| whole.take(&part));
+        whole
+    }
+
+    fn take(&mut self, other: &Self) {
+        let pixels = other.pixels as f64;
+        for c in 0..self.pivot.len() {
+            let apart = f64::from(other.pivot[c]) - f64::from(self.pivot[c]);
+            self.sum[c] += other.sum[c] + pixels * apart;
+            self.square[c] += other.square[c] + apart * (2.0 * other.sum[c] + pixels * apart);
+        }
+        self.pixels += other.pixels;
+    }
+
+    /// Pixels.
+    pub(super) fn pixels(&self) -> usize {
+        self.pixels
+    }
+
+    /// Of each channel the mean and the biased variance.
+    pub(crate) fn mean_and_variance(&self) -> (Vec<f64>, Vec<f64>) {
+        let count = self.pixels as f64;
+        let channel = |((sum, square), pivot): ((&f64, &f64), &f32)| {
+            let mean = sum / count;
+            (mean + f64::from(*pivot), (square / count - mean * mean).max(0.0))
+        };
+        self.sum.iter().zip(&self.square).zip(&self.pivot).map(channel).unzip()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// However the pixels are cut, the moments are those of all of them.
+        #[test]
+        fn parts_merge_to_the_whole(
+            channels in 1usize..40,
+            pixels in prop::collection::vec(1usize..300, 1..6),
+            far in prop::collection::vec(-50f32..50.0, 6),
+            seed: u64,
+        ) {
+            let noise = |i: usize| ((seed ^ 0x9e37).wrapping_mul(2 * i as u64 + 1) >> 40) as f32 / 8388608.0 - 1.0;
+            let parts: Vec<Vec<f32>> = pixels.iter().zip(&far).enumerate().map(|(p, (pixels, far))| {
+                (0..pixels * channels).map(|i| far + noise(p + 7 * i)).collect()
+            }).collect();
+            let whole = parts.concat();
+            for isa in Isa::available() {
+                let merged = Moments::merged(parts.iter().map(|part| Some(Moments::of_part(isa, part, channels))));
+                prop_assert_eq!(merged.pixels(), pixels.iter().sum::<usize>());
+                for moments in [merged, Moments::of(isa, &whole, channels)] {
+                    let (mean, variance) = moments.mean_and_variance();
+                    for c in 0..channels {
+                        let values = || whole[c..].iter().step_by(channels).map(|x| f64::from(*x));
+                        let exact = values().sum::<f64>() / moments.pixels() as f64;
+                        let spread = values().map(|x| (x - exact).powi(2)).sum::<f64>() / moments.pixels() as f64;
+                        prop_assert!((mean[c] - exact).abs() < 1e-4, "{isa}: {} {exact}", mean[c]);
+                        prop_assert!((variance[c] - spread).abs() < 1e-4 * (1.0 + spread), "{isa}: {} {spread}", variance[c]);
+                    }
+                }
+            }
+        }
+    }
+}
