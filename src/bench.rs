@@ -171,8 +171,8 @@ fn random(recipe: &Recipe, samples: usize) -> Data {
     } else {
         Shape::Image { height: 32, width: 32, channels: 3 }
     };
-    let classes = (0..if text { 4 } else { 10 }).map(|c| format!("class {c}")).collect();
-    let set = |samples| Arc::new(Random { shape, classes: Vec::clone(&classes), samples });
+    let classes: Vec<_> = (0..if text { 4 } else { 10 }).map(|c| format!("class {c}")).collect();
+    let set = |samples| Arc::new(Random::new(shape, classes.clone(), samples));
     Data {
         train: set(samples),
         test: set(recipe.workers),
@@ -182,11 +182,36 @@ fn random(recipe: &Recipe, samples: usize) -> Data {
     }
 }
 
-/// Samples made up as they are asked for, each from its own number.
+/// Samples that cost no more than copying them: each a window, its own, of numbers drawn beforehand.
 struct Random {
     shape: Shape,
     classes: Vec<String>,
     samples: usize,
+    pixels: Vec<f32>,
+    ids: Vec<u32>,
+}
+
+/// Numbers that samples begin at.
+const WINDOWS: u32 = 1 << 16;
+
+impl Random {
+    fn new(shape: Shape, classes: Vec<String>, samples: usize) -> Self {
+        let uniform = |i| f64::from(hash(i, u32::MAX)) / f64::from(u32::MAX);
+        let (mut pixels, mut ids) = (Vec::new(), Vec::new());
+        match shape {
+            Shape::Image { height, width, channels } => {
+                let count = WINDOWS + (height * width * channels) as u32;
+                pixels.extend((0..count).map(|i| 4.0 * uniform(i) as f32 - 2.0));
+            }
+            Shape::Text { vocabulary, length } => {
+                // As words occur: the r-th most frequent with a frequency of 1/r (Zipf 1935).
+                let vocabulary = vocabulary as f64;
+                let id = |i| vocabulary.powf(uniform(i)).min(vocabulary - 1.0) as u32;
+                ids.extend((0..WINDOWS + length as u32).map(id));
+            }
+        }
+        Self { shape, classes, samples, pixels, ids }
+    }
 }
 
 impl Dataset for Random {
@@ -203,26 +228,36 @@ impl Dataset for Random {
     }
 
     fn batch(&self, indices: &[u32], _augment: Option<&Augment>, into: &mut Batch) {
-        into.labels.clear();
-        into.labels.extend(indices.iter().map(|i| hash(*i, u32::MAX) % self.classes.len() as u32));
-        into.features = match self.shape {
-            Shape::Image { height, width, channels } => {
-                let value = |i: u32, j: u32| hash(i, j) as f32 / u32::MAX as f32 * 4.0 - 2.0;
-                let size = (height * width * channels) as u32;
-                let pixels = indices.iter().flat_map(|&i| (0..size).map(move |j| value(i, j)));
-                Features::Images { pixels: pixels.collect(), height, width, channels }
-            }
-            Shape::Text { vocabulary, length } => {
-                // As words occur: the r-th most frequent with a frequency of 1/r (Zipf 1935).
-                let id = |i: u32, j: u32| {
-                    let uniform = f64::from(hash(i, j)) / f64::from(u32::MAX);
-                    (vocabulary as f64).powf(uniform).min(vocabulary as f64 - 1.0) as u32
+        let label = |i: &u32| hash(*i, 0) % self.classes.len() as u32;
+        let labels = indices.iter().map(label).collect();
+        let windows = indices.iter().map(|i| (hash(*i, 1) % WINDOWS) as usize);
+        let features = std::mem::take(into).features;
+        into.features = match (self.shape, features) {
+            (Shape::Image { height, width, channels }, features) => {
+                let mut pixels = match features {
+                    Features::Images { pixels, .. } => pixels,
+                    Features::Tokens { .. } => Vec::new(),
                 };
-                let ids = indices.iter().flat_map(|&i| (0..length as u32).map(move |j| id(i, j)));
-                Features::Tokens { ids: ids.collect(), length }
+                fill(&mut pixels, &self.pixels, windows, height * width * channels);
+                Features::Images { pixels, height, width, channels }
+            }
+            (Shape::Text { length, .. }, features) => {
+                let mut ids = match features {
+                    Features::Tokens { ids, .. } => ids,
+                    Features::Images { .. } => Vec::new(),
+                };
+                fill(&mut ids, &self.ids, windows, length);
+                Features::Tokens { ids, length }
             }
         };
+        into.labels = labels;
     }
+}
+
+/// The windows of `size` numbers, one after the other.
+fn fill<T: Copy>(into: &mut Vec<T>, from: &[T], windows: impl Iterator<Item = usize>, size: usize) {
+    into.clear();
+    windows.for_each(|start| into.extend_from_slice(&from[start..start + size]));
 }
 
 /// A well-mixed number for a pair (the finaliser of `MurmurHash3`, public domain, by A. Appleby).
