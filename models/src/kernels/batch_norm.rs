@@ -35,6 +35,12 @@ fn span(channels: usize) -> usize {
     (SPAN / channels).max(1).next_multiple_of(BLOCK)
 }
 
+/// Spans from the last one to the first: what was written last, by an operation that went forwards, is in the cache
+/// still. No bit depends on it: each span is computed for itself, and what is summed of spans is added in their order.
+fn backwards<T>(spans: impl DoubleEndedIterator<Item = T>) -> Vec<T> {
+    spans.rev().collect()
+}
+
 /// See [`ops::batch_norm`](crate::ops::batch_norm).
 #[expect(clippy::too_many_arguments, reason = "one fused operation with its whole state")]
 pub(crate) fn batch_norm(
@@ -170,7 +176,7 @@ fn sums(isa: Isa, summand: &Gradients, channels: usize) -> [Vec<f64>; 2] {
     let span = span(channels);
     let mut spans = vec![0.0; total.div_ceil(span) * 2 * channels];
     each(
-        spans.chunks_exact_mut(2 * channels).enumerate().collect(),
+        backwards(spans.chunks_exact_mut(2 * channels).enumerate()),
         |(i, to): (usize, &mut [f64])| {
             let (first, to) = (i * span, to.split_at_mut(channels));
             let pixels = span.min(total - first);
@@ -202,7 +208,7 @@ fn normalise(
     let (gamma, beta) = (&parameters[..channels], &parameters[channels..2 * channels]);
     let (scale, shift) = statistics.affine(gamma, beta);
     let span = span(channels) * channels;
-    each(z.chunks_mut(span).enumerate().collect(), |(i, z): (usize, &mut [f32])| {
+    each(backwards(z.chunks_mut(span).enumerate()), |(i, z): (usize, &mut [f32])| {
         let here = i * span..i * span + z.len();
         let residual = residual.map(|residual| &residual[here.clone()]);
         let (scale, shift) = (&scale[..], &shift[..]);

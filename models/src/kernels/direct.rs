@@ -43,11 +43,12 @@ pub(super) fn forward(isa: Isa, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: &
     });
     let per_row = sizes.out_width() * sizes.outputs;
     let chunk = rows(sizes);
+    let padded = Padded::new(sizes, xs);
     each(ys.chunks_mut(chunk * per_row).enumerate().collect(), |(i, out): (usize, &mut [f32])| {
         let (first, count) = (i * chunk, out.len() / per_row);
         let pixels = count * sizes.out_width();
         let mut windows = Scratch::new(pixels * depth);
-        gather_windows(sizes, xs, first, count, &mut windows);
+        padded.windows(sizes, first, count, &mut windows);
         isa.run(Gemm {
             rows: pixels,
             columns: sizes.outputs,
@@ -73,6 +74,7 @@ pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], d
     let chunk = rows(sizes).min(total);
     let firsts: Vec<usize> = (0..total).step_by(chunk).collect();
     let block = sizes.outputs.div_ceil(threads());
+    let padded = Padded::new(sizes, xs);
     for group in firsts.chunks(threads()) {
         let mut windows: Vec<(usize, usize, Scratch)> = group
             .iter()
@@ -82,7 +84,7 @@ pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], d
             })
             .collect();
         each(windows.iter_mut().collect(), |(first, pixels, windows)| {
-            gather_windows(sizes, xs, *first, *pixels / sizes.out_width(), windows);
+            padded.windows(sizes, *first, *pixels / sizes.out_width(), windows);
         });
         let windows = &windows;
         each(
@@ -256,31 +258,50 @@ fn rows(sizes: &Sizes) -> usize {
     (CHUNK / per_row).max(1)
 }
 
-/// The windows of `count` rows of the result from row `first`, counted through all images: `[pixels, taps, inputs]`.
-fn gather_windows(sizes: &Sizes, xs: &[f32], first: usize, count: usize, windows: &mut [f32]) {
-    let Sizes { inputs, width, .. } = *sizes;
-    let images = Images { pixels: xs, height: sizes.height, width, channels: inputs };
-    let (height, padding) = (sizes.out_height(), sizes.padding as isize);
-    let (rows, columns) = sizes.kernel;
-    let mut at = 0;
-    for row in first..first + count {
-        let (image, row) = (row / height, row % height);
-        let top = (row * sizes.stride) as isize - padding;
-        for column in 0..sizes.out_width() {
-            let left = (column * sizes.stride) as isize - padding;
-            for y in top..top + rows as isize {
-                let to = &mut windows[at..];
-                let whole = left >= 0 && left as usize + columns <= width;
-                if whole && (0..sizes.height as isize).contains(&y) {
-                    let pixel = (image * sizes.height + y as usize) * width + left as usize;
-                    copy_ahead(to, &xs[pixel * inputs..], columns * inputs);
-                } else {
-                    for (x, to) in (left..left + columns as isize).zip(to.chunks_exact_mut(inputs))
-                    {
-                        images.gather(image, y, x, to);
-                    }
+/// Images with their padding, so that no window needs to look where it lies.
+enum Padded<'a> {
+    /// There is none.
+    Bare(&'a [f32]),
+    With(Scratch),
+}
+
+impl<'a> Padded<'a> {
+    fn new(sizes: &Sizes, xs: &'a [f32]) -> Self {
+        let Sizes { batch, height, width, inputs, padding, .. } = *sizes;
+        if padding == 0 {
+            return Self::Bare(xs);
+        }
+        let line = (width + 2 * padding) * inputs;
+        let mut padded = Scratch::zeroed(batch * (height + 2 * padding) * line);
+        let images = padded.chunks_exact_mut((height + 2 * padding) * line);
+        for (image, xs) in images.zip(xs.chunks_exact(height * width * inputs)) {
+            let lines = image[padding * line..].chunks_exact_mut(line);
+            for (line, xs) in lines.zip(xs.chunks_exact(width * inputs)) {
+                line[padding * inputs..][..xs.len()].copy_from_slice(xs);
+            }
+        }
+        Self::With(padded)
+    }
+
+    /// The windows of `count` rows of the result from row `first`, counted through all images:
+    /// `[pixels, taps, inputs]`.
+    fn windows(&self, sizes: &Sizes, first: usize, count: usize, windows: &mut [f32]) {
+        let Sizes { inputs, stride, padding, kernel: (rows, columns), .. } = *sizes;
+        let images: &[f32] = match self {
+            Self::Bare(xs) => xs,
+            Self::With(padded) => padded,
+        };
+        let (height, line) = (sizes.out_height(), (sizes.width + 2 * padding) * inputs);
+        let mut at = 0;
+        for row in first..first + count {
+            let (image, row) = (row / height, row % height);
+            let top = (image * (sizes.height + 2 * padding) + row * stride) * line;
+            for column in 0..sizes.out_width() {
+                let left = top + column * stride * inputs;
+                for y in 0..rows {
+                    copy_ahead(&mut windows[at..], &images[left + y * line..], columns * inputs);
+                    at += columns * inputs;
                 }
-                at += columns * inputs;
             }
         }
     }

@@ -23,7 +23,7 @@ use super::parallel::{each, threads};
 use super::simd::Isa;
 
 /// Bytes of points that one chunk of tiles may fill while they stay in the second-level cache.
-const CHUNK_BYTES: usize = 384 << 10;
+const CHUNK_BYTES: usize = 512 << 10;
 
 /// Tiles in a chunk at least when its weights do not fit beside it, so that each weight read is used often enough.
 const WIDE_TILES: usize = 128;
