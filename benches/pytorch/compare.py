@@ -77,7 +77,8 @@ def compare(python, name, workers, threads, a):
     memory = [max((side["memory_mb"] or float("nan")) for side in sides) for sides in zip(*pairs)]
     idle = max(pair[1]["idle_memory_mb"] or float("nan") for pair in pairs)
     share = statistics.median(pair[0]["share_of_peak"] or 0 for pair in pairs)
-    return (f"| {name} | {workers} × {threads} | {o:,.1f} | {t:,.1f} | **{o / t:.2f}** | {min(ratios):.2f}–{max(ratios):.2f} "
+    return (f"| {name} | {workers} × {threads} | {o:,.1f} | {t:,.1f} | **{o / t:.2f}** "
+            f"| {statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f}) "
             f"| {100 * share:.0f} % | {memory[0]:,.0f} | {memory[1]:,.0f} ({idle:,.0f}) |")
 
 
@@ -96,7 +97,7 @@ def main():
     python = install(a)
     rows = [compare(python, model, *seat, a) for seat in seats for model in a.models.split(",")]
     print(f"\nBatch {a.batch} per worker, medians of {a.runs} interleaved runs, samples per second over all workers.\n")
-    print("| model | workers × threads | gradwire | PyTorch | ratio | ratios of pairs | share of sgemm peak "
+    print("| model | workers × threads | gradwire | PyTorch | ratio | ratios of pairs: median (range) | share of sgemm peak "
           "| memory, MB | PyTorch's, MB |")
     print("|---|---|---|---|---|---|---|---|---|")
     print("\n".join(rows))
