@@ -27,6 +27,7 @@ use crate::signals::Signals;
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -212,7 +213,9 @@ impl Cli {
 }
 
 fn tell(error: &anyhow::Error, code: ExitCode) -> ExitCode {
-    eprintln!("Error: {error:#}");
+    if error.downcast_ref::<Told>().is_none() {
+        eprintln!("Error: {error:#}");
+    }
     code
 }
 
@@ -276,8 +279,23 @@ impl Train {
 
 /// The error for which a job does not begin, after the other processes have been told.
 fn dissolved(job: Job, error: anyhow::Error) -> anyhow::Error {
+    if !job.is_shared() {
+        return error;
+    }
+    // Before the others leave: a launcher that sees one of them fail ends this process at once.
+    tell(&error, ExitCode::FAILURE);
     job.end(false);
-    error
+    error.context(Told)
+}
+
+/// On an error that has been told already.
+#[derive(Debug)]
+struct Told;
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("told before")
+    }
 }
 
 /// Trains as process 0 says.
