@@ -4,7 +4,7 @@
 //! windows is ever in memory. Chunks do not depend on the number of threads and every sum runs in one order.
 
 use super::conv::Sizes;
-use super::gemm::{Gemm, Right, panel};
+use super::gemm::{Gemm, Left, Right, panel};
 use super::memory::{Scratch, Target};
 use super::parallel::{each, threads};
 use super::simd::Isa;
@@ -54,8 +54,7 @@ pub(super) fn forward(isa: Isa, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: &
             columns: sizes.outputs,
             depth,
             a: &windows,
-            a_row: depth,
-            a_depth: 1,
+            left: Left::Rows(depth),
             b: &packed,
             right: Right::Panels,
             c: Target::Write(out),
@@ -96,8 +95,7 @@ pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], d
                         columns: depth,
                         depth: *pixels,
                         a: &dy[first * sizes.out_width() * sizes.outputs + i * block..],
-                        a_row: 1,
-                        a_depth: sizes.outputs,
+                        left: Left::Columns(sizes.outputs),
                         b: windows,
                         right: Right::Rows(depth),
                         c: match first {
@@ -202,8 +200,7 @@ pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32]
                     columns: inputs,
                     depth,
                     a: &windows,
-                    a_row: depth,
-                    a_depth: 1,
+                    left: Left::Rows(depth),
                     b: &phase.weights,
                     right: Right::Panels,
                     c: Target::Write(&mut result),

@@ -1,8 +1,11 @@
 //! The matrix product every convolution is made of.
 //!
 //! A register tile of the result, some rows of two vectors, is summed over the inner dimension
-//! before it is written. The left operand is read one scalar at a time and so may have any two
-//! strides; the right operand is read in vectors along its rows.
+//! before it is written. The left operand is read one scalar at a time, the right operand in vectors along its rows.
+//!
+//! Operands may lie in blocks of columns, each row after row. Then the scalars of a tile lie at distances that are known
+//! when this is compiled, so that one pointer reaches all of them: on today's processors additions to pointers take the
+//! ports that multiply. Nor do rows a power of two apart then fall into few sets of the cache.
 
 pub(crate) use super::memory::Target;
 use super::simd::{Kernel, Simd};
@@ -19,25 +22,39 @@ pub(crate) const fn panel(lanes: usize) -> usize {
 /// in the first-level cache together with the rows of the left one.
 const DEPTH: usize = 512;
 
+/// How the left operand, `[rows, depth]`, lies in memory.
+#[derive(Clone, Copy)]
+pub(crate) enum Left {
+    /// Row after row, this many elements apart.
+    Rows(usize),
+    /// Column after column, this many elements apart.
+    Columns(usize),
+    /// Blocks of as many columns as a vector has lanes, this many elements apart.
+    Blocks(usize),
+    /// The transpose of such blocks.
+    Transposed(usize),
+}
+
 /// How the right operand, `[depth, columns]`, lies in memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Right {
     /// Row after row, this many elements apart.
     Rows(usize),
-    /// Panel after panel of [`panel`] columns, each row after row; the last panel as wide as the columns left.
+    /// Blocks of [`panel`] columns, one behind the other; the last block as wide as the columns left.
     Panels,
+    /// Blocks of `width` columns, `stride` elements apart. The width divides [`panel`], or is at least the columns.
+    Blocks { width: usize, stride: usize },
 }
 
 /// `c[i, j] = Σ_k a[i, k] · b[k, j]`.
 ///
-/// Element `(i, k)` of the left operand is `a[i * a_row + k * a_depth]`; row `i` of the result starts at `c[i * c_row]`.
+/// Row `i` of the result starts at `c[i * c_row]`.
 pub(crate) struct Gemm<'a> {
     pub rows: usize,
     pub columns: usize,
     pub depth: usize,
     pub a: &'a [f32],
-    pub a_row: usize,
-    pub a_depth: usize,
+    pub left: Left,
     pub b: &'a [f32],
     pub right: Right,
     pub c: Target<'a>,
@@ -47,16 +64,22 @@ pub(crate) struct Gemm<'a> {
 impl Gemm<'_> {
     /// Panics unless every element the product touches lies inside its slice.
     #[inline(always)]
-    fn check(&self) {
-        let (m, n, k) = (self.rows - 1, self.columns, self.depth - 1);
+    fn check(&self, lanes: usize) {
+        let (m, n, k) = (self.rows - 1, self.columns - 1, self.depth - 1);
+        let a = match self.left {
+            Left::Rows(stride) => m * stride + k,
+            Left::Columns(stride) => k * stride + m,
+            Left::Blocks(stride) => k / lanes * stride + m * lanes + lanes - 1,
+            Left::Transposed(stride) => m / lanes * stride + k * lanes + lanes - 1,
+        };
         let b = match self.right {
             Right::Rows(stride) => k * stride + n,
-            Right::Panels => self.depth * n,
+            Right::Panels => k * self.columns + n,
+            Right::Blocks { width, stride } => n / width * stride + k * width + width - 1,
         };
-        assert!(m * self.a_row + k * self.a_depth < self.a.len(), "left operand too short");
-        assert!(b <= self.b.len(), "right operand too short");
-        let c = self.c.len();
-        assert!(m * self.c_row + n <= c, "result too short");
+        assert!(a < self.a.len(), "left operand too short");
+        assert!(b < self.b.len(), "right operand too short");
+        assert!(m * self.c_row + n < self.c.len(), "result too short");
     }
 }
 
@@ -69,19 +92,31 @@ impl Kernel for Gemm<'_> {
             return;
         }
         assert!(self.depth > 0, "a product over nothing");
-        self.check();
+        self.check(S::LANES);
         let (c, accumulate) = self.c.parts();
         let c = c.as_mut_ptr();
-        let width = panel(S::LANES);
+        let width = match self.right {
+            Right::Blocks { width, .. } => panel(S::LANES).min(width),
+            _ => panel(S::LANES),
+        };
         let mut k = 0;
         while k < self.depth {
             let depth = DEPTH.min(self.depth - k);
+            let (a, a_stride) = match self.left {
+                Left::Rows(stride) => (k, stride),
+                Left::Columns(stride) => (k * stride, stride),
+                Left::Blocks(stride) => (k / S::LANES * stride, stride),
+                Left::Transposed(stride) => (k * S::LANES, stride),
+            };
             let mut j = 0;
             while j < self.columns {
                 let columns = width.min(self.columns - j);
                 let (b, b_row) = match self.right {
                     Right::Rows(stride) => (k * stride + j, stride),
                     Right::Panels => (j * self.depth + k * columns, columns),
+                    Right::Blocks { width, stride } => {
+                        (j / width * stride + k * width + j % width, width)
+                    }
                 };
                 // SAFETY: `check` has bounded the last element of all three operands, and every offset here is that
                 // of an element inside.
@@ -89,9 +124,8 @@ impl Kernel for Gemm<'_> {
                     let strip = Strip {
                         simd,
                         depth,
-                        a: self.a.as_ptr().add(k * self.a_depth),
-                        a_row: self.a_row,
-                        a_depth: self.a_depth,
+                        a: self.a.as_ptr().add(a),
+                        a_stride,
                         b: self.b.as_ptr().add(b),
                         b_row,
                         c: c.add(j),
@@ -99,7 +133,12 @@ impl Kernel for Gemm<'_> {
                         last: 0,
                         accumulate: accumulate || k > 0,
                     };
-                    strip.columns(self.rows, columns);
+                    match self.left {
+                        Left::Rows(_) => strip.columns::<ROWS>(self.rows, columns),
+                        Left::Columns(_) => strip.columns::<COLUMNS>(self.rows, columns),
+                        Left::Blocks(_) => strip.columns::<BLOCKS>(self.rows, columns),
+                        Left::Transposed(_) => strip.columns::<TRANSPOSED>(self.rows, columns),
+                    }
                 }
                 j += columns;
             }
@@ -108,14 +147,19 @@ impl Kernel for Gemm<'_> {
     }
 }
 
+/// [`Left`], where a function is compiled for one of them.
+const ROWS: u8 = 0;
+const COLUMNS: u8 = 1;
+const BLOCKS: u8 = 2;
+const TRANSPOSED: u8 = 3;
+
 /// All rows of the result in one panel of columns.
 #[derive(Clone, Copy)]
 struct Strip<S> {
     simd: S,
     depth: usize,
     a: *const f32,
-    a_row: usize,
-    a_depth: usize,
+    a_stride: usize,
     b: *const f32,
     b_row: usize,
     c: *mut f32,
@@ -127,18 +171,18 @@ struct Strip<S> {
 
 impl<S: Simd> Strip<S> {
     /// # Safety
-    /// The operands hold `rows` × `columns` × `depth` at their strides.
+    /// The operands hold `rows` × `columns` × `depth` as they are said to lie.
     #[inline(always)]
-    unsafe fn columns(mut self, rows: usize, columns: usize) {
+    unsafe fn columns<const LEFT: u8>(mut self, rows: usize, columns: usize) {
         let full = columns.is_multiple_of(S::LANES);
         self.last = if full { S::LANES } else { columns % S::LANES };
         // SAFETY: the caller's promise; `last` covers what the last vector has of the columns.
         unsafe {
             match (columns.div_ceil(S::LANES), full) {
-                (2, true) => self.rows::<2, false>(rows),
-                (2, false) => self.rows::<2, true>(rows),
-                (_, true) => self.rows::<1, false>(rows),
-                (_, false) => self.rows::<1, true>(rows),
+                (2, true) => self.rows::<LEFT, 2, false>(rows),
+                (2, false) => self.rows::<LEFT, 2, true>(rows),
+                (_, true) => self.rows::<LEFT, 1, false>(rows),
+                (_, false) => self.rows::<LEFT, 1, true>(rows),
             }
         }
     }
@@ -146,68 +190,98 @@ impl<S: Simd> Strip<S> {
     /// # Safety
     /// As [`Strip::columns`], for `V` vectors of columns.
     #[inline(always)]
-    unsafe fn rows<const V: usize, const PARTIAL: bool>(mut self, rows: usize) {
-        let mut left = rows;
-        // SAFETY: the caller's promise; the pointers advance by the rows done.
+    unsafe fn rows<const LEFT: u8, const V: usize, const PARTIAL: bool>(mut self, rows: usize) {
+        let mut row = 0;
+        // SAFETY: the caller's promise, for rows below `rows`. Tiles of transposed blocks end where a block does.
         unsafe {
             if S::LANES == 16 && V == 1 {
-                while left >= 16 {
-                    left -= self.tile::<16, V, PARTIAL>();
+                while rows - row >= 16 {
+                    row += self.tile::<LEFT, 16, V, PARTIAL>(row);
                 }
-            } else if S::LANES == 16 {
+            } else if S::LANES == 16 && LEFT != TRANSPOSED {
                 // Of sixteen the two left over would cost as much as four.
-                while left >= 14 && left != 16 {
-                    left -= self.tile::<14, V, PARTIAL>();
+                while rows - row >= 14 && rows - row != 16 {
+                    row += self.tile::<LEFT, 14, V, PARTIAL>(row);
                 }
             }
-            while S::LANES == 16 && left >= 8 {
-                left -= self.tile::<8, V, PARTIAL>();
+            while S::LANES == 16 && rows - row >= 8 {
+                row += self.tile::<LEFT, 8, V, PARTIAL>(row);
             }
-            while left >= 6 {
-                left -= self.tile::<6, V, PARTIAL>();
+            while (S::LANES == 16 || LEFT != TRANSPOSED) && rows - row >= 6 {
+                row += self.tile::<LEFT, 6, V, PARTIAL>(row);
             }
-            if left >= 4 {
-                left -= self.tile::<4, V, PARTIAL>();
+            while rows - row >= 4 {
+                row += self.tile::<LEFT, 4, V, PARTIAL>(row);
             }
-            if left >= 2 {
-                left -= self.tile::<2, V, PARTIAL>();
+            if rows - row >= 2 {
+                row += self.tile::<LEFT, 2, V, PARTIAL>(row);
             }
-            if left >= 1 {
-                self.tile::<1, V, PARTIAL>();
+            if rows - row >= 1 {
+                self.tile::<LEFT, 1, V, PARTIAL>(row);
             }
         }
     }
 
-    /// Computes the next `M` rows, moves past them and returns `M`.
+    /// Computes `M` rows from `row` on and returns `M`.
     ///
     /// # Safety
-    /// As [`Strip::columns`], for `M` rows and `V` vectors of columns.
+    /// As [`Strip::columns`], for `M` rows and `V` vectors of columns; of transposed blocks, rows of one block.
     #[inline(always)]
-    unsafe fn tile<const M: usize, const V: usize, const PARTIAL: bool>(&mut self) -> usize {
-        let s = self.simd;
+    unsafe fn tile<const LEFT: u8, const M: usize, const V: usize, const PARTIAL: bool>(
+        &mut self,
+        row: usize,
+    ) -> usize {
+        /// Steps of the depth from one addition to a pointer to the next one.
+        const STEPS: usize = 4;
+        let (s, stride) = (self.simd, self.a_stride);
         let mut sums = [[s.zero(); V]; M];
-        // SAFETY: every pointer is that of an element the caller has promised: row `i < M`, vector `j < V` (the last
-        // one cut to `last` lanes if partial), step `k < depth`.
+        // SAFETY: every pointer is that of an element the caller has promised: row `row + i`, `i < M`, vector `j < V` (the
+        // last one cut to `last` lanes if partial), step `k < depth`.
         unsafe {
-            let (mut a, mut b) = (self.a, self.b);
-            for _ in 0..self.depth {
-                let right = self.load::<V, PARTIAL>(b);
-                for (i, row) in sums.iter_mut().enumerate() {
-                    let left = s.splat(*a.add(i * self.a_row));
-                    for j in 0..V {
-                        row[j] = s.fma(left, right[j], row[j]);
+            let mut b = self.b;
+            if LEFT == BLOCKS {
+                let mut block = self.a.wrapping_add(row * S::LANES);
+                let mut left = self.depth;
+                while left > 0 {
+                    let mut here = left.min(S::LANES);
+                    left -= here;
+                    let mut a = block;
+                    block = block.wrapping_add(stride);
+                    while here >= STEPS {
+                        b = self.step::<M, V, PARTIAL>(&mut sums, a, S::LANES, b);
+                        b = self.step::<M, V, PARTIAL>(&mut sums, a.wrapping_add(1), S::LANES, b);
+                        b = self.step::<M, V, PARTIAL>(&mut sums, a.wrapping_add(2), S::LANES, b);
+                        b = self.step::<M, V, PARTIAL>(&mut sums, a.wrapping_add(3), S::LANES, b);
+                        a = a.wrapping_add(STEPS);
+                        here -= STEPS;
+                    }
+                    while here > 0 {
+                        b = self.step::<M, V, PARTIAL>(&mut sums, a, S::LANES, b);
+                        a = a.wrapping_add(1);
+                        here -= 1;
                     }
                 }
-                a = a.wrapping_add(self.a_depth);
-                b = b.wrapping_add(self.b_row);
+            } else {
+                let (mut a, apart, next) = match LEFT {
+                    ROWS => (self.a.wrapping_add(row * stride), stride, 1),
+                    COLUMNS => (self.a.wrapping_add(row), 1, stride),
+                    _ => {
+                        let block = row / S::LANES * stride;
+                        (self.a.wrapping_add(block + row % S::LANES), 1, S::LANES)
+                    }
+                };
+                for _ in 0..self.depth {
+                    b = self.step::<M, V, PARTIAL>(&mut sums, a, apart, b);
+                    a = a.wrapping_add(next);
+                }
             }
-            for (i, row) in sums.iter().enumerate() {
-                let c = self.c.add(i * self.c_row);
+            for (i, sums) in sums.iter().enumerate() {
+                let c = self.c.add((row + i) * self.c_row);
                 // The sum of this stretch of the depth is finished before it is added to what is there: fewer
                 // roundings lie between any product and the result than in one long chain.
                 let old = if self.accumulate { self.load::<V, PARTIAL>(c) } else { [s.zero(); V] };
                 for j in 0..V {
-                    let v = if self.accumulate { s.add(old[j], row[j]) } else { row[j] };
+                    let v = if self.accumulate { s.add(old[j], sums[j]) } else { sums[j] };
                     if PARTIAL && j == V - 1 {
                         s.store_ptr_first(c.add(j * S::LANES), v, self.last);
                     } else {
@@ -216,9 +290,33 @@ impl<S: Simd> Strip<S> {
                 }
             }
         }
-        self.a = self.a.wrapping_add(M * self.a_row);
-        self.c = self.c.wrapping_add(M * self.c_row);
         M
+    }
+
+    /// Adds the products of `M` scalars, `apart` from `a` on, and `V` vectors at `b`; returns where the next vectors are.
+    ///
+    /// # Safety
+    /// All these may be read.
+    #[inline(always)]
+    unsafe fn step<const M: usize, const V: usize, const PARTIAL: bool>(
+        &self,
+        sums: &mut [[S::V; V]; M],
+        a: *const f32,
+        apart: usize,
+        b: *const f32,
+    ) -> *const f32 {
+        let s = self.simd;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let right = self.load::<V, PARTIAL>(b);
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let left = s.splat(*a.add(i * apart));
+                for j in 0..V {
+                    sums[j] = s.fma(left, right[j], sums[j]);
+                }
+            }
+        }
+        b.wrapping_add(self.b_row)
     }
 
     /// `V` vectors at `p`, the last one cut to `last` lanes if partial.

@@ -2,7 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 
-use super::gemm::{Gemm, Right, Target};
+use super::gemm::{Gemm, Left, Right, Target};
 use super::handover::gradient;
 use super::operand::{f32s, with_f32s};
 use super::profile::{Kind, timed};
@@ -46,8 +46,7 @@ impl CustomOp3 for Linear {
             columns: outputs,
             depth: inputs,
             a: xs,
-            a_row: inputs,
-            a_depth: 1,
+            left: Left::Rows(inputs),
             b: &weight,
             right: Right::Rows(outputs),
             c: Target::Add(&mut ys),
@@ -91,8 +90,7 @@ impl Linear {
                 columns: inputs,
                 depth: outputs,
                 a: dy,
-                a_row: outputs,
-                a_depth: 1,
+                left: Left::Rows(outputs),
                 b: weight,
                 right: Right::Rows(inputs),
                 c: Target::Write(&mut dx),
@@ -113,8 +111,7 @@ impl Linear {
                 columns: inputs,
                 depth: batch,
                 a: dy,
-                a_row: 1,
-                a_depth: outputs,
+                left: Left::Columns(outputs),
                 b: xs,
                 right: Right::Rows(inputs),
                 c: Target::Write(dw),

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::gemm::{Gemm, Right, Target, panel};
+use super::gemm::{Gemm, Left, Right, Target, panel};
 use super::simd::Isa;
 
 /// Rows, columns and inner dimension of the product: 2.3 MB per matrix, as `sgemm` is usually measured.
@@ -74,8 +74,7 @@ fn by_kernel(a: &[f32], b: &[f32], c: &mut [f32]) {
         columns: SIZE,
         depth: SIZE,
         a,
-        a_row: SIZE,
-        a_depth: 1,
+        left: Left::Rows(SIZE),
         b,
         right: Right::Panels,
         c: Target::Write(c),

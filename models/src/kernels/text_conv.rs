@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
-use super::gemm::{Gemm, Right, Target, panel};
+use super::gemm::{Gemm, Left, Right, Target, panel};
 use super::handover::Parts;
 use super::memory::Scratch;
 use super::operand::{f32s, with_f32s};
@@ -141,8 +141,7 @@ impl CustomOp2 for ConvMax {
                         columns: bank.filters,
                         depth: bank.width * dim,
                         a: text,
-                        a_row: dim,
-                        a_depth: 1,
+                        left: Left::Rows(dim),
                         b: packed,
                         right: Right::Panels,
                         c: Target::Write(&mut convolved),

@@ -17,7 +17,7 @@ use self::tiles::{FromPoints, Layout, MATRICES, Tiling, ToPoints, stride};
 use self::weights::{PointsToWeight, Side, WeightToPoints};
 use super::batch_norm::Moments;
 use super::conv::Sizes;
-use super::gemm::{Gemm, Right};
+use super::gemm::{Gemm, Left, Right, panel};
 use super::memory::{Scratch, Target};
 use super::parallel::{each, threads};
 use super::simd::Isa;
@@ -30,6 +30,10 @@ const WIDE_TILES: usize = 128;
 
 /// Bytes of weights' points that stay in the second-level cache beside a chunk.
 const NARROW_BYTES: usize = 640 << 10;
+
+/// Channels up to which the matrices of the weight gradient lie row after row: the rows of more fall into too few sets
+/// of the cache, unless they are divided into blocks.
+const NARROW: usize = 64;
 
 /// Columns of the weights' points that are made, and used, at a time.
 const BLOCK_COLUMNS: usize = 128;
@@ -185,7 +189,7 @@ impl Pass<'_> {
 
         each(chunks, |(first, rows, mut out, seen)| {
             let tiles = rows * self.from.columns;
-            let layout = Layout::new(taps, tiles, depth, lanes);
+            let layout = Layout::new(taps, tiles, depth, lanes, lanes);
             let mut points = Scratch::new(layout.len());
             isa.run(ToPoints::<I, IN, POINTS> {
                 map: PhantomData,
@@ -205,7 +209,7 @@ impl Pass<'_> {
                         &fresh
                     }
                 };
-                let results = Layout::new(taps, tiles, block.columns, lanes);
+                let results = Layout::new(taps, tiles, block.columns, usize::MAX, lanes);
                 let mut products = Scratch::new(results.len());
                 let stride = block.stride(depth, lanes);
                 let matrices =
@@ -213,15 +217,14 @@ impl Pass<'_> {
                 for ((from, to), weights) in matrices {
                     isa.run(Gemm {
                         rows: from.rows,
-                        columns: results.padded,
+                        columns: results.width,
                         depth,
                         a: &points[from.start..],
-                        a_row: layout.padded,
-                        a_depth: 1,
+                        left: Left::Blocks(layout.block),
                         b: weights,
                         right: Right::Panels,
                         c: Target::Write(&mut products[to.start..]),
-                        c_row: results.padded,
+                        c_row: results.width,
                     });
                 }
                 isa.run(FromPoints::<O, POINTS, OUT> {
@@ -357,10 +360,15 @@ impl Sum<'_> {
                             columns: padded,
                             depth: input.rows,
                             a: &chunk.output_points[output.start..],
-                            a_row: 1,
-                            a_depth: chunk.output.padded,
+                            left: match chunk.output.width {
+                                width if width == lanes => Left::Transposed(chunk.output.block),
+                                width => Left::Columns(width),
+                            },
                             b: &chunk.input_points[input.start..],
-                            right: Right::Rows(padded),
+                            right: Right::Blocks {
+                                width: chunk.input.width,
+                                stride: chunk.input.block,
+                            },
                             c: match chunk.first {
                                 0 => Target::Write(sum),
                                 _ => Target::Add(sum),
@@ -402,8 +410,12 @@ struct Chunk<const POINTS: usize> {
 impl<const POINTS: usize> Chunk<POINTS> {
     fn new(taps: &[usize; POINTS], first: usize, rows: usize, sum: &Sum, lanes: usize) -> Self {
         let tiles = rows * sum.from.columns;
-        let input = Layout::new(taps, tiles, sum.from.channels, lanes);
-        let output = Layout::new(taps, tiles, sum.to.channels, lanes);
+        let blocks = |channels: usize, width: usize| {
+            let width = if channels <= NARROW { usize::MAX } else { width };
+            Layout::new(taps, tiles, channels, width, lanes)
+        };
+        let input = blocks(sum.from.channels, panel(lanes));
+        let output = blocks(sum.to.channels, lanes);
         let input_points = Scratch::new(input.len());
         let output_points = Scratch::new(output.len());
         Self { first, rows, input, output, input_points, output_points }

@@ -2,7 +2,7 @@
 
 use super::plan::Plan;
 use crate::kernels::activation::{sigmoid, tanh};
-use crate::kernels::gemm::{Gemm, Right, Target, panel};
+use crate::kernels::gemm::{Gemm, Left, Right, Target, panel};
 use crate::kernels::memory::Scratch;
 use crate::kernels::simd::{Isa, Kernel, Simd};
 
@@ -86,8 +86,7 @@ impl<'a> Direction<'a> {
             columns: gates,
             depth: self.dim,
             a: xs,
-            a_row: self.dim,
-            a_depth: 1,
+            left: Left::Rows(self.dim),
             b: packed,
             right: Right::Panels,
             c: Target::Write(&mut states.gates),
@@ -103,8 +102,7 @@ impl<'a> Direction<'a> {
                 columns: gates,
                 depth: hidden,
                 a: &states.hidden[rows.start * hidden..],
-                a_row: hidden,
-                a_depth: 1,
+                left: Left::Rows(hidden),
                 b: packed,
                 right: Right::Panels,
                 c: Target::Add(gates_now),
@@ -162,8 +160,7 @@ impl<'a> Direction<'a> {
                 columns: hidden,
                 depth: gates,
                 a: dgates,
-                a_row: gates,
-                a_depth: 1,
+                left: Left::Rows(gates),
                 b: packed,
                 right: Right::Panels,
                 c: Target::Write(&mut dhidden),
@@ -177,8 +174,7 @@ impl<'a> Direction<'a> {
             columns: self.dim,
             depth: gates,
             a: &dgates,
-            a_row: gates,
-            a_depth: 1,
+            left: Left::Rows(gates),
             b: packed,
             right: Right::Panels,
             c: Target::Write(dx),
@@ -192,8 +188,7 @@ impl<'a> Direction<'a> {
                 columns,
                 depth: rows,
                 a: &dgates,
-                a_row: 1,
-                a_depth: gates,
+                left: Left::Columns(gates),
                 b,
                 right: Right::Rows(columns),
                 c: Target::Add(c),

@@ -2,8 +2,8 @@
 //! over rows.
 //!
 //! Points of weights are [`TAPS`]² matrices `[channels, channels]`. Points of tiles are as many matrices
-//! `[products · tiles, channels]`: the products that take the same point of the weights lie in one matrix, see
-//! [`Layout`].
+//! `[products · tiles, channels]`: the products that take the same point of the weights lie in one matrix. The channels
+//! may be divided into blocks, and then all matrices of one block lie before those of the next one, see [`Layout`].
 
 use std::marker::PhantomData;
 
@@ -28,12 +28,15 @@ pub(super) const fn stride(len: usize) -> usize {
 pub(super) struct Layout<const POINTS: usize> {
     /// Tiles.
     pub tiles: usize,
-    /// Elements of a row: the channels of one product of one tile, padded with zeros to whole vectors.
-    pub padded: usize,
-    /// The first element of each product's rows, by its numbers in the two dimensions.
+    /// The channels, padded with zeros to whole vectors.
+    padded: usize,
+    /// The channels of one block.
+    pub width: usize,
+    /// Elements from one block of channels to the next one.
+    pub block: usize,
+    /// The first element of each product's rows in a block, by its numbers in the two dimensions.
     offsets: [[usize; POINTS]; POINTS],
     matrices: [Matrix; MATRICES],
-    len: usize,
 }
 
 /// The products that one matrix of the weights takes part in.
@@ -46,30 +49,43 @@ pub(super) struct Matrix {
 }
 
 impl<const POINTS: usize> Layout<POINTS> {
-    /// The layout of `tiles` tiles of `channels`, for vectors of `lanes`; `taps` names the point of the weights that
-    /// each product takes, in one dimension.
-    pub(super) fn new(taps: &[usize; POINTS], tiles: usize, channels: usize, lanes: usize) -> Self {
+    /// The layout of `tiles` tiles of `channels` in blocks of `width`, or in one block if these are more, for vectors of
+    /// `lanes`; `taps` names the point of the weights that each product takes, in one dimension.
+    pub(super) fn new(
+        taps: &[usize; POINTS],
+        tiles: usize,
+        channels: usize,
+        width: usize,
+        lanes: usize,
+    ) -> Self {
         let padded = channels.next_multiple_of(lanes);
+        let width = width.min(padded);
         let mut offsets = [[0; POINTS]; POINTS];
         let mut matrices = [Matrix { start: 0, rows: 0 }; MATRICES];
-        let mut len = 0;
+        let mut block = 0;
         for (matrix, slot) in matrices.iter_mut().enumerate() {
-            slot.start = len;
+            slot.start = block;
             let takes = |point: usize, tap: usize| taps[point] == tap;
             for y in (0..POINTS).filter(|y| takes(*y, matrix / TAPS)) {
                 for x in (0..POINTS).filter(|x| takes(*x, matrix % TAPS)) {
-                    offsets[y][x] = slot.start + slot.rows * padded;
+                    offsets[y][x] = slot.start + slot.rows * width;
                     slot.rows += tiles;
                 }
             }
-            len += stride(slot.rows * padded);
+            block += stride(slot.rows * width);
         }
-        Self { tiles, padded, offsets, matrices, len }
+        Self { tiles, padded, width, block, offsets, matrices }
     }
 
     /// Elements of all matrices.
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.padded.div_ceil(self.width) * self.block
+    }
+
+    /// The vector of a tile's channels from `channel` on, before the offset of a product is added.
+    #[inline(always)]
+    fn at(&self, tile: usize, channel: usize) -> usize {
+        channel / self.width * self.block + tile * self.width + channel % self.width
     }
 
     /// The matrices, in the order of those of the weights.
@@ -167,16 +183,15 @@ impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> Kernel
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Tiling { height, width, channels, rows, columns, .. } = self.tiling;
-        let padded = self.layout.padded;
-        assert!(padded.is_multiple_of(S::LANES) && channels <= padded);
-        assert!(self.rows * columns <= self.layout.tiles && self.layout.len <= self.points.len());
+        assert!(self.layout.width.is_multiple_of(S::LANES) && channels <= self.layout.padded);
+        assert!(self.rows * columns <= self.layout.tiles && self.layout.len() <= self.points.len());
         let images = (self.first + self.rows).div_ceil(rows);
         assert!(images * height * width * channels <= self.images.len());
         for row in 0..self.rows {
             for column in 0..columns {
                 let tile = self.tiling.tile(self.first + row, column);
                 let inside = tile.inside(IN);
-                let to = (row * columns + column) * padded;
+                let number = row * columns + column;
                 let mut channel = 0;
                 while channel < channels {
                     let lanes = S::LANES.min(channels - channel);
@@ -191,7 +206,7 @@ impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> Kernel
                             from: self.images.as_ptr().wrapping_add(channel),
                             channels,
                             lanes,
-                            to: self.points.as_mut_ptr().add(to + channel),
+                            to: self.points.as_mut_ptr().add(self.layout.at(number, channel)),
                             offsets: &self.layout.offsets,
                         };
                         match (inside, lanes == S::LANES) {
@@ -288,10 +303,10 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
     fn run<S: Simd>(self, s: S) {
         let Tiling { channels: pixel, columns, margin, .. } = self.tiling;
         let channels = self.channels;
-        let padded = self.layout.padded;
-        assert!(padded.is_multiple_of(S::LANES) && channels <= padded && margin == 0);
+        assert!(self.layout.width.is_multiple_of(S::LANES) && channels <= self.layout.padded);
+        assert_eq!(margin, 0);
         assert!(self.channel + channels <= pixel);
-        assert!(self.rows * columns <= self.layout.tiles && self.layout.len <= self.points.len());
+        assert!(self.rows * columns <= self.layout.tiles && self.layout.len() <= self.points.len());
         let covered = self.tiling.covered(self.first, self.rows);
         assert_eq!(covered.len(), self.images.len());
         let (images, add) = self.images.parts();
@@ -300,7 +315,7 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
             for column in 0..columns {
                 let tile = self.tiling.tile(self.first + row, column);
                 let inside = tile.inside(OUT);
-                let from = (row * columns + column) * padded;
+                let number = row * columns + column;
                 let mut channel = 0;
                 while channel < channels {
                     let lanes = S::LANES.min(channels - channel);
@@ -310,7 +325,7 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
                         let map = From::<S, M, POINTS, OUT> {
                             s,
                             map: PhantomData,
-                            from: self.points.as_ptr().add(from + channel),
+                            from: self.points.as_ptr().add(self.layout.at(number, channel)),
                             offsets: &self.layout.offsets,
                             tile,
                             to: start.wrapping_add(self.channel + channel),
