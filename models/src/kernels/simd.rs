@@ -59,6 +59,10 @@ pub trait Simd: Copy {
     /// `n <= LANES`, and `p` is valid for writing `n` elements.
     unsafe fn store_ptr_first(self, p: *mut f32, a: Self::V, n: usize);
 
+    /// Asks for the cache line at `p` ahead of its use; `p` may be anything.
+    #[inline(always)]
+    fn prefetch(self, _p: *const f32) {}
+
     /// Zero in all lanes.
     #[inline(always)]
     fn zero(self) -> Self::V {

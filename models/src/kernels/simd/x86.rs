@@ -73,6 +73,11 @@ impl Simd for Avx2 {
         unsafe { _mm256_set1_ps(x) }
     }
     #[inline(always)]
+    fn prefetch(self, p: *const f32) {
+        // SAFETY: a hint that reads nothing; the token proves the instruction set.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn load_ptr(self, p: *const f32) -> Self::V {
         // SAFETY: the caller vouches for the elements, the token for the instruction set.
         unsafe { _mm256_loadu_ps(p) }
@@ -119,6 +124,11 @@ impl Simd for Avx512 {
     fn splat(self, x: f32) -> Self::V {
         // SAFETY: the token proves the instruction set, see the module.
         unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    fn prefetch(self, p: *const f32) {
+        // SAFETY: a hint that reads nothing; the token proves the instruction set.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
     #[inline(always)]
     unsafe fn load_ptr(self, p: *const f32) -> Self::V {

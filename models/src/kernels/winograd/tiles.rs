@@ -15,6 +15,10 @@ use crate::kernels::simd::{Kernel, Simd};
 /// all of them does not fall into one set of the cache.
 const GAP: usize = 16;
 
+/// Elements of a row of tiles at most, if they are asked for while those of the row above are read: more would drive
+/// each other out of the first-level cache.
+const AHEAD: usize = 4 << 10;
+
 /// Matrices of the points of weights.
 pub(super) const MATRICES: usize = TAPS * TAPS;
 
@@ -182,10 +186,12 @@ impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> Kernel
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Tiling { height, width, channels, rows, columns, .. } = self.tiling;
+        let Tiling { height, width, channels, rows, columns, step, .. } = self.tiling;
         assert!(self.layout.width.is_multiple_of(S::LANES) && channels <= self.layout.padded);
         assert!(self.rows * columns <= self.layout.tiles && self.layout.len() <= self.points.len());
         let images = (self.first + self.rows).div_ceil(rows);
+        let below = step * width * channels;
+        let ahead = below <= AHEAD;
         assert!(images * height * width * channels <= self.images.len());
         for row in 0..self.rows {
             for column in 0..columns {
@@ -205,15 +211,17 @@ impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> Kernel
                             tile,
                             from: self.images.as_ptr().wrapping_add(channel),
                             channels,
+                            below,
                             lanes,
                             to: self.points.as_mut_ptr().add(self.layout.at(number, channel)),
                             offsets: &self.layout.offsets,
                         };
                         match (inside, lanes == S::LANES) {
-                            (true, true) => map.run::<true, false>(),
-                            (true, false) => map.run::<true, true>(),
-                            (false, true) => map.run::<false, false>(),
-                            (false, false) => map.run::<false, true>(),
+                            (true, true) if ahead => map.run::<true, false, true>(),
+                            (true, true) => map.run::<true, false, false>(),
+                            (true, false) => map.run::<true, true, false>(),
+                            (false, true) => map.run::<false, false, false>(),
+                            (false, false) => map.run::<false, true, false>(),
                         }
                     }
                     channel += S::LANES;
@@ -231,6 +239,8 @@ struct To<'a, S, M, const IN: usize, const POINTS: usize> {
     /// The channels' first, of the first pixel of all images.
     from: *const f32,
     channels: usize,
+    /// Elements to the same place in the tile below.
+    below: usize,
     lanes: usize,
     to: *mut f32,
     offsets: &'a [[usize; POINTS]; POINTS],
@@ -238,10 +248,10 @@ struct To<'a, S, M, const IN: usize, const POINTS: usize> {
 
 impl<S: Simd, M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> To<'_, S, M, IN, POINTS> {
     /// # Safety
-    /// `INSIDE` only if the whole tile lies inside its image, `PARTIAL` if there are less channels than lanes; `from`
-    /// reaches all pixels inside the image, `to` a vector at each of the offsets.
+    /// `INSIDE` only if the whole tile lies inside its image, `PARTIAL` if there are less channels than lanes, `AHEAD` to
+    /// ask for the tile below; `from` reaches all pixels inside the image, `to` a vector at each of the offsets.
     #[inline(always)]
-    unsafe fn run<const INSIDE: bool, const PARTIAL: bool>(self) {
+    unsafe fn run<const INSIDE: bool, const PARTIAL: bool, const AHEAD: bool>(self) {
         let s = self.s;
         let mut half = [[s.zero(); IN]; POINTS];
         for x in 0..IN {
@@ -252,6 +262,9 @@ impl<S: Simd, M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> To<'_, S
                         let from = self
                             .from
                             .wrapping_offset(self.tile.pixel(y, x) * self.channels as isize);
+                        if AHEAD {
+                            s.prefetch(from.wrapping_add(self.below));
+                        }
                         // SAFETY: the pixel lies inside the image, by the caller's promise or the two tests.
                         *v = unsafe {
                             if PARTIAL {
