@@ -11,7 +11,7 @@ mod moments;
 mod passes;
 mod sums;
 
-use std::sync::Arc;
+use std::ops::Range;
 
 use candle_core::{Result, Tensor, Var};
 
@@ -20,11 +20,12 @@ use self::passes::{BLOCK, Backward, Each, Gate, Normalise};
 use self::sums::{Gradients, Sums};
 use super::handover::Parts;
 use super::maps::{self, Maps, Slot};
-use super::memory::{Scratch, Target};
+use super::memory::Target;
 use super::operand::with_f32s;
 use super::parallel::each;
 use super::profile::{Kind, timed};
 use super::simd::Isa;
+use super::values::{Compute, Values};
 use crate::ops::{BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM};
 
 /// Elements of a span, about: what one thread takes at a time.
@@ -73,22 +74,25 @@ pub(crate) fn batch_norm(
     };
     let parts = Parts::new([gamma, beta].into_iter().chain(shift));
     let parameters = parts.operand()?;
-    let mut z = Scratch::new(xs.len());
-    with_f32s(&parameters, |parameters| {
-        let residual = residual.map(Maps::pixels);
-        timed(Kind::BatchNorm, 0, || {
-            normalise(isa, &statistics, xs.pixels(), parameters, residual, relu, &mut z);
-        });
-        Ok(())
+    let (scale, shift) = with_f32s(&parameters, |parameters| {
+        let (gamma, rest) = parameters.split_at(channels);
+        Ok(statistics.affine(gamma, &rest[..channels]))
     })?;
-    let z = Arc::new(z);
+    let residue = residual.map(Maps::values);
+    let kept = xs.values();
+    let normalised = Normalised { isa, xs: kept.clone(), scale, shift, residual: residue, relu };
+    let z = Values::computed(xs.len(), normalised);
+    // What is added would have to be read again by everyone who computes the sum.
+    if residual.is_some() {
+        timed(Kind::BatchNorm, 0, || z.whole());
+    }
     xs.derive(Some(&parameters), residual, xs.shape, z.clone(), || BatchNorm {
         isa,
         parts,
         statistics,
         relu,
         train,
-        xs: xs.keep(),
+        xs: kept,
         z: (relu && residual.is_some()).then_some(z),
         gradient: xs.gradient(),
         residual: residual.map(Maps::gradient),
@@ -170,19 +174,33 @@ fn shifts(shift: Option<&Tensor>, channels: usize) -> Result<Vec<f64>> {
     shift.map_or_else(|| Ok(vec![0.0; channels]), widened)
 }
 
-/// The sums of what `summand` says over all pixels, per channel.
-fn sums(isa: Isa, summand: &Gradients, channels: usize) -> [Vec<f64>; 2] {
-    let total = summand.xs.len() / channels;
-    let span = span(channels);
-    let mut spans = vec![0.0; total.div_ceil(span) * 2 * channels];
-    each(
-        backwards(spans.chunks_exact_mut(2 * channels).enumerate()),
-        |(i, to): (usize, &mut [f64])| {
-            let (first, to) = (i * span, to.split_at_mut(channels));
-            let pixels = span.min(total - first);
-            isa.run(Sums { summand: *summand, channels, first, pixels, to: [to.0, to.1] });
-        },
-    );
+/// The sums of what passes `gate` of the gradient `dz`, and of its products with the deviations of `xs` from `mean`, per
+/// channel; what passes goes to `residual` as well.
+fn sums(
+    isa: Isa,
+    xs: &[f32],
+    dz: &[f32],
+    gate: Gate,
+    mean: &[f32],
+    residual: Option<Target>,
+) -> [Vec<f64>; 2] {
+    let channels = mean.len();
+    let span = span(channels) * channels;
+    let mut spans = vec![0.0; xs.len().div_ceil(span) * 2 * channels];
+    let mut residuals: Vec<Option<Target>> = match residual {
+        Some(residual) => residual.chunks(span).map(Some).collect(),
+        None => Vec::new(),
+    };
+    residuals.resize_with(xs.len().div_ceil(span), || None);
+    let parts = spans.chunks_exact_mut(2 * channels).zip(residuals).enumerate();
+    each(backwards(parts), |(i, (to, residual)): (usize, (&mut [f64], Option<Target>))| {
+        let here = i * span..xs.len().min((i + 1) * span);
+        let (a, b) = to.split_at_mut(channels);
+        let pixels = here.len() / channels;
+        let gate = gate.range(here.clone());
+        let summand = Gradients { xs: &xs[here.clone()], dz: &dz[here], gate, mean, residual };
+        isa.run(Sums { summand, channels, pixels, to: [a, b] });
+    });
     let mut sums = [vec![0.0; channels], vec![0.0; channels]];
     for part in spans.chunks_exact(2 * channels) {
         for (sum, part) in sums.iter_mut().zip(part.chunks_exact(channels)) {
@@ -194,27 +212,73 @@ fn sums(isa: Isa, summand: &Gradients, channels: usize) -> [Vec<f64>; 2] {
     sums
 }
 
-/// The result from the input, under `[γ, β, …]`.
-fn normalise(
+/// The result.
+struct Normalised {
     isa: Isa,
-    statistics: &Statistics,
-    xs: &[f32],
-    parameters: &[f32],
-    residual: Option<&[f32]>,
+    xs: Values,
+    scale: Vec<f32>,
+    shift: Vec<f32>,
+    residual: Option<Values>,
     relu: bool,
-    z: &mut [f32],
-) {
-    let channels = statistics.mean.len();
-    let (gamma, beta) = (&parameters[..channels], &parameters[channels..2 * channels]);
-    let (scale, shift) = statistics.affine(gamma, beta);
-    let span = span(channels) * channels;
-    each(backwards(z.chunks_mut(span).enumerate()), |(i, z): (usize, &mut [f32])| {
-        let here = i * span..i * span + z.len();
-        let residual = residual.map(|residual| &residual[here.clone()]);
-        let (scale, shift) = (&scale[..], &shift[..]);
-        let mapping = Normalise { xs: &xs[here], scale, shift, residual, relu, z };
-        isa.run(Each { mapping, channels });
-    });
+}
+
+impl Compute for Normalised {
+    fn channels(&self) -> usize {
+        self.scale.len()
+    }
+
+    fn compute(&self, range: Range<usize>, z: &mut [f32]) {
+        let mapping = Normalise {
+            xs: &self.xs.whole()[range.clone()],
+            scale: &self.scale,
+            shift: &self.shift,
+            residual: self.residual.as_ref().map(|residual| &residual.whole()[range]),
+            relu: self.relu,
+            z,
+        };
+        self.isa.run(Each { mapping, channels: self.channels() });
+    }
+}
+
+/// The gradient of the input, in place of that of the result.
+struct Differentiated {
+    isa: Isa,
+    xs: Values,
+    relu: bool,
+    z: Option<Values>,
+    /// Those of the forward pass.
+    scale: Vec<f32>,
+    shift: Vec<f32>,
+    by_input: Vec<f32>,
+    constant: Vec<f32>,
+}
+
+impl Compute for Differentiated {
+    fn channels(&self) -> usize {
+        self.scale.len()
+    }
+
+    fn compute(&self, range: Range<usize>, gradient: &mut [f32]) {
+        let gate = gate(self.relu, self.z.as_ref(), &self.scale, &self.shift);
+        let mapping = Backward {
+            xs: &self.xs.whole()[range.clone()],
+            gate: gate.range(range),
+            by_gradient: &self.scale,
+            by_input: &self.by_input,
+            constant: &self.constant,
+            gradient,
+        };
+        self.isa.run(Each { mapping, channels: self.channels() });
+    }
+}
+
+/// Where the gradient passes: what the result tells, if it is needed for that.
+fn gate<'a>(relu: bool, z: Option<&'a Values>, scale: &'a [f32], shift: &'a [f32]) -> Gate<'a> {
+    match (relu, z) {
+        (false, _) => Gate::Open,
+        (true, Some(z)) => Gate::Result(z.whole()),
+        (true, None) => Gate::Affine { scale, shift },
+    }
 }
 
 /// What the backward pass needs.
@@ -226,9 +290,9 @@ struct BatchNorm {
     relu: bool,
     /// Whether the statistics came from the input itself, and so depend on it.
     train: bool,
-    xs: Arc<Scratch>,
+    xs: Values,
     /// The result, where that alone tells what ReLU let pass.
-    z: Option<Arc<Scratch>>,
+    z: Option<Values>,
     gradient: Slot,
     residual: Option<Slot>,
 }
@@ -246,40 +310,35 @@ impl maps::Backward for BatchNorm {
         self.parts.gradient(parameters, values).map(Some)
     }
 
-    fn backward(&self, mut dz: Scratch, parameters: &[f32], to: &mut [f32]) -> Result<()> {
-        timed(Kind::BatchNormBackward, 0, || match &self.residual {
-            None => self.run(&mut dz, parameters, None, to),
-            Some(residual) => residual.receive(self.xs.len(), |residual| {
-                self.run(&mut dz, parameters, Some(residual), to);
-            }),
+    fn backward(&self, dz: Values, parameters: &[f32], to: &mut [f32]) -> Result<()> {
+        let dz = dz.into_memory();
+        let recipe = timed(Kind::BatchNormBackward, 0, || match &self.residual {
+            None => self.run(&dz, parameters, None, to),
+            Some(residual) => residual
+                .receive(self.xs.len(), |residual| self.run(&dz, parameters, Some(residual), to)),
         });
-        self.gradient.receive_all(dz);
+        self.gradient.receive_values(Values::mapped(dz, recipe));
         Ok(())
     }
 }
 
 impl BatchNorm {
-    /// Turns the gradient of the result into that of the input, in place; sends `residual` what passes ReLU, and
-    /// writes the gradient of the parameters to `gradients`.
+    /// How the gradient of the input comes from that of the result; sends `residual` what passes ReLU, and writes the
+    /// gradient of the parameters to `gradients`.
     fn run(
         &self,
-        gradient: &mut [f32],
+        dz: &[f32],
         parameters: &[f32],
         residual: Option<Target>,
         gradients: &mut [f32],
-    ) {
-        let (isa, statistics, xs) = (self.isa, &self.statistics, &self.xs[..]);
+    ) -> Differentiated {
+        let (isa, statistics, xs) = (self.isa, &self.statistics, self.xs.whole());
         let channels = statistics.mean.len();
         let (gamma, beta) = (&parameters[..channels], &parameters[channels..2 * channels]);
         let (scale, shift) = statistics.affine(gamma, beta);
         let mean: Vec<f32> = statistics.mean.iter().map(|mean| *mean as f32).collect();
-        let gate = match (self.relu, &self.z) {
-            (false, _) => Gate::Open,
-            (true, Some(z)) => Gate::Result(z),
-            (true, None) => Gate::Affine { scale: &scale, shift: &shift },
-        };
-        let [sum, product] =
-            sums(isa, &Gradients { xs, dz: gradient, gate, mean: &mean }, channels);
+        let gate = gate(self.relu, self.z.as_ref(), &scale, &shift);
+        let [sum, product] = sums(isa, xs, dz, gate, &mean, residual);
 
         let count = (xs.len() / channels) as f64;
         let inverse = statistics.inverse_deviation();
@@ -299,31 +358,8 @@ impl BatchNorm {
                 *shift = if self.train { 0.0 } else { (by_gradient * sum[c]) as f32 };
             }
         }
-
-        let span = span(channels) * channels;
-        let mut residuals: Vec<Option<Target>> = match residual {
-            Some(residual) => residual.chunks(span).map(Some).collect(),
-            None => Vec::new(),
-        };
-        residuals.resize_with(xs.len().div_ceil(span), || None);
-        let spans = gradient.chunks_mut(span).zip(residuals).enumerate().collect();
-        each(spans, |(i, (gradient, residual)): (usize, (&mut [f32], Option<Target>))| {
-            let here = i * span..i * span + gradient.len();
-            let gate = match gate {
-                Gate::Result(z) => Gate::Result(&z[here.clone()]),
-                other => other,
-            };
-            let mapping = Backward {
-                xs: &xs[here],
-                gate,
-                by_gradient: &scale,
-                by_input: &by_input,
-                constant: &constant,
-                gradient,
-                residual,
-            };
-            isa.run(Each { mapping, channels });
-        });
+        let (xs, z, relu) = (self.xs.clone(), self.z.clone(), self.relu);
+        Differentiated { isa, xs, relu, z, scale, shift, by_input, constant }
     }
 }
 

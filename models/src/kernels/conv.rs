@@ -12,8 +12,6 @@
 //!
 //! `GRADWIRE_KERNELS=precise` computes everything directly.
 
-use std::sync::Arc;
-
 use candle_core::{Result, Tensor};
 
 use super::batch_norm::Moments;
@@ -21,6 +19,7 @@ use super::maps::{Backward, Maps, Slot};
 use super::memory::{Scratch, Target};
 use super::operand::with_f32s;
 use super::profile::{Kind, timed};
+use super::values::{Source, Values};
 use super::{Native, direct, winograd};
 
 /// A convolution's sizes. Images are `[batch, height, width, channels]`, weights `[outputs, inputs, kernel, kernel]`.
@@ -85,7 +84,7 @@ impl Sizes {
 pub(crate) fn forward(
     native: Native,
     sizes: &Sizes,
-    xs: &[f32],
+    xs: Source,
     weight: &[f32],
     ys: &mut [f32],
 ) -> Moments {
@@ -94,7 +93,7 @@ pub(crate) fn forward(
     if sizes.minimal(native) {
         winograd::forward(native.isa, sizes, xs, weight, ys)
     } else {
-        direct::forward(native.isa, sizes, xs, weight, ys);
+        direct::forward(native.isa, sizes, xs.whole(), weight, ys);
         Moments::of(native.isa, ys, sizes.outputs)
     }
 }
@@ -104,7 +103,7 @@ pub(crate) fn input_gradient(
     native: Native,
     sizes: &Sizes,
     weight: &[f32],
-    dy: &[f32],
+    dy: Source,
     dx: Target,
 ) {
     assert_eq!((dy.len(), weight.len()), (sizes.output_len(), sizes.weight_len()));
@@ -112,7 +111,7 @@ pub(crate) fn input_gradient(
     if sizes.minimal(native) {
         winograd::input_gradient(native.isa, sizes, weight, dy, dx);
     } else {
-        direct::input_gradient(native.isa, sizes, weight, dy, dx);
+        direct::input_gradient(native.isa, sizes, weight, dy.whole(), dx);
     }
 }
 
@@ -120,8 +119,8 @@ pub(crate) fn input_gradient(
 pub(crate) fn weight_gradient(
     native: Native,
     sizes: &Sizes,
-    xs: &[f32],
-    dy: &[f32],
+    xs: Source,
+    dy: Source,
     dw: &mut [f32],
 ) {
     assert_eq!((xs.len(), dy.len()), (sizes.input_len(), sizes.output_len()));
@@ -129,7 +128,7 @@ pub(crate) fn weight_gradient(
     if sizes.minimal(native) {
         winograd::weight_gradient(native.isa, sizes, xs, dy, dw);
     } else {
-        direct::weight_gradient(native.isa, sizes, xs, dy, dw);
+        direct::weight_gradient(native.isa, sizes, xs.whole(), dy.whole(), dw);
     }
 }
 
@@ -145,17 +144,18 @@ pub(crate) fn conv2d(
     let (outputs, _, rows, columns) = weight.dims4()?;
     let kernel = (rows, columns);
     let sizes = Sizes { batch, height, width, inputs, outputs, kernel, stride, padding };
+    let values = xs.values();
     let mut ys = Scratch::new(sizes.output_len());
     let moments = with_f32s(weight, |weight| {
-        let run = || forward(xs.native, &sizes, xs.pixels(), weight, &mut ys);
+        let run = || forward(xs.native, &sizes, (&values).into(), weight, &mut ys);
         Ok(timed(Kind::Convolution, sizes.products(), run))
     })?;
     let shape = [batch, sizes.out_height(), sizes.out_width(), outputs];
     let from = if input_gradient { xs.clone() } else { xs.detached() };
-    let ys = from.derive(Some(weight), None, shape, Arc::new(ys), || Conv {
+    let ys = from.derive(Some(weight), None, shape, ys, || Conv {
         native: xs.native,
         sizes,
-        xs: xs.keep(),
+        xs: values,
         gradient: input_gradient.then(|| xs.gradient()),
     })?;
     Ok(ys.with_moments(moments))
@@ -165,7 +165,7 @@ pub(crate) fn conv2d(
 struct Conv {
     native: Native,
     sizes: Sizes,
-    xs: Arc<Scratch>,
+    xs: Values,
     /// Where the gradient of the input goes, if anywhere.
     gradient: Option<Slot>,
 }
@@ -173,15 +173,15 @@ struct Conv {
 impl Backward for Conv {
     const NAME: &'static str = "conv2d";
 
-    fn backward(&self, dy: Scratch, weight: &[f32], dw: &mut [f32]) -> Result<()> {
+    fn backward(&self, dy: Values, weight: &[f32], dw: &mut [f32]) -> Result<()> {
         let Self { native, sizes, xs, gradient } = self;
         timed(Kind::ConvolutionWeight, sizes.products(), || {
-            weight_gradient(*native, sizes, xs, &dy, dw);
+            weight_gradient(*native, sizes, xs.into(), (&dy).into(), dw);
         });
         if let Some(gradient) = gradient {
             gradient.receive(sizes.input_len(), |dx| {
                 timed(Kind::ConvolutionInput, sizes.products(), || {
-                    input_gradient(*native, sizes, weight, &dy, dx);
+                    input_gradient(*native, sizes, weight, (&dy).into(), dx);
                 });
             });
         }

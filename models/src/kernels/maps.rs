@@ -18,6 +18,7 @@ use super::batch_norm::Moments;
 use super::handover;
 use super::memory::{Scratch, Target};
 use super::operand::with_f32s;
+use super::values::{self, Values};
 
 /// Feature maps `[batch, height, width, channels]`.
 #[derive(Clone)]
@@ -25,7 +26,7 @@ pub(crate) struct Maps {
     /// The kernels that work on them.
     pub native: Native,
     pub shape: [usize; 4],
-    pixels: Arc<Scratch>,
+    pixels: Values,
     /// Those of the pixels, where the operation that made these has summed them.
     moments: Option<Arc<Moments>>,
     ticket: Tensor,
@@ -34,13 +35,14 @@ pub(crate) struct Maps {
 
 /// Where the gradient of feature maps gathers, until the operation that made them takes it.
 #[derive(Clone, Default)]
-pub(crate) struct Slot(Arc<Mutex<Option<Scratch>>>);
+pub(crate) struct Slot(Arc<Mutex<Option<Values>>>);
 
 impl Slot {
     /// Adds what `send` computes, to `len` elements; returns what it returns.
     pub(crate) fn receive<R>(&self, len: usize, send: impl FnOnce(Target) -> R) -> R {
         let (gradient, result) = match self.take() {
-            Some(mut gradient) => {
+            Some(gradient) => {
+                let mut gradient = gradient.into_memory();
                 let result = send(Target::Add(&mut gradient));
                 (gradient, result)
             }
@@ -50,26 +52,23 @@ impl Slot {
                 (gradient, result)
             }
         };
-        self.put(gradient);
+        self.put(gradient.into());
         result
     }
 
-    /// Adds a gradient that its sender has no more use for.
-    pub(crate) fn receive_all(&self, gradient: Scratch) {
-        match self.take() {
-            None => self.put(gradient),
-            Some(mut sum) => {
-                Target::Add(&mut sum).take(&gradient);
-                self.put(sum);
-            }
-        }
+    /// Adds a gradient that may yet have to be computed.
+    pub(crate) fn receive_values(&self, gradient: Values) {
+        self.put(match self.take() {
+            None => gradient,
+            Some(sum) => values::add(sum, &gradient),
+        });
     }
 
-    fn put(&self, gradient: Scratch) {
+    fn put(&self, gradient: Values) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradient);
     }
 
-    fn take(&self) -> Option<Scratch> {
+    fn take(&self) -> Option<Values> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
@@ -84,7 +83,7 @@ pub(crate) trait Backward: Send + Sync + 'static {
     ///
     /// # Errors
     /// Operands that are not what they were in the forward pass.
-    fn backward(&self, dy: Scratch, parameter: &[f32], gradient: &mut [f32]) -> Result<()>;
+    fn backward(&self, dy: Values, parameter: &[f32], gradient: &mut [f32]) -> Result<()>;
 
     /// What candle is told as the gradient of the parameter, which `write` writes.
     ///
@@ -114,12 +113,12 @@ impl Maps {
         })?;
         let ticket = images.apply_op1(Entry { gradient: gradient.clone() })?;
         let shape = [batch, height, width, channels];
-        Ok(Self { native, shape, pixels: Arc::new(pixels), moments: None, ticket, gradient })
+        Ok(Self { native, shape, pixels: pixels.into(), moments: None, ticket, gradient })
     }
 
-    /// The values, `[batch, height, width, channels]`.
+    /// The values, `[batch, height, width, channels]`, in memory.
     pub(crate) fn pixels(&self) -> &[f32] {
-        &self.pixels
+        self.pixels.whole()
     }
 
     /// Where their gradient gathers.
@@ -127,8 +126,8 @@ impl Maps {
         self.gradient.clone()
     }
 
-    /// The values again, to be kept for a backward pass without anything else.
-    pub(crate) fn keep(&self) -> Arc<Scratch> {
+    /// The values alone, which may yet have to be computed.
+    pub(crate) fn values(&self) -> Values {
         self.pixels.clone()
     }
 
@@ -152,9 +151,10 @@ impl Maps {
         parameter: Option<&Tensor>,
         second: Option<&Self>,
         shape: [usize; 4],
-        pixels: Arc<Scratch>,
+        pixels: impl Into<Values>,
         backward: impl FnOnce() -> B,
     ) -> Result<Self> {
+        let pixels = pixels.into();
         debug_assert_eq!(pixels.len(), shape.iter().product::<usize>());
         let gradient = Slot::default();
         let node = Node { gradient: gradient.clone(), backward: backward() };
@@ -205,7 +205,7 @@ impl Maps {
     pub(crate) fn tensor(&self) -> Result<Tensor> {
         let [batch, height, width, channels] = self.shape;
         let shape = (batch, height, width, channels);
-        self.leave(shape, self.pixels.to_vec(), |dy, _, mut dx| dx.take(dy))
+        self.leave(shape, self.pixels().to_vec(), |dy, _, mut dx| dx.take(dy))
     }
 }
 
@@ -231,7 +231,7 @@ impl CustomOp1 for Entry {
     fn bwd(&self, images: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
         match self.gradient.take() {
             Some(gradient) => {
-                Ok(Some(Tensor::from_slice(&gradient, images.shape(), images.device())?))
+                Ok(Some(Tensor::from_slice(gradient.whole(), images.shape(), images.device())?))
             }
             // The one operation that took them sends none back.
             None => Ok(Some(images.zeros_like()?)),

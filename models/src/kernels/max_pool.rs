@@ -1,8 +1,6 @@
 //! The maximum of each 2×2 pixels. Which of the four it was is kept in a byte, so that the maps it was taken from need
 //! not be.
 
-use std::sync::Arc;
-
 use candle_core::Result;
 
 use super::maps::{Backward, Maps, Slot};
@@ -10,6 +8,7 @@ use super::memory::{Scratch, Target};
 use super::parallel::each;
 use super::profile::{Kind, timed};
 use super::simd::{Isa, Kernel, Simd};
+use super::values::Values;
 
 /// See [`ops::max_pool`](crate::ops::max_pool).
 pub(crate) fn max_pool(xs: &Maps) -> Result<Maps> {
@@ -28,7 +27,7 @@ pub(crate) fn max_pool(xs: &Maps) -> Result<Maps> {
         });
     });
     let gradient = xs.gradient();
-    xs.derive(None, None, shape, Arc::new(ys), || MaxPool { isa, sizes, batch, winners, gradient })
+    xs.derive(None, None, shape, ys, || MaxPool { isa, sizes, batch, winners, gradient })
 }
 
 /// The sizes of an image before pooling.
@@ -146,8 +145,8 @@ struct MaxPool {
 impl Backward for MaxPool {
     const NAME: &'static str = "max_pool";
 
-    fn backward(&self, dy: Scratch, _: &[f32], _: &mut [f32]) -> Result<()> {
-        let sizes = self.sizes;
+    fn backward(&self, dy: Values, _: &[f32], _: &mut [f32]) -> Result<()> {
+        let (dy, sizes) = (dy.whole(), self.sizes);
         timed(Kind::Pooling, 0, || {
             self.gradient.receive(self.batch * sizes.image(), |dx| {
                 let results =

@@ -27,6 +27,7 @@ pub(crate) mod pool;
 pub mod profile;
 pub mod simd;
 pub(crate) mod text_conv;
+mod values;
 mod winograd;
 
 use std::cell::Cell;

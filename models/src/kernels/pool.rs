@@ -1,12 +1,11 @@
 //! Global average pooling, and the parameter-free shortcut between stages.
 
-use std::sync::Arc;
-
 use candle_core::{Result, Tensor};
 
 use super::maps::{Backward, Maps, Slot};
 use super::memory::{Scratch, Target};
 use super::profile::{Kind, timed};
+use super::values::Values;
 
 /// See [`ops::global_average_pool`](crate::ops::global_average_pool).
 pub(crate) fn global_average_pool(xs: &Maps) -> Result<Tensor> {
@@ -51,7 +50,7 @@ pub(crate) fn shortcut_a(xs: &Maps, channels: usize) -> Result<Maps> {
             ys[to..to + inputs].copy_from_slice(&xs.pixels()[from..from + inputs]);
         }
     });
-    xs.derive(None, None, shape, Arc::new(ys), || shortcut)
+    xs.derive(None, None, shape, ys, || shortcut)
 }
 
 /// The shortcut's sizes, and where its input's gradient goes.
@@ -77,8 +76,8 @@ impl Shortcut {
 impl Backward for Shortcut {
     const NAME: &'static str = "shortcut_a";
 
-    fn backward(&self, dy: Scratch, _: &[f32], _: &mut [f32]) -> Result<()> {
-        let inputs = self.from[3];
+    fn backward(&self, dy: Values, _: &[f32], _: &mut [f32]) -> Result<()> {
+        let (dy, inputs) = (dy.whole(), self.from[3]);
         timed(Kind::Pooling, 0, || {
             self.gradient.receive(self.from.iter().product(), |mut dx| {
                 if let Target::Write(dx) = &mut dx {

@@ -21,6 +21,7 @@ use super::gemm::{Gemm, Left, Right, panel};
 use super::memory::{Scratch, Target};
 use super::parallel::{each, threads};
 use super::simd::Isa;
+use super::values::{Part, Source};
 
 /// Bytes of points that one chunk of tiles may fill while they stay in the second-level cache.
 const CHUNK_BYTES: usize = 512 << 10;
@@ -42,7 +43,7 @@ const BLOCK_COLUMNS: usize = 128;
 pub(super) fn forward(
     isa: Isa,
     sizes: &Sizes,
-    xs: &[f32],
+    xs: Source,
     weight: &[f32],
     ys: &mut [f32],
 ) -> Moments {
@@ -69,7 +70,7 @@ pub(super) fn forward(
 }
 
 /// See [`conv::input_gradient`](super::conv::input_gradient).
-pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32], dx: Target) {
+pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: Source, dx: Target) {
     let out = 4 * sizes.stride;
     let (rows, columns) = (sizes.height.div_ceil(out), sizes.width.div_ceil(out));
     let from = Tiling { rows, columns, margin: 2 - sizes.stride, ..outputs(sizes) };
@@ -95,7 +96,7 @@ pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32]
 }
 
 /// See [`conv::weight_gradient`](super::conv::weight_gradient).
-pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], dw: &mut [f32]) {
+pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: Source, dy: Source, dw: &mut [f32]) {
     let sum = Sum { isa, sizes, from: inputs(sizes), to: outputs(sizes) };
     if sizes.stride == 1 {
         sum.run::<unit::Input, unit::OutputTransposed, unit::WeightTransposed, 6, 6>(
@@ -137,6 +138,27 @@ fn chunk_rows(columns: usize, products: usize, from: usize, to: usize) -> usize 
     (tiles / columns).max(1)
 }
 
+/// Some rows of tiles, from a first one counted through all images, to points.
+fn to_points<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize>(
+    isa: Isa,
+    images: Source,
+    tiling: &Tiling,
+    (first, rows): (usize, usize),
+    (layout, points): (&Layout<POINTS>, &mut [f32]),
+) {
+    let touched = tiling.touched(first, rows, IN);
+    isa.run(ToPoints::<M, IN, POINTS> {
+        map: PhantomData,
+        start: touched.start,
+        images: &images.window(touched),
+        tiling: *tiling,
+        first,
+        rows,
+        layout,
+        points,
+    });
+}
+
 /// A convolution of images with the taps of a weight: the forward pass, and the input gradient.
 struct Pass<'a> {
     isa: Isa,
@@ -151,7 +173,7 @@ impl Pass<'_> {
     fn run<I, W, O, T, const IN: usize, const POINTS: usize, const OUT: usize>(
         &self,
         taps: &[usize; POINTS],
-        images: &[f32],
+        images: Source,
         weight: &[f32],
         mut to: Target,
         look: impl Fn(&[f32]) -> T + Sync,
@@ -191,15 +213,8 @@ impl Pass<'_> {
             let tiles = rows * self.from.columns;
             let layout = Layout::new(taps, tiles, depth, lanes, lanes);
             let mut points = Scratch::new(layout.len());
-            isa.run(ToPoints::<I, IN, POINTS> {
-                map: PhantomData,
-                images,
-                tiling: self.from,
-                first,
-                rows,
-                layout: &layout,
-                points: &mut points,
-            });
+            let into = (&layout, &mut points[..]);
+            to_points::<I, IN, POINTS>(isa, images, &self.from, (first, rows), into);
             for (block, made) in blocks.iter().zip(&made) {
                 let fresh;
                 let weights = match made {
@@ -305,8 +320,8 @@ impl Sum<'_> {
     fn run<I, O, W, const IN: usize, const POINTS: usize>(
         &self,
         taps: &[usize; POINTS],
-        xs: &[f32],
-        dy: &[f32],
+        xs: Source,
+        dy: Source,
         dw: &mut [f32],
     ) where
         I: Map<IN, POINTS>,
@@ -321,64 +336,53 @@ impl Sum<'_> {
 
         let total = self.sizes.batch * self.from.rows;
         let chunk = chunk_rows(self.from.columns, POINTS * POINTS, inputs, outputs).min(total);
-        let firsts: Vec<usize> = (0..total).step_by(chunk).collect();
-        // As many chunks as there are threads become points side by side; then each matrix of sums takes them in, in
-        // their order.
-        for group in firsts.chunks(threads()) {
-            let mut chunks: Vec<Chunk<POINTS>> = group
-                .iter()
-                .map(|&first| Chunk::new(taps, first, chunk.min(total - first), self, lanes))
-                .collect();
-            each(chunks.iter_mut().collect(), |chunk| {
-                isa.run(ToPoints::<I, IN, POINTS> {
-                    map: PhantomData,
-                    images: xs,
-                    tiling: self.from,
-                    first: chunk.first,
-                    rows: chunk.rows,
-                    layout: &chunk.input,
-                    points: &mut chunk.input_points,
-                });
-                isa.run(ToPoints::<O, 4, POINTS> {
-                    map: PhantomData,
-                    images: dy,
-                    tiling: self.to,
-                    first: chunk.first,
-                    rows: chunk.rows,
-                    layout: &chunk.output,
-                    points: &mut chunk.output_points,
-                });
-            });
-            let chunks = &chunks;
-            each(
-                sums.chunks_exact_mut(sum_stride).enumerate().collect(),
-                |(i, sum): (usize, &mut [f32])| {
-                    for chunk in chunks {
-                        let (input, output) = (chunk.input.matrix(i), chunk.output.matrix(i));
-                        isa.run(Gemm {
-                            rows: outputs,
-                            columns: padded,
-                            depth: input.rows,
-                            a: &chunk.output_points[output.start..],
-                            left: match chunk.output.width {
-                                width if width == lanes => Left::Transposed(chunk.output.block),
-                                width => Left::Columns(width),
-                            },
-                            b: &chunk.input_points[input.start..],
-                            right: Right::Blocks {
-                                width: chunk.input.width,
-                                stride: chunk.input.block,
-                            },
-                            c: match chunk.first {
-                                0 => Target::Write(sum),
-                                _ => Target::Add(sum),
-                            },
-                            c_row: padded,
-                        });
-                    }
-                },
-            );
-        }
+        let rows = |first: usize| chunk.min(total - first);
+        let firsts = (0..total).step_by(chunk);
+        let ends = firsts.clone().map(|first| self.to.covered(first, rows(first)).end);
+        dy.in_parts(ends, |parts| {
+            let mut parts = firsts.zip(parts);
+            // As many chunks as there are threads become points side by side; then each matrix of sums takes them in,
+            // in their order.
+            loop {
+                let group = parts.by_ref().take(threads());
+                let mut chunks: Vec<Chunk<POINTS>> = group
+                    .map(|(first, dy)| Chunk::new(taps, first, rows(first), dy, self, lanes))
+                    .collect();
+                if chunks.is_empty() {
+                    break;
+                }
+                each(chunks.iter_mut().collect(), |chunk| chunk.fill::<I, O, IN>(self, xs));
+                let chunks = &chunks;
+                each(
+                    sums.chunks_exact_mut(sum_stride).enumerate().collect(),
+                    |(i, sum): (usize, &mut [f32])| {
+                        for chunk in chunks {
+                            let (input, output) = (chunk.input.matrix(i), chunk.output.matrix(i));
+                            isa.run(Gemm {
+                                rows: outputs,
+                                columns: padded,
+                                depth: input.rows,
+                                a: &chunk.output_points[output.start..],
+                                left: match chunk.output.width {
+                                    width if width == lanes => Left::Transposed(chunk.output.block),
+                                    width => Left::Columns(width),
+                                },
+                                b: &chunk.input_points[input.start..],
+                                right: Right::Blocks {
+                                    width: chunk.input.width,
+                                    stride: chunk.input.block,
+                                },
+                                c: match chunk.first {
+                                    0 => Target::Write(sum),
+                                    _ => Target::Add(sum),
+                                },
+                                c_row: padded,
+                            });
+                        }
+                    },
+                );
+            }
+        });
 
         let sums: &[f32] = &sums;
         let block = outputs.div_ceil(threads());
@@ -398,17 +402,26 @@ impl Sum<'_> {
 }
 
 /// Rows of tiles on their way into the weight gradient.
-struct Chunk<const POINTS: usize> {
+struct Chunk<'a, const POINTS: usize> {
     first: usize,
     rows: usize,
+    /// The gradient of what the tiles cover, until it has been transformed.
+    gradient: Option<Part<'a>>,
     input: Layout<POINTS>,
     output: Layout<POINTS>,
     input_points: Scratch,
     output_points: Scratch,
 }
 
-impl<const POINTS: usize> Chunk<POINTS> {
-    fn new(taps: &[usize; POINTS], first: usize, rows: usize, sum: &Sum, lanes: usize) -> Self {
+impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
+    fn new(
+        taps: &[usize; POINTS],
+        first: usize,
+        rows: usize,
+        gradient: Part<'a>,
+        sum: &Sum,
+        lanes: usize,
+    ) -> Self {
         let tiles = rows * sum.from.columns;
         let blocks = |channels: usize, width: usize| {
             let width = if channels <= NARROW { usize::MAX } else { width };
@@ -418,6 +431,30 @@ impl<const POINTS: usize> Chunk<POINTS> {
         let output = blocks(sum.to.channels, lanes);
         let input_points = Scratch::new(input.len());
         let output_points = Scratch::new(output.len());
-        Self { first, rows, input, output, input_points, output_points }
+        let gradient = Some(gradient);
+        Self { first, rows, gradient, input, output, input_points, output_points }
+    }
+
+    /// Transforms the tiles.
+    fn fill<I, O, const IN: usize>(&mut self, sum: &Sum, xs: Source)
+    where
+        I: Map<IN, POINTS>,
+        O: Map<4, POINTS>,
+    {
+        let rows = (self.first, self.rows);
+        let to = (&self.input, &mut self.input_points[..]);
+        to_points::<I, IN, POINTS>(sum.isa, xs, &sum.from, rows, to);
+        if let Some(gradient) = self.gradient.take() {
+            sum.isa.run(ToPoints::<O, 4, POINTS> {
+                map: PhantomData,
+                images: gradient.make(),
+                start: sum.to.covered(self.first, self.rows).start,
+                tiling: sum.to,
+                first: self.first,
+                rows: self.rows,
+                layout: &self.output,
+                points: &mut self.output_points,
+            });
+        }
     }
 }

@@ -26,7 +26,7 @@ impl Moments {
         let (pixels, pivot) = (xs.len() / channels, xs[..channels].to_vec());
         let (mut sum, mut square) = (vec![0.0; channels], vec![0.0; channels]);
         let summand = Deviations { xs, pivot: &pivot };
-        isa.run(Sums { summand, channels, first: 0, pixels, to: [&mut sum, &mut square] });
+        isa.run(Sums { summand, channels, pixels, to: [&mut sum, &mut square] });
         Self { pixels, pivot, sum, square }
     }
 

@@ -4,7 +4,8 @@
 //! All of them walk NHWC pixels block by block, and within a block channel group by channel group, with what belongs
 //! to the channels in registers.
 
-use crate::kernels::memory::Target;
+use std::ops::Range;
+
 use crate::kernels::simd::{Kernel, Simd};
 
 /// Pixels summed in f32 before the sum goes on in f64.
@@ -37,7 +38,7 @@ pub(super) unsafe fn load<S: Simd, const PARTIAL: bool>(
 /// # Safety
 /// `out` has room for so many elements from `at`.
 #[inline(always)]
-unsafe fn store<S: Simd, const PARTIAL: bool>(
+pub(super) unsafe fn store<S: Simd, const PARTIAL: bool>(
     s: S,
     out: &mut [f32],
     at: usize,
@@ -63,7 +64,15 @@ pub(super) enum Gate<'a> {
     Affine { scale: &'a [f32], shift: &'a [f32] },
 }
 
-impl Gate<'_> {
+impl<'a> Gate<'a> {
+    /// That of the elements of `range`, whole pixels.
+    pub(super) fn range(self, range: Range<usize>) -> Self {
+        match self {
+            Gate::Result(z) => Gate::Result(&z[range]),
+            other => other,
+        }
+    }
+
     /// # Safety
     /// As [`Summand::constants`].
     #[inline(always)]
@@ -191,8 +200,7 @@ impl Mapping for Normalise<'_> {
     }
 }
 
-/// `dx = d · by_gradient + x · by_input + constant` for the gradient `d` that passes the gate, in place; and `d`
-/// itself to the residual.
+/// `dx = d · by_gradient + x · by_input + constant` for the gradient `d` that passes the gate, in place.
 pub(super) struct Backward<'a> {
     pub xs: &'a [f32],
     pub gate: Gate<'a>,
@@ -201,12 +209,10 @@ pub(super) struct Backward<'a> {
     pub constant: &'a [f32],
     /// The result's gradient, which becomes the input's.
     pub gradient: &'a mut [f32],
-    pub residual: Option<Target<'a>>,
 }
 
 impl Mapping for Backward<'_> {
     fn len(&self) -> usize {
-        assert!(self.residual.as_ref().is_none_or(|residual| residual.len() == self.xs.len()));
         assert_eq!(self.gradient.len(), self.xs.len());
         if let Gate::Result(z) = self.gate {
             assert_eq!(z.len(), self.xs.len());
@@ -247,14 +253,6 @@ impl Mapping for Backward<'_> {
             let x = load::<S, PARTIAL>(s, self.xs, at, lanes);
             let d = load::<S, PARTIAL>(s, self.gradient, at, lanes);
             let d = self.gate.pass::<S, PARTIAL>(s, [*scale, *shift], x, d, at, lanes);
-            match &mut self.residual {
-                None => {}
-                Some(Target::Write(residual)) => store::<S, PARTIAL>(s, residual, at, d, lanes),
-                Some(Target::Add(residual)) => {
-                    let sum = s.add(load::<S, PARTIAL>(s, residual, at, lanes), d);
-                    store::<S, PARTIAL>(s, residual, at, sum, lanes);
-                }
-            }
             let dx = s.fma(d, *by_gradient, s.fma(x, *by_input, *constant));
             store::<S, PARTIAL>(s, self.gradient, at, dx, lanes);
         }

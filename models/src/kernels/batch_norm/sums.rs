@@ -1,6 +1,7 @@
 //! Sums per channel over memory.
 
-use super::passes::{BLOCK, Constants, Gate, load};
+use super::passes::{BLOCK, Constants, Gate, load, store};
+use crate::kernels::memory::Target;
 use crate::kernels::simd::{Kernel, Simd};
 
 /// What is summed per channel: `Σ a` and `Σ a·b`.
@@ -24,7 +25,7 @@ pub(super) trait Summand {
     /// # Safety
     /// There are `lanes` elements from `at`; `lanes` is a whole vector unless `PARTIAL`.
     unsafe fn terms<S: Simd, const PARTIAL: bool>(
-        &self,
+        &mut self,
         s: S,
         k: &Constants<S::V>,
         at: usize,
@@ -33,7 +34,6 @@ pub(super) trait Summand {
 }
 
 /// Deviations from a pivot: their sum and the sum of their squares.
-#[derive(Clone, Copy)]
 pub(super) struct Deviations<'a> {
     pub xs: &'a [f32],
     pub pivot: &'a [f32],
@@ -57,7 +57,7 @@ impl Summand for Deviations<'_> {
 
     #[inline(always)]
     unsafe fn terms<S: Simd, const PARTIAL: bool>(
-        &self,
+        &mut self,
         s: S,
         [pivot, ..]: &Constants<S::V>,
         at: usize,
@@ -70,17 +70,23 @@ impl Summand for Deviations<'_> {
     }
 }
 
-/// The gradient that passes the gate: its sum, and the sum of its products with the deviations from the mean.
-#[derive(Clone, Copy)]
+/// The gradient that passes the gate: its sum, and the sum of its products with the deviations from the mean; it goes to
+/// the residual as well.
 pub(super) struct Gradients<'a> {
     pub xs: &'a [f32],
     pub dz: &'a [f32],
     pub gate: Gate<'a>,
     pub mean: &'a [f32],
+    pub residual: Option<Target<'a>>,
 }
 
 impl Summand for Gradients<'_> {
     fn len(&self) -> usize {
+        assert_eq!(self.dz.len(), self.xs.len());
+        assert!(self.residual.as_ref().is_none_or(|residual| residual.len() == self.xs.len()));
+        if let Gate::Result(z) = self.gate {
+            assert_eq!(z.len(), self.xs.len());
+        }
         self.xs.len()
     }
 
@@ -100,7 +106,7 @@ impl Summand for Gradients<'_> {
 
     #[inline(always)]
     unsafe fn terms<S: Simd, const PARTIAL: bool>(
-        &self,
+        &mut self,
         s: S,
         [mean, scale, shift]: &Constants<S::V>,
         at: usize,
@@ -111,16 +117,23 @@ impl Summand for Gradients<'_> {
             let x = load::<S, PARTIAL>(s, self.xs, at, lanes);
             let d = load::<S, PARTIAL>(s, self.dz, at, lanes);
             let d = self.gate.pass::<S, PARTIAL>(s, [*scale, *shift], x, d, at, lanes);
+            match &mut self.residual {
+                None => {}
+                Some(Target::Write(residual)) => store::<S, PARTIAL>(s, residual, at, d, lanes),
+                Some(Target::Add(residual)) => {
+                    let sum = s.add(load::<S, PARTIAL>(s, residual, at, lanes), d);
+                    store::<S, PARTIAL>(s, residual, at, sum, lanes);
+                }
+            }
             (d, s.sub(x, *mean))
         }
     }
 }
 
-/// Sums over `pixels` pixels from pixel `first`: per channel `[Σ a, Σ a·b]`.
+/// Sums over `pixels` pixels: per channel `[Σ a, Σ a·b]`.
 pub(super) struct Sums<'a, T> {
     pub summand: T,
     pub channels: usize,
-    pub first: usize,
     pub pixels: usize,
     pub to: [&'a mut [f64]; 2],
 }
@@ -130,10 +143,10 @@ impl<T: Summand> Kernel for Sums<'_, T> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
-        let (channels, end) = (self.channels, self.first + self.pixels);
+        let (channels, end) = (self.channels, self.pixels);
         assert!(end * channels <= self.summand.len());
         assert!(self.to.iter().all(|to| to.len() == channels));
-        let mut first = self.first;
+        let mut first = 0;
         while first < end {
             let pixels = BLOCK.min(end - first);
             let mut channel = 0;

@@ -54,17 +54,17 @@ fn definition(sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f64>; 3]
 fn computed(native: Native, sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
     let nan = |len| vec![f32::NAN; len];
     let (mut ys, mut dx, mut dw) = (nan(dy.len()), nan(xs.len()), nan(w.len()));
-    let moments = forward(native, sizes, xs, w, &mut ys).mean_and_variance();
+    let moments = forward(native, sizes, xs.into(), w, &mut ys).mean_and_variance();
     let (mean, variance) = Moments::of(native.isa, &ys, sizes.outputs).mean_and_variance();
     for (ours, whole) in [(moments.0, mean), (moments.1, variance)] {
         let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-5 * (1.0 + b.abs());
         assert!(ours.iter().zip(&whole).all(close), "{ours:?} {whole:?}");
     }
-    input_gradient(native, sizes, w, dy, Target::Write(&mut dx));
+    input_gradient(native, sizes, w, dy.into(), Target::Write(&mut dx));
     // Added once more, then halved.
-    input_gradient(native, sizes, w, dy, Target::Add(&mut dx));
+    input_gradient(native, sizes, w, dy.into(), Target::Add(&mut dx));
     dx.iter_mut().for_each(|dx| *dx *= 0.5);
-    weight_gradient(native, sizes, xs, dy, &mut dw);
+    weight_gradient(native, sizes, xs.into(), dy.into(), &mut dw);
     [ys, dx, dw]
 }
 

@@ -171,7 +171,10 @@ impl Tile {
 /// Tiles of images to points: for `rows` rows of tiles from row `first`, counted through all images.
 pub(super) struct ToPoints<'a, M, const IN: usize, const POINTS: usize> {
     pub map: PhantomData<M>,
+    /// The pixels that the tiles touch, and perhaps more.
     pub images: &'a [f32],
+    /// Elements of all images before these.
+    pub start: usize,
     pub tiling: Tiling,
     pub first: usize,
     pub rows: usize,
@@ -186,13 +189,14 @@ impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> Kernel
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Tiling { height, width, channels, rows, columns, step, .. } = self.tiling;
+        let Tiling { width, channels, columns, step, .. } = self.tiling;
         assert!(self.layout.width.is_multiple_of(S::LANES) && channels <= self.layout.padded);
         assert!(self.rows * columns <= self.layout.tiles && self.layout.len() <= self.points.len());
-        let images = (self.first + self.rows).div_ceil(rows);
         let below = step * width * channels;
         let ahead = below <= AHEAD;
-        assert!(images * height * width * channels <= self.images.len());
+        let touched = self.tiling.touched(self.first, self.rows, IN);
+        assert!(self.start <= touched.start && touched.end <= self.start + self.images.len());
+        let images = self.images.as_ptr().wrapping_sub(self.start);
         for row in 0..self.rows {
             for column in 0..columns {
                 let tile = self.tiling.tile(self.first + row, column);
@@ -202,14 +206,14 @@ impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> Kernel
                 while channel < channels {
                     let lanes = S::LANES.min(channels - channel);
                     // SAFETY: a tile inside its image, and `load` otherwise, reads `lanes` channels from `channel`
-                    // of pixels inside the images that the slice was checked to hold; what is written is a vector
-                    // of a row inside each matrix.
+                    // of pixels inside the images, which the slice was checked to hold as far as the tiles touch
+                    // them; what is written is a vector of a row inside each matrix.
                     unsafe {
                         let map = To::<S, M, IN, POINTS> {
                             s,
                             map: PhantomData,
                             tile,
-                            from: self.images.as_ptr().wrapping_add(channel),
+                            from: images.wrapping_add(channel),
                             channels,
                             below,
                             lanes,
@@ -423,6 +427,17 @@ impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
 }
 
 impl Tiling {
+    /// The elements that the tiles of `rows` rows from row `first`, `size` high, may have inside their images, and those
+    /// between.
+    pub(super) fn touched(&self, first: usize, rows: usize, size: usize) -> std::ops::Range<usize> {
+        let line = |row: usize, below: usize| {
+            let (image, row) = (row / self.rows, row % self.rows);
+            let y = (row * self.step + below).saturating_sub(self.margin).min(self.height);
+            (image * self.height + y) * self.width * self.channels
+        };
+        line(first, 0)..line(first + rows - 1, size)
+    }
+
     /// The elements that `rows` rows of tiles from row `first`, each `step` high, cover.
     pub(super) fn covered(&self, first: usize, rows: usize) -> std::ops::Range<usize> {
         let line = |row: usize| {

@@ -1,0 +1,321 @@
+//! What operations on feature maps hand to each other: values in memory, or values that whoever reads them computes.
+//!
+//! A map from element to element costs next to nothing beside writing its result to memory and reading it again. So a
+//! batch norm hands over how its values are computed. Of the result the convolution that takes it computes the
+//! [window](Source::window) it is about to transform, in the cache, and nobody ever has it whole; of the gradient the
+//! first to read it [makes each part](Source::in_parts), where the gradient it comes from lies.
+
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::memory::{Scratch, Target};
+use super::parallel::each;
+
+/// Elements of a span, about: what one thread computes at a time where all values are wanted.
+const SPAN: usize = 128 << 10;
+
+/// How values are computed. No bit of one depends on which others are computed with it.
+pub(crate) trait Compute: Send + Sync + 'static {
+    /// Elements of a pixel.
+    fn channels(&self) -> usize;
+
+    /// Writes the values of `range`, whole pixels, to `to`. If they are those of [`Values::mapped`], what they are the
+    /// map of is there.
+    fn compute(&self, range: Range<usize>, to: &mut [f32]);
+}
+
+/// Values that several may hold; see the module.
+#[derive(Clone)]
+pub(crate) struct Values(Arc<Held>);
+
+struct Held {
+    len: usize,
+    /// All of them, once they have been written.
+    memory: OnceLock<Scratch>,
+    /// How they are computed, unless they were in memory from the beginning.
+    recipe: Option<Box<dyn Compute>>,
+    /// What they are a map of, if they take its place, and until they do.
+    raw: Mutex<Option<Scratch>>,
+}
+
+impl From<Scratch> for Values {
+    fn from(memory: Scratch) -> Self {
+        let len = memory.len();
+        Self(Arc::new(Held { len, memory: memory.into(), recipe: None, raw: Mutex::new(None) }))
+    }
+}
+
+impl Values {
+    /// `len` values that are computed when they are read.
+    pub(crate) fn computed(len: usize, recipe: impl Compute) -> Self {
+        let (memory, recipe) = (OnceLock::new(), Some(Box::new(recipe) as _));
+        Self(Arc::new(Held { len, memory, recipe, raw: Mutex::new(None) }))
+    }
+
+    /// The map of `raw`, whose place it takes when it is read.
+    pub(crate) fn mapped(raw: Scratch, recipe: impl Compute) -> Self {
+        let (len, memory, recipe) = (raw.len(), OnceLock::new(), Some(Box::new(recipe) as _));
+        Self(Arc::new(Held { len, memory, recipe, raw: Mutex::new(Some(raw)) }))
+    }
+
+    /// Elements.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// All of them in memory.
+    pub(crate) fn whole(&self) -> &[f32] {
+        self.0.memory.get_or_init(|| self.0.write())
+    }
+
+    /// All of them in memory of one's own.
+    pub(crate) fn into_memory(self) -> Scratch {
+        self.whole();
+        match Arc::try_unwrap(self.0).map(|held| held.memory.into_inner()) {
+            Ok(memory) => memory.expect("invariant: the whole was written"),
+            Err(held) => {
+                let mut memory = Scratch::new(held.len);
+                memory.copy_from_slice(Self(held).whole());
+                memory
+            }
+        }
+    }
+}
+
+impl Held {
+    /// How the values are computed.
+    fn recipe(&self) -> &dyn Compute {
+        self.recipe.as_deref().expect("invariant: values not in memory are computed")
+    }
+
+    /// Where the values go.
+    fn place(&self) -> Scratch {
+        let raw = self.raw.lock().unwrap_or_else(PoisonError::into_inner).take();
+        raw.unwrap_or_else(|| Scratch::new(self.len))
+    }
+
+    fn in_place(&self) -> bool {
+        self.raw.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    fn write(&self) -> Scratch {
+        let (recipe, mut memory) = (self.recipe(), self.place());
+        let span = (SPAN / recipe.channels()).max(1) * recipe.channels();
+        // From the last one to the first: what an operation that went forwards has written last is in the cache still.
+        let spans = memory.chunks_mut(span).enumerate().rev().collect();
+        each(spans, |(i, to): (usize, &mut [f32])| {
+            recipe.compute(i * span..i * span + to.len(), to);
+        });
+        memory
+    }
+}
+
+/// Values that an operation reads, all of them or some at a time.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// These.
+    Memory(&'a [f32]),
+    /// Those, which may have to be computed.
+    Values(&'a Values),
+}
+
+impl<'a> From<&'a Values> for Source<'a> {
+    fn from(values: &'a Values) -> Self {
+        Self::Values(values)
+    }
+}
+
+impl<'a> From<&'a [f32]> for Source<'a> {
+    fn from(memory: &'a [f32]) -> Self {
+        Self::Memory(memory)
+    }
+}
+
+impl<'a> Source<'a> {
+    /// Elements.
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::Memory(memory) => memory.len(),
+            Self::Values(values) => values.len(),
+        }
+    }
+
+    /// All of them in memory.
+    pub(crate) fn whole(self) -> &'a [f32] {
+        match self {
+            Self::Memory(memory) => memory,
+            Self::Values(values) => values.whole(),
+        }
+    }
+
+    /// Those of `range`, whole pixels: computed for this one use, unless they are in memory.
+    pub(crate) fn window(self, range: Range<usize>) -> Window<'a> {
+        match self {
+            Self::Values(Values(held)) if held.memory.get().is_none() && !held.in_place() => {
+                let mut window = Scratch::new(range.len());
+                held.recipe().compute(range, &mut window);
+                Window::Computed(window)
+            }
+            _ => Window::Memory(&self.whole()[range]),
+        }
+    }
+
+    /// Lends them in parts that end at `ends`, the last of them at the end, to one who makes every part; then all are in
+    /// memory.
+    pub(crate) fn in_parts<R>(
+        self,
+        ends: impl Iterator<Item = usize>,
+        make: impl FnOnce(Vec<Part>) -> R,
+    ) -> R {
+        match self {
+            Self::Values(Values(held)) if held.memory.get().is_none() => {
+                let (recipe, mut memory) = (held.recipe(), held.place());
+                let (mut rest, mut start) = (&mut memory[..], 0);
+                let mut parts = Vec::new();
+                for end in ends {
+                    let (part, behind) = rest.split_at_mut(end - start);
+                    parts.push(Part(Lent::Unmade(part, recipe, start..end)));
+                    (rest, start) = (behind, end);
+                }
+                assert!(rest.is_empty(), "parts end before the values do");
+                let result = make(parts);
+                held.memory.get_or_init(|| memory);
+                result
+            }
+            _ => {
+                let (whole, mut start) = (self.whole(), 0);
+                let part = |end| {
+                    let part = Part(Lent::Made(&whole[start..end]));
+                    start = end;
+                    part
+                };
+                make(ends.map(part).collect())
+            }
+        }
+    }
+}
+
+/// A part of some values, lent by [`Source::in_parts`].
+pub(crate) struct Part<'a>(Lent<'a>);
+
+enum Lent<'a> {
+    Made(&'a [f32]),
+    /// Where it goes, how it is computed, and which it is.
+    Unmade(&'a mut [f32], &'a dyn Compute, Range<usize>),
+}
+
+impl<'a> Part<'a> {
+    /// The values.
+    pub(crate) fn make(self) -> &'a [f32] {
+        match self.0 {
+            Lent::Made(part) => part,
+            Lent::Unmade(part, recipe, range) => {
+                recipe.compute(range, part);
+                part
+            }
+        }
+    }
+}
+
+/// Some values in a row.
+pub(crate) enum Window<'a> {
+    /// They were in memory.
+    Memory(&'a [f32]),
+    /// They were computed to be here.
+    Computed(Scratch),
+}
+
+impl Deref for Window<'_> {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        match self {
+            Window::Memory(memory) => memory,
+            Window::Computed(memory) => memory,
+        }
+    }
+}
+
+/// The sum of two, in memory.
+pub(crate) fn add(a: Values, b: &Values) -> Values {
+    let mut sum = a.into_memory();
+    Target::Add(&mut sum).take(b.whole());
+    sum.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Twice the number of each element.
+    struct Double;
+
+    impl Compute for Double {
+        fn channels(&self) -> usize {
+            3
+        }
+
+        fn compute(&self, range: Range<usize>, to: &mut [f32]) {
+            to.iter_mut().zip(range).for_each(|(to, i)| *to = 2.0 * i as f32);
+        }
+    }
+
+    fn doubles(range: Range<usize>) -> Vec<f32> {
+        range.map(|i| 2.0 * i as f32).collect()
+    }
+
+    #[test]
+    fn values_are_the_same_however_they_are_read() {
+        const LEN: usize = 3 * SPAN;
+        let values = Values::computed(LEN, Double);
+        let source = Source::from(&values);
+        assert_eq!(source.len(), LEN);
+        assert!(matches!(source.window(3..9), Window::Computed(_)));
+        assert_eq!(&*source.window(3..9), doubles(3..9));
+        assert_eq!(source.whole(), doubles(0..LEN));
+        assert!(matches!(source.window(3..9), Window::Memory(_)));
+        assert_eq!(&*source.window(3..9), doubles(3..9));
+        assert_eq!(&*values.clone().into_memory(), doubles(0..LEN));
+        assert_eq!(&*values.into_memory(), doubles(0..LEN));
+        assert_eq!(&*Values::computed(6, Double).into_memory(), doubles(0..6));
+    }
+
+    /// Adds the number of each element.
+    struct Count;
+
+    impl Compute for Count {
+        fn channels(&self) -> usize {
+            2
+        }
+
+        fn compute(&self, range: Range<usize>, to: &mut [f32]) {
+            to.iter_mut().zip(range).for_each(|(to, i)| *to += i as f32);
+        }
+    }
+
+    #[test]
+    fn parts_are_made_where_the_raw_ones_lay() {
+        let raw = || {
+            let mut raw = Scratch::new(6);
+            raw.fill(10.0);
+            raw
+        };
+        let made = [10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
+        let values = Values::mapped(raw(), Count);
+        let source = Source::from(&values);
+        for _ in 0..2 {
+            let parts = source.in_parts([4, 6].into_iter(), |parts| {
+                parts.into_iter().map(|part| part.make().to_vec()).collect::<Vec<_>>()
+            });
+            assert_eq!(parts, [&made[..4], &made[4..]]);
+        }
+        assert_eq!(values.whole(), made);
+        assert_eq!(&*Source::from(&Values::mapped(raw(), Count)).window(2..4), &made[2..4]);
+        assert_eq!(&*Values::mapped(raw(), Count).into_memory(), made);
+    }
+
+    #[test]
+    fn a_sum_is_of_both() {
+        let sum = add(Values::computed(6, Double), &Values::computed(6, Double));
+        assert_eq!(sum.whole(), [0.0, 4.0, 8.0, 12.0, 16.0, 20.0]);
+    }
+}
