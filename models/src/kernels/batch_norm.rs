@@ -12,6 +12,7 @@ mod passes;
 mod sums;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::{Result, Tensor, Var};
 
@@ -20,7 +21,7 @@ use self::passes::{BLOCK, Backward, Each, Gate, Normalise};
 use self::sums::{Gradients, Sums};
 use super::handover::Parts;
 use super::maps::{self, Maps, Slot};
-use super::memory::Target;
+use super::memory::{Scratch, Target};
 use super::operand::with_f32s;
 use super::parallel::each;
 use super::profile::{Kind, timed};
@@ -78,22 +79,27 @@ pub(crate) fn batch_norm(
         let (gamma, rest) = parameters.split_at(channels);
         Ok(statistics.affine(gamma, &rest[..channels]))
     })?;
-    let residue = residual.map(Maps::values);
     let kept = xs.values();
-    let normalised = Normalised { isa, xs: kept.clone(), scale, shift, residual: residue, relu };
-    let z = Values::computed(xs.len(), normalised);
-    // What is added would have to be read again by everyone who computes the sum.
-    if residual.is_some() {
-        timed(Kind::BatchNorm, 0, || z.whole());
-    }
-    xs.derive(Some(&parameters), residual, xs.shape, z.clone(), || BatchNorm {
+    let normalised = Normalised { isa, xs: kept.clone(), scale, shift, relu };
+    let (z, positive) = match residual {
+        None => (Values::computed(xs.len(), normalised), None),
+        // What is added would have to be read again by everyone who computes the sum.
+        Some(residual) => {
+            let mut z = Scratch::new(xs.len());
+            let mut positive = vec![0; xs.len() / channels * channels.div_ceil(isa.lanes())];
+            let sum = || normalised.sum(residual.pixels(), &mut z, &mut positive);
+            timed(Kind::BatchNorm, 0, sum);
+            (z.into(), relu.then(|| Arc::new(positive)))
+        }
+    };
+    xs.derive(Some(&parameters), residual, xs.shape, z, || BatchNorm {
         isa,
         parts,
         statistics,
         relu,
         train,
         xs: kept,
-        z: (relu && residual.is_some()).then_some(z),
+        positive,
         gradient: xs.gradient(),
         residual: residual.map(Maps::gradient),
     })
@@ -185,19 +191,19 @@ fn sums(
     residual: Option<Target>,
 ) -> [Vec<f64>; 2] {
     let channels = mean.len();
-    let span = span(channels) * channels;
-    let mut spans = vec![0.0; xs.len().div_ceil(span) * 2 * channels];
+    let (total, span) = (xs.len() / channels, span(channels));
+    let mut spans = vec![0.0; total.div_ceil(span) * 2 * channels];
     let mut residuals: Vec<Option<Target>> = match residual {
-        Some(residual) => residual.chunks(span).map(Some).collect(),
+        Some(residual) => residual.chunks(span * channels).map(Some).collect(),
         None => Vec::new(),
     };
-    residuals.resize_with(xs.len().div_ceil(span), || None);
+    residuals.resize_with(total.div_ceil(span), || None);
     let parts = spans.chunks_exact_mut(2 * channels).zip(residuals).enumerate();
     each(backwards(parts), |(i, (to, residual)): (usize, (&mut [f64], Option<Target>))| {
-        let here = i * span..xs.len().min((i + 1) * span);
+        let pixels = span.min(total - i * span);
+        let here = i * span * channels..(i * span + pixels) * channels;
         let (a, b) = to.split_at_mut(channels);
-        let pixels = here.len() / channels;
-        let gate = gate.range(here.clone());
+        let gate = gate.range(i * span..i * span + pixels, channels.div_ceil(isa.lanes()));
         let summand = Gradients { xs: &xs[here.clone()], dz: &dz[here], gate, mean, residual };
         isa.run(Sums { summand, channels, pixels, to: [a, b] });
     });
@@ -212,14 +218,37 @@ fn sums(
     sums
 }
 
-/// The result.
+/// The result, but for what is added to it.
 struct Normalised {
     isa: Isa,
     xs: Values,
     scale: Vec<f32>,
     shift: Vec<f32>,
-    residual: Option<Values>,
     relu: bool,
+}
+
+impl Normalised {
+    /// That of the elements of `range`.
+    fn part<'a>(&'a self, range: Range<usize>, z: &'a mut [f32]) -> Normalise<'a> {
+        let (scale, shift) = (&self.scale, &self.shift);
+        let xs = &self.xs.whole()[range];
+        Normalise { xs, scale, shift, residual: None, relu: self.relu, z, positive: None }
+    }
+
+    /// All of it with the residual, and where the sum is positive.
+    fn sum(&self, residual: &[f32], z: &mut [f32], positive: &mut [u16]) {
+        let channels = self.scale.len();
+        let span = span(channels);
+        let bits = positive.chunks_mut(span * channels.div_ceil(self.isa.lanes()));
+        let parts = z.chunks_mut(span * channels).zip(bits).enumerate();
+        each(backwards(parts), |(i, (z, positive)): (usize, (&mut [f32], &mut [u16]))| {
+            let start = i * span * channels;
+            let here = start..start + z.len();
+            let residual = Some(&residual[here.clone()]);
+            let mapping = Normalise { residual, positive: Some(positive), ..self.part(here, z) };
+            self.isa.run(Each { mapping, channels });
+        });
+    }
 }
 
 impl Compute for Normalised {
@@ -228,15 +257,7 @@ impl Compute for Normalised {
     }
 
     fn compute(&self, range: Range<usize>, z: &mut [f32]) {
-        let mapping = Normalise {
-            xs: &self.xs.whole()[range.clone()],
-            scale: &self.scale,
-            shift: &self.shift,
-            residual: self.residual.as_ref().map(|residual| &residual.whole()[range]),
-            relu: self.relu,
-            z,
-        };
-        self.isa.run(Each { mapping, channels: self.channels() });
+        self.isa.run(Each { mapping: self.part(range, z), channels: self.channels() });
     }
 }
 
@@ -245,7 +266,7 @@ struct Differentiated {
     isa: Isa,
     xs: Values,
     relu: bool,
-    z: Option<Values>,
+    positive: Option<Arc<Vec<u16>>>,
     /// Those of the forward pass.
     scale: Vec<f32>,
     shift: Vec<f32>,
@@ -259,24 +280,31 @@ impl Compute for Differentiated {
     }
 
     fn compute(&self, range: Range<usize>, gradient: &mut [f32]) {
-        let gate = gate(self.relu, self.z.as_ref(), &self.scale, &self.shift);
+        let channels = self.channels();
+        let gate = gate(self.relu, self.positive.as_deref(), &self.scale, &self.shift);
+        let pixels = range.start / channels..range.end / channels;
         let mapping = Backward {
-            xs: &self.xs.whole()[range.clone()],
-            gate: gate.range(range),
+            xs: &self.xs.whole()[range],
+            gate: gate.range(pixels, channels.div_ceil(self.isa.lanes())),
             by_gradient: &self.scale,
             by_input: &self.by_input,
             constant: &self.constant,
             gradient,
         };
-        self.isa.run(Each { mapping, channels: self.channels() });
+        self.isa.run(Each { mapping, channels });
     }
 }
 
-/// Where the gradient passes: what the result tells, if it is needed for that.
-fn gate<'a>(relu: bool, z: Option<&'a Values>, scale: &'a [f32], shift: &'a [f32]) -> Gate<'a> {
-    match (relu, z) {
+/// Where the gradient passes: what is known of the result, or else the result of the affine map alone.
+fn gate<'a>(
+    relu: bool,
+    positive: Option<&'a Vec<u16>>,
+    scale: &'a [f32],
+    shift: &'a [f32],
+) -> Gate<'a> {
+    match (relu, positive) {
         (false, _) => Gate::Open,
-        (true, Some(z)) => Gate::Result(z.whole()),
+        (true, Some(positive)) => Gate::Bits(positive),
         (true, None) => Gate::Affine { scale, shift },
     }
 }
@@ -291,8 +319,8 @@ struct BatchNorm {
     /// Whether the statistics came from the input itself, and so depend on it.
     train: bool,
     xs: Values,
-    /// The result, where that alone tells what ReLU let pass.
-    z: Option<Values>,
+    /// Where the result is positive, if `xs` alone does not tell what ReLU let pass.
+    positive: Option<Arc<Vec<u16>>>,
     gradient: Slot,
     residual: Option<Slot>,
 }
@@ -337,7 +365,7 @@ impl BatchNorm {
         let (gamma, beta) = (&parameters[..channels], &parameters[channels..2 * channels]);
         let (scale, shift) = statistics.affine(gamma, beta);
         let mean: Vec<f32> = statistics.mean.iter().map(|mean| *mean as f32).collect();
-        let gate = gate(self.relu, self.z.as_ref(), &scale, &shift);
+        let gate = gate(self.relu, self.positive.as_deref(), &scale, &shift);
         let [sum, product] = sums(isa, xs, dz, gate, &mean, residual);
 
         let count = (xs.len() / channels) as f64;
@@ -358,8 +386,8 @@ impl BatchNorm {
                 *shift = if self.train { 0.0 } else { (by_gradient * sum[c]) as f32 };
             }
         }
-        let (xs, z, relu) = (self.xs.clone(), self.z.clone(), self.relu);
-        Differentiated { isa, xs, relu, z, scale, shift, by_input, constant }
+        let (xs, positive, relu) = (self.xs.clone(), self.positive.clone(), self.relu);
+        Differentiated { isa, xs, relu, positive, scale, shift, by_input, constant }
     }
 }
 

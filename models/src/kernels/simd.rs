@@ -37,6 +37,10 @@ pub trait Simd: Copy {
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a` where `gate > 0`, else zero.
     fn where_positive(self, gate: Self::V, a: Self::V) -> Self::V;
+    /// A bit for each lane, the first one lowest: whether `a > 0`.
+    fn positive(self, a: Self::V) -> u16;
+    /// `a` where the lane's bit is set, else zero.
+    fn where_set(self, bits: u16, a: Self::V) -> Self::V;
 
     /// The lanes at `p`.
     ///
@@ -229,6 +233,12 @@ mod tests {
             check("nfma", s.nfma(a, b, a), |a, b| a - a * b);
             check("max", s.max(a, b), f32::max);
             check("where_positive", s.where_positive(a, b), |a, b| if a > 0.0 { b } else { 0.0 });
+            let bits = s.positive(a);
+            assert_eq!(
+                bits,
+                (0..S::LANES).fold(0, |bits, i| bits | u16::from(self.a[i] > 0.0) << i)
+            );
+            check("where_set", s.where_set(bits, b), |a, b| if a > 0.0 { b } else { 0.0 });
             check("zero", s.zero(), |_, _| 0.0);
             let sum: f32 = self.a[..S::LANES].iter().sum();
             assert!((s.sum(a) - sum).abs() < 1e-5);

@@ -14,6 +14,29 @@ pub(super) const BLOCK: usize = 128;
 /// Vectors of what belongs to a group of channels, as a pass needs them.
 pub(super) type Constants<V> = [V; 3];
 
+/// A vector of channels of one pixel.
+#[derive(Clone, Copy)]
+pub(super) struct At {
+    /// Its first element.
+    pub element: usize,
+    /// Its number.
+    pub vector: usize,
+    /// Its channels: as many as a vector has lanes, or those left.
+    pub lanes: usize,
+}
+
+impl At {
+    /// That which begins with `channel` of `channels`, a multiple of the lanes.
+    #[inline(always)]
+    pub(super) fn new<S: Simd>(channels: usize, pixel: usize, channel: usize) -> Self {
+        Self {
+            element: pixel * channels + channel,
+            vector: pixel * channels.div_ceil(S::LANES) + channel / S::LANES,
+            lanes: S::LANES.min(channels - channel),
+        }
+    }
+}
+
 /// Loads a vector of channels, or the first `lanes` of one if partial.
 ///
 /// # Safety
@@ -58,18 +81,25 @@ pub(super) unsafe fn store<S: Simd, const PARTIAL: bool>(
 pub(super) enum Gate<'a> {
     /// Everywhere: there is none.
     Open,
-    /// Where this result is positive.
-    Result(&'a [f32]),
+    /// Where a bit is set, of as many for each vector as it has lanes; a pixel's vectors begin with its first channel.
+    Bits(&'a [u16]),
     /// Where `x · scale + shift` is positive: the result itself, which need not be read.
     Affine { scale: &'a [f32], shift: &'a [f32] },
 }
 
 impl<'a> Gate<'a> {
-    /// That of the elements of `range`, whole pixels.
-    pub(super) fn range(self, range: Range<usize>) -> Self {
+    /// That of the pixels of `range`, of so many vectors each.
+    pub(super) fn range(self, range: Range<usize>, vectors: usize) -> Self {
         match self {
-            Gate::Result(z) => Gate::Result(&z[range]),
+            Gate::Bits(bits) => Gate::Bits(&bits[range.start * vectors..range.end * vectors]),
             other => other,
+        }
+    }
+
+    /// Panics if it is not one of so many vectors.
+    pub(super) fn check(&self, vectors: usize) {
+        if let Gate::Bits(bits) = self {
+            assert_eq!(bits.len(), vectors);
         }
     }
 
@@ -99,19 +129,18 @@ impl<'a> Gate<'a> {
     /// # Safety
     /// As [`Summand::terms`].
     #[inline(always)]
-    pub(super) unsafe fn pass<S: Simd, const PARTIAL: bool>(
+    pub(super) unsafe fn pass<S: Simd>(
         &self,
         s: S,
         [scale, shift]: [S::V; 2],
         x: S::V,
         d: S::V,
-        at: usize,
-        lanes: usize,
+        at: At,
     ) -> S::V {
         match self {
             Gate::Open => d,
             // SAFETY: the caller's promise.
-            Gate::Result(z) => s.where_positive(unsafe { load::<S, PARTIAL>(s, z, at, lanes) }, d),
+            Gate::Bits(bits) => s.where_set(unsafe { *bits.get_unchecked(at.vector) }, d),
             Gate::Affine { .. } => s.where_positive(s.fma(x, scale, shift), d),
         }
     }
@@ -119,8 +148,9 @@ impl<'a> Gate<'a> {
 
 /// A map per element, to one or two images.
 pub(super) trait Mapping {
-    /// Elements of each image it reads and writes.
-    fn len(&self) -> usize;
+    /// Elements of each image it reads and writes. Panics if they are not as many, or if what has bits has not those of
+    /// `vectors` vectors for each pixel of `channels`.
+    fn len(&self, channels: usize, vectors: usize) -> usize;
 
     /// As [`Summand::constants`], for what it multiplies and adds.
     ///
@@ -133,17 +163,11 @@ pub(super) trait Mapping {
         lanes: usize,
     ) -> [S::V; 5];
 
-    /// Maps the elements from `at`.
+    /// Maps the elements at `at`.
     ///
     /// # Safety
     /// As [`Summand::terms`].
-    unsafe fn map<S: Simd, const PARTIAL: bool>(
-        &mut self,
-        s: S,
-        k: &[S::V; 5],
-        at: usize,
-        lanes: usize,
-    );
+    unsafe fn map<S: Simd, const PARTIAL: bool>(&mut self, s: S, k: &[S::V; 5], at: At);
 }
 
 /// `z = x · scale + shift`, plus a residual, through ReLU.
@@ -154,12 +178,17 @@ pub(super) struct Normalise<'a> {
     pub residual: Option<&'a [f32]>,
     pub relu: bool,
     pub z: &'a mut [f32],
+    /// Where the result is positive, as [`Gate::Bits`] has it, for who wants to know.
+    pub positive: Option<&'a mut [u16]>,
 }
 
 impl Mapping for Normalise<'_> {
-    fn len(&self) -> usize {
+    fn len(&self, channels: usize, vectors: usize) -> usize {
         assert!(self.residual.is_none_or(|residual| residual.len() == self.xs.len()));
         assert_eq!(self.z.len(), self.xs.len());
+        if let Some(positive) = &self.positive {
+            assert_eq!(positive.len(), self.xs.len() / channels * vectors);
+        }
         self.xs.len()
     }
 
@@ -184,18 +213,21 @@ impl Mapping for Normalise<'_> {
         &mut self,
         s: S,
         [scale, shift, floor, ..]: &[S::V; 5],
-        at: usize,
-        lanes: usize,
+        at: At,
     ) {
         // SAFETY: the caller's promise.
         unsafe {
-            let x = load::<S, PARTIAL>(s, self.xs, at, lanes);
+            let x = load::<S, PARTIAL>(s, self.xs, at.element, at.lanes);
             let mut z = s.fma(x, *scale, *shift);
             if let Some(residual) = self.residual {
-                z = s.add(z, load::<S, PARTIAL>(s, residual, at, lanes));
+                z = s.add(z, load::<S, PARTIAL>(s, residual, at.element, at.lanes));
             }
             // In this order a NaN stays one.
-            store::<S, PARTIAL>(s, self.z, at, s.max(*floor, z), lanes);
+            let z = s.max(*floor, z);
+            store::<S, PARTIAL>(s, self.z, at.element, z, at.lanes);
+            if let Some(positive) = &mut self.positive {
+                *positive.get_unchecked_mut(at.vector) = s.positive(z);
+            }
         }
     }
 }
@@ -212,11 +244,9 @@ pub(super) struct Backward<'a> {
 }
 
 impl Mapping for Backward<'_> {
-    fn len(&self) -> usize {
+    fn len(&self, channels: usize, vectors: usize) -> usize {
         assert_eq!(self.gradient.len(), self.xs.len());
-        if let Gate::Result(z) = self.gate {
-            assert_eq!(z.len(), self.xs.len());
-        }
+        self.gate.check(self.xs.len() / channels * vectors);
         self.xs.len()
     }
 
@@ -245,16 +275,15 @@ impl Mapping for Backward<'_> {
         &mut self,
         s: S,
         [by_gradient, by_input, constant, scale, shift]: &[S::V; 5],
-        at: usize,
-        lanes: usize,
+        at: At,
     ) {
         // SAFETY: the caller's promise.
         unsafe {
-            let x = load::<S, PARTIAL>(s, self.xs, at, lanes);
-            let d = load::<S, PARTIAL>(s, self.gradient, at, lanes);
-            let d = self.gate.pass::<S, PARTIAL>(s, [*scale, *shift], x, d, at, lanes);
+            let x = load::<S, PARTIAL>(s, self.xs, at.element, at.lanes);
+            let d = load::<S, PARTIAL>(s, self.gradient, at.element, at.lanes);
+            let d = self.gate.pass(s, [*scale, *shift], x, d, at);
             let dx = s.fma(d, *by_gradient, s.fma(x, *by_input, *constant));
-            store::<S, PARTIAL>(s, self.gradient, at, dx, lanes);
+            store::<S, PARTIAL>(s, self.gradient, at.element, dx, at.lanes);
         }
     }
 }
@@ -270,7 +299,8 @@ impl<M: Mapping> Kernel for Each<M> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
-        let (channels, total) = (self.channels, self.mapping.len() / self.channels);
+        let (channels, vectors) = (self.channels, self.channels.div_ceil(S::LANES));
+        let total = self.mapping.len(channels, vectors) / channels;
         let mut first = 0;
         while first < total {
             let pixels = BLOCK.min(total - first);
@@ -316,9 +346,9 @@ impl<M: Mapping> Each<M> {
         }
         for pixel in first..first + pixels {
             for (v, k) in k.iter().enumerate() {
-                let at = pixel * self.channels + channel + v * S::LANES;
+                let at = At::new::<S>(self.channels, pixel, channel + v * S::LANES);
                 // SAFETY: the caller's promise.
-                unsafe { self.mapping.map::<S, PARTIAL>(s, k, at, lanes) };
+                unsafe { self.mapping.map::<S, PARTIAL>(s, k, at) };
             }
         }
     }

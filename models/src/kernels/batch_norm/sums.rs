@@ -1,13 +1,14 @@
 //! Sums per channel over memory.
 
-use super::passes::{BLOCK, Constants, Gate, load, store};
+use super::passes::{At, BLOCK, Constants, Gate, load, store};
 use crate::kernels::memory::Target;
 use crate::kernels::simd::{Kernel, Simd};
 
 /// What is summed per channel: `Σ a` and `Σ a·b`.
 pub(super) trait Summand {
-    /// Elements of each image it reads.
-    fn len(&self) -> usize;
+    /// Elements of each image it reads and writes. Panics if they are not as many, or if what has bits has not those of
+    /// `vectors` vectors for each pixel of `channels`.
+    fn len(&self, channels: usize, vectors: usize) -> usize;
 
     /// What it keeps in registers for the channels from `channel`.
     ///
@@ -20,16 +21,15 @@ pub(super) trait Summand {
         lanes: usize,
     ) -> Constants<S::V>;
 
-    /// `a` and `b` of the elements from `at`.
+    /// `a` and `b` of the elements at `at`.
     ///
     /// # Safety
-    /// There are `lanes` elements from `at`; `lanes` is a whole vector unless `PARTIAL`.
+    /// There are these elements; they are a whole vector unless `PARTIAL`.
     unsafe fn terms<S: Simd, const PARTIAL: bool>(
         &mut self,
         s: S,
         k: &Constants<S::V>,
-        at: usize,
-        lanes: usize,
+        at: At,
     ) -> (S::V, S::V);
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Deviations<'a> {
 }
 
 impl Summand for Deviations<'_> {
-    fn len(&self) -> usize {
+    fn len(&self, _: usize, _: usize) -> usize {
         self.xs.len()
     }
 
@@ -60,11 +60,10 @@ impl Summand for Deviations<'_> {
         &mut self,
         s: S,
         [pivot, ..]: &Constants<S::V>,
-        at: usize,
-        lanes: usize,
+        at: At,
     ) -> (S::V, S::V) {
         // SAFETY: the caller's promise.
-        let x = unsafe { load::<S, PARTIAL>(s, self.xs, at, lanes) };
+        let x = unsafe { load::<S, PARTIAL>(s, self.xs, at.element, at.lanes) };
         let deviation = s.sub(x, *pivot);
         (deviation, deviation)
     }
@@ -81,12 +80,10 @@ pub(super) struct Gradients<'a> {
 }
 
 impl Summand for Gradients<'_> {
-    fn len(&self) -> usize {
+    fn len(&self, channels: usize, vectors: usize) -> usize {
         assert_eq!(self.dz.len(), self.xs.len());
         assert!(self.residual.as_ref().is_none_or(|residual| residual.len() == self.xs.len()));
-        if let Gate::Result(z) = self.gate {
-            assert_eq!(z.len(), self.xs.len());
-        }
+        self.gate.check(self.xs.len() / channels * vectors);
         self.xs.len()
     }
 
@@ -109,20 +106,21 @@ impl Summand for Gradients<'_> {
         &mut self,
         s: S,
         [mean, scale, shift]: &Constants<S::V>,
-        at: usize,
-        lanes: usize,
+        at: At,
     ) -> (S::V, S::V) {
         // SAFETY: the caller's promise.
         unsafe {
-            let x = load::<S, PARTIAL>(s, self.xs, at, lanes);
-            let d = load::<S, PARTIAL>(s, self.dz, at, lanes);
-            let d = self.gate.pass::<S, PARTIAL>(s, [*scale, *shift], x, d, at, lanes);
+            let x = load::<S, PARTIAL>(s, self.xs, at.element, at.lanes);
+            let d = load::<S, PARTIAL>(s, self.dz, at.element, at.lanes);
+            let d = self.gate.pass(s, [*scale, *shift], x, d, at);
             match &mut self.residual {
                 None => {}
-                Some(Target::Write(residual)) => store::<S, PARTIAL>(s, residual, at, d, lanes),
+                Some(Target::Write(residual)) => {
+                    store::<S, PARTIAL>(s, residual, at.element, d, at.lanes)
+                }
                 Some(Target::Add(residual)) => {
-                    let sum = s.add(load::<S, PARTIAL>(s, residual, at, lanes), d);
-                    store::<S, PARTIAL>(s, residual, at, sum, lanes);
+                    let sum = s.add(load::<S, PARTIAL>(s, residual, at.element, at.lanes), d);
+                    store::<S, PARTIAL>(s, residual, at.element, sum, at.lanes);
                 }
             }
             (d, s.sub(x, *mean))
@@ -144,7 +142,8 @@ impl<T: Summand> Kernel for Sums<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         let (channels, end) = (self.channels, self.pixels);
-        assert!(end * channels <= self.summand.len());
+        let vectors = channels.div_ceil(S::LANES);
+        assert!(end * channels <= self.summand.len(channels, vectors));
         assert!(self.to.iter().all(|to| to.len() == channels));
         let mut first = 0;
         while first < end {
@@ -194,10 +193,10 @@ impl<T: Summand> Sums<'_, T> {
             for (u, sums) in sums.iter_mut().enumerate() {
                 if pixel + u < pixels {
                     for (v, sums) in sums.iter_mut().enumerate() {
-                        let at = (first + pixel + u) * self.channels + channel + v * S::LANES;
+                        let (pixel, channel) = (first + pixel + u, channel + v * S::LANES);
+                        let at = At::new::<S>(self.channels, pixel, channel);
                         // SAFETY: the caller's promise.
-                        let (a, b) =
-                            unsafe { self.summand.terms::<S, PARTIAL>(s, &k[v], at, lanes) };
+                        let (a, b) = unsafe { self.summand.terms::<S, PARTIAL>(s, &k[v], at) };
                         *sums = [s.add(sums[0], a), s.fma(a, b, sums[1])];
                     }
                 }

@@ -61,6 +61,14 @@ impl Simd for Portable {
         zip(gate, a, |gate, a| if gate > 0.0 { a } else { 0.0 })
     }
     #[inline(always)]
+    fn positive(self, a: Self::V) -> u16 {
+        a.iter().enumerate().fold(0, |bits, (i, a)| bits | u16::from(*a > 0.0) << i)
+    }
+    #[inline(always)]
+    fn where_set(self, bits: u16, a: Self::V) -> Self::V {
+        std::array::from_fn(|i| if bits >> i & 1 == 1 { a[i] } else { 0.0 })
+    }
+    #[inline(always)]
     unsafe fn load_ptr(self, p: *const f32) -> Self::V {
         // SAFETY: the caller vouches for LANES readable elements; an array of f32 is aligned as an f32.
         unsafe { *p.cast() }

@@ -78,6 +78,20 @@ impl Simd for Avx2 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
     #[inline(always)]
+    fn positive(self, a: Self::V) -> u16 {
+        // SAFETY: the token proves the instruction set, see the module.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, _mm256_setzero_ps())) as u16 }
+    }
+    #[inline(always)]
+    fn where_set(self, bits: u16, a: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set, see the module.
+        unsafe {
+            let lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            let set = _mm256_and_si256(_mm256_set1_epi32(bits.into()), lanes);
+            _mm256_and_ps(a, _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, lanes)))
+        }
+    }
+    #[inline(always)]
     unsafe fn load_ptr(self, p: *const f32) -> Self::V {
         // SAFETY: the caller vouches for the elements, the token for the instruction set.
         unsafe { _mm256_loadu_ps(p) }
@@ -129,6 +143,16 @@ impl Simd for Avx512 {
     fn prefetch(self, p: *const f32) {
         // SAFETY: a hint that reads nothing; the token proves the instruction set.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
+    fn positive(self, a: Self::V) -> u16 {
+        // SAFETY: the token proves the instruction set, see the module.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, _mm512_setzero_ps()) }
+    }
+    #[inline(always)]
+    fn where_set(self, bits: u16, a: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set, see the module.
+        unsafe { _mm512_maskz_mov_ps(bits, a) }
     }
     #[inline(always)]
     unsafe fn load_ptr(self, p: *const f32) -> Self::V {
