@@ -36,8 +36,12 @@ const NARROW_BYTES: usize = 640 << 10;
 /// of the cache, unless they are divided into blocks.
 const NARROW: usize = 64;
 
-/// Columns of the weights' points that are made, and used, at a time.
-const BLOCK_COLUMNS: usize = 128;
+/// Columns and rows of the weights' points that are made at a time, and used by all chunks.
+const WIDE_BLOCK: (usize, usize) = (128, usize::MAX);
+
+/// Columns and rows of the weights' points, or of their gradient's, that one chunk alone makes and uses: they stay in the
+/// second-level cache meanwhile, which all of them would not. Multiples of any vector's lanes.
+const SMALL_BLOCK: (usize, usize) = (64, 64);
 
 /// See [`conv::forward`](super::conv::forward).
 pub(super) fn forward(
@@ -200,10 +204,12 @@ impl Pass<'_> {
         }
 
         // One chunk alone needs each block of weights once: it makes them as it goes, in one place in the cache.
-        let blocks: Vec<Block> = Block::all(columns).collect();
+        let alone = chunks.len() == 1;
+        let size = if alone { SMALL_BLOCK } else { WIDE_BLOCK };
+        let blocks: Vec<Block> = Block::all(columns, depth, size).collect();
         let weights = |block: Block| block.weights::<W>(isa, self.sizes, self.side, weight);
         let mut made: Vec<Option<Scratch>> = blocks.iter().map(|_| None).collect();
-        if chunks.len() > 1 {
+        if !alone {
             each(made.iter_mut().zip(&blocks).collect(), |(made, block)| {
                 *made = Some(weights(*block));
             });
@@ -215,6 +221,9 @@ impl Pass<'_> {
             let mut points = Scratch::new(layout.len());
             let into = (&layout, &mut points[..]);
             to_points::<I, IN, POINTS>(isa, images, &self.from, (first, rows), into);
+            let width = blocks[0].columns;
+            let results = Layout::new(taps, tiles, width, usize::MAX, lanes);
+            let mut products = Scratch::new(results.len());
             for (block, made) in blocks.iter().zip(&made) {
                 let fresh;
                 let weights = match made {
@@ -225,22 +234,25 @@ impl Pass<'_> {
                     }
                 };
                 let results = Layout::new(taps, tiles, block.columns, usize::MAX, lanes);
-                let mut products = Scratch::new(results.len());
-                let stride = block.stride(depth, lanes);
+                let stride = block.stride(lanes);
                 let matrices =
                     layout.matrices().zip(results.matrices()).zip(weights.chunks_exact(stride));
                 for ((from, to), weights) in matrices {
+                    let to = &mut products[to.start..];
                     isa.run(Gemm {
                         rows: from.rows,
                         columns: results.width,
-                        depth,
-                        a: &points[from.start..],
+                        depth: block.depth,
+                        a: &points[block.top / lanes * layout.block + from.start..],
                         left: Left::Blocks(layout.block),
                         b: weights,
                         right: Right::Panels,
-                        c: Target::Write(&mut products[to.start..]),
+                        c: if block.top == 0 { Target::Write(to) } else { Target::Add(to) },
                         c_row: results.width,
                     });
+                }
+                if block.top + block.depth < depth {
+                    continue;
                 }
                 isa.run(FromPoints::<O, POINTS, OUT> {
                     map: PhantomData,
@@ -260,26 +272,38 @@ impl Pass<'_> {
     }
 }
 
-/// Some columns of the weights' points.
+/// Some columns, and of these some rows, of the weights' points.
 #[derive(Clone, Copy)]
 struct Block {
     first: usize,
     columns: usize,
+    top: usize,
+    depth: usize,
 }
 
 impl Block {
-    /// All blocks of so many columns.
-    fn all(columns: usize) -> impl Iterator<Item = Self> {
-        let blocks = (0..columns).step_by(BLOCK_COLUMNS);
-        blocks.map(move |first| Self { first, columns: BLOCK_COLUMNS.min(columns - first) })
+    /// All blocks of so many columns and rows, those of the same columns one after the other.
+    fn all(
+        columns: usize,
+        depth: usize,
+        (width, height): (usize, usize),
+    ) -> impl Iterator<Item = Self> {
+        (0..columns).step_by(width).flat_map(move |first| {
+            (0..depth).step_by(height).map(move |top| Self {
+                first,
+                columns: width.min(columns - first),
+                top,
+                depth: height.min(depth - top),
+            })
+        })
     }
 
     /// Elements from one matrix to the next one.
-    fn stride(self, depth: usize, lanes: usize) -> usize {
-        stride(depth * self.columns.next_multiple_of(lanes))
+    fn stride(self, lanes: usize) -> usize {
+        stride(self.depth * self.columns.next_multiple_of(lanes))
     }
 
-    /// The points of these columns.
+    /// The points of these columns and rows.
     fn weights<W: Map<3, TAPS>>(
         self,
         isa: Isa,
@@ -287,11 +311,7 @@ impl Block {
         side: Side,
         weight: &[f32],
     ) -> Scratch {
-        let depth = match side {
-            Side::Forward => sizes.inputs,
-            Side::Reversed => sizes.outputs,
-        };
-        let stride = self.stride(depth, isa.lanes());
+        let stride = self.stride(isa.lanes());
         let mut points = Scratch::new(MATRICES * stride);
         isa.run(WeightToPoints::<W> {
             map: PhantomData,
@@ -301,6 +321,8 @@ impl Block {
             side,
             first: self.first,
             columns: self.columns,
+            top: self.top,
+            depth: self.depth,
             points: &mut points,
             stride,
         });
@@ -330,15 +352,24 @@ impl Sum<'_> {
     {
         let (isa, lanes) = (self.isa, self.isa.lanes());
         let (inputs, outputs) = (self.sizes.inputs, self.sizes.outputs);
-        let padded = inputs.next_multiple_of(lanes);
-        let sum_stride = stride(outputs * padded);
-        let mut sums = Scratch::new(MATRICES * sum_stride);
-
         let total = self.sizes.batch * self.from.rows;
         let chunk = chunk_rows(self.from.columns, POINTS * POINTS, inputs, outputs).min(total);
         let rows = |first: usize| chunk.min(total - first);
         let firsts = (0..total).step_by(chunk);
         let ends = firsts.clone().map(|first| self.to.covered(first, rows(first)).end);
+        if chunk == total {
+            dy.in_parts(ends, |mut parts| {
+                if let Some(dy) = parts.pop() {
+                    let mut chunk = Chunk::new(taps, 0, total, dy, self, lanes);
+                    chunk.fill::<I, O, IN>(self, xs);
+                    self.alone::<W, POINTS>(&chunk, dw);
+                }
+            });
+            return;
+        }
+        let padded = inputs.next_multiple_of(lanes);
+        let sum_stride = stride(outputs * padded);
+        let mut sums = Scratch::new(MATRICES * sum_stride);
         dy.in_parts(ends, |parts| {
             let mut parts = firsts.zip(parts);
             // As many chunks as there are threads become points side by side; then each matrix of sums takes them in,
@@ -394,8 +425,41 @@ impl Sum<'_> {
                     points: &sums[i * block * padded..],
                     stride: sum_stride,
                     inputs,
+                    first: 0,
+                    columns: inputs,
                     weight,
                 });
+            },
+        );
+    }
+
+    /// The gradient from one chunk that is all there is: block by block, none of which leaves the cache before it has been
+    /// transformed.
+    fn alone<W: Map<TAPS, 3>, const POINTS: usize>(&self, chunk: &Chunk<POINTS>, dw: &mut [f32]) {
+        let (isa, inputs, (width, height)) = (self.isa, self.sizes.inputs, SMALL_BLOCK);
+        each(
+            dw.chunks_mut(height * inputs * 9).enumerate().collect(),
+            |(i, weight): (usize, &mut [f32])| {
+                let outputs = weight.len() / (inputs * 9);
+                for first in (0..inputs).step_by(width) {
+                    let columns = width.min(inputs - first);
+                    let padded = columns.next_multiple_of(isa.lanes());
+                    let stride = stride(outputs * padded);
+                    let mut sums = Scratch::new(MATRICES * stride);
+                    for (matrix, sum) in sums.chunks_exact_mut(stride).enumerate() {
+                        let rows = (i * height, outputs);
+                        chunk.product(isa, matrix, rows, (first, padded), Target::Write(sum));
+                    }
+                    isa.run(PointsToWeight::<W> {
+                        map: PhantomData,
+                        points: &sums,
+                        stride,
+                        inputs,
+                        first,
+                        columns,
+                        weight,
+                    });
+                }
             },
         );
     }
@@ -433,6 +497,31 @@ impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
         let output_points = Scratch::new(output.len());
         let gradient = Some(gradient);
         Self { first, rows, gradient, input, output, input_points, output_points }
+    }
+
+    /// Of matrix `i` the products of outputs and inputs, from a first one so many, padded to whole vectors.
+    fn product(
+        &self,
+        isa: Isa,
+        i: usize,
+        (output, rows): (usize, usize),
+        (input, columns): (usize, usize),
+        to: Target,
+    ) {
+        let (a, b) = (&self.output, &self.input);
+        let left =
+            if a.width == isa.lanes() { Left::Transposed(a.block) } else { Left::Columns(a.width) };
+        isa.run(Gemm {
+            rows,
+            columns,
+            depth: b.matrix(i).rows,
+            a: &self.output_points[a.matrix(i).start + a.at(0, output)..],
+            left,
+            b: &self.input_points[b.matrix(i).start + b.at(0, input)..],
+            right: Right::Blocks { width: b.width, stride: b.block },
+            c: to,
+            c_row: columns,
+        });
     }
 
     /// Transforms the tiles.

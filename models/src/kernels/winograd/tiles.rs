@@ -88,7 +88,7 @@ impl<const POINTS: usize> Layout<POINTS> {
 
     /// The vector of a tile's channels from `channel` on, before the offset of a product is added.
     #[inline(always)]
-    fn at(&self, tile: usize, channel: usize) -> usize {
+    pub(super) fn at(&self, tile: usize, channel: usize) -> usize {
         channel / self.width * self.block + tile * self.width + channel % self.width
     }
 

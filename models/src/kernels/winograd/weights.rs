@@ -17,7 +17,7 @@ pub(super) enum Side {
     Reversed,
 }
 
-/// Weights to points, `columns` columns from column `first`: matrix `i` starts at `i * stride` and lies in panels, as
+/// Weights to points, `columns` columns from column `first` and `depth` rows from row `top`: matrix `i` starts at `i * stride` and lies in panels, as
 /// [`Right::Panels`](crate::kernels::gemm::Right::Panels) has it, its columns padded with zeros to whole vectors.
 pub(super) struct WeightToPoints<'a, M> {
     pub map: PhantomData<M>,
@@ -27,6 +27,8 @@ pub(super) struct WeightToPoints<'a, M> {
     pub side: Side,
     pub first: usize,
     pub columns: usize,
+    pub top: usize,
+    pub depth: usize,
     pub points: &'a mut [f32],
     pub stride: usize,
 }
@@ -37,12 +39,12 @@ impl<M: Map<3, TAPS>> Kernel for WeightToPoints<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (inputs, outputs) = (self.inputs, self.outputs);
-        let (depth, all, along_depth, along_columns) = match self.side {
+        let (rows, all, along_depth, along_columns) = match self.side {
             Side::Forward => (inputs, outputs, 9, inputs * 9),
             Side::Reversed => (outputs, inputs, inputs * 9, 9),
         };
-        let columns = self.columns;
-        assert!(self.first + columns <= all);
+        let (columns, depth) = (self.columns, self.depth);
+        assert!(self.first + columns <= all && self.top + depth <= rows);
         let padded = columns.next_multiple_of(S::LANES);
         assert_eq!(self.weight.len(), inputs * outputs * 9);
         assert!(depth * padded <= self.stride);
@@ -55,7 +57,7 @@ impl<M: Map<3, TAPS>> Kernel for WeightToPoints<'_, M> {
             let lanes = S::LANES.min(columns - column);
             for k in 0..depth {
                 let mut taps = [[0.0; 16]; 9];
-                let from = k * along_depth + (self.first + column) * along_columns;
+                let from = (self.top + k) * along_depth + (self.first + column) * along_columns;
                 for lane in 0..lanes {
                     let from = from + lane * along_columns;
                     for (tap, w) in self.weight[from..from + 9].iter().enumerate() {
@@ -90,12 +92,15 @@ impl<M: Map<3, TAPS>> Kernel for WeightToPoints<'_, M> {
     }
 }
 
-/// Points `[outputs, inputs padded to whole vectors]` to the gradient of weights `[outputs, inputs, 3, 3]`.
+/// Points `[outputs, columns padded to whole vectors]` to the gradient of weights `[outputs, inputs, 3, 3]`, of `columns`
+/// inputs from input `first`.
 pub(super) struct PointsToWeight<'a, M> {
     pub map: PhantomData<M>,
     pub points: &'a [f32],
     pub stride: usize,
     pub inputs: usize,
+    pub first: usize,
+    pub columns: usize,
     pub weight: &'a mut [f32],
 }
 
@@ -104,14 +109,16 @@ impl<M: Map<TAPS, 3>> Kernel for PointsToWeight<'_, M> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let padded = self.inputs.next_multiple_of(S::LANES);
+        let (first, columns) = (self.first, self.columns);
+        let padded = columns.next_multiple_of(S::LANES);
+        assert!(first + columns <= self.inputs);
         let outputs = self.weight.len() / (self.inputs * 9);
         assert_eq!(self.weight.len(), self.inputs * outputs * 9);
         let last = (MATRICES - 1) * self.stride;
         assert!(last + outputs * padded <= self.points.len());
         for output in 0..outputs {
             let mut input = 0;
-            while input < self.inputs {
+            while input < columns {
                 let mut half = [[s.zero(); TAPS]; 3];
                 for x in 0..TAPS {
                     let mut column = [s.zero(); TAPS];
@@ -133,14 +140,14 @@ impl<M: Map<TAPS, 3>> Kernel for PointsToWeight<'_, M> {
                         s.store(&mut taps[y * 3 + x], v);
                     }
                 }
-                let lanes = S::LANES.min(self.inputs - input);
+                let lanes = S::LANES.min(columns - input);
                 let mut block = [0.0; 16 * 9];
                 for lane in 0..lanes {
                     for tap in 0..9 {
                         block[lane * 9 + tap] = taps[tap][lane];
                     }
                 }
-                let start = (output * self.inputs + input) * 9;
+                let start = (output * self.inputs + first + input) * 9;
                 self.weight[start..start + lanes * 9].copy_from_slice(&block[..lanes * 9]);
                 input += S::LANES;
             }
