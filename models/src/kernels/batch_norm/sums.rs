@@ -116,7 +116,7 @@ impl Summand for Gradients<'_> {
             match &mut self.residual {
                 None => {}
                 Some(Target::Write(residual)) => {
-                    store::<S, PARTIAL>(s, residual, at.element, d, at.lanes)
+                    store::<S, PARTIAL>(s, residual, at.element, d, at.lanes);
                 }
                 Some(Target::Add(residual)) => {
                     let sum = s.add(load::<S, PARTIAL>(s, residual, at.element, at.lanes), d);

@@ -318,12 +318,14 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Tiling { channels: pixel, columns, margin, .. } = self.tiling;
+        let Tiling { width, channels: pixel, columns, margin, step, .. } = self.tiling;
         let channels = self.channels;
         assert!(self.layout.width.is_multiple_of(S::LANES) && channels <= self.layout.padded);
         assert_eq!(margin, 0);
         assert!(self.channel + channels <= pixel);
         assert!(self.rows * columns <= self.layout.tiles && self.layout.len() <= self.points.len());
+        let below = step * width * pixel;
+        let ahead = below <= AHEAD;
         let covered = self.tiling.covered(self.first, self.rows);
         assert_eq!(covered.len(), self.images.len());
         let (images, add) = self.images.parts();
@@ -347,14 +349,16 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
                             tile,
                             to: start.wrapping_add(self.channel + channel),
                             pixel,
+                            below,
                             lanes,
                             add,
                         };
                         match (inside, lanes == S::LANES) {
-                            (true, true) => map.run::<true, false>(),
-                            (true, false) => map.run::<true, true>(),
-                            (false, true) => map.run::<false, false>(),
-                            (false, false) => map.run::<false, true>(),
+                            (true, true) if ahead => map.run::<true, false, true>(),
+                            (true, true) => map.run::<true, false, false>(),
+                            (true, false) => map.run::<true, true, false>(),
+                            (false, true) => map.run::<false, false, false>(),
+                            (false, false) => map.run::<false, true, false>(),
                         }
                     }
                     channel += S::LANES;
@@ -375,6 +379,8 @@ struct From<'a, S, M, const POINTS: usize, const OUT: usize> {
     to: *mut f32,
     /// Channels of a pixel.
     pixel: usize,
+    /// Elements to the same place in the tile below.
+    below: usize,
     lanes: usize,
     add: bool,
 }
@@ -383,10 +389,10 @@ impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
     From<'_, S, M, POINTS, OUT>
 {
     /// # Safety
-    /// `INSIDE` only if the whole tile lies inside its image, `PARTIAL` if there are less channels than lanes; `from`
-    /// is a vector at each of the offsets, `to` reaches all of the tile's pixels inside the image.
+    /// `INSIDE` only if the whole tile lies inside its image, `PARTIAL` if there are less channels than lanes, `AHEAD` to
+    /// ask for the tile below; `from` is a vector at each of the offsets, `to` reaches all of the tile's pixels inside the image.
     #[inline(always)]
-    unsafe fn run<const INSIDE: bool, const PARTIAL: bool>(self) {
+    unsafe fn run<const INSIDE: bool, const PARTIAL: bool, const AHEAD: bool>(self) {
         let s = self.s;
         let mut half = [[s.zero(); POINTS]; OUT];
         for x in 0..POINTS {
@@ -408,6 +414,9 @@ impl<S: Simd, M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize>
             for (x, v) in mapped.into_iter().enumerate() {
                 if INSIDE || self.tile.column_inside(x) {
                     let to = self.to.wrapping_offset(self.tile.pixel(y, x) * self.pixel as isize);
+                    if AHEAD {
+                        s.prefetch(to.wrapping_add(self.below));
+                    }
                     // SAFETY: the pixel lies inside the image, by the caller's promise or the two tests.
                     unsafe {
                         match (PARTIAL, self.add) {
