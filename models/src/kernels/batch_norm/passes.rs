@@ -52,6 +52,7 @@ pub(super) unsafe fn load<S: Simd, const PARTIAL: bool>(
     lanes: usize,
 ) -> S::V {
     debug_assert!(at + lanes <= xs.len());
+    s.prefetch(xs.as_ptr().wrapping_add(at + AHEAD));
     // SAFETY: the caller's promise.
     unsafe {
         let p = xs.as_ptr().add(at);
