@@ -1,5 +1,7 @@
-//! Batch normalisation with the addition of a residual and ReLU in one operation: one pass over memory forward, where
-//! the convolution before it has summed the [moments](Moments) of what it wrote, else two; and two backward.
+//! Batch normalisation with the addition of a residual and ReLU in one operation. The convolution before it has summed
+//! the [moments](Moments) of what it wrote; the one behind it computes the result where it reads it, so that without a
+//! residual there is no pass over memory forward. Backward there is one, over what the gradient's two sums are of, and
+//! the gradient of the input is again computed by the convolution that takes it: see [`values`](super::values).
 //!
 //! A shift before it costs no pass at all: the batch's own mean takes it out again, so that only the running mean ever
 //! sees it, and its gradient while training is exactly zero.

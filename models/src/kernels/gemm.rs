@@ -337,3 +337,95 @@ impl<S: Simd> Strip<S> {
         v
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kernels::simd::Isa;
+
+    fn value(i: usize) -> f32 {
+        (i as f32 * 0.37).sin()
+    }
+
+    /// A matrix `[rows, columns]` in blocks of `width` columns, and elements from one block to the next; what belongs to
+    /// no element is NaN.
+    fn blocks(
+        rows: usize,
+        columns: usize,
+        width: usize,
+        at: impl Fn(usize, usize) -> f32,
+    ) -> (Vec<f32>, usize) {
+        let stride = rows * width + 5;
+        let mut blocks = vec![f32::NAN; columns.div_ceil(width) * stride];
+        for (i, j) in (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))) {
+            blocks[j / width * stride + i * width + j % width] = at(i, j);
+        }
+        (blocks, stride)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+
+        #[test]
+        fn every_way_to_lie_gives_the_definition(
+            rows in 1..40_usize, columns in 1..70_usize, depth in 1..40_usize, deep in any::<bool>(),
+            narrow in any::<bool>(), add in any::<bool>(),
+        ) {
+            let depth = if deep { depth + DEPTH } else { depth };
+            let a = |i: usize, k: usize| value(i * depth + k);
+            let b = |k: usize, j: usize| value(7 + k * columns + j);
+            for isa in Isa::available() {
+                let lanes = isa.lanes();
+                let wide = panel(lanes);
+                let (left_rows, _) = blocks(rows, depth, depth, a);
+                let (left_blocks, a_blocks) = blocks(rows, depth, lanes, a);
+                let (transposed, a_transposed) = blocks(depth, rows, lanes, |k, i| a(i, k));
+                let (left_columns, _) = blocks(depth, rows, rows, |k, i| a(i, k));
+                let lefts = [
+                    (&left_rows, Left::Rows(depth)),
+                    (&left_columns, Left::Columns(rows)),
+                    (&left_blocks, Left::Blocks(a_blocks)),
+                    (&transposed, Left::Transposed(a_transposed)),
+                ];
+                let width = if narrow { lanes } else { wide };
+                let (right_rows, _) = blocks(depth, columns, columns, b);
+                let (right_blocks, stride) = blocks(depth, columns, width, b);
+                let mut panels = Vec::new();
+                for start in (0..columns).step_by(wide) {
+                    let end = columns.min(start + wide);
+                    panels.extend((0..depth).flat_map(|k| (start..end).map(move |j| b(k, j))));
+                }
+                let rights = [
+                    (&right_rows, Right::Rows(columns)),
+                    (&right_blocks, Right::Blocks { width, stride }),
+                    (&panels, Right::Panels),
+                ];
+                for ((a_values, left), (b_values, right)) in
+                    lefts.iter().flat_map(|left| rights.iter().map(move |right| (*left, *right)))
+                {
+                    let c_row = columns + 3;
+                    let mut c = vec![0.5; rows * c_row];
+                    let to = if add { Target::Add(&mut c) } else { Target::Write(&mut c) };
+                    isa.run(Gemm {
+                        rows, columns, depth, a: a_values, left, b: b_values, right, c: to, c_row,
+                    });
+                    for (i, j) in (0..rows).flat_map(|i| (0..c_row).map(move |j| (i, j))) {
+                        let product = || (0..depth).map(|k| f64::from(a(i, k)) * f64::from(b(k, j))).sum::<f64>();
+                        let expected = match (j < columns, add) {
+                            (false, _) => 0.5,
+                            (true, false) => product(),
+                            (true, true) => 0.5 + product(),
+                        };
+                        let found = f64::from(c[i * c_row + j]);
+                        prop_assert!(
+                            (found - expected).abs() < 1e-4,
+                            "({i}, {j}) on {isa:?}: {found} and not {expected}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -42,9 +42,10 @@ kinds! {
     ConvolutionInput "convolution, input gradient"
     /// Gradients of the weights of convolutions.
     ConvolutionWeight "convolution, weight gradient"
-    /// Batch norms, forward, with the residuals and ReLUs they take in.
+    /// Batch norms, forward, with the residuals and ReLUs they take in; without a residual only their statistics, for
+    /// the convolution that takes the result computes it.
     BatchNorm "batch norm"
-    /// Batch norms, backward.
+    /// Batch norms, backward: their sums. The gradient of the input is computed by the convolution that takes it.
     BatchNormBackward "batch norm, backward"
     /// Pooling and shortcuts, forward and backward.
     Pooling "pooling and shortcuts"

@@ -11,8 +11,9 @@ use crate::kernels::simd::{Kernel, Simd};
 /// Pixels summed in f32 before the sum goes on in f64.
 pub(super) const BLOCK: usize = 128;
 
-/// Elements between what is written and what is asked for meanwhile.
-pub(super) const AHEAD: usize = 512;
+/// Elements between what is read or written and what is asked for meanwhile: a pass waits for memory, not for its
+/// arithmetic.
+const AHEAD: usize = 512;
 
 /// Vectors of what belongs to a group of channels, as a pass needs them.
 pub(super) type Constants<V> = [V; 3];
@@ -73,6 +74,7 @@ pub(super) unsafe fn store<S: Simd, const PARTIAL: bool>(
     lanes: usize,
 ) {
     debug_assert!(at + lanes <= out.len());
+    s.prefetch(out.as_ptr().wrapping_add(at + AHEAD));
     // SAFETY: the caller's promise.
     unsafe {
         let p = out.as_mut_ptr().add(at);
@@ -228,7 +230,6 @@ impl Mapping for Normalise<'_> {
             }
             // In this order a NaN stays one.
             let z = s.max(*floor, z);
-            s.prefetch(self.z.as_ptr().wrapping_add(at.element + AHEAD));
             store::<S, PARTIAL>(s, self.z, at.element, z, at.lanes);
             if let Some(positive) = &mut self.positive {
                 *positive.get_unchecked_mut(at.vector) = s.positive(z);

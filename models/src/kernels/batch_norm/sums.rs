@@ -1,6 +1,6 @@
 //! Sums per channel over memory.
 
-use super::passes::{AHEAD, At, BLOCK, Constants, Gate, load, store};
+use super::passes::{At, BLOCK, Constants, Gate, load, store};
 use crate::kernels::memory::Target;
 use crate::kernels::simd::{Kernel, Simd};
 
@@ -116,7 +116,6 @@ impl Summand for Gradients<'_> {
             match &mut self.residual {
                 None => {}
                 Some(Target::Write(residual)) => {
-                    s.prefetch(residual.as_ptr().wrapping_add(at.element + AHEAD));
                     store::<S, PARTIAL>(s, residual, at.element, d, at.lanes);
                 }
                 Some(Target::Add(residual)) => {

@@ -1,9 +1,12 @@
 //! Every algorithm on every instruction set against the definition in f64.
 
+use std::ops::Range;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::kernels::simd::Isa;
+use crate::kernels::values::Compute;
 
 /// Uniform in ±0.5, from a seed.
 fn noise(len: usize, seed: u64) -> Vec<f32> {
@@ -127,9 +130,13 @@ proptest! {
 
 #[test]
 fn many_chunks_and_wide_panels() {
-    for (batch, size, inputs, outputs, stride) in
-        [(9, 32, 16, 16, 1), (3, 16, 64, 80, 1), (2, 17, 96, 48, 2), (2, 4, 160, 96, 1)]
-    {
+    for (batch, size, inputs, outputs, stride) in [
+        (9, 32, 16, 16, 1),
+        (3, 16, 64, 80, 1),
+        (2, 17, 96, 48, 2),
+        (2, 4, 160, 96, 1),
+        (16, 12, 80, 72, 1),
+    ] {
         let kernel = (3, 3);
         let (height, width) = (size, size);
         check(
@@ -165,6 +172,59 @@ fn any_number_of_threads_gives_the_same_bits() {
             for threads in [2, 3, 5] {
                 assert_eq!(one, run(threads), "{native:?}, {threads} threads");
             }
+        }
+    }
+}
+
+/// Values that lie somewhere, to be computed.
+struct Elsewhere {
+    channels: usize,
+    values: Vec<f32>,
+}
+
+impl Compute for Elsewhere {
+    fn channels(&self) -> usize {
+        self.channels
+    }
+
+    fn compute(&self, range: Range<usize>, to: &mut [f32]) {
+        assert!(
+            range.start.is_multiple_of(self.channels) && range.end.is_multiple_of(self.channels)
+        );
+        to.copy_from_slice(&self.values[range]);
+    }
+}
+
+#[test]
+fn values_computed_when_they_are_read_give_the_same_bits() {
+    for (batch, size, stride) in [(9, 32, 1), (3, 9, 2), (2, 5, 3)] {
+        let sizes = Sizes {
+            batch,
+            height: size,
+            width: size + 1,
+            inputs: 17,
+            outputs: 16,
+            kernel: (3, 3),
+            stride,
+            padding: 1,
+        };
+        let xs = noise(sizes.input_len(), 1);
+        let w = noise(sizes.weight_len(), 2);
+        let dy = noise(sizes.output_len(), 3);
+        let elsewhere = |values: &[f32], channels| Elsewhere { channels, values: values.to_vec() };
+        for native in natives() {
+            let expected = computed(native, &sizes, &xs, &w, &dy);
+            let lazy = Values::computed(xs.len(), elsewhere(&xs, sizes.inputs));
+            let mapped = Values::mapped(Scratch::new(dy.len()), elsewhere(&dy, sizes.outputs));
+            let [mut ys, mut dx, mut dw] = [dy.len(), xs.len(), w.len()].map(|len| vec![0.0; len]);
+            forward(native, &sizes, (&lazy).into(), &w, &mut ys);
+            weight_gradient(native, &sizes, (&lazy).into(), (&mapped).into(), &mut dw);
+            input_gradient(native, &sizes, &w, (&mapped).into(), Target::Write(&mut dx));
+            assert_eq!((ys, dw), (expected[0].clone(), expected[2].clone()), "{native:?}");
+            input_gradient(native, &sizes, &w, (&mapped).into(), Target::Add(&mut dx));
+            dx.iter_mut().for_each(|dx| *dx *= 0.5);
+            assert_eq!(dx, expected[1], "{native:?}");
+            assert_eq!(mapped.whole(), dy);
         }
     }
 }
