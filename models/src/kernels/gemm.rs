@@ -420,7 +420,7 @@ mod tests {
                         };
                         let found = f64::from(c[i * c_row + j]);
                         prop_assert!(
-                            (found - expected).abs() < 1e-4,
+                            (found - expected).abs() < 1e-5 * (1.0 + expected.abs()),
                             "({i}, {j}) on {isa:?}: {found} and not {expected}"
                         );
                     }
