@@ -133,7 +133,7 @@ impl<'a> Gate<'a> {
     /// `d` where the gate is open, else zero.
     ///
     /// # Safety
-    /// As [`Summand::terms`].
+    /// There is a bit for `at`, if it is one of [bits](Gate::Bits).
     #[inline(always)]
     pub(super) unsafe fn pass<S: Simd>(
         &self,
