@@ -75,7 +75,11 @@ impl Gemm<'_> {
         let b = match self.right {
             Right::Rows(stride) => k * stride + n,
             Right::Panels => k * self.columns + n,
-            Right::Blocks { width, stride } => n / width * stride + k * width + width - 1,
+            Right::Blocks { width, stride } => {
+                let whole = width > n || panel(lanes).is_multiple_of(width);
+                assert!(whole, "a panel of the right operand reaches over a block's end");
+                n / width * stride + k * width + width - 1
+            }
         };
         assert!(a < self.a.len(), "left operand too short");
         assert!(b < self.b.len(), "right operand too short");

@@ -1,0 +1,237 @@
+//! The weight gradient: products of points, summed over the chunks of tiles before the sum is transformed.
+
+use std::marker::PhantomData;
+
+use super::algorithm::{Map, TAPS};
+use super::tiles::{Layout, MATRICES, Tiling, ToPoints, stride};
+use super::weights::PointsToWeight;
+use super::{SMALL_BLOCK, chunk_rows, to_points};
+use crate::kernels::conv::Sizes;
+use crate::kernels::gemm::{Gemm, Left, Right, panel};
+use crate::kernels::memory::{Scratch, Target};
+use crate::kernels::parallel::{each, threads};
+use crate::kernels::simd::Isa;
+use crate::kernels::values::{Part, Source};
+
+/// Channels up to which the matrices of the weight gradient lie row after row: the rows of more fall into too few sets
+/// of the cache, unless they are divided into blocks.
+const NARROW: usize = 64;
+
+/// The weight gradient: the points of the input times those of the result's gradient, summed over all tiles.
+pub(super) struct Sum<'a> {
+    pub isa: Isa,
+    pub sizes: &'a Sizes,
+    pub from: Tiling,
+    pub to: Tiling,
+}
+
+impl Sum<'_> {
+    /// Writes all of `dw`.
+    pub(super) fn run<I, O, W, const IN: usize, const POINTS: usize>(
+        &self,
+        taps: &[usize; POINTS],
+        xs: Source,
+        dy: Source,
+        dw: &mut [f32],
+    ) where
+        I: Map<IN, POINTS>,
+        O: Map<4, POINTS>,
+        W: Map<TAPS, 3>,
+    {
+        let (isa, lanes) = (self.isa, self.isa.lanes());
+        let (inputs, outputs) = (self.sizes.inputs, self.sizes.outputs);
+        let total = self.sizes.batch * self.from.rows;
+        let chunk = chunk_rows(self.from.columns, POINTS * POINTS, inputs, outputs).min(total);
+        let rows = |first: usize| chunk.min(total - first);
+        let firsts = (0..total).step_by(chunk);
+        let ends = firsts.clone().map(|first| self.to.covered(first, rows(first)).end);
+        if chunk == total {
+            dy.in_parts(ends, |mut parts| {
+                if let Some(dy) = parts.pop() {
+                    let mut chunk = Chunk::new(taps, 0, total, dy, self, lanes);
+                    chunk.fill::<I, O, IN>(self, xs);
+                    self.alone::<W, POINTS>(&chunk, dw);
+                }
+            });
+            return;
+        }
+        let padded = inputs.next_multiple_of(lanes);
+        let sum_stride = stride(outputs * padded);
+        let mut sums = Scratch::new(MATRICES * sum_stride);
+        dy.in_parts(ends, |parts| {
+            let mut parts = firsts.zip(parts);
+            // As many chunks as there are threads become points side by side; then each matrix of sums takes them in,
+            // in their order.
+            loop {
+                let group = parts.by_ref().take(threads());
+                let mut chunks: Vec<Chunk<POINTS>> = group
+                    .map(|(first, dy)| Chunk::new(taps, first, rows(first), dy, self, lanes))
+                    .collect();
+                if chunks.is_empty() {
+                    break;
+                }
+                each(chunks.iter_mut().collect(), |chunk| chunk.fill::<I, O, IN>(self, xs));
+                let chunks = &chunks;
+                each(
+                    sums.chunks_exact_mut(sum_stride).enumerate().collect(),
+                    |(i, sum): (usize, &mut [f32])| {
+                        for chunk in chunks {
+                            let (input, output) = (chunk.input.matrix(i), chunk.output.matrix(i));
+                            isa.run(Gemm {
+                                rows: outputs,
+                                columns: padded,
+                                depth: input.rows,
+                                a: &chunk.output_points[output.start..],
+                                left: match chunk.output.width {
+                                    width if width == lanes => Left::Transposed(chunk.output.block),
+                                    width => Left::Columns(width),
+                                },
+                                b: &chunk.input_points[input.start..],
+                                right: Right::Blocks {
+                                    width: chunk.input.width,
+                                    stride: chunk.input.block,
+                                },
+                                c: match chunk.first {
+                                    0 => Target::Write(sum),
+                                    _ => Target::Add(sum),
+                                },
+                                c_row: padded,
+                            });
+                        }
+                    },
+                );
+            }
+        });
+
+        let sums: &[f32] = &sums;
+        let block = outputs.div_ceil(threads());
+        each(
+            dw.chunks_mut(block * inputs * 9).enumerate().collect(),
+            |(i, weight): (usize, &mut [f32])| {
+                isa.run(PointsToWeight::<W> {
+                    map: PhantomData,
+                    points: &sums[i * block * padded..],
+                    stride: sum_stride,
+                    inputs,
+                    first: 0,
+                    columns: inputs,
+                    weight,
+                });
+            },
+        );
+    }
+
+    /// The gradient from one chunk that is all there is: block by block, none of which leaves the cache before it has been
+    /// transformed.
+    fn alone<W: Map<TAPS, 3>, const POINTS: usize>(&self, chunk: &Chunk<POINTS>, dw: &mut [f32]) {
+        let (isa, inputs, (width, height)) = (self.isa, self.sizes.inputs, SMALL_BLOCK);
+        each(
+            dw.chunks_mut(height * inputs * 9).enumerate().collect(),
+            |(i, weight): (usize, &mut [f32])| {
+                let outputs = weight.len() / (inputs * 9);
+                for first in (0..inputs).step_by(width) {
+                    let columns = width.min(inputs - first);
+                    let padded = columns.next_multiple_of(isa.lanes());
+                    let stride = stride(outputs * padded);
+                    let mut sums = Scratch::new(MATRICES * stride);
+                    for (matrix, sum) in sums.chunks_exact_mut(stride).enumerate() {
+                        let rows = (i * height, outputs);
+                        chunk.product(isa, matrix, rows, (first, padded), Target::Write(sum));
+                    }
+                    isa.run(PointsToWeight::<W> {
+                        map: PhantomData,
+                        points: &sums,
+                        stride,
+                        inputs,
+                        first,
+                        columns,
+                        weight,
+                    });
+                }
+            },
+        );
+    }
+}
+
+/// Rows of tiles on their way into the weight gradient.
+struct Chunk<'a, const POINTS: usize> {
+    first: usize,
+    rows: usize,
+    /// The gradient of what the tiles cover, until it has been transformed.
+    gradient: Option<Part<'a>>,
+    input: Layout<POINTS>,
+    output: Layout<POINTS>,
+    input_points: Scratch,
+    output_points: Scratch,
+}
+
+impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
+    fn new(
+        taps: &[usize; POINTS],
+        first: usize,
+        rows: usize,
+        gradient: Part<'a>,
+        sum: &Sum,
+        lanes: usize,
+    ) -> Self {
+        let tiles = rows * sum.from.columns;
+        let blocks = |channels: usize, width: usize| {
+            let width = if channels <= NARROW { usize::MAX } else { width };
+            Layout::new(taps, tiles, channels, width, lanes)
+        };
+        let input = blocks(sum.from.channels, panel(lanes));
+        let output = blocks(sum.to.channels, lanes);
+        let input_points = Scratch::new(input.len());
+        let output_points = Scratch::new(output.len());
+        let gradient = Some(gradient);
+        Self { first, rows, gradient, input, output, input_points, output_points }
+    }
+
+    /// Of matrix `i` the products of outputs and inputs, from a first one so many, padded to whole vectors.
+    fn product(
+        &self,
+        isa: Isa,
+        i: usize,
+        (output, rows): (usize, usize),
+        (input, columns): (usize, usize),
+        to: Target,
+    ) {
+        let (a, b) = (&self.output, &self.input);
+        let left =
+            if a.width == isa.lanes() { Left::Transposed(a.block) } else { Left::Columns(a.width) };
+        isa.run(Gemm {
+            rows,
+            columns,
+            depth: b.matrix(i).rows,
+            a: &self.output_points[a.matrix(i).start + a.at(0, output)..],
+            left,
+            b: &self.input_points[b.matrix(i).start + b.at(0, input)..],
+            right: Right::Blocks { width: b.width, stride: b.block },
+            c: to,
+            c_row: columns,
+        });
+    }
+
+    /// Transforms the tiles.
+    fn fill<I, O, const IN: usize>(&mut self, sum: &Sum, xs: Source)
+    where
+        I: Map<IN, POINTS>,
+        O: Map<4, POINTS>,
+    {
+        let rows = (self.first, self.rows);
+        let to = (&self.input, &mut self.input_points[..]);
+        to_points::<I, IN, POINTS>(sum.isa, xs, &sum.from, rows, to);
+        if let Some(gradient) = self.gradient.take() {
+            sum.isa.run(ToPoints::<O, 4, POINTS> {
+                map: PhantomData,
+                images: gradient.make(),
+                start: sum.to.covered(self.first, self.rows).start,
+                tiling: sum.to,
+                first: self.first,
+                rows: self.rows,
+                layout: &self.output,
+                points: &mut self.output_points,
+            });
+        }
+    }
+}
