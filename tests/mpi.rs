@@ -47,9 +47,10 @@ fn launch(program: &Program, processes: &str, arguments: &[&str]) -> (Option<i32
     let began = Instant::now();
     let Output { status, stdout, stderr } =
         launcher(program, processes, arguments).output().unwrap();
-    let said = [stdout, stderr].concat();
-    assert!(began.elapsed() < Duration::from_secs(120));
-    (status.code(), String::from_utf8_lossy(&said).into_owned())
+    let said = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(120), "{took:?} × {processes}, {arguments:?}\n{said}");
+    (status.code(), said)
 }
 
 fn run_of(program: &Program) -> PathBuf {

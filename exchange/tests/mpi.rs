@@ -1,6 +1,7 @@
 //! Real processes, joined by MPI: run by itself it starts `mpirun` on itself; each process then
 //! sends what the others can foretell. Messages are cut into small pieces, so that many of them are
-//! met with little memory.
+//! met with little memory, or into pieces so long that MPI sends none before its receiver asks for
+//! it: then whoever sends depends on whoever receives.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::{Command, ExitCode};
@@ -14,21 +15,32 @@ use gradwire_exchange::{Collective, Topology, mpi};
 const PATIENT: Duration = Duration::from_secs(30);
 const ROUNDS: usize = 60;
 
+/// How often each process writes five letters to all others.
+const LETTERS: usize = 12;
+
+/// Processes, how their ranks meet, and the longest message in bytes.
+const JOBS: [[&str; 3]; 6] = [
+    ["1", "allgather", "1000"],
+    ["2", "server", "1000"],
+    ["3", "allgather", "1000"],
+    ["2", "allgather", "50000"],
+    ["3", "server", "50000"],
+    ["4", "allgather", "50000"],
+];
+
 fn main() -> ExitCode {
     if std::env::var_os("OMPI_COMM_WORLD_SIZE").or(std::env::var_os("PMI_SIZE")).is_some() {
         return worker();
     }
     let program = std::env::current_exe().unwrap();
-    for (processes, topology) in [("1", "allgather"), ("2", "server"), ("3", "allgather")] {
+    for job @ [processes, topology, longest] in JOBS {
         let began = Instant::now();
         let mut command = Command::new("mpirun");
         command.args(["--allow-run-as-root", "--oversubscribe", "-n", processes]);
-        match command.arg(&program).arg(topology).status() {
-            Ok(status) if status.success() => {
-                println!("{processes} processes, {topology}: {:.1?}", began.elapsed());
-            }
+        match command.arg(&program).args([topology, longest]).status() {
+            Ok(status) if status.success() => println!("{job:?}: {:.1?}", began.elapsed()),
             Ok(status) => {
-                eprintln!("{processes} processes, {topology}: {status}");
+                eprintln!("{job:?}: {status}");
                 return ExitCode::FAILURE;
             }
             Err(error) => {
@@ -62,9 +74,11 @@ fn message(round: usize, from: usize, to: usize) -> Vec<u8> {
 fn worker() -> ExitCode {
     let (outbox, inbox) = channel();
     let letters = Box::new(move |from, letter| drop(outbox.send((from, letter))));
-    let (cluster, here) = mpi::join_in_pieces(PATIENT, 1000, letters).unwrap();
+    let mut told = std::env::args().skip(1);
+    let central = told.next().unwrap() == "server";
+    let longest = told.next().unwrap().parse().unwrap();
+    let (cluster, here) = mpi::join_in_pieces(PATIENT, longest, letters).unwrap();
     assert!(here.index < here.processes && here.processes == cluster.processes());
-    let central = std::env::args().any(|word| word == "server");
     let topology = if central { Topology::Server } else { Topology::Allgather };
     let ends = topology.connect_across(&cluster, 2, PATIENT, Arc::new(Told)).unwrap();
     std::thread::scope(|scope| {
@@ -97,13 +111,14 @@ fn rounds(mut end: Box<dyn Collective>) {
 
 /// Letters between all, long ones and short ones at the same time, while rounds go on.
 fn correspond(cluster: &Cluster, inbox: &std::sync::mpsc::Receiver<(usize, Vec<u8>)>) {
-    let lengths = [250_000, 1, 5_500, 0, 1_000];
+    let lengths = [250_000, 1, 5_500, 0, 1_000].repeat(LETTERS);
     let others = || (0..cluster.processes()).filter(|other| *other != cluster.process());
-    for length in lengths {
-        others().for_each(|to| cluster.send(to, vec![cluster.process() as u8; length]));
+    for length in &lengths {
+        others().for_each(|to| cluster.send(to, vec![cluster.process() as u8; *length]));
+        std::thread::sleep(Duration::from_micros(50));
     }
     let mut found = vec![Vec::new(); cluster.processes()];
-    for _ in others().flat_map(|_| lengths) {
+    for _ in others().flat_map(|_| &lengths) {
         let (from, letter) = inbox.recv_timeout(PATIENT).unwrap();
         assert!(letter.iter().all(|byte| usize::from(*byte) == from));
         found[from].push(letter.len());

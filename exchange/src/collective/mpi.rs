@@ -8,8 +8,11 @@
 //! at the end, which [`join`] and [`Cluster::leave`] put a bound to.
 //!
 //! A buffer may not go away before its message is out or in; a scope of rsmpi's sees to that. What
-//! is begun while another transfer is under way is done inside of it: transfers are nested calls,
-//! each on its own part of the stack.
+//! is sent while something else is being sent is so inside of it: such transfers are nested calls,
+//! each on its own part of the stack. Receiving never nests, nor waits for anything but a message
+//! that is on its way: MPI moves that whenever its sender calls any function of MPI, and a courier
+//! always does. So whatever a courier is sending, it goes on to receive, all that it is sent, and no
+//! two wait for each other.
 //!
 //! Sums are not made by MPI: no order is promised for those of `MPI_Allreduce`, and replicas must
 //! stay the same, bit for bit.
@@ -39,7 +42,7 @@ use crate::{Error, Result};
 /// 64 KiB, header included.
 pub const LONGEST: usize = 60 << 10;
 
-/// How many transfers may be nested; more wait for one of these to end.
+/// How many times sending may be nested; more waits for one of these to end.
 const DEEPEST: usize = 48;
 
 /// How many messages from one process are received before others have their turn.
@@ -123,9 +126,6 @@ struct Transport {
     lanes: [SimpleCommunicator; 2],
     desk: Desk,
     longest: usize,
-    /// Of each process and lane, whether something is being received: the next waits, so that
-    /// parcels arrive in order.
-    busy: Vec<[bool; 2]>,
     /// Whether pieces of parcels are still to be sent: other parcels wait, so that all stay in order.
     cutting: bool,
     /// Of each process and lane, the pieces of a parcel that have arrived.
@@ -145,7 +145,6 @@ impl Transport {
             lanes,
             desk,
             longest,
-            busy: vec![[false; 2]; processes],
             cutting: false,
             pieces: vec![Default::default(); processes],
             moved: Instant::now(),
@@ -166,18 +165,13 @@ impl Transport {
 
     /// Does whatever can be done without waiting; at the end, everything that is still to be sent.
     fn progress(&mut self, depth: usize) -> Next {
-        if depth < DEEPEST {
-            let here = self.lanes[0].rank() as usize;
-            for process in (0..self.busy.len()).filter(|process| *process != here) {
-                for lane in [Lane::Rounds, Lane::Letters] {
-                    self.receive(process, lane, depth);
-                }
+        let here = self.lanes[0].rank() as usize;
+        for process in (0..self.pieces.len()).filter(|process| *process != here) {
+            for lane in [Lane::Rounds, Lane::Letters] {
+                self.receive(process, lane);
             }
         }
-        let next = self.desk.look();
-        if let Next::Abort(code) = next {
-            self.lanes[0].abort(code);
-        }
+        let next = self.look();
         if depth < DEEPEST && !self.cutting {
             let shipments = self.desk.outgoing();
             if !shipments.is_empty() {
@@ -187,19 +181,23 @@ impl Transport {
         next
     }
 
-    /// Receives messages that are there, if any.
-    fn receive(&mut self, process: usize, lane: Lane, depth: usize) {
-        let at = lane as usize;
-        if self.busy[process][at] {
-            return;
+    /// Attends to what the ranks have asked, such as to end all.
+    fn look(&mut self) -> Next {
+        let next = self.desk.look();
+        if let Next::Abort(code) = next {
+            self.lanes[0].abort(code);
         }
+        next
+    }
+
+    /// Receives messages that are there, if any.
+    fn receive(&mut self, process: usize, lane: Lane) {
+        let at = lane as usize;
         for _ in 0..AT_A_TIME {
             let source = self.lanes[at].process_at_rank(process as i32);
             let Some((message, status)) = source.immediate_matched_probe() else { return };
             let mut parcel = std::mem::take(&mut self.pieces[process][at]);
-            self.busy[process][at] = true;
-            self.take(message, &status, &mut parcel, depth);
-            self.busy[process][at] = false;
+            self.take(message, &status, &mut parcel);
             if status.tag() == PIECE {
                 self.pieces[process][at] = parcel;
             } else {
@@ -208,14 +206,20 @@ impl Transport {
         }
     }
 
-    /// Appends the bytes of a message that has been matched.
-    fn take(&mut self, message: Message, status: &Status, parcel: &mut Vec<u8>, depth: usize) {
+    /// Appends the bytes of a message that has been matched. Does not return before they are there,
+    /// nor sends or receives anything else meanwhile.
+    fn take(&mut self, message: Message, status: &Status, parcel: &mut Vec<u8>) {
         let before = parcel.len();
         let count = status.count(u8::equivalent_datatype());
         parcel.resize(before + count as usize, 0);
         scope(|scope| {
-            let request = message.immediate_matched_receive_into(scope, &mut parcel[before..]);
-            self.finish(VecDeque::from([request]), depth);
+            let mut request = message.immediate_matched_receive_into(scope, &mut parcel[before..]);
+            while let Err(under_way) = request.test() {
+                request = under_way;
+                self.look();
+                self.rest(true);
+            }
+            self.moved = Instant::now();
         });
     }
 
