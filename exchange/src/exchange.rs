@@ -2,14 +2,16 @@
 //! a time.
 
 mod outgoing;
+mod standing;
 
 use std::collections::VecDeque;
 
+use self::standing::Standing;
 use crate::bucket::Bucket;
 use crate::collective::{Collective, Payload};
 use crate::compress::{Feedback, Scheme};
 use crate::cpu::Stopwatch;
-use crate::incoming::{Place, first_refusal};
+use crate::incoming::{Own, Place, first_refusal};
 use crate::layout::{Layout, Part};
 use crate::measure::Distortion;
 use crate::topology::{About, Heard, Route, Said, Setup, Topology, Wiring, Work};
@@ -50,11 +52,21 @@ pub struct Exchange {
     route: Box<dyn Route>,
     /// Of each group, the last messages sent, oldest first. The older of two has been read by all
     /// ranks when the younger is answered, so that two buffers go round for ever.
-    sent: Vec<VecDeque<Payload>>,
+    sent: Vec<VecDeque<(Payload, Option<Standing>)>>,
+    /// What is known of the message of the step under way.
+    standing: Option<Standing>,
     distortion: Distortion,
     underway: Option<Underway>,
     /// Outside of which the gradient of the step under way is zero, if that is known.
     support: Option<Support>,
+}
+
+/// Where a message is written.
+#[derive(Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    /// What is known of an earlier message that lies there, if it is as long as a new one.
+    standing: Option<Standing>,
 }
 
 /// A step that has begun and is not finished.
@@ -133,7 +145,8 @@ impl Exchange {
             feedback,
             collective,
             route,
-            sent: vec![VecDeque::with_capacity(3)],
+            sent: no_messages(1),
+            standing: None,
             distortion: Distortion::default(),
             underway: None,
             support: None,
@@ -185,7 +198,7 @@ impl Exchange {
                  message; write `policy.clip_norm = 0`, or exchange all buckets as one group"
             ));
         }
-        self.sent = vec![VecDeque::with_capacity(3); groups.len()];
+        self.sent = no_messages(groups.len());
         self.groups = groups;
         self.underway = None;
         Ok(())
@@ -235,6 +248,7 @@ impl Exchange {
     /// Begins a step; nothing is sent yet. One that was under way is given up.
     pub fn begin(&mut self, step: u64) {
         self.distortion.begin();
+        self.standing = None;
         let heard = self.groups.iter().map(|_| None).collect();
         let parameters = self.layout.len() as u64;
         let traffic = Traffic { parameters, ..Traffic::default() };
@@ -299,11 +313,11 @@ impl Exchange {
         }
 
         let mut mine = self.spare_buffer(group);
-        mine.clear();
         let Some(measuring) = self.encode(place, gradient, &mut leg, &mut mine) else {
             let own = self.non_finite(place, group, gradient);
             return Err(self.refuse(place, own));
         };
+        let Buffer { bytes: mine, standing } = mine;
         leg.wire_bytes = mine.len() as u64;
         let (passed, computed) = start.read();
         leg.encode = passed.saturating_sub(measuring);
@@ -317,9 +331,14 @@ impl Exchange {
             buckets: &mut self.buckets,
             collective: &mut *self.collective,
             gradient,
+            own: match self.feedback {
+                None => Own::Alike(self.support.as_ref()),
+                Some(_) => Own::Unlike,
+            },
             leg: &mut leg,
         };
         let heard = self.route.reduce(&mut work, mine)?;
+        self.standing = standing;
         traffic.add(leg);
         Ok(heard)
     }
@@ -351,7 +370,7 @@ impl Exchange {
         self.observe(self.place(step), &heard, gradient, &mut traffic.gauges)?;
         let rank = self.collective.rank();
         for (sent, heard) in self.sent.iter_mut().zip(heard) {
-            sent.extend(heard.into_mine(rank));
+            sent.extend(heard.into_mine(rank).map(|message| (message, self.standing.take())));
         }
         if let Some(feedback) = &self.feedback {
             traffic.gauges.push(Gauge::sum("residual_norm", floats::norm(feedback.residual())));
@@ -460,10 +479,12 @@ impl Exchange {
         Place { rank: self.collective.rank(), world_size: self.collective.world_size(), step }
     }
 
-    fn spare_buffer(&mut self, group: usize) -> Vec<u8> {
+    fn spare_buffer(&mut self, group: usize) -> Buffer {
         let sent = &mut self.sent[group];
         let oldest = if sent.len() < 2 { None } else { sent.pop_front() };
-        oldest.and_then(Payload::reclaim).unwrap_or_default()
+        let reclaimed = oldest.and_then(|(message, standing)| Some((message.reclaim()?, standing)));
+        let (bytes, standing) = reclaimed.unwrap_or_default();
+        Buffer { bytes, standing }
     }
 
     /// Tells every rank this rank's own error instead of what they await, and returns the error
@@ -476,4 +497,9 @@ impl Exchange {
             Err(_) => own,
         }
     }
+}
+
+/// Places for the last messages of so many groups.
+fn no_messages(groups: usize) -> Vec<VecDeque<(Payload, Option<Standing>)>> {
+    (0..groups).map(|_| VecDeque::with_capacity(3)).collect()
 }

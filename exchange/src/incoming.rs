@@ -1,14 +1,27 @@
 //! Reading what ranks sent about a group of buckets: frames in their places, refusals, the mean.
 
+mod plain;
+
 use std::ops::Range;
 
+use self::plain::Plain;
 use crate::bucket::Bucket;
 use crate::collective::Payload;
 use crate::compress::{Compressor, dense::Dense};
 use crate::error::Awaited;
 use crate::wire::downlink::Downlink;
+use crate::wire::frame::Unchecked;
 use crate::wire::{Frame, Header, Kind, Read, Reader, floats};
-use crate::{Error, Result};
+use crate::{Error, Result, Support};
+
+/// Whether a rank's gradient is, bit for bit, what its message says where that is plain.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Own<'a> {
+    /// It is not: what was sent is the gradient and a residual, or the one who reads sent nothing.
+    Unlike,
+    /// It is, and it is zero outside of a support, if one is known.
+    Alike(Option<&'a Support>),
+}
 
 /// Who reads, and which step it is at.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +56,7 @@ impl Place {
         group: &[usize],
         messages: &'a [Payload],
     ) -> Result<Vec<Frame<'a>>> {
-        self.read(group, messages, Frame::read)
+        self.check_all(group, &self.split(group, messages)?)
     }
 
     /// The same without looking at checksums: for messages of which others check some, or that
@@ -56,15 +69,35 @@ impl Place {
         group: &[usize],
         messages: &'a [Payload],
     ) -> Result<Vec<Frame<'a>>> {
-        self.read(group, messages, |reader| Frame::split(reader).map(|(frame, _)| frame))
+        let frames = self.split(group, messages)?;
+        Ok(frames.into_iter().map(|unchecked| unchecked.frame).collect())
     }
 
-    fn read<'a>(
+    /// What [`split`](Self::split) has split, checked.
+    ///
+    /// # Errors
+    /// [`Error::Message`].
+    pub(crate) fn check_all<'a>(
+        &self,
+        group: &[usize],
+        frames: &[Unchecked<'a>],
+    ) -> Result<Vec<Frame<'a>>> {
+        let check = |(index, unchecked): (usize, &Unchecked<'a>)| {
+            let blame = |error: Error| error.sent_by(index / group.len(), self.awaited());
+            unchecked.check().map_err(Error::from).map_err(blame)
+        };
+        frames.iter().enumerate().map(check).collect()
+    }
+
+    /// As [`skim`](Self::skim), with what the checksums can be checked by.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn split<'a>(
         &self,
         group: &[usize],
         messages: &'a [Payload],
-        next: impl Fn(&mut Reader<'a>) -> Read<Frame<'a>>,
-    ) -> Result<Vec<Frame<'a>>> {
+    ) -> Result<Vec<Unchecked<'a>>> {
         if let Some(refusal) = first_refusal(messages) {
             return Err(refusal);
         }
@@ -74,8 +107,13 @@ impl Place {
             let mut reader = Reader::new(message);
             for bucket in group {
                 let expected = self.header(Kind::Dense, *bucket).from_rank(from);
-                let frame = next(&mut reader).map_err(Error::from).map_err(blame)?;
-                frames.push(frame.awaited(expected, self.rank).map_err(blame)?);
+                let unchecked = Frame::split(&mut reader).map_err(Error::from).map_err(blame)?;
+                if let Err(error) = unchecked.frame.awaited(expected, self.rank) {
+                    // A damaged header tells of a frame that nobody sent.
+                    unchecked.check().map_err(Error::from).map_err(blame)?;
+                    return Err(blame(error));
+                }
+                frames.push(unchecked);
             }
             reader.finish().map_err(Error::from).map_err(blame)?;
         }
@@ -98,7 +136,7 @@ impl Place {
 
     /// Overwrites a group's elements of `gradient` by the mean of what the frames say, each bucket
     /// at its place in `buckets`. When a bucket's mean is not finite: its number and the element.
-    /// `own` tells that the gradient is what this rank has encoded, unless its frame is plain.
+    /// `encoded` tells that the gradient is what this rank has encoded, unless its frame is plain.
     ///
     /// # Errors
     /// [`Error::Message`], [`Error::OutOfStep`].
@@ -108,29 +146,72 @@ impl Place {
         group: &[usize],
         frames: &[Frame<'_>],
         gradient: &mut [f32],
-        own: bool,
+        encoded: bool,
     ) -> Result<Option<(usize, usize)>> {
         for (index, number) in group.iter().enumerate() {
             let of_ranks = frames[index..].iter().step_by(group.len());
             let bucket = &mut buckets[*number];
             let mut spoken_of = std::mem::take(&mut bucket.spoken_of);
             let compressed = |frame: &Frame<'_>| frame.header.kind == Kind::Compressed;
-            let sparse = own && of_ranks.clone().all(compressed);
-            let overflow = bucket.change(gradient, |mean, compressor| {
+            let sparse = encoded && of_ranks.clone().all(compressed);
+            let averaged = bucket.change(gradient, |mean, compressor| {
                 let length = mean.len();
-                let finite = match compressor.filter(|_| sparse) {
-                    Some(decoder) if decoder.by_blocks().is_some() => {
+                let by_blocks =
+                    compressor.filter(|decoder| sparse && decoder.by_blocks().is_some());
+                let finite = match by_blocks {
+                    Some(decoder) => {
                         self.mean_of_blocks(of_ranks, decoder, &mut spoken_of, mean)?
                     }
-                    _ => self.mean_of(of_ranks, compressor, length, 0..length, mean)?,
+                    None => self.mean_of(of_ranks, compressor, length, 0..length, mean)?,
                 };
+                let overflow = if finite { None } else { floats::first_non_finite(mean) };
+                Ok::<_, Error>((by_blocks.is_some(), overflow))
+            });
+            bucket.spoken_of = spoken_of;
+            let overflow;
+            (bucket.by_blocks, overflow) = averaged?;
+            if let Some(element) = overflow {
+                return Ok(Some((*number, element)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// As [`average`](Self::average), where all frames are plain: in one pass, which looks at the
+    /// checksums as well. What this rank has sent is taken from the gradient, if it is there.
+    ///
+    /// # Errors
+    /// [`Error::Message`].
+    pub(crate) fn average_plain(
+        &self,
+        buckets: &mut [Bucket],
+        group: &[usize],
+        frames: &[Unchecked<'_>],
+        gradient: &mut [f32],
+        own: Own<'_>,
+    ) -> Result<Option<(usize, usize)>> {
+        for (index, number) in group.iter().enumerate() {
+            let bucket = &mut buckets[*number];
+            let support = match own {
+                Own::Alike(support) => support.filter(|_| bucket.is_all_of(gradient)),
+                Own::Unlike => None,
+            };
+            let known = support.map_or(0, |support| support.words().len());
+            let mut spoken_of = std::mem::take(&mut bucket.spoken_of);
+            spoken_of.resize(known.max(spoken_of.len()), 0);
+            let plain = Plain {
+                place: self,
+                frames: frames[index..].iter().step_by(group.len()).collect(),
+                own: matches!(own, Own::Alike(_)).then_some(self.rank),
+                support: support.map(Support::words),
+            };
+            let averaged = bucket.change(gradient, |mean, _| {
+                let finite = plain.average(&mut spoken_of, mean)?;
                 Ok::<_, Error>(if finite { None } else { floats::first_non_finite(mean) })
             });
-            let bucket = &mut buckets[*number];
-            bucket.by_blocks = sparse && !spoken_of.is_empty();
+            bucket.by_blocks = support.is_some();
             bucket.spoken_of = spoken_of;
-            let overflow = overflow?;
-            if let Some(element) = overflow {
+            if let Some(element) = averaged? {
                 return Ok(Some((*number, element)));
             }
         }
@@ -244,7 +325,7 @@ impl Place {
         group: &[usize],
         message: &'a [u8],
     ) -> Result<Vec<Downlink<'a>>> {
-        self.read_downlink(group, message, |reader| Frame::split(reader).map(|(frame, _)| frame))
+        self.read_downlink(group, message, |reader| Ok(Frame::split(reader)?.frame))
     }
 
     fn read_downlink<'a>(

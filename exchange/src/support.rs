@@ -41,6 +41,12 @@ impl Support {
         self.add(0..self.length);
     }
 
+    /// Whether it is everything.
+    pub fn is_everything(&self) -> bool {
+        let blocks: u32 = self.words.iter().map(|word| word.count_ones()).sum();
+        blocks as usize == self.length.div_ceil(BLOCK)
+    }
+
     /// Adds the blocks that these elements lie in.
     ///
     /// # Panics
@@ -104,7 +110,9 @@ mod tests {
                 prop_assert!(!support.meets(block.start..block.start));
             }
             prop_assert_eq!(support.meets(0..length), naive.contains(&true));
+            prop_assert_eq!(support.is_everything(), !naive.contains(&false));
             support.fill();
+            prop_assert!(support.is_everything());
             prop_assert!((0..length).all(|element| support.meets(element..element + 1)));
             support.clear();
             prop_assert_eq!(support, Support::nothing(length));

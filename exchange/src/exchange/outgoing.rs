@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use super::Exchange;
+use super::standing::Standing;
+use super::{Buffer, Exchange};
 use crate::Error;
 use crate::bucket::Bucket;
 use crate::compress::{Encoded, Feedback};
 use crate::error::Quantity;
 use crate::incoming::Place;
 use crate::traffic::Leg;
+use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{Kind, floats};
 
 impl Exchange {
@@ -20,8 +22,15 @@ impl Exchange {
         place: Place,
         gradient: &mut [f32],
         leg: &mut Leg,
-        mine: &mut Vec<u8>,
+        mine: &mut Buffer,
     ) -> Option<Duration> {
+        self.buckets.iter_mut().for_each(|bucket| bucket.by_blocks = false);
+        if self.stands(gradient) {
+            return self.encode_standing(place, gradient, mine);
+        }
+        mine.standing = None;
+        let mine = &mut mine.bytes;
+        mine.clear();
         let step = place.step;
         let group = &self.groups[leg.group];
         let plain = group.iter().all(|number| self.buckets[*number].compressor.is_none());
@@ -53,7 +62,6 @@ impl Exchange {
         let mut measuring = Duration::ZERO;
         for number in group {
             let bucket = &mut self.buckets[*number];
-            bucket.by_blocks = false;
             // What an earlier gradient has left over may lie anywhere.
             let whole = self.feedback.is_none() && bucket.is_all_of(gradient);
             let support = self.support.as_ref().filter(|_| whole);
@@ -61,7 +69,7 @@ impl Exchange {
             let (source, compressor) = bucket.view(corrected.unwrap_or(gradient));
             let open = place.header(Kind::Dense, *number).open(mine);
             let payload_at = open.payload_at();
-            let mut kind = Kind::Dense;
+            let (mut kind, mut checksum) = (Kind::Dense, None);
             if let Some(compressor) = compressor.filter(|_| warm) {
                 let encoded = match support {
                     Some(support) => compressor.encode_within(source, support.words(), step, mine),
@@ -78,16 +86,49 @@ impl Exchange {
                     measuring += self.distortion.add(*number, &**compressor, source, message);
                 }
             }
-            if kind == Kind::Dense && !floats::put_checked(source, mine) {
-                return None;
+            if kind == Kind::Dense {
+                checksum = Some(floats::put_checked(source, mine)?);
             }
             if let Some(feedback) = &mut self.feedback {
                 let message = (kind == Kind::Compressed).then(|| &mine[payload_at..]);
                 take_off(feedback, bucket, message, masks);
             }
-            open.close(kind, mine);
+            match checksum {
+                Some(checksum) => open.close_with(kind, &checksum, mine),
+                None => open.close(kind, mine),
+            }
         }
         Some(measuring)
+    }
+
+    /// The same where the message can be what an earlier one was, but for what has changed: that of
+    /// a whole gradient, plain, of which a part is known to be zero.
+    fn encode_standing(
+        &self,
+        place: Place,
+        gradient: &[f32],
+        mine: &mut Buffer,
+    ) -> Option<Duration> {
+        let support = self.support.as_ref()?;
+        let zeros = || {
+            mine.bytes.clear();
+            mine.bytes.resize(HEADER_BYTES + size_of_val(gradient), 0);
+            Standing::zeros(gradient.len())
+        };
+        let mut standing = mine.standing.take().unwrap_or_else(zeros);
+        let open = place.header(Kind::Dense, 0).reopen(0, &mut mine.bytes);
+        let payload = &mut mine.bytes[open.payload_at()..];
+        let checksum = standing.write(gradient, support.words(), payload)?;
+        open.close_with(Kind::Dense, &checksum, &mut mine.bytes);
+        mine.standing = Some(standing);
+        Some(Duration::ZERO)
+    }
+
+    /// Whether this can be.
+    fn stands(&self, gradient: &[f32]) -> bool {
+        let whole = matches!(self.buckets.as_slice(), [bucket] if bucket.is_all_of(gradient));
+        let partial = self.support.as_ref().is_some_and(|support| !support.is_everything());
+        whole && partial && self.is_dense() && !self.clips()
     }
 
     /// What local clipping multiplies this rank's gradient by.

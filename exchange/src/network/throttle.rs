@@ -100,7 +100,7 @@ fn up(length: usize) -> Sent {
 /// Whether a message holds the mean of a shard.
 fn is_shard(message: &[u8]) -> bool {
     let frame = Frame::split(&mut Reader::new(message));
-    frame.is_ok_and(|(frame, _)| frame.header.kind == Kind::Shard)
+    frame.is_ok_and(|unchecked| unchecked.frame.header.kind == Kind::Shard)
 }
 
 /// A server is heard at this pace too. A rank does not see what the others sent: it is taken to be

@@ -35,6 +35,7 @@ use super::{Heard, Route, Setup, Shape, Topology, Work};
 use crate::collective::{Answer, Collective, Payload, Serve, star};
 use crate::compress::sparse;
 use crate::cpu::Stopwatch;
+use crate::incoming::Own;
 use crate::wire::downlink::Form;
 use crate::wire::{Fault, floats};
 use crate::{Error, Result, State};
@@ -104,6 +105,8 @@ impl Route for Client {
             }
             Answer::Declined(messages) => {
                 work.leg.downlink_bytes = messages.iter().map(|message| message.len() as u64).sum();
+                // Something is wrong with one of them: every rank finds out.
+                work.own = Own::Unlike;
                 work.average(&messages)?;
                 Heard::Messages(messages)
             }

@@ -3,6 +3,7 @@
 //! Loops run over blocks that stay in the first cache, so that checking, adding and scaling cost
 //! no further pass over memory.
 
+use super::checksum::Checksum;
 use super::{Fault, Read};
 
 /// Elements of a block: 8 KiB.
@@ -33,17 +34,28 @@ pub fn put(values: &[f32], out: &mut Vec<u8>) {
     out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
 }
 
-/// Appends values as they are, and tells whether all of them are finite.
-pub fn put_checked(values: &[f32], out: &mut Vec<u8>) -> bool {
-    /// Elements that are checked and then copied while the first cache holds them.
-    const PIECE: usize = 512;
+/// Appends values as they are; their checksum, if all of them are finite.
+pub fn put_checked(values: &[f32], out: &mut Vec<u8>) -> Option<Checksum> {
+    /// Elements that are checked, copied and summed up while the first cache holds them.
+    const PIECE: usize = 1024;
     out.reserve(size_of_val(values));
-    let mut finite = true;
+    let mut checksum = Checksum::default();
     for piece in values.chunks(PIECE) {
-        finite &= all_finite(piece);
+        if !all_finite(piece) {
+            return None;
+        }
+        let start = out.len();
         put(piece, out);
+        checksum.add(&out[start..]);
     }
-    finite
+    Some(checksum)
+}
+
+/// Overwrites as many bytes by values, unless one is not finite: then false.
+pub fn set_checked(values: &[f32], out: &mut [u8]) -> bool {
+    let (out, _) = out.as_chunks_mut();
+    out.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
+    all_finite(values)
 }
 
 /// The bytes as f32 values of known number.
@@ -67,26 +79,39 @@ pub fn add(values: &[[u8; 4]], weight: f32, sum: &mut [f32]) {
 /// Overwrites `mean` with the sum of all parts, added in their order, times `scale`, in one pass
 /// over memory. Tells whether every mean is finite.
 pub fn mean_of(parts: &[&[[u8; 4]]], scale: f32, mean: &mut [f32]) -> bool {
-    let [first, others @ ..] = parts else { return true };
-    let mut any = 0;
+    let mut finite = true;
     for (number, mean) in mean.chunks_mut(BLOCK).enumerate() {
         let block = number * BLOCK..number * BLOCK + mean.len();
-        for (mean, value) in mean.iter_mut().zip(&first[block.clone()]) {
-            *mean = f32::from_le_bytes(*value);
+        finite &= mean_of_each(parts.len(), |part| &parts[part][block.clone()], scale, mean);
+    }
+    finite
+}
+
+/// The same of a block that stays in the first cache, of so many parts.
+pub fn mean_of_each<'a>(
+    parts: usize,
+    part: impl Fn(usize) -> &'a [[u8; 4]],
+    scale: f32,
+    mean: &mut [f32],
+) -> bool {
+    if parts == 0 {
+        return true;
+    }
+    for (mean, value) in mean.iter_mut().zip(part(0)) {
+        *mean = f32::from_le_bytes(*value);
+    }
+    if parts == 1 {
+        return scale_checked(mean, scale);
+    }
+    for middle in 1..parts - 1 {
+        for (mean, value) in mean.iter_mut().zip(part(middle)) {
+            *mean += f32::from_le_bytes(*value);
         }
-        let Some((last, middle)) = others.split_last() else {
-            any |= u32::from(!scale_checked(mean, scale));
-            continue;
-        };
-        for part in middle {
-            for (mean, value) in mean.iter_mut().zip(&part[block.clone()]) {
-                *mean += f32::from_le_bytes(*value);
-            }
-        }
-        for (mean, value) in mean.iter_mut().zip(&last[block]) {
-            *mean = (*mean + f32::from_le_bytes(*value)) * scale;
-            any |= special(*mean);
-        }
+    }
+    let mut any = 0;
+    for (mean, value) in mean.iter_mut().zip(part(parts - 1)) {
+        *mean = (*mean + f32::from_le_bytes(*value)) * scale;
+        any |= special(*mean);
     }
     any == 0
 }
@@ -148,7 +173,11 @@ mod tests {
             let mut out = vec![7u8];
             put(&values, &mut out);
             let mut checked = vec![7u8];
-            assert!(put_checked(&values, &mut checked));
+            let checksum = put_checked(&values, &mut checked).unwrap();
+            assert_eq!(checked, out);
+            assert_eq!(checksum.value(), Checksum::of(&out[1..]).value());
+            checked[1..].fill(0);
+            assert!(set_checked(&values, &mut checked[1..]));
             assert_eq!(checked, out);
             assert_eq!(out[1..], bytes_of(&values));
             assert_eq!(expect(&out[1..], length).unwrap().len(), length);
@@ -166,7 +195,8 @@ mod tests {
                 let mut values = vec![f32::MAX; 2 * BLOCK + 5];
                 values[at..].fill(special);
                 assert_eq!(first_non_finite(&values), Some(at));
-                assert!(!put_checked(&values, &mut Vec::new()));
+                assert!(put_checked(&values, &mut Vec::new()).is_none());
+                assert!(!set_checked(&values, &mut vec![0; 4 * values.len()]));
             }
         }
         assert_eq!(first_non_finite(&[f32::MAX, f32::MIN, 0.0, f32::from_bits(1)]), None);

@@ -18,6 +18,7 @@
 
 use std::fmt;
 
+use super::checksum::Checksum;
 use super::{Fault, Read, Reader};
 use crate::error::Quantity;
 use crate::{Error, Result};
@@ -139,13 +140,24 @@ impl Header {
     #[must_use]
     pub fn open(&self, out: &mut Vec<u8>) -> Open {
         let at = out.len();
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&[VERSION, self.kind as u8]);
-        out.extend_from_slice(&self.rank.to_le_bytes());
-        out.extend_from_slice(&self.world_size.to_le_bytes());
-        out.extend_from_slice(&low(self.step).to_le_bytes());
-        out.extend_from_slice(&self.bucket.to_le_bytes());
-        out.extend_from_slice(&[0; 8]);
+        out.extend_from_slice(&[0; HEADER_BYTES]);
+        self.reopen(at, out)
+    }
+
+    /// Writes the header where one lies already, before a payload that is being changed.
+    ///
+    /// # Panics
+    /// When there is no room for a header at `at`.
+    #[must_use]
+    pub fn reopen(&self, at: usize, out: &mut [u8]) -> Open {
+        let Header { kind, rank, world_size, step, bucket } = self;
+        let header = &mut out[at..at + HEADER_BYTES];
+        header[..2].copy_from_slice(&MAGIC);
+        header[2..4].copy_from_slice(&[VERSION, *kind as u8]);
+        header[4..6].copy_from_slice(&rank.to_le_bytes());
+        header[6..8].copy_from_slice(&world_size.to_le_bytes());
+        header[8..12].copy_from_slice(&low(*step).to_le_bytes());
+        header[12..LENGTH_AT].copy_from_slice(&bucket.to_le_bytes());
         Open { at }
     }
 
@@ -182,13 +194,23 @@ impl Open {
     /// # Panics
     /// When the payload has 4 GiB or more; buckets are limited so that none has.
     pub fn close(self, kind: Kind, out: &mut [u8]) {
+        let payload = Checksum::of(&out[self.payload_at()..]);
+        self.close_with(kind, &payload, out);
+    }
+
+    /// The same, of a payload whose checksum is known.
+    ///
+    /// # Panics
+    /// As [`close`](Self::close).
+    pub fn close_with(self, kind: Kind, payload: &Checksum, out: &mut [u8]) {
         let length = u32::try_from(out.len() - self.payload_at())
             .expect("invariant: a bucket's message is shorter than 4 GiB");
-        let (header, payload) = out[self.at..].split_at_mut(HEADER_BYTES);
+        let header = &mut out[self.at..self.payload_at()];
         header[3] = kind as u8;
         header[LENGTH_AT..CHECKSUM_AT].copy_from_slice(&length.to_le_bytes());
-        let checksum = checksum(&header[..CHECKSUM_AT], payload);
-        header[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+        let mut checksum = Checksum::of(&header[..CHECKSUM_AT]);
+        checksum.append(payload);
+        header[CHECKSUM_AT..].copy_from_slice(&checksum.value().to_le_bytes());
     }
 }
 
@@ -197,11 +219,39 @@ fn low(step: u64) -> u32 {
     step as u32
 }
 
-fn checksum(header: &[u8], payload: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(header);
-    hasher.update(payload);
-    hasher.finalize()
+/// A frame whose checksum has not been looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Unchecked<'a> {
+    /// The frame, if its checksum is right.
+    pub frame: Frame<'a>,
+    header: &'a [u8],
+    told: u32,
+}
+
+impl<'a> Unchecked<'a> {
+    /// Looks at the checksum.
+    ///
+    /// # Errors
+    /// [`Fault::Checksum`].
+    pub fn check(self) -> Read<Frame<'a>> {
+        let mut checksum = self.begin();
+        checksum.add(self.frame.payload);
+        self.end(&checksum).map(|()| self.frame)
+    }
+
+    /// The checksum of what goes before the payload, for whoever adds the payload while reading it.
+    pub fn begin(&self) -> Checksum {
+        Checksum::of(self.header)
+    }
+
+    /// Compares that, with the payload, to what the frame says.
+    ///
+    /// # Errors
+    /// [`Fault::Checksum`].
+    pub fn end(&self, checksum: &Checksum) -> Read<()> {
+        let (told, found) = (self.told, checksum.value());
+        if found == told { Ok(()) } else { Err(Fault::Checksum { told, found }) }
+    }
 }
 
 /// One received frame.
@@ -219,21 +269,16 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// A [`Fault`] when there is no whole frame.
     pub fn read(reader: &mut Reader<'a>) -> Read<Frame<'a>> {
-        let bytes = reader.rest();
-        let (frame, told) = Frame::split(reader)?;
-        let found = checksum(&bytes[..CHECKSUM_AT], frame.payload);
-        if found != told {
-            return Err(Fault::Checksum { told, found });
-        }
-        Ok(frame)
+        Frame::split(reader)?.check()
     }
 
-    /// The next frame and the checksum that it should have, which is not looked at: for messages
-    /// that somebody checks or has checked with [`read`](Self::read).
+    /// The next frame, without looking at its checksum: for messages that somebody checks, or has
+    /// checked.
     ///
     /// # Errors
     /// A [`Fault`] when there is no whole frame.
-    pub fn split(reader: &mut Reader<'a>) -> Read<(Frame<'a>, u32)> {
+    pub fn split(reader: &mut Reader<'a>) -> Read<Unchecked<'a>> {
+        let bytes = reader.rest();
         let magic = reader.u16()?.to_le_bytes();
         if magic != MAGIC {
             return Err(Fault::Magic { found: magic });
@@ -252,7 +297,7 @@ impl<'a> Frame<'a> {
         let length = reader.u32()?;
         let told = reader.u32()?;
         let payload = reader.take(length as usize)?;
-        Ok((Frame { header, payload }, told))
+        Ok(Unchecked { frame: Frame { header, payload }, header: &bytes[..CHECKSUM_AT], told })
     }
 
     /// Reads the next frame and checks that it is the one awaited by rank `by`.

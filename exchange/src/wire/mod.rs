@@ -1,6 +1,7 @@
 //! Bytes: the only module that knows how numbers lie in a message.
 //!
 //! * [`frame`]: the header before every message, and splitting what a rank sent into messages;
+//! * [`checksum`]: of bytes, and of pages whose checksums are known;
 //! * [`downlink`]: what a server says of a bucket;
 //! * [`floats`]: plain f32 values, checked, added and averaged at memory speed;
 //! * [`values`]: values as f32, f16 or bf16;
@@ -15,6 +16,7 @@
 //! and allocate nothing.
 
 pub mod bits;
+pub mod checksum;
 pub mod codes;
 pub mod downlink;
 pub mod floats;

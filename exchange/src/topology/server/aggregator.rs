@@ -104,7 +104,7 @@ impl Aggregator {
         let mut reader = Reader::new(messages.first()?);
         let (mut step, mut group) = (None, Vec::new());
         while !reader.rest().is_empty() {
-            let (Frame { header, .. }, _) = Frame::split(&mut reader).ok()?;
+            let Frame { header, .. } = Frame::split(&mut reader).ok()?.frame;
             let bucket = header.bucket as usize;
             if bucket >= self.buckets.len() || group.contains(&bucket) {
                 return None;
