@@ -193,7 +193,9 @@ impl Place {
         for (index, number) in group.iter().enumerate() {
             let bucket = &mut buckets[*number];
             let support = match own {
-                Own::Alike(support) => support.filter(|_| bucket.is_all_of(gradient)),
+                Own::Alike(support) => {
+                    support.filter(|support| bucket.is_all_of(gradient) && !support.is_everything())
+                }
                 Own::Unlike => None,
             };
             let known = support.map_or(0, |support| support.words().len());

@@ -5,6 +5,7 @@
 //! [`Kernel`]. Everything a kernel calls with its token must be `#[inline(always)]`: only what is inlined into that
 //! entry is compiled for the set.
 
+mod lane_by_lane;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -62,6 +63,26 @@ pub trait Simd: Copy {
     /// # Safety
     /// `n <= LANES`, and `p` is valid for writing `n` elements.
     unsafe fn store_ptr_first(self, p: *mut f32, a: Self::V, n: usize);
+
+    /// Nine elements for each of the first `n` lanes, those of lane `i` at `p + i * stride`: vector `j` holds the `j`-th of
+    /// each, and zeros in the other lanes.
+    ///
+    /// # Safety
+    /// `n <= LANES`, and for each of so many lanes nine elements are valid for reading.
+    #[inline(always)]
+    unsafe fn load_nines(self, p: *const f32, stride: usize, n: usize) -> [Self::V; 9] {
+        // SAFETY: what the caller vouches for.
+        unsafe { lane_by_lane::load_nines(self, p, stride, n) }
+    }
+    /// The other way: writes nine elements for each of the first `n` lanes.
+    ///
+    /// # Safety
+    /// `n <= LANES`, and for each of so many lanes nine elements are valid for writing.
+    #[inline(always)]
+    unsafe fn store_nines(self, p: *mut f32, stride: usize, n: usize, nines: [Self::V; 9]) {
+        // SAFETY: what the caller vouches for.
+        unsafe { lane_by_lane::store_nines(self, p, stride, n, nines) }
+    }
 
     /// Asks for the cache line at `p` ahead of its use; `p` may be anything.
     #[inline(always)]
@@ -261,6 +282,44 @@ mod tests {
             assert!(16 % isa.lanes() == 0);
             isa.run(Operations { a: &a, b: &b });
         }
+    }
+
+    /// Nines of every number of lanes, there and back, against the elements by their places.
+    struct Nines;
+
+    impl Kernel for Nines {
+        type Output = ();
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            for stride in [9, 10, 64] {
+                let len = 15 * stride + 9;
+                let from: Vec<f32> = (0..len).map(|i| i as f32).collect();
+                for n in 0..=S::LANES {
+                    // SAFETY: nine elements after each of sixteen strides.
+                    let nines = unsafe { s.load_nines(from.as_ptr(), stride, n) };
+                    for (j, v) in nines.into_iter().enumerate() {
+                        let mut lanes = [7.0; 16];
+                        s.store(&mut lanes, v);
+                        for (lane, x) in lanes[..S::LANES].iter().enumerate() {
+                            let expected = if lane < n { from[lane * stride + j] } else { 0.0 };
+                            assert_eq!(*x, expected, "{n} lanes of stride {stride}: {lane}, {j}");
+                        }
+                    }
+                    let mut to = vec![-1.0; len];
+                    // SAFETY: as above.
+                    unsafe { s.store_nines(to.as_mut_ptr(), stride, n, nines) };
+                    for (i, x) in to.iter().enumerate() {
+                        let within = i / stride < n && i % stride < 9;
+                        assert_eq!(*x, if within { from[i] } else { -1.0 });
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nines_are_the_elements_by_lane() {
+        Isa::available().for_each(|isa| isa.run(Nines));
     }
 
     #[test]

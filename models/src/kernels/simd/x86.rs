@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Simd};
+use super::{Kernel, Simd, lane_by_lane};
 
 /// The token of AVX2 with FMA.
 #[derive(Clone, Copy)]
@@ -120,6 +120,65 @@ fn first_avx512(n: usize) -> __mmask16 {
     ((1_u32 << n) - 1) as __mmask16
 }
 
+/// Four elements for each of sixteen lanes, those of lane `i` at `p + i * stride`: vector `j` holds the `j`-th of each.
+///
+/// # Safety
+/// The CPU has AVX-512 F, and four elements of each lane are valid for reading.
+#[inline(always)]
+unsafe fn load_fours(p: *const f32, stride: usize) -> [__m512; 4] {
+    // SAFETY: the caller vouches for the elements and the instruction set.
+    unsafe {
+        // Vector `j` holds lanes j, 4 + j, 8 + j, 12 + j, a quarter each.
+        let quarters = |j: usize| {
+            let four = |lane: usize| _mm_loadu_ps(p.add(lane * stride));
+            let low = _mm512_castps128_ps512(four(j));
+            let low = _mm512_insertf32x4::<1>(low, four(4 + j));
+            let low = _mm512_insertf32x4::<2>(low, four(8 + j));
+            _mm512_insertf32x4::<3>(low, four(12 + j))
+        };
+        transposed_fours([quarters(0), quarters(1), quarters(2), quarters(3)])
+    }
+}
+
+/// Writes what [`load_fours`] reads.
+///
+/// # Safety
+/// The CPU has AVX-512 F, and four elements of each lane are valid for writing.
+#[inline(always)]
+unsafe fn store_fours(p: *mut f32, stride: usize, fours: [__m512; 4]) {
+    // SAFETY: the caller vouches for the elements and the instruction set.
+    unsafe {
+        for (j, quarters) in transposed_fours(fours).into_iter().enumerate() {
+            let to = |lane: usize| p.add(lane * stride);
+            _mm_storeu_ps(to(j), _mm512_castps512_ps128(quarters));
+            _mm_storeu_ps(to(4 + j), _mm512_extractf32x4_ps::<1>(quarters));
+            _mm_storeu_ps(to(8 + j), _mm512_extractf32x4_ps::<2>(quarters));
+            _mm_storeu_ps(to(12 + j), _mm512_extractf32x4_ps::<3>(quarters));
+        }
+    }
+}
+
+/// The 4×4 matrices that the quarters of four vectors are, transposed.
+///
+/// # Safety
+/// The CPU has AVX-512 F.
+#[inline(always)]
+unsafe fn transposed_fours([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
+    // SAFETY: the caller vouches for the instruction set.
+    unsafe {
+        let pairs = |a, b| {
+            (_mm512_castps_pd(_mm512_unpacklo_ps(a, b)), _mm512_castps_pd(_mm512_unpackhi_ps(a, b)))
+        };
+        let ((ab_low, ab_high), (cd_low, cd_high)) = (pairs(a, b), pairs(c, d));
+        [
+            _mm512_castpd_ps(_mm512_unpacklo_pd(ab_low, cd_low)),
+            _mm512_castpd_ps(_mm512_unpackhi_pd(ab_low, cd_low)),
+            _mm512_castpd_ps(_mm512_unpacklo_pd(ab_high, cd_high)),
+            _mm512_castpd_ps(_mm512_unpackhi_pd(ab_high, cd_high)),
+        ]
+    }
+}
+
 impl Simd for Avx512 {
     const LANES: usize = 16;
     type V = __m512;
@@ -173,5 +232,32 @@ impl Simd for Avx512 {
     unsafe fn store_ptr_first(self, p: *mut f32, a: Self::V, n: usize) {
         // SAFETY: the caller vouches for `n` elements, and lanes switched off are not touched.
         unsafe { _mm512_mask_storeu_ps(p, first_avx512(n), a) }
+    }
+    #[inline(always)]
+    unsafe fn load_nines(self, p: *const f32, stride: usize, n: usize) -> [Self::V; 9] {
+        // SAFETY: the caller vouches for nine elements of each lane, the token for the instruction set.
+        unsafe {
+            if n < Self::LANES {
+                return lane_by_lane::load_nines(self, p, stride, n);
+            }
+            let [a, b, c, d] = load_fours(p, stride);
+            let [e, f, g, h] = load_fours(p.add(4), stride);
+            // Three of these once more, and the last.
+            let [.., last] = load_fours(p.add(5), stride);
+            [a, b, c, d, e, f, g, h, last]
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_nines(self, p: *mut f32, stride: usize, n: usize, nines: [Self::V; 9]) {
+        // SAFETY: the caller vouches for nine elements of each lane, the token for the instruction set.
+        unsafe {
+            if n < Self::LANES {
+                return lane_by_lane::store_nines(self, p, stride, n, nines);
+            }
+            let [a, b, c, d, e, f, g, h, last] = nines;
+            store_fours(p, stride, [a, b, c, d]);
+            store_fours(p.add(4), stride, [e, f, g, h]);
+            store_fours(p.add(5), stride, [f, g, h, last]);
+        }
     }
 }

@@ -56,21 +56,17 @@ impl<M: Map<3, TAPS>> Kernel for WeightToPoints<'_, M> {
             let width = panel(S::LANES).min(padded - start);
             let lanes = S::LANES.min(columns - column);
             for k in 0..depth {
-                let mut taps = [[0.0; 16]; 9];
                 let from = (self.top + k) * along_depth + (self.first + column) * along_columns;
-                for lane in 0..lanes {
-                    let from = from + lane * along_columns;
-                    for (tap, w) in self.weight[from..from + 9].iter().enumerate() {
-                        match self.side {
-                            Side::Forward => taps[tap][lane] = *w,
-                            Side::Reversed => taps[8 - tap][lane] = *w,
-                        }
-                    }
+                assert!(from + (lanes - 1) * along_columns + 9 <= self.weight.len());
+                // SAFETY: the taps of the last of so many lanes end inside the weights, as was just checked.
+                let mut taps =
+                    unsafe { s.load_nines(self.weight.as_ptr().add(from), along_columns, lanes) };
+                if let Side::Reversed = self.side {
+                    taps.reverse();
                 }
                 let mut half = [[s.zero(); 3]; TAPS];
                 for x in 0..3 {
-                    let mapped =
-                        M::apply(s, [s.load(&taps[x]), s.load(&taps[3 + x]), s.load(&taps[6 + x])]);
+                    let mapped = M::apply(s, [taps[x], taps[3 + x], taps[6 + x]]);
                     for y in 0..TAPS {
                         half[y][x] = mapped[y];
                     }
@@ -134,21 +130,15 @@ impl<M: Map<TAPS, 3>> Kernel for PointsToWeight<'_, M> {
                         half[y][x] = mapped[y];
                     }
                 }
-                let mut taps = [[0.0; 16]; 9];
+                let mut taps = [s.zero(); 9];
                 for (y, row) in half.into_iter().enumerate() {
-                    for (x, v) in M::apply(s, row).into_iter().enumerate() {
-                        s.store(&mut taps[y * 3 + x], v);
-                    }
+                    taps[3 * y..3 * y + 3].copy_from_slice(&M::apply(s, row));
                 }
                 let lanes = S::LANES.min(columns - input);
-                let mut block = [0.0; 16 * 9];
-                for lane in 0..lanes {
-                    for tap in 0..9 {
-                        block[lane * 9 + tap] = taps[tap][lane];
-                    }
-                }
                 let start = (output * self.inputs + first + input) * 9;
-                self.weight[start..start + lanes * 9].copy_from_slice(&block[..lanes * 9]);
+                let to = &mut self.weight[start..start + lanes * 9];
+                // SAFETY: nine elements for each of so many lanes, end to end.
+                unsafe { s.store_nines(to.as_mut_ptr(), 9, lanes, taps) };
                 input += S::LANES;
             }
         }
