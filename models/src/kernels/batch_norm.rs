@@ -23,7 +23,7 @@ use self::passes::{BLOCK, Backward, Each, Gate, Normalise};
 use self::sums::{Gradients, Sums};
 use super::handover::Parts;
 use super::maps::{self, Maps, Slot};
-use super::memory::{Scratch, Target};
+use super::memory::{Bits, Scratch, Target};
 use super::operand::with_f32s;
 use super::parallel::each;
 use super::profile::{Kind, timed};
@@ -88,7 +88,7 @@ pub(crate) fn batch_norm(
         // What is added would have to be read again by everyone who computes the sum.
         Some(residual) => {
             let mut z = Scratch::new(xs.len());
-            let mut positive = vec![0; xs.len() / channels * channels.div_ceil(isa.lanes())];
+            let mut positive = Bits::new(xs.len() / channels * channels.div_ceil(isa.lanes()));
             let sum = || normalised.sum(residual.pixels(), &mut z, &mut positive);
             timed(Kind::BatchNorm, 0, sum);
             (z.into(), relu.then(|| Arc::new(positive)))
@@ -268,7 +268,7 @@ struct Differentiated {
     isa: Isa,
     xs: Values,
     relu: bool,
-    positive: Option<Arc<Vec<u16>>>,
+    positive: Option<Arc<Bits>>,
     /// Those of the forward pass.
     scale: Vec<f32>,
     shift: Vec<f32>,
@@ -300,7 +300,7 @@ impl Compute for Differentiated {
 /// Where the gradient passes: what is known of the result, or else the result of the affine map alone.
 fn gate<'a>(
     relu: bool,
-    positive: Option<&'a Vec<u16>>,
+    positive: Option<&'a Bits>,
     scale: &'a [f32],
     shift: &'a [f32],
 ) -> Gate<'a> {
@@ -322,7 +322,7 @@ struct BatchNorm {
     train: bool,
     xs: Values,
     /// Where the result is positive, if `xs` alone does not tell what ReLU let pass.
-    positive: Option<Arc<Vec<u16>>>,
+    positive: Option<Arc<Bits>>,
     gradient: Slot,
     residual: Option<Slot>,
 }

@@ -88,6 +88,34 @@ impl DerefMut for Scratch {
     }
 }
 
+/// Sixteen bits each, in a [`Scratch`]: left over from earlier use, given back when dropped.
+pub(crate) struct Bits {
+    scratch: Scratch,
+    len: usize,
+}
+
+impl Bits {
+    /// A buffer of `len` elements.
+    pub(crate) fn new(len: usize) -> Self {
+        Self { scratch: Scratch::new(len.div_ceil(2)), len }
+    }
+}
+
+impl Deref for Bits {
+    type Target = [u16];
+    fn deref(&self) -> &[u16] {
+        // SAFETY: the scratch holds at least half as many initialised f32, which are as good as two u16 each.
+        unsafe { std::slice::from_raw_parts(self.scratch.as_ptr().cast(), self.len) }
+    }
+}
+
+impl DerefMut for Bits {
+    fn deref_mut(&mut self) -> &mut [u16] {
+        // SAFETY: as for `deref`, and `self` is borrowed for writing.
+        unsafe { std::slice::from_raw_parts_mut(self.scratch.as_mut_ptr().cast(), self.len) }
+    }
+}
+
 /// Where a result goes.
 pub(crate) enum Target<'a> {
     /// It replaces what is there.
@@ -158,6 +186,16 @@ mod tests {
         drop(first);
         let again = Scratch::new(90);
         assert_eq!(again.as_ptr(), address);
+    }
+
+    #[test]
+    fn bits_are_kept_to_the_last() {
+        for len in [0, 1, 2, 31, 32, 33, 1001] {
+            let mut bits = Bits::new(len);
+            bits.iter_mut().enumerate().for_each(|(i, x)| *x = i as u16 ^ 0x7f80);
+            assert_eq!(bits.len(), len);
+            assert!(bits.iter().enumerate().all(|(i, x)| *x == i as u16 ^ 0x7f80));
+        }
     }
 
     #[test]
