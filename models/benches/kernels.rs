@@ -70,7 +70,7 @@ fn numbers(shape: &[usize], first: u32, end: u32) -> Tensor {
 type Convolution = (&'static str, usize, usize, usize, usize, usize);
 
 fn convolutions(c: &mut Criterion) {
-    let shapes: [Convolution; 10] = [
+    let shapes: [Convolution; 13] = [
         ("stem", 3, 16, 32, 3, 1),
         ("resnet20 stage 1", 16, 16, 32, 3, 1),
         ("resnet20 into stage 2", 16, 32, 32, 3, 2),
@@ -80,6 +80,9 @@ fn convolutions(c: &mut Criterion) {
         ("resnet18 into stage 2", 64, 128, 32, 3, 2),
         ("resnet18 shortcut into stage 2", 64, 128, 32, 1, 2),
         ("resnet18 stage 2", 128, 128, 16, 3, 1),
+        ("resnet18 into stage 3", 128, 256, 16, 3, 2),
+        ("resnet18 stage 3", 256, 256, 8, 3, 1),
+        ("resnet18 into stage 4", 256, 512, 8, 3, 2),
         ("resnet18 stage 4", 512, 512, 4, 3, 1),
     ];
     for (name, inputs, outputs, side, kernel, stride) in shapes {

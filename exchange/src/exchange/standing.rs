@@ -11,6 +11,9 @@ const BLOCKS: usize = PAGE / 4 / BLOCK;
 /// Pages that one word of a support stands for.
 const PAGES: usize = 64 / BLOCKS;
 
+/// The blocks of a word's first page.
+const MASK: u64 = (1 << BLOCKS) - 1;
+
 /// What is known of a payload of plain values.
 pub(super) struct Standing {
     /// A bit for each block outside of which it is zero.
@@ -65,9 +68,6 @@ impl Standing {
         Some(all)
     }
 }
-
-/// The blocks of a word's first page.
-const MASK: u64 = (1 << BLOCKS) - 1;
 
 #[cfg(test)]
 mod tests {
