@@ -28,8 +28,13 @@ use super::values::Source;
 /// Bytes of points that one chunk of tiles may fill while they stay in the second-level cache.
 const CHUNK_BYTES: usize = 512 << 10;
 
-/// Tiles in a chunk at least when its weights do not fit beside it, so that each weight read is used often enough.
-const WIDE_TILES: usize = 128;
+/// Tiles in a chunk at least when its weights do not fit beside it, so that each weight read is used often enough; with
+/// stride 2, whose weights are used more often for each tile, and whose tiles have more points.
+const WIDE_TILES: usize = 64;
+const WIDE_STRIDED_TILES: usize = 16;
+
+/// So many tiles are one chunk then, and each weight is read once.
+const FEW_TILES: usize = 128;
 
 /// Bytes of weights' points that stay in the second-level cache beside a chunk.
 const NARROW_BYTES: usize = 640 << 10;
@@ -131,13 +136,18 @@ fn inputs(sizes: &Sizes) -> Tiling {
     Tiling { height, width, channels, rows, columns, step: 4 * sizes.stride, margin: 1 }
 }
 
-/// Rows of tiles in one chunk, for so many tiles in a row, products per tile, and channels on the two sides.
-fn chunk_rows(columns: usize, products: usize, from: usize, to: usize) -> usize {
+/// Rows of tiles in one chunk, of `total` rows, for so many tiles in a row, products per tile, and channels on the two
+/// sides.
+fn chunk_rows(total: usize, columns: usize, products: usize, from: usize, to: usize) -> usize {
     let mut tiles = CHUNK_BYTES / (4 * products * (from + to));
     if 4 * MATRICES * from * to > NARROW_BYTES {
-        tiles = tiles.max(WIDE_TILES);
+        tiles = match total * columns {
+            ..=FEW_TILES => return total,
+            _ if products > MATRICES => tiles.max(WIDE_STRIDED_TILES),
+            _ => tiles.max(WIDE_TILES),
+        };
     }
-    (tiles / columns).max(1)
+    (tiles / columns).clamp(1, total)
 }
 
 /// Some rows of tiles, from a first one counted through all images, to points.
@@ -190,7 +200,7 @@ impl Pass<'_> {
         let (depth, columns) = (self.from.channels, self.to.channels);
 
         let total = self.sizes.batch * self.from.rows;
-        let chunk = chunk_rows(self.from.columns, POINTS * POINTS, depth, columns).min(total);
+        let chunk = chunk_rows(total, self.from.columns, POINTS * POINTS, depth, columns);
         let firsts = (0..total).step_by(chunk);
         let mut seen: Vec<T> = firsts.clone().map(|_| T::default()).collect();
         let mut chunks = Vec::with_capacity(firsts.len());

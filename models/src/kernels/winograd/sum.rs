@@ -41,7 +41,7 @@ impl Sum<'_> {
         let (isa, lanes) = (self.isa, self.isa.lanes());
         let (inputs, outputs) = (self.sizes.inputs, self.sizes.outputs);
         let total = self.sizes.batch * self.from.rows;
-        let chunk = chunk_rows(self.from.columns, POINTS * POINTS, inputs, outputs).min(total);
+        let chunk = chunk_rows(total, self.from.columns, POINTS * POINTS, inputs, outputs);
         let rows = |first: usize| chunk.min(total - first);
         let firsts = (0..total).step_by(chunk);
         let ends = firsts.clone().map(|first| self.to.covered(first, rows(first)).end);
