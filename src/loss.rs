@@ -87,10 +87,15 @@ impl Loss {
         failures.sort_by_key(|failure| (failure.accuses.0, failure.at));
         let first = failures.first()?;
         let (_, rank) = first.accuses;
+        let damaged = matches!(
+            first.error.downcast_ref::<exchange::Error>(),
+            Some(exchange::Error::Message { .. })
+        );
         // The culprit's own account says better where it was; the accuser's says more of what it
-        // saw.
+        // saw. Who has sent a damaged message may have gone on to the next step.
         let own = failures.iter().find(|failure| failure.rank == rank).map(|own| own.place);
-        let place = own.or_else(|| places.get(rank).copied()).unwrap_or(first.place);
+        let own = own.or_else(|| places.get(rank).copied()).filter(|_| !damaged);
+        let place = own.unwrap_or(first.place);
         let Failure { error, recoverable, .. } = failures.swap_remove(0);
         Some(Self { rank, place, whereabouts: None, error, recoverable })
     }
@@ -176,8 +181,12 @@ mod tests {
     fn the_sender_of_a_damaged_message_is_the_cause() {
         let fault = Fault::Checksum { told: 1, found: 2 };
         let unread = |by| failed(by, exchange::Error::Message { rank: 2, awaited: AWAITED, fault });
-        let told = first(vec![lost(0, 1), unread(0), unread(2)]);
-        assert!(told.starts_with("worker 2, step 5, exchange: message of rank 2"), "{told}");
+        let mut gone_on = lost(2, 0);
+        gone_on.place.step += 1;
+        for sender in [unread(2), gone_on] {
+            let told = first(vec![lost(0, 1), unread(0), sender]);
+            assert!(told.starts_with("worker 2, step 5, exchange: message of rank 2"), "{told}");
+        }
     }
 
     #[test]

@@ -95,6 +95,18 @@ fn each_fault_has_its_documented_outcome() {
     }
 }
 
+/// Its own plain values no rank reads, so that the sender goes on until it misses the others.
+#[test]
+fn a_damaged_plain_message_is_its_senders() {
+    let program = Program::new();
+    let (code, error) = injected(&program, "corrupt:worker=0,step=12", &["--scheme", "dense"]);
+    assert_eq!(code, Some(1), "{error}");
+    let last = error.lines().last().unwrap_or_default();
+    for part in ["worker 0, step 12, exchange", "rank 0 for the gradient of step 12", "damaged"] {
+        assert!(last.contains(part), "{error}");
+    }
+}
+
 #[test]
 fn a_stall_shorter_than_the_patience_changes_nothing() {
     let (weights_before, told_before) = undisturbed();
