@@ -425,8 +425,10 @@ mod tests {
                             (true, true) => 0.5 + product,
                         };
                         let found = f64::from(c[i * c_row + j]);
+                        // What as many roundings may come to, in whatever order.
+                        let off = (depth + 2) as f64 * f64::from(f32::EPSILON / 2.0) * (1.0 + size);
                         prop_assert!(
-                            (found - expected).abs() < 1e-6 * (1.0 + size),
+                            (found - expected).abs() <= off,
                             "({i}, {j}) on {isa:?}: {found} and not {expected}"
                         );
                     }
