@@ -99,7 +99,7 @@ fn each_fault_has_its_documented_outcome() {
 #[test]
 fn a_damaged_plain_message_is_its_senders() {
     let program = Program::new();
-    let (code, error) = injected(&program, "corrupt:worker=0,step=12", &["--scheme", "dense"]);
+    let (code, error) = injected(&program, "corrupt:worker=0,step=12", &["--set", "scheme=dense"]);
     assert_eq!(code, Some(1), "{error}");
     let last = error.lines().last().unwrap_or_default();
     for part in ["worker 0, step 12, exchange", "rank 0 for the gradient of step 12", "damaged"] {
