@@ -92,7 +92,7 @@ impl Loss {
             Some(exchange::Error::Message { .. })
         );
         // The culprit's own account says better where it was; the accuser's says more of what it
-        // saw. Who has sent a damaged message may have gone on to the next step.
+        // saw. Who has sent what was damaged on its way may have gone on to the next step.
         let own = failures.iter().find(|failure| failure.rank == rank).map(|own| own.place);
         let own = own.or_else(|| places.get(rank).copied()).filter(|_| !damaged);
         let place = own.unwrap_or(first.place);

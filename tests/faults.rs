@@ -95,7 +95,6 @@ fn each_fault_has_its_documented_outcome() {
     }
 }
 
-/// Its own plain values no rank reads, so that the sender goes on until it misses the others.
 #[test]
 fn a_damaged_plain_message_is_its_senders() {
     let program = Program::new();

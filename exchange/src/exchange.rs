@@ -11,7 +11,7 @@ use crate::bucket::Bucket;
 use crate::collective::{Collective, Payload};
 use crate::compress::{Feedback, Scheme};
 use crate::cpu::Stopwatch;
-use crate::incoming::{Own, Place, first_refusal};
+use crate::incoming::{Place, first_refusal};
 use crate::layout::{Layout, Part};
 use crate::measure::Distortion;
 use crate::topology::{About, Heard, Route, Said, Setup, Topology, Wiring, Work};
@@ -331,10 +331,7 @@ impl Exchange {
             buckets: &mut self.buckets,
             collective: &mut *self.collective,
             gradient,
-            own: match self.feedback {
-                None => Own::Alike(self.support.as_ref()),
-                Some(_) => Own::Unlike,
-            },
+            support: self.support.as_ref().filter(|_| self.feedback.is_none()),
             leg: &mut leg,
         };
         let heard = self.route.reduce(&mut work, mine)?;

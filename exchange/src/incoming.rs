@@ -14,15 +14,6 @@ use crate::wire::frame::Unchecked;
 use crate::wire::{Frame, Header, Kind, Read, Reader, floats};
 use crate::{Error, Result, Support};
 
-/// Whether a rank's gradient is, bit for bit, what its message says where that is plain.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Own<'a> {
-    /// It is not: what was sent is the gradient and a residual, or the one who reads sent nothing.
-    Unlike,
-    /// It is, and it is zero outside of a support, if one is known.
-    Alike(Option<&'a Support>),
-}
-
 /// Who reads, and which step it is at.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
@@ -178,7 +169,8 @@ impl Place {
     }
 
     /// As [`average`](Self::average), where all frames are plain: in one pass, which looks at the
-    /// checksums as well. What this rank has sent is taken from the gradient, if it is there.
+    /// checksums as well. With a support, the gradient is zero outside of it, and so is what this rank
+    /// has sent.
     ///
     /// # Errors
     /// [`Error::Message`].
@@ -188,23 +180,18 @@ impl Place {
         group: &[usize],
         frames: &[Unchecked<'_>],
         gradient: &mut [f32],
-        own: Own<'_>,
+        support: Option<&Support>,
     ) -> Result<Option<(usize, usize)>> {
         for (index, number) in group.iter().enumerate() {
             let bucket = &mut buckets[*number];
-            let support = match own {
-                Own::Alike(support) => {
-                    support.filter(|support| bucket.is_all_of(gradient) && !support.is_everything())
-                }
-                Own::Unlike => None,
-            };
+            let support =
+                support.filter(|support| bucket.is_all_of(gradient) && !support.is_everything());
             let known = support.map_or(0, |support| support.words().len());
             let mut spoken_of = std::mem::take(&mut bucket.spoken_of);
             spoken_of.resize(known.max(spoken_of.len()), 0);
             let plain = Plain {
                 place: self,
                 frames: frames[index..].iter().step_by(group.len()).collect(),
-                own: matches!(own, Own::Alike(_)).then_some(self.rank),
                 support: support.map(Support::words),
             };
             let averaged = bucket.change(gradient, |mean, _| {

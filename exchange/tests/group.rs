@@ -349,16 +349,11 @@ fn a_spoilt_message_is_an_error_that_names_its_sender() {
                     }
                 });
                 let mut exchange = exchange(&scheme, 60, spoilt);
-                let mut gradient = Random(3).laplaces(60);
-                let outcome = exchange.allreduce(1, &mut gradient).map(|_| ());
-                assert!(outcome.is_err() || gradient == Random(3).laplaces(60));
-                outcome
+                exchange.allreduce(1, &mut Random(3).laplaces(60)).map(|_| ())
             });
             for (rank, outcome) in ranks.iter().enumerate() {
                 let named = matches!(outcome, Err(Error::Message { rank: 1, .. }));
-                // Its own plain values no rank reads: its gradient has them.
-                let unread = rank == 1 && scheme == Scheme::default() && outcome.is_ok();
-                assert!(named || unread, "{scheme:?}, {at}, rank {rank}: {outcome:?}");
+                assert!(named, "{scheme:?}, {at}, rank {rank}: {outcome:?}");
             }
         }
     }

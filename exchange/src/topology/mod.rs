@@ -21,11 +21,11 @@ use crate::bucket::Bucket;
 use crate::collective::cluster::{Cluster, Notes};
 use crate::collective::{Collective, Payload};
 use crate::compress::{Compressor, Digest, Round, Seat};
-use crate::incoming::{Own, Place};
+use crate::incoming::Place;
 use crate::layout::{Bucketing, Layout, Part};
 use crate::traffic::Leg;
 use crate::wire::{self, Frame, Kind};
-use crate::{Error, Policy, Result, Scheme, State};
+use crate::{Error, Policy, Result, Scheme, State, Support};
 
 macro_rules! topologies {
     ($($variant:ident($module:ident)),* $(,)?) => {
@@ -300,7 +300,8 @@ pub(crate) struct Work<'a> {
     pub(crate) buckets: &'a mut [Bucket],
     pub(crate) collective: &'a mut dyn Collective,
     pub(crate) gradient: &'a mut [f32],
-    pub(crate) own: Own<'a>,
+    /// Outside of which the gradient is zero, where it is what was encoded and that is known.
+    pub(crate) support: Option<&'a Support>,
     pub(crate) leg: &'a mut Leg,
 }
 
@@ -314,14 +315,13 @@ impl Work<'_> {
     /// Overwrites the group's elements by the mean of what all messages say.
     ///
     /// # Errors
-    /// What is wrong with the messages: the same on every rank, but that nobody looks at the
-    /// checksums of plain frames of its own.
+    /// What is wrong with the messages, which is the same on every rank.
     fn average(&mut self, messages: &[Payload]) -> Result<()> {
         let frames = self.place.split(self.group, messages)?;
         let plain = frames.iter().all(|unchecked| unchecked.frame.header.kind == Kind::Dense);
         let (place, buckets, group) = (self.place, &mut *self.buckets, self.group);
         let overflow = if plain {
-            place.average_plain(buckets, group, &frames, self.gradient, self.own)?
+            place.average_plain(buckets, group, &frames, self.gradient, self.support)?
         } else {
             let frames = place.check_all(group, &frames)?;
             place.average(buckets, group, &frames, self.gradient, true)?

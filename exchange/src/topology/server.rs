@@ -35,7 +35,6 @@ use super::{Heard, Route, Setup, Shape, Topology, Work};
 use crate::collective::{Answer, Collective, Payload, Serve, star};
 use crate::compress::sparse;
 use crate::cpu::Stopwatch;
-use crate::incoming::Own;
 use crate::wire::downlink::Form;
 use crate::wire::{Fault, floats};
 use crate::{Error, Result, State};
@@ -105,8 +104,6 @@ impl Route for Client {
             }
             Answer::Declined(messages) => {
                 work.leg.downlink_bytes = messages.iter().map(|message| message.len() as u64).sum();
-                // Something is wrong with one of them: every rank finds out.
-                work.own = Own::Unlike;
                 work.average(&messages)?;
                 Heard::Messages(messages)
             }

@@ -20,7 +20,6 @@ use crate::bucket::Bucket;
 use crate::collective::{Collective, Payload};
 use crate::compress::PART;
 use crate::cpu::Stopwatch;
-use crate::incoming::Own;
 use crate::wire::{Frame, Kind, Reader, floats, frame};
 use crate::{Error, Result};
 
@@ -108,7 +107,6 @@ impl Route for Sharded {
         let refused = results.iter().find_map(|result| Frame::refusal_of(result));
         if let Some((_, refusal)) = refused {
             // The messages are here: what is wrong with them is wrong on every rank.
-            work.own = Own::Unlike;
             work.average(&messages)?;
             return Err(refusal);
         }
