@@ -331,6 +331,7 @@ impl Exchange {
             buckets: &mut self.buckets,
             collective: &mut *self.collective,
             gradient,
+            as_sent: self.feedback.is_none(),
             support: self.support.as_ref().filter(|_| self.feedback.is_none()),
             leg: &mut leg,
         };

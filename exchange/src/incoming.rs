@@ -170,7 +170,7 @@ impl Place {
 
     /// As [`average`](Self::average), where all frames are plain: in one pass, which looks at the
     /// checksums as well. With a support, the gradient is zero outside of it, and so is what this rank
-    /// has sent.
+    /// has sent. What the rank `own` has sent is the gradient, and is taken from there.
     ///
     /// # Errors
     /// [`Error::Message`].
@@ -181,6 +181,7 @@ impl Place {
         frames: &[Unchecked<'_>],
         gradient: &mut [f32],
         support: Option<&Support>,
+        own: Option<usize>,
     ) -> Result<Option<(usize, usize)>> {
         for (index, number) in group.iter().enumerate() {
             let bucket = &mut buckets[*number];
@@ -192,6 +193,7 @@ impl Place {
             let plain = Plain {
                 place: self,
                 frames: frames[index..].iter().step_by(group.len()).collect(),
+                own,
                 support: support.map(Support::words),
             };
             let averaged = bucket.change(gradient, |mean, _| {

@@ -148,22 +148,26 @@ mod whole {
 
     #[test]
     fn the_loss_of_a_rank_ends_all_others() {
-        explore(|| {
-            for (rank, outcome) in lives(&topk(), Fate::Goes).into_iter().enumerate() {
-                let lost = matches!(outcome, Err(Error::PeerLost { .. }));
-                assert!(if rank == 2 { outcome.is_ok() } else { lost }, "{rank}: {outcome:?}");
-            }
-        });
+        for scheme in [Scheme::default(), topk()] {
+            explore(move || {
+                for (rank, outcome) in lives(&scheme, Fate::Goes).into_iter().enumerate() {
+                    let lost = matches!(outcome, Err(Error::PeerLost { .. }));
+                    assert!(if rank == 2 { outcome.is_ok() } else { lost }, "{rank}: {outcome:?}");
+                }
+            });
+        }
     }
 
     #[test]
     fn an_abort_is_heard_by_all() {
-        explore(|| {
-            let outcomes = lives(&topk(), Fate::GivesUp);
-            let heard = |o: &Result<_, Error>| {
-                matches!(o, Err(Error::Aborted { rank: 2, step: STEPS, .. }))
-            };
-            assert!(outcomes.iter().all(heard), "{outcomes:?}");
-        });
+        for scheme in [Scheme::default(), topk()] {
+            explore(move || {
+                let outcomes = lives(&scheme, Fate::GivesUp);
+                let heard = |o: &Result<_, Error>| {
+                    matches!(o, Err(Error::Aborted { rank: 2, step: STEPS, .. }))
+                };
+                assert!(outcomes.iter().all(heard), "{outcomes:?}");
+            });
+        }
     }
 }

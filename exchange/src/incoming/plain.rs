@@ -18,13 +18,15 @@ const CHUNK: usize = BLOCKS * BLOCK;
 pub(super) struct Plain<'a> {
     pub(super) place: &'a Place,
     pub(super) frames: Vec<&'a Unchecked<'a>>,
-    /// Blocks outside of which what lies where the mean is to be is zero: a bit for each.
+    /// The rank whose frame says what lies where the mean is to be.
+    pub(super) own: Option<usize>,
+    /// Of that, blocks outside of which it is zero: a bit for each.
     pub(super) support: Option<&'a [u64]>,
 }
 
 impl Plain<'_> {
     /// Overwrites `mean` by the mean; with a support, leaves in `spoken_of` a bit for each block in which
-    /// a rank has something, or this one might. Tells whether all of the mean is finite.
+    /// another rank has something, or this one may. Tells whether all of the mean is finite.
     ///
     /// # Errors
     /// [`Error::Message`]; the mean is then in pieces.
@@ -36,24 +38,23 @@ impl Plain<'_> {
             values.push(expected.map_err(Error::from).map_err(blame(rank))?);
         }
         let mut checksums: Vec<Checksum> = self.frames.iter().map(|frame| frame.begin()).collect();
+        let others = || (0..values.len()).filter(|rank| Some(*rank) != self.own);
         let scale = 1.0 / self.place.world_size as f32;
-        let mut finite = true;
+        let (mut finite, mut own) = (true, [[0; 4]; CHUNK]);
         for (number, mean) in mean.chunks_mut(CHUNK).enumerate() {
             let length = mean.len();
-            let here = number * CHUNK..number * CHUNK + length;
-            let chunks = || values.iter().map(|values| &values[here.clone()]);
+            let chunk = |rank: usize| &values[rank][number * CHUNK..number * CHUNK + length];
             let mut some = u32::MAX;
             if let Some(support) = self.support {
                 some = half(support, number);
-                for (checksum, chunk) in checksums.iter_mut().zip(chunks()) {
-                    let found = something(chunk);
-                    add(checksum, chunk.as_flattened(), found);
+                for rank in others() {
+                    let found = something(chunk(rank));
+                    add(&mut checksums[rank], chunk(rank).as_flattened(), found);
                     some |= found;
                 }
                 set_half(spoken_of, number, some);
             } else {
-                let each = checksums.iter_mut().zip(chunks());
-                each.for_each(|(checksum, chunk)| checksum.add(chunk.as_flattened()));
+                others().for_each(|rank| checksums[rank].add(chunk(rank).as_flattened()));
             }
             if some == 0 {
                 continue;
@@ -62,12 +63,19 @@ impl Plain<'_> {
                 let end = length.min(blocks.end * BLOCK);
                 let elements = (blocks.start * BLOCK).min(end)..end;
                 let mean = &mut mean[elements.clone()];
-                let part = |rank: usize| &values[rank][here.clone()][elements.clone()];
+                if self.own.is_some() {
+                    let own = own[elements.clone()].iter_mut();
+                    own.zip(&*mean).for_each(|(own, value)| *own = value.to_le_bytes());
+                }
+                let part = |rank| match Some(rank) == self.own {
+                    true => &own[elements.clone()],
+                    false => &chunk(rank)[elements.clone()],
+                };
                 finite &= floats::mean_of_each(values.len(), part, scale, mean);
             }
         }
-        for (rank, (unchecked, checksum)) in self.frames.iter().zip(&checksums).enumerate() {
-            let checked = unchecked.end(checksum);
+        for rank in others() {
+            let checked = self.frames[rank].end(&checksums[rank]);
             checked.map_err(Error::from).map_err(blame(rank))?;
         }
         Ok(finite)

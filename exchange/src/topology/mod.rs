@@ -24,6 +24,7 @@ use crate::compress::{Compressor, Digest, Round, Seat};
 use crate::incoming::Place;
 use crate::layout::{Bucketing, Layout, Part};
 use crate::traffic::Leg;
+use crate::wire::frame::Unchecked;
 use crate::wire::{self, Frame, Kind};
 use crate::{Error, Policy, Result, Scheme, State, Support};
 
@@ -300,7 +301,9 @@ pub(crate) struct Work<'a> {
     pub(crate) buckets: &'a mut [Bucket],
     pub(crate) collective: &'a mut dyn Collective,
     pub(crate) gradient: &'a mut [f32],
-    /// Outside of which the gradient is zero, where it is what was encoded and that is known.
+    /// Whether the gradient is, bit for bit, what this rank's message says where that is plain.
+    pub(crate) as_sent: bool,
+    /// Outside of which the gradient is zero, where it is as sent and that is known.
     pub(crate) support: Option<&'a Support>,
     pub(crate) leg: &'a mut Leg,
 }
@@ -318,18 +321,31 @@ impl Work<'_> {
     /// What is wrong with the messages, which is the same on every rank.
     fn average(&mut self, messages: &[Payload]) -> Result<()> {
         let frames = self.place.split(self.group, messages)?;
-        let plain = frames.iter().all(|unchecked| unchecked.frame.header.kind == Kind::Dense);
+        let overflow = self.average_frames(&frames, None)?;
+        self.finite(overflow)
+    }
+
+    /// The same of frames that have been split; where the mean is not finite, the bucket and the
+    /// element. The plain ones of the rank `own`, which are what the gradient is, are not read.
+    ///
+    /// # Errors
+    /// As [`average`](Self::average).
+    fn average_frames(
+        &mut self,
+        frames: &[Unchecked<'_>],
+        own: Option<usize>,
+    ) -> Result<Option<(usize, usize)>> {
         let (place, buckets, group) = (self.place, &mut *self.buckets, self.group);
-        let overflow = if plain {
-            place.average_plain(buckets, group, &frames, self.gradient, self.support)?
-        } else {
-            let frames = place.check_all(group, &frames)?;
-            place.average(buckets, group, &frames, self.gradient, true)?
-        };
-        match overflow {
-            None => Ok(()),
-            Some((bucket, element)) => Err(self.overflow(bucket, element)),
+        if all_plain(frames) {
+            return place.average_plain(buckets, group, frames, self.gradient, self.support, own);
         }
+        let frames = place.check_all(group, frames)?;
+        place.average(buckets, group, &frames, self.gradient, true)
+    }
+
+    /// Fails where an element of a bucket's mean is not finite.
+    fn finite(&self, overflow: Option<(usize, usize)>) -> Result<()> {
+        overflow.map_or(Ok(()), |(bucket, element)| Err(self.overflow(bucket, element)))
     }
 
     /// The mean of this element of a bucket is not finite.
@@ -337,6 +353,11 @@ impl Work<'_> {
         let (parameter, index) = self.layout.name(self.buckets[bucket].position(element));
         Error::NonFiniteMean { step: self.place.step, parameter, index }
     }
+}
+
+/// Whether every frame is plain f32.
+fn all_plain(frames: &[Unchecked<'_>]) -> bool {
+    frames.iter().all(|unchecked| unchecked.frame.header.kind == Kind::Dense)
 }
 
 /// What a rank has heard about a group, kept until the step is finished.

@@ -1,0 +1,233 @@
+//! Long plain messages between ranks that share memory, of which no rank reads its own: the same mean
+//! as if it did, and whatever is wrong is wrong on every rank.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Random, bits};
+use gradwire_exchange::{
+    Awaited, Bucketing, Collective, Error, Exchange, Layout, Mesh, Payload, Result, Scheme,
+    Support, mesh,
+};
+
+const PATIENT: Duration = Duration::from_secs(20);
+const RANKS: usize = 3;
+
+/// Each bucket is long; neither is a whole number of blocks.
+const PARTS: [usize; 2] = [300_007, 280_001];
+const LENGTH: usize = PARTS[0] + PARTS[1];
+
+/// A mesh in which something happens to some messages.
+struct Troubled<F> {
+    end: Mesh,
+    shares: bool,
+    round: usize,
+    trouble: F,
+}
+
+/// What happens to the messages of a round: to that which goes out, and to those that came.
+trait Trouble: Send {
+    fn sent(&mut self, _rank: usize, _round: usize, _mine: &mut Vec<u8>) -> Result<()> {
+        Ok(())
+    }
+
+    fn came(&mut self, _rank: usize, _round: usize, _all: &mut [Payload]) {}
+}
+
+impl<F: Trouble> Collective for Troubled<F> {
+    fn rank(&self) -> usize {
+        self.end.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.end.world_size()
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.shares
+    }
+
+    fn allgather(&mut self, mut mine: Vec<u8>) -> Result<Vec<Payload>> {
+        let (rank, round) = (self.rank(), self.round);
+        self.round += 1;
+        self.trouble.sent(rank, round, &mut mine)?;
+        let mut all = self.end.allgather(mine)?;
+        self.trouble.came(rank, round, &mut all);
+        Ok(all)
+    }
+}
+
+/// A bit of these ranks' messages is flipped on the way: round, rank, byte, bit.
+#[derive(Clone)]
+struct Flips(Vec<(usize, usize, usize, u8)>);
+
+impl Trouble for Flips {
+    fn sent(&mut self, rank: usize, round: usize, mine: &mut Vec<u8>) -> Result<()> {
+        for (_, _, byte, bit) in self.0.iter().filter(|flip| (flip.0, flip.1) == (round, rank)) {
+            mine[*byte] ^= 1 << bit;
+        }
+        Ok(())
+    }
+}
+
+/// Rank 2 alone sees a flipped bit in what rank 0 has sent.
+#[derive(Clone)]
+struct Misread;
+
+impl Trouble for Misread {
+    fn came(&mut self, rank: usize, round: usize, all: &mut [Payload]) {
+        if (rank, round) == (2, 0) {
+            let mut bytes = all[0].to_vec();
+            bytes[1_000_000] ^= 1;
+            all[0] = Payload::from(bytes);
+        }
+    }
+}
+
+/// Rank 1 goes when its message has been sent.
+#[derive(Clone)]
+struct Goes;
+
+impl Trouble for Goes {
+    fn sent(&mut self, rank: usize, round: usize, _mine: &mut Vec<u8>) -> Result<()> {
+        match (rank, round) {
+            (1, 1) => Err(Error::Transport { problem: "gone".to_string() }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What `work` returns on each rank.
+fn each_rank<F: Trouble + Clone + 'static, T: Send>(
+    shares: bool,
+    bucketing: &Bucketing,
+    trouble: &F,
+    work: impl Fn(usize, &mut Exchange) -> T + Sync,
+) -> Vec<T> {
+    let layout = Layout::new([("a".to_string(), PARTS[0]), ("b".to_string(), PARTS[1])]).unwrap();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = mesh(RANKS, PATIENT)
+            .into_iter()
+            .map(|end| {
+                let end = Troubled { end, shares, round: 0, trouble: trouble.clone() };
+                let (layout, work) = (layout.clone(), &work);
+                scope.spawn(move || {
+                    let rank = end.rank();
+                    let scheme = Scheme::default();
+                    let exchange =
+                        Exchange::new(&scheme, bucketing.clone(), layout, 9, Box::new(end));
+                    work(rank, &mut exchange.unwrap())
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    })
+}
+
+fn errors(trouble: &(impl Trouble + Clone + 'static)) -> Vec<Error> {
+    each_rank(true, &Bucketing::Parameter, trouble, |rank, exchange| {
+        exchange.allreduce(1, &mut Random(rank as u64).laplaces(LENGTH)).unwrap_err()
+    })
+}
+
+const AWAITED: Awaited = Awaited::Gradient { step: 1 };
+
+/// Checks that all ranks return the same error: of this rank's message, awaited as this.
+fn names(errors: &[Error], culprit: usize, as_what: Awaited) {
+    let named = |error: &Error| match error {
+        Error::Message { rank, awaited, .. } => (*rank, *awaited) == (culprit, as_what),
+        _ => false,
+    };
+    assert!(errors.iter().all(named), "{errors:?}");
+    assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+}
+
+#[test]
+fn the_mean_is_that_of_all_messages() {
+    for bucketing in [Bucketing::Whole, Bucketing::Parameter] {
+        let of = |shares| {
+            each_rank(shares, &bucketing, &Flips(Vec::new()), |rank, exchange| {
+                let mut means = Vec::new();
+                for step in 1..=4 {
+                    let mut random = Random(10 * step + rank as u64);
+                    let mut gradient = vec![0.0; LENGTH];
+                    let mut support = Support::nothing(LENGTH);
+                    for _ in 0..step * 40 {
+                        let start = random.below(LENGTH - 200);
+                        support.add(start..start + 200);
+                        // Less than there might be, and a zero with a sign.
+                        gradient[start + 3..start + 90].fill_with(|| random.laplace());
+                        gradient[start + 100] = -0.0;
+                    }
+                    exchange.allreduce_within(step, &mut gradient, &mut support).unwrap();
+                    let outside = |i: &usize| !support.meets(*i..*i + 1);
+                    assert!((0..LENGTH).filter(outside).all(|i| gradient[i].to_bits() == 0));
+                    means.push(bits(&gradient));
+                    let mut full = random.laplaces(LENGTH);
+                    exchange.allreduce(100 + step, &mut full).unwrap();
+                    means.push(bits(&full));
+                }
+                means
+            })
+        };
+        let (shared, apart) = (of(true), of(false));
+        assert!(shared.iter().all(|means| *means == apart[0]));
+        assert!(apart.iter().all(|means| *means == apart[0]));
+    }
+}
+
+#[test]
+fn a_damaged_message_is_the_same_error_on_every_rank_its_senders_too() {
+    let mut random = Random(1);
+    for rank in 0..RANKS {
+        for _ in 0..4 {
+            let (byte, bit) = (random.below(4 * LENGTH), random.below(8) as u8);
+            names(&errors(&Flips(vec![(0, rank, byte, bit)])), rank, AWAITED);
+        }
+        // The highest bit of an exponent: the damaged mean may not even be finite.
+        names(&errors(&Flips(vec![(0, rank, 24 + 4 * 150_000 + 3, 6)])), rank, AWAITED);
+    }
+    // Of two, the lower.
+    let two = |a, b| Flips(vec![(0, a, 2_000_000, 3), (0, b, 500_000, 3)]);
+    names(&errors(&two(0, 2)), 0, AWAITED);
+    names(&errors(&two(2, 1)), 1, AWAITED);
+    names(&errors(&Flips((0..RANKS).map(|rank| (0, rank, 77, 0)).collect())), 0, AWAITED);
+}
+
+#[test]
+fn a_damaged_word_about_the_messages_is_too() {
+    names(&errors(&Flips(vec![(1, 1, 21, 0)])), 1, Awaited::Barrier);
+    // The messages come first.
+    names(&errors(&Flips(vec![(0, 2, 1_000_000, 0), (1, 1, 21, 0)])), 2, AWAITED);
+}
+
+#[test]
+fn what_one_rank_alone_could_not_read_ends_the_step_of_all() {
+    let errors = errors(&Misread);
+    assert!(matches!(errors[2], Error::Message { rank: 0, .. }), "{}", errors[2]);
+    for error in &errors[..2] {
+        let Error::Aborted { rank: 2, step: 1, reason } = error else { panic!("{error}") };
+        assert!(reason.contains("message of rank 0"), "{reason}");
+    }
+}
+
+#[test]
+fn who_goes_before_saying_so_is_missed() {
+    let errors = errors(&Goes);
+    for by in [0, 2] {
+        assert_eq!(errors[by], Error::PeerLost { rank: 1, by, awaited: AWAITED });
+    }
+}
+
+#[test]
+fn an_overflowing_mean_is_everybodys_same_error() {
+    let errors = each_rank(true, &Bucketing::Parameter, &Flips(Vec::new()), |_, exchange| {
+        let mut gradient = vec![0.0; LENGTH];
+        gradient[PARTS[0] + 11] = 3e38;
+        exchange.allreduce(5, &mut gradient).unwrap_err()
+    });
+    let parameter = "b".to_string();
+    assert_eq!(errors, vec![Error::NonFiniteMean { step: 5, parameter, index: 11 }; RANKS]);
+}
