@@ -51,7 +51,8 @@ pub struct Exchange {
     collective: Box<dyn Collective>,
     route: Box<dyn Route>,
     /// Of each group, the last messages sent, oldest first. The older of two has been read by all
-    /// ranks when the younger is answered, so that two buffers go round for ever.
+    /// ranks when the younger is answered, so that two buffers go round for ever; or one, which the
+    /// cache still holds, where all have let go of it before it is needed again.
     sent: Vec<VecDeque<(Payload, Option<Standing>)>>,
     /// What is known of the message of the step under way.
     standing: Option<Standing>,
@@ -479,8 +480,12 @@ impl Exchange {
 
     fn spare_buffer(&mut self, group: usize) -> Buffer {
         let sent = &mut self.sent[group];
-        let oldest = if sent.len() < 2 { None } else { sent.pop_front() };
-        let reclaimed = oldest.and_then(|(message, standing)| Some((message.reclaim()?, standing)));
+        let spare = match sent.back() {
+            Some((youngest, _)) if youngest.is_unshared() => sent.pop_back(),
+            _ if sent.len() < 2 => None,
+            _ => sent.pop_front(),
+        };
+        let reclaimed = spare.and_then(|(message, standing)| Some((message.reclaim()?, standing)));
         let (bytes, standing) = reclaimed.unwrap_or_default();
         Buffer { bytes, standing }
     }
