@@ -10,7 +10,7 @@ mod table;
 use crate::params::{Param, Params};
 use anyhow::{Context, Result};
 use gradwire_exchange::Support;
-use gradwire_models::kernels::optimizer::{AdamWStep, SgdStep, adamw, sgd};
+use gradwire_models::kernels::optimizer::{AdamWStep, SgdStep, adamw, sgd, sum_of_squares};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use table::Table;
@@ -344,17 +344,6 @@ const PIECE: usize = 4096;
 /// The Euclidean norm, in f64 over blocks of f32 sums.
 pub fn norm(vector: &[f32]) -> f64 {
     vector.chunks(PIECE).map(sum_of_squares).sum::<f64>().sqrt()
-}
-
-/// Of at most [`PIECE`] values.
-fn sum_of_squares(values: &[f32]) -> f64 {
-    let mut lanes = [0f32; 16];
-    let (chunks, rest) = values.as_chunks::<16>();
-    for chunk in chunks {
-        lanes.iter_mut().zip(chunk).for_each(|(lane, v)| *lane += v * v);
-    }
-    lanes.iter_mut().zip(rest).for_each(|(lane, v)| *lane += v * v);
-    lanes.iter().map(|&lane| f64::from(lane)).sum()
 }
 
 fn decay(weight_decay: f64, applies: bool) -> f64 {

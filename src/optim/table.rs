@@ -13,7 +13,7 @@
 
 use anyhow::{Result, bail, ensure};
 use gradwire_exchange::{Entry, State, Support};
-use gradwire_models::kernels::optimizer::{SgdStep, sgd};
+use gradwire_models::kernels::optimizer::{Late, SgdRows, SgdStep, is_zero};
 use std::ops::Range;
 
 /// Updates after which no row waits any more.
@@ -35,6 +35,8 @@ pub(super) struct Table {
     place: Vec<u32>,
     aside: Vec<f32>,
     free: Vec<u32>,
+    /// Where the rows of an update are listed.
+    late: Vec<Late>,
     /// By the update after which a row was last brought up to date: how far it would have moved
     /// since, had it a momentum of 1. As many as updates of the window, and one.
     drift: Vec<f64>,
@@ -97,6 +99,7 @@ impl Table {
             place: vec![NOWHERE; rows],
             aside: Vec::new(),
             free: Vec::new(),
+            late: Vec::new(),
             drift: vec![0.0],
             left: vec![1.0],
         }
@@ -118,20 +121,22 @@ impl Table {
         momentum: &mut [f32],
         step: &SgdStep,
     ) -> f64 {
-        let (updates, mut squares) = (self.updates(), 0.0);
-        for (row, gradient) in gradient.chunks_exact_mut(self.width).enumerate() {
+        let (now, mut squares) = (self.updates() as u16 + 1, 0.0);
+        let mut late = std::mem::take(&mut self.late);
+        let within = |row: &usize| {
             let start = self.range.start + row * self.width;
-            if !support.meets(start..start + self.width) || is_zero(gradient) {
-                continue;
-            }
-            squares += super::sum_of_squares(gradient);
-            self.wake(row, weights, momentum);
-            let elements = self.elements(row);
-            let momentum = momentum.get_mut(elements.clone()).unwrap_or_default();
-            sgd(&mut weights[elements], gradient, momentum, step);
-            gradient.fill(0.0);
-            self.since[row] = (updates + 1) as u16;
-        }
+            support.meets(start..start + self.width)
+        };
+        late.extend((0..self.since.len()).filter(within).map(|row| self.late(row)));
+        let rows = SgdRows { width: self.width, weights, momentum, aside: &self.aside };
+        rows.step(gradient, &late, step, |number, sum| {
+            squares += sum;
+            let Late { row, .. } = late[number];
+            self.since[row] = now;
+            release(&mut self.place[row], &mut self.free);
+        });
+        late.clear();
+        self.late = late;
         let ahead = if step.nesterov { step.momentum } else { 1.0 };
         for (drift, left) in self.drift.iter_mut().zip(&mut self.left) {
             *left *= step.momentum;
@@ -183,32 +188,24 @@ impl Table {
         }
     }
 
-    /// Brings a row up to date.
-    fn wake(&mut self, row: usize, weights: &mut [f32], momentum: &mut [f32]) {
-        let elements = self.elements(row);
-        let weights = &mut weights[elements.clone()];
-        let place = std::mem::replace(&mut self.place[row], NOWHERE);
-        if place != NOWHERE {
-            let was = &self.aside[place as usize * self.width..][..self.width];
-            weights.copy_from_slice(was);
-            self.free.push(place);
-        }
-        let since = usize::from(self.since[row]);
-        if since < self.updates() {
-            let (drift, left) = (self.drift[since] as f32, self.left[since] as f32);
-            let momentum = momentum.get_mut(elements).unwrap_or_default();
-            for (weight, momentum) in weights.iter_mut().zip(momentum) {
-                *weight -= drift * *momentum;
-                *momentum *= left;
-            }
+    /// What a row has missed.
+    fn late(&self, row: usize) -> Late {
+        let (since, place) = (usize::from(self.since[row]), self.place[row]);
+        let missed = || (self.drift[since] as f32, self.left[since] as f32);
+        Late {
+            row,
+            aside: (place != NOWHERE).then_some(place as usize),
+            missed: (since < self.updates()).then(missed),
         }
     }
 
     /// Brings all rows up to date, and begins a window.
     pub(super) fn settle(&mut self, weights: &mut [f32], momentum: &mut [f32]) {
-        (0..self.since.len()).for_each(|row| self.wake(row, weights, momentum));
+        let late: Vec<Late> = (0..self.since.len()).map(|row| self.late(row)).collect();
+        SgdRows { width: self.width, weights, momentum, aside: &self.aside }.catch_up(&late);
         self.since.fill(0);
         self.shown.fill(0);
+        self.place.fill(NOWHERE);
         (self.drift, self.left) = (vec![0.0], vec![1.0]);
         (self.aside, self.free) = (Vec::new(), Vec::new());
     }
@@ -274,9 +271,12 @@ impl Table {
     }
 }
 
-/// Whether all are 0, with a plus sign.
-fn is_zero(values: &[f32]) -> bool {
-    values.iter().fold(0, |any, value| any | value.to_bits()) == 0
+/// Makes a row's place aside free, if it has one.
+fn release(place: &mut u32, free: &mut Vec<u32>) {
+    let was = std::mem::replace(place, NOWHERE);
+    if was != NOWHERE {
+        free.push(was);
+    }
 }
 
 #[cfg(test)]
