@@ -9,7 +9,7 @@ use std::path::Path;
 
 use gradwire_exchange::rng::Stream;
 use gradwire_exchange::wire::downlink::{Form, close};
-use gradwire_exchange::wire::frame::write_refusal;
+use gradwire_exchange::wire::refusal;
 use gradwire_exchange::wire::{Header, Kind};
 use gradwire_exchange::{Encoded, Error, Quantity, Round, Scheme, Seat};
 
@@ -51,7 +51,7 @@ fn main() -> Result<()> {
     header.write(&[1, 2, 3], &mut frame);
     let (quantity, parameter) = (Quantity::Gradient, "fc.weight".to_string());
     let error = Error::NonFinite { rank: 1, step: 7, quantity, parameter, index: 12 };
-    write_refusal(header, &error, &mut non_finite);
+    refusal::write(header, &error, &mut non_finite);
     fs::create_dir_all(corpus.join("frames"))?;
     fs::write(corpus.join("frames/compressed"), &frame)?;
     fs::write(corpus.join("frames/non-finite"), &non_finite)?;

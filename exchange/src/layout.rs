@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::wire::frame;
+use crate::wire::refusal;
 use crate::{Error, Result};
 
 /// One parameter's place in the flat gradient.
@@ -62,7 +62,7 @@ impl Layout {
     pub(crate) fn name(&self, position: usize) -> (String, usize) {
         let (parameter, index) =
             self.locate(position).expect("invariant: every position lies in a parameter");
-        (frame::cut(&parameter.name).to_string(), index)
+        (refusal::cut(&parameter.name).to_string(), index)
     }
 
     /// The parameter that holds a position of the flat gradient, and the position within it.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{Heard, Route, Setup, Shape, Work, all_plain, allreduce};
 use crate::collective::{Collective, Payload, Solo, mesh};
 use crate::cpu::Stopwatch;
-use crate::wire::{Kind, frame};
+use crate::wire::{Kind, refusal};
 use crate::{Error, Result};
 
 /// Bytes of a message that are read in less time than ranks take to meet once more. Where the orders of
@@ -90,7 +90,7 @@ fn agree(work: &mut Work<'_>, trouble: Option<&Error>) -> Result<()> {
         let awaited = work.place.awaited();
         return work.collective.barrier().map_err(|error| error.awaiting(awaited));
     };
-    let mut refusal = Vec::new();
-    frame::write_refusal(work.place.header(Kind::Abort, 0), trouble, &mut refusal);
-    work.allgather(refusal).map(|_| ())
+    let mut mine = Vec::new();
+    refusal::write(work.place.header(Kind::Abort, 0), trouble, &mut mine);
+    work.allgather(mine).map(|_| ())
 }

@@ -11,8 +11,8 @@ use crate::Result;
 use crate::collective::Payload;
 use crate::cpu::Stopwatch;
 use crate::incoming::first_refusal;
-use crate::wire::frame::{self, HEADER_BYTES};
-use crate::wire::{Frame, Kind, Reader, floats};
+use crate::wire::frame::HEADER_BYTES;
+use crate::wire::{Frame, Kind, Reader, floats, refusal};
 
 /// Whether a group of buckets goes this way: on all ranks alike.
 pub(super) fn serves(work: &mut Work<'_>) -> bool {
@@ -42,7 +42,7 @@ pub(super) fn reduce(work: &mut Work<'_>, mine: &[u8]) -> Result<Heard> {
             return averaged.map(|()| Heard::Messages(messages));
         }
         result.clear();
-        frame::write_refusal(work.place.header(Kind::Abort, 0), error, &mut result);
+        refusal::write(work.place.header(Kind::Abort, 0), error, &mut result);
     }
     let averaging = received.read();
 

@@ -20,7 +20,7 @@ use crate::bucket::Bucket;
 use crate::collective::{Collective, Payload};
 use crate::compress::PART;
 use crate::cpu::Stopwatch;
-use crate::wire::{Frame, Kind, Reader, floats, frame};
+use crate::wire::{Frame, Kind, Reader, floats, refusal};
 use crate::{Error, Result};
 
 pub(super) struct Definition;
@@ -95,7 +95,7 @@ impl Route for Sharded {
             .and_then(|()| self.average(work, &frames, &pieces[seat], &mut result));
         if let Err(error) = averaged {
             result.clear();
-            frame::write_refusal(work.place.header(Kind::Abort, 0), &error, &mut result);
+            refusal::write(work.place.header(Kind::Abort, 0), &error, &mut result);
         }
         drop(frames);
         work.leg.downlink_bytes = result.len() as u64;

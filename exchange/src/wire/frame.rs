@@ -20,7 +20,6 @@ use std::fmt;
 
 use super::checksum::Checksum;
 use super::{Fault, Read, Reader};
-use crate::error::Quantity;
 use crate::{Error, Result};
 
 const MAGIC: [u8; 2] = *b"GW";
@@ -34,12 +33,6 @@ pub const HEADER_BYTES: usize = 24;
 /// Where the checksum stands in a header, and the length before it.
 const CHECKSUM_AT: usize = 20;
 const LENGTH_AT: usize = 16;
-
-/// Bytes of a reason or a name that travel with a refusal; what is longer is cut.
-const TEXT_BYTES: usize = 1024;
-
-/// In the place of a [`Quantity`]: a shard of the mean is not finite.
-const MEAN: u8 = 2;
 
 /// What a frame carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -330,84 +323,6 @@ impl<'a> Frame<'a> {
     pub fn compressed(&self) -> Option<&'a [u8]> {
         (self.header.kind == Kind::Compressed).then_some(self.payload)
     }
-
-    /// The error that a message carries, if it is a whole frame and carries one instead of what
-    /// was awaited, together with the rank that it says it comes from. Cheap when there is none.
-    pub fn refusal_of(message: &[u8]) -> Option<(usize, Error)> {
-        let refuses = |kind: &u8| [Kind::NonFinite as u8, Kind::Abort as u8].contains(kind);
-        message.get(3).filter(|kind| refuses(kind))?;
-        let frame = Frame::read(&mut Reader::new(message)).ok()?;
-        Some((frame.header.rank.into(), frame.refusal().err()?))
-    }
-
-    /// Fails with the error that this frame carries, if it carries one instead of what was
-    /// awaited.
-    ///
-    /// # Errors
-    /// The sender's [`Error::NonFinite`], [`Error::NonFiniteMean`] or [`Error::Aborted`].
-    pub fn refusal(&self) -> Result<()> {
-        let Header { rank, step, .. } = self.header;
-        let rank = usize::from(rank);
-        let mut reader = Reader::new(self.payload);
-        match self.header.kind {
-            Kind::NonFinite => {
-                let (of, index) = (reader.u8()?, reader.u64()? as usize);
-                let parameter = text(reader.rest());
-                let quantity = match of {
-                    0 => Quantity::Gradient,
-                    1 => Quantity::Corrected,
-                    MEAN => return Err(Error::NonFiniteMean { step, parameter, index }),
-                    found => {
-                        return Err(Fault::Field { field: "quantity", found: found.into() }.into());
-                    }
-                };
-                Err(Error::NonFinite { rank, step, quantity, parameter, index })
-            }
-            Kind::Abort => Err(Error::Aborted { rank, step, reason: text(reader.rest()) }),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Appends the frame by which a rank tells the others its own error, instead of what they await:
-/// [`Error::NonFinite`] and [`Error::NonFiniteMean`] as such, everything else as an abort with its words.
-pub fn write_refusal(header: Header, error: &Error, out: &mut Vec<u8>) {
-    let open = header.open(out);
-    let kind = match error {
-        Error::NonFinite { quantity, parameter, index, .. } => {
-            out.push(match quantity {
-                Quantity::Gradient => 0,
-                Quantity::Corrected => 1,
-            });
-            out.extend_from_slice(&(*index as u64).to_le_bytes());
-            out.extend_from_slice(cut(parameter).as_bytes());
-            Kind::NonFinite
-        }
-        Error::NonFiniteMean { parameter, index, .. } => {
-            out.push(MEAN);
-            out.extend_from_slice(&(*index as u64).to_le_bytes());
-            out.extend_from_slice(cut(parameter).as_bytes());
-            Kind::NonFinite
-        }
-        Error::Aborted { reason, .. } => {
-            out.extend_from_slice(cut(reason).as_bytes());
-            Kind::Abort
-        }
-        other => {
-            out.extend_from_slice(cut(&other.to_string()).as_bytes());
-            Kind::Abort
-        }
-    };
-    open.close(kind, out);
-}
-
-/// As much of a text as travels with a refusal.
-pub(crate) fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(TEXT_BYTES)]
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES)]).into_owned()
 }
 
 #[cfg(test)]
@@ -482,22 +397,6 @@ mod tests {
         }
         let compressed = framed(Header { kind: Kind::Compressed, ..HEADER }, b"");
         assert!(Frame::expect(&mut Reader::new(&compressed), HEADER, 0).is_ok());
-    }
-
-    #[test]
-    fn refusals_arrive_as_the_senders_own_error() {
-        let told = |error: &Error| {
-            let mut bytes = Vec::new();
-            write_refusal(HEADER, error, &mut bytes);
-            Frame::expect(&mut Reader::new(&bytes), HEADER, 0).unwrap_err()
-        };
-        let (quantity, parameter) = (Quantity::Corrected, "fc.weight".to_string());
-        let non_finite = Error::NonFinite { rank: 2, step: 77, quantity, parameter, index: 12 };
-        assert_eq!(told(&non_finite), non_finite);
-        let aborted = |reason: String| Error::Aborted { rank: 2, step: 77, reason };
-        assert_eq!(told(&aborted("é".repeat(TEXT_BYTES))), aborted("é".repeat(TEXT_BYTES / 2)));
-        let other = Error::WorldSize { world_size: 0 };
-        assert_eq!(told(&other), aborted(other.to_string()));
     }
 
     #[test]

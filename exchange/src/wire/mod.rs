@@ -1,6 +1,7 @@
 //! Bytes: the only module that knows how numbers lie in a message.
 //!
 //! * [`frame`]: the header before every message, and splitting what a rank sent into messages;
+//! * [`refusal`]: a rank's own error, sent instead of what the others await;
 //! * [`checksum`]: of bytes, and of pages whose checksums are known;
 //! * [`downlink`]: what a server says of a bucket;
 //! * [`floats`]: plain f32 values, checked, added and averaged at memory speed;
@@ -23,6 +24,7 @@ pub mod floats;
 pub mod frame;
 pub mod huffman;
 pub mod indices;
+pub mod refusal;
 pub mod trits;
 pub mod values;
 
