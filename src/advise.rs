@@ -14,7 +14,7 @@ use crate::spent::Spent;
 use anyhow::{Context, Result, anyhow, ensure};
 use gradwire_datasets::{Data, Features, Loader, Plan, Sampler};
 use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Work};
-use gradwire_exchange::{Exchange, Law, Layout, Scheme, Support, Traffic};
+use gradwire_exchange::{Exchange, Law, Layout, Leg, Operation, Scheme, Support, Traffic};
 use gradwire_models::kernels::gradients::backward;
 use rayon::ThreadPoolBuilder;
 use serde::Serialize;
@@ -194,8 +194,22 @@ pub struct Measured {
     pub error: f64,
     /// What that may do to the accuracy.
     pub risk: Risk,
+    /// The collectives of a step, in their order.
     #[serde(skip)]
-    summable: bool,
+    legs: Vec<MeasuredLeg>,
+}
+
+/// One collective of a step.
+#[derive(Clone, Copy, Debug)]
+struct MeasuredLeg {
+    operation: Operation,
+    /// Seconds, medians.
+    encode: f64,
+    decode: f64,
+    aggregate: f64,
+    /// Bytes, means.
+    up: f64,
+    down: f64,
 }
 
 /// What a compression error may do to the accuracy: a rule of thumb, not a promise.
@@ -296,34 +310,54 @@ pub fn exchange(recipe: &Recipe, scheme: &Scheme, workload: &Workload) -> Result
     let mean = |of: &dyn Fn(&Traffic) -> f64| {
         counted.iter().map(of).sum::<f64>() / counted.len().max(1) as f64
     };
-    // Where every rank decodes every message, more ranks than were measured decode in proportion.
-    let summable = matches!(scheme, Scheme::Dense(_));
-    let pattern = pattern_of(recipe, summable)?;
-    let more = match pattern {
-        Pattern::RingAllgather | Pattern::RingAllreduce => recipe.workers as f64 / ranks as f64,
-        Pattern::Server | Pattern::Sharded => 1.0,
-    };
-    let decode =
-        |traffic: &Traffic| traffic.legs.iter().map(|leg| leg.decode_cpu).sum::<Duration>();
+    let legs = measured_legs(&counted, pattern_of(recipe)?, recipe.workers as f64 / ranks as f64);
+    let sum = |of: fn(&MeasuredLeg) -> f64| legs.iter().map(of).sum::<f64>();
     let error = mean(&|traffic| traffic.gauge("compression_error").unwrap_or(0.0));
     Ok(Measured {
         scheme: in_words(scheme),
         name: scheme.about().name,
-        encode: seconds(&|traffic| traffic.legs.iter().map(|leg| leg.encode_cpu).sum()),
-        decode: more * seconds(&decode) + seconds(&|traffic| traffic.finish_cpu),
-        aggregate: seconds(&|traffic| traffic.legs.iter().map(|leg| leg.aggregate_cpu).sum()),
+        encode: sum(|leg| leg.encode),
+        decode: sum(|leg| leg.decode) + seconds(&|traffic| traffic.finish_cpu),
+        aggregate: sum(|leg| leg.aggregate),
         wire_bytes: mean(&|traffic| traffic.wire_bytes as f64),
         downlink_bytes: mean(&|traffic| traffic.downlink_bytes as f64),
         bits_per_parameter: mean(&Traffic::bits_per_parameter),
         error,
         risk: Risk::of(error, scheme.feedback(), scheme.law(), recipe.workers),
-        summable,
+        legs,
     })
 }
 
-fn pattern_of(recipe: &Recipe, summable: bool) -> Result<Pattern> {
+/// What the collectives of a step take, from several steps. Where every rank decodes every message,
+/// `more` times as many ranks decode in proportion.
+fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<MeasuredLeg> {
+    let count = counted.iter().map(|traffic| traffic.legs.len()).max().unwrap_or(0);
+    let leg = |number: usize| {
+        let all = || counted.iter().filter_map(|traffic| traffic.legs.get(number));
+        let seconds = |of: fn(&Leg) -> Duration| median(all().map(|leg| of(leg).as_secs_f64()));
+        let mean = |of: fn(&Leg) -> u64| {
+            all().map(|leg| of(leg) as f64).sum::<f64>() / all().count().max(1) as f64
+        };
+        let operation = all().next().map_or(Operation::Messages, |leg| leg.operation);
+        let more = match messages.of(operation) {
+            Pattern::RingAllgather => more,
+            Pattern::RingAllreduce | Pattern::Server | Pattern::Sharded => 1.0,
+        };
+        MeasuredLeg {
+            operation,
+            encode: seconds(|leg| leg.encode_cpu),
+            decode: more * seconds(|leg| leg.decode_cpu),
+            aggregate: seconds(|leg| leg.aggregate_cpu),
+            up: mean(|leg| leg.wire_bytes),
+            down: mean(|leg| leg.downlink_bytes),
+        }
+    };
+    (0..count).map(leg).collect()
+}
+
+fn pattern_of(recipe: &Recipe) -> Result<Pattern> {
     let topology = recipe.exchange.topology.name();
-    pattern(topology, summable).with_context(|| anyhow!("no link model of topology {topology}"))
+    pattern(topology).with_context(|| anyhow!("no link model of topology {topology}"))
 }
 
 /// Seconds of a step on a link, without overlap.
@@ -336,20 +370,23 @@ pub fn step_seconds(
     measured: &Measured,
     link: &Link,
 ) -> Result<f64> {
-    let group = Group {
+    let pattern = pattern_of(recipe)?;
+    let group = |leg: &MeasuredLeg| Group {
         ready: 1.0,
-        encode: measured.encode,
-        decode: measured.decode,
+        encode: leg.encode,
+        decode: leg.decode,
         sent: Sent {
-            up: measured.wire_bytes.round() as u64,
-            down: measured.downlink_bytes.round() as u64,
-            aggregate: measured.aggregate,
+            up: leg.up.round() as u64,
+            down: leg.down.round() as u64,
+            aggregate: leg.aggregate,
         },
+        pattern: Some(pattern.of(leg.operation)),
     };
     let Compute { before, backward, after } = *compute;
-    let work = Work { before, backward, after, groups: vec![group] };
+    let learning = measured.decode - measured.legs.iter().map(|leg| leg.decode).sum::<f64>();
+    let groups = measured.legs.iter().map(group).collect();
+    let work = Work { before, backward, after: after + learning, groups };
     let works = vec![work; recipe.workers];
-    let pattern = pattern_of(recipe, measured.summable)?;
     let mut clock = Clock::new(link, pattern, recipe.workers, recipe.seed);
     for step in 1..=CLOCKED {
         clock.step(step, &works);
@@ -409,6 +446,14 @@ mod tests {
     use crate::recipe::Source;
 
     fn measured(wire_bytes: f64, encode: f64) -> Measured {
+        let leg = MeasuredLeg {
+            operation: Operation::Messages,
+            encode,
+            decode: 0.0,
+            aggregate: 0.0,
+            up: wire_bytes,
+            down: 0.0,
+        };
         Measured {
             scheme: "x".into(),
             name: "x",
@@ -420,7 +465,7 @@ mod tests {
             bits_per_parameter: 1.0,
             error: 0.5,
             risk: Risk::Some,
-            summable: false,
+            legs: vec![leg],
         }
     }
 

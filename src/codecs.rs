@@ -1,9 +1,11 @@
 //! `gradwire bench codecs`: what every compression scheme does to one gradient, and how fast.
 
 use crate::record::gradient::Gradient;
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use gradwire_exchange::rng::Stream;
-use gradwire_exchange::{Encoded, Round, Scheme, Seat};
+use gradwire_exchange::{
+    Alone, BucketGradient, Built, Compressor, Encoded, Next, Observed, Reducer, Scheme, Seat,
+};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -36,26 +38,33 @@ pub struct Measured {
     pub dense: bool,
 }
 
-/// Laplace distributed values with one scale per parameter, the same for every seed.
+/// Laplace distributed values, a matrix of 1,024 columns where that comes out even, else a vector.
 pub fn laplace(elements: usize, seed: u64) -> Gradient {
     let stream = Stream::of(&[seed]);
     let value = |i: usize| {
         let uniform = f64::from(stream.uniform(i as u32)) - 0.5 + 1.0 / 33_554_432.0;
         (-uniform.signum() * (1.0 - 2.0 * uniform.abs()).max(1e-12).ln()) as f32 * 1e-3
     };
-    Gradient { flat: (0..elements).map(value).collect(), parameters: vec![elements] }
+    let columns = if elements.is_multiple_of(1024) { 1024 } else { 1 };
+    let shape = if columns > 1 { vec![elements / columns, columns] } else { vec![elements] };
+    Gradient { flat: (0..elements).map(value).collect(), shapes: vec![shape] }
 }
 
-/// Encodes and decodes `gradient` with `scheme`, one message for all of it, on this thread.
+/// Encodes and decodes `gradient` with `scheme`, one bucket for all of it, on this thread. Of a scheme
+/// of several rounds, the first is encoding and the others are decoding.
 ///
 /// # Errors
 /// When the scheme's settings mean nothing.
 pub fn measure(name: String, scheme: &Scheme, gradient: &Gradient) -> Result<Measured> {
     scheme.validate()?;
     let flat = gradient.flat.as_slice();
-    let seat = Seat { parameters: gradient.parameters.clone(), ..Seat::alone(flat.len(), 1) };
-    let mut compressor = scheme.build(&seat);
-    let mut wire = Vec::with_capacity(4 * flat.len() + 64);
+    let (parameters, shapes) = (gradient.parameters(), gradient.shapes.clone());
+    let seat = Seat { parameters, shapes, ..Seat::alone(flat.len(), 1) };
+    let mut bucket = match scheme.build(&seat) {
+        Built::Codec(compressor) => Bucket::Codec(compressor, Vec::with_capacity(4 * flat.len())),
+        Built::Reducer(reducer) => Bucket::Rounds(reducer),
+        Built::Plain => bail!("{name} has nothing to measure: it builds no compressor"),
+    };
     let mut said = vec![0.0f32; flat.len()];
     let (mut encodes, mut decodes, mut copies) = (Vec::new(), Vec::new(), Vec::new());
     let (mut bytes, mut error, mut cosine, mut dense) = (0, 0.0, 0.0, false);
@@ -63,28 +72,16 @@ pub fn measure(name: String, scheme: &Scheme, gradient: &Gradient) -> Result<Mea
     let mut step = 0;
     while step < WARM + TIMED || began.elapsed() < PATIENCE {
         step += 1;
-        wire.clear();
-        let start = Instant::now();
-        let encoded = compressor.encode(flat, step, &mut wire);
-        let encode = start.elapsed();
-        dense = encoded == Encoded::Dense;
-        said.fill(0.0);
-        let mut decode = Duration::ZERO;
-        if !dense {
-            let start = Instant::now();
-            compressor.decode_add(&wire, 1.0, &mut said)?;
-            decode = start.elapsed();
-        }
-        let message = (!dense).then_some(wire.as_slice());
-        compressor.observe(&Round { step, messages: &[message], mean: flat })?;
+        let sent = bucket.step(flat, step, &mut said)?;
         if step <= WARM {
             continue;
         }
-        bytes += if dense { 4 * flat.len() } else { wire.len() };
+        dense = sent.dense;
+        bytes += if dense { 4 * flat.len() } else { sent.bytes };
         let (e, c) = if dense { (0.0, 1.0) } else { distortion(flat, &said) };
         (error, cosine) = (error + e, cosine + c);
-        encodes.push(encode);
-        decodes.push(decode);
+        encodes.push(sent.encode);
+        decodes.push(sent.decode);
         let start = Instant::now();
         said.copy_from_slice(std::hint::black_box(flat));
         std::hint::black_box(&mut said);
@@ -108,6 +105,60 @@ pub fn measure(name: String, scheme: &Scheme, gradient: &Gradient) -> Result<Mea
         cosine: cosine / n,
         dense,
     })
+}
+
+/// What is timed.
+enum Bucket {
+    /// One message, and the buffer that it is written to.
+    Codec(Box<dyn Compressor>, Vec<u8>),
+    /// Rounds of a group of one rank.
+    Rounds(Box<dyn Reducer>),
+}
+
+/// One step of it.
+struct Sent {
+    encode: Duration,
+    decode: Duration,
+    bytes: usize,
+    /// Whether the gradient would be sent as it is.
+    dense: bool,
+}
+
+impl Bucket {
+    /// Encodes `gradient`, and writes what arrives into `said`.
+    fn step(&mut self, gradient: &[f32], step: u64, said: &mut [f32]) -> Result<Sent> {
+        match self {
+            Bucket::Codec(compressor, wire) => {
+                wire.clear();
+                let start = Instant::now();
+                let dense = compressor.encode(gradient, step, wire) == Encoded::Dense;
+                let encode = start.elapsed();
+                said.fill(0.0);
+                let mut decode = Duration::ZERO;
+                if !dense {
+                    let start = Instant::now();
+                    compressor.decode_add(wire, 1.0, said)?;
+                    decode = start.elapsed();
+                }
+                let message = (!dense).then_some(wire.as_slice());
+                compressor.take_in(&Observed { step, messages: &[message], mean: gradient })?;
+                Ok(Sent { encode, decode, bytes: wire.len(), dense })
+            }
+            Bucket::Rounds(reducer) => {
+                said.copy_from_slice(gradient);
+                let (mut alone, mut bucket) = (Alone::default(), BucketGradient::new(said, None));
+                let start = Instant::now();
+                let mut next = alone.turn(&mut **reducer, step, &mut bucket)?;
+                let encode = start.elapsed();
+                while next == Next::Again {
+                    next = alone.turn(&mut **reducer, step, &mut bucket)?;
+                }
+                let decode = start.elapsed() - encode;
+                reducer.commit();
+                Ok(Sent { encode, decode, bytes: alone.wire_bytes(), dense: false })
+            }
+        }
+    }
 }
 
 /// ‖ĝ − g‖² / ‖g‖² and the cosine between the two.

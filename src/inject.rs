@@ -8,7 +8,9 @@ use crate::disk::{self, Operation};
 use crate::post::Post;
 use crate::recipe::nearest;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use gradwire_exchange::{self as exchange, Alltoall, Answer, Central, Collective, Payload, Serve};
+use gradwire_exchange::{
+    self as exchange, Alltoall, Answer, Central, Collective, Payload, Serve, Stage,
+};
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::raise;
 use std::sync::Arc;
@@ -227,6 +229,10 @@ impl Collective for Wire {
     fn allgather(&mut self, mut mine: Vec<u8>) -> exchange::Result<Vec<Payload>> {
         self.corrupt(&mut mine);
         self.inner.allgather(mine)
+    }
+
+    fn announce(&mut self, next: Stage) {
+        self.inner.announce(next);
     }
 
     fn shares_memory(&self) -> bool {

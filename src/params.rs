@@ -98,7 +98,7 @@ impl Params {
     /// # Errors
     /// When two variables have one name.
     pub fn layout(&self) -> Result<Layout> {
-        Ok(Layout::new(self.params.iter().map(|p| (p.name.clone(), p.range.len())))?)
+        Ok(Layout::shaped(self.params.iter().map(|p| (p.name.clone(), p.var.dims().to_vec())))?)
     }
 
     /// Fails when a variable has no gradient: an operation on the way severed autograd, or the

@@ -8,7 +8,7 @@ use crate::record::{self, Event, Phases};
 use crate::replica::Score;
 use crate::spent::{nanoseconds, nanoseconds_of};
 use crate::worker::{Epoch, Report, Step};
-use gradwire_exchange::Leg;
+use gradwire_exchange::{Leg, Operation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -193,8 +193,21 @@ fn row(ranks: &[Step]) -> Row {
         up: of_legs(|leg| leg.wire_bytes),
         down: if returns { of_legs(|leg| leg.downlink_bytes) } else { Vec::new() },
         aggregate: if aggregates { aggregate.collect() } else { Vec::new() },
-        ready: ranks[0].ready.clone(),
+        operations: match legs.iter().all(|leg| leg.operation == Operation::Messages) {
+            true => Vec::new(),
+            false => legs.iter().map(|leg| leg.operation).collect(),
+        },
+        ready: ready_of_legs(&ranks[0]),
     }
+}
+
+/// How much of the backward pass was over when the gradient of each leg's group was final.
+fn ready_of_legs(step: &Step) -> Vec<f64> {
+    let mut groups: Vec<usize> = step.traffic.legs.iter().map(|leg| leg.group).collect();
+    groups.dedup();
+    let place = |leg: &Leg| groups.iter().position(|group| *group == leg.group);
+    let ready = |leg: &Leg| place(leg).and_then(|place| step.ready.get(place)).copied();
+    step.traffic.legs.iter().filter_map(ready).collect()
 }
 
 const RESIDUAL_NORM: &str = "residual_norm";

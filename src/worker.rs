@@ -25,7 +25,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use candle_core::Tensor;
 use crossbeam::channel::Sender;
 use gradwire_datasets::{Batch, Data, Features, Loader, Plan};
-use gradwire_exchange::{Collective, Exchange, Support, Traffic};
+use gradwire_exchange::{Collective, Exchange, Gradient, Support, Traffic};
 use gradwire_models::kernels::gradients::{Gradients, backward, backward_in_place, backward_into};
 use gradwire_models::kernels::profile::{self, Profile};
 use serde::{Deserialize, Serialize};
@@ -319,7 +319,8 @@ impl Worker {
         self.keep_gradient(step)?;
         self.post.phase("exchange");
         let began = Instant::now();
-        let traffic = self.exchange.allreduce_within(step, &mut self.flat, &mut self.support)?;
+        let gradient = Gradient::within(&mut self.flat, &mut self.support);
+        let traffic = self.exchange.allreduce(step, gradient)?;
         let exposed = began.elapsed();
         if self.recipe.exchange.overlap && self.overlap.is_none() {
             let (gradients, bytes) = (self.first.take(), self.recipe.exchange.overlap_bytes);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use gradwire_exchange::wire::floats;
-use gradwire_exchange::{Encoded, Round, Scheme, Seat};
+use gradwire_exchange::{Encoded, Observed, Scheme, Seat};
 
 /// Elements: 4 MiB of gradient, which a second-level cache nearly holds, and a ResNet-18's, which no
 /// cache does.
@@ -75,7 +75,7 @@ fn schemes(criterion: &mut Criterion) {
     for length in LENGTHS {
         let gradient = laplace(length);
         let mut numbers = std::collections::BTreeMap::<&str, usize>::new();
-        for scheme in Scheme::specimens() {
+        for scheme in Scheme::codecs() {
             let number = numbers.entry(scheme.about().name).or_default();
             let name = name(&scheme, *number);
             *number += 1;
@@ -85,7 +85,7 @@ fn schemes(criterion: &mut Criterion) {
 }
 
 fn scheme_on(criterion: &mut Criterion, name: &str, scheme: &Scheme, gradient: &[f32]) {
-    let mut compressor = scheme.build(&Seat::alone(gradient.len(), 0));
+    let mut compressor = scheme.codec(&Seat::alone(gradient.len(), 0)).expect("a codec");
     let mut wire = Vec::new();
     let mut sum = vec![0.0f32; gradient.len()];
     // Schemes that learn have learnt then.
@@ -94,8 +94,8 @@ fn scheme_on(criterion: &mut Criterion, name: &str, scheme: &Scheme, gradient: &
         if compressor.encode(gradient, step, &mut wire) == Encoded::Dense {
             return;
         }
-        let round = Round { step, messages: &[Some(&wire)], mean: gradient };
-        compressor.observe(&round).expect("its own message");
+        let heard = Observed { step, messages: &[Some(&wire)], mean: gradient };
+        compressor.take_in(&heard).expect("its own message");
     }
     timed(criterion, "encode", gradient.len()).bench_function(name, |bencher| {
         bencher.iter(|| {

@@ -20,7 +20,7 @@ use gradwire_exchange::{Scheme, Seat, alq, casq, optquant};
 /// The relative error and the bits for each element of one message.
 fn measured(scheme: &Scheme, gradient: &[f32]) -> (f64, f64) {
     let seat = Seat::alone(gradient.len(), 1);
-    let mut compressor = scheme.build(&seat);
+    let mut compressor = scheme.codec(&seat).expect("a codec");
     let mut wire = Vec::new();
     compressor.encode(gradient, 1, &mut wire);
     let mut said = vec![0.0; gradient.len()];

@@ -11,7 +11,7 @@ use gradwire_exchange::rng::Stream;
 use gradwire_exchange::wire::downlink::{Form, close};
 use gradwire_exchange::wire::refusal;
 use gradwire_exchange::wire::{Header, Kind};
-use gradwire_exchange::{Encoded, Error, Quantity, Round, Scheme, Seat};
+use gradwire_exchange::{Encoded, Error, Observed, Quantity, Scheme, Seat};
 
 const LENGTH: u16 = 65;
 
@@ -22,9 +22,9 @@ fn main() -> Result<()> {
         .map(|i| (stream.uniform(i) - 0.5) / (1.05 - stream.uniform(i + 1000)))
         .collect();
     let mut numbers = std::collections::BTreeMap::<&str, usize>::new();
-    for scheme in Scheme::specimens() {
+    for scheme in Scheme::codecs() {
         let mut message = LENGTH.to_le_bytes().to_vec();
-        let mut compressor = scheme.build(&Seat::alone(LENGTH.into(), 1));
+        let mut compressor = scheme.codec(&Seat::alone(LENGTH.into(), 1)).expect("a codec");
         if compressor.encode(&gradient, 1, &mut message) == Encoded::Dense {
             continue;
         }
@@ -33,7 +33,7 @@ fn main() -> Result<()> {
         let number = numbers.entry(scheme.about().name).or_default();
         fs::write(folder.join(format!("setting-{number}")), &message)?;
         let messages = [Some(&message[2..]), None];
-        let round = Round { step: 1, messages: &messages, mean: &gradient };
+        let round = Observed { step: 1, messages: &messages, mean: &gradient };
         let mut downlink = LENGTH.to_le_bytes().to_vec();
         downlink.push(Form::Dense as u8);
         let digest_at = downlink.len();

@@ -3,14 +3,14 @@
 
 use gradwire_exchange::wire::downlink::Downlink;
 use gradwire_exchange::wire::{Frame, Header, Kind, Reader};
-use gradwire_exchange::{Digest, PART, Round, Scheme, Seat};
+use gradwire_exchange::{Digest, Observed, PART, Scheme, Seat, StepEnd};
 
 /// The longest bucket that is tried.
 const LONGEST: usize = 1100;
 
 /// The settings worth trying of the scheme of this name.
 pub(crate) fn specimens(name: &str) -> Vec<Scheme> {
-    let mut all = Scheme::specimens();
+    let mut all = Scheme::codecs();
     all.retain(|scheme| scheme.about().name == name);
     all
 }
@@ -22,16 +22,21 @@ pub(crate) fn message(schemes: &[Scheme], bytes: &[u8]) {
     let length = usize::from(u16::from_le_bytes(*length)) % LONGEST;
     let mut sum = vec![0.0; length];
     for scheme in schemes {
-        let mut compressor = scheme.build(&Seat::alone(length, 1));
+        let mut compressor = scheme.codec(&Seat::alone(length, 1)).expect("a codec");
         if compressor.decode_add(message, 1.0, &mut sum).is_ok() {
             let messages = [Some(message), None];
-            let round = Round { step: 1, messages: &messages, mean: &sum };
-            let observed = compressor.observe(&round).is_ok();
+            let round = Observed { step: 1, messages: &messages, mean: &sum };
+            let observed = compressor.take_in(&round).is_ok();
             // A server that digests it, and a rank that hears only that.
             let mut bytes = Vec::new();
-            if scheme.build(&Seat::alone(length, 1)).digest(&round, &mut bytes).is_ok() {
+            if scheme
+                .codec(&Seat::alone(length, 1))
+                .expect("a codec")
+                .digest(&round, &mut bytes)
+                .is_ok()
+            {
                 let digest = Digest { step: 1, ranks: 2, bytes: &bytes, mean: &sum };
-                let mut rank = scheme.build(&Seat::alone(length, 1));
+                let mut rank = scheme.codec(&Seat::alone(length, 1)).expect("a codec");
                 let learnt = rank.learn(&digest).is_ok();
                 assert!(learnt || !observed, "a digest of what was observed is refused");
             }
@@ -63,9 +68,11 @@ pub(crate) fn downlink(schemes: &[Scheme], bytes: &[u8]) {
     };
     let mean = vec![0.5; length];
     for scheme in schemes {
-        let mut compressor = scheme.build(&Seat::alone(length, 1));
+        let mut compressor = scheme.codec(&Seat::alone(length, 1)).expect("a codec");
         for step in [1, 2] {
-            let _ = compressor.learn(&Digest { step, ranks: 3, bytes: digest, mean: &mean });
+            if compressor.learn(&Digest { step, ranks: 3, bytes: digest, mean: &mean }).is_ok() {
+                compressor.settle(&StepEnd { step, ranks: 3, mean: &mean });
+            }
         }
     }
 }

@@ -1,10 +1,12 @@
-//! A bucket: parameters that are encoded as one, and the compressor that does it.
+//! A bucket: parameters that are reduced as one, and what reduces them.
 
 use std::ops::Range;
 
-use crate::compress::Compressor;
+use crate::compress::{Built, ByBlocks, Compressor};
+use crate::gradient::{Held, Seen};
 use crate::layout::Part;
-use crate::{Result, State};
+use crate::reducer::{Mail, Reducer};
+use crate::{Gauge, Result, State, Support};
 
 /// A bucket of one rank.
 pub(crate) struct Bucket {
@@ -12,19 +14,31 @@ pub(crate) struct Bucket {
     pub(crate) ranges: Vec<Range<usize>>,
     /// Elements.
     pub(crate) length: usize,
-    /// `None` when plain frames need no instance.
-    pub(crate) compressor: Option<Box<dyn Compressor>>,
-    /// A bit for each block that some rank's last message speaks of, if they can be read
-    /// [by blocks](Compressor::by_blocks).
-    pub(crate) spoken_of: Vec<u64>,
-    /// Whether the last ones were read so: the mean is zero outside of them.
+    /// What its gradient is reduced by; plain f32 without one.
+    pub(crate) engine: Engine,
+    /// A bit for each block that some rank's last message may have something in, if messages can
+    /// be read [by blocks](Compressor::by_blocks): the mean is zero outside of them.
+    pub(crate) touched: Vec<u64>,
+    /// Whether the last messages were read so.
     pub(crate) by_blocks: bool,
     /// The elements end to end, when they do not lie so already.
     gathered: Vec<f32>,
+    /// The same of the residual, for a reducer.
+    unsent: Vec<f32>,
+}
+
+/// What reduces a bucket.
+pub(crate) enum Engine {
+    /// Nothing: the values travel as f32.
+    Plain,
+    /// One message of every rank.
+    Codec(Box<dyn Compressor>),
+    /// Any number of rounds, with what was posted in them.
+    Rounds(Box<dyn Reducer>, Mail),
 }
 
 impl Bucket {
-    pub(crate) fn new(part: &Part, compressor: Option<Box<dyn Compressor>>) -> Self {
+    pub(crate) fn new(part: &Part, built: Built) -> Self {
         let mut ranges: Vec<Range<usize>> = Vec::new();
         for range in &part.ranges {
             match ranges.last_mut() {
@@ -33,86 +47,191 @@ impl Bucket {
             }
         }
         let length = part.length();
-        let gathered = if ranges.len() == 1 { Vec::new() } else { vec![0.0; length] };
-        let by_blocks = compressor.as_ref().and_then(|compressor| compressor.by_blocks());
-        let words = by_blocks.map_or(0, |by| length.div_ceil(by.block()).div_ceil(64));
-        Self { ranges, length, compressor, spoken_of: vec![0; words], by_blocks: false, gathered }
+        let scattered = ranges.len() != 1;
+        let engine = match built {
+            _ if length == 0 => Engine::Plain,
+            Built::Plain => Engine::Plain,
+            Built::Codec(compressor) => Engine::Codec(compressor),
+            Built::Reducer(reducer) => Engine::Rounds(reducer, Mail::default()),
+        };
+        let mut bucket = Self {
+            ranges,
+            length,
+            engine,
+            touched: Vec::new(),
+            by_blocks: false,
+            gathered: if scattered { vec![0.0; length] } else { Vec::new() },
+            unsent: Vec::new(),
+        };
+        if let Some(by_blocks) = bucket.codec().and_then(Compressor::by_blocks) {
+            bucket.touched = vec![0; length.div_ceil(by_blocks.block()).div_ceil(64)];
+        }
+        bucket
     }
 
-    /// Its elements of `flat`, end to end, and the compressor.
+    /// What encodes and decodes it, if that is one message.
+    pub(crate) fn codec(&self) -> Option<&dyn Compressor> {
+        match &self.engine {
+            Engine::Codec(compressor) => Some(&**compressor),
+            _ => None,
+        }
+    }
+
+    /// Whether its values travel as f32 at every step.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.engine, Engine::Plain)
+    }
+
+    /// What its reducer posted and received, if it has one.
+    pub(crate) fn mail_mut(&mut self) -> Option<&mut Mail> {
+        match &mut self.engine {
+            Engine::Rounds(_, mail) => Some(mail),
+            _ => None,
+        }
+    }
+
+    /// Its elements, end to end, and its compressor.
     pub(crate) fn view<'a>(
         &'a mut self,
-        flat: &'a [f32],
+        from: Seen<'a>,
     ) -> (&'a [f32], Option<&'a mut Box<dyn Compressor>>) {
         let elements = match self.ranges.as_slice() {
-            [range] => &flat[range.clone()],
+            _ if from.one => from.values,
+            [range] => &from.values[range.clone()],
             ranges => {
-                gather(ranges, flat, &mut self.gathered);
+                gather(ranges, from.values, &mut self.gathered);
                 &self.gathered
             }
         };
-        (elements, self.compressor.as_mut())
+        let compressor = match &mut self.engine {
+            Engine::Codec(compressor) => Some(compressor),
+            _ => None,
+        };
+        (elements, compressor)
     }
 
-    /// Lets `change` work on its elements of `flat`, end to end.
+    /// Lets `change` work on its elements, end to end.
     pub(crate) fn change<R>(
         &mut self,
-        flat: &mut [f32],
+        held: &mut Held<'_>,
         change: impl FnOnce(&mut [f32], Option<&dyn Compressor>) -> R,
     ) -> R {
-        let compressor = self.compressor.as_deref().map(|compressor| compressor as &dyn Compressor);
+        let compressor = match &self.engine {
+            Engine::Codec(compressor) => Some(&**compressor),
+            _ => None,
+        };
         match self.ranges.as_slice() {
-            [range] => change(&mut flat[range.clone()], compressor),
+            _ if held.one => change(held.values, compressor),
+            [range] => change(&mut held.values[range.clone()], compressor),
             ranges => {
-                gather(ranges, flat, &mut self.gathered);
+                gather(ranges, held.values, &mut self.gathered);
                 let result = change(&mut self.gathered, compressor);
-                let mut rest = &self.gathered[..];
-                for range in ranges {
-                    let (elements, others) = rest.split_at(range.len());
-                    flat[range.clone()].copy_from_slice(elements);
-                    rest = others;
-                }
+                scatter(ranges, &self.gathered, held.values);
                 result
             }
         }
     }
 
+    /// Lets its reducer work on its elements, end to end, with those of `residual` in the flat
+    /// layout; `None` without a reducer.
+    pub(crate) fn reduce<R>(
+        &mut self,
+        held: &mut Held<'_>,
+        residual: Option<&mut [f32]>,
+        reduce: impl FnOnce(&mut dyn Reducer, &mut Mail, &mut [f32], Option<&mut [f32]>) -> R,
+    ) -> Option<R> {
+        let Engine::Rounds(reducer, mail) = &mut self.engine else { return None };
+        let ranges = self.ranges.as_slice();
+        if let [range] = ranges {
+            let values = if held.one { &mut *held.values } else { &mut held.values[range.clone()] };
+            let residual = residual.map(|residual| &mut residual[range.clone()]);
+            return Some(reduce(&mut **reducer, mail, values, residual));
+        }
+        let values = if held.one {
+            &mut *held.values
+        } else {
+            gather(ranges, held.values, &mut self.gathered);
+            &mut self.gathered
+        };
+        let result = match residual {
+            None => reduce(&mut **reducer, mail, values, None),
+            Some(residual) => {
+                gather(ranges, residual, &mut self.unsent);
+                let result = reduce(&mut **reducer, mail, values, Some(&mut self.unsent));
+                scatter(ranges, &self.unsent, residual);
+                result
+            }
+        };
+        if !held.one {
+            scatter(ranges, &self.gathered, held.values);
+        }
+        Some(result)
+    }
+
     /// Whether its elements are those of `flat`, all of them.
-    pub(crate) fn is_all_of(&self, flat: &[f32]) -> bool {
-        matches!(self.ranges.as_slice(), [range] if *range == (0..flat.len()))
+    pub(crate) fn is_all_of(&self, flat: usize) -> bool {
+        matches!(self.ranges.as_slice(), [range] if *range == (0..flat))
     }
 
-    /// What reads messages about it; `None` when there are only plain ones.
-    pub(crate) fn decoder(&self) -> Option<&dyn Compressor> {
-        self.compressor.as_deref().map(|compressor| compressor as &dyn Compressor)
-    }
-
-    /// Overwrites its elements from `start` on in `flat`.
-    pub(crate) fn put(&self, start: usize, values: &[[u8; 4]], flat: &mut [f32]) {
+    /// Overwrites its elements from `start` on.
+    pub(crate) fn put(&self, start: usize, values: &[[u8; 4]], held: &mut Held<'_>) {
+        if held.one {
+            return copy(values, &mut held.values[start..]);
+        }
         let (mut skip, mut values) = (start, values);
         for range in &self.ranges {
             if skip >= range.len() {
                 skip -= range.len();
                 continue;
             }
-            let elements = &mut flat[range.start + skip..range.end];
+            let elements = &mut held.values[range.start + skip..range.end];
             skip = 0;
             let (some, rest) = values.split_at(values.len().min(elements.len()));
-            for (element, value) in elements.iter_mut().zip(some) {
-                *element = f32::from_le_bytes(*value);
-            }
+            copy(some, elements);
             values = rest;
         }
     }
 
-    /// Puts every compressor's entries into `state`, under `bucket.N/`.
+    /// Adds all of its elements to `support`.
+    pub(crate) fn note_all(&self, support: &mut Support) {
+        self.ranges.iter().for_each(|range| support.add(range.clone()));
+    }
+
+    /// Adds the elements where its mean may be other than zero to `support`.
+    pub(crate) fn note_touched(&self, support: &mut Support) {
+        let size = self.codec().and_then(Compressor::by_blocks).map(ByBlocks::block);
+        let (Some(size), [range], true) = (size, self.ranges.as_slice(), self.by_blocks) else {
+            return self.note_all(support);
+        };
+        for (word, bits) in self.touched.iter().enumerate() {
+            let mut rest = *bits;
+            while rest != 0 {
+                let start = range.start + (64 * word + rest.trailing_zeros() as usize) * size;
+                support.add(start..range.end.min(start + size));
+                rest &= rest - 1;
+            }
+        }
+    }
+
+    /// What its compressor or reducer tells about the last step.
+    pub(crate) fn gauges(&self) -> &[Gauge] {
+        match &self.engine {
+            Engine::Plain => &[],
+            Engine::Codec(compressor) => compressor.gauges(),
+            Engine::Rounds(reducer, _) => reducer.gauges(),
+        }
+    }
+
+    /// Puts the entries of every compressor and reducer into `state`, under `bucket.N/`.
     pub(crate) fn save_all(buckets: &[Bucket], state: &mut State) {
         for (number, bucket) in buckets.iter().enumerate() {
-            if let Some(compressor) = &bucket.compressor {
-                let mut inner = State::default();
-                compressor.save(&mut inner);
-                state.insert_scope(&format!("bucket.{number}"), inner);
+            let mut inner = State::default();
+            match &bucket.engine {
+                Engine::Plain => continue,
+                Engine::Codec(compressor) => compressor.save(&mut inner),
+                Engine::Rounds(reducer, _) => reducer.save(&mut inner),
             }
+            state.insert_scope(&format!("bucket.{number}"), inner);
         }
     }
 
@@ -122,8 +241,11 @@ impl Bucket {
     /// [`Error::State`](crate::Error::State) when it does not fit.
     pub(crate) fn restore_all(buckets: &mut [Bucket], state: &State) -> Result<()> {
         for (number, bucket) in buckets.iter_mut().enumerate() {
-            if let Some(compressor) = &mut bucket.compressor {
-                compressor.restore(&state.scope(&format!("bucket.{number}")))?;
+            let inner = || state.scope(&format!("bucket.{number}"));
+            match &mut bucket.engine {
+                Engine::Plain => {}
+                Engine::Codec(compressor) => compressor.restore(&inner())?,
+                Engine::Rounds(reducer, _) => reducer.restore(&inner())?,
             }
         }
         Ok(())
@@ -147,21 +269,47 @@ fn gather(ranges: &[Range<usize>], flat: &[f32], into: &mut Vec<f32>) {
     ranges.iter().for_each(|range| into.extend_from_slice(&flat[range.clone()]));
 }
 
+fn scatter(ranges: &[Range<usize>], mut gathered: &[f32], flat: &mut [f32]) {
+    for range in ranges {
+        let (elements, rest) = gathered.split_at(range.len());
+        flat[range.clone()].copy_from_slice(elements);
+        gathered = rest;
+    }
+}
+
+fn copy(from: &[[u8; 4]], to: &mut [f32]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_le_bytes(*from));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn scattered_elements_are_seen_and_changed_end_to_end() {
-        let part = Part { ranges: vec![1..2, 2..3, 5..7], dense: false };
-        let mut bucket = Bucket::new(&part, None);
+        let shapes = vec![vec![1], vec![1], vec![2]];
+        let part = Part { ranges: vec![1..2, 2..3, 5..7], shapes, dense: false };
+        let mut bucket = Bucket::new(&part, Built::Plain);
         assert_eq!(bucket.ranges, [1..3, 5..7]);
         let mut flat: Vec<f32> = (0..8).map(|i| i as f32).collect();
-        assert_eq!(bucket.view(&flat).0, [1.0, 2.0, 5.0, 6.0]);
-        bucket.change(&mut flat, |elements, _| elements.iter_mut().for_each(|e| *e = -*e));
-        assert_eq!(flat, [0.0, -1.0, -2.0, 3.0, 4.0, -5.0, -6.0, 7.0]);
-        bucket.put(1, &[20f32, 50.0, 60.0].map(f32::to_le_bytes), &mut flat);
+        assert_eq!(bucket.view(Seen::flat(&flat)).0, [1.0, 2.0, 5.0, 6.0]);
+        let mut held = Held::flat(&mut flat);
+        bucket.change(&mut held, |elements, _| elements.iter_mut().for_each(|e| *e = -*e));
+        assert_eq!(held.values, [0.0, -1.0, -2.0, 3.0, 4.0, -5.0, -6.0, 7.0]);
+        bucket.put(1, &[20f32, 50.0, 60.0].map(f32::to_le_bytes), &mut held);
         assert_eq!(flat, [0.0, -1.0, 20.0, 3.0, 4.0, 50.0, 60.0, 7.0]);
         assert_eq!([0, 1, 2, 3].map(|element| bucket.position(element)), [1, 2, 5, 6]);
+    }
+
+    #[test]
+    fn one_buckets_elements_are_where_they_are_handed_over() {
+        let part = Part { ranges: vec![1..3, 5..7], shapes: vec![vec![2]; 2], dense: false };
+        let mut bucket = Bucket::new(&part, Built::Plain);
+        let mut values = [1.0, 2.0, 5.0, 6.0];
+        let mut held = Held { values: &mut values, one: true };
+        assert_eq!(bucket.view(held.seen()).0, [1.0, 2.0, 5.0, 6.0]);
+        bucket.change(&mut held, |elements, _| elements[2] = -5.0);
+        bucket.put(3, &[60f32.to_le_bytes()], &mut held);
+        assert_eq!(values, [1.0, 2.0, -5.0, 60.0]);
     }
 }

@@ -68,15 +68,13 @@ pub enum Error {
         /// What is wrong, and what to do instead.
         problem: String,
     },
-    /// The parameters of a layout are not in strictly ascending order of name.
-    #[error(
-        "layout: parameter `{name}` comes after `{previous}`; give each once, in ascending order of name"
-    )]
+    /// The parameters of a layout are not in strictly ascending order of name, or too large.
+    #[error("layout: parameter `{name}` {problem}")]
     Layout {
         /// The parameter that is out of place.
         name: String,
-        /// The one before it.
-        previous: String,
+        /// What is wrong with it, and what to do instead.
+        problem: String,
     },
     /// More ranks than a frame can name.
     #[error("world size {world_size} is not between 1 and {max}", max = u16::MAX)]

@@ -1,22 +1,21 @@
 //! One step: check, correct, encode, exchange by the topology's route, learn; a group of buckets at
-//! a time.
+//! a time, a collective for each kind of message and each round.
 
 mod ending;
 mod outgoing;
-mod standing;
+mod rounds;
 
-use std::collections::VecDeque;
-
-use self::standing::Standing;
 use crate::bucket::Bucket;
-use crate::collective::{Collective, Payload};
-use crate::compress::{Feedback, Scheme};
+use crate::buffers::Buffers;
+use crate::collective::Collective;
+use crate::compress::{Feedback, Method, Scheme};
 use crate::cpu::Stopwatch;
+use crate::gradient::{Gradient, Held};
 use crate::incoming::{Place, first_refusal};
 use crate::layout::{Layout, Part};
 use crate::measure::Distortion;
-use crate::topology::{About, Heard, Route, Setup, Topology, Wiring, Work};
-use crate::traffic::Leg;
+use crate::topology::{About, Heard, Item, Route, Setup, Topology, Wiring, Work};
+use crate::traffic::{Leg, Operation};
 use crate::wire::{Kind, floats, frame, refusal};
 use crate::{Error, Policy, Result, State, Support, Traffic};
 
@@ -31,9 +30,14 @@ const MAX_BUCKET: usize = 1 << 29;
 /// # Groups
 /// A step is [`allreduce`](Self::allreduce), or [`begin`](Self::begin), then
 /// [`exchange_group`](Self::exchange_group) once for each group of buckets, as soon as these
-/// buckets' part of the gradient is final, then [`finish`](Self::finish). Each group is one
-/// message and one rendezvous. Any order will do if it is the same on all ranks; mean, residual,
+/// buckets' part of the gradient is final, then [`finish`](Self::finish). A group's messages travel
+/// together. Any order will do if it is the same on all ranks; mean, residual,
 /// compressors and wire bytes come out bit-identical whatever the groups and their order.
+///
+/// # Buckets
+/// Who holds the gradient bucket by bucket, and never end to end, calls
+/// [`exchange_bucket`](Self::exchange_bucket) and [`finish_buckets`](Self::finish_buckets) instead,
+/// after [`one_group_a_bucket`](Self::one_group_a_bucket).
 ///
 /// # Failures
 /// When a call fails the step is over: residual and compressors are what they were before it,
@@ -51,32 +55,18 @@ pub struct Exchange {
     feedback: Option<Feedback>,
     collective: Box<dyn Collective>,
     route: Box<dyn Route>,
-    /// Of each group, the last messages sent, oldest first. The older of two has been read by all
-    /// ranks when the younger is answered, so that two buffers go round for ever; or one, which the
-    /// cache still holds, where all have let go of it before it is needed again.
-    sent: Vec<VecDeque<(Payload, Option<Standing>)>>,
-    /// What is known of the message of the step under way.
-    standing: Option<Standing>,
+    /// Of each group, the buffers of its last messages.
+    buffers: Vec<Buffers>,
     distortion: Distortion,
     underway: Option<Underway>,
-    /// Outside of which the gradient of the step under way is zero, if that is known.
-    support: Option<Support>,
-}
-
-/// Where a message is written.
-#[derive(Default)]
-struct Buffer {
-    bytes: Vec<u8>,
-    /// What is known of an earlier message that lies there, if it is as long as a new one.
-    standing: Option<Standing>,
 }
 
 /// A step that has begun and is not finished.
 struct Underway {
     step: u64,
     traffic: Traffic,
-    /// Of each group that has been exchanged, what this rank heard.
-    heard: Vec<Option<Heard>>,
+    /// Of each group that has been exchanged, what this rank heard of which items.
+    heard: Vec<Option<(Vec<Item>, Heard)>>,
 }
 
 impl Exchange {
@@ -84,7 +74,7 @@ impl Exchange {
     /// every rank. What `policy` leaves out is the scheme's habit. All buckets are one group.
     ///
     /// # Errors
-    /// As [`over`](Self::over).
+    /// As [`with`](Self::with).
     pub fn new(
         scheme: &Scheme,
         policy: impl Into<Policy>,
@@ -92,18 +82,34 @@ impl Exchange {
         seed: u64,
         collective: Box<dyn Collective>,
     ) -> Result<Self> {
-        Self::over(Topology::default(), scheme, policy, layout, seed, collective)
+        Self::with(scheme, Topology::default(), policy, layout, seed, collective)
     }
 
     /// The same over another topology, whose [`Topology::connect`] made the collective.
     ///
     /// # Errors
-    /// What [`Policy::validate`] and [`Wiring::validate`] refuse; [`Error::Topology`] when the
-    /// collective does not offer what the topology needs; [`Error::Bucketing`] when a bucket would
-    /// have more than 2²⁹ elements; [`Error::WorldSize`].
+    /// As [`with`](Self::with).
     pub fn over(
         wiring: impl Into<Wiring>,
         scheme: &Scheme,
+        policy: impl Into<Policy>,
+        layout: Layout,
+        seed: u64,
+        collective: Box<dyn Collective>,
+    ) -> Result<Self> {
+        Self::with(scheme, wiring, policy, layout, seed, collective)
+    }
+
+    /// The same with anybody's scheme: a [`Method`] builds the compressor or the reducer of each
+    /// bucket, on every rank alike.
+    ///
+    /// # Errors
+    /// What [`Policy::validate`] and [`Wiring::validate`] refuse; [`Error::Topology`] when the
+    /// collective does not offer what the topology needs; [`Error::Bucketing`] when there are more
+    /// than 2²⁴ buckets or one would have more than 2²⁹ elements; [`Error::WorldSize`].
+    pub fn with(
+        scheme: &dyn Method,
+        wiring: impl Into<Wiring>,
         policy: impl Into<Policy>,
         layout: Layout,
         seed: u64,
@@ -123,6 +129,14 @@ impl Exchange {
                 "a bucket of {} elements is too large; write `parameter` or `bytes = {}`",
                 part.length(),
                 MAX_BUCKET
+            );
+            return Err(Error::Bucketing { problem });
+        }
+        if parts.len() > frame::MAX_BUCKETS {
+            let problem = format!(
+                "{} buckets are more than {}; write `whole` or a larger `bytes`",
+                parts.len(),
+                frame::MAX_BUCKETS
             );
             return Err(Error::Bucketing { problem });
         }
@@ -147,11 +161,9 @@ impl Exchange {
             feedback,
             collective,
             route,
-            sent: no_messages(1),
-            standing: None,
+            buffers: no_buffers(1),
             distortion: Distortion::default(),
             underway: None,
-            support: None,
         })
     }
 
@@ -200,57 +212,50 @@ impl Exchange {
                  message; write `policy.clip_norm = 0`, or exchange all buckets as one group"
             ));
         }
-        self.sent = no_messages(groups.len());
+        self.buffers = no_buffers(groups.len());
         self.groups = groups;
         self.underway = None;
         Ok(())
     }
 
-    /// Overwrites `gradient` by its mean over ranks: what the ranks' messages say, added in order
-    /// of rank, times 1/N. One whole step: [`begin`](Self::begin), every group in order,
-    /// [`finish`](Self::finish).
+    /// Makes each bucket a group of its own, for [`exchange_bucket`](Self::exchange_bucket).
     ///
     /// # Errors
-    /// As [`exchange_group`](Self::exchange_group).
-    pub fn allreduce(&mut self, step: u64, gradient: &mut [f32]) -> Result<Traffic> {
-        self.begin(step);
-        for group in 0..self.groups.len() {
-            self.exchange_group(group, gradient)?;
-        }
-        self.finish(gradient)
+    /// As [`set_groups`](Self::set_groups).
+    pub fn one_group_a_bucket(&mut self) -> Result<()> {
+        self.set_groups((0..self.buckets.len()).map(|bucket| vec![bucket]).collect())
     }
 
-    /// The same, of a gradient that is zero outside `support`, which becomes that of the mean:
-    /// everything, where that is not known.
+    /// Overwrites `gradient` by its mean over ranks: what the ranks' messages say, added in order
+    /// of rank, times 1/N. One whole step: [`begin`](Self::begin), every group in order,
+    /// [`finish`](Self::finish). The support of the gradient, where one is given, becomes that of
+    /// the mean.
     ///
     /// # Errors
     /// As [`exchange_group`](Self::exchange_group).
-    ///
-    /// # Panics
-    /// When `support` is of a gradient of another length.
-    pub fn allreduce_within(
+    pub fn allreduce<'g>(
         &mut self,
         step: u64,
-        gradient: &mut [f32],
-        support: &mut Support,
+        gradient: impl Into<Gradient<'g>>,
     ) -> Result<Traffic> {
-        assert_eq!(support.len(), self.layout.len(), "a support of another gradient");
-        self.support = Some(std::mem::take(support));
-        let done = self.allreduce(step, gradient);
-        *support = self.support.take().unwrap_or_default();
-        match self.buckets.as_slice() {
-            [bucket] if bucket.by_blocks && bucket.is_all_of(gradient) => {
-                support.set(&bucket.spoken_of);
+        let Gradient { values, mut support } = gradient.into();
+        self.begin(step);
+        if self.groups.len() == 1 {
+            self.exchange_in_group(0, Held::flat(values), support)?;
+        } else {
+            for group in 0..self.groups.len() {
+                self.exchange_group(group, values)?;
             }
-            _ => support.fill(),
+            if let Some(support) = &mut support {
+                support.fill();
+            }
         }
-        done
+        self.finish(values)
     }
 
     /// Begins a step; nothing is sent yet. One that was under way is given up.
     pub fn begin(&mut self, step: u64) {
         self.distortion.begin();
-        self.standing = None;
         let heard = self.groups.iter().map(|_| None).collect();
         let parameters = self.layout.len() as u64;
         let traffic = Traffic { parameters, ..Traffic::default() };
@@ -269,78 +274,136 @@ impl Exchange {
     /// [`Error::OutOfStep`] and [`Error::Message`] when a peer is gone, silent, elsewhere (in
     /// another step or group), or not understood.
     pub fn exchange_group(&mut self, group: usize, gradient: &mut [f32]) -> Result<()> {
-        if gradient.len() != self.layout.len() {
-            let (expected, found) = (self.layout.len(), gradient.len());
-            return Err(Error::GradientLength { expected, found });
-        }
+        self.exchange_in_group(group, Held::flat(gradient), None)
+    }
+
+    /// The same for a caller that holds one bucket's elements end to end (the parameters of
+    /// [`buckets`](Self::buckets)`()[bucket]`, one after the other) and never the flat gradient.
+    /// Each bucket has to be a group of its own.
+    ///
+    /// # Errors
+    /// As [`exchange_group`](Self::exchange_group); [`Error::Groups`] when the bucket shares its
+    /// group with others.
+    pub fn exchange_bucket(&mut self, bucket: usize, values: &mut [f32]) -> Result<()> {
+        let group = self.groups.iter().position(|group| *group == [bucket]);
+        let Some(group) = group else {
+            let problem = format!(
+                "bucket {bucket} is no group of its own; call `one_group_a_bucket` before the step"
+            );
+            return Err(Error::Groups { problem });
+        };
+        self.exchange_in_group(group, Held { values, one: true }, None)
+    }
+
+    fn exchange_in_group(
+        &mut self,
+        group: usize,
+        mut held: Held<'_>,
+        support: Option<&mut Support>,
+    ) -> Result<()> {
         let refuse = |problem: String| Err(Error::Groups { problem });
+        let expected = match self.groups.get(group) {
+            Some(buckets) if held.one => self.buckets[buckets[0]].length,
+            _ => self.layout.len(),
+        };
+        if held.values.len() != expected {
+            return Err(Error::GradientLength { expected, found: held.values.len() });
+        }
         let Some(mut underway) = self.underway.take() else {
             return refuse(format!("group {group} comes before the step has begun"));
         };
         match underway.heard.get(group) {
-            Some(None) => {}
-            Some(Some(_)) => return refuse(format!("group {group} has been exchanged already")),
             None => {
-                return refuse(format!("there are {}, and no {group}", underway.heard.len()));
+                let count = self.groups.len();
+                self.underway = Some(underway);
+                return refuse(format!("there are {count} groups, and no {group}"));
             }
+            Some(Some(_)) => {
+                self.underway = Some(underway);
+                return refuse(format!("group {group} has been exchanged in this step already"));
+            }
+            Some(None) => {}
         }
         let place = self.place(underway.step);
-        let heard = self.exchange_in(place, group, gradient, &mut underway.traffic)?;
+        let heard = self.exchange_in(place, group, &mut held, support, &mut underway.traffic)?;
         underway.heard[group] = Some(heard);
         self.underway = Some(underway);
         Ok(())
     }
 
+    /// A group's collectives, one after the other.
     fn exchange_in(
         &mut self,
         place: Place,
         group: usize,
-        gradient: &mut [f32],
+        held: &mut Held<'_>,
+        mut support: Option<&mut Support>,
         traffic: &mut Traffic,
-    ) -> Result<Heard> {
+    ) -> Result<(Vec<Item>, Heard)> {
         let start = Stopwatch::start();
-        let lengths = self.groups[group].iter().map(|number| self.buckets[*number].length);
-        let dense_bytes = lengths.map(|length| frame::HEADER_BYTES + 4 * length).sum::<usize>();
-        let mut leg = Leg { group, dense_bytes: dense_bytes as u64, ..Leg::default() };
         if self.is_dense() && place.world_size == 1 && !self.clips() {
             // The mean over one rank is its gradient: nothing to copy.
             let mut ranges = self.groups[group].iter().flat_map(|n| &self.buckets[*n].ranges);
-            if !ranges.all(|range| floats::all_finite(&gradient[range.clone()])) {
-                return Err(self.non_finite(place, group, gradient));
+            let finite = match held.one {
+                true => floats::all_finite(held.values),
+                false => ranges.all(|range| floats::all_finite(&held.values[range.clone()])),
+            };
+            if !finite {
+                return Err(self.non_finite(place, group, held.seen()));
             }
+            let mut leg = self.leg(group, Operation::Allreduce);
             leg.wire_bytes = leg.dense_bytes;
             (leg.encode, leg.encode_cpu) = start.read();
             traffic.add(leg);
-            return Ok(Heard::Messages(Vec::new()));
+            return Ok((Vec::new(), Heard::Own(None)));
         }
-
-        let mut mine = self.spare_buffer(group);
-        let Some(measuring) = self.encode(place, gradient, &mut leg, &mut mine) else {
-            let own = self.non_finite(place, group, gradient);
-            return Err(self.refuse(place, own));
+        let mut leg = self.leg(group, Operation::Messages);
+        let outgoing = match self.encode(place, group, held, support.as_deref(), &mut leg) {
+            Ok(outgoing) => outgoing,
+            Err(own) => return Err(self.refuse(place, own)),
         };
-        let Buffer { bytes: mine, standing } = mine;
-        leg.wire_bytes = mine.len() as u64;
         let (passed, computed) = start.read();
-        leg.encode = passed.saturating_sub(measuring);
+        leg.encode = passed.saturating_sub(outgoing.measuring);
         // Measuring was timed by what passed: the same share of both clocks is taken off.
         let share = leg.encode.as_secs_f64() / passed.as_secs_f64().max(1e-9);
         leg.encode_cpu = computed.mul_f64(share.min(1.0));
+        if let Some(support) = &mut support {
+            support.clear();
+        }
+        let as_sent = self.feedback.is_none();
         let mut work = Work {
             place,
-            group: &self.groups[group],
+            items: &outgoing.items,
             layout: &self.layout,
             buckets: &mut self.buckets,
             collective: &mut *self.collective,
-            gradient,
-            as_sent: self.feedback.is_none(),
-            support: self.support.as_ref().filter(|_| self.feedback.is_none()),
+            held: Held { values: held.values, one: held.one },
+            as_sent,
+            support,
+            buffers: &mut self.buffers[group],
             leg: &mut leg,
         };
-        let heard = self.route.reduce(&mut work, mine)?;
-        self.standing = standing;
-        traffic.add(leg);
-        Ok(heard)
+        let mut heard = Heard::Own(None);
+        if !outgoing.items.is_empty() {
+            work.leg.wire_bytes = outgoing.message.len() as u64;
+            heard = self.route.reduce(&mut work, outgoing.message)?;
+            traffic.add(std::mem::take(work.leg));
+            work.leg.group = group;
+        }
+        if !outgoing.plain.is_empty() {
+            work.items = &outgoing.plain;
+            work.leg.operation = Operation::Allreduce;
+            work.leg.wire_bytes = outgoing.values.len() as u64;
+            let mine = self.route.allreduce(&mut work, outgoing.values)?;
+            work.buffers.keep_plain(mine);
+            traffic.add(std::mem::take(work.leg));
+            work.leg.group = group;
+        }
+        let first = (!outgoing.rounds.is_empty()).then(|| std::mem::take(work.leg));
+        if let Some(first) = first {
+            self.run_rounds(place, &outgoing.rounds, held, first, traffic)?;
+        }
+        Ok((outgoing.items, heard))
     }
 
     /// Gives up: every rank's next or present call, whatever it is, fails with the returned
@@ -402,7 +465,7 @@ impl Exchange {
     }
 
     fn is_dense(&self) -> bool {
-        self.buckets.iter().all(|bucket| bucket.compressor.is_none())
+        self.buckets.iter().all(Bucket::is_plain)
     }
 
     /// Whether local clipping is on.
@@ -414,16 +477,11 @@ impl Exchange {
         Place { rank: self.collective.rank(), world_size: self.collective.world_size(), step }
     }
 
-    fn spare_buffer(&mut self, group: usize) -> Buffer {
-        let sent = &mut self.sent[group];
-        let spare = match sent.back() {
-            Some((youngest, _)) if youngest.is_unshared() => sent.pop_back(),
-            _ if sent.len() < 2 => None,
-            _ => sent.pop_front(),
-        };
-        let reclaimed = spare.and_then(|(message, standing)| Some((message.reclaim()?, standing)));
-        let (bytes, standing) = reclaimed.unwrap_or_default();
-        Buffer { bytes, standing }
+    /// A leg of a group, with the bytes that it would take as plain f32.
+    fn leg(&self, group: usize, operation: Operation) -> Leg {
+        let lengths = self.groups[group].iter().map(|number| self.buckets[*number].length);
+        let dense_bytes = lengths.map(|length| frame::HEADER_BYTES + 4 * length).sum::<usize>();
+        Leg { group, operation, dense_bytes: dense_bytes as u64, ..Leg::default() }
     }
 
     /// Tells every rank this rank's own error instead of what they await, and returns the error
@@ -438,7 +496,7 @@ impl Exchange {
     }
 }
 
-/// Places for the last messages of so many groups.
-fn no_messages(groups: usize) -> Vec<VecDeque<(Payload, Option<Standing>)>> {
-    (0..groups).map(|_| VecDeque::with_capacity(3)).collect()
+/// No buffers, for so many groups.
+fn no_buffers(groups: usize) -> Vec<Buffers> {
+    (0..groups).map(|_| Buffers::default()).collect()
 }

@@ -1,18 +1,17 @@
-//! Reading what ranks sent about a group of buckets: frames in their places, refusals, the mean.
-
-mod plain;
+//! Reading what ranks sent about the items of a message: frames in their places, refusals, the mean.
 
 use std::ops::Range;
 
-use self::plain::Plain;
 use crate::bucket::Bucket;
 use crate::collective::Payload;
 use crate::compress::{Compressor, dense::Dense};
 use crate::error::Awaited;
+use crate::gradient::Held;
+use crate::topology::Item;
 use crate::wire::downlink::Downlink;
 use crate::wire::frame::Unchecked;
 use crate::wire::{Frame, Header, Kind, Read, Reader, floats};
-use crate::{Error, Result, Support};
+use crate::{Error, Result};
 
 /// Who reads, and which step it is at.
 #[derive(Debug, Clone, Copy)]
@@ -26,10 +25,15 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The header of a frame that this rank writes.
+    /// The header of a frame that this rank writes about a bucket.
     pub(crate) fn header(&self, kind: Kind, bucket: usize) -> Header {
         let (rank, world_size) = (self.rank as u16, self.world_size as u16);
         Header { kind, rank, world_size, step: self.step, bucket: bucket as u32 }
+    }
+
+    /// The header of a frame that this rank writes about an item.
+    pub(crate) fn header_of(&self, kind: Kind, item: Item) -> Header {
+        self.header(kind, item.bucket).in_round(item.round)
     }
 
     /// What this rank waits for.
@@ -37,17 +41,22 @@ impl Place {
         Awaited::Gradient { step: self.step }
     }
 
-    /// The frames of all messages about the buckets of a group, by rank and then in the group's
-    /// order, each checked to be whole and in its place.
+    /// The frames of all messages about some items, by rank and then in the items' order, each
+    /// checked to be whole and in its place.
     ///
     /// # Errors
     /// The error of the lowest rank that refused; [`Error::OutOfStep`]; [`Error::Message`].
     pub(crate) fn open<'a>(
         &self,
-        group: &[usize],
+        items: &[Item],
         messages: &'a [Payload],
     ) -> Result<Vec<Frame<'a>>> {
-        self.check_all(group, &self.split(group, messages)?)
+        let frames = self.split(items, messages)?;
+        let check = |(index, unchecked): (usize, &Unchecked<'a>)| {
+            let blame = |error: Error| error.sent_by(index / items.len(), self.awaited());
+            unchecked.check().map_err(Error::from).map_err(blame)
+        };
+        frames.iter().enumerate().map(check).collect()
     }
 
     /// The same without looking at checksums: for messages of which others check some, or that
@@ -57,49 +66,33 @@ impl Place {
     /// As [`open`](Self::open).
     pub(crate) fn skim<'a>(
         &self,
-        group: &[usize],
+        items: &[Item],
         messages: &'a [Payload],
     ) -> Result<Vec<Frame<'a>>> {
-        let frames = self.split(group, messages)?;
+        let frames = self.split(items, messages)?;
         Ok(frames.into_iter().map(|unchecked| unchecked.frame).collect())
     }
 
-    /// What [`split`](Self::split) has split, checked.
-    ///
-    /// # Errors
-    /// [`Error::Message`].
-    pub(crate) fn check_all<'a>(
-        &self,
-        group: &[usize],
-        frames: &[Unchecked<'a>],
-    ) -> Result<Vec<Frame<'a>>> {
-        let check = |(index, unchecked): (usize, &Unchecked<'a>)| {
-            let blame = |error: Error| error.sent_by(index / group.len(), self.awaited());
-            unchecked.check().map_err(Error::from).map_err(blame)
-        };
-        frames.iter().enumerate().map(check).collect()
-    }
-
-    /// As [`skim`](Self::skim), with what the checksums can be checked by.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub(crate) fn split<'a>(
-        &self,
-        group: &[usize],
-        messages: &'a [Payload],
-    ) -> Result<Vec<Unchecked<'a>>> {
+    fn split<'a>(&self, items: &[Item], messages: &'a [Payload]) -> Result<Vec<Unchecked<'a>>> {
         if let Some(refusal) = first_refusal(messages) {
             return Err(refusal);
         }
-        let mut frames = Vec::with_capacity(messages.len() * group.len());
+        let mut frames = Vec::with_capacity(messages.len() * items.len());
         for (from, message) in messages.iter().enumerate() {
             let blame = |error: Error| error.sent_by(from, self.awaited());
             let mut reader = Reader::new(message);
-            for bucket in group {
-                let expected = self.header(Kind::Dense, *bucket).from_rank(from);
+            for item in items {
+                let expected = self.header_of(item.kind, *item).from_rank(from);
                 let unchecked = Frame::split(&mut reader).map_err(Error::from).map_err(blame)?;
-                if let Err(error) = unchecked.frame.awaited(expected, self.rank) {
+                let awaited = unchecked.frame.awaited(expected, self.rank).and_then(|frame| {
+                    // A scheme's own form where this rank has plain values only.
+                    let (by, found) = (self.rank, frame.header);
+                    match found.kind == Kind::Compressed && item.plain {
+                        true => Err(Error::OutOfStep { by, expected, found }),
+                        false => Ok(()),
+                    }
+                });
+                if let Err(error) = awaited {
                     // A damaged header tells of a frame that nobody sent.
                     unchecked.check().map_err(Error::from).map_err(blame)?;
                     return Err(blame(error));
@@ -125,88 +118,53 @@ impl Place {
         Ok(())
     }
 
-    /// Overwrites a group's elements of `gradient` by the mean of what the frames say, each bucket
-    /// at its place in `buckets`. When a bucket's mean is not finite: its number and the element.
-    /// `encoded` tells that the gradient is what this rank has encoded, unless its frame is plain.
+    /// Overwrites a bucket's elements by the mean of what the frames of all ranks say; the first
+    /// element of the mean that is not finite. `encoded` tells that the gradient is what this rank
+    /// has encoded, unless its frame is plain.
     ///
     /// # Errors
     /// [`Error::Message`], [`Error::OutOfStep`].
-    pub(crate) fn average(
+    pub(crate) fn average<'a>(
         &self,
-        buckets: &mut [Bucket],
-        group: &[usize],
-        frames: &[Frame<'_>],
-        gradient: &mut [f32],
+        bucket: &mut Bucket,
+        item: Item,
+        frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
         encoded: bool,
-    ) -> Result<Option<(usize, usize)>> {
-        for (index, number) in group.iter().enumerate() {
-            let of_ranks = frames[index..].iter().step_by(group.len());
-            let bucket = &mut buckets[*number];
-            let mut spoken_of = std::mem::take(&mut bucket.spoken_of);
-            let compressed = |frame: &Frame<'_>| frame.header.kind == Kind::Compressed;
-            let sparse = encoded && of_ranks.clone().all(compressed);
-            let averaged = bucket.change(gradient, |mean, compressor| {
-                let length = mean.len();
-                let by_blocks =
-                    compressor.filter(|decoder| sparse && decoder.by_blocks().is_some());
-                let finite = match by_blocks {
-                    Some(decoder) => {
-                        self.mean_of_blocks(of_ranks, decoder, &mut spoken_of, mean)?
-                    }
-                    None => self.mean_of(of_ranks, compressor, length, 0..length, mean)?,
-                };
-                let overflow = if finite { None } else { floats::first_non_finite(mean) };
-                Ok::<_, Error>((by_blocks.is_some(), overflow))
-            });
-            bucket.spoken_of = spoken_of;
-            let overflow;
-            (bucket.by_blocks, overflow) = averaged?;
-            if let Some(element) = overflow {
-                return Ok(Some((*number, element)));
+        held: &mut Held<'_>,
+    ) -> Result<Option<usize>> {
+        let mut touched = std::mem::take(&mut bucket.touched);
+        let compressed = |frame: &Frame<'_>| frame.header.kind == Kind::Compressed;
+        let sparse = encoded && frames.clone().all(compressed);
+        let averaged = bucket.change(held, |mean, compressor| {
+            let compressor = compressor.filter(|_| !item.plain);
+            match compressor.filter(|decoder| sparse && decoder.by_blocks().is_some()) {
+                Some(decoder) => {
+                    let finite = self.mean_of_blocks(frames, decoder, &mut touched, mean)?;
+                    Ok((true, if finite { None } else { floats::first_non_finite(mean) }))
+                }
+                None => Ok::<_, Error>((false, self.mean_of_all(frames, compressor, mean)?)),
             }
-        }
-        Ok(None)
+        });
+        bucket.touched = touched;
+        let overflow;
+        (bucket.by_blocks, overflow) = averaged?;
+        Ok(overflow)
     }
 
-    /// As [`average`](Self::average), where all frames are plain: in one pass, which looks at the
-    /// checksums as well. With a support, the gradient is zero outside of it, and so is what this rank
-    /// has sent. What the rank `own` has sent is the gradient, and is taken from there.
+    /// Overwrites `mean` by the mean of what the frames of all ranks say; the first element of it
+    /// that is not finite.
     ///
     /// # Errors
-    /// [`Error::Message`].
-    pub(crate) fn average_plain(
+    /// As [`average`](Self::average).
+    pub(crate) fn mean_of_all<'a>(
         &self,
-        buckets: &mut [Bucket],
-        group: &[usize],
-        frames: &[Unchecked<'_>],
-        gradient: &mut [f32],
-        support: Option<&Support>,
-        own: Option<usize>,
-    ) -> Result<Option<(usize, usize)>> {
-        for (index, number) in group.iter().enumerate() {
-            let bucket = &mut buckets[*number];
-            let support =
-                support.filter(|support| bucket.is_all_of(gradient) && !support.is_everything());
-            let known = support.map_or(0, |support| support.words().len());
-            let mut spoken_of = std::mem::take(&mut bucket.spoken_of);
-            spoken_of.resize(known.max(spoken_of.len()), 0);
-            let plain = Plain {
-                place: self,
-                frames: frames[index..].iter().step_by(group.len()).collect(),
-                own,
-                support: support.map(Support::words),
-            };
-            let averaged = bucket.change(gradient, |mean, _| {
-                let finite = plain.average(&mut spoken_of, mean)?;
-                Ok::<_, Error>(if finite { None } else { floats::first_non_finite(mean) })
-            });
-            bucket.by_blocks = support.is_some();
-            bucket.spoken_of = spoken_of;
-            if let Some(element) = averaged? {
-                return Ok(Some((*number, element)));
-            }
-        }
-        Ok(None)
+        frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
+        decoder: Option<&dyn Compressor>,
+        mean: &mut [f32],
+    ) -> Result<Option<usize>> {
+        let length = mean.len();
+        let finite = self.mean_of(frames, decoder, length, 0..length, mean)?;
+        Ok(if finite { None } else { floats::first_non_finite(mean) })
     }
 
     /// As [`mean_of`](Self::mean_of), where `mean` is what this rank has encoded: what is zero on all
@@ -215,7 +173,7 @@ impl Place {
         &self,
         frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
         decoder: &dyn Compressor,
-        spoken_of: &mut [u64],
+        touched: &mut [u64],
         mean: &mut [f32],
     ) -> Result<bool> {
         let Some(blocks) = decoder.by_blocks() else { return Ok(true) };
@@ -230,14 +188,14 @@ impl Place {
             mean.iter().all(|value| value.to_bits() == 0),
             "another gradient was encoded"
         );
-        spoken_of.fill(0);
+        touched.fill(0);
         let added = frames.enumerate().try_for_each(|(rank, frame)| {
-            let mark = &mut |number: usize| spoken_of[number / 64] |= 1 << (number % 64);
+            let mark = &mut |number: usize| touched[number / 64] |= 1 << (number % 64);
             let marked = blocks.each_block(frame.payload, length, mark);
             marked.and_then(|()| decoder.decode_add(frame.payload, 1.0, mean)).map_err(blame(rank))
         });
         let (scale, mut finite) = (1.0 / self.world_size as f32, true);
-        for (word, bits) in spoken_of.iter().enumerate() {
+        for (word, bits) in touched.iter().enumerate() {
             let mut rest = *bits;
             while rest != 0 {
                 let number = 64 * word + rest.trailing_zeros() as usize;
@@ -248,9 +206,9 @@ impl Place {
         added.map(|()| finite)
     }
 
-    /// Overwrites `mean` by the mean of what the ranks' frames about one bucket of `length`
-    /// elements say of the elements `part`: all of them, unless the decoder reads parts. Tells
-    /// whether all of it is finite.
+    /// Overwrites `mean` by the mean of what the ranks' frames about one item of `length` elements
+    /// say of the elements `part`: all of them, unless the decoder reads parts. Tells whether all of
+    /// it is finite.
     ///
     /// # Errors
     /// [`Error::Message`], [`Error::OutOfStep`].
@@ -264,7 +222,7 @@ impl Place {
     ) -> Result<bool> {
         let scale = 1.0 / self.world_size as f32;
         let blame = |rank| move |error: Error| error.sent_by(rank, self.awaited());
-        if frames.clone().all(|frame| frame.header.kind == Kind::Dense) {
+        if frames.clone().all(|frame| frame.header.kind != Kind::Compressed) {
             let plain = |(rank, frame): (usize, &Frame<'a>)| {
                 let values = floats::expect(frame.payload, length);
                 Ok::<_, Error>(&values.map_err(Error::from).map_err(blame(rank))?[part.clone()])
@@ -294,17 +252,16 @@ impl Place {
         Ok(floats::scale_checked(mean, scale))
     }
 
-    /// What the server says of each bucket of a group, each frame checked to be whole and in its
-    /// place.
+    /// What the server says of each item, each frame checked to be whole and in its place.
     ///
     /// # Errors
     /// [`Error::OutOfStep`]; [`Error::ServerMessage`].
     pub(crate) fn open_downlink<'a>(
         &self,
-        group: &[usize],
+        items: &[Item],
         message: &'a [u8],
     ) -> Result<Vec<Downlink<'a>>> {
-        self.read_downlink(group, message, Frame::read)
+        self.read_downlink(items, message, Frame::read)
     }
 
     /// The same for a message that has been opened before.
@@ -313,15 +270,15 @@ impl Place {
     /// As [`open_downlink`](Self::open_downlink).
     pub(crate) fn skim_downlink<'a>(
         &self,
-        group: &[usize],
+        items: &[Item],
         message: &'a [u8],
     ) -> Result<Vec<Downlink<'a>>> {
-        self.read_downlink(group, message, |reader| Ok(Frame::split(reader)?.frame))
+        self.read_downlink(items, message, |reader| Ok(Frame::split(reader)?.frame))
     }
 
     fn read_downlink<'a>(
         &self,
-        group: &[usize],
+        items: &[Item],
         message: &'a [u8],
         next: impl Fn(&mut Reader<'a>) -> Read<Frame<'a>>,
     ) -> Result<Vec<Downlink<'a>>> {
@@ -331,9 +288,9 @@ impl Place {
             other => other,
         };
         let mut reader = Reader::new(message);
-        let mut downlinks = Vec::with_capacity(group.len());
-        for bucket in group {
-            let expected = self.header(Kind::Downlink, *bucket).from_rank(self.world_size);
+        let mut downlinks = Vec::with_capacity(items.len());
+        for item in items {
+            let expected = self.header_of(Kind::Downlink, *item).from_rank(self.world_size);
             let frame = next(&mut reader).map_err(Error::from).map_err(blame)?;
             let frame = frame.awaited(expected, self.rank).map_err(blame)?;
             downlinks.push(Downlink::read(frame.payload).map_err(Error::from).map_err(blame)?);

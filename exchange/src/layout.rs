@@ -12,6 +12,8 @@ use crate::{Error, Result};
 pub struct Parameter {
     /// The parameter's name.
     pub name: String,
+    /// Its dimensions, outermost first; empty for a single number.
+    pub shape: Vec<usize>,
     /// Its elements in the flat gradient.
     pub range: Range<usize>,
 }
@@ -26,19 +28,39 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Lays out parameters given as (name, number of elements), in ascending order of name.
+    /// Lays out parameters given as (name, number of elements), in ascending order of name. Each
+    /// counts as a vector; schemes that work on matrices need [`shaped`](Self::shaped).
     ///
     /// # Errors
     /// [`Error::Layout`] names the first parameter that is repeated or out of order.
     pub fn new(parameters: impl IntoIterator<Item = (String, usize)>) -> Result<Self> {
+        Self::shaped(parameters.into_iter().map(|(name, length)| (name, vec![length])))
+    }
+
+    /// Lays out parameters given as (name, dimensions), in ascending order of name.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] names the first parameter that is repeated or out of order, or that has
+    /// more elements than memory can hold.
+    pub fn shaped(parameters: impl IntoIterator<Item = (String, Vec<usize>)>) -> Result<Self> {
         let mut placed: Vec<Parameter> = Vec::new();
-        let mut start = 0;
-        for (name, length) in parameters {
+        let mut start = 0usize;
+        for (name, shape) in parameters {
             if let Some(previous) = placed.last().filter(|previous| previous.name >= name) {
-                return Err(Error::Layout { name, previous: previous.name.clone() });
+                let problem = format!(
+                    "comes after `{}`; give each once, in ascending order of name",
+                    previous.name
+                );
+                return Err(Error::Layout { name, problem });
             }
-            placed.push(Parameter { name, range: start..start + length });
-            start += length;
+            let length = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
+            let end = length.and_then(|length| start.checked_add(length));
+            let Some(end) = end.filter(|end| *end <= isize::MAX as usize / size_of::<f32>()) else {
+                let problem = format!("has more elements than memory can hold: {shape:?}");
+                return Err(Error::Layout { name, problem });
+            };
+            placed.push(Parameter { name, shape, range: start..end });
+            start = end;
         }
         Ok(Self { parameters: placed })
     }
@@ -112,24 +134,26 @@ impl Bucketing {
             Bucketing::Bytes(bytes) => bytes / size_of::<f32>(),
         };
         let mut parts: Vec<Part> = Vec::new();
-        let mut small = Part { ranges: Vec::new(), dense: true };
-        for Parameter { range, .. } in layout.parameters() {
-            if range.len() < dense_below {
-                small.ranges.push(range.clone());
-                continue;
-            }
-            match parts.last_mut() {
-                Some(last) if range.len() <= limit.saturating_sub(last.length()) => {
-                    last.ranges.push(range.clone());
+        let mut small = Part { ranges: Vec::new(), shapes: Vec::new(), dense: true };
+        for Parameter { range, shape, .. } in layout.parameters() {
+            let part = if range.len() < dense_below {
+                &mut small
+            } else {
+                let fits = |last: &&mut Part| range.len() <= limit.saturating_sub(last.length());
+                if parts.last_mut().filter(fits).is_none() {
+                    parts.push(Part { ranges: Vec::new(), shapes: Vec::new(), dense: false });
                 }
-                _ => parts.push(Part { ranges: vec![range.clone()], dense: false }),
-            }
+                parts.last_mut().expect("invariant: a part has just been seen or pushed")
+            };
+            part.ranges.push(range.clone());
+            part.shapes.push(shape.clone());
         }
         if !small.ranges.is_empty() {
             parts.push(small);
         }
         if parts.is_empty() {
-            parts.push(Part { ranges: std::iter::once(0..0).collect(), dense: false });
+            let ranges = std::iter::once(0..0).collect();
+            parts.push(Part { ranges, shapes: vec![vec![0]], dense: false });
         }
         parts
     }
@@ -140,6 +164,8 @@ impl Bucketing {
 pub struct Part {
     /// Their places in the flat gradient, ascending, one for each parameter.
     pub ranges: Vec<Range<usize>>,
+    /// Their dimensions, in the same order.
+    pub shapes: Vec<Vec<usize>>,
     /// Whether they are sent as they are whatever the scheme.
     pub dense: bool,
 }

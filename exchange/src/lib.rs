@@ -45,16 +45,19 @@
 //! * Every wait is bounded; bytes from a peer are checked before they are believed.
 
 mod bucket;
+mod buffers;
 pub mod collective;
 pub mod compress;
 pub mod cpu;
 mod error;
 mod exchange;
+mod gradient;
 mod incoming;
 mod layout;
 mod measure;
 pub mod network;
 mod policy;
+mod reducer;
 pub mod rng;
 mod simd;
 mod state;
@@ -67,20 +70,22 @@ pub mod wire;
 #[cfg(feature = "mpi")]
 pub use collective::mpi;
 pub use collective::{
-    Alltoall, Answer, Central, Collective, Difference, Mesh, Payload, Serve, Solo, Spoke, cluster,
-    mesh, star,
+    Alltoall, Answer, Central, Collective, Difference, Mesh, Payload, Serve, Solo, Spoke, Stage,
+    cluster, mesh, star,
 };
 pub use compress::{
-    About, ByParts, Compressor, Definition, Digest, Encoded, Entropy, Fall, Law, Norm, PART, Ratio,
-    Round, Scheme, Seat, Soundness, Statistics, aggregation_aware, alq, casq, dense, dgc, dqsgd,
-    ef_signsgd, gaussiank, half, natural, nuqsgd, onebit, optquant, qsgd, randomk, redsync, sidco,
-    signsgd, terngrad, threshold, topk,
+    About, Built, ByParts, Compressor, Definition, Digest, Encoded, Entropy, Fall, Law, Method,
+    Norm, Observed, PART, Ratio, Scheme, Seat, Soundness, Statistics, StepEnd, aggregation_aware,
+    alq, casq, dense, dgc, dqsgd, ef_signsgd, gaussiank, half, natural, nuqsgd, onebit, optquant,
+    qsgd, randomk, redsync, sidco, signsgd, terngrad, threshold, topk,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;
+pub use gradient::Gradient;
 pub use layout::{Bucketing, Layout, Parameter, Part};
 pub use policy::Policy;
+pub use reducer::{Alone, BucketGradient, Next, Reducer, Round};
 pub use state::{Entry, State};
 pub use support::Support;
 pub use topology::{Downlink, Topology, Wiring};
-pub use traffic::{Gauge, Leg, Merge, Traffic};
+pub use traffic::{Gauge, Leg, Merge, Operation, Traffic};

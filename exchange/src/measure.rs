@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use crate::Gauge;
-use crate::compress::Compressor;
 
 /// Gathers the compression error of one step over its buckets.
 #[derive(Debug, Default)]
@@ -16,26 +15,18 @@ pub(crate) struct Distortion {
 }
 
 impl Distortion {
-    /// Adds a bucket, by its number: its gradient, and the message about it. Returns the time
-    /// that this took.
+    /// Adds a bucket, by its number: its gradient, of which `take_off` takes what has been sent.
+    /// Returns the time that this took.
     pub(crate) fn add(
         &mut self,
         bucket: usize,
-        compressor: &dyn Compressor,
         gradient: &[f32],
-        message: &[u8],
+        take_off: impl FnOnce(&mut [f32]),
     ) -> Duration {
         let start = Instant::now();
         self.unsaid.clear();
         self.unsaid.extend_from_slice(gradient);
-        if message.is_empty() && !gradient.is_empty() {
-            // Sent as it is.
-            self.unsaid.fill(0.0);
-        } else {
-            compressor
-                .decode_add(message, -1.0, &mut self.unsaid)
-                .expect("invariant: a compressor reads its own message");
-        }
+        take_off(&mut self.unsaid);
         if self.sums.len() <= bucket {
             self.sums.resize(bucket + 1, [0.0; 3]);
         }
@@ -96,7 +87,9 @@ mod tests {
         let (mut distortion, mut gauges) = (Distortion::default(), Vec::new());
         distortion.end(&mut gauges);
         assert!(gauges.is_empty());
-        distortion.add(0, &*compressor, &gradient, &message);
+        distortion.add(0, &gradient, |unsent| {
+            compressor.decode_add(&message, -1.0, unsent).unwrap();
+        });
         distortion.end(&mut gauges);
         // Of 169, 25 are not sent.
         assert!((gauges[0].value - 25.0 / 169.0).abs() < 1e-12);

@@ -3,8 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::compress::Method;
 use crate::layout::Bucketing;
-use crate::{Error, Result, Scheme};
+use crate::{Error, Result};
 
 /// The surroundings of a scheme. What is left out is the scheme's own habit
 /// ([`Definition::habits`](crate::Definition::habits)), and where that is silent, nothing is done.
@@ -78,9 +79,9 @@ impl Policy {
     /// Checks the scheme, these settings, and whether they go together.
     ///
     /// # Errors
-    /// What [`Scheme::validate`] and [`Bucketing::validate`] refuse; [`Error::Unsound`] unless
+    /// What [`Method::validate`] and [`Bucketing::validate`] refuse; [`Error::Unsound`] unless
     /// forced; [`Error::Policy`] names the setting, its value and what to write instead.
-    pub fn validate(&self, scheme: &Scheme) -> Result<()> {
+    pub fn validate(&self, scheme: &dyn Method) -> Result<()> {
         scheme.validate()?;
         if !self.force {
             scheme.soundness().check(scheme.about().name, scheme.feedback())?;
@@ -113,7 +114,7 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topk;
+    use crate::{Scheme, topk};
 
     #[test]
     fn what_is_left_out_is_the_schemes_habit() {

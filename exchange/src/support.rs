@@ -78,11 +78,6 @@ impl Support {
     pub(crate) fn words(&self) -> &[u64] {
         &self.words
     }
-
-    /// Takes over such bits.
-    pub(crate) fn set(&mut self, words: &[u64]) {
-        self.words.copy_from_slice(words);
-    }
 }
 
 #[cfg(test)]

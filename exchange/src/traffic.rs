@@ -120,18 +120,38 @@ pub struct Traffic {
     /// What the compressors tell, joined over buckets; with error feedback also
     /// `residual_norm`, the L2 norm of what was not said.
     pub gauges: Vec<Gauge>,
-    /// The groups of buckets that made up the step, in the order in which they were exchanged:
-    /// bytes, fallbacks and times above are the sums of theirs.
+    /// The collectives that made up the step, in their order: one for each group of buckets and
+    /// kind of message, several where a scheme takes several rounds. Bytes, fallbacks and times
+    /// above are the sums of theirs.
     pub legs: Vec<Leg>,
     /// What this rank's thread computed after the last group: what compressors learn, gauges.
     pub finish_cpu: Duration,
 }
 
-/// One group of buckets' part in a step.
+/// Which collective carried a leg.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// A message of every rank, averaged where the topology says: by every rank, a server, or each
+    /// rank its shard.
+    #[default]
+    Messages,
+    /// Bytes of every rank to every rank.
+    Allgather,
+    /// f32 values, averaged: nobody needs all ranks' values.
+    Allreduce,
+    /// A message of every rank of which each rank is sent its shard; the means of the shards travel
+    /// as f32.
+    ReduceScatter,
+}
+
+/// One collective of a step: what one group of buckets sends in one round.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leg {
     /// The group's number.
     pub group: usize,
+    /// What carried it.
+    pub operation: Operation,
     /// Bytes of this rank's message about it, all headers included.
     pub wire_bytes: u64,
     /// Bytes that came back, as [`Traffic::downlink_bytes`].

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{Random, seat};
-use gradwire_exchange::{Bucketing, Downlink, Exchange, Layout, Round, Scheme, Topology, Wiring};
+use gradwire_exchange::{
+    Bucketing, Downlink, Exchange, Layout, Observed, Scheme, Topology, Wiring,
+};
 
 /// The system's allocator, remembering the largest block asked for, and how many.
 struct Watching;
@@ -61,8 +63,8 @@ fn memory_stays_bounded() {
 /// intervals.
 fn steady_messages_allocate_nothing() {
     const LENGTH: usize = 5_000;
-    for scheme in Scheme::specimens() {
-        let mut compressor = scheme.build(&seat(LENGTH));
+    for scheme in Scheme::codecs() {
+        let mut compressor = scheme.codec(&seat(LENGTH)).expect("a codec");
         let gradient = Random(1).laplaces(LENGTH);
         let mut mean = vec![0.0; LENGTH];
         let mut wire = Vec::with_capacity(8 * LENGTH);
@@ -72,7 +74,9 @@ fn steady_messages_allocate_nothing() {
             compressor.encode(&gradient, number, &mut wire);
             compressor.decode_add(&wire, 1.0, &mut mean).unwrap();
             let messages = [Some(&wire[..])];
-            compressor.observe(&Round { step: number, messages: &messages, mean: &mean }).unwrap();
+            compressor
+                .take_in(&Observed { step: number, messages: &messages, mean: &mean })
+                .unwrap();
         };
         (1..=250).for_each(&mut step);
         let before = COUNT.load(Ordering::Relaxed);
@@ -157,9 +161,9 @@ fn a_message_that_all_have_read_is_written_over() {
 
 fn hostile_bytes_allocate_nothing() {
     let mut random = Random(77);
-    for scheme in Scheme::specimens() {
+    for scheme in Scheme::codecs() {
         for length in [9, 1025, 100_003] {
-            let compressor = scheme.build(&seat(length));
+            let compressor = scheme.codec(&seat(length)).expect("a codec");
             let mut sum = vec![0.0; length];
             for _ in 0..300 {
                 let mut wire: Vec<u8> =

@@ -7,7 +7,7 @@ use common::{Echo, LENGTHS, Random, bits, every_case, gradients, seat};
 use gradwire_exchange::wire::values::Format;
 use gradwire_exchange::wire::{Frame, Kind, Reader, frame};
 use gradwire_exchange::{
-    Bucketing, Encoded, Error, Exchange, Law, Layout, Policy, Quantity, Result, Round, Scheme,
+    Bucketing, Encoded, Error, Exchange, Law, Layout, Observed, Policy, Quantity, Result, Scheme,
     Seat, Solo, Soundness, State,
 };
 use proptest::prelude::*;
@@ -37,13 +37,13 @@ fn echoing(scheme: &Scheme, bucketing: Bucketing, length: usize) -> (Exchange, E
 
 fn message(scheme: &Scheme, gradient: &[f32]) -> Vec<u8> {
     let mut wire = Vec::new();
-    scheme.build(&seat(gradient.len())).encode(gradient, 1, &mut wire);
+    scheme.codec(&seat(gradient.len())).expect("a codec").encode(gradient, 1, &mut wire);
     wire
 }
 
 fn decoded(scheme: &Scheme, seat: &Seat, wire: &[u8]) -> Result<Vec<f32>> {
     let mut sum = vec![0.0; seat.length];
-    scheme.build(seat).decode_add(wire, 1.0, &mut sum)?;
+    scheme.codec(seat).expect("a codec").decode_add(wire, 1.0, &mut sum)?;
     Ok(sum)
 }
 
@@ -72,7 +72,7 @@ fn law_1_the_messages_bytes_are_its_cost() {
 fn law_2_decoding_reads_only_configuration_and_message() {
     every_case(|scheme, gradient, case| {
         let wire = message(scheme, gradient);
-        let mut used = scheme.build(&seat(gradient.len()));
+        let mut used = scheme.codec(&seat(gradient.len())).expect("a codec");
         used.encode(&Random(5).laplaces(gradient.len()), 1, &mut Vec::new());
         let mut by_used = vec![0.0; gradient.len()];
         used.decode_add(&wire, 1.0, &mut by_used).expect(case);
@@ -101,7 +101,7 @@ fn law_3_broken_messages_are_refused_or_read_without_harm() {
 
 fn any_message() -> impl Strategy<Value = (Scheme, usize, Vec<u8>)> {
     let length = prop::sample::select(LENGTHS[..18].to_vec());
-    let scheme = prop::sample::select(Scheme::specimens());
+    let scheme = prop::sample::select(Scheme::codecs());
     (scheme, length, 0usize..7).prop_flat_map(|(scheme, length, gradient)| {
         let real = message(&scheme, &gradients(length)[gradient].1);
         let flips = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
@@ -182,7 +182,7 @@ fn law_6_awkward_gradients_arrive_as_finite_numbers() {
 
 #[test]
 fn law_6_a_non_finite_gradient_stops_the_step_and_changes_nothing() {
-    for scheme in Scheme::specimens() {
+    for scheme in Scheme::codecs() {
         for solo in [true, false] {
             for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let (mut exchange, _) = echoing(&scheme, Bucketing::Parameter, 70);
@@ -220,7 +220,7 @@ fn law_7_no_message_is_larger_than_dense_and_fallbacks_are_counted() {
         let too_large = |bucket: usize, gradient: &[f32]| {
             let mut wire = Vec::new();
             let seat = Seat { bucket, ..seat(gradient.len()) };
-            let encoded = scheme.build(&seat).encode(gradient, 1, &mut wire);
+            let encoded = scheme.codec(&seat).expect("a codec").encode(gradient, 1, &mut wire);
             encoded == Encoded::Dense || wire.len() > size_of_val(gradient)
         };
         let sent = &echo.sent.lock().unwrap()[0];
@@ -242,7 +242,8 @@ fn law_7_no_message_is_larger_than_dense_and_fallbacks_are_counted() {
 /// What a fresh compressor's first message says, unless the bucket is better sent as it is.
 fn said(scheme: &Scheme, gradient: &[f32]) -> Option<Vec<f32>> {
     let mut wire = Vec::new();
-    let encoded = scheme.build(&seat(gradient.len())).encode(gradient, 1, &mut wire);
+    let encoded =
+        scheme.codec(&seat(gradient.len())).expect("a codec").encode(gradient, 1, &mut wire);
     (encoded == Encoded::Message).then(|| decoded(scheme, &seat(gradient.len()), &wire).unwrap())
 }
 
@@ -273,7 +274,7 @@ fn law_9_what_is_called_exact_is_and_contractions_contract() {
 fn law_9_unbiased_schemes_pass_a_z_test() {
     const STEPS: u64 = 600;
     const LENGTH: usize = 1600;
-    for scheme in Scheme::specimens() {
+    for scheme in Scheme::codecs() {
         if scheme.law() != Law::Unbiased {
             continue;
         }
@@ -293,7 +294,7 @@ fn law_9_unbiased_schemes_pass_a_z_test() {
         let project = |values: &[f32], direction: &[f32]| -> f64 {
             values.iter().zip(direction).map(|(v, d)| f64::from(*v) * f64::from(*d)).sum()
         };
-        let mut compressor = scheme.build(&seat(LENGTH));
+        let mut compressor = scheme.codec(&seat(LENGTH)).expect("a codec");
         let mut samples = vec![Vec::new(); directions.len()];
         for step in 1..=STEPS {
             let mut wire = Vec::new();
@@ -301,7 +302,7 @@ fn law_9_unbiased_schemes_pass_a_z_test() {
             let mut said = vec![0.0; LENGTH];
             compressor.decode_add(&wire, 1.0, &mut said).unwrap();
             let messages = [Some(&wire[..]), Some(&wire[..])];
-            compressor.observe(&Round { step, messages: &messages, mean: &said }).unwrap();
+            compressor.take_in(&Observed { step, messages: &messages, mean: &said }).unwrap();
             for (samples, direction) in samples.iter_mut().zip(&directions) {
                 samples.push(project(&said, direction));
             }

@@ -9,7 +9,7 @@ mod common;
 use common::Random;
 use gradwire_exchange::aggregation_aware::{self, Rule};
 use gradwire_exchange::sidco::{self, Fit, Stages};
-use gradwire_exchange::{Compressor, Definition, Round, Seat};
+use gradwire_exchange::{Compressor, Definition, Observed, Seat};
 
 /// Uniform in (0, 1).
 fn uniform(random: &mut Random) -> f64 {
@@ -230,8 +230,8 @@ fn unions(rules: &[Rule], ranks: usize) -> Vec<f64> {
                 group[rank].decode_add(&messages[rank], 1.0 / ranks as f32, &mut mean).unwrap();
             }
             let messages: Vec<_> = messages.iter().map(|message| Some(&message[..])).collect();
-            let round = Round { step, messages: &messages, mean: &mean };
-            group.iter_mut().for_each(|compressor| compressor.observe(&round).unwrap());
+            let round = Observed { step, messages: &messages, mean: &mean };
+            group.iter_mut().for_each(|compressor| compressor.take_in(&round).unwrap());
             if step > SETTLING {
                 *mean_size += gauge(&*group[0], "union_ratio") / (ROUNDS - SETTLING) as f64;
             }

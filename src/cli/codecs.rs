@@ -55,7 +55,7 @@ impl Codecs {
         };
         let width = schemes.iter().map(|s| name(s).len()).max().unwrap_or(0).max(6);
         if !self.json {
-            let (d, tensors) = (gradient.flat.len(), gradient.parameters.len());
+            let (d, tensors) = (gradient.flat.len(), gradient.shapes.len());
             println!("{d} elements in {tensors} parameters, one thread, medians");
             println!(
                 "{:<width$} {:>10} {:>7} {:>10} {:>7} {:>9} {:>10} {:>7}",

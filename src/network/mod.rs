@@ -10,7 +10,6 @@ mod throttle;
 
 use crate::recipe::Recipe;
 use crate::record::network::{Header, Meter};
-use gradwire_exchange::Scheme;
 use gradwire_exchange::network::{Link, Pattern};
 use serde::{Deserialize, Serialize};
 
@@ -73,7 +72,7 @@ pub fn header(recipe: &Recipe, threads: usize, parameters: u64) -> Option<Header
 
 /// Whether messages can be summed on the way.
 fn summable(recipe: &Recipe) -> bool {
-    matches!(recipe.scheme, Scheme::Dense(_))
+    recipe.scheme.plain()
 }
 
 /// The name of the recipe's topology.
@@ -81,14 +80,13 @@ fn topology(recipe: &Recipe) -> &'static str {
     recipe.exchange.topology.name()
 }
 
-/// How the messages of a topology travel: by its name in a recipe. Messages that can be summed on
-/// the way take the ring's allreduce instead of its allgather. `None` for no such topology.
-pub fn pattern(topology: &str, summable: bool) -> Option<Pattern> {
-    match (topology, summable) {
-        ("allgather", true) => Some(Pattern::RingAllreduce),
-        ("allgather", false) => Some(Pattern::RingAllgather),
-        ("server", _) => Some(Pattern::Server),
-        ("sharded", _) => Some(Pattern::Sharded),
+/// How the messages of a topology travel, by its name in a recipe; other operations travel as
+/// [`Pattern::of`] has it. `None` for no such topology.
+pub fn pattern(topology: &str) -> Option<Pattern> {
+    match topology {
+        "allgather" => Some(Pattern::RingAllgather),
+        "server" => Some(Pattern::Server),
+        "sharded" => Some(Pattern::Sharded),
         _ => None,
     }
 }

@@ -5,6 +5,7 @@ use crate::network::pattern;
 use crate::record::network::{self, Header, Row, Stretch};
 use crate::record::{self, Event, Kind};
 use anyhow::{Context, Result, bail};
+use gradwire_exchange::Operation;
 use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Took, Work};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -111,8 +112,8 @@ impl Run {
     /// When the record names a topology that this program does not know.
     pub fn replay(&self, link: &Link, assumptions: &Assumptions) -> Result<Replayed> {
         let pattern_of = |header: &Header| {
-            let Header { topology, summable, .. } = header;
-            let known = pattern(topology, *summable)
+            let Header { topology, .. } = header;
+            let known = pattern(topology)
                 .with_context(|| format!("{}: topology {topology:?}", self.folder.display()));
             assumptions.pattern.map_or(known, Ok)
         };
@@ -126,7 +127,36 @@ impl Run {
                 ends.push(before + clock.now());
             }
         }
-        Ok(Replayed { link: link.clone(), pattern: pattern_of(&self.header)?, steps, ends })
+        let pattern = self.shown_pattern(pattern_of(&self.header)?, assumptions);
+        Ok(Replayed { link: link.clone(), pattern, steps, ends })
+    }
+}
+
+impl Run {
+    /// How the run's collectives travelled: as its messages, unless all of them were another
+    /// operation.
+    fn shown_pattern(&self, messages: Pattern, assumptions: &Assumptions) -> Pattern {
+        if let Some(assumed) = assumptions.pattern {
+            return assumed;
+        }
+        let rows = self.stretches.iter().flat_map(|stretch| &stretch.rows);
+        let mut all = rows.flat_map(|row| {
+            (0..row.up.first().map_or(0, Vec::len)).map(|group| operation(&self.header, row, group))
+        });
+        match all.next() {
+            Some(first) if all.all(|other| other == first) => messages.of(first),
+            _ => messages,
+        }
+    }
+}
+
+/// Which operation a collective of a step was. A record without operations is of one collective a
+/// group, that its header tells all about.
+fn operation(header: &Header, row: &Row, group: usize) -> Operation {
+    match row.operations.get(group) {
+        Some(operation) => *operation,
+        None if header.summable => Operation::Allreduce,
+        None => Operation::Messages,
     }
 }
 
@@ -171,6 +201,10 @@ fn works(header: &Header, row: &Row, pattern: Pattern, assumptions: &Assumptions
     let speed = assumptions.codec_speed.unwrap_or(1.0);
     let ranks = row.compute.len();
     let given = assumptions.compute.map(|seconds| shares(row).map(|share| share * seconds));
+    let travels = |group: usize| match assumptions.pattern {
+        Some(assumed) => assumed,
+        None => pattern.of(operation(header, row, group)),
+    };
     let rank_work = |rank: usize| {
         let compute = given.unwrap_or_else(|| row.compute[rank].map(|ns| ns as f64 * SECOND));
         let [data, forward, backward, after] = compute;
@@ -180,9 +214,10 @@ fn works(header: &Header, row: &Row, pattern: Pattern, assumptions: &Assumptions
             decode: row.decode[rank][group] as f64 * SECOND / speed,
             sent: Sent {
                 up: *up,
-                down: down(header, row, rank, group, pattern),
+                down: down(header, row, rank, group, travels(group)),
                 aggregate: row.aggregate.get(group).map_or(0.0, |ns| *ns as f64 * SECOND / speed),
             },
+            pattern: Some(travels(group)),
         });
         Work { before: data + forward, backward, after, groups: groups.collect() }
     };
@@ -204,13 +239,13 @@ fn shares(row: &Row) -> [f64; 4] {
 /// dense mean, or the messages of all ranks together where these are shorter; of the reduced
 /// shares, the N-th part of that.
 fn down(header: &Header, row: &Row, rank: usize, group: usize, pattern: Pattern) -> u64 {
-    if let Some(down) = row.down.get(rank) {
-        return down[group];
+    if let Some(down) = row.down.get(rank).map(|down| down[group]).filter(|down| *down > 0) {
+        return down;
     }
     let of_group = || row.up.iter().map(|of_rank| of_rank[group]);
-    let all = match header.summable {
-        true => of_group().max().unwrap_or(0),
-        false => {
+    let all = match operation(header, row, group) {
+        Operation::Allreduce => of_group().max().unwrap_or(0),
+        _ => {
             let dense = header.parameters.saturating_mul(4);
             of_group().fold(0, u64::saturating_add).min(dense)
         }

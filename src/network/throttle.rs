@@ -1,10 +1,10 @@
 //! Waiting as long as the recipe's link would take.
 
-use super::{Mode, pattern, summable, topology};
+use super::{Mode, pattern, topology};
 use crate::recipe::Recipe;
 use anyhow::{Result, ensure};
-use gradwire_exchange::Collective;
 use gradwire_exchange::network::{Link, Pattern, Throttled};
+use gradwire_exchange::{Collective, Operation};
 
 /// The recipe's link, if workers are to feel it.
 #[derive(Clone, Debug)]
@@ -24,11 +24,20 @@ impl Pace {
         let (Mode::Throttle, Some(link)) = (recipe.network.mode, &recipe.network.link) else {
             return Ok(Self { throttle: None });
         };
-        let pattern = pattern(topology(recipe), summable(recipe));
+        let pattern = pattern(topology(recipe));
         let pattern = pattern.expect("invariant: every topology of a recipe has a pattern");
         // A scheme may send what it cannot compress as it is.
         let dense = (4.0 * parameters as f64 * FRAMES) as u64 + 4096;
-        let longest = Throttled::longest_wait(link, pattern, recipe.workers, dense);
+        let plain = std::slice::from_ref(&Operation::Allreduce);
+        let operations = if recipe.scheme.plain() {
+            plain
+        } else {
+            &[Operation::Messages, Operation::Allreduce]
+        };
+        let wait = |operation: &Operation| {
+            Throttled::longest_wait(link, pattern.of(*operation), recipe.workers, dense)
+        };
+        let longest = operations.iter().map(wait).fold(0.0, f64::max);
         let timeout = recipe.exchange.timeout;
         ensure!(
             longest < timeout,

@@ -58,8 +58,15 @@ pub(super) fn cut(disk: &Disk, run: &Path, step: u64) -> Result<()> {
 pub struct Gradient {
     /// The values.
     pub flat: Vec<f32>,
+    /// The dimensions of each parameter.
+    pub shapes: Vec<Vec<usize>>,
+}
+
+impl Gradient {
     /// Elements of each parameter.
-    pub parameters: Vec<usize>,
+    pub fn parameters(&self) -> Vec<usize> {
+        self.shapes.iter().map(|shape| shape.iter().product()).collect()
+    }
 }
 
 /// Reads the f32 tensors of a safetensors file, in order of their names.
@@ -73,7 +80,7 @@ pub fn load(file: &Path) -> Result<Gradient> {
     let tensors = SafeTensors::deserialize(&bytes).with_context(at)?;
     let mut named = tensors.tensors();
     named.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let mut gradient = Gradient { flat: Vec::new(), parameters: Vec::new() };
+    let mut gradient = Gradient { flat: Vec::new(), shapes: Vec::new() };
     for (name, tensor) in named {
         if tensor.dtype() != Dtype::F32 {
             bail!("{}: tensor {name} is {:?}; gradients are f32", file.display(), tensor.dtype());
@@ -84,7 +91,7 @@ pub fn load(file: &Path) -> Result<Gradient> {
         if let Some(at) = gradient.flat[before..].iter().position(|value| !value.is_finite()) {
             bail!("{}: element {at} of tensor {name} is not finite", file.display());
         }
-        gradient.parameters.push(gradient.flat.len() - before);
+        gradient.shapes.push(tensor.shape().to_vec());
     }
     if gradient.flat.is_empty() {
         bail!("{} holds no values", file.display());

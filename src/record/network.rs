@@ -3,11 +3,12 @@
 //!
 //! The first line is a [`Header`], every other a [`Row`], or another header where the run was gone on
 //! with, perhaps by another number of ranks; rows follow one another without a gap.
-//! Times are nanoseconds, sizes are bytes, lists run over ranks and, within them, over the groups
-//! of buckets in the order of the exchange.
+//! Times are nanoseconds, sizes are bytes, lists run over ranks and, within them, over the collectives
+//! of the step in their order: one for each group of buckets and kind of message.
 
 use crate::disk::Disk;
 use anyhow::{Context, Result, ensure};
+use gradwire_exchange::Operation;
 use gradwire_exchange::network::Link;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -75,20 +76,24 @@ pub struct Row {
     pub step: u64,
     /// Of each rank: data, forward pass, backward pass, and what follows the exchange.
     pub compute: Vec<[u64; 4]>,
-    /// Of each rank and group: encoding.
+    /// Of each rank and collective: encoding.
     pub encode: Vec<Vec<u64>>,
-    /// Of each rank and group: decoding and averaging.
+    /// Of each rank and collective: decoding and averaging.
     pub decode: Vec<Vec<u64>>,
-    /// Of each rank and group: bytes sent.
+    /// Of each rank and collective: bytes sent.
     pub up: Vec<Vec<u64>>,
-    /// Of each rank and group: bytes that came back from the server, or of the reduced share that
+    /// Of each rank and collective: bytes that came back from the server, or of the reduced share that
     /// the rank passed on. Absent where the topology has neither.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub down: Vec<Vec<u64>>,
-    /// Of each group: what the server took to aggregate. Absent where there is none.
+    /// Of each collective: what the server took to aggregate. Absent where there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aggregate: Vec<u64>,
-    /// Of each group: how much of the backward pass was over when its gradient was final, 0 to 1.
+    /// Of each collective: which one it was. Absent where all are messages that travel as the
+    /// header's topology has it, and in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub operations: Vec<Operation>,
+    /// Of each collective: how much of the backward pass was over when its gradient was final, 0 to 1.
     /// Absent where the exchange followed the backward pass.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ready: Vec<f64>,
@@ -118,13 +123,13 @@ impl Row {
             let fits = list.len() == ranks && list.iter().all(|of| of.len() == groups);
             ensure!(
                 fits || (optional && list.is_empty()),
-                "`{name}` does not hold {groups} groups of {ranks} ranks"
+                "`{name}` does not hold {groups} collectives of {ranks} ranks"
             );
         }
         let fits = |length| length == 0 || length == groups;
         ensure!(
-            fits(self.aggregate.len()) && fits(self.ready.len()),
-            "`aggregate` or `ready` does not hold {groups} groups"
+            fits(self.aggregate.len()) && fits(self.ready.len()) && fits(self.operations.len()),
+            "`aggregate`, `ready` or `operations` does not hold {groups} collectives"
         );
         ensure!(
             self.ready.iter().all(|share| (0.0..=1.0).contains(share)),

@@ -9,6 +9,6 @@ use std::sync::LazyLock;
 use gradwire_exchange::Scheme;
 use libfuzzer_sys::fuzz_target;
 
-static SCHEMES: LazyLock<Vec<Scheme>> = LazyLock::new(Scheme::specimens);
+static SCHEMES: LazyLock<Vec<Scheme>> = LazyLock::new(Scheme::codecs);
 
 fuzz_target!(|bytes: &[u8]| hostile::downlink(&SCHEMES, bytes));

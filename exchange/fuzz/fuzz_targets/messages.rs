@@ -16,7 +16,7 @@ static SCHEMES: LazyLock<Vec<Scheme>> = LazyLock::new(|| match std::env::var("GR
         assert!(!schemes.is_empty(), "there is no scheme {name}");
         schemes
     }
-    Err(_) => Scheme::specimens(),
+    Err(_) => Scheme::codecs(),
 });
 
 fuzz_target!(|bytes: &[u8]| hostile::message(&SCHEMES, bytes));

@@ -20,7 +20,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::rounding::{self, Shape, are_levels};
-use super::{ByParts, Compressor, Digest, Encoded, Round, Seat};
+use super::{ByParts, Compressor, Digest, Encoded, Observed, Seat, StepEnd};
 use crate::rng::Stream;
 use crate::wire::{Fault, Read, Reader};
 use crate::{Entry, Error, Gauge, Result, State};
@@ -151,7 +151,7 @@ impl<F: Fit> Adaptive<F> {
     }
 
     /// Settles on the levels of the next step: from `sums`, or from the mean where they are empty.
-    fn settle(&mut self, mean: &[f32]) {
+    fn adapt(&mut self, mean: &[f32]) {
         if self.weight(&self.sums) <= 0.0 {
             self.gather(mean);
         }
@@ -255,18 +255,16 @@ impl<F: Fit> Compressor for Adaptive<F> {
         self.decode_part(wire, sum.len(), 0..sum.len(), weight, sum)
     }
 
-    fn observe(&mut self, round: &Round<'_>) -> Result<()> {
-        if !self.is_due(round.step) {
-            return Ok(());
+    fn observe(&mut self, heard: &Observed<'_>) -> Result<()> {
+        if self.is_due(heard.step) {
+            self.pool_all(heard.messages)?;
         }
-        self.pool_all(round.messages)?;
-        self.settle(round.mean);
         Ok(())
     }
 
     /// The pooled statistic, each term an f64; nothing when no message carries one.
-    fn digest(&mut self, round: &Round<'_>, out: &mut Vec<u8>) -> Result<()> {
-        self.pool_all(round.messages)?;
+    fn digest(&mut self, heard: &Observed<'_>, out: &mut Vec<u8>) -> Result<()> {
+        self.pool_all(heard.messages)?;
         if self.weight(&self.sums) > 0.0 {
             out.extend(self.sums.iter().flat_map(|sum| sum.to_le_bytes()));
         }
@@ -283,10 +281,13 @@ impl<F: Fit> Compressor for Adaptive<F> {
         for (sum, bytes) in self.sums.iter_mut().zip(sums) {
             *sum = f64::from_le_bytes(*bytes);
         }
-        if self.is_due(digest.step) {
-            self.settle(digest.mean);
-        }
         Ok(())
+    }
+
+    fn settle(&mut self, end: &StepEnd<'_>) {
+        if self.is_due(end.step) {
+            self.adapt(end.mean);
+        }
     }
 
     fn by_parts(&self) -> Option<&dyn ByParts> {

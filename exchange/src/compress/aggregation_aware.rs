@@ -49,7 +49,8 @@ pub use rule::Rule;
 use super::ratio::Ratio;
 use super::select::Selector;
 use super::{
-    About, ByParts, Compressor, Definition, Digest, Encoded, Law, Round, Seat, Soundness, sparse,
+    About, ByParts, Compressor, Definition, Digest, Encoded, Law, Observed, Seat, Soundness,
+    StepEnd, sparse,
 };
 use crate::wire::values::Format;
 use crate::{Gauge, Result, State};
@@ -79,6 +80,8 @@ impl Default for Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "aggregation-aware",
         line: "top-k that prefers what all ranks sent last, so that the union stays small",
@@ -280,23 +283,24 @@ impl Compressor for AggregationAware {
         sparse::add(wire, self.config.ratio.most(sum.len()), self.config.values, weight, sum)
     }
 
-    fn observe(&mut self, round: &Round<'_>) -> Result<()> {
-        let length = round.mean.len();
-        self.memory.learn(round, self.config.ratio.most(length), self.config.values)?;
-        self.note_union(round.step, round.messages.len(), length);
-        Ok(())
+    fn observe(&mut self, heard: &Observed<'_>) -> Result<()> {
+        let most = self.config.ratio.most(heard.mean.len());
+        self.memory.hear(heard, most, self.config.values)
     }
 
     /// Where the union differs from the mean's support, and for `leader` what that rank sent.
-    fn digest(&mut self, round: &Round<'_>, out: &mut Vec<u8>) -> Result<()> {
-        let most = self.config.ratio.most(round.mean.len());
-        self.memory.digest(round, most, self.config.values, out)
+    fn digest(&mut self, heard: &Observed<'_>, out: &mut Vec<u8>) -> Result<()> {
+        let most = self.config.ratio.most(heard.mean.len());
+        self.memory.digest(heard, most, self.config.values, out)
     }
 
     fn learn(&mut self, digest: &Digest<'_>) -> Result<()> {
-        self.memory.learn_digest(digest)?;
-        self.note_union(digest.step, digest.ranks, digest.mean.len());
-        Ok(())
+        self.memory.hear_digest(digest)
+    }
+
+    fn settle(&mut self, end: &StepEnd<'_>) {
+        self.memory.settle(end.ranks, end.mean);
+        self.note_union(end.step, end.ranks, end.mean.len());
     }
 
     fn by_parts(&self) -> Option<&dyn ByParts> {

@@ -80,6 +80,8 @@ impl Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "alq",
         line: "random rounding to levels fitted to a mixture of truncated normals",

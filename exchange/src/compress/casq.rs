@@ -58,7 +58,9 @@ use clusters::{Fit, MOST_CLUSTERS, Sample, assign};
 use plan::Plan;
 use sketch::{Bucket, Tables};
 
-use super::{About, Compressor, Definition, Digest, Encoded, Law, Round, Seat, Soundness};
+use super::{
+    About, Compressor, Definition, Digest, Encoded, Law, Observed, Seat, Soundness, StepEnd,
+};
 use crate::rng::Stream;
 use crate::wire::values::Format;
 use crate::wire::{Fault, Read, Reader, codes, huffman};
@@ -147,6 +149,8 @@ impl Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "casq",
         line: "value clusters with hashed tables of means; the rest waits in the residual",
@@ -207,6 +211,8 @@ impl Definition for Config {
             },
             config: self.clone(),
             shared: None,
+            heard: [0.0; MOST_CLUSTERS],
+            heard_any: false,
             centres: vec![0.0; clusters],
             sample: Sample::default(),
             ids: Vec::new(),
@@ -235,6 +241,9 @@ struct Casq {
     fit: Fit,
     /// The centres that all ranks share, once they do.
     shared: Option<Vec<f32>>,
+    /// The centres that rank 0 has sent in the step under way, and whether it has sent any.
+    heard: [f32; MOST_CLUSTERS],
+    heard_any: bool,
     /// The centres of the last message.
     centres: Vec<f32>,
     sample: Sample,
@@ -259,10 +268,9 @@ fn gauges(length: usize, id_bytes: u64, bytes: usize, counts: [usize; 4]) -> [Ga
 }
 
 impl Casq {
-    /// Takes up the centres that come next as those that all ranks share.
-    fn share(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let mut centres = [0f32; MOST_CLUSTERS];
-        let centres = &mut centres[..self.config.clusters()];
+    /// Reads the centres that come next; ranks share them when the step has ended.
+    fn hear(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let centres = &mut self.heard[..self.config.clusters()];
         for centre in centres.iter_mut() {
             *centre = f32::from_bits(reader.u32()?);
             if !centre.is_finite() {
@@ -272,8 +280,7 @@ impl Casq {
         if !centres.is_sorted() {
             return Err(Fault::Field { field: "centres", found: 0 }.into());
         }
-        let shared = self.shared.get_or_insert_with(|| vec![0.0; centres.len()]);
-        shared.copy_from_slice(centres);
+        self.heard_any = true;
         Ok(())
     }
 
@@ -371,21 +378,22 @@ impl Compressor for Casq {
         Ok(reader.finish()?)
     }
 
-    fn observe(&mut self, round: &Round<'_>) -> Result<()> {
-        if !self.is_due(round.step) {
+    fn observe(&mut self, heard: &Observed<'_>) -> Result<()> {
+        self.heard_any = false;
+        if !self.is_due(heard.step) {
             return Ok(());
         }
-        let Some(Some(message)) = round.messages.first() else { return Ok(()) };
+        let Some(Some(message)) = heard.messages.first() else { return Ok(()) };
         let mut reader = Reader::new(message);
         if reader.u8()? & MODEL != 0 {
-            self.share(&mut reader)?;
+            self.hear(&mut reader)?;
         }
         Ok(())
     }
 
     /// The centres in the first rank's message; nothing when it has none.
-    fn digest(&mut self, round: &Round<'_>, out: &mut Vec<u8>) -> Result<()> {
-        let Some(Some(message)) = round.messages.first() else { return Ok(()) };
+    fn digest(&mut self, heard: &Observed<'_>, out: &mut Vec<u8>) -> Result<()> {
+        let Some(Some(message)) = heard.messages.first() else { return Ok(()) };
         let mut reader = Reader::new(message);
         if reader.u8()? & MODEL != 0 {
             out.extend_from_slice(reader.take(4 * self.config.clusters())?);
@@ -394,12 +402,20 @@ impl Compressor for Casq {
     }
 
     fn learn(&mut self, digest: &Digest<'_>) -> Result<()> {
+        self.heard_any = false;
         let mut reader = Reader::new(digest.bytes);
         if !digest.bytes.is_empty() && self.is_due(digest.step) {
-            self.share(&mut reader)?;
+            self.hear(&mut reader)?;
             reader.finish()?;
         }
         Ok(())
+    }
+
+    fn settle(&mut self, _end: &StepEnd<'_>) {
+        if std::mem::take(&mut self.heard_any) {
+            let centres = &self.heard[..self.config.clusters()];
+            self.shared.get_or_insert_with(|| vec![0.0; centres.len()]).copy_from_slice(centres);
+        }
     }
 
     fn save(&self, state: &mut State) {

@@ -28,6 +28,8 @@ use crate::wire::floats;
 pub struct Config {}
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "dense",
         line: "every element as f32, nothing left out",
@@ -45,6 +47,10 @@ impl Definition for Config {
 
     fn validate(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn plain(&self) -> bool {
+        true
     }
 
     fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {

@@ -62,6 +62,8 @@ impl Default for Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "dgc",
         line: "the elements above a threshold that a small sample suggests",

@@ -45,7 +45,9 @@ use serde::{Deserialize, Serialize};
 use super::bit_schedule::{Course, k_for_mean};
 use super::ladder::Uniform;
 use super::levels::{self, Entropy, Norm, Quantiser};
-use super::{About, Compressor, Definition, Digest, Encoded, Law, Round, Seat, Soundness};
+use super::{
+    About, Compressor, Definition, Digest, Encoded, Law, Observed, Seat, Soundness, StepEnd,
+};
 use crate::rng::Stream;
 use crate::state::Entry;
 use crate::wire::{Fault, Reader, codes, floats};
@@ -125,6 +127,8 @@ impl Default for Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "dqsgd",
         line: "levels rounded at random, as many as the course of the run makes worth their bits",
@@ -184,6 +188,7 @@ impl Definition for Config {
             seat: seat.clone(),
             quantiser: Quantiser::default(),
             gauges: Vec::with_capacity(3),
+            spent: 0.0,
         })
     }
 
@@ -323,6 +328,8 @@ struct Dqsgd {
     plan: Plan,
     quantiser: Quantiser,
     gauges: Vec<Gauge>,
+    /// Bits of an element in the step under way, as the mean over the ranks' messages.
+    spent: f64,
 }
 
 /// The levels of `bits` bits: s = 2^(bits − 1) − 1.
@@ -331,7 +338,7 @@ fn ladder(bits: u8) -> Uniform {
 }
 
 /// Bits of an element, as the mean over the ranks' messages.
-fn mean_bits(round: &Round<'_>) -> f64 {
+fn mean_bits(round: &Observed<'_>) -> f64 {
     /// Bits of an element of a bucket that was sent as it is.
     const DENSE: f64 = 32.0;
     let bits = |message: &Option<&[u8]>| match message {
@@ -384,14 +391,14 @@ impl Compressor for Dqsgd {
         Ok(reader.finish()?)
     }
 
-    fn observe(&mut self, round: &Round<'_>) -> Result<()> {
-        self.plan.observe(round.step, floats::norm(round.mean), mean_bits(round));
+    fn observe(&mut self, heard: &Observed<'_>) -> Result<()> {
+        self.spent = mean_bits(heard);
         Ok(())
     }
 
     /// The mean number of bits, an f64.
-    fn digest(&mut self, round: &Round<'_>, out: &mut Vec<u8>) -> Result<()> {
-        out.extend(mean_bits(round).to_le_bytes());
+    fn digest(&mut self, heard: &Observed<'_>, out: &mut Vec<u8>) -> Result<()> {
+        out.extend(mean_bits(heard).to_le_bytes());
         Ok(())
     }
 
@@ -402,8 +409,12 @@ impl Compressor for Dqsgd {
         if !(0.0..=32.0).contains(&spent) {
             return Err(Fault::Field { field: "mean bits", found: spent.to_bits() }.into());
         }
-        self.plan.observe(digest.step, floats::norm(digest.mean), spent);
+        self.spent = spent;
         Ok(())
+    }
+
+    fn settle(&mut self, end: &StepEnd<'_>) {
+        self.plan.observe(end.step, floats::norm(end.mean), self.spent);
     }
 
     fn save(&self, state: &mut State) {

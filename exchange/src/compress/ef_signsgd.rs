@@ -43,6 +43,8 @@ impl Default for Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "ef-signsgd",
         line: "the signs times the mean magnitude; what they miss waits in the residual",

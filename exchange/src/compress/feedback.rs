@@ -73,15 +73,15 @@ impl Feedback {
         }
     }
 
-    /// Begins a step for the elements `range` of `gradient`: prepares `scale`·gradient (or the
-    /// velocity that comes of it) + residual, and tells whether all of it is finite. Every element
-    /// has to be in one range of a step before [`commit`](Self::commit).
+    /// Begins a step for the elements `range`, whose gradient is given: prepares `scale`·gradient
+    /// (or the velocity that comes of it) + residual, and tells whether all of it is finite. Every
+    /// element has to be in one range of a step before [`commit`](Self::commit).
     ///
     /// # Panics
-    /// When the range goes beyond the gradient.
+    /// When the range goes beyond the residual, or the gradient is of another length.
     #[must_use]
     pub fn correct(&mut self, range: Range<usize>, gradient: &[f32], scale: f32) -> bool {
-        let gradient = &gradient[range.clone()];
+        assert_eq!(gradient.len(), range.len(), "a gradient of other elements");
         let (new, scale) = match &mut self.momentum {
             None => (gradient, scale),
             Some(Momentum { factor, velocity, next }) => {

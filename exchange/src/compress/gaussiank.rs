@@ -62,6 +62,8 @@ impl Default for Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "gaussiank",
         line: "the elements above a threshold from a normal law, corrected by counting",

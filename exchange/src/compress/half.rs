@@ -56,6 +56,8 @@ pub struct Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "half",
         line: "every element in 16 bits, fp16 or bf16",
@@ -109,6 +111,10 @@ impl Compressor for Half {
 
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
         self.decode_part(wire, sum.len(), 0..sum.len(), weight, sum)
+    }
+
+    fn element_bytes(&self) -> Option<usize> {
+        Some(2)
     }
 
     fn by_parts(&self) -> Option<&dyn ByParts> {

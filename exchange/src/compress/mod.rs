@@ -51,6 +51,7 @@ pub use ratio::{Fall, Ratio};
 
 use std::ops::Range;
 
+use crate::reducer::Reducer;
 use crate::wire::{Fault, codes};
 use crate::{Error, Gauge, Policy, Result, State};
 
@@ -90,22 +91,22 @@ pub trait Compressor: Send {
     /// [`Error::Wire`] when the bytes are not a message; `sum` is then in pieces.
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()>;
 
-    /// Is told, after every step, what all ranks said and the mean that they settled on. Whatever
-    /// it concludes is the same on every rank, because what it is told is.
+    /// Reads what this compressor learns from every rank's message. Nothing that lasts changes
+    /// before [`settle`](Self::settle): a step can still fail after this.
     ///
     /// # Errors
     /// [`Error::Wire`] when a message holds what decoding alone does not look at, and it is wrong.
-    fn observe(&mut self, _round: &Round<'_>) -> Result<()> {
+    fn observe(&mut self, _heard: &Observed<'_>) -> Result<()> {
         Ok(())
     }
 
     /// Appends what a rank that does not hear the messages must be told about them so as to learn
-    /// what [`observe`](Self::observe) learns: a server calls it, and sends that along with the
+    /// what [`observe`](Self::observe) reads: a server calls it, and sends that along with the
     /// mean. Nothing by default, for schemes that learn nothing from messages.
     ///
     /// # Errors
     /// As [`observe`](Self::observe).
-    fn digest(&mut self, _round: &Round<'_>, _out: &mut Vec<u8>) -> Result<()> {
+    fn digest(&mut self, _heard: &Observed<'_>, _out: &mut Vec<u8>) -> Result<()> {
         Ok(())
     }
 
@@ -114,14 +115,37 @@ pub trait Compressor: Send {
     /// # Errors
     /// [`Error::Wire`] when the bytes are not such a digest.
     fn learn(&mut self, digest: &Digest<'_>) -> Result<()> {
-        if !digest.bytes.is_empty() {
-            return Err(Fault::Trailing { left: digest.bytes.len() }.into());
+        match digest.bytes.len() {
+            0 => Ok(()),
+            left => Err(Fault::Trailing { left }.into()),
         }
-        self.observe(&Round { step: digest.step, messages: &[], mean: digest.mean })
+    }
+
+    /// The step has succeeded: what [`observe`](Self::observe) or [`learn`](Self::learn) has read
+    /// takes effect, as does what the step itself has shown. This cannot fail, and concludes the
+    /// same on every rank, because every rank is told the same.
+    fn settle(&mut self, _end: &StepEnd<'_>) {}
+
+    /// [`observe`](Self::observe) and [`settle`](Self::settle), for a step that cannot fail any
+    /// more: for whoever drives a compressor without an exchange.
+    ///
+    /// # Errors
+    /// As [`observe`](Self::observe).
+    fn take_in(&mut self, heard: &Observed<'_>) -> Result<()> {
+        self.observe(heard)?;
+        let Observed { step, messages, mean } = *heard;
+        self.settle(&StepEnd { step, ranks: messages.len(), mean });
+        Ok(())
     }
 
     /// This compressor as a reader of parts of messages, if their form allows it.
     fn by_parts(&self) -> Option<&dyn ByParts> {
+        None
+    }
+
+    /// The bytes that every element takes, if each element of a bucket takes as many and a message
+    /// has nothing else: then a message can be cut between any two elements.
+    fn element_bytes(&self) -> Option<usize> {
         None
     }
 
@@ -199,13 +223,24 @@ pub enum Encoded {
     Dense,
 }
 
-/// One step of one bucket, as every rank knows it after the exchange.
+/// One step of one bucket, as every rank that hears the messages knows it after the exchange.
 #[derive(Debug, Clone, Copy)]
-pub struct Round<'a> {
+pub struct Observed<'a> {
     /// The step.
     pub step: u64,
-    /// Every rank's message, in order of rank; `None` where the bucket was sent as it is.
+    /// Every rank's message, in order of rank; `None` where the bucket was sent as plain f32.
     pub messages: &'a [Option<&'a [u8]>],
+    /// The mean gradient of the bucket.
+    pub mean: &'a [f32],
+}
+
+/// The end of a successful step of one bucket.
+#[derive(Debug, Clone, Copy)]
+pub struct StepEnd<'a> {
+    /// The step.
+    pub step: u64,
+    /// The number of ranks whose messages made the mean.
+    pub ranks: usize,
     /// The mean gradient of the bucket.
     pub mean: &'a [f32],
 }
@@ -231,6 +266,9 @@ pub struct Seat {
     pub length: usize,
     /// Elements of each parameter in it, end to end: together `length`.
     pub parameters: Vec<usize>,
+    /// The shape of each of these parameters, outermost dimension first; that of a parameter whose
+    /// shape nobody gave is its number of elements.
+    pub shapes: Vec<Vec<usize>>,
     /// The rank it compresses for.
     pub rank: usize,
     /// The bucket's number.
@@ -242,7 +280,14 @@ pub struct Seat {
 impl Seat {
     /// The seat of rank 0 at a bucket that is one parameter of `length` elements.
     pub fn alone(length: usize, seed: u64) -> Self {
-        Self { length, parameters: vec![length], rank: 0, bucket: 0, seed }
+        Self {
+            length,
+            parameters: vec![length],
+            shapes: vec![vec![length]],
+            rank: 0,
+            bucket: 0,
+            seed,
+        }
     }
 }
 
@@ -297,6 +342,9 @@ impl Soundness {
 
 /// The settings of one scheme in a recipe, and everything that follows from them.
 pub trait Definition: Clone + Default + PartialEq + Serialize + DeserializeOwned {
+    /// What [`build`](Self::build) gives: `Box<dyn Compressor>`, or `Box<dyn Reducer>`.
+    type Instance: Into<Built>;
+
     /// What the scheme is.
     const ABOUT: About;
 
@@ -325,12 +373,110 @@ pub trait Definition: Clone + Default + PartialEq + Serialize + DeserializeOwned
     /// [`Error::Config`] names the setting, its value and what to write instead.
     fn validate(&self) -> Result<()>;
 
-    /// The instance for one bucket of one rank.
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor>;
+    /// Whether every bucket is sent as plain f32, without an instance.
+    fn plain(&self) -> bool {
+        false
+    }
+
+    /// What reduces one bucket on one rank.
+    fn build(&self, seat: &Seat) -> Self::Instance;
 
     /// Settings worth testing and timing besides the defaults.
     fn specimens() -> Vec<Self> {
         Vec::new()
+    }
+}
+
+/// What reduces one bucket on one rank.
+pub enum Built {
+    /// Nothing: the bucket is sent as plain f32.
+    Plain,
+    /// One message of every rank, which all of them decode.
+    Codec(Box<dyn Compressor>),
+    /// Any number of rounds.
+    Reducer(Box<dyn Reducer>),
+}
+
+impl From<Box<dyn Compressor>> for Built {
+    fn from(compressor: Box<dyn Compressor>) -> Self {
+        Built::Codec(compressor)
+    }
+}
+
+impl From<Box<dyn Reducer>> for Built {
+    fn from(reducer: Box<dyn Reducer>) -> Self {
+        Built::Reducer(reducer)
+    }
+}
+
+/// A scheme as an exchange needs it: everything of a [`Definition`] that does not depend on its
+/// type. Every definition is one; a type that is read from no recipe may implement just this.
+pub trait Method: Send + Sync {
+    /// What the scheme is.
+    fn about(&self) -> About;
+
+    /// Whether error feedback surrounds it.
+    fn feedback(&self) -> bool;
+
+    /// Whether error feedback is valid for it.
+    fn soundness(&self) -> Soundness;
+
+    /// What decoding gives back.
+    fn law(&self) -> Law;
+
+    /// What reduces one bucket on one rank.
+    fn build(&self, seat: &Seat) -> Built;
+
+    /// What should surround the scheme unless the caller says otherwise.
+    fn habits(&self) -> Policy {
+        Policy::default()
+    }
+
+    /// Whether every bucket is sent as plain f32, without an instance.
+    fn plain(&self) -> bool {
+        false
+    }
+
+    /// Checks the settings by themselves.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the setting, its value and what to write instead.
+    fn validate(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<D: Definition + Send + Sync> Method for D {
+    fn about(&self) -> About {
+        D::ABOUT
+    }
+
+    fn feedback(&self) -> bool {
+        Definition::feedback(self)
+    }
+
+    fn soundness(&self) -> Soundness {
+        Definition::soundness(self)
+    }
+
+    fn law(&self) -> Law {
+        Definition::law(self)
+    }
+
+    fn build(&self, seat: &Seat) -> Built {
+        Definition::build(self, seat).into()
+    }
+
+    fn habits(&self) -> Policy {
+        Definition::habits(self)
+    }
+
+    fn plain(&self) -> bool {
+        Definition::plain(self)
+    }
+
+    fn validate(&self) -> Result<()> {
+        Definition::validate(self)
     }
 }
 
@@ -359,6 +505,13 @@ macro_rules! schemes {
                 all
             }
 
+            /// Those of [`specimens`](Self::specimens) that say everything in one message.
+            pub fn codecs() -> Vec<Scheme> {
+                let mut all = Scheme::specimens();
+                all.retain(|scheme| scheme.codec(&Seat::alone(1, 0)).is_some());
+                all
+            }
+
             /// What the scheme is.
             pub fn about(&self) -> About {
                 match self {
@@ -369,28 +522,28 @@ macro_rules! schemes {
             /// Whether error feedback is asked for.
             pub fn feedback(&self) -> bool {
                 match self {
-                    $(Scheme::$variant(config) => config.feedback(),)*
+                    $(Scheme::$variant(config) => Definition::feedback(config),)*
                 }
             }
 
             /// What should surround the scheme unless the recipe says otherwise.
             pub fn habits(&self) -> Policy {
                 match self {
-                    $(Scheme::$variant(config) => config.habits(),)*
+                    $(Scheme::$variant(config) => Definition::habits(config),)*
                 }
             }
 
             /// What decoding gives back.
             pub fn law(&self) -> Law {
                 match self {
-                    $(Scheme::$variant(config) => config.law(),)*
+                    $(Scheme::$variant(config) => Definition::law(config),)*
                 }
             }
 
             /// How the scheme gets on with error feedback.
             pub fn soundness(&self) -> Soundness {
                 match self {
-                    $(Scheme::$variant(config) => config.soundness(),)*
+                    $(Scheme::$variant(config) => Definition::soundness(config),)*
                 }
             }
 
@@ -400,15 +553,64 @@ macro_rules! schemes {
             /// [`Error::Config`] names the setting, its value and what to write instead.
             pub fn validate(&self) -> Result<()> {
                 match self {
-                    $(Scheme::$variant(config) => config.validate(),)*
+                    $(Scheme::$variant(config) => Definition::validate(config),)*
                 }
             }
 
-            /// The instance for one bucket of one rank.
-            pub fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+            /// Whether every bucket is sent as plain f32, without an instance.
+            pub fn plain(&self) -> bool {
                 match self {
-                    $(Scheme::$variant(config) => config.build(seat),)*
+                    $(Scheme::$variant(config) => Definition::plain(config),)*
                 }
+            }
+
+            /// What reduces one bucket on one rank.
+            pub fn build(&self, seat: &Seat) -> Built {
+                match self {
+                    $(Scheme::$variant(config) => Definition::build(config, seat).into(),)*
+                }
+            }
+
+            /// The same of a scheme that says everything in one message; `None` of others.
+            pub fn codec(&self, seat: &Seat) -> Option<Box<dyn Compressor>> {
+                match self.build(seat) {
+                    Built::Codec(compressor) => Some(compressor),
+                    Built::Plain | Built::Reducer(_) => None,
+                }
+            }
+        }
+
+        impl Method for Scheme {
+            fn about(&self) -> About {
+                self.about()
+            }
+
+            fn feedback(&self) -> bool {
+                self.feedback()
+            }
+
+            fn soundness(&self) -> Soundness {
+                self.soundness()
+            }
+
+            fn law(&self) -> Law {
+                self.law()
+            }
+
+            fn build(&self, seat: &Seat) -> Built {
+                self.build(seat)
+            }
+
+            fn habits(&self) -> Policy {
+                self.habits()
+            }
+
+            fn plain(&self) -> bool {
+                self.plain()
+            }
+
+            fn validate(&self) -> Result<()> {
+                self.validate()
             }
         }
     };

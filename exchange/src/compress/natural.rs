@@ -40,6 +40,8 @@ pub struct Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "natural",
         line: "sign and exponent of every element, the mantissa rounded at random: nine bits",

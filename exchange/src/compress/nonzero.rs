@@ -49,6 +49,8 @@ const GROUP: usize = 64;
 pub struct Config {}
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "nonzero",
         line: "blocks of 64 elements that are not all zeros, as f32: lossless, for embedding tables",

@@ -55,6 +55,8 @@ impl Default for Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "nuqsgd",
         line: "levels at powers of two of a block's norm, rounded at random without bias",

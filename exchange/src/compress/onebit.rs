@@ -47,6 +47,8 @@ impl Default for Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "onebit",
         line: "signs and the means of both sides; what they miss waits in the residual",

@@ -103,6 +103,8 @@ impl Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "optquant",
         line: "random rounding to levels optimised for the pooled distribution",

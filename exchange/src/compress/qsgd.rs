@@ -59,6 +59,8 @@ impl Default for Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "qsgd",
         line: "equally spaced levels of a block's norm, rounded at random without bias",

@@ -64,6 +64,8 @@ impl Default for Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "randomk",
         line: "elements at random positions that all ranks share and none sends",

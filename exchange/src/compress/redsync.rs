@@ -58,6 +58,8 @@ impl Default for Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "redsync",
         line: "the elements above a threshold bisected between mean and maximum",

@@ -51,7 +51,9 @@ pub use stages::{Rule, Stages};
 use super::exceedances::{Exceedances, rounded_down};
 use super::moments;
 use super::ratio::Ratio;
-use super::{About, ByParts, Compressor, Definition, Encoded, Law, Round, Seat, Soundness, sparse};
+use super::{
+    About, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness, StepEnd, sparse,
+};
 use crate::wire::values::Format;
 use crate::{Gauge, Result, State};
 
@@ -93,6 +95,8 @@ impl Default for Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "sidco",
         line: "the elements above a threshold from a fitted law; stages follow what was kept",
@@ -209,14 +213,13 @@ impl Compressor for Sidco {
         sparse::add(wire, sum.len(), self.config.values, weight, sum)
     }
 
-    fn observe(&mut self, round: &Round<'_>) -> Result<()> {
+    fn settle(&mut self, end: &StepEnd<'_>) {
         if let Some(kept_ratio) = self.kept_ratio.take()
             && self.config.stages == Stages::By(Rule::Adaptive)
         {
-            let share = self.config.ratio.at(round.step);
+            let share = self.config.ratio.at(end.step);
             self.controller.note(kept_ratio, share, self.config.bounce);
         }
-        Ok(())
     }
 
     fn by_parts(&self) -> Option<&dyn ByParts> {

@@ -45,6 +45,8 @@ pub struct Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "signsgd",
         line: "the signs, one bit per element, all of one magnitude",

@@ -54,6 +54,8 @@ impl Default for Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "terngrad",
         line: "minus the scale, zero or the scale, at random; outliers clipped",

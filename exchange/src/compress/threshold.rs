@@ -52,6 +52,8 @@ impl Default for Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "threshold",
         line: "every element whose magnitude is above a fixed number",

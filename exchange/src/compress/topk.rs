@@ -57,6 +57,8 @@ impl Default for Config {
 }
 
 impl Definition for Config {
+    type Instance = Box<dyn Compressor>;
+
     const ABOUT: About = About {
         name: "topk",
         line: "the largest elements and their positions; the others wait in the residual",

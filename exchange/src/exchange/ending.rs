@@ -1,15 +1,34 @@
-//! The end of a step: what is learnt from what all ranks said.
+//! The end of a step: what is learnt from what all ranks said, and what lasts of it.
 
 use super::{Exchange, Underway};
+use crate::bucket::Engine;
 use crate::cpu::Stopwatch;
+use crate::gradient::Seen;
 use crate::incoming::Place;
-use crate::topology::{Heard, Said};
+use crate::topology::{Heard, Item, Received};
 use crate::wire::floats;
 use crate::{Error, Gauge, Result, Traffic};
 
+/// The mean that the groups of a step came to.
+#[derive(Clone, Copy)]
+enum Means<'a> {
+    Flat(&'a [f32]),
+    Buckets(&'a [&'a [f32]]),
+}
+
+impl<'a> Means<'a> {
+    fn of(self, bucket: usize) -> Seen<'a> {
+        match self {
+            Means::Flat(values) => Seen::flat(values),
+            Means::Buckets(buckets) => Seen { values: buckets[bucket], one: true },
+        }
+    }
+}
+
 impl Exchange {
-    /// Ends the step: takes up the new residual, lets the compressors learn from what all ranks
-    /// said, and tells what the step cost. `gradient` is the mean that the groups came to.
+    /// Ends the step: lets the compressors learn from what all ranks said, takes up the new
+    /// residual, and tells what the step cost. `gradient` is the mean that the groups came to.
+    /// When it fails, residual and compressors are what they were before the step.
     ///
     /// # Errors
     /// [`Error::GradientLength`]; [`Error::Groups`] when no step has begun or a group is missing;
@@ -20,6 +39,30 @@ impl Exchange {
             let (expected, found) = (self.layout.len(), gradient.len());
             return Err(Error::GradientLength { expected, found });
         }
+        self.finish_with(Means::Flat(gradient))
+    }
+
+    /// The same for a caller that holds buckets: `means` are what
+    /// [`exchange_bucket`](Self::exchange_bucket) left, in the order of [`buckets`](Self::buckets).
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn finish_buckets(&mut self, means: &[&[f32]]) -> Result<Traffic> {
+        if means.len() != self.buckets.len() {
+            let problem =
+                format!("there are {} buckets, and means of {}", self.buckets.len(), means.len());
+            return Err(Error::Groups { problem });
+        }
+        for (bucket, mean) in self.buckets.iter().zip(means) {
+            if mean.len() != bucket.length {
+                let (expected, found) = (bucket.length, mean.len());
+                return Err(Error::GradientLength { expected, found });
+            }
+        }
+        self.finish_with(Means::Buckets(means))
+    }
+
+    fn finish_with(&mut self, means: Means<'_>) -> Result<Traffic> {
         let refuse = |problem: String| Err(Error::Groups { problem });
         let Some(Underway { step, mut traffic, heard }) = self.underway.take() else {
             return refuse("no step has begun that could end".to_string());
@@ -27,15 +70,14 @@ impl Exchange {
         if let Some(group) = heard.iter().position(Option::is_none) {
             return refuse(format!("the step ends before group {group} has been exchanged"));
         }
-        let heard: Vec<Heard> = heard.into_iter().flatten().collect();
+        let heard: Vec<(Vec<Item>, Heard)> = heard.into_iter().flatten().collect();
         let start = Stopwatch::start();
-        if let Some(feedback) = &mut self.feedback {
-            feedback.commit();
-        }
-        self.observe(self.place(step), &heard, gradient, &mut traffic.gauges)?;
-        let rank = self.collective.rank();
-        for (sent, heard) in self.sent.iter_mut().zip(heard) {
-            sent.extend(heard.into_mine(rank).map(|message| (message, self.standing.take())));
+        let place = self.place(step);
+        self.observe(place, &heard, means)?;
+        // From here on nothing can fail.
+        self.settle(place, means, &mut traffic.gauges);
+        for (buffers, (_, heard)) in self.buffers.iter_mut().zip(heard) {
+            buffers.keep_messages(heard.into_mine(place.rank));
         }
         if let Some(feedback) = &self.feedback {
             traffic.gauges.push(Gauge::sum("residual_norm", floats::norm(feedback.residual())));
@@ -47,29 +89,55 @@ impl Exchange {
         Ok(traffic)
     }
 
-    /// Tells the compressors, in order of bucket, what all ranks said, and asks them for their
-    /// gauges.
+    /// Lets the compressors read, in order of bucket, what all ranks said; nothing lasts yet.
     fn observe(
         &mut self,
         place: Place,
-        heard: &[Heard],
-        gradient: &[f32],
-        gauges: &mut Vec<Gauge>,
+        heard: &[(Vec<Item>, Heard)],
+        means: Means<'_>,
     ) -> Result<()> {
         if self.is_dense() {
             return Ok(());
         }
-        let said = self.groups.iter().zip(heard).map(|(group, heard)| heard.open(place, group));
-        let said = said.collect::<Result<Vec<Said<'_>>>>()?;
-        let mut places = vec![(0, 0); self.buckets.len()];
-        for (group, buckets) in self.groups.iter().enumerate() {
-            buckets.iter().enumerate().for_each(|(index, bucket)| places[*bucket] = (group, index));
+        let received = heard.iter().map(|(items, heard)| heard.open(place, items));
+        let received = received.collect::<Result<Vec<Received<'_>>>>()?;
+        // Of each bucket, where it was heard: the group, and the item of its message.
+        let mut places = vec![None; self.buckets.len()];
+        for (group, (items, _)) in heard.iter().enumerate() {
+            let mut items = items.iter().enumerate();
+            items.try_for_each(|(index, item)| {
+                places[item.bucket] = Some((group, index));
+                Ok::<_, Error>(())
+            })?;
         }
-        for (bucket, (group, index)) in self.buckets.iter_mut().zip(places) {
-            let (mean, Some(compressor)) = bucket.view(gradient) else { continue };
-            said[group].tell(place, index, mean, &mut **compressor)?;
-            Gauge::merge_into(gauges, compressor.gauges());
+        for (number, (bucket, heard)) in self.buckets.iter_mut().zip(places).enumerate() {
+            let (mean, Some(compressor)) = bucket.view(means.of(number)) else { continue };
+            match heard {
+                Some((group, index)) => {
+                    received[group].tell(place, index, mean, &mut **compressor)?;
+                }
+                None => Received::Plain.tell(place, 0, mean, &mut **compressor)?,
+            }
         }
         Ok(())
+    }
+
+    /// Makes what the step has prepared last: residual, and what compressors and reducers learnt.
+    fn settle(&mut self, place: Place, means: Means<'_>, gauges: &mut Vec<Gauge>) {
+        use crate::compress::StepEnd;
+
+        if let Some(feedback) = &mut self.feedback {
+            feedback.commit();
+        }
+        let warm = self.is_warm(place.step);
+        for (number, bucket) in self.buckets.iter_mut().enumerate() {
+            if let (mean, Some(compressor)) = bucket.view(means.of(number)) {
+                compressor.settle(&StepEnd { step: place.step, ranks: place.world_size, mean });
+            }
+            if let (Engine::Rounds(reducer, _), true) = (&mut bucket.engine, warm) {
+                reducer.commit();
+            }
+            Gauge::merge_into(gauges, bucket.gauges());
+        }
     }
 }

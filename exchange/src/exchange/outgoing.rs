@@ -1,76 +1,150 @@
-//! Writing a rank's message about a group of buckets.
+//! Writing what a rank sends first about a group of buckets.
 
 use std::time::Duration;
 
-use super::standing::Standing;
-use super::{Buffer, Exchange};
+use super::Exchange;
 use crate::Error;
-use crate::bucket::Bucket;
-use crate::compress::{Encoded, Feedback};
+use crate::bucket::{Bucket, Engine};
+use crate::compress::{Compressor, Encoded, Feedback};
 use crate::error::Quantity;
+use crate::gradient::{Held, Seen};
 use crate::incoming::Place;
+use crate::measure::Distortion;
+use crate::topology::Item;
 use crate::traffic::Leg;
-use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{Kind, floats};
+use crate::{Result, Support};
+
+/// What a rank is about to send of a group.
+pub(super) struct Outgoing {
+    /// What the message is about: buckets with a compressor, and the plain ones that travel with
+    /// them.
+    pub(super) items: Vec<Item>,
+    pub(super) message: Vec<u8>,
+    /// Plain buckets that are averaged by themselves, and their values.
+    pub(super) plain: Vec<Item>,
+    pub(super) values: Vec<u8>,
+    /// Buckets with a reducer, whose rounds follow.
+    pub(super) rounds: Vec<usize>,
+    /// What of encoding was time spent on measuring.
+    pub(super) measuring: Duration,
+}
 
 impl Exchange {
-    /// Writes one frame for each bucket of a group into `mine`, and prepares their new residual;
-    /// returns what of this is time spent on measuring. `None` when the group's gradient is not
-    /// finite; then nothing that lasts has been touched.
+    /// Whether compression has begun at `step`: the first steps may be plain f32.
+    pub(super) fn is_warm(&self, step: u64) -> bool {
+        step > self.policy.warmup_steps.unwrap_or(0)
+    }
+
+    /// Writes one frame for each bucket of a group that is sent in one message, and prepares their
+    /// new residual.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`]; then nothing that lasts has been touched.
     pub(super) fn encode(
         &mut self,
         place: Place,
-        gradient: &mut [f32],
+        group: usize,
+        held: &mut Held<'_>,
+        support: Option<&Support>,
         leg: &mut Leg,
-        mine: &mut Buffer,
-    ) -> Option<Duration> {
-        self.buckets.iter_mut().for_each(|bucket| bucket.by_blocks = false);
-        if self.stands(gradient) {
-            return self.encode_standing(place, gradient, mine);
-        }
-        mine.standing = None;
-        let mine = &mut mine.bytes;
-        mine.clear();
-        let step = place.step;
-        let group = &self.groups[leg.group];
-        let plain = group.iter().all(|number| self.buckets[*number].compressor.is_none());
-        let checks = |bucket: &Bucket| bucket.compressor.as_ref().is_none_or(|c| c.checks());
-        let checked = group.iter().all(|number| checks(&self.buckets[*number]));
-        let scale = self.clipping(gradient);
-        let ranges = || group.iter().flat_map(|number| self.buckets[*number].ranges.iter());
-        let finite = match &mut self.feedback {
-            Some(feedback) => ranges().fold(true, |finite, range| {
-                feedback.correct(range.clone(), gradient, scale) & finite
-            }),
-            None => {
-                if scale != 1.0 {
-                    gradient.iter_mut().for_each(|value| *value *= scale);
-                }
-                // Plain frames are checked while they are copied.
-                checked || ranges().all(|range| floats::all_finite(&gradient[range.clone()]))
-            }
+    ) -> Result<Outgoing> {
+        let warm = self.is_warm(place.step);
+        let apart = self.route.sums_apart(&mut *self.collective);
+        let buffers = &mut self.buffers[group];
+        let mut outgoing = Outgoing {
+            items: Vec::new(),
+            message: buffers.messages(),
+            plain: Vec::new(),
+            values: buffers.plain(),
+            rounds: Vec::new(),
+            measuring: Duration::ZERO,
         };
-        if !finite {
-            return None;
+        for number in &self.groups[group] {
+            let bucket = &self.buckets[*number];
+            let item = Item::gradient(*number, bucket, !warm);
+            match bucket.engine {
+                Engine::Rounds(..) if warm => outgoing.rounds.push(*number),
+                _ if item.plain && apart => outgoing.plain.push(item),
+                _ => outgoing.items.push(item),
+            }
         }
-        if plain {
-            mine.reserve(leg.dense_bytes as usize);
+        if !self.correct(group, held) {
+            return Err(self.non_finite(place, group, held.seen()));
         }
-        let warm = step > self.policy.warmup_steps.unwrap_or(0);
+        if outgoing.rounds.is_empty() && outgoing.items.iter().all(|item| item.plain) {
+            let values = if apart { &mut outgoing.values } else { &mut outgoing.message };
+            values.reserve(leg.dense_bytes as usize);
+        }
+        let written = self.write_messages(place, held.seen(), support, leg, &mut outgoing);
+        if written.and_then(|()| self.write_plain(place, held.seen(), &mut outgoing)).is_none() {
+            return Err(self.non_finite(place, group, held.seen()));
+        }
+        Ok(outgoing)
+    }
+
+    /// Clips a group's gradient and adds the residual; false when what is due is not finite. Without
+    /// feedback, plain values are checked only while they are copied.
+    fn correct(&mut self, group: usize, held: &mut Held<'_>) -> bool {
+        let scale = self.clipping(held.seen());
+        let group = &self.groups[group];
+        let Some(feedback) = &mut self.feedback else {
+            if scale != 1.0 {
+                held.values.iter_mut().for_each(|value| *value *= scale);
+            }
+            return group.iter().all(|number| {
+                let bucket = &self.buckets[*number];
+                let checks = match &bucket.engine {
+                    Engine::Plain => true,
+                    Engine::Codec(compressor) => compressor.checks(),
+                    Engine::Rounds(..) => false,
+                };
+                let finite = |values: &[f32]| floats::all_finite(values);
+                checks
+                    || match held.one {
+                        true => finite(held.values),
+                        false => {
+                            bucket.ranges.iter().all(|range| finite(&held.values[range.clone()]))
+                        }
+                    }
+            });
+        };
+        group.iter().fold(true, |finite, number| {
+            let mut before = 0;
+            self.buckets[*number].ranges.iter().fold(finite, |finite, range| {
+                let gradient = match held.one {
+                    true => &held.values[before..before + range.len()],
+                    false => &held.values[range.clone()],
+                };
+                before += range.len();
+                feedback.correct(range.clone(), gradient, scale) & finite
+            })
+        })
+    }
+
+    /// Writes the frames of the items that travel in one message; `None` when a value is not finite.
+    fn write_messages(
+        &mut self,
+        place: Place,
+        gradient: Seen<'_>,
+        support: Option<&Support>,
+        leg: &mut Leg,
+        outgoing: &mut Outgoing,
+    ) -> Option<()> {
+        let (step, mine) = (place.step, &mut outgoing.message);
         let measures = self.policy.measures(step);
         let masks = self.policy.momentum() > 0.0 && self.policy.momentum_masking.unwrap_or(true);
-        let mut measuring = Duration::ZERO;
-        for number in group {
-            let bucket = &mut self.buckets[*number];
+        for item in &outgoing.items {
+            let bucket = &mut self.buckets[item.bucket];
             // What an earlier gradient has left over may lie anywhere.
-            let whole = self.feedback.is_none() && bucket.is_all_of(gradient);
-            let support = self.support.as_ref().filter(|_| whole);
+            let whole = self.feedback.is_none() && bucket.is_all_of(self.layout.len());
+            let support = support.filter(|_| whole);
             let corrected = self.feedback.as_ref().map(Feedback::corrected);
-            let (source, compressor) = bucket.view(corrected.unwrap_or(gradient));
-            let open = place.header(Kind::Dense, *number).open(mine);
+            let (source, compressor) = bucket.view(corrected.map_or(gradient, Seen::flat));
+            let open = place.header(Kind::Dense, item.bucket).open(mine);
             let payload_at = open.payload_at();
             let (mut kind, mut checksum) = (Kind::Dense, None);
-            if let Some(compressor) = compressor.filter(|_| warm) {
+            if let Some(compressor) = compressor.filter(|_| !item.plain) {
                 let encoded = match support {
                     Some(support) => compressor.encode_within(source, support.words(), step, mine),
                     None => compressor.encode(source, step, mine),
@@ -83,7 +157,8 @@ impl Exchange {
                 }
                 if measures {
                     let message = &mine[payload_at..];
-                    measuring += self.distortion.add(*number, &**compressor, source, message);
+                    outgoing.measuring +=
+                        measure(&mut self.distortion, item.bucket, &**compressor, source, message);
                 }
             }
             if kind == Kind::Dense {
@@ -98,57 +173,56 @@ impl Exchange {
                 None => open.close(kind, mine),
             }
         }
-        Some(measuring)
+        Some(())
     }
 
-    /// The same where the message can be what an earlier one was, but for what has changed: that of
-    /// a whole gradient, plain, of which a part is known to be zero.
-    fn encode_standing(
-        &self,
+    /// Writes the values of the plain buckets that are averaged by themselves; `None` when one is not
+    /// finite.
+    fn write_plain(
+        &mut self,
         place: Place,
-        gradient: &[f32],
-        mine: &mut Buffer,
-    ) -> Option<Duration> {
-        let support = self.support.as_ref()?;
-        let zeros = || {
-            mine.bytes.clear();
-            mine.bytes.resize(HEADER_BYTES + size_of_val(gradient), 0);
-            Standing::zeros(gradient.len())
-        };
-        let mut standing = mine.standing.take().unwrap_or_else(zeros);
-        let open = place.header(Kind::Dense, 0).reopen(0, &mut mine.bytes);
-        let payload = &mut mine.bytes[open.payload_at()..];
-        let checksum = standing.write(gradient, support.words(), payload)?;
-        open.close_with(Kind::Dense, &checksum, &mut mine.bytes);
-        mine.standing = Some(standing);
-        Some(Duration::ZERO)
-    }
-
-    /// Whether this can be.
-    fn stands(&self, gradient: &[f32]) -> bool {
-        let whole = matches!(self.buckets.as_slice(), [bucket] if bucket.is_all_of(gradient));
-        let partial = self.support.as_ref().is_some_and(|support| !support.is_everything());
-        whole && partial && self.is_dense() && !self.clips()
+        gradient: Seen<'_>,
+        outgoing: &mut Outgoing,
+    ) -> Option<()> {
+        for item in &outgoing.plain {
+            let bucket = &mut self.buckets[item.bucket];
+            let corrected = self.feedback.as_ref().map(Feedback::corrected);
+            let (source, _) = bucket.view(corrected.map_or(gradient, Seen::flat));
+            let open = place.header_of(Kind::Dense, *item).open(&mut outgoing.values);
+            let checksum = floats::put_checked(source, &mut outgoing.values)?;
+            open.close_with(Kind::Dense, &checksum, &mut outgoing.values);
+            if let Some(feedback) = &mut self.feedback {
+                take_off(feedback, bucket, None, false);
+            }
+        }
+        Some(())
     }
 
     /// What local clipping multiplies this rank's gradient by.
-    fn clipping(&self, gradient: &[f32]) -> f32 {
+    fn clipping(&self, gradient: Seen<'_>) -> f32 {
         let Some(limit) = self.policy.clip_norm.filter(|limit| *limit > 0.0) else { return 1.0 };
         let limit = limit / (self.collective.world_size() as f64).sqrt();
-        let norm = floats::norm(gradient);
+        let norm = floats::norm(gradient.values);
         if norm > limit { (limit / norm) as f32 } else { 1.0 }
     }
 
     /// Where a group of this rank's gradient, or its sum with the residual, is not finite.
-    pub(super) fn non_finite(&self, place: Place, group: usize, gradient: &[f32]) -> Error {
+    pub(super) fn non_finite(&self, place: Place, group: usize, gradient: Seen<'_>) -> Error {
         let corrected = self.feedback.as_ref().map(Feedback::corrected);
-        let places =
-            [(Quantity::Gradient, gradient), (Quantity::Corrected, corrected.unwrap_or(&[]))];
-        let first = |values: &[f32]| {
+        let places = [
+            (Quantity::Gradient, gradient),
+            (Quantity::Corrected, Seen::flat(corrected.unwrap_or(&[]))),
+        ];
+        let first = |seen: Seen<'_>| {
+            if seen.one {
+                let element = floats::first_non_finite(seen.values)?;
+                return Some(self.buckets[self.groups[group][0]].position(element));
+            }
             let buckets = self.groups[group].iter().map(|number| &self.buckets[*number]);
             let ranges = buckets.flat_map(|bucket| bucket.ranges.iter());
             let positions = ranges.filter_map(|range| {
-                Some(range.start + floats::first_non_finite(values.get(range.clone())?)?)
+                let values = seen.values.get(range.clone())?;
+                Some(range.start + floats::first_non_finite(values)?)
             });
             positions.min()
         };
@@ -161,16 +235,36 @@ impl Exchange {
     }
 }
 
-/// Takes off a bucket's unsaid part what its message says, or everything if it was sent as it is;
+/// Measures how far a message is from the gradient; the time that this took.
+fn measure(
+    distortion: &mut Distortion,
+    bucket: usize,
+    compressor: &dyn Compressor,
+    gradient: &[f32],
+    message: &[u8],
+) -> Duration {
+    distortion.add(bucket, gradient, |unsent| {
+        if message.is_empty() && !gradient.is_empty() {
+            // Sent as it is.
+            return unsent.fill(0.0);
+        }
+        compressor
+            .decode_add(message, -1.0, unsent)
+            .expect("invariant: a compressor reads its own message");
+    })
+}
+
+/// Takes off a bucket's unsent part what its message says, or everything if it was sent as it is;
 /// with `masks`, the momentum of what a message speaks of ends.
 fn take_off(feedback: &mut Feedback, bucket: &mut Bucket, message: Option<&[u8]>, masks: bool) {
-    bucket.change(feedback.unsaid(), |unsaid, compressor| match (message, compressor) {
+    let mut unsent = Held::flat(feedback.unsaid());
+    bucket.change(&mut unsent, |unsent, compressor| match (message, compressor) {
         (Some(message), Some(compressor)) => compressor
-            .decode_add(message, -1.0, unsaid)
+            .decode_add(message, -1.0, unsent)
             .expect("invariant: a compressor reads its own message"),
-        _ => unsaid.fill(0.0),
+        _ => unsent.fill(0.0),
     });
-    let sent = bucket.compressor.as_ref().filter(|_| message.is_some()).and_then(|c| c.sent());
+    let sent = bucket.codec().filter(|_| message.is_some()).and_then(Compressor::sent);
     if let Some(sent) = sent.filter(|_| masks) {
         sent.iter().for_each(|element| feedback.mask(bucket.position(*element as usize)));
     }

@@ -16,7 +16,7 @@ pub struct Work {
     pub groups: Vec<Group>,
 }
 
-/// One group of buckets: encoded, exchanged and decoded as one.
+/// One collective of a step: what a group of buckets sends, encoded, exchanged and decoded as one.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Group {
     /// How much of the backward pass has to be over before the group's gradient is final, 0 to 1.
@@ -28,6 +28,8 @@ pub struct Group {
     pub decode: f64,
     /// What crosses the wire.
     pub sent: Sent,
+    /// How it travels, if not as the clock's other messages; the same on every rank.
+    pub pattern: Option<Pattern>,
 }
 
 /// What a step took.
@@ -126,7 +128,8 @@ impl Hands {
                     exchange[rank].max(self.now[rank] + computed) + encode * slow[rank];
                 sent.push(Sent { aggregate: bytes.aggregate * slow[rank], ..bytes });
             }
-            self.wires.round(&mut exchange, &sent);
+            let pattern = ranks.first().and_then(|work| work.groups[group].pattern);
+            self.wires.round(pattern, &mut exchange, &sent);
             for (rank, work) in ranks.iter().enumerate() {
                 exchange[rank] += work.groups[group].decode * slow[rank];
             }

@@ -111,6 +111,7 @@ fn a_sequential_step_is_the_sum_of_its_parts() {
             encode: 0.001,
             decode: 0.002,
             sent: Sent { up: 1_000_000, ..Sent::default() },
+            pattern: None,
         }],
     };
     let mut clock = Clock::new(&link, Pattern::RingAllgather, 2, 0);
@@ -170,6 +171,7 @@ fn works() -> impl Strategy<Value = Vec<Work>> {
             encode,
             decode,
             sent: Sent { up, down, aggregate: 0.0 },
+            pattern: None,
         });
     (1..7usize, 1..5usize).prop_flat_map(move |(ranks, groups)| {
         let work = (0.0..0.1f64, 0.0..0.1f64, 0.0..0.01f64).prop_flat_map({

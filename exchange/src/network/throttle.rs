@@ -7,8 +7,8 @@ use super::link::LARGEST_DRAW;
 use super::wires::{Sent, Wires};
 use super::{Link, Pattern, collective_seconds};
 use crate::Result;
-use crate::collective::{Answer, Central, Collective, Difference, Payload, Serve};
-use crate::wire::{Frame, Kind, Reader};
+use crate::collective::{Answer, Central, Collective, Difference, Payload, Serve, Stage};
+use crate::traffic::Operation;
 
 /// Any collective at the pace of a link: an [`allgather`](Collective::allgather) returns when the
 /// messages would have come over it, had each left when its rank made the call. Sleeps, and does
@@ -22,7 +22,9 @@ pub struct Throttled {
     board: Arc<Board>,
     /// Rounds so far: what delays are drawn for instead of steps.
     rounds: u64,
-    /// With shards, the messages of the first phase.
+    /// What the next message is part of.
+    stage: Stage,
+    /// The messages of a first half, which wait for the second.
     scattered: Vec<Sent>,
 }
 
@@ -49,6 +51,7 @@ impl Throttled {
             wires: Wires::new(link.clone(), pattern, ranks, seed),
             board: board.clone(),
             rounds: 0,
+            stage: Stage::Whole(Operation::Messages),
             scattered: Vec::new(),
         };
         ends.into_iter().map(throttled).collect()
@@ -73,11 +76,12 @@ impl Throttled {
         self.board.round(self.rounds, |ready| ready[self.inner.rank()] = now);
     }
 
-    /// Waits as long as what all ranks have `sent` would take.
-    fn wait(&mut self, sent: &[Sent]) {
+    /// Waits as long as what all ranks have `sent` would take, by this operation.
+    fn wait(&mut self, operation: Operation, sent: &[Sent]) {
         let mut ready = self.board.round(self.rounds, |ready| ready.clone());
         self.wires.begin(self.rounds);
-        self.wires.round(&mut ready, sent);
+        let pattern = self.wires.pattern().of(operation);
+        self.wires.round(Some(pattern), &mut ready, sent);
         // A wait that no clock can hold does not come up: links and messages are bounded.
         let until = Duration::try_from_secs_f64(ready[self.inner.rank()]).unwrap_or_default();
         std::thread::sleep(until.saturating_sub(self.board.began.elapsed()));
@@ -95,12 +99,6 @@ impl Board {
 
 fn up(length: usize) -> Sent {
     Sent { up: length as u64, ..Sent::default() }
-}
-
-/// Whether a message holds the mean of a shard.
-fn is_shard(message: &[u8]) -> bool {
-    let frame = Frame::split(&mut Reader::new(message));
-    frame.is_ok_and(|unchecked| unchecked.frame.header.kind == Kind::Shard)
 }
 
 /// A server is heard at this pace too. A rank does not see what the others sent: it is taken to be
@@ -126,7 +124,7 @@ impl Central for Throttled {
                 messages.iter().map(|message| Sent { down, ..up(message.len()) }).collect()
             }
         };
-        self.wait(&sent);
+        self.wait(Operation::Messages, &sent);
         Ok(answer)
     }
 }
@@ -144,19 +142,28 @@ impl Collective for Throttled {
         self.arrive();
         let messages = self.inner.allgather(mine)?;
         let mut sent: Vec<Sent> = messages.iter().map(|message| up(message.len())).collect();
-        if self.wires.pattern() == Pattern::Sharded {
-            // Two phases make one pattern: the messages wait for the shards' means.
-            if !messages.iter().any(|message| is_shard(message)) {
+        let operation = match std::mem::replace(&mut self.stage, Stage::Whole(Operation::Messages))
+        {
+            Stage::Whole(operation) => operation,
+            Stage::Scatter(_) => {
+                // Two halves make one pattern: the messages wait for the shards' means.
                 self.scattered = sent;
                 return Ok(messages);
             }
-            for (rank, sent) in sent.iter_mut().enumerate() {
-                let scattered = self.scattered.get(rank).copied().unwrap_or_default();
-                *sent = Sent { down: sent.up, ..scattered };
+            Stage::Share(operation) => {
+                for (rank, sent) in sent.iter_mut().enumerate() {
+                    let scattered = self.scattered.get(rank).copied().unwrap_or_default();
+                    *sent = Sent { down: sent.up, ..scattered };
+                }
+                operation
             }
-        }
-        self.wait(&sent);
+        };
+        self.wait(operation, &sent);
         Ok(messages)
+    }
+
+    fn announce(&mut self, next: Stage) {
+        self.stage = next;
     }
 
     fn shares_memory(&self) -> bool {

@@ -1,6 +1,7 @@
 //! What a collective costs on a link: when each rank has what it waits for.
 
 use super::Link;
+use crate::traffic::Operation;
 
 /// How messages travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,6 +68,21 @@ impl Interface {
     }
 }
 
+impl Pattern {
+    /// How an operation travels where messages travel like this.
+    #[must_use]
+    pub fn of(self, operation: Operation) -> Pattern {
+        match (self, operation) {
+            // A server hears everything, whatever it is.
+            (Pattern::Server, _) => Pattern::Server,
+            (messages, Operation::Messages) => messages,
+            (_, Operation::Allgather) => Pattern::RingAllgather,
+            (_, Operation::Allreduce) => Pattern::RingAllreduce,
+            (_, Operation::ReduceScatter) => Pattern::Sharded,
+        }
+    }
+}
+
 impl Wires {
     pub(super) fn new(link: Link, pattern: Pattern, ranks: usize, seed: u64) -> Self {
         let burst = f64::from(link.burst);
@@ -91,19 +107,20 @@ impl Wires {
         self.messages.fill(0);
     }
 
-    /// How messages travel.
+    /// How messages travel that nothing else is said of.
     pub(super) fn pattern(&self) -> Pattern {
         self.pattern
     }
 
-    /// One round: rank r has `sent[r]` ready at `ready[r]`. Overwrites `ready` by the times at which
+    /// One round of a collective that travels as `pattern`, or as the others do: rank r has `sent[r]`
+    /// ready at `ready[r]`. Overwrites `ready` by the times at which
     /// the ranks have all that they need to decode. Alone, a rank waits for nothing.
-    pub(super) fn round(&mut self, ready: &mut [f64], sent: &[Sent]) {
+    pub(super) fn round(&mut self, pattern: Option<Pattern>, ready: &mut [f64], sent: &[Sent]) {
         let ranks = ready.len();
         if ranks < 2 {
             return;
         }
-        match self.pattern {
+        match pattern.unwrap_or(self.pattern) {
             Pattern::RingAllgather => {
                 let bytes: Vec<f64> = sent.iter().map(|s| self.link.wire_bytes(s.up)).collect();
                 self.ring(ready, ranks - 1, &bytes);

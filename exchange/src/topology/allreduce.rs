@@ -1,31 +1,71 @@
-//! Plain f32 over a transport that really sends: reduce, scattered, then gather.
+//! Averages without everybody reading everything: reduce, scattered, then gather.
 //!
-//! Where every message is f32, nobody needs all of them: each rank is sent its shard of every
-//! gradient, averages it in order of rank and gives the mean to all. That moves 2 (N − 1)/N of a
-//! gradient into and out of every rank, as a ring's allreduce does, instead of N − 1 of them; and
-//! the bits are those of the allgather, because whoever adds an element up adds in order of rank.
+//! Where every message says each element in the same number of bytes, nobody needs all of them: each
+//! rank reads its shard of every message, averages it in order of rank and gives the mean to all.
+//! Between processes that moves 2 (N − 1)/N of a gradient into and out of every rank, as a ring's
+//! allreduce does, instead of N − 1 of them; where memory is shared, every rank reads two
+//! gradients' worth instead of N. The bits are those of an allgather, because whoever adds an
+//! element up adds in order of rank.
 
-use super::sharded::{Piece, shards, take_result};
-use super::{Heard, Work};
-use crate::Result;
-use crate::collective::Payload;
+use super::shards::{self, Group, Piece, cut, take_result};
+use super::{Item, Work};
+use crate::collective::{Collective, Payload, Stage};
 use crate::cpu::Stopwatch;
 use crate::incoming::first_refusal;
+use crate::traffic::Operation;
 use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{Frame, Kind, Reader, floats, refusal};
+use crate::{Error, Result};
 
-/// Whether a group of buckets goes this way: on all ranks alike.
-pub(super) fn serves(work: &mut Work<'_>) -> bool {
-    let plain = |bucket: &usize| work.buckets[*bucket].decoder().is_none();
-    work.group.iter().all(plain) && work.collective.alltoall().is_some()
+/// Whether a transport offers it.
+pub(super) fn is_served(collective: &mut dyn Collective) -> bool {
+    collective.alltoall().is_some() || collective.shares_memory()
 }
 
-/// As [`Route::reduce`](super::Route::reduce), for a group that this [`serves`].
-pub(super) fn reduce(work: &mut Work<'_>, mine: &[u8]) -> Result<Heard> {
-    let divided = Stopwatch::start();
-    let pieces = shards(work.buckets, work.group, work.place.world_size);
-    let parts = pieces.iter().map(|pieces| part(work, mine, pieces)).collect();
-    let dividing = divided.read();
+/// Whether coded messages are better sent so: all of them have a fixed number of bytes an element,
+/// and shards of them with means as f32 are less than N − 1 whole ones: (w + 4) (N − 1)/N < w (N − 1).
+pub(super) fn is_cheaper(work: &Work<'_>) -> bool {
+    let ranks = work.place.world_size;
+    let cheaper = |item: &Item| {
+        let codec = work.buckets[item.bucket].codec();
+        codec.and_then(|codec| codec.element_bytes()).is_some_and(|bytes| bytes + 4 < bytes * ranks)
+    };
+    work.items.iter().all(cheaper)
+}
+
+/// Averages the items of a message over ranks; returns this rank's message when memory is shared, so
+/// that its buffer can be used again.
+///
+/// # Errors
+/// As [`Route::reduce`](super::Route::reduce).
+pub(super) fn reduce(work: &mut Work<'_>, mine: Vec<u8>) -> Result<Option<Payload>> {
+    let rank = work.place.rank;
+    if work.collective.alltoall().is_some() {
+        return divided(work, &mine).map(|()| Some(Payload::from(mine)));
+    }
+    if let Some(group) = Group::of(work.collective) {
+        return shards::reduce(work, group, mine).map(|messages| messages.into_iter().nth(rank));
+    }
+    let sent = Stopwatch::start();
+    work.collective.announce(Stage::Whole(Operation::Allgather));
+    work.leg.operation = Operation::Allgather;
+    let messages = work.allgather(mine)?;
+    (work.leg.wait, _) = sent.read();
+    let received = Stopwatch::start();
+    work.average(&messages)?;
+    let (passed, computed) = received.read();
+    work.leg.decode += passed;
+    work.leg.decode_cpu += computed;
+    Ok(messages.into_iter().nth(rank))
+}
+
+/// The same over a transport that really sends: each rank is sent its shard alone.
+fn divided(work: &mut Work<'_>, mine: &[u8]) -> Result<()> {
+    let dividing = Stopwatch::start();
+    let pieces = cut(work.buckets, work.items, work.place.world_size);
+    let frames = own_frames(work, mine)?;
+    let parts = pieces.iter().map(|pieces| part(work, &frames, pieces)).collect();
+    let dividing = dividing.read();
 
     let sent = Stopwatch::start();
     let awaited = work.place.awaited();
@@ -35,14 +75,17 @@ pub(super) fn reduce(work: &mut Work<'_>, mine: &[u8]) -> Result<Heard> {
     let (scattering, _) = sent.read();
 
     let received = Stopwatch::start();
-    let mut result = Vec::new();
+    let mut result = work.buffers.results();
     let averaged = average(work, &messages, &pieces[work.place.rank], &mut result);
     if let Err(error) = &averaged {
         if first_refusal(&messages).is_some() {
-            return averaged.map(|()| Heard::Messages(messages));
+            return averaged;
         }
         result.clear();
         refusal::write(work.place.header(Kind::Abort, 0), error, &mut result);
+    }
+    if work.leg.operation != Operation::Allreduce {
+        work.leg.downlink_bytes = result.len() as u64;
     }
     let averaging = received.read();
 
@@ -57,34 +100,41 @@ pub(super) fn reduce(work: &mut Work<'_>, mine: &[u8]) -> Result<Heard> {
     for (rank, (result, pieces)) in results.iter().zip(&pieces).enumerate() {
         take_result(work, rank, result, pieces)?;
     }
+    let rank = work.place.rank;
+    work.buffers.keep_results(results.into_iter().nth(rank));
     let taking = taken.read();
     work.leg.encode += dividing.0;
     work.leg.encode_cpu += dividing.1;
     work.leg.wait = scattering + sharing;
-    work.leg.decode = averaging.0 + taking.0;
-    work.leg.decode_cpu = averaging.1 + taking.1;
-    // Nobody learns from plain messages.
-    Ok(Heard::Messages(Vec::new()))
+    work.leg.decode += averaging.0 + taking.0;
+    work.leg.decode_cpu += averaging.1 + taking.1;
+    Ok(())
+}
+
+/// The frames of this rank's own message, in the order of its items.
+fn own_frames<'a>(work: &Work<'_>, mine: &'a [u8]) -> Result<Vec<Frame<'a>>> {
+    let mut reader = Reader::new(mine);
+    let frame = |_: &Item| Ok(Frame::split(&mut reader)?.frame);
+    work.items.iter().map(frame).collect()
 }
 
 /// What one rank is sent: a frame for each of its pieces.
-fn part(work: &Work<'_>, mine: &[u8], pieces: &[Piece]) -> Vec<u8> {
+fn part(work: &Work<'_>, frames: &[Frame<'_>], pieces: &[Piece]) -> Vec<u8> {
     let size = |piece: &Piece| HEADER_BYTES + 4 * piece.part.len();
     let mut out = Vec::with_capacity(pieces.iter().map(size).sum());
-    for Piece { bucket, part } in pieces {
-        let before = work.group.iter().take_while(|other| *other != bucket);
-        let start: usize = before.map(|b| HEADER_BYTES + 4 * work.buckets[*b].length).sum();
-        let values = start + HEADER_BYTES;
-        let open = work.place.header(Kind::Dense, *bucket).open(&mut out);
-        out.extend_from_slice(&mine[values + 4 * part.start..values + 4 * part.end]);
-        open.close(Kind::Dense, &mut out);
+    for Piece { index, part } in pieces {
+        let (item, Frame { header, payload }) = (work.items[*index], &frames[*index]);
+        let bytes = payload.len() / item.length.max(1);
+        let open = work.place.header_of(header.kind, item).open(&mut out);
+        out.extend_from_slice(&payload[bytes * part.start..bytes * part.end]);
+        open.close(header.kind, &mut out);
     }
     out
 }
 
 /// Appends the means of this rank's pieces to `result`, one frame each.
 fn average(
-    work: &Work<'_>,
+    work: &mut Work<'_>,
     messages: &[Payload],
     pieces: &[Piece],
     result: &mut Vec<u8>,
@@ -92,31 +142,42 @@ fn average(
     if let Some(refusal) = first_refusal(messages) {
         return Err(refusal);
     }
-    let (place, scale) = (work.place, 1.0 / work.place.world_size as f32);
+    let mut mean = std::mem::take(&mut work.buffers.mean);
+    let averaged = average_into(work, messages, pieces, &mut mean, result);
+    work.buffers.mean = mean;
+    averaged
+}
+
+fn average_into(
+    work: &Work<'_>,
+    messages: &[Payload],
+    pieces: &[Piece],
+    mean: &mut Vec<f32>,
+    result: &mut Vec<u8>,
+) -> Result<()> {
+    let place = work.place;
     let mut readers: Vec<Reader<'_>> = messages.iter().map(|m| Reader::new(m)).collect();
-    let mut mean = Vec::new();
-    for Piece { bucket, part } in pieces {
-        let mut values = Vec::with_capacity(messages.len());
+    for Piece { index, part } in pieces {
+        let item = work.items[*index];
+        let mut frames = Vec::with_capacity(messages.len());
         for (from, reader) in readers.iter_mut().enumerate() {
-            let expected = place.header(Kind::Dense, *bucket).from_rank(from);
-            let read = Frame::expect(reader, expected, place.rank)
-                .and_then(|frame| Ok(floats::expect(frame.payload, part.len())?));
-            values.push(read.map_err(|error| error.sent_by(from, place.awaited()))?);
+            let expected = place.header_of(item.kind, item).from_rank(from);
+            let read = Frame::expect(reader, expected, place.rank);
+            frames.push(read.map_err(|error| error.sent_by(from, place.awaited()))?);
         }
         mean.clear();
         mean.resize(part.len(), 0.0);
-        if !floats::mean_of(&values, scale, &mut mean) {
-            let first = floats::first_non_finite(&mean).unwrap_or(0);
-            return Err(work.overflow(*bucket, part.start + first));
+        let decoder = work.decoder(item);
+        if !place.mean_of(frames.iter(), decoder, part.len(), 0..part.len(), mean)? {
+            let first = floats::first_non_finite(mean).unwrap_or(0);
+            return Err(work.overflow(item, part.start + first));
         }
-        let open = place.header(Kind::Shard, *bucket).open(result);
-        floats::put(&mean, result);
+        let open = place.header_of(Kind::Shard, item).open(result);
+        floats::put(mean, result);
         open.close(Kind::Shard, result);
     }
     for (from, reader) in readers.into_iter().enumerate() {
-        reader
-            .finish()
-            .map_err(|fault| crate::Error::from(fault).sent_by(from, place.awaited()))?;
+        reader.finish().map_err(|fault| Error::from(fault).sent_by(from, place.awaited()))?;
     }
     Ok(())
 }

@@ -2,7 +2,8 @@
 //!
 //! A [`Topology`] is what a recipe chooses; its route takes one rank's message about a group of
 //! buckets and leaves the mean in the gradient. With the default downlink all of them come to the
-//! same mean, bit for bit, and leave residuals and compressors the same.
+//! same mean, bit for bit, and leave residuals and compressors the same. What travels as plain f32
+//! is averaged by [`allreduce`] wherever there is no server.
 //!
 //! Adding one is a file that implements [`Shape`] and [`Route`], its `mod` line, one line in the
 //! list of `topologies!`, and its row in [`refusal`]: which schemes may ride on what.
@@ -11,6 +12,7 @@ mod allgather;
 mod allreduce;
 mod server;
 mod sharded;
+mod shards;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +20,17 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::Bucket;
+use crate::buffers::Buffers;
 use crate::collective::cluster::{Cluster, Notes};
 use crate::collective::{Collective, Payload};
-use crate::compress::{Compressor, Digest, Round, Seat};
+use crate::compress::{Built, Compressor, Digest, Method, Observed, Seat};
+use crate::gradient::Held;
 use crate::incoming::Place;
 use crate::layout::{Bucketing, Layout, Part};
+use crate::support::BLOCK;
 use crate::traffic::Leg;
-use crate::wire::frame::Unchecked;
 use crate::wire::{self, Frame, Kind};
-use crate::{Error, Policy, Result, Scheme, State, Support};
+use crate::{Error, Policy, Result, State, Support};
 
 macro_rules! topologies {
     ($($variant:ident($module:ident)),* $(,)?) => {
@@ -148,7 +152,7 @@ impl Wiring {
     ///
     /// # Errors
     /// [`Error::Topology`] with the reason, and what to write instead.
-    pub fn validate(&self, scheme: &Scheme, policy: &Policy) -> Result<()> {
+    pub fn validate(&self, scheme: &dyn Method, policy: &Policy) -> Result<()> {
         match refusal(*self, scheme, policy) {
             Some(problem) => Err(self.topology.refuse(problem)),
             None => Ok(()),
@@ -167,9 +171,12 @@ impl Topology {
     pub fn schemes(self) -> &'static str {
         match self {
             Topology::Allgather => "for all schemes",
-            Topology::Server => "for all schemes; `downlink = \"compressed\"` for all but `dense`",
+            Topology::Server => {
+                "for all schemes; `downlink = \"compressed\"` for those of one message but `dense`"
+            }
             Topology::Sharded => {
-                "for all schemes; with one bucket only those whose messages are read in parts"
+                "for all schemes; with one bucket only those whose messages are read in parts, or \
+                 that take several rounds"
             }
         }
     }
@@ -181,10 +188,11 @@ impl Topology {
 /// |---|---|
 /// | allgather | all |
 /// | server, downlink exact | all; those that learn from messages get a digest of them |
-/// | server, downlink compressed | all but `dense` |
-/// | sharded | all; one bucket for the whole gradient only those that can read parts of messages |
-fn refusal(wiring: Wiring, scheme: &Scheme, policy: &Policy) -> Option<String> {
+/// | server, downlink compressed | those of one message, but not `dense` |
+/// | sharded | all; one bucket for the whole gradient only those that can read parts of messages, or that take several rounds |
+fn refusal(wiring: Wiring, scheme: &dyn Method, policy: &Policy) -> Option<String> {
     let name = scheme.about().name;
+    let built = || scheme.build(&Seat::alone(1, 0));
     match (wiring.topology, wiring.downlink) {
         (Topology::Allgather | Topology::Sharded, Some(_)) => Some(
             "it has no server that could send anything back; leave out `exchange.downlink`, or \
@@ -193,8 +201,8 @@ fn refusal(wiring: Wiring, scheme: &Scheme, policy: &Policy) -> Option<String> {
         ),
         (Topology::Allgather, None) | (Topology::Server, None | Some(Downlink::Exact)) => None,
         (Topology::Server, Some(Downlink::Compressed)) => {
-            let dense = matches!(scheme, Scheme::Dense(_));
-            dense.then(|| {
+            let codes = !scheme.plain() && matches!(built(), Built::Codec(_));
+            (!codes).then(|| {
                 format!(
                     "scheme `{name}` has nothing to compress the mean by; write \
                      `exchange.downlink = \"exact\"`, or choose another scheme"
@@ -203,7 +211,11 @@ fn refusal(wiring: Wiring, scheme: &Scheme, policy: &Policy) -> Option<String> {
         }
         (Topology::Sharded, None) => {
             let whole = policy.bucketing.clone().unwrap_or_default() == Bucketing::Whole;
-            (whole && !reads_parts(scheme)).then(|| {
+            let in_parts = match built() {
+                Built::Codec(compressor) => compressor.by_parts().is_some(),
+                Built::Plain | Built::Reducer(_) => true,
+            };
+            (whole && !in_parts).then(|| {
                 format!(
                     "a message of scheme `{name}` is read as a whole, and with one bucket one \
                      rank would read everything; write `policy.bucketing = {{ bytes = 1048576 }}` \
@@ -214,16 +226,11 @@ fn refusal(wiring: Wiring, scheme: &Scheme, policy: &Policy) -> Option<String> {
     }
 }
 
-/// Whether messages of a scheme can be read in parts.
-fn reads_parts(scheme: &Scheme) -> bool {
-    scheme.build(&Seat::alone(1, 0)).by_parts().is_some()
-}
-
 /// What an exchange is made of, on whichever rank.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct About<'a> {
     pub(crate) wiring: Wiring,
-    pub(crate) scheme: &'a Scheme,
+    pub(crate) scheme: &'a dyn Method,
     pub(crate) policy: &'a Policy,
     pub(crate) layout: &'a Layout,
     pub(crate) parts: &'a [Part],
@@ -232,13 +239,14 @@ pub(crate) struct About<'a> {
 }
 
 impl About<'_> {
-    /// The buckets with the compressors of `rank`; that of a server is the world size.
+    /// The buckets with the compressors or reducers of `rank`; that of a server is the world size.
     pub(crate) fn buckets(&self, rank: usize) -> Vec<Bucket> {
         let build = |(bucket, part): (usize, &Part)| {
             let parameters = part.ranges.iter().map(std::ops::Range::len).collect();
-            let seat = Seat { length: part.length(), parameters, rank, bucket, seed: self.seed };
-            let dense = part.dense || matches!(self.scheme, Scheme::Dense(_)) || seat.length == 0;
-            Bucket::new(part, (!dense).then(|| self.scheme.build(&seat)))
+            let (length, shapes, seed) = (part.length(), part.shapes.clone(), self.seed);
+            let seat = Seat { length, parameters, shapes, rank, bucket, seed };
+            let plain = part.dense || self.scheme.plain() || length == 0;
+            Bucket::new(part, if plain { Built::Plain } else { self.scheme.build(&seat) })
         };
         self.parts.iter().enumerate().map(build).collect()
     }
@@ -274,12 +282,23 @@ pub(crate) trait Shape {
 
 /// How one rank's message becomes the mean.
 pub(crate) trait Route: Send {
+    /// Whether buckets that are sent as plain f32 are averaged by themselves
+    /// ([`allreduce`](Self::allreduce)), or travel in the message with the others.
+    fn sums_apart(&self, collective: &mut dyn Collective) -> bool;
+
     /// Exchanges `mine`, this rank's message about a group of buckets, and overwrites the group's
     /// elements by their mean; notes time and bytes in the leg.
     ///
     /// # Errors
     /// As [`Exchange::exchange_group`](crate::Exchange::exchange_group).
     fn reduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Heard>;
+
+    /// The same of a message whose items are all plain f32; this rank's message back, when its
+    /// buffer can be used again.
+    ///
+    /// # Errors
+    /// As [`reduce`](Self::reduce).
+    fn allreduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Option<Payload>>;
 
     /// Puts what later steps depend on into `state`.
     fn save(&self, _state: &mut State) {}
@@ -293,18 +312,56 @@ pub(crate) trait Route: Send {
     }
 }
 
-/// One group of buckets that is being exchanged.
+/// What one frame of a message is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Item {
+    pub(crate) bucket: usize,
+    /// Elements.
+    pub(crate) length: usize,
+    /// `Dense` for a bucket's gradient in whatever form, `Values` for what its reducer posted.
+    pub(crate) kind: Kind,
+    /// The round of the step.
+    pub(crate) round: u8,
+    /// Whether every rank sends plain f32.
+    pub(crate) plain: bool,
+}
+
+impl Item {
+    /// A bucket's gradient.
+    pub(crate) fn gradient(bucket: usize, of: &Bucket, plain: bool) -> Self {
+        let plain = plain || of.is_plain();
+        Self { bucket, length: of.length, kind: Kind::Dense, round: 0, plain }
+    }
+
+    /// What a bucket's reducer posted in a round.
+    pub(crate) fn values(bucket: usize, length: usize, round: u8) -> Self {
+        Self { bucket, length, kind: Kind::Values, round, plain: true }
+    }
+
+    /// Bytes that a bucket's reducer posted in a round.
+    pub(crate) fn bytes(bucket: usize, round: u8) -> Self {
+        Self { bucket, length: 0, kind: Kind::Bytes, round, plain: true }
+    }
+
+    /// What reads messages about it; `None` when there are only plain ones.
+    pub(crate) fn decoder(self, buckets: &[Bucket]) -> Option<&dyn Compressor> {
+        buckets[self.bucket].codec().filter(|_| !self.plain)
+    }
+}
+
+/// One message about a group of buckets that is being exchanged.
 pub(crate) struct Work<'a> {
     pub(crate) place: Place,
-    pub(crate) group: &'a [usize],
+    pub(crate) items: &'a [Item],
     pub(crate) layout: &'a Layout,
     pub(crate) buckets: &'a mut [Bucket],
     pub(crate) collective: &'a mut dyn Collective,
-    pub(crate) gradient: &'a mut [f32],
-    /// Whether the gradient is, bit for bit, what this rank's message says where that is plain.
+    pub(crate) held: Held<'a>,
+    /// Whether the gradient is what this rank has encoded, bit for bit.
     pub(crate) as_sent: bool,
-    /// Outside of which the gradient is zero, where it is as sent and that is known.
-    pub(crate) support: Option<&'a Support>,
+    /// Where the mean may be other than zero, as far as it has been taken.
+    pub(crate) support: Option<&'a mut Support>,
+    pub(crate) buffers: &'a mut Buffers,
     pub(crate) leg: &'a mut Leg,
 }
 
@@ -315,69 +372,108 @@ impl Work<'_> {
         self.collective.allgather(mine).map_err(|error| error.awaiting(awaited))
     }
 
-    /// Overwrites the group's elements by the mean of what all messages say.
+    /// What reads messages about an item.
+    fn decoder(&self, item: Item) -> Option<&dyn Compressor> {
+        item.decoder(self.buckets)
+    }
+
+    /// Overwrites all items by the mean of what the messages say.
     ///
     /// # Errors
     /// What is wrong with the messages, which is the same on every rank.
     fn average(&mut self, messages: &[Payload]) -> Result<()> {
-        let frames = self.place.split(self.group, messages)?;
-        let overflow = self.average_frames(&frames, None)?;
-        self.finite(overflow)
-    }
-
-    /// The same of frames that have been split; where the mean is not finite, the bucket and the
-    /// element. The plain ones of the rank `own`, which are what the gradient is, are not read.
-    ///
-    /// # Errors
-    /// As [`average`](Self::average).
-    fn average_frames(
-        &mut self,
-        frames: &[Unchecked<'_>],
-        own: Option<usize>,
-    ) -> Result<Option<(usize, usize)>> {
-        let (place, buckets, group) = (self.place, &mut *self.buckets, self.group);
-        if all_plain(frames) {
-            return place.average_plain(buckets, group, frames, self.gradient, self.support, own);
+        let place = self.place;
+        let frames = place.open(self.items, messages)?;
+        for (index, item) in self.items.iter().enumerate() {
+            let of_ranks = frames[index..].iter().step_by(self.items.len());
+            let averaged = if item.kind == Kind::Values {
+                let mail = self.buckets[item.bucket].mail_mut();
+                let mail = mail.expect("invariant: values are posted by a reducer");
+                mail.mean.clear();
+                mail.mean.resize(item.length, 0.0);
+                place.mean_of_all(of_ranks, None, &mut mail.mean)
+            } else {
+                place.average(
+                    &mut self.buckets[item.bucket],
+                    *item,
+                    of_ranks,
+                    self.as_sent,
+                    &mut self.held,
+                )
+            };
+            if let Some(element) = averaged? {
+                return Err(self.overflow(*item, element));
+            }
+            if item.kind == Kind::Dense {
+                self.note_support(*item);
+            }
         }
-        let frames = place.check_all(group, frames)?;
-        place.average(buckets, group, &frames, self.gradient, true)
+        Ok(())
     }
 
-    /// Fails where an element of a bucket's mean is not finite.
-    fn finite(&self, overflow: Option<(usize, usize)>) -> Result<()> {
-        overflow.map_or(Ok(()), |(bucket, element)| Err(self.overflow(bucket, element)))
+    /// Overwrites elements of an item's mean, from `start` on.
+    fn put(&mut self, item: Item, start: usize, values: &[[u8; 4]]) {
+        if item.kind == Kind::Values {
+            let mail = self.buckets[item.bucket].mail_mut();
+            let mail = mail.expect("invariant: values are posted by a reducer");
+            mail.mean.resize(item.length, 0.0);
+            let mean = mail.mean[start..].iter_mut();
+            return mean.zip(values).for_each(|(mean, value)| *mean = f32::from_le_bytes(*value));
+        }
+        let bucket = &self.buckets[item.bucket];
+        bucket.put(start, values, &mut self.held);
+        let Some(support) = &mut self.support else { return };
+        let [range] = bucket.ranges.as_slice() else { return bucket.note_all(support) };
+        for (block, values) in values.chunks(BLOCK).enumerate() {
+            if values.iter().fold(0, |any, value| any | u32::from_le_bytes(*value)) != 0 {
+                let start = range.start + start + block * BLOCK;
+                support.add(start..start + values.len());
+            }
+        }
     }
 
-    /// The mean of this element of a bucket is not finite.
-    fn overflow(&self, bucket: usize, element: usize) -> Error {
-        let (parameter, index) = self.layout.name(self.buckets[bucket].position(element));
+    /// Notes where the mean of a bucket may be other than zero: what its messages spoke of, or all.
+    fn note_support(&mut self, item: Item) {
+        let Some(support) = &mut self.support else { return };
+        self.buckets[item.bucket].note_touched(support);
+    }
+
+    /// The mean of this element of an item is not finite.
+    fn overflow(&self, item: Item, element: usize) -> Error {
+        let bucket = &self.buckets[item.bucket];
+        let gradient = item.kind == Kind::Dense;
+        let position = bucket.position(if gradient { element } else { 0 });
+        let (mut parameter, mut index) = self.layout.name(position);
+        if !gradient {
+            index = element;
+            parameter = format!("{parameter} (values of round {} of its bucket)", item.round);
+        }
         Error::NonFiniteMean { step: self.place.step, parameter, index }
     }
 }
 
-/// Whether every frame is plain f32.
-fn all_plain(frames: &[Unchecked<'_>]) -> bool {
-    frames.iter().all(|unchecked| unchecked.frame.header.kind == Kind::Dense)
-}
-
-/// What a rank has heard about a group, kept until the step is finished.
+/// What a rank has heard about the items of a message, kept until the step is finished.
 pub(crate) enum Heard {
     /// Every rank's message, its own included; empty when there was nothing to exchange.
     Messages(Vec<Payload>),
     /// Its own message, and the server's.
     Mean { mine: Payload, downlink: Payload },
+    /// At most its own: nobody heard whole messages, and nobody learns from them.
+    Own(Option<Payload>),
 }
 
 /// The same, taken apart.
-pub(crate) enum Said<'a> {
-    /// Frames by rank, and then in the order of the group's buckets, of which there are so many.
-    Messages(Vec<Frame<'a>>, usize),
-    /// The server's words on each bucket.
+pub(crate) enum Received<'a> {
+    /// Frames by rank, and then in the order of the items, of which there are so many.
+    Frames(Vec<Frame<'a>>, usize),
+    /// The server's words on each item.
     Mean(Vec<wire::downlink::Downlink<'a>>),
+    /// Plain values of all ranks.
+    Plain,
 }
 
-impl Said<'_> {
-    /// Tells a compressor what was said of the group's bucket at `index`, whose mean is given.
+impl Received<'_> {
+    /// Lets a compressor read what it learns about the item at `index`, whose mean is given.
     ///
     /// # Errors
     /// As [`Compressor::observe`] and [`Compressor::learn`].
@@ -390,31 +486,37 @@ impl Said<'_> {
     ) -> Result<()> {
         let (step, ranks) = (place.step, place.world_size);
         match self {
-            Said::Messages(frames, buckets) => {
-                let of_ranks = frames.iter().skip(index).step_by(*buckets);
+            Received::Frames(frames, items) => {
+                let of_ranks = frames.iter().skip(index).step_by(*items);
                 let messages: Vec<Option<&[u8]>> = of_ranks.map(Frame::compressed).collect();
-                compressor.observe(&Round { step, messages: &messages, mean })
+                compressor.observe(&Observed { step, messages: &messages, mean })
             }
-            Said::Mean(downlinks) => {
+            Received::Mean(downlinks) => {
                 let digest = Digest { step, ranks, bytes: downlinks[index].digest, mean };
                 compressor.learn(&digest).map_err(|error| match error {
                     Error::Wire(fault) => Error::ServerMessage { awaited: place.awaited(), fault },
                     other => other,
                 })
             }
+            Received::Plain => {
+                compressor.observe(&Observed { step, messages: &vec![None; ranks], mean })
+            }
         }
     }
 }
 
 impl Heard {
-    /// Takes apart what was heard about the buckets of a group.
+    /// Takes apart what was heard about items.
     ///
     /// # Errors
     /// None that has not been met before the mean was taken.
-    pub(crate) fn open(&self, place: Place, group: &[usize]) -> Result<Said<'_>> {
+    pub(crate) fn open(&self, place: Place, items: &[Item]) -> Result<Received<'_>> {
         Ok(match self {
-            Heard::Messages(messages) => Said::Messages(place.skim(group, messages)?, group.len()),
-            Heard::Mean { downlink, .. } => Said::Mean(place.skim_downlink(group, downlink)?),
+            Heard::Messages(messages) => {
+                Received::Frames(place.skim(items, messages)?, items.len())
+            }
+            Heard::Mean { downlink, .. } => Received::Mean(place.skim_downlink(items, downlink)?),
+            Heard::Own(_) => Received::Plain,
         })
     }
 
@@ -423,6 +525,7 @@ impl Heard {
         match self {
             Heard::Messages(messages) => messages.into_iter().nth(rank),
             Heard::Mean { mine, .. } => Some(mine),
+            Heard::Own(mine) => mine,
         }
     }
 }
@@ -430,6 +533,7 @@ impl Heard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Scheme;
 
     #[test]
     fn topologies_read_from_a_recipe_by_their_names() {
@@ -449,7 +553,8 @@ mod tests {
         let with = |topology, downlink| Wiring { topology, downlink };
         let exact = Some(Downlink::Exact);
         for scheme in Scheme::specimens() {
-            let dense = matches!(scheme, Scheme::Dense(_));
+            let rounds = matches!(scheme.build(&Seat::alone(1, 0)), Built::Reducer(_));
+            let dense = matches!(scheme, Scheme::Dense(_)) || rounds;
             let whole = Policy::from(Bucketing::Whole);
             let several = Policy::from(Bucketing::Bytes(4096));
             for policy in [&whole, &several] {
@@ -459,7 +564,9 @@ mod tests {
                 assert!(may(with(Topology::Server, None)) && may(with(Topology::Server, exact)));
                 assert_eq!(may(with(Topology::Server, Some(Downlink::Compressed))), !dense);
                 assert!(!may(with(Topology::Sharded, exact)));
-                let sharded = reads_parts(&scheme) || *policy == several;
+                let codec = scheme.codec(&Seat::alone(1, 0));
+                let parts = codec.is_none_or(|codec| codec.by_parts().is_some());
+                let sharded = parts || *policy == several;
                 assert_eq!(may(with(Topology::Sharded, None)), sharded, "{scheme:?}");
             }
         }

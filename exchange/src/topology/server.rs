@@ -10,7 +10,8 @@
 //! union), whichever is shorter; ranks end where an allgather ends, bit for bit. Compressed: the
 //! mean compressed again by the same scheme, in place of a rank with the number N, with a residual
 //! of the server's own where the scheme has feedback. With `signsgd` that is a majority vote.
-//! Buckets that are sent as they are, and uncompressed first steps, come back exact.
+//! Buckets that are sent as they are, uncompressed first steps, and what reducers post come back
+//! exact.
 //!
 //! # What schemes learn
 //! Some schemes learn from what all ranks said. Ranks do not hear that here; the server sends along
@@ -31,12 +32,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::aggregator::Aggregator;
-use super::{Heard, Route, Setup, Shape, Topology, Work};
+use super::{Heard, Item, Route, Setup, Shape, Topology, Work};
 use crate::collective::{Answer, Collective, Payload, Serve, star};
-use crate::compress::sparse;
+use crate::compress::{Compressor, sparse};
 use crate::cpu::Stopwatch;
-use crate::wire::downlink::Form;
-use crate::wire::{Fault, floats};
+use crate::wire::downlink::{Downlink, Form};
+use crate::wire::{Fault, Kind, floats};
 use crate::{Error, Result, State};
 
 pub(super) struct Definition;
@@ -88,6 +89,15 @@ struct Client {
 }
 
 impl Route for Client {
+    fn sums_apart(&self, _collective: &mut dyn Collective) -> bool {
+        false
+    }
+
+    fn allreduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Option<Payload>> {
+        let rank = work.place.rank;
+        self.reduce(work, mine).map(|heard| heard.into_mine(rank))
+    }
+
     fn reduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Heard> {
         let sent = Stopwatch::start();
         let awaited = work.place.awaited();
@@ -108,7 +118,9 @@ impl Route for Client {
                 Heard::Messages(messages)
             }
         };
-        (work.leg.decode, work.leg.decode_cpu) = received.read();
+        let (passed, computed) = received.read();
+        work.leg.decode += passed;
+        work.leg.decode_cpu += computed;
         let server = self.server.as_ref();
         work.leg.aggregate_cpu = server.map_or(Duration::ZERO, |server| lock(server).last_took());
         Ok(heard)
@@ -148,32 +160,51 @@ fn take(work: &mut Work<'_>, answer: &[u8]) -> Result<()> {
         Error::Wire(fault) => Error::ServerMessage { awaited, fault },
         other => other,
     };
-    let downlinks = work.place.open_downlink(work.group, answer)?;
-    for (number, downlink) in work.group.iter().zip(downlinks) {
-        let taken = work.buckets[*number].change(work.gradient, |mean, compressor| {
-            match (downlink.form, compressor) {
-                (Form::Dense, _) => {
-                    let values = floats::expect(downlink.mean, mean.len())?;
-                    for (mean, value) in mean.iter_mut().zip(values) {
-                        *mean = f32::from_le_bytes(*value);
-                    }
-                }
-                (Form::Sparse, _) => sparse::set(downlink.mean, mean)?,
-                (Form::Compressed, Some(compressor)) => {
-                    mean.fill(0.0);
-                    compressor.decode_add(downlink.mean, 1.0, mean)?;
-                }
-                (Form::Compressed, None) => {
-                    let found = Form::Compressed as u64;
-                    return Err(Fault::Field { field: "form", found }.into());
-                }
-            }
-            if !floats::all_finite(mean) {
-                return Err(Fault::Field { field: "mean", found: 0x7f80_0000 }.into());
-            }
-            Ok(())
-        });
-        taken.map_err(blame)?;
+    let downlinks = work.place.open_downlink(work.items, answer)?;
+    for (item, downlink) in work.items.iter().zip(downlinks) {
+        take_item(work, *item, &downlink).map_err(blame)?;
+        if item.kind == Kind::Dense {
+            work.note_support(*item);
+        }
     }
     Ok(())
+}
+
+/// Overwrites an item by what the server says of it.
+fn take_item(work: &mut Work<'_>, item: Item, downlink: &Downlink<'_>) -> Result<()> {
+    let take = |mean: &mut [f32], compressor: Option<&dyn Compressor>| {
+        match (downlink.form, compressor) {
+            (Form::Dense, _) => {
+                let values = floats::expect(downlink.mean, mean.len())?;
+                for (mean, value) in mean.iter_mut().zip(values) {
+                    *mean = f32::from_le_bytes(*value);
+                }
+            }
+            (Form::Sparse, _) => sparse::set(downlink.mean, mean)?,
+            (Form::Compressed, Some(compressor)) => {
+                mean.fill(0.0);
+                compressor.decode_add(downlink.mean, 1.0, mean)?;
+            }
+            (Form::Compressed, None) => {
+                let found = Form::Compressed as u64;
+                return Err(Fault::Field { field: "form", found }.into());
+            }
+        }
+        match floats::first_non_finite(mean) {
+            Some(element) => {
+                let found = mean[element].to_bits().into();
+                Err(Fault::Field { field: "mean", found }.into())
+            }
+            None => Ok(()),
+        }
+    };
+    let bucket = &mut work.buckets[item.bucket];
+    bucket.by_blocks = false;
+    if item.kind != Kind::Values {
+        return bucket.change(&mut work.held, take);
+    }
+    let mail = bucket.mail_mut().expect("invariant: values are posted by a reducer");
+    mail.mean.clear();
+    mail.mean.resize(item.length, 0.0);
+    take(&mut mail.mean, None)
 }

@@ -51,13 +51,6 @@ pub fn put_checked(values: &[f32], out: &mut Vec<u8>) -> Option<Checksum> {
     Some(checksum)
 }
 
-/// Overwrites as many bytes by values, unless one is not finite: then false.
-pub fn set_checked(values: &[f32], out: &mut [u8]) -> bool {
-    let (out, _) = out.as_chunks_mut();
-    out.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
-    all_finite(values)
-}
-
 /// The bytes as f32 values of known number.
 ///
 /// # Errors
@@ -88,7 +81,7 @@ pub fn mean_of(parts: &[&[[u8; 4]]], scale: f32, mean: &mut [f32]) -> bool {
 }
 
 /// The same of a block that stays in the first cache, of so many parts.
-pub fn mean_of_each<'a>(
+fn mean_of_each<'a>(
     parts: usize,
     part: impl Fn(usize) -> &'a [[u8; 4]],
     scale: f32,
@@ -176,9 +169,6 @@ mod tests {
             let checksum = put_checked(&values, &mut checked).unwrap();
             assert_eq!(checked, out);
             assert_eq!(checksum.value(), Checksum::of(&out[1..]).value());
-            checked[1..].fill(0);
-            assert!(set_checked(&values, &mut checked[1..]));
-            assert_eq!(checked, out);
             assert_eq!(out[1..], bytes_of(&values));
             assert_eq!(expect(&out[1..], length).unwrap().len(), length);
             assert!(expect(&out, length).is_err());
@@ -196,7 +186,6 @@ mod tests {
                 values[at..].fill(special);
                 assert_eq!(first_non_finite(&values), Some(at));
                 assert!(put_checked(&values, &mut Vec::new()).is_none());
-                assert!(!set_checked(&values, &mut vec![0; 4 * values.len()]));
             }
         }
         assert_eq!(first_non_finite(&[f32::MAX, f32::MIN, 0.0, f32::from_bits(1)]), None);

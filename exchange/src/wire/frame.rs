@@ -8,7 +8,8 @@
 //! | 4–5 | sender's rank |
 //! | 6–7 | world size |
 //! | 8–11 | step modulo 2³², 0 outside of training steps |
-//! | 12–15 | bucket |
+//! | 12–14 | bucket |
+//! | 15 | round of the step, for a bucket that is reduced in several; else 0 |
 //! | 16–19 | length of the payload that follows, in bytes |
 //! | 20–23 | CRC-32 of the bytes before and of the payload |
 //!
@@ -61,10 +62,14 @@ pub enum Kind {
     /// The mean of one bucket from a server, whose rank is the world size
     /// ([`wire::downlink`](super::downlink)).
     Downlink = 11,
+    /// f32 values that a reducer wants averaged.
+    Values = 12,
+    /// Bytes of a reducer for all ranks.
+    Bytes = 13,
 }
 
 impl Kind {
-    const ALL: [Kind; 11] = [
+    const ALL: [Kind; 13] = [
         Kind::Compressed,
         Kind::Dense,
         Kind::NonFinite,
@@ -76,6 +81,8 @@ impl Kind {
         Kind::Comparison,
         Kind::Shard,
         Kind::Downlink,
+        Kind::Values,
+        Kind::Bytes,
     ];
 
     fn from_byte(byte: u8) -> Read<Kind> {
@@ -100,18 +107,30 @@ pub struct Header {
     pub world_size: u16,
     /// The training step, or 0. Only its low 32 bits travel.
     pub step: u64,
-    /// The bucket, or 0.
+    /// The bucket in the lower 24 bits, and the round of the step in the upper 8; or 0.
     pub bucket: u32,
 }
+
+/// Buckets that a frame can tell apart.
+pub const MAX_BUCKETS: usize = 1 << 24;
 
 impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Header { kind, rank, world_size, step, bucket } = self;
+        let (bucket, round) = (bucket % MAX_BUCKETS as u32, bucket >> 24);
         let what = match kind {
             Kind::Compressed | Kind::Dense => {
                 return write!(
                     f,
                     "the gradient of step {step}, bucket {bucket}, from rank {rank} of {world_size}"
+                );
+            }
+            Kind::Values | Kind::Bytes => {
+                let what = if *kind == Kind::Values { "values" } else { "bytes" };
+                return write!(
+                    f,
+                    "{what} of step {step}, bucket {bucket}, round {round}, from rank {rank} of \
+                     {world_size}"
                 );
             }
             Kind::NonFinite => "a non-finite gradient",
@@ -134,17 +153,8 @@ impl Header {
     pub fn open(&self, out: &mut Vec<u8>) -> Open {
         let at = out.len();
         out.extend_from_slice(&[0; HEADER_BYTES]);
-        self.reopen(at, out)
-    }
-
-    /// Writes the header where one lies already, before a payload that is being changed.
-    ///
-    /// # Panics
-    /// When there is no room for a header at `at`.
-    #[must_use]
-    pub fn reopen(&self, at: usize, out: &mut [u8]) -> Open {
         let Header { kind, rank, world_size, step, bucket } = self;
-        let header = &mut out[at..at + HEADER_BYTES];
+        let header = &mut out[at..];
         header[..2].copy_from_slice(&MAGIC);
         header[2..4].copy_from_slice(&[VERSION, *kind as u8]);
         header[4..6].copy_from_slice(&rank.to_le_bytes());
@@ -159,6 +169,18 @@ impl Header {
         let open = self.open(out);
         out.extend_from_slice(payload);
         open.close(self.kind, out);
+    }
+
+    /// This header in a round of the step.
+    #[must_use]
+    pub fn in_round(mut self, round: u8) -> Header {
+        self.bucket = (self.bucket % MAX_BUCKETS as u32) | (u32::from(round) << 24);
+        self
+    }
+
+    /// The bucket, and the round of the step.
+    pub fn place(&self) -> (usize, u8) {
+        (self.bucket as usize % MAX_BUCKETS, (self.bucket >> 24) as u8)
     }
 
     /// This header as another rank would send it.
@@ -227,23 +249,10 @@ impl<'a> Unchecked<'a> {
     /// # Errors
     /// [`Fault::Checksum`].
     pub fn check(self) -> Read<Frame<'a>> {
-        let mut checksum = self.begin();
+        let mut checksum = Checksum::of(self.header);
         checksum.add(self.frame.payload);
-        self.end(&checksum).map(|()| self.frame)
-    }
-
-    /// The checksum of what goes before the payload, for whoever adds the payload while reading it.
-    pub fn begin(&self) -> Checksum {
-        Checksum::of(self.header)
-    }
-
-    /// Compares that, with the payload, to what the frame says.
-    ///
-    /// # Errors
-    /// [`Fault::Checksum`].
-    pub fn end(&self, checksum: &Checksum) -> Read<()> {
         let (told, found) = (self.told, checksum.value());
-        if found == told { Ok(()) } else { Err(Fault::Checksum { told, found }) }
+        if found == told { Ok(self.frame) } else { Err(Fault::Checksum { told, found }) }
     }
 }
 

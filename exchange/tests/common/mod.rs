@@ -59,7 +59,7 @@ pub fn gradients(length: usize) -> Vec<(&'static str, Vec<f32>)> {
 pub fn every_case(mut visit: impl FnMut(&Scheme, &[f32], &str)) {
     for length in LENGTHS {
         for (name, gradient) in gradients(length) {
-            for scheme in Scheme::specimens() {
+            for scheme in Scheme::codecs() {
                 visit(&scheme, &gradient, &format!("{scheme:?} on {name} of {length}"));
             }
         }

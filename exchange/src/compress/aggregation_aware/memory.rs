@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::Rule;
-use crate::compress::{Digest, Round, sparse};
+use crate::compress::{Digest, Observed, sparse};
 use crate::wire::values::Format;
 use crate::wire::{Read, Reader, indices, put_count};
 use crate::{Entry, Error, Result, State};
@@ -90,16 +90,9 @@ impl Memory {
         }
     }
 
-    /// Learns from a round whose messages have at most `most` elements each. A bucket that was
-    /// sent as it is has sent every element.
-    pub(super) fn learn(&mut self, round: &Round<'_>, most: usize, format: Format) -> Result<()> {
-        self.hear(round, most, format)?;
-        self.settle(round.messages.len(), round.mean);
-        Ok(())
-    }
-
-    /// Marks what any rank sent, and keeps what the leader sent.
-    fn hear(&mut self, round: &Round<'_>, most: usize, format: Format) -> Result<()> {
+    /// Marks what any rank sent, in messages of at most `most` elements each, and keeps what the
+    /// leader sent. A bucket that was sent as plain f32 has sent every element.
+    pub(super) fn hear(&mut self, round: &Observed<'_>, most: usize, format: Format) -> Result<()> {
         self.marks.fill(0);
         let leader = round.step.saturating_sub(1) % round.messages.len().max(1) as u64;
         for (rank, message) in round.messages.iter().enumerate() {
@@ -127,7 +120,7 @@ impl Memory {
     /// | … | for `leader`: the number of its positions, and these |
     pub(super) fn digest(
         &mut self,
-        round: &Round<'_>,
+        round: &Observed<'_>,
         most: usize,
         format: Format,
         out: &mut Vec<u8>,
@@ -143,8 +136,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Learns from a digest.
-    pub(super) fn learn_digest(&mut self, digest: &Digest<'_>) -> Result<()> {
+    /// Marks what a digest says that the ranks sent.
+    pub(super) fn hear_digest(&mut self, digest: &Digest<'_>) -> Result<()> {
         let mut reader = Reader::new(digest.bytes);
         take_list(&mut reader, self.length, &mut self.heard)?;
         if matches!(self.rule, Rule::Leader { .. }) {
@@ -154,7 +147,6 @@ impl Memory {
         self.marks.fill(0);
         mark(&mut self.marks, &self.heard);
         self.flip_support(digest.mean);
-        self.settle(digest.ranks, digest.mean);
         Ok(())
     }
 
@@ -168,7 +160,7 @@ impl Memory {
     }
 
     /// Makes the marked elements the last union, of so many ranks that came to this mean.
-    fn settle(&mut self, ranks: usize, mean: &[f32]) {
+    pub(super) fn settle(&mut self, ranks: usize, mean: &[f32]) {
         self.push_marked();
         if matches!(self.rule, Rule::Leader { .. }) {
             std::mem::swap(&mut self.leader, &mut self.led);

@@ -24,8 +24,8 @@ fn simulate(config: &Config, gradients: &[Vec<Vec<f32>>]) -> Vec<Step> {
         }
         let mean: Vec<f32> = sum.iter().map(|sum| sum / ranks as f32).collect();
         let messages: Vec<_> = wires.iter().map(|wire| Some(&wire[..])).collect();
-        let round = Round { step, messages: &messages, mean: &mean };
-        compressors.iter_mut().for_each(|compressor| compressor.observe(&round).unwrap());
+        let heard = Observed { step, messages: &messages, mean: &mean };
+        compressors.iter_mut().for_each(|compressor| compressor.take_in(&heard).unwrap());
         let selected = compressors.iter().map(|c| c.sent().unwrap().to_vec()).collect();
         (selected, mean, compressors[0].gauges().to_vec())
     };
@@ -222,7 +222,7 @@ fn a_state_of_nonsense_is_refused() {
     let mut wire = Vec::new();
     compressor.encode(&gradient, 1, &mut wire);
     let messages = [Some(&wire[..]), None];
-    compressor.observe(&Round { step: 1, messages: &messages, mean: &gradient }).unwrap();
+    compressor.take_in(&Observed { step: 1, messages: &messages, mean: &gradient }).unwrap();
     assert_eq!(gauge(compressor.gauges(), "union"), 300.0, "one rank has sent everything");
     let mut state = State::default();
     compressor.save(&mut state);

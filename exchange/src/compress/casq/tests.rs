@@ -206,7 +206,7 @@ fn rank_0s_centres_become_everybodys() {
         assert!(wires.iter().all(|wire| wire.len() <= LENGTH / 4));
         let messages: Vec<_> = wires.iter().map(|wire| Some(&wire[..])).collect();
         for compressor in &mut ranks {
-            compressor.observe(&Round { step, messages: &messages, mean: &[] }).unwrap();
+            compressor.take_in(&Observed { step, messages: &messages, mean: &[] }).unwrap();
         }
         let after = centres(&*ranks[0]);
         assert!(after.is_some() && ranks.iter().all(|rank| centres(&**rank) == after));
@@ -216,8 +216,8 @@ fn rank_0s_centres_become_everybodys() {
     // Zeros teach nothing, and a message without a model changes nothing.
     let mut wire = Vec::new();
     ranks[0].encode(&[0.0; LENGTH], 21, &mut wire);
-    ranks[0].observe(&Round { step: 21, messages: &[Some(&wire)], mean: &[] }).unwrap();
-    ranks[0].observe(&Round { step: 31, messages: &[None], mean: &[] }).unwrap();
+    ranks[0].take_in(&Observed { step: 21, messages: &[Some(&wire)], mean: &[] }).unwrap();
+    ranks[0].take_in(&Observed { step: 31, messages: &[None], mean: &[] }).unwrap();
     assert_eq!(centres(&*ranks[0]), before);
 }
 
@@ -229,7 +229,7 @@ fn broken_models_tables_and_settings_are_refused() {
     let mut compressor = config.build(&seat(LENGTH));
     let mut spoilt = wire.clone();
     spoilt[1..5].copy_from_slice(&f32::NAN.to_le_bytes());
-    let round = Round { step: 1, messages: &[Some(&spoilt)], mean: &[] };
+    let round = Observed { step: 1, messages: &[Some(&spoilt)], mean: &[] };
     assert!(matches!(compressor.observe(&round), Err(Error::Wire(Fault::Field { .. }))));
     for (at, bytes) in [(17, [0; 4]), (17, [0xff; 4]), (18, [0xff, 0xff, 0, 0])] {
         let mut spoilt = wire.clone();

@@ -1,6 +1,6 @@
 use super::fit::tests::{fit_of, naive, number, numbers, vectors};
 use super::*;
-use crate::compress::Round;
+use crate::compress::StepEnd;
 use crate::rng::Stream;
 
 fn compressor(config: &Config) -> Sidco {
@@ -121,8 +121,7 @@ fn stages_follow_what_was_kept_once_the_step_is_done() {
             sidco.encode(&gradient, step, &mut Vec::new());
         }
         assert_eq!(sidco.gauges()[4].value, 0.1);
-        let round = Round { step, messages: &[], mean: &gradient };
-        sidco.observe(&round).unwrap();
+        sidco.settle(&StepEnd { step, ranks: 1, mean: &gradient });
     }
     assert_eq!(sidco.controller.stages(), 3);
 }

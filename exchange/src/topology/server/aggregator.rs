@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use crate::bucket::Bucket;
 use crate::collective::Payload;
-use crate::compress::{Compressor, Encoded, Feedback, Round, sparse};
+use crate::compress::{Compressor, Encoded, Feedback, Observed, StepEnd, sparse};
 use crate::cpu::Stopwatch;
+use crate::gradient::{Held, Seen};
 use crate::incoming::Place;
-use crate::topology::{About, Downlink};
+use crate::topology::{About, Downlink, Item};
 use crate::wire::downlink::{self, Form};
 use crate::wire::values::Format;
 use crate::wire::{Frame, Kind, Reader, floats};
@@ -29,6 +30,8 @@ pub(super) struct Aggregator {
     step: u64,
     said: Vec<Said>,
     positions: Vec<u32>,
+    /// The mean of what reducers posted.
+    values: Vec<f32>,
     took: Duration,
 }
 
@@ -58,6 +61,7 @@ impl Aggregator {
             feedback: feeds_back.then(|| Feedback::new(layout.len(), 0.0)),
             step: 0,
             positions: Vec::new(),
+            values: Vec::new(),
             took: Duration::ZERO,
         }
     }
@@ -77,19 +81,20 @@ impl Aggregator {
     }
 
     fn serve_round(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
-        let Some((step, group)) = self.asked(messages) else { return false };
+        let Some((step, items)) = self.asked(messages) else { return false };
         let place = Place { rank: self.world_size, world_size: self.world_size, step };
-        let Ok(frames) = place.open(&group, messages) else { return false };
-        if step != self.step || group.iter().any(|bucket| self.said[*bucket].said) {
+        let Ok(frames) = place.open(&items, messages) else { return false };
+        if items.iter().any(|item| item.kind == Kind::Values) {
+            return self.average_values(place, &items, &frames, answer);
+        }
+        if step != self.step || items.iter().any(|item| self.said[item.bucket].said) {
             self.begin(step);
         }
-        let Ok(None) = place.average(&mut self.buckets, &group, &frames, &mut self.mean, false)
-        else {
-            return false;
-        };
-        for (index, bucket) in group.iter().enumerate() {
-            let of_ranks = frames[index..].iter().step_by(group.len());
-            if self.say(place, *bucket, of_ranks, answer).is_err() {
+        for (index, item) in items.iter().enumerate() {
+            let of_ranks = || frames[index..].iter().step_by(items.len());
+            let (bucket, mut held) = (&mut self.buckets[item.bucket], Held::flat(&mut self.mean));
+            let averaged = place.average(bucket, *item, of_ranks(), false, &mut held);
+            if averaged != Ok(None) || self.say(place, item.bucket, of_ranks(), answer).is_err() {
                 return false;
             }
         }
@@ -99,20 +104,49 @@ impl Aggregator {
         true
     }
 
-    /// The step and the buckets that rank 0 speaks of.
-    fn asked(&self, messages: &[Payload]) -> Option<(u64, Vec<usize>)> {
+    /// Averages values of reducers, and buckets that are plain beside them: neither is kept.
+    fn average_values(
+        &mut self,
+        place: Place,
+        items: &[Item],
+        frames: &[Frame<'_>],
+        answer: &mut Vec<u8>,
+    ) -> bool {
+        items.iter().enumerate().all(|(index, item)| {
+            let of_ranks = frames[index..].iter().step_by(items.len());
+            self.values.clear();
+            self.values.resize(item.length, 0.0);
+            let averaged = place.mean_of_all(of_ranks, None, &mut self.values);
+            let open = place.header_of(Kind::Downlink, *item).open(answer);
+            let form_at = answer.len();
+            answer.push(0);
+            answer[form_at] = put_exact(&self.values, &mut self.positions, answer) as u8;
+            downlink::close(answer.len(), answer);
+            open.close(Kind::Downlink, answer);
+            averaged == Ok(None)
+        })
+    }
+
+    /// The step and the items that rank 0 speaks of.
+    fn asked(&self, messages: &[Payload]) -> Option<(u64, Vec<Item>)> {
         let mut reader = Reader::new(messages.first()?);
-        let (mut step, mut group) = (None, Vec::new());
+        let (mut step, mut items) = (None, Vec::<Item>::new());
         while !reader.rest().is_empty() {
-            let Frame { header, .. } = Frame::split(&mut reader).ok()?.frame;
-            let bucket = header.bucket as usize;
-            if bucket >= self.buckets.len() || group.contains(&bucket) {
+            let Frame { header, payload } = Frame::split(&mut reader).ok()?.frame;
+            let (number, round) = header.place();
+            let bucket = self.buckets.get(number)?;
+            let item = match header.kind {
+                Kind::Values => Item::values(number, payload.len() / size_of::<f32>(), round),
+                _ => Item { round, ..Item::gradient(number, bucket, false) },
+            };
+            let again = |other: &Item| (other.bucket, other.kind) == (item.bucket, item.kind);
+            if items.iter().any(again) {
                 return None;
             }
             step = Some(header.step);
-            group.push(bucket);
+            items.push(item);
         }
-        Some((step?, group))
+        Some((step?, items))
     }
 
     /// Begins a step; what was said of one that came to no end is forgotten.
@@ -141,15 +175,15 @@ impl Aggregator {
         let compresses = self.downlink == Downlink::Compressed && warm;
         if !(compresses && self.compress(place.step, number, answer)?) {
             answer.truncate(mean_at);
-            let (mean, _) = self.buckets[number].view(&self.mean);
+            let (mean, _) = self.buckets[number].view(Seen::flat(&self.mean));
             answer[form_at] = put_exact(mean, &mut self.positions, answer) as u8;
         }
         let digest_at = answer.len();
-        let (mean, compressor) = self.buckets[number].view(&self.mean);
+        let (mean, compressor) = self.buckets[number].view(Seen::flat(&self.mean));
         if let Some(compressor) = compressor {
             let messages: Vec<Option<&[u8]>> = frames.map(Frame::compressed).collect();
-            let round = Round { step: place.step, messages: &messages, mean };
-            compressor.digest(&round, answer)?;
+            let heard = Observed { step: place.step, messages: &messages, mean };
+            compressor.digest(&heard, answer)?;
         }
         downlink::close(digest_at, answer);
         open.close(Kind::Downlink, answer);
@@ -161,15 +195,15 @@ impl Aggregator {
     /// it says. False when it has to be said exactly; the mean is what to say then.
     fn compress(&mut self, step: u64, number: usize, answer: &mut Vec<u8>) -> Result<bool> {
         let bucket = &mut self.buckets[number];
-        if bucket.compressor.is_none() {
+        if bucket.codec().is_none() {
             return Ok(false);
         }
         let ranges = bucket.ranges.clone();
         if let Some(feedback) = &mut self.feedback {
             let mean = &self.mean;
-            let finite = ranges
-                .iter()
-                .fold(true, |finite, range| feedback.correct(range.clone(), mean, 1.0) & finite);
+            let finite = ranges.iter().fold(true, |finite, range| {
+                feedback.correct(range.clone(), &mean[range.clone()], 1.0) & finite
+            });
             if !finite {
                 // The sum overflows: the mean goes out by itself, the rest stays unsaid.
                 ranges.iter().for_each(|range| feedback.skip(range.clone()));
@@ -180,22 +214,23 @@ impl Aggregator {
             }
         }
         let at = answer.len();
-        let (due, compressor) = bucket.view(&self.mean);
+        let (due, compressor) = bucket.view(Seen::flat(&self.mean));
         let compressor = compressor.expect("invariant: this bucket has a compressor");
         let encoded = compressor.encode(due, step, answer);
         if encoded == Encoded::Dense || answer.len() - at > size_of_val(due) {
             if let Some(feedback) = &mut self.feedback {
-                bucket.change(feedback.unsaid(), |unsaid, _| unsaid.fill(0.0));
+                let mut unsaid = Held::flat(feedback.unsaid());
+                bucket.change(&mut unsaid, |unsaid, _| unsaid.fill(0.0));
             }
             return Ok(false);
         }
         let message = &answer[at..];
         if let Some(feedback) = &mut self.feedback {
-            bucket.change(feedback.unsaid(), |unsaid, compressor| {
+            bucket.change(&mut Held::flat(feedback.unsaid()), |unsaid, compressor| {
                 decode(compressor, message, -1.0, unsaid);
             });
         }
-        bucket.change(&mut self.mean, |mean, compressor| {
+        bucket.change(&mut Held::flat(&mut self.mean), |mean, compressor| {
             mean.fill(0.0);
             decode(compressor, message, 1.0, mean);
         });
@@ -213,18 +248,24 @@ impl Aggregator {
         if self.downlink != Downlink::Compressed {
             return Ok(());
         }
-        let warm = self.step > self.warmup_steps;
-        if let Some(feedback) = self.feedback.as_mut().filter(|_| warm) {
+        let step = self.step;
+        for (bucket, said) in self.buckets.iter_mut().zip(&self.said) {
+            let (mean, Some(compressor)) = bucket.view(Seen::flat(&self.mean)) else { continue };
+            let messages = [said.message.as_deref()];
+            compressor.observe(&Observed { step, messages: &messages, mean })?;
+        }
+        // From here on nothing can fail.
+        if let Some(feedback) = self.feedback.as_mut().filter(|_| step > self.warmup_steps) {
             // Buckets without a compressor have nothing unsaid.
-            for bucket in self.buckets.iter().filter(|bucket| bucket.compressor.is_none()) {
+            for bucket in self.buckets.iter().filter(|bucket| bucket.codec().is_none()) {
                 bucket.ranges.iter().for_each(|range| feedback.skip(range.clone()));
             }
             feedback.commit();
         }
-        for (bucket, said) in self.buckets.iter_mut().zip(&self.said) {
-            let (mean, Some(compressor)) = bucket.view(&self.mean) else { continue };
-            let messages = [said.message.as_deref()];
-            compressor.observe(&Round { step: self.step, messages: &messages, mean })?;
+        for bucket in &mut self.buckets {
+            if let (mean, Some(compressor)) = bucket.view(Seen::flat(&self.mean)) {
+                compressor.settle(&StepEnd { step, ranks: 1, mean });
+            }
         }
         Ok(())
     }

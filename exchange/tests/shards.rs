@@ -1,5 +1,5 @@
-//! Long plain messages between ranks that share memory, of which no rank reads its own: the same mean
-//! as if it did, and whatever is wrong is wrong on every rank.
+//! Long plain messages between ranks that share memory, of which each rank reads its shard: the same
+//! mean as if it read all of them, and whatever is wrong is wrong on every rank.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use common::{Random, bits};
 use gradwire_exchange::{
-    Awaited, Bucketing, Collective, Error, Exchange, Layout, Mesh, Payload, Result, Scheme,
-    Support, mesh,
+    Awaited, Bucketing, Collective, Error, Exchange, Gradient, Layout, Mesh, Payload, Result,
+    Scheme, Support, mesh,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -161,7 +161,8 @@ fn the_mean_is_that_of_all_messages() {
                         gradient[start + 3..start + 90].fill_with(|| random.laplace());
                         gradient[start + 100] = -0.0;
                     }
-                    exchange.allreduce_within(step, &mut gradient, &mut support).unwrap();
+                    let within = Gradient::within(&mut gradient, &mut support);
+                    exchange.allreduce(step, within).unwrap();
                     let outside = |i: &usize| !support.meets(*i..*i + 1);
                     assert!((0..LENGTH).filter(outside).all(|i| gradient[i].to_bits() == 0));
                     means.push(bits(&gradient));
@@ -197,8 +198,8 @@ fn a_damaged_message_is_the_same_error_on_every_rank_its_senders_too() {
 }
 
 #[test]
-fn a_damaged_word_about_the_messages_is_too() {
-    names(&errors(&Flips(vec![(1, 1, 21, 0)])), 1, Awaited::Barrier);
+fn a_damaged_mean_of_a_shard_is_too() {
+    names(&errors(&Flips(vec![(1, 1, 21, 0)])), 1, AWAITED);
     // The messages come first.
     names(&errors(&Flips(vec![(0, 2, 1_000_000, 0), (1, 1, 21, 0)])), 2, AWAITED);
 }

@@ -1,0 +1,277 @@
+//! The rounds of reducers: all buckets of a group post, one collective carries what they posted, all
+//! of them read what came of it, until the last is done.
+
+use super::Exchange;
+use crate::collective::Stage;
+use crate::compress::Feedback;
+use crate::cpu::Stopwatch;
+use crate::gradient::{Held, Seen};
+use crate::incoming::Place;
+use crate::reducer::{BucketGradient, Next, Round};
+use crate::topology::{Item, Work};
+use crate::traffic::{Leg, Operation};
+use crate::wire::{Frame, Kind, Reader, floats};
+use crate::{Error, Result, Traffic};
+
+/// Items that were posted, and the message about them.
+type Posted = (Vec<Item>, Vec<u8>);
+
+impl Exchange {
+    /// Runs the rounds of some buckets of a group. What they post is sent and charged as it is:
+    /// values as an allreduce, bytes as an allgather. `leg` is the first that goes out, with what
+    /// was computed so far.
+    ///
+    /// # Errors
+    /// As [`exchange_group`](Self::exchange_group); what a reducer fails with is every rank's
+    /// [`Error::Aborted`], and so is a 257th round.
+    pub(super) fn run_rounds(
+        &mut self,
+        place: Place,
+        rounds: &[usize],
+        held: &mut Held<'_>,
+        mut leg: Leg,
+        traffic: &mut Traffic,
+    ) -> Result<()> {
+        let group = leg.group;
+        for number in rounds {
+            if let Some(mail) = self.buckets[*number].mail_mut() {
+                mail.begin();
+            }
+        }
+        let due = self.note_due(place, rounds, held);
+        for round in 0..=u8::MAX {
+            let computing = Stopwatch::start();
+            let turned = self.turn(place, rounds, round, held);
+            let written = turned
+                .and_then(|again| Ok((again, self.write_posts(place, group, rounds, round)?)));
+            let (again, [values, bytes]) = match written {
+                Ok(written) => written,
+                Err(own) => return Err(self.refuse(place, own)),
+            };
+            let (passed, computed) = computing.read();
+            leg.encode += passed;
+            leg.encode_cpu += computed;
+            if !again {
+                self.measure_rounds(place, rounds, &due, held);
+                // What the last round computed follows the last collective.
+                match traffic.legs.last_mut().filter(|_| round > 0) {
+                    Some(last) => {
+                        last.decode += leg.encode;
+                        last.decode_cpu += leg.encode_cpu;
+                        traffic.decode += leg.encode;
+                    }
+                    None => traffic.add(leg),
+                }
+                return Ok(());
+            }
+            if let Some((items, values)) = values {
+                let mine = std::mem::replace(&mut leg, Leg { group, ..Leg::default() });
+                self.carry_values(place, &items, values, held, mine, traffic)?;
+            }
+            if let Some((items, bytes)) = bytes {
+                let mine = std::mem::replace(&mut leg, Leg { group, ..Leg::default() });
+                self.carry_bytes(place, &items, bytes, mine, traffic)?;
+            }
+        }
+        let Place { rank, step, .. } = place;
+        let reason = "a reducer wants more than 256 rounds".to_string();
+        Err(self.refuse(place, Error::Aborted { rank, step, reason }))
+    }
+
+    /// Calls every reducer that is not done; whether one wants another round.
+    fn turn(
+        &mut self,
+        place: Place,
+        rounds: &[usize],
+        round: u8,
+        held: &mut Held<'_>,
+    ) -> Result<bool> {
+        let Place { rank, world_size, step } = place;
+        let mut again = false;
+        for number in rounds {
+            let residual = self.feedback.as_mut().map(Feedback::unsaid);
+            let bucket = &mut self.buckets[*number];
+            let next = bucket.reduce(held, residual, |reducer, mail, values, residual| {
+                if mail.done {
+                    return Ok(None);
+                }
+                mail.clear_posts();
+                let mut gradient = BucketGradient::new(values, residual);
+                let mut turn = Round { step, number: round, rank, world_size, mail };
+                let next = reducer.reduce(&mut gradient, &mut turn)?;
+                if next == Next::Done {
+                    mail.clear_posts();
+                    mail.done = true;
+                }
+                Ok::<_, Error>(Some(next))
+            });
+            match next.transpose()?.flatten() {
+                Some(Next::Again) => again = true,
+                Some(Next::Done) => self.check_mean(place, *number, held)?,
+                None => {}
+            }
+        }
+        Ok(again)
+    }
+
+    /// Refuses a mean that is not finite. It has the same bits on every rank, so that every rank does.
+    fn check_mean(&mut self, place: Place, number: usize, held: &Held<'_>) -> Result<()> {
+        let bucket = &mut self.buckets[number];
+        let Some(element) = floats::first_non_finite(bucket.view(held.seen()).0) else {
+            return Ok(());
+        };
+        let (parameter, index) = self.layout.name(bucket.position(element));
+        Err(Error::NonFiniteMean { step: place.step, parameter, index })
+    }
+
+    /// Writes what was posted: the items that are values, and those that are bytes, each with their
+    /// message.
+    fn write_posts(
+        &mut self,
+        place: Place,
+        group: usize,
+        rounds: &[usize],
+        round: u8,
+    ) -> Result<[Option<Posted>; 2]> {
+        let (mut values, mut bytes) = (Vec::new(), Vec::new());
+        let buffers = &mut self.buffers[group];
+        let (mut floats_out, mut bytes_out) = (buffers.plain(), buffers.bytes());
+        for number in rounds {
+            let Some(mail) = self.buckets[*number].mail_mut() else { continue };
+            if mail.posts_values {
+                let item = Item::values(*number, mail.values.len(), round);
+                let open = place.header_of(Kind::Values, item).open(&mut floats_out);
+                let Some(checksum) = floats::put_checked(&mail.values, &mut floats_out) else {
+                    let reason = format!(
+                        "what is to be averaged in round {round} of bucket {number} is not finite"
+                    );
+                    let (rank, step) = (place.rank, place.step);
+                    return Err(Error::Aborted { rank, step, reason });
+                };
+                open.close_with(Kind::Values, &checksum, &mut floats_out);
+                mail.mean.clear();
+                mail.mean.resize(item.length, 0.0);
+                values.push(item);
+            }
+            if mail.posts_bytes {
+                let item = Item::bytes(*number, round);
+                let open = place.header_of(Kind::Bytes, item).open(&mut bytes_out);
+                bytes_out.extend_from_slice(&mail.bytes);
+                open.close(Kind::Bytes, &mut bytes_out);
+                bytes.push(item);
+            }
+        }
+        let posted = |items: Vec<Item>, out| (!items.is_empty()).then_some((items, out));
+        Ok([posted(values, floats_out), posted(bytes, bytes_out)])
+    }
+
+    /// Averages posted values over ranks.
+    fn carry_values(
+        &mut self,
+        place: Place,
+        items: &[Item],
+        mine: Vec<u8>,
+        held: &mut Held<'_>,
+        mut leg: Leg,
+        traffic: &mut Traffic,
+    ) -> Result<()> {
+        leg.operation = Operation::Allreduce;
+        leg.wire_bytes = mine.len() as u64;
+        let mut work = Work {
+            place,
+            items,
+            layout: &self.layout,
+            buckets: &mut self.buckets,
+            collective: &mut *self.collective,
+            held: Held { values: held.values, one: held.one },
+            as_sent: false,
+            support: None,
+            buffers: &mut self.buffers[leg.group],
+            leg: &mut leg,
+        };
+        let mine = self.route.allreduce(&mut work, mine)?;
+        work.buffers.keep_plain(mine);
+        traffic.add(leg);
+        Ok(())
+    }
+
+    /// Gives posted bytes to every rank.
+    fn carry_bytes(
+        &mut self,
+        place: Place,
+        items: &[Item],
+        mine: Vec<u8>,
+        mut leg: Leg,
+        traffic: &mut Traffic,
+    ) -> Result<()> {
+        leg.operation = Operation::Allgather;
+        leg.wire_bytes = mine.len() as u64;
+        let sent = Stopwatch::start();
+        self.collective.announce(Stage::Whole(Operation::Allgather));
+        let all = self.collective.allgather(mine).map_err(|e| e.awaiting(place.awaited()))?;
+        (leg.wait, _) = sent.read();
+        let received = Stopwatch::start();
+        if self.collective.central().is_some() {
+            leg.downlink_bytes = all.iter().map(|message| message.len() as u64).sum();
+        }
+        place.open(items, &all)?;
+        for item in items {
+            if let Some(mail) = self.buckets[item.bucket].mail_mut() {
+                mail.messages.clear();
+            }
+        }
+        for message in &all {
+            let mut reader = Reader::new(message);
+            for item in items {
+                let payload = Frame::split(&mut reader)?.frame.payload.len();
+                let end = message.len() - reader.rest().len();
+                if let Some(mail) = self.buckets[item.bucket].mail_mut() {
+                    mail.messages.push((message.clone(), end - payload..end));
+                }
+            }
+        }
+        self.buffers[leg.group].keep_bytes(all.into_iter().nth(place.rank));
+        (leg.decode, leg.decode_cpu) = received.read();
+        traffic.add(leg);
+        Ok(())
+    }
+
+    /// At a step at which the compression error is measured: what each bucket has to send.
+    fn note_due(&mut self, place: Place, rounds: &[usize], held: &Held<'_>) -> Vec<Vec<f32>> {
+        if !self.policy.measures(place.step) {
+            return Vec::new();
+        }
+        let corrected = self.feedback.as_ref().map(Feedback::corrected);
+        let due = corrected.map_or(held.seen(), Seen::flat);
+        rounds.iter().map(|number| self.buckets[*number].view(due).0.to_vec()).collect()
+    }
+
+    /// Measures how much of that was left unsent.
+    fn measure_rounds(
+        &mut self,
+        place: Place,
+        rounds: &[usize],
+        due: &[Vec<f32>],
+        held: &Held<'_>,
+    ) {
+        if !self.policy.measures(place.step) {
+            return;
+        }
+        let left = self.feedback.as_ref().map(Feedback::corrected);
+        for (number, due) in rounds.iter().zip(due) {
+            let bucket = &mut self.buckets[*number];
+            match left {
+                Some(left) => {
+                    let (left, _) = bucket.view(Seen::flat(left));
+                    self.distortion.add(*number, due, |unsent| unsent.copy_from_slice(left));
+                }
+                None => {
+                    let (mean, _) = bucket.view(held.seen());
+                    self.distortion.add(*number, due, |unsent| {
+                        unsent.iter_mut().zip(mean).for_each(|(unsent, mean)| *unsent -= mean);
+                    });
+                }
+            }
+        }
+    }
+}
