@@ -55,6 +55,7 @@ mod layout;
 mod measure;
 pub mod network;
 mod policy;
+pub mod reducer;
 pub mod rng;
 mod simd;
 mod state;
@@ -73,8 +74,8 @@ pub use collective::{
 pub use compress::{
     About, ByParts, Compressor, Definition, Digest, Encoded, Entropy, Fall, Law, Norm, PART, Ratio,
     Round, Scheme, Seat, Soundness, Statistics, aggregation_aware, alq, casq, dense, dgc, dqsgd,
-    ef_signsgd, gaussiank, half, natural, nuqsgd, onebit, optquant, qsgd, randomk, redsync, sidco,
-    signsgd, terngrad, threshold, topk,
+    ef_signsgd, gaussiank, half, natural, nuqsgd, onebit, optquant, powersgd, qsgd, randomk,
+    redsync, sidco, signsgd, terngrad, threshold, topk,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;

@@ -27,6 +27,7 @@ pub mod nonzero;
 pub mod nuqsgd;
 pub mod onebit;
 pub mod optquant;
+pub mod powersgd;
 pub mod qsgd;
 pub mod randomk;
 mod ratio;
