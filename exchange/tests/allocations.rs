@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{Random, seat};
-use gradwire_exchange::{Bucketing, Downlink, Exchange, Layout, Round, Scheme, Topology, Wiring};
+use gradwire_exchange::reducer::{self, Gradient, Next};
+use gradwire_exchange::{
+    Bucketing, Downlink, Exchange, Layout, Round, Scheme, Topology, Wiring, powersgd,
+};
 
 /// The system's allocator, remembering the largest block asked for, and how many.
 struct Watching;
@@ -53,6 +56,7 @@ fn largest_during(work: impl FnOnce()) -> usize {
 fn memory_stays_bounded() {
     steady_steps_allocate_nothing_proportional_to_the_gradient();
     steady_messages_allocate_nothing();
+    steady_rounds_allocate_nothing();
     a_message_that_all_have_read_is_written_over();
     hostile_bytes_allocate_nothing();
 }
@@ -79,6 +83,37 @@ fn steady_messages_allocate_nothing() {
         (251..=460).for_each(&mut step);
         let count = COUNT.load(Ordering::Relaxed) - before;
         assert_eq!(count, 0, "{scheme:?} allocates in steady state");
+    }
+}
+
+/// The same for a scheme that comes to the mean in rounds.
+fn steady_rounds_allocate_nothing() {
+    let shapes = [vec![16, 3, 3, 3], vec![16], vec![9, 130], vec![70, 21]];
+    let length = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+    let cold = powersgd::Config { warm_start: false, ..Default::default() };
+    for config in powersgd::Config::specimens().into_iter().chain([Default::default(), cold]) {
+        let mut reducer = config.build(&seat(length), &shapes);
+        let gradient = Random(1).laplaces(length);
+        let (mut values, mut residual) = (gradient.clone(), gradient.clone());
+        let (mut posted, mut mean) = (Vec::new(), Vec::new());
+        let mut step = |number: u64| {
+            values.copy_from_slice(&gradient);
+            residual.copy_from_slice(&gradient);
+            for round in 0.. {
+                let gradient = Gradient { values: &mut values, residual: Some(&mut residual) };
+                let mut round = reducer::Round::new(number, round, &mean, &mut posted);
+                if reducer.reduce(gradient, &mut round).unwrap() == Next::Done {
+                    break;
+                }
+                std::mem::swap(&mut posted, &mut mean);
+            }
+            reducer.commit();
+        };
+        (1..=3).for_each(&mut step);
+        let before = COUNT.load(Ordering::Relaxed);
+        (4..=20).for_each(&mut step);
+        let count = COUNT.load(Ordering::Relaxed) - before;
+        assert_eq!(count, 0, "{config:?} allocates in steady state");
     }
 }
 

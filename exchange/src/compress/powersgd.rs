@@ -32,7 +32,8 @@
 //! # Where we differ
 //! From the paper: the residual is the gradient less what all ranks settled on, P̂·mean(Q)ᵀ, as in
 //! the authors' code and in PyTorch's, where algorithm 2 takes off the rank's own P̂·Qᵀ: the mean of
-//! the residuals is the same. Momentum is the optimizer's, after the exchange. The columns of Q are
+//! the residuals is the same. Matrices that would hardly become smaller are sent as they are, which is
+//! PyTorch's rule; the paper compresses all. Momentum is the optimizer's, after the exchange. The columns of Q are
 //! scaled by powers of two before a step, so that P neither overflows nor vanishes; that changes
 //! no bit of P̂. A column of P that depends on those before it becomes zero, and so does its Q, which
 //! is drawn anew in the next step; without that, a matrix whose gradient was zero once would never
@@ -40,9 +41,10 @@
 //!
 //! From PyTorch's hook (`powerSGD_hook`): it makes Q orthonormal too before it multiplies. That is
 //! the same P̂ if numbers were exact: column j of P changes by a multiple of itself and of those
-//! before it. It adds 10⁻⁸ to a column's norm where we have zero columns, starts after ten steps
-//! where we start with the first, and takes a rank of 1 where we take the 4 of the paper's language
-//! model.
+//! before it. It divides zero columns by zero unless told to add a number to their norms. Where it
+//! does not compress, it leaves a rank's gradient less the mean in the residual, which is zero on
+//! average; ours is zero. It starts after ten steps where we start with the first, and takes a rank of
+//! 1 where we take 4.
 
 use std::ops::Range;
 

@@ -389,32 +389,53 @@ mod tests {
         values.iter().map(|value| value.to_bits()).collect()
     }
 
+    /// What this processor can do, the narrowest first.
+    fn machines() -> Vec<Arch> {
+        let mut machines = vec![Arch::Scalar, Arch::new()];
+        #[cfg(target_arch = "x86_64")]
+        machines.extend(pulp::x86::V3::try_new().map(Arch::V3));
+        machines
+    }
+
     /// Every remainder of rows, columns and ranks by the blocks that they are taken in.
     #[test]
-    fn products_have_the_bits_of_their_simple_forms() {
+    fn products_have_the_bits_of_their_simple_forms_on_every_instruction_set() {
         for (rows, columns) in [(1, 1), (3, 16), (4, 17), (8, 15), (11, 33), (17, 64), (33, 100)] {
             for rank in [1, 2, 3, 4, 5, 8, 9, 32] {
                 let seed = (rows * 1000 + columns * 40 + rank) as u64;
-                let matrix = numbers(rows * columns, seed);
+                let given = numbers(rows * columns, seed);
                 let (p, q) = (numbers(rank * rows, seed + 1), numbers(rank * columns, seed + 2));
-                let (mut fast, mut plain) = (vec![f32::NAN; rank * rows], vec![0.0; rank * rows]);
-                times(&matrix, columns, &q, &mut fast);
-                simple::times(&matrix, columns, &q, &mut plain);
-                assert_eq!(bits(&fast), bits(&plain), "M·Q, {rows} × {columns}, rank {rank}");
-                let (mut fast, mut plain) = (vec![f32::NAN; q.len()], vec![0.0; q.len()]);
-                transposed_times(&matrix, columns, &p, &mut fast);
-                simple::transposed_times(&matrix, columns, &p, &mut plain);
-                assert_eq!(bits(&fast), bits(&plain), "Mᵀ·P, {rows} × {columns}, rank {rank}");
-                let (mut fast, mut plain) = (matrix.clone(), matrix.clone());
-                let mut residual = numbers(matrix.len(), seed + 3);
-                let expected: Vec<f32>;
-                outer(&p, &q, columns, &mut fast, None);
-                simple::outer(&p, &q, columns, &mut plain);
-                assert_eq!(bits(&fast), bits(&plain), "P·Qᵀ, {rows} × {columns}, rank {rank}");
-                expected = residual.iter().zip(&plain).map(|(r, m)| r - m).collect();
-                fast.fill(0.0);
-                outer(&p, &q, columns, &mut fast, Some(&mut residual));
-                assert_eq!((bits(&fast), bits(&residual)), (bits(&plain), bits(&expected)));
+                let old = numbers(rows * columns, seed + 3);
+                let mut product = vec![0.0; rank * rows];
+                simple::times(&given, columns, &q, &mut product);
+                let mut transposed = vec![0.0; rank * columns];
+                simple::transposed_times(&given, columns, &p, &mut transposed);
+                let mut spread = given.clone();
+                simple::outer(&p, &q, columns, &mut spread);
+                let left: Vec<f32> = old.iter().zip(&spread).map(|(old, new)| old - new).collect();
+                for machine in machines() {
+                    let case = format!("{rows} × {columns}, rank {rank}, {machine:?}");
+                    let mut found = vec![f32::NAN; rank * rows];
+                    machine.dispatch(Times { matrix: &given, columns, q: &q, p: &mut found });
+                    assert_eq!(bits(&found), bits(&product), "M·Q, {case}");
+                    let (mut found, matrix) = (vec![f32::NAN; rank * columns], &given[..]);
+                    machine.dispatch(TransposedTimes { matrix, columns, p: &p, q: &mut found });
+                    assert_eq!(bits(&found), bits(&transposed), "Mᵀ·P, {case}");
+                    for with in [false, true] {
+                        let (mut matrix, mut residual) = (given.clone(), old.clone());
+                        let (p, q, taken) = (&p[..], &q[..], with.then_some(&mut residual[..]));
+                        machine.dispatch(Outer {
+                            p,
+                            q,
+                            columns,
+                            matrix: &mut matrix,
+                            residual: taken,
+                        });
+                        assert_eq!(bits(&matrix), bits(&spread), "P·Qᵀ, {case}");
+                        let expected = if with { &left } else { &old };
+                        assert_eq!(bits(&residual), bits(expected), "residual, {case}");
+                    }
+                }
             }
         }
     }
