@@ -131,6 +131,25 @@ mod tests {
         check("condition 10⁵", &[base.clone(), near(1e-5), near(2e-5)], &[], 1e-6);
     }
 
+    /// Projected once, columns of which 4·10⁻⁹ are left would be orthogonal to 10⁻⁸ only.
+    #[test]
+    fn the_basis_is_orthonormal_to_the_precision_of_f64() {
+        // The same in the upper rows; in the lower ones nothing is too small for f32.
+        let near = |seed| {
+            let (upper, lower) = (uniform(1), uniform(seed));
+            (0..ROWS).map(|i| if i < 20 { upper[i] } else { 4e-9 * lower[i] }).collect::<Vec<_>>()
+        };
+        let given: Vec<f32> = (2..6).flat_map(near).collect();
+        let mut basis = Vec::new();
+        assert_eq!(orthogonalise(&mut given.clone(), ROWS, &mut basis), 4);
+        for (i, a) in basis.chunks(ROWS).enumerate() {
+            for (j, b) in basis.chunks(ROWS).enumerate() {
+                let expected = if i == j { 1.0 } else { 0.0 };
+                assert!((dot(a, b) - expected).abs() < 1e-13, "{i}, {j}: {}", dot(a, b));
+            }
+        }
+    }
+
     #[test]
     fn dependent_and_zero_columns_become_zero() {
         let (a, b, zeros) = (uniform(1), uniform(2), vec![0.0; ROWS]);

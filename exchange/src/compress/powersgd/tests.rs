@@ -307,18 +307,22 @@ fn zeros_are_zeros_and_what_follows_is_sent() {
     assert_eq!(reducers[0].gauges()[0].value, 1.0);
 }
 
+/// Of a gradient of these magnitudes P is finite and Q, 20 times an element, is not; of the other
+/// neither is.
 #[test]
 fn a_gradient_beyond_f32_is_noticed_and_leaves_no_trace() {
-    let shapes = [vec![30, 40]];
-    let config = Config::default();
-    let (mut reducers, mut others) = (ranks(&config, &shapes, 1), ranks(&config, &shapes, 1));
-    let given = gradient(1200, 0, 1);
-    assert_eq!(sent(&mut reducers, 1, &given), sent(&mut others, 1, &given));
-    assert!(!step(&mut reducers, 2, &mut [vec![f32::MAX; 1200]], None).unwrap());
-    // Nothing was prepared by a step that did not end, and a step that was sent as it is has none.
-    reducers[0].commit();
-    let given = gradient(1200, 0, 3);
-    assert_eq!(bits(&sent(&mut reducers, 3, &given)), bits(&sent(&mut others, 3, &given)));
+    let shapes = [vec![400, 12]];
+    for magnitude in [2.5e37, f32::MAX] {
+        let (mut reducers, mut others) =
+            (ranks(&Config::default(), &shapes, 1), ranks(&Config::default(), &shapes, 1));
+        let given = gradient(4800, 0, 1);
+        assert_eq!(sent(&mut reducers, 1, &given), sent(&mut others, 1, &given));
+        assert!(!step(&mut reducers, 2, &mut [vec![magnitude; 4800]], None).unwrap());
+        // A step that this took no part in, as one that is sent uncompressed, is committed too.
+        reducers[0].commit();
+        let given = gradient(4800, 0, 3);
+        assert_eq!(bits(&sent(&mut reducers, 3, &given)), bits(&sent(&mut others, 3, &given)));
+    }
 }
 
 #[test]
