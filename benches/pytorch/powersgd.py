@@ -17,8 +17,11 @@ import argparse
 import json
 import pathlib
 import statistics
+import subprocess
 import sys
 import time
+
+from compare import install, measure
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -127,11 +130,9 @@ def main():
     if a.theirs:
         return theirs(a.theirs, a.steps, a.warm)
 
-    from compare import install, measure
     if a.binary is None:
         a.binary = ROOT / "target/release/examples/powersgd"
         build = ["cargo", "build", "--release", "-q", "-p", "gradwire-exchange", "--example", "powersgd"]
-        import subprocess
         subprocess.run(build, cwd=ROOT, check=True)
     python = install(a)
     pin = ["taskset", "-c", a.core] if a.core is not None else []
