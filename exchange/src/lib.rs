@@ -77,7 +77,7 @@ pub use compress::{
     About, Built, ByParts, Compressor, Definition, Digest, Encoded, Entropy, Fall, Law, Method,
     Norm, Observed, PART, Ratio, Scheme, Seat, Soundness, Statistics, StepEnd, aggregation_aware,
     alq, casq, dense, dgc, dqsgd, ef_signsgd, gaussiank, half, natural, nuqsgd, onebit, optquant,
-    qsgd, randomk, redsync, sidco, signsgd, terngrad, threshold, topk,
+    powersgd, qsgd, randomk, redsync, sidco, signsgd, terngrad, threshold, topk,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;

@@ -257,3 +257,59 @@ impl Alone {
         self.wire_bytes
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Adds up in rank order, then divides by the number of ranks.
+    fn mean(posted: &[Vec<f32>]) -> Vec<f32> {
+        let share = 1.0 / posted.len() as f32;
+        let sum = |i: usize| posted.iter().fold(0.0, |sum: f32, one| sum + one[i]);
+        (0..posted[0].len()).map(|i| sum(i) * share).collect()
+    }
+
+    /// One step of all ranks, which have `gradients` and, with feedback, `residuals`: these hold
+    /// means and new residuals after it. `false` when a mean was not finite; nothing is committed
+    /// then.
+    pub(crate) fn step(
+        reducers: &mut [Box<dyn Reducer>],
+        number: u64,
+        gradients: &mut [Vec<f32>],
+        mut residuals: Option<&mut [Vec<f32>]>,
+    ) -> Result<bool> {
+        if let Some(residuals) = &mut residuals {
+            for (gradient, residual) in gradients.iter_mut().zip(residuals.iter_mut()) {
+                gradient.iter_mut().zip(residual.iter()).for_each(|(g, r)| *g += r);
+                residual.copy_from_slice(gradient);
+            }
+        }
+        let mut average = Vec::new();
+        for round in 0.. {
+            let mut posted = vec![Vec::new(); reducers.len()];
+            let mut done = 0;
+            for (rank, reducer) in reducers.iter_mut().enumerate() {
+                let residual = residuals.as_mut().map(|residuals| residuals[rank].as_mut_slice());
+                let mut bucket = BucketGradient::new(&mut gradients[rank], residual);
+                let mut mail = Mail { mean: average.clone(), ..Mail::default() };
+                let (step, world_size) = (number, posted.len());
+                let mut turn = Round { step, number: round, rank, world_size, mail: &mut mail };
+                done += usize::from(reducer.reduce(&mut bucket, &mut turn)? == Next::Done);
+                posted[rank] = mail.values;
+            }
+            assert!(done == 0 || done == reducers.len(), "{done} ranks are done");
+            if done > 0 {
+                break;
+            }
+            average = mean(&posted);
+            if average.iter().any(|value| !value.is_finite()) {
+                return Ok(false);
+            }
+        }
+        if gradients.iter().flatten().any(|value| !value.is_finite()) {
+            return Ok(false);
+        }
+        reducers.iter_mut().for_each(|reducer| reducer.commit());
+        Ok(true)
+    }
+}

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use common::{Random, seat};
 use gradwire_exchange::{
-    Bucketing, Downlink, Exchange, Layout, Observed, Scheme, Topology, Wiring,
+    Alone, BucketGradient, Bucketing, Built, Downlink, Exchange, Layout, Next, Observed, Scheme,
+    Seat, Topology, Wiring,
 };
 
 /// The system's allocator, remembering the largest block asked for, and how many.
@@ -55,6 +56,7 @@ fn largest_during(work: impl FnOnce()) -> usize {
 fn memory_stays_bounded() {
     steady_steps_allocate_nothing_proportional_to_the_gradient();
     steady_messages_allocate_nothing();
+    steady_rounds_allocate_nothing();
     a_message_that_all_have_read_is_written_over();
     hostile_bytes_allocate_nothing();
 }
@@ -81,6 +83,32 @@ fn steady_messages_allocate_nothing() {
         (1..=250).for_each(&mut step);
         let before = COUNT.load(Ordering::Relaxed);
         (251..=460).for_each(&mut step);
+        let count = COUNT.load(Ordering::Relaxed) - before;
+        assert_eq!(count, 0, "{scheme:?} allocates in steady state");
+    }
+}
+
+/// So do the rounds of reducers.
+fn steady_rounds_allocate_nothing() {
+    let shapes = [vec![16, 3, 3, 3], vec![16], vec![9, 130], vec![70, 21]];
+    let length = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+    let parameters = shapes.iter().map(|shape| shape.iter().product()).collect();
+    let seat = Seat { parameters, shapes: shapes.to_vec(), ..seat(length) };
+    for scheme in Scheme::specimens() {
+        let Built::Reducer(mut reducer) = scheme.build(&seat) else { continue };
+        let gradient = Random(1).laplaces(length);
+        let (mut values, mut residual) = (gradient.clone(), gradient.clone());
+        let mut alone = Alone::default();
+        let mut step = |number: u64| {
+            values.copy_from_slice(&gradient);
+            residual.copy_from_slice(&gradient);
+            let mut bucket = BucketGradient::new(&mut values, Some(&mut residual));
+            while alone.turn(&mut *reducer, number, &mut bucket).unwrap() == Next::Again {}
+            reducer.commit();
+        };
+        (1..=3).for_each(&mut step);
+        let before = COUNT.load(Ordering::Relaxed);
+        (4..=20).for_each(&mut step);
         let count = COUNT.load(Ordering::Relaxed) - before;
         assert_eq!(count, 0, "{scheme:?} allocates in steady state");
     }

@@ -27,6 +27,7 @@ pub mod nonzero;
 pub mod nuqsgd;
 pub mod onebit;
 pub mod optquant;
+pub mod powersgd;
 pub mod qsgd;
 pub mod randomk;
 mod ratio;
@@ -625,6 +626,7 @@ schemes! {
     Optquant(optquant),
     Sidco(sidco),
     AggregationAware(aggregation_aware),
+    Powersgd(powersgd),
     Topk(topk),
     Randomk(randomk),
     Dgc(dgc),

@@ -1,0 +1,429 @@
+use super::*;
+use crate::reducer::tests::step;
+
+/// Shapes with all kinds of remainders: a convolution, vectors, a matrix too small, a wide and a
+/// tall one.
+fn shapes() -> Vec<Vec<usize>> {
+    vec![vec![16, 3, 3, 3], vec![16], vec![2, 3], vec![9, 130], vec![], vec![70, 21]]
+}
+
+fn length(shapes: &[Vec<usize>]) -> usize {
+    shapes.iter().map(|shape| shape.iter().product::<usize>()).sum()
+}
+
+fn seat(shapes: &[Vec<usize>], rank: usize) -> Seat {
+    let parameters = shapes.iter().map(|shape| shape.iter().product()).collect();
+    Seat { rank, parameters, shapes: shapes.to_vec(), ..Seat::alone(length(shapes), 11) }
+}
+
+fn ranks(config: &Config, shapes: &[Vec<usize>], count: usize) -> Vec<Box<dyn Reducer>> {
+    (0..count).map(|rank| config.build(&seat(shapes, rank))).collect()
+}
+
+/// Numbers about 0, each rank and step its own.
+fn numbers(length: usize, rank: usize, step: u64) -> Vec<f32> {
+    let stream = Stream::of(&[7, rank as u64, step]);
+    (0..length as u32).map(|i| 2.0 * stream.uniform(i) - 1.0).collect()
+}
+
+/// As gradients are: much of it the same on all ranks and steps, of low rank, and noise.
+fn gradient(length: usize, rank: usize, step: u64) -> Vec<f32> {
+    let mut values = numbers(length, rank, step);
+    for (i, value) in values.iter_mut().enumerate() {
+        *value = 0.3 * *value + (0.1 * i as f32).sin() + 0.5 * (0.013 * i as f32).cos();
+    }
+    values
+}
+
+fn square(values: &[f32]) -> f64 {
+    values.iter().map(|value| f64::from(*value).powi(2)).sum()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn specimens() -> Vec<Config> {
+    let mut specimens = Config::specimens();
+    specimens.push(Config::default());
+    specimens.push(Config { rank: 5, min_compression_rate: 0.1, ..Config::default() });
+    specimens
+}
+
+/// One step of one rank without feedback: the mean, which is what it sent.
+fn sent(reducers: &mut [Box<dyn Reducer>], number: u64, gradient: &[f32]) -> Vec<f32> {
+    let mut gradients = [gradient.to_vec()];
+    assert!(step(reducers, number, &mut gradients, None).unwrap());
+    let [sent] = gradients;
+    sent
+}
+
+/// PyTorch's hook in f64 from the same Q: every rank's gradients and residuals, but for the residual
+/// of what is not compressed, which that hook does not leave at zero.
+#[test]
+fn means_and_residuals_are_those_of_pytorchs_hook() {
+    let text = include_str!("../../../tests/vectors/powersgd.json");
+    let vectors: serde_json::Value = serde_json::from_str(text).unwrap();
+    let list = |value: &serde_json::Value| -> Vec<f32> {
+        value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect()
+    };
+    let near = |found: &[f32], expected: &[f32], what: &str| {
+        assert_eq!(found.len(), expected.len());
+        for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let error = (found - expected).abs();
+            assert!(error < 1e-5, "{what}, element {at}: {found} for {expected}");
+        }
+    };
+    let cases = vectors["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 2);
+    for case in cases {
+        let shapes: Vec<Vec<usize>> = serde_json::from_value(case["shapes"].clone()).unwrap();
+        let config = Config { rank: case["rank"].as_u64().unwrap() as usize, ..Config::default() };
+        let rounds = case["gradients"].as_array().unwrap();
+        let world_size = rounds[0].as_array().unwrap().len();
+        let mut reducers = ranks(&config, &shapes, world_size);
+        let mut start = State::default();
+        start.insert("q", Entry::F32(list(&case["start"])));
+        reducers.iter_mut().for_each(|reducer| reducer.restore(&start).unwrap());
+        let mut residuals = vec![vec![0.0; length(&shapes)]; world_size];
+        for (number, round) in rounds.iter().enumerate() {
+            let mut gradients: Vec<_> = round.as_array().unwrap().iter().map(list).collect();
+            let number = number as u64;
+            assert!(step(&mut reducers, number + 1, &mut gradients, Some(&mut residuals)).unwrap());
+            let mean = list(&case["means"][number as usize]);
+            near(&gradients[0], &mean, &format!("{}, step {number}", case["name"]));
+        }
+        for (rank, residual) in residuals.iter().enumerate() {
+            let expected = list(&case["residuals"][rank]);
+            for Matrix { at, .. } in &Plan::new(&config, &shapes).matrices {
+                let what = format!("residual of rank {rank}, {at:?}");
+                near(&residual[at.clone()], &expected[at.clone()], &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn shapes_are_compressed_by_pytorchs_rule() {
+    let config = Config { rank: 4, ..Config::default() };
+    for (shape, rank) in [
+        (vec![], None),
+        (vec![100_000], None),
+        (vec![0, 5], None),
+        (vec![5, 0], None),
+        (vec![100, 1, 1], None),
+        // (16 + 16)·4·2 = 256 is not less than 256.
+        (vec![16, 16], None),
+        (vec![16, 17], Some(4)),
+        (vec![64, 3, 3, 3], Some(4)),
+        // (10 + 512)·4·2 is less than 5120.
+        (vec![10, 512], Some(4)),
+        // (2 + m)·2·2 never is less than 2·m, (5 + m)·2·2 is less than 5·m.
+        (vec![2, 1000], None),
+        (vec![5, 1000], None),
+        (vec![9, 1000], Some(4)),
+    ] {
+        let plan = Plan::new(&config, std::slice::from_ref(&shape));
+        let found = plan.matrices.first().map(|matrix| matrix.p.len() / matrix.rows);
+        assert_eq!(found, rank, "{shape:?}");
+        assert_eq!(plan.plain_length, if rank.is_some() { 0 } else { shape.iter().product() });
+    }
+    let plan = Plan::new(&config, &shapes());
+    assert_eq!(plan.plain, [432..454, 1624..1625]);
+    let found: Vec<_> = plan.matrices.iter().map(|m| (m.at.clone(), m.rows, m.columns)).collect();
+    assert_eq!(found, [(0..432, 16, 27), (454..1624, 9, 130), (1625..3095, 70, 21)]);
+    assert_eq!(plan.numbers, (4 * (16 + 9 + 70), 4 * (27 + 130 + 21)));
+}
+
+/// ‖M − M̂‖ ≤ ‖M‖ for all gradients, strictly for those that are not zero, and the same M̂ on all
+/// ranks: P̂·P̂ᵀ·M is a projection.
+#[test]
+fn what_is_sent_is_nearer_than_nothing() {
+    let shapes = shapes();
+    for config in specimens() {
+        let config = Config { feedback: false, ..config };
+        for magnitude in [1e-37f32, 1e-20, 1.0, 1e20, 1e37] {
+            let mut reducers = ranks(&config, &shapes, 1);
+            for number in 1..6 {
+                let mut given = gradient(length(&shapes), 0, number);
+                given.iter_mut().for_each(|value| *value *= magnitude);
+                let sent = sent(&mut reducers, number, &given);
+                for matrix in &Plan::new(&config, &shapes).matrices {
+                    let (given, sent) = (&given[matrix.at.clone()], &sent[matrix.at.clone()]);
+                    let left: Vec<f32> = given.iter().zip(sent).map(|(g, s)| g - s).collect();
+                    let share = square(&left) / square(given);
+                    // A random column alone takes 1/min(n, m) on average.
+                    assert!(share < 0.999, "{config:?}, {magnitude}: {share} is left");
+                    // Of a projection: ‖M̂‖² + ‖M − M̂‖² = ‖M‖².
+                    let whole = share + square(sent) / square(given);
+                    assert!((whole - 1.0).abs() < 1e-5, "{config:?}, {magnitude}: {whole}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn awkward_gradients_do_no_harm() {
+    let shapes = shapes();
+    let length = length(&shapes);
+    let each = |value: &dyn Fn(usize) -> f32| (0..length).map(value).collect::<Vec<_>>();
+    for (name, given) in [
+        ("constant", each(&|_| -0.25)),
+        ("one spike", each(&|i| if i == 500 { 1e4 } else { 0.0 })),
+        ("subnormal", each(&|i| f32::from_bits(1 + (i as u32 * 7919) % 0x7f_ffff))),
+        ("smallest", each(&|i| f32::from_bits((i % 3 == 0) as u32))),
+        ("huge", each(&|i| if i / 2 % 2 == 0 { 4e36 } else { -4e36 })),
+    ] {
+        let mut reducers = ranks(&Config::default(), &shapes, 1);
+        for number in 1..4 {
+            let sent = sent(&mut reducers, number, &given);
+            let left: Vec<f32> = given.iter().zip(&sent).map(|(g, s)| g - s).collect();
+            // Beyond what rounding to the smallest number makes of each element.
+            let slack = length as f64 * f64::from(f32::from_bits(8)).powi(2);
+            let (left, whole) = (square(&left), square(&given));
+            assert!(left <= whole * (1.0 + 1e-6) + slack, "{name}: {left} of {whole}");
+        }
+    }
+}
+
+/// A constant gradient is of rank 1 everywhere and arrives whole, whatever the other columns are.
+#[test]
+fn a_gradient_of_low_rank_arrives_whole() {
+    let shapes = [vec![40, 50]];
+    let row = numbers(50, 0, 0);
+    let given: Vec<f32> = (0..2000).map(|i| (1.0 + (i / 50) as f32) * row[i % 50]).collect();
+    let mut reducers = ranks(&Config::default(), &shapes, 1);
+    for number in 1..5 {
+        for (sent, given) in sent(&mut reducers, number, &given).iter().zip(&given) {
+            assert!((sent - given).abs() <= 1e-5 * given.abs().max(1.0), "{sent} for {given}");
+        }
+        assert!(reducers[0].gauges()[0].value >= 0.25);
+    }
+}
+
+/// With warm start a constant gradient's best approximation is found: subspace iteration.
+#[test]
+fn steps_of_one_gradient_converge_to_its_largest_singular_values() {
+    const N: usize = 24;
+    let given: Vec<f32> = (0..N * N)
+        .map(|i| if i % (N + 1) == 0 { 0.7f32.powi((i / (N + 1)) as i32) } else { 0.0 })
+        .collect();
+    let best: f64 = (3..N).map(|i| 0.7f64.powi(2 * i as i32)).sum();
+    let config = Config { rank: 3, feedback: false, ..Config::default() };
+    let left_after = |config: &Config, steps: u64| {
+        let mut reducers = ranks(config, &[vec![N, N]], 1);
+        let all = (1..=steps).map(|number| sent(&mut reducers, number, &given));
+        let last = all.last().unwrap();
+        let left: Vec<f32> = given.iter().zip(&last).map(|(g, s)| g - s).collect();
+        square(&left)
+    };
+    let (first, warm) = (left_after(&config, 1), left_after(&config, 40));
+    let cold = left_after(&Config { warm_start: false, ..config }, 40);
+    assert!(warm < best * 1.001 && warm > best * 0.999, "{warm}, at best {best}");
+    assert!(first > best * 1.01 && cold > best * 1.01, "{first} and {cold} by luck");
+}
+
+#[test]
+fn a_rank_that_suffices_is_exact_to_rounding() {
+    let shapes = shapes();
+    let config = Config { rank: 1000, min_compression_rate: 0.01, ..Config::default() };
+    assert!(Plan::new(&config, &shapes).matrices.len() > 3);
+    for warm_start in [false, true] {
+        let config = Config { warm_start, ..config.clone() };
+        let mut reducers = ranks(&config, &shapes, 1);
+        for number in 1..4 {
+            let given = gradient(length(&shapes), 0, number);
+            for (sent, given) in sent(&mut reducers, number, &given).iter().zip(&given) {
+                assert!((sent - given).abs() < 1e-5, "{sent} for {given}");
+            }
+        }
+    }
+}
+
+/// What was sent and what remains is what was to be sent, on average over ranks; means are the
+/// same bits on all ranks, and two runs have the same.
+#[test]
+fn nothing_is_lost_and_all_ranks_agree() {
+    let shapes = shapes();
+    let length = length(&shapes);
+    for config in specimens() {
+        let run = || {
+            let mut reducers = ranks(&config, &shapes, 3);
+            let mut residuals = vec![vec![0.0f32; length]; 3];
+            let mut means = Vec::new();
+            for number in 1..5 {
+                let mut gradients: Vec<_> = (0..3).map(|r| gradient(length, r, number)).collect();
+                let before = gradients.clone();
+                let old = residuals.clone();
+                let with = Some(&mut residuals[..]);
+                assert!(step(&mut reducers, number, &mut gradients, with).unwrap());
+                assert!(gradients.iter().all(|mean| bits(mean) == bits(&gradients[0])));
+                for i in 0..length {
+                    let mean = |all: &[Vec<f32>]| {
+                        all.iter().map(|one| f64::from(one[i])).sum::<f64>() / 3.0
+                    };
+                    let lost = mean(&before) + mean(&old) - mean(&gradients) - mean(&residuals);
+                    assert!(lost.abs() < 1e-5, "{config:?}: {lost} of element {i}");
+                }
+                means.push(bits(&gradients[0]));
+            }
+            for range in &Plan::new(&config, &shapes).plain {
+                assert!(residuals.iter().all(|one| one[range.clone()].iter().all(|r| *r == 0.0)));
+            }
+            means
+        };
+        assert_eq!(run(), run());
+    }
+}
+
+#[test]
+fn what_is_not_compressed_is_the_mean() {
+    let shapes = [vec![3, 3], vec![5]];
+    let mut reducers = ranks(&Config::default(), &shapes, 2);
+    let mut gradients = vec![numbers(14, 0, 1), numbers(14, 1, 1)];
+    let expected: Vec<f32> =
+        gradients[0].iter().zip(&gradients[1]).map(|(a, b)| (a + b) * 0.5).collect();
+    assert!(step(&mut reducers, 1, &mut gradients, None).unwrap());
+    assert_eq!(gradients, [expected.clone(), expected]);
+}
+
+/// A gradient of zeros has a mean of zeros, and does not end a matrix's being sent.
+#[test]
+fn zeros_are_zeros_and_what_follows_is_sent() {
+    let shapes = [vec![30, 40]];
+    let mut reducers = ranks(&Config::default(), &shapes, 2);
+    let mut zeros = vec![vec![0.0; 1200]; 2];
+    for number in 1..3 {
+        assert!(step(&mut reducers, number, &mut zeros, None).unwrap());
+        assert!(zeros.iter().flatten().all(|value| *value == 0.0));
+        assert_eq!(reducers[0].gauges()[0].value, 0.0);
+    }
+    let given = gradient(1200, 0, 3);
+    let mut gradients = vec![given.clone(), given.clone()];
+    assert!(step(&mut reducers, 3, &mut gradients, None).unwrap());
+    assert_eq!(bits(&gradients[0]), bits(&gradients[1]));
+    let left: Vec<f32> = given.iter().zip(&gradients[0]).map(|(g, s)| g - s).collect();
+    assert!(square(&left) < 0.5 * square(&given), "{} of {}", square(&left), square(&given));
+    assert_eq!(reducers[0].gauges()[0].value, 1.0);
+}
+
+/// Of a gradient of these magnitudes P is finite and Q, 20 times an element, is not; of the other
+/// neither is.
+#[test]
+fn a_gradient_beyond_f32_is_noticed_and_leaves_no_trace() {
+    let shapes = [vec![400, 12]];
+    for magnitude in [2.5e37, f32::MAX] {
+        let (mut reducers, mut others) =
+            (ranks(&Config::default(), &shapes, 1), ranks(&Config::default(), &shapes, 1));
+        let given = gradient(4800, 0, 1);
+        assert_eq!(sent(&mut reducers, 1, &given), sent(&mut others, 1, &given));
+        assert!(!step(&mut reducers, 2, &mut [vec![magnitude; 4800]], None).unwrap());
+        // A step that this took no part in, as one that is sent uncompressed, is committed too.
+        reducers[0].commit();
+        let given = gradient(4800, 0, 3);
+        assert_eq!(bits(&sent(&mut reducers, 3, &given)), bits(&sent(&mut others, 3, &given)));
+    }
+}
+
+#[test]
+fn a_saved_run_goes_on_bit_for_bit() {
+    let shapes = shapes();
+    let length = length(&shapes);
+    for config in specimens() {
+        let mut reducers = ranks(&config, &shapes, 1);
+        (1..4).for_each(|number| drop(sent(&mut reducers, number, &gradient(length, 0, number))));
+        let mut state = State::default();
+        reducers[0].save(&mut state);
+        let mut others = ranks(&config, &shapes, 1);
+        others[0].restore(&state).unwrap();
+        for number in 4..7 {
+            let given = gradient(length, 0, number);
+            let (one, other) =
+                (sent(&mut reducers, number, &given), sent(&mut others, number, &given));
+            assert_eq!(bits(&one), bits(&other), "{config:?}");
+        }
+    }
+}
+
+#[test]
+fn states_that_do_not_fit_are_refused_and_change_nothing() {
+    let shapes = shapes();
+    let q = 4 * (27 + 130 + 21);
+    let mut reducers = ranks(&Config::default(), &shapes, 1);
+    let mut before = State::default();
+    reducers[0].save(&mut before);
+    for entry in [
+        None,
+        Some(Entry::F32(vec![1.0; q - 1])),
+        Some(Entry::F32(Vec::new())),
+        Some(Entry::U64(vec![1; q])),
+        Some(Entry::F32(vec![f32::NAN; q])),
+        Some(Entry::F32([vec![1.0; q - 1], vec![f32::INFINITY]].concat())),
+    ] {
+        let mut state = State::default();
+        entry.into_iter().for_each(|entry| state.insert("q", entry));
+        assert!(matches!(reducers[0].restore(&state), Err(Error::State { .. })), "{state:?}");
+        let mut after = State::default();
+        reducers[0].save(&mut after);
+        assert_eq!(before, after);
+    }
+    // Any finite numbers are a start, the largest and the smallest too.
+    for value in [f32::MAX, f32::from_bits(1), 0.0] {
+        let mut state = State::default();
+        state.insert("q", Entry::F32(vec![value; q]));
+        reducers[0].restore(&state).unwrap();
+        let sent = sent(&mut reducers, 1, &gradient(length(&shapes), 0, 1));
+        assert!(sent.iter().all(|value| value.is_finite()));
+    }
+}
+
+/// Every rank draws the same; every bucket, matrix and column has its own, and every step without
+/// warm start.
+#[test]
+fn random_starts_differ_where_they_should() {
+    let shapes = [vec![20, 30], vec![20, 30]];
+    let start = |config: &Config, seat: &Seat, step: u64| {
+        let parameters = vec![600; 2];
+        let seat = Seat { parameters, shapes: shapes.to_vec(), ..seat.clone() };
+        let mut reducer = Powersgd::new(config, &seat);
+        reducer.begin(step);
+        reducer.next
+    };
+    let config = Config { rank: 2, ..Config::default() };
+    let cold = Config { warm_start: false, ..config.clone() };
+    let base = seat(&shapes, 0);
+    let q = start(&config, &base, 1);
+    assert_eq!(q, start(&config, &seat(&shapes, 3), 1));
+    assert_eq!(q, start(&config, &base, 2));
+    assert_ne!(q, start(&config, &Seat { bucket: 1, ..base.clone() }, 1));
+    assert_ne!(q, start(&config, &Seat { seed: 1, ..base.clone() }, 1));
+    assert_ne!(start(&cold, &base, 1), start(&cold, &base, 2));
+    let mut columns: Vec<_> = q.chunks(30).map(bits).collect();
+    columns.sort();
+    columns.dedup();
+    assert_eq!(columns.len(), 4);
+}
+
+#[test]
+fn settings_read_and_are_refused_by_name() {
+    for config in specimens() {
+        assert_eq!(config.validate(), Ok(()));
+        assert_eq!(toml::from_str::<Config>(&toml::to_string(&config).unwrap()).unwrap(), config);
+    }
+    assert_eq!(toml::from_str::<Config>("").unwrap(), Config::default());
+    assert!(toml::from_str::<Config>("rang = 3").is_err());
+    let default = Config::default();
+    for (config, setting) in [
+        (Config { rank: 0, ..default.clone() }, "rank"),
+        (Config { start_step: 0, ..default.clone() }, "start_step"),
+        (Config { min_compression_rate: 0.0, ..default.clone() }, "min_compression_rate"),
+        (Config { min_compression_rate: f64::NAN, ..default.clone() }, "min_compression_rate"),
+    ] {
+        match config.validate() {
+            Err(Error::Config { scheme: "powersgd", key, .. }) => assert_eq!(key, setting),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(Config { start_step: 11, ..default }.habits().warmup_steps, Some(10));
+}
