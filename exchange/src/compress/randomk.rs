@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 use super::ratio::Ratio;
 use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::rng::Stream;
+use crate::simd::wide;
 use crate::wire::values::Format;
 use crate::wire::{Read, Reader, put_count};
 use crate::{Error, Gauge, Result};
@@ -132,18 +133,52 @@ struct Randomk {
     gauges: Vec<Gauge>,
 }
 
-/// Visits `count` positions below `length`, ascending, every set of that size being equally
-/// likely.
+/// Positions whose random bits are had at once.
+const STRETCH: usize = 512;
+
+/// Visits `count` positions below `length`, of which there are as many, ascending, every set of that
+/// size being equally likely: one after another, a position is taken if a number below the
+/// positions left is below the positions still wanted.
+///
+/// Few are taken. For a stretch at a time, the random bits are compared with the most that any
+/// position of the stretch could have and still be taken, in a loop that vector units run; only what
+/// passes is looked at one by one.
 fn draw(key: u64, count: usize, length: usize, mut visit: impl FnMut(u32)) {
     let stream = Stream::from_key(key);
-    let mut wanted = count as u32;
-    for position in 0..length as u32 {
+    let (mut wanted, length) = (count as u32, length as u32);
+    let (mut numbers, mut maybe) = ([0; STRETCH], [0; STRETCH]);
+    for first in (0..length).step_by(STRETCH) {
+        let left = length - first;
         if wanted == 0 {
             return;
         }
-        if stream.below(position, length as u32 - position) < wanted {
-            visit(position);
-            wanted -= 1;
+        if wanted >= left {
+            return (first..length).for_each(visit);
+        }
+        // bits·end/2³² < wanted, of which `wanted` only falls, and `end` is this at the last.
+        let least = left.saturating_sub(STRETCH as u32 - 1).max(1);
+        let most = (u64::from(wanted) << 32).div_ceil(least.into()).min(u32::MAX.into()) as u32;
+        wide(
+            #[inline(always)]
+            || {
+                for (i, (number, maybe)) in numbers.iter_mut().zip(&mut maybe).enumerate() {
+                    *number = stream.bits(first.wrapping_add(i as u32));
+                    *maybe = u8::from(*number <= most);
+                }
+            },
+        );
+        for (eight, maybe) in maybe.as_chunks().0.iter().enumerate() {
+            let mut maybe = u64::from_le_bytes(*maybe);
+            while maybe != 0 {
+                let at = 8 * eight + maybe.trailing_zeros() as usize / 8;
+                maybe &= maybe - 1;
+                // Beyond the last position none is left.
+                let left = u64::from(left.saturating_sub(at as u32));
+                if u64::from(numbers[at]) * left >> 32 < u64::from(wanted) && left > 0 {
+                    visit(first + at as u32);
+                    wanted -= 1;
+                }
+            }
         }
     }
 }
@@ -220,6 +255,32 @@ mod tests {
         }
         assert_eq!(counts.len(), 6);
         assert!(counts.values().all(|count| (880..1120).contains(count)), "{counts:?}");
+    }
+
+    /// One position after another, as the papers say.
+    fn naive(key: u64, count: usize, length: usize) -> Vec<u32> {
+        let (stream, mut wanted) = (Stream::from_key(key), count as u32);
+        let taken = |position: &u32| {
+            let taken = stream.below(*position, length as u32 - position) < wanted;
+            wanted -= u32::from(taken);
+            taken
+        };
+        (0..length as u32).filter(taken).collect()
+    }
+
+    #[test]
+    fn stretches_draw_what_one_after_another_draws() {
+        for length in [1usize, 2, 7, 8, 511, 512, 513, 1023, 1025, 5000, 100_003] {
+            for key in 0..20u64 {
+                let key = Stream::of(&[key, length as u64]).key();
+                for count in [0, 1, length / 1000, length / 90, length / 2, length - 1, length] {
+                    let mut drawn = Vec::new();
+                    draw(key, count, length, |position| drawn.push(position));
+                    assert_eq!(drawn.len(), count);
+                    assert!(drawn == naive(key, count, length), "{count} of {length}, {key}");
+                }
+            }
+        }
     }
 
     #[test]
