@@ -71,10 +71,10 @@ pub use collective::{
     mesh, star,
 };
 pub use compress::{
-    About, ByParts, Compressor, Definition, Digest, Encoded, Entropy, Fall, Law, Norm, PART, Ratio,
-    Round, Scheme, Seat, Soundness, Statistics, aggregation_aware, alq, casq, dense, dgc, dqsgd,
-    ef_signsgd, gaussiank, half, natural, nuqsgd, onebit, optquant, qsgd, randomk, redsync, sidco,
-    signsgd, terngrad, threshold, topk,
+    About, ByParts, Compressor, Definition, Digest, Encoded, Entropy, Fall, Law, Norm, PART,
+    QsgdValues, Quantised, Ratio, Round, Scheme, Seat, Soundness, Statistics, Values,
+    aggregation_aware, alq, casq, dense, dgc, dqsgd, ef_signsgd, gaussiank, half, natural, nonzero,
+    nuqsgd, onebit, optquant, qsgd, randomk, redsync, sidco, signsgd, terngrad, threshold, topk,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;

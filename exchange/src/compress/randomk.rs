@@ -16,7 +16,7 @@
 //! |---|---|
 //! | 1–5 | number of elements, seven bits a byte |
 //! | 8 | key of the random stream: of the run's seed, the bucket and the step |
-//! | 4·kept (f16, bf16: 2·kept) | values, in ascending order of position |
+//! | 4·kept (f16, bf16: 2·kept) | their [`values`](super::values), in ascending order of position, or quantised |
 //!
 //! # State
 //! None of its own; the residual is the exchange's.
@@ -35,6 +35,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ratio::Ratio;
+use super::values::{Arriving, QsgdValues, Sender, Values};
 use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::rng::Stream;
 use crate::simd::wide;
@@ -50,17 +51,18 @@ pub struct Config {
     /// max(1, round(ratio·n)); or a falling one. Default 0.01.
     pub ratio: Ratio,
     /// Whether what is sent is multiplied by n/k, which makes it right in expectation. Without
-    /// feedback and in f32 only. Default false.
+    /// feedback, and in f32 or quantised only. Default false.
     pub unbiased: bool,
-    /// How the values are sent. Default `f32`.
-    pub values: Format,
+    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+    pub values: Values,
     /// Whether what is not sent is added to the next gradient. Default true.
     pub feedback: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { ratio: 0.01.into(), unbiased: false, values: Format::F32, feedback: true }
+        Self { ratio: 0.01.into(), unbiased: false, values: Values::default(), feedback: true }
     }
 }
 
@@ -86,24 +88,33 @@ impl Definition for Config {
     }
 
     fn law(&self) -> Law {
-        if self.unbiased { Law::Unbiased } else { Law::Contraction }
+        let drawn = if self.unbiased { Law::Unbiased } else { Law::Contraction };
+        self.values.law(drawn, self.feedback)
     }
 
     fn validate(&self) -> Result<()> {
         self.ratio.validate(Self::ABOUT.name)?;
-        let refuse = |key, value: String, wanted| {
-            Err(Error::Config { scheme: Self::ABOUT.name, key, value, wanted })
-        };
-        if self.unbiased && self.values != Format::F32 {
-            let wanted = "write `values = \"f32\"` beside `unbiased = true`: others are rounded";
-            return refuse("values", format!("{:?}", self.values), wanted);
+        self.values.validate(Self::ABOUT.name)?;
+        match self.values {
+            Values::Plain(format @ (Format::F16 | Format::Bf16)) if self.unbiased => {
+                Err(Error::Config {
+                    scheme: Self::ABOUT.name,
+                    key: "values",
+                    value: format!("{format:?}"),
+                    wanted: "write `values = \"f32\"` beside `unbiased = true`, or a quantiser, \
+                             such as { kind = \"qsgd\", levels = 1 }: others are rounded",
+                })
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+        // What is to be right in expectation must not be fitted.
+        let (fitted, most) = (self.feedback && !self.unbiased, self.ratio.most(seat.length));
         Box::new(Randomk {
             config: self.clone(),
+            sender: Sender::new(self.values, fitted, most, seat),
             seat: seat.clone(),
             key: 0,
             positions: Vec::new(),
@@ -114,8 +125,15 @@ impl Definition for Config {
     fn specimens() -> Vec<Self> {
         vec![
             Self { ratio: 0.1.into(), unbiased: true, feedback: false, ..Self::default() },
-            Self { ratio: 0.5.into(), values: Format::Bf16, ..Self::default() },
+            Self { ratio: 0.5.into(), values: Format::Bf16.into(), ..Self::default() },
             Self { ratio: 1.0.into(), ..Self::default() },
+            Self { ratio: 0.1.into(), values: QsgdValues::default().into(), ..Self::default() },
+            Self {
+                ratio: 0.1.into(),
+                unbiased: true,
+                values: QsgdValues { levels: 1, ..QsgdValues::default() }.into(),
+                feedback: false,
+            },
         ]
     }
 }
@@ -126,6 +144,7 @@ const MOST_SCALED: f32 = f32::MAX / 65_536.0;
 
 struct Randomk {
     config: Config,
+    sender: Sender,
     seat: Seat,
     /// The key of the last message, and what it stands for.
     key: u64,
@@ -174,7 +193,7 @@ fn draw(key: u64, count: usize, length: usize, mut visit: impl FnMut(u32)) {
                 maybe &= maybe - 1;
                 // Beyond the last position none is left.
                 let left = u64::from(left.saturating_sub(at as u32));
-                if u64::from(numbers[at]) * left >> 32 < u64::from(wanted) && left > 0 {
+                if (u64::from(numbers[at]) * left) >> 32 < u64::from(wanted) && left > 0 {
                     visit(first + at as u32);
                     wanted -= 1;
                 }
@@ -184,11 +203,11 @@ fn draw(key: u64, count: usize, length: usize, mut visit: impl FnMut(u32)) {
 }
 
 /// A message's number of elements, key and values.
-fn open(wire: &[u8], most: usize, format: Format) -> Read<(usize, u64, &[u8])> {
+fn open(wire: &[u8], most: usize, values: Values) -> Read<(usize, u64, Arriving<'_>)> {
     let mut reader = Reader::new(wire);
     let count = reader.count(most)?;
     let key = reader.u64()?;
-    let values = reader.take(count * format.bytes())?;
+    let values = values.take(&mut reader, count)?;
     reader.finish()?;
     Ok((count, key, values))
 }
@@ -202,26 +221,22 @@ impl Compressor for Randomk {
         draw(self.key, k, n, |position| self.positions.push(position));
         let scale = if self.config.unbiased { n as f32 / k.max(1) as f32 } else { 1.0 };
         let values = self.positions.iter().map(|position| gradient[*position as usize] * scale);
+        if self.config.unbiased && values.clone().any(|value| value.abs() > MOST_SCALED) {
+            return Encoded::Dense;
+        }
         put_count(k as u32, out);
         out.extend_from_slice(&self.key.to_le_bytes());
-        let too_large =
-            self.config.unbiased && values.clone().any(|value| value.abs() > MOST_SCALED);
-        self.config.values.put(values, out);
+        self.sender.put(values, step, out);
         self.gauges.clear();
         self.gauges.push(Gauge::sum("kept", k as f64));
-        if too_large { Encoded::Dense } else { Encoded::Message }
+        Encoded::Message
     }
 
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        let format = self.config.values;
         let length = sum.len();
         let most = self.config.ratio.most(length).min(length);
-        let (count, key, values) = open(wire, most, format)?;
-        let mut values = values.chunks_exact(format.bytes());
-        let add = |position: u32| {
-            let value = values.next().map_or(0.0, |bytes| format.value(bytes));
-            sum[position as usize] += weight * value;
-        };
+        let (count, key, mut values) = open(wire, most, self.config.values)?;
+        let add = |position: u32| sum[position as usize] += weight * values.next();
         // Ranks share the key: what this rank has drawn for its own message serves for all.
         let drawn = key == self.key && count == self.positions.len();
         if drawn && self.seat.length == length {
@@ -309,6 +324,6 @@ mod tests {
         let unbiased = Config { unbiased: true, feedback: false, ..Config::default() };
         assert_eq!(unbiased.validate(), Ok(()));
         assert!(unbiased.soundness().check("randomk", true).is_err());
-        assert!(Config { values: Format::F16, ..unbiased }.validate().is_err());
+        assert!(Config { values: Format::F16.into(), ..unbiased }.validate().is_err());
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::Rule;
+use crate::compress::values::Values;
 use crate::compress::{Digest, Round, sparse};
-use crate::wire::values::Format;
 use crate::wire::{Read, Reader, indices, put_count};
 use crate::{Entry, Error, Result, State};
 
@@ -92,21 +92,21 @@ impl Memory {
 
     /// Learns from a round whose messages have at most `most` elements each. A bucket that was
     /// sent as it is has sent every element.
-    pub(super) fn learn(&mut self, round: &Round<'_>, most: usize, format: Format) -> Result<()> {
-        self.hear(round, most, format)?;
+    pub(super) fn learn(&mut self, round: &Round<'_>, most: usize, values: Values) -> Result<()> {
+        self.hear(round, most, values)?;
         self.settle(round.messages.len(), round.mean);
         Ok(())
     }
 
     /// Marks what any rank sent, and keeps what the leader sent.
-    fn hear(&mut self, round: &Round<'_>, most: usize, format: Format) -> Result<()> {
+    fn hear(&mut self, round: &Round<'_>, most: usize, values: Values) -> Result<()> {
         self.marks.fill(0);
         let leader = round.step.saturating_sub(1) % round.messages.len().max(1) as u64;
         for (rank, message) in round.messages.iter().enumerate() {
             self.heard.clear();
             match message {
                 Some(wire) => {
-                    sparse::positions(wire, most, format, self.length, &mut self.heard)?;
+                    sparse::positions(wire, most, values, self.length, &mut self.heard)?;
                 }
                 None => self.heard.extend(0..self.length as u32),
             }
@@ -129,10 +129,10 @@ impl Memory {
         &mut self,
         round: &Round<'_>,
         most: usize,
-        format: Format,
+        values: Values,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        self.hear(round, most, format)?;
+        self.hear(round, most, values)?;
         self.flip_support(round.mean);
         self.heard.clear();
         each_marked(&self.marks, |position| self.heard.push(position));
