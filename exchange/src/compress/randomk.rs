@@ -220,16 +220,18 @@ impl Compressor for Randomk {
         self.positions.clear();
         draw(self.key, k, n, |position| self.positions.push(position));
         let scale = if self.config.unbiased { n as f32 / k.max(1) as f32 } else { 1.0 };
-        let values = self.positions.iter().map(|position| gradient[*position as usize] * scale);
-        if self.config.unbiased && values.clone().any(|value| value.abs() > MOST_SCALED) {
-            return Encoded::Dense;
-        }
+        // A message that is to be thrown away has finite numbers too.
+        let finite = |value: f32| value.clamp(f32::MIN, f32::MAX);
+        let values =
+            self.positions.iter().map(|position| finite(gradient[*position as usize] * scale));
         put_count(k as u32, out);
         out.extend_from_slice(&self.key.to_le_bytes());
+        let too_large =
+            self.config.unbiased && values.clone().any(|value| value.abs() > MOST_SCALED);
         self.sender.put(values, step, out);
         self.gauges.clear();
         self.gauges.push(Gauge::sum("kept", k as f64));
-        Encoded::Message
+        if too_large { Encoded::Dense } else { Encoded::Message }
     }
 
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
