@@ -130,8 +130,8 @@ impl ByParts for Half {
         }
         let words = &words[part];
         let (infinity, finite) = match self.format {
-            Precision::Fp16 => (FP16_INFINITY, add(words, FP16_INFINITY, from_fp16, weight, sum)),
-            Precision::Bf16 => (BF16_INFINITY, add(words, BF16_INFINITY, from_bf16, weight, sum)),
+            Precision::Fp16 => (FP16_INFINITY, add_fp16(words, weight, sum)),
+            Precision::Bf16 => (BF16_INFINITY, add_bf16(words, weight, sum)),
         };
         if !finite {
             Err(Fault::Field { field: "value", found: infinity.into() })?;
@@ -154,17 +154,34 @@ fn add(
     weight: f32,
     sum: &mut [f32],
 ) -> bool {
+    let mut special = 0;
+    for (sum, word) in sum.iter_mut().zip(words) {
+        let word = u16::from_le_bytes(*word);
+        special |= u16::from(word & infinity == infinity);
+        *sum += weight * widen(word);
+    }
+    special == 0
+}
+
+/// [`add`] of binary16, 16 elements at a time where the processor has AVX-512.
+fn add_fp16(words: &[[u8; 2]], weight: f32, sum: &mut [f32]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(simd) = pulp::x86::V4::try_new() {
+        let (sixteens, rest) = words.as_chunks();
+        let (sums, sums_rest) = sum.as_chunks_mut();
+        let finite = simd.vectorize(avx512::Add { simd, words: sixteens, weight, sums });
+        return finite & add(rest, FP16_INFINITY, from_fp16, weight, sums_rest);
+    }
     wide(
         #[inline(always)]
-        || {
-            let mut special = 0;
-            for (sum, word) in sum.iter_mut().zip(words) {
-                let word = u16::from_le_bytes(*word);
-                special |= u16::from(word & infinity == infinity);
-                *sum += weight * widen(word);
-            }
-            special == 0
-        },
+        || add(words, FP16_INFINITY, from_fp16, weight, sum),
+    )
+}
+
+fn add_bf16(words: &[[u8; 2]], weight: f32, sum: &mut [f32]) -> bool {
+    wide(
+        #[inline(always)]
+        || add(words, BF16_INFINITY, from_bf16, weight, sum),
     )
 }
 
@@ -194,12 +211,12 @@ fn each_to_fp16(values: &[f32], words: &mut [[u8; 2]]) {
     }
 }
 
-/// Rounding by the processor's own instruction.
+/// Rounding and widening by the processor's own instructions.
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use std::arch::x86_64::{__m512, _MM_FROUND_TO_NEAREST_INT};
+    use std::arch::x86_64::{__m256i, __m512, _MM_FROUND_TO_NEAREST_INT};
 
-    use super::MOST_FP16;
+    use super::{FP16_INFINITY, MOST_FP16};
 
     /// Elements of a vector.
     const LANES: usize = 16;
@@ -225,6 +242,32 @@ mod avx512 {
                 *halves =
                     pulp::cast(vectors._mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(within));
             }
+        }
+    }
+
+    pub(super) struct Add<'a> {
+        pub(super) simd: pulp::x86::V4,
+        pub(super) words: &'a [[[u8; 2]; LANES]],
+        pub(super) weight: f32,
+        pub(super) sums: &'a mut [[f32; LANES]],
+    }
+
+    impl pulp::NullaryFnOnce for Add<'_> {
+        type Output = bool;
+
+        #[inline(always)]
+        fn call(self) -> bool {
+            let mut special = [0; LANES];
+            for (sums, words) in self.sums.iter_mut().zip(self.words) {
+                let halves: __m256i = pulp::cast(*words);
+                let values: [f32; LANES] = pulp::cast(self.simd.avx512f._mm512_cvtph_ps(halves));
+                for lane in 0..LANES {
+                    let word = u16::from_le_bytes(words[lane]);
+                    special[lane] |= u16::from(word & FP16_INFINITY == FP16_INFINITY);
+                    sums[lane] += self.weight * values[lane];
+                }
+            }
+            special == [0; LANES]
         }
     }
 }
@@ -300,6 +343,22 @@ mod tests {
                 let expected: Vec<f32> = gradient.iter().map(|g| naive.rounded(*g)).collect();
                 prop_assert_eq!(&sum, &expected);
             }
+        }
+    }
+
+    #[test]
+    fn words_are_widened_together_as_they_are_alone() {
+        let finite = (0..=u16::MAX).filter(|word| word & FP16_INFINITY != FP16_INFINITY);
+        let mut words: Vec<[u8; 2]> = finite.map(u16::to_le_bytes).collect();
+        words.truncate(words.len() - 3);
+        let (mut together, mut alone) = (vec![-0.0; words.len()], vec![-0.0; words.len()]);
+        assert!(add_fp16(&words, -0.3, &mut together));
+        assert!(add(&words, FP16_INFINITY, from_fp16, -0.3, &mut alone));
+        assert!(together.iter().zip(&alone).all(|(a, b)| a.to_bits() == b.to_bits()));
+        for at in [0, 15, 16, words.len() - 1] {
+            let whole = std::mem::replace(&mut words[at], [0, 0xfc]);
+            assert!(!add_fp16(&words, 1.0, &mut together), "{at}");
+            words[at] = whole;
         }
     }
 

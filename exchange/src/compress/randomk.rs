@@ -212,6 +212,28 @@ fn open(wire: &[u8], most: usize, values: Values) -> Read<(usize, u64, Arriving<
     Ok((count, key, values))
 }
 
+impl Randomk {
+    /// Adds `weight` times the `next` value at each position that a key stands for.
+    fn add(
+        &self,
+        count: usize,
+        key: u64,
+        mut next: impl FnMut() -> f32,
+        weight: f32,
+        sum: &mut [f32],
+    ) {
+        let length = sum.len();
+        let add = |position: u32| sum[position as usize] += weight * next();
+        // Ranks share the key: what this rank has drawn for its own message serves for all.
+        let drawn = key == self.key && count == self.positions.len();
+        if drawn && self.seat.length == length {
+            self.positions.iter().copied().for_each(add);
+        } else {
+            draw(key, count, length, add);
+        }
+    }
+}
+
 impl Compressor for Randomk {
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
         let n = gradient.len();
@@ -237,14 +259,16 @@ impl Compressor for Randomk {
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
         let length = sum.len();
         let most = self.config.ratio.most(length).min(length);
-        let (count, key, mut values) = open(wire, most, self.config.values)?;
-        let add = |position: u32| sum[position as usize] += weight * values.next();
-        // Ranks share the key: what this rank has drawn for its own message serves for all.
-        let drawn = key == self.key && count == self.positions.len();
-        if drawn && self.seat.length == length {
-            self.positions.iter().copied().for_each(add);
-        } else {
-            draw(key, count, length, add);
+        let (count, key, values) = open(wire, most, self.config.values)?;
+        // The loop is compiled for each form that values have: they are few instructions.
+        match values {
+            Arriving::Plain(format, mut bytes) => {
+                let next = || bytes.next().map_or(0.0, |bytes| format.value(bytes));
+                self.add(count, key, next, weight, sum);
+            }
+            Arriving::Quantised(mut elements) => {
+                self.add(count, key, || elements.next(), weight, sum);
+            }
         }
         Ok(())
     }
