@@ -75,9 +75,10 @@ pub use collective::{
 };
 pub use compress::{
     About, Built, ByParts, Compressor, Definition, Digest, Encoded, Entropy, Fall, Law, Method,
-    Norm, Observed, PART, Ratio, Scheme, Seat, Soundness, Statistics, StepEnd, aggregation_aware,
-    alq, casq, dense, dgc, dqsgd, ef_signsgd, gaussiank, half, natural, nuqsgd, onebit, optquant,
-    powersgd, qsgd, randomk, redsync, sidco, signsgd, terngrad, threshold, topk,
+    Norm, Observed, PART, QsgdValues, Quantised, Ratio, Scheme, Seat, Soundness, Statistics,
+    StepEnd, Values, aggregation_aware, alq, casq, dense, dgc, dqsgd, ef_signsgd, gaussiank, half,
+    natural, nonzero, nuqsgd, onebit, optquant, powersgd, qsgd, randomk, redsync, sidco, signsgd,
+    terngrad, threshold, topk,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;

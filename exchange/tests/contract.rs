@@ -432,7 +432,7 @@ fn momentum_correction_of_a_full_message_is_momentum() {
     // Short enough to be sent compressed although everything is.
     let all = Scheme::Topk(gradwire_exchange::topk::Config {
         ratio: 1.0.into(),
-        values: Format::F16,
+        values: Format::F16.into(),
         ..Default::default()
     });
     let policy = |masking| Policy {

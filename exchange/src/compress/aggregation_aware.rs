@@ -19,7 +19,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their values, in ascending order of position |
+//! | 4·kept (f16, bf16: 2·kept) | their [`values`](super::values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
 //! # State
@@ -48,11 +48,11 @@ pub use rule::Rule;
 
 use super::ratio::Ratio;
 use super::select::Selector;
+use super::values::{QsgdValues, Sender, Values};
 use super::{
     About, ByParts, Compressor, Definition, Digest, Encoded, Law, Observed, Seat, Soundness,
     StepEnd, sparse,
 };
-use crate::wire::values::Format;
 use crate::{Gauge, Result, State};
 
 /// Bytes that a server takes for one element: an f32 and a u32.
@@ -67,15 +67,21 @@ pub struct Config {
     pub ratio: Ratio,
     /// The rule of selection. Default `{ by = "prev-union", p = 0.75 }`.
     pub rule: Rule,
-    /// How the values are sent. Default `f32`.
-    pub values: Format,
+    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+    pub values: Values,
     /// Whether what is not sent is added to the next gradient. Default true.
     pub feedback: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { ratio: 0.01.into(), rule: Rule::default(), values: Format::F32, feedback: true }
+        Self {
+            ratio: 0.01.into(),
+            rule: Rule::default(),
+            values: Values::default(),
+            feedback: true,
+        }
     }
 }
 
@@ -94,11 +100,12 @@ impl Definition for Config {
     }
 
     fn law(&self) -> Law {
-        Law::Contraction
+        self.values.law(Law::Contraction, self.feedback)
     }
 
     fn validate(&self) -> Result<()> {
         self.ratio.validate(Self::ABOUT.name)?;
+        self.values.validate(Self::ABOUT.name)?;
         self.rule.validate(Self::ABOUT.name)
     }
 
@@ -106,6 +113,7 @@ impl Definition for Config {
         Box::new(AggregationAware {
             config: self.clone(),
             memory: Memory::new(self.rule, seat.length),
+            sender: Sender::new(self.values, self.feedback, self.ratio.most(seat.length), seat),
             selector: Selector::default(),
             scores: Vec::new(),
             inside: Vec::new(),
@@ -116,22 +124,26 @@ impl Definition for Config {
     }
 
     fn specimens() -> Vec<Self> {
-        [
+        let rules = [
             Rule::Mix { lambda: 0.5 },
             Rule::Hysteresis { h: 2.0 },
             Rule::Window { p: 0.75, rounds: 5 },
             Rule::Ema { lambda: 1.0 },
             Rule::Leader { p: 0.75 },
             Rule::Significant { c: 3.0 },
-        ]
-        .map(|rule| Self { rule, ..Self::default() })
-        .to_vec()
+        ];
+        let values = QsgdValues { levels: 1, ..QsgdValues::default() }.into();
+        let exact = rules.map(|rule| Self { rule, ..Self::default() });
+        let quantised = [Rule::default(), Rule::Leader { p: 0.75 }];
+        let quantised = quantised.map(|rule| Self { rule, values, ..Self::default() });
+        [&exact[..], &quantised[..]].concat()
     }
 }
 
 struct AggregationAware {
     config: Config,
     memory: Memory,
+    sender: Sender,
     selector: Selector,
     /// The gradient as the rule sees it.
     scores: Vec<f32>,
@@ -273,7 +285,7 @@ fn copy<T: Copy>(from: &[T], to: &mut Vec<T>) {
 impl Compressor for AggregationAware {
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
         self.select(gradient, self.config.ratio.count(gradient.len(), step));
-        let sent = sparse::put(&self.selected, gradient, self.config.values, out);
+        let sent = sparse::send(&self.selected, gradient, &mut self.sender, step, out);
         self.gauges.clear();
         self.gauges.extend_from_slice(sent.gauges());
         Encoded::Message
@@ -333,8 +345,8 @@ impl ByParts for AggregationAware {
         weight: f32,
         sum: &mut [f32],
     ) -> Result<()> {
-        let (most, format) = (self.config.ratio.most(length), self.config.values);
-        sparse::add_part(wire, most, format, length, part, weight, sum)
+        let (most, values) = (self.config.ratio.most(length), self.config.values);
+        sparse::add_part(wire, most, values, length, part, weight, sum)
     }
 }
 

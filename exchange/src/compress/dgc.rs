@@ -14,7 +14,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their values, in ascending order of position |
+//! | 4·kept (f16, bf16: 2·kept) | their [`values`](super::values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
 //! # State
@@ -27,14 +27,14 @@
 //! it has no element twice, and is never so small that fewer than two of it are to be kept. An element as large as the threshold is kept: the threshold is itself
 //! an element. Too few above it are not made up for; the residual will.
 
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
 use super::exceedances::Exceedances;
 use super::ratio::{Fall, Ratio};
 use super::select::Selector;
-use super::{About, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness, sparse};
+use super::sparsifier::{Select, Sparsifier};
+use super::values::{QsgdValues, Values};
+use super::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::values::Format;
 use crate::{Error, Gauge, Policy, Result};
@@ -49,15 +49,16 @@ pub struct Config {
     /// Share of elements that the threshold is estimated from, above 0 and at most 1. Default
     /// 0.01.
     pub sample: f64,
-    /// How the values are sent. Default `f32`.
-    pub values: Format,
+    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+    pub values: Values,
     /// Whether what is not sent is added to the next gradient. Default true.
     pub feedback: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { ratio: 0.01.into(), sample: 0.01, values: Format::F32, feedback: true }
+        Self { ratio: 0.01.into(), sample: 0.01, values: Values::default(), feedback: true }
     }
 }
 
@@ -81,11 +82,12 @@ impl Definition for Config {
     }
 
     fn law(&self) -> Law {
-        Law::Contraction
+        self.values.law(Law::Contraction, self.feedback)
     }
 
     fn validate(&self) -> Result<()> {
         self.ratio.validate(Self::ABOUT.name)?;
+        self.values.validate(Self::ABOUT.name)?;
         if self.sample > 0.0 && self.sample <= 1.0 {
             return Ok(());
         }
@@ -98,15 +100,16 @@ impl Definition for Config {
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Dgc {
+        let select = Dgc {
             config: self.clone(),
             seat: seat.clone(),
             sample: Vec::new(),
             selector: Selector::default(),
             exceedances: Exceedances::new(seat.length),
             selected: Vec::new(),
-            gauges: Vec::new(),
-        })
+            wanted: 0,
+        };
+        Box::new(Sparsifier::new(select, self.values, self.feedback, seat))
     }
 
     fn specimens() -> Vec<Self> {
@@ -116,7 +119,8 @@ impl Definition for Config {
                 ratio: Ratio::Falling(Fall { start: 0.25, end: 0.001, steps: 4 }),
                 ..Self::default()
             },
-            Self { sample: 1.0, values: Format::F16, ..Self::default() },
+            Self { sample: 1.0, values: Format::F16.into(), ..Self::default() },
+            Self { values: QsgdValues::default().into(), ..Self::default() },
         ]
     }
 }
@@ -128,7 +132,8 @@ struct Dgc {
     selector: Selector,
     exceedances: Exceedances,
     selected: Vec<u32>,
-    gauges: Vec<Gauge>,
+    /// Elements that were aimed at last.
+    wanted: usize,
 }
 
 impl Dgc {
@@ -152,8 +157,8 @@ impl Dgc {
     }
 }
 
-impl Compressor for Dgc {
-    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
+impl Select for Dgc {
+    fn select(&mut self, gradient: &[f32], step: u64) {
         let k = self.config.ratio.count(gradient.len(), step);
         let threshold = self.threshold(gradient, self.config.ratio.at(step), step);
         self.exceedances.gather(gradient, threshold.next_down());
@@ -164,43 +169,20 @@ impl Compressor for Dgc {
         } else {
             self.selected.extend_from_slice(above);
         }
-        let sent = sparse::put(&self.selected, gradient, self.config.values, out);
-        self.gauges.clear();
-        self.gauges.extend_from_slice(sent.gauges());
-        let kept_ratio = self.selected.len() as f64 / k as f64;
-        self.gauges.push(Gauge::mean("kept_ratio", kept_ratio, k as f64));
-        Encoded::Message
+        self.wanted = k;
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        let most = self.config.ratio.most(sum.len()) * 4 / 3;
-        sparse::add(wire, most.max(1), self.config.values, weight, sum)
+    fn positions(&self) -> &[u32] {
+        &self.selected
     }
 
-    fn by_parts(&self) -> Option<&dyn ByParts> {
-        Some(self)
+    fn most(&self, length: usize) -> usize {
+        (self.config.ratio.most(length) * 4 / 3).max(1)
     }
 
-    fn sent(&self) -> Option<&[u32]> {
-        Some(&self.selected)
-    }
-
-    fn gauges(&self) -> &[Gauge] {
-        &self.gauges
-    }
-}
-
-impl ByParts for Dgc {
-    fn decode_part(
-        &self,
-        wire: &[u8],
-        length: usize,
-        part: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
-        let (most, format) = ((self.config.ratio.most(length) * 4 / 3).max(1), self.config.values);
-        sparse::add_part(wire, most, format, length, part, weight, sum)
+    fn tell(&self, gauges: &mut Vec<Gauge>) {
+        let (kept, k) = (self.selected.len() as f64, self.wanted as f64);
+        gauges.push(Gauge::mean("kept_ratio", kept / k, k));
     }
 }
 

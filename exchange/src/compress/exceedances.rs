@@ -2,9 +2,7 @@
 
 use crate::Gauge;
 use crate::compress::moments;
-use crate::compress::sparse::{self, Sent};
 use crate::simd::wide;
-use crate::wire::values::Format;
 
 /// Elements gathered at once: their positions and magnitudes stay in the nearest cache.
 const BLOCK: usize = 1024;
@@ -121,14 +119,6 @@ impl Exceedances {
             self.positions.extend(position.map(|position| position as u32));
             self.magnitudes.extend(position.map(|_| most));
         }
-    }
-
-    /// Appends their message ([`sparse`]).
-    pub(crate) fn put(&self, gradient: &[f32], format: Format, out: &mut Vec<u8>) -> Sent {
-        // Their number wanders: room for the longest message that is ever sent, so that buffers
-        // do not grow with it.
-        out.reserve(size_of_val(gradient));
-        sparse::put(&self.positions, gradient, format, out)
     }
 
     /// How many there are, as a multiple of the `k` that were wanted.

@@ -15,7 +15,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their values, in ascending order of position |
+//! | 4·kept (f16, bf16: 2·kept) | their [`values`](super::values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
 //! # State
@@ -34,7 +34,9 @@ use super::cutoff::{Cut, Cutoff, Cuts};
 use super::exceedances::{count_above, rounded_down};
 use super::moments;
 use super::ratio::Ratio;
+use super::sparsifier::Sparsifier;
 use super::special::normal_quantile;
+use super::values::{QsgdValues, Values};
 use super::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::Result;
 use crate::wire::values::Format;
@@ -49,15 +51,16 @@ pub struct Config {
     /// Share of each bucket's elements that is aimed at, above 0 and at most 1; or a falling one.
     /// Default 0.01.
     pub ratio: Ratio,
-    /// How the values are sent. Default `f32`.
-    pub values: Format,
+    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+    pub values: Values,
     /// Whether what is not sent is added to the next gradient. Default true.
     pub feedback: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { ratio: 0.01.into(), values: Format::F32, feedback: true }
+        Self { ratio: 0.01.into(), values: Values::default(), feedback: true }
     }
 }
 
@@ -76,21 +79,24 @@ impl Definition for Config {
     }
 
     fn law(&self) -> Law {
-        Law::Contraction
+        self.values.law(Law::Contraction, self.feedback)
     }
 
     fn validate(&self) -> Result<()> {
-        self.ratio.validate(Self::ABOUT.name)
+        self.ratio.validate(Self::ABOUT.name)?;
+        self.values.validate(Self::ABOUT.name)
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Cutoff::new(self.clone(), seat))
+        let select = Cutoff::new(self.clone(), seat);
+        Box::new(Sparsifier::new(select, self.values, self.feedback, seat))
     }
 
     fn specimens() -> Vec<Self> {
         vec![
             Self { ratio: 0.001.into(), feedback: false, ..Self::default() },
-            Self { ratio: 0.3.into(), values: Format::F16, ..Self::default() },
+            Self { ratio: 0.3.into(), values: Format::F16.into(), ..Self::default() },
+            Self { values: QsgdValues::default().into(), ..Self::default() },
         ]
     }
 }
@@ -118,10 +124,6 @@ impl Cuts for Config {
     fn cut(&self, gradient: &[f32], step: u64) -> Cut {
         let k = self.ratio.count(gradient.len(), step);
         Cut { threshold: threshold(gradient, self.ratio.at(step), k), aim: Some(k) }
-    }
-
-    fn values(&self) -> Format {
-        self.values
     }
 }
 

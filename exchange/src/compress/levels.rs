@@ -17,8 +17,8 @@ use crate::Gauge;
 use crate::rng::Stream;
 use crate::simd::wide;
 use crate::wire::bits::{BitReader, BitWriter};
-use crate::wire::codes::{self, BLOCK};
-use crate::wire::{Fault, Read, floats};
+use crate::wire::codes::{self, BLOCK, Codes};
+use crate::wire::{Fault, Read, Reader, floats};
 
 /// 2^112: 65,536 times it is f32's range. An element may arrive as large as its block's norm, so
 /// that gradients far from overflow would overflow when quantised.
@@ -105,6 +105,11 @@ pub(super) struct Quantiser {
 }
 
 impl Quantiser {
+    /// With memory for so many blocks.
+    pub(super) fn with_capacity(blocks: usize) -> Self {
+        Self { scales: Vec::with_capacity(blocks) }
+    }
+
     /// Appends the scales, each `scale` of a block, and keeps them for the codes.
     pub(super) fn put_scales(
         &mut self,
@@ -195,6 +200,19 @@ fn quantise<L: Ladder>(
     );
 }
 
+/// Appends codes that have been kept.
+pub(super) fn put_packed(codes: &[u8], ladder: impl Ladder, entropy: Entropy, out: &mut Vec<u8>) {
+    let width = width(ladder.top());
+    match entropy {
+        Entropy::None => codes::put(codes, width, out),
+        Entropy::Elias => {
+            let mut writer = BitWriter::new(out);
+            codes.iter().for_each(|code| put_elias(*code, width - 1, &mut writer));
+            writer.finish();
+        }
+    }
+}
+
 fn put_elias(code: u8, sign: u32, writer: &mut BitWriter<'_>) {
     let (level, negative) = (code & ((1 << sign) - 1), code >> sign);
     let number = u32::from(level) + 1;
@@ -234,11 +252,7 @@ pub(super) fn add<L: Ladder>(
     let (top, width) = (ladder.top(), width(ladder.top()));
     match entropy {
         Entropy::None => codes::expect(rest, length, width)?.each_block(|first, codes| {
-            let mask = (1 << (width - 1)) - 1;
-            let highest = codes.iter().fold(0, |most: u8, code| most.max(code & mask));
-            if highest > top {
-                return Err(Fault::Field { field: "level", found: u64::from(highest) });
-            }
+            check_levels(codes, top, width)?;
             scales.add(first, codes, ladder, weight, sum);
             Ok(())
         }),
@@ -327,13 +341,91 @@ fn add_part<L: Ladder>(
         #[inline(always)]
         || {
             for (sum, code) in sum.iter_mut().zip(codes) {
-                let share = ladder.share(code & ((1 << sign) - 1));
-                let negative = u32::from(*code >> sign) << 31;
-                let value = f32::from_bits((share * scale).to_bits() ^ negative);
-                *sum += weight * value;
+                *sum += weight * element(*code, scale, sign, ladder);
             }
         },
     );
+}
+
+/// What a code says.
+#[inline(always)]
+fn element(code: u8, scale: f32, sign: u32, ladder: impl Ladder) -> f32 {
+    let share = ladder.share(code & ((1 << sign) - 1));
+    let negative = u32::from(code >> sign) << 31;
+    f32::from_bits((share * scale).to_bits() ^ negative)
+}
+
+/// Scales and codes within a message, read one element after another.
+#[derive(Debug)]
+pub(super) struct Elements<'a, L> {
+    scales: Scales<'a>,
+    codes: Coded<'a>,
+    ladder: L,
+    at: usize,
+}
+
+/// Codes that have been checked.
+#[derive(Debug)]
+enum Coded<'a> {
+    Packed(Codes<'a>),
+    Elias(BitReader<'a>),
+}
+
+impl<'a, L: Ladder> Elements<'a, L> {
+    /// Takes the scales and codes of `count` elements, and checks all of them.
+    ///
+    /// # Errors
+    /// As [`add`], but what follows them is left to the reader.
+    pub(super) fn take(
+        reader: &mut Reader<'a>,
+        count: usize,
+        block: usize,
+        ladder: L,
+        entropy: Entropy,
+    ) -> Read<Self> {
+        let (scales, rest) = Scales::take(reader.rest(), block, count)?;
+        reader.take(4 * scales.scales.len())?;
+        let (top, width) = (ladder.top(), width(ladder.top()));
+        let codes = match entropy {
+            Entropy::None => {
+                let codes = codes::expect(reader.take(codes::bytes(count, width))?, count, width)?;
+                codes.each_block(|_, some| check_levels(some, top, width))?;
+                Coded::Packed(codes)
+            }
+            Entropy::Elias => {
+                let mut bits = BitReader::new(rest);
+                for _ in 0..count {
+                    take_elias(top, width - 1, &mut bits)?;
+                }
+                Coded::Elias(BitReader::new(reader.take(bits.finish()?)?))
+            }
+        };
+        Ok(Self { scales, codes, ladder, at: 0 })
+    }
+
+    /// The next element; 0 when there are no more.
+    pub(super) fn next(&mut self) -> f32 {
+        let (top, sign) = (self.ladder.top(), width(self.ladder.top()) - 1);
+        let code = match &mut self.codes {
+            Coded::Packed(codes) => codes.get(self.at),
+            Coded::Elias(bits) => take_elias(top, sign, bits).ok(),
+        };
+        let scale = self.scales.scales.get(self.at / self.scales.stretch);
+        self.at += 1;
+        let (Some(code), Some(scale)) = (code, scale) else { return 0.0 };
+        element(code, f32::from_le_bytes(*scale), sign, self.ladder)
+    }
+}
+
+/// Refuses codes of levels above the ladder.
+#[inline(always)]
+fn check_levels(codes: &[u8], top: u8, width: u32) -> Read<()> {
+    let mask = (1 << (width - 1)) - 1;
+    let highest = codes.iter().fold(0, |most: u8, code| most.max(code & mask));
+    if highest > top {
+        return Err(Fault::Field { field: "level", found: u64::from(highest) });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

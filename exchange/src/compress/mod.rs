@@ -38,10 +38,12 @@ pub mod sidco;
 mod signs;
 pub mod signsgd;
 pub(crate) mod sparse;
+mod sparsifier;
 mod special;
 pub mod terngrad;
 pub mod threshold;
 pub mod topk;
+pub mod values;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -49,6 +51,7 @@ pub use adaptive::Statistics;
 pub use feedback::Feedback;
 pub use levels::{Entropy, Norm};
 pub use ratio::{Fall, Ratio};
+pub use values::{QsgdValues, Quantised, Values};
 
 use std::ops::Range;
 
@@ -492,6 +495,9 @@ macro_rules! schemes {
                 $variant($module::Config),
             )*
         }
+
+        // A scheme's module that the crate's root does not re-export does not compile.
+        $(const _: Option<crate::$module::Config> = None;)*
 
         impl Scheme {
             /// Every scheme at its defaults.

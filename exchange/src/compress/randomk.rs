@@ -16,7 +16,7 @@
 //! |---|---|
 //! | 1–5 | number of elements, seven bits a byte |
 //! | 8 | key of the random stream: of the run's seed, the bucket and the step |
-//! | 4·kept (f16, bf16: 2·kept) | values, in ascending order of position |
+//! | 4·kept (f16, bf16: 2·kept) | their [`values`](super::values), in ascending order of position, or quantised |
 //!
 //! # State
 //! None of its own; the residual is the exchange's.
@@ -35,8 +35,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::ratio::Ratio;
+use super::values::{Arriving, QsgdValues, Sender, Values};
 use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::rng::Stream;
+use crate::simd::wide;
 use crate::wire::values::Format;
 use crate::wire::{Read, Reader, put_count};
 use crate::{Error, Gauge, Result};
@@ -49,17 +51,18 @@ pub struct Config {
     /// max(1, round(ratio·n)); or a falling one. Default 0.01.
     pub ratio: Ratio,
     /// Whether what is sent is multiplied by n/k, which makes it right in expectation. Without
-    /// feedback and in f32 only. Default false.
+    /// feedback, and in f32 or quantised only. Default false.
     pub unbiased: bool,
-    /// How the values are sent. Default `f32`.
-    pub values: Format,
+    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+    pub values: Values,
     /// Whether what is not sent is added to the next gradient. Default true.
     pub feedback: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { ratio: 0.01.into(), unbiased: false, values: Format::F32, feedback: true }
+        Self { ratio: 0.01.into(), unbiased: false, values: Values::default(), feedback: true }
     }
 }
 
@@ -87,24 +90,33 @@ impl Definition for Config {
     }
 
     fn law(&self) -> Law {
-        if self.unbiased { Law::Unbiased } else { Law::Contraction }
+        let drawn = if self.unbiased { Law::Unbiased } else { Law::Contraction };
+        self.values.law(drawn, self.feedback)
     }
 
     fn validate(&self) -> Result<()> {
         self.ratio.validate(Self::ABOUT.name)?;
-        let refuse = |key, value: String, wanted| {
-            Err(Error::Config { scheme: Self::ABOUT.name, key, value, wanted })
-        };
-        if self.unbiased && self.values != Format::F32 {
-            let wanted = "write `values = \"f32\"` beside `unbiased = true`: others are rounded";
-            return refuse("values", format!("{:?}", self.values), wanted);
+        self.values.validate(Self::ABOUT.name)?;
+        match self.values {
+            Values::Plain(format @ (Format::F16 | Format::Bf16)) if self.unbiased => {
+                Err(Error::Config {
+                    scheme: Self::ABOUT.name,
+                    key: "values",
+                    value: format!("{format:?}"),
+                    wanted: "write `values = \"f32\"` beside `unbiased = true`, or a quantiser, \
+                             such as { kind = \"qsgd\", levels = 1 }: others are rounded",
+                })
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+        // What is to be right in expectation must not be fitted.
+        let (fitted, most) = (self.feedback && !self.unbiased, self.ratio.most(seat.length));
         Box::new(Randomk {
             config: self.clone(),
+            sender: Sender::new(self.values, fitted, most, seat),
             seat: seat.clone(),
             key: 0,
             positions: Vec::new(),
@@ -115,8 +127,15 @@ impl Definition for Config {
     fn specimens() -> Vec<Self> {
         vec![
             Self { ratio: 0.1.into(), unbiased: true, feedback: false, ..Self::default() },
-            Self { ratio: 0.5.into(), values: Format::Bf16, ..Self::default() },
+            Self { ratio: 0.5.into(), values: Format::Bf16.into(), ..Self::default() },
             Self { ratio: 1.0.into(), ..Self::default() },
+            Self { ratio: 0.1.into(), values: QsgdValues::default().into(), ..Self::default() },
+            Self {
+                ratio: 0.1.into(),
+                unbiased: true,
+                values: QsgdValues { levels: 1, ..QsgdValues::default() }.into(),
+                feedback: false,
+            },
         ]
     }
 }
@@ -127,6 +146,7 @@ const MOST_SCALED: f32 = f32::MAX / 65_536.0;
 
 struct Randomk {
     config: Config,
+    sender: Sender,
     seat: Seat,
     /// The key of the last message, and what it stands for.
     key: u64,
@@ -134,30 +154,86 @@ struct Randomk {
     gauges: Vec<Gauge>,
 }
 
-/// Visits `count` positions below `length`, ascending, every set of that size being equally
-/// likely.
+/// Positions whose random bits are had at once.
+const STRETCH: usize = 512;
+
+/// Visits `count` positions below `length`, of which there are as many, ascending, every set of that
+/// size being equally likely: one after another, a position is taken if a number below the
+/// positions left is below the positions still wanted.
+///
+/// Few are taken. For a stretch at a time, the random bits are compared with the most that any
+/// position of the stretch could have and still be taken, in a loop that vector units run; only what
+/// passes is looked at one by one.
 fn draw(key: u64, count: usize, length: usize, mut visit: impl FnMut(u32)) {
     let stream = Stream::from_key(key);
-    let mut wanted = count as u32;
-    for position in 0..length as u32 {
+    let (mut wanted, length) = (count as u32, length as u32);
+    let (mut numbers, mut maybe) = ([0; STRETCH], [0; STRETCH]);
+    for first in (0..length).step_by(STRETCH) {
+        let left = length - first;
         if wanted == 0 {
             return;
         }
-        if stream.below(position, length as u32 - position) < wanted {
-            visit(position);
-            wanted -= 1;
+        if wanted >= left {
+            return (first..length).for_each(visit);
+        }
+        // bits·end/2³² < wanted, of which `wanted` only falls, and `end` is this at the last.
+        let least = left.saturating_sub(STRETCH as u32 - 1).max(1);
+        let most = (u64::from(wanted) << 32).div_ceil(least.into()).min(u32::MAX.into()) as u32;
+        wide(
+            #[inline(always)]
+            || {
+                for (i, (number, maybe)) in numbers.iter_mut().zip(&mut maybe).enumerate() {
+                    *number = stream.bits(first.wrapping_add(i as u32));
+                    *maybe = u8::from(*number <= most);
+                }
+            },
+        );
+        for (eight, maybe) in maybe.as_chunks().0.iter().enumerate() {
+            let mut maybe = u64::from_le_bytes(*maybe);
+            while maybe != 0 {
+                let at = 8 * eight + maybe.trailing_zeros() as usize / 8;
+                maybe &= maybe - 1;
+                // Beyond the last position none is left.
+                let left = u64::from(left.saturating_sub(at as u32));
+                if (u64::from(numbers[at]) * left) >> 32 < u64::from(wanted) && left > 0 {
+                    visit(first + at as u32);
+                    wanted -= 1;
+                }
+            }
         }
     }
 }
 
 /// A message's number of elements, key and values.
-fn open(wire: &[u8], most: usize, format: Format) -> Read<(usize, u64, &[u8])> {
+fn open(wire: &[u8], most: usize, values: Values) -> Read<(usize, u64, Arriving<'_>)> {
     let mut reader = Reader::new(wire);
     let count = reader.count(most)?;
     let key = reader.u64()?;
-    let values = reader.take(count * format.bytes())?;
+    let values = values.take(&mut reader, count)?;
     reader.finish()?;
     Ok((count, key, values))
+}
+
+impl Randomk {
+    /// Adds `weight` times the `next` value at each position that a key stands for.
+    fn add(
+        &self,
+        count: usize,
+        key: u64,
+        mut next: impl FnMut() -> f32,
+        weight: f32,
+        sum: &mut [f32],
+    ) {
+        let length = sum.len();
+        let add = |position: u32| sum[position as usize] += weight * next();
+        // Ranks share the key: what this rank has drawn for its own message serves for all.
+        let drawn = key == self.key && count == self.positions.len();
+        if drawn && self.seat.length == length {
+            self.positions.iter().copied().for_each(add);
+        } else {
+            draw(key, count, length, add);
+        }
+    }
 }
 
 impl Compressor for Randomk {
@@ -168,33 +244,33 @@ impl Compressor for Randomk {
         self.positions.clear();
         draw(self.key, k, n, |position| self.positions.push(position));
         let scale = if self.config.unbiased { n as f32 / k.max(1) as f32 } else { 1.0 };
-        let values = self.positions.iter().map(|position| gradient[*position as usize] * scale);
+        // A message that is to be thrown away has finite numbers too.
+        let finite = |value: f32| value.clamp(f32::MIN, f32::MAX);
+        let values =
+            self.positions.iter().map(|position| finite(gradient[*position as usize] * scale));
         put_count(k as u32, out);
         out.extend_from_slice(&self.key.to_le_bytes());
         let too_large =
             self.config.unbiased && values.clone().any(|value| value.abs() > MOST_SCALED);
-        self.config.values.put(values, out);
+        self.sender.put(values, step, out);
         self.gauges.clear();
         self.gauges.push(Gauge::sum("kept", k as f64));
         if too_large { Encoded::Dense } else { Encoded::Message }
     }
 
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        let format = self.config.values;
         let length = sum.len();
         let most = self.config.ratio.most(length).min(length);
-        let (count, key, values) = open(wire, most, format)?;
-        let mut values = values.chunks_exact(format.bytes());
-        let add = |position: u32| {
-            let value = values.next().map_or(0.0, |bytes| format.value(bytes));
-            sum[position as usize] += weight * value;
-        };
-        // Ranks share the key: what this rank has drawn for its own message serves for all.
-        let drawn = key == self.key && count == self.positions.len();
-        if drawn && self.seat.length == length {
-            self.positions.iter().copied().for_each(add);
-        } else {
-            draw(key, count, length, add);
+        let (count, key, values) = open(wire, most, self.config.values)?;
+        // The loop is compiled for each form that values have: they are few instructions.
+        match values {
+            Arriving::Plain(format, mut bytes) => {
+                let next = || bytes.next().map_or(0.0, |bytes| format.value(bytes));
+                self.add(count, key, next, weight, sum);
+            }
+            Arriving::Quantised(mut elements) => {
+                self.add(count, key, || elements.next(), weight, sum);
+            }
         }
         Ok(())
     }
@@ -224,6 +300,32 @@ mod tests {
         assert!(counts.values().all(|count| (880..1120).contains(count)), "{counts:?}");
     }
 
+    /// One position after another, as the papers say.
+    fn naive(key: u64, count: usize, length: usize) -> Vec<u32> {
+        let (stream, mut wanted) = (Stream::from_key(key), count as u32);
+        let taken = |position: &u32| {
+            let taken = stream.below(*position, length as u32 - position) < wanted;
+            wanted -= u32::from(taken);
+            taken
+        };
+        (0..length as u32).filter(taken).collect()
+    }
+
+    #[test]
+    fn stretches_draw_what_one_after_another_draws() {
+        for length in [1usize, 2, 7, 8, 511, 512, 513, 1023, 1025, 5000, 100_003] {
+            for key in 0..20u64 {
+                let key = Stream::of(&[key, length as u64]).key();
+                for count in [0, 1, length / 1000, length / 90, length / 2, length - 1, length] {
+                    let mut drawn = Vec::new();
+                    draw(key, count, length, |position| drawn.push(position));
+                    assert_eq!(drawn.len(), count);
+                    assert!(drawn == naive(key, count, length), "{count} of {length}, {key}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn ranks_share_positions_and_a_stranger_draws_the_same() {
         let config = Config { ratio: 0.25.into(), ..Config::default() };
@@ -250,6 +352,6 @@ mod tests {
         let unbiased = Config { unbiased: true, feedback: false, ..Config::default() };
         assert_eq!(unbiased.validate(), Ok(()));
         assert!(unbiased.soundness().check("randomk", true).is_err());
-        assert!(Config { values: Format::F16, ..unbiased }.validate().is_err());
+        assert!(Config { values: Format::F16.into(), ..unbiased }.validate().is_err());
     }
 }

@@ -17,7 +17,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their values, in ascending order of position |
+//! | 4·kept (f16, bf16: 2·kept) | their [`values`](super::values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
 //! # State
@@ -40,8 +40,6 @@
 mod fit;
 mod stages;
 
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
 pub use fit::Fit;
@@ -51,9 +49,9 @@ pub use stages::{Rule, Stages};
 use super::exceedances::{Exceedances, rounded_down};
 use super::moments;
 use super::ratio::Ratio;
-use super::{
-    About, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness, StepEnd, sparse,
-};
+use super::sparsifier::{Select, Sparsifier};
+use super::values::{QsgdValues, Values};
+use super::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::wire::values::Format;
 use crate::{Gauge, Result, State};
 
@@ -74,8 +72,9 @@ pub struct Config {
     /// Whether only elements other than zero are fitted, for the ratio that they then need: for
     /// gradients with many exact zeros. Default false.
     pub nonzero: bool,
-    /// How the values are sent. Default `f32`.
-    pub values: Format,
+    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+    pub values: Values,
     /// Whether what is not sent is added to the next gradient. Default true.
     pub feedback: bool,
 }
@@ -88,7 +87,7 @@ impl Default for Config {
             stages: Stages::By(Rule::Adaptive),
             bounce: false,
             nonzero: false,
-            values: Format::F32,
+            values: Values::default(),
             feedback: true,
         }
     }
@@ -109,22 +108,25 @@ impl Definition for Config {
     }
 
     fn law(&self) -> Law {
-        Law::Contraction
+        self.values.law(Law::Contraction, self.feedback)
     }
 
     fn validate(&self) -> Result<()> {
         self.ratio.validate(Self::ABOUT.name)?;
+        self.values.validate(Self::ABOUT.name)?;
         self.stages.validate(Self::ABOUT.name)
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Sidco {
+        let select = Sidco {
             config: self.clone(),
             controller: Controller::default(),
             exceedances: Exceedances::new(seat.length),
+            wanted: 1.0,
+            stages: 0,
             kept_ratio: None,
-            gauges: Vec::new(),
-        })
+        };
+        Box::new(Sparsifier::new(select, self.values, self.feedback, seat))
     }
 
     fn specimens() -> Vec<Self> {
@@ -135,11 +137,12 @@ impl Definition for Config {
             Self { stages: Stages::Fixed(3), ..with(Fit::Exponential, 0.001) },
             Self {
                 stages: Stages::By(Rule::Chain),
-                values: Format::Bf16,
+                values: Format::Bf16.into(),
                 ..with(Fit::Gamma, 0.01)
             },
             Self { bounce: true, nonzero: true, feedback: false, ..with(Fit::Gamma, 0.01) },
             with(Fit::Pareto, 1.0),
+            Self { values: QsgdValues::default().into(), ..Self::default() },
         ]
     }
 }
@@ -150,12 +153,14 @@ struct Sidco {
     exceedances: Exceedances,
     /// k̂/k of a message that the controller has not been told yet.
     kept_ratio: Option<f64>,
-    gauges: Vec<Gauge>,
+    /// Elements that were aimed at last, at least one, and the stages it took.
+    wanted: f64,
+    stages: u32,
 }
 
 impl Sidco {
     /// Leaves in `exceedances` what is to be sent, and returns the number of stages it took.
-    fn select(&mut self, gradient: &[f32], share: f64) -> u32 {
+    fn find(&mut self, gradient: &[f32], share: f64) -> u32 {
         let (mut count, mut share) = (gradient.len(), share);
         if self.config.nonzero {
             count = moments::nonzeros(gradient);
@@ -194,40 +199,31 @@ impl Sidco {
     }
 }
 
-impl Compressor for Sidco {
-    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
+impl Select for Sidco {
+    fn select(&mut self, gradient: &[f32], step: u64) {
         let share = self.config.ratio.at(step);
-        let stages = self.select(gradient, share);
-        let sent = self.exceedances.put(gradient, self.config.values, out);
-        let wanted = (share * gradient.len() as f64).max(1.0);
-        let kept_ratio = self.exceedances.positions().len() as f64 / wanted;
-        self.kept_ratio = Some(kept_ratio);
-        self.gauges.clear();
-        self.gauges.extend_from_slice(sent.gauges());
-        self.gauges.push(Gauge::mean("kept_ratio", kept_ratio, wanted));
-        self.gauges.push(Gauge::mean("stages", stages.into(), wanted));
-        Encoded::Message
+        self.stages = self.find(gradient, share);
+        self.wanted = (share * gradient.len() as f64).max(1.0);
+        self.kept_ratio = Some(self.positions().len() as f64 / self.wanted);
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        sparse::add(wire, sum.len(), self.config.values, weight, sum)
+    fn positions(&self) -> &[u32] {
+        self.exceedances.positions()
     }
 
-    fn settle(&mut self, end: &StepEnd<'_>) {
+    fn tell(&self, gauges: &mut Vec<Gauge>) {
+        let kept_ratio = self.positions().len() as f64 / self.wanted;
+        gauges.push(Gauge::mean("kept_ratio", kept_ratio, self.wanted));
+        gauges.push(Gauge::mean("stages", self.stages.into(), self.wanted));
+    }
+
+    fn done(&mut self, step: u64) {
         if let Some(kept_ratio) = self.kept_ratio.take()
             && self.config.stages == Stages::By(Rule::Adaptive)
         {
-            let share = self.config.ratio.at(end.step);
+            let share = self.config.ratio.at(step);
             self.controller.note(kept_ratio, share, self.config.bounce);
         }
-    }
-
-    fn by_parts(&self) -> Option<&dyn ByParts> {
-        Some(self)
-    }
-
-    fn sent(&self) -> Option<&[u32]> {
-        Some(self.exceedances.positions())
     }
 
     fn save(&self, state: &mut State) {
@@ -241,24 +237,6 @@ impl Compressor for Sidco {
             self.controller = Controller::restore(state)?;
         }
         Ok(())
-    }
-
-    fn gauges(&self) -> &[Gauge] {
-        &self.gauges
-    }
-}
-
-impl ByParts for Sidco {
-    fn decode_part(
-        &self,
-        wire: &[u8],
-        length: usize,
-        part: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
-        let (most, format) = (length, self.config.values);
-        sparse::add_part(wire, most, format, length, part, weight, sum)
     }
 }
 

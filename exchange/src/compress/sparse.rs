@@ -3,11 +3,12 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4 or 2 each | their values in the configured [`Format`], in ascending order of position |
+//! | 4 or 2 each, or quantised | their values as [`values`](super::values) has them, in ascending order of position |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 
 use std::ops::Range;
 
+use super::values::{Sender, Values};
 use crate::wire::values::Format;
 use crate::wire::{Read, Reader, indices, put_count};
 use crate::{Gauge, Result};
@@ -64,13 +65,33 @@ fn log2_binomial(length: usize, kept: usize) -> f64 {
 /// Appends the elements of `gradient` at ascending `positions`.
 pub(crate) fn put(positions: &[u32], gradient: &[f32], format: Format, out: &mut Vec<u8>) -> Sent {
     put_count(positions.len() as u32, out);
-    let values = positions.iter().map(|position| gradient[*position as usize]);
-    let threshold = values.clone().fold(f32::INFINITY, |least, value| least.min(value.abs()));
-    format.put(values, out);
-    let before_positions = out.len();
+    format.put(values(positions, gradient), out);
+    put_positions(positions, gradient, out)
+}
+
+/// The same, the values as `sender` writes those of `step`.
+pub(super) fn send(
+    positions: &[u32],
+    gradient: &[f32],
+    sender: &mut Sender,
+    step: u64,
+    out: &mut Vec<u8>,
+) -> Sent {
+    put_count(positions.len() as u32, out);
+    sender.put(values(positions, gradient), step, out);
+    put_positions(positions, gradient, out)
+}
+
+fn values(positions: &[u32], gradient: &[f32]) -> impl Iterator<Item = f32> {
+    positions.iter().map(|position| gradient[*position as usize])
+}
+
+fn put_positions(positions: &[u32], gradient: &[f32], out: &mut Vec<u8>) -> Sent {
+    let least = values(positions, gradient).map(f32::abs).fold(f32::INFINITY, f32::min);
+    let threshold = if positions.is_empty() { 0.0 } else { least };
+    let before = out.len();
     indices::put(positions, out);
-    let threshold = if positions.is_empty() { 0.0 } else { threshold };
-    Sent::of(positions.len(), gradient.len(), out.len() - before_positions, threshold)
+    Sent::of(positions.len(), gradient.len(), out.len() - before, threshold)
 }
 
 /// Takes a message of at most `most` elements and visits each position and its value, ascending.
@@ -78,16 +99,13 @@ fn take(
     wire: &[u8],
     most: usize,
     length: usize,
-    format: Format,
+    values: Values,
     mut visit: impl FnMut(usize, f32),
 ) -> Read<()> {
     let mut reader = Reader::new(wire);
     let count = reader.count(most.min(length))?;
-    let mut bytes = reader.take(count * format.bytes())?.chunks_exact(format.bytes());
-    indices::take(&mut reader, count, length, |position| {
-        let value = bytes.next().map_or(0.0, |bytes| format.value(bytes));
-        visit(position, value);
-    })?;
+    let mut values = values.take(&mut reader, count)?;
+    indices::take(&mut reader, count, length, |position| visit(position, values.next()))?;
     reader.finish()
 }
 
@@ -95,30 +113,30 @@ fn take(
 ///
 /// # Errors
 /// [`Error::Wire`](crate::Error::Wire) when the bytes are not such a message.
-pub(crate) fn add(
+pub(super) fn add(
     wire: &[u8],
     most: usize,
-    format: Format,
+    values: Values,
     weight: f32,
     sum: &mut [f32],
 ) -> Result<()> {
-    Ok(take(wire, most, sum.len(), format, |position, value| sum[position] += weight * value)?)
+    Ok(take(wire, most, sum.len(), values, |position, value| sum[position] += weight * value)?)
 }
 
 /// As [`add`], of a bucket of `length` elements only the elements `part`, to a sum of its length.
 ///
 /// # Errors
 /// As [`add`].
-pub(crate) fn add_part(
+pub(super) fn add_part(
     wire: &[u8],
     most: usize,
-    format: Format,
+    values: Values,
     length: usize,
     part: Range<usize>,
     weight: f32,
     sum: &mut [f32],
 ) -> Result<()> {
-    Ok(take(wire, most, length, format, |position, value| {
+    Ok(take(wire, most, length, values, |position, value| {
         // What lies before the part wraps beyond its end.
         if let Some(sum) = sum.get_mut(position.wrapping_sub(part.start)) {
             *sum += weight * value;
@@ -134,7 +152,7 @@ pub(crate) fn add_part(
 pub(crate) fn set(wire: &[u8], values: &mut [f32]) -> Read<()> {
     values.fill(0.0);
     let length = values.len();
-    take(wire, length, length, Format::F32, |position, value| values[position] = value)
+    take(wire, length, length, Format::F32.into(), |position, value| values[position] = value)
 }
 
 /// The positions of a message of at most `most` elements of `length`, ascending, appended to
@@ -142,14 +160,14 @@ pub(crate) fn set(wire: &[u8], values: &mut [f32]) -> Read<()> {
 ///
 /// # Errors
 /// [`Error::Wire`](crate::Error::Wire) when the bytes are not such a message.
-pub(crate) fn positions(
+pub(super) fn positions(
     wire: &[u8],
     most: usize,
-    format: Format,
+    values: Values,
     length: usize,
     positions: &mut Vec<u32>,
 ) -> Result<()> {
-    Ok(take(wire, most, length, format, |position, _| positions.push(position as u32))?)
+    Ok(take(wire, most, length, values, |position, _| positions.push(position as u32))?)
 }
 
 #[cfg(test)]
@@ -163,15 +181,18 @@ mod tests {
             let mut wire = Vec::new();
             let sent = put(&[1, 3], &gradient, format, &mut wire);
             let mut sum = [0.0; 5];
-            add(&wire, 5, format, 1.0, &mut sum).unwrap();
+            add(&wire, 5, format.into(), 1.0, &mut sum).unwrap();
             assert_eq!(sum, [0.0, -3.0, 0.0, 2.0, 0.0]);
             let mut found = Vec::new();
-            positions(&wire, 2, format, 5, &mut found).unwrap();
+            positions(&wire, 2, format.into(), 5, &mut found).unwrap();
             assert_eq!(found, [1, 3]);
             let values: Vec<f64> = sent.gauges().iter().map(|gauge| gauge.value).collect();
             assert_eq!((values[0], values[1], values[3]), (2.0, 12.0, 2.0));
             assert!((values[2] - 10f64.log2() / 2.0).abs() < 0.01);
-            assert!(add(&wire, 1, format, 1.0, &mut sum).is_err(), "more elements than allowed");
+            assert!(
+                add(&wire, 1, format.into(), 1.0, &mut sum).is_err(),
+                "more elements than allowed"
+            );
         }
     }
 

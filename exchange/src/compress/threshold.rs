@@ -15,7 +15,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their values, in ascending order of position |
+//! | 4·kept (f16, bf16: 2·kept) | their [`values`](super::values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
 //! # State
@@ -28,6 +28,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::cutoff::{Cut, Cutoff, Cuts};
+use super::sparsifier::Sparsifier;
+use super::values::{QsgdValues, Values};
 use super::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::wire::values::Format;
 use crate::{Error, Result};
@@ -39,15 +41,16 @@ pub struct Config {
     /// Magnitude above which an element is sent, in units of the gradient; 0 sends all that are
     /// not zero. Default 0.01.
     pub lambda: f32,
-    /// How the values are sent. Default `f32`.
-    pub values: Format,
+    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+    pub values: Values,
     /// Whether what is not sent is added to the next gradient. Default true.
     pub feedback: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { lambda: 0.01, values: Format::F32, feedback: true }
+        Self { lambda: 0.01, values: Values::default(), feedback: true }
     }
 }
 
@@ -70,6 +73,7 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
+        self.values.validate(Self::ABOUT.name)?;
         if self.lambda >= 0.0 && self.lambda.is_finite() {
             return Ok(());
         }
@@ -82,13 +86,15 @@ impl Definition for Config {
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Cutoff::new(self.clone(), seat))
+        let select = Cutoff::new(self.clone(), seat);
+        Box::new(Sparsifier::new(select, self.values, self.feedback, seat))
     }
 
     fn specimens() -> Vec<Self> {
         vec![
             Self { lambda: 2.0, ..Self::default() },
-            Self { lambda: 0.0, feedback: false, values: Format::Bf16 },
+            Self { lambda: 0.0, feedback: false, values: Format::Bf16.into() },
+            Self { lambda: 1.0, values: QsgdValues::default().into(), ..Self::default() },
         ]
     }
 }
@@ -96,10 +102,6 @@ impl Definition for Config {
 impl Cuts for Config {
     fn cut(&self, _gradient: &[f32], _step: u64) -> Cut {
         Cut { threshold: self.lambda, aim: None }
-    }
-
-    fn values(&self) -> Format {
-        self.values
     }
 }
 

@@ -15,7 +15,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their values, in ascending order of position |
+//! | 4·kept (f16, bf16: 2·kept) | their [`values`](super::values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
 //! # State
@@ -26,16 +26,16 @@
 //! magnitudes the lowest position goes first, so that runs repeat bit for bit. Zeros are not
 //! sent, even if there are fewer than k other elements.
 
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
+use super::levels::{Entropy, Norm};
 use super::ratio::{Fall, Ratio};
 use super::select::Selector;
-use super::sparse::{self, Sent};
-use super::{About, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use super::sparsifier::{Select, Sparsifier};
+use super::values::{QsgdValues, Values};
+use super::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::Result;
 use crate::wire::values::Format;
-use crate::{Gauge, Result};
 
 /// The settings of `topk`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,15 +44,16 @@ pub struct Config {
     /// Share of each bucket's elements that is sent, above 0 and at most 1: of n elements
     /// max(1, round(ratio·n)); or a falling one. Default 0.01.
     pub ratio: Ratio,
-    /// How the values are sent. Default `f32`.
-    pub values: Format,
+    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+    pub values: Values,
     /// Whether what is not sent is added to the next gradient. Default true.
     pub feedback: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { ratio: 0.01.into(), values: Format::F32, feedback: true }
+        Self { ratio: 0.01.into(), values: Values::default(), feedback: true }
     }
 }
 
@@ -71,22 +72,22 @@ impl Definition for Config {
     }
 
     fn law(&self) -> Law {
-        Law::Contraction
+        self.values.law(Law::Contraction, self.feedback)
     }
 
     fn validate(&self) -> Result<()> {
-        self.ratio.validate(Self::ABOUT.name)
+        self.ratio.validate(Self::ABOUT.name)?;
+        self.values.validate(Self::ABOUT.name)
     }
 
-    fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Topk {
-            config: self.clone(),
-            selector: Selector::default(),
-            sent: Sent::default(),
-        })
+    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+        let select = Topk { ratio: self.ratio, selector: Selector::default() };
+        Box::new(Sparsifier::new(select, self.values, self.feedback, seat))
     }
 
     fn specimens() -> Vec<Self> {
+        let two_bits = QsgdValues { levels: 1, ..QsgdValues::default() };
+        let elias = QsgdValues { levels: 5, norm: Norm::L2, block: 100, entropy: Entropy::Elias };
         let with = |ratio: f64, feedback| Self { ratio: ratio.into(), feedback, ..Self::default() };
         vec![
             with(0.001, true),
@@ -94,57 +95,34 @@ impl Definition for Config {
             with(0.1, true),
             with(0.5, true),
             with(1.0, true),
-            Self { values: Format::F16, ..Self::default() },
+            Self { values: Format::F16.into(), ..Self::default() },
             Self {
                 ratio: Ratio::Falling(Fall { start: 0.25, end: 0.01, steps: 4 }),
                 ..Self::default()
             },
+            Self { values: two_bits.into(), ..Self::default() },
+            Self { values: elias.into(), ..with(0.3, true) },
+            Self { values: elias.into(), ..with(0.3, false) },
         ]
     }
 }
 
 struct Topk {
-    config: Config,
+    ratio: Ratio,
     selector: Selector,
-    sent: Sent,
 }
 
-impl Compressor for Topk {
-    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
-        let k = self.config.ratio.count(gradient.len(), step);
-        let positions = self.selector.largest(gradient, k);
-        self.sent = sparse::put(positions, gradient, self.config.values, out);
-        Encoded::Message
+impl Select for Topk {
+    fn select(&mut self, gradient: &[f32], step: u64) {
+        self.selector.largest(gradient, self.ratio.count(gradient.len(), step));
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        sparse::add(wire, self.config.ratio.most(sum.len()), self.config.values, weight, sum)
+    fn positions(&self) -> &[u32] {
+        self.selector.positions()
     }
 
-    fn by_parts(&self) -> Option<&dyn ByParts> {
-        Some(self)
-    }
-
-    fn sent(&self) -> Option<&[u32]> {
-        Some(self.selector.positions())
-    }
-
-    fn gauges(&self) -> &[Gauge] {
-        self.sent.gauges()
-    }
-}
-
-impl ByParts for Topk {
-    fn decode_part(
-        &self,
-        wire: &[u8],
-        length: usize,
-        part: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
-        let (most, format) = (self.config.ratio.most(length), self.config.values);
-        sparse::add_part(wire, most, format, length, part, weight, sum)
+    fn most(&self, length: usize) -> usize {
+        self.ratio.most(length)
     }
 }
 
@@ -178,6 +156,51 @@ mod tests {
             [&[2u8][..], &(-3f32).to_le_bytes(), &2f32.to_le_bytes(), &[0, 1, 0b11]].concat()
         );
         assert_eq!((gauges[0], gauges[1], gauges[3]), (2.0, 12.0, 2.0));
+    }
+
+    fn two_bits() -> Config {
+        Config { values: QsgdValues { levels: 1, ..QsgdValues::default() }.into(), ..with(0.01) }
+    }
+
+    #[test]
+    fn quantised_values_take_a_sign_and_a_level_beside_their_positions() {
+        let stream = crate::rng::Stream::of(&[4]);
+        let gradient: Vec<f32> = (0..100_000)
+            .map(|i| {
+                -(1.0 - stream.uniform(2 * i)).ln() * (stream.uniform(2 * i + 1) - 0.5).signum()
+            })
+            .collect();
+        let (exact, _, gauges) = encode(&with(0.01), &gradient);
+        let (quantised, sum, same) = encode(&two_bits(), &gradient);
+        assert_eq!((gauges[0], gauges[1]), (same[0], same[1]));
+        // 1000 values: 4 bytes each, or 2 bits each and two scales; the positions are the same.
+        assert_eq!(exact.len() - quantised.len(), 4000 - (250 + 8));
+        assert!(quantised.len() * 3 < exact.len(), "{} {}", quantised.len(), exact.len());
+        let arrived = sum.iter().filter(|value| **value != 0.0).count();
+        assert!((200..1000).contains(&arrived), "{arrived}");
+    }
+
+    /// What has arrived after T steps of one gradient is T times that, but for a residual that does
+    /// not grow with T.
+    #[test]
+    fn one_feedback_surrounds_selection_and_quantiser() {
+        let gradient: Vec<f32> = (0..500).map(|i| ((i * 7919) % 1009) as f32 - 500.0).collect();
+        let mut compressor = two_bits().build(&Seat::alone(gradient.len(), 0));
+        let mut due = vec![0.0; gradient.len()];
+        let length =
+            |values: &[f32]| values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+        let mut residuals = Vec::new();
+        for step in 1..=4000 {
+            due.iter_mut().zip(&gradient).for_each(|(due, gradient)| *due += gradient);
+            let mut wire = Vec::new();
+            compressor.encode(&due, step, &mut wire);
+            compressor.decode_add(&wire, -1.0, &mut due).unwrap();
+            residuals.push(length(&due) / length(&gradient));
+        }
+        let most = |some: &[f64]| some.iter().copied().fold(0.0, f64::max);
+        // At this ratio an element waits 100 steps and more.
+        assert!(most(&residuals[3000..]) < 1.1 * most(&residuals[1000..2000]), "it grows");
+        assert!(most(&residuals) < 400.0, "{}", most(&residuals));
     }
 
     #[test]

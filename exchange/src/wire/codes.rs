@@ -105,6 +105,16 @@ pub struct Codes<'a> {
 pub const BLOCK: usize = 1024;
 
 impl Codes<'_> {
+    /// The code of this number, if there are so many.
+    #[inline]
+    pub fn get(self, number: usize) -> Option<u8> {
+        let at = number * self.width as usize;
+        let low = *self.bytes.get(at / 8).filter(|_| number < self.count)?;
+        let high = self.bytes.get(at / 8 + 1).copied().unwrap_or(0);
+        let both = u32::from(u16::from_le_bytes([low, high]));
+        Some((both >> (at % 8) & ((1 << self.width) - 1)) as u8)
+    }
+
     /// Unpacks block by block: `visit` gets the number of the block's first code, and up to
     /// [`BLOCK`] codes.
     ///
@@ -198,6 +208,9 @@ mod tests {
             codes.iter().for_each(|code| writer.put(u64::from(*code), width));
             writer.finish();
             prop_assert_eq!(&packed, &naive);
+            let read = expect(&packed, codes.len(), width).unwrap();
+            let each = (0..=codes.len()).map_while(|number| read.get(number));
+            prop_assert_eq!(each.collect::<Vec<_>>(), codes.clone());
             prop_assert_eq!(unpacked(&packed, codes.len(), width), Ok(codes));
         }
     }

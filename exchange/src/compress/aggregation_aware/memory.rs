@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::Rule;
+use crate::compress::values::Values;
 use crate::compress::{Digest, Observed, sparse};
-use crate::wire::values::Format;
 use crate::wire::{Read, Reader, indices, put_count};
 use crate::{Entry, Error, Result, State};
 
@@ -92,14 +92,14 @@ impl Memory {
 
     /// Marks what any rank sent, in messages of at most `most` elements each, and keeps what the
     /// leader sent. A bucket that was sent as plain f32 has sent every element.
-    pub(super) fn hear(&mut self, round: &Observed<'_>, most: usize, format: Format) -> Result<()> {
+    pub(super) fn hear(&mut self, round: &Observed<'_>, most: usize, values: Values) -> Result<()> {
         self.marks.fill(0);
         let leader = round.step.saturating_sub(1) % round.messages.len().max(1) as u64;
         for (rank, message) in round.messages.iter().enumerate() {
             self.heard.clear();
             match message {
                 Some(wire) => {
-                    sparse::positions(wire, most, format, self.length, &mut self.heard)?;
+                    sparse::positions(wire, most, values, self.length, &mut self.heard)?;
                 }
                 None => self.heard.extend(0..self.length as u32),
             }
@@ -122,10 +122,10 @@ impl Memory {
         &mut self,
         round: &Observed<'_>,
         most: usize,
-        format: Format,
+        values: Values,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        self.hear(round, most, format)?;
+        self.hear(round, most, values)?;
         self.flip_support(round.mean);
         self.heard.clear();
         each_marked(&self.marks, |position| self.heard.push(position));

@@ -3,19 +3,21 @@ use super::*;
 use crate::compress::StepEnd;
 use crate::rng::Stream;
 
-fn compressor(config: &Config) -> Sidco {
-    Sidco {
+fn compressor(config: &Config) -> Sparsifier<Sidco> {
+    let select = Sidco {
         config: config.clone(),
         controller: Controller::default(),
         exceedances: Exceedances::new(0),
+        wanted: 1.0,
+        stages: 0,
         kept_ratio: None,
-        gauges: Vec::new(),
-    }
+    };
+    Sparsifier::new(select, config.values, config.feedback, &Seat::alone(0, 0))
 }
 
 fn selected(config: &Config, gradient: &[f32], share: f64) -> Vec<u32> {
-    let mut sidco = compressor(config);
-    sidco.select(gradient, share);
+    let mut sidco = compressor(config).choice;
+    sidco.find(gradient, share);
     sidco.exceedances.positions().to_vec()
 }
 
@@ -123,5 +125,5 @@ fn stages_follow_what_was_kept_once_the_step_is_done() {
         assert_eq!(sidco.gauges()[4].value, 0.1);
         sidco.settle(&StepEnd { step, ranks: 1, mean: &gradient });
     }
-    assert_eq!(sidco.controller.stages(), 3);
+    assert_eq!(sidco.choice.controller.stages(), 3);
 }

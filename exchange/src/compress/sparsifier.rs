@@ -1,0 +1,110 @@
+//! What sparsifiers share: all but the choice of the elements that are sent.
+
+use std::ops::Range;
+
+use super::sparse;
+use super::values::{Sender, Values};
+use super::{ByParts, Compressor, Encoded, Seat, StepEnd};
+use crate::{Gauge, Result, State};
+
+/// Chooses the elements of a gradient that are sent.
+pub(super) trait Select: Send {
+    /// Chooses elements of `gradient` at `step`.
+    fn select(&mut self, gradient: &[f32], step: u64);
+
+    /// The positions chosen last, ascending.
+    fn positions(&self) -> &[u32];
+
+    /// The most elements that are ever chosen of `length`.
+    fn most(&self, length: usize) -> usize {
+        length
+    }
+
+    /// Appends what there is to tell about the last choice.
+    fn tell(&self, _gauges: &mut Vec<Gauge>) {}
+
+    /// Is told that a step is done.
+    fn done(&mut self, _step: u64) {}
+
+    /// As [`Compressor::save`].
+    fn save(&self, _state: &mut State) {}
+
+    /// As [`Compressor::restore`].
+    ///
+    /// # Errors
+    /// As there.
+    fn restore(&mut self, _state: &State) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Sends what is selected as [`sparse`] messages, the values as the settings say.
+pub(super) struct Sparsifier<S> {
+    pub(super) choice: S,
+    values: Values,
+    sender: Sender,
+    gauges: Vec<Gauge>,
+}
+
+impl<S: Select> Sparsifier<S> {
+    /// For one seat, within error feedback or not.
+    pub(super) fn new(choice: S, values: Values, feedback: bool, seat: &Seat) -> Self {
+        let sender = Sender::new(values, feedback, choice.most(seat.length), seat);
+        Self { choice, values, sender, gauges: Vec::with_capacity(8) }
+    }
+}
+
+impl<S: Select> Compressor for Sparsifier<S> {
+    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
+        self.choice.select(gradient, step);
+        // Their number may wander: room for the longest message that is ever sent, so that buffers
+        // do not grow with it.
+        out.reserve(size_of::<f32>() * self.choice.most(gradient.len()));
+        let sent = sparse::send(self.choice.positions(), gradient, &mut self.sender, step, out);
+        self.gauges.clear();
+        self.gauges.extend_from_slice(sent.gauges());
+        self.choice.tell(&mut self.gauges);
+        Encoded::Message
+    }
+
+    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+        sparse::add(wire, self.choice.most(sum.len()), self.values, weight, sum)
+    }
+
+    fn settle(&mut self, end: &StepEnd<'_>) {
+        self.choice.done(end.step);
+    }
+
+    fn by_parts(&self) -> Option<&dyn ByParts> {
+        Some(self)
+    }
+
+    fn sent(&self) -> Option<&[u32]> {
+        Some(self.choice.positions())
+    }
+
+    fn save(&self, state: &mut State) {
+        self.choice.save(state);
+    }
+
+    fn restore(&mut self, state: &State) -> Result<()> {
+        self.choice.restore(state)
+    }
+
+    fn gauges(&self) -> &[Gauge] {
+        &self.gauges
+    }
+}
+
+impl<S: Select> ByParts for Sparsifier<S> {
+    fn decode_part(
+        &self,
+        wire: &[u8],
+        length: usize,
+        part: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        sparse::add_part(wire, self.choice.most(length), self.values, length, part, weight, sum)
+    }
+}

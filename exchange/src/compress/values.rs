@@ -1,0 +1,445 @@
+//! How a sparsifier sends the values that it selected: as f32, f16 or bf16, or quantised.
+//!
+//! # Paper
+//! Basu, Data, Karakus & Diggavi 2019 ("Qsparse-local-SGD: Distributed SGD with Quantization,
+//! Sparsification, and Local Computations"): a sparsifier, then a quantiser of what it selected,
+//! with one error feedback around both.
+//!
+//! # Idea
+//! The positions of a sparse message cost some eight bits each; values of 32 bits beside them are
+//! most of the message. Of selected values, which are all large, a sign and few levels say enough.
+//!
+//! # Wire
+//! | bytes | what |
+//! |---|---|
+//! | 4·kept (f16, bf16: 2·kept) | the values, in ascending order of position, or, quantised: |
+//! | 4·blocks | the scale of each block of kept values, f32 |
+//! | ⌈kept·w/8⌉ | a sign and a level each, or Elias γ codes, as [`qsgd`](super::qsgd) has them |
+//!
+//! # Laws
+//! Let T be the selection, Q the quantiser and E‖Q(x) − x‖² ≤ β‖x‖². Q is unbiased, so that Q∘T is
+//! right in expectation wherever T is (`randomk` with `unbiased`).
+//!
+//! With error feedback Q∘T has to be a contraction, and it is one only while β < 1 (the paper's first
+//! lemma on composition: the coefficient is (1 − β)·k/d): with few levels β is above 1, and the
+//! residual would grow. The paper's second lemma divides by 1 + β, which makes a contraction of any
+//! Q, with the coefficient k/(d·(1 + β)). We multiply each block by the number that leaves the least
+//! of it, c = ⟨x, Q(x)⟩/‖Q(x)‖², but at most by 1. No number between 0 and 1 leaves less, 1/(1 + β)
+//! included, so that the lemma's coefficient holds; and ‖c·Q(x) − x‖ ≤ ‖x‖ holds for every message
+//! and not only in expectation. It costs nothing on the wire, because the scales are there anyway, and
+//! β need not be known.
+//!
+//! Without feedback nothing is multiplied, and a selection that is a contraction is none of the two
+//! any more.
+
+use serde::de::{self, MapAccess, Unexpected, Visitor, value::MapAccessDeserializer};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::ladder::{Ladder, Uniform, width};
+use super::levels::{self, Elements, Entropy, Norm, Quantiser, stretch};
+use super::{Law, Seat};
+use crate::rng::Stream;
+use crate::wire::values::Format;
+use crate::wire::{Read, Reader};
+use crate::{Error, Result};
+
+/// How values are sent: `"f32"`, `"f16"`, `"bf16"`, or by a quantiser, such as
+/// `{ kind = "qsgd", levels = 1 }`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Values {
+    /// One by one, in a format of floating point.
+    Plain(Format),
+    /// Rounded to levels.
+    Quantised(Quantised),
+}
+
+/// A quantiser of selected values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Quantised {
+    /// As [`qsgd`](super::qsgd) quantises gradients.
+    Qsgd(QsgdValues),
+}
+
+/// The settings of `{ kind = "qsgd" }`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QsgdValues {
+    /// Levels above zero, 1 to 127. Default 7: 4 bits with the sign; 1 is 2 bits.
+    pub levels: u8,
+    /// What a block is scaled by. Default `linf`.
+    pub norm: Norm,
+    /// Selected values of a block; 0 for all of the bucket's. Default 512.
+    pub block: usize,
+    /// How levels are coded. Default `none`.
+    pub entropy: Entropy,
+}
+
+impl Default for QsgdValues {
+    fn default() -> Self {
+        Self { levels: 7, norm: Norm::Linf, block: 512, entropy: Entropy::None }
+    }
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Values::Plain(Format::default())
+    }
+}
+
+impl From<Format> for Values {
+    fn from(format: Format) -> Self {
+        Values::Plain(format)
+    }
+}
+
+impl From<QsgdValues> for Values {
+    fn from(qsgd: QsgdValues) -> Self {
+        Values::Quantised(Quantised::Qsgd(qsgd))
+    }
+}
+
+impl<'de> Deserialize<'de> for Values {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+
+        impl<'de> Visitor<'de> for Any {
+            type Value = Values;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(
+                    "\"f32\", \"f16\", \"bf16\" or a quantiser, such as \
+                     { kind = \"qsgd\", levels = 1 }",
+                )
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<Values, E> {
+                let format = Format::deserialize(de::value::StrDeserializer::<E>::new(name));
+                format
+                    .map(Values::Plain)
+                    .map_err(|_| E::invalid_value(Unexpected::Str(name), &self))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Values, A::Error> {
+                Quantised::deserialize(MapAccessDeserializer::new(map)).map(Values::Quantised)
+            }
+        }
+
+        deserializer.deserialize_any(Any)
+    }
+}
+
+impl Values {
+    /// Checks the setting by itself.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the scheme, the setting and what to write instead.
+    pub(super) fn validate(self, scheme: &'static str) -> Result<()> {
+        match self {
+            Values::Quantised(Quantised::Qsgd(QsgdValues { levels, .. }))
+                if !(1..=127).contains(&levels) =>
+            {
+                Err(Error::Config {
+                    scheme,
+                    key: "values.levels",
+                    value: levels.to_string(),
+                    wanted: "write 1 to 127 levels above zero, such as \
+                             `values = { kind = \"qsgd\", levels = 1 }`",
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a message gives back whose selection, sent exactly, gives back `selection`.
+    pub(super) fn law(self, selection: Law, feedback: bool) -> Law {
+        match (self, selection) {
+            (Values::Quantised(_), Law::Contraction) if !feedback => Law::Biased,
+            _ => selection,
+        }
+    }
+
+    /// Takes `count` values.
+    ///
+    /// # Errors
+    /// [`Fault`](crate::wire::Fault) when there are fewer, or they are not such values.
+    pub(super) fn take<'a>(self, reader: &mut Reader<'a>, count: usize) -> Read<Arriving<'a>> {
+        match self {
+            Values::Plain(format) => {
+                let bytes = reader.take(count * format.bytes())?;
+                Ok(Arriving::Plain(format, bytes.chunks_exact(format.bytes())))
+            }
+            Values::Quantised(Quantised::Qsgd(QsgdValues { levels, block, entropy, .. })) => {
+                let elements = Elements::take(reader, count, block, Uniform(levels), entropy)?;
+                Ok(Arriving::Quantised(elements))
+            }
+        }
+    }
+}
+
+/// Values of a message, read one after another.
+pub(super) enum Arriving<'a> {
+    Plain(Format, std::slice::ChunksExact<'a, u8>),
+    Quantised(Elements<'a, Uniform>),
+}
+
+impl Arriving<'_> {
+    /// The next value; 0 when there are no more.
+    #[inline]
+    pub(super) fn next(&mut self) -> f32 {
+        match self {
+            Arriving::Plain(format, bytes) => bytes.next().map_or(0.0, |bytes| format.value(bytes)),
+            Arriving::Quantised(elements) => elements.next(),
+        }
+    }
+}
+
+/// Writes the values of one seat's messages; keeps its memory.
+#[derive(Debug)]
+pub(super) struct Sender {
+    values: Values,
+    /// Whether blocks are multiplied by what leaves the least of them.
+    fitted: bool,
+    seat: Seat,
+    quantiser: Quantiser,
+    kept: Vec<f32>,
+    codes: Vec<u8>,
+}
+
+impl Sender {
+    /// Of messages of at most `most` values; within error feedback what is quantised is `fitted`.
+    pub(super) fn new(values: Values, fitted: bool, most: usize, seat: &Seat) -> Self {
+        let (room, blocks) = match values {
+            Values::Plain(_) => (0, 0),
+            Values::Quantised(Quantised::Qsgd(QsgdValues { block, .. })) => {
+                (most, most.div_ceil(stretch(block, most)))
+            }
+        };
+        Self {
+            values,
+            fitted,
+            seat: seat.clone(),
+            quantiser: Quantiser::with_capacity(blocks),
+            kept: Vec::with_capacity(room),
+            codes: Vec::with_capacity(room),
+        }
+    }
+
+    /// Appends the values, those of the message at `step`.
+    pub(super) fn put(&mut self, values: impl Iterator<Item = f32>, step: u64, out: &mut Vec<u8>) {
+        match self.values {
+            Values::Plain(format) => format.put(values, out),
+            Values::Quantised(Quantised::Qsgd(qsgd)) => {
+                self.kept.clear();
+                self.kept.extend(values);
+                self.put_qsgd(qsgd, step, out);
+            }
+        }
+    }
+
+    fn put_qsgd(&mut self, qsgd: QsgdValues, step: u64, out: &mut Vec<u8>) {
+        let QsgdValues { levels, norm, block, entropy } = qsgd;
+        let stream = self.stream(step);
+        let (ladder, kept, codes) = (Uniform(levels), &self.kept, &mut self.codes);
+        let scales_at = out.len();
+        self.quantiser.put_scales(kept, block, |some| norm.of(some), out);
+        codes.clear();
+        self.quantiser
+            .each_codes(kept, block, ladder, stream, |some| codes.extend_from_slice(some));
+        if self.fitted {
+            let blocks = stretch(block, kept.len());
+            let (scales, _) = out[scales_at..].as_chunks_mut();
+            for ((scale, values), codes) in
+                scales.iter_mut().zip(kept.chunks(blocks)).zip(codes.chunks(blocks))
+            {
+                *scale = fitted(f32::from_le_bytes(*scale), values, codes, ladder).to_le_bytes();
+            }
+        }
+        levels::put_packed(codes, ladder, entropy, out);
+    }
+
+    /// Random numbers of its own: independent of those that a sparsifier draws at that step.
+    fn stream(&self, step: u64) -> Stream {
+        const VALUES: u64 = 1;
+        let Seat { seed, rank, bucket, .. } = self.seat;
+        Stream::of(&[seed, 1 + rank as u64, bucket as u64, step, VALUES])
+    }
+}
+
+/// The scale up to `scale` with which the codes of a block are nearest to its values: ⟨x, q⟩/‖q‖², of
+/// q that says of each value its sign and a share of the scale; 0 where all shares are.
+fn fitted(scale: f32, values: &[f32], codes: &[u8], ladder: impl Ladder) -> f32 {
+    let levels = (1 << (width(ladder.top()) - 1)) - 1;
+    let (mut product, mut square) = (0.0, 0.0);
+    for (value, code) in values.iter().zip(codes) {
+        let share = f64::from(ladder.share(code & levels));
+        product += f64::from(value.abs()) * share;
+        square += share * share;
+    }
+    if square > 0.0 { scale.min((product / square) as f32) } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn qsgd(levels: u8, norm: Norm, block: usize, entropy: Entropy) -> Values {
+        QsgdValues { levels, norm, block, entropy }.into()
+    }
+
+    fn settings() -> Vec<Values> {
+        vec![
+            Format::F32.into(),
+            Format::F16.into(),
+            Format::Bf16.into(),
+            qsgd(1, Norm::Linf, 512, Entropy::None),
+            qsgd(1, Norm::L2, 0, Entropy::Elias),
+            qsgd(5, Norm::L2, 7, Entropy::Elias),
+            qsgd(127, Norm::Linf, 100, Entropy::None),
+        ]
+    }
+
+    fn sent(setting: Values, fitted: bool, values: &[f32], step: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut sender = Sender::new(setting, fitted, values.len(), &Seat::alone(99, 5));
+        sender.put(values.iter().copied(), step, &mut out);
+        out
+    }
+
+    fn read(setting: Values, bytes: &[u8], count: usize) -> Read<Vec<f32>> {
+        let mut reader = Reader::new(bytes);
+        let mut arriving = setting.take(&mut reader, count)?;
+        let values = (0..count).map(|_| arriving.next()).collect();
+        reader.finish()?;
+        Ok(values)
+    }
+
+    fn square(values: impl Iterator<Item = f32>) -> f64 {
+        values.map(|value| f64::from(value).powi(2)).sum()
+    }
+
+    proptest! {
+        #[test]
+        fn quantised_values_arrive_as_a_message_of_qsgd_does(
+            values in prop::collection::vec(-3f32..3.0, 0..1500), trailer: [u8; 3],
+        ) {
+            for setting in settings() {
+                let mut bytes = sent(setting, false, &values, 3);
+                let found = read(setting, &bytes, values.len()).unwrap();
+                match setting {
+                    Values::Plain(format) => {
+                        let rounded: Vec<f32> = values.iter().map(|v| format.rounded(*v)).collect();
+                        prop_assert_eq!(found, rounded);
+                    }
+                    Values::Quantised(Quantised::Qsgd(QsgdValues { levels, block, entropy, .. })) => {
+                        let mut whole = vec![0.0; values.len()];
+                        levels::add(&bytes, block, Uniform(levels), entropy, 1.0, &mut whole).unwrap();
+                        let same = found.iter().zip(&whole).all(|(a, b)| a == b);
+                        prop_assert!(same, "{:?} {:?}", found, whole);
+                    }
+                }
+                let length = bytes.len();
+                bytes.extend_from_slice(&trailer);
+                let mut reader = Reader::new(&bytes);
+                setting.take(&mut reader, values.len()).unwrap();
+                prop_assert_eq!(reader.rest().len(), bytes.len() - length);
+                for cut in 0..length.min(40) {
+                    prop_assert!(read(setting, &bytes[..cut], values.len()).is_err());
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_harm(bytes: Vec<u8>, count in 0usize..2000) {
+            for setting in settings() {
+                if let Ok(values) = read(setting, &bytes, count) {
+                    prop_assert!(!matches!(setting, Values::Quantised(_))
+                        || values.iter().all(|value| value.is_finite()));
+                }
+            }
+        }
+
+        /// And no number from 0 to 1 in place of the one that was fitted leaves less.
+        #[test]
+        fn what_is_fitted_contracts_every_time(
+            values in prop::collection::vec(-3f32..3.0, 1..300), step: u64, factor in 0f32..=1.0,
+        ) {
+            for setting in settings() {
+                let Values::Quantised(_) = setting else { continue };
+                let count = values.len();
+                let arrived = |fitted| read(setting, &sent(setting, fitted, &values, step), count);
+                let (plain, fitted) = (arrived(false).unwrap(), arrived(true).unwrap());
+                let off = |said: &[f32], factor: f32| {
+                    square(said.iter().zip(&values).map(|(said, value)| factor * said - value))
+                };
+                let least = off(&fitted, 1.0);
+                prop_assert!(least <= square(values.iter().copied()) * (1.0 + 1e-6), "{setting:?}");
+                prop_assert!(least <= off(&plain, factor) * (1.0 + 1e-5) + 1e-9, "{setting:?}");
+            }
+        }
+    }
+
+    /// With one level of the L2 norm of many values, β is far above 1: unscaled rounding moves away
+    /// by β on average, and fitted it leaves no more than the paper's second lemma, 1 − 1/(1 + β).
+    #[test]
+    fn the_lemmas_coefficient_holds_where_unscaled_rounding_is_no_contraction() {
+        const STEPS: u64 = 300;
+        let values: Vec<f32> = (0..400).map(|i| 1.0 + (i as f32 * 0.7).sin()).collect();
+        let setting = qsgd(1, Norm::L2, 0, Entropy::None);
+        let whole = square(values.iter().copied());
+        let share_left = |fitted| {
+            let one = |step| {
+                let said = read(setting, &sent(setting, fitted, &values, step), 400).unwrap();
+                square(said.iter().zip(&values).map(|(said, value)| said - value))
+            };
+            (1..=STEPS).map(one).sum::<f64>() / STEPS as f64 / whole
+        };
+        // E‖Q(x)‖² = ‖x‖·‖x‖₁ with one level, and so β = ‖x‖₁/‖x‖ − 1.
+        let sum: f64 = values.iter().map(|value| f64::from(*value)).sum();
+        let beta = sum / whole.sqrt() - 1.0;
+        assert!(beta > 10.0, "{beta}");
+        let (unscaled, fitted) = (share_left(false), share_left(true));
+        assert!((unscaled / beta - 1.0).abs() < 0.1, "{unscaled} {beta}");
+        assert!(fitted <= 1.0 - 1.0 / (1.0 + beta) + 0.005, "{fitted} {beta}");
+    }
+
+    #[test]
+    fn settings_read_and_write_as_toml_and_others_are_refused_with_the_remedy() {
+        #[derive(Debug, Serialize, Deserialize, PartialEq)]
+        struct Recipe {
+            values: Values,
+        }
+        for values in settings() {
+            let text = toml::to_string(&Recipe { values }).unwrap();
+            assert_eq!(toml::from_str::<Recipe>(&text).unwrap(), Recipe { values }, "{text}");
+            assert_eq!(values.validate("topk"), Ok(()));
+        }
+        let read = |text: &str| toml::from_str::<Recipe>(text).map(|recipe| recipe.values);
+        assert_eq!(read("values = 'f16'"), Ok(Format::F16.into()));
+        assert_eq!(
+            toml::to_string(&Recipe { values: Format::F16.into() }).unwrap(),
+            "values = \"f16\"\n"
+        );
+        assert_eq!(read("values = { kind = 'qsgd' }"), Ok(QsgdValues::default().into()));
+        for text in ["values = 'f8'", "values = 16", "values = true"] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains("{ kind = \"qsgd\", levels = 1 }"), "{error}");
+        }
+        for (text, says) in [
+            ("values = { kind = 'terngrad' }", "qsgd"),
+            ("values = { kind = 'qsgd', feedback = true }", "levels"),
+            ("values = { levels = 1 }", "kind"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        for levels in [0, 128] {
+            let values = Values::from(QsgdValues { levels, ..QsgdValues::default() });
+            let error = values.validate("topk").unwrap_err().to_string();
+            assert!(error.contains("values.levels") && error.contains("1 to 127"), "{error}");
+        }
+    }
+}
