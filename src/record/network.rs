@@ -287,7 +287,10 @@ mod tests {
             (text.replacen("\"ranks\":2", "\"ranks\":0", 1), "line 1: 0 ranks"),
             (text.replacen("\"ranks\":2", "\"ranks\":3", 1), "line 2: `compute` is of 2 ranks"),
             (text.replacen("\"step\":2", "\"step\":5", 1), "line 3: step 5 does not follow step 1"),
-            (text.replacen("[[100,200],", "[[100],", 1), "line 2: `encode` does not hold 1 groups"),
+            (
+                text.replacen("[[100,200],", "[[100],", 1),
+                "line 2: `encode` does not hold 1 collectives",
+            ),
             (text.replacen("[0.5,1.0]", "[0.5,7.0]", 1), "line 2: `ready`"),
             (text.replacen("[1,2,3,4]", "[1,2,3,-4]", 1), "line 2: this is no step"),
             (text.replacen("\"up\"", "\"down\"", 1), "line 2"),

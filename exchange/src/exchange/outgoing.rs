@@ -16,6 +16,7 @@ use crate::wire::{Kind, floats};
 use crate::{Result, Support};
 
 /// What a rank is about to send of a group.
+#[derive(Default)]
 pub(super) struct Outgoing {
     /// What the message is about: buckets with a compressor, and the plain ones that travel with
     /// them.
@@ -51,15 +52,7 @@ impl Exchange {
     ) -> Result<Outgoing> {
         let warm = self.is_warm(place.step);
         let apart = self.route.sums_apart(&mut *self.collective);
-        let buffers = &mut self.buffers[group];
-        let mut outgoing = Outgoing {
-            items: Vec::new(),
-            message: buffers.messages(),
-            plain: Vec::new(),
-            values: buffers.plain(),
-            rounds: Vec::new(),
-            measuring: Duration::ZERO,
-        };
+        let mut outgoing = Outgoing::default();
         for number in &self.groups[group] {
             let bucket = &self.buckets[*number];
             let item = Item::gradient(*number, bucket, !warm);
@@ -68,6 +61,13 @@ impl Exchange {
                 _ if item.plain && apart => outgoing.plain.push(item),
                 _ => outgoing.items.push(item),
             }
+        }
+        let buffers = &mut self.buffers[group];
+        if !outgoing.items.is_empty() {
+            outgoing.message = buffers.messages();
+        }
+        if !outgoing.plain.is_empty() {
+            outgoing.values = buffers.plain();
         }
         if !self.correct(group, held) {
             return Err(self.non_finite(place, group, held.seen()));

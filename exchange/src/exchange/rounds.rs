@@ -7,7 +7,7 @@ use crate::compress::Feedback;
 use crate::cpu::Stopwatch;
 use crate::gradient::{Held, Seen};
 use crate::incoming::Place;
-use crate::reducer::{BucketGradient, Next, Round};
+use crate::reducer::{BucketGradient, Mail, Next, Round};
 use crate::topology::{Item, Work};
 use crate::traffic::{Leg, Operation};
 use crate::wire::{Frame, Kind, Reader, floats};
@@ -135,7 +135,19 @@ impl Exchange {
     ) -> Result<[Option<Posted>; 2]> {
         let (mut values, mut bytes) = (Vec::new(), Vec::new());
         let buffers = &mut self.buffers[group];
-        let (mut floats_out, mut bytes_out) = (buffers.plain(), buffers.bytes());
+        let mut posts = |posts: fn(&Mail) -> bool| {
+            let of =
+                |number: &usize| self.buckets[*number].mail_mut().is_some_and(|mail| posts(mail));
+            rounds.iter().any(of)
+        };
+        let mut floats_out = match posts(|mail| mail.posts_values) {
+            true => buffers.plain(),
+            false => Vec::new(),
+        };
+        let mut bytes_out = match posts(|mail| mail.posts_bytes) {
+            true => buffers.bytes(),
+            false => Vec::new(),
+        };
         for number in rounds {
             let Some(mail) = self.buckets[*number].mail_mut() else { continue };
             if mail.posts_values {
