@@ -70,12 +70,16 @@ impl Moments {
         self.pixels
     }
 
-    /// Of each channel the mean and the biased variance.
+    /// Of each channel the mean and the biased variance, which is NaN if a value or its square is not finite.
     pub(crate) fn mean_and_variance(&self) -> (Vec<f64>, Vec<f64>) {
         let count = self.pixels as f64;
         let channel = |((sum, square), pivot): ((&f64, &f64), &f32)| {
             let mean = sum / count;
-            (mean + f64::from(*pivot), (square / count - mean * mean).max(0.0))
+            let variance = square / count - mean * mean;
+            // Rounding may have made it negative. Of values that are not finite, or too large for their squares to be,
+            // there is none: `max` would make 0 of it, a division by infinity 0, and either hide them.
+            let variance = if variance.is_finite() { variance.max(0.0) } else { f64::NAN };
+            (mean + f64::from(*pivot), variance)
         };
         self.sum.iter().zip(&self.square).zip(&self.pivot).map(channel).unzip()
     }

@@ -181,6 +181,59 @@ fn a_mean_far_from_zero_costs_no_digits() {
     }
 }
 
+/// Slices of one channel too few for the pixels they are to be used with.
+#[test]
+fn what_belongs_to_other_channels_is_refused() {
+    const CHANNELS: usize = 48;
+    let few: &[f32] = &[1.0; CHANNELS - 1];
+    let all: &[f32] = &[1.0; CHANNELS];
+    let xs: &[f32] = &[1.0; 2 * CHANNELS];
+    let refused = |what: &str, run: &(dyn Fn(Isa) + std::panic::RefUnwindSafe)| {
+        for isa in Isa::available() {
+            let panic = std::panic::catch_unwind(|| run(isa)).expect_err(what);
+            let message = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+            let lengths = message.contains("left == right");
+            let constants =
+                panic.downcast_ref::<&str>().is_some_and(|m| m.contains("len() == channels"));
+            assert!(lengths || constants, "{what} on {isa}: {message}");
+        }
+    };
+    let summed = |isa: Isa, summand: Gradients| {
+        let (mut a, mut b) = (vec![0.0; CHANNELS], vec![0.0; CHANNELS]);
+        isa.run(Sums { summand, channels: CHANNELS, pixels: 2, to: [&mut a, &mut b] });
+    };
+    refused("pivot", &|isa| {
+        let (mut a, mut b) = (vec![0.0; CHANNELS], vec![0.0; CHANNELS]);
+        let summand = sums::Deviations { xs, pivot: few };
+        isa.run(Sums { summand, channels: CHANNELS, pixels: 2, to: [&mut a, &mut b] });
+    });
+    let gradients = |gate, mean| Gradients { xs, dz: xs, gate, mean, residual: None };
+    refused("mean", &|isa| summed(isa, gradients(Gate::Open, few)));
+    for (what, scale, shift) in [("gate's scale", few, all), ("gate's shift", all, few)] {
+        refused(what, &|isa| summed(isa, gradients(Gate::Affine { scale, shift }, all)));
+        refused(what, &|isa| {
+            let mut z = vec![0.0; xs.len()];
+            let (z, positive) = (&mut z[..], None);
+            let mapping = Normalise { xs, scale, shift, residual: None, relu: true, z, positive };
+            isa.run(Each { mapping, channels: CHANNELS });
+        });
+    }
+    let affine = Gate::Affine { scale: all, shift: few };
+    for (what, gate, by_gradient, by_input, constant) in [
+        ("factor of the gradient", Gate::Open, few, all, all),
+        ("factor of the input", Gate::Open, all, few, all),
+        ("constant", Gate::Open, all, all, few),
+        ("gate of the gradient", affine, all, all, all),
+    ] {
+        refused(what, &|isa| {
+            let mut gradient = vec![0.0; xs.len()];
+            let gradient = &mut gradient[..];
+            let mapping = Backward { xs, gate, by_gradient, by_input, constant, gradient };
+            isa.run(Each { mapping, channels: CHANNELS });
+        });
+    }
+}
+
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
     let case = Case {
