@@ -59,6 +59,8 @@ pub(crate) fn batch_norm(
 ) -> Result<Maps> {
     let isa = xs.native.isa;
     let channels = gamma.dim(0)?;
+    // A normalisation behind another one, without a convolution between: see [`Compute`].
+    xs.pixels();
     let statistics = if train {
         let own;
         let moments = match xs.moments() {

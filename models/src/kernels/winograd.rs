@@ -199,6 +199,7 @@ impl Pass<'_> {
         let (isa, lanes) = (self.isa, self.isa.lanes());
         let (depth, columns) = (self.from.channels, self.to.channels);
 
+        let images = images.for_jobs();
         let total = self.sizes.batch * self.from.rows;
         let chunk = chunk_rows(total, self.from.columns, POINTS * POINTS, depth, columns);
         let firsts = (0..total).step_by(chunk);

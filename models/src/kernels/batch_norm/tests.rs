@@ -235,6 +235,24 @@ fn what_belongs_to_other_channels_is_refused() {
 }
 
 #[test]
+fn what_a_normalisation_computes_from_is_in_memory() {
+    let Kernels::Native(native) = Kernels::parse("auto").unwrap() else { unreachable!() };
+    let xs = Tensor::randn(0f32, 1., (2, 3, 3, 5), &Device::Cpu).unwrap();
+    let [zeros, ones] =
+        [0., 1.].map(|x| (Tensor::zeros(5, DType::F32, &Device::Cpu).unwrap() + x).unwrap());
+    let [mean, var] = [&zeros, &ones].map(|start| Var::from_tensor(start).unwrap());
+    for train in [false, true] {
+        let maps = Maps::new(native, &xs).unwrap();
+        let norm =
+            |maps| batch_norm(maps, None, &ones, &zeros, (&mean, &var), None, true, train).unwrap();
+        let first = norm(&maps);
+        assert!(!first.values().in_memory(), "a normalisation alone has no pass over memory");
+        let second = norm(&first);
+        assert!(first.values().in_memory() && !second.values().in_memory());
+    }
+}
+
+#[test]
 fn any_number_of_threads_gives_the_same_bits() {
     let case = Case {
         batch: 8,
