@@ -7,7 +7,11 @@ use crate::kernels::simd::Isa;
 
 /// What the mean and the variance of each channel of some pixels come from.
 ///
-/// Deviations are taken from the pixels' own first one, so that a mean far from zero costs no digits.
+/// Deviations are taken from one of the pixels, so that a mean far from zero costs no digits. As blocks of 128 are summed
+/// in f32, a pivot that lies `d` from the mean of the pixels summed with it makes their variance uncertain by up to
+/// 400 · 2⁻²⁴ · (variance + d²), and in practice by a thousandth of that. Of n pixels none lies further than √(n − 1)
+/// standard deviations from their mean, yet one may lie as far. So the pivot is the one in the middle of three, that
+/// one value far from all others is never the pivot.
 pub(crate) struct Moments {
     pixels: usize,
     pivot: Vec<f32>,
@@ -23,7 +27,10 @@ impl Moments {
     /// # Panics
     /// When there is none.
     pub(crate) fn of_part(isa: Isa, xs: &[f32], channels: usize) -> Self {
-        let (pixels, pivot) = (xs.len() / channels, xs[..channels].to_vec());
+        let pixels = xs.len() / channels;
+        let pixel = |number: usize| xs[number * channels..][..channels].iter();
+        let three = pixel(0).zip(pixel(pixels / 2)).zip(pixel(pixels - 1));
+        let pivot = three.map(|((a, b), c)| a.min(*b).max(a.max(*b).min(*c))).collect::<Vec<_>>();
         let (mut sum, mut square) = (vec![0.0; channels], vec![0.0; channels]);
         let summand = Deviations { xs, pivot: &pivot };
         isa.run(Sums { summand, channels, pixels, to: [&mut sum, &mut square] });
