@@ -3,6 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use crate::kernels;
+use crate::ops::some;
 
 /// Feature maps `[batch, height, width, channels]`: what the operations on images take and give.
 ///
@@ -25,14 +26,13 @@ impl Maps {
     /// The feature maps of `images [batch, height, width, channels]`.
     ///
     /// # Errors
-    /// Images of another rank, or kernels chosen that this CPU lacks.
+    /// Images of another rank or without elements, or kernels chosen that this CPU lacks.
     pub fn new(images: &Tensor) -> Result<Self> {
         images.dims4()?;
+        some("images", images)?;
         Ok(Self(match kernels::native(images)? {
-            Some(native) if images.elem_count() > 0 => {
-                Carrier::Native(kernels::maps::Maps::new(native, images)?)
-            }
-            _ => Carrier::Tensor(images.clone()),
+            Some(native) => Carrier::Native(kernels::maps::Maps::new(native, images)?),
+            None => Carrier::Tensor(images.clone()),
         }))
     }
 

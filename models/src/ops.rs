@@ -2,12 +2,14 @@
 //!
 //! Architectures call these functions and nothing else. Images are NHWC, weights are in
 //! PyTorch's layout, and every function has a right gradient for each floating-point argument
-//! unless its text says otherwise.
+//! unless its text says otherwise. None computes on nothing: an argument without elements, such as
+//! an empty batch, is an error.
 
 use candle_core::{DType, Result, Tensor, Var, bail};
 
 use crate::composed;
-use crate::kernels::{self, Native, native};
+use crate::kernels::conv::Sizes;
+use crate::kernels::{self, Native, counts, native};
 use crate::maps::{Carrier, Maps};
 
 /// Added to the variance in [`batch_norm`], as PyTorch's default.
@@ -28,16 +30,7 @@ pub fn conv2d(
     padding: usize,
     input_gradient: bool,
 ) -> Result<Maps> {
-    let (_, height, width, inputs) = xs.dims()?;
-    let (_, expected, kh, kw) = weight.dims4()?;
-    if inputs != expected {
-        bail!("conv2d: the input has {inputs} channels, the weight expects {expected}");
-    }
-    if stride == 0 || height + 2 * padding < kh || width + 2 * padding < kw {
-        bail!(
-            "conv2d: no {kh}x{kw} window of stride {stride} fits a {height}x{width} input padded by {padding}"
-        );
-    }
+    Sizes::new(xs.dims()?, weight.dims4()?, stride, padding)?;
     Ok(Maps(match &xs.0 {
         Carrier::Native(xs) => {
             Carrier::Native(kernels::conv::conv2d(xs, weight, stride, padding, input_gradient)?)
@@ -82,7 +75,7 @@ pub fn batch_norm(
     {
         bail!("batch_norm: residual is {:?}, the input {:?}", residual.dims()?, xs.dims()?);
     }
-    if batch * height * width == 1 && train {
+    if batch * height * width < 2 && train {
         bail!(
             "batch_norm: training needs more than one value per channel, got input {:?}; use a larger batch or image",
             xs.dims()?
@@ -164,9 +157,13 @@ pub fn max_pool(xs: &Maps) -> Result<Maps> {
 /// The parameter-free shortcut of He et al. 2016 (option A): every second row and column of
 /// `xs [B, H, W, C]`, new channels zero, half of them on either side: `[B, ⌈H/2⌉, ⌈W/2⌉, channels]`.
 pub fn shortcut_a(xs: &Maps, channels: usize) -> Result<Maps> {
-    let (_, _, _, inputs) = xs.dims()?;
+    let (batch, height, width, inputs) = xs.dims()?;
     if channels < inputs {
         bail!("shortcut_a: {channels} channels cannot hold the {inputs} of the input");
+    }
+    let shape = [batch, height.div_ceil(2), width.div_ceil(2), channels];
+    if counts::elements(&shape).is_none() {
+        bail!("shortcut_a: no memory has the elements of {shape:?}");
     }
     Ok(Maps(match &xs.0 {
         Carrier::Native(xs) => Carrier::Native(kernels::pool::shortcut_a(xs, channels)?),
@@ -178,13 +175,12 @@ pub fn shortcut_a(xs: &Maps, channels: usize) -> Result<Maps> {
 pub fn linear(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let (_, inputs) = xs.dims2()?;
     let (outputs, _) = weight.dims2()?;
+    some("linear: input", xs)?;
     fits("linear: weight", weight, &[outputs, inputs])?;
     fits("linear: bias", bias, &[outputs])?;
     match native(xs)? {
-        Some(Native { isa, .. }) if xs.elem_count() > 0 => {
-            kernels::linear::linear(isa, xs, weight, bias)
-        }
-        _ => composed::linear(xs, weight, bias),
+        Some(Native { isa, .. }) => kernels::linear::linear(isa, xs, weight, bias),
+        None => composed::linear(xs, weight, bias),
     }
 }
 
@@ -193,11 +189,11 @@ pub fn linear(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 /// As `nn.Embedding(padding_idx = 0)`: row [`PAD`](crate::PAD) is read like any other and
 /// receives no gradient.
 pub fn embedding(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
+    some("embedding: ids", ids)?;
+    some("embedding: table", table)?;
     match native(table)? {
-        Some(Native { isa, .. }) if table.elem_count() > 0 => {
-            kernels::embedding::embedding(isa, ids, table)
-        }
-        _ => composed::embedding(ids, table),
+        Some(Native { isa, .. }) => kernels::embedding::embedding(isa, ids, table),
+        None => composed::embedding(ids, table),
     }
 }
 
@@ -206,11 +202,11 @@ pub fn embedding(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
 /// As `nn.EmbeddingBag(mode = "mean", padding_idx = 0)`: padding counts for nothing, and a text
 /// of nothing but padding gives zeros.
 pub fn embedding_mean(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
+    some("embedding_mean: ids", ids)?;
+    some("embedding_mean: table", table)?;
     match native(table)? {
-        Some(Native { isa, .. }) if table.elem_count() > 0 => {
-            kernels::embedding::embedding_mean(isa, ids, table)
-        }
-        _ => composed::embedding_mean(ids, table),
+        Some(Native { isa, .. }) => kernels::embedding::embedding_mean(isa, ids, table),
+        None => composed::embedding_mean(ids, table),
     }
 }
 
@@ -226,21 +222,23 @@ pub fn conv1d_relu_max(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Te
 /// side by side: `[B, ΣF]`. At least one pair.
 pub fn convs1d_relu_max(xs: &Tensor, filters: &[(&Tensor, &Tensor)]) -> Result<Tensor> {
     let (_, length, inputs) = xs.dims3()?;
+    some("conv1d_relu_max: input", xs)?;
     for (weight, bias) in filters {
         let (filters, expected, width) = weight.dims3()?;
+        some("conv1d_relu_max: weight", weight)?;
         fits("conv1d_relu_max: bias", bias, &[filters])?;
-        if inputs != expected || width == 0 || length < width {
+        if inputs != expected || length < width {
             bail!(
                 "conv1d_relu_max: a filter of {width} positions of {expected} does not fit an input of {length} positions of {inputs}"
             );
         }
     }
-    let values = filters.iter().map(|(weight, _)| weight.elem_count()).min().unwrap_or(0);
+    if filters.is_empty() {
+        bail!("convs1d_relu_max: there are no filters");
+    }
     match native(xs)? {
-        Some(Native { isa, .. }) if xs.elem_count() > 0 && values > 0 => {
-            kernels::text_conv::conv1d_relu_max(isa, xs, filters)
-        }
-        _ => {
+        Some(Native { isa, .. }) => kernels::text_conv::conv1d_relu_max(isa, xs, filters),
+        None => {
             let each = filters.iter().map(|(w, b)| composed::conv1d_relu_max(xs, w, b));
             Tensor::cat(&each.collect::<Result<Vec<_>>>()?, 1)
         }
@@ -268,19 +266,21 @@ pub struct Lstm {
 /// nothing but padding gives zeros.
 pub fn bilstm(xs: &Tensor, ids: &Tensor, forward: &Lstm, reverse: &Lstm) -> Result<Tensor> {
     let (batch, length, inputs) = xs.dims3()?;
+    some("bilstm: input", xs)?;
     fits("bilstm: ids", ids, &[batch, length])?;
     let (gates, hidden) = forward.weight_hh.dims2()?;
+    if hidden.checked_mul(4) != Some(gates) {
+        bail!("bilstm: weight_hh is {:?}, not four gates by one", forward.weight_hh.dims());
+    }
     for Lstm { weight_ih, weight_hh, bias_ih, bias_hh } in [forward, reverse] {
-        fits("bilstm: weight_ih", weight_ih, &[4 * hidden, inputs])?;
-        fits("bilstm: weight_hh", weight_hh, &[4 * hidden, hidden])?;
+        fits("bilstm: weight_hh", weight_hh, &[gates, hidden])?;
+        fits("bilstm: weight_ih", weight_ih, &[gates, inputs])?;
         fits("bilstm: bias_ih", bias_ih, &[gates])?;
         fits("bilstm: bias_hh", bias_hh, &[gates])?;
     }
     match native(xs)? {
-        Some(Native { isa, .. }) if xs.elem_count() > 0 && forward.weight_hh.elem_count() > 0 => {
-            kernels::lstm::bilstm(isa, xs, ids, forward, reverse)
-        }
-        _ => composed::bilstm(xs, ids, forward, reverse),
+        Some(Native { isa, .. }) => kernels::lstm::bilstm(isa, xs, ids, forward, reverse),
+        None => composed::bilstm(xs, ids, forward, reverse),
     }
 }
 
@@ -307,6 +307,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Resul
     if batch == 0 {
         bail!("cross_entropy: the mean over an empty batch is undefined; skip the step instead");
     }
+    some("cross_entropy: logits", logits)?;
     if !(0. ..1.).contains(&smoothing) {
         bail!("cross_entropy: label smoothing must lie in [0, 1), got {smoothing}");
     }
@@ -316,10 +317,19 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Resul
     }
 }
 
-/// Refuses an argument of another shape than the others imply, before any path sees it.
+/// Refuses an argument of another shape than the others imply, or of [none](some), before any path sees it.
 fn fits(argument: &str, tensor: &Tensor, expected: &[usize]) -> Result<()> {
     if tensor.dims() != expected {
         bail!("{argument} is {:?}, the other arguments ask for {expected:?}", tensor.dims());
     }
-    Ok(())
+    some(argument, tensor)
+}
+
+/// Refuses an argument without elements, or of sizes whose product wraps: candle's count of them does.
+pub(crate) fn some(argument: &str, tensor: &Tensor) -> Result<()> {
+    match counts::elements(tensor.dims()) {
+        Some(0) => bail!("{argument} is {:?}: it has no elements", tensor.dims()),
+        Some(_) => Ok(()),
+        None => bail!("{argument} is {:?}: no memory has so many elements", tensor.dims()),
+    }
 }

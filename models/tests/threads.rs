@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
-use candle_core::{Device, Tensor};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use candle_core::{DType, Device, Result, Tensor, Var};
 use gradwire_models::kernels::gradients::backward;
 use gradwire_models::kernels::{Kernels, with};
-use gradwire_models::{Config, Input, Store, cross_entropy};
+use gradwire_models::{Config, Input, Maps, Store, cross_entropy, ops};
 use proptest::prelude::*;
 
 fn bits(tensor: &Tensor) -> Vec<u32> {
@@ -45,6 +48,41 @@ fn check(model: &str, input: &Input, samples: &Tensor) {
             assert!(run(threads) == one, "{model} on {kernels}, {threads} threads");
         }
     }
+}
+
+/// Values of the second normalisation are computed by each job of the convolution, or of the sum with a residual, for
+/// itself. A job that computed all of the first one meanwhile, as jobs again, could be handed another job of its own kind
+/// to pass the time, and wait for what it had begun itself. Whether it is depends on who is quicker: of two runs of four
+/// hundred rounds one hung. A hang is a failure.
+#[test]
+fn jobs_wait_for_nothing_that_they_have_begun() {
+    const CHANNELS: usize = 512;
+    let (send, done) = mpsc::channel();
+    std::thread::spawn(move || {
+        let draw = |shape: &[usize]| Tensor::rand(-1f32, 1., shape, &Device::Cpu).unwrap();
+        let xs = draw(&[48, 8, 8, CHANNELS]);
+        let weight = draw(&[12, CHANNELS, 3, 3]);
+        let [gamma, beta] = [0; 2].map(|_| draw(&[CHANNELS]));
+        let mean = Var::zeros(CHANNELS, DType::F32, &Device::Cpu).unwrap();
+        let var = Var::ones(CHANNELS, DType::F32, &Device::Cpu).unwrap();
+        let norm = |xs: &Maps, residual: Option<&Maps>| -> Result<Maps> {
+            ops::batch_norm(xs, None, &gamma, &beta, &mean, &var, residual, true, false)
+        };
+        for round in 0..100 {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(4 + round % 3).build().unwrap();
+            let run = || -> Result<Tensor> {
+                let maps = Maps::new(&xs)?;
+                let twice = norm(&norm(&maps, None)?, None)?;
+                if round % 2 == 0 {
+                    return ops::conv2d(&twice, &weight, 1, 1, true)?.tensor();
+                }
+                norm(&norm(&maps, None)?, Some(&maps))?.tensor()
+            };
+            pool.install(|| with(Kernels::parse("auto").unwrap(), run)).unwrap();
+        }
+        send.send(()).unwrap();
+    });
+    assert!(done.recv_timeout(Duration::from_secs(60)).is_ok(), "a job waits for itself");
 }
 
 #[test]

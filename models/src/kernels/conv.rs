@@ -15,7 +15,7 @@
 //!
 //! `GRADWIRE_KERNELS=precise` computes everything directly.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
 use super::batch_norm::Moments;
 use super::maps::{Backward, Maps, Slot};
@@ -23,7 +23,7 @@ use super::memory::{Scratch, Target};
 use super::operand::with_f32s;
 use super::profile::{Kind, timed};
 use super::values::{Source, Values};
-use super::{Native, direct, winograd};
+use super::{Native, counts, direct, winograd};
 
 /// A convolution's sizes. Images are `[batch, height, width, channels]`, weights `[outputs, inputs, kernel, kernel]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,55 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
+    /// Those of a convolution of images `[batch, height, width, channels]` with a weight `[outputs, inputs, rows,
+    /// columns]`. None of the numbers of elements that follow from them wraps.
+    ///
+    /// # Errors
+    /// Channels that differ, no window that fits, and sizes of which one is 0 or whose product no memory has.
+    pub(crate) fn new(
+        (batch, height, width, inputs): (usize, usize, usize, usize),
+        (outputs, expected, rows, columns): (usize, usize, usize, usize),
+        stride: usize,
+        padding: usize,
+    ) -> Result<Self> {
+        let (images, weight) = ([batch, height, width, inputs], [outputs, expected, rows, columns]);
+        if inputs != expected {
+            bail!("conv2d: the input has {inputs} channels, the weight expects {expected}");
+        }
+        for (what, sizes) in [("input", images), ("weight", weight)] {
+            if sizes.contains(&0) {
+                bail!("conv2d: the {what} is {sizes:?}: it has no elements");
+            }
+        }
+        let padded = |size: usize| padding.checked_mul(2)?.checked_add(size);
+        let (Some(tall), Some(wide)) = (padded(height), padded(width)) else {
+            bail!("conv2d: a padding of {padding} is more than can be counted");
+        };
+        if stride == 0 || tall < rows || wide < columns {
+            bail!(
+                "conv2d: no {rows}x{columns} window of stride {stride} fits a {height}x{width} input padded by {padding}"
+            );
+        }
+        let kernel = (rows, columns);
+        let sizes = Self { batch, height, width, inputs, outputs, kernel, stride, padding };
+        let (out_height, out_width) = (sizes.out_height(), sizes.out_width());
+        let counted = [
+            images,
+            weight,
+            [batch, tall, wide, inputs],
+            [batch, out_height, out_width, outputs],
+            // The windows of one row of the result, and those of a row of the input's gradient.
+            [out_width, rows, columns, inputs],
+            [width, rows, columns, outputs],
+        ];
+        if counted.iter().any(|sizes| counts::elements(sizes).is_none()) {
+            bail!(
+                "conv2d: an input {images:?} padded by {padding}, a weight {weight:?} and a stride of {stride} make more elements than any memory has"
+            );
+        }
+        Ok(sizes)
+    }
+
     /// Height of the result.
     pub(crate) fn out_height(&self) -> usize {
         (self.height + 2 * self.padding - self.kernel.0) / self.stride + 1
@@ -68,7 +117,8 @@ impl Sizes {
     /// Products of a value and a weight in the definition of the result, those with padding included; either gradient
     /// has as many.
     fn products(&self) -> usize {
-        self.output_len() * self.inputs * self.kernel.0 * self.kernel.1
+        let taps = [self.inputs, self.kernel.0, self.kernel.1];
+        taps.into_iter().fold(self.output_len(), usize::saturating_mul)
     }
 
     /// Whether minimal filtering computes it: it must apply, and there must be enough channels for the transforms to
@@ -143,17 +193,14 @@ pub(crate) fn conv2d(
     padding: usize,
     input_gradient: bool,
 ) -> Result<Maps> {
-    let [batch, height, width, inputs] = xs.shape;
-    let (outputs, _, rows, columns) = weight.dims4()?;
-    let kernel = (rows, columns);
-    let sizes = Sizes { batch, height, width, inputs, outputs, kernel, stride, padding };
+    let sizes = Sizes::new(xs.shape.into(), weight.dims4()?, stride, padding)?;
     let values = xs.values();
     let mut ys = Scratch::new(sizes.output_len());
     let moments = with_f32s(weight, |weight| {
         let run = || forward(xs.native, &sizes, (&values).into(), weight, &mut ys);
         Ok(timed(Kind::Convolution, sizes.products(), run))
     })?;
-    let shape = [batch, sizes.out_height(), sizes.out_width(), outputs];
+    let shape = [sizes.batch, sizes.out_height(), sizes.out_width(), sizes.outputs];
     let from = if input_gradient { xs.clone() } else { xs.detached() };
     let ys = from.derive(Some(weight), None, shape, ys, || Conv {
         native: xs.native,

@@ -67,24 +67,34 @@ impl Gemm<'_> {
     fn check(&self, lanes: usize) {
         let (m, n, k) = (self.rows - 1, self.columns - 1, self.depth - 1);
         let a = match self.left {
-            Left::Rows(stride) => m * stride + k,
-            Left::Columns(stride) => k * stride + m,
-            Left::Blocks(stride) => k / lanes * stride + m * lanes + lanes - 1,
-            Left::Transposed(stride) => m / lanes * stride + k * lanes + lanes - 1,
+            Left::Rows(stride) => last([(m, stride), (k, 1)]),
+            Left::Columns(stride) => last([(k, stride), (m, 1)]),
+            Left::Blocks(stride) => last([(k / lanes, stride), (m, lanes), (lanes - 1, 1)]),
+            Left::Transposed(stride) => last([(m / lanes, stride), (k, lanes), (lanes - 1, 1)]),
         };
         let b = match self.right {
-            Right::Rows(stride) => k * stride + n,
-            Right::Panels => k * self.columns + n,
+            Right::Rows(stride) => last([(k, stride), (n, 1)]),
+            Right::Panels => last([(k, self.columns), (n, 1)]),
             Right::Blocks { width, stride } => {
                 let whole = width > n || panel(lanes).is_multiple_of(width);
                 assert!(whole, "a panel of the right operand reaches over a block's end");
-                n / width * stride + k * width + width - 1
+                last([(n / width, stride), (k, width), (width - 1, 1)])
             }
         };
         assert!(a < self.a.len(), "left operand too short");
         assert!(b < self.b.len(), "right operand too short");
-        assert!(m * self.c_row + n < self.c.len(), "result too short");
+        assert!(last([(m, self.c_row), (n, 1)]) < self.c.len(), "result too short");
     }
+}
+
+/// The sum of some products, or if it wraps the largest number there is, which lies in no slice.
+#[inline(always)]
+fn last<const N: usize>(products: [(usize, usize); N]) -> usize {
+    let mut sum = 0_usize;
+    for (factor, stride) in products {
+        sum = sum.saturating_add(factor.saturating_mul(stride));
+    }
+    sum
 }
 
 impl Kernel for Gemm<'_> {
@@ -433,6 +443,39 @@ mod tests {
                         );
                     }
                 }
+            }
+        }
+    }
+
+    /// Operands of which an element lies `far` away, once the number of it has wrapped: none is in its slice.
+    #[test]
+    fn numbers_that_wrap_are_no_elements() {
+        const FAR: usize = 1 << (usize::BITS - 4);
+        let product = |isa: Isa, left, right, c_row, rows, columns, depth| {
+            let (a, b, mut c) = (vec![1.0; 64], vec![1.0; 64], vec![0.0; 64]);
+            let c = Target::Write(&mut c);
+            isa.run(Gemm { rows, columns, depth, a: &a, left, b: &b, right, c, c_row });
+        };
+        let (rows, panels) = (Left::Rows(1), Right::Panels);
+        let wide = Right::Blocks { width: 8, stride: FAR };
+        let cases = [
+            (rows, panels, 1, 1, 16, FAR + 1),
+            (rows, Right::Rows(FAR), 1, 1, 1, 17),
+            (rows, wide, 129, 1, 129, 1),
+            (Left::Rows(FAR), panels, 1, 17, 1, 1),
+            (Left::Columns(FAR), panels, 1, 1, 1, 17),
+            (Left::Blocks(FAR), panels, 1, 1, 1, 16 * 16 + 1),
+            (Left::Transposed(FAR), panels, 1, 16 * 16 + 1, 1, 1),
+            (rows, panels, FAR, 17, 1, 1),
+        ];
+        for isa in Isa::available() {
+            for (number, (left, right, c_row, rows, columns, depth)) in
+                cases.into_iter().enumerate()
+            {
+                let run = || product(isa, left, right, c_row, rows, columns, depth);
+                let panic = std::panic::catch_unwind(run).expect_err("it is refused");
+                let message = panic.downcast_ref::<&str>().copied().unwrap_or_default();
+                assert!(message.ends_with(" too short"), "case {number} on {isa}: {message:?}");
             }
         }
     }

@@ -13,12 +13,12 @@ use candle_core::{
     CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail,
 };
 
-use super::Native;
 use super::batch_norm::Moments;
 use super::handover;
 use super::memory::{Scratch, Target};
 use super::operand::with_f32s;
 use super::values::{self, Values};
+use super::{Native, counts};
 
 /// Feature maps `[batch, height, width, channels]`.
 #[derive(Clone)]
@@ -102,14 +102,14 @@ impl Maps {
     /// The feature maps of images, f32 on the CPU.
     ///
     /// # Errors
-    /// Images that are not `[batch, height, width, channels]`.
+    /// Images that are not `[batch, height, width, channels]`, or not as many pixels as that says.
     pub(crate) fn new(native: Native, images: &Tensor) -> Result<Self> {
         let (batch, height, width, channels) = images.dims4()?;
         let gradient = Slot::default();
-        let mut pixels = Scratch::new(images.elem_count());
-        with_f32s(images, |images| {
+        let pixels = with_f32s(images, |images| {
+            let mut pixels = Scratch::new(images.len());
             pixels.copy_from_slice(images);
-            Ok(())
+            Ok(pixels)
         })?;
         let ticket = images.apply_op1(Entry { gradient: gradient.clone() })?;
         let shape = [batch, height, width, channels];
@@ -145,7 +145,7 @@ impl Maps {
     /// gives the parameter a gradient.
     ///
     /// # Errors
-    /// Those of candle's graph.
+    /// A shape of another number of elements, and those of candle's graph.
     pub(crate) fn derive<B: Backward>(
         &self,
         parameter: Option<&Tensor>,
@@ -155,7 +155,9 @@ impl Maps {
         backward: impl FnOnce() -> B,
     ) -> Result<Self> {
         let pixels = pixels.into();
-        debug_assert_eq!(pixels.len(), shape.iter().product::<usize>());
+        if counts::elements(&shape) != Some(pixels.len()) {
+            bail!("{}: {} values are no maps {shape:?}", B::NAME, pixels.len());
+        }
         let gradient = Slot::default();
         let node = Node { gradient: gradient.clone(), backward: backward() };
         let ticket = match (parameter, second) {

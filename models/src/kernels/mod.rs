@@ -8,6 +8,7 @@
 mod activation;
 pub(crate) mod batch_norm;
 pub(crate) mod conv;
+pub(crate) mod counts;
 pub(crate) mod cross_entropy;
 mod direct;
 pub mod embedding;

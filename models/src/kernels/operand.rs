@@ -1,14 +1,24 @@
 //! What a custom op is handed, as slices: contiguous `f32` and `u32` operands on the CPU.
 
+use std::ops::Range;
+
 use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, bail};
+
+use super::counts;
+
+/// Where the values of a contiguous operand lie: as many as its sizes say, so that a kernel may go by these.
+fn place(layout: &Layout) -> Option<Range<usize>> {
+    let (start, end) = layout.contiguous_offsets()?;
+    (counts::elements(layout.dims()) == end.checked_sub(start)).then_some(start..end)
+}
 
 /// The values of a contiguous `f32` operand.
 ///
 /// # Errors
-/// Another type, or a layout that is not contiguous.
+/// Another type, a layout that is not contiguous, or sizes whose product wraps.
 pub(crate) fn f32s<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
-    match (storage, layout.contiguous_offsets()) {
-        (CpuStorage::F32(values), Some((start, end))) => Ok(&values[start..end]),
+    match (storage, place(layout)) {
+        (CpuStorage::F32(values), Some(place)) => Ok(&values[place]),
         _ => bail!("the kernel takes contiguous f32, not {:?}", layout),
     }
 }
@@ -16,10 +26,10 @@ pub(crate) fn f32s<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [
 /// The values of a contiguous `u32` operand.
 ///
 /// # Errors
-/// Another type, or a layout that is not contiguous.
+/// Another type, a layout that is not contiguous, or sizes whose product wraps.
 pub(crate) fn u32s<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [u32]> {
-    match (storage, layout.contiguous_offsets()) {
-        (CpuStorage::U32(values), Some((start, end))) => Ok(&values[start..end]),
+    match (storage, place(layout)) {
+        (CpuStorage::U32(values), Some(place)) => Ok(&values[place]),
         _ => bail!("the kernel takes contiguous u32, not {:?}", layout),
     }
 }

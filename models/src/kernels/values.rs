@@ -15,6 +15,10 @@ use super::parallel::each;
 const SPAN: usize = 128 << 10;
 
 /// How values are computed. No bit of one depends on which others are computed with it.
+///
+/// Whatever a recipe reads is in memory before the values are made: jobs on several threads follow it, and one that
+/// brought something into memory itself, as jobs again, could be handed one of its own kind while it waits for them, and
+/// then wait for itself.
 pub(crate) trait Compute: Send + Sync + 'static {
     /// Elements of a pixel.
     fn channels(&self) -> usize;
@@ -34,14 +38,17 @@ struct Held {
     memory: OnceLock<Scratch>,
     /// How they are computed, unless they were in memory from the beginning.
     recipe: Option<Box<dyn Compute>>,
-    /// What they are a map of, if they take its place, and until they do.
+    /// Whether they are a map of what lies where they will.
+    mapped: bool,
+    /// What they are a map of, until they take its place.
     raw: Mutex<Option<Scratch>>,
 }
 
 impl From<Scratch> for Values {
     fn from(memory: Scratch) -> Self {
         let len = memory.len();
-        Self(Arc::new(Held { len, memory: memory.into(), recipe: None, raw: Mutex::new(None) }))
+        let (memory, raw) = (memory.into(), Mutex::new(None));
+        Self(Arc::new(Held { len, memory, recipe: None, mapped: false, raw }))
     }
 }
 
@@ -49,18 +56,24 @@ impl Values {
     /// `len` values that are computed when they are read.
     pub(crate) fn computed(len: usize, recipe: impl Compute) -> Self {
         let (memory, recipe) = (OnceLock::new(), Some(Box::new(recipe) as _));
-        Self(Arc::new(Held { len, memory, recipe, raw: Mutex::new(None) }))
+        Self(Arc::new(Held { len, memory, recipe, mapped: false, raw: Mutex::new(None) }))
     }
 
     /// The map of `raw`, whose place it takes when it is read.
     pub(crate) fn mapped(raw: Scratch, recipe: impl Compute) -> Self {
         let (len, memory, recipe) = (raw.len(), OnceLock::new(), Some(Box::new(recipe) as _));
-        Self(Arc::new(Held { len, memory, recipe, raw: Mutex::new(Some(raw)) }))
+        Self(Arc::new(Held { len, memory, recipe, mapped: true, raw: Mutex::new(Some(raw)) }))
     }
 
     /// Elements.
     pub(crate) fn len(&self) -> usize {
         self.0.len
+    }
+
+    /// Whether they have been written.
+    #[cfg(test)]
+    pub(crate) fn in_memory(&self) -> bool {
+        self.0.memory.get().is_some()
     }
 
     /// All of them in memory.
@@ -89,13 +102,15 @@ impl Held {
     }
 
     /// Where the values go.
+    ///
+    /// # Panics
+    /// When they are a map whose place somebody has taken already, and not yet filled.
     fn place(&self) -> Scratch {
+        if !self.mapped {
+            return Scratch::new(self.len);
+        }
         let raw = self.raw.lock().unwrap_or_else(PoisonError::into_inner).take();
-        raw.unwrap_or_else(|| Scratch::new(self.len))
-    }
-
-    fn in_place(&self) -> bool {
-        self.raw.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        raw.expect("invariant: what these values are a map of is read once")
     }
 
     fn write(&self) -> Scratch {
@@ -148,10 +163,21 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Those of `range`, whole pixels: computed for this one use, unless they are in memory.
+    /// The same, to be lent to jobs that each take a [window](Self::window): of a map all values are in memory then.
+    pub(crate) fn for_jobs(self) -> Self {
+        if let Self::Values(Values(held)) = self
+            && held.mapped
+        {
+            self.whole();
+        }
+        self
+    }
+
+    /// Those of `range`, whole pixels: computed for this one use, unless they are in memory or a map, which cannot be
+    /// computed elsewhere than in its place.
     pub(crate) fn window(self, range: Range<usize>) -> Window<'a> {
         match self {
-            Self::Values(Values(held)) if held.memory.get().is_none() && !held.in_place() => {
+            Self::Values(Values(held)) if held.memory.get().is_none() && !held.mapped => {
                 let mut window = Scratch::new(range.len());
                 held.recipe().compute(range, &mut window);
                 Window::Computed(window)
@@ -311,6 +337,25 @@ mod tests {
         assert_eq!(values.whole(), made);
         assert_eq!(&*Source::from(&Values::mapped(raw(), Count)).window(2..4), &made[2..4]);
         assert_eq!(&*Values::mapped(raw(), Count).into_memory(), made);
+    }
+
+    #[test]
+    fn a_map_is_not_computed_of_what_was_left_over() {
+        let mut raw = Scratch::new(6);
+        raw.fill(10.0);
+        let values = Values::mapped(raw, Count);
+        let source = Source::from(&values);
+        let whole = source.for_jobs().window(0..6);
+        assert!(matches!(whole, Window::Memory([10.0, 11.0, 12.0, 13.0, 14.0, 15.0])));
+
+        // Between the taking of its place and the filling of it there is nothing to be read.
+        let values = Values::mapped(Scratch::zeroed(6), Count);
+        let source = Source::from(&values);
+        source.in_parts([6].into_iter(), |_| {
+            let window = || source.window(2..4).to_vec();
+            let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(window));
+            assert!(read.is_err(), "{read:?}");
+        });
     }
 
     #[test]

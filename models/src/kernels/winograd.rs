@@ -199,6 +199,7 @@ impl Pass<'_> {
         let (isa, lanes) = (self.isa, self.isa.lanes());
         let (depth, columns) = (self.from.channels, self.to.channels);
 
+        let images = images.for_jobs();
         let total = self.sizes.batch * self.from.rows;
         let chunk = chunk_rows(total, self.from.columns, POINTS * POINTS, depth, columns);
         let firsts = (0..total).step_by(chunk);
@@ -215,13 +216,13 @@ impl Pass<'_> {
         let alone = chunks.len() == 1;
         let size = if alone { SMALL_BLOCK } else { WIDE_BLOCK };
         let blocks: Vec<Block> = Block::all(columns, depth, size).collect();
-        let weights = |block: Block| block.weights::<W>(isa, self.sizes, self.side, weight);
-        let mut made: Vec<Option<Scratch>> = blocks.iter().map(|_| None).collect();
-        if !alone {
-            each(made.iter_mut().zip(&blocks).collect(), |(made, block)| {
-                *made = Some(weights(*block));
-            });
-        }
+        let fill = |block: &Block, points: &mut [f32]| {
+            block.weights::<W>(isa, self.sizes, self.side, weight, points);
+        };
+        // Scratch that outlives a job is this thread's, who drops it.
+        let made = |block: &Block| (!alone).then(|| Scratch::new(block.len(lanes)));
+        let mut made: Vec<Option<Scratch>> = blocks.iter().map(made).collect();
+        each(made.iter_mut().flatten().zip(&blocks).collect(), |(made, block)| fill(block, made));
 
         each(chunks, |(first, rows, mut out, seen)| {
             let tiles = rows * self.from.columns;
@@ -233,11 +234,12 @@ impl Pass<'_> {
             let results = Layout::new(taps, tiles, width, usize::MAX, lanes);
             let mut products = Scratch::new(results.len());
             for (block, made) in blocks.iter().zip(&made) {
-                let fresh;
+                let mut fresh;
                 let weights = match made {
                     Some(weights) => weights,
                     None => {
-                        fresh = weights(*block);
+                        fresh = Scratch::new(block.len(lanes));
+                        fill(block, &mut fresh);
                         &fresh
                     }
                 };
@@ -311,16 +313,20 @@ impl Block {
         stride(self.depth * self.columns.next_multiple_of(lanes))
     }
 
-    /// The points of these columns and rows.
+    /// Elements of all matrices.
+    fn len(self, lanes: usize) -> usize {
+        MATRICES * self.stride(lanes)
+    }
+
+    /// Writes the points of these columns and rows.
     fn weights<W: Map<3, TAPS>>(
         self,
         isa: Isa,
         sizes: &Sizes,
         side: Side,
         weight: &[f32],
-    ) -> Scratch {
-        let stride = self.stride(isa.lanes());
-        let mut points = Scratch::new(MATRICES * stride);
+        points: &mut [f32],
+    ) {
         isa.run(WeightToPoints::<W> {
             map: PhantomData,
             weight,
@@ -331,9 +337,8 @@ impl Block {
             columns: self.columns,
             top: self.top,
             depth: self.depth,
-            points: &mut points,
-            stride,
+            points,
+            stride: self.stride(isa.lanes()),
         });
-        points
     }
 }

@@ -102,10 +102,12 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Panics if it is not one of so many vectors.
-    pub(super) fn check(&self, vectors: usize) {
-        if let Gate::Bits(bits) = self {
-            assert_eq!(bits.len(), vectors);
+    /// Panics if it is not one of so many channels and, of all pixels, vectors.
+    pub(super) fn check(&self, channels: usize, vectors: usize) {
+        match self {
+            Gate::Open => {}
+            Gate::Bits(bits) => assert_eq!(bits.len(), vectors),
+            Gate::Affine { scale, shift } => assert_eq!([scale.len(), shift.len()], [channels; 2]),
         }
     }
 
@@ -154,8 +156,8 @@ impl<'a> Gate<'a> {
 
 /// A map per element, to one or two images.
 pub(super) trait Mapping {
-    /// Elements of each image it reads and writes. Panics if they are not as many, or if what has bits has not those of
-    /// `vectors` vectors for each pixel of `channels`.
+    /// Elements of each image it reads and writes. Panics if they are not as many, if what belongs to the channels has
+    /// not one element for each of `channels`, or if what has bits has not those of `vectors` vectors for each pixel.
     fn len(&self, channels: usize, vectors: usize) -> usize;
 
     /// As [`Summand::constants`], for what it multiplies and adds.
@@ -192,6 +194,7 @@ impl Mapping for Normalise<'_> {
     fn len(&self, channels: usize, vectors: usize) -> usize {
         assert!(self.residual.is_none_or(|residual| residual.len() == self.xs.len()));
         assert_eq!(self.z.len(), self.xs.len());
+        assert_eq!([self.scale.len(), self.shift.len()], [channels; 2]);
         if let Some(positive) = &self.positive {
             assert_eq!(positive.len(), self.xs.len() / channels * vectors);
         }
@@ -252,7 +255,9 @@ pub(super) struct Backward<'a> {
 impl Mapping for Backward<'_> {
     fn len(&self, channels: usize, vectors: usize) -> usize {
         assert_eq!(self.gradient.len(), self.xs.len());
-        self.gate.check(self.xs.len() / channels * vectors);
+        let constants = [self.by_gradient, self.by_input, self.constant];
+        assert!(constants.iter().all(|constant| constant.len() == channels));
+        self.gate.check(channels, self.xs.len() / channels * vectors);
         self.xs.len()
     }
 

@@ -1,13 +1,14 @@
 //! Sums per channel over memory.
 
 use super::passes::{At, BLOCK, Constants, Gate, load, store};
+use crate::kernels::counts::product;
 use crate::kernels::memory::Target;
 use crate::kernels::simd::{Kernel, Simd};
 
 /// What is summed per channel: `Σ a` and `Σ a·b`.
 pub(super) trait Summand {
-    /// Elements of each image it reads and writes. Panics if they are not as many, or if what has bits has not those of
-    /// `vectors` vectors for each pixel of `channels`.
+    /// Elements of each image it reads and writes. Panics if they are not as many, if what belongs to the channels has
+    /// not one element for each of `channels`, or if what has bits has not those of `vectors` vectors for each pixel.
     fn len(&self, channels: usize, vectors: usize) -> usize;
 
     /// What it keeps in registers for the channels from `channel`.
@@ -40,7 +41,8 @@ pub(super) struct Deviations<'a> {
 }
 
 impl Summand for Deviations<'_> {
-    fn len(&self, _: usize, _: usize) -> usize {
+    fn len(&self, channels: usize, _: usize) -> usize {
+        assert_eq!(self.pivot.len(), channels);
         self.xs.len()
     }
 
@@ -83,7 +85,8 @@ impl Summand for Gradients<'_> {
     fn len(&self, channels: usize, vectors: usize) -> usize {
         assert_eq!(self.dz.len(), self.xs.len());
         assert!(self.residual.as_ref().is_none_or(|residual| residual.len() == self.xs.len()));
-        self.gate.check(self.xs.len() / channels * vectors);
+        assert_eq!(self.mean.len(), channels);
+        self.gate.check(channels, self.xs.len() / channels * vectors);
         self.xs.len()
     }
 
@@ -143,7 +146,7 @@ impl<T: Summand> Kernel for Sums<'_, T> {
     fn run<S: Simd>(mut self, s: S) {
         let (channels, end) = (self.channels, self.pixels);
         let vectors = channels.div_ceil(S::LANES);
-        assert!(end * channels <= self.summand.len(channels, vectors));
+        assert!(product([end, channels]) <= self.summand.len(channels, vectors));
         assert!(self.to.iter().all(|to| to.len() == channels));
         let mut first = 0;
         while first < end {

@@ -40,6 +40,7 @@ impl Sum<'_> {
     {
         let (isa, lanes) = (self.isa, self.isa.lanes());
         let (inputs, outputs) = (self.sizes.inputs, self.sizes.outputs);
+        let xs = xs.for_jobs();
         let total = self.sizes.batch * self.from.rows;
         let chunk = chunk_rows(total, self.from.columns, POINTS * POINTS, inputs, outputs);
         let rows = |first: usize| chunk.min(total - first);

@@ -8,6 +8,7 @@
 use std::marker::PhantomData;
 
 use super::algorithm::{Map, TAPS};
+use crate::kernels::counts;
 use crate::kernels::memory::Target;
 use crate::kernels::simd::{Kernel, Simd};
 
@@ -62,8 +63,12 @@ impl<const POINTS: usize> Layout<POINTS> {
         width: usize,
         lanes: usize,
     ) -> Self {
+        let channels = counts::product([channels]);
         let padded = channels.next_multiple_of(lanes);
         let width = width.min(padded);
+        // More than all matrices have together with the gaps between them: no number of one of their elements wraps.
+        let each = POINTS * POINTS + 2 * GAP * MATRICES;
+        counts::product([padded.div_ceil(width), width, tiles.max(1), each]);
         let mut offsets = [[0; POINTS]; POINTS];
         let mut matrices = [Matrix { start: 0, rows: 0 }; MATRICES];
         let mut block = 0;
@@ -119,6 +124,16 @@ pub(super) struct Tiling {
 }
 
 impl Tiling {
+    /// Panics unless the elements of all images up to the last of some rows of tiles can be counted: then no number of
+    /// one wraps.
+    #[inline(always)]
+    fn check(&self, first: usize, rows: usize) {
+        let images = first.saturating_add(rows).div_ceil(self.rows);
+        counts::product([images, self.height, self.width, self.channels]);
+        counts::product([images, self.rows, self.step]);
+        counts::product([self.columns, self.step]);
+    }
+
     /// The tile at `column` of the row of tiles `row`, counted through all images.
     #[inline(always)]
     fn tile(&self, row: usize, column: usize) -> Tile {
@@ -191,9 +206,11 @@ impl<M: Map<IN, POINTS>, const IN: usize, const POINTS: usize> Kernel
     fn run<S: Simd>(self, s: S) {
         let Tiling { width, channels, columns, step, .. } = self.tiling;
         assert!(self.layout.width.is_multiple_of(S::LANES) && channels <= self.layout.padded);
-        assert!(self.rows * columns <= self.layout.tiles && self.layout.len() <= self.points.len());
-        let below = step * width * channels;
+        let tiles = counts::product([self.rows, columns]);
+        assert!(tiles <= self.layout.tiles && self.layout.len() <= self.points.len());
+        let below = step.wrapping_mul(width * channels);
         let ahead = below <= AHEAD;
+        self.tiling.check(self.first, self.rows);
         let touched = self.tiling.touched(self.first, self.rows, IN);
         assert!(self.start <= touched.start && touched.end <= self.start + self.images.len());
         let images = self.images.as_ptr().wrapping_sub(self.start);
@@ -323,9 +340,11 @@ impl<M: Map<POINTS, OUT>, const POINTS: usize, const OUT: usize> Kernel
         assert!(self.layout.width.is_multiple_of(S::LANES) && channels <= self.layout.padded);
         assert_eq!(margin, 0);
         assert!(self.channel + channels <= pixel);
-        assert!(self.rows * columns <= self.layout.tiles && self.layout.len() <= self.points.len());
-        let below = step * width * pixel;
+        let tiles = counts::product([self.rows, columns]);
+        assert!(tiles <= self.layout.tiles && self.layout.len() <= self.points.len());
+        let below = step.wrapping_mul(width * pixel);
         let ahead = below <= AHEAD;
+        self.tiling.check(self.first, self.rows);
         let covered = self.tiling.covered(self.first, self.rows);
         assert_eq!(covered.len(), self.images.len());
         let (images, add) = self.images.parts();

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 
 use super::algorithm::{Map, TAPS};
 use super::tiles::MATRICES;
+use crate::kernels::counts::product;
 use crate::kernels::gemm::panel;
 use crate::kernels::simd::{Kernel, Simd};
 
@@ -44,11 +45,12 @@ impl<M: Map<3, TAPS>> Kernel for WeightToPoints<'_, M> {
             Side::Reversed => (outputs, inputs, inputs * 9, 9),
         };
         let (columns, depth) = (self.columns, self.depth);
-        assert!(self.first + columns <= all && self.top + depth <= rows);
+        assert_eq!(self.weight.len(), product([inputs, outputs, 9]));
+        assert!(columns <= all && self.first <= all - columns);
+        assert!(depth <= rows && self.top <= rows - depth);
         let padded = columns.next_multiple_of(S::LANES);
-        assert_eq!(self.weight.len(), inputs * outputs * 9);
-        assert!(depth * padded <= self.stride);
-        assert!(MATRICES * self.stride <= self.points.len());
+        assert!(product([depth, padded]) <= self.stride);
+        assert!(product([MATRICES, self.stride]) <= self.points.len());
         let mut column = 0;
         while column < columns {
             let in_panel = column % panel(S::LANES);
@@ -106,12 +108,12 @@ impl<M: Map<TAPS, 3>> Kernel for PointsToWeight<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (first, columns) = (self.first, self.columns);
+        let outputs = self.weight.len() / product([self.inputs, 9]);
+        assert_eq!(self.weight.len(), product([self.inputs, outputs, 9]));
+        assert!(columns <= self.inputs && first <= self.inputs - columns);
         let padded = columns.next_multiple_of(S::LANES);
-        assert!(first + columns <= self.inputs);
-        let outputs = self.weight.len() / (self.inputs * 9);
-        assert_eq!(self.weight.len(), self.inputs * outputs * 9);
-        let last = (MATRICES - 1) * self.stride;
-        assert!(last + outputs * padded <= self.points.len());
+        let last = product([MATRICES - 1, self.stride]);
+        assert!(last + product([outputs, padded]) <= self.points.len());
         for output in 0..outputs {
             let mut input = 0;
             while input < columns {

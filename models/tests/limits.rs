@@ -1,0 +1,206 @@
+//! Sizes at the ends of what can be counted, and values at the ends of what is a number: errors, and results that
+//! show it. What wraps shows only where overflow is not checked, so `.ci/run` runs these tests in a release build too.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use gradwire_models::kernels::{self, Kernels};
+use gradwire_models::ops::{self, Lstm};
+use gradwire_models::{Config, Input, Maps, Store, cross_entropy, resnet};
+
+/// A number of which sixteen times as many are sixteen, once the product has wrapped.
+const WRAPS: usize = (1 << (usize::BITS - 4)) + 1;
+
+fn zeros(shape: &[usize]) -> Tensor {
+    Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap()
+}
+
+fn tokens(shape: &[usize]) -> Tensor {
+    Tensor::zeros(shape, DType::U32, &Device::Cpu).unwrap()
+}
+
+fn lstm(inputs: usize, hidden: usize) -> Lstm {
+    Lstm {
+        weight_ih: zeros(&[4 * hidden, inputs]),
+        weight_hh: zeros(&[4 * hidden, hidden]),
+        bias_ih: zeros(&[4 * hidden]),
+        bias_hh: zeros(&[4 * hidden]),
+    }
+}
+
+fn conv2d(xs: &[usize], weight: &[usize], stride: usize, padding: usize) -> Result<Tensor> {
+    ops::conv2d(&Maps::new(&zeros(xs))?, &zeros(weight), stride, padding, true)?.tensor()
+}
+
+fn batch_norm(xs: &[usize], channels: usize, train: bool) -> Result<Tensor> {
+    let [gamma, beta] = [0; 2].map(|_| zeros(&[channels]));
+    let [mean, var] = [0; 2].map(|_| Var::from_tensor(&zeros(&[channels])).unwrap());
+    let xs = Maps::new(&zeros(xs))?;
+    ops::batch_norm(&xs, None, &gamma, &beta, &mean, &var, None, true, train)?.tensor()
+}
+
+fn linear(xs: &[usize], weight: &[usize], bias: &[usize]) -> Result<Tensor> {
+    ops::linear(&zeros(xs), &zeros(weight), &zeros(bias))
+}
+
+fn text_convolution(xs: &[usize], weight: &[usize]) -> Result<Tensor> {
+    ops::conv1d_relu_max(&zeros(xs), &zeros(weight), &zeros(&weight[..1]))
+}
+
+fn bilstm(xs: &[usize], hidden: usize) -> Result<Tensor> {
+    let dim = xs[2];
+    ops::bilstm(&zeros(xs), &tokens(&xs[..2]), &lstm(dim, hidden), &lstm(dim, hidden))
+}
+
+fn pooled(xs: &[usize]) -> Result<Tensor> {
+    ops::global_average_pool(&Maps::new(&zeros(xs))?)
+}
+
+fn shortcut(xs: &[usize], channels: usize) -> Result<Tensor> {
+    ops::shortcut_a(&Maps::new(&zeros(xs))?, channels)?.tensor()
+}
+
+fn max_pool(xs: &[usize]) -> Result<Tensor> {
+    ops::max_pool(&Maps::new(&zeros(xs))?)?.tensor()
+}
+
+type Case = (&'static str, fn() -> Result<Tensor>);
+
+/// Calls every one of `cases` on every set of kernels: each must be an error that says where.
+fn refused(cases: &[Case]) {
+    for kernels in Kernels::available() {
+        for (what, case) in cases {
+            match kernels::with(kernels, case) {
+                Ok(ys) => panic!("{what} gave {:?} on {kernels}", ys.dims()),
+                Err(error) => {
+                    let (error, op) = (error.to_string(), what.split(':').next().unwrap());
+                    assert!(error.contains(op), "{what} on {kernels}: {error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sizes_whose_product_wraps_are_errors() {
+    refused(&[
+        ("images: convolved", || conv2d(&[1, 1, WRAPS, 16], &[16, 16, 3, 3], 1, 1)),
+        ("images: convolved with stride", || conv2d(&[1, 1, WRAPS, 16], &[16, 16, 3, 3], 2, 1)),
+        ("images: 1x1", || conv2d(&[1, 1, WRAPS, 16], &[16, 16, 1, 1], 1, 0)),
+        ("images: a product of 0", || pooled(&[1 << 32, 1 << 32, 1, 1])),
+        ("images: normalised", || batch_norm(&[1, 1, WRAPS, 16], 16, true)),
+        ("images: pooled", || max_pool(&[2, 2, WRAPS, 16])),
+        ("conv2d: weight", || conv2d(&[1, 1, 1, 16], &[WRAPS, 16, 1, 1], 1, 0)),
+        ("conv2d: padding", || conv2d(&[1, 1, 1, 16], &[16, 16, 3, 3], 1, 1 << 63)),
+        ("conv2d: padding that becomes 0", || conv2d(&[1, 8, 8, 16], &[16, 16, 3, 3], 1, 1 << 62)),
+        ("conv2d: result", || conv2d(&[1, 1, 1, 1], &[1, 1, 1, 1], 1, 1 << 31)),
+        ("shortcut_a: channels", || shortcut(&[1, 7, 7, 16], 1 << 62)),
+        ("linear: input", || linear(&[WRAPS, 16], &[3, 16], &[3])),
+        ("linear: weight", || linear(&[2, 16], &[WRAPS, 16], &[3])),
+        ("embedding: table", || ops::embedding(&tokens(&[1, 2]), &zeros(&[WRAPS, 16]))),
+        ("embedding: ids", || ops::embedding(&tokens(&[WRAPS, 16]), &zeros(&[2, 3]))),
+        ("embedding_mean: table", || ops::embedding_mean(&tokens(&[1, 2]), &zeros(&[WRAPS, 16]))),
+        ("embedding_mean: ids", || ops::embedding_mean(&tokens(&[WRAPS, 16]), &zeros(&[2, 3]))),
+        ("conv1d_relu_max: input", || text_convolution(&[1, WRAPS, 16], &[3, 16, 2])),
+        ("conv1d_relu_max: weight", || text_convolution(&[1, 4, 16], &[3, 16, WRAPS])),
+        ("bilstm: input", || {
+            ops::bilstm(&zeros(&[WRAPS, 1, 16]), &tokens(&[1, 1]), &lstm(16, 2), &lstm(16, 2))
+        }),
+    ]);
+}
+
+#[test]
+fn arguments_without_elements_are_errors() {
+    refused(&[
+        ("images: no batch", || conv2d(&[0, 4, 4, 3], &[2, 3, 3, 3], 1, 1)),
+        ("images: no height", || conv2d(&[1, 0, 4, 3], &[2, 3, 3, 3], 1, 3)),
+        ("images: no channels", || conv2d(&[1, 4, 4, 0], &[2, 0, 3, 3], 1, 1)),
+        ("conv2d: no outputs", || conv2d(&[1, 4, 4, 3], &[0, 3, 3, 3], 1, 1)),
+        ("conv2d: no rows", || conv2d(&[1, 4, 4, 3], &[2, 3, 0, 3], 1, 1)),
+        ("conv2d: no columns", || conv2d(&[1, 4, 4, 3], &[2, 3, 3, 0], 1, 1)),
+        ("conv2d: no window", || conv2d(&[1, 4, 4, 16], &[16, 16, 0, 0], 1, 1)),
+        ("images: empty batch", || batch_norm(&[0, 4, 4, 3], 3, true)),
+        ("images: empty batch, evaluation", || batch_norm(&[0, 4, 4, 3], 3, false)),
+        ("images: nothing to average", || pooled(&[2, 0, 4, 3])),
+        ("images: nothing to shorten", || shortcut(&[0, 4, 4, 3], 6)),
+        ("images: nothing to pool", || max_pool(&[0, 4, 4, 3])),
+        ("linear: no batch", || linear(&[0, 3], &[2, 3], &[2])),
+        ("linear: no inputs", || linear(&[2, 0], &[2, 0], &[2])),
+        ("linear: no outputs", || linear(&[2, 3], &[0, 3], &[0])),
+        ("embedding: no rows", || ops::embedding(&tokens(&[1, 2]), &zeros(&[0, 3]))),
+        ("embedding: no width", || ops::embedding(&tokens(&[1, 2]), &zeros(&[3, 0]))),
+        ("embedding: no tokens", || ops::embedding(&tokens(&[1, 0]), &zeros(&[3, 2]))),
+        ("embedding_mean: no width", || ops::embedding_mean(&tokens(&[1, 2]), &zeros(&[3, 0]))),
+        ("embedding_mean: no tokens", || ops::embedding_mean(&tokens(&[1, 0]), &zeros(&[3, 2]))),
+        ("conv1d_relu_max: no filters", || text_convolution(&[1, 4, 3], &[0, 3, 2])),
+        ("conv1d_relu_max: no positions", || text_convolution(&[1, 4, 3], &[2, 3, 0])),
+        ("conv1d_relu_max: no batch", || text_convolution(&[0, 4, 3], &[2, 3, 2])),
+        ("convs1d_relu_max: none", || ops::convs1d_relu_max(&zeros(&[1, 4, 3]), &[])),
+        ("bilstm: no batch", || bilstm(&[0, 4, 3], 2)),
+        ("bilstm: no inputs", || bilstm(&[1, 4, 0], 2)),
+        ("bilstm: no hidden state", || bilstm(&[1, 4, 3], 0)),
+        ("cross_entropy: no batch", || cross_entropy(&zeros(&[0, 3]), &tokens(&[0]), 0.)),
+        ("cross_entropy: no classes", || cross_entropy(&zeros(&[2, 0]), &tokens(&[2]), 0.)),
+    ]);
+}
+
+/// As PyTorch has it: a channel's variance is NaN if one of its values is not finite, and so is all that comes of it.
+#[test]
+fn a_value_that_is_no_number_shows_in_all_of_its_channel() {
+    const CHANNELS: usize = 19;
+    let (pixels, silenced) = (3 * 5 * 5, 17);
+    for (value, at) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30]
+        .into_iter()
+        .flat_map(|value| [0, 1, 40, pixels - 1].map(|at| (value, at)))
+    {
+        let mut xs: Vec<f32> = (0..pixels * CHANNELS).map(|i| (i as f32 * 0.7).sin()).collect();
+        xs[at * CHANNELS + silenced] = value;
+        let xs = Tensor::from_vec(xs, (3, 5, 5, CHANNELS), &Device::Cpu).unwrap();
+        let (ones, zeros) = (xs.ones_like().unwrap(), zeros(&[CHANNELS]));
+        let gamma = zeros.ones_like().unwrap();
+        for (kernels, residual) in
+            Kernels::available().flat_map(|kernels| [false, true].map(|with| (kernels, with)))
+        {
+            kernels::with(kernels, || {
+                let [mean, var] = [&zeros, &gamma].map(|start| Var::from_tensor(start).unwrap());
+                let residual = residual.then(|| Maps::new(&ones).unwrap());
+                let maps = Maps::new(&xs).unwrap();
+                let residual = residual.as_ref();
+                let ys =
+                    ops::batch_norm(&maps, None, &gamma, &zeros, &mean, &var, residual, true, true)
+                        .unwrap();
+                let ys: Vec<f32> = ys.tensor().unwrap().flatten_all().unwrap().to_vec1().unwrap();
+                let what = format!("{value} at {at} on {kernels}");
+                for (i, y) in ys.iter().enumerate() {
+                    let shows = i % CHANNELS == silenced;
+                    // Of a value that is finite the composition computes a variance that is not: then zeros.
+                    let hidden = shows && value.is_finite() && kernels == Kernels::Candle;
+                    assert!(y.is_nan() == shows || hidden, "{what}: {y} at {i}");
+                }
+                let var: Vec<f32> = var.to_vec1().unwrap();
+                for (channel, var) in var.iter().enumerate() {
+                    assert_eq!(var.is_finite(), channel != silenced, "{what}: {var}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn one_pixel_that_is_infinite_makes_the_loss_of_a_network_nan() {
+    let input = Input::Image { channels: 3, height: 12, width: 12 };
+    let mut pixels: Vec<f32> = (0..2 * 12 * 12 * 3).map(|i| (i as f32 * 0.7).sin()).collect();
+    pixels[100] = f32::INFINITY;
+    let images = Tensor::from_vec(pixels, (2, 12, 12, 3), &Device::Cpu).unwrap();
+    let labels = Tensor::new(&[3u32, 4], &Device::Cpu).unwrap();
+    for kernels in Kernels::available() {
+        kernels::with(kernels, || {
+            let store = Store::new(1, &Device::Cpu);
+            let config = Config::Resnet20(resnet::Config {});
+            let network = config.build(&input, 10, store.var_builder()).unwrap();
+            let logits = network.forward_t(&images, true).unwrap();
+            let loss = cross_entropy(&logits, &labels, 0.).unwrap().to_scalar::<f32>().unwrap();
+            assert!(loss.is_nan(), "{loss} on {kernels}");
+        });
+    }
+}
