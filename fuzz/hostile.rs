@@ -1,5 +1,5 @@
-//! What becomes of hostile recipes, faults and checkpoints: an error, or something whole. Shared by
-//! the fuzz targets and by the test that replays their corpora.
+//! What becomes of hostile recipes, faults, checkpoints and event files: an error, or something
+//! whole. Shared by the fuzz targets and by the test that replays their corpora.
 #![allow(dead_code, reason = "each fuzz target uses one of these")]
 
 use std::fs;
@@ -10,6 +10,7 @@ use gradwire::checkpoint::Checkpoint;
 use gradwire::disk::Disk;
 use gradwire::inject::Faults;
 use gradwire::recipe::{BatchNorm, Recipe};
+use gradwire::record::event_file;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -49,6 +50,53 @@ pub(crate) fn inject(bytes: &[u8]) {
     if let Ok(faults) = Faults::parse(text) {
         let _ = faults.check(4, 100);
     }
+}
+
+/// An event file, and an event in a record whose checksums are right: behind them every byte may be
+/// anything. What is kept is read again as it is, and depends on the step alone.
+pub(crate) fn events(bytes: &[u8]) {
+    const END: &str = "_hparams_/session_end_info";
+    for step in [0, 3, u64::MAX] {
+        let (kept, damage) = event_file::up_to(bytes, step, END);
+        assert!(kept.len() <= bytes.len(), "records came from nowhere");
+        assert!(damage.is_none_or(|damage| damage.offset < bytes.len()), "damage after the end");
+        assert_eq!(event_file::up_to(&kept, step, END), (kept.clone(), None));
+    }
+    let mut ends = false;
+    let read = event_file::event(bytes, |tag| ends |= tag == END.as_bytes());
+    let file = [framed(&[]), framed(bytes), framed(&[])].concat();
+    let whole = |data: &[u8]| data.len() + 16;
+    let (kept, damage) = event_file::up_to(&file, 3, END);
+    match read {
+        Ok(step) => {
+            assert_eq!(damage, None);
+            let stays = (0..=3).contains(&step) && !ends;
+            let expected = file.len() - if stays { 0 } else { whole(bytes) };
+            assert_eq!(kept.len(), expected, "step {step}");
+        }
+        Err(_) => {
+            assert_eq!(damage.map(|damage| damage.offset), Some(whole(&[])));
+            assert_eq!(kept, framed(&[]));
+        }
+    }
+}
+
+/// A record of an event file.
+fn framed(data: &[u8]) -> Vec<u8> {
+    let length = (data.len() as u64).to_le_bytes();
+    [&length, &masked_crc32c(&length)[..], data, &masked_crc32c(data)].concat()
+}
+
+/// CRC-32C, a bit at a time, with the framing's mask.
+fn masked_crc32c(bytes: &[u8]) -> [u8; 4] {
+    let crc = !bytes.iter().fold(!0u32, |mut crc, byte| {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg());
+        }
+        crc
+    });
+    crc.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
 }
 
 /// The golden checkpoint with another content of the file that the first byte chooses, its

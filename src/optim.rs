@@ -1,88 +1,36 @@
 //! Optimizers: the mean gradient in, weights updated in place, one pass and no temporaries.
 //!
-//! Both rules are PyTorch's to the letter (`torch.optim.SGD` with dampening 0, `torch.optim.AdamW`),
-//! because the experiments that are repeated here were defined in them. State lives in flat
+//! The rules are PyTorch's to the letter (`torch.optim.SGD` with dampening 0, `torch.optim.AdamW`),
+//! because the experiments that are repeated here were defined in them. State lives in flat named
 //! vectors beside the flat gradient, in the same order. Of an embedding table SGD updates the rows
 //! that have a gradient, and the others when somebody [reads](Optimizer::show) them.
+//!
+//! Adding an optimizer is a file with its settings, which implement [`Definition`], the file's
+//! `mod` line, and one line in the list below. Recipes, `gradwire list` and checkpoints take it
+//! from there.
 
+mod adamw;
+mod definition;
+mod sgd;
 mod table;
 
 use crate::params::{Param, Params};
 use anyhow::{Context, Result};
 use gradwire_exchange::Support;
-use gradwire_models::kernels::optimizer::{AdamWStep, SgdStep, adamw, sgd, sum_of_squares};
-use serde::{Deserialize, Serialize};
+use gradwire_models::kernels::optimizer::{SgdStep, sum_of_squares};
 use std::ops::Range;
 use table::Table;
 
+pub use adamw::Adamw;
+pub use definition::{About, Coasting, Definition, MOMENTUM, Now, Piece, Rule, Slices};
+pub use sgd::Sgd;
 pub use table::Waiting;
 
-/// Which optimizer, with its settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Config {
-    /// Stochastic gradient descent with momentum (Sutskever et al. 2013).
-    Sgd(Sgd),
-    /// Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2).
-    Adamw(Adamw),
-}
-
-/// Settings of [`Config::Sgd`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Sgd {
-    /// The base learning rate, which the schedule multiplies.
-    pub learning_rate: f64,
-    /// Momentum, 0 to below 1; 0 for none.
-    pub momentum: f64,
-    /// Nesterov's form of momentum.
-    pub nesterov: bool,
-    /// Weight decay added to the gradient (L2).
-    pub weight_decay: f64,
-    /// Whether batch norm's scales and shifts, and biases, decay as well.
-    pub decay_norms_and_biases: bool,
-}
-
-impl Default for Sgd {
-    fn default() -> Self {
-        Self {
-            learning_rate: 0.1,
-            momentum: 0.9,
-            nesterov: false,
-            weight_decay: 0.0,
-            decay_norms_and_biases: true,
-        }
-    }
-}
-
-/// Settings of [`Config::Adamw`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Adamw {
-    /// The base learning rate, which the schedule multiplies.
-    pub learning_rate: f64,
-    /// Decay of the gradient's running mean.
-    pub beta1: f64,
-    /// Decay of the squared gradient's running mean.
-    pub beta2: f64,
-    /// Added to the denominator.
-    pub epsilon: f64,
-    /// Weight decay, decoupled from the gradient.
-    pub weight_decay: f64,
-    /// Whether batch norm's scales and shifts, and biases, decay as well.
-    pub decay_norms_and_biases: bool,
-}
-
-impl Default for Adamw {
-    fn default() -> Self {
-        Self {
-            learning_rate: 1e-3,
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-8,
-            weight_decay: 0.01,
-            decay_norms_and_biases: true,
-        }
+gradwire_registry::registry! {
+    /// Which optimizer, with its settings.
+    pub enum Config: Definition {
+        Sgd(Sgd),
+        Adamw(Adamw),
     }
 }
 
@@ -93,20 +41,19 @@ impl Default for Config {
 }
 
 impl Config {
+    /// What the optimizer is.
+    pub fn about(&self) -> About {
+        self.definition().about()
+    }
+
     /// The base learning rate.
     pub fn learning_rate(&self) -> f64 {
-        match self {
-            Self::Sgd(c) => c.learning_rate,
-            Self::Adamw(c) => c.learning_rate,
-        }
+        self.definition().learning_rate()
     }
 
     /// The momentum of plain SGD; 0 for what has none of that kind.
     pub fn momentum(&self) -> f64 {
-        match self {
-            Self::Sgd(c) => c.momentum,
-            Self::Adamw(_) => 0.0,
-        }
+        self.definition().momentum()
     }
 
     /// Checks the settings.
@@ -114,52 +61,16 @@ impl Config {
     /// # Errors
     /// A sentence that names the key and what to write instead.
     pub fn validate(&self) -> Result<(), String> {
-        let below_one = |key: &str, value: f64| {
-            let fine = (0.0..1.0).contains(&value);
-            if fine {
-                Ok(())
-            } else {
-                Err(format!("optimizer.{key} = {value} must be at least 0 and below 1"))
-            }
-        };
-        let at_least_zero = |key: &str, value: f64| {
-            let fine = value >= 0.0 && value.is_finite();
-            if fine {
-                Ok(())
-            } else {
-                Err(format!("optimizer.{key} = {value} must be a number of at least 0"))
-            }
-        };
-        at_least_zero("learning_rate", self.learning_rate())?;
-        match self {
-            Self::Sgd(c) => {
-                below_one("momentum", c.momentum)?;
-                at_least_zero("weight_decay", c.weight_decay)?;
-                if c.nesterov && c.momentum == 0.0 {
-                    return Err(
-                        "optimizer.nesterov = true needs optimizer.momentum above 0, such as 0.9"
-                            .into(),
-                    );
-                }
-                Ok(())
-            }
-            Self::Adamw(c) => {
-                below_one("beta1", c.beta1)?;
-                below_one("beta2", c.beta2)?;
-                at_least_zero("weight_decay", c.weight_decay)?;
-                at_least_zero("epsilon", c.epsilon)
-            }
-        }
+        definition::at_least_zero("learning_rate", self.learning_rate())?;
+        self.definition().validate()
     }
 }
 
 /// An optimizer with its state for one replica.
 pub struct Optimizer {
-    config: Config,
-    /// SGD's momentum buffer, or Adam's running mean.
-    first: Vec<f32>,
-    /// Adam's running mean of squares; empty for SGD.
-    second: Vec<f32>,
+    rule: Box<dyn Rule>,
+    /// The rule's vectors, in the order that it names them in.
+    vectors: Vec<Vec<f32>>,
     steps: u64,
     /// The table whose rows may wait.
     table: Option<Table>,
@@ -168,20 +79,22 @@ pub struct Optimizer {
 impl Optimizer {
     /// An optimizer for `params`, its state zero. `table` names the one of them, `[rows, width]`,
     /// that is never read but in rows that [`show`](Self::show) was told of before.
-    pub fn new(config: Config, params: &Params, table: Option<&str>) -> Self {
-        let (first, second) = match &config {
-            Config::Sgd(c) if c.momentum == 0.0 => (0, 0),
-            Config::Sgd(_) => (params.len(), 0),
-            Config::Adamw(_) => (params.len(), params.len()),
-        };
+    pub fn new(optimizer: &dyn Definition, params: &Params, table: Option<&str>) -> Self {
+        let rule = optimizer.rule();
+        let vectors = rule.vectors().iter().map(|_| vec![0.0; params.len()]).collect();
         let rows = |param: &&Param| Some(param.name.as_str()) == table;
-        let table = params.iter().find(rows).and_then(|param| match (&config, param.var.dims()) {
-            (Config::Sgd(_), [_, width]) if *width > 0 && param.var.device().is_cpu() => {
+        let table = params.iter().find(rows).and_then(|param| match param.var.dims() {
+            [_, width] if *width > 0 && param.var.device().is_cpu() => {
                 Some(Table::new(param.range.clone(), *width))
             }
             _ => None,
         });
-        Self { config, first: vec![0.0; first], second: vec![0.0; second], steps: 0, table }
+        Self { rule, vectors, steps: 0, table }
+    }
+
+    /// Where the rule keeps its momentum, if it has any.
+    fn momentum(&self) -> Option<usize> {
+        self.rule.vectors().iter().position(|name| *name == MOMENTUM)
     }
 
     /// Brings these rows of the table to where they would be if none had waited, or all rows; to be
@@ -190,8 +103,9 @@ impl Optimizer {
     /// # Errors
     /// When the table does not lie in memory as one contiguous `f32` slice.
     pub fn show(&mut self, params: &Params, rows: Option<&[u32]>) -> Result<()> {
+        let momentum = self.momentum();
         let Some(table) = &mut self.table else { return Ok(()) };
-        let momentum = self.first.get(table.range.clone()).unwrap_or_default();
+        let momentum = stretch(&mut self.vectors, momentum, &table.range);
         let param = table_of(table, params)?;
         param.update(|weights| table.show(weights, momentum, rows))
     }
@@ -206,14 +120,18 @@ impl Optimizer {
     }
 
     /// Takes up what [`waiting`](Self::waiting) gave, after [`set`](Self::set). With settings under
-    /// which no row may wait, none does any more.
+    /// which no row may wait, none does any more; a rule that never lets one wait leaves the rows
+    /// as they were [shown](Self::show).
     ///
     /// # Errors
     /// When it is not of this table.
     pub fn resume(&mut self, params: &Params, waiting: &Waiting) -> Result<()> {
-        let may_wait = self.may_wait();
+        let (may_wait, momentum) = (self.rule.coasting().is_some(), self.momentum());
         let Some(table) = &mut self.table else { return Ok(()) };
-        let momentum = self.first.get_mut(table.range.clone()).unwrap_or_default();
+        if !may_wait && momentum.is_none() {
+            return Ok(());
+        }
+        let momentum = stretch(&mut self.vectors, momentum, &table.range);
         table_of(table, params)?.update(|weights| {
             table.restore(waiting, weights)?;
             if !may_wait {
@@ -226,18 +144,17 @@ impl Optimizer {
     /// The part of the flat gradient that [`step`](Self::step) leaves all zeros: the place of a table
     /// whose rows may wait. So the next gradient's rows need no pass over the whole of it.
     pub fn zeros(&self) -> Option<&Range<usize>> {
-        self.table.as_ref().filter(|_| self.may_wait()).map(|table| &table.range)
+        self.table.as_ref().filter(|_| self.rule.coasting().is_some()).map(|table| &table.range)
     }
 
-    /// Whether rows may wait: decay moves every row by what it is, not by its momentum alone.
-    fn may_wait(&self) -> bool {
-        matches!(&self.config, Config::Sgd(c) if c.weight_decay == 0.0)
+    /// The names of the state's vectors.
+    pub fn names(&self) -> &'static [&'static str] {
+        self.rule.vectors()
     }
 
-    /// The state's two vectors with their names, in the flat gradient's layout; empty where the
-    /// rule has none.
-    pub fn vectors(&self) -> [(&'static str, &[f32]); 2] {
-        [("first", &self.first), ("second", &self.second)]
+    /// The state's vectors with their names, in the flat gradient's layout.
+    pub fn vectors(&self) -> impl Iterator<Item = (&'static str, &[f32])> {
+        self.names().iter().copied().zip(self.vectors.iter().map(Vec::as_slice))
     }
 
     /// The updates made.
@@ -245,13 +162,13 @@ impl Optimizer {
         self.steps
     }
 
-    /// Replaces the state.
+    /// Replaces the state by these vectors, in the order of [`names`](Self::names).
     ///
     /// # Panics
-    /// When a vector is not as long as the one it replaces.
-    pub fn set(&mut self, first: &[f32], second: &[f32], steps: u64) {
-        self.first.copy_from_slice(first);
-        self.second.copy_from_slice(second);
+    /// When there are fewer or more of them, or one is not as long as the one it replaces.
+    pub fn set(&mut self, vectors: &[&[f32]], steps: u64) {
+        assert_eq!(self.vectors.len(), vectors.len(), "optimizer: one vector for each name");
+        self.vectors.iter_mut().zip(vectors).for_each(|(own, given)| own.copy_from_slice(given));
         self.steps = steps;
     }
 
@@ -269,73 +186,55 @@ impl Optimizer {
         rate: f64,
     ) -> Result<f64> {
         self.steps += 1;
-        let (mut squares, may_wait) = (0.0, self.may_wait());
+        let (mut squares, coasting, momentum) = (0.0, self.rule.coasting(), self.momentum());
         for param in params.iter() {
-            let is_matrix = param.var.rank() > 1;
-            let update = self.update(rate, is_matrix);
-            let (first, second) = (&mut self.first, &mut self.second);
-            let table = self.table.as_mut().filter(|table| may_wait && table.range == param.range);
-            if let (Some(table), Update::Sgd(step)) = (table, &update) {
-                let momentum = first.get_mut(param.range.clone()).unwrap_or_default();
+            let now = Now { rate, step: self.steps, is_matrix: param.var.rank() > 1 };
+            let table = self.table.as_mut().filter(|table| table.range == param.range);
+            if let (Some(table), Some(coasting)) = (table, coasting) {
+                let momentum = stretch(&mut self.vectors, momentum, &param.range);
                 let grad = &mut flat[param.range.clone()];
-                squares +=
-                    param.update(|weights| table.update(weights, grad, support, momentum, step))?;
+                let step = sgd_step(coasting, &now);
+                squares += param
+                    .update(|weights| table.update(weights, grad, support, momentum, &step))?;
                 continue;
             }
+            let (rule, vectors) = (&self.rule, &mut self.vectors);
+            // A piece stays in the first cache from the sum of its squares to its update.
             param.update(|weights| {
                 for (start, weights) in (0..).step_by(PIECE).zip(weights.chunks_mut(PIECE)) {
                     let start = param.range.start + start;
                     let range = start..start + weights.len();
-                    let grad = &flat[range.clone()];
-                    squares += sum_of_squares(grad);
-                    match &update {
-                        Update::Sgd(step) => {
-                            let momentum = first.get_mut(range).unwrap_or_default();
-                            sgd(weights, grad, momentum, step);
-                        }
-                        Update::Adamw(step) => {
-                            let (mean, square) = (&mut first[range.clone()], &mut second[range]);
-                            adamw(weights, grad, mean, square, step);
-                        }
-                    }
+                    let gradient = &flat[range.clone()];
+                    squares += sum_of_squares(gradient);
+                    let state = Slices { vectors: vectors.as_mut_slice(), range };
+                    rule.update(Piece { weights, gradient, state }, &now);
                 }
             })?;
         }
         Ok(squares.sqrt())
     }
+}
 
-    /// The present update of a parameter; only matrices are sure to decay.
-    fn update(&self, rate: f64, is_matrix: bool) -> Update {
-        match &self.config {
-            Config::Sgd(c) => Update::Sgd(SgdStep {
-                lr: rate,
-                momentum: c.momentum,
-                nesterov: c.nesterov,
-                weight_decay: decay(c.weight_decay, c.decay_norms_and_biases || is_matrix),
-                first: self.steps == 1,
-            }),
-            Config::Adamw(c) => Update::Adamw(AdamWStep {
-                lr: rate,
-                beta1: c.beta1,
-                beta2: c.beta2,
-                eps: c.epsilon,
-                weight_decay: decay(c.weight_decay, c.decay_norms_and_biases || is_matrix),
-                step: self.steps,
-            }),
-        }
-    }
+/// What SGD is told of rows that coast.
+fn sgd_step(coasting: Coasting, now: &Now) -> SgdStep {
+    let Coasting { momentum, nesterov } = coasting;
+    SgdStep { lr: now.rate, momentum, nesterov, weight_decay: 0.0, first: now.step == 1 }
+}
+
+/// The elements `range` of the vector of that number; empty without one.
+fn stretch<'v>(
+    vectors: &'v mut [Vec<f32>],
+    number: Option<usize>,
+    range: &Range<usize>,
+) -> &'v mut [f32] {
+    let vector = number.and_then(|number| vectors.get_mut(number));
+    vector.and_then(|vector| vector.get_mut(range.clone())).unwrap_or_default()
 }
 
 /// The table's parameter.
 fn table_of<'p>(table: &Table, params: &'p Params) -> Result<&'p Param> {
     let param = params.iter().find(|param| param.range == table.range);
     param.context("invariant: the table is one of the parameters")
-}
-
-/// What a parameter's kernel is told.
-enum Update {
-    Sgd(SgdStep),
-    Adamw(AdamWStep),
 }
 
 /// Elements that are summed up and then updated while the first cache holds them: 16 KiB.
@@ -346,49 +245,5 @@ pub fn norm(vector: &[f32]) -> f64 {
     vector.chunks(PIECE).map(sum_of_squares).sum::<f64>().sqrt()
 }
 
-fn decay(weight_decay: f64, applies: bool) -> f64 {
-    if applies { weight_decay } else { 0.0 }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use candle_core::Device;
-    use gradwire_models::{Input, Store, text};
-
-    #[test]
-    fn piece_by_piece_is_the_same_update_and_tells_the_norm() {
-        let configs = [
-            Config::default(),
-            Config::Sgd(Sgd { momentum: 0.0, ..Sgd::default() }),
-            Config::Adamw(Adamw::default()),
-        ];
-        let tables = [None, Some("embedding.weight")];
-        for (config, table) in configs.into_iter().flat_map(|c| tables.map(|t| (c.clone(), t))) {
-            let store = Store::new(5, &Device::Cpu);
-            let input = Input::Text { vocabulary: 70, length: 4 };
-            let model = gradwire_models::Config::Fasttext(text::fasttext::Config::default());
-            model.build(&input, 3, store.var_builder()).unwrap();
-            let params = Params::new(&store);
-            let flat: Vec<f32> = (0..params.len()).map(|i| (i as f32 * 0.3).sin()).collect();
-            let elements = |param: &Param| param.update(|v| v.to_vec()).unwrap();
-            let before: Vec<Vec<f32>> = params.iter().map(elements).collect();
-            let mut optimizer = Optimizer::new(config, &params, table);
-            let mut support = Support::nothing(params.len());
-            support.fill();
-            let found = optimizer.step(&params, &mut flat.clone(), &support, 0.1).unwrap();
-            assert!((found / norm(&flat) - 1.0).abs() < 1e-6);
-            for (param, mut weights) in params.iter().zip(before) {
-                let grad = &flat[param.range.clone()];
-                let (mut first, mut second) = (vec![0.0; grad.len()], vec![0.0; grad.len()]);
-                match optimizer.update(0.1, param.var.rank() > 1) {
-                    Update::Sgd(step) => sgd(&mut weights, grad, &mut first, &step),
-                    Update::Adamw(step) => {
-                        adamw(&mut weights, grad, &mut first, &mut second, &step);
-                    }
-                }
-                assert_eq!(weights, elements(param), "{}", param.name);
-            }
-        }
-    }
-}
+mod tests;

@@ -139,11 +139,51 @@ fn input(shape: Shape) -> Input {
     }
 }
 
+/// How many rows of `logits [batch, classes]` have their largest value at their label.
 fn correct(logits: &Tensor, labels: &[u32]) -> Result<u64> {
     let rows = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
-    let right = rows.iter().zip(labels).filter(|(row, label)| {
-        let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
-        best.is_some_and(|(class, _)| class == **label as usize)
-    });
+    let right = rows.iter().zip(labels).filter(|(row, label)| predicted(row) == **label as usize);
     Ok(right.count() as u64)
+}
+
+/// The predicted class: the index of the largest logit, and of several equal ones the first, as
+/// `torch.argmax` has it on the CPU. A NaN counts as larger than every number there, and so here.
+fn predicted(logits: &[f32]) -> usize {
+    let mut best = 0;
+    for (class, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] || (logit.is_nan() && !logits[best].is_nan()) {
+            best = class;
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_equal_logits_the_first_is_the_predicted_class() {
+        let cases: [(&[f32], usize); 7] = [
+            (&[0.5, 2.0, 1.0], 1),
+            (&[1.0, 1.0, 1.0], 0),
+            (&[0.0, 3.0, 3.0], 1),
+            (&[-0.0, 0.0], 0),
+            (&[f32::NEG_INFINITY, f32::NEG_INFINITY], 0),
+            (&[1.0, f32::NAN, f32::INFINITY, f32::NAN], 1),
+            (&[1.0, -f32::NAN], 1),
+        ];
+        for (logits, class) in cases {
+            assert_eq!(predicted(logits), class, "{logits:?}");
+        }
+    }
+
+    /// A model that says the same of every class is right about the samples of the first class,
+    /// and about no others.
+    #[test]
+    fn a_model_without_an_opinion_predicts_the_first_class() {
+        let logits = Tensor::zeros((4, 3), DType::F32, &Device::Cpu).unwrap();
+        assert_eq!(correct(&logits, &[0, 2, 1, 2]).unwrap(), 1);
+        assert_eq!(correct(&logits, &[2, 2, 2, 2]).unwrap(), 0);
+    }
 }

@@ -122,6 +122,9 @@ impl Resume {
         if cut.unreadable > 0 {
             let _ = write!(text, "\n\n{} unreadable lines were taken out.", cut.unreadable);
         }
+        for torn in &cut.torn {
+            let _ = write!(text, "\n\nThe end of an event file was taken out. {torn}.");
+        }
         for change in changes {
             let forced = change.objection.map_or("", |_| " (forced)");
             let _ = write!(text, "\n\n{change}{forced}");

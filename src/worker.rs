@@ -202,7 +202,7 @@ impl Worker {
             data: data.clone(),
             rank,
             exchange,
-            optimizer: Optimizer::new(recipe.optimizer.clone(), &params, recipe.model.table()),
+            optimizer: Optimizer::new(recipe.optimizer.definition(), &params, recipe.model.table()),
             schedule: Schedule::new(
                 recipe.schedule.clone(),
                 recipe.optimizer.learning_rate(),

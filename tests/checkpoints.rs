@@ -1,10 +1,10 @@
-//! The checkpoint format: its first version stays readable, and nothing else is read.
+//! The checkpoint format: its earlier versions stay readable, and nothing else is read.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
-use common::{Program, events, number};
+use common::{Program, events, number, only_run, quick};
 use gradwire::checkpoint::{
     Checkpoint, FOLDER, Part, Place, Shared, Tensor, Tensors, Whole, find_newest, write,
 };
@@ -120,6 +120,48 @@ fn version_1_is_read_and_gone_on_from() {
     assert_eq!(numbers, [4.0, 5.0, 6.0, 7.0, 8.0]);
 }
 
+/// Version 1 numbered the optimizer's vectors, which have names now: a run goes on from them as if
+/// nothing had been, and a checkpoint that another optimizer wrote is refused.
+#[test]
+fn an_optimizers_state_of_version_1_goes_on_bit_for_bit() {
+    let sgd = ("optimizer.kind=sgd", &[("momentum", "first")][..]);
+    let adamw = ("optimizer.kind=adamw", &[("exp_avg", "first"), ("exp_avg_sq", "second")][..]);
+    for ((kind, names), other) in [(sgd, adamw.0), (adamw, sgd.0)] {
+        let program = Program::new();
+        let sets = [
+            kind,
+            "optimizer.learning_rate=0.05",
+            "checkpoint.every_steps=5",
+            "checkpoint.keep_last=9",
+        ];
+        let sets = sets.map(|set| ["--set", set]).concat();
+        program.succeed(&quick(&[&sets[..], &["--workers", "2"]].concat()));
+        let run = only_run(&program.path("runs/out/quick"));
+        let folder = run.join(FOLDER).join("step-00000005");
+        let model = || fs::read(run.join("last/model.safetensors")).unwrap();
+        let undisturbed = model();
+
+        let file = folder.join("optimizer.safetensors");
+        let mut tensors = Tensors::decode(&fs::read(&file).unwrap()).unwrap();
+        for (name, number) in names {
+            let vector = tensors.0.remove(*name).unwrap();
+            tensors.0.insert((*number).into(), vector);
+        }
+        let copy = Copy { run: tempfile::tempdir().unwrap(), folder };
+        copy.forge("optimizer.safetensors", &tensors.encode(None).unwrap());
+        copy.sign(|manifest| manifest["version"] = 1.into());
+        let from = copy.folder.to_str().unwrap();
+        let resume = ["train", "--quiet", "--resume", from];
+        program.succeed(&resume);
+        assert!(model() == undisturbed, "{kind}");
+        let error = program.refuse(&[&resume[..], &["--set", other, "--force"]].concat(), 1);
+        assert!(
+            error.contains("another optimizer wrote it") && error.contains(names[0].0),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn damaged_bytes_are_noticed() {
     for name in FILES {
@@ -167,7 +209,7 @@ fn files_and_folders_that_changed_places_are_noticed() {
 fn manifests_that_lie_are_refused() {
     type Lie<'a> = (&'a str, &'a dyn Fn(&mut Value));
     let lies: [Lie<'_>; 14] = [
-        ("version 2", &|m| m["version"] = 2.into()),
+        ("version 3", &|m| m["version"] = 3.into()),
         ("version 0", &|m| m["version"] = 0.into()),
         ("format", &|m| m["format"] = "other".into()),
         ("not a manifest", &|m| *m = Value::Array(vec![])),
@@ -300,7 +342,14 @@ fn what_is_written_is_what_was_read() {
     );
     let found: u64 = FILES.iter().map(|f| fs::metadata(folder.join(f)).unwrap().len()).sum();
     assert_eq!(bytes, found);
-    // The same bytes, so that the format is what it was.
+    // The same bytes, so that the format is what it was, but for the names of AdamW's vectors.
+    let optimizer = copy.folder.join(FILES[3]);
+    let mut renamed = Tensors::decode(&fs::read(&optimizer).unwrap()).unwrap();
+    for (old, new) in [("first", "exp_avg"), ("second", "exp_avg_sq")] {
+        let vector = renamed.0.remove(old).unwrap();
+        renamed.0.insert(new.into(), vector);
+    }
+    fs::write(&optimizer, renamed.encode(None).unwrap()).unwrap();
     for name in &FILES[3..] {
         assert!(fs::read(folder.join(name)).unwrap() == fs::read(copy.folder.join(name)).unwrap());
     }

@@ -40,3 +40,8 @@ fn faults_are_read_without_harm() {
 fn checkpoints_are_read_without_harm() {
     each("checkpoint", hostile::checkpoint);
 }
+
+#[test]
+fn event_files_are_read_without_harm() {
+    each("events", hostile::events);
+}

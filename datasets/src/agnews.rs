@@ -9,11 +9,15 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{DEFAULT_DIR, Data, check_limits};
+#[cfg(feature = "fetch")]
+use crate::convert;
+use crate::definition::{About, DEFAULT_DIR, Data, Definition, check_limits};
+use crate::distribution::Distribution;
+#[cfg(feature = "fetch")]
+use crate::distribution::Hosted;
 use crate::error::{Error, Result, RowProblem};
 use crate::files::{FileSum, Official, Place};
 use crate::text::{Encoding, Texts, Vocabulary};
-use crate::verify::Distribution;
 
 /// Where AG News lies, how much of it to use and how its words are numbered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,12 +53,34 @@ impl Default for AgNews {
     }
 }
 
-impl AgNews {
-    pub(crate) fn validate(&self) -> Result<()> {
+impl Definition for AgNews {
+    fn about(&self) -> About {
+        About {
+            name: "ag-news",
+            line: "120,000 + 7,600 news in English, 4 topics",
+            paper: "Zhang, Zhao and LeCun 2015",
+        }
+    }
+
+    fn is_text(&self) -> bool {
+        true
+    }
+
+    fn validate(&self) -> Result<()> {
         self.encoding().validate()?;
         check_limits(self.train_limit, self.test_limit)
     }
 
+    fn load(&self, _scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
+        self.load(vocabulary)
+    }
+
+    fn distribution(&self) -> Option<&'static dyn Distribution> {
+        Some(&Files)
+    }
+}
+
+impl AgNews {
     fn encoding(&self) -> Encoding {
         Encoding {
             vocabulary: self.vocabulary,
@@ -167,6 +193,17 @@ impl Distribution for Files {
             counts[usize::from(row.class)] += 1;
         }
         Ok(counts)
+    }
+
+    #[cfg(feature = "fetch")]
+    fn hosted(&self) -> Option<&Hosted> {
+        static HOSTED: Hosted = Hosted {
+            repository: "fancyzhx/ag_news",
+            archive: "https://github.com/mhjabreel/CharCnn_Keras/tree/master/data/ag_news_csv \
+                      (train.csv and test.csv)",
+            convert: convert::texts,
+        };
+        Some(&HOSTED)
     }
 }
 

@@ -10,12 +10,16 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{DEFAULT_DIR, Data, check_limits};
+#[cfg(feature = "fetch")]
+use crate::convert;
+use crate::definition::{About, DEFAULT_DIR, Data, Definition, check_limits};
+use crate::distribution::Distribution;
+#[cfg(feature = "fetch")]
+use crate::distribution::Hosted;
 use crate::error::{Error, Result};
 use crate::files::{FileSum, Official, Place};
 use crate::images::{Gathered, IMAGE};
 use crate::names;
-use crate::verify::Distribution;
 
 /// Where CIFAR-10 lies and how much of it to use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,11 +41,33 @@ impl Default for Cifar10 {
     }
 }
 
-impl Cifar10 {
-    pub(crate) fn validate(&self) -> Result<()> {
+impl Definition for Cifar10 {
+    fn about(&self) -> About {
+        About {
+            name: "cifar10",
+            line: "50,000 + 10,000 photos of 32×32 pixels, 10 classes",
+            paper: "Krizhevsky 2009",
+        }
+    }
+
+    fn is_text(&self) -> bool {
+        false
+    }
+
+    fn validate(&self) -> Result<()> {
         check_limits(self.train_limit, self.test_limit)
     }
 
+    fn load(&self, _scratch: &Path, _vocabulary: Option<&str>) -> Result<Data> {
+        self.load()
+    }
+
+    fn distribution(&self) -> Option<&'static dyn Distribution> {
+        Some(&CIFAR10)
+    }
+}
+
+impl Cifar10 {
     pub(crate) fn load(&self) -> Result<Data> {
         CIFAR10.load(&self.dir, 0, self.partial, self.train_limit, self.test_limit)
     }
@@ -75,11 +101,33 @@ impl Default for Cifar100 {
     }
 }
 
-impl Cifar100 {
-    pub(crate) fn validate(&self) -> Result<()> {
+impl Definition for Cifar100 {
+    fn about(&self) -> About {
+        About {
+            name: "cifar100",
+            line: "50,000 + 10,000 photos of 32×32 pixels, 100 fine or 20 coarse classes",
+            paper: "Krizhevsky 2009",
+        }
+    }
+
+    fn is_text(&self) -> bool {
+        false
+    }
+
+    fn validate(&self) -> Result<()> {
         check_limits(self.train_limit, self.test_limit)
     }
 
+    fn load(&self, _scratch: &Path, _vocabulary: Option<&str>) -> Result<Data> {
+        self.load()
+    }
+
+    fn distribution(&self) -> Option<&'static dyn Distribution> {
+        Some(&CIFAR100)
+    }
+}
+
+impl Cifar100 {
     pub(crate) fn load(&self) -> Result<Data> {
         let label = match self.labels {
             Labels::Coarse => 0,
@@ -108,6 +156,8 @@ pub(crate) struct Format {
     pub(crate) test: Official,
     /// The label bytes of a record, in order.
     pub(crate) labels: &'static [Label],
+    #[cfg(feature = "fetch")]
+    hosted: Hosted,
 }
 
 /// One label byte of a record.
@@ -130,6 +180,13 @@ pub(crate) static CIFAR10: Format = Format {
     ],
     test: Official { name: "test_batch.bin", records: 10_000, sha256: "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b" },
     labels: &[Label { name: "class", classes: names::CIFAR10 }],
+    #[cfg(feature = "fetch")]
+    hosted: Hosted {
+        repository: "uoft-cs/cifar10",
+        archive: "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz \
+                  (md5 c32a1d4ab5d03f1284b67883e8d87530)",
+        convert: |repository, split| convert::images(repository, &["label"], split),
+    },
 };
 
 /// CIFAR-100: 50,000 training and 10,000 test images, a file each.
@@ -145,6 +202,15 @@ pub(crate) static CIFAR100: Format = Format {
         Label { name: "coarse", classes: names::CIFAR100_COARSE },
         Label { name: "fine", classes: names::CIFAR100_FINE },
     ],
+    #[cfg(feature = "fetch")]
+    hosted: Hosted {
+        repository: "uoft-cs/cifar100",
+        archive: "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz \
+                  (md5 03b5dce01913d631647c71ecec9e9cb8)",
+        convert: |repository, split| {
+            convert::images(repository, &["coarse_label", "fine_label"], split)
+        },
+    },
 };
 
 impl Format {
@@ -288,6 +354,11 @@ impl Distribution for Format {
             counts[usize::from(record[finest])] += 1;
         }
         Ok(counts)
+    }
+
+    #[cfg(feature = "fetch")]
+    fn hosted(&self) -> Option<&Hosted> {
+        Some(&self.hosted)
     }
 }
 

@@ -1,103 +1,63 @@
 //! Which data set, and how it is loaded.
+//!
+//! Adding one is a file with its settings, which implement [`Definition`], the file's `mod` line,
+//! and one line in the list below.
 
 use std::path::Path;
-use std::sync::Arc;
-
-use serde::{Deserialize, Serialize};
 
 use crate::agnews::AgNews;
 use crate::cifar::{Cifar10, Cifar100};
-use crate::dataset::Dataset;
-use crate::error::{Error, Result};
-use crate::files::FileSum;
-use crate::images::Normalisation;
+use crate::definition::{About, Data, Definition};
+use crate::error::Result;
 use crate::synthetic::{SyntheticAgNews, SyntheticCifar10, SyntheticCifar100};
 
-/// The folder in which data sets are looked for and put when none is named.
-pub const DEFAULT_DIR: &str = "data";
-
-/// A data set of a recipe: `kind = "cifar10"` and what that kind can be told.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Config {
-    /// CIFAR-10.
-    Cifar10(Cifar10),
-    /// CIFAR-100.
-    Cifar100(Cifar100),
-    /// AG News.
-    AgNews(AgNews),
-    /// A tiny stand-in for CIFAR-10 in its layout.
-    SyntheticCifar10(SyntheticCifar10),
-    /// A tiny stand-in for CIFAR-100 in its layout.
-    SyntheticCifar100(SyntheticCifar100),
-    /// A tiny stand-in for AG News in its layout.
-    SyntheticAgNews(SyntheticAgNews),
+gradwire_registry::registry! {
+    /// A data set of a recipe: `kind = "cifar10"` and what that kind can be told.
+    #[non_exhaustive]
+    pub enum Config: Definition {
+        Cifar10(Cifar10),
+        Cifar100(Cifar100),
+        AgNews(AgNews),
+        SyntheticCifar10(SyntheticCifar10),
+        SyntheticCifar100(SyntheticCifar100),
+        SyntheticAgNews(SyntheticAgNews),
+    }
 }
 
 impl Config {
-    /// Every kind with one line about it.
-    pub const fn all() -> &'static [(&'static str, &'static str)] {
-        &[
-            ("cifar10", "50,000 + 10,000 photos of 32×32 pixels, 10 classes"),
-            ("cifar100", "50,000 + 10,000 photos of 32×32 pixels, 100 fine or 20 coarse classes"),
-            ("ag-news", "120,000 + 7,600 news in English, 4 topics"),
-            ("synthetic-cifar10", "small made-up images in CIFAR-10's layout; needs no files"),
-            ("synthetic-cifar100", "small made-up images in CIFAR-100's layout; needs no files"),
-            ("synthetic-ag-news", "small made-up news in AG News' layout; needs no files"),
-        ]
-    }
-
     /// The data set of that kind with its defaults.
     pub fn from_name(name: &str) -> Option<Self> {
-        Some(match name {
-            "cifar10" => Self::Cifar10(Cifar10::default()),
-            "cifar100" => Self::Cifar100(Cifar100::default()),
-            "ag-news" => Self::AgNews(AgNews::default()),
-            "synthetic-cifar10" => Self::SyntheticCifar10(SyntheticCifar10::default()),
-            "synthetic-cifar100" => Self::SyntheticCifar100(SyntheticCifar100::default()),
-            "synthetic-ag-news" => Self::SyntheticAgNews(SyntheticAgNews::default()),
-            _ => return None,
-        })
+        Self::all().into_iter().find(|config| config.name() == name)
+    }
+
+    /// The made-up stand-in of the data set of that kind.
+    pub fn twin_of(name: &str) -> Option<Self> {
+        let is = |config: &Self| config.definition().twin().is_some_and(|twin| twin.of() == name);
+        Self::all().into_iter().find(is)
+    }
+
+    /// What the data set is.
+    pub fn about(&self) -> About {
+        self.definition().about()
     }
 
     /// The kind, as in a recipe.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Cifar10(_) => "cifar10",
-            Self::Cifar100(_) => "cifar100",
-            Self::AgNews(_) => "ag-news",
-            Self::SyntheticCifar10(_) => "synthetic-cifar10",
-            Self::SyntheticCifar100(_) => "synthetic-cifar100",
-            Self::SyntheticAgNews(_) => "synthetic-ag-news",
-        }
+    pub fn name(&self) -> &'static str {
+        self.about().name
     }
 
     /// Whether samples are texts; otherwise they are images.
-    pub const fn is_text(&self) -> bool {
-        match self {
-            Self::Cifar10(_)
-            | Self::Cifar100(_)
-            | Self::SyntheticCifar10(_)
-            | Self::SyntheticCifar100(_) => false,
-            Self::AgNews(_) | Self::SyntheticAgNews(_) => true,
-        }
+    pub fn is_text(&self) -> bool {
+        self.definition().is_text()
     }
 
     /// Checks what can be checked without touching a file.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] naming the setting and what to write instead.
+    /// [`Error::Setting`](crate::Error::Setting) naming the setting and what to write instead.
     pub fn validate(&self) -> Result<()> {
-        match self {
-            Self::Cifar10(config) => config.validate(),
-            Self::Cifar100(config) => config.validate(),
-            Self::AgNews(config) => config.validate(),
-            Self::SyntheticCifar10(config) => config.validate(),
-            Self::SyntheticCifar100(config) => config.validate(),
-            Self::SyntheticAgNews(config) => config.validate(),
-        }
+        self.definition().validate()
     }
 
     /// Reads the whole data set into memory, checking every record. A synthetic one is first
@@ -105,7 +65,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// Whatever is wrong with the settings or the files: see [`Error`].
+    /// Whatever is wrong with the settings or the files: see [`Error`](crate::Error).
     pub fn load(&self, scratch: &Path) -> Result<Data> {
         self.load_with(scratch, None)
     }
@@ -115,44 +75,17 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// As [`load`](Self::load), and [`Error::Vocabulary`] when `vocabulary` is not one of ours.
+    /// As [`load`](Self::load), and [`Error::Vocabulary`](crate::Error::Vocabulary) when
+    /// `vocabulary` is not one of ours.
     pub fn load_with(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
-        self.validate()?;
-        match self {
-            Self::Cifar10(config) => config.load(),
-            Self::Cifar100(config) => config.load(),
-            Self::AgNews(config) => config.load(vocabulary),
-            Self::SyntheticCifar10(config) => config.load(scratch),
-            Self::SyntheticCifar100(config) => config.load(scratch),
-            Self::SyntheticAgNews(config) => config.load(scratch, vocabulary),
-        }
+        load(self.definition(), scratch, vocabulary)
     }
 }
 
-/// A data set in memory.
-#[derive(Clone)]
-pub struct Data {
-    /// What is learned from.
-    pub train: Arc<dyn Dataset>,
-    /// What accuracy is measured on.
-    pub test: Arc<dyn Dataset>,
-    /// The files that were read, in that order.
-    pub files: Vec<FileSum>,
-    /// The tokenizer as JSON, for text: keep it with the model, which is useless without it.
-    pub vocabulary: Option<String>,
-    /// What pixels were normalised by, for images.
-    pub normalisation: Option<Normalisation>,
-}
-
-/// Limits of 0 samples are refused.
-pub(crate) fn check_limits(train: Option<usize>, test: Option<usize>) -> Result<()> {
-    for (field, limit) in [("dataset.train_limit", train), ("dataset.test_limit", test)] {
-        if limit == Some(0) {
-            let problem = "at least 1 sample is needed; leave it out to use all";
-            return Err(Error::setting(field, &0, problem));
-        }
-    }
-    Ok(())
+/// Loads a data set whose settings have been checked.
+fn load(dataset: &dyn Definition, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
+    dataset.validate()?;
+    dataset.load(scratch, vocabulary)
 }
 
 #[cfg(test)]
@@ -161,10 +94,10 @@ mod tests {
 
     #[test]
     fn every_kind_is_listed_and_has_defaults() {
-        for &(name, description) in Config::all() {
-            let config = Config::from_name(name).unwrap();
-            assert_eq!(config.name(), name);
-            assert!(!description.is_empty());
+        for config in Config::all() {
+            let About { name, line, .. } = config.about();
+            assert_eq!(Config::from_name(name).unwrap(), config);
+            assert!(!line.is_empty());
             let parsed: Config = toml::from_str(&format!("kind = {name:?}")).unwrap();
             assert_eq!(parsed, config);
             let text = toml::to_string(&config).unwrap();
@@ -179,10 +112,55 @@ mod tests {
 
     #[test]
     fn unknown_settings_are_refused() {
-        for &(name, _) in Config::all() {
+        for name in Config::all().iter().map(Config::name) {
             let text = format!("kind = {name:?}\ncolour = 3");
             let error = toml::from_str::<Config>(&text).unwrap_err().to_string();
             assert!(error.contains("unknown field `colour`"), "{error}");
+        }
+    }
+
+    /// A new data set is a file and a line: `own` below is the file, and this list has the line.
+    mod own;
+
+    gradwire_registry::registry! {
+        /// Some of the data sets, and one more.
+        enum WithOwn: Definition {
+            Cifar10(Cifar10),
+            Stripes(own::Stripes),
+            SyntheticAgNews(SyntheticAgNews),
+        }
+    }
+
+    #[test]
+    fn a_data_set_of_ones_own_is_a_file_and_a_line() {
+        let names: Vec<&str> = WithOwn::all().iter().map(|d| d.definition().about().name).collect();
+        assert_eq!(names, ["cifar10", "stripes", "synthetic-ag-news"]);
+        assert!(toml::from_str::<WithOwn>("kind = 'stripes'\ncolour = 3").is_err());
+        let config: WithOwn = toml::from_str("kind = 'stripes'\nsamples = 12").unwrap();
+        let own = config.definition();
+        // It is known by nobody's files and stands in for no other, unless it says so.
+        assert!(!own.is_text() && own.distribution().is_none() && own.twin().is_none());
+        let nowhere = Path::new("nowhere");
+        let data = load(own, nowhere, None).unwrap();
+        assert_eq!((data.train.len(), data.test.len(), data.files.len()), (12, 12, 0));
+        let sampler = crate::Sampler::new(7, data.train.len(), 2, 0, 3).unwrap();
+        let mut loader = crate::Loader::new(data.train, sampler, crate::Plan::default()).unwrap();
+        assert_eq!(loader.next().unwrap().batch.len(), 3);
+        let none: WithOwn = toml::from_str("kind = 'stripes'\nsamples = 0").unwrap();
+        let refused = load(none.definition(), nowhere, None).err().unwrap();
+        assert!(matches!(refused, crate::Error::Setting { .. }), "{refused}");
+    }
+
+    #[test]
+    fn every_twin_stands_in_for_a_data_set_of_the_list() {
+        let twins: Vec<Config> =
+            Config::all().into_iter().filter(|c| c.definition().twin().is_some()).collect();
+        assert_eq!(twins.len(), 3);
+        for twin in twins {
+            let of = Config::from_name(twin.definition().twin().unwrap().of()).unwrap();
+            assert_eq!(Config::twin_of(of.name()), Some(twin.clone()));
+            assert_eq!(of.is_text(), twin.is_text());
+            assert!(of.definition().distribution().is_some());
         }
     }
 }

@@ -37,19 +37,21 @@ pub(crate) fn sha256(contents: &[u8]) -> String {
 
 /// A file of an official distribution.
 #[derive(Debug)]
-pub(crate) struct Official {
-    pub(crate) name: &'static str,
-    pub(crate) records: u64,
-    /// In lower-case hexadecimal.
-    pub(crate) sha256: &'static str,
+pub struct Official {
+    /// Its name inside the data set's folder.
+    pub name: &'static str,
+    /// The number of its records.
+    pub records: u64,
+    /// The SHA-256 of its contents, in lower-case hexadecimal.
+    pub sha256: &'static str,
 }
 
 /// A data set's place among files, as its errors name it.
-pub(crate) struct Place {
+pub struct Place {
     /// The name that `gradwire data fetch` knows the data set by.
-    pub(crate) fetch: &'static str,
+    pub fetch: &'static str,
     /// The official name of its folder.
-    pub(crate) folder: &'static str,
+    pub folder: &'static str,
 }
 
 impl Place {

@@ -31,7 +31,11 @@ mod agnews;
 mod augment;
 mod cifar;
 mod config;
+#[cfg(feature = "fetch")]
+mod convert;
 mod dataset;
+mod definition;
+mod distribution;
 mod error;
 #[cfg(feature = "fetch")]
 pub mod fetch;
@@ -49,10 +53,14 @@ mod verify;
 pub use agnews::AgNews;
 pub use augment::Augment;
 pub use cifar::{Cifar10, Cifar100, Labels};
-pub use config::{Config, DEFAULT_DIR, Data};
+pub use config::Config;
 pub use dataset::{Batch, Dataset, Features, Shape};
+pub use definition::{About, Counts, DEFAULT_DIR, Data, Definition, Twin};
+pub use distribution::Distribution;
+#[cfg(feature = "fetch")]
+pub use distribution::{Convert, Hosted};
 pub use error::{Error, Result, RowProblem};
-pub use files::FileSum;
+pub use files::{FileSum, Official, Place};
 pub use images::Normalisation;
 pub use loader::{Loaded, Loader, Plan};
 pub use sampler::{Sampler, Shard};

@@ -3,29 +3,15 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::agnews;
-use crate::cifar;
+use crate::config::Config;
+use crate::distribution::Distribution;
 use crate::error::{Error, Result};
-use crate::files::{FileSum, Official, Place};
-
-/// A data set as it is given away: a folder of files whose contents are known.
-pub(crate) trait Distribution: Sync {
-    /// What people call it.
-    fn title(&self) -> &'static str;
-    /// Its name and folder.
-    fn place(&self) -> &Place;
-    /// Its files, the training set's first.
-    fn files(&self) -> Vec<&Official>;
-    /// The most bytes that `file` may have.
-    fn limit(&self, file: &Official) -> u64;
-    /// What `file` holds, for messages.
-    fn expected(&self, file: &Official) -> String;
-    /// Checks all records of `contents`, and counts those of each class.
-    fn per_class(&self, path: &Path, contents: &[u8]) -> Result<Vec<u64>>;
-}
+use crate::files::FileSum;
 
 /// Every distribution that is known.
-static KNOWN: [&dyn Distribution; 3] = [&cifar::CIFAR10, &cifar::CIFAR100, &agnews::Files];
+fn known() -> Vec<&'static dyn Distribution> {
+    Config::all().iter().filter_map(|config| config.definition().distribution()).collect()
+}
 
 /// What was found of one data set. Its [`Display`](fmt::Display) is a table for people.
 #[derive(Debug)]
@@ -102,7 +88,7 @@ impl Report {
 /// into.
 pub fn verify(dir: &Path) -> Result<Vec<Report>> {
     let mut reports = Vec::new();
-    for known in KNOWN {
+    for known in known() {
         let names = known.files().into_iter().map(|file| file.name);
         match known.place().find(dir, names) {
             Ok(folder) => reports.push(report(known, folder)),
@@ -111,7 +97,7 @@ pub fn verify(dir: &Path) -> Result<Vec<Report>> {
         }
     }
     if reports.is_empty() {
-        let folders: Vec<&str> = KNOWN.iter().map(|known| known.place().folder).collect();
+        let folders: Vec<&str> = known().iter().map(|known| known.place().folder).collect();
         return Err(Error::NoDataSet { path: dir.to_owned(), folders: folders.join(", ") });
     }
     Ok(reports)

@@ -20,7 +20,7 @@ fn main() -> Result<()> {
         bail!("say which folder to write to: export -- FOLDER");
     };
     std::fs::create_dir_all(&folder)?;
-    Config::all().iter().try_for_each(|(model, _)| export(model, &folder))
+    Config::all().iter().try_for_each(|model| export(model.name(), &folder))
 }
 
 fn export(model: &str, folder: &Path) -> Result<()> {

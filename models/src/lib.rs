@@ -11,7 +11,7 @@
 //! # fn main() -> candle_core::Result<()> {
 //! let store = Store::new(7, &Device::Cpu);
 //! let input = Input::Image { channels: 3, height: 8, width: 8 };
-//! let model = Config::Resnet20(resnet::Config {}).build(&input, 10, store.var_builder())?;
+//! let model = Config::Resnet20(resnet::Resnet20::default()).build(&input, 10, store.var_builder())?;
 //! let images = Tensor::zeros((2, 8, 8, 3), candle_core::DType::F32, &Device::Cpu)?;
 //! let labels = Tensor::new(&[3u32, 4], &Device::Cpu)?;
 //! let logits = model.forward_t(&images, true)?;
@@ -31,6 +31,7 @@
 
 pub mod composed;
 pub mod config;
+pub mod definition;
 pub mod kernels;
 mod layers;
 pub mod maps;
@@ -40,7 +41,8 @@ pub mod store;
 pub mod text;
 pub mod vgg;
 
-pub use config::{Config, Input, InputKind, Model};
+pub use config::Config;
+pub use definition::{About, Definition, Input, InputKind, Model};
 pub use maps::Maps;
 pub use ops::cross_entropy;
 pub use store::{Store, missing_gradients};

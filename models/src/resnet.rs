@@ -17,15 +17,83 @@ use candle_core::{Result, Tensor};
 use candle_nn::{ModuleT, VarBuilder};
 use serde::{Deserialize, Serialize};
 
-use crate::config::Model;
+use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::layers::{BatchNorm, Conv, Linear};
 use crate::maps::Maps;
 use crate::ops;
 
-/// Settings of a residual network: none, the name says it all.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {}
+/// Networks that differ in their blocks alone. They have no settings: the name says it all.
+macro_rules! networks {
+    ($($(#[$meta:meta])* $network:ident: $family:ident($blocks:expr), $about:expr;)*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+            #[serde(deny_unknown_fields)]
+            pub struct $network {}
+
+            impl Definition for $network {
+                fn about(&self) -> About {
+                    let (name, line, paper) = $about;
+                    About { name, line, paper }
+                }
+
+                fn reads(&self) -> InputKind {
+                    InputKind::Image
+                }
+
+                fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model> {
+                    let [channels, ..] = input.image()?;
+                    $family($blocks, channels, classes, vb)
+                }
+            }
+        )*
+    };
+}
+
+networks! {
+    /// Three stages of 3 blocks (He et al. 2016, §4.2).
+    Resnet20: cifar(3), (
+        "resnet20",
+        "0.27 M parameters, images; option A shortcuts",
+        "He et al. 2016, section 4.2",
+    );
+    /// Three stages of 5 blocks (He et al. 2016, §4.2).
+    Resnet32: cifar(5), (
+        "resnet32",
+        "0.46 M parameters, images; as resnet20, 5 blocks per stage",
+        "He et al. 2016, section 4.2",
+    );
+    /// Three stages of 7 blocks (He et al. 2016, §4.2).
+    Resnet44: cifar(7), (
+        "resnet44",
+        "0.66 M parameters, images; as resnet20, 7 blocks per stage",
+        "He et al. 2016, section 4.2",
+    );
+    /// Three stages of 9 blocks (He et al. 2016, §4.2).
+    Resnet56: cifar(9), (
+        "resnet56",
+        "0.85 M parameters, images; as resnet20, 9 blocks per stage",
+        "He et al. 2016, section 4.2",
+    );
+    /// Three stages of 18 blocks (He et al. 2016, §4.2).
+    Resnet110: cifar(18), (
+        "resnet110",
+        "1.7 M parameters, images; as resnet20, 18 blocks per stage",
+        "He et al. 2016, section 4.2",
+    );
+    /// Four stages of 2 blocks with a 3×3 stem.
+    Resnet18: wide([2, 2, 2, 2]), (
+        "resnet18",
+        "11 M parameters, images; a 3x3 stem and no max-pool",
+        "He et al. 2016",
+    );
+    /// Four stages of 3, 4, 6 and 3 blocks with a 3×3 stem.
+    Resnet34: wide([3, 4, 6, 3]), (
+        "resnet34",
+        "21 M parameters, images; as resnet18, 3-4-6-3 blocks",
+        "He et al. 2016",
+    );
+}
 
 /// The CIFAR family with `blocks` residual blocks in each of three stages, `6·blocks + 2` layers.
 /// Reads `f32 [B, H, W, channels]`.

@@ -16,7 +16,7 @@ use candle_core::{Result, Tensor, bail};
 use candle_nn::{ModuleT, VarBuilder};
 use serde::{Deserialize, Serialize};
 
-use crate::config::Model;
+use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::layers::{BatchNorm, Conv, Linear};
 use crate::maps::Maps;
 use crate::ops;
@@ -32,14 +32,22 @@ const GROUPS: [(usize, usize); 5] = [(2, 64), (2, 128), (3, 256), (3, 512), (3, 
 /// Fewest rows and columns that five halvings leave a pixel of.
 const SMALLEST: usize = 1 << GROUPS.len();
 
-impl Config {
+impl Definition for Config {
+    fn about(&self) -> About {
+        About {
+            name: "vgg16",
+            line: "15 M parameters, images of 32x32 and more; with batch norm and one linear layer",
+            paper: "Simonyan and Zisserman 2015",
+        }
+    }
+
+    fn reads(&self) -> InputKind {
+        InputKind::Image
+    }
+
     /// Reads `f32 [B, H, W, channels]`, at least 32×32 pixels.
-    pub(crate) fn build(
-        &self,
-        [channels, height, width]: [usize; 3],
-        classes: usize,
-        vb: &VarBuilder,
-    ) -> Result<Model> {
+    fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model> {
+        let [channels, height, width] = input.image()?;
         if height < SMALLEST || width < SMALLEST {
             bail!(
                 "vgg16 halves images five times and needs {SMALLEST}x{SMALLEST} pixels, got {height}x{width}; choose a ResNet for smaller ones"

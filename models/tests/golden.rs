@@ -172,7 +172,7 @@ macro_rules! models {
 
         #[test]
         fn every_model_has_golden_vectors() {
-            let listed: Vec<&str> = Config::all().iter().map(|(name, _)| *name).collect();
+            let listed: Vec<&str> = Config::all().iter().map(Config::name).collect();
             assert_eq!(listed, [$(stringify!($model)),*]);
         }
     };

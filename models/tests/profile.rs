@@ -11,7 +11,9 @@ use gradwire_models::{Config, Input, Store, cross_entropy, resnet};
 fn a_step_of_resnet20_takes_three_times_its_40_million_products() {
     let store = Store::new(1, &Device::Cpu);
     let input = Input::Image { channels: 3, height: 32, width: 32 };
-    let model = Config::Resnet20(resnet::Config {}).build(&input, 10, store.var_builder()).unwrap();
+    let model = Config::Resnet20(resnet::Resnet20::default())
+        .build(&input, 10, store.var_builder())
+        .unwrap();
     let images = Tensor::zeros((2, 32, 32, 3), DType::F32, &Device::Cpu).unwrap();
     let labels = Tensor::new(&[3u32, 4], &Device::Cpu).unwrap();
     let step = || {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// What the manifest calls the format.
 pub const FORMAT: &str = "gradwire-checkpoint";
 /// The version that this program writes, and the newest that it reads.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// The most workers that a run can have.
 const MOST_WORKERS: usize = 1024;

@@ -5,14 +5,14 @@
 //! (`<run>/checkpoints/step-00000123/`): everything that the run's next step depends on, so that
 //! `train --resume` takes that step with the same bits.
 //!
-//! # Format version 1
+//! # Format version 2
 //!
 //! | file | |
 //! |---|---|
 //! | `manifest.json` | format and version; step, epoch, place in the epoch; world size; the running epoch's sums; recipe; provenance; length and SHA-256 of every other file ([`Manifest`]) |
 //! | `manifest.sha256` | the manifest's own SHA-256, as `sha256sum -c` reads it |
 //! | `model.safetensors` | weights, which are the same on all ranks, and rank 0's batch norm statistics: a model file as in `best/` |
-//! | `optimizer.safetensors` | `first` and `second`: momentum or Adam's means, in the flat gradient's layout; empty ones are left out; `waiting/…`: what an embedding table's rows wait with (`optim/table.rs`), its weights in the model being as if none waited |
+//! | `optimizer.safetensors` | the vectors that the optimizer names, such as `momentum`, or `exp_avg` and `exp_avg_sq`, in the flat gradient's layout (version 1 called them `first` and `second`, and is still read); `waiting/…`: what an embedding table's rows wait with (`optim/table.rs`), its weights in the model being as if none waited |
 //! | `rank-0000.safetensors`, … | what is each rank's own: `buffers/…`, its batch norm statistics; `exchange/…`, residual, velocity and the compressors' states |
 //!
 //! Random numbers have no state: each is a function of the seed and its place. The learning rate

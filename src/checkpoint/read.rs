@@ -133,8 +133,41 @@ impl Checkpoint {
                 _ => ranks.push(read(file)?),
             }
         }
+        if manifest.version == 1 {
+            name_vectors(&mut optimizer);
+        }
         Ok(Self { folder: folder.to_path_buf(), manifest, model, optimizer, ranks })
     }
+
+    /// The optimizer's vectors of these names, each of `length` elements.
+    ///
+    /// # Errors
+    /// When they are not what the checkpoint holds, because another optimizer wrote it.
+    pub fn optimizer_vectors(&self, names: &[&str], length: usize) -> Result<Vec<&[f32]>> {
+        if !names.iter().all(|name| self.optimizer.0.contains_key(*name)) {
+            let held = self.optimizer.0.keys().filter(|name| !name.contains('/'));
+            let held: Vec<&str> = held.map(String::as_str).collect();
+            bail!(
+                "another optimizer wrote it: it holds {} where {} is needed; go on with the \
+                 optimizer that the run was begun with",
+                if held.is_empty() { "no vectors".into() } else { held.join(", ") },
+                names.join(", ")
+            );
+        }
+        names.iter().map(|name| self.optimizer.f32s(name, &[length])).collect()
+    }
+}
+
+/// Gives the optimizer's vectors the names they have today. Version 1 numbered them, and knew two
+/// optimizers: SGD, which has one vector, and AdamW, which has two.
+fn name_vectors(optimizer: &mut Tensors) {
+    let names = match (optimizer.0.remove("first"), optimizer.0.remove("second")) {
+        (Some(momentum), None) => vec![("momentum", momentum)],
+        (Some(mean), Some(square)) => vec![("exp_avg", mean), ("exp_avg_sq", square)],
+        // A lone second one stays what it was: nobody's.
+        (None, second) => second.map(|second| ("second", second)).into_iter().collect(),
+    };
+    optimizer.0.extend(names.into_iter().map(|(name, tensor)| (name.to_string(), tensor)));
 }
 
 fn read_manifest(disk: &Disk, folder: &Path) -> Result<Manifest> {
@@ -167,4 +200,29 @@ fn read_file(disk: &Disk, folder: &Path, file: &FileEntry) -> Result<Vec<u8>> {
         "its bytes are not those that were written: its checksum differs from the manifest's"
     );
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbered_vectors_get_their_names() {
+        let cases: [(&[&str], &[&str]); 5] = [
+            (&[], &[]),
+            (&["first"], &["momentum"]),
+            (&["first", "second"], &["exp_avg", "exp_avg_sq"]),
+            (&["second"], &["second"]),
+            (&["first", "waiting/since"], &["momentum", "waiting/since"]),
+        ];
+        for (old, new) in cases {
+            let (mut before, mut after) = (Tensors::default(), Tensors::default());
+            for (value, (old, new)) in old.iter().zip(new).enumerate() {
+                before.insert_flat(old, &[value as f32]);
+                after.insert_flat(new, &[value as f32]);
+            }
+            name_vectors(&mut before);
+            assert_eq!(before, after, "{old:?}");
+        }
+    }
 }

@@ -32,6 +32,11 @@ impl Tensor {
 pub struct Tensors(pub BTreeMap<String, Tensor>);
 
 impl Tensors {
+    /// Takes over a vector of f32.
+    pub fn insert_flat(&mut self, name: &str, values: &[f32]) {
+        self.0.insert(name.into(), Tensor::flat(Entry::F32(values.to_vec())));
+    }
+
     /// Takes over the entries of a state as vectors under `scope/`.
     pub fn insert_state(&mut self, scope: &str, state: State) {
         for (name, entry) in state.into_entries() {

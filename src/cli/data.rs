@@ -1,8 +1,9 @@
 //! `gradwire data`: fetching, checking and making data sets.
 
-use anyhow::{Result, bail};
-use clap::{Args, Subcommand, ValueEnum};
-use gradwire_datasets::synthetic::{SyntheticAgNews, SyntheticCifar10, SyntheticCifar100};
+use anyhow::{Context, Result, bail};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
+use gradwire_datasets::{Config, Counts};
 use std::path::{Path, PathBuf};
 
 /// What to do with data sets.
@@ -12,7 +13,8 @@ pub(super) enum Command {
     #[cfg(feature = "fetch")]
     Fetch {
         /// The data set
-        name: Name,
+        #[arg(value_parser = PossibleValuesParser::new(fetched()))]
+        name: String,
         /// The folder to write it under
         #[arg(long, default_value = "data")]
         dir: PathBuf,
@@ -27,19 +29,25 @@ pub(super) enum Command {
     Synth(Synth),
 }
 
-/// The data sets that exist outside of this program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Name {
-    Cifar10,
-    Cifar100,
-    AgNews,
+/// The data sets that can be downloaded.
+#[cfg(feature = "fetch")]
+fn fetched() -> Vec<&'static str> {
+    use gradwire_datasets::fetch::Source;
+    Source::all().into_iter().map(Source::name).collect()
+}
+
+/// The data sets that have a made-up twin.
+fn twinned() -> Vec<&'static str> {
+    let of = |config: &Config| config.definition().twin().map(|twin| twin.of());
+    Config::all().iter().filter_map(of).collect()
 }
 
 /// What to make.
 #[derive(Debug, Args)]
 pub(super) struct Synth {
     /// The data set whose format to write
-    name: Name,
+    #[arg(value_parser = PossibleValuesParser::new(twinned()))]
+    name: String,
     /// The folder to write it under
     #[arg(long, default_value = "data")]
     dir: PathBuf,
@@ -62,7 +70,7 @@ impl Command {
     pub(super) fn run(self) -> Result<()> {
         match self {
             #[cfg(feature = "fetch")]
-            Self::Fetch { name, dir } => fetch(name, &dir),
+            Self::Fetch { name, dir } => fetch(&name, &dir),
             Self::Verify { dir } => verify(&dir),
             Self::Synth(synth) => synth.run(),
         }
@@ -70,14 +78,10 @@ impl Command {
 }
 
 #[cfg(feature = "fetch")]
-fn fetch(name: Name, dir: &Path) -> Result<()> {
+fn fetch(name: &str, dir: &Path) -> Result<()> {
     use gradwire_datasets::fetch::{Progress, Source, fetch};
     use indicatif::{ProgressBar, ProgressStyle};
-    let source = match name {
-        Name::Cifar10 => Source::Cifar10,
-        Name::Cifar100 => Source::Cifar100,
-        Name::AgNews => Source::AgNews,
-    };
+    let source = Source::from_name(name).with_context(|| format!("no data set {name}"))?;
     let style =
         ProgressStyle::with_template("{msg}  {bar:24} {bytes} of {total_bytes}, {eta} left")?;
     let bar = ProgressBar::new(0).with_style(style);
@@ -111,23 +115,9 @@ fn verify(dir: &Path) -> Result<()> {
 impl Synth {
     fn run(self) -> Result<()> {
         let Self { name, dir, train, test, seed } = self;
-        let files = match name {
-            Name::Cifar10 => {
-                let twin = SyntheticCifar10::default();
-                let (train, test) = (train.unwrap_or(twin.train), test.unwrap_or(twin.test));
-                SyntheticCifar10 { train, test, seed }.write(&dir)?
-            }
-            Name::Cifar100 => {
-                let twin = SyntheticCifar100::default();
-                let (train, test) = (train.unwrap_or(twin.train), test.unwrap_or(twin.test));
-                SyntheticCifar100 { train, test, seed }.write(&dir)?
-            }
-            Name::AgNews => {
-                let twin = SyntheticAgNews::default();
-                let (train, test) = (train.unwrap_or(twin.train), test.unwrap_or(twin.test));
-                SyntheticAgNews { train, test, seed, ..twin }.write(&dir)?
-            }
-        };
+        let twin = Config::twin_of(&name).with_context(|| format!("no data set {name}"))?;
+        let twin = twin.definition().twin().context("invariant: a twin is one")?;
+        let files = twin.write(&dir, Counts { train, test, seed })?;
         for file in files {
             println!("wrote {}", file.display());
         }

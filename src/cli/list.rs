@@ -1,5 +1,6 @@
 //! `gradwire list`: what a recipe may name, read from the enums themselves.
 
+use crate::optim;
 use crate::recipe::Recipes;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -20,6 +21,7 @@ enum What {
     Topologies,
     Models,
     Datasets,
+    Optimizers,
     Recipes,
 }
 
@@ -29,9 +31,10 @@ impl List {
     /// # Errors
     /// None so far; commands share one signature.
     pub(super) fn run(&self) -> Result<()> {
-        let all = [What::Schemes, What::Topologies, What::Models, What::Datasets, What::Recipes];
-        let shown: Vec<_> =
-            all.into_iter().filter(|w| self.what.is_none_or(|one| one == *w)).collect();
+        let shown: Vec<_> = What::value_variants()
+            .iter()
+            .filter(|w| self.what.is_none_or(|one| one == **w))
+            .collect();
         for (i, what) in shown.iter().enumerate() {
             if i > 0 {
                 println!();
@@ -54,27 +57,44 @@ impl What {
             Self::Topologies => "topologies (exchange.topology = …)",
             Self::Models => "models (model = …)",
             Self::Datasets => "data sets (dataset = …)",
+            Self::Optimizers => "optimizers (optimizer.kind = …)",
             Self::Recipes => "recipes (gradwire train …)",
         }
     }
 
     fn rows(self) -> Vec<(String, String)> {
-        let pairs = |all: &[(&str, &str)]| {
-            all.iter().map(|(name, line)| (name.to_string(), line.to_string())).collect()
+        let row = |name: &str, line: &str, paper: &str| {
+            (
+                name.to_string(),
+                if paper.is_empty() { line.into() } else { format!("{line} ({paper})") },
+            )
         };
         match self {
             Self::Schemes => Scheme::all()
                 .iter()
                 .map(Scheme::about)
-                .map(|about| (about.name.to_string(), format!("{} ({})", about.line, about.paper)))
+                .map(|about| row(about.name, about.line, about.paper))
                 .collect(),
             Self::Topologies => {
                 let row =
                     |t: &Topology| (t.name().to_string(), format!("{}; {}", t.line(), t.schemes()));
                 Topology::ALL.iter().map(row).collect()
             }
-            Self::Models => pairs(models::Config::all()),
-            Self::Datasets => pairs(datasets::Config::all()),
+            Self::Models => models::Config::all()
+                .iter()
+                .map(models::Config::about)
+                .map(|about| row(about.name, about.line, about.paper))
+                .collect(),
+            Self::Datasets => datasets::Config::all()
+                .iter()
+                .map(datasets::Config::about)
+                .map(|about| row(about.name, about.line, about.paper))
+                .collect(),
+            Self::Optimizers => optim::Config::all()
+                .iter()
+                .map(optim::Config::about)
+                .map(|about| row(about.name, about.line, about.paper))
+                .collect(),
             Self::Recipes => Recipes::all()
                 .into_iter()
                 .map(|(name, text)| (name, Recipes::headline(text).to_string()))

@@ -3,6 +3,7 @@
 
 use super::canvas;
 use anyhow::Result;
+use gradwire_exchange::Scheme;
 use plotters::style::RGBColor;
 
 /// A colour of plots: as it is on white ground, and the name by which a page may choose another for
@@ -40,6 +41,9 @@ pub(super) const GROUND: Colour = colour("ground", 255, 255, 255);
 pub(super) const ALL: [Colour; 13] =
     [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INDIGO, BROWN, BLACK, INK, MUTED, GRID, GROUND];
 
+/// Those that schemes are told apart by.
+const COLOURS: [Colour; 9] = [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INDIGO, BROWN, BLACK];
+
 /// The shape at a line's points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
@@ -50,6 +54,10 @@ pub(super) enum Mark {
     Diamond,
     Cross,
 }
+
+/// Every mark.
+const MARKS: [Mark; 6] =
+    [Mark::Circle, Mark::Triangle, Mark::Inverted, Mark::Square, Mark::Diamond, Mark::Cross];
 
 /// What is inside a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,23 +114,50 @@ const SCHEMES: [(&str, Colour, Mark); 22] = [
     ("alq", PURPLE, Mark::Inverted),
 ];
 
+/// The look of a scheme that is not in the list: the hash of its name chooses among those that no
+/// listed scheme has and no earlier unlisted one of the program was given.
+fn given<'n>(scheme: &'n str, program: impl Iterator<Item = &'n str>) -> (Colour, Mark) {
+    let looks = COLOURS.iter().flat_map(|colour| MARKS.map(|mark| (*colour, mark)));
+    let mut free: Vec<(Colour, Mark)> =
+        looks.filter(|look| SCHEMES.iter().all(|(_, c, m)| (*c, *m) != *look)).collect();
+    let all_free = free.clone();
+    let unlisted = program.filter(|name| SCHEMES.iter().all(|(listed, _, _)| listed != name));
+    for name in unlisted.take_while(|name| *name != scheme) {
+        if !free.is_empty() {
+            free.remove(hash(name) % free.len());
+        }
+    }
+    let free = if free.is_empty() { all_free } else { free };
+    free[hash(scheme) % free.len()]
+}
+
+/// FNV-1a: the same on every machine and with every compiler.
+fn hash(name: &str) -> usize {
+    let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    name.bytes().fold(0x811c_9dc5, mix) as usize
+}
+
 impl Style {
-    /// Of the arm number `variant`, from 0, among those of a scheme.
+    /// Of the arm number `variant`, from 0, among those of a scheme. One that has no look of its own
+    /// in the list above is given one.
     pub fn of_scheme(scheme: &str, variant: usize) -> Self {
-        let known = SCHEMES.iter().find(|(name, _, _)| *name == scheme);
-        let (colour, mark) =
-            known.map_or((MUTED, Mark::Cross), |(_, colour, mark)| (*colour, *mark));
+        let listed = SCHEMES.iter().find(|(name, _, _)| *name == scheme);
+        let given = || {
+            let all = Scheme::all();
+            given(scheme, all.iter().map(|scheme| scheme.about().name))
+        };
+        let (colour, mark) = listed.map_or_else(given, |(_, colour, mark)| (*colour, *mark));
         Self { colour, mark, ..Self::variant(variant) }
     }
 
     /// Of the line number `number`, from 0, where lines stand for anything but schemes.
     pub fn numbered(number: usize) -> Self {
-        const COLOURS: [Colour; 7] = [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK];
-        const MARKS: [Mark; 5] =
+        const LINES: [Colour; 7] = [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK];
+        const POINTS: [Mark; 5] =
             [Mark::Circle, Mark::Triangle, Mark::Square, Mark::Diamond, Mark::Cross];
-        let colour = COLOURS[number % COLOURS.len()];
-        let mark = MARKS[number % MARKS.len()];
-        Self { colour, mark, ..Self::variant(number / COLOURS.len()) }
+        let colour = LINES[number % LINES.len()];
+        let mark = POINTS[number % POINTS.len()];
+        Self { colour, mark, ..Self::variant(number / LINES.len()) }
     }
 
     /// A short line with its mark, as SVG, to stand beside a name.
@@ -155,16 +190,42 @@ mod tests {
 
     #[test]
     fn every_scheme_has_a_look_of_its_own() {
-        let all = gradwire_exchange::Scheme::all();
+        let all = Scheme::all();
         let looks: Vec<Style> =
             all.iter().map(|scheme| Style::of_scheme(scheme.about().name, 0)).collect();
-        assert_eq!(all.len(), SCHEMES.len());
+        for (name, _, _) in SCHEMES {
+            assert!(all.iter().any(|scheme| scheme.about().name == name), "there is no {name}");
+        }
         for (i, look) in looks.iter().enumerate() {
             assert!(look.colour != MUTED, "{} has none", all[i].about().name);
             assert!(!looks[..i].contains(look), "{} looks like another", all[i].about().name);
         }
         assert_ne!(Style::of_scheme("topk", 0), Style::of_scheme("topk", 1));
         assert_eq!(Style::of_scheme("topk", 0).colour, Style::of_scheme("topk", 1).colour);
+    }
+
+    #[test]
+    fn a_scheme_that_nobody_drew_has_a_look_of_its_own_too() {
+        let new: Vec<String> = (1..=30).map(|number| format!("new-{number}")).collect();
+        let mut program: Vec<&str> = SCHEMES.iter().map(|(name, _, _)| *name).collect();
+        let mut looks: Vec<(Colour, Mark)> = SCHEMES.iter().map(|(_, c, m)| (*c, *m)).collect();
+        for name in &new {
+            program.push(name);
+            let look = given(name, program.iter().copied());
+            assert!(!looks.contains(&look), "{name} looks like another");
+            looks.push(look);
+            // Schemes that come later do not change it.
+            let later = program.iter().copied().chain(["later", "new-1x"]);
+            assert_eq!(given(name, later), look);
+        }
+        // More than there are looks: some look alike, and all have one.
+        program.extend(["a", "b", "c", "d", "e"]);
+        given("e", program.iter().copied());
+        // So has a scheme that this program does not know, as in the record of another.
+        let unknown = Style::of_scheme("of-another-program", 0);
+        assert!(COLOURS.contains(&unknown.colour));
+        assert_eq!(unknown, Style::of_scheme("of-another-program", 0));
+        assert_ne!(unknown, Style::of_scheme("of-another-program", 1));
     }
 
     #[test]

@@ -408,8 +408,9 @@ impl Recipe {
         let holds = if self.dataset.is_text() { InputKind::Text } else { InputKind::Image };
         let reads = self.model.input_kind();
         let fitting = || {
-            let all = models::Config::all().iter().map(|(name, _)| *name);
-            all.filter(|name| kind_of(name) == Some(holds)).collect::<Vec<_>>().join(", ")
+            let all = models::Config::all();
+            let fit = all.iter().filter(|model| model.input_kind() == holds);
+            fit.map(models::Config::name).collect::<Vec<_>>().join(", ")
         };
         refuse(reads != holds, || {
             format!(
@@ -448,18 +449,12 @@ pub fn scheme_of(text: &str) -> anyhow::Result<exchange::Scheme> {
     table::scheme(text)
 }
 
-/// What the model of this name reads.
-fn kind_of(name: &str) -> Option<InputKind> {
-    let table = toml::Table::from_iter([("kind".to_string(), name.into())]);
-    table.try_into().ok().map(|model: models::Config| model.input_kind())
-}
-
 /// A made-up data set that the model of this name can read.
 pub fn synthetic_for(model: &str) -> Option<&'static str> {
-    let text = kind_of(model)? == InputKind::Text;
-    let all = datasets::Config::all().iter().map(|(name, _)| *name);
-    let mut synthetic = all.filter(|name| name.starts_with("synthetic-"));
-    synthetic.find(|name| datasets::Config::from_name(name).is_some_and(|c| c.is_text() == text))
+    let text = models::Config::from_name(model)?.input_kind() == InputKind::Text;
+    let all = datasets::Config::all();
+    let mut synthetic = all.iter().filter(|data| data.definition().twin().is_some());
+    synthetic.find(|data| data.is_text() == text).map(datasets::Config::name)
 }
 
 fn refuse(bad: bool, message: impl FnOnce() -> String) -> anyhow::Result<()> {

@@ -1,15 +1,13 @@
 //! Taking back what was recorded after a step, so that a run can go on from there.
 
+use super::event_file;
 use super::folder;
 use super::gradient;
 use super::hparams;
 use crate::disk::Disk;
 use anyhow::{Context, Result};
-use protobuf::Message;
 use serde::Deserialize;
 use std::path::Path;
-use tensorboard_proto::event::Event as Proto;
-use tensorboard_rs::masked_crc32c::masked_crc32c;
 
 /// What [`cut`] took away.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,14 +16,17 @@ pub struct Cut {
     pub lines: u64,
     /// Lines that cannot be read: a process was stopped while writing them, or they were damaged.
     pub unreadable: u64,
+    /// Event files whose end could not be read and was taken out: which, from where on, and why.
+    pub torn: Vec<String>,
     /// Why the run had ended, if it had failed.
     pub failed: Option<String>,
 }
 
 /// Takes everything that tells of steps after `step` out of the records of `run`: lines of
 /// `metrics.jsonl` and of every other `*.jsonl` whose `step` is greater, points of TensorBoard's
-/// files, gradients. So too what says that the run has ended, and lines that are no JSON. Each file is
-/// replaced as a whole, or left as it is where nothing has to go.
+/// files, gradients. So too what says that the run has ended, lines that are no JSON, and an event
+/// file from the first record on that is damaged, because nothing after it can be found. Each file
+/// is replaced as a whole, or left as it is where nothing has to go.
 ///
 /// # Errors
 /// When a file cannot be read or replaced. What was cut until then stays cut; to do it again does
@@ -38,7 +39,11 @@ pub fn cut(disk: &Disk, run: &Path, step: u64) -> Result<Cut> {
         let keep: &dyn Fn(&[u8], &mut Cut) -> Vec<u8> = if name.ends_with(".jsonl") {
             &|bytes, cut| lines(bytes, step, cut)
         } else if name.contains("tfevents") {
-            &|bytes, _| points(bytes, step)
+            &|bytes, cut| {
+                let (kept, damage) = event_file::up_to(bytes, step, hparams::END);
+                cut.torn.extend(damage.map(|damage| format!("{name}: {damage}")));
+                kept
+            }
         } else {
             continue;
         };
@@ -84,40 +89,10 @@ fn lines(bytes: &[u8], step: u64, cut: &mut Cut) -> Vec<u8> {
     kept
 }
 
-/// The records of an event file up to `step`, but for the one about the run's end, and up to the first that is not whole: nothing
-/// after it can be read.
-fn points(bytes: &[u8], step: u64) -> Vec<u8> {
-    let mut kept = Vec::with_capacity(bytes.len());
-    let mut rest = bytes;
-    while let Some((record, data)) = first_record(rest) {
-        let Ok(event) = Proto::parse_from_bytes(data) else { break };
-        let ends = || event.get_summary().get_value().iter().any(|v| v.get_tag() == hparams::END);
-        if u64::try_from(event.get_step()).is_ok_and(|at| at <= step) && !ends() {
-            kept.extend_from_slice(record);
-        }
-        rest = &rest[record.len()..];
-    }
-    kept
-}
-
-/// The first record of a file, with and without its framing: length, its checksum, data, their
-/// checksum.
-fn first_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk::<8>()?;
-    let (length_sum, rest) = rest.split_first_chunk::<4>()?;
-    if masked_crc32c(length) != u32::from_le_bytes(*length_sum) {
-        return None;
-    }
-    let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
-    let data = rest.get(..length)?;
-    let sum = rest[length..].first_chunk::<4>()?;
-    let whole = masked_crc32c(data) == u32::from_le_bytes(*sum);
-    whole.then(|| (&bytes[..length + 16], data))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::event::{Checkpoint, Event, Failed, Finished, Started, Step, Warning};
+    use super::super::event_file::{Fault, Records};
     use super::super::{Recorder, TensorBoard};
     use super::*;
     use std::fs;
@@ -155,7 +130,7 @@ mod tests {
         let mut cut = Cut::default();
         assert_eq!(lines(&bytes, 3, &mut cut), json(&kept));
         let failed = Some("worker 1 is gone".to_string());
-        assert_eq!(cut, Cut { lines: 4, unreadable: 1, failed });
+        assert_eq!(cut, Cut { lines: 4, unreadable: 1, torn: vec![], failed });
         // Cut again, and not at all.
         assert_eq!(lines(&json(&kept), 3, &mut cut), json(&kept));
         assert_eq!(lines(&json(&kept), u64::MAX, &mut cut), json(&kept));
@@ -181,9 +156,13 @@ mod tests {
         steps.for_each(|n| board.record(&fixed(n)).unwrap());
         let mut bytes = file.0.lock().unwrap().clone();
         // The header's time is the present.
-        let header = first_record(&bytes).unwrap().0.len();
+        let header = Records::new(&bytes).next().unwrap().unwrap().whole.len();
         bytes.drain(..header);
         bytes
+    }
+
+    fn points(bytes: &[u8], step: u64) -> Vec<u8> {
+        event_file::up_to(bytes, step, hparams::END).0
     }
 
     #[test]
@@ -222,6 +201,8 @@ mod tests {
         fs::write(path("metrics.jsonl"), json(&[step(1), step(2), step(3)])).unwrap();
         fs::write(path("other.jsonl"), "{\"step\":2}\n{\"step\":3}\n{\"rate\":1}\n").unwrap();
         fs::write(path("events.out.tfevents.1.x"), curves(1..=3)).unwrap();
+        let torn = [curves(1..=2), vec![7; 30]].concat();
+        fs::write(path("events.out.tfevents.2.x"), torn).unwrap();
         fs::write(path("recipe.toml"), "step = 3").unwrap();
         fs::create_dir(path("gradients")).unwrap();
         for step in [2, 3] {
@@ -229,9 +210,13 @@ mod tests {
         }
         let found = cut(&Disk::default(), run.path(), 2).unwrap();
         assert_eq!(found.lines, 2);
+        let at = curves(1..=2).len();
+        let damage = event_file::Damage { offset: at, fault: Fault::LengthSum };
+        assert_eq!(found.torn, [format!("events.out.tfevents.2.x: {damage}")]);
         let read = |name: &str| fs::read(path(name)).unwrap();
         assert_eq!(String::from_utf8(read("other.jsonl")).unwrap(), "{\"step\":2}\n{\"rate\":1}\n");
         assert_eq!(read("events.out.tfevents.1.x"), curves(1..=2));
+        assert_eq!(read("events.out.tfevents.2.x"), curves(1..=2));
         assert_eq!(read("metrics.jsonl").iter().filter(|byte| **byte == b'\n').count(), 2);
         assert!(path("gradients/step-000002.safetensors").is_file());
         assert!(!path("gradients/step-000003.safetensors").exists());

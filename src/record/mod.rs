@@ -39,6 +39,7 @@ mod console;
 mod cut;
 mod display;
 mod event;
+pub mod event_file;
 mod folder;
 pub mod gradient;
 mod histogram;

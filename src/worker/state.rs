@@ -124,9 +124,7 @@ impl Worker {
         }
         let mut optimizer = Tensors::default();
         for (name, values) in self.optimizer.vectors() {
-            if !values.is_empty() {
-                optimizer.0.insert(name.into(), Tensor::flat(Entry::F32(values.to_vec())));
-            }
+            optimizer.insert_flat(name, values);
         }
         if let Some(waiting) = self.optimizer.waiting(&self.params)? {
             optimizer.insert_state(WAITING, waiting.into_state());
@@ -169,13 +167,9 @@ impl Worker {
                 .context("batch norm's statistics")?;
             update_in_place(&var, |buffer| buffer.copy_from_slice(values))?;
         }
-        let vector = |name: &str, length: usize| match length {
-            0 => Ok(&[][..]),
-            _ => checkpoint.optimizer.f32s(name, &[length]).context("the optimizer's state"),
-        };
-        let lengths = self.optimizer.vectors().map(|(name, values)| (name, values.len()));
-        let [first, second] = lengths.map(|(name, length)| vector(name, length));
-        self.optimizer.set(first?, second?, checkpoint.manifest.updates);
+        let vectors = checkpoint.optimizer_vectors(self.optimizer.names(), self.params.len());
+        let vectors = vectors.context("the optimizer's state")?;
+        self.optimizer.set(&vectors, checkpoint.manifest.updates);
         let waiting = checkpoint.optimizer.state(WAITING);
         if !waiting.is_empty() {
             let resumed = Waiting::from_state(waiting)

@@ -223,7 +223,7 @@ mod tests {
             stall: Duration::from_secs(1),
         };
         let start = Instant::now();
-        let error = hub.download(Source::Cifar10, &mut |_| {}).err().unwrap();
+        let error = hub.download(Source::from_name("cifar10").unwrap(), &mut |_| {}).err().unwrap();
         assert!(start.elapsed() < Duration::from_secs(10));
         let message = error.to_string();
         assert!(

@@ -7,7 +7,6 @@
 //! on the hub; where they are not (the order may differ, and AG News comes there without a line
 //! between title and description), the [`Report`] says so.
 
-mod convert;
 mod hub;
 
 use std::fmt;
@@ -16,83 +15,62 @@ use std::path::{Path, PathBuf};
 use parquet::file::reader::FileReader;
 
 use self::hub::Hub;
-use crate::agnews;
-use crate::cifar;
+use crate::config::Config;
+use crate::distribution::{Distribution, Hosted};
 use crate::error::{Error, Result};
 use crate::files::{self, Official, sha256};
-use crate::verify::{Distribution, FileState, Report, report};
+use crate::verify::{FileState, Report, report};
 
 /// A data set that can be fetched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Source {
-    /// CIFAR-10.
-    Cifar10,
-    /// CIFAR-100.
-    Cifar100,
-    /// AG News.
-    AgNews,
+#[derive(Clone, Copy)]
+pub struct Source {
+    name: &'static str,
+    distribution: &'static dyn Distribution,
+    hosted: &'static Hosted,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Source").field(&self.name).finish()
+    }
 }
 
 impl Source {
-    /// Every source.
-    pub const ALL: [Self; 3] = [Self::Cifar10, Self::Cifar100, Self::AgNews];
+    /// Every source: the data sets that say where the hub has them.
+    pub fn all() -> Vec<Self> {
+        let source = |config: &Config| {
+            let distribution = config.definition().distribution()?;
+            Some(Self { name: config.name(), distribution, hosted: distribution.hosted()? })
+        };
+        Config::all().iter().filter_map(source).collect()
+    }
 
     /// The source of that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|source| source.name() == name)
+        Self::all().into_iter().find(|source| source.name == name)
     }
 
     /// The name of the data set in recipes.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cifar10 => "cifar10",
-            Self::Cifar100 => "cifar100",
-            Self::AgNews => "ag-news",
-        }
+    pub fn name(self) -> &'static str {
+        self.name
     }
 
     /// The repository on the hub.
-    pub const fn repository(self) -> &'static str {
-        match self {
-            Self::Cifar10 => "uoft-cs/cifar10",
-            Self::Cifar100 => "uoft-cs/cifar100",
-            Self::AgNews => "fancyzhx/ag_news",
-        }
+    pub fn repository(self) -> &'static str {
+        self.hosted.repository
     }
 
     /// Where people get the official files, for those without access to the hub.
-    const fn archive(self) -> &'static str {
-        match self {
-            Self::Cifar10 => {
-                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz \
-                 (md5 c32a1d4ab5d03f1284b67883e8d87530)"
-            }
-            Self::Cifar100 => {
-                "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz \
-                 (md5 03b5dce01913d631647c71ecec9e9cb8)"
-            }
-            Self::AgNews => {
-                "https://github.com/mhjabreel/CharCnn_Keras/tree/master/data/ag_news_csv \
-                 (train.csv and test.csv)"
-            }
-        }
+    fn archive(self) -> &'static str {
+        self.hosted.archive
     }
 
     fn distribution(self) -> &'static dyn Distribution {
-        match self {
-            Self::Cifar10 => &cifar::CIFAR10,
-            Self::Cifar100 => &cifar::CIFAR100,
-            Self::AgNews => &agnews::Files,
-        }
+        self.distribution
     }
 
     fn convert(self, split: &[Box<dyn FileReader>]) -> Result<Vec<u8>> {
-        match self {
-            Self::Cifar10 => convert::images(self, &["label"], split),
-            Self::Cifar100 => convert::images(self, &["coarse_label", "fine_label"], split),
-            Self::AgNews => convert::texts(self, split),
-        }
+        (self.hosted.convert)(self.hosted.repository, split)
     }
 }
 
@@ -242,8 +220,8 @@ fn assign<'a>(officials: &[&'a Official], contents: &'a [u8]) -> Vec<(&'a Offici
 
 #[cfg(test)]
 mod tests {
-    use super::convert::made;
     use super::*;
+    use crate::convert::{self, made};
     use crate::names::COARSE_OF_FINE;
     use std::collections::HashMap;
     use std::fs;
@@ -291,6 +269,10 @@ mod tests {
         }
     }
 
+    fn source(name: &str) -> Source {
+        Source::from_name(name).unwrap()
+    }
+
     /// As many news as the official sets have, 0..4 by turns.
     fn news(count: usize) -> Vec<(String, i64)> {
         (0..count).map(|i| (format!("Say \"{i}\", he said"), i as i64 % 4)).collect()
@@ -307,10 +289,11 @@ mod tests {
         let endpoint = serve("fancyzhx/ag_news", files);
         let hub = Hub { place: Some((endpoint, dir.path().join("cache"))), ..Hub::default() };
         let data = dir.path().join("data");
-        let fetch = |hub: &Hub| fetch_from(hub, Source::AgNews, &data, &mut |_| {});
+        let fetch = |hub: &Hub| fetch_from(hub, source("ag-news"), &data, &mut |_| {});
         let mut seen = Vec::new();
         let fetched =
-            fetch_from(&hub, Source::AgNews, &data, &mut |progress| seen.push(progress)).unwrap();
+            fetch_from(&hub, source("ag-news"), &data, &mut |progress| seen.push(progress))
+                .unwrap();
         assert_eq!(seen[0], Progress::Asking);
         assert_eq!(seen[seen.len() - 1], Progress::Converting);
         assert!(seen.iter().any(|progress| matches!(progress, Progress::Downloading { .. })));
@@ -340,7 +323,7 @@ mod tests {
     fn another_number_of_records_is_not_the_data_set() {
         let dir = tempfile::tempdir().unwrap();
         let few: Vec<Box<dyn FileReader>> = vec![made::open(&made::texts(&news(8)))];
-        let error = put(Source::AgNews, dir.path(), &few, &few).unwrap_err();
+        let error = put(source("ag-news"), dir.path(), &few, &few).unwrap_err();
         assert!(matches!(error, Error::Converted { .. }));
         assert!(error.to_string().contains("2 records of class 0 instead of 30000"), "{error}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -372,7 +355,7 @@ mod tests {
             })
             .collect();
         let split = vec![made::open(&made::images(&["coarse_label", "fine_label"], &rows))];
-        let contents = Source::Cifar100.convert(&split).unwrap();
+        let contents = source("cifar100").convert(&split).unwrap();
         assert_eq!(contents.len(), 3 * 3074);
         let record = &contents[3074..2 * 3074];
         assert_eq!(record[..2], [COARSE_OF_FINE[1], 1]);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agnews::{self, AgNews};
 use crate::cifar::{self, Cifar10, Cifar100, Format};
-use crate::config::Data;
+use crate::definition::{About, Counts, Data, Definition, Twin};
 use crate::error::{Error, Result};
 use crate::files;
 
@@ -92,15 +92,44 @@ impl SyntheticCifar10 {
     fn files(&self, dir: &Path) -> Vec<Made> {
         images::files(&cifar::CIFAR10, dir, self.train, self.test, self.seed)
     }
+}
 
-    pub(crate) fn validate(&self) -> Result<()> {
+impl Definition for SyntheticCifar10 {
+    fn about(&self) -> About {
+        About {
+            name: "synthetic-cifar10",
+            line: "small made-up images in CIFAR-10's layout; needs no files",
+            paper: "",
+        }
+    }
+
+    fn is_text(&self) -> bool {
+        false
+    }
+
+    fn validate(&self) -> Result<()> {
         check_images(&cifar::CIFAR10, self.train, self.test)
     }
 
-    pub(crate) fn load(&self, scratch: &Path) -> Result<Data> {
-        let dir = folder(scratch, "synthetic-cifar10", self.train, self.test, self.seed);
+    fn load(&self, scratch: &Path, _vocabulary: Option<&str>) -> Result<Data> {
+        let dir = folder(scratch, self.about().name, self.train, self.test, self.seed);
         replace(&self.files(&dir))?;
         Cifar10 { dir, partial: true, ..Cifar10::default() }.load()
+    }
+
+    fn twin(&self) -> Option<&dyn Twin> {
+        Some(self)
+    }
+}
+
+impl Twin for SyntheticCifar10 {
+    fn of(&self) -> &'static str {
+        cifar::CIFAR10.place.fetch
+    }
+
+    fn write(&self, dir: &Path, counts: Counts) -> Result<Vec<PathBuf>> {
+        let (train, test) = (counts.train.unwrap_or(self.train), counts.test.unwrap_or(self.test));
+        Self { train, test, seed: counts.seed }.write(dir)
     }
 }
 
@@ -120,15 +149,44 @@ impl SyntheticCifar100 {
     fn files(&self, dir: &Path) -> Vec<Made> {
         images::files(&cifar::CIFAR100, dir, self.train, self.test, self.seed)
     }
+}
 
-    pub(crate) fn validate(&self) -> Result<()> {
+impl Definition for SyntheticCifar100 {
+    fn about(&self) -> About {
+        About {
+            name: "synthetic-cifar100",
+            line: "small made-up images in CIFAR-100's layout; needs no files",
+            paper: "",
+        }
+    }
+
+    fn is_text(&self) -> bool {
+        false
+    }
+
+    fn validate(&self) -> Result<()> {
         check_images(&cifar::CIFAR100, self.train, self.test)
     }
 
-    pub(crate) fn load(&self, scratch: &Path) -> Result<Data> {
-        let dir = folder(scratch, "synthetic-cifar100", self.train, self.test, self.seed);
+    fn load(&self, scratch: &Path, _vocabulary: Option<&str>) -> Result<Data> {
+        let dir = folder(scratch, self.about().name, self.train, self.test, self.seed);
         replace(&self.files(&dir))?;
         Cifar100 { dir, partial: true, ..Cifar100::default() }.load()
+    }
+
+    fn twin(&self) -> Option<&dyn Twin> {
+        Some(self)
+    }
+}
+
+impl Twin for SyntheticCifar100 {
+    fn of(&self) -> &'static str {
+        cifar::CIFAR100.place.fetch
+    }
+
+    fn write(&self, dir: &Path, counts: Counts) -> Result<Vec<PathBuf>> {
+        let (train, test) = (counts.train.unwrap_or(self.train), counts.test.unwrap_or(self.test));
+        Self { train, test, seed: counts.seed }.write(dir)
     }
 }
 
@@ -149,19 +207,6 @@ impl SyntheticAgNews {
         text::files(dir, self.train, self.test, self.seed)
     }
 
-    pub(crate) fn validate(&self) -> Result<()> {
-        let [train, test] = &agnews::OFFICIAL;
-        check_count("dataset.train", self.train, 1, train.records as usize)?;
-        check_count("dataset.test", self.test, 1, test.records as usize)?;
-        self.reader(PathBuf::new()).validate()
-    }
-
-    pub(crate) fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
-        let dir = folder(scratch, "synthetic-ag-news", self.train, self.test, self.seed);
-        replace(&self.files(&dir))?;
-        self.reader(dir).load(vocabulary)
-    }
-
     fn reader(&self, dir: PathBuf) -> AgNews {
         AgNews {
             dir,
@@ -171,6 +216,48 @@ impl SyntheticAgNews {
             partial: true,
             ..AgNews::default()
         }
+    }
+}
+
+impl Definition for SyntheticAgNews {
+    fn about(&self) -> About {
+        About {
+            name: "synthetic-ag-news",
+            line: "small made-up news in AG News' layout; needs no files",
+            paper: "",
+        }
+    }
+
+    fn is_text(&self) -> bool {
+        true
+    }
+
+    fn validate(&self) -> Result<()> {
+        let [train, test] = &agnews::OFFICIAL;
+        check_count("dataset.train", self.train, 1, train.records as usize)?;
+        check_count("dataset.test", self.test, 1, test.records as usize)?;
+        self.reader(PathBuf::new()).validate()
+    }
+
+    fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
+        let dir = folder(scratch, self.about().name, self.train, self.test, self.seed);
+        replace(&self.files(&dir))?;
+        self.reader(dir).load(vocabulary)
+    }
+
+    fn twin(&self) -> Option<&dyn Twin> {
+        Some(self)
+    }
+}
+
+impl Twin for SyntheticAgNews {
+    fn of(&self) -> &'static str {
+        agnews::PLACE.fetch
+    }
+
+    fn write(&self, dir: &Path, counts: Counts) -> Result<Vec<PathBuf>> {
+        let (train, test) = (counts.train.unwrap_or(self.train), counts.test.unwrap_or(self.test));
+        Self { train, test, seed: counts.seed, ..self.clone() }.write(dir)
     }
 }
 

@@ -9,7 +9,7 @@ use candle_core::{Result, Tensor, bail};
 use candle_nn::{ModuleT, VarBuilder};
 use serde::{Deserialize, Serialize};
 
-use crate::config::Model;
+use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::layers::{Linear, uniform};
 use crate::ops::{self, Lstm};
 
@@ -29,13 +29,25 @@ impl Default for Config {
     }
 }
 
-impl Config {
-    pub(crate) fn build(
-        &self,
-        vocabulary: usize,
-        classes: usize,
-        vb: &VarBuilder,
-    ) -> Result<Model> {
+impl Definition for Config {
+    fn about(&self) -> About {
+        About {
+            name: "bilstm",
+            line: "texts; bidirectional LSTM, mean over time",
+            paper: "Hochreiter and Schmidhuber 1997",
+        }
+    }
+
+    fn reads(&self) -> InputKind {
+        InputKind::Text
+    }
+
+    fn table(&self) -> Option<&'static str> {
+        Some(super::TABLE)
+    }
+
+    fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model> {
+        let [vocabulary, _] = input.text()?;
         if self.dim == 0 || self.hidden == 0 {
             bail!("bilstm: dim and hidden must be at least 1");
         }
@@ -47,7 +59,9 @@ impl Config {
             fc: Linear::new(2 * self.hidden, classes, &vb.pp("fc"))?,
         }))
     }
+}
 
+impl Config {
     /// One direction's variables, U(±1/√hidden) as `nn.LSTM`'s.
     fn direction(&self, suffix: &str, vb: &VarBuilder) -> Result<Lstm> {
         let gates = 4 * self.hidden;

@@ -9,7 +9,7 @@ use candle_core::{Result, Tensor, bail};
 use candle_nn::{ModuleT, VarBuilder};
 use serde::{Deserialize, Serialize};
 
-use crate::config::Model;
+use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::layers::Linear;
 use crate::ops;
 
@@ -27,13 +27,25 @@ impl Default for Config {
     }
 }
 
-impl Config {
-    pub(crate) fn build(
-        &self,
-        vocabulary: usize,
-        classes: usize,
-        vb: &VarBuilder,
-    ) -> Result<Model> {
+impl Definition for Config {
+    fn about(&self) -> About {
+        About {
+            name: "fasttext",
+            line: "texts; mean of word embeddings and one linear layer",
+            paper: "Joulin et al. 2017",
+        }
+    }
+
+    fn reads(&self) -> InputKind {
+        InputKind::Text
+    }
+
+    fn table(&self) -> Option<&'static str> {
+        Some(super::TABLE)
+    }
+
+    fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model> {
+        let [vocabulary, _] = input.text()?;
         if self.dim == 0 {
             bail!("fasttext: dim must be at least 1");
         }

@@ -13,7 +13,7 @@ use candle_core::{Result, Tensor, bail};
 use candle_nn::{ModuleT, VarBuilder};
 use serde::{Deserialize, Serialize};
 
-use crate::config::Model;
+use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::layers::{Linear, uniform};
 use crate::ops;
 
@@ -35,14 +35,25 @@ impl Default for Config {
     }
 }
 
-impl Config {
-    pub(crate) fn build(
-        &self,
-        vocabulary: usize,
-        length: usize,
-        classes: usize,
-        vb: &VarBuilder,
-    ) -> Result<Model> {
+impl Definition for Config {
+    fn about(&self) -> About {
+        About {
+            name: "textcnn",
+            line: "texts; convolutions over 3, 4 and 5 words, maximum over time",
+            paper: "Kim 2014",
+        }
+    }
+
+    fn reads(&self) -> InputKind {
+        InputKind::Text
+    }
+
+    fn table(&self) -> Option<&'static str> {
+        Some(super::TABLE)
+    }
+
+    fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model> {
+        let [vocabulary, length] = input.text()?;
         if self.dim == 0 || self.filters == 0 {
             bail!("textcnn: dim and filters must be at least 1");
         }

@@ -5,18 +5,17 @@ use std::io::Cursor;
 use parquet::file::reader::FileReader;
 use parquet::record::{Field, Row};
 
-use super::Source;
 use crate::error::{Error, Result};
 use crate::images::{CHANNELS, IMAGE, SIDE};
 
 /// Images in a column `img` of PNG files and their `labels`, as CIFAR records.
-pub(super) fn images(
-    source: Source,
+pub(crate) fn images(
+    repository: &'static str,
     labels: &[&str],
     split: &[Box<dyn FileReader>],
 ) -> Result<Vec<u8>> {
     let mut contents = Vec::new();
-    rows(source, split, |row| {
+    rows(repository, split, |row| {
         for name in labels {
             contents.push(label(row, name)?);
         }
@@ -32,10 +31,10 @@ pub(super) fn images(
 }
 
 /// Texts in a column `text`, as AG News records without titles.
-pub(super) fn texts(source: Source, split: &[Box<dyn FileReader>]) -> Result<Vec<u8>> {
+pub(crate) fn texts(repository: &'static str, split: &[Box<dyn FileReader>]) -> Result<Vec<u8>> {
     let mut writer =
         csv::WriterBuilder::new().quote_style(csv::QuoteStyle::Always).from_writer(Vec::new());
-    rows(source, split, |row| {
+    rows(repository, split, |row| {
         let Some(Field::Str(text)) = column(row, "text") else {
             return Err("there is no column `text`".to_owned());
         };
@@ -45,29 +44,30 @@ pub(super) fn texts(source: Source, split: &[Box<dyn FileReader>]) -> Result<Vec
             .write_record([class.to_string().as_str(), "", text])
             .map_err(|error| error.to_string())
     })?;
-    writer.into_inner().map_err(|error| converted(source, error.to_string()))
+    writer.into_inner().map_err(|error| converted(repository, error.to_string()))
 }
 
 /// Calls `each` with every row of all files, in order.
 fn rows(
-    source: Source,
+    repository: &'static str,
     split: &[Box<dyn FileReader>],
     mut each: impl FnMut(&Row) -> std::result::Result<(), String>,
 ) -> Result<()> {
     let mut number = 0u64;
     for file in split {
-        let rows = file.get_row_iter(None).map_err(|error| converted(source, error.to_string()))?;
+        let rows =
+            file.get_row_iter(None).map_err(|error| converted(repository, error.to_string()))?;
         for row in rows {
             number += 1;
             let done = row.map_err(|error| error.to_string()).and_then(|row| each(&row));
-            done.map_err(|problem| converted(source, format!("row {number}: {problem}")))?;
+            done.map_err(|problem| converted(repository, format!("row {number}: {problem}")))?;
         }
     }
     Ok(())
 }
 
-fn converted(source: Source, problem: String) -> Error {
-    Error::Converted { repository: source.repository(), problem }
+fn converted(repository: &'static str, problem: String) -> Error {
+    Error::Converted { repository, problem }
 }
 
 fn column<'a>(row: &'a Row, name: &str) -> Option<&'a Field> {
@@ -108,7 +108,7 @@ fn planes(png: &[u8], contents: &mut Vec<u8>) -> std::result::Result<(), String>
 
 /// A PNG file of `side` × `side` RGB pixels.
 #[cfg(test)]
-pub(super) fn png(side: u32, pixels: &[u8]) -> Vec<u8> {
+pub(crate) fn png(side: u32, pixels: &[u8]) -> Vec<u8> {
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(&mut file, side, side);
     encoder.set_color(png::ColorType::Rgb);
@@ -118,7 +118,7 @@ pub(super) fn png(side: u32, pixels: &[u8]) -> Vec<u8> {
 
 /// Parquet files as the hub has them, made for tests.
 #[cfg(test)]
-pub(super) mod made {
+pub(crate) mod made {
     use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::file::writer::SerializedFileWriter;
@@ -192,7 +192,7 @@ mod tests {
 
     fn problem(png: Vec<u8>, label: i64) -> String {
         let file = made::images(&["label"], &[(png, vec![label])]);
-        let error = images(Source::Cifar10, &["label"], &[made::open(&file)]).unwrap_err();
+        let error = images("uoft-cs/cifar10", &["label"], &[made::open(&file)]).unwrap_err();
         assert!(matches!(error, Error::Converted { .. }));
         error.to_string()
     }
@@ -205,10 +205,10 @@ mod tests {
         assert!(problem(b"GIF".to_vec(), 1).contains("row 1"));
         assert!(problem(good.clone(), 256).contains("`label` says 256"));
         let file = made::images(&["colour"], &[(good, vec![1])]);
-        let error = images(Source::Cifar10, &["label"], &[made::open(&file)]).unwrap_err();
+        let error = images("uoft-cs/cifar10", &["label"], &[made::open(&file)]).unwrap_err();
         assert!(error.to_string().contains("no column `label`"));
         let file = made::texts(&[("a".to_owned(), 1)]);
-        let error = images(Source::Cifar10, &["label"], &[made::open(&file)]).unwrap_err();
+        let error = images("uoft-cs/cifar10", &["label"], &[made::open(&file)]).unwrap_err();
         assert!(error.to_string().contains("no column `img`"));
     }
 }

@@ -1,0 +1,113 @@
+//! What a data set is to everybody else: the trait that each one's settings implement.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::dataset::Dataset;
+use crate::distribution::Distribution;
+use crate::error::{Error, Result};
+use crate::files::FileSum;
+use crate::images::Normalisation;
+
+/// The folder in which data sets are looked for and put when none is named.
+pub const DEFAULT_DIR: &str = "data";
+
+/// What a data set is, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct About {
+    /// Its kind in a recipe, such as `cifar10`.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub line: &'static str,
+    /// Who described it: authors, year; empty for one that is made up.
+    pub paper: &'static str,
+}
+
+/// The settings of a data set in a recipe, and everything that follows from them.
+pub trait Definition {
+    /// What the data set is.
+    fn about(&self) -> About;
+
+    /// Whether samples are texts; otherwise they are images.
+    fn is_text(&self) -> bool;
+
+    /// Checks what can be checked without touching a file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] naming the setting and what to write instead.
+    fn validate(&self) -> Result<()>;
+
+    /// Reads the whole data set into memory, checking every record. What is made up is first
+    /// written below `scratch`, unless it is there already. `vocabulary` is the
+    /// [`Data::vocabulary`] of an earlier run; what has no vocabulary ignores it.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is wrong with the settings or the files: see [`Error`].
+    fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data>;
+
+    /// The official files, for one that is given away as such: then `verify` knows them, and
+    /// `fetch` too if they say where to download them from. None unless the data set says so.
+    fn distribution(&self) -> Option<&'static dyn Distribution> {
+        None
+    }
+
+    /// For a made-up stand-in of another data set: how to write its files. None unless the data
+    /// set says so.
+    fn twin(&self) -> Option<&dyn Twin> {
+        None
+    }
+}
+
+/// A made-up stand-in of a data set, in its official format.
+pub trait Twin {
+    /// The name of the data set whose format it has.
+    fn of(&self) -> &'static str;
+
+    /// Writes its files into `dir`, in a folder of the official name, and gives back their paths.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] when a count is impossible, [`Error::InTheWay`] when a file of one of
+    /// the names is there with other contents (the real data set, say), [`Error::Write`] when one
+    /// cannot be written.
+    fn write(&self, dir: &Path, counts: Counts) -> Result<Vec<PathBuf>>;
+}
+
+/// How much to make up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// The number of training samples; the twin's default if absent.
+    pub train: Option<usize>,
+    /// The number of test samples; the twin's default if absent.
+    pub test: Option<usize>,
+    /// What the samples are drawn from.
+    pub seed: u64,
+}
+
+/// A data set in memory.
+#[derive(Clone)]
+pub struct Data {
+    /// What is learned from.
+    pub train: Arc<dyn Dataset>,
+    /// What accuracy is measured on.
+    pub test: Arc<dyn Dataset>,
+    /// The files that were read, in that order.
+    pub files: Vec<FileSum>,
+    /// The tokenizer as JSON, for text: keep it with the model, which is useless without it.
+    pub vocabulary: Option<String>,
+    /// What pixels were normalised by, for images.
+    pub normalisation: Option<Normalisation>,
+}
+
+/// Limits of 0 samples are refused.
+pub(crate) fn check_limits(train: Option<usize>, test: Option<usize>) -> Result<()> {
+    for (field, limit) in [("dataset.train_limit", train), ("dataset.test_limit", test)] {
+        if limit == Some(0) {
+            let problem = "at least 1 sample is needed; leave it out to use all";
+            return Err(Error::setting(field, &0, problem));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! What a model is to everybody else: the trait that each model's settings implement.
+
+use candle_core::{Result, bail};
+use candle_nn::{ModuleT, VarBuilder};
+
+/// A network ready to train: `forward_t(inputs, train)` gives logits `[batch, classes]`.
+///
+/// Image models take `f32 [batch, height, width, channels]`, text models take
+/// `u32 [batch, length]` token ids.
+pub type Model = Box<dyn ModuleT + Send>;
+
+/// What one sample looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// An image of `height` × `width` pixels.
+    Image {
+        /// Colour channels, the fastest dimension.
+        channels: usize,
+        /// Rows of pixels.
+        height: usize,
+        /// Columns of pixels.
+        width: usize,
+    },
+    /// A text of token ids, padded at the end with [`PAD`](crate::PAD).
+    Text {
+        /// Ids lie in `0..vocabulary`.
+        vocabulary: usize,
+        /// Tokens per text, padding included.
+        length: usize,
+    },
+}
+
+impl Input {
+    /// Image or text.
+    pub fn kind(&self) -> InputKind {
+        match self {
+            Input::Image { .. } => InputKind::Image,
+            Input::Text { .. } => InputKind::Text,
+        }
+    }
+
+    /// Channels, height and width of an image.
+    ///
+    /// # Errors
+    /// When it is a text.
+    pub fn image(&self) -> Result<[usize; 3]> {
+        match *self {
+            Input::Image { channels, height, width } => Ok([channels, height, width]),
+            Input::Text { .. } => bail!("a model for images cannot read texts"),
+        }
+    }
+
+    /// Vocabulary and length of a text.
+    ///
+    /// # Errors
+    /// When it is an image.
+    pub fn text(&self) -> Result<[usize; 2]> {
+        match *self {
+            Input::Text { vocabulary, length } => Ok([vocabulary, length]),
+            Input::Image { .. } => bail!("a model for texts cannot read images"),
+        }
+    }
+}
+
+/// The two kinds of sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputKind {
+    /// Pixels.
+    Image,
+    /// Token ids.
+    Text,
+}
+
+impl std::fmt::Display for InputKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            InputKind::Image => "images",
+            InputKind::Text => "texts",
+        })
+    }
+}
+
+/// What a model is, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Name in a recipe, such as `resnet20`.
+    pub name: &'static str,
+    /// What it is, in one line; it says what the model reads, images or texts.
+    pub line: &'static str,
+    /// Who described it: authors, year.
+    pub paper: &'static str,
+}
+
+/// The settings of a model in a recipe, and everything that follows from them.
+pub trait Definition {
+    /// What the model is.
+    fn about(&self) -> About;
+
+    /// What it reads.
+    fn reads(&self) -> InputKind;
+
+    /// The name of the parameter, `[vocabulary, dim]`, of which a forward pass reads no rows but
+    /// those of its inputs' token ids; none unless the model says so.
+    fn table(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Builds the network for `input`, which is of the kind that it [`reads`](Self::reads) and not
+    /// empty, and 2 classes or more, with variables from `vb`.
+    ///
+    /// # Errors
+    /// When a setting is out of range or does not fit the input, or `vb` cannot give a variable of
+    /// the name and shape asked for.
+    fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model>;
+}

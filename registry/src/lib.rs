@@ -1,0 +1,83 @@
+//! Lists of what a recipe may choose by name: models, data sets, optimizers.
+//!
+//! Everything that follows from a choice is a method of one trait, the *definition*, with a default
+//! wherever there is a sensible one. An entry is a type of settings that implements it, in a file
+//! of its own, and a line in the list that [`registry!`] is given. The rest of the program asks the
+//! definition and never matches on the entries, so it need not change for a new one:
+//!
+//! ```
+//! mod toss {
+//!     /// Settings of a coin.
+//!     #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+//!     #[serde(deny_unknown_fields, default)]
+//!     pub struct Coin {
+//!         /// How often to toss it, beyond once.
+//!         pub again: u32,
+//!     }
+//!
+//!     impl super::Chance for Coin {
+//!         fn outcomes(&self) -> u32 {
+//!             2 << self.again
+//!         }
+//!     }
+//! }
+//!
+//! /// A thing to leave to chance.
+//! pub trait Chance {
+//!     /// How many ways it may go.
+//!     fn outcomes(&self) -> u32;
+//! }
+//!
+//! gradwire_registry::registry! {
+//!     /// What is left to chance.
+//!     pub enum Choice: Chance {
+//!         Coin(toss::Coin),
+//!     }
+//! }
+//!
+//! let choice: Choice = toml::from_str("kind = 'coin'\nagain = 2").unwrap();
+//! assert_eq!(choice.definition().outcomes(), 8);
+//! assert_eq!(Choice::all().len(), 1);
+//! ```
+
+/// Makes an enum of a list of entries: `Variant(Settings)`, each a type of settings that implements
+/// the trait named behind the enum.
+///
+/// The enum is read and written by serde as a table whose `kind` is the variant's name in kebab
+/// case, beside the settings. `all()` gives every entry at its defaults, and `definition()` what
+/// follows from an entry's settings. Settings are `Clone`, `Debug`, `Default`, `PartialEq`,
+/// `Serialize` and `Deserialize`, the trait is one that has trait objects, and the caller depends
+/// on `serde`.
+#[macro_export]
+macro_rules! registry {
+    (
+        $(#[$meta:meta])*
+        $vis:vis enum $name:ident: $definition:ident {
+            $($variant:ident($settings:ty)),* $(,)?
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
+        #[serde(tag = "kind", rename_all = "kebab-case")]
+        $vis enum $name {
+            $(
+                #[doc = concat!("See [`", stringify!($settings), "`].")]
+                $variant($settings),
+            )*
+        }
+
+        impl $name {
+            /// Every entry at its defaults, in the order of the list.
+            $vis fn all() -> ::std::vec::Vec<Self> {
+                ::std::vec![$(Self::$variant(<$settings as ::std::default::Default>::default())),*]
+            }
+
+            /// The entry's settings, and all that follows from them.
+            $vis fn definition(&self) -> &dyn $definition {
+                match self {
+                    $(Self::$variant(settings) => settings,)*
+                }
+            }
+        }
+    };
+}

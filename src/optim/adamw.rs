@@ -1,0 +1,82 @@
+//! Adam with decoupled weight decay: `torch.optim.AdamW`, term for term.
+
+use super::definition::{About, Definition, Now, Piece, Rule, at_least_zero, below_one};
+use gradwire_models::kernels::optimizer::{AdamWStep, adamw};
+use serde::{Deserialize, Serialize};
+
+/// Settings of `adamw`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Adamw {
+    /// The base learning rate, which the schedule multiplies.
+    pub learning_rate: f64,
+    /// Decay of the gradient's running mean.
+    pub beta1: f64,
+    /// Decay of the squared gradient's running mean.
+    pub beta2: f64,
+    /// Added to the denominator.
+    pub epsilon: f64,
+    /// Weight decay, decoupled from the gradient.
+    pub weight_decay: f64,
+    /// Whether batch norm's scales and shifts, and biases, decay as well.
+    pub decay_norms_and_biases: bool,
+}
+
+impl Default for Adamw {
+    fn default() -> Self {
+        Self {
+            learning_rate: 1e-3,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.01,
+            decay_norms_and_biases: true,
+        }
+    }
+}
+
+impl Definition for Adamw {
+    fn about(&self) -> About {
+        About {
+            name: "adamw",
+            line: "Adam with weight decay decoupled from the gradient, algorithm 2",
+            paper: "Loshchilov and Hutter 2019",
+        }
+    }
+
+    fn learning_rate(&self) -> f64 {
+        self.learning_rate
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        below_one("beta1", self.beta1)?;
+        below_one("beta2", self.beta2)?;
+        at_least_zero("weight_decay", self.weight_decay)?;
+        at_least_zero("epsilon", self.epsilon)
+    }
+
+    fn rule(&self) -> Box<dyn Rule> {
+        Box::new(self.clone())
+    }
+}
+
+impl Rule for Adamw {
+    /// The running means of the gradient and of its square, by PyTorch's names.
+    fn vectors(&self) -> &'static [&'static str] {
+        &["exp_avg", "exp_avg_sq"]
+    }
+
+    fn update(&self, piece: Piece<'_>, now: &Now) {
+        let Piece { weights, gradient, state } = piece;
+        let [mean, square] = state.take();
+        let step = AdamWStep {
+            lr: now.rate,
+            beta1: self.beta1,
+            beta2: self.beta2,
+            eps: self.epsilon,
+            weight_decay: now.decay(self.weight_decay, self.decay_norms_and_biases),
+            step: now.step,
+        };
+        adamw(weights, gradient, mean, square, &step);
+    }
+}

@@ -1,0 +1,98 @@
+//! Stochastic gradient descent with momentum: `torch.optim.SGD` with dampening 0, term for term.
+
+use super::definition::{
+    About, Coasting, Definition, MOMENTUM, Now, Piece, Rule, at_least_zero, below_one,
+};
+use gradwire_models::kernels::optimizer::{SgdStep, sgd};
+use serde::{Deserialize, Serialize};
+
+/// Settings of `sgd`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sgd {
+    /// The base learning rate, which the schedule multiplies.
+    pub learning_rate: f64,
+    /// Momentum, 0 to below 1; 0 for none.
+    pub momentum: f64,
+    /// Nesterov's form of momentum.
+    pub nesterov: bool,
+    /// Weight decay added to the gradient (L2).
+    pub weight_decay: f64,
+    /// Whether batch norm's scales and shifts, and biases, decay as well.
+    pub decay_norms_and_biases: bool,
+}
+
+impl Default for Sgd {
+    fn default() -> Self {
+        Self {
+            learning_rate: 0.1,
+            momentum: 0.9,
+            nesterov: false,
+            weight_decay: 0.0,
+            decay_norms_and_biases: true,
+        }
+    }
+}
+
+impl Definition for Sgd {
+    fn about(&self) -> About {
+        About {
+            name: "sgd",
+            line: "stochastic gradient descent with momentum, plain or Nesterov's",
+            paper: "Sutskever et al. 2013",
+        }
+    }
+
+    fn learning_rate(&self) -> f64 {
+        self.learning_rate
+    }
+
+    fn momentum(&self) -> f64 {
+        self.momentum
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        below_one("momentum", self.momentum)?;
+        at_least_zero("weight_decay", self.weight_decay)?;
+        if self.nesterov && self.momentum == 0.0 {
+            return Err(
+                "optimizer.nesterov = true needs optimizer.momentum above 0, such as 0.9".into()
+            );
+        }
+        Ok(())
+    }
+
+    fn rule(&self) -> Box<dyn Rule> {
+        Box::new(self.clone())
+    }
+}
+
+impl Rule for Sgd {
+    fn vectors(&self) -> &'static [&'static str] {
+        if self.momentum == 0.0 { &[] } else { &[MOMENTUM] }
+    }
+
+    fn update(&self, piece: Piece<'_>, now: &Now) {
+        let Piece { weights, gradient, state } = piece;
+        let momentum: &mut [f32] = if self.momentum == 0.0 {
+            &mut []
+        } else {
+            let [momentum] = state.take();
+            momentum
+        };
+        let step = SgdStep {
+            lr: now.rate,
+            momentum: self.momentum,
+            nesterov: self.nesterov,
+            weight_decay: now.decay(self.weight_decay, self.decay_norms_and_biases),
+            first: now.step == 1,
+        };
+        sgd(weights, gradient, momentum, &step);
+    }
+
+    /// Decay moves every row by what it is, and not by its momentum alone.
+    fn coasting(&self) -> Option<Coasting> {
+        let coasts = self.weight_decay == 0.0;
+        coasts.then_some(Coasting { momentum: self.momentum, nesterov: self.nesterov })
+    }
+}

@@ -1,0 +1,418 @@
+//! TensorBoard event files, read within bounds.
+//!
+//! Only as much is read of an event as taking back later steps needs: its step, and the tags of
+//! its summary. A file may hold anything by the time a run is resumed, and the parser of
+//! `protobuf` 2 descends into groups without a limit (RUSTSEC-2024-0437), so it writes events
+//! here and reads none. This reader looks at the fields of three messages, one inside the other,
+//! steps over every other field by its length, and neither recurses nor allocates.
+//!
+//! A file is records end to end (TensorFlow's `record_writer.h`), numbers little-endian:
+//!
+//! | bytes | |
+//! |---|---|
+//! | 8 | n, the length of the data |
+//! | 4 | masked CRC-32C of these 8 bytes |
+//! | n | the data: an `Event` in the encoding of protocol buffers |
+//! | 4 | masked CRC-32C of the data |
+//!
+//! Fields read: `Event { step = 2, summary = 5 }`, `Summary { value = 1 }`, `Value { tag = 1 }`.
+
+use std::fmt;
+use tensorboard_rs::masked_crc32c::masked_crc32c;
+
+/// Bytes of a record around its data.
+const FRAMING: usize = 16;
+
+/// One record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// The record with its framing.
+    pub whole: &'a [u8],
+    /// The data in it.
+    pub data: &'a [u8],
+}
+
+/// Where a file stops being readable, and why. Nothing after it can be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Bytes from the beginning of the file to the record.
+    pub offset: usize,
+    /// What is wrong with the record.
+    pub fault: Fault,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the record at byte {} {}", self.offset, self.fault)
+    }
+}
+
+/// What is wrong with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The file ends before the length and its checksum do.
+    Header,
+    /// The checksum of the length is another.
+    LengthSum,
+    /// The file ends before the record does.
+    Torn {
+        /// Bytes of data, as the record has it.
+        said: u64,
+        /// Bytes that follow, the checksum included.
+        left: usize,
+    },
+    /// The checksum of the data is another.
+    DataSum,
+    /// The data is not an event.
+    Event(&'static str),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header => f.write_str("ends within its length"),
+            Self::LengthSum => f.write_str("has a length whose checksum is wrong"),
+            Self::Torn { said, left } => {
+                write!(f, "says that {said} bytes and a checksum follow, where {left} do")
+            }
+            Self::DataSum => f.write_str("has data whose checksum is wrong"),
+            Self::Event(why) => write!(f, "is no event: {why}"),
+        }
+    }
+}
+
+/// The records of a file, up to the first that is not whole.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    rest: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Records<'a> {
+    /// The records in the bytes of a file.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, offset: 0 }
+    }
+
+    /// Takes the record off the front of the rest.
+    fn take(&mut self) -> Result<Record<'a>, Fault> {
+        let (length, after) = self.rest.split_first_chunk::<8>().ok_or(Fault::Header)?;
+        let (length_sum, after) = after.split_first_chunk::<4>().ok_or(Fault::Header)?;
+        if masked_crc32c(length) != u32::from_le_bytes(*length_sum) {
+            return Err(Fault::LengthSum);
+        }
+        let said = u64::from_le_bytes(*length);
+        let torn = Fault::Torn { said, left: after.len() };
+        let length = usize::try_from(said).map_err(|_| torn)?;
+        let (data, after) = after.split_at_checked(length).ok_or(torn)?;
+        let sum = after.first_chunk::<4>().ok_or(torn)?;
+        if masked_crc32c(data) != u32::from_le_bytes(*sum) {
+            return Err(Fault::DataSum);
+        }
+        let (whole, rest) = self.rest.split_at(FRAMING + length);
+        self.rest = rest;
+        self.offset += whole.len();
+        Ok(Record { whole, data })
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, Damage>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let taken = self.take();
+        if taken.is_err() {
+            self.rest = &[];
+        }
+        Some(taken.map_err(|fault| Damage { offset: self.offset, fault }))
+    }
+}
+
+/// The records of a file that tell of steps from 0 to `step`, end to end, but for those with a
+/// value whose tag is `without`; and what made the rest unreadable, if anything did.
+pub fn up_to(bytes: &[u8], step: u64, without: &str) -> (Vec<u8>, Option<Damage>) {
+    let mut kept = Vec::with_capacity(bytes.len());
+    let mut offset = 0;
+    for record in Records::new(bytes) {
+        let record = match record {
+            Ok(record) => record,
+            Err(damage) => return (kept, Some(damage)),
+        };
+        let mut dropped = false;
+        let at = match event(record.data, |tag| dropped |= tag == without.as_bytes()) {
+            Ok(at) => at,
+            Err(why) => return (kept, Some(Damage { offset, fault: Fault::Event(why) })),
+        };
+        if u64::try_from(at).is_ok_and(|at| at <= step) && !dropped {
+            kept.extend_from_slice(record.whole);
+        }
+        offset += record.whole.len();
+    }
+    (kept, None)
+}
+
+/// Reads the data of a record: the event's step, which is 0 where it has none, and through
+/// `tag` the tag of each value of its summary.
+///
+/// # Errors
+/// When it is not an event, in words. Some tags may have been visited by then.
+pub fn event<'a>(data: &'a [u8], mut tag: impl FnMut(&'a [u8])) -> Result<i64, &'static str> {
+    const STEP: u32 = 2;
+    const SUMMARY: u32 = 5;
+    const VALUE: u32 = 1;
+    const TAG: u32 = 1;
+    let mut step = 0;
+    for field in Fields(data) {
+        match field? {
+            // An int64: a negative one is written as if it were unsigned.
+            (STEP, Content::Varint(bits)) => step = bits.cast_signed(),
+            (STEP, _) => return Err("its step is no number"),
+            (SUMMARY, Content::Bytes(summary)) => {
+                for field in Fields(summary) {
+                    let (VALUE, value) = field? else { continue };
+                    let Content::Bytes(value) = value else {
+                        return Err("a value of its summary is no message");
+                    };
+                    for field in Fields(value) {
+                        match field? {
+                            (TAG, Content::Bytes(name)) => tag(name),
+                            (TAG, _) => return Err("a tag of its summary is no text"),
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            (SUMMARY, _) => return Err("its summary is no message"),
+            _ => {}
+        }
+    }
+    Ok(step)
+}
+
+/// The content of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content<'a> {
+    /// A whole number, an enumeration or a truth value.
+    Varint(u64),
+    /// A text, bytes or a message.
+    Bytes(&'a [u8]),
+    /// Four or eight bytes, which nothing here reads.
+    Fixed,
+}
+
+/// The fields of a message with their numbers, in the order they were written in, up to the first
+/// that is not whole.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self) -> Result<(u32, Content<'a>), &'static str> {
+        const ENDS: &str = "it ends within a field";
+        let key = self.varint()?;
+        let content = match key & 7 {
+            0 => Content::Varint(self.varint()?),
+            1 => self.0.split_off(..8).map(|_| Content::Fixed).ok_or(ENDS)?,
+            2 => {
+                let length = usize::try_from(self.varint()?).map_err(|_| ENDS)?;
+                Content::Bytes(self.0.split_off(..length).ok_or(ENDS)?)
+            }
+            3 | 4 => return Err("it has a group, as no event has"),
+            5 => self.0.split_off(..4).map(|_| Content::Fixed).ok_or(ENDS)?,
+            _ => return Err("a field is of a type that there is not"),
+        };
+        match u32::try_from(key >> 3) {
+            Ok(number @ 1..=0x1fff_ffff) => Ok((number, content)),
+            _ => Err("a field has a number that none can have"),
+        }
+    }
+
+    /// Seven bits a byte, the lowest first; the highest bit says that another byte follows.
+    fn varint(&mut self) -> Result<u64, &'static str> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = *self.0.split_off_first().ok_or("it ends within a number")?;
+            let bits = u64::from(byte & 0x7f);
+            value |= bits << shift;
+            if value >> shift != bits {
+                break;
+            }
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err("a number has more than 64 bits")
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u32, Content<'a>), &'static str>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let taken = self.take();
+        if taken.is_err() {
+            self.0 = &[];
+        }
+        Some(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record with right checksums around `data`.
+    fn framed(data: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        tensorboard_rs::record_writer::RecordWriter::new(&mut bytes).write(data).unwrap();
+        bytes
+    }
+
+    /// The step and the tags of an event.
+    fn read(data: &[u8]) -> Result<(i64, Vec<String>), &'static str> {
+        let mut tags = Vec::new();
+        let step = event(data, |tag| tags.push(String::from_utf8_lossy(tag).into_owned()))?;
+        Ok((step, tags))
+    }
+
+    /// A field of the length-delimited type.
+    fn field(number: u8, content: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![number << 3 | 2];
+        let mut length = content.len();
+        while length > 0x7f {
+            bytes.push(length as u8 | 0x80);
+            length >>= 7;
+        }
+        bytes.push(length as u8);
+        bytes.extend(content);
+        bytes
+    }
+
+    #[test]
+    fn steps_and_tags_are_those_that_protobuf_wrote() {
+        use protobuf::{Message, RepeatedField};
+        use tensorboard_proto::{event::Event, event::SessionLog, summary::Summary};
+        let value = |tag: &str| {
+            let mut value = tensorboard_proto::summary::Summary_Value::new();
+            value.set_node_name("node".into());
+            value.set_tag(tag.into());
+            value.set_simple_value(0.5);
+            value
+        };
+        for step in [0, 1, 127, 128, 1 << 40, i64::MAX, -1, i64::MIN] {
+            let mut proto = Event::new();
+            proto.set_wall_time(1.5);
+            proto.set_step(step);
+            assert_eq!(read(&proto.write_to_bytes().unwrap()), Ok((step, vec![])));
+            proto.set_session_log(SessionLog::new());
+            assert_eq!(read(&proto.write_to_bytes().unwrap()), Ok((step, vec![])));
+            let mut summary = Summary::new();
+            summary.set_value(RepeatedField::from_vec(vec![value("loss"), value("ä/b")]));
+            proto.set_summary(summary);
+            let tags = vec!["loss".to_string(), "ä/b".to_string()];
+            assert_eq!(read(&proto.write_to_bytes().unwrap()), Ok((step, tags)));
+        }
+    }
+
+    #[test]
+    fn nesting_costs_no_stack_and_hides_no_step() {
+        const DEPTH: usize = 400_000;
+        let body = move || {
+            // Groups within groups, which the parser of protobuf 2 follows until the stack ends.
+            let groups = [vec![0x10, 3], vec![0x0b; DEPTH], vec![0x0c; DEPTH]].concat();
+            assert_eq!(read(&groups), Err("it has a group, as no event has"));
+            let kept = framed(&[0x10, 2]);
+            let file = [kept.clone(), framed(&groups), framed(&[0x10, 1])].concat();
+            let (found, damage) = up_to(&file, 9, "");
+            assert_eq!(found, kept);
+            assert_eq!(damage.unwrap().offset, kept.len());
+            // Messages within messages, in a field that is stepped over and in a summary.
+            let mut nest = Vec::new();
+            for _ in 0..2000 {
+                nest = field(1, &nest);
+            }
+            for outer in [4, 5, 6, 7] {
+                let event = [field(outer, &nest), vec![0x10, 7]].concat();
+                assert_eq!(read(&event).unwrap().0, 7);
+                assert!(up_to(&framed(&event), 6, "").0.is_empty());
+                assert_eq!(up_to(&framed(&event), 7, ""), (framed(&event), None));
+            }
+        };
+        // A stack that no recursion of that depth would fit on.
+        std::thread::Builder::new().stack_size(256 << 10).spawn(body).unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn what_is_no_event_is_said_to_be_none() {
+        let wrong: [(&[u8], &str); 12] = [
+            (&[0x10], "ends within a number"),
+            (&[0x10, 0x80], "ends within a number"),
+            (&[0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2], "64 bits"),
+            (&[0x80; 11], "64 bits"),
+            (&[0x09, 1, 2, 3], "ends within a field"),
+            (&[0x1d, 1, 2, 3], "ends within a field"),
+            (&[0x1a, 2, 1], "ends within a field"),
+            (&[0x22, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1], "within a field"),
+            (&[0x0e], "type that there is not"),
+            (&[0x00, 1], "number that none can have"),
+            (&[0x12, 1, 1], "step is no number"),
+            (&[0x2a, 2, 0x08, 1], "value of its summary"),
+        ];
+        for (data, why) in wrong {
+            let found = read(data).unwrap_err();
+            assert!(found.contains(why), "{data:?}: {found}");
+        }
+        assert!(read(&[0x28, 1]).unwrap_err().contains("summary is no message"));
+        assert!(read(&[0x2a, 4, 0x0a, 2, 0x08, 1]).unwrap_err().contains("tag"));
+        // The largest numbers that are some.
+        let most = [0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
+        assert_eq!(read(&most), Ok((-1, vec![])));
+        assert_eq!(read(&[]), Ok((0, vec![])));
+        // The last step counts, as it does for protobuf.
+        assert_eq!(read(&[0x10, 9, 0x10, 4]), Ok((4, vec![])));
+    }
+
+    #[test]
+    fn damage_is_told_with_its_place_and_ends_the_file() {
+        let (one, two) = (framed(&[0x10, 1]), framed(&[0x10, 2]));
+        let file = [one.clone(), two.clone(), framed(&[0x10, 3])].concat();
+        assert_eq!(up_to(&file, 9, ""), (file.clone(), None));
+        let second = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut changed = file.clone();
+            change(&mut changed);
+            let (kept, damage) = up_to(&changed, 9, "");
+            assert_eq!(kept, one);
+            let damage = damage.unwrap();
+            assert_eq!(damage.offset, one.len());
+            assert!(damage.to_string().contains("byte 18"), "{damage}");
+            damage.fault
+        };
+        for byte in 0..12 {
+            assert_eq!(second(&|bytes| bytes[18 + byte] ^= 4), Fault::LengthSum);
+        }
+        for byte in 12..18 {
+            assert_eq!(second(&|bytes| bytes[18 + byte] ^= 4), Fault::DataSum);
+        }
+        for length in 1..18 {
+            let expected = match length {
+                ..12 => Fault::Header,
+                _ => Fault::Torn { said: 2, left: length - 12 },
+            };
+            assert_eq!(second(&|bytes| bytes.truncate(18 + length)), expected);
+        }
+        for said in [7, 1 << 40, u64::MAX - 3, u64::MAX] {
+            let huge = |bytes: &mut Vec<u8>| {
+                bytes.truncate(18);
+                bytes.extend(said.to_le_bytes());
+                bytes.extend(masked_crc32c(&said.to_le_bytes()).to_le_bytes());
+                bytes.extend([0; 10]);
+            };
+            assert_eq!(second(&huge), Fault::Torn { said, left: 10 });
+        }
+        assert_eq!(up_to(&[], 9, ""), (vec![], None));
+    }
+}
