@@ -48,6 +48,7 @@ mod bucket;
 mod buffers;
 pub mod collective;
 pub mod compress;
+pub mod contract;
 pub mod cpu;
 mod error;
 mod exchange;

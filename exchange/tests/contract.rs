@@ -7,8 +7,9 @@ use common::{Echo, LENGTHS, Random, bits, every_case, gradients, seat};
 use gradwire_exchange::wire::values::Format;
 use gradwire_exchange::wire::{Frame, Kind, Reader, frame};
 use gradwire_exchange::{
-    Bucketing, Encoded, Error, Exchange, Law, Layout, Observed, Policy, Quantity, Result, Scheme,
-    Seat, Solo, Soundness, State,
+    About, BucketGradient, Bucketing, Built, Encoded, Entry, Error, Exchange, Law, Layout, Method,
+    Next, Observed, Policy, Quantity, Reducer, Result, Round, Scheme, Seat, Solo, Soundness, State,
+    contract,
 };
 use proptest::prelude::*;
 
@@ -520,4 +521,99 @@ fn settings_without_meaning_are_refused_before_anything_is_built() {
     assert!(matches!(build(&dense, tiny, 9), Some(Error::Bucketing { .. })));
     assert!(matches!(build(&dense, whole, 1 << 30), Some(Error::Bucketing { .. })));
     assert!(build(&dense, Bucketing::Parameter, 1 << 29).is_none());
+}
+
+/// The same laws as a user's scheme is held to, for every scheme of ours, those of several rounds too.
+#[test]
+fn every_scheme_keeps_the_public_contract() {
+    for scheme in Scheme::specimens() {
+        if let Err(violation) = contract::check(&scheme) {
+            panic!("{scheme:?}: {violation}");
+        }
+    }
+}
+
+/// Rounds of values and of bytes, with a residual that this test can spoil.
+struct Shifty {
+    prepared: f32,
+    taken: f32,
+    spoils: bool,
+}
+
+/// Sends the sum of the gradient by an allreduce, then as much as bytes, and keeps what it has sent.
+struct TwoRounds {
+    spoils: bool,
+}
+
+impl Method for TwoRounds {
+    fn about(&self) -> About {
+        About { name: "two-rounds", line: "the mean of all elements", paper: "" }
+    }
+
+    fn feedback(&self) -> bool {
+        true
+    }
+
+    fn soundness(&self) -> Soundness {
+        Soundness::Sound
+    }
+
+    fn law(&self) -> Law {
+        Law::Contraction
+    }
+
+    fn build(&self, _seat: &Seat) -> Built {
+        Built::Reducer(Box::new(Shifty { prepared: 0.0, taken: 0.0, spoils: self.spoils }))
+    }
+}
+
+impl Reducer for Shifty {
+    fn reduce(&mut self, bucket: &mut BucketGradient<'_>, round: &mut Round<'_>) -> Result<Next> {
+        let length = bucket.due().len() as f32;
+        match round.number() {
+            0 => {
+                let mean = bucket.due().iter().map(|due| due / length).sum::<f32>();
+                round.allreduce(&[mean]);
+                Ok(Next::Again)
+            }
+            1 => {
+                self.prepared = round.mean()[0];
+                round.allgather(&self.prepared.to_le_bytes());
+                Ok(Next::Again)
+            }
+            _ => {
+                let said = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
+                let all: Vec<f32> = round.messages().map(said).collect();
+                assert_eq!(all.len(), round.world_size());
+                assert!(all.iter().all(|value| value.to_bits() == self.prepared.to_bits()));
+                let lost = if self.spoils { 0.5 } else { 1.0 };
+                let (mean, unsent) = bucket.parts_mut();
+                mean.fill(self.prepared);
+                if let Some(unsent) = unsent {
+                    unsent.iter_mut().for_each(|left| *left -= lost * self.prepared);
+                }
+                Ok(Next::Done)
+            }
+        }
+    }
+
+    fn commit(&mut self) {
+        self.taken = self.prepared;
+    }
+
+    fn save(&self, state: &mut State) {
+        state.insert("taken", Entry::F32(vec![self.taken]));
+    }
+
+    fn restore(&mut self, state: &State) -> Result<()> {
+        self.taken = state.f32s("taken", 1)?[0];
+        Ok(())
+    }
+}
+
+#[test]
+fn the_public_contract_sees_a_scheme_that_loses_what_it_was_given() {
+    contract::check(&TwoRounds { spoils: false }).unwrap();
+    let violation = contract::check(&TwoRounds { spoils: true }).unwrap_err();
+    assert!(violation.to_string().contains("what was given"), "{violation}");
 }

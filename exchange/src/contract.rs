@@ -1,0 +1,294 @@
+//! The laws of this crate, for anybody's scheme: [`check`] runs them, and names the first that is
+//! broken.
+//!
+//! ```
+//! use gradwire_exchange::{Scheme, contract, topk};
+//! contract::check(&Scheme::Topk(topk::Config::default()))?;
+//! # Ok::<(), contract::Violation>(())
+//! ```
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::compress::{Built, Compressor, Encoded, Law, Method, Seat};
+use crate::rng::Stream;
+use crate::{Bucketing, Error, Exchange, Layout, Policy, Solo, State, mesh};
+
+/// A law that a scheme breaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// The law, in a sentence.
+    pub law: &'static str,
+    /// On which gradient, length and number of ranks.
+    pub case: String,
+    /// What was found.
+    pub found: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}: {}", self.law, self.case, self.found)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+const SAME_MEAN: &str = "every rank ends with the same bits, whenever it is run";
+const FINITE: &str = "a finite gradient gives a finite mean";
+const STOPS: &str = "a gradient that is not finite is an error that names it, and changes nothing";
+const CONSERVES: &str = "with error feedback, what is sent plus what is left is what was given";
+const GOES_ON: &str = "a restored state goes on as if never stopped";
+const COST: &str = "no message is larger than plain f32";
+const HOSTILE: &str = "any bytes are an error or numbers";
+const NEARER: &str = "decoding gives back what the scheme's `law` says";
+
+/// How long ranks of a check wait for each other.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Lengths around the sizes of words and blocks, and one that is large and odd. The gradient is laid
+/// out as two matrices and a vector.
+const LENGTHS: [usize; 6] = [1, 7, 64, 513, 1025, 6007];
+
+/// Runs the laws over a scheme: awkward gradients (zeros, constant, one spike, subnormal, huge,
+/// Laplace distributed) of several lengths, one rank and three, messages cut short and damaged.
+///
+/// # Errors
+/// The first law that is broken, on what, and what was found.
+pub fn check(scheme: &dyn Method) -> Result<(), Violation> {
+    scheme.validate().map_err(|error| broken(FINITE, "its settings", error))?;
+    for length in LENGTHS {
+        for (name, gradient) in gradients(length) {
+            let case = format!("{name} of {length}");
+            nearer(scheme, &gradient, &case)?;
+            codec(scheme, &gradient, &case)?;
+        }
+        group(scheme, length)?;
+        stops(scheme, length)?;
+        goes_on(scheme, length)?;
+    }
+    Ok(())
+}
+
+fn broken(law: &'static str, case: &str, found: impl fmt::Display) -> Violation {
+    Violation { law, case: case.to_string(), found: found.to_string() }
+}
+
+/// Uniform in −½ to ½, each (seed, element) its own.
+fn uniform(seed: u64, element: usize) -> f64 {
+    f64::from(Stream::of(&[seed]).uniform(element as u32)) - 0.5 + f64::from(f32::EPSILON) / 4.0
+}
+
+/// Laplace distributed, as gradients roughly are.
+fn laplaces(seed: u64, length: usize) -> Vec<f32> {
+    let value = |i: usize| {
+        let uniform = uniform(seed, i);
+        (-uniform.signum() * (1.0 - 2.0 * uniform.abs()).max(1e-12).ln()) as f32
+    };
+    (0..length).map(value).collect()
+}
+
+fn gradients(length: usize) -> [(&'static str, Vec<f32>); 6] {
+    let each = |value: &dyn Fn(usize) -> f32| (0..length).map(value).collect::<Vec<f32>>();
+    let sign = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
+    [
+        ("zeros", vec![0.0; length]),
+        ("a constant", vec![-0.25; length]),
+        ("one spike", each(&|i| if i == length / 2 { 1e4 } else { 0.0 })),
+        (
+            "subnormal numbers",
+            each(&|i| sign(i) * f32::from_bits(1 + (i as u32 * 7919) % 0x7f_ffff)),
+        ),
+        ("huge numbers", each(&|i| sign(i / 2) * 4e37)),
+        ("Laplace numbers", laplaces(length as u64, length)),
+    ]
+}
+
+/// Two matrices and a vector that share `length` elements.
+fn layout(length: usize) -> Layout {
+    let side = (length as f64 / 2.0).sqrt() as usize;
+    let shapes = [
+        ("a", vec![side, side]),
+        ("b", vec![side, side / 2]),
+        ("c", vec![length - side * side - side * (side / 2)]),
+    ];
+    let named = shapes.map(|(name, shape)| (name.to_string(), shape));
+    Layout::shaped(named).expect("invariant: names ascend")
+}
+
+/// The scheme on everything, from the first step on.
+fn bare() -> Policy {
+    Policy {
+        dense_below: Some(0),
+        warmup_steps: Some(0),
+        momentum_correction: Some(0.0),
+        clip_norm: Some(0.0),
+        ..Policy::from(Bucketing::Whole)
+    }
+}
+
+fn alone(scheme: &dyn Method, length: usize) -> crate::Result<Exchange> {
+    let end = Box::new(Solo);
+    Exchange::with(scheme, crate::Topology::default(), bare(), layout(length), 42, end)
+}
+
+fn square(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|value| value * value).sum()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// One step of one rank: the mean is what the scheme says of the gradient.
+fn nearer(scheme: &dyn Method, gradient: &[f32], case: &str) -> Result<(), Violation> {
+    let mut said = gradient.to_vec();
+    let run = alone(scheme, gradient.len()).and_then(|mut e| e.allreduce(1, &mut said));
+    let traffic = run.map_err(|error| broken(FINITE, case, error))?;
+    if let Some(at) = said.iter().position(|value| !value.is_finite()) {
+        return Err(broken(FINITE, case, format!("element {at} is {}", said[at])));
+    }
+    let one_message = matches!(scheme.build(&Seat::alone(1, 0)), Built::Codec(_));
+    if one_message && traffic.wire_bytes > traffic.dense_bytes {
+        let found = format!("{} bytes of {}", traffic.wire_bytes, traffic.dense_bytes);
+        return Err(broken(COST, case, found));
+    }
+    let whole = square(gradient.iter().map(|g| f64::from(*g)));
+    let errors = said.iter().zip(gradient).map(|(s, g)| f64::from(*s) - f64::from(*g));
+    let error = square(errors);
+    let kept = match scheme.law() {
+        Law::Exact => bits(&said) == bits(gradient),
+        Law::Contraction => error <= whole * (1.0 + 1e-6),
+        Law::Unbiased | Law::Biased => true,
+    };
+    let found = || format!("{:?}, and ‖C(g) − g‖² = {error:e}, ‖g‖² = {whole:e}", scheme.law());
+    if kept { Ok(()) } else { Err(broken(NEARER, case, found())) }
+}
+
+/// Messages of a scheme that has such, cut short and damaged.
+fn codec(scheme: &dyn Method, gradient: &[f32], case: &str) -> Result<(), Violation> {
+    let seat = Seat::alone(gradient.len(), 42);
+    let Built::Codec(mut compressor) = scheme.build(&seat) else { return Ok(()) };
+    let mut wire = Vec::new();
+    if compressor.encode(gradient, 1, &mut wire) == Encoded::Dense {
+        return Ok(());
+    }
+    let mut sum = vec![0.0; gradient.len()];
+    let mut decode = |compressor: &dyn Compressor, wire: &[u8]| {
+        sum.fill(0.0);
+        match compressor.decode_add(wire, 1.0, &mut sum) {
+            Ok(()) | Err(Error::Wire(_)) => Ok(()),
+            Err(other) => Err(broken(HOSTILE, case, format!("{other:?} is no `Error::Wire`"))),
+        }
+    };
+    let ends = (0..wire.len()).step_by(1 + wire.len() / 64);
+    ends.into_iter().try_for_each(|end| decode(&*compressor, &wire[..end]))?;
+    for number in 0..64 {
+        let mut damaged = wire.clone();
+        let at = Stream::of(&[number]).bits(0) as usize % damaged.len().max(1);
+        if let Some(byte) = damaged.get_mut(at) {
+            *byte ^= 1 << (number % 8);
+        }
+        decode(&*compressor, &damaged)?;
+    }
+    Ok(())
+}
+
+/// What a rank ended with: the bits of all means, its state, and what it was given and got.
+type Ended = (Vec<Vec<u32>>, State, Vec<f64>);
+
+/// Three ranks over four steps.
+fn run(scheme: &dyn Method, length: usize) -> crate::Result<Vec<Ended>> {
+    const STEPS: u64 = 4;
+    let rank = |end: crate::Mesh| -> crate::Result<Ended> {
+        let rank = crate::Collective::rank(&end) as u64;
+        let end = Box::new(end);
+        let topology = crate::Topology::default();
+        let mut exchange = Exchange::with(scheme, topology, bare(), layout(length), 42, end)?;
+        let (mut means, mut balance) = (Vec::new(), vec![0.0; length]);
+        for step in 1..=STEPS {
+            let given = laplaces(100 * step + rank, length);
+            let mut mean = given.clone();
+            exchange.allreduce(step, &mut mean)?;
+            for ((balance, given), mean) in balance.iter_mut().zip(&given).zip(&mean) {
+                *balance += f64::from(*given) - f64::from(*mean);
+            }
+            means.push(bits(&mean));
+        }
+        if let Some(residual) = exchange.residual() {
+            balance.iter_mut().zip(residual).for_each(|(sum, left)| *sum -= f64::from(*left));
+        }
+        Ok((means, exchange.save(), balance))
+    };
+    std::thread::scope(|scope| {
+        let ends = mesh(3, PATIENCE).into_iter();
+        let threads: Vec<_> = ends.map(|end| scope.spawn(|| rank(end))).collect();
+        let ended = threads.into_iter().map(|thread| match thread.join() {
+            Ok(ended) => ended,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        ended.collect()
+    })
+}
+
+fn group(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
+    let case = format!("three ranks with {length} elements");
+    let runs = [(); 2].map(|()| run(scheme, length));
+    let [first, again] = runs.map(|run| run.map_err(|error| broken(SAME_MEAN, &case, error)));
+    let (first, again) = (first?, again?);
+    if let Some(rank) = first.iter().position(|(means, ..)| *means != first[0].0) {
+        return Err(broken(SAME_MEAN, &case, format!("rank {rank} has another mean than rank 0")));
+    }
+    if first.iter().zip(&again).any(|(one, two)| (&one.0, &one.1) != (&two.0, &two.1)) {
+        return Err(broken(SAME_MEAN, &case, "a second run ends otherwise"));
+    }
+    if !scheme.feedback() {
+        return Ok(());
+    }
+    for element in 0..length {
+        // Given − got − left, over all ranks: rounding only.
+        let lost: f64 = first.iter().map(|(.., balance)| balance[element]).sum();
+        if lost.abs() > 1e-3 {
+            let found = format!("element {element} has lost {lost}");
+            return Err(broken(CONSERVES, &case, found));
+        }
+    }
+    Ok(())
+}
+
+fn stops(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
+    let case = format!("{length} elements");
+    let mut exchange = alone(scheme, length).map_err(|error| broken(STOPS, &case, error))?;
+    for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let before = exchange.save();
+        let mut gradient = laplaces(2, length);
+        gradient[length / 2] = special;
+        let copy = bits(&gradient);
+        match exchange.allreduce(1, &mut gradient) {
+            Err(Error::NonFinite { .. }) => {}
+            other => return Err(broken(STOPS, &case, format!("{special} gives {other:?}"))),
+        }
+        if bits(&gradient) != copy || exchange.save() != before {
+            return Err(broken(STOPS, &case, format!("{special} leaves a trace")));
+        }
+    }
+    Ok(())
+}
+
+fn goes_on(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
+    let case = format!("{length} elements");
+    let blame = |error: Error| broken(GOES_ON, &case, error);
+    let mut whole = alone(scheme, length).map_err(blame)?;
+    let step = |exchange: &mut Exchange, step: u64| {
+        let mut mean = laplaces(50 + step, length);
+        exchange.allreduce(step, &mut mean).map(|_| bits(&mean)).map_err(blame)
+    };
+    (1..=3).try_for_each(|number| step(&mut whole, number).map(|_| ()))?;
+    let mut restored = alone(scheme, length).map_err(blame)?;
+    restored.restore(&whole.save()).map_err(blame)?;
+    for number in 4..=6 {
+        if step(&mut whole, number)? != step(&mut restored, number)? {
+            return Err(broken(GOES_ON, &case, format!("step {number} differs")));
+        }
+    }
+    Ok(())
+}
