@@ -13,6 +13,9 @@
 //! That is of four images. Of so many that several chunks of them share the points of the weights a sum runs over all
 //! channels at once, and the two results are off by 3.6e-6 and 1.5e-6.
 //!
+//! Element by element, of 512 channels, the largest difference over the largest element's size is at most: stride 1 in one
+//! chunk 6.0e-6, 6.0e-6 and 4.0e-6, in several 1.7e-5, 6.0e-6 and 6.0e-6; stride 2 2.0e-6, 4.5e-6 and 1.2e-6 (a test again).
+//!
 //! `GRADWIRE_KERNELS=precise` computes everything directly.
 
 use candle_core::{Result, Tensor, bail};

@@ -388,60 +388,81 @@ mod tests {
             narrow in any::<bool>(), add in any::<bool>(),
         ) {
             let depth = if deep { depth + DEPTH } else { depth };
-            let a = |i: usize, k: usize| value(i * depth + k);
-            let b = |k: usize, j: usize| value(7 + k * columns + j);
-            for isa in Isa::available() {
-                let lanes = isa.lanes();
-                let wide = panel(lanes);
-                let (left_rows, _) = blocks(rows, depth, depth, a);
-                let (left_blocks, a_blocks) = blocks(rows, depth, lanes, a);
-                let (transposed, a_transposed) = blocks(depth, rows, lanes, |k, i| a(i, k));
-                let (left_columns, _) = blocks(depth, rows, rows, |k, i| a(i, k));
-                let lefts = [
-                    (&left_rows, Left::Rows(depth)),
-                    (&left_columns, Left::Columns(rows)),
-                    (&left_blocks, Left::Blocks(a_blocks)),
-                    (&transposed, Left::Transposed(a_transposed)),
-                ];
-                let width = if narrow { lanes } else { wide };
-                let (right_rows, _) = blocks(depth, columns, columns, b);
-                let (right_blocks, stride) = blocks(depth, columns, width, b);
-                let mut panels = Vec::new();
-                for start in (0..columns).step_by(wide) {
-                    let end = columns.min(start + wide);
-                    panels.extend((0..depth).flat_map(|k| (start..end).map(move |j| b(k, j))));
-                }
-                let rights = [
-                    (&right_rows, Right::Rows(columns)),
-                    (&right_blocks, Right::Blocks { width, stride }),
-                    (&panels, Right::Panels),
-                ];
-                for ((a_values, left), (b_values, right)) in
-                    lefts.iter().flat_map(|left| rights.iter().map(move |right| (*left, *right)))
-                {
-                    let c_row = columns + 3;
-                    let mut c = vec![0.5; rows * c_row];
-                    let to = if add { Target::Add(&mut c) } else { Target::Write(&mut c) };
-                    isa.run(Gemm {
-                        rows, columns, depth, a: a_values, left, b: b_values, right, c: to, c_row,
-                    });
-                    for (i, j) in (0..rows).flat_map(|i| (0..c_row).map(move |j| (i, j))) {
-                        let products = (0..depth).map(|k| f64::from(a(i, k)) * f64::from(b(k, j)));
-                        let size: f64 = products.clone().map(f64::abs).sum();
-                        let product: f64 = products.sum();
-                        let expected = match (j < columns, add) {
-                            (false, _) => 0.5,
-                            (true, false) => product,
-                            (true, true) => 0.5 + product,
-                        };
-                        let found = f64::from(c[i * c_row + j]);
-                        // What as many roundings may come to, in whatever order.
-                        let off = (depth + 2) as f64 * f64::from(f32::EPSILON / 2.0) * (1.0 + size);
-                        prop_assert!(
-                            (found - expected).abs() <= off,
-                            "({i}, {j}) on {isa:?}: {found} and not {expected}"
-                        );
-                    }
+            check((rows, columns, depth), narrow, add);
+        }
+    }
+
+    #[test]
+    fn every_way_to_lie_at_small_sizes() {
+        for (rows, columns, depth) in [(1, 1, 1), (5, 9, 3), (17, 33, 18)] {
+            check((rows, columns, depth), false, true);
+            check((rows, columns, depth), true, false);
+        }
+    }
+
+    /// Every way to lie of both operands, against the definition in f64.
+    fn check((rows, columns, depth): (usize, usize, usize), narrow: bool, add: bool) {
+        let a = |i: usize, k: usize| value(i * depth + k);
+        let b = |k: usize, j: usize| value(7 + k * columns + j);
+        for isa in Isa::available() {
+            let lanes = isa.lanes();
+            let wide = panel(lanes);
+            let (left_rows, _) = blocks(rows, depth, depth, a);
+            let (left_blocks, a_blocks) = blocks(rows, depth, lanes, a);
+            let (transposed, a_transposed) = blocks(depth, rows, lanes, |k, i| a(i, k));
+            let (left_columns, _) = blocks(depth, rows, rows, |k, i| a(i, k));
+            let lefts = [
+                (&left_rows, Left::Rows(depth)),
+                (&left_columns, Left::Columns(rows)),
+                (&left_blocks, Left::Blocks(a_blocks)),
+                (&transposed, Left::Transposed(a_transposed)),
+            ];
+            let width = if narrow { lanes } else { wide };
+            let (right_rows, _) = blocks(depth, columns, columns, b);
+            let (right_blocks, stride) = blocks(depth, columns, width, b);
+            let mut panels = Vec::new();
+            for start in (0..columns).step_by(wide) {
+                let end = columns.min(start + wide);
+                panels.extend((0..depth).flat_map(|k| (start..end).map(move |j| b(k, j))));
+            }
+            let rights = [
+                (&right_rows, Right::Rows(columns)),
+                (&right_blocks, Right::Blocks { width, stride }),
+                (&panels, Right::Panels),
+            ];
+            for ((a_values, left), (b_values, right)) in
+                lefts.iter().flat_map(|left| rights.iter().map(move |right| (*left, *right)))
+            {
+                let c_row = columns + 3;
+                let mut c = vec![0.5; rows * c_row];
+                let to = if add { Target::Add(&mut c) } else { Target::Write(&mut c) };
+                isa.run(Gemm {
+                    rows,
+                    columns,
+                    depth,
+                    a: a_values,
+                    left,
+                    b: b_values,
+                    right,
+                    c: to,
+                    c_row,
+                });
+                for (i, j) in (0..rows).flat_map(|i| (0..c_row).map(move |j| (i, j))) {
+                    let products = (0..depth).map(|k| f64::from(a(i, k)) * f64::from(b(k, j)));
+                    let size: f64 = products.clone().map(f64::abs).sum();
+                    let product: f64 = products.sum();
+                    let expected = match (j < columns, add) {
+                        (false, _) => 0.5,
+                        (true, false) => product,
+                        (true, true) => 0.5 + product,
+                    };
+                    let found = f64::from(c[i * c_row + j]);
+                    // What as many roundings may come to, in whatever order.
+                    let off = (depth + 2) as f64 * f64::from(f32::EPSILON / 2.0) * (1.0 + size);
+                    assert!(
+                        (found - expected).abs() <= off,
+                        "({i}, {j}) on {isa:?}: {found} and not {expected}"
+                    );
                 }
             }
         }

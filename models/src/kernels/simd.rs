@@ -284,6 +284,24 @@ mod tests {
         }
     }
 
+    /// Tests run on the sets that [`Isa::available`] names: which of all these are not among them is said here, past the
+    /// test harness, which keeps what is printed to itself.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_set_that_was_not_there_to_be_tested_is_named() {
+        use std::io::Write;
+
+        let available: Vec<&str> = Isa::available().map(Isa::name).collect();
+        assert_eq!(available.last(), Some(&"portable"));
+        for missing in ["avx512", "avx2"].iter().filter(|name| !available.contains(name)) {
+            writeln!(
+                std::io::stderr(),
+                "NOTICE: this CPU has no {missing}: its kernels were NOT tested"
+            )
+            .unwrap();
+        }
+    }
+
     /// Nines of every number of lanes, there and back, against the elements by their places.
     struct Nines;
 

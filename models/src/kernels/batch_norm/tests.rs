@@ -148,6 +148,14 @@ proptest! {
 }
 
 #[test]
+fn agrees_with_the_composition_at_small_sizes() {
+    for (channels, residual) in [(1, false), (9, true), (17, false)] {
+        let (batch, size, relu, shift, train) = (1, 3, true, residual, true);
+        check(Case { batch, size, channels, relu, residual, shift, train, offset: 0.3 });
+    }
+}
+
+#[test]
 fn spans_and_blocks_add_up() {
     for (channels, residual) in [(16, false), (64, true), (200, false)] {
         check(Case {

@@ -146,6 +146,56 @@ fn many_chunks_and_wide_panels() {
     }
 }
 
+/// One image of few pixels, for tools that take their time.
+fn check_small(outputs: usize, kernel: (usize, usize), stride: usize) {
+    let padding = kernel.0 / 2;
+    let (height, width, inputs) = (2, 3, 12);
+    check(&Sizes { batch: 1, height, width, inputs, outputs, kernel, stride, padding }, 1);
+}
+
+#[test]
+fn windows_at_small_sizes() {
+    check_small(1, (1, 1), 1);
+    check_small(2, (2, 3), 2);
+}
+
+#[test]
+fn stride_1_at_small_sizes() {
+    check_small(12, (3, 3), 1);
+}
+
+#[test]
+fn stride_2_at_small_sizes() {
+    check_small(13, (3, 3), 2);
+}
+
+/// Of 512 channels, in one chunk and in several: no element of a result is off by more than these parts of the largest
+/// one's size.
+#[test]
+fn no_element_of_512_channels_is_off_by_more_than_documented() {
+    for (batch, size, outputs, stride, documented) in [
+        (2, 4, 512, 1, [6.0e-6, 6.0e-6, 4.0e-6]),
+        (33, 8, 16, 1, [1.7e-5, 6.0e-6, 6.0e-6]),
+        (2, 8, 128, 2, [2.0e-6, 4.5e-6, 1.2e-6]),
+    ] {
+        let (height, width, inputs, kernel) = (size, size, 512, (3, 3));
+        let sizes = Sizes { batch, height, width, inputs, outputs, kernel, stride, padding: 1 };
+        let xs = noise(sizes.input_len(), 1);
+        let w = noise(sizes.weight_len(), 2);
+        let dy = noise(sizes.output_len(), 3);
+        let expected = definition(&sizes, &xs, &w, &dy);
+        for isa in Isa::available() {
+            let found = computed(Native { isa, precise: false }, &sizes, &xs, &w, &dy);
+            for ((found, expected), documented) in found.iter().zip(&expected).zip(documented) {
+                let largest = expected.iter().fold(0.0_f64, |largest, x| largest.max(x.abs()));
+                let off = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs());
+                let off = off.fold(0.0, f64::max) / largest;
+                assert!(off <= documented, "{sizes:?} on {isa}: {off:e} and not {documented:e}");
+            }
+        }
+    }
+}
+
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
     let sizes = Sizes {

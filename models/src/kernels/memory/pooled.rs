@@ -1,0 +1,226 @@
+//! Buffers that a thread keeps between uses.
+//!
+//! In tests each has a line more than it needs, and whatever lies behind its elements is looked after: it must not have
+//! changed when the buffer is given back.
+
+use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
+
+/// One cache line, so that scratch starts on one and full vectors never straddle two.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+/// Buffers that nobody holds, of one thread.
+///
+/// One given back by another thread than asked for it would leave the one ever short of it and the other with more and
+/// more: so scratch that outlives a job on another thread is asked for by the thread that drops it.
+struct Idle {
+    /// Each with the number of the request after which it was given back.
+    buffers: Vec<(u64, Vec<Line>)>,
+    /// Requests so far.
+    requests: u64,
+    /// Buffers given back that another thread had asked for.
+    #[cfg(test)]
+    strays: usize,
+}
+
+impl Idle {
+    const fn new() -> Self {
+        Self {
+            buffers: Vec::new(),
+            requests: 0,
+            #[cfg(test)]
+            strays: 0,
+        }
+    }
+}
+
+/// Requests that an idle buffer outlives: several training steps of a deep network.
+const PATIENCE: u64 = 20_000;
+
+/// Lines behind each buffer.
+const BEHIND: usize = if cfg!(test) { 1 } else { 0 };
+
+thread_local! {
+    static IDLE: RefCell<Idle> = const { RefCell::new(Idle::new()) };
+}
+
+/// A buffer of this thread, 64-byte aligned, its contents left over from earlier use; given back when dropped.
+///
+/// A training step asks for the same lengths as the one before and so, but for the first, finds all of them.
+pub(crate) struct Scratch {
+    lines: Vec<Line>,
+    len: usize,
+    #[cfg(test)]
+    asked_by: std::thread::ThreadId,
+}
+
+impl Scratch {
+    /// A buffer of `len` elements: the smallest idle one that is large enough and not twice as large, else a new one.
+    pub(crate) fn new(len: usize) -> Self {
+        let needed = len.div_ceil(16) + BEHIND;
+        let found = IDLE.with_borrow_mut(|idle| {
+            idle.requests += 1;
+            let buffers = idle.buffers.iter().enumerate();
+            let fits =
+                buffers.filter(|(_, (_, lines))| (needed..=2 * needed + 64).contains(&lines.len()));
+            let smallest = fits.min_by_key(|(_, (_, lines))| lines.len()).map(|(i, _)| i);
+            smallest.map(|i| idle.buffers.swap_remove(i).1)
+        });
+        let lines = found.unwrap_or_else(|| vec![Line([0.0; 16]); needed]);
+        #[cfg(not(test))]
+        return Self { lines, len };
+        #[cfg(test)]
+        Self { lines, len, asked_by: std::thread::current().id() }.watched()
+    }
+
+    /// A buffer of `len` zeros.
+    pub(crate) fn zeroed(len: usize) -> Self {
+        let mut scratch = Self::new(len);
+        scratch.fill(0.0);
+        scratch
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        #[cfg(test)]
+        self.check();
+        let lines = std::mem::take(&mut self.lines);
+        // While the thread ends its buffers may be gone already: then this one is simply freed.
+        let _ = IDLE.try_with(|idle| {
+            let mut idle = idle.borrow_mut();
+            #[cfg(test)]
+            if self.asked_by != std::thread::current().id() {
+                idle.strays += 1;
+            }
+            let now = idle.requests;
+            idle.buffers.retain(|(since, _)| since + PATIENCE > now);
+            idle.buffers.push((now, lines));
+        });
+    }
+}
+
+impl Deref for Scratch {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        // SAFETY: `lines` holds at least `len` initialised f32, sixteen to a line without padding.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+    }
+}
+
+impl DerefMut for Scratch {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        // SAFETY: as for `deref`, and `self` is borrowed for writing.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+    }
+}
+
+#[cfg(test)]
+impl Scratch {
+    /// What lies behind the elements: a NaN that no arithmetic makes.
+    const BEHIND: u32 = 0x7fa5_c3d2;
+
+    /// All of the lines.
+    fn all(&mut self) -> &mut [f32] {
+        let len = self.lines.len() * 16;
+        // SAFETY: sixteen initialised f32 to a line without padding, and `self` is borrowed for writing.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), len) }
+    }
+
+    /// What is read without having been written shows up as NaN, and what is written behind the end in [`Self::check`].
+    fn watched(mut self) -> Self {
+        self.fill(f32::NAN);
+        let len = self.len;
+        self.all()[len..].fill(f32::from_bits(Self::BEHIND));
+        self
+    }
+
+    /// Panics if anything was written behind the end.
+    fn check(&mut self) {
+        let len = self.len;
+        let whole = self.all()[len..].iter().all(|x| x.to_bits() == Self::BEHIND);
+        assert!(whole || std::thread::panicking(), "written behind the end of {len} elements");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Tensor, Var};
+
+    use super::*;
+    use crate::{Maps, ops};
+
+    #[test]
+    fn scratch_is_aligned_and_reused() {
+        let first = Scratch::new(100);
+        let address = first.as_ptr();
+        assert_eq!(address as usize % 64, 0);
+        assert_eq!(first.len(), 100);
+        drop(first);
+        let again = Scratch::new(90);
+        assert_eq!(again.as_ptr(), address);
+    }
+
+    /// Of the threads of `pool` the bytes that nobody holds and the strays.
+    fn idle(pool: &rayon::ThreadPool) -> (usize, usize) {
+        let of = |_: rayon::BroadcastContext| {
+            IDLE.with_borrow(|idle| {
+                let lines: usize = idle.buffers.iter().map(|(_, lines)| lines.len()).sum();
+                (lines * size_of::<Line>(), idle.strays)
+            })
+        };
+        pool.broadcast(of)
+            .into_iter()
+            .fold((0, 0), |(a, b), (bytes, strays)| (a + bytes, b + strays))
+    }
+
+    /// Steps through convolutions of several chunks and several blocks of weights, and through everything between.
+    #[test]
+    fn scratch_stays_with_its_thread_and_does_not_grow() {
+        let draw = |shape: &[usize]| Tensor::randn(0f32, 1., shape, &Device::Cpu).unwrap();
+        let var = |shape: &[usize]| Var::from_tensor(&draw(shape)).unwrap();
+        let xs = draw(&[9, 16, 16, 32]);
+        let (up, down) = (var(&[144, 32, 3, 3]), var(&[32, 144, 3, 3]));
+        let (gamma, beta) = (var(&[144]), var(&[144]));
+        let (mean, variance) = (var(&[144]), Var::from_tensor(&gamma.sqr().unwrap()).unwrap());
+        let step = || -> candle_core::Result<()> {
+            let ys = ops::conv2d(&Maps::new(&xs)?, &up, 1, 1, true)?;
+            let ys = ops::batch_norm(&ys, None, &gamma, &beta, &mean, &variance, None, true, true)?;
+            let ys = ops::conv2d(&ops::conv2d(&ys, &down, 1, 1, true)?, &up, 2, 1, true)?;
+            ops::global_average_pool(&ys)?.sum_all()?.backward().map(drop)
+        };
+        let after = |threads: usize, steps: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| (0..steps).for_each(|_| step().unwrap()));
+            idle(&pool)
+        };
+        let (alone, strays) = after(1, 2);
+        assert_eq!(strays, 0);
+        for threads in [2, 3] {
+            let (bytes, strays) = after(threads, 25);
+            assert_eq!(strays, 0, "{threads} threads");
+            assert!(bytes <= threads * alone, "{threads} threads: {bytes} and not {alone} each");
+        }
+    }
+
+    #[test]
+    fn a_buffer_twice_too_large_stays_where_it_is() {
+        drop(Scratch::new(1 << 20));
+        let small = Scratch::new(1 << 10);
+        let large = Scratch::new(1 << 20);
+        assert!(small.lines.len() < large.lines.len());
+    }
+
+    #[test]
+    fn what_is_written_behind_the_end_is_noticed() {
+        for len in [1, 16, 100] {
+            let late = std::panic::catch_unwind(|| {
+                let mut scratch = Scratch::new(len);
+                scratch.all()[len] = 0.0;
+            });
+            assert!(late.is_err(), "{len}");
+        }
+    }
+}
