@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use gradwire_registry::About;
+
 use crate::dataset::Dataset;
 use crate::distribution::Distribution;
 use crate::error::{Error, Result};
@@ -12,20 +14,9 @@ use crate::images::Normalisation;
 /// The folder in which data sets are looked for and put when none is named.
 pub const DEFAULT_DIR: &str = "data";
 
-/// What a data set is, for people.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct About {
-    /// Its kind in a recipe, such as `cifar10`.
-    pub name: &'static str,
-    /// What it is, in one line.
-    pub line: &'static str,
-    /// Who described it: authors, year; empty for one that is made up.
-    pub paper: &'static str,
-}
-
 /// The settings of a data set in a recipe, and everything that follows from them.
 pub trait Definition {
-    /// What the data set is.
+    /// What the data set is; one that is made up has no paper.
     fn about(&self) -> About;
 
     /// Whether samples are texts; otherwise they are images.

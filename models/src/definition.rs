@@ -3,6 +3,8 @@
 use candle_core::{Result, bail};
 use candle_nn::{ModuleT, VarBuilder};
 
+pub use gradwire_registry::About;
+
 /// A network ready to train: `forward_t(inputs, train)` gives logits `[batch, classes]`.
 ///
 /// Image models take `f32 [batch, height, width, channels]`, text models take
@@ -80,20 +82,9 @@ impl std::fmt::Display for InputKind {
     }
 }
 
-/// What a model is, for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct About {
-    /// Name in a recipe, such as `resnet20`.
-    pub name: &'static str,
-    /// What it is, in one line; it says what the model reads, images or texts.
-    pub line: &'static str,
-    /// Who described it: authors, year.
-    pub paper: &'static str,
-}
-
 /// The settings of a model in a recipe, and everything that follows from them.
 pub trait Definition {
-    /// What the model is.
+    /// What the model is; the line says what it reads, images or texts.
     fn about(&self) -> About;
 
     /// What it reads.

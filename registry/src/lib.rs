@@ -40,6 +40,27 @@
 //! assert_eq!(Choice::all().len(), 1);
 //! ```
 
+/// What an entry is, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Name in a recipe: the `kind`.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub line: &'static str,
+    /// Who described it: authors, year; empty where nobody did.
+    pub paper: &'static str,
+}
+
+impl About {
+    /// All but the name, for a list.
+    pub fn in_words(&self) -> String {
+        match self.paper {
+            "" => self.line.to_string(),
+            paper => format!("{} ({paper})", self.line),
+        }
+    }
+}
+
 /// Makes an enum of a list of entries: `Variant(Settings)`, each a type of settings that implements
 /// the trait named behind the enum.
 ///

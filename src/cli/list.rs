@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use gradwire_datasets as datasets;
 use gradwire_exchange::{Scheme, Topology};
 use gradwire_models as models;
+use gradwire_registry::About;
 
 /// What to show.
 #[derive(Debug, Args)]
@@ -63,38 +64,24 @@ impl What {
     }
 
     fn rows(self) -> Vec<(String, String)> {
-        let row = |name: &str, line: &str, paper: &str| {
-            (
-                name.to_string(),
-                if paper.is_empty() { line.into() } else { format!("{line} ({paper})") },
-            )
-        };
+        fn rows<T>(entries: &[T], about: fn(&T) -> About) -> Vec<(String, String)> {
+            let row = |about: About| (about.name.to_string(), about.in_words());
+            entries.iter().map(about).map(row).collect()
+        }
         match self {
             Self::Schemes => Scheme::all()
                 .iter()
                 .map(Scheme::about)
-                .map(|about| row(about.name, about.line, about.paper))
+                .map(|about| (about.name.to_string(), format!("{} ({})", about.line, about.paper)))
                 .collect(),
             Self::Topologies => {
                 let row =
                     |t: &Topology| (t.name().to_string(), format!("{}; {}", t.line(), t.schemes()));
                 Topology::ALL.iter().map(row).collect()
             }
-            Self::Models => models::Config::all()
-                .iter()
-                .map(models::Config::about)
-                .map(|about| row(about.name, about.line, about.paper))
-                .collect(),
-            Self::Datasets => datasets::Config::all()
-                .iter()
-                .map(datasets::Config::about)
-                .map(|about| row(about.name, about.line, about.paper))
-                .collect(),
-            Self::Optimizers => optim::Config::all()
-                .iter()
-                .map(optim::Config::about)
-                .map(|about| row(about.name, about.line, about.paper))
-                .collect(),
+            Self::Models => rows(&models::Config::all(), models::Config::about),
+            Self::Datasets => rows(&datasets::Config::all(), datasets::Config::about),
+            Self::Optimizers => rows(&optim::Config::all(), optim::Config::about),
             Self::Recipes => Recipes::all()
                 .into_iter()
                 .map(|(name, text)| (name, Recipes::headline(text).to_string()))

@@ -2,19 +2,10 @@
 
 use std::ops::Range;
 
+pub use gradwire_registry::About;
+
 /// The name of the state vector that holds a momentum, for rules that [coast](Coasting).
 pub const MOMENTUM: &str = "momentum";
-
-/// What an optimizer is, for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct About {
-    /// Name in a recipe.
-    pub name: &'static str,
-    /// What it does, in one line.
-    pub line: &'static str,
-    /// Who described it: authors, year.
-    pub paper: &'static str,
-}
 
 /// The settings of an optimizer in a recipe, and everything that follows from them.
 pub trait Definition {

@@ -1,10 +1,11 @@
 //! TensorBoard event files, read within bounds.
 //!
 //! Only as much is read of an event as taking back later steps needs: its step, and the tags of
-//! its summary. A file may hold anything by the time a run is resumed, and the parser of
-//! `protobuf` 2 descends into groups without a limit (RUSTSEC-2024-0437), so it writes events
-//! here and reads none. This reader looks at the fields of three messages, one inside the other,
-//! steps over every other field by its length, and neither recurses nor allocates.
+//! its summary. A file may hold anything by the time a run is resumed, and RUSTSEC-2024-0437
+//! (recursion without a limit) names every `protobuf` before 3.7.2, where `tensorboard-proto` needs
+//! 2: so that crate writes events here and reads none. This reader looks at the fields of three
+//! messages, one inside the other, steps over every other field by its length, and neither recurses
+//! nor allocates.
 //!
 //! A file is records end to end (TensorFlow's `record_writer.h`), numbers little-endian:
 //!
@@ -322,8 +323,9 @@ mod tests {
     fn nesting_costs_no_stack_and_hides_no_step() {
         const DEPTH: usize = 400_000;
         let body = move || {
-            // Groups within groups, which the parser of protobuf 2 follows until the stack ends.
-            let groups = [vec![0x10, 3], vec![0x0b; DEPTH], vec![0x0c; DEPTH]].concat();
+            // Groups within groups in a field that events do not have.
+            let (begins, ends) = ([0xa3, 6].repeat(DEPTH), [0xa4, 6].repeat(DEPTH));
+            let groups = [vec![0x10, 3], begins, ends].concat();
             assert_eq!(read(&groups), Err("it has a group, as no event has"));
             let kept = framed(&[0x10, 2]);
             let file = [kept.clone(), framed(&groups), framed(&[0x10, 1])].concat();
