@@ -196,7 +196,7 @@ fn one_pixel_that_is_infinite_makes_the_loss_of_a_network_nan() {
     for kernels in Kernels::available() {
         kernels::with(kernels, || {
             let store = Store::new(1, &Device::Cpu);
-            let config = Config::Resnet20(resnet::Config {});
+            let config = Config::Resnet20(resnet::Resnet20::default());
             let network = config.build(&input, 10, store.var_builder()).unwrap();
             let logits = network.forward_t(&images, true).unwrap();
             let loss = cross_entropy(&logits, &labels, 0.).unwrap().to_scalar::<f32>().unwrap();
