@@ -7,9 +7,9 @@ use common::{Echo, LENGTHS, Random, bits, every_case, gradients, seat};
 use gradwire_exchange::wire::values::Format;
 use gradwire_exchange::wire::{Frame, Kind, Reader, frame};
 use gradwire_exchange::{
-    About, BucketGradient, Bucketing, Built, Encoded, Entry, Error, Exchange, Law, Layout, Method,
-    Next, Observed, Policy, Quantity, Reducer, Result, Round, Scheme, Seat, Solo, Soundness, State,
-    contract,
+    About, BucketGradient, Bucketing, Built, Collective, Encoded, Entry, Error, Exchange, Law,
+    Layout, Method, Next, Observed, Payload, Policy, Quantity, Reducer, Result, Round, Scheme,
+    Seat, Solo, Soundness, State, contract, optquant,
 };
 use proptest::prelude::*;
 
@@ -616,4 +616,45 @@ fn the_public_contract_sees_a_scheme_that_loses_what_it_was_given() {
     contract::check(&TwoRounds { spoils: false }).unwrap();
     let violation = contract::check(&TwoRounds { spoils: true }).unwrap_err();
     assert!(violation.to_string().contains("what was given"), "{violation}");
+}
+
+/// Rank 0 of two, of which the other says the same but for the last number that is learnt from it.
+struct Mislearnt;
+
+impl Collective for Mislearnt {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world_size(&self) -> usize {
+        2
+    }
+
+    fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
+        let mut theirs = Vec::new();
+        let mut reader = Reader::new(&mine);
+        while !reader.rest().is_empty() {
+            let frame = Frame::read(&mut reader)?;
+            let mut payload = frame.payload.to_vec();
+            let at = payload.len() - 4;
+            payload[at..].copy_from_slice(&f32::NAN.to_le_bytes());
+            frame.header.from_rank(1).write(&payload, &mut theirs);
+        }
+        Ok(vec![Payload::from(mine), Payload::from(theirs)])
+    }
+}
+
+/// What is learnt from a message is read only after the mean has been taken; a step that fails there
+/// leaves residual and compressors as they were, too.
+#[test]
+fn a_step_whose_learning_fails_leaves_no_trace() {
+    let config = optquant::Config { lambda: Some(2.0), feedback: true, ..Default::default() };
+    let (scheme, policy) = (Scheme::Optquant(config), bare(Bucketing::Parameter));
+    let mut exchange =
+        Exchange::new(&scheme, policy, layout(50_000), 42, Box::new(Mislearnt)).unwrap();
+    let before = exchange.save();
+    let error = exchange.allreduce(1, &mut Random(1).laplaces(50_000)).unwrap_err();
+    assert!(matches!(error, Error::Wire(_) | Error::Message { .. }), "{error}");
+    assert_eq!(exchange.save(), before);
+    assert!(exchange.residual().unwrap().iter().all(|left| *left == 0.0));
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{Random, bits};
 use gradwire_exchange::{
     Awaited, Bucketing, Collective, Error, Exchange, Gradient, Layout, Mesh, Payload, Result,
-    Scheme, Support, mesh,
+    Scheme, Support, mesh, powersgd,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -231,4 +231,64 @@ fn an_overflowing_mean_is_everybodys_same_error() {
     });
     let parameter = "b".to_string();
     assert_eq!(errors, vec![Error::NonFiniteMean { step: 5, parameter, index: 11 }; RANKS]);
+}
+
+/// A scheme of two rounds, each an allreduce of two meetings: scatter and share, scatter and share.
+fn errors_of_rounds(trouble: &(impl Trouble + Clone + 'static)) -> Vec<Result<(), Error>> {
+    let shapes = [("a".to_string(), vec![600, 900]), ("b".to_string(), vec![70])];
+    let layout = Layout::shaped(shapes).unwrap();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = mesh(RANKS, PATIENT)
+            .into_iter()
+            .map(|end| {
+                let end = Troubled { end, shares: true, round: 0, trouble: trouble.clone() };
+                let layout = layout.clone();
+                scope.spawn(move || {
+                    let rank = end.rank() as u64;
+                    let scheme = Scheme::Powersgd(powersgd::Config::default());
+                    let end = Box::new(end);
+                    let mut exchange =
+                        Exchange::new(&scheme, Bucketing::Whole, layout, 9, end).unwrap();
+                    let before = exchange.save();
+                    let done = exchange.allreduce(1, &mut Random(rank).laplaces(540_070)).map(|_| ());
+                    assert_eq!(done.is_err(), exchange.save() == before);
+                    done
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn damage_in_either_round_is_the_same_error_on_every_rank_and_leaves_no_trace() {
+    assert!(errors_of_rounds(&Flips(Vec::new())).iter().all(Result::is_ok));
+    for round in 0..4 {
+        for (rank, byte) in [(0, 30), (1, 200), (2, 77)] {
+            let outcomes = errors_of_rounds(&Flips(vec![(round, rank, byte, 3)]));
+            let errors: Vec<Error> = outcomes.into_iter().map(Result::unwrap_err).collect();
+            names(&errors, rank, AWAITED);
+        }
+    }
+}
+
+/// Rank 1 goes before its message of the second round.
+#[derive(Clone)]
+struct GoesBetween;
+
+impl Trouble for GoesBetween {
+    fn sent(&mut self, rank: usize, round: usize, _mine: &mut Vec<u8>) -> Result<()> {
+        match (rank, round) {
+            (1, 2) => Err(Error::Transport { problem: "gone".to_string() }),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn a_rank_lost_between_the_rounds_is_missed_by_the_others() {
+    let outcomes = errors_of_rounds(&GoesBetween);
+    for by in [0, 2] {
+        assert_eq!(outcomes[by], Err(Error::PeerLost { rank: 1, by, awaited: AWAITED }));
+    }
 }
