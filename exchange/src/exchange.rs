@@ -399,8 +399,12 @@ impl Exchange {
             traffic.add(std::mem::take(work.leg));
             work.leg.group = group;
         }
-        let first = (!outgoing.rounds.is_empty()).then(|| std::mem::take(work.leg));
-        if let Some(first) = first {
+        if !outgoing.rounds.is_empty() {
+            if let Some(support) = work.support.take() {
+                // What a reducer writes may lie anywhere in its bucket.
+                outgoing.rounds.iter().for_each(|n| work.buckets[*n].note_all(support));
+            }
+            let first = std::mem::take(work.leg);
             self.run_rounds(place, &outgoing.rounds, held, first, traffic)?;
         }
         Ok((outgoing.items, heard))

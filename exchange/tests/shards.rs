@@ -250,7 +250,8 @@ fn errors_of_rounds(trouble: &(impl Trouble + Clone + 'static)) -> Vec<Result<()
                     let mut exchange =
                         Exchange::new(&scheme, Bucketing::Whole, layout, 9, end).unwrap();
                     let before = exchange.save();
-                    let done = exchange.allreduce(1, &mut Random(rank).laplaces(540_070)).map(|_| ());
+                    let done =
+                        exchange.allreduce(1, &mut Random(rank).laplaces(540_070)).map(|_| ());
                     assert_eq!(done.is_err(), exchange.save() == before);
                     done
                 })

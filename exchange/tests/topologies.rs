@@ -196,7 +196,7 @@ fn a_known_support_changes_no_bit() {
 
 #[test]
 fn a_compressed_downlink_is_the_same_on_every_rank_and_every_time() {
-    for scheme in Scheme::specimens().into_iter().filter(|scheme| *scheme != Scheme::default()) {
+    for scheme in Scheme::codecs().into_iter().filter(|scheme| *scheme != Scheme::default()) {
         let once = run(COMPRESSED, &scheme, &Bucketing::Parameter, 3, &[]);
         assert!(once.iter().all(|(means, ..)| *means == once[0].0), "{scheme:?}");
         let again = run(COMPRESSED, &scheme, &Bucketing::Parameter, 3, &[vec![1, 0], vec![2, 3]]);

@@ -35,9 +35,11 @@
 //!     }
 //! }
 //!
+//! # fn main() {
 //! let choice: Choice = toml::from_str("kind = 'coin'\nagain = 2").unwrap();
 //! assert_eq!(choice.definition().outcomes(), 8);
 //! assert_eq!(Choice::all().len(), 1);
+//! # }
 //! ```
 
 /// What an entry is, for people.
