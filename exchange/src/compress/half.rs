@@ -222,7 +222,7 @@ fn each_to_fp16(values: &[f32], words: &mut [[u8; 2]]) {
 mod avx512 {
     use std::arch::x86_64::{__m256i, __m512, _MM_FROUND_TO_NEAREST_INT};
 
-    use super::{FP16_INFINITY, MOST_FP16};
+    use super::MOST_FP16;
 
     /// Elements of a vector.
     const LANES: usize = 16;
@@ -263,17 +263,21 @@ mod avx512 {
 
         #[inline(always)]
         fn call(self) -> bool {
-            let mut special = [0; LANES];
+            let vectors = self.simd.avx512f;
+            let weight = vectors._mm512_set1_ps(self.weight);
+            let infinity = vectors._mm512_set1_epi32(f32::INFINITY.to_bits().cast_signed());
+            let mut special = 0;
             for (sums, words) in self.sums.iter_mut().zip(self.words) {
                 let halves: __m256i = pulp::cast(*words);
-                let values: [f32; LANES] = pulp::cast(self.simd.avx512f._mm512_cvtph_ps(halves));
-                for lane in 0..LANES {
-                    let word = u16::from_le_bytes(words[lane]);
-                    special[lane] |= u16::from(word & FP16_INFINITY == FP16_INFINITY);
-                    sums[lane] += self.weight * values[lane];
-                }
+                let values = vectors._mm512_cvtph_ps(halves);
+                let exponents = vectors._mm512_and_si512(pulp::cast(values), infinity);
+                special |= vectors._mm512_cmpeq_epi32_mask(exponents, infinity);
+                // Two roundings, as one by one: a product, and a sum.
+                let sum: __m512 = pulp::cast(*sums);
+                let sum = vectors._mm512_add_ps(sum, vectors._mm512_mul_ps(weight, values));
+                *sums = pulp::cast(sum);
             }
-            special == [0; LANES]
+            special == 0
         }
     }
 }
