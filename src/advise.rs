@@ -280,7 +280,7 @@ pub fn exchange(recipe: &Recipe, scheme: &Scheme, workload: &Workload) -> Result
     let on_rank = |end, gradients: &[Vec<f32>]| -> Result<Vec<Traffic>> {
         let layout = workload.layout.clone();
         let mut exchange =
-            Exchange::over(wiring, scheme, policy.clone(), layout, recipe.seed, end)?;
+            Exchange::with(scheme, wiring, policy.clone(), layout, recipe.seed, end)?;
         let mut flat = vec![0.0; workload.layout.len()];
         let mut counted = Vec::new();
         for step in 1..=WARM + COUNTED {

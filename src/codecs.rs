@@ -58,8 +58,8 @@ pub fn laplace(elements: usize, seed: u64) -> Gradient {
 pub fn measure(name: String, scheme: &Scheme, gradient: &Gradient) -> Result<Measured> {
     scheme.validate()?;
     let flat = gradient.flat.as_slice();
-    let (parameters, shapes) = (gradient.parameters(), gradient.shapes.clone());
-    let seat = Seat { parameters, shapes, ..Seat::alone(flat.len(), 1) };
+    let mut seat = Seat::alone(flat.len(), 1);
+    (seat.parameters, seat.shapes) = (gradient.parameters(), gradient.shapes.clone());
     let mut bucket = match scheme.build(&seat) {
         Built::Codec(compressor) => Bucket::Codec(compressor, Vec::with_capacity(4 * flat.len())),
         Built::Reducer(reducer) => Bucket::Rounds(reducer),

@@ -181,9 +181,9 @@ impl Worker {
         let params = Params::new(&replica.store);
         let (sampler, first_place) = course.sampler(&recipe, rank)?;
         let last_place = course.place(course.last_step());
-        let exchange = Exchange::over(
-            recipe.exchange.wiring(),
+        let exchange = Exchange::with(
             &recipe.scheme,
+            recipe.exchange.wiring(),
             recipe.policy(),
             params.layout()?,
             recipe.seed,

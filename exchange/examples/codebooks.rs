@@ -15,7 +15,8 @@
 mod distributions;
 
 use distributions::{distributions, exact, levels};
-use gradwire_exchange::{Scheme, Seat, alq, casq, optquant};
+use gradwire_exchange::schemes::{alq, casq, optquant};
+use gradwire_exchange::{Scheme, Seat};
 
 /// The relative error and the bits for each element of one message.
 fn measured(scheme: &Scheme, gradient: &[f32]) -> (f64, f64) {

@@ -7,8 +7,8 @@
 use std::error::Error;
 use std::time::Instant;
 
-use gradwire_exchange::powersgd::Config;
 use gradwire_exchange::rng::Stream;
+use gradwire_exchange::schemes::powersgd::Config;
 use gradwire_exchange::{Alone, BucketGradient, Definition, Next, Reducer, Result, Seat};
 
 /// The shapes of a ResNet-18's parameters as PyTorch orders them: for 32 × 32 images and ten classes.

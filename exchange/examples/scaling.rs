@@ -9,9 +9,8 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use gradwire_exchange::rng::Stream;
-use gradwire_exchange::{
-    Bucketing, Collective, Exchange, Layout, Leg, Result, Scheme, Topology, optquant, sidco,
-};
+use gradwire_exchange::schemes::{optquant, sidco};
+use gradwire_exchange::{Bucketing, Collective, Exchange, Layout, Leg, Result, Scheme, Topology};
 
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Seconds that the steps of one row may take, more or less; at least one step, at most nine.
@@ -37,7 +36,7 @@ fn rank(
 ) -> Result<Vec<Sample>> {
     let number = end.rank();
     let layout = Layout::new([("weight".to_string(), elements)])?;
-    let mut exchange = Exchange::over(topology, scheme, Bucketing::Whole, layout, 1, end)?;
+    let mut exchange = Exchange::with(scheme, topology, Bucketing::Whole, layout, 1, end)?;
     let stream = Stream::of(&[number as u64]);
     let laplace = |i: usize| {
         let uniform = stream.uniform(i as u32) - 0.5;

@@ -1,9 +1,10 @@
 //! What becomes of hostile bytes: an error, or numbers. Shared by the fuzz targets and by the test
 //! that replays their corpora.
 
+use gradwire_exchange::wire::Reader;
 use gradwire_exchange::wire::downlink::Downlink;
-use gradwire_exchange::wire::{Frame, Header, Kind, Reader};
-use gradwire_exchange::{Digest, Observed, PART, Scheme, Seat, StepEnd};
+use gradwire_exchange::wire::frame::{Frame, Kind};
+use gradwire_exchange::{Digest, Header, Observed, PART, Scheme, Seat, StepEnd};
 
 /// The longest bucket that is tried.
 const LONGEST: usize = 1100;

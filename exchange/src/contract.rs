@@ -2,7 +2,8 @@
 //! broken.
 //!
 //! ```
-//! use gradwire_exchange::{Scheme, contract, topk};
+//! use gradwire_exchange::schemes::topk;
+//! use gradwire_exchange::{Scheme, contract};
 //! contract::check(&Scheme::Topk(topk::Config::default()))?;
 //! # Ok::<(), contract::Violation>(())
 //! ```

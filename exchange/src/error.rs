@@ -16,7 +16,7 @@ pub enum Error {
     /// A scheme's setting has no meaning.
     #[error("scheme `{scheme}`: {key} = {value} is not possible; {wanted}")]
     Config {
-        /// The scheme's name in a recipe.
+        /// The scheme's name.
         scheme: &'static str,
         /// The setting.
         key: &'static str,
@@ -47,11 +47,11 @@ pub enum Error {
     },
     /// Error feedback was asked for around a scheme that it does harm to.
     #[error(
-        "scheme `{scheme}` is unsound with error feedback ({reason}); write `feedback = false`, \
-         or `policy.force = true` to see the harm done"
+        "scheme `{scheme}` is unsound with error feedback ({reason}); switch \
+         its feedback off, or set the policy's `force` to see the harm done"
     )]
     Unsound {
-        /// The scheme's name in a recipe.
+        /// The scheme's name.
         scheme: &'static str,
         /// Why the pair does not converge.
         reason: &'static str,
@@ -190,7 +190,7 @@ pub enum Error {
     /// A scheme, or its surroundings, cannot use a topology.
     #[error("topology `{topology}`: {problem}")]
     Topology {
-        /// The topology's name in a recipe.
+        /// The topology's name.
         topology: &'static str,
         /// Why, and what to write instead.
         problem: String,
@@ -255,6 +255,7 @@ impl Error {
 
 /// What a rank was waiting for when something failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Awaited {
     /// A message of any kind.
     Message,
@@ -291,6 +292,7 @@ impl fmt::Display for Awaited {
 
 /// Which quantity was found to be NaN or infinite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Quantity {
     /// The gradient as handed over.
     Gradient,

@@ -8,7 +8,7 @@ mod rounds;
 use crate::bucket::Bucket;
 use crate::buffers::Buffers;
 use crate::collective::Collective;
-use crate::compress::{Feedback, Method, Scheme};
+use crate::compress::{Feedback, Method};
 use crate::cpu::Stopwatch;
 use crate::gradient::{Gradient, Held};
 use crate::incoming::{Place, first_refusal};
@@ -76,7 +76,7 @@ impl Exchange {
     /// # Errors
     /// As [`with`](Self::with).
     pub fn new(
-        scheme: &Scheme,
+        scheme: &dyn Method,
         policy: impl Into<Policy>,
         layout: Layout,
         seed: u64,
@@ -85,23 +85,9 @@ impl Exchange {
         Self::with(scheme, Topology::default(), policy, layout, seed, collective)
     }
 
-    /// The same over another topology, whose [`Topology::connect`] made the collective.
-    ///
-    /// # Errors
-    /// As [`with`](Self::with).
-    pub fn over(
-        wiring: impl Into<Wiring>,
-        scheme: &Scheme,
-        policy: impl Into<Policy>,
-        layout: Layout,
-        seed: u64,
-        collective: Box<dyn Collective>,
-    ) -> Result<Self> {
-        Self::with(scheme, wiring, policy, layout, seed, collective)
-    }
-
-    /// The same with anybody's scheme: a [`Method`] builds the compressor or the reducer of each
-    /// bucket, on every rank alike.
+    /// The same over any topology, whose [`Topology::connect`] made the collective. The scheme is
+    /// one of [`Scheme`](crate::Scheme) or anybody's own: a [`Method`] builds the compressor or
+    /// the reducer of each bucket, on every rank alike.
     ///
     /// # Errors
     /// What [`Policy::validate`] and [`Wiring::validate`] refuse; [`Error::Topology`] when the
@@ -209,7 +195,7 @@ impl Exchange {
             let limit = self.policy.clip_norm.unwrap_or(0.0);
             return refuse(format!(
                 "clip_norm = {limit} needs the norm of the whole gradient before the first \
-                 message; write `policy.clip_norm = 0`, or exchange all buckets as one group"
+                 message; set `clip_norm` to 0, or exchange all buckets as one group"
             ));
         }
         self.buffers = no_buffers(groups.len());

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::bucket::Bucket;
 use crate::collective::Payload;
-use crate::compress::{Compressor, dense::Dense};
+use crate::compress::{Compressor, plain::Plain};
 use crate::error::Awaited;
 use crate::gradient::Held;
 use crate::topology::Item;
@@ -239,7 +239,7 @@ impl Place {
                     let expected = Header { kind: Kind::Dense, ..*header };
                     return Err(Error::OutOfStep { by: self.rank, expected, found: *header });
                 }
-                _ => &Dense,
+                _ => &Plain,
             };
             let added = match decoder.by_parts() {
                 Some(parts) if part.len() < length => {

@@ -97,9 +97,10 @@ impl Layout {
 
 /// Which stretches of the flat gradient are encoded as one.
 ///
-/// In a recipe: `"whole"`, `"parameter"` or `{ bytes = 1048576 }`.
+/// As serde reads it, in TOML: `"whole"`, `"parameter"` or `{ bytes = 1048576 }`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Bucketing {
     /// One bucket: the whole flat gradient.
     #[default]

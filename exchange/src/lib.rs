@@ -2,9 +2,10 @@
 //!
 //! ```
 //! use std::time::Duration;
+//! use gradwire_exchange::schemes::topk;
 //! use gradwire_exchange::{Bucketing, Exchange, Layout, Scheme, mesh};
 //!
-//! let scheme = Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.5.into(), ..Default::default() });
+//! let scheme = Scheme::Topk(topk::Config { ratio: 0.5.into(), ..Default::default() });
 //! let workers: Vec<_> = mesh(2, Duration::from_secs(10))
 //!     .into_iter()
 //!     .enumerate()
@@ -44,10 +45,12 @@
 //!   applied and the residual stays as it was.
 //! * Every wait is bounded; bytes from a peer are checked before they are believed.
 
+#![forbid(unsafe_code)]
+
 mod bucket;
 mod buffers;
-pub mod collective;
-pub mod compress;
+mod collective;
+mod compress;
 pub mod contract;
 pub mod cpu;
 mod error;
@@ -60,6 +63,7 @@ pub mod network;
 mod policy;
 mod reducer;
 pub mod rng;
+pub mod schemes;
 mod simd;
 mod state;
 mod support;
@@ -75,11 +79,9 @@ pub use collective::{
     cluster, mesh, star,
 };
 pub use compress::{
-    About, Built, ByParts, Compressor, Definition, Digest, Encoded, Entropy, Fall, Law, Method,
-    Norm, Observed, PART, QsgdValues, Quantised, Ratio, Scheme, Seat, Soundness, Statistics,
-    StepEnd, Values, aggregation_aware, alq, casq, dense, dgc, dqsgd, ef_signsgd, gaussiank, half,
-    natural, nonzero, nuqsgd, onebit, optquant, powersgd, qsgd, randomk, redsync, sidco, signsgd,
-    terngrad, threshold, topk,
+    About, Built, ByBlocks, ByParts, Compressor, Definition, Digest, Encoded, Entropy, Fall,
+    Feedback, Law, Method, Norm, Observed, PART, QsgdValues, Quantised, Ratio, Seat, Soundness,
+    Statistics, StepEnd, Values,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;
@@ -87,7 +89,9 @@ pub use gradient::Gradient;
 pub use layout::{Bucketing, Layout, Parameter, Part};
 pub use policy::Policy;
 pub use reducer::{Alone, BucketGradient, Next, Reducer, Round};
+pub use schemes::Scheme;
 pub use state::{Entry, State};
 pub use support::Support;
 pub use topology::{Downlink, Topology, Wiring};
 pub use traffic::{Gauge, Leg, Merge, Operation, Traffic};
+pub use wire::frame::Header;

@@ -75,7 +75,7 @@ impl Distortion {
 mod tests {
     use super::*;
     use crate::compress::{Definition, Seat};
-    use crate::topk;
+    use crate::schemes::topk;
 
     #[test]
     fn error_and_cosine_are_those_of_what_arrives() {

@@ -99,8 +99,8 @@ impl Policy {
             );
         }
         if momentum > 0.0 && !scheme.feedback() {
-            let wanted = "it corrects what error feedback delays; write `feedback = true` in the \
-                          scheme, or 0 here";
+            let wanted = "it corrects what error feedback delays; switch the scheme's feedback on, \
+                          or write 0 here";
             return refuse("momentum_correction", momentum, wanted);
         }
         let clip = self.clip_norm.unwrap_or(0.0);
@@ -114,7 +114,8 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Scheme, topk};
+    use crate::Scheme;
+    use crate::schemes::topk;
 
     #[test]
     fn what_is_left_out_is_the_schemes_habit() {

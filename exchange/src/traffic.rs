@@ -98,6 +98,7 @@ impl Gauge {
 
 /// What one step of one rank cost.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Traffic {
     /// Bytes of this rank's message, all headers included. One rank alone counts what it would
     /// have sent.
@@ -131,6 +132,7 @@ pub struct Traffic {
 /// Which collective carried a leg.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Operation {
     /// A message of every rank, averaged where the topology says: by every rank, a server, or each
     /// rank its shard.
@@ -147,6 +149,7 @@ pub enum Operation {
 
 /// One collective of a step: what one group of buckets sends in one round.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Leg {
     /// The group's number.
     pub group: usize,

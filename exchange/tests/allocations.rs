@@ -137,7 +137,7 @@ fn steady_steps_of(wiring: Wiring, scheme: &Scheme) {
             scope.spawn(move || {
                 let layout = Layout::new([("weight".to_string(), LENGTH)]).unwrap();
                 let mut exchange =
-                    Exchange::over(wiring, scheme, Bucketing::Whole, layout, 0, end).unwrap();
+                    Exchange::with(scheme, wiring, Bucketing::Whole, layout, 0, end).unwrap();
                 let fresh = Random(rank as u64).laplaces(LENGTH);
                 let mut gradient = fresh.clone();
                 for step in 1..=12 {

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use common::{Random, bits};
 use gradwire_exchange::cluster::{Cluster, Letters, NOTES, Notes, channels};
+use gradwire_exchange::schemes::topk;
 use gradwire_exchange::{
     Bucketing, Collective, Downlink, Error, Exchange, Layout, Policy, Result, Scheme, State,
-    Topology, Wiring, topk,
+    Topology, Wiring,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -85,7 +86,7 @@ fn train(
     let mut sleeps = Random(rank as u64 + 1000);
     let policy =
         Policy { dense_below: Some(10), warmup_steps: Some(1), ..Policy::from(bucketing.clone()) };
-    let mut exchange = Exchange::over(wiring, scheme, policy, layout(), 9, end).unwrap();
+    let mut exchange = Exchange::with(scheme, wiring, policy, layout(), 9, end).unwrap();
     let (mut means, mut bytes) = (Vec::new(), Vec::new());
     for step in 1..=3 {
         std::thread::sleep(Duration::from_micros(sleeps.below(300) as u64));
@@ -140,7 +141,7 @@ fn processes_come_to_the_bits_of_one() {
 const SPREADS: [(usize, usize); 2] = [(4, 1), (2, 2)];
 
 fn over(topology: Topology, scheme: &Scheme, end: Box<dyn Collective>) -> Exchange {
-    Exchange::over(topology, scheme, Bucketing::Parameter, layout(), 9, end).unwrap()
+    Exchange::with(scheme, topology, Bucketing::Parameter, layout(), 9, end).unwrap()
 }
 
 #[test]

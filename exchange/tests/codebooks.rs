@@ -5,7 +5,8 @@
 mod distributions;
 
 use distributions::{distributions, error, exact, levels};
-use gradwire_exchange::{Scheme, Seat, alq, casq, optquant};
+use gradwire_exchange::schemes::{alq, casq, optquant};
+use gradwire_exchange::{Scheme, Seat};
 
 const LENGTH: usize = 1 << 18;
 

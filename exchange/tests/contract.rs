@@ -4,12 +4,14 @@
 mod common;
 
 use common::{Echo, LENGTHS, Random, bits, every_case, gradients, seat};
-use gradwire_exchange::wire::values::Format;
-use gradwire_exchange::wire::{Frame, Kind, Reader, frame};
+use gradwire_exchange::schemes::optquant;
+use gradwire_exchange::wire::Format;
+use gradwire_exchange::wire::Reader;
+use gradwire_exchange::wire::frame::{self, Frame, Kind};
 use gradwire_exchange::{
     About, BucketGradient, Bucketing, Built, Collective, Encoded, Entry, Error, Exchange, Law,
     Layout, Method, Next, Observed, Payload, Policy, Quantity, Reducer, Result, Round, Scheme,
-    Seat, Solo, Soundness, State, contract, optquant,
+    Seat, Solo, Soundness, State, contract,
 };
 use proptest::prelude::*;
 
@@ -77,7 +79,8 @@ fn law_2_decoding_reads_only_configuration_and_message() {
         used.encode(&Random(5).laplaces(gradient.len()), 1, &mut Vec::new());
         let mut by_used = vec![0.0; gradient.len()];
         used.decode_add(&wire, 1.0, &mut by_used).expect(case);
-        let elsewhere = Seat { rank: 3, bucket: 9, seed: 7, ..seat(gradient.len()) };
+        let mut elsewhere = seat(gradient.len());
+        (elsewhere.rank, elsewhere.bucket, elsewhere.seed) = (3, 9, 7);
         let by_other = decoded(scheme, &elsewhere, &wire).expect(case);
         assert_eq!(bits(&by_used), bits(&by_other), "{case}");
     });
@@ -220,7 +223,8 @@ fn law_7_no_message_is_larger_than_dense_and_fallbacks_are_counted() {
 
         let too_large = |bucket: usize, gradient: &[f32]| {
             let mut wire = Vec::new();
-            let seat = Seat { bucket, ..seat(gradient.len()) };
+            let mut seat = seat(gradient.len());
+            seat.bucket = bucket;
             let encoded = scheme.codec(&seat).expect("a codec").encode(gradient, 1, &mut wire);
             encoded == Encoded::Dense || wire.len() > size_of_val(gradient)
         };
@@ -370,7 +374,7 @@ fn a_state_that_does_not_fit_is_refused_and_leaves_the_residual() {
 
 #[test]
 fn a_residual_that_overflows_is_named_as_such() {
-    let scheme = Scheme::Topk(gradwire_exchange::topk::Config::default());
+    let scheme = Scheme::Topk(gradwire_exchange::schemes::topk::Config::default());
     let mut exchange =
         Exchange::new(&scheme, Bucketing::Whole, layout(700), 0, Box::new(Solo)).unwrap();
     exchange.allreduce(1, &mut [f32::MAX; 700]).unwrap();
@@ -385,8 +389,10 @@ fn a_residual_that_overflows_is_named_as_such() {
 /// lies between what; nothing is left unsaid of what crossed as it is.
 #[test]
 fn small_parameters_and_first_steps_are_sent_as_they_are() {
-    let scheme =
-        Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.1.into(), ..Default::default() });
+    let scheme = Scheme::Topk(gradwire_exchange::schemes::topk::Config {
+        ratio: 0.1.into(),
+        ..Default::default()
+    });
     let names = ["1.conv", "2.norm", "3.conv", "4.norm"];
     let lengths = [400, 8, 300, 12];
     let layout = Layout::new(names.iter().map(ToString::to_string).zip(lengths)).unwrap();
@@ -431,7 +437,7 @@ fn small_parameters_and_first_steps_are_sent_as_they_are() {
 #[test]
 fn momentum_correction_of_a_full_message_is_momentum() {
     // Short enough to be sent compressed although everything is.
-    let all = Scheme::Topk(gradwire_exchange::topk::Config {
+    let all = Scheme::Topk(gradwire_exchange::schemes::topk::Config {
         ratio: 1.0.into(),
         values: Format::F16.into(),
         ..Default::default()
@@ -468,15 +474,17 @@ fn momentum_correction_of_a_full_message_is_momentum() {
 /// Feedback around a scheme whose variance it would feed back is refused, unless forced.
 #[test]
 fn unsound_feedback_needs_to_be_forced() {
-    let unsound =
-        Scheme::Qsgd(gradwire_exchange::qsgd::Config { feedback: true, ..Default::default() });
+    let unsound = Scheme::Qsgd(gradwire_exchange::schemes::qsgd::Config {
+        feedback: true,
+        ..Default::default()
+    });
     let build = |force| {
         let policy = Policy { force, ..bare(Bucketing::Whole) };
         Exchange::new(&unsound, policy, layout(70), 0, Box::new(Solo))
     };
     let refused = build(false).err().unwrap();
     assert!(matches!(refused, Error::Unsound { scheme: "qsgd", .. }), "{refused}");
-    assert!(refused.to_string().contains("policy.force"), "{refused}");
+    assert!(refused.to_string().contains("policy's `force`"), "{refused}");
     let mut forced = build(true).unwrap();
     forced.allreduce(1, &mut Random(1).laplaces(70)).unwrap();
     assert!(forced.residual().unwrap().iter().any(|value| *value != 0.0));
@@ -487,7 +495,10 @@ fn unsound_feedback_needs_to_be_forced() {
 fn local_clipping_bounds_what_is_sent() {
     for scheme in [
         Scheme::default(),
-        Scheme::Topk(gradwire_exchange::topk::Config { ratio: 1.0.into(), ..Default::default() }),
+        Scheme::Topk(gradwire_exchange::schemes::topk::Config {
+            ratio: 1.0.into(),
+            ..Default::default()
+        }),
     ] {
         let policy = Policy { clip_norm: Some(2.0), ..bare(Bucketing::Whole) };
         let mut exchange =
@@ -514,8 +525,10 @@ fn settings_without_meaning_are_refused_before_anything_is_built() {
         Exchange::new(scheme, bucketing, layout(length), 0, Box::new(Solo)).err()
     };
     let (dense, whole) = (Scheme::default(), Bucketing::Whole);
-    let nothing =
-        Scheme::Topk(gradwire_exchange::topk::Config { ratio: 0.0.into(), ..Default::default() });
+    let nothing = Scheme::Topk(gradwire_exchange::schemes::topk::Config {
+        ratio: 0.0.into(),
+        ..Default::default()
+    });
     assert!(matches!(build(&nothing, whole.clone(), 9), Some(Error::Config { key: "ratio", .. })));
     let tiny = Bucketing::Bytes(1);
     assert!(matches!(build(&dense, tiny, 9), Some(Error::Bucketing { .. })));

@@ -6,10 +6,12 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Random, bits};
-use gradwire_exchange::wire::{Fault, Kind};
+use gradwire_exchange::schemes::topk;
+use gradwire_exchange::wire::Fault;
+use gradwire_exchange::wire::frame::Kind;
 use gradwire_exchange::{
     Awaited, Bucketing, Collective, Difference, Error, Exchange, Layout, Mesh, Payload, Quantity,
-    Result, Scheme, mesh, topk,
+    Result, Scheme, mesh,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);

@@ -7,9 +7,9 @@ mod common;
 use std::time::Duration;
 
 use common::{Random, bits};
+use gradwire_exchange::schemes::topk;
 use gradwire_exchange::{
     Bucketing, Collective, Error, Exchange, Gauge, Layout, Mesh, Policy, Scheme, Solo, State, mesh,
-    topk,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -221,6 +221,6 @@ fn groups_that_are_no_partition_and_groups_out_of_turn_are_refused() {
     let policy = Policy { clip_norm: Some(1.0), ..policy() };
     let mut clipped = Exchange::new(&half(), policy, layout(), 0, Box::new(Solo)).unwrap();
     let error = clipped.set_groups(vec![vec![0, 1], vec![2, 3, 4]]).unwrap_err();
-    assert!(error.to_string().contains("policy.clip_norm = 0"), "{error}");
+    assert!(error.to_string().contains("`clip_norm` to 0"), "{error}");
     clipped.set_groups(vec![vec![4, 3, 2, 1, 0]]).unwrap();
 }

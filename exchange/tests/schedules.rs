@@ -74,7 +74,8 @@ mod small {
 #[cfg(all(feature = "shuttle", not(feature = "loom")))]
 mod whole {
     use super::*;
-    use gradwire_exchange::{Bucketing, Collective, Exchange, Layout, Scheme, topk};
+    use gradwire_exchange::schemes::topk;
+    use gradwire_exchange::{Bucketing, Collective, Exchange, Layout, Scheme};
     use shuttle::thread;
 
     const RANKS: usize = 4;

@@ -7,9 +7,10 @@ mod common;
 use std::time::Duration;
 
 use common::{Random, bits};
+use gradwire_exchange::schemes::powersgd;
 use gradwire_exchange::{
     Awaited, Bucketing, Collective, Error, Exchange, Gradient, Layout, Mesh, Payload, Result,
-    Scheme, Support, mesh, powersgd,
+    Scheme, Support, mesh,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);

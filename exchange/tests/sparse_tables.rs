@@ -7,8 +7,8 @@
 mod common;
 
 use common::Random;
-use gradwire_exchange::aggregation_aware::{self, Rule};
-use gradwire_exchange::sidco::{self, Fit, Stages};
+use gradwire_exchange::schemes::aggregation_aware::{self, Rule};
+use gradwire_exchange::schemes::sidco::{self, Fit, Stages};
 use gradwire_exchange::{Compressor, Definition, Observed, Seat};
 
 /// Uniform in (0, 1).
@@ -207,7 +207,11 @@ fn unions(rules: &[Rule], ranks: usize) -> Vec<f64> {
     const ROUNDS: u64 = 40;
     const SETTLING: u64 = 10;
     let config = |rule| aggregation_aware::Config { rule, ..Default::default() };
-    let seat = |rank| Seat { rank, ..Seat::alone(LENGTH, 0) };
+    let seat = |rank| {
+        let mut seat = Seat::alone(LENGTH, 0);
+        seat.rank = rank;
+        seat
+    };
     let mut groups: Vec<Vec<_>> = rules
         .iter()
         .map(|rule| (0..ranks).map(|rank| config(*rule).build(&seat(rank))).collect())

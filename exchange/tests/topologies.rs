@@ -7,10 +7,11 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Echo, Random, bits};
+use gradwire_exchange::schemes::{casq, signsgd, topk};
 use gradwire_exchange::{
     Answer, Bucketing, Central, Collective, Downlink, Error, Exchange, Gradient, Layout, Leg,
     Operation, Payload, Policy, Quantity, Result, Scheme, Serve, State, Support, Topology, Wiring,
-    casq, mesh, signsgd, star, topk,
+    mesh, star,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -75,7 +76,7 @@ fn run(
     each_rank(wiring, world_size, PATIENT, |rank, end| {
         let mut sleeps = Random(rank as u64 + 1000);
         let policy = policy(bucketing.clone());
-        let mut exchange = Exchange::over(wiring, scheme, policy, layout(), 9, end).unwrap();
+        let mut exchange = Exchange::with(scheme, wiring, policy, layout(), 9, end).unwrap();
         if !groups.is_empty() {
             exchange.set_groups(groups.to_vec()).unwrap();
         }
@@ -153,7 +154,7 @@ fn a_known_support_changes_no_bit() {
                 each_rank(wiring, 3, PATIENT, |rank, end| {
                     let policy = policy(bucketing.clone());
                     let mut exchange =
-                        Exchange::over(wiring, &scheme, policy, layout(), 9, end).unwrap();
+                        Exchange::with(&scheme, wiring, policy, layout(), 9, end).unwrap();
                     let (mut means, mut support) = (Vec::new(), Support::nothing(LENGTH));
                     for step in 1..=4 {
                         let mut random = Random(10 * step + rank as u64);
@@ -212,7 +213,7 @@ fn nothing_is_lost_when_both_ways_are_compressed() {
     let scheme = Scheme::Topk(topk::Config { ratio: 0.05.into(), ..Default::default() });
     let ranks = each_rank(COMPRESSED, 3, PATIENT, |rank, end| {
         let policy = policy(Bucketing::Parameter);
-        let mut exchange = Exchange::over(COMPRESSED, &scheme, policy, layout(), 9, end).unwrap();
+        let mut exchange = Exchange::with(&scheme, COMPRESSED, policy, layout(), 9, end).unwrap();
         let (mut given, mut taken) = (vec![0f64; LENGTH], vec![0f64; LENGTH]);
         let mut downlink = 0;
         for step in 1..=STEPS {
@@ -244,7 +245,7 @@ fn signs_both_ways_are_a_majority_vote() {
     let ranks = each_rank(COMPRESSED, 3, PATIENT, |rank, end| {
         let layout = Layout::new([("w".to_string(), 64)]).unwrap();
         let mut exchange =
-            Exchange::over(COMPRESSED, &scheme, Bucketing::Whole, layout, 9, end).unwrap();
+            Exchange::with(&scheme, COMPRESSED, Bucketing::Whole, layout, 9, end).unwrap();
         let mut gradient = Random(rank as u64 + 5).laplaces(64);
         let given = gradient.clone();
         exchange.allreduce(1, &mut gradient).unwrap();
@@ -263,7 +264,7 @@ fn an_exact_downlink_is_the_union_or_dense_whichever_is_shorter() {
         let scheme = Scheme::Topk(topk::Config { ratio: ratio.into(), ..Default::default() });
         let bytes = each_rank(Topology::Server.into(), 3, PATIENT, |rank, end| {
             let mut exchange =
-                Exchange::over(Topology::Server, &scheme, Bucketing::Whole, layout(), 9, end)
+                Exchange::with(&scheme, Topology::Server, Bucketing::Whole, layout(), 9, end)
                     .unwrap();
             let mut gradient = Random(rank as u64).laplaces(LENGTH);
             exchange.allreduce(1, &mut gradient).unwrap().downlink_bytes
@@ -298,7 +299,7 @@ fn a_run_that_is_taken_up_again_goes_on_the_same() {
                 each_rank(wiring, 2, PATIENT, |rank, end| {
                     let policy = policy(Bucketing::Parameter);
                     let mut exchange =
-                        Exchange::over(wiring, &scheme, policy, layout(), 9, end).unwrap();
+                        Exchange::with(&scheme, wiring, policy, layout(), 9, end).unwrap();
                     if let Some(states) = states {
                         exchange.restore(&states[rank]).unwrap();
                     }
@@ -322,14 +323,14 @@ fn a_run_that_is_taken_up_again_goes_on_the_same() {
 fn a_servers_state_is_not_silently_lost() {
     let saved = each_rank(COMPRESSED, 1, PATIENT, |_, end| {
         let mut exchange =
-            Exchange::over(COMPRESSED, &half(), Bucketing::Whole, layout(), 9, end).unwrap();
+            Exchange::with(&half(), COMPRESSED, Bucketing::Whole, layout(), 9, end).unwrap();
         exchange.allreduce(1, &mut Random(1).laplaces(LENGTH)).unwrap();
         exchange.save()
     });
     for topology in Topology::ALL {
         each_rank((*topology).into(), 1, PATIENT, |_, end| {
             let mut exchange =
-                Exchange::over(*topology, &half(), Bucketing::Whole, layout(), 9, end).unwrap();
+                Exchange::with(&half(), *topology, Bucketing::Whole, layout(), 9, end).unwrap();
             let error = exchange.restore(&saved[0]).unwrap_err();
             assert!(matches!(error, Error::State { .. }), "{error}");
             assert!(error.to_string().contains("server"), "{error}");
@@ -338,7 +339,7 @@ fn a_servers_state_is_not_silently_lost() {
 }
 
 fn over(wiring: Wiring, scheme: &Scheme, end: Box<dyn Collective>) -> Exchange {
-    Exchange::over(wiring, scheme, policy(Bucketing::Parameter), layout(), 9, end).unwrap()
+    Exchange::with(scheme, wiring, policy(Bucketing::Parameter), layout(), 9, end).unwrap()
 }
 
 #[test]
@@ -574,11 +575,11 @@ impl Central for Spoilt {
 #[test]
 fn spoilt_messages_are_errors_or_numbers() {
     let learning = Scheme::Casq(casq::Config::default());
-    let leader = gradwire_exchange::aggregation_aware::Config {
-        rule: gradwire_exchange::aggregation_aware::Rule::Leader { p: 0.5 },
+    let leader = gradwire_exchange::schemes::aggregation_aware::Config {
+        rule: gradwire_exchange::schemes::aggregation_aware::Rule::Leader { p: 0.5 },
         ..Default::default()
     };
-    let adaptive = Scheme::Optquant(gradwire_exchange::optquant::Config::default());
+    let adaptive = Scheme::Optquant(gradwire_exchange::schemes::optquant::Config::default());
     let schemes = [Scheme::default(), half(), learning, Scheme::AggregationAware(leader), adaptive];
     for wiring in wirings() {
         for scheme in &schemes {
@@ -606,7 +607,7 @@ fn spoilt_messages_are_errors_or_numbers() {
                     };
                     let policy = Policy { warmup_steps: Some(0), ..policy(Bucketing::Parameter) };
                     let mut exchange =
-                        Exchange::over(wiring, scheme, policy, layout(), 9, end).unwrap();
+                        Exchange::with(scheme, wiring, policy, layout(), 9, end).unwrap();
                     let mut gradient = Random(3).laplaces(LENGTH);
                     exchange.allreduce(1, &mut gradient).map(|_| bits(&gradient))
                 });
@@ -641,7 +642,7 @@ fn spoilt_messages_are_errors_or_numbers() {
 #[test]
 fn collectives_that_do_not_offer_what_a_topology_needs_are_refused() {
     let build = |topology, end: Box<dyn Collective>| {
-        Exchange::over(topology, &half(), Bucketing::Whole, layout(), 9, end).err()
+        Exchange::with(&half(), topology, Bucketing::Whole, layout(), 9, end).err()
     };
     let mut ends = mesh(1, PATIENT);
     let error = build(Topology::Server, Box::new(ends.remove(0))).unwrap();

@@ -96,7 +96,7 @@ macro_rules! registry {
             }
 
             /// The entry's settings, and all that follows from them.
-            $vis fn definition(&self) -> &dyn $definition {
+            $vis fn definition(&self) -> &(dyn $definition + 'static) {
                 match self {
                     $(Self::$variant(settings) => settings,)*
                 }

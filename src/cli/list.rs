@@ -71,7 +71,7 @@ impl What {
         match self {
             Self::Schemes => Scheme::all()
                 .iter()
-                .map(Scheme::about)
+                .map(|scheme| scheme.about())
                 .map(|about| (about.name.to_string(), format!("{} ({})", about.line, about.paper)))
                 .collect(),
             Self::Topologies => {

@@ -195,11 +195,9 @@ mod tests {
     use gradwire_exchange::{Entry, Error as Exchange, Gauge, Traffic};
 
     fn step() -> Step {
-        let traffic = Traffic {
-            wire_bytes: 77,
-            gauges: vec![Gauge::sum("kept", f64::NAN), Gauge::mean("bits", 3.0, 2.0)],
-            ..Traffic::default()
-        };
+        let mut traffic = Traffic::default();
+        traffic.wire_bytes = 77;
+        traffic.gauges = vec![Gauge::sum("kept", f64::NAN), Gauge::mean("bits", 3.0, 2.0)];
         Step { rank: 3, step: 9, exposed: f64::INFINITY, traffic, ..Step::default() }
     }
 

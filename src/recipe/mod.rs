@@ -7,6 +7,7 @@
 mod compare;
 mod device;
 mod table;
+mod words;
 
 use crate::network;
 use crate::optim;
@@ -376,8 +377,8 @@ impl Recipe {
         self.optimizer.validate().map_err(anyhow::Error::msg)?;
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
         let policy = self.policy();
-        policy.validate(&self.scheme)?;
-        self.exchange.wiring().validate(&self.scheme, &policy)?;
+        policy.validate(&self.scheme).map_err(words::in_a_recipe)?;
+        self.exchange.wiring().validate(&self.scheme, &policy).map_err(words::in_a_recipe)?;
         let whole = matches!(policy.bucketing, None | Some(exchange::Bucketing::Whole));
         refuse(self.exchange.overlap && whole, || {
             let scheme = self.scheme.about().name;

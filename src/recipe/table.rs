@@ -198,7 +198,7 @@ pub(super) fn scheme(text: &str) -> Result<Scheme> {
     let mut table = Table::from_iter([("scheme".to_string(), parse_value(text))]);
     expand_names(&mut table);
     let scheme: Scheme = typed(table.remove("scheme").unwrap_or(Value::Boolean(false)))?;
-    scheme.validate()?;
+    scheme.validate().map_err(super::words::in_a_recipe)?;
     Ok(scheme)
 }
 

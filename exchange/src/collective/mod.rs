@@ -28,6 +28,7 @@ use crate::traffic::Operation;
 
 /// What the next call of [`Collective::allgather`] is part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stage {
     /// All of this operation.
     Whole(Operation),

@@ -28,6 +28,7 @@ use crate::{Entry, Error, Gauge, Result, State};
 /// Where the statistic that all ranks agree on comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Statistics {
     /// From every rank's gradient: it rides in the messages now and then.
     #[default]

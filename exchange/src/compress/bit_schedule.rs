@@ -5,7 +5,7 @@
 
 /// The course of a run, by which later steps may get more bits than earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Course {
+pub(crate) struct Course {
     /// α of theorem 1, the factor by which the distance to the optimum falls per step: above 0, at
     /// most 1. 1 gives the schedule for non-convex objectives.
     pub alpha: f64,
@@ -15,21 +15,21 @@ pub(super) struct Course {
 
 impl Course {
     /// Equation 18: B_n = log2(k · α^((N − n)/2) · ‖g_n‖ + 1) + 1; with α = 1 equation 20.
-    pub(super) fn bits(self, k: f64, step: u64, norm: f64) -> f64 {
+    pub(crate) fn bits(self, k: f64, step: u64, norm: f64) -> f64 {
         let left = self.horizon.saturating_sub(step) as f64;
         (k * self.alpha.powf(left / 2.0) * norm + 1.0).log2() + 1.0
     }
 
     /// The k whose weighted error Σ α^(N−1−n) ‖g_n‖²/s_n² is `error`, whatever the norms are: every
     /// term of it is 1/(α k²).
-    pub(super) fn k_for_error(self, error: f64) -> f64 {
+    pub(crate) fn k_for_error(self, error: f64) -> f64 {
         (self.horizon as f64 / (self.alpha * error)).sqrt()
     }
 }
 
 /// The largest k, between 2^−100 and 2^100, whose mean of `bits(k, point)` over `points` is at most
 /// `mean`. `bits` does not fall with k.
-pub(super) fn k_for_mean(mean: f64, points: u64, bits: impl Fn(f64, u64) -> f64) -> f64 {
+pub(crate) fn k_for_mean(mean: f64, points: u64, bits: impl Fn(f64, u64) -> f64) -> f64 {
     let total = mean * points as f64;
     let (mut low, mut high) = (-100.0, 100.0);
     for _ in 0..60 {
@@ -41,16 +41,16 @@ pub(super) fn k_for_mean(mean: f64, points: u64, bits: impl Fn(f64, u64) -> f64)
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use serde_json::Value;
 
     use super::*;
 
-    pub(in super::super) fn vectors() -> Value {
+    pub(crate) fn vectors() -> Value {
         serde_json::from_str(include_str!("../../tests/vectors/dqsgd.json")).unwrap()
     }
 
-    pub(in super::super) fn number(value: &Value) -> f64 {
+    pub(crate) fn number(value: &Value) -> f64 {
         value.as_f64().unwrap()
     }
 

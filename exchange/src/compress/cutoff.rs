@@ -7,21 +7,21 @@ use super::sparsifier::Select;
 use crate::Gauge;
 
 /// A threshold for one gradient.
-pub(super) struct Cut {
+pub(crate) struct Cut {
     /// Magnitudes above it are sent.
-    pub(super) threshold: f32,
+    pub(crate) threshold: f32,
     /// Elements that were aimed at, if any: then at least one is sent, and k̂/k is told.
-    pub(super) aim: Option<usize>,
+    pub(crate) aim: Option<usize>,
 }
 
 /// Settings that say where to cut.
-pub(super) trait Cuts: Send {
+pub(crate) trait Cuts: Send {
     /// The threshold for `gradient` at `step`.
     fn cut(&self, gradient: &[f32], step: u64) -> Cut;
 }
 
 /// The selection of settings that say where to cut.
-pub(super) struct Cutoff<C> {
+pub(crate) struct Cutoff<C> {
     config: C,
     exceedances: Exceedances,
     aim: Option<usize>,
@@ -29,7 +29,7 @@ pub(super) struct Cutoff<C> {
 
 impl<C: Cuts> Cutoff<C> {
     /// For one seat.
-    pub(super) fn new(config: C, seat: &Seat) -> Self {
+    pub(crate) fn new(config: C, seat: &Seat) -> Self {
         Self { config, exceedances: Exceedances::new(seat.length), aim: None }
     }
 }

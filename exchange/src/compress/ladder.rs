@@ -1,7 +1,7 @@
 //! Ladders of levels between 0 and 1, and rounding to their rungs at random, without bias.
 
 /// Rungs between 0 and 1, the first at 0 and the last at 1.
-pub(super) trait Ladder: Copy {
+pub(crate) trait Ladder: Copy {
     /// The last rung's number: 1 to 127.
     fn top(self) -> u8;
 
@@ -15,7 +15,7 @@ pub(super) trait Ladder: Copy {
 
 /// Rungs at equal distances.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Uniform(pub u8);
+pub(crate) struct Uniform(pub u8);
 
 impl Ladder for Uniform {
     #[inline(always)]
@@ -39,7 +39,7 @@ impl Ladder for Uniform {
 
 /// Rungs at 0 and at falling powers of two: 2^(1−n), …, 1/4, 1/2, 1.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Powers(pub u8);
+pub(crate) struct Powers(pub u8);
 
 impl Ladder for Powers {
     #[inline(always)]
@@ -80,7 +80,7 @@ fn small(whole: f32) -> u32 {
 }
 
 /// Bits of a code: the sign, and as many as the highest level needs.
-pub(super) fn width(top: u8) -> u32 {
+pub(crate) fn width(top: u8) -> u32 {
     1 + (u8::BITS - top.leading_zeros())
 }
 

@@ -27,6 +27,7 @@ const LARGEST_NORM: f32 = f32::from_bits((127 + 112) << 23);
 /// What a block is scaled by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Norm {
     /// The Euclidean norm: √Σg².
     L2,
@@ -38,7 +39,7 @@ impl Norm {
     /// The scale of a block: its norm, or the largest magnitude where the norm leaves no room to
     /// add up as many ranks as there can be. Rounding is unbiased with either, and no element
     /// arrives larger than the largest one then.
-    pub(super) fn of(self, block: &[f32]) -> f32 {
+    pub(crate) fn of(self, block: &[f32]) -> f32 {
         match self {
             Norm::L2 => match floats::norm(block) as f32 {
                 norm if norm <= LARGEST_NORM => norm,
@@ -61,6 +62,7 @@ fn largest(values: &[f32]) -> f32 {
 /// How codes lie on the wire.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Entropy {
     /// All of one width.
     #[default]
@@ -71,19 +73,19 @@ pub enum Entropy {
 }
 
 /// Elements of a block, 0 being the whole bucket, as a length that is not 0.
-pub(super) fn stretch(block: usize, length: usize) -> usize {
+pub(crate) fn stretch(block: usize, length: usize) -> usize {
     if block == 0 { length.max(1) } else { block }
 }
 
 /// Bits that a message of some bytes takes for each element.
-pub(super) fn bits_gauge(bytes: usize, length: usize) -> Gauge {
+pub(crate) fn bits_gauge(bytes: usize, length: usize) -> Gauge {
     Gauge::mean("bits", 8.0 * bytes as f64 / length.max(1) as f64, length as f64)
 }
 
 /// Visits the parts of `BLOCK` elements beginning at `first`, of which each lies in one block:
 /// the block's number and the part's range within those elements.
 #[inline(always)]
-pub(super) fn each_part(
+pub(crate) fn each_part(
     first: usize,
     count: usize,
     stretch: usize,
@@ -100,18 +102,18 @@ pub(super) fn each_part(
 
 /// Writes gradients on ladders; keeps its memory.
 #[derive(Debug, Default)]
-pub(super) struct Quantiser {
+pub(crate) struct Quantiser {
     scales: Vec<f32>,
 }
 
 impl Quantiser {
     /// With memory for so many blocks.
-    pub(super) fn with_capacity(blocks: usize) -> Self {
+    pub(crate) fn with_capacity(blocks: usize) -> Self {
         Self { scales: Vec::with_capacity(blocks) }
     }
 
     /// Appends the scales, each `scale` of a block, and keeps them for the codes.
-    pub(super) fn put_scales(
+    pub(crate) fn put_scales(
         &mut self,
         gradient: &[f32],
         block: usize,
@@ -126,7 +128,7 @@ impl Quantiser {
     /// Gives `take` the codes of 1 to 1024 elements after another. `block` and `gradient` are those
     /// of the scales; an element beyond its scale counts as the scale.
     #[inline(always)]
-    pub(super) fn each_codes<L: Ladder>(
+    pub(crate) fn each_codes<L: Ladder>(
         &self,
         gradient: &[f32],
         block: usize,
@@ -149,7 +151,7 @@ impl Quantiser {
     }
 
     /// Appends the codes.
-    pub(super) fn put_codes<L: Ladder>(
+    pub(crate) fn put_codes<L: Ladder>(
         &self,
         gradient: &[f32],
         block: usize,
@@ -201,7 +203,7 @@ fn quantise<L: Ladder>(
 }
 
 /// Appends codes that have been kept.
-pub(super) fn put_packed(codes: &[u8], ladder: impl Ladder, entropy: Entropy, out: &mut Vec<u8>) {
+pub(crate) fn put_packed(codes: &[u8], ladder: impl Ladder, entropy: Entropy, out: &mut Vec<u8>) {
     let width = width(ladder.top());
     match entropy {
         Entropy::None => codes::put(codes, width, out),
@@ -239,7 +241,7 @@ fn take_elias(top: u8, sign: u32, reader: &mut BitReader<'_>) -> Read<u8> {
 /// # Errors
 /// [`Fault`] when a scale is negative or not finite, a level above the ladder, or the length not
 /// that of the codes.
-pub(super) fn add<L: Ladder>(
+pub(crate) fn add<L: Ladder>(
     wire: &[u8],
     block: usize,
     ladder: L,
@@ -278,7 +280,7 @@ pub(super) fn add<L: Ladder>(
 ///
 /// # Errors
 /// [`Fault`] when there are fewer, or one is neither.
-pub(super) fn take_scales(wire: &[u8], count: usize) -> Read<(&[[u8; 4]], &[u8])> {
+pub(crate) fn take_scales(wire: &[u8], count: usize) -> Read<(&[[u8; 4]], &[u8])> {
     let truncated = Fault::Truncated { needed: 4 * count, left: wire.len() };
     let (scales, rest) = wire.split_at_checked(4 * count).ok_or(truncated)?;
     let scales = floats::expect(scales, count)?;
@@ -293,7 +295,7 @@ pub(super) fn take_scales(wire: &[u8], count: usize) -> Read<(&[[u8; 4]], &[u8])
 
 /// The scales of a message.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scales<'a> {
+pub(crate) struct Scales<'a> {
     scales: &'a [[u8; 4]],
     stretch: usize,
 }
@@ -303,7 +305,7 @@ impl<'a> Scales<'a> {
     ///
     /// # Errors
     /// [`Fault`] when there are fewer, or one is negative or not finite.
-    pub(super) fn take(wire: &'a [u8], block: usize, length: usize) -> Read<(Self, &'a [u8])> {
+    pub(crate) fn take(wire: &'a [u8], block: usize, length: usize) -> Read<(Self, &'a [u8])> {
         let stretch = stretch(block, length);
         let (scales, rest) = take_scales(wire, length.div_ceil(stretch))?;
         Ok((Self { scales, stretch }, rest))
@@ -311,7 +313,7 @@ impl<'a> Scales<'a> {
 
     /// Adds `weight` times what the codes of the elements from `first` on say.
     #[inline(always)]
-    pub(super) fn add<L: Ladder>(
+    pub(crate) fn add<L: Ladder>(
         self,
         first: usize,
         codes: &[u8],
@@ -357,7 +359,7 @@ fn element(code: u8, scale: f32, sign: u32, ladder: impl Ladder) -> f32 {
 
 /// Scales and codes within a message, read one element after another.
 #[derive(Debug)]
-pub(super) struct Elements<'a, L> {
+pub(crate) struct Elements<'a, L> {
     scales: Scales<'a>,
     codes: Coded<'a>,
     ladder: L,
@@ -376,7 +378,7 @@ impl<'a, L: Ladder> Elements<'a, L> {
     ///
     /// # Errors
     /// As [`add`], but what follows them is left to the reader.
-    pub(super) fn take(
+    pub(crate) fn take(
         reader: &mut Reader<'a>,
         count: usize,
         block: usize,
@@ -404,7 +406,7 @@ impl<'a, L: Ladder> Elements<'a, L> {
     }
 
     /// The next element; 0 when there are no more.
-    pub(super) fn next(&mut self) -> f32 {
+    pub(crate) fn next(&mut self) -> f32 {
         let (top, sign) = (self.ladder.top(), width(self.ladder.top()) - 1);
         let code = match &mut self.codes {
             Coded::Packed(codes) => codes.get(self.at),

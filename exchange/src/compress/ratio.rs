@@ -10,6 +10,7 @@ use crate::{Error, Result};
 /// which falls once an epoch: 25 %, 6.25 %, 1.5625 %, 0.4 %, 0.1 %).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
+#[non_exhaustive]
 pub enum Ratio {
     /// The same at every step.
     Constant(f64),

@@ -14,7 +14,7 @@ use crate::{Gauge, Result};
 const LANES: usize = 16;
 
 /// Appends the sign bits, 1 for negative, packed.
-pub(super) fn put(gradient: &[f32], out: &mut Vec<u8>) {
+pub(crate) fn put(gradient: &[f32], out: &mut Vec<u8>) {
     out.reserve(codes::bytes(gradient.len(), 1));
     let mut signs = [0; BLOCK];
     for some in gradient.chunks(BLOCK) {
@@ -44,7 +44,7 @@ fn add(wire: &[u8], plus: f32, minus: f32, sum: &mut [f32]) -> Read<()> {
 
 /// The same for signs that have been unpacked.
 #[inline(always)]
-pub(super) fn add_some(signs: &[u8], plus: f32, minus: f32, sum: &mut [f32]) {
+pub(crate) fn add_some(signs: &[u8], plus: f32, minus: f32, sum: &mut [f32]) {
     wide(
         #[inline(always)]
         || {
@@ -63,7 +63,7 @@ fn picked(value: f32, pick: bool) -> f32 {
 
 /// The mean magnitude of the elements without a sign bit, and of those with one; 0 of none. Added
 /// up in f64.
-pub(super) fn means(values: &[f32]) -> [f32; 2] {
+pub(crate) fn means(values: &[f32]) -> [f32; 2] {
     let (mut plus, mut minus) = ([0f64; LANES], [0f64; LANES]);
     let mut negative = [0u32; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
@@ -109,6 +109,7 @@ fn mean(values: &[f32]) -> f32 {
 /// What a sign stands for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Magnitude {
     /// The mean magnitude of the bucket, ‖g‖₁/n.
     #[default]
@@ -118,13 +119,13 @@ pub enum Magnitude {
 }
 
 /// Signs of one magnitude.
-pub(super) struct Signs {
+pub(crate) struct Signs {
     magnitude: Magnitude,
     gauges: Vec<Gauge>,
 }
 
 impl Signs {
-    pub(super) fn new(magnitude: Magnitude) -> Self {
+    pub(crate) fn new(magnitude: Magnitude) -> Self {
         Self { magnitude, gauges: Vec::with_capacity(2) }
     }
 }

@@ -3,7 +3,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4 or 2 each, or quantised | their values as [`values`](super::values) has them, in ascending order of position |
+//! | 4 or 2 each, or quantised | their values as [`values`](crate::Values) has them, in ascending order of position |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 
 use std::ops::Range;
@@ -70,7 +70,7 @@ pub(crate) fn put(positions: &[u32], gradient: &[f32], format: Format, out: &mut
 }
 
 /// The same, the values as `sender` writes those of `step`.
-pub(super) fn send(
+pub(crate) fn send(
     positions: &[u32],
     gradient: &[f32],
     sender: &mut Sender,
@@ -113,7 +113,7 @@ fn take(
 ///
 /// # Errors
 /// [`Error::Wire`](crate::Error::Wire) when the bytes are not such a message.
-pub(super) fn add(
+pub(crate) fn add(
     wire: &[u8],
     most: usize,
     values: Values,
@@ -127,7 +127,7 @@ pub(super) fn add(
 ///
 /// # Errors
 /// As [`add`].
-pub(super) fn add_part(
+pub(crate) fn add_part(
     wire: &[u8],
     most: usize,
     values: Values,
@@ -160,7 +160,7 @@ pub(crate) fn set(wire: &[u8], values: &mut [f32]) -> Read<()> {
 ///
 /// # Errors
 /// [`Error::Wire`](crate::Error::Wire) when the bytes are not such a message.
-pub(super) fn positions(
+pub(crate) fn positions(
     wire: &[u8],
     most: usize,
     values: Values,

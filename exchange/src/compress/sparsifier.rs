@@ -8,7 +8,7 @@ use super::{ByParts, Compressor, Encoded, Seat, StepEnd};
 use crate::{Gauge, Result, State};
 
 /// Chooses the elements of a gradient that are sent.
-pub(super) trait Select: Send {
+pub(crate) trait Select: Send {
     /// Chooses elements of `gradient` at `step`.
     fn select(&mut self, gradient: &[f32], step: u64);
 
@@ -39,8 +39,8 @@ pub(super) trait Select: Send {
 }
 
 /// Sends what is selected as [`sparse`] messages, the values as the settings say.
-pub(super) struct Sparsifier<S> {
-    pub(super) choice: S,
+pub(crate) struct Sparsifier<S> {
+    pub(crate) choice: S,
     values: Values,
     sender: Sender,
     gauges: Vec<Gauge>,
@@ -48,7 +48,7 @@ pub(super) struct Sparsifier<S> {
 
 impl<S: Select> Sparsifier<S> {
     /// For one seat, within error feedback or not.
-    pub(super) fn new(choice: S, values: Values, feedback: bool, seat: &Seat) -> Self {
+    pub(crate) fn new(choice: S, values: Values, feedback: bool, seat: &Seat) -> Self {
         let sender = Sender::new(values, feedback, choice.most(seat.length), seat);
         Self { choice, values, sender, gauges: Vec::with_capacity(8) }
     }

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | 4·kept (f16, bf16: 2·kept) | the values, in ascending order of position, or, quantised: |
 //! | 4·blocks | the scale of each block of kept values, f32 |
-//! | ⌈kept·w/8⌉ | a sign and a level each, or Elias γ codes, as [`qsgd`](super::qsgd) has them |
+//! | ⌈kept·w/8⌉ | a sign and a level each, or Elias γ codes, as [`qsgd`](crate::schemes::qsgd) has them |
 //!
 //! # Laws
 //! Let T be the selection, Q the quantiser and E‖Q(x) − x‖² ≤ β‖x‖². Q is unbiased, so that Q∘T is
@@ -47,6 +47,7 @@ use crate::{Error, Result};
 /// `{ kind = "qsgd", levels = 1 }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
+#[non_exhaustive]
 pub enum Values {
     /// One by one, in a format of floating point.
     Plain(Format),
@@ -57,8 +58,9 @@ pub enum Values {
 /// A quantiser of selected values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Quantised {
-    /// As [`qsgd`](super::qsgd) quantises gradients.
+    /// As [`qsgd`](crate::schemes::qsgd) quantises gradients.
     Qsgd(QsgdValues),
 }
 
@@ -135,7 +137,7 @@ impl Values {
     ///
     /// # Errors
     /// [`Error::Config`] names the scheme, the setting and what to write instead.
-    pub(super) fn validate(self, scheme: &'static str) -> Result<()> {
+    pub(crate) fn validate(self, scheme: &'static str) -> Result<()> {
         match self {
             Values::Quantised(Quantised::Qsgd(QsgdValues { levels, .. }))
                 if !(1..=127).contains(&levels) =>
@@ -153,7 +155,7 @@ impl Values {
     }
 
     /// What a message gives back whose selection, sent exactly, gives back `selection`.
-    pub(super) fn law(self, selection: Law, feedback: bool) -> Law {
+    pub(crate) fn law(self, selection: Law, feedback: bool) -> Law {
         match (self, selection) {
             (Values::Quantised(_), Law::Contraction) if !feedback => Law::Biased,
             _ => selection,
@@ -164,7 +166,7 @@ impl Values {
     ///
     /// # Errors
     /// [`Fault`](crate::wire::Fault) when there are fewer, or they are not such values.
-    pub(super) fn take<'a>(self, reader: &mut Reader<'a>, count: usize) -> Read<Arriving<'a>> {
+    pub(crate) fn take<'a>(self, reader: &mut Reader<'a>, count: usize) -> Read<Arriving<'a>> {
         match self {
             Values::Plain(format) => {
                 let bytes = reader.take(count * format.bytes())?;
@@ -179,7 +181,7 @@ impl Values {
 }
 
 /// Values of a message, read one after another.
-pub(super) enum Arriving<'a> {
+pub(crate) enum Arriving<'a> {
     Plain(Format, std::slice::ChunksExact<'a, u8>),
     Quantised(Elements<'a, Uniform>),
 }
@@ -187,7 +189,7 @@ pub(super) enum Arriving<'a> {
 impl Arriving<'_> {
     /// The next value; 0 when there are no more.
     #[inline]
-    pub(super) fn next(&mut self) -> f32 {
+    pub(crate) fn next(&mut self) -> f32 {
         match self {
             Arriving::Plain(format, bytes) => bytes.next().map_or(0.0, |bytes| format.value(bytes)),
             Arriving::Quantised(elements) => elements.next(),
@@ -197,7 +199,7 @@ impl Arriving<'_> {
 
 /// Writes the values of one seat's messages; keeps its memory.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(crate) struct Sender {
     values: Values,
     /// Whether blocks are multiplied by what leaves the least of them.
     fitted: bool,
@@ -209,7 +211,7 @@ pub(super) struct Sender {
 
 impl Sender {
     /// Of messages of at most `most` values; within error feedback what is quantised is `fitted`.
-    pub(super) fn new(values: Values, fitted: bool, most: usize, seat: &Seat) -> Self {
+    pub(crate) fn new(values: Values, fitted: bool, most: usize, seat: &Seat) -> Self {
         let (room, blocks) = match values {
             Values::Plain(_) => (0, 0),
             Values::Quantised(Quantised::Qsgd(QsgdValues { block, .. })) => {
@@ -227,7 +229,7 @@ impl Sender {
     }
 
     /// Appends the values, those of the message at `step`.
-    pub(super) fn put(&mut self, values: impl Iterator<Item = f32>, step: u64, out: &mut Vec<u8>) {
+    pub(crate) fn put(&mut self, values: impl Iterator<Item = f32>, step: u64, out: &mut Vec<u8>) {
         match self.values {
             Values::Plain(format) => format.put(values, out),
             Values::Quantised(Quantised::Qsgd(qsgd)) => {

@@ -1,6 +1,6 @@
 //! The shape that messages travel in: who hears whom, and who averages.
 //!
-//! A [`Topology`] is what a recipe chooses; its route takes one rank's message about a group of
+//! A [`Topology`] is what a caller chooses; its route takes one rank's message about a group of
 //! buckets and leaves the mean in the gradient. With the default downlink all of them come to the
 //! same mean, bit for bit, and leave residuals and compressors the same. What travels as plain f32
 //! is averaged by [`allreduce`] wherever there is no server.
@@ -34,9 +34,10 @@ use crate::{Error, Policy, Result, State, Support};
 
 macro_rules! topologies {
     ($($variant:ident($module:ident)),* $(,)?) => {
-        /// The shape that messages travel in: `exchange.topology` in a recipe.
+        /// The shape that messages travel in.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
+        #[non_exhaustive]
         pub enum Topology {
             $(
                 #[doc = concat!("See `exchange/src/topology/", stringify!($module), ".rs`.")]
@@ -48,7 +49,7 @@ macro_rules! topologies {
             /// Every topology.
             pub const ALL: &[Topology] = &[$(Topology::$variant),*];
 
-            /// Its name in a recipe.
+            /// Its name, as serde writes it.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Topology::$variant => <$module::Definition as Shape>::NAME,)*
@@ -120,9 +121,10 @@ impl Default for Topology {
     }
 }
 
-/// What a server sends back: `exchange.downlink` in a recipe.
+/// What a server sends back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Downlink {
     /// The mean: every element, or those that are not 0 and their positions, whichever is shorter.
     #[default]
@@ -195,8 +197,8 @@ fn refusal(wiring: Wiring, scheme: &dyn Method, policy: &Policy) -> Option<Strin
     let built = || scheme.build(&Seat::alone(1, 0));
     match (wiring.topology, wiring.downlink) {
         (Topology::Allgather | Topology::Sharded, Some(_)) => Some(
-            "it has no server that could send anything back; leave out `exchange.downlink`, or \
-             write `exchange.topology = \"server\"`"
+            "it has no server that could send anything back; leave out the downlink, or choose the \
+             topology `server`"
                 .to_string(),
         ),
         (Topology::Allgather, None) | (Topology::Server, None | Some(Downlink::Exact)) => None,
@@ -204,8 +206,8 @@ fn refusal(wiring: Wiring, scheme: &dyn Method, policy: &Policy) -> Option<Strin
             let codes = !scheme.plain() && matches!(built(), Built::Codec(_));
             (!codes).then(|| {
                 format!(
-                    "scheme `{name}` has nothing to compress the mean by; write \
-                     `exchange.downlink = \"exact\"`, or choose another scheme"
+                    "scheme `{name}` has nothing to compress the mean by; choose the downlink `exact`, \
+                     or another scheme"
                 )
             })
         }
@@ -218,8 +220,8 @@ fn refusal(wiring: Wiring, scheme: &dyn Method, policy: &Policy) -> Option<Strin
             (whole && !in_parts).then(|| {
                 format!(
                     "a message of scheme `{name}` is read as a whole, and with one bucket one \
-                     rank would read everything; write `policy.bucketing = {{ bytes = 1048576 }}` \
-                     or `\"parameter\"`"
+                     rank would read everything; choose buckets of at most 1048576 bytes, or one \
+                     for each parameter"
                 )
             })
         }
@@ -261,7 +263,7 @@ pub(crate) struct Setup<'a> {
 
 /// A topology as a type.
 pub(crate) trait Shape {
-    /// Its name in a recipe.
+    /// Its name, as serde writes it.
     const NAME: &'static str;
 
     /// What it does, in one line.

@@ -28,7 +28,7 @@ impl Shape for Definition {
         let Some(group) = Group::of(setup.collective) else {
             return Err(Topology::Sharded.refuse(
                 "this transport really sends, and the shards' means would be sent as plain f32; \
-                 write `exchange.topology = \"allgather\"` or `\"server\"`",
+                 choose the topology `allgather` or `server`",
             ));
         };
         Ok(Box::new(Sharded { group }))

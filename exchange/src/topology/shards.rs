@@ -221,7 +221,8 @@ mod tests {
     use super::*;
     use crate::compress::Built;
     use crate::layout::Part;
-    use crate::{Scheme, Seat, casq};
+    use crate::schemes::casq;
+    use crate::{Scheme, Seat};
 
     fn bucket(start: usize, length: usize, divides: bool) -> Bucket {
         let range = start..start + length;

@@ -3,7 +3,7 @@
 use super::{Fault, Read};
 
 /// Bits that one [`BitWriter::put`] or [`BitReader::take`] may move.
-pub const MAX_WIDTH: u32 = 56;
+pub(crate) const MAX_WIDTH: u32 = 56;
 
 /// Appends numbers of any width to bytes.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl<'a> BitWriter<'a> {
     }
 
     /// Appends the lowest `width` bits of `value`, whose other bits are zero. At most
-    /// [`MAX_WIDTH`].
+    /// 56 bits.
     pub fn put(&mut self, value: u64, width: u32) {
         debug_assert!(width <= MAX_WIDTH && value >> width == 0);
         self.pending |= value << self.count;
@@ -68,7 +68,7 @@ impl<'a> BitReader<'a> {
         Self { bytes, total: bytes.len(), pending: 0, count: 0 }
     }
 
-    /// Holds at least [`MAX_WIDTH`] bits afterwards, or all that are left.
+    /// Holds at least 56 bits bits afterwards, or all that are left.
     fn refill(&mut self) {
         if let Some(next) = self.bytes.first_chunk() {
             let more = (63 - self.count) / 8;
@@ -87,7 +87,7 @@ impl<'a> BitReader<'a> {
         }
     }
 
-    /// The next `width` bits as a number. At most [`MAX_WIDTH`].
+    /// The next `width` bits as a number. At most 56 bits.
     ///
     /// # Errors
     /// [`Fault::Truncated`] when there are fewer.
@@ -106,7 +106,7 @@ impl<'a> BitReader<'a> {
     }
 
     /// The next `width` bits as a number, zeros after the end; they stay where they are. At most
-    /// [`MAX_WIDTH`].
+    /// 56 bits.
     #[inline]
     pub fn peek(&mut self, width: u32) -> u64 {
         debug_assert!(width <= MAX_WIDTH);

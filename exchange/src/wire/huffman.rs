@@ -12,14 +12,14 @@ use super::bits::{BitReader, BitWriter};
 use super::{Fault, Read, Reader, codes};
 
 /// The most symbols: no code of so few is longer than 15 bits, whatever they occur.
-pub const MAX_SYMBOLS: usize = 16;
+pub(crate) const MAX_SYMBOLS: usize = 16;
 
 /// The longest code.
 const MAX_LENGTH: u32 = 15;
 
 /// A code: what each symbol becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Code {
+pub(crate) struct Code {
     symbols: usize,
     lengths: [u8; MAX_SYMBOLS],
     /// The bits of each code, the first in the lowest place.
@@ -28,7 +28,7 @@ pub struct Code {
 
 impl Code {
     /// The best code for symbols that occur so often. At most [`MAX_SYMBOLS`].
-    pub fn of(counts: &[u64]) -> Self {
+    pub(crate) fn of(counts: &[u64]) -> Self {
         debug_assert!(counts.len() <= MAX_SYMBOLS);
         let mut lengths = [0u8; MAX_SYMBOLS];
         // Trees not joined yet: how often their symbols occur together, and which they are.
@@ -69,13 +69,13 @@ impl Code {
     }
 
     /// Bytes of a message in which symbols occur so often.
-    pub fn bytes(&self, counts: &[u64]) -> u64 {
+    pub(crate) fn bytes(&self, counts: &[u64]) -> u64 {
         let bits = counts.iter().zip(self.lengths).map(|(count, length)| count * u64::from(length));
         codes::bytes(self.symbols, 4) as u64 + bits.sum::<u64>().div_ceil(8)
     }
 
     /// Appends the lengths and the codes of `symbols`, each of which was counted.
-    pub fn put(&self, symbols: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn put(&self, symbols: &[u8], out: &mut Vec<u8>) {
         codes::put(&self.lengths[..self.symbols], 4, out);
         let mut writer = BitWriter::new(out);
         let code = |symbol: u8| {
@@ -102,7 +102,7 @@ impl Code {
 /// # Errors
 /// [`Fault::Field`] when the lengths are not those of a code or bits mean no symbol,
 /// [`Fault::Truncated`]; the first that `visit` returns.
-pub fn take(
+pub(crate) fn take(
     reader: &mut Reader<'_>,
     symbols: usize,
     count: usize,

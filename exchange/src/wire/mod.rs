@@ -1,34 +1,37 @@
-//! Bytes: the only module that knows how numbers lie in a message.
+//! Bytes: how numbers lie in a message.
 //!
-//! * [`frame`]: the header before every message, and splitting what a rank sent into messages;
-//! * [`refusal`]: a rank's own error, sent instead of what the others await;
-//! * [`checksum`]: of bytes, and of pages whose checksums are known;
-//! * [`downlink`]: what a server says of a bucket;
-//! * [`floats`]: plain f32 values, checked, added and averaged at memory speed;
-//! * [`values`]: values as f32, f16 or bf16;
+//! What a codec of one's own writes and reads its messages with:
+//! * [`Reader`]: a cursor over bytes that never reads past them; [`put_count`] for a length;
+//! * [`BitWriter`] and [`BitReader`]: numbers of any width, packed;
 //! * [`codes`]: numbers of one small width, packed at memory speed;
 //! * [`trits`]: digits 0, 1, 2, five in a byte;
-//! * [`bits`]: numbers of any width, packed;
-//! * [`huffman`]: few symbols, the frequent ones in fewer bits;
-//! * [`indices`]: ascending positions, in the cheapest of a few codings;
-//! * [`Reader`]: a cursor over bytes that never reads past them.
+//! * [`indices`]: ascending positions, in the cheapest of a few codings.
+//!
+//! What is not listed here is not part of the interface, though tests, benches and fuzz targets of this
+//! crate look at it: frames and their checksums, refusals, what a server sends.
 //!
 //! Everything is little-endian. Readers trust nothing: they fail with a [`Fault`], do not panic,
 //! and allocate nothing.
 
-pub mod bits;
-pub mod checksum;
+pub(crate) mod bits;
+pub(crate) mod checksum;
 pub mod codes;
+#[doc(hidden)]
 pub mod downlink;
+#[doc(hidden)]
 pub mod floats;
+#[doc(hidden)]
 pub mod frame;
-pub mod huffman;
+pub(crate) mod huffman;
 pub mod indices;
+#[doc(hidden)]
 pub mod refusal;
 pub mod trits;
-pub mod values;
+pub(crate) mod values;
 
-pub use frame::{Frame, Header, Kind};
+pub use bits::{BitReader, BitWriter};
+pub(crate) use frame::{Frame, Header, Kind};
+pub use values::Format;
 
 /// What is wrong with bytes that should have been a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use gradwire_exchange::wire::{Frame, Reader};
+use gradwire_exchange::wire::Reader;
+use gradwire_exchange::wire::frame::Frame;
 use gradwire_exchange::{Collective, Payload, Result, Scheme, Seat};
 
 /// Lengths around the sizes of words, lanes, strides and blocks, and one that is large and odd.

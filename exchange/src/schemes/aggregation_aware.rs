@@ -19,7 +19,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their [`values`](super::values), in ascending order of position, or quantised |
+//! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
 //! # State
@@ -27,7 +27,7 @@
 //! `leader` the leader's positions. Learned from all ranks' messages, and so the same everywhere.
 //!
 //! # Where we differ
-//! Without a server (`exchange.topology = "server"`) every rank hears every message. What a server
+//! Without a server ([`Topology::Server`](crate::Topology)) every rank hears every message. What a server
 //! would have sent is recorded all the same: `union` positions, `server_bytes` (8 bytes each, to each rank) beside
 //! `server_bytes_bound` (of disjoint choices, 8·min(N·k, d)). The first round, which knows
 //! nothing, is plain top-k. Of equal scores the lowest position goes first. A selection by the
@@ -46,10 +46,10 @@ use serde::{Deserialize, Serialize};
 use memory::Memory;
 pub use rule::Rule;
 
-use super::ratio::Ratio;
-use super::select::Selector;
-use super::values::{QsgdValues, Sender, Values};
-use super::{
+use crate::compress::ratio::Ratio;
+use crate::compress::select::Selector;
+use crate::compress::values::{QsgdValues, Sender, Values};
+use crate::compress::{
     About, ByParts, Compressor, Definition, Digest, Encoded, Law, Observed, Seat, Soundness,
     StepEnd, sparse,
 };

@@ -50,7 +50,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{About, Definition, Law, Seat, Soundness};
+use crate::compress::{About, Definition, Law, Seat, Soundness};
 use crate::reducer::{BucketGradient, Next, Reducer, Round};
 use crate::rng::Stream;
 use crate::{Entry, Error, Gauge, Policy, Result, State};

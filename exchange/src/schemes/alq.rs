@@ -5,7 +5,7 @@
 //! coordinate descent, minimising the expected variance (not the normalised one).
 //!
 //! # Idea
-//! As [`optquant`](crate::optquant), its nearest neighbour: random rounding between levels that
+//! As [`optquant`](crate::schemes::optquant), its nearest neighbour: random rounding between levels that
 //! follow the gradients. But the distribution is summed up by means and variances of blocks, taken
 //! for truncated normal ones, and each level in turn moves to where it is best between its
 //! neighbours, until none moves.
@@ -32,11 +32,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::adaptive::{Adaptive, Fit, Plan, Statistics};
-use super::histogram::{Distribution, EDGES, Sums, edges};
-use super::rounding::Shape;
-use super::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::Result;
+use crate::compress::adaptive::{Adaptive, Fit, Plan, Statistics};
+use crate::compress::histogram::{Distribution, EDGES, Sums, edges};
+use crate::compress::rounding::Shape;
+use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 
 /// Components of the mixture, by half octaves of the deviation from 2⁻⁸ to 1.
 const COMPONENTS: usize = 16;

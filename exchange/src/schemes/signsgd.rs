@@ -18,7 +18,7 @@
 //! None.
 //!
 //! # Where we differ
-//! Each parameter is a bucket with a magnitude of its own, unless the recipe's policy says
+//! Each parameter is a bucket with a magnitude of its own, unless the policy says
 //! otherwise. The mean of the ranks' messages arrives, not the majority's vote: with N ranks and magnitude 1
 //! an element arrives as one of N + 1 values between −1 and 1, whose sign is the vote. The magnitude
 //! is by default the mean of the magnitudes, so that learning rates of other schemes fit; `unit` is
@@ -27,11 +27,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::signs::Signs;
-use super::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::signs::Signs;
+use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::{Bucketing, Policy, Result};
 
-pub use super::signs::Magnitude;
+pub use crate::compress::signs::Magnitude;
 
 /// The settings of `signsgd`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

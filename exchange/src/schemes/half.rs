@@ -25,8 +25,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{About, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::Result;
+use crate::compress::{About, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::simd::wide;
 use crate::wire::Fault;
 

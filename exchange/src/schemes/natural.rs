@@ -24,8 +24,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::Result;
+use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::rng::Stream;
 use crate::simd::wide;
 use crate::wire::Fault;
@@ -73,7 +73,7 @@ struct Natural {
 
 impl Compressor for Natural {
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
-        super::signs::put(gradient, out);
+        crate::compress::signs::put(gradient, out);
         let stream = Stream::at(&self.seat, step);
         out.reserve(gradient.len());
         let mut exponents = [0; BLOCK];

@@ -30,9 +30,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ladder::Uniform;
-use super::levels::{self, Entropy, Norm, Quantiser};
-use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::compress::ladder::Uniform;
+use crate::compress::levels::{self, Entropy, Norm, Quantiser};
+use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::rng::Stream;
 use crate::{Error, Gauge, Result};
 

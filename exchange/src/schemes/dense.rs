@@ -14,13 +14,11 @@
 //! The exchange sends every bucket of this scheme, and every bucket whose compressed form is
 //! larger, as a frame of kind `Dense`, and averages such frames in one pass over memory.
 
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
-use super::{About, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::Result;
-use crate::wire::floats;
+use crate::compress::plain::Plain;
+use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 
 /// The settings of `dense`: none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -54,40 +52,6 @@ impl Definition for Config {
     }
 
     fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Dense)
-    }
-}
-
-/// The plain form of a bucket.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Dense;
-
-impl Compressor for Dense {
-    fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) -> Encoded {
-        floats::put(gradient, out);
-        Encoded::Message
-    }
-
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        floats::add(floats::expect(wire, sum.len())?, weight, sum);
-        Ok(())
-    }
-
-    fn by_parts(&self) -> Option<&dyn ByParts> {
-        Some(self)
-    }
-}
-
-impl ByParts for Dense {
-    fn decode_part(
-        &self,
-        wire: &[u8],
-        length: usize,
-        part: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
-        floats::add(&floats::expect(wire, length)?[part], weight, sum);
-        Ok(())
+        Box::new(Plain)
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Error, Result};
 
 /// Which k elements of u = gradient + residual are sent. U is the last union: all positions that
-/// any rank sent in the round before. In a recipe: `rule = { by = "prev-union", p = 0.75 }`.
+/// any rank sent in the round before. As serde reads it, in TOML: `rule = { by = "prev-union", p = 0.75 }`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Rule {

@@ -15,7 +15,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their [`values`](super::values), in ascending order of position, or quantised |
+//! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
 //! # State
@@ -30,15 +30,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cutoff::{Cut, Cutoff, Cuts};
-use super::exceedances::{count_above, rounded_down};
-use super::moments;
-use super::ratio::Ratio;
-use super::sparsifier::Sparsifier;
-use super::special::normal_quantile;
-use super::values::{QsgdValues, Values};
-use super::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::Result;
+use crate::compress::cutoff::{Cut, Cutoff, Cuts};
+use crate::compress::exceedances::{count_above, rounded_down};
+use crate::compress::moments;
+use crate::compress::ratio::Ratio;
+use crate::compress::sparsifier::Sparsifier;
+use crate::compress::special::normal_quantile;
+use crate::compress::values::{QsgdValues, Values};
+use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::wire::values::Format;
 
 /// How often a threshold is tried.

@@ -1,8 +1,8 @@
 //! The quantiser and the controller against the vectors, and the budget they keep.
 
-use super::super::bit_schedule::tests::{number, vectors};
-use super::super::ladder::Ladder;
 use super::*;
+use crate::compress::bit_schedule::tests::{number, vectors};
+use crate::compress::ladder::Ladder;
 
 fn numbers(value: &serde_json::Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(number).collect()

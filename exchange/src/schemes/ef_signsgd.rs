@@ -20,12 +20,12 @@
 //! # Where we differ
 //! Each rank has its own residual, and the mean of the messages is applied; the paper has one
 //! worker. Zeros are sent as their sign bit says, which the identity above allows.
-//! As in the paper's experiments each parameter is a bucket, unless the recipe's policy says otherwise.
+//! As in the paper's experiments each parameter is a bucket, unless the policy says otherwise.
 
 use serde::{Deserialize, Serialize};
 
-use super::signs::{Magnitude, Signs};
-use super::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::signs::{Magnitude, Signs};
+use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::{Bucketing, Policy, Result};
 
 /// The settings of `ef-signsgd`.

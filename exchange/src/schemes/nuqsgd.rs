@@ -25,10 +25,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ladder::Powers;
-use super::levels::{self, Entropy, Norm, Quantiser};
 use super::qsgd::check_levels;
-use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::compress::ladder::Powers;
+use crate::compress::levels::{self, Entropy, Norm, Quantiser};
+use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::rng::Stream;
 use crate::{Gauge, Result};
 

@@ -14,7 +14,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their [`values`](super::values), in ascending order of position, or quantised |
+//! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
 //! # State
@@ -29,12 +29,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::exceedances::Exceedances;
-use super::ratio::{Fall, Ratio};
-use super::select::Selector;
-use super::sparsifier::{Select, Sparsifier};
-use super::values::{QsgdValues, Values};
-use super::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::exceedances::Exceedances;
+use crate::compress::ratio::{Fall, Ratio};
+use crate::compress::select::Selector;
+use crate::compress::sparsifier::{Select, Sparsifier};
+use crate::compress::values::{QsgdValues, Values};
+use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::values::Format;
 use crate::{Error, Gauge, Policy, Result};

@@ -24,9 +24,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::levels::{self, stretch, take_scales};
-use super::signs;
-use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::compress::levels::{self, stretch, take_scales};
+use crate::compress::signs;
+use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::wire::{codes, floats};
 use crate::{Gauge, Result};
 

@@ -18,7 +18,7 @@
 //! None.
 //!
 //! # Where we differ
-//! As in the paper each parameter is a bucket, unless the recipe's policy says otherwise.
+//! As in the paper each parameter is a bucket, unless the policy says otherwise.
 //! Without clipping it is unbiased; with it (the default, c = 2.5 as in the paper) it is not, as in
 //! the paper. σ is the root of the mean square of the block, not of what is left after its mean, so
 //! that a constant gradient is not clipped to nothing. The paper counts log2(3) = 1.58 bits; 1.6 are
@@ -27,9 +27,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ladder::Uniform;
-use super::levels::{self, Norm, Quantiser, Scales};
-use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::compress::ladder::Uniform;
+use crate::compress::levels::{self, Norm, Quantiser, Scales};
+use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::codes::BLOCK;
 use crate::wire::trits;

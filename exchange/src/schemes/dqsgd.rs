@@ -42,10 +42,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::bit_schedule::{Course, k_for_mean};
-use super::ladder::Uniform;
-use super::levels::{self, Entropy, Norm, Quantiser};
-use super::{
+use crate::compress::bit_schedule::{Course, k_for_mean};
+use crate::compress::ladder::Uniform;
+use crate::compress::levels::{self, Entropy, Norm, Quantiser};
+use crate::compress::{
     About, Compressor, Definition, Digest, Encoded, Law, Observed, Seat, Soundness, StepEnd,
 };
 use crate::rng::Stream;
@@ -56,7 +56,7 @@ use crate::{Error, Gauge, Result, State};
 /// The widest code.
 const MAX_BITS: u8 = 8;
 
-/// The longest window of norms: what a recipe can make us hold.
+/// The longest window of norms: what a setting can make a rank hold.
 const MAX_WINDOW: usize = 1 << 20;
 
 /// What the schedule is to reach.

@@ -16,7 +16,7 @@
 //! |---|---|
 //! | 1–5 | number of elements, seven bits a byte |
 //! | 8 | key of the random stream: of the run's seed, the bucket and the step |
-//! | 4·kept (f16, bf16: 2·kept) | their [`values`](super::values), in ascending order of position, or quantised |
+//! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
 //!
 //! # State
 //! None of its own; the residual is the exchange's.
@@ -34,9 +34,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ratio::Ratio;
-use super::values::{Arriving, QsgdValues, Sender, Values};
-use super::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::compress::ratio::Ratio;
+use crate::compress::values::{Arriving, QsgdValues, Sender, Values};
+use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::rng::Stream;
 use crate::simd::wide;
 use crate::wire::values::Format;

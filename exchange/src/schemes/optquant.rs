@@ -45,10 +45,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::adaptive::{Adaptive, Fit, Plan, Statistics};
-use super::histogram::{Aim, Distribution, EDGES, Solver, bin, edges};
-use super::rounding::Shape;
-use super::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::adaptive::{Adaptive, Fit, Plan, Statistics};
+use crate::compress::histogram::{Aim, Distribution, EDGES, Solver, bin, edges};
+use crate::compress::rounding::Shape;
+use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::{Error, Result};
 
 const BINS: usize = EDGES - 1;

@@ -17,7 +17,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their [`values`](super::values), in ascending order of position, or quantised |
+//! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
 //! # State
@@ -46,12 +46,12 @@ pub use fit::Fit;
 use stages::{Controller, Plan};
 pub use stages::{Rule, Stages};
 
-use super::exceedances::{Exceedances, rounded_down};
-use super::moments;
-use super::ratio::Ratio;
-use super::sparsifier::{Select, Sparsifier};
-use super::values::{QsgdValues, Values};
-use super::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::exceedances::{Exceedances, rounded_down};
+use crate::compress::moments;
+use crate::compress::ratio::Ratio;
+use crate::compress::sparsifier::{Select, Sparsifier};
+use crate::compress::values::{QsgdValues, Values};
+use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::wire::values::Format;
 use crate::{Gauge, Result, State};
 

@@ -32,7 +32,9 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{About, ByBlocks, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::compress::{
+    About, ByBlocks, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness,
+};
 use crate::simd::wide;
 use crate::wire::{Fault, Reader, floats, indices};
 use crate::{Result, support};

@@ -15,7 +15,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
-//! | 4·kept (f16, bf16: 2·kept) | their [`values`](super::values), in ascending order of position, or quantised |
+//! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
 //! # State
@@ -27,10 +27,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cutoff::{Cut, Cutoff, Cuts};
-use super::sparsifier::Sparsifier;
-use super::values::{QsgdValues, Values};
-use super::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::cutoff::{Cut, Cutoff, Cuts};
+use crate::compress::sparsifier::Sparsifier;
+use crate::compress::values::{QsgdValues, Values};
+use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::wire::values::Format;
 use crate::{Error, Result};
 

@@ -21,11 +21,11 @@
 //! | 1 | 1 for Huffman coded clusters, plus 2 for a model |
 //! | 0 or 4·K | the model: the centres, ascending, f32 |
 //! | 1–5 each | buckets of each cluster's table, seven bits a byte |
-//! | … | each element's cluster: [`huffman`], or bits wide, packed |
+//! | … | each element's cluster: a Huffman code, or bits wide, packed |
 //! | 2 or 4 each | the buckets' means, bf16 (`lean`) or f32 (`paper`) |
 //!
 //! An element's bucket is the BKDR hash (base 131) of its index modulo its cluster's table size.
-//! Unless the recipe's policy says otherwise, each parameter is a bucket, and those of fewer than
+//! Unless the policy says otherwise, each parameter is a bucket, and those of fewer than
 //! 1,000 elements are sent as they are.
 //!
 //! # State
@@ -58,7 +58,7 @@ use clusters::{Fit, MOST_CLUSTERS, Sample, assign};
 use plan::Plan;
 use sketch::{Bucket, Tables};
 
-use super::{
+use crate::compress::{
     About, Compressor, Definition, Digest, Encoded, Law, Observed, Seat, Soundness, StepEnd,
 };
 use crate::rng::Stream;

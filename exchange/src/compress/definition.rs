@@ -1,0 +1,244 @@
+//! What a scheme is: its settings, its laws, and what it builds for a bucket.
+
+use gradwire_registry::About;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::Compressor;
+use crate::reducer::Reducer;
+use crate::{Error, Policy, Result};
+
+/// Where a compressor sits. The same seat and the same gradients give the same messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Seat {
+    /// Elements of the bucket.
+    pub length: usize,
+    /// Elements of each parameter in it, end to end: together `length`.
+    pub parameters: Vec<usize>,
+    /// The shape of each of these parameters, outermost dimension first; that of a parameter whose
+    /// shape nobody gave is its number of elements.
+    pub shapes: Vec<Vec<usize>>,
+    /// The rank it compresses for.
+    pub rank: usize,
+    /// The bucket's number.
+    pub bucket: usize,
+    /// The run's seed.
+    pub seed: u64,
+}
+
+impl Seat {
+    /// The seat of rank 0 at a bucket that is one parameter of `length` elements.
+    pub fn alone(length: usize, seed: u64) -> Self {
+        Self {
+            length,
+            parameters: vec![length],
+            shapes: vec![vec![length]],
+            rank: 0,
+            bucket: 0,
+            seed,
+        }
+    }
+}
+
+/// What decoding gives back, as a law that can be tested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Law {
+    /// The gradient, bit for bit.
+    Exact,
+    /// The gradient in expectation over the random stream.
+    Unbiased,
+    /// A vector nearer to the gradient than zero is: ‖C(g) − g‖ ≤ ‖g‖, and strictly nearer for
+    /// gradients as they occur.
+    Contraction,
+    /// None of these.
+    Biased,
+}
+
+/// How a scheme gets on with error feedback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Soundness {
+    /// Feedback converges: what is sent is a contraction of what should have been.
+    Sound,
+    /// Feedback does harm; the reason.
+    Unsound(&'static str),
+    /// Nothing is left unsaid, so that there is nothing to feed back.
+    Lossless,
+}
+
+impl Soundness {
+    /// Refuses error feedback where it does harm.
+    ///
+    /// # Errors
+    /// [`Error::Unsound`] with the reason.
+    pub fn check(self, scheme: &'static str, feedback: bool) -> Result<()> {
+        match self {
+            Soundness::Unsound(reason) if feedback => Err(Error::Unsound { scheme, reason }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The settings of one scheme, and everything that follows from them.
+pub trait Definition: Clone + Default + PartialEq + Serialize + DeserializeOwned {
+    /// What [`build`](Self::build) gives: `Box<dyn Compressor>`, or `Box<dyn Reducer>`.
+    type Instance: Into<Built>;
+
+    /// What the scheme is.
+    const ABOUT: About;
+
+    /// How it gets on with error feedback.
+    const FEEDBACK: Soundness;
+
+    /// The same under these settings.
+    fn soundness(&self) -> Soundness {
+        Self::FEEDBACK
+    }
+
+    /// Whether these settings ask for error feedback.
+    fn feedback(&self) -> bool;
+
+    /// What should surround the scheme unless the caller says otherwise.
+    fn habits(&self) -> Policy {
+        Policy::default()
+    }
+
+    /// What decoding gives back under these settings.
+    fn law(&self) -> Law;
+
+    /// Checks the settings by themselves.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the setting, its value and what to write instead.
+    fn validate(&self) -> Result<()>;
+
+    /// Whether every bucket is sent as plain f32, without an instance.
+    fn plain(&self) -> bool {
+        false
+    }
+
+    /// What reduces one bucket on one rank.
+    fn build(&self, seat: &Seat) -> Self::Instance;
+
+    /// Settings worth testing and timing besides the defaults.
+    fn specimens() -> Vec<Self> {
+        Vec::new()
+    }
+}
+
+/// What reduces one bucket on one rank.
+#[non_exhaustive]
+pub enum Built {
+    /// Nothing: the bucket is sent as plain f32.
+    Plain,
+    /// One message of every rank, which all of them decode.
+    Codec(Box<dyn Compressor>),
+    /// Any number of rounds.
+    Reducer(Box<dyn Reducer>),
+}
+
+impl From<Box<dyn Compressor>> for Built {
+    fn from(compressor: Box<dyn Compressor>) -> Self {
+        Built::Codec(compressor)
+    }
+}
+
+impl From<Box<dyn Reducer>> for Built {
+    fn from(reducer: Box<dyn Reducer>) -> Self {
+        Built::Reducer(reducer)
+    }
+}
+
+/// A scheme as an exchange needs it: everything of a [`Definition`] that does not depend on its
+/// type. Every definition is one; a type that serde does not read may implement just this.
+pub trait Method: Send + Sync {
+    /// What the scheme is.
+    fn about(&self) -> About;
+
+    /// Whether error feedback surrounds it.
+    fn feedback(&self) -> bool;
+
+    /// Whether error feedback is valid for it.
+    fn soundness(&self) -> Soundness;
+
+    /// What decoding gives back.
+    fn law(&self) -> Law;
+
+    /// What reduces one bucket on one rank.
+    fn build(&self, seat: &Seat) -> Built;
+
+    /// What should surround the scheme unless the caller says otherwise.
+    fn habits(&self) -> Policy {
+        Policy::default()
+    }
+
+    /// Whether every bucket is sent as plain f32, without an instance.
+    fn plain(&self) -> bool {
+        false
+    }
+
+    /// Checks the settings by themselves.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the setting, its value and what to write instead.
+    fn validate(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl dyn Method {
+    /// The codec of one bucket, of a scheme that says everything in one message; `None` of others.
+    pub fn codec(&self, seat: &Seat) -> Option<Box<dyn Compressor>> {
+        match self.build(seat) {
+            Built::Codec(compressor) => Some(compressor),
+            Built::Plain | Built::Reducer(_) => None,
+        }
+    }
+}
+
+impl<D: Definition + Send + Sync> Method for D {
+    fn about(&self) -> About {
+        D::ABOUT
+    }
+
+    fn feedback(&self) -> bool {
+        Definition::feedback(self)
+    }
+
+    fn soundness(&self) -> Soundness {
+        Definition::soundness(self)
+    }
+
+    fn law(&self) -> Law {
+        Definition::law(self)
+    }
+
+    fn build(&self, seat: &Seat) -> Built {
+        Definition::build(self, seat).into()
+    }
+
+    fn habits(&self) -> Policy {
+        Definition::habits(self)
+    }
+
+    fn plain(&self) -> bool {
+        Definition::plain(self)
+    }
+
+    fn validate(&self) -> Result<()> {
+        Definition::validate(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsound_feedback_is_refused_with_its_reason() {
+        let unsound = Soundness::Unsound("its variance is fed back");
+        let error = unsound.check("qsgd", true).unwrap_err();
+        assert!(error.to_string().contains("its variance is fed back"), "{error}");
+        assert_eq!(unsound.check("qsgd", false), Ok(()));
+        assert_eq!(Soundness::Sound.check("topk", true), Ok(()));
+    }
+}

@@ -1,0 +1,268 @@
+//! The schemes: one file each, and the list of them.
+//!
+//! Adding one is a file with a `Config` that implements [`Definition`], and its two lines below: the
+//! module and its place in the list. Recipes, `gradwire list`, contract tests, benches and plots
+//! take it from there.
+
+pub mod aggregation_aware;
+pub mod alq;
+pub mod casq;
+pub mod dense;
+pub mod dgc;
+pub mod dqsgd;
+pub mod ef_signsgd;
+pub mod gaussiank;
+pub mod half;
+pub mod natural;
+pub mod nonzero;
+pub mod nuqsgd;
+pub mod onebit;
+pub mod optquant;
+pub mod powersgd;
+pub mod qsgd;
+pub mod randomk;
+pub mod redsync;
+pub mod sidco;
+pub mod signsgd;
+pub mod terngrad;
+pub mod threshold;
+pub mod topk;
+
+use std::ops::Deref;
+
+use crate::compress::{About, Built, Definition, Law, Method, Seat, Soundness};
+use crate::{Policy, Result};
+
+macro_rules! schemes {
+    (
+        $(#[$meta:meta])*
+        $vis:vis enum $name:ident {
+            $($variant:ident($module:ident)),* $(,)?
+        }
+    ) => {
+        gradwire_registry::registry! {
+            $(#[$meta])*
+            $vis enum $name: Method {
+                $($variant($module::Config),)*
+            }
+        }
+
+        impl $name {
+            /// Every scheme at its defaults and at further settings worth testing and timing.
+            $vis fn specimens() -> Vec<Self> {
+                let mut all = Self::all();
+                $(all.extend($module::Config::specimens().into_iter().map(Self::$variant));)*
+                all
+            }
+        }
+    };
+}
+
+schemes! {
+    /// How gradients are compressed: the built-in schemes, by their names.
+    ///
+    /// A scheme dereferences to its [`Method`]: `scheme.about()`, `scheme.build(&seat)`. Serde reads
+    /// and writes it as a table of `kind`, the scheme's name, and the scheme's settings.
+    #[non_exhaustive]
+    pub enum Scheme {
+        Dense(dense),
+        Half(half),
+        Nonzero(nonzero),
+        Casq(casq),
+        Dqsgd(dqsgd),
+        Optquant(optquant),
+        Sidco(sidco),
+        AggregationAware(aggregation_aware),
+        Powersgd(powersgd),
+        Topk(topk),
+        Randomk(randomk),
+        Dgc(dgc),
+        Gaussiank(gaussiank),
+        Redsync(redsync),
+        Threshold(threshold),
+        Qsgd(qsgd),
+        Terngrad(terngrad),
+        Nuqsgd(nuqsgd),
+        Alq(alq),
+        Natural(natural),
+        Signsgd(signsgd),
+        EfSignsgd(ef_signsgd),
+        Onebit(onebit),
+    }
+}
+
+impl Scheme {
+    /// Those of [`specimens`](Self::specimens) that say everything in one message.
+    pub fn codecs() -> Vec<Self> {
+        let mut all = Self::specimens();
+        all.retain(|scheme| scheme.codec(&Seat::alone(1, 0)).is_some());
+        all
+    }
+}
+
+impl Deref for Scheme {
+    type Target = dyn Method;
+
+    fn deref(&self) -> &Self::Target {
+        self.definition()
+    }
+}
+
+/// As [`Deref`] gives it; so that a reference to a scheme is one to a [`Method`].
+impl Method for Scheme {
+    fn about(&self) -> About {
+        (**self).about()
+    }
+
+    fn feedback(&self) -> bool {
+        (**self).feedback()
+    }
+
+    fn soundness(&self) -> Soundness {
+        (**self).soundness()
+    }
+
+    fn law(&self) -> Law {
+        (**self).law()
+    }
+
+    fn build(&self, seat: &Seat) -> Built {
+        (**self).build(seat)
+    }
+
+    fn habits(&self) -> Policy {
+        (**self).habits()
+    }
+
+    fn plain(&self) -> bool {
+        (**self).plain()
+    }
+
+    fn validate(&self) -> Result<()> {
+        (**self).validate()
+    }
+}
+
+impl Default for Scheme {
+    /// The scheme that changes nothing: dense.
+    fn default() -> Self {
+        Scheme::Dense(dense::Config::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new scheme is a file and its lines in the list: `own` is the file, `WithOwn` the list.
+    mod own {
+        use serde::{Deserialize, Serialize};
+
+        use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+        use crate::wire::{Fault, floats};
+        use crate::{Error, Result};
+
+        /// Sends the gradient halved, for the test of laws that this breaks.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub(super) struct Config {
+            /// Whether error feedback makes up for the missing half.
+            feedback: bool,
+        }
+
+        struct Halved;
+
+        impl Definition for Config {
+            type Instance = Box<dyn Compressor>;
+
+            const ABOUT: About = About { name: "own", line: "half of every element", paper: "" };
+            const FEEDBACK: Soundness = Soundness::Sound;
+
+            fn feedback(&self) -> bool {
+                self.feedback
+            }
+
+            fn law(&self) -> Law {
+                Law::Contraction
+            }
+
+            fn validate(&self) -> Result<()> {
+                Ok(())
+            }
+
+            fn build(&self, _seat: &Seat) -> Self::Instance {
+                Box::new(Halved)
+            }
+
+            fn specimens() -> Vec<Self> {
+                vec![Self { feedback: true }]
+            }
+        }
+
+        impl Compressor for Halved {
+            fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) -> Encoded {
+                let halves: Vec<f32> = gradient.iter().map(|value| value / 2.0).collect();
+                floats::put(&halves, out);
+                Encoded::Message
+            }
+
+            fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+                let values = floats::expect(wire, sum.len())?;
+                if values.iter().any(|bytes| !f32::from_le_bytes(*bytes).is_finite()) {
+                    return Err(Error::Wire(Fault::Field { field: "value", found: 0 }));
+                }
+                floats::add(values, weight, sum);
+                Ok(())
+            }
+        }
+    }
+
+    schemes! {
+        /// Some of the schemes, and one more.
+        enum WithOwn {
+            Topk(topk),
+            Own(own),
+        }
+    }
+
+    #[test]
+    fn a_scheme_of_ones_own_is_a_file_and_its_lines_in_the_list() {
+        let names: Vec<&str> = WithOwn::all().iter().map(|s| s.definition().about().name).collect();
+        assert_eq!(names, ["topk", "own"]);
+        let read: WithOwn = toml::from_str("kind = 'own'\nfeedback = true").unwrap();
+        assert!(WithOwn::specimens().contains(&read));
+        assert!(read.definition().feedback());
+        for scheme in WithOwn::specimens() {
+            crate::contract::check(scheme.definition()).unwrap();
+        }
+    }
+
+    fn read(text: &str) -> Result<Scheme, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    #[test]
+    fn schemes_read_from_a_recipe_by_their_names() {
+        for scheme in Scheme::specimens() {
+            let text = toml::to_string(&scheme).unwrap();
+            assert!(text.contains(&format!("kind = \"{}\"", scheme.about().name)), "{text}");
+            assert_eq!(read(&text).unwrap(), scheme);
+            assert_eq!(scheme.validate(), Ok(()));
+        }
+        for scheme in Scheme::all() {
+            assert_eq!(read(&format!("kind = '{}'", scheme.about().name)).unwrap(), scheme);
+        }
+    }
+
+    #[test]
+    fn stray_keys_and_unknown_names_are_refused() {
+        for text in [
+            "kind = 'dense'\nfeedback = true",
+            "kind = 'topk'\nrate = 0.1",
+            "kind = 'top-k'",
+            "ratio = 0.1",
+        ] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+}
