@@ -59,7 +59,9 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     let config = Config { rank, ..Config::default() };
     config.validate()?;
     let parameters = shapes.iter().map(|shape| shape.iter().product()).collect();
-    let mut reducer = config.build(&Seat { parameters, shapes, ..Seat::alone(length, 1) });
+    let mut seat = Seat::alone(length, 1);
+    (seat.parameters, seat.shapes) = (parameters, shapes);
+    let mut reducer = config.build(&seat);
     // Roughly what gradients are like: a sum of uniform numbers.
     let stream = Stream::of(&[rank as u64]);
     let value = |i: u32| (0..4).map(|k| stream.uniform(4 * i + k)).sum::<f32>() - 2.0;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{Random, seat};
 use gradwire_exchange::{
     Alone, BucketGradient, Bucketing, Built, Downlink, Exchange, Layout, Next, Observed, Scheme,
-    Seat, Topology, Wiring,
+    Topology, Wiring,
 };
 
 /// The system's allocator, remembering the largest block asked for, and how many.
@@ -93,7 +93,8 @@ fn steady_rounds_allocate_nothing() {
     let shapes = [vec![16, 3, 3, 3], vec![16], vec![9, 130], vec![70, 21]];
     let length = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
     let parameters = shapes.iter().map(|shape| shape.iter().product()).collect();
-    let seat = Seat { parameters, shapes: shapes.to_vec(), ..seat(length) };
+    let mut seat = seat(length);
+    (seat.parameters, seat.shapes) = (parameters, shapes.to_vec());
     for scheme in Scheme::specimens() {
         let Built::Reducer(mut reducer) = scheme.build(&seat) else { continue };
         let gradient = Random(1).laplaces(length);

@@ -126,7 +126,6 @@ pub trait Definition: Clone + Default + PartialEq + Serialize + DeserializeOwned
 }
 
 /// What reduces one bucket on one rank.
-#[non_exhaustive]
 pub enum Built {
     /// Nothing: the bucket is sent as plain f32.
     Plain,

@@ -1,0 +1,147 @@
+//! A transport of one's own: two ranks at the ends of a socket pair. What a transport owes is in
+//! [`Pair::allgather`]: everybody's message in order of rank, every wait bounded, and no memory that
+//! a peer's bytes can ask for before they are there.
+//!
+//! `cargo run --release --example own_transport`
+
+#[cfg(unix)]
+mod pair {
+    use std::io::{self, ErrorKind, Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use gradwire_exchange::{Awaited, Collective, Error, Payload, Result};
+
+    /// The longest message that is taken from a peer.
+    const LONGEST: u64 = 1 << 32;
+
+    /// One of two ranks.
+    pub(crate) struct Pair {
+        rank: usize,
+        timeout: Duration,
+        socket: UnixStream,
+    }
+
+    /// Two ranks, joined.
+    pub(crate) fn pair(timeout: Duration) -> io::Result<[Pair; 2]> {
+        let (zero, one) = UnixStream::pair()?;
+        for socket in [&zero, &one] {
+            socket.set_read_timeout(Some(timeout))?;
+            socket.set_write_timeout(Some(timeout))?;
+        }
+        let end = |rank, socket| Pair { rank, timeout, socket };
+        Ok([end(0, zero), end(1, one)])
+    }
+
+    impl Collective for Pair {
+        fn rank(&self) -> usize {
+            self.rank
+        }
+
+        fn world_size(&self) -> usize {
+            2
+        }
+
+        fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
+            // Both ends write at once: a message that is longer than the socket's buffer is written by
+            // a thread of its own, while this one reads.
+            let theirs = std::thread::scope(|scope| {
+                let writing = scope.spawn(|| send(&self.socket, &mine));
+                let theirs = receive(&self.socket);
+                writing.join().expect("writing does not panic").and(theirs)
+            });
+            let theirs = theirs.map_err(|error| self.blame(&error))?;
+            let mut messages = [Payload::from(mine), Payload::from(theirs)];
+            messages.rotate_right(self.rank);
+            Ok(messages.into())
+        }
+    }
+
+    impl Pair {
+        fn blame(&self, error: &io::Error) -> Error {
+            let (rank, by, awaited) = (1 - self.rank, self.rank, Awaited::Message);
+            match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                    Error::Timeout { rank, by, awaited, after: self.timeout }
+                }
+                ErrorKind::InvalidData => Error::Transport { problem: error.to_string() },
+                _ => Error::PeerLost { rank, by, awaited },
+            }
+        }
+    }
+
+    fn send(mut socket: &UnixStream, message: &[u8]) -> io::Result<()> {
+        socket.write_all(&(message.len() as u64).to_le_bytes())?;
+        socket.write_all(message)
+    }
+
+    fn receive(mut socket: &UnixStream) -> io::Result<Vec<u8>> {
+        let mut length = [0; 8];
+        socket.read_exact(&mut length)?;
+        let length = u64::from_le_bytes(length);
+        if length > LONGEST {
+            let problem = format!("the peer announces {length} bytes, more than {LONGEST}");
+            return Err(io::Error::new(ErrorKind::InvalidData, problem));
+        }
+        // Grows with what arrives, and not by what is announced.
+        let mut message = Vec::new();
+        match socket.take(length).read_to_end(&mut message)? as u64 {
+            read if read == length => Ok(message),
+            _ => Err(ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+#[cfg(unix)]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    use std::time::Duration;
+
+    use gradwire_exchange::schemes::powersgd;
+    use gradwire_exchange::{Bucketing, Collective, Error, Exchange, Layout, Scheme, mesh};
+
+    const LENGTH: usize = 512 * 512;
+    let patience = Duration::from_secs(10);
+    // Long messages in several rounds: PowerSGD's first step sends the matrix as it is.
+    let run = |end: Box<dyn Collective>| -> gradwire_exchange::Result<Vec<u32>> {
+        let rank = end.rank();
+        let layout = Layout::shaped([("weight".to_string(), vec![512, 512])])?;
+        let scheme = Scheme::Powersgd(powersgd::Config { start_step: 2, ..Default::default() });
+        let mut exchange = Exchange::new(&scheme, Bucketing::Whole, layout, 0, end)?;
+        let mut gradient = vec![0f32; LENGTH];
+        for step in 1..=4 {
+            let value = |i: usize| ((i % 977) as f32 * 0.01 + (step + rank as u64) as f32).sin();
+            gradient.iter_mut().enumerate().for_each(|(i, element)| *element = value(i));
+            exchange.allreduce(step, &mut gradient)?;
+        }
+        Ok(gradient.iter().map(|mean| mean.to_bits()).collect())
+    };
+    let both = |ends: [Box<dyn Collective>; 2]| -> gradwire_exchange::Result<Vec<Vec<u32>>> {
+        std::thread::scope(|scope| {
+            let ranks = ends.map(|end| scope.spawn(|| run(end)));
+            ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+        })
+    };
+    let [zero, one] = pair::pair(patience)?;
+    let sockets = both([Box::new(zero), Box::new(one)])?;
+    let mut ends = mesh(2, patience).into_iter().map(|end| Box::new(end) as Box<dyn Collective>);
+    let threads = both([ends.next().expect("two ends"), ends.next().expect("two ends")])?;
+    assert_eq!(sockets[0], sockets[1]);
+    assert_eq!(sockets, threads);
+    println!("over sockets as over memory, bit for bit: {LENGTH} means on each rank");
+
+    let [mut zero, one] = pair::pair(patience)?;
+    drop(one);
+    let lost = zero.barrier().expect_err("the peer is gone");
+    assert!(matches!(lost, Error::PeerLost { rank: 1, by: 0, .. }), "{lost}");
+    println!("a peer that went: {lost}");
+    let [mut zero, _one] = pair::pair(Duration::from_millis(100))?;
+    let silent = zero.barrier().expect_err("the peer says nothing");
+    assert!(matches!(silent, Error::Timeout { rank: 1, .. }), "{silent}");
+    println!("a peer that is silent: {silent}");
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn main() {
+    println!("this example needs the socket pairs of Unix");
+}
