@@ -26,17 +26,24 @@
 //! }
 //! ```
 //!
-//! # The parts
-//! * [`Exchange`] turns a flat gradient into the mean over ranks and reports the [`Traffic`].
-//! * [`Scheme`] says how a gradient is compressed; [`Compressor`] is one instance of it.
-//! * [`Collective`] carries bytes between ranks: [`Solo`] for one worker, [`mesh()`] for threads,
-//!   a [`cluster`] for threads of several processes.
+//! # Where to start
+//! * [`Exchange`] turns a gradient into the mean over ranks and reports the [`Traffic`]. It takes the
+//!   flat gradient ([`allreduce`](Exchange::allreduce)) or one bucket at a time
+//!   ([`exchange_bucket`](Exchange::exchange_bucket)).
+//! * [`Scheme`] is one of the built-in [`schemes`], with its settings. A scheme of one's own is a
+//!   [`Method`] that builds a [`Compressor`] (one message a step) or a [`Reducer`] (any number of
+//!   rounds) for each bucket, handed to [`Exchange::with`]; [`contract::check`] tries it.
+//! * [`Collective`] carries bytes between ranks: [`mesh()`] joins threads, [`cluster`] threads of
+//!   several processes, [`Solo`] is one worker alone. A transport of one's own implements three
+//!   methods of it.
 //! * [`Topology`] says who hears whom and who averages: every rank, a server, or each its shard.
-//! * [`Layout`] maps positions of the flat gradient to parameter names, [`Bucketing`] says which
-//!   stretches of it are encoded as one, [`Policy`] all that surrounds a scheme: what is sent
+//! * [`Layout`] names the parameters and their shapes, [`Bucketing`] says which stretches of the
+//!   gradient are compressed as one, [`Policy`] all that surrounds a scheme: what is sent
 //!   uncompressed, momentum correction, clipping.
-//! * [`wire`] is the only module that knows bytes.
+//! * [`wire`] has what messages are written and read with.
 //! * [`network`] models what crossing a real network would take.
+//!
+//! The examples `threads`, `own_scheme`, `own_transport` and `buckets` are whole programs.
 //!
 //! # What it promises
 //! * A message is bytes, and its length is its cost: everything the decoder needs is in it.
@@ -95,3 +102,8 @@ pub use support::Support;
 pub use topology::{Downlink, Topology, Wiring};
 pub use traffic::{Gauge, Leg, Merge, Operation, Traffic};
 pub use wire::frame::Header;
+
+/// The examples of the README compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

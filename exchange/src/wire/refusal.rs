@@ -91,7 +91,8 @@ pub fn write(header: Header, error: &Error, out: &mut Vec<u8>) {
 
 /// As much of a text as travels with a refusal.
 pub(crate) fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(TEXT_BYTES)]
+    let end = (0..=text.len().min(TEXT_BYTES)).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
 }
 
 fn text(bytes: &[u8]) -> String {
