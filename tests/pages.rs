@@ -180,6 +180,23 @@ fn the_book_has_every_page() {
     assert_eq!(named, there);
 }
 
+/// ARCHITECTURE says of every direct dependency what it is for.
+#[test]
+fn every_dependency_has_a_reason() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let table = text.split("## Why each dependency").nth(1).unwrap();
+    let first_cells = table.lines().filter_map(|line| line.strip_prefix('|')?.split('|').next());
+    let explained: BTreeSet<_> =
+        first_cells.flat_map(|cell| cell.split(',').map(str::trim)).collect();
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let manifest: toml::Table = toml::from_str(&manifest).unwrap();
+    let dependencies = manifest["workspace"]["dependencies"].as_table().unwrap();
+    assert!(dependencies.len() > 30, "{}", dependencies.len());
+    for name in dependencies.keys().filter(|name| !name.starts_with("gradwire")) {
+        assert!(explained.contains(name.as_str()), "ARCHITECTURE.md gives no reason for {name}");
+    }
+}
+
 /// The arguments of every `gradwire …` and `cargo run …` in lines of a shell.
 fn commands(lines: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
@@ -312,7 +329,7 @@ fn a_command_that_does_not_exist_is_found() {
         ("gradwire tarin", "unrecognized subcommand"),
         ("gradwire train --worker 4", "unexpected argument"),
         ("gradwire train cifar10-dens", "cifar10-dense"),
-        ("gradwire train --set train.epoch=4", "train.epochs"),
+        ("gradwire train --set train.epoch=4", "did you mean `epochs`"),
         ("gradwire train --inject \"panic:worker=9,step=1\"", "worker"),
         ("gradwire reproduce sidko", "sidco"),
         ("gradwire network replay", "required"),
