@@ -258,7 +258,8 @@ fn refused(arguments: &[String], in_passing: bool) -> Option<String> {
                     | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
             );
             let shown = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            return (!shown && !(unfinished && in_passing)).then(|| error.to_string());
+            let passes = shown || (unfinished && in_passing);
+            return (!passes).then(|| error.to_string());
         }
     };
     if arguments.iter().flat_map(|word| word.split('=')).any(is_placeholder) {
