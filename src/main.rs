@@ -5,7 +5,7 @@ use mimalloc::MiMalloc;
 use std::process::ExitCode;
 
 /// Every operation allocates its result; glibc gives large blocks back to the system each time and
-/// pays for their pages again. See ARCHITECTURE.md for the measured difference.
+/// pays for their pages again. The measured difference is in `docs/design/training.md`.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -1,5 +1,5 @@
 //! What a run survives, from the command line: each fault that can be injected, each signal, has
-//! the outcome that README.md's table gives it.
+//! the outcome that the table of `docs/faults.md` gives it.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

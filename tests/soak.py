@@ -6,7 +6,7 @@
 
 `faults` takes short runs of every scheme in turn and does to each what its seed says: injected
 faults, or SIGKILL at a random moment of it, and perhaps of its continuations too. Every run must end
-as README.md's table says, and, gone on with, in the weights and the record of an undisturbed run, bit
+as the table of docs/faults.md says, and, gone on with, in the weights and the record of an undisturbed run, bit
 for bit. `kills` starts one run, given after `--`, and kills it at so many random moments, going on
 each time. Only Python's own library is needed; the program is built before with
 `cargo build --release`, or named by --program.

@@ -82,7 +82,7 @@ struct Train {
     #[command(flatten)]
     changes: Changes,
     /// Do harm at chosen places, such as "panic:worker=2,step=40; kill:step=80"; also stall,
-    /// corrupt, nan, disk-full (README, "What a run survives")
+    /// corrupt, nan, disk-full (docs/faults.md, "What a run survives")
     #[arg(long, value_name = "FAULTS")]
     inject: Option<String>,
     /// Go on with the run in this folder, from its newest whole checkpoint, or from the checkpoint
