@@ -1,0 +1,46 @@
+//! The public items of the crate are those that `public-api.txt` lists: who changes the interface
+//! changes that file in the same commit, and a reader of the commit sees it.
+//!
+//! Rustdoc's JSON needs `RUSTC_BOOTSTRAP` with a stable compiler, and the crate is checked once more
+//! for it, so the test is asked for by name:
+//! `cargo test -p gradwire-exchange --test public_api -- --ignored`, with `GRADWIRE_ACCEPT=1` to
+//! write the list anew.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+#[ignore = "checks the crate once more for its documentation; CI asks for it"]
+fn the_public_items_are_those_of_the_list() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let built = folder.join("../target/public-api");
+    let status = Command::new(env!("CARGO"))
+        .current_dir(folder)
+        .env("RUSTC_BOOTSTRAP", "1")
+        .args(["rustdoc", "--quiet", "--locked", "--lib", "--target-dir"])
+        .arg(&built)
+        .args(["--", "-Z", "unstable-options", "--output-format", "json", "--cap-lints", "warn"])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let api = public_api::Builder::from_rustdoc_json(built.join("doc/gradwire_exchange.json"))
+        .omit_blanket_impls(true)
+        .omit_auto_trait_impls(true)
+        .omit_auto_derived_impls(true)
+        .build()
+        .unwrap();
+    let found: String = api.items().map(|item| format!("{item}\n")).collect();
+    let list = folder.join("public-api.txt");
+    if std::env::var_os("GRADWIRE_ACCEPT").is_some() {
+        std::fs::write(&list, &found).unwrap();
+    }
+    let listed = std::fs::read_to_string(&list).unwrap();
+    let only = |these: &str, those: &str| -> Vec<String> {
+        let those: std::collections::HashSet<&str> = those.lines().collect();
+        these.lines().filter(|item| !those.contains(item)).map(str::to_string).collect()
+    };
+    let (new, gone) = (only(&found, &listed), only(&listed, &found));
+    assert!(new.is_empty() && gone.is_empty(), "new: {new:#?}\ngone: {gone:#?}");
+}
