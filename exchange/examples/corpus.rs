@@ -1,7 +1,8 @@
 //! Writes the seeds of the fuzz targets: `cargo run -p gradwire-exchange --example corpus` makes,
 //! for every scheme and setting worth testing, a real message of a bucket of 65 elements in
 //! `exchange/fuzz/corpus/<scheme>/`, what a server would say of it in `downlinks/` where the scheme
-//! learns from messages, and a frame in `frames/`.
+//! learns from messages, frames in `frames/`, and what a peer makes of its messages in several rounds in
+//! `rounds/`.
 
 use std::fs;
 use std::io::Result;
@@ -56,5 +57,18 @@ fn main() -> Result<()> {
     fs::create_dir_all(corpus.join("frames"))?;
     fs::write(corpus.join("frames/compressed"), &frame)?;
     fs::write(corpus.join("frames/non-finite"), &non_finite)?;
-    fs::write(corpus.join("frames/two"), [frame, non_finite].concat())
+    fs::write(corpus.join("frames/two"), [frame, non_finite].concat())?;
+    fs::create_dir_all(corpus.join("rounds"))?;
+    // The peer as it should be; others' bytes in the first round, in the second; another length; gone.
+    for (name, bytes) in [
+        ("honest", &[0; 24][..]),
+        ("first", &[0, 1, 2, 3, 200, 9, 127, 0, 2, 255, 128, 127]),
+        ("second", &[0, 0, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]),
+        ("length", &[0, 3, 7, 0, 3, 8]),
+        ("gone", &[0, 0, 0, 0, 15]),
+        ("noise", &[14, 40, 71, 87, 1, 12, 0, 0, 2, 0, 1, 0, 0, 0, 9, 9, 9]),
+    ] {
+        fs::write(corpus.join("rounds").join(name), bytes)?;
+    }
+    Ok(())
 }

@@ -1,10 +1,15 @@
 //! What becomes of hostile bytes: an error, or numbers. Shared by the fuzz targets and by the test
 //! that replays their corpora.
 
-use gradwire_exchange::wire::Reader;
+use gradwire_exchange::schemes::powersgd;
 use gradwire_exchange::wire::downlink::Downlink;
 use gradwire_exchange::wire::frame::{Frame, Kind};
-use gradwire_exchange::{Digest, Header, Observed, PART, Scheme, Seat, StepEnd};
+use gradwire_exchange::wire::{Fault, Reader};
+use gradwire_exchange::{
+    About, Awaited, BucketGradient, Bucketing, Built, Collective, Digest, Error, Exchange, Header,
+    Law, Layout, Method, Next, Observed, PART, Payload, Policy, Reducer, Result, Round, Scheme,
+    Seat, Soundness, StepEnd,
+};
 
 /// The longest bucket that is tried.
 const LONGEST: usize = 1100;
@@ -90,4 +95,167 @@ pub(crate) fn frames(bytes: &[u8]) {
     let mut sealed = Vec::new();
     Header { kind, rank: 1, world_size: 2, step: 3, bucket: 0 }.write(payload, &mut sealed);
     let _ = Frame::refusal_of(&sealed);
+}
+
+/// Runs steps of schemes of several rounds beside a peer whose messages the bytes make up: as they
+/// should be, sealed with other contents, of other lengths, or not messages at all, in any round.
+pub(crate) fn rounds(bytes: &[u8]) {
+    let matrices = |config: powersgd::Config| Scheme::Powersgd(config);
+    let (one, all) = (powersgd::Config { rank: 1, ..Default::default() }, 0.1);
+    let slim = powersgd::Config { min_compression_rate: all, warm_start: false, ..one.clone() };
+    for scheme in [&matrices(one) as &dyn Method, &matrices(slim), &TwoRounds] {
+        beside(scheme, bytes);
+    }
+}
+
+fn beside(scheme: &dyn Method, bytes: &[u8]) {
+    let shapes = [("a", vec![6, 8]), ("b", vec![5]), ("c", vec![4, 4, 2])];
+    let layout = Layout::shaped(shapes.map(|(name, shape)| (name.to_string(), shape)));
+    let layout = layout.expect("a layout");
+    let length = layout.len();
+    let mut peer = Peer { bytes: bytes.to_vec(), at: 0 };
+    peer.bytes.truncate(4096);
+    let policy = Policy { measure_every: Some(2), ..Policy::from(Bucketing::Parameter) };
+    let end = Box::new(peer);
+    let exchange =
+        Exchange::with(scheme, gradwire_exchange::Topology::Allgather, policy, layout, 3, end);
+    let mut exchange = exchange.expect("an exchange");
+    for step in 1..=4 {
+        let mut gradient: Vec<f32> = (0..length).map(|i| (i as f32 - step as f32).sin()).collect();
+        let before = exchange.save();
+        match exchange.allreduce(step, &mut gradient) {
+            Ok(_) => assert!(gradient.iter().all(|mean| mean.is_finite()), "a mean is not finite"),
+            Err(_) => {
+                assert!(exchange.save() == before, "a step that failed has changed the state")
+            }
+        }
+    }
+}
+
+/// The other one of two ranks: it answers what it is sent.
+struct Peer {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Peer {
+    /// The next byte of what is made up; zero after its end.
+    fn next(&mut self) -> u8 {
+        self.at += 1;
+        self.bytes.get(self.at - 1).copied().unwrap_or(0)
+    }
+}
+
+impl Collective for Peer {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world_size(&self) -> usize {
+        2
+    }
+
+    fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
+        let mut theirs = Vec::new();
+        let mut reader = Reader::new(&mine);
+        let whole = self.next();
+        if whole & 0x0f == 0x0f {
+            return Err(Error::PeerLost { rank: 1, by: 0, awaited: Awaited::Message });
+        }
+        if whole & 0x0f == 0x0e {
+            theirs.extend((0..self.next()).map(|_| self.next()));
+        } else {
+            while let Ok(frame) = Frame::read(&mut reader) {
+                let mut payload = frame.payload.to_vec();
+                match self.next() & 3 {
+                    // As it should be: the peer has the same gradient.
+                    0 => {}
+                    // A few bytes are others.
+                    1 => {
+                        for _ in 0..1 + (self.next() & 7) {
+                            let at = usize::from(self.next()) % payload.len().max(1);
+                            let byte = self.next();
+                            payload.get_mut(at).into_iter().for_each(|place| *place = byte);
+                        }
+                    }
+                    // All of them.
+                    2 => payload.iter_mut().for_each(|byte| *byte = self.next()),
+                    // Another length.
+                    _ => payload.resize(self.next().into(), 0x7f),
+                }
+                frame.header.from_rank(1).write(&payload, &mut theirs);
+            }
+        }
+        Ok(vec![mine.into(), theirs.into()])
+    }
+}
+
+/// Each rank names the position of its largest element; all of them send what they have there.
+struct TwoRounds;
+
+impl Method for TwoRounds {
+    fn about(&self) -> About {
+        About { name: "two-rounds", line: "the elements at the largest positions", paper: "" }
+    }
+
+    fn feedback(&self) -> bool {
+        false
+    }
+
+    fn soundness(&self) -> Soundness {
+        Soundness::Sound
+    }
+
+    fn law(&self) -> Law {
+        Law::Contraction
+    }
+
+    fn build(&self, _seat: &Seat) -> Built {
+        Built::Reducer(Box::new(Positions(Vec::new())))
+    }
+}
+
+/// The positions that all ranks have named.
+struct Positions(Vec<usize>);
+
+impl Reducer for Positions {
+    fn reduce(&mut self, bucket: &mut BucketGradient<'_>, round: &mut Round<'_>) -> Result<Next> {
+        let due = bucket.due();
+        match round.number() {
+            0 => {
+                let larger = |a: &usize, b: &usize| due[*a].abs().total_cmp(&due[*b].abs());
+                let at = (0..due.len()).max_by(larger).unwrap_or(0) as u32;
+                round.allgather(&at.to_le_bytes());
+                Ok(Next::Again)
+            }
+            1 => {
+                self.0.clear();
+                for message in round.messages() {
+                    let mut reader = Reader::new(message);
+                    let at = reader.u32()? as usize;
+                    reader.finish()?;
+                    if at >= due.len() {
+                        return Err(Fault::Position { length: due.len() }.into());
+                    }
+                    self.0.push(at);
+                }
+                for at in &self.0 {
+                    round.allgather(&due[*at].to_le_bytes());
+                }
+                Ok(Next::Again)
+            }
+            _ => {
+                let mut mean = vec![0.0; due.len()];
+                for message in round.messages() {
+                    let mut reader = Reader::new(message);
+                    for at in &self.0 {
+                        mean[*at] += f32::from_bits(reader.u32()?) / round.world_size() as f32;
+                    }
+                    reader.finish()?;
+                }
+                bucket.mean_mut().copy_from_slice(&mean);
+                Ok(Next::Done)
+            }
+        }
+    }
 }

@@ -47,4 +47,12 @@ fn corpora_are_read_without_harm() {
         ends.for_each(|end| hostile::downlink(&learning, &seed[..end]));
     }
     read("frames").iter().for_each(|seed| hostile::frames(seed));
+    for seed in read("rounds") {
+        hostile::rounds(&seed);
+        for bit in 0..8 * seed.len().min(64) {
+            let mut changed = seed.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            hostile::rounds(&changed);
+        }
+    }
 }

@@ -74,7 +74,7 @@ mod small {
 #[cfg(all(feature = "shuttle", not(feature = "loom")))]
 mod whole {
     use super::*;
-    use gradwire_exchange::schemes::topk;
+    use gradwire_exchange::schemes::{powersgd, topk};
     use gradwire_exchange::{Bucketing, Collective, Exchange, Layout, Scheme};
     use shuttle::thread;
 
@@ -86,7 +86,7 @@ mod whole {
     /// Trains nothing: exchanges, compares, and perhaps goes or gives up before the last step.
     fn life(end: Mesh, scheme: &Scheme, fate: Fate) -> Result<Vec<f32>, Error> {
         let rank = end.rank();
-        let layout = Layout::new([("a".to_string(), 5), ("b".to_string(), LENGTH - 5)])?;
+        let layout = Layout::shaped([("a".to_string(), vec![4]), ("b".to_string(), vec![4, 2])])?;
         let mut exchange = Exchange::new(scheme, Bucketing::Parameter, layout, 1, Box::new(end))?;
         let mut sum = vec![0.0; LENGTH];
         for step in 1..=STEPS {
@@ -136,9 +136,15 @@ mod whole {
         Scheme::Topk(topk::Config { ratio: 0.25.into(), ..Default::default() })
     }
 
+    /// Two rounds for the matrix, one for the vector.
+    fn powersgd() -> Scheme {
+        let min_compression_rate = 0.5;
+        Scheme::Powersgd(powersgd::Config { rank: 1, min_compression_rate, ..Default::default() })
+    }
+
     #[test]
     fn exchanges_end_and_agree() {
-        for scheme in [Scheme::default(), topk()] {
+        for scheme in [Scheme::default(), topk(), powersgd()] {
             explore(move || {
                 let outcomes = lives(&scheme, Fate::Stays);
                 let first = outcomes[0].clone().unwrap();
@@ -149,7 +155,7 @@ mod whole {
 
     #[test]
     fn the_loss_of_a_rank_ends_all_others() {
-        for scheme in [Scheme::default(), topk()] {
+        for scheme in [Scheme::default(), topk(), powersgd()] {
             explore(move || {
                 for (rank, outcome) in lives(&scheme, Fate::Goes).into_iter().enumerate() {
                     let lost = matches!(outcome, Err(Error::PeerLost { .. }));
@@ -161,7 +167,7 @@ mod whole {
 
     #[test]
     fn an_abort_is_heard_by_all() {
-        for scheme in [Scheme::default(), topk()] {
+        for scheme in [Scheme::default(), topk(), powersgd()] {
             explore(move || {
                 let outcomes = lives(&scheme, Fate::GivesUp);
                 let heard = |o: &Result<_, Error>| {
