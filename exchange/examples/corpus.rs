@@ -68,7 +68,10 @@ fn main() -> Result<()> {
         ("gone", &[0, 0, 0, 0, 15]),
         ("noise", &[14, 40, 71, 87, 1, 12, 0, 0, 2, 0, 1, 0, 0, 0, 9, 9, 9]),
     ] {
-        fs::write(corpus.join("rounds").join(name), bytes)?;
+        for scheme in 0..3 {
+            let name = format!("rounds/{name}-{scheme}");
+            fs::write(corpus.join(name), [&[scheme], bytes].concat())?;
+        }
     }
     Ok(())
 }

@@ -34,8 +34,7 @@ fn corpora_are_read_without_harm() {
             (0..seed.len()).for_each(|end| hostile::message(&schemes, &seed[..end]));
         }
     }
-    let learning =
-        ["casq", "dqsgd", "optquant", "aggregation-aware"].map(hostile::specimens).concat();
+    let learning = hostile::learning();
     for seed in read("downlinks") {
         hostile::downlink(&learning, &seed);
         for bit in 0..8 * seed.len().min(64) {

@@ -1,4 +1,5 @@
-//! `cargo +nightly fuzz run downlinks corpus/downlinks`: a hostile server, for what ranks learn from.
+//! `cargo +nightly fuzz run downlinks corpus/downlinks`: a hostile server, for the schemes that learn from
+//! what ranks send.
 #![no_main]
 
 #[path = "../hostile.rs"]
@@ -9,6 +10,6 @@ use std::sync::LazyLock;
 use gradwire_exchange::Scheme;
 use libfuzzer_sys::fuzz_target;
 
-static SCHEMES: LazyLock<Vec<Scheme>> = LazyLock::new(Scheme::codecs);
+static SCHEMES: LazyLock<Vec<Scheme>> = LazyLock::new(hostile::learning);
 
 fuzz_target!(|bytes: &[u8]| hostile::downlink(&SCHEMES, bytes));
