@@ -20,12 +20,12 @@
 //! Let T be the selection, Q the quantiser and E‖Q(x) − x‖² ≤ β‖x‖². Q is unbiased, so that Q∘T is
 //! right in expectation wherever T is (`randomk` with `unbiased`).
 //!
-//! With error feedback Q∘T has to be a contraction, and it is one only while β < 1 (the paper's first
-//! lemma on composition: the coefficient is (1 − β)·k/d): with few levels β is above 1, and the
-//! residual would grow. The paper's second lemma divides by 1 + β, which makes a contraction of any
-//! Q, with the coefficient k/(d·(1 + β)). We multiply each block by the number that leaves the least
+//! With error feedback Q∘T has to be a contraction, and it is one only while β < 1 (with the paper's
+//! coefficient (1 − β)·k/d for the composition as it is): with few levels β is above 1, and the
+//! residual would grow. The paper's scaled composition divides by 1 + β, which makes a contraction
+//! of any Q, with the coefficient k/(d·(1 + β)). We multiply each block by the number that leaves the least
 //! of it, c = ⟨x, Q(x)⟩/‖Q(x)‖², but at most by 1. No number between 0 and 1 leaves less, 1/(1 + β)
-//! included, so that the lemma's coefficient holds; and ‖c·Q(x) − x‖ ≤ ‖x‖ holds for every message
+//! included, so that this coefficient holds; and ‖c·Q(x) − x‖ ≤ ‖x‖ holds for every message
 //! and not only in expectation. It costs nothing on the wire, because the scales are there anyway, and
 //! β need not be known.
 //!
