@@ -53,9 +53,9 @@ fn told(run: &Path) -> Vec<Value> {
     told
 }
 
-fn undisturbed() -> (Vec<(String, Vec<u8>)>, Vec<Value>) {
+fn undisturbed(more: &[&str]) -> (Vec<(String, Vec<u8>)>, Vec<Value>) {
     let program = Program::new();
-    program.succeed(&arguments(&[]));
+    program.succeed(&arguments(more));
     let run = run_of(&program);
     (weights(&run), told(&run))
 }
@@ -66,7 +66,14 @@ fn resume(program: &Program, run: &Path) {
 
 #[test]
 fn each_fault_has_its_documented_outcome() {
-    let (weights_before, told_before) = undisturbed();
+    // Of one message a step, and of two rounds.
+    for scheme in [&["--set", "scheme=topk"], &["--set", "scheme=powersgd"]] {
+        each_fault(scheme);
+    }
+}
+
+fn each_fault(scheme: &[&str]) {
+    let (weights_before, told_before) = undisturbed(scheme);
     for (fault, code, parts) in [
         ("panic:worker=2,step=12", Some(1), &["worker 2, step 12", "panicked: injected"][..]),
         (
@@ -81,7 +88,7 @@ fn each_fault_has_its_documented_outcome() {
     ] {
         let program = Program::new();
         let began = Instant::now();
-        let (found, error) = injected(&program, fault, &[]);
+        let (found, error) = injected(&program, fault, scheme);
         let last = error.lines().last().unwrap_or_default();
         assert_eq!(found, code, "{fault}: {error}");
         assert!(parts.iter().all(|part| last.contains(part)), "{fault}: {error}");
@@ -97,18 +104,21 @@ fn each_fault_has_its_documented_outcome() {
 
 #[test]
 fn a_damaged_plain_message_is_its_senders() {
-    let program = Program::new();
-    let (code, error) = injected(&program, "corrupt:worker=0,step=12", &["--set", "scheme=dense"]);
-    assert_eq!(code, Some(1), "{error}");
-    let last = error.lines().last().unwrap_or_default();
-    for part in ["worker 0, step 12, exchange", "rank 0 for the gradient of step 12", "damaged"] {
-        assert!(last.contains(part), "{error}");
+    for scheme in ["scheme=dense", "scheme=powersgd"] {
+        let program = Program::new();
+        let (code, error) = injected(&program, "corrupt:worker=0,step=12", &["--set", scheme]);
+        assert_eq!(code, Some(1), "{error}");
+        let last = error.lines().last().unwrap_or_default();
+        for part in ["worker 0, step 12, exchange", "rank 0 for the gradient of step 12", "damaged"]
+        {
+            assert!(last.contains(part), "{error}");
+        }
     }
 }
 
 #[test]
 fn a_stall_shorter_than_the_patience_changes_nothing() {
-    let (weights_before, told_before) = undisturbed();
+    let (weights_before, told_before) = undisturbed(&[]);
     let program = Program::new();
     let (code, error) = injected(&program, "stall:worker=1,step=12,for=300ms", &[]);
     assert_eq!(code, Some(0), "{error}");
@@ -132,7 +142,7 @@ fn a_single_worker_that_stalls_is_given_up() {
 
 #[test]
 fn a_lost_worker_is_restarted_as_if_nothing_had_been() {
-    let (weights_before, told_before) = undisturbed();
+    let (weights_before, told_before) = undisturbed(&[]);
     for fault in [
         "panic:worker=2,step=12",
         "stall:worker=1,step=12,for=60s",
@@ -208,7 +218,7 @@ fn faults_that_mean_nothing_are_refused() {
 /// A full disk costs a curve, a checkpoint or the run, and says so; what is on it stays usable.
 #[test]
 fn a_full_disk_is_told() {
-    let (weights_before, told_before) = undisturbed();
+    let (weights_before, told_before) = undisturbed(&[]);
     let program = Program::new();
     let (code, error) = injected(&program, "disk-full:write=3", &[]);
     assert_eq!(code, Some(1), "{error}");

@@ -77,6 +77,7 @@ fn however_workers_are_spread_the_run_is_the_same() {
         &["scheme=sidco"],
         &["scheme=casq"],
         &["scheme=optquant"],
+        &["scheme=powersgd"],
         &["scheme=dqsgd", "exchange.topology=server"],
         &["scheme=topk", "exchange.topology=sharded"],
         &["scheme=dense", "exchange.overlap=true", "policy.bucketing=parameter"],

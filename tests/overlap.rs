@@ -77,7 +77,7 @@ fn images_overlap_without_a_trace() {
 
 #[test]
 fn learning_schemes_overlap_without_a_trace() {
-    for scheme in ["casq", "sidco", "optquant", "dqsgd", "aggregation-aware", "half"] {
+    for scheme in ["casq", "sidco", "optquant", "dqsgd", "aggregation-aware", "half", "powersgd"] {
         let scheme = format!("scheme={scheme}");
         same(&[&scheme, "policy.bucketing=parameter", "train.max_steps=4", "train.batch=8"]);
     }

@@ -9,10 +9,10 @@ use std::io::Result;
 use std::path::Path;
 
 use gradwire_exchange::Header;
+use gradwire_exchange::refusal;
 use gradwire_exchange::rng::Stream;
 use gradwire_exchange::wire::downlink::{Form, close};
 use gradwire_exchange::wire::frame::Kind;
-use gradwire_exchange::wire::refusal;
 use gradwire_exchange::{Encoded, Error, Observed, Quantity, Scheme, Seat};
 
 const LENGTH: u16 = 65;

@@ -108,11 +108,10 @@ pub(crate) fn frames(bytes: &[u8]) {
 pub(crate) fn rounds(bytes: &[u8]) {
     let Some((scheme, bytes)) = bytes.split_first() else { return };
     let one = powersgd::Config { rank: 1, ..Default::default() };
+    let slim = powersgd::Config { min_compression_rate: 0.1, warm_start: false, ..one.clone() };
     match scheme % 3 {
         0 => beside(&one, bytes),
-        1 => {
-            beside(&powersgd::Config { min_compression_rate: 0.1, warm_start: false, ..one }, bytes)
-        }
+        1 => beside(&slim, bytes),
         _ => beside(&TwoRounds, bytes),
     }
 }
@@ -135,7 +134,7 @@ fn beside(scheme: &dyn Method, bytes: &[u8]) {
         match exchange.allreduce(step, &mut gradient) {
             Ok(_) => assert!(gradient.iter().all(|mean| mean.is_finite()), "a mean is not finite"),
             Err(_) => {
-                assert!(exchange.save() == before, "a step that failed has changed the state")
+                assert!(exchange.save() == before, "a step that failed has changed the state");
             }
         }
     }

@@ -6,6 +6,7 @@ use crate::compress::{Built, ByBlocks, Compressor};
 use crate::gradient::{Held, Seen};
 use crate::layout::Part;
 use crate::reducer::{Mail, Reducer};
+use crate::wire::Kind;
 use crate::{Gauge, Result, State, Support};
 
 /// A bucket of one rank.
@@ -279,6 +280,43 @@ fn scatter(ranges: &[Range<usize>], mut gathered: &[f32], flat: &mut [f32]) {
 
 fn copy(from: &[[u8; 4]], to: &mut [f32]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_le_bytes(*from));
+}
+
+/// What one frame of a message is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Item {
+    pub(crate) bucket: usize,
+    /// Elements.
+    pub(crate) length: usize,
+    /// `Dense` for a bucket's gradient in whatever form, `Values` for what its reducer posted.
+    pub(crate) kind: Kind,
+    /// The round of the step.
+    pub(crate) round: u8,
+    /// Whether every rank sends plain f32.
+    pub(crate) plain: bool,
+}
+
+impl Item {
+    /// A bucket's gradient.
+    pub(crate) fn gradient(bucket: usize, of: &Bucket, plain: bool) -> Self {
+        let plain = plain || of.is_plain();
+        Self { bucket, length: of.length, kind: Kind::Dense, round: 0, plain }
+    }
+
+    /// What a bucket's reducer posted in a round.
+    pub(crate) fn values(bucket: usize, length: usize, round: u8) -> Self {
+        Self { bucket, length, kind: Kind::Values, round, plain: true }
+    }
+
+    /// Bytes that a bucket's reducer posted in a round.
+    pub(crate) fn bytes(bucket: usize, round: u8) -> Self {
+        Self { bucket, length: 0, kind: Kind::Bytes, round, plain: true }
+    }
+
+    /// What reads messages about it; `None` when there are only plain ones.
+    pub(crate) fn decoder(self, buckets: &[Bucket]) -> Option<&dyn Compressor> {
+        buckets[self.bucket].codec().filter(|_| !self.plain)
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod outgoing;
 mod rounds;
 
 use crate::bucket::Bucket;
+use crate::bucket::Item;
 use crate::buffers::Buffers;
 use crate::collective::Collective;
 use crate::compress::{Feedback, Method};
@@ -14,9 +15,10 @@ use crate::gradient::{Gradient, Held};
 use crate::incoming::{Place, first_refusal};
 use crate::layout::{Layout, Part};
 use crate::measure::Distortion;
-use crate::topology::{About, Heard, Item, Route, Setup, Topology, Wiring, Work};
+use crate::refusal;
+use crate::topology::{About, Heard, Route, Setup, Topology, Wiring, Work};
 use crate::traffic::{Leg, Operation};
-use crate::wire::{Kind, floats, frame, refusal};
+use crate::wire::{Kind, floats, frame};
 use crate::{Error, Policy, Result, State, Support, Traffic};
 
 /// Elements that a bucket may have, so that its message is surely shorter than 4 GiB.

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use crate::bucket::Bucket;
+use crate::bucket::Item;
 use crate::collective::Payload;
 use crate::compress::{Compressor, plain::Plain};
 use crate::error::Awaited;
 use crate::gradient::Held;
-use crate::topology::Item;
 use crate::wire::downlink::Downlink;
 use crate::wire::frame::Unchecked;
 use crate::wire::{Frame, Header, Kind, Read, Reader, floats};

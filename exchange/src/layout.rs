@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::wire::refusal;
+use crate::refusal;
 use crate::{Error, Result};
 
 /// One parameter's place in the flat gradient.

@@ -69,6 +69,8 @@ mod measure;
 pub mod network;
 mod policy;
 mod reducer;
+#[doc(hidden)]
+pub mod refusal;
 pub mod rng;
 pub mod schemes;
 mod simd;

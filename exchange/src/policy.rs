@@ -3,9 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::compress::Method;
 use crate::layout::Bucketing;
-use crate::{Error, Result};
 
 /// The surroundings of a scheme. What is left out is the scheme's own habit
 /// ([`Definition::habits`](crate::Definition::habits)), and where that is silent, nothing is done.
@@ -75,47 +73,13 @@ impl Policy {
         let every = self.measure_every.unwrap_or(0);
         every > 0 && (step == 1 || step.is_multiple_of(every))
     }
-
-    /// Checks the scheme, these settings, and whether they go together.
-    ///
-    /// # Errors
-    /// What [`Method::validate`] and [`Bucketing::validate`] refuse; [`Error::Unsound`] unless
-    /// forced; [`Error::Policy`] names the setting, its value and what to write instead.
-    pub fn validate(&self, scheme: &dyn Method) -> Result<()> {
-        scheme.validate()?;
-        if !self.force {
-            scheme.soundness().check(scheme.about().name, scheme.feedback())?;
-        }
-        if let Some(bucketing) = &self.bucketing {
-            bucketing.validate()?;
-        }
-        let refuse = |key, value: f64, wanted| Err(Error::Policy { key, value, wanted });
-        let momentum = self.momentum();
-        if !(0.0..1.0).contains(&momentum) {
-            return refuse(
-                "momentum_correction",
-                momentum,
-                "write a factor of at least 0 and below 1",
-            );
-        }
-        if momentum > 0.0 && !scheme.feedback() {
-            let wanted = "it corrects what error feedback delays; switch the scheme's feedback on, \
-                          or write 0 here";
-            return refuse("momentum_correction", momentum, wanted);
-        }
-        let clip = self.clip_norm.unwrap_or(0.0);
-        if !(clip >= 0.0 && clip.is_finite()) {
-            return refuse("clip_norm", clip, "write a norm above 0, or 0 for none");
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Scheme;
     use crate::schemes::topk;
+    use crate::{Error, Scheme};
 
     #[test]
     fn what_is_left_out_is_the_schemes_habit() {

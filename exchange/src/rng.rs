@@ -8,8 +8,6 @@
 //! with the lowest known bias), with a second key word between the multiplications, so that two
 //! streams do not walk through the same sequence at different offsets.
 
-use crate::Seat;
-
 /// The random numbers of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream {
@@ -42,16 +40,6 @@ impl Stream {
         Self { first: key as u32, second: (key >> 32) as u32 }
     }
 
-    /// The stream of a rank's own message at `step`.
-    pub fn at(seat: &Seat, step: u64) -> Self {
-        Self::of(&[seat.seed, 1 + seat.rank as u64, seat.bucket as u64, step])
-    }
-
-    /// A stream that every rank has at `step`: its key holds no rank.
-    pub fn shared(seat: &Seat, step: u64) -> Self {
-        Self::of(&[seat.seed, 0, seat.bucket as u64, step])
-    }
-
     /// The 32 random bits of element `i`.
     #[inline(always)]
     pub fn bits(self, i: u32) -> u32 {
@@ -80,6 +68,7 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Seat;
 
     fn seat(rank: usize, bucket: usize, seed: u64) -> Seat {
         Seat { rank, bucket, ..Seat::alone(1, seed) }

@@ -5,6 +5,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::Compressor;
 use crate::reducer::Reducer;
+use crate::rng::Stream;
 use crate::{Error, Policy, Result};
 
 /// Where a compressor sits. The same seat and the same gradients give the same messages.
@@ -37,6 +38,18 @@ impl Seat {
             bucket: 0,
             seed,
         }
+    }
+}
+
+impl Stream {
+    /// The stream of a rank's own message at `step`.
+    pub fn at(seat: &Seat, step: u64) -> Self {
+        Self::of(&[seat.seed, 1 + seat.rank as u64, seat.bucket as u64, step])
+    }
+
+    /// A stream that every rank has at `step`: its key holds no rank.
+    pub fn shared(seat: &Seat, step: u64) -> Self {
+        Self::of(&[seat.seed, 0, seat.bucket as u64, step])
     }
 }
 
@@ -225,6 +238,42 @@ impl<D: Definition + Send + Sync> Method for D {
 
     fn validate(&self) -> Result<()> {
         Definition::validate(self)
+    }
+}
+
+impl Policy {
+    /// Checks the scheme, these settings, and whether they go together.
+    ///
+    /// # Errors
+    /// What [`Method::validate`] and [`Bucketing::validate`](crate::Bucketing::validate) refuse; [`Error::Unsound`] unless
+    /// forced; [`Error::Policy`] names the setting, its value and what to write instead.
+    pub fn validate(&self, scheme: &dyn Method) -> Result<()> {
+        scheme.validate()?;
+        if !self.force {
+            scheme.soundness().check(scheme.about().name, scheme.feedback())?;
+        }
+        if let Some(bucketing) = &self.bucketing {
+            bucketing.validate()?;
+        }
+        let refuse = |key, value: f64, wanted| Err(Error::Policy { key, value, wanted });
+        let momentum = self.momentum();
+        if !(0.0..1.0).contains(&momentum) {
+            return refuse(
+                "momentum_correction",
+                momentum,
+                "write a factor of at least 0 and below 1",
+            );
+        }
+        if momentum > 0.0 && !scheme.feedback() {
+            let wanted = "it corrects what error feedback delays; switch the scheme's feedback on, \
+                          or write 0 here";
+            return refuse("momentum_correction", momentum, wanted);
+        }
+        let clip = self.clip_norm.unwrap_or(0.0);
+        if !(clip >= 0.0 && clip.is_finite()) {
+            return refuse("clip_norm", clip, "write a norm above 0, or 0 for none");
+        }
+        Ok(())
     }
 }
 

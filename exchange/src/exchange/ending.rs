@@ -2,10 +2,11 @@
 
 use super::{Exchange, Underway};
 use crate::bucket::Engine;
+use crate::bucket::Item;
 use crate::cpu::Stopwatch;
 use crate::gradient::Seen;
 use crate::incoming::Place;
-use crate::topology::{Heard, Item, Received};
+use crate::topology::{Heard, Received};
 use crate::wire::floats;
 use crate::{Error, Gauge, Result, Traffic};
 

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::Exchange;
 use crate::Error;
+use crate::bucket::Item;
 use crate::bucket::{Bucket, Engine};
 use crate::compress::{Compressor, Encoded, Feedback};
 use crate::error::Quantity;
 use crate::gradient::{Held, Seen};
 use crate::incoming::Place;
 use crate::measure::Distortion;
-use crate::topology::Item;
 use crate::traffic::Leg;
 use crate::wire::{Kind, floats};
 use crate::{Result, Support};

@@ -2,13 +2,14 @@
 //! of them read what came of it, until the last is done.
 
 use super::Exchange;
+use crate::bucket::Item;
 use crate::collective::Stage;
 use crate::compress::Feedback;
 use crate::cpu::Stopwatch;
 use crate::gradient::{Held, Seen};
 use crate::incoming::Place;
 use crate::reducer::{BucketGradient, Mail, Next, Round};
-use crate::topology::{Item, Work};
+use crate::topology::Work;
 use crate::traffic::{Leg, Operation};
 use crate::wire::{Frame, Kind, Reader, floats};
 use crate::{Error, Result, Traffic};

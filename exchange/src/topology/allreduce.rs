@@ -7,14 +7,16 @@
 //! gradients' worth instead of N. The bits are those of an allgather, because whoever adds an
 //! element up adds in order of rank.
 
+use super::Work;
 use super::shards::{self, Group, Piece, cut, take_result};
-use super::{Item, Work};
+use crate::bucket::Item;
 use crate::collective::{Collective, Payload, Stage};
 use crate::cpu::Stopwatch;
 use crate::incoming::first_refusal;
+use crate::refusal;
 use crate::traffic::Operation;
 use crate::wire::frame::HEADER_BYTES;
-use crate::wire::{Frame, Kind, Reader, floats, refusal};
+use crate::wire::{Frame, Kind, Reader, floats};
 use crate::{Error, Result};
 
 /// Whether a transport offers it.

@@ -32,7 +32,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::aggregator::Aggregator;
-use super::{Heard, Item, Route, Setup, Shape, Topology, Work};
+use super::{Heard, Route, Setup, Shape, Topology, Work};
+use crate::bucket::Item;
 use crate::collective::{Answer, Collective, Payload, Serve, star};
 use crate::compress::{Compressor, sparse};
 use crate::cpu::Stopwatch;

@@ -7,13 +7,15 @@
 
 use std::ops::Range;
 
-use super::{Item, Work};
+use super::Work;
 use crate::bucket::Bucket;
+use crate::bucket::Item;
 use crate::collective::{Collective, Payload, Stage};
 use crate::compress::PART;
 use crate::cpu::Stopwatch;
+use crate::refusal;
 use crate::traffic::Operation;
-use crate::wire::{Frame, Kind, Reader, floats, refusal};
+use crate::wire::{Frame, Kind, Reader, floats};
 use crate::{Error, Result};
 
 /// A stretch of one item's elements.

@@ -21,7 +21,6 @@ use std::fmt;
 
 use super::checksum::Checksum;
 use super::{Fault, Read, Reader};
-use crate::{Error, Result};
 
 const MAGIC: [u8; 2] = *b"GW";
 
@@ -183,6 +182,12 @@ impl Header {
         (self.bucket as usize % MAX_BUCKETS, (self.bucket >> 24) as u8)
     }
 
+    /// Whether this header is the one that was awaited, as far as it travels.
+    pub(crate) fn answers(self, awaited: Header) -> bool {
+        let alike = Header { kind: self.kind, step: low(awaited.step).into(), ..awaited };
+        self == alike && self.kind.stands_for(awaited.kind)
+    }
+
     /// This header as another rank would send it.
     #[must_use]
     pub fn from_rank(mut self, rank: usize) -> Header {
@@ -302,32 +307,6 @@ impl<'a> Frame<'a> {
         Ok(Unchecked { frame: Frame { header, payload }, header: &bytes[..CHECKSUM_AT], told })
     }
 
-    /// Reads the next frame and checks that it is the one awaited by rank `by`.
-    ///
-    /// # Errors
-    /// [`Error::Wire`] when there is no whole frame; the sender's own [`Error::NonFinite`] or
-    /// [`Error::Aborted`] when it refused; [`Error::OutOfStep`] when it is another frame.
-    pub fn expect(reader: &mut Reader<'a>, expected: Header, by: usize) -> Result<Frame<'a>> {
-        Frame::read(reader)?.awaited(expected, by)
-    }
-
-    /// This frame, if it is the one awaited by rank `by`.
-    ///
-    /// # Errors
-    /// As [`expect`](Self::expect).
-    pub fn awaited(self, expected: Header, by: usize) -> Result<Frame<'a>> {
-        let found = self.header;
-        if (found.rank, found.world_size) == (expected.rank, expected.world_size) {
-            self.refusal()?;
-        }
-        let alike = Header { kind: found.kind, step: low(expected.step).into(), ..expected };
-        if found == alike && found.kind.stands_for(expected.kind) {
-            Ok(self)
-        } else {
-            Err(Error::OutOfStep { by, expected, found })
-        }
-    }
-
     /// The payload, if it is a gradient in a scheme's own form.
     pub fn compressed(&self) -> Option<&'a [u8]> {
         (self.header.kind == Kind::Compressed).then_some(self.payload)
@@ -339,6 +318,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Error;
 
     const HEADER: Header =
         Header { kind: Kind::Dense, rank: 2, world_size: 4, step: 77, bucket: 5 };

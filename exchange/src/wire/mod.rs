@@ -8,7 +8,7 @@
 //! * [`indices`]: ascending positions, in the cheapest of a few codings.
 //!
 //! What is not listed here is not part of the interface, though tests, benches and fuzz targets of this
-//! crate look at it: frames and their checksums, refusals, what a server sends.
+//! crate look at it: frames and their checksums, what a server sends.
 //!
 //! Everything is little-endian. Readers trust nothing: they fail with a [`Fault`], do not panic,
 //! and allocate nothing.
@@ -24,8 +24,6 @@ pub mod floats;
 pub mod frame;
 pub(crate) mod huffman;
 pub mod indices;
-#[doc(hidden)]
-pub mod refusal;
 pub mod trits;
 pub(crate) mod values;
 

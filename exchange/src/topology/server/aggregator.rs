@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use crate::bucket::Bucket;
+use crate::bucket::Item;
 use crate::collective::Payload;
 use crate::compress::{Compressor, Encoded, Feedback, Observed, StepEnd, sparse};
 use crate::cpu::Stopwatch;
 use crate::gradient::{Held, Seen};
 use crate::incoming::Place;
-use crate::topology::{About, Downlink, Item};
+use crate::topology::{About, Downlink};
 use crate::wire::downlink::{self, Form};
 use crate::wire::values::Format;
 use crate::wire::{Frame, Kind, Reader, floats};

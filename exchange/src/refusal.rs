@@ -1,4 +1,5 @@
-//! A rank's own error, sent instead of what the others await.
+//! What a peer sent, told apart: the frame that is awaited, another one, or the peer's own error in
+//! its place, which is a refusal.
 //!
 //! | bytes | the payload of [`Kind::NonFinite`] |
 //! |---|---|
@@ -8,8 +9,8 @@
 //!
 //! That of [`Kind::Abort`] is the sender's words.
 
-use super::{Fault, Frame, Header, Kind, Reader};
 use crate::error::Quantity;
+use crate::wire::{Fault, Frame, Header, Kind, Reader};
 use crate::{Error, Result};
 
 /// Bytes of a reason or a name that travel with a refusal; what is longer is cut.
@@ -18,7 +19,32 @@ const TEXT_BYTES: usize = 1024;
 /// In the place of a [`Quantity`]: a shard of the mean is not finite.
 const MEAN: u8 = 2;
 
-impl Frame<'_> {
+impl<'a> Frame<'a> {
+    /// Reads the next frame and checks that it is the one awaited by rank `by`.
+    ///
+    /// # Errors
+    /// [`Error::Wire`] when there is no whole frame; the sender's own [`Error::NonFinite`] or
+    /// [`Error::Aborted`] when it refused; [`Error::OutOfStep`] when it is another frame.
+    pub fn expect(reader: &mut Reader<'a>, expected: Header, by: usize) -> Result<Frame<'a>> {
+        Frame::read(reader)?.awaited(expected, by)
+    }
+
+    /// This frame, if it is the one awaited by rank `by`.
+    ///
+    /// # Errors
+    /// As [`expect`](Self::expect).
+    pub fn awaited(self, expected: Header, by: usize) -> Result<Frame<'a>> {
+        let found = self.header;
+        if (found.rank, found.world_size) == (expected.rank, expected.world_size) {
+            self.refusal()?;
+        }
+        if found.answers(expected) {
+            Ok(self)
+        } else {
+            Err(Error::OutOfStep { by, expected, found })
+        }
+    }
+
     /// The error that a message carries, if it is a whole frame and carries one instead of what
     /// was awaited, together with the rank that it says it comes from. Cheap when there is none.
     pub fn refusal_of(message: &[u8]) -> Option<(usize, Error)> {
