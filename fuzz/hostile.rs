@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 
 use gradwire::checkpoint::Checkpoint;
 use gradwire::disk::Disk;
-use gradwire::inject::Faults;
 use gradwire::recipe::{BatchNorm, Recipe};
 use gradwire::record::event_file;
+use gradwire::train::faults::Faults;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;

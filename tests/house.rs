@@ -88,7 +88,13 @@ fn each_concern_has_its_place() {
     only_in(
         "src",
         &["candle_core::", "candle_nn::"],
-        &["src/params.rs", "src/optim/tests.rs", "src/worker", "src/checkpoint/", "src/replica.rs"],
+        &[
+            "src/train/params.rs",
+            "src/train/optim/tests.rs",
+            "src/train/worker",
+            "src/checkpoint/",
+            "src/train/replica.rs",
+        ],
     );
     only_in("src", &["tensorboard_rs", "tensorboard_proto"], &["src/record/"]);
     outside_tests_only_in(
@@ -110,8 +116,8 @@ fn each_concern_has_its_place() {
         &[
             "src/record/",
             "src/checkpoint/",
-            "src/experiment/runner.rs",
-            "src/report/",
+            "src/study/runner.rs",
+            "src/study/report/",
             "src/disk.rs",
         ],
     );
@@ -142,7 +148,7 @@ fn entries_of_a_registry_are_asked_and_not_matched() {
         words("Scheme", gradwire_exchange::Scheme::all()),
         words("Config", gradwire_models::Config::all()),
         words("Config", gradwire_datasets::Config::all()),
-        words("Config", gradwire::optim::Config::all()),
+        words("Config", gradwire::recipe::optimizer::Config::all()),
     ]
     .concat();
     assert!(all.iter().any(|word| word == "Config::Resnet20"), "{all:?}");

@@ -1,8 +1,7 @@
 //! The time that a recorded run would have taken on other networks.
 
 use crate::disk::Disk;
-use crate::network::pattern;
-use crate::record::network::{self, Header, Row, Stretch};
+use crate::record::network::{self, Header, Row, Stretch, pattern};
 use crate::record::{self, Event, Kind};
 use anyhow::{Context, Result, bail};
 use gradwire_exchange::Operation;
