@@ -3,7 +3,6 @@
 use super::model::MODEL;
 use crate::disk::Disk;
 use anyhow::{Context, Result};
-use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
 /// The folder of checkpoints, within a run's.
@@ -57,9 +56,4 @@ pub(super) fn discard(disk: &Disk, folder: &Path) -> Result<()> {
     }
     disk.rename(folder, &away).with_context(cannot)?;
     disk.remove_folder(&away).with_context(cannot)
-}
-
-/// The SHA-256 in hexadecimal.
-pub(super) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

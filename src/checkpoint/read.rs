@@ -2,10 +2,11 @@
 
 use super::manifest::{FileEntry, LONGEST_MANIFEST, Manifest};
 use super::model::MODEL;
-use super::names::{FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, sha256, step_of};
+use super::names::{FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, step_of};
 use super::tensors::Tensors;
 use crate::disk::Disk;
 use anyhow::{Context, Error, Result, bail, ensure};
+use gradwire_datasets::sha256;
 use std::fs;
 use std::path::{Path, PathBuf};
 

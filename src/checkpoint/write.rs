@@ -4,7 +4,7 @@
 use super::manifest::{FORMAT, FileEntry, LONGEST_MANIFEST, Manifest, VERSION};
 use super::model::{MODEL, metadata};
 use super::names::{
-    FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, discard, folder_name, rank_name, sha256,
+    FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, discard, folder_name, rank_name,
 };
 use super::part::Part;
 use super::progress::{Progress, Sums};
@@ -12,6 +12,7 @@ use crate::disk::Disk;
 use crate::recipe::Recipe;
 use crate::record::{Provenance, Summary};
 use anyhow::{Context, Result, ensure};
+use gradwire_datasets::sha256;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -5,6 +5,7 @@
 //! what each scheme takes to encode and decode those. A step on a link is then the virtual clock's
 //! ([`gradwire_exchange::network`]) with these figures.
 
+use super::replay::median;
 use crate::recipe::{Recipe, in_words};
 use crate::record::network::pattern;
 use crate::train::optim::Optimizer;
@@ -431,12 +432,6 @@ pub fn break_even(
         if gains(middle)? { low = middle } else { high = middle }
     }
     Ok(BreakEven::Below((low * high).sqrt()))
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]

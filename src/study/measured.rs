@@ -283,10 +283,7 @@ fn work(stretches: &[Stretch]) -> Work {
     const SECOND: f64 = 1e-9;
     let median = |of: fn(&Row) -> u64| {
         let rows = stretches.iter().flat_map(|stretch| &stretch.rows);
-        let mut all: Vec<f64> =
-            rows.map(|row| of(row) as f64 * SECOND / row.compute.len().max(1) as f64).collect();
-        all.sort_by(f64::total_cmp);
-        all.get(all.len() / 2).copied().unwrap_or(0.0)
+        replay::median(rows.map(|row| of(row) as f64 * SECOND / row.compute.len().max(1) as f64))
     };
     Work {
         compute: median(|row| row.compute.iter().flatten().sum()),

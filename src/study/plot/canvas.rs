@@ -53,6 +53,19 @@ pub(super) fn svg(
     Ok(svg)
 }
 
+impl Style {
+    /// A short line with its mark, as SVG, to stand beside a name.
+    ///
+    /// # Errors
+    /// When it cannot be drawn, which is ours to mend.
+    pub fn swatch(&self) -> Result<String> {
+        svg("", (34, 13), |canvas| {
+            canvas.line(&[(0.0, 6.5), (34.0, 6.5)], self.colour, 2.0, self.dash)?;
+            canvas.mark(self, (17.0, 6.5), 3.6)
+        })
+    }
+}
+
 /// Pixels in units of the SVG.
 pub(super) fn fine(pixels: f64) -> i32 {
     (pixels * FINE).round() as i32

@@ -1,8 +1,6 @@
 //! Which scheme looks how, in every plot alike: a colour and a mark of its own; those of its arms
 //! that differ in settings are told apart by their dashes and by what is inside their marks.
 
-use super::canvas;
-use anyhow::Result;
 use gradwire_exchange::Scheme;
 use plotters::style::RGBColor;
 
@@ -158,17 +156,6 @@ impl Style {
         let colour = LINES[number % LINES.len()];
         let mark = POINTS[number % POINTS.len()];
         Self { colour, mark, ..Self::variant(number / LINES.len()) }
-    }
-
-    /// A short line with its mark, as SVG, to stand beside a name.
-    ///
-    /// # Errors
-    /// When it cannot be drawn, which is ours to mend.
-    pub fn swatch(&self) -> Result<String> {
-        canvas::svg("", (34, 13), |canvas| {
-            canvas.line(&[(0.0, 6.5), (34.0, 6.5)], self.colour, 2.0, self.dash)?;
-            canvas.mark(self, (17.0, 6.5), 3.6)
-        })
     }
 
     fn variant(variant: usize) -> Self {
