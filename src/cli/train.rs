@@ -27,7 +27,7 @@ pub(super) struct Train {
     recipe: Option<String>,
     #[command(flatten)]
     changes: Changes,
-    /// Do harm at chosen places, such as "panic:worker=2,step=40; kill:step=80"; also stall,
+    /// Inject faults, such as "panic:worker=2,step=40; kill:step=80"; also stall,
     /// corrupt, nan, disk-full (README, "What a run survives")
     #[arg(long, value_name = "FAULTS")]
     inject: Option<String>,

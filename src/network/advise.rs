@@ -228,7 +228,7 @@ pub enum Risk {
 
 impl Risk {
     /// By the error, and by what becomes of it: with feedback a share 1 − error of what is due is
-    /// said each step, so that an element waits about 1 / (1 − error) steps (Stich, Cordonnier &
+    /// sent each step, so that an element waits about 1 / (1 − error) steps (Stich, Cordonnier &
     /// Jaggi 2018, theorem 2.4); without, an unbiased error is noise that averages over the ranks,
     /// and a biased one stays.
     pub fn of(error: f64, feedback: bool, law: Law, ranks: usize) -> Self {

@@ -127,7 +127,7 @@ pub enum OnWorkerLoss {
     Stop,
     /// All workers start again from the last checkpoint: the same run as without the loss.
     Restart,
-    /// The others go on from the last checkpoint, with what the lost worker had not said by then.
+    /// The others go on from the last checkpoint, with the lost worker's residual of that moment.
     Shrink,
 }
 

@@ -44,7 +44,7 @@ pub trait Rule: Send {
     fn update(&self, piece: Piece<'_>, now: &Now);
 
     /// How the rows of a table move whose gradient is zero, if that is by SGD's momentum alone:
-    /// then they may wait until they are next read. None unless the rule says so.
+    /// then they may wait until they are next read. None by default.
     fn coasting(&self) -> Option<Coasting> {
         None
     }
