@@ -126,7 +126,7 @@ impl Record {
     }
 
     /// Goes on with the records of `folder`, which are cut to the step before `first_step`
-    /// ([`cut`]) and whose `lock` is held. `summary` is that of the steps before.
+    /// ([`cut`](super::cut())) and whose `lock` is held. `summary` is that of the steps before.
     ///
     /// The resolved recipe takes the place of the earlier one; the provenance of this process is
     /// written beside that of the first.
