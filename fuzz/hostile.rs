@@ -8,11 +8,11 @@ use std::sync::LazyLock;
 
 use gradwire::checkpoint::Checkpoint;
 use gradwire::disk::Disk;
-use gradwire::inject::Faults;
 use gradwire::recipe::{BatchNorm, Recipe};
 use gradwire::record::event_file;
+use gradwire::train::faults::Faults;
+use gradwire_datasets::sha256;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 static SCRATCH: LazyLock<TempDir> =
@@ -134,8 +134,4 @@ fn write(folder: &PathBuf, name: &str, content: &[u8]) {
     let line = format!("{}  manifest.json\n", sha256(&manifest));
     fs::write(folder.join("manifest.json"), manifest).expect("the manifest can be written");
     fs::write(folder.join("manifest.sha256"), line).expect("its sum can be written");
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -10,9 +10,9 @@ use gradwire::checkpoint::{
 };
 use gradwire::disk::{Disk, Fault};
 use gradwire::recipe::Recipe;
+use gradwire_datasets::sha256;
 use gradwire_exchange::Entry;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -81,10 +81,6 @@ impl Copy {
             entry["sha256"] = sha256(bytes).into();
         });
     }
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]

@@ -2,17 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use gradwire::cluster::Job;
 use gradwire::disk::{Disk, Fault};
-use gradwire::job::Job;
-use gradwire::launch::{Run, Start, train};
 use gradwire::recipe::{Recipe, Source};
 use gradwire::record::Mode;
-use gradwire::resume::Resume;
+use gradwire::train::launch::{Start, train};
+use gradwire::train::resume::Resume;
+use gradwire::train::session::Session;
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Six steps, a checkpoint every two, of which two are kept; an evaluation and the best model.
 fn recipe(out: &Path) -> Recipe {
@@ -35,10 +35,11 @@ fn recipe(out: &Path) -> Recipe {
 }
 
 fn attempt(recipe: &Recipe, disk: Disk, start: Start) -> Result<PathBuf, String> {
-    let (orders, faults) = (Arc::default(), Arc::default());
-    let job = &Job::alone();
-    let run = Run { job, recipe, mode: Mode::Quiet, disk, start, orders, faults };
-    train(run).map(|outcome| outcome.folder).map_err(|error| format!("{error:#}"))
+    let job = Job::alone();
+    Session::lead(&job, recipe.clone())
+        .and_then(|session| train(&job, Session { disk, ..session }, Mode::Quiet, start))
+        .map(|outcome| outcome.folder)
+        .map_err(|error| format!("{error:#}"))
 }
 
 /// The bytes of the last model's tensors, and what the record tells of steps and epochs.

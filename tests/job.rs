@@ -3,14 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use gradwire::cluster::{Job, letterbox};
 use gradwire::disk::Disk;
-use gradwire::inject::Faults;
-use gradwire::job::{Followed, Job, follow, letterbox};
-use gradwire::launch::{Outcome, Run, Start, train};
-use gradwire::orders::Orders;
 use gradwire::recipe::{Recipe, Source};
 use gradwire::record::Mode;
-use gradwire::resume::Resume;
+use gradwire::train::faults::Faults;
+use gradwire::train::follow;
+use gradwire::train::launch::{Outcome, Start, train};
+use gradwire::train::resume::Resume;
+use gradwire::train::session::Session;
 use gradwire_exchange::cluster::channels;
 use safetensors::SafeTensors;
 use std::fs;
@@ -37,8 +38,14 @@ fn recipe(out: &Path, settings: &[&str]) -> Recipe {
     Source { recipe: None, flags: Vec::new(), sets: sets.collect() }.load().unwrap()
 }
 
-/// What became of process 0, and of those that follow.
-type Ended = (anyhow::Result<Outcome>, Vec<anyhow::Result<Followed>>);
+/// What became of process 0, and of those that follow: whether they were let begin.
+type Ended = (anyhow::Result<Outcome>, Vec<anyhow::Result<bool>>);
+
+/// What a follower's process does, up to its end.
+fn followed(job: &Job, own: Recipe, faults: Arc<Faults>) -> anyhow::Result<bool> {
+    let Some((session, go)) = follow::join(job, Some(Ok(own)))? else { return Ok(false) };
+    follow::train(job, Session { faults, ..session }, *go).map(|()| true)
+}
 
 /// Trains in as many processes; each reads the recipe of its number.
 fn job(recipes: &[Recipe], start: Start, faults: &str) -> Ended {
@@ -54,35 +61,26 @@ fn job(recipes: &[Recipe], start: Start, faults: &str) -> Ended {
             .map(|(job, own)| {
                 let faults = faults.clone();
                 scope.spawn(move || {
-                    let (disk, orders) = (Disk::default(), Arc::new(Orders::default()));
-                    let followed = follow(&job, Some(Ok(own.clone())), &disk, orders, faults);
+                    let followed = followed(&job, own.clone(), faults);
                     // One that has failed waits here to be ended by process 0, as threads cannot be.
                     if let Ok(followed) = &followed {
-                        job.end(matches!(followed, Followed::Trained));
+                        job.end(*followed);
                     }
                     followed
                 })
             })
             .collect();
-        let outcome = train(Run {
-            job: &leader,
-            recipe: &recipes[0],
-            mode: Mode::Quiet,
-            disk: Disk::default(),
-            start,
-            orders: Arc::default(),
-            faults: faults.clone(),
-        });
+        let outcome = Session::lead(&leader, recipes[0].clone())
+            .and_then(|session| train(&leader, Session { faults, ..session }, Mode::Quiet, start));
         leader.end(outcome.is_ok());
         (outcome, followers.into_iter().map(|follower| follower.join().unwrap()).collect())
     })
 }
 
 fn alone(recipe: &Recipe) -> Outcome {
-    let faults = Arc::new(Faults::default());
-    let (mode, start, orders) = (Mode::Quiet, Start::Fresh, Arc::default());
     let job = Job::alone();
-    train(Run { job: &job, recipe, mode, disk: Disk::default(), start, orders, faults }).unwrap()
+    let session = Session::lead(&job, recipe.clone()).unwrap();
+    train(&job, session, Mode::Quiet, Start::Fresh).unwrap()
 }
 
 fn weights(run: &Path) -> Vec<(String, Vec<u8>)> {
@@ -104,7 +102,7 @@ fn processes_train_the_run_of_one_and_go_on_with_it() {
             let half = recipe(out.path(), &[settings, &["train.max_steps=5"]].concat());
             let (outcome, followed) = job(&vec![half; processes], Start::Fresh, "");
             let outcome = outcome.unwrap();
-            assert!(followed.iter().all(|ended| matches!(ended, Ok(Followed::Trained))));
+            assert!(followed.iter().all(|ended| matches!(ended, Ok(true))));
             assert_eq!(outcome.summary.step, 5);
 
             // With as many workers in other processes.
@@ -136,7 +134,7 @@ fn a_failure_elsewhere_is_named_and_a_difference_refused() {
         job(&[same.clone(), same.clone(), same.clone(), other], Start::Fresh, "");
     let told = format!("{:#}", outcome.unwrap_err());
     assert!(told.contains("process 3") && told.contains("train.batch = 5"), "{told}");
-    assert!(followed.iter().all(|ended| matches!(ended, Ok(Followed::Refused))));
+    assert!(followed.iter().all(|ended| matches!(ended, Ok(false))));
 
     let three = recipe(out.path(), &[]);
     let (outcome, _) = job(&[three.clone(), three.clone(), three], Start::Fresh, "");

@@ -6,7 +6,7 @@
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory};
 use gradwire::cli::Cli;
-use gradwire::experiment::definition::Experiment;
+use gradwire::study::definition::Experiment;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

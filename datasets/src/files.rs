@@ -31,7 +31,7 @@ impl FileSum {
 }
 
 /// The SHA-256 of `contents`, in lower-case hexadecimal.
-pub(crate) fn sha256(contents: &[u8]) -> String {
+pub fn sha256(contents: &[u8]) -> String {
     Sha256::digest(contents).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -60,7 +60,7 @@ pub use distribution::Distribution;
 #[cfg(feature = "fetch")]
 pub use distribution::{Convert, Hosted};
 pub use error::{Error, Result, RowProblem};
-pub use files::{FileSum, Official, Place};
+pub use files::{FileSum, Official, Place, sha256};
 pub use images::Normalisation;
 pub use loader::{Loaded, Loader, Plan};
 pub use sampler::{Sampler, Shard};

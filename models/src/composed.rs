@@ -10,7 +10,7 @@ use candle_core::{DType, Result, Tensor, Var};
 use candle_nn::ops::sigmoid;
 
 use crate::PAD;
-use crate::ops::{BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM, Lstm};
+use crate::parameters::{BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM, Lstm};
 
 /// See [`ops::conv2d`](crate::ops::conv2d). Windows are laid out as rows of a matrix, then
 /// multiplied with the weights: right for every shape, stride and padding.

@@ -36,6 +36,7 @@ pub mod kernels;
 mod layers;
 pub mod maps;
 pub mod ops;
+mod parameters;
 pub mod resnet;
 pub mod store;
 pub mod text;

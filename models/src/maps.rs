@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use crate::kernels;
-use crate::ops::some;
+use crate::kernels::counts::some;
 
 /// Feature maps `[batch, height, width, channels]`: what the operations on images take and give.
 ///

@@ -9,14 +9,11 @@ use candle_core::{DType, Result, Tensor, Var, bail};
 
 use crate::composed;
 use crate::kernels::conv::Sizes;
-use crate::kernels::{self, Native, counts, native};
+use crate::kernels::counts::{self, some};
+use crate::kernels::{self, Native, native};
 use crate::maps::{Carrier, Maps};
 
-/// Added to the variance in [`batch_norm`], as PyTorch's default.
-pub const BATCH_NORM_EPSILON: f64 = 1e-5;
-
-/// Weight of the new batch in the running statistics of [`batch_norm`], as PyTorch's default.
-pub const BATCH_NORM_MOMENTUM: f64 = 0.1;
+pub use crate::parameters::{BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM, Lstm};
 
 /// 2-d cross-correlation of `xs [B, H, W, I]` with `weight [O, I, KH, KW]`, zero padding on all
 /// sides: `[B, H', W', O]` with `H' = (H + 2·padding − KH) / stride + 1`.
@@ -245,19 +242,6 @@ pub fn convs1d_relu_max(xs: &Tensor, filters: &[(&Tensor, &Tensor)]) -> Result<T
     }
 }
 
-/// One direction of an LSTM layer with hidden width `H` on inputs of width `D`, in `nn.LSTM`'s
-/// layout: gates input, forget, cell, output.
-pub struct Lstm {
-    /// `[4H, D]`.
-    pub weight_ih: Tensor,
-    /// `[4H, H]`.
-    pub weight_hh: Tensor,
-    /// `[4H]`.
-    pub bias_ih: Tensor,
-    /// `[4H]`.
-    pub bias_hh: Tensor,
-}
-
 /// Hidden states of a bidirectional LSTM over `xs [B, L, D]`, averaged over each text's tokens:
 /// `[B, 2H]`, forward direction first.
 ///
@@ -323,13 +307,4 @@ fn fits(argument: &str, tensor: &Tensor, expected: &[usize]) -> Result<()> {
         bail!("{argument} is {:?}, the other arguments ask for {expected:?}", tensor.dims());
     }
     some(argument, tensor)
-}
-
-/// Refuses an argument without elements, or of sizes whose product wraps: candle's count of them does.
-pub(crate) fn some(argument: &str, tensor: &Tensor) -> Result<()> {
-    match counts::elements(tensor.dims()) {
-        Some(0) => bail!("{argument} is {:?}: it has no elements", tensor.dims()),
-        Some(_) => Ok(()),
-        None => bail!("{argument} is {:?}: no memory has so many elements", tensor.dims()),
-    }
 }

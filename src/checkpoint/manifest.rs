@@ -1,9 +1,8 @@
 //! The manifest of a checkpoint: what it holds, and how to know that it is whole.
 
-use super::write;
-use crate::course::Progress;
+use super::names::file_names;
+use super::progress::{Progress, Sums};
 use crate::record::{Provenance, Summary};
-use crate::tally::Sums;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +10,9 @@ use serde::{Deserialize, Serialize};
 pub const FORMAT: &str = "gradwire-checkpoint";
 /// The version that this program writes, and the newest that it reads.
 pub const VERSION: u64 = 2;
+
+/// A manifest is some kilobytes; the recipe in it may be long.
+pub(super) const LONGEST_MANIFEST: u64 = 64 << 20;
 
 /// The most workers that a run can have.
 const MOST_WORKERS: usize = 1024;
@@ -102,7 +104,7 @@ impl Manifest {
         ensure!(step >= 1 && epoch >= 1, "step {step} of epoch {epoch} is not possible");
         ensure!(step < 1 << 60, "step {step} is not possible");
         let names = manifest.files.iter().map(|file| file.name.clone());
-        let expected = write::file_names(manifest.world_size);
+        let expected = file_names(manifest.world_size);
         if !names.eq(expected.iter().cloned()) {
             bail!("it does not name the files of {} workers", manifest.world_size);
         }

@@ -25,7 +25,9 @@
 
 mod manifest;
 mod model;
+mod names;
 mod part;
+mod progress;
 mod read;
 mod reshard;
 mod rewind;
@@ -35,9 +37,11 @@ mod writer;
 
 pub use manifest::{FORMAT, FileEntry, Manifest, VERSION};
 pub use model::{BEST, LAST, MODEL, Saved, VOCABULARY, find, load, save, save_vocabulary};
+pub use names::FOLDER;
 pub use part::{Part, Shared};
+pub use progress::{Progress, Score, Sums};
 pub use read::{Checkpoint, Found, Place, find_newest, locate};
 pub use rewind::rewind;
 pub use tensors::{Tensor, Tensors};
-pub use write::{FOLDER, Whole, write};
+pub use write::{Whole, write};
 pub use writer::{Outcome, Writer};

@@ -6,7 +6,6 @@
 
 use crate::disk::Disk;
 use crate::recipe::Recipe;
-use crate::replica::Replica;
 use anyhow::{Context, Result, bail};
 use gradwire_models::Store;
 use safetensors::SafeTensors;
@@ -122,11 +121,11 @@ pub fn find(path: &Path) -> Result<Saved> {
     Ok(Saved { file, recipe, step: about.step, vocabulary })
 }
 
-/// Sets a replica's variables from a model file.
+/// Sets a model's variables from a file.
 ///
 /// # Errors
 /// When the file is damaged or holds other variables than the model has.
-pub fn load(saved: &Saved, replica: &Replica) -> Result<()> {
+pub fn load(saved: &Saved, store: &Store) -> Result<()> {
     let file = &saved.file;
-    replica.store.load(file).with_context(|| format!("loading {}", file.display()))
+    store.load(file).with_context(|| format!("loading {}", file.display()))
 }

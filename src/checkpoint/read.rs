@@ -1,16 +1,15 @@
 //! Finding and reading checkpoints, whose bytes may have become anything.
 
-use super::manifest::{FileEntry, Manifest};
+use super::manifest::{FileEntry, LONGEST_MANIFEST, Manifest};
 use super::model::MODEL;
+use super::names::{FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, step_of};
 use super::tensors::Tensors;
-use super::write::{FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, sha256, step_of};
 use crate::disk::Disk;
 use anyhow::{Context, Error, Result, bail, ensure};
+use gradwire_datasets::sha256;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A manifest is some kilobytes; the recipe in it may be long.
-pub(super) const LONGEST_MANIFEST: u64 = 64 << 20;
 /// One line.
 const LONGEST_SUM: u64 = 1 << 10;
 

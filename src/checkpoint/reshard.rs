@@ -2,8 +2,8 @@
 //!
 //! Old rank i's residual and velocity go to new rank i mod N′, added up where several meet there;
 //! ranks that none comes to begin with zeros. So the sum over ranks, element by element, is what
-//! it was, exactly where none meet, else to one rounding per element (sums run in f64). A gradient
-//! not yet said thus counts as much as a new one of any rank: by 1/N′ from now on, where it would
+//! it was, exactly where none meet, else to one rounding per element (sums run in f64). The
+//! residual thus counts as much as a new gradient of any rank: by 1/N′ from now on, where it would
 //! have counted by 1/N.
 //!
 //! What a compressor has learnt from the messages of all ranks (levels, clusters, norms, unions)

@@ -1,26 +1,21 @@
 //! Writing a checkpoint so that it is there whole or not at all, and removing those that have had
 //! their time.
 
-use super::manifest::{FORMAT, FileEntry, Manifest, VERSION};
+use super::manifest::{FORMAT, FileEntry, LONGEST_MANIFEST, Manifest, VERSION};
 use super::model::{MODEL, metadata};
+use super::names::{
+    FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, discard, folder_name, rank_name,
+};
 use super::part::Part;
-use crate::course::Progress;
+use super::progress::{Progress, Sums};
 use crate::disk::Disk;
 use crate::recipe::Recipe;
 use crate::record::{Provenance, Summary};
-use crate::tally::Sums;
 use anyhow::{Context, Result, ensure};
-use sha2::{Digest, Sha256};
+use gradwire_datasets::sha256;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// The folder of checkpoints, within a run's.
-pub const FOLDER: &str = "checkpoints";
-
-pub(super) const MANIFEST: &str = "manifest.json";
-pub(super) const MANIFEST_SUM: &str = "manifest.sha256";
-pub(super) const OPTIMIZER: &str = "optimizer.safetensors";
 
 /// Everything that one checkpoint holds.
 #[derive(Clone, Debug)]
@@ -37,40 +32,6 @@ pub struct Whole {
     pub summary: Summary,
     /// Every rank's part, in order of rank.
     pub parts: Vec<Part>,
-}
-
-/// The names of a checkpoint's files, manifest apart, in the order that they are written in.
-pub(super) fn file_names(world_size: usize) -> Vec<String> {
-    let ranks = (0..world_size).map(rank_name);
-    [MODEL.to_string(), OPTIMIZER.to_string()].into_iter().chain(ranks).collect()
-}
-
-pub(super) fn rank_name(rank: usize) -> String {
-    format!("rank-{rank:04}.safetensors")
-}
-
-/// The name of the folder of a step's checkpoint.
-pub(super) fn folder_name(step: u64) -> String {
-    format!("step-{step:08}")
-}
-
-/// The step of a checkpoint's folder; `None` for what is none, such as one half-written.
-pub(super) fn step_of(folder: &Path) -> Option<u64> {
-    let digits = folder.file_name()?.to_str()?.strip_prefix("step-")?;
-    let plain = digits.len() >= 8 && digits.bytes().all(|b| b.is_ascii_digit());
-    digits.parse().ok().filter(|_| plain)
-}
-
-/// The checkpoints of a run by their folders' names, the newest first.
-pub(super) fn by_age(disk: &Disk, run: &Path) -> Result<Vec<(u64, PathBuf)>> {
-    let place = run.join(FOLDER);
-    if !place.is_dir() {
-        return Ok(Vec::new());
-    }
-    let all = disk.list(&place).with_context(|| format!("listing {}", place.display()))?;
-    let mut found: Vec<_> = all.into_iter().filter_map(|f| Some((step_of(&f)?, f))).collect();
-    found.sort_by_key(|(step, _)| std::cmp::Reverse(*step));
-    Ok(found)
 }
 
 /// Writes a checkpoint of `run`; its folder, and the bytes in it. When this returns, it and the
@@ -119,7 +80,7 @@ pub(super) fn retain(disk: &Disk, run: &Path, last: usize, best: bool) -> Result
         return Ok(());
     }
     let accuracy = |folder: &Path| {
-        let bytes = disk.read(&folder.join(MANIFEST), super::read::LONGEST_MANIFEST).ok()?;
+        let bytes = disk.read(&folder.join(MANIFEST), LONGEST_MANIFEST).ok()?;
         Manifest::parse(&bytes).ok()?.test_accuracy
     };
     let keep = if best {
@@ -133,18 +94,6 @@ pub(super) fn retain(disk: &Disk, run: &Path, last: usize, best: bool) -> Result
             .with_context(|| format!("removing the checkpoint of step {step}"))?;
     }
     Ok(())
-}
-
-/// Removes a checkpoint. Its name goes first, so that no half of one ever stands under it.
-pub(super) fn discard(disk: &Disk, folder: &Path) -> Result<()> {
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let away = folder.with_file_name(format!(".{name}.removed"));
-    let cannot = || format!("removing {}", folder.display());
-    if away.exists() {
-        disk.remove_folder(&away).with_context(cannot)?;
-    }
-    disk.rename(folder, &away).with_context(cannot)?;
-    disk.remove_folder(&away).with_context(cannot)
 }
 
 /// Removes what was left half-written or half-removed by a process that was stopped.
@@ -231,9 +180,4 @@ fn put(disk: &Disk, folder: &Path, name: &str, bytes: &[u8]) -> Result<FileEntry
     };
     write().with_context(|| format!("writing {}", path.display()))?;
     Ok(FileEntry { name: name.into(), bytes: bytes.len() as u64, sha256: sha256(bytes) })
-}
-
-/// The SHA-256 in hexadecimal.
-pub(super) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -3,13 +3,11 @@
 use super::part::Part;
 use super::write::{Whole, retain, write};
 use crate::disk::Disk;
-use crate::orders::Orders;
 use crate::recipe;
 use anyhow::{Context, Error, Result, anyhow};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -39,7 +37,7 @@ pub struct Writer {
 
 impl Writer {
     /// A writer of checkpoints of `workers` ranks into the run's folder. When one is
-    /// written, or has failed to be, `orders` are told that the writer is free.
+    /// written, or has failed to be, `free` is called.
     ///
     /// # Errors
     /// When the system allows no further thread.
@@ -48,7 +46,7 @@ impl Writer {
         run: PathBuf,
         settings: recipe::Checkpoint,
         workers: usize,
-        orders: Arc<Orders>,
+        free: impl Fn() + Send + 'static,
     ) -> Result<Self> {
         let (jobs, inbox) = unbounded::<Whole>();
         let (outbox, done) = unbounded();
@@ -63,7 +61,7 @@ impl Writer {
                     Err(_) => None,
                 };
                 let seconds = began.elapsed().as_secs_f64();
-                orders.set_writing(false);
+                free();
                 if outbox.send(Outcome { step, stall, seconds, result, retention }).is_err() {
                     return;
                 }

@@ -1,9 +1,11 @@
 //! `gradwire advise`: which scheme wins on which link, on this machine.
 
-use super::{Changes, Refused};
-use crate::advise::{self, BreakEven, Compute, Measured, Workload};
-use crate::launch;
+use super::changes::Changes;
+use super::refused::Refused;
+use crate::machine;
+use crate::network::advise::{self, BreakEven, Compute, Measured, Workload};
 use crate::recipe::{self, Recipe};
+use crate::train::session;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use gradwire_exchange::Scheme;
@@ -85,8 +87,8 @@ fn advise(
     compute: Option<f64>,
     json: bool,
 ) -> Result<()> {
-    let data = launch::load(recipe, None)?;
-    let threads = recipe.threads_per_worker(launch::cores());
+    let data = session::load(recipe, None)?;
+    let threads = recipe.threads_per_worker(machine::cores());
     let workload = Workload::measure(recipe, &data, threads, steps)?;
     let compute = compute.map_or(workload.compute, |seconds| workload.compute.scaled(seconds));
     let mut measured = Vec::new();

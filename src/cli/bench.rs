@@ -1,9 +1,9 @@
 //! `gradwire bench`: how fast this machine is.
 
-use super::Refused;
 use super::codecs::Codecs;
-use crate::bench::{self, Measured};
-use crate::launch;
+use super::refused::Refused;
+use crate::bench::training::{self, Measured};
+use crate::machine;
 use crate::recipe::{self, Source};
 use crate::record::Phases;
 use anyhow::Result;
@@ -59,10 +59,10 @@ impl Command {
         let (threads, steps, json) = (train.threads, train.steps, train.json);
         let recipe = train.source().load().map_err(Refused)?;
         let threads = match threads {
-            0 => recipe.threads_per_worker(launch::cores()),
+            0 => recipe.threads_per_worker(machine::cores()),
             threads => threads as usize,
         };
-        Ok(bench::train(&recipe, threads, steps).and_then(|measured| show(&measured, json)))
+        Ok(training::measure(&recipe, threads, steps).and_then(|measured| show(&measured, json)))
     }
 }
 

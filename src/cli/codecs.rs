@@ -1,7 +1,7 @@
 //! `gradwire bench codecs`: the table of all schemes over one gradient.
 
-use super::Refused;
-use crate::codecs::{self, Measured};
+use super::refused::Refused;
+use crate::bench::codecs::{self, Measured};
 use crate::recipe;
 use crate::record::gradient;
 use anyhow::Result;

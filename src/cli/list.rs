@@ -1,7 +1,7 @@
 //! `gradwire list`: what a recipe may name, read from the enums themselves.
 
-use crate::optim;
 use crate::recipe::Recipes;
+use crate::recipe::optimizer;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use gradwire_datasets as datasets;
@@ -81,7 +81,7 @@ impl What {
             }
             Self::Models => rows(&models::Config::all(), models::Config::about),
             Self::Datasets => rows(&datasets::Config::all(), datasets::Config::about),
-            Self::Optimizers => rows(&optim::Config::all(), optim::Config::about),
+            Self::Optimizers => rows(&optimizer::Config::all(), optimizer::Config::about),
             Self::Recipes => Recipes::all()
                 .into_iter()
                 .map(|(name, text)| (name, Recipes::headline(text).to_string()))

@@ -1,10 +1,11 @@
 //! `gradwire network`: what recorded runs would have taken on other networks.
 
-use super::Refused;
+use super::refused::Refused;
 use crate::disk::Disk;
 use crate::network::replay::{Assumptions, Run};
 use crate::network::report::{Named, Report};
 use crate::record::replay::{TABLE, write};
+use crate::study::replays;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use gradwire_exchange::network::{Link, PRESETS, Pattern};
@@ -183,17 +184,17 @@ impl Replay {
         let folder = self.out.clone().unwrap_or_else(|| self.runs[0].join("network"));
         let mut files = vec![
             (TABLE, serde_json::to_string_pretty(&report.figures())? + "\n"),
-            ("replay.csv", report.csv()),
-            ("accuracy.svg", report.accuracy_plot(0)?),
+            ("replay.csv", replays::csv(&report)),
+            ("accuracy.svg", replays::accuracy_plot(&report, 0)?),
         ];
-        files.extend(report.comparison_plot()?.map(|plot| ("comparison.svg", plot)));
+        files.extend(replays::comparison_plot(&report)?.map(|plot| ("comparison.svg", plot)));
         write(&disk, &folder, &files, &report.curves(0))?;
         if self.json {
             for row in report.figures() {
                 println!("{}", serde_json::to_string(&row)?);
             }
         } else {
-            print!("{}", report.table());
+            print!("{}", replays::table(&report));
             println!("tables, plots and curves in {}", folder.display());
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! `gradwire report` and `gradwire compare`: people's own runs, put together.
 
-use super::Refused;
+use super::refused::Refused;
 use crate::disk::Disk;
-use crate::experiment::collection::{self, Collection};
-use crate::report;
+use crate::study::collection::{self, Collection};
+use crate::study::report;
 use anyhow::{Context, Result};
 use clap::Args;
 use gradwire_exchange::network::Link;

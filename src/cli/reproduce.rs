@@ -1,17 +1,17 @@
 //! `gradwire reproduce`: a paper's experiment, claimed beside measured.
 
-use super::Refused;
+use super::refused::Refused;
+use super::signals::Signals;
 use crate::disk::Disk;
-use crate::experiment::definition::{Experiment, Scale};
-use crate::experiment::estimate;
-use crate::experiment::grid::{Grid, Wish};
-use crate::experiment::results::{Outcome, Results, Run};
-use crate::experiment::runner::{Job, News};
-use crate::orders::Orders;
-use crate::plot::say::duration;
 use crate::record::Mode;
-use crate::report;
-use crate::signals::Signals;
+use crate::study::definition::{Experiment, Scale};
+use crate::study::estimate;
+use crate::study::grid::{Grid, Wish};
+use crate::study::plot::say::duration;
+use crate::study::report;
+use crate::study::results::{Outcome, Results, Run};
+use crate::study::runner::{Job, News};
+use crate::train::flags::StepFlags;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use gradwire_exchange::network::Link;
@@ -107,8 +107,8 @@ impl Reproduce {
         if self.dry_run {
             return Ok(dry_run(&name, scale, &grid, &folder).map(|()| ExitCode::SUCCESS));
         }
-        let orders = Arc::new(Orders::default());
-        let signals = match Signals::listen(&orders.stop_flag(), false) {
+        let flags = Arc::new(StepFlags::default());
+        let signals = match Signals::listen(&flags.stop_flag(), false) {
             Ok(signals) => signals,
             Err(error) => return Ok(Err(error).context("listening to SIGINT and SIGTERM")),
         };
@@ -123,7 +123,7 @@ impl Reproduce {
             command: self.command(),
             mode: if silent { Mode::Silent } else { Mode::Brief },
             disk: Disk::default(),
-            orders: Arc::clone(&orders),
+            flags: Arc::clone(&flags),
             resume: self.resume,
         };
         let all = grid.wanted().count();

@@ -1,26 +1,32 @@
-//! What replays say: a table, the same for programs, plots, and curves for TensorBoard.
+//! What replays come to: figures, lines to be drawn, and curves for TensorBoard.
 
-use super::plot::{self, Line};
 use super::replay::{Replayed, Run};
-use crate::plot::say::{duration, percent};
-use crate::record::network::Meter;
 use crate::record::replay::{Curves, Point};
-use anyhow::Result;
 use gradwire_exchange::network::{Link, Pattern};
 use serde::Serialize;
-use std::fmt::Write;
 
 /// A link, and the word it was asked for by.
 pub type Named = (String, Link);
 
 /// Several runs on several links.
 pub struct Report<'a> {
-    runs: &'a [Run],
-    links: &'a [Named],
+    /// The runs.
+    pub runs: &'a [Run],
+    /// The links.
+    pub links: &'a [Named],
     /// Of each run, its replays by link.
     replayed: Vec<Vec<Replayed>>,
     /// Accuracies that all runs reached, in ascending order.
-    targets: Vec<f64>,
+    pub targets: Vec<f64>,
+}
+
+/// A line to be drawn.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// What it is of.
+    pub name: String,
+    /// Its points.
+    pub points: Vec<(f64, f64)>,
 }
 
 /// One run on one link, in figures.
@@ -96,85 +102,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The table for the terminal.
-    pub fn table(&self) -> String {
-        let figures = self.figures();
-        let width = self.links.iter().map(|(word, _)| word.chars().count()).max().unwrap_or(0);
-        let width = width.max(9);
-        let mut text = String::new();
-        for (run, rows) in self.runs.iter().zip(figures.chunks(self.links.len().max(1))) {
-            let Some(first) = rows.first() else { continue };
-            let _ = writeln!(
-                text,
-                "{}: {}, {} ranks, {} steps, {}\ncomputing: {}",
-                first.run,
-                first.scheme,
-                first.ranks,
-                first.steps,
-                first.pattern,
-                measured_by(run.header.clock),
-            );
-            let _ = write!(
-                text,
-                "{:<width$} {:>10} {:>10} {:>6}",
-                "link", "per step", "exposed", "share"
-            );
-            for target in &self.targets {
-                let _ = write!(text, " {:>10}", format!("to {}", percent(*target)));
-            }
-            let _ = writeln!(text, " {:>10}", "all steps");
-            for row in rows {
-                let share = match row.step_seconds > 0.0 {
-                    true => row.exposed_seconds / row.step_seconds,
-                    false => 0.0,
-                };
-                let _ = write!(
-                    text,
-                    "{:<width$} {:>10} {:>10} {:>6}",
-                    row.link,
-                    duration(row.step_seconds),
-                    duration(row.exposed_seconds),
-                    format!("{:.0} %", share * 100.0),
-                );
-                for (_, seconds) in &row.to_accuracy {
-                    let _ = write!(text, " {:>10}", seconds.map_or("never".into(), duration));
-                }
-                let _ = writeln!(text, " {:>10}", duration(row.total_seconds));
-            }
-            text.push('\n');
-        }
-        if self.runs.len() > 1
-            && let Some(target) = self.targets.last()
-        {
-            self.compare(&figures, *target, &mut text);
-        }
-        text
-    }
-
-    /// Time to one accuracy, a column for each run.
-    fn compare(&self, figures: &[Figures], target: f64, text: &mut String) {
-        let _ = writeln!(text, "time to {} on the test set", percent(target));
-        let names = self.names();
-        let width = self.links.iter().map(|(word, _)| word.chars().count()).max().unwrap_or(4);
-        let _ = write!(text, "{:<width$}", "link");
-        for name in &names {
-            let _ = write!(text, "  {name:>10}");
-        }
-        text.push('\n');
-        for (link, (word, _)) in self.links.iter().enumerate() {
-            let _ = write!(text, "{word:<width$}");
-            for (run, name) in names.iter().enumerate() {
-                let row = &figures[run * self.links.len() + link];
-                let reached = row.to_accuracy.last().and_then(|(_, seconds)| *seconds);
-                let words = reached.map_or("never".into(), duration);
-                let _ = write!(text, "  {words:>0$}", name.chars().count().max(10));
-            }
-            text.push('\n');
-        }
-    }
-
     /// The runs by the names of their schemes, or by their folders where these are the same.
-    fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         let scheme = |run: &Run| run.header.scheme.split(' ').next().unwrap_or("").to_string();
         let name = |run: &Run| {
             let alike = self.runs.iter().filter(|other| scheme(other) == scheme(run)).count();
@@ -183,74 +112,26 @@ impl<'a> Report<'a> {
         self.runs.iter().map(name).collect()
     }
 
-    /// The figures as CSV.
-    pub fn csv(&self) -> String {
-        let mut text = String::from(
-            "run,scheme,link,bandwidth,pattern,ranks,steps,step_seconds,exposed_seconds,\
-             total_seconds,total_exposed_seconds",
-        );
-        for target in &self.targets {
-            let _ = write!(text, ",seconds_to_{target}");
-        }
-        text.push('\n');
-        for row in self.figures() {
-            let _ = write!(
-                text,
-                "{},{},{},{},{},{},{},{},{},{},{}",
-                quoted(&row.run),
-                quoted(&row.scheme),
-                quoted(&row.link),
-                row.bandwidth,
-                row.pattern,
-                row.ranks,
-                row.steps,
-                row.step_seconds,
-                row.exposed_seconds,
-                row.total_seconds,
-                row.total_exposed_seconds
-            );
-            for (_, seconds) in row.to_accuracy {
-                let _ = write!(text, ",{}", seconds.map_or(String::new(), |s| s.to_string()));
-            }
-            text.push('\n');
-        }
-        text
-    }
-
-    /// Accuracy against virtual time, a line for each link; of the run of this number.
-    ///
-    /// # Errors
-    /// When the plot cannot be drawn.
-    pub fn accuracy_plot(&self, number: usize) -> Result<String> {
+    /// Accuracy against virtual seconds, a line for each link; of the run of this number.
+    pub fn accuracies(&self, number: usize) -> Vec<Line> {
         let run = &self.runs[number];
         let line = |(replay, (word, _)): (&Replayed, &Named)| Line {
             name: word.clone(),
             points: run.evaluations.iter().map(|e| (replay.at(e.step), e.accuracy)).collect(),
         };
-        let lines: Vec<Line> = self.replayed[number].iter().zip(self.links).map(line).collect();
-        plot::accuracy(&format!("{}, {} ranks", run.header.scheme, run.header.ranks), &lines)
+        self.replayed[number].iter().zip(self.links).map(line).collect()
     }
 
-    /// Time to the highest of the accuracies against bandwidth, a line for each run; `None` when
-    /// there is nothing to compare.
-    ///
-    /// # Errors
-    /// When the plot cannot be drawn.
-    pub fn comparison_plot(&self) -> Result<Option<String>> {
-        let Some(target) = self.targets.last().filter(|_| self.runs.len() > 1) else {
-            return Ok(None);
-        };
-        let names = self.names().into_iter();
+    /// Seconds to the accuracy `target` against bandwidth in bits per second, a line for each run.
+    pub fn times_to(&self, target: f64) -> Vec<Line> {
         let line = |((run, replays), name): ((&Run, &Vec<Replayed>), String)| {
             let point =
-                |replay: &Replayed| Some((replay.link.bandwidth, replay.seconds_to(run, *target)?));
+                |replay: &Replayed| Some((replay.link.bandwidth, replay.seconds_to(run, target)?));
             let mut points: Vec<_> = replays.iter().filter_map(point).collect();
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
             Line { name, points }
         };
-        let lines: Vec<Line> = self.runs.iter().zip(&self.replayed).zip(names).map(line).collect();
-        plot::time_to_accuracy(&format!("time to {} on the test set", percent(*target)), &lines)
-            .map(Some)
+        self.runs.iter().zip(&self.replayed).zip(self.names()).map(line).collect()
     }
 
     /// Curves against virtual time for TensorBoard, one for each link; of the run of this number.
@@ -311,17 +192,6 @@ fn reached_by_all(runs: &[Run]) -> Vec<f64> {
     targets.dedup();
     targets.retain(|target| *target > 0.0);
     targets
-}
-
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('"', "\"\""))
-}
-
-fn measured_by(meter: Meter) -> &'static str {
-    match meter {
-        Meter::Cpu => "each worker's own processor time",
-        Meter::Wall => "the time that passed, because workers have several threads",
-    }
 }
 
 /// A pattern in words.

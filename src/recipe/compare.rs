@@ -1,7 +1,7 @@
 //! Two recipes, key by key: whether a run begun with one may go on with the other.
 
-use super::Recipe;
-use crate::schedule;
+use super::schedule;
+use super::settings::Recipe;
 use anyhow::Result;
 use std::collections::BTreeMap;
 use toml::Value;

@@ -1,6 +1,6 @@
 //! From files, flags and `--set` to a typed [`Recipe`].
 
-use super::Recipe;
+use super::settings::Recipe;
 use anyhow::{Context, Result, bail};
 use gradwire_exchange::Scheme;
 use include_dir::{Dir, include_dir};
@@ -80,7 +80,7 @@ impl Source {
             }
         }
         assign(&mut table, &self.sets)?;
-        check(table)
+        Recipe::from_table(table)
     }
 
     fn read(&self) -> Result<Table> {
@@ -114,11 +114,68 @@ impl Source {
     }
 }
 
+impl Recipe {
+    /// The recipe that [`Recipe::to_toml`] wrote.
+    ///
+    /// # Errors
+    /// When the text is not TOML or not a valid recipe.
+    pub fn from_toml(text: &str) -> Result<Self> {
+        let mut table: Table = toml::from_str(text)?;
+        expand_names(&mut table);
+        Self::from_table(table)
+    }
+
+    /// This recipe with another value at `path`, such as `dataset.dir`.
+    ///
+    /// # Errors
+    /// As [`Source::load`].
+    pub fn with(&self, path: &str, value: impl Into<Value>) -> Result<Self> {
+        let mut table = Table::try_from(self)?;
+        set(&mut table, path, value.into())?;
+        Self::from_table(table)
+    }
+
+    /// The TOML of a recipe in layers, each of which changes what those before it say; then
+    /// `path=value` pairs. A layer that names another kind (of scheme, model, data set) replaces
+    /// the whole part.
+    ///
+    /// # Errors
+    /// When a pair is none.
+    pub fn layered<'a>(
+        layers: impl IntoIterator<Item = &'a Table>,
+        sets: &[String],
+    ) -> Result<Table> {
+        let mut table = Table::new();
+        for layer in layers {
+            let mut layer = layer.clone();
+            expand_names(&mut layer);
+            for part in CHOSEN_BY_NAME {
+                if let Some(kind) = layer.get(part).and_then(|part| part.get("kind")).cloned() {
+                    choose(&mut table, part, &kind);
+                }
+            }
+            merge(&mut table, layer);
+        }
+        assign(&mut table, sets)?;
+        Ok(table)
+    }
+
+    /// Types and checks a recipe.
+    ///
+    /// # Errors
+    /// As [`Source::load`].
+    pub fn from_table(table: Table) -> Result<Self> {
+        let recipe: Self = typed(table)?;
+        recipe.validate()?;
+        Ok(recipe)
+    }
+}
+
 /// Applies `path=value` pairs in order.
 ///
 /// # Errors
 /// When one is no such pair.
-pub(super) fn assign(table: &mut Table, sets: &[String]) -> Result<()> {
+fn assign(table: &mut Table, sets: &[String]) -> Result<()> {
     for assignment in sets {
         let (path, text) = assignment.split_once('=').with_context(|| {
             format!("--set {assignment:?} has no '='; write --set scheme.ratio=0.01")
@@ -134,33 +191,6 @@ pub(super) fn assign(table: &mut Table, sets: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Reads a recipe that [`Recipe::to_toml`] wrote.
-///
-/// # Errors
-/// As [`Source::load`].
-pub(super) fn parse(text: &str) -> Result<Recipe> {
-    let mut table: Table = toml::from_str(text)?;
-    expand_names(&mut table);
-    check(table)
-}
-
-/// A recipe in layers: each changes what those before it say. A layer that names another kind (of
-/// scheme, model, data set) replaces the whole part.
-pub(super) fn layered<'a>(layers: impl IntoIterator<Item = &'a Table>) -> Table {
-    let mut table = Table::new();
-    for layer in layers {
-        let mut layer = layer.clone();
-        expand_names(&mut layer);
-        for part in CHOSEN_BY_NAME {
-            if let Some(kind) = layer.get(part).and_then(|part| part.get("kind")).cloned() {
-                choose(&mut table, part, &kind);
-            }
-        }
-        merge(&mut table, layer);
-    }
-    table
-}
-
 /// Puts everything that `over` says in the place of what `table` says.
 fn merge(table: &mut Table, over: Table) {
     for (key, value) in over {
@@ -173,28 +203,12 @@ fn merge(table: &mut Table, over: Table) {
     }
 }
 
-/// Types and checks a recipe.
+/// The scheme of a name, with its defaults, or of an inline table such as
+/// `{ kind = "topk", ratio = 0.001 }`.
 ///
 /// # Errors
-/// As [`Source::load`].
-pub(super) fn check(table: Table) -> Result<Recipe> {
-    let recipe: Recipe = typed(table)?;
-    recipe.validate()?;
-    Ok(recipe)
-}
-
-/// A recipe with another value at `path`.
-///
-/// # Errors
-/// As [`Source::load`].
-pub(super) fn with(recipe: &Recipe, path: &str, value: Value) -> Result<Recipe> {
-    let mut table = Table::try_from(recipe)?;
-    set(&mut table, path, value)?;
-    check(table)
-}
-
-/// See [`scheme_of`](super::scheme_of).
-pub(super) fn scheme(text: &str) -> Result<Scheme> {
+/// When there is no such scheme (with the nearest name), or a setting is unknown or impossible.
+pub fn scheme_of(text: &str) -> Result<Scheme> {
     let mut table = Table::from_iter([("scheme".to_string(), parse_value(text))]);
     expand_names(&mut table);
     let scheme: Scheme = typed(table.remove("scheme").unwrap_or(Value::Boolean(false)))?;
@@ -312,7 +326,7 @@ mod tests {
             let recipe = load(Some(&name), &[]).unwrap_or_else(|e| panic!("{name}: {e:#}"));
             assert_eq!(recipe.name, name);
             assert!(Recipes::headline(text).len() > 10, "{name} has no headline");
-            assert_eq!(parse(&recipe.to_toml().unwrap()).unwrap(), recipe);
+            assert_eq!(Recipe::from_toml(&recipe.to_toml().unwrap()).unwrap(), recipe);
         }
     }
 

@@ -4,7 +4,7 @@ use super::display;
 use super::event::{Event, Kind};
 use super::json_lines::JsonLines;
 use super::progress::Progress;
-use super::{Recorder, Stream};
+use super::recorder::{Recorder, Stream};
 use anyhow::{Context, Result};
 use std::io::{self, IsTerminal, Write};
 

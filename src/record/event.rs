@@ -14,7 +14,7 @@
 
 use super::histogram::Histogram;
 use super::number;
-use super::summary::Summary;
+use super::summary::{Phases, Summary};
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -153,75 +153,6 @@ pub struct Step {
     pub gauges: Vec<(String, f64)>,
 }
 
-/// Seconds spent in each phase of a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Phases {
-    /// Waiting for the next batch.
-    pub data: f64,
-    /// Forward pass and loss.
-    pub forward: f64,
-    /// Backward pass.
-    pub backward: f64,
-    /// Compressing the gradient. Of this and the next two what the backward pass did not hide.
-    pub encode: f64,
-    /// Waiting for the messages of the other ranks.
-    pub wait: f64,
-    /// Decoding and summing the messages.
-    pub decode: f64,
-    /// Clipping and updating the weights.
-    pub optimizer: f64,
-}
-
-impl Phases {
-    /// Names, in the order of the step; [`Phases::seconds`] follows the same order.
-    pub const NAMES: [&'static str; 7] =
-        ["data", "forward", "backward", "encode", "wait", "decode", "optimizer"];
-
-    /// The seconds, in the order of [`Phases::NAMES`].
-    #[must_use]
-    pub fn seconds(&self) -> [f64; 7] {
-        [
-            self.data,
-            self.forward,
-            self.backward,
-            self.encode,
-            self.wait,
-            self.decode,
-            self.optimizer,
-        ]
-    }
-
-    /// The phases with their names.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, f64)> {
-        Self::NAMES.into_iter().zip(self.seconds())
-    }
-
-    /// The same seconds shared among `n` ranks or steps.
-    #[must_use]
-    pub fn over(&self, n: f64) -> Self {
-        Self {
-            data: self.data / n,
-            forward: self.forward / n,
-            backward: self.backward / n,
-            encode: self.encode / n,
-            wait: self.wait / n,
-            decode: self.decode / n,
-            optimizer: self.optimizer / n,
-        }
-    }
-
-    /// Adds another step's seconds.
-    pub fn add(&mut self, other: &Self) {
-        self.data += other.data;
-        self.forward += other.forward;
-        self.backward += other.backward;
-        self.encode += other.encode;
-        self.wait += other.wait;
-        self.decode += other.decode;
-        self.optimizer += other.optimizer;
-    }
-}
-
 /// The end of an epoch. The test values are absent when the epoch was not evaluated.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Epoch {
@@ -328,6 +259,52 @@ pub struct Failed {
 pub(super) fn now() -> f64 {
     // A clock set before 1970 is no reason to stop training.
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_micros() as f64 / 1e6)
+}
+
+impl Summary {
+    /// Adds an event.
+    pub fn observe(&mut self, event: &Event) {
+        match &event.kind {
+            Kind::Started(started) => {
+                self.started = event.time - self.seconds;
+                self.unit.clone_from(&started.unit);
+                self.workers = started.workers;
+            }
+            Kind::Step(step) => {
+                self.step = step.step;
+                self.steps += 1;
+                self.samples += step.samples;
+                self.step_seconds += step.seconds;
+                self.phases.add(&step.phases);
+                self.wire_bytes += (step.wire_bytes * self.workers as f64).round() as u64;
+                self.dense_bytes += step.dense_bytes * self.workers as u64;
+                self.bits_per_parameter = 32.0 * self.compression_ratio().unwrap_or(0.0);
+            }
+            Kind::Epoch(epoch) => {
+                self.epochs += 1;
+                self.evaluation_seconds += epoch.evaluation_seconds;
+                self.train_loss = Some(epoch.train_loss);
+                self.test_loss = epoch.test_loss.or(self.test_loss);
+                self.test_accuracy = epoch.test_accuracy.or(self.test_accuracy);
+                if epoch
+                    .test_accuracy
+                    .is_some_and(|now| self.best_accuracy.is_none_or(|best| now > best))
+                {
+                    self.best_accuracy = epoch.test_accuracy;
+                    self.best_epoch = Some(epoch.epoch);
+                }
+            }
+            Kind::Checkpoint(checkpoint) => {
+                self.checkpoints += 1;
+                self.checkpoint_stall_seconds += checkpoint.stall_seconds;
+            }
+            Kind::Warning(_) => self.warnings += 1,
+            Kind::Histograms(_) | Kind::Text(_) | Kind::Finished(_) | Kind::Failed(_) => {}
+        }
+        if self.started > 0.0 {
+            self.seconds = (event.time - self.started).max(self.seconds);
+        }
+    }
 }
 
 macro_rules! kinds {

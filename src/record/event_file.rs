@@ -58,7 +58,7 @@ pub enum Fault {
     /// The file ends before the record does.
     Torn {
         /// Bytes of data, as the record has it.
-        said: u64,
+        length: u64,
         /// Bytes that follow, the checksum included.
         left: usize,
     },
@@ -73,8 +73,8 @@ impl fmt::Display for Fault {
         match self {
             Self::Header => f.write_str("ends within its length"),
             Self::LengthSum => f.write_str("has a length whose checksum is wrong"),
-            Self::Torn { said, left } => {
-                write!(f, "says that {said} bytes and a checksum follow, where {left} do")
+            Self::Torn { length, left } => {
+                write!(f, "says that {length} bytes and a checksum follow, where {left} do")
             }
             Self::DataSum => f.write_str("has data whose checksum is wrong"),
             Self::Event(why) => write!(f, "is no event: {why}"),
@@ -102,9 +102,9 @@ impl<'a> Records<'a> {
         if masked_crc32c(length) != u32::from_le_bytes(*length_sum) {
             return Err(Fault::LengthSum);
         }
-        let said = u64::from_le_bytes(*length);
-        let torn = Fault::Torn { said, left: after.len() };
-        let length = usize::try_from(said).map_err(|_| torn)?;
+        let length = u64::from_le_bytes(*length);
+        let torn = Fault::Torn { length, left: after.len() };
+        let length = usize::try_from(length).map_err(|_| torn)?;
         let (data, after) = after.split_at_checked(length).ok_or(torn)?;
         let sum = after.first_chunk::<4>().ok_or(torn)?;
         if masked_crc32c(data) != u32::from_le_bytes(*sum) {
@@ -399,21 +399,21 @@ mod tests {
         for byte in 12..18 {
             assert_eq!(second(&|bytes| bytes[18 + byte] ^= 4), Fault::DataSum);
         }
-        for length in 1..18 {
-            let expected = match length {
+        for kept in 1..18 {
+            let expected = match kept {
                 ..12 => Fault::Header,
-                _ => Fault::Torn { said: 2, left: length - 12 },
+                _ => Fault::Torn { length: 2, left: kept - 12 },
             };
-            assert_eq!(second(&|bytes| bytes.truncate(18 + length)), expected);
+            assert_eq!(second(&|bytes| bytes.truncate(18 + kept)), expected);
         }
-        for said in [7, 1 << 40, u64::MAX - 3, u64::MAX] {
+        for length in [7, 1 << 40, u64::MAX - 3, u64::MAX] {
             let huge = |bytes: &mut Vec<u8>| {
                 bytes.truncate(18);
-                bytes.extend(said.to_le_bytes());
-                bytes.extend(masked_crc32c(&said.to_le_bytes()).to_le_bytes());
+                bytes.extend(length.to_le_bytes());
+                bytes.extend(masked_crc32c(&length.to_le_bytes()).to_le_bytes());
                 bytes.extend([0; 10]);
             };
-            assert_eq!(second(&huge), Fault::Torn { said, left: 10 });
+            assert_eq!(second(&huge), Fault::Torn { length, left: 10 });
         }
         assert_eq!(up_to(&[], 9, ""), (vec![], None));
     }

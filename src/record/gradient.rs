@@ -2,7 +2,6 @@
 //! for each parameter under its name.
 
 use crate::disk::Disk;
-use crate::params::Params;
 use anyhow::{Context, Result, bail};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -11,20 +10,28 @@ use std::path::{Path, PathBuf};
 /// The folder of recorded gradients, within a run's.
 const FOLDER: &str = "gradients";
 
-/// Writes the flat gradient of `step` to `<run>/gradients/step-<step>.safetensors`; the file
-/// appears whole or not at all.
+/// Writes the gradient of `step`, each parameter's name, dimensions and values, to
+/// `<run>/gradients/step-<step>.safetensors`; the file appears whole or not at all.
 ///
 /// # Errors
-/// When the folder or the file cannot be written.
-pub fn save(disk: &Disk, run: &Path, params: &Params, flat: &[f32], step: u64) -> Result<PathBuf> {
+/// When the folder or the file cannot be written, or a parameter has not as many values as its
+/// dimensions say.
+pub fn save<'a>(
+    disk: &Disk,
+    run: &Path,
+    parameters: impl Iterator<Item = (&'a str, &'a [usize], &'a [f32])>,
+    step: u64,
+) -> Result<PathBuf> {
     let folder = run.join(FOLDER);
     disk.create_folders(&folder).with_context(|| format!("making {}", folder.display()))?;
-    let bytes: Vec<u8> = flat.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let tensors = params.iter().map(|param| {
-        let range = 4 * param.range.start..4 * param.range.end;
-        let view = TensorView::new(Dtype::F32, param.var.dims().to_vec(), &bytes[range])?;
-        Ok((param.name.as_str(), view))
-    });
+    let parameters: Vec<(&str, &[usize], Vec<u8>)> = parameters
+        .map(|(name, dims, values)| {
+            (name, dims, values.iter().flat_map(|value| value.to_le_bytes()).collect())
+        })
+        .collect();
+    let tensors = parameters
+        .iter()
+        .map(|(name, dims, bytes)| Ok((*name, TensorView::new(Dtype::F32, dims.to_vec(), bytes)?)));
     let tensors = tensors.collect::<Result<Vec<_>, safetensors::SafeTensorError>>()?;
     let file = folder.join(format!("step-{step:06}.safetensors"));
     let bytes = safetensors::serialize(tensors, None)?;

@@ -1,7 +1,7 @@
 //! Events as JSON, one object a line.
 
-use super::Recorder;
 use super::event::Event;
+use super::recorder::Recorder;
 use std::io::{self, Write};
 
 /// Writes each event as one line, in one piece.

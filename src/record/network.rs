@@ -1,5 +1,5 @@
-//! `network.jsonl`: of every step, what each rank computed and sent. With it, [`crate::network`]
-//! tells how long the same run would have taken on any network.
+//! `network.jsonl`: of every step, what each rank computed and sent: enough to tell how long the
+//! same run would have taken on any network.
 //!
 //! The first line is a [`Header`], every other a [`Row`], or another header where the run was gone on
 //! with, perhaps by another number of ranks; rows follow one another without a gap.
@@ -9,7 +9,7 @@
 use crate::disk::Disk;
 use anyhow::{Context, Result, ensure};
 use gradwire_exchange::Operation;
-use gradwire_exchange::network::Link;
+use gradwire_exchange::network::{Link, Pattern};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::Path;
@@ -56,6 +56,17 @@ pub struct Header {
     /// The link in the recipe, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
+}
+
+/// How the messages of a topology travel, by its name in a recipe; other operations travel as
+/// [`Pattern::of`] has it. `None` for no such topology.
+pub fn pattern(topology: &str) -> Option<Pattern> {
+    match topology {
+        "allgather" => Some(Pattern::RingAllgather),
+        "server" => Some(Pattern::Server),
+        "sharded" => Some(Pattern::Sharded),
+        _ => None,
+    }
 }
 
 /// What computing is measured by.

@@ -1,8 +1,8 @@
 //! The progress of a run: a bar where there is a terminal, lines now and then where there is none.
 
-use super::Stream;
 use super::display::{self, Pace};
 use super::event::{Event, Kind, Started, Step};
+use super::recorder::Stream;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,8 +1,7 @@
 //! What produced a run's figures.
 
+use crate::machine;
 use serde::{Deserialize, Serialize};
-use std::fs;
-use std::num::NonZero;
 
 /// What someone must know to believe a run's figures or to repeat them.
 ///
@@ -57,9 +56,9 @@ impl Provenance {
             commit: option_env!("GRADWIRE_COMMIT").map(Into::into),
             rustc: option_env!("GRADWIRE_RUSTC").unwrap_or("unknown").into(),
             profile: if cfg!(debug_assertions) { "debug" } else { "release" }.into(),
-            os: os(),
-            cpu: cpu(),
-            cores: std::thread::available_parallelism().map_or(1, NonZero::get),
+            os: machine::system(),
+            cpu: machine::processor(),
+            cores: machine::cores(),
             command: std::env::args_os()
                 .map(|argument| argument.to_string_lossy().into_owned())
                 .collect(),
@@ -77,48 +76,9 @@ impl Provenance {
     }
 }
 
-/// The system's name and kernel, as far as the system tells.
-fn os() -> String {
-    let name = fs::read_to_string("/etc/os-release")
-        .ok()
-        .and_then(|text| value_of(&text, "PRETTY_NAME", '='))
-        .unwrap_or_else(|| std::env::consts::OS.into());
-    match fs::read_to_string("/proc/sys/kernel/osrelease") {
-        Ok(kernel) => format!("{name}, kernel {}", kernel.trim()),
-        Err(_) => name,
-    }
-}
-
-/// The processor's name, or the architecture where the system does not tell.
-fn cpu() -> String {
-    fs::read_to_string("/proc/cpuinfo")
-        .ok()
-        .and_then(|text| value_of(&text, "model name", ':'))
-        .unwrap_or_else(|| std::env::consts::ARCH.into())
-}
-
-/// The first value of `key` in lines of `key<separator>value`, without quotes.
-fn value_of(text: &str, key: &str, separator: char) -> Option<String> {
-    text.lines()
-        .filter_map(|line| line.split_once(separator))
-        .find(|(name, _)| name.trim() == key)
-        .map(|(_, value)| value.trim().trim_matches('"').to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn values_are_found_by_key() {
-        let text = "model\t\t: 1\nmodel name\t: AMD EPYC: 9R14\nmodel name\t: other\n";
-        assert_eq!(value_of(text, "model name", ':').unwrap(), "AMD EPYC: 9R14");
-        assert_eq!(
-            value_of("PRETTY_NAME=\"Debian 12\"\n", "PRETTY_NAME", '=').unwrap(),
-            "Debian 12"
-        );
-        assert_eq!(value_of(text, "vendor", ':'), None);
-    }
 
     #[test]
     fn here_is_filled_in() {

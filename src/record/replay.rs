@@ -1,7 +1,9 @@
 //! What a replay leaves behind: a folder of tables and plots, and TensorBoard curves against virtual
 //! time.
 
-use super::{Stream, TensorBoard, folder, tensorboard};
+use super::recorder::Stream;
+use super::tensorboard::TensorBoard;
+use super::{folder, tensorboard};
 use crate::disk::Disk;
 use anyhow::{Context, Result, ensure};
 use std::path::Path;

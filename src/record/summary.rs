@@ -1,6 +1,5 @@
 //! A whole run in figures.
 
-use super::event::{Event, Kind, Phases};
 use super::number;
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +21,7 @@ pub struct Summary {
     pub workers: usize,
     /// Samples trained on, over all ranks.
     pub samples: u64,
-    /// Seconds from [`Kind::Started`] to the last event: steps, evaluations and what lies between.
+    /// Seconds from [`Kind::Started`](super::Kind::Started) to the last event: steps, evaluations and what lies between.
     pub seconds: f64,
     /// Seconds within steps.
     pub step_seconds: f64,
@@ -64,51 +63,76 @@ pub struct Summary {
     pub started: f64,
 }
 
-impl Summary {
-    /// Adds an event.
-    pub fn observe(&mut self, event: &Event) {
-        match &event.kind {
-            Kind::Started(started) => {
-                self.started = event.time - self.seconds;
-                self.unit.clone_from(&started.unit);
-                self.workers = started.workers;
-            }
-            Kind::Step(step) => {
-                self.step = step.step;
-                self.steps += 1;
-                self.samples += step.samples;
-                self.step_seconds += step.seconds;
-                self.phases.add(&step.phases);
-                self.wire_bytes += (step.wire_bytes * self.workers as f64).round() as u64;
-                self.dense_bytes += step.dense_bytes * self.workers as u64;
-                self.bits_per_parameter = 32.0 * self.compression_ratio().unwrap_or(0.0);
-            }
-            Kind::Epoch(epoch) => {
-                self.epochs += 1;
-                self.evaluation_seconds += epoch.evaluation_seconds;
-                self.train_loss = Some(epoch.train_loss);
-                self.test_loss = epoch.test_loss.or(self.test_loss);
-                self.test_accuracy = epoch.test_accuracy.or(self.test_accuracy);
-                if epoch
-                    .test_accuracy
-                    .is_some_and(|now| self.best_accuracy.is_none_or(|best| now > best))
-                {
-                    self.best_accuracy = epoch.test_accuracy;
-                    self.best_epoch = Some(epoch.epoch);
-                }
-            }
-            Kind::Checkpoint(checkpoint) => {
-                self.checkpoints += 1;
-                self.checkpoint_stall_seconds += checkpoint.stall_seconds;
-            }
-            Kind::Warning(_) => self.warnings += 1,
-            Kind::Histograms(_) | Kind::Text(_) | Kind::Finished(_) | Kind::Failed(_) => {}
-        }
-        if self.started > 0.0 {
-            self.seconds = (event.time - self.started).max(self.seconds);
+/// Seconds spent in each phase of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phases {
+    /// Waiting for the next batch.
+    pub data: f64,
+    /// Forward pass and loss.
+    pub forward: f64,
+    /// Backward pass.
+    pub backward: f64,
+    /// Compressing the gradient. Of this and the next two what the backward pass did not hide.
+    pub encode: f64,
+    /// Waiting for the messages of the other ranks.
+    pub wait: f64,
+    /// Decoding and summing the messages.
+    pub decode: f64,
+    /// Clipping and updating the weights.
+    pub optimizer: f64,
+}
+
+impl Phases {
+    /// Names, in the order of the step; [`Phases::seconds`] follows the same order.
+    pub const NAMES: [&'static str; 7] =
+        ["data", "forward", "backward", "encode", "wait", "decode", "optimizer"];
+
+    /// The seconds, in the order of [`Phases::NAMES`].
+    #[must_use]
+    pub fn seconds(&self) -> [f64; 7] {
+        [
+            self.data,
+            self.forward,
+            self.backward,
+            self.encode,
+            self.wait,
+            self.decode,
+            self.optimizer,
+        ]
+    }
+
+    /// The phases with their names.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        Self::NAMES.into_iter().zip(self.seconds())
+    }
+
+    /// The same seconds shared among `n` ranks or steps.
+    #[must_use]
+    pub fn over(&self, n: f64) -> Self {
+        Self {
+            data: self.data / n,
+            forward: self.forward / n,
+            backward: self.backward / n,
+            encode: self.encode / n,
+            wait: self.wait / n,
+            decode: self.decode / n,
+            optimizer: self.optimizer / n,
         }
     }
 
+    /// Adds another step's seconds.
+    pub fn add(&mut self, other: &Self) {
+        self.data += other.data;
+        self.forward += other.forward;
+        self.backward += other.backward;
+        self.encode += other.encode;
+        self.wait += other.wait;
+        self.decode += other.decode;
+        self.optimizer += other.optimizer;
+    }
+}
+
+impl Summary {
     /// Training samples per second of step time, all ranks together; 0 before the first step.
     #[must_use]
     pub fn samples_per_second(&self) -> f64 {
@@ -124,7 +148,7 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    use super::super::event::{Epoch, Started, Step};
+    use super::super::event::{Epoch, Event, Started, Step};
     use super::*;
 
     fn at(time: f64, what: impl Into<Event>) -> Event {

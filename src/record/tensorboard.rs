@@ -5,10 +5,8 @@
 //! cannot be written. Here the file is ours, every event is written before the call returns, and
 //! failures are errors.
 
-use super::Recorder;
-use super::event::{self, Epoch, Event, Kind, Step};
+use super::event;
 use super::histogram::Histogram;
-use super::{hparams, layout};
 use protobuf::{Message, RepeatedField};
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -25,14 +23,14 @@ use tensorboard_rs::summary;
 /// Writes a TensorBoard event file.
 ///
 /// Scalars are grouped by what they are about: `train/`, `test/`, `epoch/`, `speed/`, `phase/`,
-/// `exchange/`, `scheme/` and, once the run is over, `at_end/`. TensorBoard keeps scalars as f32. A [`Kind::Step`] becomes one
+/// `exchange/`, `scheme/` and, once the run is over, `at_end/`. TensorBoard keeps scalars as f32. A [`Kind::Step`](super::Kind::Step) becomes one
 /// record with all its scalars, so a file has few more records than the run has steps.
 pub struct TensorBoard<W: Write> {
     records: RecordWriter<BufWriter<W>>,
     /// The last step so far.
-    step: u64,
+    pub(super) step: u64,
     /// The step after which the run is whole; unknown before it starts.
-    last_step: Option<u64>,
+    pub(super) last_step: Option<u64>,
 }
 
 impl<W: Write> TensorBoard<W> {
@@ -56,16 +54,6 @@ impl<W: Write> TensorBoard<W> {
         header.set_file_version("brain.Event:2".into());
         file.write(&header)?;
         Ok(file)
-    }
-
-    /// Says before everything else what is trained, to the HParams dashboard, and which charts to
-    /// show, to that of custom scalars.
-    ///
-    /// # Errors
-    /// It could not be written.
-    pub(super) fn introduce(&mut self, settings: &hparams::Settings) -> io::Result<()> {
-        let time = event::now();
-        self.values(time, 0, vec![hparams::start(settings, time), layout::layout()])
     }
 
     /// Tells whoever shows the curves that a process begins at `step`: points that an earlier one
@@ -116,50 +104,6 @@ impl<W: Write> TensorBoard<W> {
     }
 }
 
-impl<W: Write + Send> Recorder for TensorBoard<W> {
-    fn record(&mut self, event: &Event) -> io::Result<()> {
-        match &event.kind {
-            Kind::Step(step) => {
-                self.step = step.step;
-                self.values(event.time, step.step, of_step(step))
-            }
-            Kind::Epoch(epoch) => {
-                self.step = epoch.step;
-                self.values(event.time, epoch.step, of_epoch(epoch))
-            }
-            Kind::Histograms(histograms) => {
-                let values =
-                    histograms.entries.iter().map(|entry| histogram(&entry.tag, &entry.histogram));
-                self.values(event.time, histograms.step, values.collect())
-            }
-            Kind::Checkpoint(checkpoint) => {
-                let values = vec![
-                    scalar("checkpoint/stall_seconds", checkpoint.stall_seconds),
-                    scalar("checkpoint/write_seconds", checkpoint.write_seconds),
-                    scalar("checkpoint/bytes", checkpoint.bytes as f64),
-                ];
-                self.values(event.time, checkpoint.step, values)
-            }
-            Kind::Text(words) => {
-                self.values(event.time, words.step, vec![text(&words.tag, &words.text)])
-            }
-            Kind::Started(started) => {
-                self.step = started.first_step.saturating_sub(1);
-                self.last_step = Some(started.steps);
-                Ok(())
-            }
-            Kind::Finished(finished) => {
-                let step = finished.summary.step;
-                self.values(event.time, step, hparams::end(event, self.last_step))
-            }
-            Kind::Failed(_) => {
-                self.values(event.time, self.step, hparams::end(event, self.last_step))
-            }
-            Kind::Warning(_) => Ok(()),
-        }
-    }
-}
-
 /// A name for the file, of the form TensorBoard looks for, which comes after those of the files
 /// in `earlier`: TensorBoard reads a run's files in order of name.
 pub(super) fn file_name(earlier: &[PathBuf]) -> String {
@@ -174,55 +118,11 @@ pub(super) fn file_name(earlier: &[PathBuf]) -> String {
 /// What the names of event files begin with.
 const PREFIX: &str = "events.out.tfevents.";
 
-fn of_step(step: &Step) -> Vec<Summary_Value> {
-    let mut values = vec![
-        scalar("train/loss", step.loss),
-        scalar("train/learning_rate", step.learning_rate),
-        scalar("exchange/seconds", step.exchange_seconds),
-        scalar("exchange/exposed_seconds", step.exposed_seconds),
-        scalar("exchange/wire_bytes", step.wire_bytes),
-        scalar("exchange/wire_bytes_total", step.wire_bytes_total as f64),
-        scalar("exchange/bits_per_parameter", step.bits_per_parameter),
-        scalar("exchange/compression_ratio", step.compression_ratio),
-    ];
-    values.extend(step.accuracy.map(|value| scalar("train/accuracy", value)));
-    values.extend(step.gradient_norm.map(|value| scalar("train/gradient_norm", value)));
-    values.extend(step.residual_norm.map(|value| scalar("exchange/residual_norm", value)));
-    let sent = [("uplink", step.uplink_bytes), ("downlink", step.downlink_bytes)];
-    values.extend(
-        sent.into_iter().filter_map(|(way, bytes)| {
-            Some(scalar(&format!("exchange/{way}_bytes"), bytes? as f64))
-        }),
-    );
-    if step.seconds > 0.0 {
-        values.push(scalar("speed/samples_per_second", step.samples as f64 / step.seconds));
-    }
-    for (name, seconds) in step.phases.named() {
-        values.push(scalar(&format!("phase/{name}"), seconds));
-    }
-    for (name, value) in &step.gauges {
-        values.push(scalar(&format!("scheme/{name}"), *value));
-    }
-    values
-}
-
-fn of_epoch(epoch: &Epoch) -> Vec<Summary_Value> {
-    let mut values = vec![
-        scalar("epoch/train_loss", epoch.train_loss),
-        scalar("epoch/seconds", epoch.seconds),
-        scalar("epoch/samples_per_second", epoch.samples_per_second),
-    ];
-    values.extend(epoch.train_accuracy.map(|value| scalar("epoch/train_accuracy", value)));
-    values.extend(epoch.test_loss.map(|value| scalar("test/loss", value)));
-    values.extend(epoch.test_accuracy.map(|value| scalar("test/accuracy", value)));
-    values
-}
-
 pub(super) fn scalar(tag: &str, value: f64) -> Summary_Value {
     only(summary::scalar(tag, value as f32))
 }
 
-fn histogram(tag: &str, histogram: &Histogram) -> Summary_Value {
+pub(super) fn histogram(tag: &str, histogram: &Histogram) -> Summary_Value {
     let counts: Vec<f64> = histogram.counts.iter().map(|&count| count as f64).collect();
     only(summary::histogram_raw(
         tag,
@@ -236,7 +136,7 @@ fn histogram(tag: &str, histogram: &Histogram) -> Summary_Value {
     ))
 }
 
-fn text(tag: &str, text: &str) -> Summary_Value {
+pub(super) fn text(tag: &str, text: &str) -> Summary_Value {
     of_plugin(tag, "text", Vec::new(), string(&[1], text.as_bytes().to_vec()))
 }
 

@@ -10,7 +10,7 @@ use hf_hub::progress::{DownloadEvent, ProgressEvent, ProgressHandler};
 use hf_hub::{HFClient, HFError};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
-use super::{Progress, Source};
+use super::source::{Progress, Source};
 use crate::error::{Error, Result};
 
 /// Where the hub keeps the Parquet form of every data set.

@@ -33,7 +33,7 @@ use super::parallel::each;
 use super::profile::{Kind, timed};
 use super::simd::Isa;
 use super::values::{Compute, Values};
-use crate::ops::{BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM};
+use crate::parameters::{BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM};
 
 /// Elements of a span, about: what one thread takes at a time.
 const SPAN: usize = 128 << 10;

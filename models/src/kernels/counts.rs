@@ -4,6 +4,8 @@
 //! wrapped in the same way equals it: a comparison of the two guards nothing. candle's own count of a shape's elements
 //! wraps as well. So every size that stands guard before memory comes from here.
 
+use candle_core::{Result, Tensor, bail};
+
 /// Elements that one slice of f32 may have: pointers into it are moved by signed numbers of bytes.
 const MOST: usize = isize::MAX as usize / size_of::<f32>();
 
@@ -30,6 +32,15 @@ pub(crate) fn product<const N: usize>(sizes: [usize; N]) -> usize {
     }
     assert!(!wrapped && product <= MOST, "sizes that no memory has");
     product
+}
+
+/// Refuses an argument without elements, or of sizes whose product wraps: candle's count of them does.
+pub(crate) fn some(argument: &str, tensor: &Tensor) -> Result<()> {
+    match elements(tensor.dims()) {
+        Some(0) => bail!("{argument} is {:?}: it has no elements", tensor.dims()),
+        Some(_) => Ok(()),
+        None => bail!("{argument} is {:?}: no memory has so many elements", tensor.dims()),
+    }
 }
 
 #[cfg(test)]

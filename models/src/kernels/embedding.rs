@@ -1,12 +1,11 @@
 //! Embedding tables: rows looked up by token, and a gradient in the touched rows only.
 
-use std::ops::Range;
-
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, TensorId, bail};
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
 use super::handover::{Contribution, hand_over};
 use super::operand::{f32s, u32s, with_f32s, with_u32s};
 use super::profile::{Kind, timed};
+use super::rows::RowGradient;
 use super::simd::{Isa, Kernel, Simd};
 use crate::PAD;
 
@@ -30,50 +29,6 @@ pub(crate) fn embedding_mean(isa: Isa, ids: &Tensor, table: &Tensor) -> Result<T
 fn look_up(isa: Isa, ids: &Tensor, table: &Tensor, mean: bool) -> Result<Tensor> {
     let op = LookUp { isa, mean };
     timed(Kind::Embedding, 0, || table.contiguous()?.apply_op2(&ids.contiguous()?, op))
-}
-
-/// The gradient of an embedding table in the rows that a batch touched: everywhere else it is 0.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RowGradient {
-    table: TensorId,
-    dim: usize,
-    ids: Vec<u32>,
-    rows: Vec<f32>,
-}
-
-impl RowGradient {
-    /// The [`id`](Tensor::id) of the table.
-    pub fn table(&self) -> TensorId {
-        self.table
-    }
-
-    /// Row numbers, ascending, each once.
-    pub fn ids(&self) -> &[u32] {
-        &self.ids
-    }
-
-    /// The gradient of row `ids()[i]` in the `i`-th chunk of the table's width.
-    pub fn rows(&self) -> &[f32] {
-        &self.rows
-    }
-
-    /// The rows' elements in the flat gradient of the whole table.
-    pub fn places(&self) -> impl Iterator<Item = Range<usize>> {
-        self.ids.iter().map(|&id| id as usize * self.dim..(id as usize + 1) * self.dim)
-    }
-
-    /// Adds the rows to their places in the flat gradient of the whole table.
-    ///
-    /// # Panics
-    /// When `table` is not of the table's size.
-    pub fn add_to(&self, table: &mut [f32]) {
-        for (&id, row) in self.ids.iter().zip(self.rows.chunks_exact(self.dim)) {
-            let start = id as usize * self.dim;
-            for (sum, g) in table[start..start + self.dim].iter_mut().zip(row) {
-                *sum += g;
-            }
-        }
-    }
 }
 
 struct LookUp {

@@ -52,7 +52,7 @@ pub fn backward_into(
 /// # Errors
 /// As [`Tensor::backward`].
 pub fn backward_in_place(loss: &Tensor, flat: &mut Vec<f32>, places: &Places) -> Result<Gradients> {
-    let ((store, contributions), laid) = lend(flat, places, || deliver(Some, || loss.backward()));
+    let (store, contributions, laid) = lend(flat, places, || loss.backward());
     Ok(Gradients { store: store?, contributions, laid })
 }
 

@@ -13,14 +13,14 @@
 //! more passes over every gradient in the backward pass. Gradients that composed candle operations
 //! compute are not handed over; they are in candle's store at the end.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, TensorId};
 
-use super::embedding::RowGradient;
+use super::rows::RowGradient;
 
 /// A part of a variable's gradient: all of it, if the loss uses the variable once.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,35 +104,54 @@ impl Lent {
 /// Whoever listens; what it does not want, it gives back.
 type Listener = Box<dyn FnMut(Contribution) -> Option<Contribution>>;
 
-thread_local! {
-    /// Who is handed gradients on this thread, while a [`deliver`] runs, and what was given back.
-    static LISTENER: RefCell<Option<(Listener, Vec<Contribution>)>> = const { RefCell::new(None) };
+/// What becomes of the gradients of a backward pass.
+struct Delivery {
+    /// Who is handed them.
+    listener: Listener,
+    /// What was given back.
+    kept: Vec<Contribution>,
+    /// What they are written into, where that has a place for them.
+    lent: Option<Lent>,
+}
 
-    /// What kernels on this thread write into, while a [`lend`] runs.
-    static LENT: Cell<Option<Lent>> = const { Cell::new(None) };
+thread_local! {
+    /// The backward pass that runs on this thread.
+    ///
+    /// This is the one place where gradients travel beside the arguments of functions. candle calls
+    /// `CustomOp::bwd` with tensors alone, on the thread that called `Tensor::backward`, and an
+    /// operation is made in the forward pass, before anybody knows what is to become of gradients:
+    /// only the thread tells the operation which backward pass it is part of.
+    static DELIVERY: RefCell<Option<Delivery>> = const { RefCell::new(None) };
+}
+
+/// Runs `backward` with this delivery; returns the delivery as the pass has left it.
+fn run<T>(delivery: Delivery, backward: impl FnOnce() -> T) -> (T, Delivery) {
+    /// Ends the delivery even when an operation panics on the way.
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            DELIVERY.take();
+        }
+    }
+    DELIVERY.set(Some(delivery));
+    let _end = End;
+    let out = backward();
+    (out, DELIVERY.take().expect("invariant: no other backward pass runs within one"))
 }
 
 /// Runs a backward pass whose kernels write what they first know of a variable's gradient into its place in `flat`.
-/// Returns with the pass's result which variables' places were written.
+/// Returns with the pass's result what has no place there, and which variables' places were written.
 pub(super) fn lend<T>(
     flat: &mut Vec<f32>,
     places: &Places,
     backward: impl FnOnce() -> T,
-) -> (T, HashSet<TensorId>) {
-    /// Ends the loan even when an operation panics on the way.
-    struct Loan;
-    impl Drop for Loan {
-        fn drop(&mut self) {
-            LENT.take();
-        }
-    }
-    let (lent, laid) = (std::mem::take(flat), HashSet::new());
-    LENT.set(Some(Lent { flat: lent, places: places.clone(), laid }));
-    let _loan = Loan;
-    let out = backward();
-    let lent = LENT.take().expect("invariant: a kernel gives back what it takes");
+) -> (T, Vec<Contribution>, HashSet<TensorId>) {
+    let lent = Lent { flat: std::mem::take(flat), places: places.clone(), laid: HashSet::new() };
+    let delivery = Delivery { listener: Box::new(Some), kept: Vec::new(), lent: Some(lent) };
+    let (out, Delivery { kept, lent, .. }) = run(delivery, backward);
+    let lent = lent.expect("invariant: a kernel gives back what it takes");
     *flat = lent.flat;
-    (out, lent.laid)
+    (out, kept, lent.laid)
 }
 
 /// Runs a backward pass whose kernels hand the gradients of variables to `listener`, in an order
@@ -142,18 +161,9 @@ pub(super) fn deliver<T>(
     listener: impl FnMut(Contribution) -> Option<Contribution> + 'static,
     backward: impl FnOnce() -> T,
 ) -> (T, Vec<Contribution>) {
-    /// Ends the delivery even when an operation panics on the way.
-    struct Delivery;
-    impl Drop for Delivery {
-        fn drop(&mut self) {
-            LISTENER.take();
-        }
-    }
-    LISTENER.set(Some((Box::new(listener), Vec::new())));
-    let _delivery = Delivery;
-    let out = backward();
-    let kept = LISTENER.take().map(|(_, kept)| kept);
-    (out, kept.unwrap_or_default())
+    let delivery = Delivery { listener: Box::new(listener), kept: Vec::new(), lent: None };
+    let (out, Delivery { kept, .. }) = run(delivery, backward);
+    (out, kept)
 }
 
 /// Hands a contribution over if somebody listens and `variable` is one; else gives it back.
@@ -162,13 +172,22 @@ pub(super) fn hand_over(variable: &Tensor, contribution: Contribution) -> Option
     if !variable.is_variable() {
         return Some(contribution);
     }
-    LISTENER.with_borrow_mut(|listener| match listener {
-        Some((listener, kept)) => {
+    DELIVERY.with_borrow_mut(|delivery| match delivery {
+        Some(Delivery { listener, kept, .. }) => {
             kept.extend(listener(contribution));
             None
         }
         None => Some(contribution),
     })
+}
+
+/// Takes what the pass writes into, or puts it back.
+fn swap(lent: &mut Option<Lent>) {
+    DELIVERY.with_borrow_mut(|delivery| {
+        if let Some(delivery) = delivery {
+            std::mem::swap(&mut delivery.lent, lent);
+        }
+    });
 }
 
 /// What an operation returns to candle as the gradient of its operand `of`, all elements of which `write` writes:
@@ -180,13 +199,15 @@ pub(super) fn gradient(
     of: &Tensor,
     write: impl FnOnce(&mut [f32]) -> Result<()>,
 ) -> Result<Option<Tensor>> {
-    let mut lent = LENT.take();
+    // Nothing stays borrowed while `write` runs.
+    let mut lent = None;
+    swap(&mut lent);
     if let Some(place) = lent.as_mut().and_then(|lent| lent.place(of)) {
         let written = write(place);
-        LENT.set(lent);
+        swap(&mut lent);
         return written.map(|()| None);
     }
-    LENT.set(lent);
+    swap(&mut lent);
     let mut values = vec![0.0; of.elem_count()];
     write(&mut values)?;
     match hand_over(of, Contribution::Dense { variable: of.id(), values }) {
@@ -221,7 +242,7 @@ impl Parts {
     /// # Errors
     /// Values that do not fit the operand.
     pub(super) fn gradient(&self, operand: &Tensor, values: Vec<f32>) -> Result<Tensor> {
-        let listens = LISTENER.with_borrow(Option::is_some);
+        let listens = DELIVERY.with_borrow(Option::is_some);
         if !listens || !self.0.iter().all(Tensor::is_variable) {
             return Tensor::from_vec(values, operand.shape(), operand.device());
         }

@@ -19,7 +19,7 @@ use super::operand::{f32s, with_f32s, with_u32s};
 use super::parallel;
 use super::profile::{Kind, timed};
 use super::simd::Isa;
-use crate::ops::Lstm;
+use crate::parameters::Lstm;
 use direction::{Direction, States};
 use plan::Plan;
 

@@ -1,0 +1,157 @@
+//! `gradwire train`.
+
+use super::changes::Changes;
+use super::refused::{Refused, Told, tell};
+use super::signals::Signals;
+use crate::cluster::Job;
+use crate::disk::Disk;
+use crate::recipe::Recipe;
+use crate::record::Mode;
+use crate::train::faults::Faults;
+use crate::train::flags::StepFlags;
+use crate::train::follow;
+use crate::train::launch::{Outcome, Start, train};
+use crate::train::resume::Resume;
+use crate::train::session::Session;
+use anyhow::{Context, Result};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// What to train.
+#[derive(Debug, Args)]
+pub(super) struct Train {
+    /// A built-in recipe's name (see `gradwire list recipes`) or a TOML file; first-look if left
+    /// out, or with --resume the run's own
+    recipe: Option<String>,
+    #[command(flatten)]
+    changes: Changes,
+    /// Inject faults, such as "panic:worker=2,step=40; kill:step=80"; also stall,
+    /// corrupt, nan, disk-full (docs/faults.md, "What a run survives")
+    #[arg(long, value_name = "FAULTS")]
+    inject: Option<String>,
+    /// Go on with the run in this folder, from its newest whole checkpoint, or from the checkpoint
+    /// in this folder
+    #[arg(long, value_name = "RUN")]
+    resume: Option<PathBuf>,
+    /// Go on although the recipe or the data make another run of it
+    #[arg(long, requires = "resume")]
+    force: bool,
+    /// Show nothing but the result
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
+    /// Print every event as a line of JSON, and nothing else
+    #[arg(long)]
+    json: bool,
+    /// Print the resolved recipe and stop
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Train {
+    /// Trains.
+    pub(super) fn run(self) -> Result<Result<ExitCode>, Refused> {
+        let faults = Faults::parse(self.inject.as_deref().unwrap_or_default()).map_err(Refused)?;
+        let disk = faults.disk().map_or_else(Disk::default, Disk::failing);
+        let named = self.recipe.is_some();
+        let source = self.changes.source(self.recipe);
+        let job = if self.dry_run { Job::alone() } else { Job::join().map_err(Refused)? };
+        if !job.leads() {
+            // Whether and where the run goes on is process 0's business.
+            let own = (named || self.resume.is_none()).then(|| source.load());
+            return Ok(Ok(follow(job, own, disk, faults)));
+        }
+        let resume = self.resume.map(|path| Resume::find(&disk, &path, self.force)).transpose();
+        let resume = match resume {
+            Ok(resume) => resume,
+            Err(error) => return Ok(Err(dissolved(job, error))),
+        };
+        let recipe = match &resume {
+            Some(resume) if !named => source.load_on(&resume.recipe),
+            _ => source.load(),
+        };
+        let accepted = recipe.and_then(|recipe| {
+            resume.as_ref().map_or(Ok(()), |resume| resume.accept(&recipe).map(drop))?;
+            let steps = recipe.train.max_steps.unwrap_or(u64::MAX);
+            faults.check(recipe.workers, steps)?;
+            job.workers(&recipe)?;
+            Ok(recipe)
+        });
+        let recipe = match accepted {
+            Ok(recipe) => recipe,
+            Err(error) => return Err(Refused(dissolved(job, error))),
+        };
+        if self.dry_run {
+            return Ok(recipe.to_toml().map(|toml| print!("{toml}")).map(|()| ExitCode::SUCCESS));
+        }
+        let mode = match (self.quiet, self.json) {
+            (true, _) => Mode::Quiet,
+            (_, true) => Mode::Json,
+            _ => Mode::default(),
+        };
+        let start = resume.map_or(Start::Fresh, |resume| Start::Resume(Box::new(resume)));
+        let flags = Arc::new(StepFlags::default());
+        let signals = match Signals::listen(&flags.stop_flag(), job.is_shared()) {
+            Ok(signals) => signals,
+            Err(error) => return Ok(Err(error).context("listening to SIGINT and SIGTERM")),
+        };
+        let faults = Arc::new(faults);
+        let keeps = recipe.checkpoint.keep_last > 0;
+        let trained = Session::lead(&job, recipe).and_then(|session| {
+            train(&job, Session { disk, flags, faults, ..session }, mode, start)
+        });
+        let code = match trained {
+            Ok(outcome) => stopped_by(&signals, &outcome, keeps),
+            Err(error) => tell(&error, ExitCode::FAILURE),
+        };
+        job.end(code != ExitCode::FAILURE);
+        Ok(Ok(code))
+    }
+}
+
+/// The error for which a job does not begin, after the other processes have been told.
+fn dissolved(job: Job, error: anyhow::Error) -> anyhow::Error {
+    if !job.is_shared() {
+        return error;
+    }
+    // Before the others leave: a launcher that sees one of them fail ends this process at once.
+    tell(&error, ExitCode::FAILURE);
+    job.end(false);
+    error.context(Told)
+}
+
+/// Trains as process 0 says.
+fn follow(job: Job, own: Option<Result<Recipe>>, disk: Disk, faults: Faults) -> ExitCode {
+    let flags = Arc::new(StepFlags::default());
+    let faults = Arc::new(faults);
+    // Whether process 0 has let this one begin.
+    let followed = || -> Result<bool> {
+        Signals::listen(&flags.stop_flag(), true).context("listening to SIGINT and SIGTERM")?;
+        let Some((session, go)) = follow::join(&job, own)? else { return Ok(false) };
+        follow::train(&job, Session { disk, flags, faults, ..session }, *go).map(|()| true)
+    };
+    let (well, code) = match followed() {
+        Ok(true) => (true, ExitCode::SUCCESS),
+        Ok(false) => (false, ExitCode::from(2)),
+        // Process 0 has been told, and tells which of all causes was the first.
+        Err(_) => (false, ExitCode::FAILURE),
+    };
+    job.end(well);
+    code
+}
+
+/// The exit code of a run that has ended well, perhaps because a signal asked for it; `keeps` is
+/// whether it can be gone on with.
+fn stopped_by(signals: &Signals, outcome: &Outcome, keeps: bool) -> ExitCode {
+    let Some(signal) = signals.heard().filter(|_| outcome.stopped) else {
+        return ExitCode::SUCCESS;
+    };
+    let then = if keeps {
+        format!("go on with: gradwire train --resume {}", outcome.folder.display())
+    } else {
+        "its recipe keeps no checkpoints to go on from".to_string()
+    };
+    eprintln!("Stopped by {} after step {}; {then}", signal.name, outcome.summary.step);
+    ExitCode::from(signal.exit_code)
+}

@@ -1,0 +1,279 @@
+//! The processes that train one run, from one of them.
+
+use super::blob::{decode, encode};
+use super::letter::Letter;
+use crate::machine::{self, Machine};
+use crate::recipe::network::Mode;
+use crate::recipe::{OnWorkerLoss, Recipe};
+use anyhow::{Context, Result, bail, ensure};
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, never, unbounded};
+use gradwire_exchange::Collective;
+use gradwire_exchange::cluster::{Cluster, Letters, Notes};
+use std::env;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long processes wait for each other before the run begins, where one may be reading its data
+/// from a slow disk; and at the end, where one may be writing.
+pub const SLOWEST: Duration = Duration::from_secs(600);
+
+/// How long a process waits to be ended with the others when the run has failed.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// The processes that train one run, from one of them.
+pub struct Job {
+    process: usize,
+    pub(super) processes: usize,
+    cluster: Option<Cluster>,
+    inbox: Receiver<(usize, Vec<u8>)>,
+    /// By process; known once all have agreed.
+    pub(super) machines: OnceLock<Vec<Machine>>,
+    /// Compute threads of each worker, where the recipe leaves them open.
+    pub(super) threads: OnceLock<usize>,
+    /// Of the processes on this machine, which this is.
+    place: usize,
+    /// Whether the run has begun.
+    pub(super) begun: AtomicBool,
+}
+
+impl Job {
+    /// A process by itself.
+    pub fn alone() -> Self {
+        let (machines, threads) = (OnceLock::new(), OnceLock::new());
+        Self {
+            process: 0,
+            processes: 1,
+            cluster: None,
+            inbox: never(),
+            machines,
+            threads,
+            place: 0,
+            begun: AtomicBool::new(false),
+        }
+    }
+
+    /// The job that this process has been started in, if a launcher has started several.
+    ///
+    /// # Errors
+    /// When this program cannot reach the others: it is built without MPI, or with another than the
+    /// launcher's.
+    pub fn join() -> Result<Self> {
+        let launched = launched();
+        if launched > 1 { Self::join_launched(launched) } else { Ok(Self::alone()) }
+    }
+
+    #[cfg(not(feature = "mpi"))]
+    fn join_launched(launched: usize) -> Result<Self> {
+        bail!(
+            "a launcher has started {launched} processes, and each would train a run of its own: \
+             this program is built without MPI; build it with `--features mpi`, or start it once"
+        )
+    }
+
+    #[cfg(feature = "mpi")]
+    fn join_launched(launched: usize) -> Result<Self> {
+        use gradwire_exchange::mpi;
+        let (letters, inbox) = letterbox();
+        let (cluster, here) = mpi::join(SLOWEST, letters)?;
+        ensure!(
+            cluster.processes() == launched,
+            "the launcher has started {launched} processes, but MPI knows of {}: the launcher and \
+             this program use different MPI libraries; start it with the mpirun of the library \
+             that it was built with, or with `srun --mpi=pmix` (see `srun --mpi=list`)",
+            cluster.processes()
+        );
+        Ok(Self { place: here.index, ..Self::over(cluster, inbox) })
+    }
+
+    /// One process of several that `cluster` joins; `inbox` is where its letters arrive
+    /// ([`letterbox`]).
+    pub fn over(cluster: Cluster, inbox: Receiver<(usize, Vec<u8>)>) -> Self {
+        let (process, processes) = (cluster.process(), cluster.processes());
+        Self { process, processes, cluster: Some(cluster), inbox, ..Self::alone() }
+    }
+
+    /// Whether this process leads: it is the first, or the only one.
+    pub fn leads(&self) -> bool {
+        self.process == 0
+    }
+
+    /// Whether there are others.
+    pub fn is_shared(&self) -> bool {
+        self.processes > 1
+    }
+
+    /// The number of processes.
+    pub fn processes(&self) -> usize {
+        self.processes
+    }
+
+    /// The workers of each process.
+    ///
+    /// # Errors
+    /// When the recipe's workers cannot be spread evenly, or the recipe asks for what several
+    /// processes cannot do.
+    pub fn workers(&self, recipe: &Recipe) -> Result<usize> {
+        let (workers, processes) = (recipe.workers, self.processes);
+        ensure!(
+            workers.is_multiple_of(processes),
+            "workers = {workers} cannot be spread evenly over the {processes} processes that the \
+             launcher has started: `workers` counts those of all; write --workers {} (one in each \
+             process) or another multiple of {processes}",
+            processes
+        );
+        if self.is_shared() {
+            self.check(recipe)?;
+        }
+        Ok(workers / processes)
+    }
+
+    fn check(&self, recipe: &Recipe) -> Result<()> {
+        ensure!(
+            recipe.network.mode != Mode::Throttle,
+            "network.mode = \"throttle\" plays a link between the workers of one process, and there \
+             are {} processes with a real one; write network.mode = \"record\", or start one",
+            self.processes
+        );
+        ensure!(
+            recipe.faults.on_worker_loss == OnWorkerLoss::Stop,
+            "faults.on_worker_loss restarts workers within one process, and there are {}: their \
+             job ends when one is lost; write faults.on_worker_loss = \"stop\", and let the job's \
+             script go on with --resume",
+            self.processes
+        );
+        Ok(())
+    }
+
+    /// The first rank of this process.
+    pub fn first_rank(&self, workers: usize) -> usize {
+        self.process * workers
+    }
+
+    /// Where a rank runs, in words, when not all run in one process.
+    pub fn whereabouts(&self, rank: usize, world_size: usize) -> Option<String> {
+        if !self.is_shared() {
+            return None;
+        }
+        let process = rank / (world_size / self.processes).max(1);
+        let host = self.machines.get().and_then(|machines| machines.get(process));
+        let host = host.map(|machine| format!(" on {}", machine.host)).unwrap_or_default();
+        Some(format!("process {process}{host}"))
+    }
+
+    /// Compute threads of each worker.
+    pub fn threads(&self, recipe: &Recipe) -> usize {
+        let agreed = self.threads.get().copied().filter(|_| recipe.threads == 0);
+        agreed.unwrap_or_else(|| recipe.threads_per_worker(machine::cores()))
+    }
+
+    /// Of the workers on this machine, the number of the process's first.
+    pub fn first_on_machine(&self, workers: usize) -> usize {
+        self.place * workers
+    }
+
+    /// The ends of the exchange of this process's workers, in order of rank. The
+    /// `notes` travel with the rounds.
+    ///
+    /// # Errors
+    /// As [`Topology::connect`](gradwire_exchange::Topology::connect).
+    pub fn connect(
+        &self,
+        recipe: &Recipe,
+        notes: Arc<dyn Notes>,
+    ) -> Result<Vec<Box<dyn Collective>>> {
+        let patience = Duration::from_secs_f64(recipe.exchange.timeout);
+        let topology = recipe.exchange.topology;
+        Ok(match &self.cluster {
+            None => topology.connect(recipe.workers, patience)?,
+            Some(cluster) => {
+                let workers = self.workers(recipe)?;
+                topology.connect_across(cluster, workers, patience, notes)?
+            }
+        })
+    }
+
+    /// The process that this one's workers wait for in an exchange, if there is one.
+    pub fn awaited(&self) -> Option<usize> {
+        self.cluster.as_ref().and_then(Cluster::awaited)
+    }
+
+    /// Where letters arrive; nowhere in a process by itself.
+    pub fn inbox(&self) -> &Receiver<(usize, Vec<u8>)> {
+        &self.inbox
+    }
+
+    /// Writes to another process.
+    ///
+    /// # Errors
+    /// When the letter cannot be written down, such as a path that is no text.
+    pub fn write(&self, to: usize, letter: &Letter) -> Result<()> {
+        if let Some(cluster) = &self.cluster {
+            cluster.send(to, encode(letter)?);
+        }
+        Ok(())
+    }
+
+    /// Writes to all others.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_all(&self, letter: &Letter) -> Result<()> {
+        (0..self.processes)
+            .filter(|to| *to != self.process)
+            .try_for_each(|to| self.write(to, letter))
+    }
+
+    /// The next letter, waited for until `deadline`.
+    ///
+    /// # Errors
+    /// When one cannot be read, or none can come any more.
+    pub fn read(&self, deadline: Instant) -> Result<Option<(usize, Letter)>> {
+        match self.inbox.recv_deadline(deadline) {
+            Ok((from, bytes)) => {
+                let letter = decode(&bytes);
+                Ok(Some((from, letter.with_context(|| format!("a letter of process {from}"))?)))
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => bail!("this process's courier has ended"),
+        }
+    }
+
+    /// Ends the job: with all others when it has gone `well` or not begun; else at once, whatever the
+    /// others do, after a moment for process 0 to say why.
+    pub fn end(self, well: bool) {
+        let Some(cluster) = &self.cluster else { return };
+        if well || !self.begun.load(Ordering::SeqCst) {
+            if self.leads() {
+                // A letter without a path can be written.
+                let _ = self.write_all(if well { &Letter::Bye } else { &Letter::Refused });
+            }
+            if cluster.leave(if well { SLOWEST } else { GRACE }).is_ok() {
+                return;
+            }
+        } else if !self.leads() {
+            // Process 0 ends all; this is for one that cannot.
+            let deadline = Instant::now() + GRACE;
+            while let Ok(Some((_, letter))) = self.read(deadline) {
+                if matches!(letter, Letter::Bye) {
+                    break;
+                }
+            }
+        }
+        cluster.abort(1, GRACE);
+    }
+}
+
+/// What takes the letters of a cluster, and where they are read.
+pub fn letterbox() -> (Letters, Receiver<(usize, Vec<u8>)>) {
+    let (outbox, inbox): (Sender<(usize, Vec<u8>)>, _) = unbounded();
+    (Box::new(move |from, letter| drop(outbox.send((from, letter)))), inbox)
+}
+
+/// How many processes the launcher has started together, by what it leaves in the environment: that
+/// of Open MPI, of MPICH and its relatives, of Slurm's `srun`.
+pub fn launched() -> usize {
+    let number = |name: &str| env::var(name).ok()?.parse::<usize>().ok();
+    let known = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
+    known.into_iter().filter_map(number).max().unwrap_or(1)
+}

@@ -1,0 +1,97 @@
+//! What this machine is and what this process may use of it, as far as the system tells.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::num::NonZero;
+
+/// Where a process runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The machine's name.
+    pub host: String,
+    /// The processors that the process may use, as the system lists them.
+    pub processors: String,
+}
+
+impl Machine {
+    /// Where this process runs.
+    #[must_use]
+    pub fn here() -> Self {
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(
+            |_| std::env::var("HOSTNAME").unwrap_or_else(|_| "an unknown host".to_string()),
+            |name| name.trim().to_string(),
+        );
+        Self { host, processors: of_this_process("Cpus_allowed_list").unwrap_or_default() }
+    }
+}
+
+/// The cores that this process may use.
+#[must_use]
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// The largest resident set of this process so far, in MB; absent where the system does not tell.
+#[must_use]
+pub fn peak_memory() -> Option<f64> {
+    let kib: f64 = of_this_process("VmHWM")?.strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024.0 / 1e6)
+}
+
+/// The system's name and kernel.
+#[must_use]
+pub fn system() -> String {
+    let name = fs::read_to_string("/etc/os-release")
+        .ok()
+        .and_then(|text| value_of(&text, "PRETTY_NAME", '='))
+        .unwrap_or_else(|| std::env::consts::OS.into());
+    match fs::read_to_string("/proc/sys/kernel/osrelease") {
+        Ok(kernel) => format!("{name}, kernel {}", kernel.trim()),
+        Err(_) => name,
+    }
+}
+
+/// The processor's name, or the architecture where the system does not tell.
+#[must_use]
+pub fn processor() -> String {
+    fs::read_to_string("/proc/cpuinfo")
+        .ok()
+        .and_then(|text| value_of(&text, "model name", ':'))
+        .unwrap_or_else(|| std::env::consts::ARCH.into())
+}
+
+/// What Linux tells of this process under `key`.
+fn of_this_process(key: &str) -> Option<String> {
+    value_of(&fs::read_to_string("/proc/self/status").ok()?, key, ':')
+}
+
+/// The first value of `key` in lines of `key<separator>value`, without quotes.
+fn value_of(text: &str, key: &str, separator: char) -> Option<String> {
+    text.lines()
+        .filter_map(|line| line.split_once(separator))
+        .find(|(name, _)| name.trim() == key)
+        .map(|(_, value)| value.trim().trim_matches('"').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_found_by_key() {
+        let text = "model\t\t: 1\nmodel name\t: AMD EPYC: 9R14\nmodel name\t: other\n";
+        assert_eq!(value_of(text, "model name", ':').unwrap(), "AMD EPYC: 9R14");
+        assert_eq!(
+            value_of("PRETTY_NAME=\"Debian 12\"\n", "PRETTY_NAME", '=').unwrap(),
+            "Debian 12"
+        );
+        assert_eq!(value_of(text, "vendor", ':'), None);
+    }
+
+    #[test]
+    fn this_machine_is_known() {
+        assert!(cores() >= 1 && !processor().is_empty() && !system().is_empty());
+        assert!(!Machine::here().host.is_empty());
+        assert_eq!(peak_memory().is_some(), cfg!(target_os = "linux"));
+    }
+}

@@ -1,0 +1,134 @@
+//! What an optimizer is to everybody else: the traits that each one's settings implement.
+
+use std::ops::Range;
+
+pub use gradwire_registry::About;
+
+/// The name of the state vector that holds a momentum, for rules that [coast](Coasting).
+pub const MOMENTUM: &str = "momentum";
+
+/// The settings of an optimizer in a recipe, and everything that follows from them.
+pub trait Definition {
+    /// What the optimizer is.
+    fn about(&self) -> About;
+
+    /// The base learning rate, which the schedule multiplies.
+    fn learning_rate(&self) -> f64;
+
+    /// The factor by which it repeats its last update, which a scheme's momentum correction would
+    /// do a second time; 0 for a rule that has none of that kind.
+    fn momentum(&self) -> f64 {
+        0.0
+    }
+
+    /// Checks the settings, the learning rate apart.
+    ///
+    /// # Errors
+    /// A sentence that names the key and what to write instead.
+    fn validate(&self) -> Result<(), String>;
+
+    /// The update rule under these settings.
+    fn rule(&self) -> Box<dyn Rule>;
+}
+
+/// An update rule. What it remembers are named vectors beside the flat gradient, in the same order
+/// of elements, and the number of updates: both are kept for it, and saved in checkpoints.
+pub trait Rule: Send {
+    /// The names of its vectors. Each is as long as the flat gradient and begins as zeros.
+    fn vectors(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Updates consecutive elements of one parameter in place. Each element's update depends on
+    /// that element alone, so that it is the same whatever the pieces.
+    fn update(&self, piece: Piece<'_>, now: &Now);
+
+    /// How the rows of a table move whose gradient is zero, if that is by SGD's momentum alone:
+    /// then they may wait until they are next read. None by default.
+    fn coasting(&self) -> Option<Coasting> {
+        None
+    }
+}
+
+/// A rule under which a row with a gradient of zero moves by its momentum and by nothing else:
+/// `m = μm; w -= rate·m`. The momentum is in the vector [`MOMENTUM`], unless μ is 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Coasting {
+    /// The factor μ.
+    pub momentum: f64,
+    /// Whether a row moves by μm in place of m.
+    pub nesterov: bool,
+}
+
+/// When an update is, and of what.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Now {
+    /// The learning rate of this update.
+    pub rate: f64,
+    /// The number of this update, from 1.
+    pub step: u64,
+    /// Whether the parameter has two dimensions or more: norms' scales and biases have one.
+    pub is_matrix: bool,
+}
+
+impl Now {
+    /// The weight decay of this parameter, where only matrices are sure to decay.
+    pub fn decay(&self, weight_decay: f64, norms_and_biases: bool) -> f64 {
+        if norms_and_biases || self.is_matrix { weight_decay } else { 0.0 }
+    }
+}
+
+/// Consecutive elements of one parameter, with all that is known of them.
+pub struct Piece<'a> {
+    /// The weights.
+    pub weights: &'a mut [f32],
+    /// The mean gradient.
+    pub gradient: &'a [f32],
+    /// The rule's vectors.
+    pub state: Slices<'a>,
+}
+
+/// The stretch of the rule's vectors that belongs to a piece.
+pub struct Slices<'a> {
+    vectors: &'a mut [Vec<f32>],
+    range: Range<usize>,
+}
+
+impl<'a> Slices<'a> {
+    /// The elements `range` of each of these vectors.
+    pub fn new(vectors: &'a mut [Vec<f32>], range: Range<usize>) -> Self {
+        Self { vectors, range }
+    }
+
+    /// The stretches, in the order of [`Rule::vectors`].
+    ///
+    /// # Panics
+    /// When the rule names fewer vectors.
+    pub fn take<const N: usize>(self) -> [&'a mut [f32]; N] {
+        let Self { vectors, range } = self;
+        let (vectors, _) = vectors.split_first_chunk_mut::<N>().expect("a rule names its vectors");
+        vectors.each_mut().map(|vector| &mut vector[range.clone()])
+    }
+}
+
+/// Checks a factor such as a momentum.
+///
+/// # Errors
+/// When it is not at least 0 and below 1.
+pub(super) fn below_one(key: &str, value: f64) -> Result<(), String> {
+    if (0.0..1.0).contains(&value) {
+        return Ok(());
+    }
+    Err(format!("optimizer.{key} = {value} must be at least 0 and below 1"))
+}
+
+/// Checks a rate or a penalty.
+///
+/// # Errors
+/// When it is not a finite number of at least 0.
+pub(super) fn at_least_zero(key: &str, value: f64) -> Result<(), String> {
+    if value >= 0.0 && value.is_finite() {
+        return Ok(());
+    }
+    Err(format!("optimizer.{key} = {value} must be a number of at least 0"))
+}

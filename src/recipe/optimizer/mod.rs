@@ -1,0 +1,56 @@
+//! Optimizers: their settings, and the update rule that follows from them.
+//!
+//! The rules are PyTorch's to the letter (`torch.optim.SGD` with dampening 0, `torch.optim.AdamW`),
+//! because the experiments that are repeated here were defined in them.
+//!
+//! Adding an optimizer is a file with its settings and rule, which implement [`Definition`], the
+//! file's `mod` line, and one line in the list below. Recipes, `gradwire list` and checkpoints take
+//! it from there.
+
+mod adamw;
+mod definition;
+mod sgd;
+
+pub use adamw::Adamw;
+pub use definition::{About, Coasting, Definition, MOMENTUM, Now, Piece, Rule, Slices};
+pub use sgd::Sgd;
+
+gradwire_registry::registry! {
+    /// Which optimizer, with its settings.
+    pub enum Config: Definition {
+        Sgd(Sgd),
+        Adamw(Adamw),
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::Sgd(Sgd::default())
+    }
+}
+
+impl Config {
+    /// What the optimizer is.
+    pub fn about(&self) -> About {
+        self.definition().about()
+    }
+
+    /// The base learning rate.
+    pub fn learning_rate(&self) -> f64 {
+        self.definition().learning_rate()
+    }
+
+    /// The momentum of plain SGD; 0 for what has none of that kind.
+    pub fn momentum(&self) -> f64 {
+        self.definition().momentum()
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// A sentence that names the key and what to write instead.
+    pub fn validate(&self) -> Result<(), String> {
+        definition::at_least_zero("learning_rate", self.learning_rate())?;
+        self.definition().validate()
+    }
+}

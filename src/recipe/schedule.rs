@@ -1,0 +1,160 @@
+//! Settings of learning-rate schedules: the base rate times a factor that depends on the step alone.
+
+use serde::{Deserialize, Serialize};
+
+/// The shape of the learning rate over training. Lengths are in epochs, fractions allowed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Config {
+    /// The base rate throughout.
+    Constant(Constant),
+    /// Multiplied by `factor` every `every` epochs.
+    Step(Step),
+    /// Multiplied by `factor` at each epoch of `at` (He et al. 2016 divide by ten twice).
+    MultiStep(MultiStep),
+    /// Half a cosine from the base rate down to `floor` times it (Loshchilov & Hutter 2017, eq. 5).
+    Cosine(Cosine),
+}
+
+/// Settings of [`Config::Constant`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Constant {
+    /// Epochs of linear warm-up from zero; 0 for none.
+    pub warmup: f64,
+}
+
+/// Settings of [`Config::Step`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Epochs between two cuts.
+    pub every: f64,
+    /// What a cut multiplies the rate by.
+    #[serde(default = "tenth")]
+    pub factor: f64,
+    /// Epochs of linear warm-up from zero; 0 for none.
+    #[serde(default)]
+    pub warmup: f64,
+}
+
+/// Settings of [`Config::MultiStep`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MultiStep {
+    /// The epochs after which the rate is cut, ascending.
+    pub at: Vec<f64>,
+    /// What a cut multiplies the rate by.
+    #[serde(default = "tenth")]
+    pub factor: f64,
+    /// Epochs of linear warm-up from zero; 0 for none.
+    #[serde(default)]
+    pub warmup: f64,
+}
+
+/// Settings of [`Config::Cosine`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cosine {
+    /// The last rate as a share of the base rate.
+    pub floor: f64,
+    /// Epochs of linear warm-up from zero; 0 for none.
+    pub warmup: f64,
+}
+
+fn tenth() -> f64 {
+    0.1
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::Cosine(Cosine::default())
+    }
+}
+
+impl Config {
+    /// The names that a recipe may use for `schedule.kind`.
+    pub const NAMES: [&'static str; 4] = ["constant", "step", "multi-step", "cosine"];
+
+    /// Epochs of linear warm-up.
+    pub fn warmup(&self) -> f64 {
+        match self {
+            Self::Constant(c) => c.warmup,
+            Self::Step(c) => c.warmup,
+            Self::MultiStep(c) => c.warmup,
+            Self::Cosine(c) => c.warmup,
+        }
+    }
+
+    /// Checks the settings against the run's length.
+    ///
+    /// # Errors
+    /// A sentence that names the key and what to write instead.
+    pub fn validate(&self, epochs: f64) -> Result<(), String> {
+        let warmup = self.warmup();
+        if !(0.0..=epochs).contains(&warmup) {
+            return Err(format!(
+                "schedule.warmup = {warmup} is not within the run of {epochs} epochs; \
+                 write a number from 0 to {epochs}"
+            ));
+        }
+        let factor = |factor: f64| {
+            if factor > 0.0 && factor.is_finite() {
+                Ok(())
+            } else {
+                Err(format!("schedule.factor = {factor} must be a positive number, such as 0.1"))
+            }
+        };
+        match self {
+            Self::Constant(_) => Ok(()),
+            Self::Step(c) => {
+                if c.every.is_nan() || c.every <= 0.0 {
+                    return Err(format!("schedule.every = {} must be more than 0 epochs", c.every));
+                }
+                factor(c.factor)
+            }
+            Self::MultiStep(c) => {
+                if c.at.is_empty()
+                    || c.at.iter().any(|e| e.is_nan() || *e < 0.0)
+                    || c.at.windows(2).any(|w| w[0] >= w[1])
+                {
+                    return Err(format!(
+                        "schedule.at = {:?} must be epochs in ascending order, such as [80, 120]",
+                        c.at
+                    ));
+                }
+                factor(c.factor)
+            }
+            Self::Cosine(c) => {
+                if (0.0..=1.0).contains(&c.floor) {
+                    Ok(())
+                } else {
+                    Err(format!(
+                        "schedule.floor = {} must be a share from 0 to 1 of the base rate",
+                        c.floor
+                    ))
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_settings_are_refused_with_the_key() {
+        let bad = [
+            Config::Constant(Constant { warmup: 9.0 }),
+            Config::Step(Step { every: 0.0, factor: 0.1, warmup: 0.0 }),
+            Config::MultiStep(MultiStep { at: vec![2.0, 1.0], factor: 0.1, warmup: 0.0 }),
+            Config::MultiStep(MultiStep { at: vec![1.0], factor: f64::NAN, warmup: 0.0 }),
+            Config::Cosine(Cosine { floor: 1.5, warmup: 0.0 }),
+        ];
+        for config in bad {
+            let message = config.validate(3.0).unwrap_err();
+            assert!(message.starts_with("schedule."), "{message}");
+        }
+    }
+}

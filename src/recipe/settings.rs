@@ -1,0 +1,402 @@
+//! The settings of a run, and the checks that no single one can make.
+
+use super::device::Device;
+use super::words::in_a_recipe;
+use super::{network, optimizer, schedule};
+use gradwire_datasets as datasets;
+use gradwire_exchange as exchange;
+use gradwire_models::{self as models, InputKind};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// A run, completely described.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// The run's name: the folder that its records are kept in.
+    pub name: String,
+    /// What every random stream of the run derives from.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// World size: the number of workers, over all processes of a job, each a thread with a replica
+    /// of its own.
+    #[serde(default = "two")]
+    pub workers: usize,
+    /// Compute threads per worker; 0 for the worker's share of the cores, at least one.
+    #[serde(default)]
+    pub threads: usize,
+    /// Where replicas compute.
+    #[serde(default)]
+    pub device: Device,
+    /// What is trained on.
+    pub dataset: datasets::Config,
+    /// What is trained.
+    pub model: models::Config,
+    /// How gradients are compressed.
+    pub scheme: exchange::Scheme,
+    /// What surrounds the scheme: what is not compressed, and what is done to gradients before.
+    #[serde(default)]
+    pub policy: exchange::Policy,
+    /// How gradients are exchanged.
+    #[serde(default)]
+    pub exchange: Exchange,
+    /// What becomes of the run when it loses a worker.
+    #[serde(default)]
+    pub faults: Faults,
+    /// How long, in what batches, with what loss.
+    #[serde(default)]
+    pub train: Train,
+    /// How weights are updated.
+    #[serde(default)]
+    pub optimizer: optimizer::Config,
+    /// How the learning rate changes.
+    #[serde(default)]
+    pub schedule: schedule::Config,
+    /// The network between the workers.
+    #[serde(default)]
+    pub network: network::Config,
+    /// What is written down, and where.
+    #[serde(default)]
+    pub record: Record,
+    /// What is kept to go on from, and how often.
+    #[serde(default)]
+    pub checkpoint: Checkpoint,
+}
+
+/// How gradients travel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Exchange {
+    /// The shape that messages travel in: `allgather`, `server` or `sharded`.
+    pub topology: exchange::Topology,
+    /// What a server sends back, `exact` or `compressed`; only with `topology = "server"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub downlink: Option<exchange::Downlink>,
+    /// Seconds that a rank waits for another before the run is ended.
+    pub timeout: f64,
+    /// Steps between two comparisons of the replicas' hashes; 0 for never.
+    pub compare_replicas_every: u64,
+    /// Buckets leave while the backward pass still runs; the result is the same, bit for bit.
+    pub overlap: bool,
+    /// With overlap: buckets that follow each other travel together until they hold so many bytes
+    /// of f32 gradient.
+    pub overlap_bytes: usize,
+}
+
+impl Default for Exchange {
+    fn default() -> Self {
+        Self {
+            topology: exchange::Topology::default(),
+            downlink: None,
+            timeout: 300.0,
+            compare_replicas_every: 50,
+            overlap: false,
+            overlap_bytes: 1 << 20,
+        }
+    }
+}
+
+impl Exchange {
+    /// The topology and its settings.
+    pub fn wiring(&self) -> exchange::Wiring {
+        exchange::Wiring { topology: self.topology, downlink: self.downlink }
+    }
+}
+
+/// What becomes of a run that loses a worker: one that panics, fails, stalls or sends messages that
+/// cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Faults {
+    /// How it goes on, if it does.
+    pub on_worker_loss: OnWorkerLoss,
+    /// How often at most.
+    pub restarts: u64,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self { on_worker_loss: OnWorkerLoss::Stop, restarts: 3 }
+    }
+}
+
+/// How a run goes on that has lost a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnWorkerLoss {
+    /// It ends; its last checkpoint stays.
+    Stop,
+    /// All workers start again from the last checkpoint: the same run as without the loss.
+    Restart,
+    /// The others go on from the last checkpoint, with the lost worker's residual of that moment.
+    Shrink,
+}
+
+/// How long, in what batches, with what loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Train {
+    /// Passes over the training set.
+    pub epochs: u64,
+    /// Updates after which the run ends early; absent for all epochs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_steps: Option<u64>,
+    /// Samples per rank in one forward pass (local batch).
+    pub batch: usize,
+    /// Forward passes per update; the gradient is compressed once per update.
+    pub accumulate: usize,
+    /// Random crops and flips of images.
+    pub augment: bool,
+    /// Label smoothing, 0 to 1 (Szegedy et al. 2016, section 7).
+    pub label_smoothing: f64,
+    /// The largest allowed global norm of the mean gradient; absent for no clipping.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_norm: Option<f64>,
+    /// What becomes of batch norm's running statistics, which differ between ranks.
+    pub batch_norm: BatchNorm,
+    /// Samples per rank in one forward pass of an evaluation.
+    pub evaluation_batch: usize,
+    /// Epochs between two evaluations on the test set; the last epoch is always evaluated.
+    pub evaluate_every: u64,
+}
+
+impl Default for Train {
+    fn default() -> Self {
+        Self {
+            epochs: 10,
+            max_steps: None,
+            batch: 64,
+            accumulate: 1,
+            augment: true,
+            label_smoothing: 0.0,
+            clip_norm: None,
+            batch_norm: BatchNorm::Averaged,
+            evaluation_batch: 250,
+            evaluate_every: 1,
+        }
+    }
+}
+
+/// What becomes of batch norm's running statistics. The batch's own statistics, which the
+/// forward pass of a training step uses, are always those of the rank's local batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BatchNorm {
+    /// Every rank takes rank 0's before each evaluation.
+    Rank0,
+    /// Every rank takes the mean over the ranks before each evaluation.
+    Averaged,
+    /// Every rank takes the mean over the ranks after each step.
+    Synchronised,
+}
+
+/// What is written down, and where.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Record {
+    /// The folder that runs are written under.
+    pub out: PathBuf,
+    /// Steps between two records of a step.
+    pub every: u64,
+    /// Steps between two histograms of gradients and residuals per parameter; 0 for none.
+    pub histograms_every: u64,
+    /// Steps between two gradients of rank 0 written to the run's folder, for
+    /// `bench codecs --gradient`; 0 for none.
+    pub gradients: u64,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Self { out: PathBuf::from("runs/out"), every: 10, histograms_every: 200, gradients: 0 }
+    }
+}
+
+/// What is kept to go on from, and how often. The end of a run is kept in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Checkpoint {
+    /// Steps between two checkpoints; 0 for none by steps.
+    pub every_steps: u64,
+    /// Minutes between two checkpoints; 0 for none by time.
+    pub every_minutes: f64,
+    /// How many of the newest are kept; 0 for no checkpoints at all.
+    pub keep_last: usize,
+    /// Whether the epoch of the best test accuracy is kept as well: one more checkpoint each time
+    /// that it is surpassed.
+    pub keep_best: bool,
+}
+
+impl Default for Checkpoint {
+    fn default() -> Self {
+        Self { every_steps: 0, every_minutes: 10.0, keep_last: 2, keep_best: false }
+    }
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn two() -> usize {
+    2
+}
+
+impl Recipe {
+    /// Samples per rank and update.
+    pub fn local_batch(&self) -> usize {
+        self.train.batch * self.train.accumulate
+    }
+
+    /// What surrounds the scheme: the recipe's word, the scheme's habit where the recipe is silent,
+    /// and the compression error measured as often as steps are recorded.
+    pub fn policy(&self) -> exchange::Policy {
+        let recorded =
+            exchange::Policy { measure_every: Some(self.record.every), ..Default::default() };
+        self.policy.clone().or(self.scheme.habits()).or(recorded)
+    }
+
+    /// The scheme with its settings, such as `topk feedback ratio 0.01 values f32`.
+    pub fn scheme_in_words(&self) -> String {
+        in_words(&self.scheme)
+    }
+
+    /// Compute threads of each worker on a machine with `cores` cores.
+    pub fn threads_per_worker(&self, cores: usize) -> usize {
+        if self.threads > 0 { self.threads } else { (cores / self.workers).max(1) }
+    }
+
+    /// The recipe as the TOML that is written into records.
+    ///
+    /// # Errors
+    /// When a number does not fit TOML, such as a seed above 2⁶³.
+    pub fn to_toml(&self) -> anyhow::Result<String> {
+        Ok(toml::to_string(self)?)
+    }
+
+    /// Checks what no single field can know.
+    ///
+    /// # Errors
+    /// A sentence that names the key and what to write instead.
+    pub fn validate(&self) -> anyhow::Result<()> {
+        let t = &self.train;
+        let name_is_plain = self.name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
+        refuse(self.name.is_empty() || self.name.starts_with('.') || !name_is_plain, || {
+            format!(
+                "name = {:?} becomes a folder: use letters, digits, '-', '_' and '.'",
+                self.name
+            )
+        })?;
+        refuse(i64::try_from(self.seed).is_err(), || {
+            format!("seed = {} is too large; take a number below 2^63", self.seed)
+        })?;
+        refuse(self.workers == 0, || "workers = 0: at least one worker is needed".into())?;
+        refuse(self.workers > 1024, || {
+            format!("workers = {}: a run takes at most 1024 workers", self.workers)
+        })?;
+        refuse(self.threads > 1024, || {
+            format!("threads = {}: write 0 for each worker's share of the cores", self.threads)
+        })?;
+        for (key, value) in [
+            ("train.epochs", t.epochs),
+            ("train.batch", t.batch as u64),
+            ("train.accumulate", t.accumulate as u64),
+            ("train.evaluation_batch", t.evaluation_batch as u64),
+            ("train.evaluate_every", t.evaluate_every),
+            ("record.every", self.record.every),
+            ("train.max_steps", t.max_steps.unwrap_or(1)),
+        ] {
+            refuse(value == 0, || format!("{key} = 0: it must be at least 1"))?;
+        }
+        refuse(!(0.0..1.0).contains(&t.label_smoothing), || {
+            format!("train.label_smoothing = {} must be at least 0 and below 1", t.label_smoothing)
+        })?;
+        refuse(t.clip_norm.is_some_and(|c| c.is_nan() || c <= 0.0), || {
+            "train.clip_norm must be above 0; leave it out for no clipping".into()
+        })?;
+        let timeout = self.exchange.timeout;
+        refuse(!(timeout > 0.0 && timeout <= 86_400.0), || {
+            format!("exchange.timeout = {timeout} must be above 0 and at most 86400 seconds")
+        })?;
+        let minutes = self.checkpoint.every_minutes;
+        refuse(!(0.0..=1e6).contains(&minutes), || {
+            format!("checkpoint.every_minutes = {minutes} must be from 0 (off) to 1000000")
+        })?;
+        self.device.validate().map_err(anyhow::Error::msg)?;
+        self.network.validate().map_err(anyhow::Error::msg)?;
+        self.optimizer.validate().map_err(anyhow::Error::msg)?;
+        self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
+        let policy = self.policy();
+        policy.validate(&self.scheme).map_err(in_a_recipe)?;
+        self.exchange.wiring().validate(&self.scheme, &policy).map_err(in_a_recipe)?;
+        let whole = matches!(policy.bucketing, None | Some(exchange::Bucketing::Whole));
+        refuse(self.exchange.overlap && whole, || {
+            let scheme = self.scheme.about().name;
+            format!(
+                "exchange.overlap = true has nothing to hide while {scheme} encodes the whole \
+                 gradient as one bucket; write policy.bucketing = {{ bytes = 1048576 }} or \
+                 \"parameter\", or exchange.overlap = false"
+            )
+        })?;
+        refuse(self.exchange.overlap && policy.clip_norm.is_some_and(|clip| clip > 0.0), || {
+            "exchange.overlap = true sends buckets before the whole gradient is known, which \
+             policy.clip_norm needs; write one or the other"
+                .into()
+        })?;
+        let momentum = self.optimizer.momentum();
+        refuse(policy.momentum() > 0.0 && momentum > 0.0, || {
+            format!(
+                "policy.momentum_correction = {} takes the place of optimizer.momentum = {momentum}; \
+                 write optimizer.momentum = 0, or policy.momentum_correction = 0",
+                policy.momentum()
+            )
+        })?;
+        self.fits()
+    }
+
+    /// Refuses a model on data that it cannot read, naming models that can.
+    fn fits(&self) -> anyhow::Result<()> {
+        let holds = if self.dataset.is_text() { InputKind::Text } else { InputKind::Image };
+        let reads = self.model.input_kind();
+        let fitting = || {
+            let all = models::Config::all();
+            let fit = all.iter().filter(|model| model.input_kind() == holds);
+            fit.map(models::Config::name).collect::<Vec<_>>().join(", ")
+        };
+        refuse(reads != holds, || {
+            format!(
+                "model {} reads {reads} but dataset {} holds {holds}; models for it: {}",
+                self.model.name(),
+                self.dataset.name(),
+                fitting()
+            )
+        })
+    }
+}
+
+/// A scheme with its settings, such as `topk feedback ratio 0.01 values f32`.
+pub fn in_words(scheme: &exchange::Scheme) -> String {
+    let settings = toml::Table::try_from(scheme).unwrap_or_default();
+    let settings = settings.iter().filter(|(key, _)| *key != "kind");
+    let words = settings.map(|(key, value)| match value {
+        toml::Value::Boolean(true) => format!(" {key}"),
+        toml::Value::Boolean(false) => format!(" no {key}"),
+        toml::Value::String(word) => format!(" {key} {word}"),
+        toml::Value::Table(table) => {
+            let inner = table.iter().map(|(key, value)| format!(" {key} {value}"));
+            inner.fold(format!(" {key}"), |all, word| all + &word)
+        }
+        other => format!(" {key} {other}"),
+    });
+    words.fold(scheme.about().name.to_string(), |all, word| all + &word)
+}
+
+/// A made-up data set that the model of this name can read.
+pub fn synthetic_for(model: &str) -> Option<&'static str> {
+    let text = models::Config::from_name(model)?.input_kind() == InputKind::Text;
+    let all = datasets::Config::all();
+    let mut synthetic = all.iter().filter(|data| data.definition().twin().is_some());
+    synthetic.find(|data| data.is_text() == text).map(datasets::Config::name)
+}
+
+fn refuse(bad: bool, message: impl FnOnce() -> String) -> anyhow::Result<()> {
+    if bad { Err(anyhow::Error::msg(message())) } else { Ok(()) }
+}

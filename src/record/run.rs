@@ -1,0 +1,395 @@
+//! The files of one run.
+
+use super::event::{Event, Failed, Finished, Text, Warning};
+use super::json_lines::JsonLines;
+use super::provenance::Provenance;
+use super::recorder::{Recorder, Stream};
+use super::summary::Summary;
+use super::tensorboard::TensorBoard;
+use super::{curves, folder, hparams, network, tensorboard};
+use crate::disk::{Disk, Lock};
+use anyhow::{Context, Result, anyhow};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Reads the events of the run in `folder`, in order. A last line that was never finished, as a
+/// killed run leaves it, does not count.
+///
+/// # Errors
+/// When there is no record, or a line is damaged: with file and line.
+pub fn read_metrics(disk: &Disk, folder: &Path, mut take: impl FnMut(Event)) -> Result<()> {
+    const MAX_BYTES: u64 = 1 << 32;
+    let path = folder.join("metrics.jsonl");
+    let bytes = disk.read(&path, MAX_BYTES).with_context(|| {
+        format!("cannot read {}: is {} the folder of a run?", path.display(), folder.display())
+    })?;
+    for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
+        let Some(line) = line.strip_suffix(b"\n") else { break };
+        let event = serde_json::from_slice(line).with_context(|| {
+            format!("{}, line {number}: this is no event; the record is damaged", path.display())
+        })?;
+        take(event);
+    }
+    Ok(())
+}
+
+/// Where a run's record is to be.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// In a folder of its own, `<out>/<recipe>/<stamp>`.
+    New {
+        /// The folder that runs are written under.
+        out: &'a Path,
+        /// The recipe's name.
+        recipe: &'a str,
+    },
+    /// In this folder, which does not exist.
+    Given(&'a Path),
+}
+
+/// The files of one run.
+///
+/// `metrics.jsonl` is the record of truth: when it cannot be written, [`Record::record`] fails and
+/// the run should stop. The TensorBoard file is a view of it: when that cannot be written, the run
+/// goes on without it and is told so once.
+pub struct Record {
+    out: PathBuf,
+    folder: PathBuf,
+    lines: JsonLines<Stream>,
+    tensorboard: Option<TensorBoard<Stream>>,
+    network: Option<network::Lines<Stream>>,
+    summary: Summary,
+    /// No other process writes the same run.
+    _lock: Option<Lock>,
+}
+
+/// The file whose lock the process that writes a run holds, in the run's folder.
+const LOCK: &str = ".lock";
+/// The record of truth.
+pub const METRICS: &str = "metrics.jsonl";
+
+/// Takes the lock of a run's folder.
+///
+/// # Errors
+/// When another process writes this run, or the lock's file cannot be made.
+pub fn lock(disk: &Disk, run: &Path) -> Result<Lock> {
+    let path = run.join(LOCK);
+    disk.lock(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            anyhow!("another process is training in {}: wait for its end, or end it", run.display())
+        }
+        _ => anyhow::Error::new(error).context(folder::cannot_write(&path)),
+    })
+}
+
+impl Record {
+    /// Makes the run's folder and the files in it.
+    ///
+    /// `resolved` is the resolved recipe as TOML; it is also kept as a text of TensorBoard.
+    /// Two runs that start in the same second get different folders.
+    ///
+    /// # Errors
+    /// The folder or a file in it cannot be made; the error says which and what to do.
+    pub fn create(
+        disk: &Disk,
+        place: Place<'_>,
+        resolved: &str,
+        provenance: &Provenance,
+    ) -> Result<Self> {
+        let settings = hparams::settings(resolved)?;
+        let (out, folder) = match place {
+            Place::New { out, recipe } => (out, folder::create(disk, out, recipe)?),
+            Place::Given(folder) => (
+                folder.parent().unwrap_or(folder),
+                folder::create_given(disk, folder).map(|()| folder.to_path_buf())?,
+            ),
+        };
+        let lock = lock(disk, &folder)?;
+        folder::write(disk, &folder.join("recipe.toml"), resolved)?;
+        folder::write(disk, &folder.join("provenance.json"), &provenance.to_json())?;
+        let lines = folder::open(disk, &folder.join(METRICS))?;
+        let path = folder.join(tensorboard::file_name(&[]));
+        let curves = folder::open(disk, &path)?;
+        let mut record = Self::over(out, folder, Box::new(lines), Box::new(curves))
+            .with_context(|| folder::cannot_write(&path))?;
+        record._lock = Some(lock);
+        if let Some(tensorboard) = &mut record.tensorboard {
+            curves::introduce(tensorboard, &settings)
+                .with_context(|| folder::cannot_write(&path))?;
+        }
+        record.record(&Event::from(Text {
+            step: 0,
+            tag: "recipe".into(),
+            text: format!("```toml\n{}\n```", resolved.trim_end()),
+        }))?;
+        Ok(record)
+    }
+
+    /// Goes on with the records of `folder`, which are cut to the step before `first_step`
+    /// ([`cut`](super::cut())) and whose `lock` is held. `summary` is that of the steps before.
+    ///
+    /// The resolved recipe takes the place of the earlier one; the provenance of this process is
+    /// written beside that of the first.
+    ///
+    /// # Errors
+    /// A file in the folder cannot be opened or made; the error says which and what to do.
+    pub fn resume(
+        disk: &Disk,
+        folder: &Path,
+        lock: Lock,
+        first_step: u64,
+        summary: Summary,
+        resolved: &str,
+        provenance: &Provenance,
+    ) -> Result<Self> {
+        let replace = |name: &str, text: &str| {
+            let path = folder.join(name);
+            disk.replace(&path, text.as_bytes()).with_context(|| folder::cannot_write(&path))
+        };
+        replace("recipe.toml", resolved)?;
+        replace(&format!("provenance-{first_step:08}.json"), &provenance.to_json())?;
+        let metrics = folder.join(METRICS);
+        // A run that was stopped before its first line has none.
+        let lines = match metrics.exists() {
+            true => disk.append(&metrics).with_context(|| folder::cannot_write(&metrics))?,
+            false => folder::open(disk, &metrics)?,
+        };
+        let files = disk.list(folder).with_context(|| format!("listing {}", folder.display()))?;
+        let path = folder.join(tensorboard::file_name(&files));
+        let curves = folder::open(disk, &path)?;
+        let out = folder.parent().and_then(Path::parent).unwrap_or(folder);
+        let begin = || -> io::Result<Self> {
+            let mut record =
+                Self::over(out, folder.to_path_buf(), Box::new(lines), Box::new(curves))?;
+            if let Some(tensorboard) = &mut record.tensorboard {
+                tensorboard.restart_at(first_step)?;
+            }
+            Ok(record)
+        };
+        let record = begin().with_context(|| folder::cannot_write(&path))?;
+        Ok(Self { summary, _lock: Some(lock), ..record })
+    }
+
+    /// A record in a folder whose files are open.
+    fn over(out: &Path, folder: PathBuf, lines: Stream, curves: Stream) -> io::Result<Self> {
+        Ok(Self {
+            out: out.to_path_buf(),
+            folder,
+            lines: JsonLines::new(lines),
+            tensorboard: Some(TensorBoard::new(curves)?),
+            network: None,
+            summary: Summary::default(),
+            _lock: None,
+        })
+    }
+
+    /// The run's folder; checkpoints and models belong in it too.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The run in figures, up to the last event recorded.
+    #[must_use]
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Writes one event.
+    ///
+    /// Returns a warning to show when the TensorBoard file had to be given up; it is already part
+    /// of the record.
+    ///
+    /// # Errors
+    /// `metrics.jsonl` could not be written.
+    pub fn record(&mut self, event: &Event) -> Result<Option<Event>> {
+        self.truth(event)?;
+        self.show(event)
+    }
+
+    /// Writes to the TensorBoard file; the warning when it had to be given up.
+    fn show(&mut self, event: &Event) -> Result<Option<Event>> {
+        let Some(tensorboard) = &mut self.tensorboard else { return Ok(None) };
+        let Err(error) = tensorboard.record(event) else { return Ok(None) };
+        self.tensorboard = None;
+        let warning = Event::from(Warning {
+            step: Some(self.summary.step),
+            message: format!(
+                "cannot write the TensorBoard file in {}: {error}; training goes on, its curves end \
+                 here, metrics.jsonl has everything",
+                self.folder.display()
+            ),
+        });
+        self.truth(&warning)?;
+        Ok(Some(warning))
+    }
+
+    /// Begins `network.jsonl`, or goes on with the one that is there.
+    ///
+    /// # Errors
+    /// It could not be made or opened.
+    pub fn begin_network(&mut self, disk: &Disk, header: &network::Header) -> Result<()> {
+        let path = self.folder.join(network::FILE);
+        let file = match path.exists() {
+            true => disk.append(&path).with_context(|| folder::cannot_write(&path))?,
+            false => folder::open(disk, &path)?,
+        };
+        let mut lines = network::Lines::new(Box::new(file) as Stream);
+        lines.write(header).with_context(|| folder::cannot_write(&path))?;
+        self.network = Some(lines);
+        Ok(())
+    }
+
+    /// Writes a step to `network.jsonl`, if it was begun.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn network(&mut self, row: &network::Row) -> Result<()> {
+        let Some(lines) = &mut self.network else { return Ok(()) };
+        lines.write(row).with_context(|| folder::cannot_write(&self.folder.join(network::FILE)))
+    }
+
+    /// Counts an event in the summary without writing it, for a recipe that records only some steps.
+    pub fn pass_over(&mut self, event: &Event) {
+        self.summary.observe(event);
+    }
+
+    /// Writes that the run was stopped by `error`, and whether it had diverged, and returns it for
+    /// the console to show.
+    ///
+    /// # Errors
+    /// `metrics.jsonl` could not be written.
+    pub fn fail(mut self, error: &anyhow::Error, diverged: bool) -> Result<Event> {
+        let failed = Event::from(Failed { error: format!("{error:#}"), diverged });
+        self.show(&failed)?;
+        self.truth(&failed)?;
+        Ok(failed)
+    }
+
+    /// Writes the end of the run, and returns it for the console to show.
+    ///
+    /// # Errors
+    /// `metrics.jsonl` could not be written.
+    pub fn finish(mut self) -> Result<Event> {
+        let mut finished = self.finished();
+        if self.show(&finished)?.is_some() {
+            // That it could not be shown is part of the record, which ends after it.
+            finished = self.finished();
+        }
+        self.truth(&finished)?;
+        Ok(finished)
+    }
+
+    fn finished(&self) -> Event {
+        Event::from(Finished {
+            summary: self.summary.clone(),
+            folder: self.folder.display().to_string(),
+            out: self.out.display().to_string(),
+        })
+    }
+
+    /// Writes to the record of truth.
+    fn truth(&mut self, event: &Event) -> Result<()> {
+        self.summary.observe(event);
+        self.lines.record(event).with_context(|| folder::cannot_write(&self.folder.join(METRICS)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::{Kind, Step};
+    use super::*;
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    /// Takes so many bytes, then is full.
+    #[derive(Clone)]
+    struct Room {
+        content: Arc<Mutex<Vec<u8>>>,
+        room: usize,
+    }
+
+    impl Room {
+        fn new(room: usize) -> Self {
+            Self { content: Arc::default(), room }
+        }
+        fn events(&self) -> Vec<Event> {
+            let content = self.content.lock().unwrap();
+            let lines = std::str::from_utf8(&content).unwrap().lines();
+            lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+        }
+    }
+
+    impl Write for Room {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut content = self.content.lock().unwrap();
+            let taken = bytes.len().min(self.room - content.len());
+            if taken == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            content.extend_from_slice(&bytes[..taken]);
+            Ok(taken)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn step(step: u64) -> Event {
+        Event::from(Step { step, loss: 1.0, ..Step::default() })
+    }
+
+    fn over(lines: &Room, curves: &Room) -> Record {
+        let (lines, curves) = (Box::new(lines.clone()), Box::new(curves.clone()));
+        Record::over("out".as_ref(), "out/a/b".into(), lines, curves).unwrap()
+    }
+
+    #[test]
+    fn without_tensorboard_the_run_goes_on_and_is_told_once() {
+        let (lines, curves) = (Room::new(usize::MAX), Room::new(1000));
+        let mut record = over(&lines, &curves);
+        let warnings: Vec<_> = (1..=20).filter_map(|i| record.record(&step(i)).unwrap()).collect();
+        let [Event { kind: Kind::Warning(warning), .. }] = &warnings[..] else {
+            panic!("one warning, not {warnings:?}")
+        };
+        assert!(warning.message.contains("out/a/b") && warning.step.is_some(), "{warning:?}");
+        assert_eq!(lines.events().len(), 21);
+        assert!(lines.events().contains(&warnings[0]));
+        assert_eq!((record.summary().steps, record.summary().warnings), (20, 1));
+    }
+
+    #[test]
+    fn without_metrics_the_run_stops() {
+        let mut record = over(&Room::new(1000), &Room::new(usize::MAX));
+        let error = (1..=20).find_map(|i| record.record(&step(i)).err()).unwrap();
+        let error = format!("{error:#}");
+        assert!(error.contains("out/a/b/metrics.jsonl") && error.contains("--out"), "{error}");
+    }
+
+    #[test]
+    fn steps_passed_over_count_in_the_summary() {
+        let lines = Room::new(usize::MAX);
+        let mut record = over(&lines, &Room::new(usize::MAX));
+        record.pass_over(&step(1));
+        record.record(&step(2)).unwrap();
+        let Kind::Finished(finished) = record.finish().unwrap().kind else {
+            panic!("another kind")
+        };
+        assert_eq!(finished.summary.steps, 2);
+        assert_eq!((finished.folder.as_str(), finished.out.as_str()), ("out/a/b", "out"));
+        assert_eq!(lines.events().len(), 2);
+    }
+
+    #[test]
+    fn a_failure_is_written_with_its_causes() {
+        let lines = Room::new(usize::MAX);
+        let record = over(&lines, &Room::new(usize::MAX));
+        let error = anyhow::anyhow!("loss is NaN").context("worker 1, step 3");
+        let event = record.fail(&error, true).unwrap();
+        assert_eq!(
+            event.kind,
+            Kind::Failed(Failed { error: "worker 1, step 3: loss is NaN".into(), diverged: true })
+        );
+        assert_eq!(lines.events(), [event]);
+    }
+}

@@ -1,0 +1,383 @@
+//! From an experiment and a scale to the recipes of its runs.
+
+use super::definition::{Choice, Experiment, Scale, Setting, replace};
+use crate::checkpoint::Progress;
+use crate::recipe::Recipe;
+use crate::record::FileSum;
+use crate::train::course::Course;
+use crate::train::session::{file_sums, load};
+use anyhow::{Context, Result, ensure};
+use gradwire_datasets as datasets;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// What the command line asks of an experiment.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// How many seeds, from 1; absent for the scale's own.
+    pub seeds: Option<u64>,
+    /// Tasks, arms, or `task/arm`, by name with or without values; empty for all.
+    pub only: Vec<String>,
+    /// Where data sets are, if not where the recipes say.
+    pub dir: Option<String>,
+    /// `path=value` pairs that change every recipe.
+    pub sets: Vec<String>,
+}
+
+/// The runs of an experiment at a scale.
+#[derive(Clone, Debug)]
+pub struct Grid {
+    /// Every task of the scale.
+    pub tasks: Vec<Choice>,
+    /// Every arm of the scale.
+    pub arms: Vec<Choice>,
+    /// In the order of seeds, tasks and arms: what is cut short has compared something.
+    pub runs: Vec<Planned>,
+}
+
+impl Grid {
+    /// The runs that were asked for.
+    pub fn wanted(&self) -> impl Iterator<Item = &Planned> {
+        self.runs.iter().filter(|planned| planned.wanted)
+    }
+}
+
+/// A run that is to be made.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// Its task's name.
+    pub task: String,
+    /// Its arm's name.
+    pub arm: String,
+    /// Whether it was asked for. What was not is part of the results if it has been made before.
+    pub wanted: bool,
+    /// Its folder, within the experiment's.
+    pub folder: PathBuf,
+    /// Everything that decides its result.
+    pub recipe: Recipe,
+    /// Its last step.
+    pub steps: u64,
+    /// Samples in the training and in the test set.
+    pub samples: [usize; 2],
+    /// The files of its data set.
+    pub data: Vec<FileSum>,
+}
+
+/// Stands where the number of the run's steps is to be.
+const STEPS: &str = "{steps}";
+
+/// The fewest histograms that a run with as many steps has of every gradient and residual, if any.
+const HISTOGRAMS: u64 = 4;
+
+impl Grid {
+    /// Plans the runs. Data sets are read, because their sizes decide how many steps there are.
+    ///
+    /// # Errors
+    /// When the experiment has no such scale, a recipe cannot be, nothing is chosen, or a data set
+    /// cannot be read.
+    pub fn plan(experiment: &Experiment, scale: Scale, wish: &Wish, out: &Path) -> Result<Self> {
+        let mut sizes = Sizes::default();
+        Self::plan_with(experiment, scale, wish, out, &mut |recipe| sizes.of(recipe))
+    }
+
+    /// Plans the runs over data sets of the sizes that `size` tells.
+    fn plan_with(
+        experiment: &Experiment,
+        scale: Scale,
+        wish: &Wish,
+        out: &Path,
+        size: &mut dyn FnMut(&Recipe) -> Result<Size>,
+    ) -> Result<Self> {
+        let setting = experiment.scales.get(&scale).with_context(|| {
+            let there: Vec<&str> = experiment.scales.keys().map(|scale| scale.name()).collect();
+            format!("it has no scale {}, but {}", scale.name(), there.join(", "))
+        })?;
+        let chosen = |choices: Vec<Choice>, names: &Option<Vec<String>>| -> Vec<Choice> {
+            let is_in = |c: &Choice| names.as_ref().is_none_or(|n| n.iter().any(|name| c.is(name)));
+            choices.into_iter().filter(is_in).collect()
+        };
+        let tasks = chosen(experiment.task_choices(), &setting.tasks);
+        let arms = chosen(experiment.arm_choices(), &setting.arms);
+        for name in &wish.only {
+            let known = tasks.iter().any(|t| arms.iter().any(|a| asked(name, t, a)));
+            ensure!(
+                known,
+                "--only {name:?} is no task and no arm of this scale; tasks: {}; arms: {}; or \
+                 task/arm",
+                names(&tasks),
+                names(&arms)
+            );
+        }
+        let seeds = wish.seeds.map_or_else(|| setting.seeds.clone(), |n| (1..=n).collect());
+        let wanted = |task: &Choice, arm: &Choice, seed: u64| {
+            let named = wish.only.iter().any(|name| asked(name, task, arm));
+            seeds.contains(&seed) && (wish.only.is_empty() || named)
+        };
+        let more = setting.seeds.iter().copied().filter(|seed| !seeds.contains(seed));
+        let all_seeds: Vec<u64> = seeds.iter().copied().chain(more).collect();
+        let mut runs = Vec::new();
+        for seed in &all_seeds {
+            for task in &tasks {
+                for arm in &arms {
+                    let wanted = wanted(task, arm, *seed);
+                    let plan =
+                        Plan { experiment, setting, wish, task, arm, seed: *seed, wanted, out };
+                    let planned = plan.planned(size);
+                    let planned = planned.with_context(|| {
+                        format!("{} with {}, seed {seed}", task.label.name, arm.label.name)
+                    });
+                    runs.push(planned?);
+                }
+            }
+        }
+        Ok(Self { tasks, arms, runs })
+    }
+}
+
+/// Whether a name of `--only` speaks of these.
+fn asked(name: &str, task: &Choice, arm: &Choice) -> bool {
+    match name.split_once('/') {
+        Some((of_task, of_arm)) => task.is(of_task) && arm.is(of_arm),
+        None => task.is(name) || arm.is(name),
+    }
+}
+
+fn names(choices: &[Choice]) -> String {
+    let names: Vec<&str> = choices.iter().map(|c| c.label.name.as_str()).collect();
+    names.join(", ")
+}
+
+/// What a run's recipe is made of.
+struct Plan<'a> {
+    experiment: &'a Experiment,
+    setting: &'a Setting,
+    wish: &'a Wish,
+    task: &'a Choice,
+    arm: &'a Choice,
+    seed: u64,
+    wanted: bool,
+    out: &'a Path,
+}
+
+impl Plan<'_> {
+    fn planned(&self, size: &mut dyn FnMut(&Recipe) -> Result<Size>) -> Result<Planned> {
+        let (task, arm) = (&self.task.label.name, &self.arm.label.name);
+        let of = |tables: &std::collections::BTreeMap<String, Table>, choice: &Choice| {
+            let mut layers: Vec<Table> = Vec::new();
+            for name in [&choice.member, &choice.label.name] {
+                layers.extend(tables.get(name).cloned());
+            }
+            layers.dedup();
+            layers
+        };
+        let mut own = Table::new();
+        own.insert("name".into(), format!("{task}-{arm}").into());
+        own.insert("seed".into(), Value::Integer(i64::try_from(self.seed)?));
+        let record = Table::from_iter([("out".into(), self.out.to_string_lossy().as_ref().into())]);
+        own.insert("record".into(), record.into());
+        let mut layers =
+            vec![self.experiment.recipe.clone(), self.task.recipe.clone(), self.arm.recipe.clone()];
+        layers.push(self.setting.recipe.clone());
+        layers.extend(of(&self.setting.task, self.task));
+        layers.extend(of(&self.setting.arm, self.arm));
+        layers.push(own);
+        let table = Recipe::layered(&layers, &self.wish.sets)?;
+        // The number of steps does not depend on what stands in its place.
+        let draft = self.recipe(&table, 1)?;
+        let Size { samples, data } = size(&draft)?;
+        let steps = Course::new(&draft, samples[0], Progress::START)?.last_step();
+        let folder = Path::new(task).join(arm).join(format!("seed-{}", self.seed));
+        let mut recipe = self.recipe(&table, i64::try_from(steps)?)?;
+        // A short run has histograms too.
+        let every = &mut recipe.record.histograms_every;
+        *every = (*every).min((steps / HISTOGRAMS).max(1));
+        Ok(Planned {
+            task: task.clone(),
+            arm: arm.clone(),
+            wanted: self.wanted,
+            folder,
+            recipe,
+            steps,
+            samples,
+            data,
+        })
+    }
+
+    fn recipe(&self, table: &Table, steps: i64) -> Result<Recipe> {
+        let mut value = Value::Table(table.clone());
+        replace(&mut value, STEPS, &Value::Integer(steps.max(1)));
+        let Value::Table(table) = value else { return Recipe::from_table(Table::new()) };
+        let recipe = Recipe::from_table(table)?;
+        match &self.wish.dir {
+            Some(dir) if reads_files(&recipe) => recipe.with("dataset.dir", dir.as_str()),
+            _ => Ok(recipe),
+        }
+    }
+}
+
+/// Whether the data set comes from files in a folder.
+fn reads_files(recipe: &Recipe) -> bool {
+    Table::try_from(&recipe.dataset).is_ok_and(|table| table.contains_key("dir"))
+}
+
+/// The sizes of data sets, each read once.
+#[derive(Default)]
+struct Sizes {
+    known: Vec<(datasets::Config, Size)>,
+}
+
+#[derive(Clone)]
+struct Size {
+    /// Training and test samples.
+    samples: [usize; 2],
+    data: Vec<FileSum>,
+}
+
+impl Sizes {
+    fn of(&mut self, recipe: &Recipe) -> Result<Size> {
+        if let Some((_, size)) = self.known.iter().find(|(config, _)| *config == recipe.dataset) {
+            return Ok(size.clone());
+        }
+        let data = load(recipe, None)?;
+        let size = Size { samples: [data.train.len(), data.test.len()], data: file_sums(&data) };
+        self.known.push((recipe.dataset.clone(), size.clone()));
+        Ok(size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(experiment: &Experiment, scale: Scale, wish: &Wish) -> Result<Grid> {
+        let size = Size { samples: [50_000, 10_000], data: Vec::new() };
+        Grid::plan_with(experiment, scale, wish, Path::new("out"), &mut |_| Ok(size.clone()))
+    }
+
+    #[test]
+    fn every_built_in_experiment_can_be_run_at_every_scale() {
+        let all = Experiment::built_in();
+        let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["aggregation", "casq", "dqsgd", "grace", "optquant", "sidco"]);
+        for (name, _) in all {
+            let (_, experiment) = Experiment::load(&name).unwrap_or_else(|e| panic!("{e:#}"));
+            for scale in Scale::ALL {
+                let grid = plan(&experiment, scale, &Wish::default());
+                let grid = grid.unwrap_or_else(|e| panic!("{name}, {}: {e:#}", scale.name()));
+                let baseline = |arm: &Choice| arm.is(&experiment.baseline);
+                assert!(grid.arms.iter().any(baseline), "{name}, {}", scale.name());
+                assert_eq!(
+                    grid.runs.len(),
+                    grid.tasks.len() * grid.arms.len() * experiment.scales[&scale].seeds.len()
+                );
+                for run in &grid.runs {
+                    assert!(run.recipe.record.histograms_every <= (run.steps / 4).max(1));
+                    assert!(scale != Scale::Smoke || run.steps <= 4, "{name}: {}", run.steps);
+                    assert!(scale == Scale::Smoke || run.steps > 150, "{name}: {}", run.steps);
+                }
+            }
+            // A claim that no scale can test is no claim.
+            for claim in &experiment.claims {
+                assert!(!claim.scales.is_empty(), "{name}: {}", claim.claim);
+                for scale in &claim.scales {
+                    let grid = plan(&experiment, *scale, &Wish::default()).unwrap();
+                    let has = |choices: &[Choice], name: &str| {
+                        choices.iter().any(|c| c.label.name == name)
+                    };
+                    assert!(has(&grid.tasks, &claim.task), "{name}: {}", claim.claim);
+                    for arm in [Some(&claim.arm), claim.against.as_ref()].into_iter().flatten() {
+                        assert!(has(&grid.arms, arm), "{name}: {}", claim.claim);
+                    }
+                }
+            }
+        }
+    }
+
+    const TINY: &str = r#"
+        title = "t"
+        paper = "p"
+        baseline = "dense"
+        links = ["1gbit"]
+        claims = []
+        [recipe]
+        dataset = "synthetic-cifar10"
+        model = "resnet20"
+        [[tasks]]
+        name = "few"
+        label = "{n} workers"
+        over = { n = [2, 4] }
+        recipe = { workers = "{n}", train.batch = 50 }
+        [[arms]]
+        name = "dense"
+        label = "dense"
+        recipe.scheme = "dense"
+        [[arms]]
+        name = "dqsgd"
+        label = "DQ-SGD"
+        recipe.scheme = { kind = "dqsgd", horizon = "{steps}" }
+        [scales.quick]
+        about = "a"
+        seeds = [1, 2]
+        recipe.train.epochs = 3
+        task.few-4.train.batch = 25
+        arm.dqsgd.scheme.gap = 7
+    "#;
+
+    #[test]
+    fn layers_are_laid_in_order_and_the_steps_are_known() {
+        let experiment = Experiment::parse(TINY).unwrap();
+        let grid = plan(&experiment, Scale::Quick, &Wish::default()).unwrap();
+        assert_eq!(grid.runs.len(), 8);
+        let run = |task: &str, arm: &str| {
+            grid.runs.iter().find(|run| run.task == task && run.arm == arm).unwrap()
+        };
+        let (two, four) = (run("few-2", "dqsgd"), run("few-4", "dqsgd"));
+        assert_eq!((two.recipe.workers, two.recipe.train.batch, two.steps), (2, 50, 1500));
+        assert_eq!((four.recipe.workers, four.recipe.train.batch, four.steps), (4, 25, 1500));
+        assert!(two.recipe.scheme_in_words().contains("horizon 1500"));
+        assert!(two.recipe.scheme_in_words().contains("gap 7"));
+        assert_eq!(grid.tasks[1].label.label, "4 workers");
+        assert_eq!(four.folder, Path::new("few-4/dqsgd/seed-1"));
+        assert_eq!(grid.runs[4].recipe.seed, 2, "all of one seed come before the next");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_is_run() {
+        let experiment = Experiment::parse(TINY).unwrap();
+        let only = |names: &[&str]| {
+            let only = names.iter().map(ToString::to_string).collect();
+            let sets = vec!["train.epochs=1".to_string()];
+            plan(&experiment, Scale::Quick, &Wish { seeds: Some(3), only, dir: None, sets })
+        };
+        let wanted = |names: &[&str]| only(names).unwrap().wanted().count();
+        assert_eq!(wanted(&["few-4/dense"]), 3);
+        assert_eq!(wanted(&["dqsgd"]), 6);
+        assert_eq!(wanted(&["few"]), 12);
+        assert_eq!(
+            only(&["dqsgd"]).unwrap().runs.len(),
+            12,
+            "the others may have been made before"
+        );
+        assert_eq!(only(&["few"]).unwrap().runs[0].steps, 500);
+        let refusal = format!("{:#}", only(&["fwe"]).unwrap_err());
+        assert!(refusal.contains("few-2, few-4") && refusal.contains("dqsgd"), "{refusal}");
+        let refusal = plan(&experiment, Scale::Full, &Wish::default()).unwrap_err();
+        assert!(format!("{refusal:#}").contains("quick"), "{refusal:#}");
+    }
+
+    #[test]
+    fn experiments_that_cannot_be_are_refused() {
+        for (from, to, part) in [
+            ("baseline = \"dense\"", "baseline = \"dnse\"", "baseline"),
+            ("links = [\"1gbit\"]", "links = [\"1gbat\"]", "links"),
+            ("seeds = [1, 2]", "seeds = []", "seeds"),
+            ("task.few-4", "task.few-5", "few-5"),
+            ("name = \"dqsgd\"", "name = \"dense\"", "twice"),
+            ("name = \"few\"", "name = \"../few\"", "folder"),
+            ("title =", "titel =", "titel"),
+        ] {
+            let error = Experiment::parse(&TINY.replace(from, to)).unwrap_err();
+            assert!(format!("{error:#}").contains(part), "{to}: {error:#}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! One run as its record tells it: what tables, plots and verdicts are made of.
+
+use super::statistics::{Moments, mean};
+use crate::disk::Disk;
+use crate::network::replay::{self, Assumptions, Replayed};
+use crate::network::report::Named;
+use crate::recipe::Recipe;
+use crate::record::network::{self, Row, Stretch};
+use crate::record::{self, Event, Kind, Provenance, Started, Step, Summary};
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The most points of a curve.
+pub const POINTS: usize = 100;
+
+/// One run as its record tells it. Curves have at most [`POINTS`] points, each the mean over the
+/// recorded steps since the point before.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The model's name.
+    pub model: String,
+    /// The data set's name.
+    pub dataset: String,
+    /// The scheme's name.
+    pub scheme: String,
+    /// The scheme with its settings, such as `topk feedback ratio 0.01 values f32`.
+    pub settings: String,
+    /// How messages travelled: `allgather`, `server`, `sharded`.
+    pub topology: String,
+    /// World size.
+    pub workers: usize,
+    /// What every random stream of the run derives from.
+    pub seed: u64,
+    /// Trainable parameters of one replica.
+    pub parameters: u64,
+    /// Samples of one step over all ranks.
+    pub batch: u64,
+    /// Steps that the recipe asks for.
+    pub planned_steps: u64,
+    /// The run in figures.
+    pub summary: Summary,
+    /// The training loss.
+    pub losses: Vec<Loss>,
+    /// Evaluations on the test set, in order.
+    pub evaluations: Vec<Evaluation>,
+    /// What the scheme and the exchange report about themselves, by name: the step and the mean
+    /// over the recorded steps since the point before. `bits_per_parameter` is among them.
+    pub gauges: BTreeMap<String, Vec<(u64, f64)>>,
+    /// Of each gauge, mean and sample deviation over all recorded steps.
+    pub gauge_means: BTreeMap<String, Moments>,
+    /// Seconds per step of one rank on its own processor clock, medians over steps of the mean
+    /// over ranks.
+    pub work: Work,
+    /// Bytes that one step sent back to all ranks together, on average, where anything was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub downlink_bytes: Option<f64>,
+    /// The run on each link asked for.
+    pub links: Vec<OnLink>,
+    /// What produced it.
+    pub provenance: Provenance,
+}
+
+/// A point of the training loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Loss {
+    /// The last step it covers.
+    pub step: u64,
+    /// Mean over the recorded steps since the point before.
+    pub loss: f64,
+    /// Bytes one rank has sent by then.
+    pub bytes: f64,
+}
+
+/// An evaluation on the test set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// The step it followed.
+    pub step: u64,
+    /// Fraction of right answers, 0 to 1.
+    pub accuracy: f64,
+    /// Mean loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// Bytes one rank has sent by then.
+    pub bytes: f64,
+}
+
+/// Seconds of a step on a rank's own processor clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// Data, forward and backward pass, update.
+    pub compute: f64,
+    /// Encoding.
+    pub encode: f64,
+    /// Decoding and averaging.
+    pub decode: f64,
+}
+
+/// A run on the virtual clock of a link.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OnLink {
+    /// The link's word, such as `100mbit`.
+    pub link: String,
+    /// Bits per second.
+    pub bandwidth: f64,
+    /// Median seconds of a step.
+    pub step_seconds: f64,
+    /// Median seconds of a step that the link cost.
+    pub exposed_seconds: f64,
+    /// Seconds of all steps; evaluations are not charged.
+    pub seconds: f64,
+    /// Seconds from the beginning to each point of [`Measured::losses`].
+    pub at_losses: Vec<f64>,
+    /// Seconds from the beginning to each of [`Measured::evaluations`].
+    pub at_evaluations: Vec<f64>,
+}
+
+impl Measured {
+    /// Reads the record of a run and replays it on `links`. A run that failed or was stopped is
+    /// read as far as it went.
+    ///
+    /// # Errors
+    /// When `folder` is no run's, or its record is damaged: with file and line.
+    pub fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<Self> {
+        let recipe = folder.join("recipe.toml");
+        let text = std::fs::read_to_string(&recipe).with_context(|| {
+            format!(
+                "cannot read {}: is {} the folder of a run?",
+                recipe.display(),
+                folder.display()
+            )
+        })?;
+        let recipe = Recipe::from_toml(&text).with_context(|| recipe.display().to_string())?;
+        let mut notes = Notes::default();
+        record::read_metrics(disk, folder, |event| notes.take(event))?;
+        let Notes { started, steps, evaluations, summary } = notes;
+        let mut measured = Self {
+            model: recipe.model.name().into(),
+            dataset: recipe.dataset.name().into(),
+            scheme: recipe.scheme.about().name.into(),
+            settings: recipe.scheme_in_words(),
+            topology: recipe.exchange.topology.name().into(),
+            workers: recipe.workers,
+            seed: recipe.seed,
+            parameters: started.parameters,
+            batch: started.batch,
+            planned_steps: started.steps,
+            losses: losses(&steps, started.workers),
+            gauges: gauges(&steps),
+            gauge_means: gauge_means(&steps),
+            downlink_bytes: mean(steps.iter().filter_map(|s| Some(s.downlink_bytes? as f64))),
+            evaluations,
+            summary,
+            provenance: provenance(disk, folder)?,
+            ..Self::default()
+        };
+        if folder.join(network::FILE).exists() && measured.summary.steps > 0 {
+            let run = replay::Run::read(disk, folder)?;
+            measured.work = work(&run.stretches);
+            for (word, link) in links {
+                let replayed = run.replay(link, &Assumptions::default())?;
+                let on = measured.on(word, &replayed);
+                measured.links.push(on);
+            }
+        }
+        Ok(measured)
+    }
+
+    fn on(&self, word: &str, replayed: &Replayed) -> OnLink {
+        let median = replayed.median();
+        OnLink {
+            link: word.into(),
+            bandwidth: replayed.link.bandwidth,
+            step_seconds: median.seconds,
+            exposed_seconds: median.exposed,
+            seconds: replayed.seconds(),
+            at_losses: self.losses.iter().map(|point| replayed.at(point.step)).collect(),
+            at_evaluations: self.evaluations.iter().map(|e| replayed.at(e.step)).collect(),
+        }
+    }
+
+    /// The run on the link of this word.
+    pub fn link(&self, word: &str) -> Option<&OnLink> {
+        self.links.iter().find(|on| on.link == word)
+    }
+
+    /// The first point at which the training loss was at most `loss`.
+    pub fn reaches_loss(&self, loss: f64) -> Option<usize> {
+        self.losses.iter().position(|point| point.loss <= loss)
+    }
+
+    /// The first evaluation that found at least `accuracy`.
+    pub fn reaches_accuracy(&self, accuracy: f64) -> Option<usize> {
+        self.evaluations.iter().position(|e| e.accuracy >= accuracy)
+    }
+}
+
+/// What a record's events say, until they are sorted out.
+#[derive(Default)]
+struct Notes {
+    started: Started,
+    steps: Vec<Step>,
+    evaluations: Vec<Evaluation>,
+    summary: Summary,
+}
+
+impl Notes {
+    fn take(&mut self, event: Event) {
+        self.summary.observe(&event);
+        match event.kind {
+            Kind::Started(started) if self.started.steps == 0 => self.started = started,
+            Kind::Step(step) => self.steps.push(step),
+            Kind::Epoch(epoch) => {
+                let bytes = self.steps.last().map_or(0.0, |step| sent(step, self.started.workers));
+                self.evaluations.extend(epoch.test_accuracy.map(|accuracy| Evaluation {
+                    step: epoch.step,
+                    accuracy,
+                    loss: epoch.test_loss,
+                    bytes,
+                }));
+            }
+            // The summary of a whole run knows the steps that were not recorded, too.
+            Kind::Finished(finished) => self.summary = finished.summary,
+            _ => {}
+        }
+    }
+}
+
+/// Consecutive recorded steps, in at most [`POINTS`] groups.
+fn groups(steps: &[Step]) -> impl Iterator<Item = &[Step]> {
+    steps.chunks(steps.len().div_ceil(POINTS).max(1))
+}
+
+fn losses(steps: &[Step], workers: usize) -> Vec<Loss> {
+    let point = |group: &[Step]| {
+        let (last, loss) = (group.last()?, mean(group.iter().map(|step| step.loss))?);
+        Some(Loss { step: last.step, loss, bytes: sent(last, workers) })
+    };
+    groups(steps).filter_map(point).collect()
+}
+
+/// Bytes one rank has sent by the end of a step.
+fn sent(step: &Step, workers: usize) -> f64 {
+    step.wire_bytes_total as f64 / workers.max(1) as f64
+}
+
+/// The gauges of a step, the bits per parameter among them.
+fn gauges_of(step: &Step) -> impl Iterator<Item = (&str, f64)> {
+    let gauges = step.gauges.iter().map(|(name, value)| (name.as_str(), *value));
+    gauges
+        .chain([("bits_per_parameter", step.bits_per_parameter)])
+        .chain(step.residual_norm.map(|norm| ("residual_norm", norm)))
+}
+
+fn gauges(steps: &[Step]) -> BTreeMap<String, Vec<(u64, f64)>> {
+    let mut gauges: BTreeMap<String, Vec<(u64, f64)>> = BTreeMap::new();
+    for group in groups(steps) {
+        let mut sums: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for (name, value) in group.iter().flat_map(gauges_of) {
+            sums.entry(name).or_default().push(value);
+        }
+        let last = group.last().map_or(0, |step| step.step);
+        for (name, values) in sums {
+            let point = mean(values.into_iter()).map(|mean| (last, mean));
+            gauges.entry(name.into()).or_default().extend(point);
+        }
+    }
+    gauges
+}
+
+fn gauge_means(steps: &[Step]) -> BTreeMap<String, Moments> {
+    let mut values: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (name, value) in steps.iter().flat_map(gauges_of) {
+        values.entry(name).or_default().push(value);
+    }
+    values.into_iter().map(|(name, values)| (name.to_string(), Moments::of(&values))).collect()
+}
+
+/// The work of a step, medians over all steps.
+fn work(stretches: &[Stretch]) -> Work {
+    const SECOND: f64 = 1e-9;
+    let median = |of: fn(&Row) -> u64| {
+        let rows = stretches.iter().flat_map(|stretch| &stretch.rows);
+        replay::median(rows.map(|row| of(row) as f64 * SECOND / row.compute.len().max(1) as f64))
+    };
+    Work {
+        compute: median(|row| row.compute.iter().flatten().sum()),
+        encode: median(|row| row.encode.iter().flatten().sum()),
+        decode: median(|row| row.decode.iter().flatten().sum()),
+    }
+}
+
+/// What began the run.
+fn provenance(disk: &Disk, folder: &Path) -> Result<Provenance> {
+    const MAX_BYTES: u64 = 1 << 24;
+    let path = folder.join("provenance.json");
+    let bytes = disk.read(&path, MAX_BYTES).with_context(|| path.display().to_string())?;
+    serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged", path.display()))
+}

@@ -1,0 +1,15 @@
+//! Experiments: grids of runs that put a paper's claims to the test, what a few seeds allow to be
+//! said, and the reports and plots that say it.
+
+pub mod collection;
+pub mod definition;
+pub mod estimate;
+pub mod grid;
+pub mod measured;
+pub mod plot;
+pub mod replays;
+pub mod report;
+pub mod results;
+pub mod runner;
+pub mod statistics;
+pub mod verdict;

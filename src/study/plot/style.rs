@@ -1,0 +1,250 @@
+//! Which scheme looks how, in every plot alike: a colour and a mark of its own; those of its arms
+//! that differ in settings are told apart by their dashes and by what is inside their marks.
+
+use gradwire_exchange::Scheme;
+use plotters::style::RGBColor;
+
+/// A colour of plots: as it is on white ground, and the name by which a page may choose another for
+/// its own ground.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Colour {
+    /// The variable of CSS, without `--plot-`.
+    pub(super) name: &'static str,
+    /// On white.
+    pub(super) rgb: RGBColor,
+}
+
+const fn colour(name: &'static str, r: u8, g: u8, b: u8) -> Colour {
+    Colour { name, rgb: RGBColor(r, g, b) }
+}
+
+// The colours of Okabe & Ito 2008, told apart by all kinds of colour vision; their yellow, too
+// light for white ground, left out, orange and sky a little darker for the same reason. Two dark
+// ones are added, which lightness tells from their neighbours.
+pub(super) const BLUE: Colour = colour("blue", 0, 114, 178);
+pub(super) const VERMILLION: Colour = colour("vermillion", 213, 94, 0);
+pub(super) const GREEN: Colour = colour("green", 0, 158, 115);
+pub(super) const PURPLE: Colour = colour("purple", 190, 100, 155);
+pub(super) const ORANGE: Colour = colour("orange", 214, 142, 0);
+pub(super) const SKY: Colour = colour("sky", 64, 164, 217);
+pub(super) const INDIGO: Colour = colour("indigo", 88, 48, 160);
+pub(super) const BROWN: Colour = colour("brown", 133, 77, 30);
+pub(super) const BLACK: Colour = colour("black", 1, 1, 1);
+pub(super) const INK: Colour = colour("ink", 40, 40, 40);
+pub(super) const MUTED: Colour = colour("muted", 112, 112, 112);
+pub(super) const GRID: Colour = colour("grid", 225, 225, 225);
+pub(super) const GROUND: Colour = colour("ground", 255, 255, 255);
+
+/// Every colour a plot may hold.
+pub(super) const ALL: [Colour; 13] =
+    [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INDIGO, BROWN, BLACK, INK, MUTED, GRID, GROUND];
+
+/// Those that schemes are told apart by.
+const COLOURS: [Colour; 9] = [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INDIGO, BROWN, BLACK];
+
+/// The shape at a line's points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    Circle,
+    Triangle,
+    Inverted,
+    Square,
+    Diamond,
+    Cross,
+}
+
+/// Every mark.
+const MARKS: [Mark; 6] =
+    [Mark::Circle, Mark::Triangle, Mark::Inverted, Mark::Square, Mark::Diamond, Mark::Cross];
+
+/// What is inside a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fill {
+    /// Its colour.
+    Full,
+    /// Nothing.
+    Open,
+    /// A small mark of the same shape.
+    Dot,
+}
+
+/// How a line is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dash {
+    Solid,
+    Dashed,
+    Dotted,
+}
+
+/// How a line and its points look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    pub(super) colour: Colour,
+    pub(super) mark: Mark,
+    pub(super) fill: Fill,
+    pub(super) dash: Dash,
+}
+
+/// Colour and mark of each scheme. Schemes that are compared in one paper have colours of their
+/// own; of the others, marks tell apart those that share one.
+const SCHEMES: [(&str, Colour, Mark); 22] = [
+    ("dense", BLACK, Mark::Circle),
+    ("half", BLACK, Mark::Square),
+    ("nonzero", BLACK, Mark::Diamond),
+    ("topk", BLUE, Mark::Circle),
+    ("randomk", BROWN, Mark::Inverted),
+    ("threshold", BLUE, Mark::Square),
+    ("dgc", ORANGE, Mark::Triangle),
+    ("gaussiank", PURPLE, Mark::Square),
+    ("redsync", SKY, Mark::Diamond),
+    ("sidco", VERMILLION, Mark::Circle),
+    ("aggregation-aware", GREEN, Mark::Circle),
+    ("qsgd", GREEN, Mark::Diamond),
+    ("nuqsgd", BROWN, Mark::Triangle),
+    ("natural", SKY, Mark::Circle),
+    ("terngrad", ORANGE, Mark::Square),
+    ("signsgd", SKY, Mark::Triangle),
+    ("ef-signsgd", INDIGO, Mark::Inverted),
+    ("onebit", PURPLE, Mark::Cross),
+    ("dqsgd", INDIGO, Mark::Triangle),
+    ("casq", VERMILLION, Mark::Diamond),
+    ("optquant", PURPLE, Mark::Circle),
+    ("alq", PURPLE, Mark::Inverted),
+];
+
+/// The look of a scheme that is not in the list: the hash of its name chooses among those that no
+/// listed scheme has and no earlier unlisted one of the program was given.
+fn given<'n>(scheme: &'n str, program: impl Iterator<Item = &'n str>) -> (Colour, Mark) {
+    let looks = COLOURS.iter().flat_map(|colour| MARKS.map(|mark| (*colour, mark)));
+    let mut free: Vec<(Colour, Mark)> =
+        looks.filter(|look| SCHEMES.iter().all(|(_, c, m)| (*c, *m) != *look)).collect();
+    let all_free = free.clone();
+    let unlisted = program.filter(|name| SCHEMES.iter().all(|(listed, _, _)| listed != name));
+    for name in unlisted.take_while(|name| *name != scheme) {
+        if !free.is_empty() {
+            free.remove(hash(name) % free.len());
+        }
+    }
+    let free = if free.is_empty() { all_free } else { free };
+    free[hash(scheme) % free.len()]
+}
+
+/// FNV-1a: the same on every machine and with every compiler.
+fn hash(name: &str) -> usize {
+    let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    name.bytes().fold(0x811c_9dc5, mix) as usize
+}
+
+impl Style {
+    /// Of the arm number `variant`, from 0, among those of a scheme. One that has no look of its own
+    /// in the list above is given one.
+    pub fn of_scheme(scheme: &str, variant: usize) -> Self {
+        let listed = SCHEMES.iter().find(|(name, _, _)| *name == scheme);
+        let given = || {
+            let all = Scheme::all();
+            given(scheme, all.iter().map(|scheme| scheme.about().name))
+        };
+        let (colour, mark) = listed.map_or_else(given, |(_, colour, mark)| (*colour, *mark));
+        Self { colour, mark, ..Self::variant(variant) }
+    }
+
+    /// Of the line number `number`, from 0, where lines stand for anything but schemes.
+    pub fn numbered(number: usize) -> Self {
+        const LINES: [Colour; 7] = [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK];
+        const POINTS: [Mark; 5] =
+            [Mark::Circle, Mark::Triangle, Mark::Square, Mark::Diamond, Mark::Cross];
+        let colour = LINES[number % LINES.len()];
+        let mark = POINTS[number % POINTS.len()];
+        Self { colour, mark, ..Self::variant(number / LINES.len()) }
+    }
+
+    fn variant(variant: usize) -> Self {
+        let (fill, dash) = match variant % 6 {
+            0 => (Fill::Full, Dash::Solid),
+            1 => (Fill::Open, Dash::Dashed),
+            2 => (Fill::Dot, Dash::Dotted),
+            3 => (Fill::Full, Dash::Dashed),
+            4 => (Fill::Open, Dash::Dotted),
+            _ => (Fill::Dot, Dash::Solid),
+        };
+        Self { colour: MUTED, mark: Mark::Circle, fill, dash }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scheme_has_a_look_of_its_own() {
+        let all = Scheme::all();
+        let looks: Vec<Style> =
+            all.iter().map(|scheme| Style::of_scheme(scheme.about().name, 0)).collect();
+        for (name, _, _) in SCHEMES {
+            assert!(all.iter().any(|scheme| scheme.about().name == name), "there is no {name}");
+        }
+        for (i, look) in looks.iter().enumerate() {
+            assert!(look.colour != MUTED, "{} has none", all[i].about().name);
+            assert!(!looks[..i].contains(look), "{} looks like another", all[i].about().name);
+        }
+        assert_ne!(Style::of_scheme("topk", 0), Style::of_scheme("topk", 1));
+        assert_eq!(Style::of_scheme("topk", 0).colour, Style::of_scheme("topk", 1).colour);
+    }
+
+    #[test]
+    fn a_scheme_that_nobody_drew_has_a_look_of_its_own_too() {
+        let new: Vec<String> = (1..=30).map(|number| format!("new-{number}")).collect();
+        let mut program: Vec<&str> = SCHEMES.iter().map(|(name, _, _)| *name).collect();
+        let mut looks: Vec<(Colour, Mark)> = SCHEMES.iter().map(|(_, c, m)| (*c, *m)).collect();
+        for name in &new {
+            program.push(name);
+            let look = given(name, program.iter().copied());
+            assert!(!looks.contains(&look), "{name} looks like another");
+            looks.push(look);
+            // Schemes that come later do not change it.
+            let later = program.iter().copied().chain(["later", "new-1x"]);
+            assert_eq!(given(name, later), look);
+        }
+        // More than there are looks: some look alike, and all have one.
+        program.extend(["a", "b", "c", "d", "e"]);
+        given("e", program.iter().copied());
+        // So has a scheme that this program does not know, as in the record of another.
+        let unknown = Style::of_scheme("of-another-program", 0);
+        assert!(COLOURS.contains(&unknown.colour));
+        assert_eq!(unknown, Style::of_scheme("of-another-program", 0));
+        assert_ne!(unknown, Style::of_scheme("of-another-program", 1));
+    }
+
+    #[test]
+    fn what_papers_compare_differs_in_colour() {
+        for compared in [
+            &["dense", "topk", "dgc", "gaussiank", "redsync", "sidco"][..],
+            &["dense", "signsgd", "terngrad", "qsgd", "alq", "dqsgd"],
+            &["dense", "casq", "qsgd", "terngrad", "optquant"],
+            &["dense", "aggregation-aware", "topk"],
+            &["dense", "topk", "randomk", "qsgd", "ef-signsgd", "signsgd"],
+        ] {
+            let colours: Vec<_> =
+                compared.iter().map(|s| Style::of_scheme(s, 0).colour.name).collect();
+            for (i, colour) in colours.iter().enumerate() {
+                assert!(!colours[..i].contains(colour), "{compared:?}: {colours:?}");
+            }
+        }
+    }
+
+    /// Contrast of at least 2.2 with white, so that a thin line is seen.
+    #[test]
+    fn colours_are_seen_on_white() {
+        let light = |RGBColor(r, g, b): RGBColor| {
+            let linear = |v: u8| {
+                let v = f64::from(v) / 255.0;
+                if v <= 0.04045 { v / 12.92 } else { ((v + 0.055) / 1.055).powf(2.4) }
+            };
+            0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)
+        };
+        for colour in ALL.into_iter().filter(|colour| *colour != GRID && *colour != GROUND) {
+            let contrast = 1.05 / (light(colour.rgb) + 0.05);
+            assert!(contrast > 2.2, "{colour:?}: {contrast:.2}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Figures for spreadsheets: one line for each run, and one for each arm of each task.
+
+use super::digest::{Arm, Over, Task};
+use super::tables::{accuracy, best_accuracy, bits, bytes_per_step};
+use crate::study::measured::Measured;
+use crate::study::results::{Outcome, Results, Run};
+use anyhow::{Context, Result};
+
+/// One figure of a run: its column, and where it is read.
+type Figure = (&'static str, fn(&Measured) -> Option<f64>);
+
+/// The figures of a run.
+const FIGURES: [Figure; 13] = [
+    ("accuracy", accuracy),
+    ("best_accuracy", best_accuracy),
+    ("training_loss", |m| m.summary.train_loss),
+    ("test_loss", |m| m.summary.test_loss),
+    ("bits_per_parameter", bits),
+    ("compression_ratio", |m| m.summary.compression_ratio()),
+    ("bytes_per_rank_and_step", bytes_per_step),
+    ("downlink_bytes_per_step", |m| m.downlink_bytes),
+    ("compute_seconds", |m| Some(m.work.compute)),
+    ("encode_seconds", |m| Some(m.work.encode)),
+    ("decode_seconds", |m| Some(m.work.decode)),
+    ("kept_ratio", |m| Some(m.gauge_means.get("kept_ratio")?.mean)),
+    ("wall_seconds", |m| Some(m.summary.seconds)),
+];
+
+/// A line for each run, those that did not finish as far as they went.
+///
+/// # Errors
+/// None that a run can cause.
+pub(super) fn runs(results: &Results) -> Result<String> {
+    let mut head: Vec<String> =
+        ["task", "arm", "seed", "outcome", "error", "folder", "settings", "workers", "steps"]
+            .map(String::from)
+            .to_vec();
+    head.extend(FIGURES.iter().map(|(name, _)| name.to_string()));
+    for link in &results.links {
+        head.extend(
+            ["step_seconds", "exposed_seconds", "seconds"].map(|of| format!("{of}_{link}")),
+        );
+    }
+    let row = |run: &Run| {
+        let error = match &run.outcome {
+            Outcome::Diverged { error } | Outcome::Failed { error } => error.as_str(),
+            _ => "",
+        };
+        let measured = run.measured.as_ref();
+        let count =
+            |of: fn(&Measured) -> u64| measured.map_or(String::new(), |m| of(m).to_string());
+        let mut row = vec![
+            run.task.clone(),
+            run.arm.clone(),
+            run.seed.to_string(),
+            run.outcome.word().into(),
+            error.into(),
+            run.folder.display().to_string(),
+            measured.map_or(String::new(), |m| m.settings.clone()),
+            count(|m| m.workers as u64),
+            count(|m| m.summary.steps),
+        ];
+        row.extend(FIGURES.iter().map(|(_, of)| number(measured.and_then(of))));
+        for word in &results.links {
+            let link = measured.and_then(|m| m.link(word));
+            row.extend(
+                [
+                    link.map(|link| link.step_seconds),
+                    link.map(|link| link.exposed_seconds),
+                    link.map(|link| link.seconds),
+                ]
+                .map(number),
+            );
+        }
+        row
+    };
+    write(head, results.runs.iter().map(row))
+}
+
+/// A line for each arm of each task: means, deviations and numbers of seeds.
+///
+/// # Errors
+/// As [`runs`].
+pub(super) fn arms(tasks: &[Task<'_>]) -> Result<String> {
+    let mut head: Vec<String> =
+        ["task", "arm", "runs", "finished", "diverged"].map(String::from).to_vec();
+    for (name, _) in FIGURES {
+        head.extend(["mean", "deviation"].map(|of| format!("{name}_{of}")));
+    }
+    head.extend(["accuracy_low", "accuracy_high", "accuracy_p"].map(String::from));
+    let row = |task: &Task<'_>, arm: &Arm<'_>| {
+        let diverged = arm.runs.iter().filter(|run| run.outcome.word() == "diverged").count();
+        let mut row = vec![
+            task.label.name.clone(),
+            arm.label.name.clone(),
+            arm.runs.len().to_string(),
+            arm.finished().count().to_string(),
+            diverged.to_string(),
+        ];
+        for (_, of) in FIGURES {
+            let over: Option<Over> = arm.over(of);
+            row.push(number(over.map(|over| over.moments.mean)));
+            let several = over.filter(|over| over.moments.count > 1);
+            row.push(number(several.map(|over| over.moments.deviation)));
+        }
+        let ends = arm.over(accuracy).and_then(|over| over.interval.ends);
+        row.push(number(ends.map(|ends| ends[0])));
+        row.push(number(ends.map(|ends| ends[1])));
+        row.push(number(task.against_baseline(arm, accuracy).and_then(|c| c.p)));
+        row
+    };
+    let rows = tasks.iter().flat_map(|task| task.arms.iter().map(move |arm| row(task, arm)));
+    write(head, rows)
+}
+
+/// A number, or nothing where there is none.
+fn number(value: Option<f64>) -> String {
+    value.filter(|value| value.is_finite()).map_or(String::new(), |value| value.to_string())
+}
+
+fn write(head: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> Result<String> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(head)?;
+    for row in rows {
+        writer.write_record(row)?;
+    }
+    let bytes = writer.into_inner().context("writing CSV")?;
+    String::from_utf8(bytes).context("writing CSV")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::digest::{self, tests::results};
+    use super::*;
+
+    fn read(text: &str) -> (Vec<String>, Vec<Vec<String>>) {
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        let head = reader.headers().unwrap().iter().map(String::from).collect();
+        let row = |row: csv::StringRecord| row.iter().map(String::from).collect();
+        (head, reader.records().map(|record| row(record.unwrap())).collect())
+    }
+
+    #[test]
+    fn every_run_has_a_line_and_every_cell_stays_in_it() {
+        let mut results = results();
+        let evil = "a,b\n\"c\"";
+        results.runs[5].outcome = Outcome::Diverged { error: evil.into() };
+        if let Some(measured) = &mut results.runs[0].measured {
+            measured.summary.train_loss = Some(f64::NAN);
+        }
+        let (head, rows) = read(&runs(&results).unwrap());
+        assert_eq!(rows.len(), 7);
+        let of = |name: &str| head.iter().position(|h| h == name).unwrap();
+        assert_eq!(rows[5][of("error")], evil);
+        assert_eq!(rows[0][of("training_loss")], "");
+        assert_eq!(rows[0][of("accuracy")], "0.901");
+        assert_eq!(rows[6][of("outcome")], "missing");
+        assert!(rows[0][of("step_seconds_100mbit")].parse::<f64>().unwrap() > 0.1);
+        assert_eq!(rows[6][of("step_seconds_100mbit")], "");
+        let (head, rows) = read(&arms(&digest::tasks(&results)).unwrap());
+        let of = |name: &str| head.iter().position(|h| h == name).unwrap();
+        assert_eq!(rows.len(), 3);
+        assert_eq!([&rows[1][of("finished")], &rows[1][of("diverged")]], ["2", "1"]);
+        assert!(rows[1][of("accuracy_p")].parse::<f64>().unwrap() < 0.05);
+        assert_eq!(rows[2][of("accuracy_mean")], "");
+    }
+}

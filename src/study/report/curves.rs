@@ -1,0 +1,106 @@
+//! Curves over the seeds of an arm: their mean and its band; what did not finish for itself.
+
+use super::digest::Arm;
+use crate::study::measured::Measured;
+use crate::study::plot::Series;
+use crate::study::statistics::Moments;
+use std::collections::BTreeMap;
+
+/// Points of one run: step, x, y.
+pub(super) type Points = Vec<(u64, f64, f64)>;
+
+/// The curve of an arm by what `of` reads from a run: the mean over the seeds that finished, at the
+/// steps that all of them have, one deviation to each side; each other run as a line that ends
+/// where it ended. `None` where there is nothing to show.
+pub(super) fn curve(arm: &Arm<'_>, of: impl Fn(&Measured) -> Points) -> Option<Series> {
+    let finished: Vec<Points> = arm.finished().map(|(_, measured)| of(measured)).collect();
+    let finished: Vec<Points> = finished.into_iter().filter(|points| !points.is_empty()).collect();
+    let mut at: BTreeMap<u64, Vec<(f64, f64)>> = BTreeMap::new();
+    for (step, x, y) in finished.iter().flatten().filter(|(_, x, y)| x.is_finite() && y.is_finite())
+    {
+        at.entry(*step).or_default().push((*x, *y));
+    }
+    at.retain(|_, points| points.len() == finished.len());
+    let mut series = Series::line(&arm.name(), arm.style, Vec::new());
+    for points in at.values() {
+        let [x, y] = [|p: &(f64, f64)| p.0, |p: &(f64, f64)| p.1]
+            .map(|of| Moments::of(&points.iter().map(of).collect::<Vec<_>>()));
+        series.points.push((x.mean, y.mean));
+        if points.len() > 1 {
+            series.band.push([x.mean, y.mean - y.deviation, y.mean + y.deviation]);
+        }
+    }
+    let stray = |measured: &Measured| of(measured).into_iter().map(|(_, x, y)| (x, y)).collect();
+    series.strays = arm.stopped().map(stray).filter(|points: &Vec<_>| !points.is_empty()).collect();
+    (!series.points.is_empty() || !series.strays.is_empty()).then_some(series)
+}
+
+/// Points to each side over which a loss is smoothed.
+const AROUND: usize = 3;
+
+/// What captions say of losses.
+pub(super) const SMOOTHED: &str = "Losses are running means over seven points of the record.";
+
+/// The training loss, a running mean over the points around each: fewer at the beginning, where it
+/// falls fast, and those before it at the end.
+fn smooth(measured: &Measured) -> impl Iterator<Item = f64> {
+    let losses = &measured.losses;
+    (0..losses.len()).map(|i| {
+        let before = AROUND.min(i);
+        let window = &losses[i - before..=(i + before).min(losses.len() - 1)];
+        window.iter().map(|point| point.loss).sum::<f64>() / window.len() as f64
+    })
+}
+
+/// The training loss against steps.
+pub(super) fn loss_by_step(measured: &Measured) -> Points {
+    let points = measured.losses.iter().zip(smooth(measured));
+    points.map(|(point, loss)| (point.step, point.step as f64, loss)).collect()
+}
+
+/// The training loss against bytes that one rank has sent.
+pub(super) fn loss_by_bytes(measured: &Measured) -> Points {
+    let points = measured.losses.iter().zip(smooth(measured));
+    points.map(|(point, loss)| (point.step, point.bytes, loss)).collect()
+}
+
+/// The training loss against the virtual time on a link.
+pub(super) fn loss_by_time(measured: &Measured, word: &str) -> Points {
+    let Some(link) = measured.link(word) else { return Points::new() };
+    let points = measured.losses.iter().zip(smooth(measured)).zip(&link.at_losses);
+    points.map(|((point, loss), seconds)| (point.step, *seconds, loss)).collect()
+}
+
+/// A gauge against steps.
+pub(super) fn gauge(measured: &Measured, name: &str) -> Points {
+    let points = measured.gauges.get(name).into_iter().flatten();
+    points.map(|(step, value)| (*step, *step as f64, *value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::digest::{self, tests::results};
+    use super::*;
+
+    #[test]
+    fn the_band_is_around_the_mean_and_what_diverged_is_for_itself() {
+        let mut results = results();
+        if let Some(measured) = &mut results.runs[4].measured {
+            measured.losses[0].loss = f64::NAN;
+        }
+        let tasks = digest::tasks(&results);
+        let [dense, topk, sidco] = &tasks[0].arms[..] else { panic!("three arms") };
+        let series = curve(dense, loss_by_step).unwrap();
+        assert_eq!((series.points.len(), series.band.len(), series.strays.len()), (20, 20, 0));
+        assert!(series.points[0].0 == 10.0 && (series.points[0].1 - 2.02).abs() < 1e-9);
+        let [x, low, high] = series.band[0];
+        assert!(x == 10.0 && (low - 2.01).abs() < 1e-9 && (high - 2.03).abs() < 1e-9);
+        let series = curve(topk, |m| loss_by_time(m, "1gbit")).unwrap();
+        // One loss is no number, and four means around it: there the line would be over fewer seeds.
+        assert_eq!((series.points.len(), series.strays.len()), (16, 1));
+        assert_eq!(series.strays[0].len(), 12);
+        assert!(series.name.contains("diverged 1/3"));
+        assert!(curve(sidco, loss_by_bytes).is_none());
+        assert!(curve(dense, |m| gauge(m, "none")).is_none());
+    }
+}

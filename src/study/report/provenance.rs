@@ -1,0 +1,153 @@
+//! What produced the figures, and how to produce them again.
+
+use super::document::{Block, Cell, Table};
+use crate::record::Provenance;
+use crate::study::results::{Results, Run};
+
+/// The name of a fact, and where it is read.
+type Fact = (&'static str, fn(&Provenance) -> String);
+
+/// Where the figures come from.
+pub(super) fn section(results: &Results) -> Vec<Block> {
+    let mut blocks = vec![Block::Heading(2, "Provenance".into())];
+    if !results.command.is_empty() {
+        blocks.push(Block::Text("All of this is made by".into()));
+        blocks.push(Block::Commands(vec![results.command.clone()]));
+    }
+    let all: Vec<&Provenance> =
+        results.runs.iter().filter_map(|run| Some(&run.measured.as_ref()?.provenance)).collect();
+    let facts: [Fact; 6] = [
+        ("Version", |p| match &p.commit {
+            Some(commit) => format!("{} at commit {commit}", p.version),
+            None => p.version.clone(),
+        }),
+        ("Build", |p| format!("{}, {}", p.profile, p.rustc)),
+        ("Machine", |p| format!("{}, {} cores", p.cpu, p.cores)),
+        ("System", |p| p.os.clone()),
+        ("Kernels", |p| p.kernels.clone()),
+        ("Workers", |p| match p.threads {
+            1 => format!("{} of one thread each", p.workers),
+            threads => format!("{} of {threads} threads each", p.workers),
+        }),
+    ];
+    let facts = facts.iter().map(|(name, of)| (name.to_string(), distinct(&all, of)));
+    let facts: Vec<_> = facts.filter(|(_, value)| !value.is_empty()).collect();
+    if !facts.is_empty() {
+        blocks.push(Block::Facts(facts));
+    }
+    let data = data(&all);
+    if !data.rows.is_empty() {
+        let title = format!("Data: {} files with their checksums", data.rows.len());
+        blocks.push(Block::Folded(title, vec![Block::Table(data)]));
+    }
+    let title = format!("Every run with its command: {}", results.runs.len());
+    blocks.push(Block::Folded(title, vec![Block::Table(runs(results))]));
+    blocks
+}
+
+/// What all runs say, each thing once, with the number of runs where they differ.
+fn distinct(all: &[&Provenance], of: &dyn Fn(&Provenance) -> String) -> String {
+    let mut said: Vec<(String, usize)> = Vec::new();
+    for text in all.iter().map(|provenance| of(provenance)) {
+        match said.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, count)) => *count += 1,
+            None => said.push((text, 1)),
+        }
+    }
+    let alone = said.len() == 1;
+    let word = |(text, count): (String, usize)| match (alone, count) {
+        (true, _) => text,
+        (false, 1) => format!("{text} (1 run)"),
+        (false, count) => format!("{text} ({count} runs)"),
+    };
+    said.into_iter().map(word).collect::<Vec<_>>().join("; ")
+}
+
+fn data(all: &[&Provenance]) -> Table {
+    let mut table = Table::new(&["file", "#bytes", "SHA-256"]);
+    for file in all.iter().flat_map(|provenance| &provenance.data) {
+        let row: Vec<Cell> = vec![
+            file.name.as_str().into(),
+            file.bytes.to_string().into(),
+            file.sha256.as_str().into(),
+        ];
+        if !table.rows.contains(&row) {
+            table.rows.push(row);
+        }
+    }
+    table
+}
+
+fn runs(results: &Results) -> Table {
+    let mut table = Table::new(&["run", "outcome", "command"]);
+    for run in &results.runs {
+        table.rows.push(vec![
+            run.folder.display().to_string().into(),
+            run.outcome.word().into(),
+            command(run).map_or_else(Cell::none, Cell::from),
+        ]);
+    }
+    table
+}
+
+/// The command line of a run, as it can be typed.
+fn command(run: &Run) -> Option<String> {
+    let words = &run.measured.as_ref()?.provenance.command;
+    (!words.is_empty()).then(|| command_line(words))
+}
+
+/// A command as it can be typed.
+pub fn command_line(words: &[String]) -> String {
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=,:+@%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.into(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::digest::tests::results;
+    use super::*;
+    use crate::record::FileSum;
+
+    #[test]
+    fn each_thing_is_said_once_and_differences_are_counted() {
+        let mut results = results();
+        results.command = "gradwire reproduce test".into();
+        for (number, run) in results.runs.iter_mut().enumerate() {
+            let Some(measured) = &mut run.measured else { continue };
+            let provenance = &mut measured.provenance;
+            provenance.version = "0.1.0".into();
+            provenance.cpu = if number == 0 { "A".into() } else { "B".into() };
+            provenance.command = vec!["gradwire".into(), "train".into(), "it's".into()];
+            let (name, sha256) = ("train.csv".into(), "ab".repeat(32));
+            provenance.data = vec![FileSum { name, bytes: 7, sha256 }];
+        }
+        let blocks = section(&results);
+        let Some(Block::Facts(facts)) = blocks.iter().find(|b| matches!(b, Block::Facts(_))) else {
+            panic!("{blocks:?}")
+        };
+        assert_eq!(facts[0], ("Version".into(), "0.1.0".into()));
+        assert_eq!(facts[2].1, "A, 0 cores (1 run); B, 0 cores (5 runs)");
+        let tables: Vec<&Table> = blocks
+            .iter()
+            .filter_map(|block| match block {
+                Block::Folded(_, inner) => inner.iter().find_map(|block| match block {
+                    Block::Table(table) => Some(table),
+                    _ => None,
+                }),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(tables[0].rows.len(), 1);
+        assert_eq!(tables[1].rows.len(), 7);
+        assert_eq!(tables[1].rows[0][2].text, r"gradwire train 'it'\''s'");
+        assert_eq!(tables[1].rows[6][1].text, "missing");
+    }
+}

@@ -1,0 +1,159 @@
+//! Figures as reports say them.
+
+use super::digest::Over;
+use super::document::{Cell, Tone};
+use crate::study::plot::say::{self, three_digits};
+use crate::study::results::{Unit, Verdict};
+use crate::study::statistics::{Comparison, Interval};
+
+/// A fraction in percent: `93.41 ± 0.20 %`.
+pub(super) fn accuracy(over: &Over) -> String {
+    let mean = over.moments.mean * 100.0;
+    match over.moments.count {
+        1 => format!("{mean:.2} %"),
+        _ => format!("{mean:.2} ± {:.2} %", over.moments.deviation * 100.0),
+    }
+}
+
+/// A mean with its deviation: `0.404`, `7.2 ± 0.05`.
+pub(super) fn plain(over: &Over) -> String {
+    say::about(over.moments.mean, over.moments.deviation)
+}
+
+/// The 95 % confidence interval of a fraction, in percent: `95 %: 92.9 to 93.9`.
+pub(super) fn reach(interval: &Interval) -> String {
+    interval.ends.map_or_else(String::new, |[low, high]| {
+        format!("95 %: {:.2} to {:.2}", low * 100.0, high * 100.0)
+    })
+}
+
+/// How many times something is something else: `3.2×`.
+pub(super) fn times(factor: f64) -> String {
+    format!("{}×", three_digits(factor))
+}
+
+/// A difference of two fractions, without its sign: `0.40 points`.
+pub(super) fn points(difference: f64) -> String {
+    format!("{:.2} points", (difference * 100.0).abs())
+}
+
+/// A comparison with a baseline: how far above or below, and what can be said about chance.
+pub(super) fn against(comparison: &Comparison, say: fn(f64) -> String) -> Cell {
+    let amount = say(comparison.difference);
+    let text = match comparison.difference {
+        d if d > 0.0 => format!("{amount} above"),
+        d if d < 0.0 => format!("{amount} below"),
+        _ => "the same".into(),
+    };
+    let tone = match comparison.is_significant() {
+        true if comparison.difference > 0.0 => Tone::Good,
+        true => Tone::Bad,
+        false => Tone::Plain,
+    };
+    Cell { below: comparison.chance(), tone, ..Cell::from(text) }
+}
+
+/// A number of a verdict in its unit.
+pub(super) fn in_unit(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Number => three_digits(value),
+        Unit::Percent => format!("{:.2} %", value * 100.0),
+        Unit::Points => format!("{:+.2} points", value * 100.0),
+        Unit::Factor => times(value),
+    }
+}
+
+/// A verdict in a few lines, for the terminal.
+pub fn verdict(verdict: &Verdict) -> String {
+    let Verdict { claim, measure, ruling, why, .. } = verdict;
+    let say = |value| in_unit(value, verdict.unit);
+    let claimed = verdict.claimed.map_or_else(|| "no number".into(), say);
+    let measured = match verdict.measured {
+        None => "nothing".into(),
+        Some(Interval { mean, ends: None, .. }) => say(mean),
+        Some(Interval { mean, ends: Some([low, high]), seeds }) => {
+            format!("{} ({} to {}, {seeds} seeds)", say(mean), say(low), say(high))
+        }
+    };
+    let ruling = ruling.words().to_uppercase();
+    format!("{ruling}: {claim}\n  claimed {claimed}, measured {measured}: {measure}\n  {why}")
+}
+
+/// What was measured for a verdict, and its interval.
+pub(super) fn measured(verdict: &Verdict) -> Cell {
+    let Some(Interval { mean, ends, seeds }) = verdict.measured else { return Cell::none() };
+    let say = |value| in_unit(value, verdict.unit);
+    let below = match ends {
+        Some([low, high]) => format!("95 %: {} to {}, {seeds} seeds", say(low), say(high)),
+        None => "one seed, so no interval".into(),
+    };
+    Cell { below, ..Cell::from(say(mean)) }
+}
+
+/// What counts as reproduced.
+pub(super) fn bounds(verdict: &Verdict) -> String {
+    let say = |value| in_unit(value, verdict.unit);
+    match verdict.bounds {
+        [Some(low), Some(high)] => format!("counts: {} to {}", say(low), say(high)),
+        [Some(low), None] => format!("counts: {} or more", say(low)),
+        [None, Some(high)] => format!("counts: {} or less", say(high)),
+        [None, None] => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::results::Ruling;
+    use crate::study::statistics;
+    use crate::study::statistics::Moments;
+
+    fn over(values: &[f64]) -> Over {
+        let interval = statistics::interval(values).unwrap();
+        Over { moments: Moments::of(values), interval }
+    }
+
+    #[test]
+    fn figures_have_the_digits_that_count() {
+        assert_eq!(accuracy(&over(&[0.9341])), "93.41 %");
+        assert_eq!(accuracy(&over(&[0.93, 0.95])), "94.00 ± 1.41 %");
+        assert_eq!(plain(&over(&[0.40401, 0.40402])), "0.404");
+        assert_eq!(plain(&over(&[7.0, 9.0])), "8 ± 1.4");
+        assert_eq!(reach(&over(&[0.5]).interval), "");
+        assert_eq!(reach(&over(&[0.4, 0.6]).interval), "95 %: -77.06 to 177.06");
+        assert_eq!([41.7, 0.95, 1234.0].map(times), ["41.7×", "0.95×", "1234×"]);
+    }
+
+    #[test]
+    fn a_verdict_is_said_in_its_unit() {
+        let mut verdict = Verdict {
+            claim: "as good".into(),
+            source: "Table 1".into(),
+            measure: "accuracy less dense".into(),
+            unit: Unit::Points,
+            claimed: Some(0.002),
+            bounds: [Some(-0.005), None],
+            measured: Some(Interval { mean: -0.01, ends: Some([-0.02, 0.0]), seeds: 3 }),
+            ruling: Ruling::NotReproduced,
+            why: "no".into(),
+        };
+        let cell = measured(&verdict);
+        assert_eq!(cell.text, "-1.00 points");
+        assert_eq!(cell.below, "95 %: -2.00 points to +0.00 points, 3 seeds");
+        assert_eq!(bounds(&verdict), "counts: -0.50 points or more");
+        verdict.measured = None;
+        assert_eq!(measured(&verdict), Cell::none());
+        assert_eq!(in_unit(0.431, Unit::Percent), "43.10 %");
+        assert_eq!(in_unit(7.6, Unit::Factor), "7.6×");
+    }
+
+    #[test]
+    fn differences_are_coloured_only_when_they_are_hardly_chance() {
+        let cell = |a: &[f64], b: &[f64]| against(&statistics::welch(a, b).unwrap(), points);
+        let chance = cell(&[0.5, 0.6], &[0.55, 0.6]);
+        assert_eq!((chance.text.as_str(), chance.tone), ("2.50 points below", Tone::Plain));
+        let clear = cell(&[0.9, 0.9001], &[0.5, 0.5001]);
+        assert_eq!((clear.text.as_str(), clear.tone), ("40.00 points above", Tone::Good));
+        assert!(clear.below.contains("hardly chance"), "{}", clear.below);
+    }
+}

@@ -1,0 +1,376 @@
+//! Makes the runs of a grid, one after the other, each only once.
+//!
+//! `<out>/<experiment>-<scale>/<task>/<arm>/seed-<n>/` is a run's folder. A run that took all its
+//! steps, or diverged, with the same recipe, version and data is not made again. One that was
+//! stopped is gone on with from its last checkpoint, or begun again. What another recipe, version
+//! or data have left there is moved to `<out>/superseded/`, never removed.
+
+use super::definition::{Choice, Experiment, Scale};
+use super::grid::{Grid, Planned};
+use super::measured::Measured;
+use super::results::{Label, Outcome, Results, Run};
+use super::verdict;
+use crate::checkpoint;
+use crate::cluster::Job as Processes;
+use crate::disk::Disk;
+use crate::network::report::Named;
+use crate::recipe::Recipe;
+use crate::record::{self, Kind, Mode, Provenance};
+use crate::study::report;
+use crate::train::flags::StepFlags;
+use crate::train::launch::{Start, train};
+use crate::train::resume::Resume;
+use crate::train::session::Session;
+use anyhow::{Context, Result};
+use gradwire_exchange::network::Link;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// An experiment at a scale, and where it is done.
+pub struct Job<'a> {
+    /// The experiment's name.
+    pub name: &'a str,
+    /// The experiment.
+    pub experiment: &'a Experiment,
+    /// The scale.
+    pub scale: Scale,
+    /// Its runs.
+    pub grid: &'a Grid,
+    /// The experiment's folder.
+    pub folder: PathBuf,
+    /// The words of the links that runs are replayed on.
+    pub links: Vec<String>,
+    /// The command that does this, as it can be typed.
+    pub command: String,
+    /// What the person sees of each run.
+    pub mode: Mode,
+    /// What everything is written through.
+    pub disk: Disk,
+    /// Through which the end can be asked for.
+    pub flags: Arc<StepFlags>,
+    /// Whether runs that were stopped are gone on with, rather than begun again.
+    pub resume: bool,
+}
+
+/// What has happened to a run.
+pub enum News<'a> {
+    /// It begins, the so-manieth of all.
+    Begins(usize, &'a Planned),
+    /// What was in its folder was moved away: where to, and why.
+    Superseded(&'a Path, &'a str),
+    /// It was there already, or has ended.
+    Ended {
+        /// Which of all, from 1.
+        number: usize,
+        /// What was planned.
+        planned: &'a Planned,
+        /// How it ended, and what it measured.
+        run: &'a Run,
+        /// Seconds that it took now; absent when it was there already.
+        seconds: Option<f64>,
+        /// Seconds that the runs still to be made will take, as far as can be told.
+        left: Option<f64>,
+    },
+}
+
+/// What a run's folder holds.
+enum Held {
+    Nothing,
+    /// The run that is planned, as far as it came.
+    Same(Outcome),
+    /// Something else, and what is different.
+    Other(String),
+}
+
+impl Job<'_> {
+    /// Makes every run that is missing, and writes results and report after each. A run that fails
+    /// does not keep the others from being made. Ends early when that is asked for.
+    ///
+    /// # Errors
+    /// When results cannot be written, or another process is at work in the folder.
+    pub fn run(&self, mut tell: impl FnMut(&News<'_>)) -> Result<Results> {
+        self.disk.create_folders(&self.folder).with_context(|| {
+            format!("cannot make {}: choose another --out", self.folder.display())
+        })?;
+        let _lock = record::lock(&self.disk, &self.folder)?;
+        let links = self.links.iter().map(|word| Ok((word.clone(), Link::parse(word)?)));
+        let links: Vec<Named> = links.collect::<Result<_>>()?;
+        let text = toml::to_string(self.experiment)?;
+        let path = self.folder.join("experiment.toml");
+        self.disk.replace(&path, text.as_bytes()).with_context(|| cannot_write(&path))?;
+
+        let mut runs: Vec<Run> = self
+            .grid
+            .runs
+            .iter()
+            .map(|planned| self.found(planned, &links))
+            .collect::<Result<_>>()?;
+        self.keep(&runs)?;
+        self.describe(&runs)?;
+        let mut pace = Pace::default();
+        let known = |run: &Run| matches!(run.outcome, Outcome::Finished | Outcome::Diverged { .. });
+        let is_open = |i: usize, runs: &[Run]| self.grid.runs[i].wanted && !known(&runs[i]);
+        let mut number = 0;
+        for (index, planned) in self.grid.runs.iter().enumerate() {
+            if !planned.wanted {
+                continue;
+            }
+            number += 1;
+            let known =
+                |run: &Run| matches!(run.outcome, Outcome::Finished | Outcome::Diverged { .. });
+            if known(&runs[index]) {
+                let left = pace.left(&self.grid.runs, |i| i > index && is_open(i, &runs));
+                let run = &runs[index];
+                tell(&News::Ended { number, planned, run, seconds: None, left });
+                continue;
+            }
+            if self.flags.stopping() {
+                break;
+            }
+            tell(&News::Begins(number, planned));
+            let began = Instant::now();
+            self.make(planned, &mut tell)?;
+            runs[index] = self.found(planned, &links)?;
+            pace.add(planned, began.elapsed());
+            self.keep(&runs)?;
+            let left = pace.left(&self.grid.runs, |i| i > index && is_open(i, &runs));
+            let seconds = Some(began.elapsed().as_secs_f64());
+            let run = &runs[index];
+            tell(&News::Ended { number, planned, run, seconds, left });
+        }
+        Ok(self.results(&runs))
+    }
+
+    /// Makes one run. Whatever becomes of it stands in its record.
+    fn make(&self, planned: &Planned, tell: &mut impl FnMut(&News<'_>)) -> Result<()> {
+        let folder = self.folder.join(&planned.folder);
+        let start = match self.held(planned)? {
+            Held::Nothing => Start::In(folder.clone()),
+            Held::Same(_) => match self.resume.then(|| Resume::find(&self.disk, &folder, false)) {
+                Some(Ok(resume)) => Start::Resume(Box::new(resume)),
+                Some(Err(error)) => self.begin_again(planned, &format!("{error:#}"), tell)?,
+                None => self.begin_again(planned, "it had not ended", tell)?,
+            },
+            Held::Other(difference) => self.begin_again(planned, &difference, tell)?,
+        };
+        let (alone, flags) = (Processes::alone(), Arc::new(self.flags.again()));
+        let trained = Session::lead(&alone, planned.recipe.clone()).and_then(|session| {
+            let session = Session { disk: self.disk.clone(), flags, ..session };
+            train(&alone, session, self.mode, start)
+        });
+        match trained {
+            Ok(trained) if !trained.stopped => {
+                let checkpoints = folder.join(checkpoint::FOLDER);
+                if checkpoints.exists() {
+                    self.disk
+                        .remove_folder(&checkpoints)
+                        .with_context(|| format!("cannot remove {}", checkpoints.display()))?;
+                }
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            // What the record tells is shown, and does not keep the others from being made.
+            Err(error) => match folder.join(record::METRICS).exists() {
+                true => match outcome(&self.disk, &folder)? {
+                    Outcome::Diverged { .. } | Outcome::Failed { .. } => Ok(()),
+                    _ => Err(error),
+                },
+                false => Err(error),
+            },
+        }
+    }
+
+    /// Moves what is in a run's folder aside.
+    fn begin_again(
+        &self,
+        planned: &Planned,
+        why: &str,
+        tell: &mut impl FnMut(&News<'_>),
+    ) -> Result<Start> {
+        let folder = self.folder.join(&planned.folder);
+        let out = self.folder.parent().unwrap_or(&self.folder);
+        let experiment = self.folder.file_name().unwrap_or_default();
+        let aside = out.join("superseded").join(experiment).join(&planned.folder);
+        let parent = aside.parent().unwrap_or(&aside);
+        self.disk.create_folders(parent).with_context(|| cannot_write(parent))?;
+        let places = (1..).map(|n| parent.join(format!("seed-{}-{n}", planned.recipe.seed)));
+        let free = places.into_iter().find(|place| !place.exists()).unwrap_or(aside);
+        self.disk
+            .rename(&folder, &free)
+            .with_context(|| format!("cannot move {} to {}", folder.display(), free.display()))?;
+        tell(&News::Superseded(&free, why));
+        Ok(Start::In(folder))
+    }
+
+    /// What the folder of a planned run holds.
+    fn held(&self, planned: &Planned) -> Result<Held> {
+        let folder = self.folder.join(&planned.folder);
+        if !folder.exists() {
+            return Ok(Held::Nothing);
+        }
+        Ok(match difference(&self.disk, &folder, planned) {
+            Ok(None) => Held::Same(outcome(&self.disk, &folder)?),
+            Ok(Some(difference)) => Held::Other(difference),
+            Err(error) => Held::Other(format!("{error:#}")),
+        })
+    }
+
+    /// A planned run, as far as it has been made.
+    fn found(&self, planned: &Planned, links: &[Named]) -> Result<Run> {
+        let outcome = match self.held(planned)? {
+            Held::Same(outcome) => outcome,
+            Held::Nothing | Held::Other(_) => Outcome::Missing,
+        };
+        let folder = self.folder.join(&planned.folder);
+        let measured = match outcome {
+            Outcome::Missing => None,
+            Outcome::Finished => Some(Measured::read(&self.disk, &folder, links)?),
+            // What was cut off in its first moments has nothing to say.
+            _ => Measured::read(&self.disk, &folder, links).ok(),
+        };
+        Ok(Run {
+            task: planned.task.clone(),
+            arm: planned.arm.clone(),
+            seed: planned.recipe.seed,
+            folder: planned.folder.clone(),
+            outcome,
+            measured,
+        })
+    }
+
+    fn keep(&self, runs: &[Run]) -> Result<()> {
+        report::write(&self.disk, &self.folder, &self.results(runs))
+    }
+
+    /// Tells TensorBoard's HParams dashboard what the runs that are shown differ in.
+    fn describe(&self, runs: &[Run]) -> Result<()> {
+        let pairs = self.grid.runs.iter().zip(runs);
+        let shown =
+            pairs.filter(|(planned, run)| planned.wanted || run.outcome != Outcome::Missing);
+        let recipes = shown.map(|(planned, _)| planned.recipe.to_toml());
+        let recipes = recipes.collect::<Result<Vec<_>>>()?;
+        let name = format!("{} ({})", self.name, self.scale.name());
+        let about = [self.experiment.title.as_str(), &self.experiment.paper].join("\n\n");
+        let recipes = recipes.iter().map(String::as_str);
+        record::hparams::experiment(&self.disk, &self.folder, &name, &about, recipes)
+    }
+
+    /// What was asked for, and what else there is of the same grid.
+    fn results(&self, runs: &[Run]) -> Results {
+        let pairs = self.grid.runs.iter().zip(runs);
+        let shown =
+            pairs.filter(|(planned, run)| planned.wanted || run.outcome != Outcome::Missing);
+        let mut runs: Vec<Run> = shown.map(|(_, run)| run.clone()).collect();
+        let label = |choices: &[Choice], of: fn(&Run) -> &str| -> Vec<Label> {
+            let labels = choices.iter().map(|choice| choice.label.clone());
+            labels.filter(|label| runs.iter().any(|run| of(run) == label.name)).collect()
+        };
+        let tasks = label(&self.grid.tasks, |run| &run.task);
+        let arms = label(&self.grid.arms, |run| &run.arm);
+        let place =
+            |labels: &[Label], name: &str| labels.iter().position(|label| label.name == name);
+        runs.sort_by_key(|run| (place(&tasks, &run.task), place(&arms, &run.arm), run.seed));
+        let about = self.experiment.scales.get(&self.scale).map(|setting| setting.about.clone());
+        let baseline = &self.experiment.baseline;
+        let mut results = Results {
+            experiment: self.name.to_string(),
+            title: self.experiment.title.clone(),
+            paper: self.experiment.paper.clone(),
+            about: about.unwrap_or_default(),
+            scale: Some(self.scale.name().into()),
+            command: self.command.clone(),
+            baseline: arms.iter().any(|arm| arm.name == *baseline).then(|| baseline.clone()),
+            tasks,
+            arms,
+            links: self.links.clone(),
+            runs,
+            verdicts: Vec::new(),
+        };
+        results.verdicts = verdict::of(self.experiment, self.scale, &results);
+        results
+    }
+}
+
+/// What about the run in `folder` is not as planned; `None` when it is the planned run.
+fn difference(disk: &Disk, folder: &Path, planned: &Planned) -> Result<Option<String>> {
+    const MAX_BYTES: u64 = 1 << 24;
+    let read = |name: &str| {
+        let path = folder.join(name);
+        disk.read(&path, MAX_BYTES).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let recipe = Recipe::from_toml(&String::from_utf8_lossy(&read("recipe.toml")?))?;
+    let provenance: Provenance = serde_json::from_slice(&read("provenance.json")?)?;
+    let changes = recipe.changes(&planned.recipe)?;
+    let decisive =
+        |key: &str| key == "workers" || key == "train.epochs" || key == "train.max_steps";
+    let change = changes.iter().find(|c| c.objection.is_some() || decisive(&c.key));
+    if let Some(change) = change {
+        return Ok(Some(change.to_string()));
+    }
+    let here = Provenance::here();
+    if provenance.version != here.version {
+        return Ok(Some(format!("version was {}, is {}", provenance.version, here.version)));
+    }
+    if provenance.data != planned.data {
+        return Ok(Some("the data files are others".into()));
+    }
+    Ok(None)
+}
+
+/// How the run in `folder` ended, by its record.
+pub fn outcome(disk: &Disk, folder: &Path) -> Result<Outcome> {
+    let mut outcome = Outcome::Unfinished;
+    let mut planned = 0;
+    record::read_metrics(disk, folder, |event| match event.kind {
+        Kind::Started(started) => (outcome, planned) = (Outcome::Unfinished, started.steps),
+        Kind::Finished(finished) if finished.summary.step >= planned => outcome = Outcome::Finished,
+        Kind::Failed(failed) => {
+            let error = failed.error;
+            outcome = match failed.diverged {
+                true => Outcome::Diverged { error },
+                false => Outcome::Failed { error },
+            };
+        }
+        _ => {}
+    })?;
+    Ok(outcome)
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!(
+        "cannot write {}: make room or permission there, or choose another --out",
+        path.display()
+    )
+}
+
+/// How long runs take, learnt from those that have been made.
+#[derive(Default)]
+struct Pace {
+    /// Task, arm, steps, seconds.
+    taken: Vec<(String, String, u64, f64)>,
+}
+
+impl Pace {
+    fn add(&mut self, planned: &Planned, took: Duration) {
+        let (task, arm) = (planned.task.clone(), planned.arm.clone());
+        self.taken.push((task, arm, planned.steps, took.as_secs_f64()));
+    }
+
+    /// Seconds of the runs that are still to be made: by the same task and arm, else by the same
+    /// task; `None` when a task among them has not been seen.
+    fn left(&self, runs: &[Planned], is_left: impl Fn(usize) -> bool) -> Option<f64> {
+        let rate = |planned: &Planned| {
+            let per_step = |same: &dyn Fn(&str, &str) -> bool| {
+                let of = self.taken.iter().filter(|(task, arm, ..)| same(task, arm));
+                let (steps, seconds) =
+                    of.fold((0, 0.0), |(n, s), (.., steps, seconds)| (n + steps, s + seconds));
+                (steps > 0).then(|| seconds / steps as f64)
+            };
+            per_step(&|task, arm| task == planned.task && arm == planned.arm)
+                .or_else(|| per_step(&|task, _| task == planned.task))
+        };
+        let left = runs.iter().enumerate().filter(|(index, _)| is_left(*index));
+        left.map(|(_, planned)| Some(rate(planned)? * planned.steps as f64)).sum()
+    }
+}

@@ -1,0 +1,140 @@
+//! The workers of a run: their threads, their reports, and a watch over them.
+//!
+//! No wait is unbounded. A worker that fails drops its end of the exchange, which ends the others;
+//! one that is silent is given up by the others after `exchange.timeout`; one that shows no
+//! progress where nobody waits for it is given up here. After the first failure the rest have a
+//! short grace to stop by themselves. A thread that still has not stopped then is left behind: it
+//! holds nothing that anybody waits for, and ends with the process at the latest.
+//!
+//! Of several processes each runs its own workers so, and process 0 hears what the others report
+//! (`relay`).
+
+use crate::checkpoint::Checkpoint;
+use crate::cluster::Job;
+use crate::train::faults::Faults;
+use crate::train::loss::Failure;
+use crate::train::pace::Pace;
+use crate::train::post::Post;
+use crate::train::report::Report;
+use crate::train::session::Session;
+use crate::train::watch::Watch;
+use crate::train::worker::{Seat, Worker};
+use anyhow::{Context, Result};
+use crossbeam::channel::{never, select, unbounded};
+use rayon::ThreadPoolBuilder;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// How often the watch looks.
+const TICK: Duration = Duration::from_millis(50);
+
+/// The workers that one process starts.
+pub struct Crew<'a> {
+    /// The processes that train the run.
+    pub job: &'a Job,
+    /// The run.
+    pub session: Arc<Session>,
+    /// Compute threads per worker.
+    pub threads: usize,
+    /// The pace of the recipe's network.
+    pub pace: &'a Pace,
+    /// What they go on from; absent for a run that begins.
+    pub from: Option<Arc<Checkpoint>>,
+}
+
+/// Runs one worker per rank of this process to the end, each on a thread of its own, and hands their
+/// reports to `take` on this thread; in process 0 those of all processes. The others tell it
+/// how it went.
+///
+/// # Errors
+/// What `take` fails with, which ends the workers; else, as a [`Loss`](crate::train::loss::Loss), the first cause of a
+/// worker's failure.
+pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -> Result<()> {
+    let Crew { job, session, threads, pace, from } = crew;
+    let (reports, mut inbox) = unbounded();
+    let (ends, ended) = unbounded();
+    let mut watch = Watch::new(job, session.clone())?;
+    let collectives = pace.keep(job.connect(&session.recipe, session.flags.clone())?);
+    let first_on_machine = job.first_on_machine(collectives.len());
+    for (seat, collective) in collectives.into_iter().enumerate() {
+        let (rank, post, ends) = (collective.rank(), Post::new(collective.rank()), ends.clone());
+        let seat = Seat {
+            session: session.clone(),
+            seat_on_machine: first_on_machine + seat,
+            collective: Faults::on_the_wire(&session.faults, collective, &post),
+            reports: reports.clone(),
+            from: from.clone(),
+            post: post.clone(),
+        };
+        let thread = thread::Builder::new()
+            .name(format!("worker-{rank}"))
+            .spawn(move || {
+                let failure = work(seat, threads);
+                // Nobody listens any more when this thread has been left behind.
+                let _ = ends.send((rank, failure));
+            })
+            .with_context(|| format!("starting the thread of worker {rank}"))?;
+        watch.add(post, thread);
+    }
+    drop(reports);
+    // As large as the state of all ranks; each lets go of it when it has taken its own.
+    drop(from);
+
+    let mut taken = Ok(());
+    while watch.goes_on() {
+        let mut told = Vec::new();
+        select! {
+            recv(inbox) -> report => match report {
+                Ok(report) => told.push(report),
+                // All have told everything; their ends are on their way.
+                Err(_) => inbox = never(),
+            },
+            recv(ended) -> end => if let Ok((rank, failure)) = end {
+                watch.end(rank, failure);
+            },
+            recv(job.inbox()) -> letter => if let Ok((from, letter)) = letter {
+                told.extend(watch.hear(from, &letter));
+            },
+            default(TICK) => told.extend(watch.look()),
+        }
+        if let Err(error) = told.into_iter().try_for_each(&mut take) {
+            // Without a listener the workers' next reports fail, and that ends them.
+            inbox = never();
+            watch.last_call();
+            taken = taken.and(Err(error));
+        }
+    }
+    taken?;
+    inbox.try_iter().try_for_each(&mut take)?;
+    watch.left_behind().into_iter().try_for_each(&mut take)?;
+    if !job.leads() {
+        job.write(0, &watch.account().letter()?)?;
+    }
+    match watch.loss() {
+        Some(loss) => Err(loss.into()),
+        None => Ok(()),
+    }
+}
+
+/// A worker's life, on its own thread and in its own compute pool.
+fn work(seat: Seat, threads: usize) -> Option<Failure> {
+    let (rank, post) = (seat.collective.rank(), seat.post.clone());
+    let life = || -> Result<()> {
+        // candle and the kernels ask the current pool for its size; without a pool of its own
+        // every worker would use all cores.
+        let _pool = ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .use_current_thread()
+            .thread_name(move |i| format!("worker-{rank}.{i}"))
+            .build()?;
+        Worker::new(seat)?.run()
+    };
+    // Nothing that a panic has left half-done is looked at again.
+    match catch_unwind(AssertUnwindSafe(life)) {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(Failure::new(rank, post.place(), error)),
+        Err(panic) => Some(Failure::panic(rank, post.place(), &*panic)),
+    }
+}

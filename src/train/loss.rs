@@ -1,0 +1,205 @@
+//! What ended a run: of all that the workers say went wrong, the first cause.
+//!
+//! When a worker stops, its end of the exchange drops and the others stop too, each with an error
+//! of its own that is only an echo. A silent worker, or one whose message cannot be read, says
+//! nothing at all: its peers accuse it.
+
+use crate::train::post::Place;
+use anyhow::{Error, anyhow};
+use gradwire_exchange as exchange;
+use std::any::Any;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Why and when a worker stopped.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) rank: usize,
+    pub(crate) at: Instant,
+    pub(crate) place: Place,
+    pub(crate) error: Error,
+    /// Whose fault it is by this failure's own account, and how far that account is to be
+    /// believed: lower is further.
+    pub(crate) accuses: (u8, usize),
+    /// Whether the run may go on without it.
+    pub(crate) recoverable: bool,
+}
+
+impl Failure {
+    pub(crate) fn new(rank: usize, place: Place, error: Error) -> Self {
+        use exchange::Error::{Aborted, NonFinite, NonFiniteMean};
+        let accuses = accuses(rank, &error);
+        let known = error.downcast_ref::<exchange::Error>();
+        let recoverable =
+            !matches!(known, Some(NonFinite { .. } | NonFiniteMean { .. } | Aborted { .. }));
+        Self { rank, at: Instant::now(), place, error, accuses, recoverable }
+    }
+
+    /// A worker has panicked.
+    pub(crate) fn panic(rank: usize, place: Place, panic: &(dyn Any + Send)) -> Self {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
+        Self::new(rank, place, anyhow!("panicked: {}", words.unwrap_or("no message")))
+    }
+
+    /// A worker has shown no progress for too long.
+    pub(crate) fn stall(rank: usize, place: Place, limit: Duration) -> Self {
+        let error = anyhow!(
+            "no progress for {limit:.1?}; exchange.timeout says how long one worker may keep the \
+             others waiting"
+        );
+        Self::new(rank, place, error)
+    }
+}
+
+/// Whose fault an error of `rank` is, and how far that is to be believed.
+fn accuses(own: usize, error: &Error) -> (u8, usize) {
+    use exchange::Error::{Aborted, Message, NonFinite, PeerLost, Timeout};
+    use exchange::Error::{ServerLost, ServerSilent, Transport};
+    match error.downcast_ref::<exchange::Error>() {
+        Some(NonFinite { rank, .. } | Aborted { rank, .. }) => (0, *rank),
+        Some(Message { rank, .. }) => (1, *rank),
+        Some(Timeout { rank, .. }) => (2, *rank),
+        Some(PeerLost { rank, .. }) => (3, *rank),
+        Some(ServerLost { .. } | ServerSilent { .. } | Transport { .. }) => (4, own),
+        _ => (0, own),
+    }
+}
+
+/// The end of a run by a worker's fault: who, where, why.
+#[derive(Debug)]
+pub struct Loss {
+    /// The worker.
+    pub rank: usize,
+    /// Where it was.
+    pub place: Place,
+    /// The process and the machine it ran in, when there are several.
+    pub whereabouts: Option<String>,
+    recoverable: bool,
+    /// What went wrong.
+    pub error: Error,
+}
+
+impl Loss {
+    /// The failure that caused the others. `places` is where all workers were when the first
+    /// failure was heard of, by rank.
+    pub(crate) fn first(mut failures: Vec<Failure>, places: &[Place]) -> Option<Self> {
+        failures.sort_by_key(|failure| (failure.accuses.0, failure.at));
+        let first = failures.first()?;
+        let (_, rank) = first.accuses;
+        let damaged = matches!(
+            first.error.downcast_ref::<exchange::Error>(),
+            Some(exchange::Error::Message { .. })
+        );
+        // The culprit's own account says better where it was; the accuser's says more of what it
+        // saw. Who has sent what was damaged on its way may have gone on to the next step.
+        let own = failures.iter().find(|failure| failure.rank == rank).map(|own| own.place);
+        let own = own.or_else(|| places.get(rank).copied()).filter(|_| !damaged);
+        let place = own.unwrap_or(first.place);
+        let Failure { error, recoverable, .. } = failures.swap_remove(0);
+        Some(Self { rank, place, whereabouts: None, error, recoverable })
+    }
+
+    /// Whether a worker was lost, and the run may go on from a checkpoint. A gradient or a loss
+    /// that is no number stops all workers alike, and would again.
+    pub fn is_recoverable(&self) -> bool {
+        self.recoverable
+    }
+}
+
+/// Whether a run was ended by a gradient or a loss that is no finite number: the same recipe would
+/// come to the same end.
+pub fn diverged(error: &Error) -> bool {
+    error.downcast_ref::<Loss>().is_some_and(|loss| !loss.is_recoverable())
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.whereabouts {
+            None => write!(f, "worker {}, {}", self.rank, self.place),
+            Some(whereabouts) => {
+                write!(f, "worker {} ({whereabouts}), {}", self.rank, self.place)
+            }
+        }
+    }
+}
+
+impl std::error::Error for Loss {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(self.error.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::post::Phase;
+    use exchange::{Awaited, wire::Fault};
+
+    const AWAITED: Awaited = Awaited::Gradient { step: 5 };
+
+    fn place(phase: Phase) -> Place {
+        Place::at(5, phase)
+    }
+
+    fn failed(rank: usize, error: impl Into<Error>) -> Failure {
+        Failure::new(rank, place(Phase::Exchange), error.into())
+    }
+
+    fn lost(rank: usize, by: usize) -> Failure {
+        failed(by, exchange::Error::PeerLost { rank, by, awaited: AWAITED })
+    }
+
+    fn silent(rank: usize, by: usize) -> Failure {
+        let after = Duration::from_secs(2);
+        failed(by, exchange::Error::Timeout { rank, by, awaited: AWAITED, after })
+    }
+
+    fn first(failures: Vec<Failure>) -> String {
+        let places = [place(Phase::Exchange), place(Phase::Forward), place(Phase::Exchange)];
+        format!("{:#}", Error::from(Loss::first(failures, &places).unwrap()))
+    }
+
+    #[test]
+    fn echoes_come_after_the_cause_whenever_they_are_heard() {
+        let panicked = || Failure::panic(2, place(Phase::Backward), &"index out of bounds");
+        let told = "worker 2, step 5, backward: panicked: index out of bounds";
+        assert_eq!(first(vec![lost(2, 0), lost(0, 1), panicked()]), told);
+        assert_eq!(first(vec![panicked(), silent(2, 0)]), told);
+    }
+
+    #[test]
+    fn a_silent_worker_is_named_where_it_was_seen() {
+        let told = "worker 1, step 5, forward: rank 1 was silent for 2s; rank 0 was waiting for the \
+                    gradient of step 5";
+        // Rank 1 has not ended at all; or it has, since, and complains of being left.
+        assert_eq!(first(vec![lost(0, 2), silent(1, 0)]), told);
+        let told = told.replace("forward", "exchange");
+        assert_eq!(first(vec![silent(1, 0), lost(0, 1), lost(0, 2)]), told);
+    }
+
+    #[test]
+    fn the_sender_of_a_damaged_message_is_the_cause() {
+        let fault = Fault::Checksum { told: 1, found: 2 };
+        let unread = |by| failed(by, exchange::Error::Message { rank: 2, awaited: AWAITED, fault });
+        let mut gone_on = lost(2, 0);
+        gone_on.place.step += 1;
+        for sender in [unread(2), gone_on] {
+            let told = first(vec![lost(0, 1), unread(0), sender]);
+            assert!(told.starts_with("worker 2, step 5, exchange: message of rank 2"), "{told}");
+        }
+    }
+
+    #[test]
+    fn only_lost_workers_are_recovered_from() {
+        let loss = |failure| Loss::first(vec![failure], &[]).unwrap().is_recoverable();
+        assert!(loss(silent(1, 0)) && loss(failed(0, anyhow!("no memory"))));
+        let reason = "the loss is NaN".to_string();
+        assert!(!loss(failed(0, exchange::Error::Aborted { rank: 0, step: 5, reason })));
+    }
+
+    #[test]
+    fn without_failures_there_is_no_loss() {
+        assert!(Loss::first(Vec::new(), &[]).is_none());
+    }
+}

@@ -1,0 +1,199 @@
+//! Optimizers: the mean gradient in, weights updated in place, one pass and no temporaries.
+//!
+//! Which rule and with what settings is the recipe's to say ([`crate::recipe::optimizer`]). State
+//! lives in flat named vectors beside the flat gradient, in the same order. Of an embedding table SGD
+//! updates the rows that have a gradient, and the others when somebody [reads](Optimizer::catch_up) them.
+
+mod table;
+
+use crate::recipe::optimizer::{Coasting, Definition, MOMENTUM, Now, Piece, Rule, Slices};
+use crate::train::params::{Param, Params};
+use anyhow::{Context, Result};
+use gradwire_exchange::Support;
+use gradwire_models::kernels::optimizer::{SgdStep, sum_of_squares};
+use std::ops::Range;
+use table::Table;
+
+pub use table::Waiting;
+
+/// An optimizer with its state for one replica.
+pub struct Optimizer {
+    rule: Box<dyn Rule>,
+    /// The rule's vectors, in the order that it names them in.
+    vectors: Vec<Vec<f32>>,
+    steps: u64,
+    /// The table whose rows may wait.
+    table: Option<Table>,
+}
+
+impl Optimizer {
+    /// An optimizer for `params`, its state zero. `table` names the one of them, `[rows, width]`,
+    /// that is never read but in rows that [`catch_up`](Self::catch_up) was told of before.
+    pub fn new(optimizer: &dyn Definition, params: &Params, table: Option<&str>) -> Self {
+        let rule = optimizer.rule();
+        let vectors = rule.vectors().iter().map(|_| vec![0.0; params.len()]).collect();
+        let rows = |param: &&Param| Some(param.name.as_str()) == table;
+        let table = params.iter().find(rows).and_then(|param| match param.var.dims() {
+            [_, width] if *width > 0 && param.var.device().is_cpu() => {
+                Some(Table::new(param.range.clone(), *width))
+            }
+            _ => None,
+        });
+        Self { rule, vectors, steps: 0, table }
+    }
+
+    /// Where the rule keeps its momentum, if it has any.
+    fn momentum(&self) -> Option<usize> {
+        self.rule.vectors().iter().position(|name| *name == MOMENTUM)
+    }
+
+    /// Brings these rows of the table to where they would be if none had waited, or all rows; to be
+    /// called before they are read. Leaves no trace in what comes later.
+    ///
+    /// # Errors
+    /// When the table does not lie in memory as one contiguous `f32` slice.
+    pub fn catch_up(&mut self, params: &Params, rows: Option<&[u32]>) -> Result<()> {
+        let momentum = self.momentum();
+        let Some(table) = &mut self.table else { return Ok(()) };
+        let momentum = stretch(&mut self.vectors, momentum, &table.range);
+        let param = table_of(table, params)?;
+        param.update(|weights| table.catch_up(weights, momentum, rows))
+    }
+
+    /// What the table's rows wait with, if any do.
+    ///
+    /// # Errors
+    /// As [`catch_up`](Self::catch_up).
+    pub fn waiting(&self, params: &Params) -> Result<Option<Waiting>> {
+        let Some(table) = &self.table else { return Ok(None) };
+        table_of(table, params)?.update(|weights| table.save(weights))
+    }
+
+    /// Takes up what [`waiting`](Self::waiting) gave, after [`set`](Self::set). With settings under
+    /// which no row may wait, none does any more; a rule that never lets one wait leaves the rows
+    /// as they were [shown](Self::catch_up).
+    ///
+    /// # Errors
+    /// When it is not of this table.
+    pub fn resume(&mut self, params: &Params, waiting: &Waiting) -> Result<()> {
+        let (may_wait, momentum) = (self.rule.coasting().is_some(), self.momentum());
+        let Some(table) = &mut self.table else { return Ok(()) };
+        if !may_wait && momentum.is_none() {
+            return Ok(());
+        }
+        let momentum = stretch(&mut self.vectors, momentum, &table.range);
+        table_of(table, params)?.update(|weights| {
+            table.restore(waiting, weights)?;
+            if !may_wait {
+                table.settle(weights, momentum);
+            }
+            Ok(())
+        })?
+    }
+
+    /// The part of the flat gradient that [`step`](Self::step) leaves all zeros: the place of a table
+    /// whose rows may wait. So the next gradient's rows need no pass over the whole of it.
+    pub fn zeros(&self) -> Option<&Range<usize>> {
+        self.table.as_ref().filter(|_| self.rule.coasting().is_some()).map(|table| &table.range)
+    }
+
+    /// The names of the state's vectors.
+    pub fn names(&self) -> &'static [&'static str] {
+        self.rule.vectors()
+    }
+
+    /// The state's vectors with their names, in the flat gradient's layout.
+    pub fn vectors(&self) -> impl Iterator<Item = (&'static str, &[f32])> {
+        self.names().iter().copied().zip(self.vectors.iter().map(Vec::as_slice))
+    }
+
+    /// The updates made.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Replaces the state by these vectors, in the order of [`names`](Self::names).
+    ///
+    /// # Panics
+    /// When there are fewer or more of them, or one is not as long as the one it replaces.
+    pub fn set(&mut self, vectors: &[&[f32]], steps: u64) {
+        assert_eq!(self.vectors.len(), vectors.len(), "optimizer: one vector for each name");
+        self.vectors.iter_mut().zip(vectors).for_each(|(own, given)| own.copy_from_slice(given));
+        self.steps = steps;
+    }
+
+    /// One update of `params` by the mean gradient `flat` at the learning rate `rate`. Returns the
+    /// gradient's [norm], which is summed up while the update has the gradient in the cache. Leaves
+    /// `flat` all [zeros](Self::zeros) in the table's place. Outside `support` it is zero already.
+    ///
+    /// # Errors
+    /// When a parameter does not lie in memory as one contiguous `f32` slice.
+    pub fn step(
+        &mut self,
+        params: &Params,
+        flat: &mut [f32],
+        support: &Support,
+        rate: f64,
+    ) -> Result<f64> {
+        self.steps += 1;
+        let (mut squares, coasting, momentum) = (0.0, self.rule.coasting(), self.momentum());
+        for param in params.iter() {
+            let now = Now { rate, step: self.steps, is_matrix: param.var.rank() > 1 };
+            let table = self.table.as_mut().filter(|table| table.range == param.range);
+            if let (Some(table), Some(coasting)) = (table, coasting) {
+                let momentum = stretch(&mut self.vectors, momentum, &param.range);
+                let grad = &mut flat[param.range.clone()];
+                let step = sgd_step(coasting, &now);
+                squares += param
+                    .update(|weights| table.update(weights, grad, support, momentum, &step))?;
+                continue;
+            }
+            let (rule, vectors) = (&self.rule, &mut self.vectors);
+            // A piece stays in the first cache from the sum of its squares to its update.
+            param.update(|weights| {
+                for (start, weights) in (0..).step_by(PIECE).zip(weights.chunks_mut(PIECE)) {
+                    let start = param.range.start + start;
+                    let range = start..start + weights.len();
+                    let gradient = &flat[range.clone()];
+                    squares += sum_of_squares(gradient);
+                    let state = Slices::new(vectors, range);
+                    rule.update(Piece { weights, gradient, state }, &now);
+                }
+            })?;
+        }
+        Ok(squares.sqrt())
+    }
+}
+
+/// What SGD is told of rows that coast.
+fn sgd_step(coasting: Coasting, now: &Now) -> SgdStep {
+    let Coasting { momentum, nesterov } = coasting;
+    SgdStep { lr: now.rate, momentum, nesterov, weight_decay: 0.0, first: now.step == 1 }
+}
+
+/// The elements `range` of the vector of that number; empty without one.
+fn stretch<'v>(
+    vectors: &'v mut [Vec<f32>],
+    number: Option<usize>,
+    range: &Range<usize>,
+) -> &'v mut [f32] {
+    let vector = number.and_then(|number| vectors.get_mut(number));
+    vector.and_then(|vector| vector.get_mut(range.clone())).unwrap_or_default()
+}
+
+/// The table's parameter.
+fn table_of<'p>(table: &Table, params: &'p Params) -> Result<&'p Param> {
+    let param = params.iter().find(|param| param.range == table.range);
+    param.context("invariant: the table is one of the parameters")
+}
+
+/// Elements that are summed up and then updated while the first cache holds them: 16 KiB.
+const PIECE: usize = 4096;
+
+/// The Euclidean norm, in f64 over blocks of f32 sums.
+pub fn norm(vector: &[f32]) -> f64 {
+    vector.chunks(PIECE).map(sum_of_squares).sum::<f64>().sqrt()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,328 @@
+//! Overlap: buckets leave while the backward pass of the same step still runs.
+//!
+//! Kernels hand the gradients of parameters over as they become known. A thread of the worker's own
+//! lays them into the flat gradient and exchanges a group of buckets as soon as all of its
+//! parameters are final, always in the same order, so that the result does not depend on timing:
+//! it is that of an exchange after the backward pass, bit for bit.
+//!
+//! Which parameters are final with what one kernel hands over, and in which order the groups are,
+//! is learnt from the first step, which runs without overlap. All ranks take rank 0's order.
+
+use crate::train::params::{Index, Params};
+use crate::train::spent::Spent;
+use anyhow::{Context, Result, anyhow, bail};
+use crossbeam::channel::{Receiver, Sender, unbounded};
+use gradwire_exchange::{Exchange, Traffic};
+use gradwire_models::kernels::gradients::Gradients;
+use gradwire_models::kernels::handover::Contribution;
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How the groups of one worker's buckets fill during a backward pass.
+pub struct Plan {
+    index: Index,
+    /// Each parameter, in name order.
+    params: Vec<Place>,
+    groups: usize,
+}
+
+/// A parameter's place in the exchange.
+struct Place {
+    name: String,
+    /// Its part of the flat gradient.
+    range: Range<usize>,
+    /// The group of its bucket.
+    group: usize,
+    /// Whether one contribution of a kernel is all of its gradient.
+    early: bool,
+}
+
+/// One step's exchange beside its backward pass.
+pub struct Overlapped {
+    /// What crossed the wire.
+    pub traffic: Traffic,
+    /// From the end of the backward pass to the mean gradient: what was not hidden.
+    pub exposed: Duration,
+    /// The share of the backward pass that was over when each group was final, 0 to 1, in the
+    /// order of the exchange; nothing when all were final at its end.
+    pub ready: Vec<f64>,
+}
+
+/// What the exchanging thread is told.
+enum Told {
+    /// All of a parameter's gradient, from a kernel, and when.
+    Early(usize, Contribution, Instant),
+    /// All of a parameter's gradient, after the backward pass.
+    Late(usize, Vec<f32>),
+    /// Everything is final; what was not told of is zero.
+    Final,
+}
+
+impl Plan {
+    /// Learns from the `gradients` of a first step without overlap (none if this rank had no
+    /// samples), and sets the groups of `exchange`: buckets in the order in which rank 0's become
+    /// final, together until they hold `bytes` of f32 gradient. All ranks call it at the same time.
+    ///
+    /// # Errors
+    /// When a peer is gone, or when the exchange cannot work group by group.
+    pub fn learn(
+        params: &Params,
+        gradients: Option<&Gradients>,
+        exchange: &mut Exchange,
+        bytes: usize,
+    ) -> Result<Self> {
+        let index = params.index();
+        let mut seen: Vec<Vec<usize>> = vec![Vec::new(); params.iter().count()];
+        let contributions = gradients.map_or(&[][..], Gradients::contributions);
+        for (moment, contribution) in contributions.iter().enumerate() {
+            if let Some(param) = index.of(contribution) {
+                seen[param].push(moment);
+            }
+        }
+        // The moment at which each parameter is final; none before the end of the pass.
+        let mut moments = Vec::with_capacity(seen.len());
+        for (param, seen) in params.iter().zip(&seen) {
+            let left = gradients.map_or(Ok(None), |gradients| gradients.left(&param.var))?;
+            moments.push(match seen[..] {
+                [moment] if left.is_none() => Some(moment),
+                _ => None,
+            });
+        }
+        let mut places: Vec<Place> = params
+            .iter()
+            .zip(&moments)
+            .map(|(param, moment)| Place {
+                name: param.name.clone(),
+                range: param.range.clone(),
+                group: 0,
+                early: moment.is_some(),
+            })
+            .collect();
+        let groups = agreed(&groups(exchange, &places, &moments, bytes), exchange)?;
+        let count = groups.len();
+        for (group, buckets) in groups.iter().enumerate() {
+            for range in buckets.iter().flat_map(|bucket| &exchange.buckets()[*bucket].ranges) {
+                let inside = |place: &&mut Place| {
+                    range.start <= place.range.start && place.range.end <= range.end
+                };
+                places.iter_mut().filter(inside).for_each(|place| place.group = group);
+            }
+        }
+        exchange.set_groups(groups)?;
+        Ok(Self { index: index.clone(), params: places, groups: count })
+    }
+
+    /// The number of messages that a step is sent in.
+    pub fn groups(&self) -> usize {
+        self.groups
+    }
+
+    /// Runs `backward`, which hands what it is given to the kernels as their listener, beside the
+    /// exchange of the gradient, and adds its time to `spent`. On return `flat` is the mean gradient. With `add` what `flat` holds
+    /// is part of this rank's gradient.
+    ///
+    /// # Errors
+    /// Those of the backward pass and of the exchange; a parameter whose gradient did not come as
+    /// it did in the first step.
+    pub fn run(
+        &self,
+        step: u64,
+        (params, exchange, flat): (&Params, &mut Exchange, &mut [f32]),
+        add: bool,
+        spent: &mut Spent,
+        backward: impl FnOnce(Listener) -> Result<Gradients>,
+    ) -> Result<Overlapped> {
+        let (tell, told) = unbounded();
+        let rank = exchange.collective().rank();
+        thread::scope(|scope| {
+            let exchanging = thread::Builder::new()
+                .name(format!("exchange-{rank}"))
+                .spawn_scoped(scope, || self.exchange(step, exchange, flat, add, &told))
+                .context("starting the exchanging thread")?;
+            let began = Instant::now();
+            let passed = spent.timed(
+                |phases| &mut phases.backward,
+                || {
+                    let gradients = backward(self.listener(tell.clone()))?;
+                    self.tell_the_rest(params, &gradients, &tell)
+                },
+            );
+            let ended = Instant::now();
+            // Nothing more is told; without a last word the thread gives the step up.
+            drop(tell);
+            let exchanged = exchanging.join().unwrap_or_else(|panic| resume_unwind(panic));
+            passed?;
+            let Some((traffic, moments)) = exchanged? else { bail!("the step was given up") };
+            let whole = (ended - began).as_secs_f64();
+            let share = |moment: Option<Instant>| {
+                moment
+                    .map_or(1.0, |moment| ((moment - began).as_secs_f64() / whole).clamp(0.0, 1.0))
+            };
+            let ready = moments.into_iter().map(share).collect();
+            Ok(Overlapped { traffic, exposed: ended.elapsed(), ready })
+        })
+    }
+
+    /// Passes on whatever is final, and gives the rest back.
+    fn listener(&self, tell: Sender<Told>) -> Listener {
+        let index = self.index.clone();
+        let early: Vec<bool> = self.params.iter().map(|place| place.early).collect();
+        Box::new(move |contribution| match index.of(&contribution) {
+            Some(param) if early[param] => {
+                // If nobody listens, the exchange has failed, which its thread tells.
+                let _ = tell.send(Told::Early(param, contribution, Instant::now()));
+                None
+            }
+            _ => Some(contribution),
+        })
+    }
+
+    /// Tells of all gradients that are final only now.
+    fn tell_the_rest(
+        &self,
+        params: &Params,
+        gradients: &Gradients,
+        tell: &Sender<Told>,
+    ) -> Result<()> {
+        for (number, (param, place)) in params.iter().zip(&self.params).enumerate() {
+            if !place.early {
+                let mut values = vec![0.0; place.range.len()];
+                gradients.copy(&param.var, &mut values)?;
+                let _ = tell.send(Told::Late(number, values));
+            } else if gradients.left(&param.var)?.is_some() {
+                return Err(self.changed(number, "has a part that no kernel handed over"));
+            }
+        }
+        let _ = tell.send(Told::Final);
+        Ok(())
+    }
+
+    /// The exchanging thread: each group as soon as it is final; and when each was, if it was before
+    /// the end. `None` when the backward pass ended without a last word.
+    fn exchange(
+        &self,
+        step: u64,
+        exchange: &mut Exchange,
+        flat: &mut [f32],
+        add: bool,
+        told: &Receiver<Told>,
+    ) -> Result<Option<(Traffic, Vec<Option<Instant>>)>> {
+        exchange.begin(step);
+        let mut missing = vec![0; self.groups];
+        self.params.iter().for_each(|place| missing[place.group] += 1);
+        let mut known = vec![false; self.params.len()];
+        let (mut next, mut ready) = (0, vec![None; self.groups]);
+        for told in told {
+            let (param, last) = match &told {
+                Told::Early(param, ..) | Told::Late(param, _) => (Some(*param), false),
+                Told::Final => (None, true),
+            };
+            if let Some(param) = param {
+                if std::mem::replace(&mut known[param], true) {
+                    bail!(self.changed(param, "came twice"));
+                }
+                let group = self.params[param].group;
+                missing[group] -= 1;
+                if let Told::Early(_, _, moment) = told
+                    && missing[group] == 0
+                {
+                    ready[group] = Some(moment);
+                }
+                lay(told, add, &mut flat[self.params[param].range.clone()]);
+            }
+            if last {
+                let unknown = self.params.iter().zip(&known).filter(|(_, known)| !**known && !add);
+                unknown.for_each(|(place, _)| flat[place.range.clone()].fill(0.0));
+                missing.fill(0);
+            }
+            while next < self.groups && missing[next] == 0 {
+                exchange.exchange_group(next, flat)?;
+                next += 1;
+            }
+            if last {
+                return Ok(Some((exchange.finish(flat)?, ready)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn changed(&self, param: usize, how: &str) -> anyhow::Error {
+        anyhow!(
+            "the gradient of {} {how}, unlike in the first step: this model cannot overlap; write \
+             exchange.overlap = false",
+            self.params[param].name
+        )
+    }
+}
+
+/// What the kernels of a backward pass hand gradients to.
+pub type Listener = Box<dyn FnMut(Contribution) -> Option<Contribution>>;
+
+/// Lays a parameter's gradient into its part of the flat gradient.
+fn lay(told: Told, add: bool, into: &mut [f32]) {
+    match (told, add) {
+        (Told::Early(_, contribution, _), true) => contribution.add_to(into),
+        (Told::Early(_, contribution, _), false) => contribution.write_to(into),
+        (Told::Late(_, values), true) => into.iter_mut().zip(values).for_each(|(a, b)| *a += b),
+        (Told::Late(_, values), false) => into.copy_from_slice(&values),
+        (Told::Final, _) => {}
+    }
+}
+
+/// The exchange's buckets in the order in which they become final, together until they hold `bytes`
+/// of gradient; those that are final only at the end in one group.
+fn groups(
+    exchange: &Exchange,
+    places: &[Place],
+    moments: &[Option<usize>],
+    bytes: usize,
+) -> Vec<Vec<usize>> {
+    let last_moment = |ranges: &[Range<usize>]| {
+        let inside = |place: &Place| {
+            let holds = |range: &Range<usize>| {
+                range.start <= place.range.start && place.range.end <= range.end
+            };
+            ranges.iter().any(holds)
+        };
+        let of_it = places.iter().zip(moments).filter(|(place, _)| inside(place));
+        of_it.map(|(_, moment)| moment.unwrap_or(usize::MAX)).max().unwrap_or(usize::MAX)
+    };
+    let mut buckets: Vec<(usize, usize, usize)> = (exchange.buckets().iter().enumerate())
+        .map(|(number, part)| (last_moment(&part.ranges), number, part.length()))
+        .collect();
+    buckets.sort_unstable();
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let (mut held, mut open_until) = (0, None);
+    for (moment, number, length) in buckets {
+        let late = moment == usize::MAX;
+        match groups.last_mut() {
+            Some(group) if open_until == Some(late) && (late || held < bytes) => {
+                group.push(number);
+                held += 4 * length;
+            }
+            _ => {
+                groups.push(vec![number]);
+                held = 4 * length;
+            }
+        }
+        open_until = Some(late);
+    }
+    groups
+}
+
+/// Rank 0's groups, on every rank.
+fn agreed(groups: &[Vec<usize>], exchange: &mut Exchange) -> Result<Vec<Vec<usize>>> {
+    // Each group as its length and its buckets, 32 bits each.
+    let words = groups.iter().flat_map(|group| [group.len()].into_iter().chain(group.clone()));
+    let mut bytes: Vec<u8> = words.flat_map(|word| (word as u32).to_le_bytes()).collect();
+    exchange.collective().broadcast(0, &mut bytes)?;
+    let (words, _) = bytes.as_chunks::<4>();
+    let mut words = words.iter().map(|word| u32::from_le_bytes(*word) as usize);
+    let mut groups = Vec::new();
+    while let Some(length) = words.next() {
+        groups.push(words.by_ref().take(length).collect());
+    }
+    Ok(groups)
+}

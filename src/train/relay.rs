@@ -1,0 +1,190 @@
+//! What workers tell, on its way from their process to process 0.
+
+use crate::checkpoint::Part;
+use crate::cluster::{Blob, Letter, decode, encode};
+use crate::record::Warning;
+use crate::train::loss::Failure;
+use crate::train::post::{Phase, Place};
+use crate::train::report::{Report, Step};
+use anyhow::{Error, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// What a process tells process 0 of its workers.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Relayed {
+    /// A worker's step.
+    Step(Box<Step>),
+    /// Something that does not stop the run, and of which step.
+    Warning(Option<u64>, String),
+    /// A worker's part of a checkpoint.
+    Part(Handed),
+    /// Workers have failed; nothing more will come.
+    Failed(Vec<Account>),
+    /// All workers have come to the end; nothing more will come.
+    Done,
+}
+
+impl Relayed {
+    /// A worker's report.
+    ///
+    /// # Errors
+    /// When a checkpoint's part cannot be encoded, or the report is one that only rank 0 makes.
+    pub(super) fn of(report: Report) -> Result<Self> {
+        Ok(match report {
+            Report::Step(step) => Self::Step(step),
+            Report::Warning(Warning { step, message }) => Self::Warning(step, message),
+            Report::Part(part) => {
+                let Part { rank, step, own, shared, stall } = *part;
+                ensure!(shared.is_none(), "invariant: what all share is rank 0's to tell");
+                Self::Part(Handed { rank, step, stall, own: Blob::of(&own)? })
+            }
+            Report::Histograms(_) | Report::Epoch(_) => bail!("invariant: rank 0 reports these"),
+        })
+    }
+
+    /// The letter that carries it.
+    ///
+    /// # Errors
+    /// When it cannot be encoded.
+    pub(super) fn letter(&self) -> Result<Letter> {
+        Ok(Letter::Report(Blob(encode(self)?)))
+    }
+
+    /// What such a letter carries.
+    ///
+    /// # Errors
+    /// When the bytes are no report's.
+    pub(super) fn read(report: &Blob) -> Result<Self> {
+        decode(&report.0)
+    }
+}
+
+/// A part of a checkpoint on its way.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Handed {
+    rank: usize,
+    step: u64,
+    stall: f64,
+    own: Blob,
+}
+
+impl TryFrom<Handed> for Part {
+    type Error = Error;
+
+    fn try_from(Handed { rank, step, stall, own }: Handed) -> Result<Self> {
+        Ok(Self { rank, step, own: own.tensors()?, shared: None, stall })
+    }
+}
+
+/// A worker's failure, as another process is told of it.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Account {
+    rank: usize,
+    step: u64,
+    phase: Phase,
+    /// How long the worker had been there, in seconds.
+    since: f64,
+    accuses: (u8, usize),
+    recoverable: bool,
+    words: String,
+}
+
+impl From<&Failure> for Account {
+    fn from(failure: &Failure) -> Self {
+        Self {
+            rank: failure.rank,
+            step: failure.place.step,
+            phase: failure.place.phase,
+            since: failure.place.elapsed().as_secs_f64(),
+            accuses: failure.accuses,
+            recoverable: failure.recoverable,
+            words: format!("{:#}", failure.error),
+        }
+    }
+}
+
+impl From<Account> for Failure {
+    fn from(account: Account) -> Self {
+        let Account { rank, step, phase, since, accuses, recoverable, words } = account;
+        let since = Duration::try_from_secs_f64(since).ok();
+        let now = Instant::now();
+        let since = since.and_then(|since| now.checked_sub(since)).unwrap_or(now);
+        let place = Place { step, phase, since };
+        Self { rank, at: now, place, error: Error::msg(words), accuses, recoverable }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{Tensor, Tensors};
+    use gradwire_exchange::{Entry, Error as Exchange, Gauge, Traffic};
+
+    fn step() -> Step {
+        let mut traffic = Traffic::default();
+        traffic.wire_bytes = 77;
+        traffic.gauges = vec![Gauge::sum("kept", f64::NAN), Gauge::mean("bits", 3.0, 2.0)];
+        Step { rank: 3, step: 9, exposed: f64::INFINITY, traffic, ..Step::default() }
+    }
+
+    /// What process 0 reads of a report, through the letter that it comes in.
+    fn read(relayed: &Relayed) -> Relayed {
+        let letter = encode(&relayed.letter().unwrap()).unwrap();
+        let Letter::Report(report) = decode(&letter).unwrap() else { panic!("another letter") };
+        Relayed::read(&report).unwrap()
+    }
+
+    #[test]
+    fn reports_are_read_as_they_were_written() {
+        let Relayed::Step(found) = read(&Relayed::of(Report::Step(Box::new(step()))).unwrap())
+        else {
+            panic!("another report")
+        };
+        assert_eq!((found.rank, found.step, found.traffic.wire_bytes), (3, 9, 77));
+        assert!(found.exposed.is_infinite() && found.traffic.gauges[0].value.is_nan());
+        assert_eq!(found.traffic.gauges[1], Gauge::mean("bits", 3.0, 2.0));
+
+        let mut own = Tensors::default();
+        let tensor = Tensor { shape: vec![2, 1], values: Entry::F32(vec![1.0, f32::MIN]) };
+        own.0.insert("buffers/a".into(), tensor);
+        let part = Part { rank: 2, step: 5, own: own.clone(), shared: None, stall: 0.5 };
+        let Relayed::Part(handed) = read(&Relayed::of(Report::Part(Box::new(part))).unwrap())
+        else {
+            panic!("another report")
+        };
+        let part = Part::try_from(handed).unwrap();
+        assert_eq!((part.rank, part.step, part.stall, part.own), (2, 5, 0.5, own));
+    }
+
+    #[test]
+    fn a_failure_accuses_whom_it_accused() {
+        let place = Place::at(4, Phase::Exchange);
+        let lost = Exchange::PeerLost {
+            rank: 1,
+            by: 2,
+            awaited: gradwire_exchange::Awaited::Gradient { step: 4 },
+        };
+        let failure = Failure::new(2, place, lost.into());
+        let relayed = Relayed::Failed(vec![Account::from(&failure)]);
+        let Relayed::Failed(accounts) = read(&relayed) else { panic!("another report") };
+        let told = Failure::from(accounts.into_iter().next().unwrap());
+        assert_eq!((told.rank, told.accuses), (2, failure.accuses));
+        assert_eq!((told.place.step, told.place.phase), (4, Phase::Exchange));
+        assert_eq!(told.error.to_string(), failure.error.to_string());
+    }
+
+    #[test]
+    fn what_is_no_report_is_an_error() {
+        let relayed = Relayed::of(Report::Step(Box::new(step()))).unwrap();
+        let Letter::Report(Blob(bytes)) = relayed.letter().unwrap() else { unreachable!() };
+        assert!((0..bytes.len()).all(|end| decode::<Relayed>(&bytes[..end]).is_err()));
+        assert!(decode::<Relayed>(&[&bytes[..], &[0]].concat()).is_err());
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0xff;
+            // Whatever comes of it: no panic.
+            let _ = decode::<Relayed>(&damaged);
+        }
+    }
+}

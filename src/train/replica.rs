@@ -1,0 +1,163 @@
+//! A replica: one worker's copy of the model, what it makes of a batch.
+
+use crate::checkpoint::Score;
+use crate::recipe::{self, Recipe};
+use crate::train::params::Params;
+use anyhow::{Context, Error, Result};
+use candle_core::{DType, Device, Tensor};
+use gradwire_datasets::{Batch, Dataset, Features, Shape};
+use gradwire_models::{Input, Model, Store, cross_entropy};
+use std::ops::Range;
+
+/// A model with its variables.
+pub struct Replica {
+    /// The variables, trainable and not, by PyTorch's names.
+    pub store: Store,
+    /// The trainable ones and their places in the flat gradient.
+    pub params: Params,
+    model: Model,
+    device: Device,
+    label_smoothing: f64,
+}
+
+impl Replica {
+    /// The recipe's model for samples such as `data` holds, initialised from the recipe's seed:
+    /// all ranks start from the same bits. `seat` counts the workers of this machine from 0.
+    ///
+    /// # Errors
+    /// When the model cannot read such samples, or there is no such device.
+    pub fn new(recipe: &Recipe, data: &dyn Dataset, seat: usize) -> Result<Self> {
+        let device = open(recipe.device, seat)?;
+        let store = Store::new(recipe.seed, &device);
+        let model = recipe
+            .model
+            .build(&input(data.shape()), data.classes().len(), store.var_builder())
+            .with_context(|| format!("building model {}", recipe.model.name()))?;
+        let params = Params::new(&store);
+        Ok(Self { store, params, model, device, label_smoothing: recipe.train.label_smoothing })
+    }
+
+    /// Forward pass over the samples `part` of `batch` in training mode: their mean loss, still
+    /// differentiable, and their score.
+    ///
+    /// # Errors
+    /// When the model fails.
+    pub fn forward(&self, batch: &Batch, part: Range<usize>) -> Result<(Tensor, Score)> {
+        self.pass(batch, part, true, self.label_smoothing)
+    }
+
+    /// Forward pass over a whole batch in evaluation mode, without label smoothing.
+    ///
+    /// # Errors
+    /// When the model fails.
+    pub fn evaluate(&self, batch: &Batch) -> Result<Score> {
+        Ok(self.pass(batch, 0..batch.len(), false, 0.0)?.1)
+    }
+
+    fn pass(
+        &self,
+        batch: &Batch,
+        part: Range<usize>,
+        train: bool,
+        smoothing: f64,
+    ) -> Result<(Tensor, Score)> {
+        let labels = &batch.labels[part.clone()];
+        let xs = self.features(&batch.features, part)?;
+        let logits = self.model.forward_t(&xs, train)?;
+        let targets = Tensor::from_slice(labels, labels.len(), &self.device)?;
+        let loss = cross_entropy(&logits, &targets, smoothing)?;
+        let score = Score {
+            loss: f64::from(loss.to_scalar::<f32>()?) * labels.len() as f64,
+            correct: correct(&logits, labels)?,
+            samples: labels.len() as u64,
+        };
+        Ok((loss, score))
+    }
+
+    fn features(&self, features: &Features, part: Range<usize>) -> Result<Tensor> {
+        let samples = part.len();
+        Ok(match features {
+            Features::Images { pixels, height, width, channels } => {
+                let size = height * width * channels;
+                let pixels = &pixels[part.start * size..part.end * size];
+                Tensor::from_slice(pixels, (samples, *height, *width, *channels), &self.device)?
+            }
+            Features::Tokens { ids, length } => {
+                let ids = &ids[part.start * length..part.end * length];
+                Tensor::from_slice(ids, (samples, *length), &self.device)?
+            }
+        })
+    }
+}
+
+/// The device of a machine's worker.
+fn open(device: recipe::Device, seat: usize) -> Result<Device> {
+    #[cfg(feature = "cuda")]
+    if device != recipe::Device::Cpu {
+        use candle_core::cuda_backend::cudarc::driver::CudaContext;
+        let gpus = CudaContext::device_count().context("counting CUDA devices")?;
+        let gpu = device.gpu(seat, usize::try_from(gpus).unwrap_or(0)).map_err(Error::msg)?;
+        if let Some(gpu) = gpu {
+            return Device::new_cuda(gpu).with_context(|| format!("opening CUDA device {gpu}"));
+        }
+    }
+    device.gpu(seat, 0).map_err(Error::msg)?;
+    Ok(Device::Cpu)
+}
+
+/// The data set's shape in the models' words.
+fn input(shape: Shape) -> Input {
+    match shape {
+        Shape::Image { height, width, channels } => Input::Image { channels, height, width },
+        Shape::Text { vocabulary, length } => Input::Text { vocabulary, length },
+    }
+}
+
+/// How many rows of `logits [batch, classes]` have their largest value at their label.
+fn correct(logits: &Tensor, labels: &[u32]) -> Result<u64> {
+    let rows = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+    let right = rows.iter().zip(labels).filter(|(row, label)| predicted(row) == **label as usize);
+    Ok(right.count() as u64)
+}
+
+/// The predicted class: the index of the largest logit, and of several equal ones the first, as
+/// `torch.argmax` has it on the CPU. A NaN counts as larger than every number there, and so here.
+fn predicted(logits: &[f32]) -> usize {
+    let mut best = 0;
+    for (class, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] || (logit.is_nan() && !logits[best].is_nan()) {
+            best = class;
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_equal_logits_the_first_is_the_predicted_class() {
+        let cases: [(&[f32], usize); 7] = [
+            (&[0.5, 2.0, 1.0], 1),
+            (&[1.0, 1.0, 1.0], 0),
+            (&[0.0, 3.0, 3.0], 1),
+            (&[-0.0, 0.0], 0),
+            (&[f32::NEG_INFINITY, f32::NEG_INFINITY], 0),
+            (&[1.0, f32::NAN, f32::INFINITY, f32::NAN], 1),
+            (&[1.0, -f32::NAN], 1),
+        ];
+        for (logits, class) in cases {
+            assert_eq!(predicted(logits), class, "{logits:?}");
+        }
+    }
+
+    /// A model that says the same of every class is right about the samples of the first class,
+    /// and about no others.
+    #[test]
+    fn a_model_without_an_opinion_predicts_the_first_class() {
+        let logits = Tensor::zeros((4, 3), DType::F32, &Device::Cpu).unwrap();
+        assert_eq!(correct(&logits, &[0, 2, 1, 2]).unwrap(), 1);
+        assert_eq!(correct(&logits, &[2, 2, 2, 2]).unwrap(), 0);
+    }
+}

@@ -1,0 +1,66 @@
+//! What a worker tells the launching thread.
+
+use crate::checkpoint::{Part, Score};
+use crate::record::{Histograms, Phases, Warning};
+use gradwire_exchange::Traffic;
+use gradwire_models::kernels::profile::Profile;
+use serde::{Deserialize, Serialize};
+
+/// What a worker tells the launching thread.
+pub enum Report {
+    /// It has taken a step.
+    Step(Box<Step>),
+    /// Distributions on this rank.
+    Histograms(Histograms),
+    /// All ranks have finished an epoch; rank 0 tells.
+    Epoch(Epoch),
+    /// Something that does not stop the run.
+    Warning(Warning),
+    /// A rank's part of a checkpoint, after everything else that it has to tell of the step.
+    Part(Box<Part>),
+}
+
+/// One rank's part in a step.
+#[derive(Default, Serialize, Deserialize)]
+pub struct Step {
+    /// Who.
+    pub rank: usize,
+    /// The step, 1-based.
+    pub step: u64,
+    /// The epoch, 1-based.
+    pub epoch: u64,
+    /// What came of the rank's samples.
+    pub score: Score,
+    /// The learning rate.
+    pub learning_rate: f64,
+    /// From the step's beginning to its end.
+    pub seconds: f64,
+    /// Where they went.
+    pub phases: Phases,
+    /// What this worker computed in each phase but those of the exchange ([`own`](crate::train::spent::Spent::own)).
+    pub own: Phases,
+    /// How much of the backward pass was over when the gradient of each group of buckets was
+    /// final, 0 to 1, in the order of the traffic's legs; empty when the exchange followed it.
+    pub ready: Vec<f64>,
+    /// What the model's kernels did meanwhile; not told to other processes.
+    #[serde(skip)]
+    pub profile: Profile,
+    /// What crossed the wire.
+    pub traffic: Traffic,
+    /// Seconds of the exchange that the backward pass did not hide.
+    pub exposed: f64,
+    /// Euclidean norm of the mean gradient before clipping.
+    pub gradient_norm: f64,
+}
+
+/// The end of an epoch.
+pub struct Epoch {
+    /// The epoch, 1-based.
+    pub epoch: u64,
+    /// Its last step.
+    pub step: u64,
+    /// The test set's score over all ranks, if this epoch was evaluated.
+    pub test: Option<Score>,
+    /// Seconds that the evaluation took.
+    pub evaluation_seconds: f64,
+}

@@ -1,0 +1,88 @@
+//! Learning rates, by the recipe's schedule.
+
+use crate::recipe::schedule::Config;
+
+/// A schedule bound to a run's length.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    config: Config,
+    base: f64,
+    steps_per_epoch: f64,
+    total_steps: f64,
+}
+
+impl Schedule {
+    /// The schedule `config` for `total_steps` steps from the rate `base`.
+    pub fn new(config: Config, base: f64, steps_per_epoch: u64, total_steps: u64) -> Self {
+        Self {
+            config,
+            base,
+            steps_per_epoch: steps_per_epoch as f64,
+            total_steps: total_steps as f64,
+        }
+    }
+
+    /// The learning rate of `step` (1-based).
+    pub fn at(&self, step: u64) -> f64 {
+        let done = step.saturating_sub(1) as f64;
+        let warmup = self.config.warmup() * self.steps_per_epoch;
+        if done < warmup {
+            return self.base * (done + 1.0) / warmup.max(1.0);
+        }
+        let epoch = done / self.steps_per_epoch;
+        let factor = match &self.config {
+            Config::Constant(_) => 1.0,
+            Config::Step(c) => c.factor.powf((epoch / c.every).floor()),
+            Config::MultiStep(c) => {
+                let cuts = c.at.iter().filter(|&&at| epoch >= at).count();
+                c.factor.powi(i32::try_from(cuts).unwrap_or(i32::MAX))
+            }
+            Config::Cosine(c) => {
+                let progress = (done - warmup) / (self.total_steps - warmup).max(1.0);
+                let cosine = 0.5 * (1.0 + (std::f64::consts::PI * progress.min(1.0)).cos());
+                c.floor + (1.0 - c.floor) * cosine
+            }
+        };
+        self.base * factor
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::schedule::{Constant, Cosine, MultiStep, Step};
+
+    fn rates(config: Config, steps_per_epoch: u64, epochs: u64) -> Vec<f64> {
+        let total = steps_per_epoch * epochs;
+        let schedule = Schedule::new(config, 1.0, steps_per_epoch, total);
+        (1..=total).map(|step| schedule.at(step)).collect()
+    }
+
+    #[test]
+    fn step_cuts_every_so_many_epochs() {
+        let c = Step { every: 1.0, factor: 0.5, warmup: 0.0 };
+        assert_eq!(rates(Config::Step(c), 2, 3), [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]);
+    }
+
+    #[test]
+    fn multi_step_cuts_after_the_named_epochs() {
+        let c = MultiStep { at: vec![1.0, 2.0], factor: 0.5, warmup: 0.0 };
+        assert_eq!(rates(Config::MultiStep(c), 2, 3), [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]);
+    }
+
+    #[test]
+    fn warm_up_is_linear_and_ends_at_the_base_rate() {
+        let c = Constant { warmup: 1.0 };
+        assert_eq!(rates(Config::Constant(c), 4, 2)[..5], [0.25, 0.5, 0.75, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn cosine_falls_from_the_base_to_the_floor() {
+        let c = Cosine { floor: 0.1, warmup: 0.0 };
+        let rates = rates(Config::Cosine(c), 50, 2);
+        assert_eq!(rates[0], 1.0);
+        assert!((rates[50] - 0.55).abs() < 1e-12);
+        assert!(rates.windows(2).all(|w| w[1] < w[0]));
+        assert!(rates[99] > 0.1 && rates[99] < 0.11);
+    }
+}

@@ -1,0 +1,109 @@
+//! What every part of one attempt to train a run shares.
+
+use crate::checkpoint::Progress;
+use crate::cluster::Job;
+use crate::disk::Disk;
+use crate::recipe::Recipe;
+use crate::record::{FileSum, Provenance};
+use crate::train::course::Course;
+use crate::train::faults::Faults;
+use crate::train::flags::StepFlags;
+use crate::train::replica::Replica;
+use anyhow::{Context, Result, ensure};
+use gradwire_datasets::Data;
+use gradwire_models::kernels;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// One attempt to train a run, as all its parts see it.
+#[derive(Clone)]
+pub struct Session {
+    /// Everything that decides the result.
+    pub recipe: Recipe,
+    /// What is trained and tested on.
+    pub data: Data,
+    /// What records, models and checkpoints are written through.
+    pub disk: Disk,
+    /// What is asked of all ranks beside training.
+    pub flags: Arc<StepFlags>,
+    /// What is to go wrong.
+    pub faults: Arc<Faults>,
+    /// The steps to take.
+    pub course: Course,
+    /// The run's folder; absent before there is one, and where nothing is to be kept.
+    pub folder: Option<PathBuf>,
+}
+
+impl Session {
+    /// A run of `recipe` on `data` from its beginning, in no folder, with nothing going wrong.
+    ///
+    /// # Errors
+    /// When there are fewer training samples than workers.
+    pub fn new(recipe: Recipe, data: Data) -> Result<Self> {
+        let samples = data.train.len();
+        ensure!(
+            samples >= recipe.workers,
+            "{} workers share {samples} training samples: take at most one worker per sample",
+            recipe.workers
+        );
+        let course = Course::new(&recipe, samples, Progress::START)?;
+        let (disk, flags, faults) = (Disk::default(), Arc::default(), Arc::default());
+        Ok(Self { recipe, data, disk, flags, faults, course, folder: None })
+    }
+
+    /// As [`new`](Self::new), for the process that leads `job`: tells the other processes the recipe
+    /// and then reads the recipe's data, as they do meanwhile.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and when the recipe does not fit the job or the data cannot be read.
+    pub fn lead(job: &Job, recipe: Recipe) -> Result<Self> {
+        job.workers(&recipe)?;
+        job.announce(&recipe)?;
+        let data = load(&recipe, None)?;
+        Self::new(recipe, data)
+    }
+
+    /// Trainable parameters of one replica.
+    ///
+    /// # Errors
+    /// When the recipe does not fit the data.
+    pub fn parameters(&self) -> Result<u64> {
+        Ok(Replica::new(&self.recipe, &*self.data.train, 0)?.params.len() as u64)
+    }
+
+    /// What the run on this machine is made with.
+    ///
+    /// # Errors
+    /// When the environment asks for kernels that there are not.
+    pub fn provenance(&self, threads: usize) -> Result<Provenance> {
+        Ok(Provenance {
+            kernels: kernels::active()?.to_string(),
+            workers: self.recipe.workers,
+            threads,
+            data: file_sums(&self.data),
+            ..Provenance::here()
+        })
+    }
+}
+
+/// The recipe's data set, its texts tokenised by `vocabulary` where one is given.
+///
+/// # Errors
+/// When it is missing or damaged, with file, record and byte offset.
+pub fn load(recipe: &Recipe, vocabulary: Option<&str>) -> Result<Data> {
+    let scratch = recipe.record.out.join("synthetic");
+    recipe
+        .dataset
+        .load_with(&scratch, vocabulary)
+        .with_context(|| format!("loading data set {}", recipe.dataset.name()))
+}
+
+/// The files that a data set was read from.
+pub fn file_sums(data: &Data) -> Vec<FileSum> {
+    let sum = |file: &gradwire_datasets::FileSum| FileSum {
+        name: file.name.clone(),
+        bytes: file.bytes,
+        sha256: file.sha256.clone(),
+    };
+    data.files.iter().map(sum).collect()
+}

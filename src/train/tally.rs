@@ -1,0 +1,201 @@
+//! From the ranks' reports to the run's events: summed in rank order, so that the record does not
+//! depend on which rank happened to report first.
+
+use crate::checkpoint::{Score, Sums};
+use crate::recipe::Recipe;
+use crate::record::network::Row;
+use crate::record::{self, Event, Phases};
+use crate::train::course::Course;
+use crate::train::report::{Epoch, Report, Step};
+use crate::train::spent::{nanoseconds, nanoseconds_of};
+use gradwire_exchange::{Leg, Operation};
+use std::collections::BTreeMap;
+
+/// Gathers reports until all ranks have told of a step.
+pub struct Tally {
+    workers: usize,
+    every: u64,
+    course: Course,
+    /// Steps that some ranks have told of.
+    open: BTreeMap<u64, Vec<Option<Step>>>,
+    /// An epoch that rank 0 has told of before the others had told of its last step.
+    pending: Option<Epoch>,
+    sums: Sums,
+    /// What the ranks computed and sent in the steps told of since anyone asked.
+    rows: Vec<Row>,
+}
+
+impl Tally {
+    /// A tally of a run that has come to `sums` when it begins its `course`.
+    pub fn new(recipe: &Recipe, course: Course, sums: Sums) -> Self {
+        Self {
+            workers: recipe.workers,
+            every: recipe.record.every,
+            course,
+            open: BTreeMap::new(),
+            pending: None,
+            sums,
+            rows: Vec::new(),
+        }
+    }
+
+    /// The sums over the steps that all ranks have told of.
+    pub fn sums(&self) -> Sums {
+        self.sums
+    }
+
+    /// Takes a report; the events it completes, each with whether it belongs in the record (every
+    /// step counts in the summary, some are written down).
+    pub fn add(&mut self, report: Report) -> Vec<(Event, bool)> {
+        match report {
+            Report::Histograms(histograms) => vec![(Event::from(histograms), true)],
+            Report::Warning(warning) => vec![(Event::from(warning), true)],
+            Report::Epoch(epoch) => {
+                self.pending = Some(epoch);
+                self.ended_epoch().into_iter().collect()
+            }
+            Report::Part(_) => Vec::new(),
+            Report::Step(step) => {
+                let done = self.ended_step(*step);
+                let ended = if done.is_some() { self.ended_epoch() } else { None };
+                done.into_iter().chain(ended).collect()
+            }
+        }
+    }
+
+    /// What the ranks computed and sent in the steps completed since the last call.
+    pub fn rows(&mut self) -> Vec<Row> {
+        std::mem::take(&mut self.rows)
+    }
+
+    /// The step's event, if this was the last rank to tell of it.
+    fn ended_step(&mut self, step: Step) -> Option<(Event, bool)> {
+        let (number, rank) = (step.step, step.rank);
+        let workers = self.workers;
+        let slots = self.open.entry(number).or_insert_with(|| (0..workers).map(|_| None).collect());
+        slots[rank] = Some(step);
+        if slots.iter().any(Option::is_none) {
+            return None;
+        }
+        let ranks: Vec<Step> = self.open.remove(&number)?.into_iter().flatten().collect();
+        self.rows.push(row(&ranks));
+        let last = self.course.ends_epoch(number);
+        let recorded = number == 1 || number % self.every == 0 || last;
+        Some((self.step(&ranks), recorded))
+    }
+
+    /// The pending epoch's event, once all ranks have told of its last step.
+    fn ended_epoch(&mut self) -> Option<(Event, bool)> {
+        let epoch = self.pending.take_if(|epoch| !self.open.keys().any(|s| *s <= epoch.step))?;
+        Some((self.epoch(&epoch), true))
+    }
+
+    fn step(&mut self, ranks: &[Step]) -> Event {
+        let first = &ranks[0];
+        let n = ranks.len() as f64;
+        let mut score = Score::default();
+        let mut phases = Phases::default();
+        let (mut sent, mut returned) = (0, 0);
+        for rank in ranks {
+            score.add(&rank.score);
+            phases.add(&rank.phases);
+            sent += rank.traffic.wire_bytes;
+            returned += rank.traffic.downlink_bytes;
+        }
+        self.sums.train.add(&score);
+        self.sums.wire_bytes_total += sent;
+        let mean = |of: &dyn Fn(&Step) -> f64| ranks.iter().map(of).sum::<f64>() / n;
+        let seconds = mean(&|s| s.seconds);
+        self.sums.seconds += seconds;
+        let wire_bytes = sent as f64 / n;
+        let dense = first.traffic.dense_bytes;
+        let gauges = first.traffic.gauges.iter().map(|gauge| {
+            let of = |step: &Step| {
+                let mut same = step.traffic.gauges.iter().filter(|g| g.name == gauge.name);
+                same.next().map_or(f64::NAN, |g| g.value)
+            };
+            (gauge.name.to_string(), mean(&of))
+        });
+        let gauges: Vec<(String, f64)> = gauges.collect();
+        let residual = gauges.iter().find(|(name, _)| name == RESIDUAL_NORM).map(|(_, v)| *v);
+        Event::from(record::Step {
+            step: first.step,
+            epoch: first.epoch,
+            loss: score.mean_loss(),
+            accuracy: Some(self.sums.train.accuracy()),
+            learning_rate: first.learning_rate,
+            samples: score.samples,
+            seconds,
+            phases: phases.over(n),
+            exchange_seconds: mean(&|s| s.traffic.total().as_secs_f64()),
+            exposed_seconds: mean(&|s| s.exposed),
+            wire_bytes,
+            wire_bytes_total: self.sums.wire_bytes_total,
+            uplink_bytes: (returned > 0).then_some(sent),
+            downlink_bytes: (returned > 0).then_some(returned),
+            dense_bytes: dense,
+            bits_per_parameter: mean(&|s| s.traffic.bits_per_parameter()),
+            compression_ratio: wire_bytes / dense as f64,
+            residual_norm: residual,
+            gradient_norm: Some(first.gradient_norm),
+            gauges: gauges.into_iter().filter(|(name, _)| name != RESIDUAL_NORM).collect(),
+        })
+    }
+
+    fn epoch(&mut self, epoch: &Epoch) -> Event {
+        let train = std::mem::take(&mut self.sums.train);
+        let seconds = std::mem::take(&mut self.sums.seconds);
+        Event::from(record::Epoch {
+            epoch: epoch.epoch,
+            step: epoch.step,
+            train_loss: train.mean_loss(),
+            train_accuracy: Some(train.accuracy()),
+            test_loss: epoch.test.map(|t| t.mean_loss()),
+            test_accuracy: epoch.test.map(|t| t.accuracy()),
+            seconds,
+            evaluation_seconds: epoch.evaluation_seconds,
+            samples_per_second: train.samples as f64 / seconds,
+        })
+    }
+}
+
+/// A step for the network's record.
+fn row(ranks: &[Step]) -> Row {
+    let of_legs = |of: fn(&Leg) -> u64| {
+        ranks.iter().map(|step| step.traffic.legs.iter().map(of).collect()).collect()
+    };
+    let compute = |step: &Step| {
+        let own = &step.own;
+        let after = own.optimizer + step.traffic.finish_cpu.as_secs_f64();
+        [own.data, own.forward, own.backward, after].map(nanoseconds)
+    };
+    let legs = &ranks[0].traffic.legs;
+    let returns = legs.iter().any(|leg| leg.downlink_bytes > 0);
+    let aggregates = legs.iter().any(|leg| !leg.aggregate_cpu.is_zero());
+    let aggregate = legs.iter().map(|leg| nanoseconds_of(leg.aggregate_cpu));
+    Row {
+        step: ranks[0].step,
+        compute: ranks.iter().map(compute).collect(),
+        encode: of_legs(|leg| nanoseconds_of(leg.encode_cpu)),
+        decode: of_legs(|leg| nanoseconds_of(leg.decode_cpu)),
+        up: of_legs(|leg| leg.wire_bytes),
+        down: if returns { of_legs(|leg| leg.downlink_bytes) } else { Vec::new() },
+        aggregate: if aggregates { aggregate.collect() } else { Vec::new() },
+        operations: match legs.iter().all(|leg| leg.operation == Operation::Messages) {
+            true => Vec::new(),
+            false => legs.iter().map(|leg| leg.operation).collect(),
+        },
+        ready: ready_of_legs(&ranks[0]),
+    }
+}
+
+/// How much of the backward pass was over when the gradient of each leg's group was final.
+fn ready_of_legs(step: &Step) -> Vec<f64> {
+    let mut groups: Vec<usize> = step.traffic.legs.iter().map(|leg| leg.group).collect();
+    groups.dedup();
+    let place = |leg: &Leg| groups.iter().position(|group| *group == leg.group);
+    let ready = |leg: &Leg| place(leg).and_then(|place| step.ready.get(place)).copied();
+    step.traffic.legs.iter().filter_map(ready).collect()
+}
+
+const RESIDUAL_NORM: &str = "residual_norm";

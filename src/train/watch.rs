@@ -1,0 +1,295 @@
+//! The watch over the workers: who is at work, who shows no progress, what went wrong first.
+
+use crate::checkpoint::Part;
+use crate::cluster::{Job, Letter, decode};
+use crate::record::Warning;
+use crate::train::loss::{Failure, Loss};
+use crate::train::post::{Phase, Place, Post};
+use crate::train::relay::Relayed;
+use crate::train::report::Report;
+use crate::train::session::Session;
+use anyhow::{Context, Result, anyhow};
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The longest that workers have to stop by themselves after the first failure.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How long after it was asked for the end a process may wait for another before that is told: less
+/// than launchers wait before they kill.
+const SUSPECT: Duration = Duration::from_millis(300);
+
+/// Watches over the workers of this process; in process 0 it also hears of the others'.
+pub(super) struct Watch<'a> {
+    job: &'a Job,
+    session: Arc<Session>,
+    /// The ranks of this process.
+    ranks: Range<usize>,
+    patience: Duration,
+    /// By rank, from this process's first on.
+    workers: Vec<Watched>,
+    /// Where the workers of other processes were when they last told, by rank.
+    elsewhere: Vec<Place>,
+    /// Of each process, whether nothing more will come from it.
+    told: Vec<bool>,
+    failures: Vec<Failure>,
+    /// Where all were when the first failure was heard of, by rank.
+    places: Vec<Place>,
+    /// Until when those that are still at work may stop by themselves.
+    deadline: Option<Instant>,
+    /// Since when all of this process have ended and others have not.
+    ended: Option<Instant>,
+    /// Since when the end has been asked for; whether what that may mean has been told.
+    asked: (Option<Instant>, bool),
+}
+
+struct Watched {
+    post: Post,
+    /// Absent when it has ended.
+    thread: Option<JoinHandle<()>>,
+    /// Whether its silence has been told of.
+    warned: bool,
+}
+
+impl<'a> Watch<'a> {
+    /// A watch over nobody yet.
+    pub(super) fn new(job: &'a Job, session: Arc<Session>) -> Result<Self> {
+        let recipe = &session.recipe;
+        let workers = job.workers(recipe)?;
+        let first = job.first_rank(workers);
+        // Who follows waits for nobody's word.
+        let told = (0..job.processes()).map(|process| process == 0 || !job.leads()).collect();
+        Ok(Self {
+            job,
+            ranks: first..first + workers,
+            patience: Duration::from_secs_f64(recipe.exchange.timeout),
+            workers: Vec::new(),
+            elsewhere: vec![Place::start(); recipe.workers],
+            told,
+            session,
+            failures: Vec::new(),
+            places: Vec::new(),
+            deadline: None,
+            ended: None,
+            asked: (None, false),
+        })
+    }
+
+    /// The worker of the next rank begins.
+    pub(super) fn add(&mut self, post: Post, thread: JoinHandle<()>) {
+        self.workers.push(Watched { post, thread: Some(thread), warned: false });
+    }
+
+    /// Whether somebody is at work who may still be waited for.
+    pub(super) fn goes_on(&self) -> bool {
+        (self.is_at_work() || self.told.contains(&false))
+            && self.deadline.is_none_or(|deadline| Instant::now() < deadline)
+    }
+
+    fn is_at_work(&self) -> bool {
+        self.workers.iter().any(|worker| worker.thread.is_some())
+    }
+
+    /// A worker of this process has ended.
+    pub(super) fn end(&mut self, rank: usize, failure: Option<Failure>) {
+        if let Some(thread) = self.workers[rank - self.ranks.start].thread.take() {
+            // It has nothing left to do but to end; and it cannot panic any more.
+            let _ = thread.join();
+        }
+        if let Some(failure) = failure {
+            self.fail(failure);
+        }
+    }
+
+    /// Another process has written: its workers' reports, or how they ended.
+    pub(super) fn hear(&mut self, from: usize, letter: &[u8]) -> Option<Report> {
+        match self.read(from, letter) {
+            Ok(report) => report,
+            Err(error) => {
+                let rank = from * self.ranks.len();
+                let place = self.elsewhere.get(rank).copied().unwrap_or_else(Place::start);
+                self.fail(Failure::new(rank, place, error));
+                None
+            }
+        }
+    }
+
+    fn read(&mut self, from: usize, letter: &[u8]) -> Result<Option<Report>> {
+        let whose = || format!("a letter of process {from}");
+        // Other letters belong before the run's beginning and after its end.
+        let Letter::Report(report) = decode(letter).with_context(whose)? else { return Ok(None) };
+        let report = Relayed::read(&report).with_context(whose)?;
+        let ranks = from * self.ranks.len()..(from + 1) * self.ranks.len();
+        let its_own = |rank: usize| {
+            let known = ranks.contains(&rank) && self.job.leads();
+            known.then_some(()).with_context(|| format!("process {from} reports of worker {rank}"))
+        };
+        Ok(match report {
+            Relayed::Step(step) => {
+                its_own(step.rank)?;
+                self.elsewhere[step.rank] = Place::at(step.step + 1, Phase::Unheard);
+                Some(Report::Step(step))
+            }
+            Relayed::Warning(step, message) => Some(Report::Warning(Warning { step, message })),
+            Relayed::Part(handed) => {
+                let part = Part::try_from(handed)?;
+                its_own(part.rank)?;
+                Some(Report::Part(Box::new(part)))
+            }
+            Relayed::Failed(accounts) => {
+                self.told[from] = true;
+                accounts.into_iter().for_each(|account| self.fail(account.into()));
+                None
+            }
+            Relayed::Done => {
+                self.told[from] = true;
+                None
+            }
+        })
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        if self.failures.is_empty() {
+            self.places.clone_from(&self.elsewhere);
+            for (rank, worker) in self.ranks.clone().zip(&self.workers) {
+                self.places[rank] = worker.post.place();
+            }
+        }
+        self.failures.push(failure);
+        self.last_call();
+    }
+
+    /// From now on those at work have only a short while.
+    pub(super) fn last_call(&mut self) {
+        let grace = self.patience.min(GRACE);
+        self.deadline.get_or_insert_with(|| Instant::now() + grace);
+    }
+
+    /// Looks after those at work: tells of one that others have waited for half their patience,
+    /// and gives up one that shows no progress for longer than anybody would wait in an exchange.
+    pub(super) fn look(&mut self) -> Option<Report> {
+        if self.deadline.is_some() {
+            return None;
+        }
+        if !self.is_at_work() {
+            self.look_elsewhere();
+            return None;
+        }
+        if let Some(suspicion) = self.suspect() {
+            return Some(suspicion);
+        }
+        let places: Vec<_> = self.workers.iter().map(|worker| worker.post.place()).collect();
+        let at_work = |seat: &usize| self.workers[*seat].thread.is_some();
+        let silent = (0..places.len()).filter(at_work);
+        let seat = silent.max_by_key(|seat| {
+            // Those in an exchange, overlapped or not, wait for another, unless all do.
+            (!places[*seat].phase.is_exchange(), places[*seat].elapsed())
+        })?;
+        let (rank, place) = (self.ranks.start + seat, places[seat]);
+        // A courier's clock runs for longer, and knows better.
+        let limit = self.patience.mul_f64(if self.job.is_shared() { 3.0 } else { 1.5 });
+        if place.elapsed() > limit {
+            self.fail(Failure::stall(rank, place, limit));
+            return None;
+        }
+        let worker = &mut self.workers[seat];
+        if place.elapsed() < self.patience / 2 {
+            worker.warned = false;
+            return None;
+        }
+        if std::mem::replace(&mut worker.warned, true) {
+            return None;
+        }
+        let others = others(self.ranks.start, &places, seat);
+        let waiting = self.awaited().map(|it| format!("; waiting for {it}")).unwrap_or_default();
+        let message = format!(
+            "worker {rank} shows no progress: {place}, for {:.1?}; the others: {others}{waiting}",
+            place.elapsed(),
+        );
+        Some(Report::Warning(Warning { step: Some(place.step), message }))
+    }
+
+    /// All of this process have ended: gives up a process that does not tell how it ended.
+    fn look_elsewhere(&mut self) {
+        let since = *self.ended.get_or_insert_with(Instant::now);
+        let limit = self.patience.mul_f64(1.5);
+        let Some(process) = self.told.iter().position(|told| !told) else { return };
+        if since.elapsed() > limit {
+            let rank = process * self.ranks.len();
+            let error = anyhow!("the process has not told its end for {limit:.1?}");
+            self.fail(Failure::new(rank, self.elsewhere[rank], error));
+        }
+    }
+
+    /// The process that this one's workers wait for, in words.
+    fn awaited(&self) -> Option<String> {
+        let first = self.job.awaited()? * self.ranks.len();
+        let words = self.job.whereabouts(first, self.session.recipe.workers)?;
+        Some(format!("{words}, from worker {first} on"))
+    }
+
+    /// Launchers end a whole job when one of its processes has died, by a signal and soon after by
+    /// a harder one: a process that is asked for the end while it waits for another says so before
+    /// it is too late.
+    fn suspect(&mut self) -> Option<Report> {
+        if !self.job.is_shared() || !self.job.leads() || !self.session.flags.stopping() {
+            return None;
+        }
+        let asked = *self.asked.0.get_or_insert_with(Instant::now);
+        if self.asked.1 || asked.elapsed() < SUSPECT {
+            return None;
+        }
+        let awaited = self.awaited()?;
+        self.asked.1 = true;
+        let place = self.workers.first()?.post.place();
+        let message = format!(
+            "the end was asked for while the workers here are at {place}, waiting for {awaited}: a \
+             launcher ends a job like that when one of its processes has died; if it does, the last \
+             checkpoint can be gone on from"
+        );
+        Some(Report::Warning(Warning { step: Some(place.step), message }))
+    }
+
+    /// Leaves behind those whose threads have not stopped; a warning for each.
+    pub(super) fn left_behind(&self) -> Vec<Report> {
+        let at_work = self.ranks.clone().zip(&self.workers).filter(|(_, w)| w.thread.is_some());
+        at_work
+            .map(|(rank, worker)| {
+                worker.post.leave();
+                let place = worker.post.place();
+                let since = place.elapsed();
+                let message =
+                    format!("worker {rank} has not stopped: {place}, for {since:.1?}; left behind");
+                Report::Warning(Warning { step: Some(place.step), message })
+            })
+            .collect()
+    }
+
+    /// How the workers of this process have ended, for process 0.
+    pub(super) fn account(&self) -> Relayed {
+        match &self.failures[..] {
+            [] => Relayed::Done,
+            failures => Relayed::Failed(failures.iter().map(Into::into).collect()),
+        }
+    }
+
+    /// The first cause of all failures.
+    pub(super) fn loss(self) -> Option<Loss> {
+        let mut loss = Loss::first(self.failures, &self.places)?;
+        loss.whereabouts = self.job.whereabouts(loss.rank, self.session.recipe.workers);
+        Some(loss)
+    }
+}
+
+/// Where all of these workers but one are.
+fn others(first: usize, places: &[Place], but: usize) -> String {
+    let others = places.iter().enumerate().filter(|(seat, _)| *seat != but);
+    let words: Vec<_> = others
+        .map(|(seat, place)| {
+            format!("worker {} in {place} for {:.1?}", first + seat, place.elapsed())
+        })
+        .collect();
+    if words.is_empty() { "none".into() } else { words.join("; ") }
+}

@@ -1,0 +1,96 @@
+//! The end of an epoch: evaluation, batch norm's running statistics, the best and the last model.
+
+use super::Worker;
+use crate::checkpoint::{self, Score};
+use crate::recipe::BatchNorm;
+use crate::train::evaluate::evaluate_share;
+use crate::train::post::Phase;
+use crate::train::report::{Epoch, Report};
+use anyhow::{Context, Result};
+use gradwire_datasets::Dataset;
+use gradwire_models::kernels::optimizer::update_in_place;
+use std::time::Instant;
+
+impl Worker {
+    /// Evaluates if it is time, saves models, tells of the epoch. Returns the test set's score, and
+    /// whether it is the best so far.
+    pub(super) fn finish_epoch(&mut self, step: u64, last: bool) -> Result<(Option<Score>, bool)> {
+        let epoch = self.session.course.epoch_of(step);
+        let began = Instant::now();
+        let due = last || epoch.is_multiple_of(self.session.recipe.train.evaluate_every);
+        self.optimizer.catch_up(&self.replica.params, None)?;
+        self.post.phase(Phase::Evaluation);
+        let test = if due { Some(self.evaluate()?) } else { None };
+        let evaluation_seconds = began.elapsed().as_secs_f64();
+        self.post.phase(Phase::SavingModel);
+        let accuracy = test.map(|test| test.accuracy());
+        let best = accuracy.is_some_and(|now| self.saving.best.is_none_or(|best| now > best));
+        if best {
+            self.saving.best = accuracy;
+        }
+        if self.post.rank() == 0 {
+            if best {
+                self.save_as(checkpoint::BEST, step, accuracy)?;
+            }
+            if last {
+                self.save_as(checkpoint::LAST, step, accuracy)?;
+            }
+            self.report(Report::Epoch(Epoch { epoch, step, test, evaluation_seconds }))?;
+        }
+        Ok((test, best))
+    }
+
+    /// The test set's score: every rank takes its share, the sums are added in rank order.
+    fn evaluate(&mut self) -> Result<Score> {
+        self.settle_batch_norm()?;
+        let test: &dyn Dataset = &*self.session.data.test;
+        let world_size = self.exchange.collective().world_size();
+        let size = self.session.recipe.train.evaluation_batch;
+        let beat = || self.post.beat();
+        let mine = evaluate_share(&self.replica, test, world_size, self.post.rank(), size, beat)?;
+        let mut sums = [mine.loss, mine.correct as f64, mine.samples as f64];
+        self.exchange.collective().sum_f64(&mut sums)?;
+        Ok(Score { loss: sums[0], correct: sums[1] as u64, samples: sums[2] as u64 })
+    }
+
+    /// Makes batch norm's running statistics the same on all ranks, by the recipe's policy.
+    pub(super) fn settle_batch_norm(&mut self) -> Result<()> {
+        let buffers = self.replica.store.buffers();
+        if buffers.is_empty() {
+            return Ok(());
+        }
+        let mut flat = Vec::new();
+        for (_, var) in &buffers {
+            update_in_place(var, |elements| flat.extend_from_slice(elements))?;
+        }
+        match self.session.recipe.train.batch_norm {
+            BatchNorm::Averaged | BatchNorm::Synchronised => {
+                self.exchange.collective().mean_f32(&mut flat)?;
+            }
+            BatchNorm::Rank0 => {
+                if self.post.rank() != 0 {
+                    flat.fill(0.0);
+                }
+                let mut sums: Vec<f64> = flat.iter().copied().map(f64::from).collect();
+                self.exchange.collective().sum_f64(&mut sums)?;
+                flat.iter_mut().zip(sums).for_each(|(f, s)| *f = s as f32);
+            }
+        }
+        let mut rest = flat.as_slice();
+        for (_, var) in &buffers {
+            update_in_place(var, |elements| {
+                let (mine, others) = rest.split_at(elements.len());
+                elements.copy_from_slice(mine);
+                rest = others;
+            })?;
+        }
+        Ok(())
+    }
+
+    fn save_as(&self, which: &str, step: u64, accuracy: Option<f64>) -> Result<()> {
+        let Some(folder) = &self.session.folder else { return Ok(()) };
+        let (folder, store) = (folder.join(which), &self.replica.store);
+        checkpoint::save(&self.session.disk, &folder, store, &self.session.recipe, step, accuracy)
+            .with_context(|| format!("saving the {which} model"))
+    }
+}

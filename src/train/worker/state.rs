@@ -1,0 +1,134 @@
+//! A worker's state: handed in for a checkpoint, taken up from one.
+
+use super::Worker;
+use crate::checkpoint::{Checkpoint, Part, Shared, Tensor, Tensors};
+use crate::train::flags::Decision;
+use crate::train::optim::Waiting;
+use crate::train::post::Phase;
+use crate::train::report::Report;
+use anyhow::{Context, Result, ensure};
+use gradwire_exchange::Entry;
+use gradwire_models::kernels::optimizer::update_in_place;
+use std::time::{Duration, Instant};
+
+/// What of the optimizer's state is of rows that wait.
+const WAITING: &str = "waiting";
+
+impl Worker {
+    /// Before a step: rank 0 decides what all ranks do at its end.
+    pub(super) fn decide(&mut self, step: u64) {
+        if self.post.rank() == 0 {
+            self.saving.decide(step, &self.session.recipe.checkpoint, &self.session.flags);
+        }
+    }
+
+    /// After a step: hands in this rank's state, if a checkpoint is ordered, the run is at its end
+    /// or the model at its `best`.
+    pub(super) fn keep(
+        &mut self,
+        step: u64,
+        decision: Decision,
+        test_accuracy: Option<f64>,
+        best: bool,
+    ) -> Result<()> {
+        let settings = &self.session.recipe.checkpoint;
+        let last = step == self.session.course.last_step();
+        let wanted = decision.save || last || (best && settings.keep_best);
+        if !wanted || settings.keep_last == 0 || self.session.folder.is_none() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        if self.post.rank() == 0 {
+            self.post.phase(Phase::WaitingForWriter);
+            let patience = Duration::from_secs_f64(self.session.recipe.exchange.timeout);
+            self.saving.reserve(step, &self.session.flags, patience)?;
+        }
+        self.post.phase(Phase::CopyingState);
+        self.optimizer.catch_up(&self.replica.params, None)?;
+        let mut part = self.snapshot(step, test_accuracy)?;
+        part.stall = began.elapsed().as_secs_f64();
+        self.report(Report::Part(Box::new(part)))
+    }
+
+    /// This rank's state after `step`.
+    fn snapshot(&self, step: u64, test_accuracy: Option<f64>) -> Result<Part> {
+        let mut own = Tensors::default();
+        for (name, var) in self.replica.store.buffers() {
+            let values = update_in_place(&var, |values| values.to_vec())?;
+            let tensor = Tensor { shape: var.dims().to_vec(), values: Entry::F32(values) };
+            own.0.insert(format!("buffers/{name}"), tensor);
+        }
+        own.insert_state("exchange", self.exchange.save());
+        let shared =
+            if self.post.rank() == 0 { Some(self.shared(step, test_accuracy)?) } else { None };
+        Ok(Part { rank: self.post.rank(), step, own, shared, stall: 0.0 })
+    }
+
+    fn shared(&self, step: u64, test_accuracy: Option<f64>) -> Result<Shared> {
+        let mut weights = Tensors::default();
+        for param in self.replica.params.iter() {
+            let values = Entry::F32(param.update(|values| values.to_vec())?);
+            let shape = param.var.dims().to_vec();
+            weights.0.insert(param.name.clone(), Tensor { shape, values });
+        }
+        let mut optimizer = Tensors::default();
+        for (name, values) in self.optimizer.vectors() {
+            optimizer.insert_flat(name, values);
+        }
+        if let Some(waiting) = self.optimizer.waiting(&self.replica.params)? {
+            optimizer.insert_state(WAITING, waiting.into_state());
+        }
+        Ok(Shared {
+            weights,
+            optimizer,
+            updates: self.optimizer.steps(),
+            learning_rate: self.schedule.at(self.session.course.place(step)),
+            best: self.saving.best,
+            test_accuracy,
+        })
+    }
+
+    /// Takes up the state of this rank in `checkpoint`.
+    ///
+    /// # Errors
+    /// When it is not of this model, optimizer and scheme: which tensor, and how it differs.
+    pub(super) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        let model = &checkpoint.model;
+        for param in self.replica.params.iter() {
+            let values =
+                model.f32s(&param.name, param.var.dims()).context("the model's weights")?;
+            param.update(|weights| weights.copy_from_slice(values))?;
+        }
+        let buffers = self.replica.store.buffers();
+        let known = self.replica.params.iter().count() + buffers.len();
+        ensure!(
+            model.0.len() == known,
+            "the model's weights: {} tensors where this model has {known}",
+            model.0.len()
+        );
+        let own = checkpoint
+            .ranks
+            .get(self.post.rank())
+            .with_context(|| format!("no state of rank {}", self.post.rank()))?;
+        for (name, var) in buffers {
+            let values = own
+                .f32s(&format!("buffers/{name}"), var.dims())
+                .context("batch norm's statistics")?;
+            update_in_place(&var, |buffer| buffer.copy_from_slice(values))?;
+        }
+        let vectors =
+            checkpoint.optimizer_vectors(self.optimizer.names(), self.replica.params.len());
+        let vectors = vectors.context("the optimizer's state")?;
+        self.optimizer.set(&vectors, checkpoint.manifest.updates);
+        let waiting = checkpoint.optimizer.state(WAITING);
+        if !waiting.is_empty() {
+            let resumed = Waiting::from_state(waiting)
+                .and_then(|waiting| self.optimizer.resume(&self.replica.params, &waiting));
+            resumed.context("the rows of the embedding table that wait")?;
+        }
+        let state = own.state("exchange");
+        self.exchange.restore(&state).context("the exchange's state")?;
+        self.saving.best = checkpoint.manifest.best;
+        Ok(())
+    }
+}

@@ -1,0 +1,253 @@
+//! The house's laws about who may know whom (`ARCHITECTURE.md`), read off manifests and sources.
+//!
+//! `cargo test --test house -- --nocapture module_graph` prints the graph of every crate's modules.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod graph;
+
+use graph::{Graph, circles};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                // What stands in comments binds nobody.
+                let code = text.lines().filter(|l| !l.trim_start().starts_with("//"));
+                let code = code.collect::<Vec<_>>().join("\n");
+                found.push((path.strip_prefix(root()).unwrap().to_path_buf(), code));
+            }
+        }
+    }
+    assert!(!found.is_empty());
+    found
+}
+
+fn dependencies(manifest: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join(manifest)).unwrap();
+    let table: toml::Table = toml::from_str(&text).unwrap();
+    table["dependencies"].as_table().unwrap().keys().cloned().collect()
+}
+
+#[test]
+fn the_crates_do_not_know_one_another() {
+    for name in ["exchange", "models", "datasets"] {
+        for dependency in dependencies(&format!("{name}/Cargo.toml")) {
+            let ours = dependency.starts_with("gradwire") && dependency != "gradwire-registry";
+            assert!(!ours, "{name} depends on {dependency}");
+        }
+    }
+    // What they may share knows nobody, and has no code of its own to know.
+    let registry = fs::read_to_string(root().join("registry/Cargo.toml")).unwrap();
+    assert!(!registry.contains("\n[dependencies]"), "the registry depends on nothing");
+    let candle: Vec<_> = dependencies("exchange/Cargo.toml")
+        .into_iter()
+        .filter(|d| d.starts_with("candle"))
+        .collect();
+    assert!(candle.is_empty(), "the exchange is candle-free, not {candle:?}");
+}
+
+/// Fails when a word stands in the code of a file of `folder` other than those allowed.
+fn only_in(folder: &str, words: &[&str], allowed: &[&str]) {
+    for (path, code) in sources(folder) {
+        let name = path.to_string_lossy().replace('\\', "/");
+        if allowed.iter().any(|a| name.starts_with(a)) {
+            continue;
+        }
+        for word in words {
+            assert!(!code.contains(word), "{name} must not say {word:?}");
+        }
+    }
+}
+
+/// Fails when a word stands in the code of a file of `src` other than those allowed, tests apart:
+/// they make their own files.
+fn outside_tests_only_in(words: &[&str], allowed: &[&str]) {
+    for (path, code) in sources("src") {
+        let name = path.to_string_lossy().replace('\\', "/");
+        if name.ends_with("tests.rs") || allowed.iter().any(|a| name.starts_with(a)) {
+            continue;
+        }
+        let code = code.split("#[cfg(test)]").next().unwrap();
+        for word in words {
+            assert!(!code.contains(word), "{name} must not say {word:?}");
+        }
+    }
+}
+
+#[test]
+fn each_concern_has_its_place() {
+    only_in("src", &["clap"], &["src/cli/", "src/main.rs"]);
+    only_in(
+        "src",
+        &["candle_core::", "candle_nn::"],
+        &[
+            "src/train/params.rs",
+            "src/train/optim/tests.rs",
+            "src/train/worker",
+            "src/checkpoint/",
+            "src/train/replica.rs",
+        ],
+    );
+    only_in("src", &["tensorboard_rs", "tensorboard_proto"], &["src/record/"]);
+    outside_tests_only_in(
+        &[
+            "fs::write",
+            "fs::rename",
+            "fs::copy",
+            "fs::remove",
+            "fs::create_dir",
+            "fs::File",
+            "File::create",
+            "File::options",
+            "OpenOptions",
+        ],
+        &["src/disk.rs"],
+    );
+    outside_tests_only_in(
+        &["disk.create", "disk.append", "disk.replace", "disk.rename", "disk.remove"],
+        &[
+            "src/record/",
+            "src/checkpoint/",
+            "src/study/runner.rs",
+            "src/study/report/",
+            "src/disk.rs",
+        ],
+    );
+    only_in("exchange/src", &["std::fs", "std::env"], &[]);
+    only_in("exchange/src/compress", &["crate::collective"], &[]);
+    only_in("exchange/src/schemes", &["crate::collective"], &[]);
+    only_in("exchange/src/collective", &["crate::compress", "crate::schemes"], &[]);
+}
+
+/// The arrows that "The rooms" in `ARCHITECTURE.md` draws: `from → to to …`, a line each, in the
+/// section's first block of code.
+fn drawn() -> BTreeSet<(String, String)> {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let section = text.split("\n## The rooms\n").nth(1).expect("a section on the rooms");
+    let block = section.split("```").nth(1).expect("a block of code");
+    let arrows = block.lines().filter_map(|line| line.split_once('→')).flat_map(|(from, to)| {
+        to.split_whitespace().map(move |to| (from.trim().to_string(), to.to_string()))
+    });
+    arrows.collect()
+}
+
+/// Fails on a circle among these, and says what makes it.
+fn without_circle(graph: &Graph, what: &str, of: impl Fn(&graph::Name) -> Option<String>) {
+    let Some(circle) = circles(&graph.between(&of)).pop() else { return };
+    let member = |name| of(name).is_some_and(|name| circle.contains(&name));
+    let inside = graph
+        .arrows
+        .iter()
+        .filter(|((from, to), _)| member(from) && member(to) && of(from) != of(to));
+    let arrows = inside
+        .map(|((from, to), path)| format!("\n  {} → {} ({path})", from.join("::"), to.join("::")));
+    panic!("{what}: {circle:?} stand in a circle:{}", arrows.collect::<String>());
+}
+
+#[test]
+fn rooms_stand_as_the_picture_has_them() {
+    let graph = Graph::read("gradwire", &root().join("src/lib.rs"));
+    // What `lib.rs` says is the list of the rooms.
+    let room = |name: &graph::Name| Some(Graph::room(name)).filter(|room| room != "lib");
+    without_circle(&graph, "rooms", room);
+    for one in graph.rooms() {
+        let inside = |name: &graph::Name| (Graph::room(name) == one).then(|| name.join("::"));
+        without_circle(&graph, &one, inside);
+    }
+    let (found, drawn) = (graph.between(room), drawn());
+    assert!(circles(&drawn).is_empty(), "ARCHITECTURE.md draws a circle");
+    let missing: Vec<_> = found.difference(&drawn).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md does not permit {missing:?}");
+    let gone: Vec<_> = drawn.difference(&found).collect();
+    assert!(gone.is_empty(), "ARCHITECTURE.md draws what is not there: {gone:?}");
+}
+
+#[test]
+fn modules_of_the_other_crates_stand_in_no_circle() {
+    for name in ["exchange", "models", "datasets", "registry"] {
+        let root = root().join(name).join("src/lib.rs");
+        let graph = Graph::read(&format!("gradwire_{name}"), &root);
+        let of = |name: &graph::Name| Some(Graph::room(name));
+        without_circle(&graph, name, of);
+    }
+}
+
+/// Prints who uses whom; with `--nocapture` one sees it.
+#[test]
+fn module_graph() {
+    for (name, root_file) in [
+        ("gradwire", "src/lib.rs"),
+        ("gradwire_exchange", "exchange/src/lib.rs"),
+        ("gradwire_models", "models/src/lib.rs"),
+        ("gradwire_datasets", "datasets/src/lib.rs"),
+    ] {
+        let graph = Graph::read(name, &root().join(root_file));
+        let arrows = graph.between(|module| Some(Graph::room(module)));
+        println!(
+            "{name}: {} modules, {} arrows; at the top {} and {}",
+            graph.len(),
+            graph.arrows.len(),
+            graph.rooms().len(),
+            arrows.len()
+        );
+        for room in graph.rooms() {
+            let to = arrows.iter().filter(|(from, _)| *from == room).map(|(_, to)| to.as_str());
+            println!("  {room} → {}", to.collect::<Vec<_>>().join(" "));
+        }
+        assert!(!arrows.is_empty());
+    }
+}
+
+#[test]
+fn unsafe_code_lives_in_kernels_and_says_why() {
+    only_in("src", &["unsafe {", "unsafe fn"], &["src/main.rs"]);
+    only_in("datasets/src", &["unsafe {", "unsafe fn"], &[]);
+    only_in("models/src", &["unsafe {", "unsafe fn"], &["models/src/kernels/"]);
+}
+
+/// Adding a scheme, a model, a data set or an optimizer is a file and a line: nobody else in the
+/// trainer matches on one. Dense alone is known, as what others are compared with.
+#[test]
+fn entries_of_a_registry_are_asked_and_not_matched() {
+    fn words<T: std::fmt::Debug>(of: &str, entries: Vec<T>) -> Vec<String> {
+        let variant = |entry: T| {
+            let shown = format!("{entry:?}");
+            format!("{of}::{}", shown.split(['(', ' ']).next().unwrap())
+        };
+        entries.into_iter().map(variant).filter(|word| word != "Scheme::Dense").collect()
+    }
+    let all = [
+        words("Scheme", gradwire_exchange::Scheme::all()),
+        words("Config", gradwire_models::Config::all()),
+        words("Config", gradwire_datasets::Config::all()),
+        words("Config", gradwire::recipe::optimizer::Config::all()),
+    ]
+    .concat();
+    assert!(all.iter().any(|word| word == "Config::Resnet20"), "{all:?}");
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    outside_tests_only_in(&all, &[]);
+}
+
+/// A newcomer finds every scheme in the README.
+#[test]
+fn the_readme_names_every_scheme() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    for scheme in gradwire_exchange::Scheme::all() {
+        let name = format!("`{}`", scheme.about().name);
+        assert!(readme.contains(&name), "README.md does not say {name}");
+    }
+}
