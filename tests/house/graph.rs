@@ -3,8 +3,8 @@
 //! An arrow `a → b` means that the code of module `a` names something that module `b` defines. A
 //! name is followed through imports and re-exports to the module that defines it, so that a facade
 //! (`pub use`) is no arrow by itself. What `#[cfg(test)]` guards is left out. Names inside macro
-//! calls count, and so do the paths in attributes such as `#[serde(with = "number::map")]`. Calls
-//! of methods are not seen; the types that have them are.
+//! calls count, and so do the paths in attributes such as `#[serde(with = "number::map")]`. Calls of
+//! methods are not seen; the types that have them are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -264,9 +264,6 @@ impl Module {
             if let Some((inside, _, _, next)) = at.any_group() {
                 self.tokens(inside);
                 at = next;
-            } else if let Some((literal, next)) = at.literal() {
-                self.quoted(&literal.to_string());
-                at = next;
             } else if let Some((_, next)) = at.token_tree() {
                 at = next;
             }
@@ -277,18 +274,6 @@ impl Module {
     fn end(&mut self, path: &mut Name) {
         let path = std::mem::take(path);
         if !path.is_empty() {
-            self.paths.insert(path);
-        }
-    }
-
-    /// A path in quotes, as serde's attributes have it.
-    fn quoted(&mut self, literal: &str) {
-        let path = literal.trim_matches('"').split("::").map(str::to_string);
-        let path: Name = path.collect();
-        let word = |part: &String| {
-            !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-        };
-        if path.len() > 1 && path.iter().all(word) {
             self.paths.insert(path);
         }
     }
@@ -344,10 +329,22 @@ impl<'ast> Visit<'ast> for Module {
     }
 
     fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
-        if let syn::Meta::List(list) = &attribute.meta
-            && !list.path.is_ident("doc")
-        {
-            self.tokens(TokenBuffer::new2(list.tokens.clone()).begin());
+        let syn::Meta::List(list) = &attribute.meta else { return };
+        self.tokens(TokenBuffer::new2(list.tokens.clone()).begin());
+        if !list.path.is_ident("serde") {
+            return;
         }
+        // serde has paths in quotes: of functions, or of a module that has them.
+        let _ = attribute.parse_nested_meta(|meta| {
+            let Ok(value) = meta.value() else { return Ok(()) };
+            let Ok(text) = value.parse::<syn::LitStr>() else { return Ok(()) };
+            if ["with", "default", "skip_serializing_if"].iter().any(|key| meta.path.is_ident(key))
+            {
+                let inside = ["serialize".to_string()];
+                let path = text.value();
+                self.paths.insert(path.split("::").map(str::to_string).chain(inside).collect());
+            }
+            Ok(())
+        });
     }
 }
