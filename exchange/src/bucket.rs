@@ -6,6 +6,7 @@ use crate::compress::{Built, ByBlocks, Compressor};
 use crate::gradient::{Held, Seen};
 use crate::layout::Part;
 use crate::reducer::{Mail, Reducer};
+use crate::support::BLOCK;
 use crate::wire::Kind;
 use crate::{Gauge, Result, State, Support};
 
@@ -169,9 +170,10 @@ impl Bucket {
         Some(result)
     }
 
-    /// Whether its elements are those of `flat`, all of them.
-    pub(crate) fn is_all_of(&self, flat: usize) -> bool {
-        matches!(self.ranges.as_slice(), [range] if *range == (0..flat))
+    /// The words of the flat gradient's support, if its elements are those of the flat gradient.
+    pub(crate) fn words<'s>(&self, support: Option<&'s Support>, flat: usize) -> Option<&'s [u64]> {
+        let whole = matches!(self.ranges.as_slice(), [range] if *range == (0..flat));
+        support.filter(|_| whole).map(Support::words)
     }
 
     /// Overwrites its elements from `start` on.
@@ -190,6 +192,34 @@ impl Bucket {
             let (some, rest) = values.split_at(values.len().min(elements.len()));
             copy(some, elements);
             values = rest;
+        }
+    }
+
+    /// Overwrites its elements from `start` on, in the flat gradient, which is zero outside of
+    /// `within`, and adds those that are not zero then to `support`. What is zero and stays so is
+    /// not written.
+    pub(crate) fn put_within(
+        &self,
+        start: usize,
+        values: &[[u8; 4]],
+        within: &Support,
+        support: &mut Support,
+        held: &mut Held<'_>,
+    ) {
+        let [range] = self.ranges.as_slice() else {
+            self.put(start, values, held);
+            return self.note_all(support);
+        };
+        for (block, values) in values.chunks(BLOCK).enumerate() {
+            let start = range.start + start + block * BLOCK;
+            let elements = start..start + values.len();
+            let zero = values.iter().fold(0, |any, value| any | u32::from_le_bytes(*value)) == 0;
+            if !zero || within.meets(elements.clone()) {
+                copy(values, &mut held.values[elements.clone()]);
+            }
+            if !zero {
+                support.add(elements);
+            }
         }
     }
 
@@ -337,6 +367,25 @@ mod tests {
         bucket.put(1, &[20f32, 50.0, 60.0].map(f32::to_le_bytes), &mut held);
         assert_eq!(flat, [0.0, -1.0, 20.0, 3.0, 4.0, 50.0, 60.0, 7.0]);
         assert_eq!([0, 1, 2, 3].map(|element| bucket.position(element)), [1, 2, 5, 6]);
+    }
+
+    #[test]
+    fn blocks_that_stay_zero_are_not_written_and_all_others_are() {
+        let part = Part { ranges: vec![32..5 * BLOCK], shapes: vec![vec![288]], dense: false };
+        let bucket = Bucket::new(&part, Built::Plain);
+        let (mut within, mut support) = (Support::nothing(6 * BLOCK), Support::nothing(6 * BLOCK));
+        within.add(2 * BLOCK..2 * BLOCK + 1);
+        // A value outside of `within` shows where nothing was written.
+        let mut flat = vec![7.0; 6 * BLOCK];
+        let mut values = vec![[0; 4]; 4 * BLOCK];
+        values[3 * BLOCK] = 5f32.to_le_bytes();
+        bucket.put_within(0, &values, &within, &mut support, &mut Held::flat(&mut flat));
+        let element = 32 + 3 * BLOCK;
+        assert_eq!(flat[element..element + BLOCK][..2], [5.0, 0.0]);
+        assert!(support.meets(element..element + 1) && !support.meets(0..3 * BLOCK));
+        assert_eq!(flat[32 + BLOCK..32 + 3 * BLOCK], [0.0; 2 * BLOCK]);
+        let untouched = [&flat[..32 + BLOCK], &flat[32 + 4 * BLOCK..]].concat();
+        assert!(untouched.iter().all(|value| *value == 7.0));
     }
 
     #[test]

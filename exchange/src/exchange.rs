@@ -355,7 +355,9 @@ impl Exchange {
         // Measuring was timed by what passed: the same share of both clocks is taken off.
         let share = leg.encode.as_secs_f64() / passed.as_secs_f64().max(1e-9);
         leg.encode_cpu = computed.mul_f64(share.min(1.0));
+        let mut within = Support::default();
         if let Some(support) = &mut support {
+            within.clone_from(support);
             support.clear();
         }
         let as_sent = self.feedback.is_none();
@@ -367,6 +369,7 @@ impl Exchange {
             collective: &mut *self.collective,
             held: Held { values: held.values, one: held.one },
             as_sent,
+            within,
             support,
             buffers: &mut self.buffers[group],
             leg: &mut leg,

@@ -222,12 +222,7 @@ impl Place {
     ) -> Result<bool> {
         let scale = 1.0 / self.world_size as f32;
         let blame = |rank| move |error: Error| error.sent_by(rank, self.awaited());
-        if frames.clone().all(|frame| frame.header.kind != Kind::Compressed) {
-            let plain = |(rank, frame): (usize, &Frame<'a>)| {
-                let values = floats::expect(frame.payload, length);
-                Ok::<_, Error>(&values.map_err(Error::from).map_err(blame(rank))?[part.clone()])
-            };
-            let parts = frames.enumerate().map(plain).collect::<Result<Vec<_>>>()?;
+        if let Some(parts) = self.plain(frames.clone(), length, part.clone())? {
             return Ok(floats::mean_of(&parts, scale, mean));
         }
         mean.fill(0.0);
@@ -250,6 +245,57 @@ impl Place {
             added.map_err(blame(rank))?;
         }
         Ok(floats::scale_checked(mean, scale))
+    }
+
+    /// Appends the frame that tells the mean of the elements `part` of an item, whose length is that
+    /// of the ranks' frames; else finds the first element of the part that is not finite.
+    ///
+    /// # Errors
+    /// As [`mean_of`](Self::mean_of).
+    pub(crate) fn put_mean<'a>(
+        &self,
+        frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
+        decoder: Option<&dyn Compressor>,
+        item: Item,
+        part: Range<usize>,
+        mean: &mut Vec<f32>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<usize>> {
+        let (open, length) = (self.header_of(Kind::Shard, item).open(out), item.length);
+        let written = match self.plain(frames.clone(), length, part.clone())? {
+            Some(parts) => floats::put_mean(&parts, 1.0 / self.world_size as f32, out),
+            None => {
+                mean.clear();
+                mean.resize(part.len(), 0.0);
+                self.mean_of(frames, decoder, length, part, mean)?;
+                floats::put_checked(mean, None, out)
+                    .ok_or_else(|| floats::first_non_finite(mean).unwrap_or(0))
+            }
+        };
+        match written {
+            Ok(checksum) => {
+                open.close_with(Kind::Shard, &checksum, out);
+                Ok(None)
+            }
+            Err(element) => Ok(Some(element)),
+        }
+    }
+
+    /// The elements `part` of frames that are all plain f32; `None` when one is not.
+    fn plain<'a>(
+        &self,
+        frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
+        length: usize,
+        part: Range<usize>,
+    ) -> Result<Option<Vec<&'a [[u8; 4]]>>> {
+        if frames.clone().any(|frame| frame.header.kind == Kind::Compressed) {
+            return Ok(None);
+        }
+        let plain = |(rank, frame): (usize, &Frame<'a>)| {
+            let values = floats::expect(frame.payload, length).map_err(Error::from);
+            Ok(&values.map_err(|error| error.sent_by(rank, self.awaited()))?[part.clone()])
+        };
+        frames.enumerate().map(plain).collect::<Result<_>>().map(Some)
     }
 
     /// What the server says of each item, each frame checked to be whole and in its place.

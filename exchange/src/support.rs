@@ -56,28 +56,34 @@ impl Support {
         if elements.is_empty() {
             return;
         }
-        let (first, last) = (elements.start / BLOCK, (elements.end - 1) / BLOCK);
-        for word in first / 64..=last / 64 {
-            let from = if word == first / 64 { first % 64 } else { 0 };
-            let to = if word == last / 64 { last % 64 } else { 63 };
-            self.words[word] |= (u64::MAX << from) & (u64::MAX >> (63 - to));
-        }
+        masks(elements).for_each(|(word, mask)| self.words[word] |= mask);
     }
 
     /// Whether any of these elements lies in it.
     ///
     /// # Panics
     /// As [`add`](Self::add).
+    #[inline]
     pub fn meets(&self, elements: Range<usize>) -> bool {
         assert!(elements.end <= self.length, "{elements:?} of {}", self.length);
-        let blocks = elements.start / BLOCK..elements.end.div_ceil(BLOCK);
-        !elements.is_empty() && blocks.into_iter().any(|b| self.words[b / 64] >> (b % 64) & 1 == 1)
+        !elements.is_empty() && masks(elements).any(|(word, mask)| self.words[word] & mask != 0)
     }
 
     /// A bit for each block, from the lowest.
     pub(crate) fn words(&self) -> &[u64] {
         &self.words
     }
+}
+
+/// The words that have bits for these elements, of which there are some, and those bits.
+#[inline]
+fn masks(elements: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+    let (first, last) = (elements.start / BLOCK, (elements.end - 1) / BLOCK);
+    (first / 64..=last / 64).map(move |word| {
+        let from = if word == first / 64 { first % 64 } else { 0 };
+        let to = if word == last / 64 { last % 64 } else { 63 };
+        (word, (u64::MAX << from) & (u64::MAX >> (63 - to)))
+    })
 }
 
 #[cfg(test)]

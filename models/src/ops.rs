@@ -212,14 +212,24 @@ pub fn embedding_mean(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
 ///
 /// Only the first position of a maximum receives gradient, as with `F.max_pool1d`.
 pub fn conv1d_relu_max(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    convs1d_relu_max(xs, &[(weight, bias)])
+    convs1d_relu_max(xs, None, &[(weight, bias)])
 }
 
 /// [`conv1d_relu_max`] of `xs [B, L, D]` with every pair of `weight [F, D, K]` and `bias [F]`,
 /// side by side: `[B, ΣF]`. At least one pair.
-pub fn convs1d_relu_max(xs: &Tensor, filters: &[(&Tensor, &Tensor)]) -> Result<Tensor> {
-    let (_, length, inputs) = xs.dims3()?;
+///
+/// `ids u32 [B, L]`, if given, promise that rows of `xs` with equal ids are equal, as words looked up
+/// in a table are: work on a word is then done once for all its places.
+pub fn convs1d_relu_max(
+    xs: &Tensor,
+    ids: Option<&Tensor>,
+    filters: &[(&Tensor, &Tensor)],
+) -> Result<Tensor> {
+    let (batch, length, inputs) = xs.dims3()?;
     some("conv1d_relu_max: input", xs)?;
+    if let Some(ids) = ids {
+        fits("conv1d_relu_max: ids", ids, &[batch, length])?;
+    }
     for (weight, bias) in filters {
         let (filters, expected, width) = weight.dims3()?;
         some("conv1d_relu_max: weight", weight)?;
@@ -234,7 +244,7 @@ pub fn convs1d_relu_max(xs: &Tensor, filters: &[(&Tensor, &Tensor)]) -> Result<T
         bail!("convs1d_relu_max: there are no filters");
     }
     match native(xs)? {
-        Some(Native { isa, .. }) => kernels::text_conv::conv1d_relu_max(isa, xs, filters),
+        Some(Native { isa, .. }) => kernels::text_conv::conv1d_relu_max(isa, xs, ids, filters),
         None => {
             let each = filters.iter().map(|(w, b)| composed::conv1d_relu_max(xs, w, b));
             Tensor::cat(&each.collect::<Result<Vec<_>>>()?, 1)

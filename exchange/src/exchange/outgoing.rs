@@ -76,8 +76,13 @@ impl Exchange {
             let values = if apart { &mut outgoing.values } else { &mut outgoing.message };
             values.reserve(leg.dense_bytes as usize);
         }
+        // What an earlier gradient has left over may lie anywhere.
+        let support = support.filter(|_| self.feedback.is_none());
         let written = self.write_messages(place, held.seen(), support, leg, &mut outgoing);
-        if written.and_then(|()| self.write_plain(place, held.seen(), &mut outgoing)).is_none() {
+        if written
+            .and_then(|()| self.write_plain(place, held.seen(), support, &mut outgoing))
+            .is_none()
+        {
             return Err(self.non_finite(place, group, held.seen()));
         }
         Ok(outgoing)
@@ -136,17 +141,15 @@ impl Exchange {
         let masks = self.policy.momentum() > 0.0 && self.policy.momentum_masking.unwrap_or(true);
         for item in &outgoing.items {
             let bucket = &mut self.buckets[item.bucket];
-            // What an earlier gradient has left over may lie anywhere.
-            let whole = self.feedback.is_none() && bucket.is_all_of(self.layout.len());
-            let support = support.filter(|_| whole);
+            let words = bucket.words(support, self.layout.len());
             let corrected = self.feedback.as_ref().map(Feedback::corrected);
             let (source, compressor) = bucket.view(corrected.map_or(gradient, Seen::flat));
             let open = place.header(Kind::Dense, item.bucket).open(mine);
             let payload_at = open.payload_at();
             let (mut kind, mut checksum) = (Kind::Dense, None);
             if let Some(compressor) = compressor.filter(|_| !item.plain) {
-                let encoded = match support {
-                    Some(support) => compressor.encode_within(source, support.words(), step, mine),
+                let encoded = match words {
+                    Some(words) => compressor.encode_within(source, words, step, mine),
                     None => compressor.encode(source, step, mine),
                 };
                 if encoded == Encoded::Dense || mine.len() - payload_at > size_of_val(source) {
@@ -162,7 +165,7 @@ impl Exchange {
                 }
             }
             if kind == Kind::Dense {
-                checksum = Some(floats::put_checked(source, mine)?);
+                checksum = Some(floats::put_checked(source, words, mine)?);
             }
             if let Some(feedback) = &mut self.feedback {
                 let message = (kind == Kind::Compressed).then(|| &mine[payload_at..]);
@@ -182,14 +185,16 @@ impl Exchange {
         &mut self,
         place: Place,
         gradient: Seen<'_>,
+        support: Option<&Support>,
         outgoing: &mut Outgoing,
     ) -> Option<()> {
         for item in &outgoing.plain {
             let bucket = &mut self.buckets[item.bucket];
+            let words = bucket.words(support, self.layout.len());
             let corrected = self.feedback.as_ref().map(Feedback::corrected);
             let (source, _) = bucket.view(corrected.map_or(gradient, Seen::flat));
             let open = place.header_of(Kind::Dense, *item).open(&mut outgoing.values);
-            let checksum = floats::put_checked(source, &mut outgoing.values)?;
+            let checksum = floats::put_checked(source, words, &mut outgoing.values)?;
             open.close_with(Kind::Dense, &checksum, &mut outgoing.values);
             if let Some(feedback) = &mut self.feedback {
                 take_off(feedback, bucket, None, false);

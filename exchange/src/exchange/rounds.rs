@@ -154,7 +154,8 @@ impl Exchange {
             if mail.posts_values {
                 let item = Item::values(*number, mail.values.len(), round);
                 let open = place.header_of(Kind::Values, item).open(&mut floats_out);
-                let Some(checksum) = floats::put_checked(&mail.values, &mut floats_out) else {
+                let Some(checksum) = floats::put_checked(&mail.values, None, &mut floats_out)
+                else {
                     let reason = format!(
                         "what is to be averaged in round {round} of bucket {number} is not finite"
                     );
@@ -198,6 +199,7 @@ impl Exchange {
             collective: &mut *self.collective,
             held: Held { values: held.values, one: held.one },
             as_sent: false,
+            within: crate::Support::default(),
             support: None,
             buffers: &mut self.buffers[leg.group],
             leg: &mut leg,

@@ -309,16 +309,18 @@ fn from_fp16(word: u16) -> f32 {
     f32::from_bits(magnitude.to_bits() | u32::from(word & 0x8000) << 16)
 }
 
+/// The largest magnitude that bfloat16 holds.
+const MOST_BF16: f32 = f32::from_bits(0x7f7f_0000);
+
 /// Rounds to bfloat16: adds just less than half of the last place kept, and its lowest bit.
 fn to_bf16(values: &[f32], words: &mut [[u8; 2]]) {
     wide(
         #[inline(always)]
         || {
             for (word, value) in words.iter_mut().zip(values) {
-                let bits = value.to_bits();
-                let magnitude = (bits & 0x7fff_ffff).min(0x7f7f_0000);
-                let rounded = (magnitude + 0x7fff + (magnitude >> 16 & 1)) >> 16;
-                *word = ((rounded | bits >> 31 << 15) as u16).to_le_bytes();
+                let bits = value.clamp(-MOST_BF16, MOST_BF16).to_bits();
+                let rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+                *word = (rounded as u16).to_le_bytes();
             }
         },
     );

@@ -16,7 +16,7 @@ use crate::incoming::first_refusal;
 use crate::refusal;
 use crate::traffic::Operation;
 use crate::wire::frame::HEADER_BYTES;
-use crate::wire::{Frame, Kind, Reader, floats};
+use crate::wire::{Frame, Kind, Reader};
 use crate::{Error, Result};
 
 /// Whether a transport offers it.
@@ -167,16 +167,11 @@ fn average_into(
             let read = Frame::expect(reader, expected, place.rank);
             frames.push(read.map_err(|error| error.sent_by(from, place.awaited()))?);
         }
-        mean.clear();
-        mean.resize(part.len(), 0.0);
-        let decoder = work.decoder(item);
-        if !place.mean_of(frames.iter(), decoder, part.len(), 0..part.len(), mean)? {
-            let first = floats::first_non_finite(mean).unwrap_or(0);
-            return Err(work.overflow(item, part.start + first));
+        let (decoder, sent) = (work.decoder(item), Item { length: part.len(), ..item });
+        let overflow = place.put_mean(frames.iter(), decoder, sent, 0..part.len(), mean, result)?;
+        if let Some(element) = overflow {
+            return Err(work.overflow(item, part.start + element));
         }
-        let open = place.header_of(Kind::Shard, item).open(result);
-        floats::put(mean, result);
-        open.close(Kind::Shard, result);
     }
     for (from, reader) in readers.into_iter().enumerate() {
         reader.finish().map_err(|fault| Error::from(fault).sent_by(from, place.awaited()))?;

@@ -27,7 +27,6 @@ use crate::compress::{Built, Compressor, Digest, Method, Observed, Seat};
 use crate::gradient::Held;
 use crate::incoming::Place;
 use crate::layout::{Bucketing, Layout, Part};
-use crate::support::BLOCK;
 use crate::traffic::Leg;
 use crate::wire::{self, Frame, Kind};
 use crate::{Error, Policy, Result, State, Support};
@@ -324,6 +323,8 @@ pub(crate) struct Work<'a> {
     pub(crate) held: Held<'a>,
     /// Whether the gradient is what this rank has encoded, bit for bit.
     pub(crate) as_sent: bool,
+    /// Where this rank's own gradient may be other than zero, if `support` is there.
+    pub(crate) within: Support,
     /// Where the mean may be other than zero, as far as it has been taken.
     pub(crate) support: Option<&'a mut Support>,
     pub(crate) buffers: &'a mut Buffers,
@@ -386,14 +387,11 @@ impl Work<'_> {
             return mean.zip(values).for_each(|(mean, value)| *mean = f32::from_le_bytes(*value));
         }
         let bucket = &self.buckets[item.bucket];
-        bucket.put(start, values, &mut self.held);
-        let Some(support) = &mut self.support else { return };
-        let [range] = bucket.ranges.as_slice() else { return bucket.note_all(support) };
-        for (block, values) in values.chunks(BLOCK).enumerate() {
-            if values.iter().fold(0, |any, value| any | u32::from_le_bytes(*value)) != 0 {
-                let start = range.start + start + block * BLOCK;
-                support.add(start..start + values.len());
+        match &mut self.support {
+            Some(support) => {
+                bucket.put_within(start, values, &self.within, support, &mut self.held);
             }
+            None => bucket.put(start, values, &mut self.held),
         }
     }
 

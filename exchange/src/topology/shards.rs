@@ -138,18 +138,14 @@ fn average(
     let averaged = pieces.iter().try_for_each(|Piece { index, part }| {
         let item = work.items[*index];
         let of_ranks = frames[*index..].iter().step_by(work.items.len());
-        let decoder = work.decoder(item);
-        mean.clear();
-        mean.resize(part.len(), 0.0);
-        if !work.place.mean_of(of_ranks, decoder, item.length, part.clone(), &mut mean)? {
-            let problem = "the mean of a shard is not finite".to_string();
-            let (rank, step) = (work.place.rank, work.place.step);
-            return Err(Error::Aborted { rank, step, reason: problem });
+        let (decoder, place) = (work.decoder(item), work.place);
+        match place.put_mean(of_ranks, decoder, item, part.clone(), &mut mean, result)? {
+            None => Ok(()),
+            Some(_) => {
+                let problem = "the mean of a shard is not finite".to_string();
+                Err(Error::Aborted { rank: place.rank, step: place.step, reason: problem })
+            }
         }
-        let open = work.place.header_of(Kind::Shard, item).open(result);
-        floats::put(&mean, result);
-        open.close(Kind::Shard, result);
-        Ok(())
     });
     work.buffers.mean = mean;
     averaged

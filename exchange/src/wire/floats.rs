@@ -3,11 +3,14 @@
 //! Loops run over blocks that stay in the first cache, so that checking, adding and scaling cost
 //! no further pass over memory.
 
+use std::sync::LazyLock;
+
 use super::checksum::Checksum;
 use super::{Fault, Read};
+use crate::support::BLOCK;
 
-/// Elements of a block: 8 KiB.
-const BLOCK: usize = 2048;
+/// Elements of which a loop checks or adds up some at a time: 8 KiB.
+const CHUNK: usize = 2048;
 
 /// 1 when a value is NaN or infinite, else 0: what loops can or together.
 #[inline]
@@ -18,13 +21,13 @@ fn special(value: f32) -> u32 {
 
 /// Whether no value is NaN or infinite.
 pub fn all_finite(values: &[f32]) -> bool {
-    values.chunks(BLOCK).all(|block| block.iter().fold(0, |any, value| any | special(*value)) == 0)
+    values.chunks(CHUNK).all(|block| block.iter().fold(0, |any, value| any | special(*value)) == 0)
 }
 
 /// Position of the first value that is NaN or infinite.
 pub fn first_non_finite(values: &[f32]) -> Option<usize> {
-    let block = values.chunks(BLOCK).position(|block| !all_finite(block))?;
-    let start = block * BLOCK;
+    let block = values.chunks(CHUNK).position(|block| !all_finite(block))?;
+    let start = block * CHUNK;
     let within = values[start..].iter().position(|value| !value.is_finite())?;
     Some(start + within)
 }
@@ -34,21 +37,68 @@ pub fn put(values: &[f32], out: &mut Vec<u8>) {
     out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
 }
 
-/// Appends values as they are; their checksum, if all of them are finite.
-pub fn put_checked(values: &[f32], out: &mut Vec<u8>) -> Option<Checksum> {
-    /// Elements that are checked, copied and summed up while the first cache holds them.
-    const PIECE: usize = 1024;
-    out.reserve(size_of_val(values));
+/// Elements that are computed, checked, written and summed up while the first cache holds them.
+const PIECE: usize = 1024;
+
+/// The checksum of a piece of zeros.
+static ZEROS: LazyLock<Checksum> = LazyLock::new(|| Checksum::of(&[0; size_of::<f32>() * PIECE]));
+
+/// Appends values as they are; their checksum, if all of them are finite. Of values that are known
+/// to be zero outside of a support, its words: the rest is written without being read.
+pub fn put_checked(values: &[f32], within: Option<&[u64]>, out: &mut Vec<u8>) -> Option<Checksum> {
+    /// Bits of a support that stand for a piece, of which there are several to a word.
+    const BITS: usize = PIECE / BLOCK;
     let mut checksum = Checksum::default();
-    for piece in values.chunks(PIECE) {
-        if !all_finite(piece) {
+    out.reserve(size_of_val(values));
+    for (number, piece) in values.chunks(PIECE).enumerate() {
+        let shift = BITS * number % 64;
+        let bits = within.map_or(u64::MAX, |words| words[BITS * number / 64]) >> shift;
+        let zero = bits & ((1 << BITS) - 1) == 0;
+        if !zero && !all_finite(piece) {
             return None;
         }
-        let start = out.len();
+        put_piece(piece, zero, out, &mut checksum);
+    }
+    Some(checksum)
+}
+
+/// Appends the sum of all parts, which are equally long, added in their order, times `scale`; its
+/// checksum, or the first element that is not finite. Each part is read once.
+///
+/// # Errors
+/// That element; then part of the mean has been written.
+pub fn put_mean(parts: &[&[[u8; 4]]], scale: f32, out: &mut Vec<u8>) -> Result<Checksum, usize> {
+    let mut checksum = Checksum::default();
+    let mut block = [0.0; PIECE];
+    let length = parts.first().map_or(0, |part| part.len());
+    out.reserve(size_of::<f32>() * length);
+    for start in (0..length).step_by(PIECE) {
+        let piece = start..length.min(start + PIECE);
+        let mean = &mut block[..piece.len()];
+        if !mean_of_each(parts.len(), |part| &parts[part][piece.clone()], scale, mean) {
+            return Err(start + first_non_finite(mean).unwrap_or(0));
+        }
+        put_piece(mean, is_zero(mean), out, &mut checksum);
+    }
+    Ok(checksum)
+}
+
+/// Appends a piece and adds it to the checksum; one of zeros, of which the gradient of a table is
+/// full, by what is known of it.
+fn put_piece(piece: &[f32], zero: bool, out: &mut Vec<u8>, checksum: &mut Checksum) {
+    let start = out.len();
+    if zero && piece.len() == PIECE {
+        out.resize(start + size_of_val(piece), 0);
+        checksum.append(&ZEROS);
+    } else {
         put(piece, out);
         checksum.add(&out[start..]);
     }
-    Some(checksum)
+}
+
+/// Whether all bits of all values are 0.
+fn is_zero(values: &[f32]) -> bool {
+    values.iter().fold(0, |any, value| any | value.to_bits()) == 0
 }
 
 /// The bytes as f32 values of known number.
@@ -73,8 +123,8 @@ pub fn add(values: &[[u8; 4]], weight: f32, sum: &mut [f32]) {
 /// over memory. Tells whether every mean is finite.
 pub fn mean_of(parts: &[&[[u8; 4]]], scale: f32, mean: &mut [f32]) -> bool {
     let mut finite = true;
-    for (number, mean) in mean.chunks_mut(BLOCK).enumerate() {
-        let block = number * BLOCK..number * BLOCK + mean.len();
+    for (number, mean) in mean.chunks_mut(CHUNK).enumerate() {
+        let block = number * CHUNK..number * CHUNK + mean.len();
         finite &= mean_of_each(parts.len(), |part| &parts[part][block.clone()], scale, mean);
     }
     finite
@@ -120,7 +170,7 @@ pub fn scale_checked(values: &mut [f32], scale: f32) -> bool {
     };
     let mut any = 0;
     for piece in values.chunks_mut(PIECE) {
-        if piece.iter().fold(0, |bits, value| bits | value.to_bits()) != 0 {
+        if !is_zero(piece) {
             any |= piece.iter_mut().fold(0, scaled);
         }
     }
@@ -142,7 +192,7 @@ pub fn norm(values: &[f32]) -> f64 {
         let rest: f64 = rest.iter().map(|value| f64::from(*value).powi(2)).sum();
         lanes.iter().sum::<f64>() + rest
     };
-    values.chunks(BLOCK).map(squares).sum::<f64>().sqrt()
+    values.chunks(CHUNK).map(squares).sum::<f64>().sqrt()
 }
 
 #[cfg(test)]
@@ -161,12 +211,12 @@ mod tests {
 
     #[test]
     fn values_are_written_as_they_are_whatever_the_length() {
-        for length in [0, 1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7] {
+        for length in [0, 1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7] {
             let values: Vec<f32> = (0..length).map(|i| (i as f32).sin()).collect();
             let mut out = vec![7u8];
             put(&values, &mut out);
             let mut checked = vec![7u8];
-            let checksum = put_checked(&values, &mut checked).unwrap();
+            let checksum = put_checked(&values, None, &mut checked).unwrap();
             assert_eq!(checked, out);
             assert_eq!(checksum.value(), Checksum::of(&out[1..]).value());
             assert_eq!(out[1..], bytes_of(&values));
@@ -177,15 +227,34 @@ mod tests {
     }
 
     #[test]
+    fn values_within_a_support_are_written_as_all_of_them_are() {
+        for length in [1, 63, PIECE, 3 * PIECE, 9 * PIECE + 65] {
+            for filled in [0..0, 0..1, 5 * PIECE - 3..5 * PIECE + 70, 0..length, length - 1..length]
+            {
+                let filled = filled.start.min(length)..filled.end.min(length);
+                let mut support = crate::Support::nothing(length);
+                support.add(filled.clone());
+                let mut values = vec![0.0; length];
+                values[filled].fill(-1.5);
+                let (mut within, mut whole) = (vec![7], vec![7]);
+                let known = put_checked(&values, Some(support.words()), &mut within).unwrap();
+                let checksum = put_checked(&values, None, &mut whole).unwrap();
+                assert_eq!(within, whole, "{length}");
+                assert_eq!(known.value(), checksum.value(), "{length}");
+            }
+        }
+    }
+
+    #[test]
     fn the_first_special_value_is_found_wherever_it_lies() {
         for special in
             [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(0x7f80_0001)]
         {
-            for at in [0, 1, BLOCK - 1, BLOCK, 2 * BLOCK + 3] {
-                let mut values = vec![f32::MAX; 2 * BLOCK + 5];
+            for at in [0, 1, CHUNK - 1, CHUNK, 2 * CHUNK + 3] {
+                let mut values = vec![f32::MAX; 2 * CHUNK + 5];
                 values[at..].fill(special);
                 assert_eq!(first_non_finite(&values), Some(at));
-                assert!(put_checked(&values, &mut Vec::new()).is_none());
+                assert!(put_checked(&values, None, &mut Vec::new()).is_none());
             }
         }
         assert_eq!(first_non_finite(&[f32::MAX, f32::MIN, 0.0, f32::from_bits(1)]), None);
@@ -206,21 +275,30 @@ mod tests {
             prop_assert!(mean_of(&parts, 1.0 / 3.0, &mut mean));
             let plain: Vec<f32> = columns.iter().map(|[a, b, c]| (a + b + c) * (1.0 / 3.0)).collect();
             prop_assert_eq!(bits(&mean), bits(&plain));
+            let mut written = Vec::new();
+            let checksum = put_mean(&parts, 1.0 / 3.0, &mut written).unwrap();
+            prop_assert_eq!(&written, &bytes_of(&plain));
+            prop_assert_eq!(checksum.value(), Checksum::of(&written).value());
         }
     }
 
     #[test]
     fn an_overflowing_mean_is_noticed() {
-        let part = bytes_of(&[1.0, f32::MAX]);
-        let part = expect(&part, 2).unwrap();
-        let mut mean = [0.0; 2];
+        let mut values = vec![0.0; 2 * PIECE + 2];
+        values[PIECE + 1] = f32::MAX;
+        let part = bytes_of(&values);
+        let part = expect(&part, values.len()).unwrap();
+        let mut mean = vec![0.0; values.len()];
         assert!(!mean_of(&[part, part], 0.5, &mut mean));
-        assert_eq!(first_non_finite(&mean), Some(1));
+        assert_eq!(first_non_finite(&mean), Some(PIECE + 1));
+        let mut written = Vec::new();
+        assert_eq!(put_mean(&[part, part], 0.5, &mut written).map(|_| ()), Err(PIECE + 1));
+        assert!(put_mean(&[part], 0.5, &mut written).is_ok());
     }
 
     #[test]
     fn the_norm_is_that_of_the_plain_sum() {
-        let values: Vec<f32> = (0..BLOCK + 21).map(|i| (i as f32 * 0.37).cos()).collect();
+        let values: Vec<f32> = (0..CHUNK + 21).map(|i| (i as f32 * 0.37).cos()).collect();
         let plain = values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
         assert!((norm(&values) - plain).abs() < 1e-12 * plain);
     }

@@ -1,16 +1,25 @@
 //! Convolutions over time of one or several widths, ReLU and the maximum over time as one
 //! operation.
 //!
-//! A text's windows are its words read with a stride of one word, so a convolution is a matrix
-//! product on the text as it lies in memory, and only the maxima leave it. Backward, one window
-//! per text and filter has a gradient, and no other is touched.
+//! A window's value is the sum, over its words, of the product of the word and the filter's tap at
+//! its place:
+//!
+//! ```text
+//! value[t, f] = Σ_k words[id[t + k]] · weight[f, :, k]
+//! ```
+//!
+//! Texts repeat their words, and padding is one word too. So the products of each word of a batch
+//! with all taps are computed once, as a matrix product, and each window adds up what its words
+//! have; only the maxima are kept. Backward, one window per text and filter has a gradient, and no
+//! other is touched.
 
 use std::ops::Range;
 use std::sync::OnceLock;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
-use super::gemm::{Gemm, Left, Right, Target, panel};
+use self::words::{Group, Peaks, Words};
+use super::gemm::panel;
 use super::handover::Parts;
 use super::memory::Scratch;
 use super::operand::{f32s, with_f32s};
@@ -22,6 +31,9 @@ use super::simd::{Isa, Kernel, Simd};
 /// `weight [F, D, K]` and `bias [F]` in `filters`, side by side: `[B, ΣF]`. No size is 0, no
 /// width `K` exceeds `L`, and every `D` is that of `xs`.
 ///
+/// `ids`, one for each row of `xs`, say which rows are equal: those of equal ids. Without them no two
+/// are taken to be.
+///
 /// The first position of a maximum receives its gradient. NaN in a text gives NaN.
 ///
 /// # Errors
@@ -29,9 +41,14 @@ use super::simd::{Isa, Kernel, Simd};
 pub(crate) fn conv1d_relu_max(
     isa: Isa,
     xs: &Tensor,
+    ids: Option<&Tensor>,
     filters: &[(&Tensor, &Tensor)],
 ) -> Result<Tensor> {
     let (batch, length, dim) = xs.dims3()?;
+    let ids = match ids {
+        Some(ids) => ids.flatten_all()?.to_vec1()?,
+        None => (0..).take(batch * length).collect(),
+    };
     let (mut banks, mut parts) = (Vec::new(), Vec::new());
     let (mut first, mut start, mut products) = (0, 0, 0);
     for (weight, bias) in filters {
@@ -46,7 +63,7 @@ pub(crate) fn conv1d_relu_max(
         // candle's ops take at most three operands: all filters travel as one.
         let parts = Parts::new(parts);
         let parameters = parts.operand()?;
-        let op = ConvMax { isa, banks, parts, peaks: OnceLock::new() };
+        let op = ConvMax { isa, ids, banks, parts, peaks: OnceLock::new() };
         xs.contiguous()?.apply_op2(&parameters, op)
     })
 }
@@ -82,6 +99,8 @@ impl Bank {
 
 struct ConvMax {
     isa: Isa,
+    /// Which rows of the input are equal, `[B, L]`.
+    ids: Vec<u32>,
     banks: Vec<Bank>,
     /// Weight and bias of each bank in turn.
     parts: Parts,
@@ -120,38 +139,24 @@ impl CustomOp2 for ConvMax {
         let sizes = self.sizes(xs_layout.shape())?;
         let Sizes { batch, length, dim, columns } = sizes;
         let (xs, parameters) = (f32s(xs, xs_layout)?, f32s(parameters, parameters_layout)?);
-        let packed = self.banks.iter().map(|bank| {
-            let mut packed = Scratch::new(bank.filters * bank.width * dim);
-            pack(self.isa, *bank, dim, &parameters[bank.weight(dim)], &mut packed);
-            (bank, packed)
-        });
-        let packed: Vec<(&Bank, Scratch)> = packed.collect();
+        let groups = self.groups(dim, parameters);
         let (mut ys, mut peaks) = (vec![0.0; batch * columns], vec![0; batch * columns]);
         let texts = sizes.texts_per_thread();
+        let inputs = xs.chunks(texts * length * dim).zip(self.ids.chunks(texts * length));
         let outputs = ys.chunks_mut(texts * columns).zip(peaks.chunks_mut(texts * columns));
-        let jobs = xs.chunks(texts * length * dim).zip(outputs).collect();
-        parallel::each(jobs, |(xs, (ys, peaks))| {
-            for (bank, packed) in &packed {
-                let positions = length + 1 - bank.width;
-                let mut convolved = Scratch::new(positions * bank.filters);
+        parallel::each(inputs.zip(outputs).collect(), |((xs, ids), (ys, peaks))| {
+            let words = Words::of(ids, xs, dim);
+            for group in &groups {
+                let products = words.products(self.isa, group);
                 let outputs = ys.chunks_exact_mut(columns).zip(peaks.chunks_exact_mut(columns));
-                for (text, (ys, peaks)) in xs.chunks_exact(length * dim).zip(outputs) {
-                    self.isa.run(Gemm {
-                        rows: positions,
-                        columns: bank.filters,
-                        depth: bank.width * dim,
-                        a: text,
-                        left: Left::Rows(dim),
-                        b: packed,
-                        right: Right::Panels,
-                        c: Target::Write(&mut convolved),
-                        c_row: bank.filters,
-                    });
+                for (text, (ys, peaks)) in words.rows.chunks_exact(length).zip(outputs) {
                     self.isa.run(Peaks {
-                        convolved: &convolved,
-                        bias: &parameters[bank.bias(dim)],
-                        ys: &mut ys[bank.columns()],
-                        peaks: &mut peaks[bank.columns()],
+                        text,
+                        products: &products,
+                        width: group.bank.width,
+                        bias: &parameters[group.bank.bias(dim)][group.filters.clone()],
+                        ys: &mut ys[group.bank.columns()][group.filters.clone()],
+                        peaks: &mut peaks[group.bank.columns()][group.filters.clone()],
                     });
                 }
             }
@@ -178,6 +183,18 @@ impl CustomOp2 for ConvMax {
 }
 
 impl ConvMax {
+    /// The filters in groups of as many as a panel of the product has columns.
+    fn groups(&self, dim: usize, parameters: &[f32]) -> Vec<Group<'_>> {
+        let most = panel(self.isa.lanes());
+        let groups = self.banks.iter().flat_map(|bank| {
+            (0..bank.filters).step_by(most).map(move |first| {
+                let filters = first..bank.filters.min(first + most);
+                Group::new(self.isa, bank, filters, dim, &parameters[bank.weight(dim)])
+            })
+        });
+        groups.collect()
+    }
+
     fn sizes(&self, xs: &Shape) -> Result<Sizes> {
         let (batch, length, dim) = xs.dims3()?;
         let columns = self.banks.iter().map(|bank| bank.filters).sum();
@@ -210,51 +227,6 @@ impl ConvMax {
         })?;
         let dx = with_f32s(parameters, |parameters| Ok(backward.input_gradient(parameters)))?;
         Ok((Tensor::from_vec(dx, xs.shape(), xs.device())?, dparameters))
-    }
-}
-
-/// Lays a bank's `weight [F, D, K]` out as the right operand `[K·D, F]` of the product.
-fn pack(isa: Isa, bank: Bank, dim: usize, weight: &[f32], packed: &mut [f32]) {
-    let (panel, taps) = (panel(isa.lanes()), bank.width * dim);
-    for (first, packed) in (0..bank.filters).step_by(panel).zip(packed.chunks_mut(panel * taps)) {
-        let columns = panel.min(bank.filters - first);
-        for (tap, row) in packed.chunks_exact_mut(columns).enumerate() {
-            let at = tap % dim * bank.width + tap / dim;
-            for (filter, value) in (first..).zip(row) {
-                *value = weight[filter * taps + at];
-            }
-        }
-    }
-}
-
-/// The maximum of each column of `convolved [positions, F]` and its first row, then bias and ReLU.
-struct Peaks<'a> {
-    convolved: &'a [f32],
-    bias: &'a [f32],
-    ys: &'a mut [f32],
-    peaks: &'a mut [u32],
-}
-
-impl Kernel for Peaks<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        self.ys.fill(f32::NEG_INFINITY);
-        self.peaks.fill(0);
-        for (row, position) in self.convolved.chunks_exact(self.ys.len()).zip(0u32..) {
-            let bests = self.ys.iter_mut().zip(self.peaks.iter_mut());
-            for (&x, (best, peak)) in row.iter().zip(bests) {
-                // NaN wins over every number and then stays.
-                let higher = (x > *best) | (x.is_nan() & !best.is_nan());
-                *best = if higher { x } else { *best };
-                *peak = if higher { position } else { *peak };
-            }
-        }
-        for (y, bias) in self.ys.iter_mut().zip(self.bias) {
-            let sum = *y + bias;
-            *y = if sum <= 0.0 { 0.0 } else { sum };
-        }
     }
 }
 
@@ -404,6 +376,8 @@ fn add_scaled<S: Simd, const N: usize>(s: S, windows: [(f32, &[f32]); N], sum: &
         s.store_first(&mut sum[start..], v);
     }
 }
+
+mod words;
 
 #[cfg(test)]
 mod tests;

@@ -95,6 +95,6 @@ impl ModuleT for Textcnn {
     fn forward_t(&self, ids: &Tensor, _train: bool) -> Result<Tensor> {
         let words = ops::embedding(ids, &self.embedding)?;
         let filters: Vec<_> = self.convs.iter().map(|conv| (&conv.weight, &conv.bias)).collect();
-        self.fc.forward(&ops::convs1d_relu_max(&words, &filters)?)
+        self.fc.forward(&ops::convs1d_relu_max(&words, Some(ids), &filters)?)
     }
 }

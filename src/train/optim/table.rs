@@ -129,7 +129,7 @@ impl Table {
         };
         late.extend((0..self.since.len()).filter(within).map(|row| self.late(row)));
         let rows = SgdRows { width: self.width, weights, momentum, aside: &self.aside };
-        rows.step(gradient, &late, step, |number, sum| {
+        rows.step(gradient, &late, step, &mut |number, sum| {
             squares += sum;
             let Late { row, .. } = late[number];
             self.since[row] = now;

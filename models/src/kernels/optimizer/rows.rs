@@ -49,7 +49,7 @@ impl SgdRows<'_> {
         gradient: &mut [f32],
         late: &[Late],
         step: &SgdStep,
-        done: impl FnMut(usize, f64),
+        done: &mut dyn FnMut(usize, f64),
     ) {
         assert_eq!(self.weights.len(), gradient.len(), "sgd: one gradient per parameter");
         if step.momentum != 0.0 {
@@ -116,15 +116,15 @@ impl Kernel for CatchUp<'_> {
     }
 }
 
-struct StepRows<'a, F> {
+struct StepRows<'a> {
     rows: SgdRows<'a>,
     gradient: &'a mut [f32],
     late: &'a [Late],
     step: &'a SgdStep,
-    done: F,
+    done: &'a mut dyn FnMut(usize, f64),
 }
 
-impl<F: FnMut(usize, f64)> Kernel for StepRows<'_, F> {
+impl Kernel for StepRows<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -212,7 +212,7 @@ mod tests {
                 with(Kernels::native(isa, false), || {
                     let (weights, momentum) = (&mut weights, &mut momentum);
                     SgdRows { width, weights, momentum, aside: &aside }
-                        .step(&mut gradient, &late, &step, |number, sum| done.push((number, sum)));
+                        .step(&mut gradient, &late, &step, &mut |number, sum| done.push((number, sum)));
                 });
                 prop_assert_eq!(&weights, &slow);
                 prop_assert_eq!(&momentum, &slow_speed);

@@ -56,7 +56,7 @@ proptest! {
         let theirs = Tensor::cat(&theirs.collect::<Vec<_>>(), 1).unwrap();
         let their_gradients = gradients(&theirs, &vars);
         for isa in Isa::available() {
-            let ours = conv1d_relu_max(isa, xs, &filters).unwrap();
+            let ours = conv1d_relu_max(isa, xs, None, &filters).unwrap();
             prop_assert_eq!(flat(&ours), flat(&theirs));
             for (ours, theirs) in gradients(&ours, &vars).iter().zip(&their_gradients) {
                 let scale = theirs.iter().fold(1.0f32, |scale, x| scale.max(x.abs()));
@@ -88,7 +88,7 @@ fn gradients_follow_finite_differences_in_f64() {
     let mut values =
         vars.each_ref().map(|var| flat(var).iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
     for isa in Isa::available() {
-        let ys = conv1d_relu_max(isa, &vars[0], &pairs(&vars[1..])).unwrap();
+        let ys = conv1d_relu_max(isa, &vars[0], None, &pairs(&vars[1..])).unwrap();
         let ours = gradients(&ys, &vars);
         for (which, ours) in ours.iter().enumerate() {
             for (i, &ours) in ours.iter().enumerate() {
@@ -114,7 +114,7 @@ fn the_first_of_equal_maxima_receives_the_gradient() {
     let (weight, bias) = (wave(&[1, 1, 1], 0.0), wave(&[1], 0.0));
     weight.set(&Tensor::new(&[[[1f32]]], &Device::Cpu).unwrap()).unwrap();
     for isa in Isa::available() {
-        let ys = conv1d_relu_max(isa, &xs, &[(&weight, &bias)]).unwrap();
+        let ys = conv1d_relu_max(isa, &xs, None, &[(&weight, &bias)]).unwrap();
         assert_eq!(flat(&ys), [2.0, 0.0]);
         let grads = ys.sum_all().unwrap().backward().unwrap();
         assert_eq!(flat(grads.get(&xs).unwrap()), [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
@@ -130,7 +130,7 @@ fn nan_shows_wherever_it_stands() {
             let mut values = [1.0, 2.0, 3.0];
             values[at] = f32::NAN;
             let xs = Tensor::from_slice(&values, (1, 3, 1), &Device::Cpu).unwrap();
-            let ys = conv1d_relu_max(isa, &xs, &[(&weight, &bias)]).unwrap();
+            let ys = conv1d_relu_max(isa, &xs, None, &[(&weight, &bias)]).unwrap();
             assert!(flat(&ys)[0].is_nan(), "{isa} {at}");
         }
     }

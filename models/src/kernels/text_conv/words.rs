@@ -1,0 +1,167 @@
+//! The forward pass: each word times all taps once, then sums along the texts, and their maxima.
+
+use std::ops::Range;
+
+use super::Bank;
+use crate::kernels::gemm::{Gemm, Left, Right, Target, panel};
+use crate::kernels::memory::Scratch;
+use crate::kernels::simd::{Isa, Kernel, Simd};
+
+/// Words that are multiplied at a time: their rows stay in the second-level cache while all taps of
+/// a group pass over them.
+const BLOCK: usize = 256;
+
+/// Each word of some texts once.
+pub(super) struct Words {
+    /// The words, `[words, D]`.
+    words: Scratch,
+    dim: usize,
+    /// Which of them stands at each place of the texts.
+    pub(super) rows: Vec<u32>,
+}
+
+impl Words {
+    /// Of the texts `xs [places, D]`, whose rows of equal `ids` are equal.
+    pub(super) fn of(ids: &[u32], xs: &[f32], dim: usize) -> Self {
+        // Id and place in one integer: sorted by id.
+        let places = ids.iter().zip(0u32..);
+        let mut order: Vec<u64> =
+            places.map(|(&id, at)| u64::from(id) << 32 | u64::from(at)).collect();
+        order.sort_unstable();
+        let same = |a: &u64, b: &u64| a >> 32 == b >> 32;
+        let mut words = Scratch::new(order.chunk_by(same).count() * dim);
+        let mut rows = vec![0; ids.len()];
+        let numbered = order.chunk_by(same).zip(words.chunks_exact_mut(dim)).zip(0u32..);
+        for ((places, word), number) in numbered {
+            word.copy_from_slice(&xs[places[0] as u32 as usize * dim..][..dim]);
+            for place in places {
+                rows[*place as u32 as usize] = number;
+            }
+        }
+        Self { words, dim, rows }
+    }
+
+    /// The product of every word with every tap of the group's filters: `[words, K, filters]`.
+    pub(super) fn products(&self, isa: Isa, group: &Group<'_>) -> Scratch {
+        let (dim, columns) = (self.dim, group.columns());
+        let mut products = Scratch::new(self.words.len() / dim * columns);
+        let blocks = self.words.chunks(BLOCK * dim).zip(products.chunks_mut(BLOCK * columns));
+        for (words, products) in blocks {
+            isa.run(Gemm {
+                rows: words.len() / dim,
+                columns,
+                depth: dim,
+                a: words,
+                left: Left::Rows(dim),
+                b: &group.packed,
+                right: Right::Panels,
+                c: Target::Write(products),
+                c_row: columns,
+            });
+        }
+        products
+    }
+}
+
+/// Filters of a bank that are computed together: the products of all words with them stay in a
+/// cache until they are added up.
+pub(super) struct Group<'a> {
+    pub(super) bank: &'a Bank,
+    /// Which of the bank's filters.
+    pub(super) filters: Range<usize>,
+    /// Their taps as the right operand `[D, K · filters]` of the product, tap after tap.
+    packed: Scratch,
+}
+
+impl<'a> Group<'a> {
+    /// Some filters of a bank with this `weight [F, D, K]`.
+    pub(super) fn new(
+        isa: Isa,
+        bank: &'a Bank,
+        filters: Range<usize>,
+        dim: usize,
+        weight: &[f32],
+    ) -> Self {
+        let (panel, width, count) = (panel(isa.lanes()), bank.width, filters.len());
+        let mut packed = Scratch::new(dim * width * count);
+        let panels = packed.chunks_mut(panel * dim).zip((0..).step_by(panel));
+        for (panel_of, first) in panels {
+            let columns = panel.min(width * count - first);
+            for (at, row) in panel_of.chunks_exact_mut(columns).enumerate() {
+                for (column, value) in (first..).zip(row) {
+                    let (tap, filter) = (column / count, filters.start + column % count);
+                    *value = weight[(filter * dim + at) * width + tap];
+                }
+            }
+        }
+        Self { bank, filters, packed }
+    }
+
+    fn columns(&self) -> usize {
+        self.bank.width * self.filters.len()
+    }
+}
+
+/// For one text and each filter of a group: the greatest value of a window and the first window
+/// that has it; then bias and ReLU.
+pub(super) struct Peaks<'a> {
+    /// Which words stand in the text.
+    pub(super) text: &'a [u32],
+    /// `[words, K, filters]`.
+    pub(super) products: &'a [f32],
+    pub(super) width: usize,
+    pub(super) bias: &'a [f32],
+    pub(super) ys: &'a mut [f32],
+    pub(super) peaks: &'a mut [u32],
+}
+
+impl Kernel for Peaks<'_> {
+    type Output = ();
+
+    /// Filters are taken as many at a time as registers hold, and what is left by fours and ones.
+    #[inline(always)]
+    fn run<S: Simd>(mut self, _: S) {
+        let filters = self.ys.len();
+        let mut at = 0;
+        while filters - at >= 16 {
+            at += self.scan::<16>(at);
+        }
+        while filters - at >= 4 {
+            at += self.scan::<4>(at);
+        }
+        while filters > at {
+            at += self.scan::<1>(at);
+        }
+        for (y, bias) in self.ys.iter_mut().zip(self.bias) {
+            let sum = *y + bias;
+            *y = if sum <= 0.0 { 0.0 } else { sum };
+        }
+    }
+}
+
+impl Peaks<'_> {
+    /// The maxima of `N` filters from `at` on; returns `N`.
+    #[inline(always)]
+    fn scan<const N: usize>(&mut self, at: usize) -> usize {
+        let filters = self.ys.len();
+        let (mut best, mut peak) = ([f32::NEG_INFINITY; N], [0; N]);
+        for (window, position) in self.text.windows(self.width).zip(0u32..) {
+            let mut sums = [0.0; N];
+            for (tap, &word) in window.iter().enumerate() {
+                let start = (word as usize * self.width + tap) * filters + at;
+                for (sum, product) in sums.iter_mut().zip(&self.products[start..start + N]) {
+                    *sum += product;
+                }
+            }
+            for i in 0..N {
+                // NaN wins over every number and then stays.
+                let higher = (sums[i] > best[i]) | (sums[i].is_nan() & !best[i].is_nan());
+                best[i] = if higher { sums[i] } else { best[i] };
+                peak[i] = if higher { position } else { peak[i] };
+            }
+        }
+        self.ys[at..at + N].copy_from_slice(&best);
+        self.peaks[at..at + N].copy_from_slice(&peak);
+        N
+    }
+}
