@@ -154,7 +154,7 @@ fn text_convolutions(c: &mut Criterion) {
     let throughput = Throughput::Elements(BATCH as u64);
     let kinds = [Kind::TextConvolution, Kind::TextConvolutionBackward];
     measure(c, "text convolution/3, 4 and 5 words", throughput, &kinds, || {
-        ops::convs1d_relu_max(&xs, &filters)?.sum_all()?.backward().map(drop)
+        ops::convs1d_relu_max(&xs, None, &filters)?.sum_all()?.backward().map(drop)
     });
 }
 

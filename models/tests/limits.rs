@@ -141,7 +141,7 @@ fn arguments_without_elements_are_errors() {
         ("conv1d_relu_max: no filters", || text_convolution(&[1, 4, 3], &[0, 3, 2])),
         ("conv1d_relu_max: no positions", || text_convolution(&[1, 4, 3], &[2, 3, 0])),
         ("conv1d_relu_max: no batch", || text_convolution(&[0, 4, 3], &[2, 3, 2])),
-        ("convs1d_relu_max: none", || ops::convs1d_relu_max(&zeros(&[1, 4, 3]), &[])),
+        ("convs1d_relu_max: none", || ops::convs1d_relu_max(&zeros(&[1, 4, 3]), None, &[])),
         ("bilstm: no batch", || bilstm(&[0, 4, 3], 2)),
         ("bilstm: no inputs", || bilstm(&[1, 4, 0], 2)),
         ("bilstm: no hidden state", || bilstm(&[1, 4, 3], 0)),

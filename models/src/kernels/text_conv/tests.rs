@@ -68,6 +68,30 @@ proptest! {
     }
 }
 
+/// Words that stand in several places are multiplied once, and nothing else changes: not a bit.
+#[test]
+fn words_that_repeat_give_what_words_of_their_own_give() {
+    let (batch, length, dim) = (3, 11, 17);
+    let ids: Vec<u32> = (0..batch * length).map(|i| (i * i) as u32 % 7 * 1000).collect();
+    let table = wave(&[7, dim], 0.37);
+    let rows: Vec<u32> = ids.iter().map(|id| id / 1000).collect();
+    let rows = Tensor::from_vec(rows, batch * length, &Device::Cpu).unwrap();
+    let xs = table.index_select(&rows, 0).unwrap().reshape((batch, length, dim)).unwrap();
+    let xs = Var::from_tensor(&xs).unwrap();
+    let ids = Tensor::from_vec(ids, (batch, length), &Device::Cpu).unwrap();
+    let mut vars = vec![xs];
+    for (filters, width) in [(37, 3), (16, 1), (4, 5)] {
+        vars.extend([wave(&[filters, dim, width], 1.3), wave(&[filters], 0.5)]);
+    }
+    for isa in Isa::available() {
+        let of = |ids| {
+            let ys = conv1d_relu_max(isa, &vars[0], ids, &pairs(&vars[1..])).unwrap();
+            (flat(&ys), gradients(&ys, &vars))
+        };
+        assert_eq!(of(Some(&ids)), of(None), "{isa}");
+    }
+}
+
 #[test]
 fn gradients_follow_finite_differences_in_f64() {
     let (sizes, taps) = ([3usize, 7, 4], 3);
