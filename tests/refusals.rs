@@ -8,6 +8,14 @@ mod common;
 use common::{Program, events, only_run, quick};
 use std::fs;
 
+/// Half of all crates are there to download data: a build without them says what to build instead.
+#[cfg(not(feature = "fetch"))]
+#[test]
+fn a_build_that_cannot_download_says_which_one_can() {
+    let error = Program::new().refuse(&["data", "fetch", "cifar10"], 1);
+    assert!(error.contains("--features fetch") && error.contains("cifar10"), "{error}");
+}
+
 #[test]
 fn what_a_recipe_may_not_say_is_exit_code_2() {
     let program = Program::new();

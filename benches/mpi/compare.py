@@ -95,7 +95,7 @@ def parse():
 def build(a):
     """The program, and a virtual environment with PyTorch, where they are not given."""
     if a.binary is None:
-        command = ["cargo", "build", "--release", "-q", "--no-default-features", "--features", "mpi"]
+        command = ["cargo", "build", "--release", "-q", "--features", "mpi"]
         subprocess.run(command, cwd=ROOT, check=True)
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
         sys.argv += ["--binary", str(target / "release" / "gradwire")]

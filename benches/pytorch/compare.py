@@ -39,8 +39,7 @@ def install(a):
         venv.create(ENV, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "-q", "torch", "numpy"], check=True)
     if a.binary is None:
-        # Nothing is fetched here, and without the client for it the build is short.
-        build = ["cargo", "build", "--release", "-q", "--no-default-features", "--target-dir", ROOT / "target"]
+        build = ["cargo", "build", "--release", "-q", "--target-dir", ROOT / "target"]
         subprocess.run(build, cwd=ROOT, check=True)
         a.binary = ROOT / "target/release/gradwire"
     return python

@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Download a data set and write it in its official layout
-    #[cfg(feature = "fetch")]
     Fetch {
         /// The data set
-        #[arg(value_parser = PossibleValuesParser::new(fetched()))]
+        #[cfg_attr(feature = "fetch", arg(value_parser = PossibleValuesParser::new(fetched())))]
         name: String,
         /// The folder to write it under
         #[arg(long, default_value = "data")]
@@ -69,7 +68,6 @@ impl Command {
     /// What the data set's module says: file, place, what to do.
     pub(super) fn run(self) -> Result<()> {
         match self {
-            #[cfg(feature = "fetch")]
             Self::Fetch { name, dir } => fetch(&name, &dir),
             Self::Verify { dir } => verify(&dir),
             Self::Synth(synth) => synth.run(),
@@ -99,6 +97,17 @@ fn fetch(name: &str, dir: &Path) -> Result<()> {
     bar.finish_and_clear();
     println!("{}", fetched?);
     Ok(())
+}
+
+/// Without its feature the program has no client for the hub.
+#[cfg(not(feature = "fetch"))]
+fn fetch(name: &str, dir: &Path) -> Result<()> {
+    bail!(
+        "this build of gradwire cannot download {name}: it was built without the feature `fetch`, \
+         which takes minutes; `cargo install --path . --features fetch` has it. Or unpack the \
+         official archive under {} yourself",
+        dir.display()
+    )
 }
 
 fn verify(dir: &Path) -> Result<()> {
