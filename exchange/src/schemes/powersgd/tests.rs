@@ -1,4 +1,5 @@
 use super::*;
+use crate::compress::testing::{bits, square};
 use crate::reducer::tests::step;
 
 /// Shapes with all kinds of remainders: a convolution, vectors, a matrix too small, a wide and a
@@ -33,14 +34,6 @@ fn gradient(length: usize, rank: usize, step: u64) -> Vec<f32> {
         *value = 0.3 * *value + (0.1 * i as f32).sin() + 0.5 * (0.013 * i as f32).cos();
     }
     values
-}
-
-fn square(values: &[f32]) -> f64 {
-    values.iter().map(|value| f64::from(*value).powi(2)).sum()
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
 }
 
 fn specimens() -> Vec<Config> {
@@ -363,7 +356,10 @@ fn states_that_do_not_fit_are_refused_and_change_nothing() {
     ] {
         let mut state = State::default();
         entry.into_iter().for_each(|entry| state.insert("q", entry));
-        assert!(matches!(reducers[0].restore(&state), Err(Error::State { .. })), "{state:?}");
+        assert!(
+            matches!(reducers[0].restore(&state), Err(crate::Error::State { .. })),
+            "{state:?}"
+        );
         let mut after = State::default();
         reducers[0].save(&mut after);
         assert_eq!(before, after);
@@ -421,7 +417,7 @@ fn settings_read_and_are_refused_by_name() {
         (Config { min_compression_rate: f64::NAN, ..default.clone() }, "min_compression_rate"),
     ] {
         match config.validate() {
-            Err(Error::Config { scheme: "powersgd", key, .. }) => assert_eq!(key, setting),
+            Err(crate::Error::Config { scheme: "powersgd", key, .. }) => assert_eq!(key, setting),
             other => panic!("{other:?}"),
         }
     }
