@@ -62,17 +62,16 @@ pub(crate) fn events(bytes: &[u8]) {
         assert!(damage.is_none_or(|damage| damage.offset < bytes.len()), "damage after the end");
         assert_eq!(event_file::up_to(&kept, step, END), (kept.clone(), None));
     }
-    let mut ends = false;
-    let read = event_file::event(bytes, |tag| ends |= tag == END.as_bytes());
+    let read = event_file::Event::read(bytes);
     let file = [framed(&[]), framed(bytes), framed(&[])].concat();
     let whole = |data: &[u8]| data.len() + 16;
     let (kept, damage) = event_file::up_to(&file, 3, END);
     match read {
-        Ok(step) => {
+        Ok(event) => {
             assert_eq!(damage, None);
-            let stays = (0..=3).contains(&step) && !ends;
+            let stays = (0..=3).contains(&event.step) && event.tags().all(|t| t != END.as_bytes());
             let expected = file.len() - if stays { 0 } else { whole(bytes) };
-            assert_eq!(kept.len(), expected, "step {step}");
+            assert_eq!(kept.len(), expected, "step {}", event.step);
         }
         Err(_) => {
             assert_eq!(damage.map(|damage| damage.offset), Some(whole(&[])));

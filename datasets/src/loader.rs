@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::{RecvTimeoutError, TryRecvError};
-
 use crate::augment::Augment;
 use crate::dataset::{Batch, Dataset};
 use crate::error::{Error, Result};
 use crate::sampler::Sampler;
+use crate::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel,
+};
 use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Receiver, Sender, bounded, unbounded};
 
 /// Which batches a [`Loader`] fills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,8 +73,8 @@ impl Loader {
     /// [`Error::Thread`] when the system allows no further thread.
     pub fn new(dataset: Arc<dyn Dataset>, sampler: Sampler, plan: Plan) -> Result<Self> {
         let rank = sampler.rank();
-        let (fill, filled) = bounded(plan.depth.max(1));
-        let (emptied, empty) = unbounded();
+        let (fill, filled) = sync_channel(plan.depth.max(1));
+        let (emptied, empty) = channel();
         let thread = thread::Builder::new()
             .name(format!("loader-{rank}"))
             .spawn(move || fill_batches(&*dataset, sampler, plan, &fill, &empty))
@@ -156,7 +156,7 @@ fn fill_batches(
     dataset: &dyn Dataset,
     mut sampler: Sampler,
     plan: Plan,
-    fill: &Sender<Loaded>,
+    fill: &SyncSender<Loaded>,
     empty: &Receiver<Batch>,
 ) {
     let mut indices = Vec::new();

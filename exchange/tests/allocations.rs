@@ -7,10 +7,10 @@ use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{Random, seat};
+use common::{Random, each_rank, parameters, seat};
 use gradwire_exchange::{
-    Alone, BucketGradient, Bucketing, Built, Downlink, Exchange, Layout, Next, Observed, Scheme,
-    Topology, Wiring,
+    Alone, BucketGradient, Bucketing, Built, Downlink, Exchange, Next, Observed, Scheme, Topology,
+    Wiring,
 };
 
 /// The system's allocator, remembering the largest block asked for, and how many.
@@ -133,31 +133,24 @@ fn steady_steps_allocate_nothing_proportional_to_the_gradient() {
 fn steady_steps_of(wiring: Wiring, scheme: &Scheme) {
     const LENGTH: usize = 200_000;
     let ends = wiring.topology.connect(3, Duration::from_secs(20)).unwrap();
-    std::thread::scope(|scope| {
-        for (rank, end) in ends.into_iter().enumerate() {
-            scope.spawn(move || {
-                let layout = Layout::new([("weight".to_string(), LENGTH)]).unwrap();
-                let mut exchange =
-                    Exchange::with(scheme, wiring, Bucketing::Whole, layout, 0, end).unwrap();
-                let fresh = Random(rank as u64).laplaces(LENGTH);
-                let mut gradient = fresh.clone();
-                for step in 1..=12 {
-                    gradient.copy_from_slice(&fresh);
-                    exchange.collective().barrier().unwrap();
-                    if step == 7 && rank == 0 {
-                        LARGEST.store(0, Ordering::Relaxed);
-                    }
-                    exchange.collective().barrier().unwrap();
-                    exchange.allreduce(step, &mut gradient).unwrap();
-                }
-                exchange.collective().barrier().unwrap();
-                let largest = LARGEST.load(Ordering::Relaxed);
-                assert!(
-                    largest < LENGTH / 10,
-                    "{scheme:?} over {wiring:?}: a block of {largest} bytes"
-                );
-            });
+    each_rank(ends, |rank, end| {
+        let layout = parameters(&[LENGTH]);
+        let mut exchange =
+            Exchange::with(scheme, wiring, Bucketing::Whole, layout, 0, end).unwrap();
+        let fresh = Random(rank as u64).laplaces(LENGTH);
+        let mut gradient = fresh.clone();
+        for step in 1..=12 {
+            gradient.copy_from_slice(&fresh);
+            exchange.collective().barrier().unwrap();
+            if step == 7 && rank == 0 {
+                LARGEST.store(0, Ordering::Relaxed);
+            }
+            exchange.collective().barrier().unwrap();
+            exchange.allreduce(step, &mut gradient).unwrap();
         }
+        exchange.collective().barrier().unwrap();
+        let largest = LARGEST.load(Ordering::Relaxed);
+        assert!(largest < LENGTH / 10, "{scheme:?} over {wiring:?}: a block of {largest} bytes");
     });
 }
 
@@ -165,26 +158,20 @@ fn steady_steps_of(wiring: Wiring, scheme: &Scheme) {
 fn a_message_that_all_have_read_is_written_over() {
     const LENGTH: usize = 300_000;
     let ends = Topology::Allgather.connect(2, Duration::from_secs(20)).unwrap();
-    std::thread::scope(|scope| {
-        for (rank, end) in ends.into_iter().enumerate() {
-            scope.spawn(move || {
-                let layout = Layout::new([("weight".to_string(), LENGTH)]).unwrap();
-                let scheme = Scheme::default();
-                let mut exchange =
-                    Exchange::new(&scheme, Bucketing::Whole, layout, 0, end).unwrap();
-                let mut gradient = Random(rank as u64).laplaces(LENGTH);
-                for step in 1..=4 {
-                    exchange.allreduce(step, &mut gradient).unwrap();
-                    exchange.collective().barrier().unwrap();
-                    if step == 1 && rank == 0 {
-                        LARGEST.store(0, Ordering::Relaxed);
-                    }
-                    exchange.collective().barrier().unwrap();
-                }
-                let largest = LARGEST.load(Ordering::Relaxed);
-                assert!(largest < LENGTH / 10, "a block of {largest} bytes");
-            });
+    each_rank(ends, |rank, end| {
+        let (scheme, layout) = (Scheme::default(), parameters(&[LENGTH]));
+        let mut exchange = Exchange::new(&scheme, Bucketing::Whole, layout, 0, end).unwrap();
+        let mut gradient = Random(rank as u64).laplaces(LENGTH);
+        for step in 1..=4 {
+            exchange.allreduce(step, &mut gradient).unwrap();
+            exchange.collective().barrier().unwrap();
+            if step == 1 && rank == 0 {
+                LARGEST.store(0, Ordering::Relaxed);
+            }
+            exchange.collective().barrier().unwrap();
         }
+        let largest = LARGEST.load(Ordering::Relaxed);
+        assert!(largest < LENGTH / 10, "a block of {largest} bytes");
     });
 }
 

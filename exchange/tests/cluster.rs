@@ -10,26 +10,16 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{Random, bits};
+use common::{Random, bits, each_rank, half, parameters};
 use gradwire_exchange::cluster::{Cluster, Letters, NOTES, Notes, channels};
-use gradwire_exchange::schemes::topk;
 use gradwire_exchange::{
-    Bucketing, Collective, Downlink, Error, Exchange, Layout, Policy, Result, Scheme, State,
-    Topology, Wiring,
+    Bucketing, Collective, Downlink, Error, Exchange, Policy, Result, Scheme, State, Topology,
+    Wiring,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);
 const LENGTHS: [usize; 5] = [700, 3, 3200, 2048, 9];
 const LENGTH: usize = 5960;
-
-fn layout() -> Layout {
-    let named = LENGTHS.iter().enumerate().map(|(i, length)| (format!("p{i}"), *length));
-    Layout::new(named).unwrap()
-}
-
-fn half() -> Scheme {
-    Scheme::Topk(topk::Config { ratio: 0.5.into(), ..Default::default() })
-}
 
 /// Nobody tells anything.
 struct Silence;
@@ -49,7 +39,7 @@ fn clusters(processes: usize) -> Vec<Cluster> {
 
 /// Runs one thread for each rank of `processes` × `seats` and returns what they return, in order of
 /// rank.
-fn each_rank<T: Send>(
+fn across<T: Send>(
     topology: Topology,
     (processes, seats): (usize, usize),
     timeout: Duration,
@@ -60,14 +50,9 @@ fn each_rank<T: Send>(
         topology.connect_across(cluster, seats, timeout, Arc::new(Silence)).unwrap()
     };
     let ends: Vec<Box<dyn Collective>> = clusters.iter().flat_map(connect).collect();
-    let results = std::thread::scope(|scope| {
-        let work = &work;
-        let spawn = |(rank, end): (usize, Box<dyn Collective>)| {
-            assert_eq!((end.rank(), end.world_size()), (rank, processes * seats));
-            scope.spawn(move || work(rank, end))
-        };
-        let workers: Vec<_> = ends.into_iter().enumerate().map(spawn).collect();
-        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    let results = each_rank(ends, |rank, end| {
+        assert_eq!((end.rank(), end.world_size()), (rank, processes * seats));
+        work(rank, end)
     });
     clusters.iter().for_each(|cluster| cluster.leave(PATIENT).unwrap());
     results
@@ -86,7 +71,8 @@ fn train(
     let mut sleeps = Random(rank as u64 + 1000);
     let policy =
         Policy { dense_below: Some(10), warmup_steps: Some(1), ..Policy::from(bucketing.clone()) };
-    let mut exchange = Exchange::with(scheme, wiring, policy, layout(), 9, end).unwrap();
+    let mut exchange =
+        Exchange::with(scheme, wiring, policy, parameters(&LENGTHS), 9, end).unwrap();
     let (mut means, mut bytes) = (Vec::new(), Vec::new());
     for step in 1..=3 {
         std::thread::sleep(Duration::from_micros(sleeps.below(300) as u64));
@@ -114,18 +100,10 @@ fn processes_come_to_the_bits_of_one() {
                     continue;
                 }
                 let ends = wiring.topology.connect(4, PATIENT).unwrap();
-                let expected: Vec<Ran> = std::thread::scope(|scope| {
-                    let (scheme, bucketing) = (&scheme, &bucketing);
-                    let spawn = |(rank, end)| {
-                        scope.spawn(move || train(wiring, scheme, bucketing, rank, end))
-                    };
-                    let workers: Vec<_> = ends.into_iter().enumerate().map(spawn).collect();
-                    workers.into_iter().map(|worker| worker.join().unwrap()).collect()
-                });
+                let train = |rank, end| train(wiring, &scheme, &bucketing, rank, end);
+                let expected: Vec<Ran> = each_rank(ends, train);
                 for spread in [(4, 1), (2, 2), (1, 4)] {
-                    let found = each_rank(wiring.topology, spread, PATIENT, |rank, end| {
-                        train(wiring, &scheme, &bucketing, rank, end)
-                    });
+                    let found = across(wiring.topology, spread, PATIENT, train);
                     for (rank, (found, expected)) in found.iter().zip(&expected).enumerate() {
                         let case = format!("{scheme:?} over {wiring:?} × {spread:?}, rank {rank}");
                         assert_eq!(found.0, expected.0, "means: {case}");
@@ -141,14 +119,14 @@ fn processes_come_to_the_bits_of_one() {
 const SPREADS: [(usize, usize); 2] = [(4, 1), (2, 2)];
 
 fn over(topology: Topology, scheme: &Scheme, end: Box<dyn Collective>) -> Exchange {
-    Exchange::with(scheme, topology, Bucketing::Parameter, layout(), 9, end).unwrap()
+    Exchange::with(scheme, topology, Bucketing::Parameter, parameters(&LENGTHS), 9, end).unwrap()
 }
 
 #[test]
 fn a_refusal_reaches_everybody_and_the_group_goes_on() {
     for (topology, spread) in Topology::ALL.iter().flat_map(|t| SPREADS.map(|s| (*t, s))) {
         for scheme in [Scheme::default(), half()] {
-            let ranks = each_rank(topology, spread, PATIENT, |rank, end| {
+            let ranks = across(topology, spread, PATIENT, |rank, end| {
                 let mut exchange = over(topology, &scheme, end);
                 let mut gradient = vec![1.0; LENGTH];
                 if rank == 2 {
@@ -181,7 +159,7 @@ fn a_refusal_reaches_everybody_and_the_group_goes_on() {
 fn an_overflowing_mean_is_everybodys_same_error() {
     for (topology, spread) in Topology::ALL.iter().flat_map(|t| SPREADS.map(|s| (*t, s))) {
         for scheme in [Scheme::default(), half()] {
-            let ranks = each_rank(topology, spread, PATIENT, |_, end| {
+            let ranks = across(topology, spread, PATIENT, |_, end| {
                 let mut gradient = vec![0.0; LENGTH];
                 gradient[703 + 1500] = 3e38;
                 over(topology, &scheme, end).allreduce(5, &mut gradient).unwrap_err()
@@ -197,7 +175,7 @@ fn an_overflowing_mean_is_everybodys_same_error() {
 fn ranks_at_different_places_find_out() {
     for (topology, spread) in Topology::ALL.iter().flat_map(|t| SPREADS.map(|s| (*t, s))) {
         for scheme in [Scheme::default(), half()] {
-            let ranks = each_rank(topology, spread, Duration::from_secs(2), |rank, end| {
+            let ranks = across(topology, spread, Duration::from_secs(2), |rank, end| {
                 let mut exchange = over(topology, &scheme, end);
                 match rank {
                     3 => exchange.collective().barrier().unwrap_err(),
@@ -220,7 +198,7 @@ fn a_rank_that_goes_and_one_that_is_silent_are_named_in_time() {
     let timeout = Duration::from_millis(600);
     for (topology, spread) in Topology::ALL.iter().flat_map(|t| SPREADS.map(|s| (*t, s))) {
         for silent in [false, true] {
-            let ranks = each_rank(topology, spread, timeout, |rank, end| -> Result<Duration> {
+            let ranks = across(topology, spread, timeout, |rank, end| -> Result<Duration> {
                 let mut exchange = over(topology, &half(), end);
                 exchange.allreduce(1, &mut [0.5; LENGTH])?;
                 if rank == 3 {

@@ -6,20 +6,14 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Random, bits};
-use gradwire_exchange::schemes::topk;
+use common::{Random, bits, each_rank, half, parameters};
 use gradwire_exchange::{
-    Bucketing, Collective, Error, Exchange, Gauge, Layout, Mesh, Policy, Scheme, Solo, State, mesh,
+    Bucketing, Collective, Error, Exchange, Gauge, Policy, Scheme, Solo, State, mesh,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);
 const LENGTHS: [usize; 6] = [700, 3, 1200, 64, 9, 2048];
 const LENGTH: usize = 4024;
-
-fn layout() -> Layout {
-    let named = LENGTHS.iter().enumerate().map(|(i, length)| (format!("p{i}"), *length));
-    Layout::new(named).unwrap()
-}
 
 fn policy() -> Policy {
     Policy {
@@ -32,26 +26,15 @@ fn policy() -> Policy {
 
 /// Four compressed buckets (parameters 0, 2, 3, 5), and one of the two small parameters.
 fn exchange(scheme: &Scheme, end: impl Collective + 'static) -> Exchange {
-    Exchange::new(scheme, policy(), layout(), 9, Box::new(end)).unwrap()
-}
-
-fn each_rank<T: Send>(ends: Vec<Mesh>, work: impl Fn(Mesh) -> T + Sync) -> Vec<T> {
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = ends.into_iter().map(|end| scope.spawn(|| work(end))).collect();
-        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
-    })
-}
-
-fn half() -> Scheme {
-    Scheme::Topk(topk::Config { ratio: 0.5.into(), ..Default::default() })
+    Exchange::new(scheme, policy(), parameters(&LENGTHS), 9, Box::new(end)).unwrap()
 }
 
 type Outcome = (Vec<Vec<u32>>, State, Vec<u64>, Vec<Vec<Gauge>>);
 
 /// Means, state, bytes and gauges of four steps in these groups, exchanged in this order.
 fn run(scheme: &Scheme, world_size: usize, groups: &[Vec<usize>], order: &[usize]) -> Vec<Outcome> {
-    each_rank(mesh(world_size, PATIENT), |end| {
-        let rank = end.rank() as u64;
+    each_rank(mesh(world_size, PATIENT), |rank, end| {
+        let rank = rank as u64;
         let mut sleeps = Random(rank + 1000);
         let mut exchange = exchange(scheme, end);
         exchange.set_groups(groups.to_vec()).unwrap();
@@ -98,14 +81,14 @@ fn the_groups_and_their_order_change_nothing() {
 
 #[test]
 fn allreduce_takes_every_group_in_order() {
-    let ranks = each_rank(mesh(2, PATIENT), |end| {
+    let ranks = each_rank(mesh(2, PATIENT), |_, end| {
         let mut exchange = exchange(&half(), end);
         exchange.set_groups(vec![vec![1, 4], vec![0, 2, 3]]).unwrap();
         let mut gradient = Random(1).laplaces(LENGTH);
         let traffic = exchange.allreduce(1, &mut gradient).unwrap();
         (bits(&gradient), traffic.legs.len())
     });
-    let whole = each_rank(mesh(2, PATIENT), |end| {
+    let whole = each_rank(mesh(2, PATIENT), |_, end| {
         let mut gradient = Random(1).laplaces(LENGTH);
         let traffic = exchange(&half(), end).allreduce(1, &mut gradient).unwrap();
         (bits(&gradient), traffic.legs.len())
@@ -120,8 +103,7 @@ fn allreduce_takes_every_group_in_order() {
 fn a_step_that_fails_in_a_later_group_leaves_no_trace() {
     for scheme in Scheme::specimens() {
         for aborts in [false, true] {
-            let ranks = each_rank(mesh(3, PATIENT), |end| {
-                let rank = end.rank();
+            let ranks = each_rank(mesh(3, PATIENT), |rank, end| {
                 let mut exchange = exchange(&scheme, end);
                 exchange.set_groups(vec![vec![3, 4], vec![0, 1, 2]]).unwrap();
                 for step in 1..=2 {
@@ -164,8 +146,7 @@ fn a_step_that_fails_in_a_later_group_leaves_no_trace() {
 
 #[test]
 fn ranks_in_different_groups_find_out() {
-    let ranks = each_rank(mesh(2, PATIENT), |end| {
-        let rank = end.rank();
+    let ranks = each_rank(mesh(2, PATIENT), |rank, end| {
         let mut exchange = exchange(&half(), end);
         exchange.set_groups(vec![vec![0, 1], vec![2, 3, 4]]).unwrap();
         exchange.begin(1);
@@ -176,8 +157,7 @@ fn ranks_in_different_groups_find_out() {
         assert_eq!((*by, expected.bucket, found.bucket), (rank, [0, 2][rank], [2, 0][rank]));
     }
     // Other groups altogether.
-    let ranks = each_rank(mesh(2, PATIENT), |end| {
-        let rank = end.rank();
+    let ranks = each_rank(mesh(2, PATIENT), |rank, end| {
         let mut exchange = exchange(&half(), end);
         let rest = (1..5).collect();
         let groups = if rank == 0 { vec![vec![0], rest] } else { vec![(0..5).collect()] };
@@ -219,7 +199,8 @@ fn groups_that_are_no_partition_and_groups_out_of_turn_are_refused() {
     assert!(groups_error(exchange.finish(&gradient).map(|_| ())), "a group is missing");
 
     let policy = Policy { clip_norm: Some(1.0), ..policy() };
-    let mut clipped = Exchange::new(&half(), policy, layout(), 0, Box::new(Solo)).unwrap();
+    let mut clipped =
+        Exchange::new(&half(), policy, parameters(&LENGTHS), 0, Box::new(Solo)).unwrap();
     let error = clipped.set_groups(vec![vec![0, 1], vec![2, 3, 4]]).unwrap_err();
     assert!(error.to_string().contains("`clip_norm` to 0"), "{error}");
     clipped.set_groups(vec![vec![4, 3, 2, 1, 0]]).unwrap();

@@ -87,17 +87,23 @@ impl Trouble for Misread {
     }
 }
 
-/// Rank 1 goes when its message has been sent.
+/// Rank 1 goes before its message of this meeting.
 #[derive(Clone)]
-struct Goes;
+struct GoesBefore(usize);
 
-impl Trouble for Goes {
+impl Trouble for GoesBefore {
     fn sent(&mut self, rank: usize, round: usize, _mine: &mut Vec<u8>) -> Result<()> {
-        match (rank, round) {
-            (1, 1) => Err(Error::Transport { problem: "gone".to_string() }),
+        match rank {
+            1 if round == self.0 => Err(Error::Transport { problem: "gone".to_string() }),
             _ => Ok(()),
         }
     }
+}
+
+/// The ends of a mesh, each with this trouble.
+fn troubled<F: Trouble + Clone>(shares: bool, trouble: &F) -> Vec<Troubled<F>> {
+    let with = |end| Troubled { end, shares, round: 0, trouble: trouble.clone() };
+    mesh(RANKS, PATIENT).into_iter().map(with).collect()
 }
 
 /// What `work` returns on each rank.
@@ -108,22 +114,11 @@ fn each_rank<F: Trouble + Clone + 'static, T: Send>(
     work: impl Fn(usize, &mut Exchange) -> T + Sync,
 ) -> Vec<T> {
     let layout = Layout::new([("a".to_string(), PARTS[0]), ("b".to_string(), PARTS[1])]).unwrap();
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = mesh(RANKS, PATIENT)
-            .into_iter()
-            .map(|end| {
-                let end = Troubled { end, shares, round: 0, trouble: trouble.clone() };
-                let (layout, work) = (layout.clone(), &work);
-                scope.spawn(move || {
-                    let rank = end.rank();
-                    let scheme = Scheme::default();
-                    let exchange =
-                        Exchange::new(&scheme, bucketing.clone(), layout, 9, Box::new(end));
-                    work(rank, &mut exchange.unwrap())
-                })
-            })
-            .collect();
-        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    let ends = troubled(shares, trouble);
+    common::each_rank(ends, |rank, end| {
+        let (scheme, layout) = (Scheme::default(), layout.clone());
+        let exchange = Exchange::new(&scheme, bucketing.clone(), layout, 9, Box::new(end));
+        work(rank, &mut exchange.unwrap())
     })
 }
 
@@ -217,7 +212,7 @@ fn what_one_rank_alone_could_not_read_ends_the_step_of_all() {
 
 #[test]
 fn who_goes_before_saying_so_is_missed() {
-    let errors = errors(&Goes);
+    let errors = errors(&GoesBefore(1));
     for by in [0, 2] {
         assert_eq!(errors[by], Error::PeerLost { rank: 1, by, awaited: AWAITED });
     }
@@ -238,27 +233,15 @@ fn an_overflowing_mean_is_everybodys_same_error() {
 fn errors_of_rounds(trouble: &(impl Trouble + Clone + 'static)) -> Vec<Result<(), Error>> {
     let shapes = [("a".to_string(), vec![600, 900]), ("b".to_string(), vec![70])];
     let layout = Layout::shaped(shapes).unwrap();
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = mesh(RANKS, PATIENT)
-            .into_iter()
-            .map(|end| {
-                let end = Troubled { end, shares: true, round: 0, trouble: trouble.clone() };
-                let layout = layout.clone();
-                scope.spawn(move || {
-                    let rank = end.rank() as u64;
-                    let scheme = Scheme::Powersgd(powersgd::Config::default());
-                    let end = Box::new(end);
-                    let mut exchange =
-                        Exchange::new(&scheme, Bucketing::Whole, layout, 9, end).unwrap();
-                    let before = exchange.save();
-                    let done =
-                        exchange.allreduce(1, &mut Random(rank).laplaces(540_070)).map(|_| ());
-                    assert_eq!(done.is_err(), exchange.save() == before);
-                    done
-                })
-            })
-            .collect();
-        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    common::each_rank(troubled(true, trouble), |rank, end| {
+        let scheme = Scheme::Powersgd(powersgd::Config::default());
+        let (layout, end) = (layout.clone(), Box::new(end));
+        let mut exchange = Exchange::new(&scheme, Bucketing::Whole, layout, 9, end).unwrap();
+        let before = exchange.save();
+        let mut gradient = Random(rank as u64).laplaces(540_070);
+        let done = exchange.allreduce(1, &mut gradient).map(|_| ());
+        assert_eq!(done.is_err(), exchange.save() == before);
+        done
     })
 }
 
@@ -274,22 +257,9 @@ fn damage_in_either_round_is_the_same_error_on_every_rank_and_leaves_no_trace() 
     }
 }
 
-/// Rank 1 goes before its message of the second round.
-#[derive(Clone)]
-struct GoesBetween;
-
-impl Trouble for GoesBetween {
-    fn sent(&mut self, rank: usize, round: usize, _mine: &mut Vec<u8>) -> Result<()> {
-        match (rank, round) {
-            (1, 2) => Err(Error::Transport { problem: "gone".to_string() }),
-            _ => Ok(()),
-        }
-    }
-}
-
 #[test]
 fn a_rank_lost_between_the_rounds_is_missed_by_the_others() {
-    let outcomes = errors_of_rounds(&GoesBetween);
+    let outcomes = errors_of_rounds(&GoesBefore(2));
     for by in [0, 2] {
         assert_eq!(outcomes[by], Err(Error::PeerLost { rank: 1, by, awaited: AWAITED }));
     }

@@ -11,33 +11,22 @@ use gradwire_exchange::schemes::aggregation_aware::{self, Rule};
 use gradwire_exchange::schemes::sidco::{self, Fit, Stages};
 use gradwire_exchange::{Compressor, Definition, Observed, Seat};
 
-/// Uniform in (0, 1).
-fn uniform(random: &mut Random) -> f64 {
-    ((random.bits() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-}
-
-/// Standard normal (Box & Muller 1958).
-fn normal(random: &mut Random) -> f64 {
-    let radius = (-2.0 * uniform(random).ln()).sqrt();
-    radius * (std::f64::consts::TAU * uniform(random)).cos()
-}
-
 /// Gamma of scale 1 (Marsaglia & Tsang 2000), for shapes below 1 by raising the shape.
 fn gamma(random: &mut Random, shape: f64) -> f64 {
     let d = shape + 1.0 - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
     loop {
-        let x = normal(random);
+        let x = random.normal();
         let v = (1.0 + c * x).powi(3);
-        if v > 0.0 && uniform(random).ln() < 0.5 * x * x + d - d * v + d * v.ln() {
-            return d * v * uniform(random).powf(1.0 / shape);
+        if v > 0.0 && random.uniform().ln() < 0.5 * x * x + d - d * v + d * v.ln() {
+            return d * v * random.uniform().powf(1.0 / shape);
         }
     }
 }
 
 /// Generalised Pareto of scale 1.
 fn pareto(random: &mut Random, xi: f64) -> f64 {
-    (uniform(random).powf(-xi) - 1.0) / xi
+    (random.uniform().powf(-xi) - 1.0) / xi
 }
 
 fn gauge(compressor: &dyn Compressor, name: &str) -> f64 {
@@ -55,7 +44,7 @@ fn sidco_keeps_what_the_table_says() {
     let rows: [Row; 7] = [
         (
             "Laplace",
-            |random| -uniform(random).ln(),
+            |random| -random.uniform().ln(),
             [[1.0, 1.0, 0.99, 1.0], [1.0, 1.0, 0.99, 1.0], [0.96, 1.0, 0.99, 1.0]],
         ),
         (
@@ -85,7 +74,7 @@ fn sidco_keeps_what_the_table_says() {
         ),
         (
             "Gaussian",
-            normal,
+            Random::normal,
             [[0.0, 0.10, 0.70, 1.06], [6.9, 1.23, 0.90, 0.91], [0.004, 1.46, 1.04, 1.05]],
         ),
     ];
@@ -121,13 +110,13 @@ fn sidco_keeps_what_the_table_says() {
 fn sidco_stays_within_the_documents_ranges_at_larger_ratios() {
     const LENGTH: usize = 1 << 19;
     let laws: [fn(&mut Random) -> f64; 7] = [
-        |random| -uniform(random).ln(),
+        |random| -random.uniform().ln(),
         |random| gamma(random, 0.3),
         |random| gamma(random, 0.7),
         |random| pareto(random, 0.1),
         |random| pareto(random, 0.3),
         |random| pareto(random, 0.45),
-        normal,
+        Random::normal,
     ];
     for (number, draw) in laws.into_iter().enumerate() {
         let mut random = Random(2000 + number as u64);
@@ -170,9 +159,9 @@ impl HotCoordinates {
 
     fn new(length: usize) -> Self {
         let mut random = Random(7);
-        let base = (0..length).map(|_| (0.5 * normal(&mut random)).exp()).collect();
-        let hot = (0..length).map(|_| uniform(&mut random) < Self::SHARE).collect();
-        let sign = (0..length).map(|_| if uniform(&mut random) < 0.5 { -1.0 } else { 1.0 });
+        let base = (0..length).map(|_| (0.5 * random.normal()).exp()).collect();
+        let hot = (0..length).map(|_| random.uniform() < Self::SHARE).collect();
+        let sign = (0..length).map(|_| if random.uniform() < 0.5 { -1.0 } else { 1.0 });
         let sign = sign.collect();
         Self { random, base, hot, sign }
     }
@@ -181,10 +170,10 @@ impl HotCoordinates {
     fn add(&mut self, ranks: &mut [Vec<f32>]) {
         let random = &mut self.random;
         for at in 0..self.base.len() {
-            let stays = uniform(random) > 1.0 / Self::ROUNDS;
-            let born = uniform(random) < Self::SHARE / Self::ROUNDS;
+            let stays = random.uniform() > 1.0 / Self::ROUNDS;
+            let born = random.uniform() < Self::SHARE / Self::ROUNDS;
             if born && !self.hot[at] {
-                self.sign[at] = if uniform(random) < 0.5 { -1.0 } else { 1.0 };
+                self.sign[at] = if random.uniform() < 0.5 { -1.0 } else { 1.0 };
             }
             self.hot[at] = self.hot[at] && stays || born;
             let (scale, shared) = if self.hot[at] {
@@ -192,7 +181,7 @@ impl HotCoordinates {
             } else {
                 (self.base[at], 0.0)
             };
-            let common = shared + 0.3 * normal(random);
+            let common = shared + 0.3 * random.normal();
             for rank in ranks.iter_mut() {
                 let own = 0.7 * f64::from(random.laplace());
                 rank[at] += (scale * 0.5f64.sqrt() * (common + own)) as f32;

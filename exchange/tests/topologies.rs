@@ -6,7 +6,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Echo, Random, bits};
+use common::{Echo, Random, bits, each_rank, half, parameters};
 use gradwire_exchange::schemes::{casq, signsgd, topk};
 use gradwire_exchange::{
     Answer, Bucketing, Central, Collective, Downlink, Error, Exchange, Gradient, Layout, Leg,
@@ -21,17 +21,8 @@ const LENGTH: usize = 5960;
 const COMPRESSED: Wiring =
     Wiring { topology: Topology::Server, downlink: Some(Downlink::Compressed) };
 
-fn layout() -> Layout {
-    let named = LENGTHS.iter().enumerate().map(|(i, length)| (format!("p{i}"), *length));
-    Layout::new(named).unwrap()
-}
-
 fn policy(bucketing: Bucketing) -> Policy {
     Policy { dense_below: Some(10), warmup_steps: Some(1), ..Policy::from(bucketing) }
-}
-
-fn half() -> Scheme {
-    Scheme::Topk(topk::Config { ratio: 0.5.into(), ..Default::default() })
 }
 
 /// Every topology as it is by default, and the server that compresses.
@@ -40,27 +31,26 @@ fn wirings() -> Vec<Wiring> {
     plain.chain([COMPRESSED]).collect()
 }
 
+/// Of these, those that can carry `scheme`.
+fn wirings_of(scheme: &Scheme) -> Vec<Wiring> {
+    let policy = policy(Bucketing::Parameter);
+    wirings().into_iter().filter(|wiring| wiring.validate(scheme, &policy).is_ok()).collect()
+}
+
+/// Every wiring with each of two schemes that it can carry.
+fn wired() -> impl Iterator<Item = (Wiring, Scheme)> {
+    let schemes = [Scheme::default(), half()].into_iter();
+    schemes.flat_map(|scheme| wirings_of(&scheme).into_iter().map(move |w| (w, scheme.clone())))
+}
+
 /// Runs one thread for each rank over a topology and returns what they return.
-fn each_rank<T: Send>(
+fn over_each<T: Send>(
     wiring: Wiring,
     world_size: usize,
     timeout: Duration,
     work: impl Fn(usize, Box<dyn Collective>) -> T + Sync,
 ) -> Vec<T> {
-    let ends = wiring.topology.connect(world_size, timeout).unwrap();
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = ends
-            .into_iter()
-            .enumerate()
-            .map(|(rank, end)| {
-                scope.spawn({
-                    let work = &work;
-                    move || work(rank, end)
-                })
-            })
-            .collect();
-        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
-    })
+    each_rank(wiring.topology.connect(world_size, timeout).unwrap(), work)
 }
 
 type Ran = (Vec<Vec<u32>>, State, Vec<u64>);
@@ -73,10 +63,11 @@ fn run(
     world_size: usize,
     groups: &[Vec<usize>],
 ) -> Vec<Ran> {
-    each_rank(wiring, world_size, PATIENT, |rank, end| {
+    over_each(wiring, world_size, PATIENT, |rank, end| {
         let mut sleeps = Random(rank as u64 + 1000);
         let policy = policy(bucketing.clone());
-        let mut exchange = Exchange::with(scheme, wiring, policy, layout(), 9, end).unwrap();
+        let mut exchange =
+            Exchange::with(scheme, wiring, policy, parameters(&LENGTHS), 9, end).unwrap();
         if !groups.is_empty() {
             exchange.set_groups(groups.to_vec()).unwrap();
         }
@@ -151,10 +142,11 @@ fn a_known_support_changes_no_bit() {
             })
         {
             let run = |within: bool| {
-                each_rank(wiring, 3, PATIENT, |rank, end| {
+                over_each(wiring, 3, PATIENT, |rank, end| {
                     let policy = policy(bucketing.clone());
                     let mut exchange =
-                        Exchange::with(&scheme, wiring, policy, layout(), 9, end).unwrap();
+                        Exchange::with(&scheme, wiring, policy, parameters(&LENGTHS), 9, end)
+                            .unwrap();
                     let (mut means, mut support) = (Vec::new(), Support::nothing(LENGTH));
                     for step in 1..=4 {
                         let mut random = Random(10 * step + rank as u64);
@@ -211,9 +203,10 @@ fn a_compressed_downlink_is_the_same_on_every_rank_and_every_time() {
 fn nothing_is_lost_when_both_ways_are_compressed() {
     const STEPS: u64 = 12;
     let scheme = Scheme::Topk(topk::Config { ratio: 0.05.into(), ..Default::default() });
-    let ranks = each_rank(COMPRESSED, 3, PATIENT, |rank, end| {
+    let ranks = over_each(COMPRESSED, 3, PATIENT, |rank, end| {
         let policy = policy(Bucketing::Parameter);
-        let mut exchange = Exchange::with(&scheme, COMPRESSED, policy, layout(), 9, end).unwrap();
+        let mut exchange =
+            Exchange::with(&scheme, COMPRESSED, policy, parameters(&LENGTHS), 9, end).unwrap();
         let (mut given, mut taken) = (vec![0f64; LENGTH], vec![0f64; LENGTH]);
         let mut downlink = 0;
         for step in 1..=STEPS {
@@ -242,7 +235,7 @@ fn nothing_is_lost_when_both_ways_are_compressed() {
 #[test]
 fn signs_both_ways_are_a_majority_vote() {
     let scheme = Scheme::Signsgd(signsgd::Config::default());
-    let ranks = each_rank(COMPRESSED, 3, PATIENT, |rank, end| {
+    let ranks = over_each(COMPRESSED, 3, PATIENT, |rank, end| {
         let layout = Layout::new([("w".to_string(), 64)]).unwrap();
         let mut exchange =
             Exchange::with(&scheme, COMPRESSED, Bucketing::Whole, layout, 9, end).unwrap();
@@ -262,10 +255,16 @@ fn signs_both_ways_are_a_majority_vote() {
 fn an_exact_downlink_is_the_union_or_dense_whichever_is_shorter() {
     for (ratio, most) in [(0.01, 24 + 5 + 8 * 200), (1.0, 24 + 5 + 4 * LENGTH)] {
         let scheme = Scheme::Topk(topk::Config { ratio: ratio.into(), ..Default::default() });
-        let bytes = each_rank(Topology::Server.into(), 3, PATIENT, |rank, end| {
-            let mut exchange =
-                Exchange::with(&scheme, Topology::Server, Bucketing::Whole, layout(), 9, end)
-                    .unwrap();
+        let bytes = over_each(Topology::Server.into(), 3, PATIENT, |rank, end| {
+            let mut exchange = Exchange::with(
+                &scheme,
+                Topology::Server,
+                Bucketing::Whole,
+                parameters(&LENGTHS),
+                9,
+                end,
+            )
+            .unwrap();
             let mut gradient = Random(rank as u64).laplaces(LENGTH);
             exchange.allreduce(1, &mut gradient).unwrap().downlink_bytes
         });
@@ -276,30 +275,23 @@ fn an_exact_downlink_is_the_union_or_dense_whichever_is_shorter() {
 
 #[test]
 fn sixty_four_ranks_share_two_cores() {
-    for wiring in wirings() {
-        for scheme in [Scheme::default(), half()] {
-            if wiring.validate(&scheme, &policy(Bucketing::Parameter)).is_err() {
-                continue;
-            }
-            let ranks = run(wiring, &scheme, &Bucketing::Parameter, 64, &[]);
-            assert!(ranks.iter().all(|(means, ..)| *means == ranks[0].0), "{wiring:?}");
-        }
+    for (wiring, scheme) in wired() {
+        let ranks = run(wiring, &scheme, &Bucketing::Parameter, 64, &[]);
+        assert!(ranks.iter().all(|(means, ..)| *means == ranks[0].0), "{wiring:?}");
     }
 }
 
 /// Saved and restored in the middle, every topology goes on as if nothing had been.
 #[test]
 fn a_run_that_is_taken_up_again_goes_on_the_same() {
-    for wiring in wirings() {
-        for scheme in Scheme::specimens() {
-            if wiring.validate(&scheme, &policy(Bucketing::Parameter)).is_err() {
-                continue;
-            }
+    for scheme in Scheme::specimens() {
+        for wiring in wirings_of(&scheme) {
             let steps = |states: Option<&[State]>, range: std::ops::RangeInclusive<u64>| {
-                each_rank(wiring, 2, PATIENT, |rank, end| {
+                over_each(wiring, 2, PATIENT, |rank, end| {
                     let policy = policy(Bucketing::Parameter);
                     let mut exchange =
-                        Exchange::with(&scheme, wiring, policy, layout(), 9, end).unwrap();
+                        Exchange::with(&scheme, wiring, policy, parameters(&LENGTHS), 9, end)
+                            .unwrap();
                     if let Some(states) = states {
                         exchange.restore(&states[rank]).unwrap();
                     }
@@ -321,16 +313,18 @@ fn a_run_that_is_taken_up_again_goes_on_the_same() {
 
 #[test]
 fn a_servers_state_is_not_silently_lost() {
-    let saved = each_rank(COMPRESSED, 1, PATIENT, |_, end| {
+    let saved = over_each(COMPRESSED, 1, PATIENT, |_, end| {
         let mut exchange =
-            Exchange::with(&half(), COMPRESSED, Bucketing::Whole, layout(), 9, end).unwrap();
+            Exchange::with(&half(), COMPRESSED, Bucketing::Whole, parameters(&LENGTHS), 9, end)
+                .unwrap();
         exchange.allreduce(1, &mut Random(1).laplaces(LENGTH)).unwrap();
         exchange.save()
     });
     for topology in Topology::ALL {
-        each_rank((*topology).into(), 1, PATIENT, |_, end| {
+        over_each((*topology).into(), 1, PATIENT, |_, end| {
             let mut exchange =
-                Exchange::with(&half(), *topology, Bucketing::Whole, layout(), 9, end).unwrap();
+                Exchange::with(&half(), *topology, Bucketing::Whole, parameters(&LENGTHS), 9, end)
+                    .unwrap();
             let error = exchange.restore(&saved[0]).unwrap_err();
             assert!(matches!(error, Error::State { .. }), "{error}");
             assert!(error.to_string().contains("server"), "{error}");
@@ -339,15 +333,16 @@ fn a_servers_state_is_not_silently_lost() {
 }
 
 fn over(wiring: Wiring, scheme: &Scheme, end: Box<dyn Collective>) -> Exchange {
-    Exchange::with(scheme, wiring, policy(Bucketing::Parameter), layout(), 9, end).unwrap()
+    Exchange::with(scheme, wiring, policy(Bucketing::Parameter), parameters(&LENGTHS), 9, end)
+        .unwrap()
 }
 
 #[test]
 fn a_refusal_reaches_everybody_and_the_group_goes_on() {
-    for wiring in wirings() {
+    for (wiring, scheme) in wired() {
         for aborts in [true, false] {
-            let ranks = each_rank(wiring, 4, PATIENT, |rank, end| {
-                let mut exchange = over(wiring, &half(), end);
+            let ranks = over_each(wiring, 4, PATIENT, |rank, end| {
+                let mut exchange = over(wiring, &scheme, end);
                 exchange.set_groups(vec![vec![1, 3], vec![0, 2]]).unwrap();
                 exchange.allreduce(1, &mut Random(rank as u64).laplaces(LENGTH)).unwrap();
                 exchange.allreduce(2, &mut Random(rank as u64).laplaces(LENGTH)).unwrap();
@@ -355,8 +350,10 @@ fn a_refusal_reaches_everybody_and_the_group_goes_on() {
                 let mut gradient = vec![1.0; LENGTH];
                 exchange.begin(3);
                 exchange.exchange_group(0, &mut gradient).unwrap();
-                if rank == 2 {
-                    gradient[57] = f32::NAN;
+                match rank {
+                    2 => gradient[57] = f32::NAN,
+                    3 => gradient[3] = f32::INFINITY,
+                    _ => {}
                 }
                 let error = match (rank, aborts) {
                     (2, true) => exchange.abort(3, "enough"),
@@ -383,11 +380,11 @@ fn a_refusal_reaches_everybody_and_the_group_goes_on() {
 
 #[test]
 fn an_overflowing_mean_is_everybodys_same_error() {
-    for wiring in wirings() {
-        let ranks = each_rank(wiring, 3, PATIENT, |_, end| {
+    for (wiring, scheme) in wired() {
+        let ranks = over_each(wiring, 3, PATIENT, |_, end| {
             let mut gradient = vec![0.0; LENGTH];
             gradient[703 + 1500] = 3e38;
-            over(wiring, &half(), end).allreduce(5, &mut gradient).unwrap_err()
+            over(wiring, &scheme, end).allreduce(5, &mut gradient).unwrap_err()
         });
         let parameter = "p2".to_string();
         let named = Error::NonFiniteMean { step: 5, parameter, index: 1500 };
@@ -398,7 +395,7 @@ fn an_overflowing_mean_is_everybodys_same_error() {
 #[test]
 fn ranks_at_different_places_find_out() {
     for wiring in wirings() {
-        let ranks = each_rank(wiring, 3, PATIENT, |rank, end| {
+        let ranks = over_each(wiring, 3, PATIENT, |rank, end| {
             let mut exchange = over(wiring, &half(), end);
             exchange.set_groups(vec![vec![0, 1], vec![2, 3]]).unwrap();
             exchange.begin(1);
@@ -409,7 +406,7 @@ fn ranks_at_different_places_find_out() {
             ranks.iter().all(|error| matches!(error, Error::OutOfStep { .. })),
             "{wiring:?}: {ranks:?}"
         );
-        let ranks = each_rank(wiring, 2, PATIENT, |rank, end| {
+        let ranks = over_each(wiring, 2, PATIENT, |rank, end| {
             let mut exchange = over(wiring, &half(), end);
             match rank {
                 0 => exchange.allreduce(1, &mut vec![1.0; LENGTH]).unwrap_err(),
@@ -428,7 +425,7 @@ fn a_rank_that_goes_and_one_that_is_silent_are_named_in_time() {
     let timeout = Duration::from_millis(400);
     for wiring in wirings() {
         for leaves in [true, false] {
-            let ranks = each_rank(wiring, 3, timeout, |rank, end| {
+            let ranks = over_each(wiring, 3, timeout, |rank, end| {
                 let mut exchange = over(wiring, &half(), end);
                 exchange.allreduce(1, &mut vec![1.0; LENGTH]).unwrap();
                 let start = Instant::now();
@@ -487,22 +484,13 @@ fn a_server_that_dies_or_sleeps_is_named_in_time() {
         let timeout = Duration::from_millis(timeout);
         let start = Instant::now();
         let ends = star(3, timeout).unwrap();
-        let errors: Vec<Error> = std::thread::scope(|scope| {
-            let workers: Vec<_> = ends
-                .into_iter()
-                .enumerate()
-                .map(|(rank, mut end)| {
-                    scope.spawn(move || {
-                        if rank == 0 {
-                            let sleeps = Sleeps(6 * timeout);
-                            end.install(if dies { Box::new(Dies) } else { Box::new(sleeps) });
-                        }
-                        end.barrier().unwrap();
-                        end.ask(vec![1]).unwrap_err()
-                    })
-                })
-                .collect();
-            workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+        let errors = each_rank(ends, |rank, mut end| {
+            if rank == 0 {
+                let sleeps = Sleeps(6 * timeout);
+                end.install(if dies { Box::new(Dies) } else { Box::new(sleeps) });
+            }
+            end.barrier().unwrap();
+            end.ask(vec![1]).unwrap_err()
         });
         for (rank, error) in errors.iter().enumerate() {
             let named = match dies {
@@ -582,16 +570,13 @@ fn spoilt_messages_are_errors_or_numbers() {
     };
     let adaptive = Scheme::Optquant(gradwire_exchange::schemes::optquant::Config::default());
     let schemes = [Scheme::default(), half(), learning, Scheme::AggregationAware(leader), adaptive];
-    for wiring in wirings() {
-        for scheme in &schemes {
-            if wiring.validate(scheme, &policy(Bucketing::Parameter)).is_err() {
-                continue;
-            }
+    for scheme in &schemes {
+        for wiring in wirings_of(scheme) {
             for (at, up) in (0..60).flat_map(|at| [(at, true), (at, false)]) {
                 if !up && wiring.topology != Topology::Server {
                     continue;
                 }
-                let ranks = each_rank(wiring, 2, PATIENT, |rank, end| {
+                let ranks = over_each(wiring, 2, PATIENT, |rank, end| {
                     let mut random = Random(at as u64);
                     let spoil = move |bytes: &mut Vec<u8>| match at {
                         0 => bytes.clear(),
@@ -608,7 +593,8 @@ fn spoilt_messages_are_errors_or_numbers() {
                     };
                     let policy = Policy { warmup_steps: Some(0), ..policy(Bucketing::Parameter) };
                     let mut exchange =
-                        Exchange::with(scheme, wiring, policy, layout(), 9, end).unwrap();
+                        Exchange::with(scheme, wiring, policy, parameters(&LENGTHS), 9, end)
+                            .unwrap();
                     let mut gradient = Random(3).laplaces(LENGTH);
                     exchange.allreduce(1, &mut gradient).map(|_| bits(&gradient))
                 });
@@ -617,6 +603,11 @@ fn spoilt_messages_are_errors_or_numbers() {
                 if up {
                     assert_eq!(ranks[0].is_ok(), ranks[1].is_ok(), "{case}");
                     assert!(ranks[0].is_err() || ranks[0] == ranks[1], "{case}");
+                    if wiring.topology == Topology::Allgather {
+                        let named =
+                            |o: &Result<_>| matches!(o, Err(Error::Message { rank: 1, .. }));
+                        assert!(ranks.iter().all(named), "{case}");
+                    }
                     if broken {
                         let named = |by: usize| match &ranks[by] {
                             Err(Error::Message { rank: 1, .. }) => true,
@@ -643,7 +634,7 @@ fn spoilt_messages_are_errors_or_numbers() {
 #[test]
 fn collectives_that_do_not_offer_what_a_topology_needs_are_refused() {
     let build = |topology, end: Box<dyn Collective>| {
-        Exchange::with(&half(), topology, Bucketing::Whole, layout(), 9, end).err()
+        Exchange::with(&half(), topology, Bucketing::Whole, parameters(&LENGTHS), 9, end).err()
     };
     let mut ends = mesh(1, PATIENT);
     let error = build(Topology::Server, Box::new(ends.remove(0))).unwrap();
@@ -653,25 +644,4 @@ fn collectives_that_do_not_offer_what_a_topology_needs_are_refused() {
     assert!(matches!(error, Error::Topology { topology: "sharded", .. }), "{error}");
     assert!(error.to_string().contains("plain f32"), "{error}");
     assert!(build(Topology::Allgather, Box::<Echo>::default()).is_none());
-}
-
-#[test]
-fn ends_of_a_star_are_a_collective_like_any_other() {
-    let ends = star(3, PATIENT).unwrap();
-    let ranks: Vec<_> = std::thread::scope(|scope| {
-        let workers: Vec<_> = ends
-            .into_iter()
-            .map(|mut end| {
-                scope.spawn(move || {
-                    let mut text = vec![end.rank() as u8];
-                    end.broadcast(2, &mut text).unwrap();
-                    let mut means = [end.rank() as f32];
-                    end.mean_f32(&mut means).unwrap();
-                    (text, means)
-                })
-            })
-            .collect();
-        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
-    });
-    assert!(ranks.iter().all(|(text, means)| *text == [2] && *means == [3.0 * (1.0 / 3.0f32)]));
 }

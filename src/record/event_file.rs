@@ -3,9 +3,8 @@
 //! Only as much is read of an event as taking back later steps needs: its step, and the tags of
 //! its summary. A file may hold anything by the time a run is resumed, and RUSTSEC-2024-0437
 //! (recursion without a limit) names every `protobuf` before 3.7.2, where `tensorboard-proto` needs
-//! 2: so that crate writes events here and reads none. This reader looks at the fields of three
-//! messages, one inside the other, steps over every other field by its length, and neither recurses
-//! nor allocates.
+//! 2: so that crate writes events here and reads none. They are read by `prost`, which steps over
+//! all other fields, and refuses what is nested deeper than it should be.
 //!
 //! A file is records end to end (TensorFlow's `record_writer.h`), numbers little-endian:
 //!
@@ -15,9 +14,8 @@
 //! | 4 | masked CRC-32C of these 8 bytes |
 //! | n | the data: an `Event` in the encoding of protocol buffers |
 //! | 4 | masked CRC-32C of the data |
-//!
-//! Fields read: `Event { step = 2, summary = 5 }`, `Summary { value = 1 }`, `Value { tag = 1 }`.
 
+use prost::Message;
 use std::fmt;
 use tensorboard_rs::masked_crc32c::masked_crc32c;
 
@@ -34,7 +32,7 @@ pub struct Record<'a> {
 }
 
 /// Where a file stops being readable, and why. Nothing after it can be found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// Bytes from the beginning of the file to the record.
     pub offset: usize,
@@ -49,7 +47,7 @@ impl fmt::Display for Damage {
 }
 
 /// What is wrong with a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The file ends before the length and its checksum do.
     Header,
@@ -65,7 +63,7 @@ pub enum Fault {
     /// The checksum of the data is another.
     DataSum,
     /// The data is not an event.
-    Event(&'static str),
+    Event(prost::DecodeError),
 }
 
 impl fmt::Display for Fault {
@@ -103,14 +101,15 @@ impl<'a> Records<'a> {
             return Err(Fault::LengthSum);
         }
         let length = u64::from_le_bytes(*length);
-        let torn = Fault::Torn { length, left: after.len() };
-        let length = usize::try_from(length).map_err(|_| torn)?;
-        let (data, after) = after.split_at_checked(length).ok_or(torn)?;
-        let sum = after.first_chunk::<4>().ok_or(torn)?;
+        let left = after.len();
+        let torn = || Fault::Torn { length, left };
+        let whole = usize::try_from(length).ok().and_then(|length| after.split_at_checked(length));
+        let (data, after) = whole.ok_or_else(torn)?;
+        let sum = after.first_chunk::<4>().ok_or_else(torn)?;
         if masked_crc32c(data) != u32::from_le_bytes(*sum) {
             return Err(Fault::DataSum);
         }
-        let (whole, rest) = self.rest.split_at(FRAMING + length);
+        let (whole, rest) = self.rest.split_at(FRAMING + data.len());
         self.rest = rest;
         self.offset += whole.len();
         Ok(Record { whole, data })
@@ -142,12 +141,12 @@ pub fn up_to(bytes: &[u8], step: u64, without: &str) -> (Vec<u8>, Option<Damage>
             Ok(record) => record,
             Err(damage) => return (kept, Some(damage)),
         };
-        let mut dropped = false;
-        let at = match event(record.data, |tag| dropped |= tag == without.as_bytes()) {
-            Ok(at) => at,
+        let event = match Event::read(record.data) {
+            Ok(event) => event,
             Err(why) => return (kept, Some(Damage { offset, fault: Fault::Event(why) })),
         };
-        if u64::try_from(at).is_ok_and(|at| at <= step) && !dropped {
+        let dropped = event.tags().any(|tag| tag == without.as_bytes());
+        if u64::try_from(event.step).is_ok_and(|at| at <= step) && !dropped {
             kept.extend_from_slice(record.whole);
         }
         offset += record.whole.len();
@@ -155,110 +154,45 @@ pub fn up_to(bytes: &[u8], step: u64, without: &str) -> (Vec<u8>, Option<Damage>
     (kept, None)
 }
 
-/// Reads the data of a record: the event's step, which is 0 where it has none, and through
-/// `tag` the tag of each value of its summary.
-///
-/// # Errors
-/// When it is not an event, in words. Some tags may have been visited by then.
-pub fn event<'a>(data: &'a [u8], mut tag: impl FnMut(&'a [u8])) -> Result<i64, &'static str> {
-    const STEP: u32 = 2;
-    const SUMMARY: u32 = 5;
-    const VALUE: u32 = 1;
-    const TAG: u32 = 1;
-    let mut step = 0;
-    for field in Fields(data) {
-        match field? {
-            // An int64: a negative one is written as if it were unsigned.
-            (STEP, Content::Varint(bits)) => step = bits.cast_signed(),
-            (STEP, _) => return Err("its step is no number"),
-            (SUMMARY, Content::Bytes(summary)) => {
-                for field in Fields(summary) {
-                    let (VALUE, value) = field? else { continue };
-                    let Content::Bytes(value) = value else {
-                        return Err("a value of its summary is no message");
-                    };
-                    for field in Fields(value) {
-                        match field? {
-                            (TAG, Content::Bytes(name)) => tag(name),
-                            (TAG, _) => return Err("a tag of its summary is no text"),
-                            _ => {}
-                        }
-                    }
-                }
-            }
-            (SUMMARY, _) => return Err("its summary is no message"),
-            _ => {}
-        }
-    }
-    Ok(step)
+/// The data of a record, as far as it is read.
+#[derive(Clone, PartialEq, Message)]
+pub struct Event {
+    /// The step; 0 where it has none.
+    #[prost(int64, tag = "2")]
+    pub step: i64,
+    /// The summary, if it has one.
+    #[prost(message, optional, tag = "5")]
+    pub summary: Option<Summary>,
 }
 
-/// The content of a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Content<'a> {
-    /// A whole number, an enumeration or a truth value.
-    Varint(u64),
-    /// A text, bytes or a message.
-    Bytes(&'a [u8]),
-    /// Four or eight bytes, which nothing here reads.
-    Fixed,
+/// The values of one step.
+#[derive(Clone, PartialEq, Message)]
+pub struct Summary {
+    /// The values.
+    #[prost(message, repeated, tag = "1")]
+    pub values: Vec<Value>,
 }
 
-/// The fields of a message with their numbers, in the order they were written in, up to the first
-/// that is not whole.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn take(&mut self) -> Result<(u32, Content<'a>), &'static str> {
-        const ENDS: &str = "it ends within a field";
-        let key = self.varint()?;
-        let content = match key & 7 {
-            0 => Content::Varint(self.varint()?),
-            1 => self.0.split_off(..8).map(|_| Content::Fixed).ok_or(ENDS)?,
-            2 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| ENDS)?;
-                Content::Bytes(self.0.split_off(..length).ok_or(ENDS)?)
-            }
-            3 | 4 => return Err("it has a group, as no event has"),
-            5 => self.0.split_off(..4).map(|_| Content::Fixed).ok_or(ENDS)?,
-            _ => return Err("a field is of a type that there is not"),
-        };
-        match u32::try_from(key >> 3) {
-            Ok(number @ 1..=0x1fff_ffff) => Ok((number, content)),
-            _ => Err("a field has a number that none can have"),
-        }
-    }
-
-    /// Seven bits a byte, the lowest first; the highest bit says that another byte follows.
-    fn varint(&mut self) -> Result<u64, &'static str> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = *self.0.split_off_first().ok_or("it ends within a number")?;
-            let bits = u64::from(byte & 0x7f);
-            value |= bits << shift;
-            if value >> shift != bits {
-                break;
-            }
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
-        Err("a number has more than 64 bits")
-    }
+/// A value with its tag.
+#[derive(Clone, PartialEq, Message)]
+pub struct Value {
+    /// The tag, which should be text.
+    #[prost(bytes = "vec", tag = "1")]
+    pub tag: Vec<u8>,
 }
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u32, Content<'a>), &'static str>;
+impl Event {
+    /// Reads the data of a record.
+    ///
+    /// # Errors
+    /// When it is not an event.
+    pub fn read(data: &[u8]) -> Result<Self, prost::DecodeError> {
+        Self::decode(data)
+    }
 
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let taken = self.take();
-        if taken.is_err() {
-            self.0 = &[];
-        }
-        Some(taken)
+    /// The tag of each value of the summary.
+    pub fn tags(&self) -> impl Iterator<Item = &[u8]> {
+        self.summary.iter().flat_map(|summary| &summary.values).map(|value| value.tag.as_slice())
     }
 }
 
@@ -274,10 +208,10 @@ mod tests {
     }
 
     /// The step and the tags of an event.
-    fn read(data: &[u8]) -> Result<(i64, Vec<String>), &'static str> {
-        let mut tags = Vec::new();
-        let step = event(data, |tag| tags.push(String::from_utf8_lossy(tag).into_owned()))?;
-        Ok((step, tags))
+    fn read(data: &[u8]) -> Option<(i64, Vec<String>)> {
+        let event = Event::read(data).ok()?;
+        let tags = event.tags().map(|tag| String::from_utf8_lossy(tag).into_owned());
+        Some((event.step, tags.collect()))
     }
 
     /// A field of the length-delimited type.
@@ -295,27 +229,27 @@ mod tests {
 
     #[test]
     fn steps_and_tags_are_those_that_protobuf_wrote() {
-        use protobuf::{Message, RepeatedField};
-        use tensorboard_proto::{event::Event, event::SessionLog, summary::Summary};
+        use protobuf::{Message as _, RepeatedField};
+        use tensorboard_proto::{event, summary};
         let value = |tag: &str| {
-            let mut value = tensorboard_proto::summary::Summary_Value::new();
+            let mut value = summary::Summary_Value::new();
             value.set_node_name("node".into());
             value.set_tag(tag.into());
             value.set_simple_value(0.5);
             value
         };
         for step in [0, 1, 127, 128, 1 << 40, i64::MAX, -1, i64::MIN] {
-            let mut proto = Event::new();
+            let mut proto = event::Event::new();
             proto.set_wall_time(1.5);
             proto.set_step(step);
-            assert_eq!(read(&proto.write_to_bytes().unwrap()), Ok((step, vec![])));
-            proto.set_session_log(SessionLog::new());
-            assert_eq!(read(&proto.write_to_bytes().unwrap()), Ok((step, vec![])));
-            let mut summary = Summary::new();
+            assert_eq!(read(&proto.write_to_bytes().unwrap()), Some((step, vec![])));
+            proto.set_session_log(event::SessionLog::new());
+            assert_eq!(read(&proto.write_to_bytes().unwrap()), Some((step, vec![])));
+            let mut summary = summary::Summary::new();
             summary.set_value(RepeatedField::from_vec(vec![value("loss"), value("ä/b")]));
             proto.set_summary(summary);
             let tags = vec!["loss".to_string(), "ä/b".to_string()];
-            assert_eq!(read(&proto.write_to_bytes().unwrap()), Ok((step, tags)));
+            assert_eq!(read(&proto.write_to_bytes().unwrap()), Some((step, tags)));
         }
     }
 
@@ -326,7 +260,7 @@ mod tests {
             // Groups within groups in a field that events do not have.
             let (begins, ends) = ([0xa3, 6].repeat(DEPTH), [0xa4, 6].repeat(DEPTH));
             let groups = [vec![0x10, 3], begins, ends].concat();
-            assert_eq!(read(&groups), Err("it has a group, as no event has"));
+            assert_eq!(read(&groups), None);
             let kept = framed(&[0x10, 2]);
             let file = [kept.clone(), framed(&groups), framed(&[0x10, 1])].concat();
             let (found, damage) = up_to(&file, 9, "");
@@ -350,32 +284,33 @@ mod tests {
 
     #[test]
     fn what_is_no_event_is_said_to_be_none() {
-        let wrong: [(&[u8], &str); 12] = [
-            (&[0x10], "ends within a number"),
-            (&[0x10, 0x80], "ends within a number"),
-            (&[0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2], "64 bits"),
-            (&[0x80; 11], "64 bits"),
-            (&[0x09, 1, 2, 3], "ends within a field"),
-            (&[0x1d, 1, 2, 3], "ends within a field"),
-            (&[0x1a, 2, 1], "ends within a field"),
-            (&[0x22, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1], "within a field"),
-            (&[0x0e], "type that there is not"),
-            (&[0x00, 1], "number that none can have"),
-            (&[0x12, 1, 1], "step is no number"),
-            (&[0x2a, 2, 0x08, 1], "value of its summary"),
+        let wrong: [&[u8]; 14] = [
+            &[0x10],
+            &[0x10, 0x80],
+            &[0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2],
+            &[0x80; 11],
+            &[0x09, 1, 2, 3],
+            &[0x1d, 1, 2, 3],
+            &[0x1a, 2, 1],
+            &[0x22, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
+            &[0x0e],
+            &[0x00, 1],
+            &[0x12, 1, 1],
+            &[0x2a, 2, 0x08, 1],
+            &[0x28, 1],
+            &[0x2a, 4, 0x0a, 2, 0x08, 1],
         ];
-        for (data, why) in wrong {
-            let found = read(data).unwrap_err();
-            assert!(found.contains(why), "{data:?}: {found}");
+        for data in wrong {
+            assert_eq!(read(data), None, "{data:?}");
+            let (kept, damage) = up_to(&framed(data), 9, "");
+            assert!(kept.is_empty() && damage.unwrap().to_string().contains("is no event: "));
         }
-        assert!(read(&[0x28, 1]).unwrap_err().contains("summary is no message"));
-        assert!(read(&[0x2a, 4, 0x0a, 2, 0x08, 1]).unwrap_err().contains("tag"));
         // The largest numbers that are some.
         let most = [0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
-        assert_eq!(read(&most), Ok((-1, vec![])));
-        assert_eq!(read(&[]), Ok((0, vec![])));
+        assert_eq!(read(&most), Some((-1, vec![])));
+        assert_eq!(read(&[]), Some((0, vec![])));
         // The last step counts, as it does for protobuf.
-        assert_eq!(read(&[0x10, 9, 0x10, 4]), Ok((4, vec![])));
+        assert_eq!(read(&[0x10, 9, 0x10, 4]), Some((4, vec![])));
     }
 
     #[test]

@@ -3,63 +3,53 @@
 //! For `#[serde(with = …)]`: this module for `f64`, [`option`] for `Option<f64>` and [`map`] for a
 //! list of named values, which becomes an object in the same order.
 
-use serde::de::{self, Deserialize, Deserializer, Visitor};
-use serde::ser::{Serialize, Serializer};
-use std::fmt;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// One number on its way in or out.
-struct Number(f64);
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Number {
+    Finite(f64),
+    Other(Word),
+}
 
-impl Serialize for Number {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            value if value.is_finite() => serializer.serialize_f64(value),
-            value if value.is_nan() => serializer.serialize_str("NaN"),
-            value if value > 0.0 => serializer.serialize_str("Infinity"),
-            _ => serializer.serialize_str("-Infinity"),
+/// What is not finite.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum Word {
+    NaN,
+    Infinity,
+    #[serde(rename = "-Infinity")]
+    NegativeInfinity,
+}
+
+impl From<f64> for Number {
+    fn from(value: f64) -> Self {
+        match value {
+            _ if value.is_finite() => Self::Finite(value),
+            _ if value.is_nan() => Self::Other(Word::NaN),
+            _ if value > 0.0 => Self::Other(Word::Infinity),
+            _ => Self::Other(Word::NegativeInfinity),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Number {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Parse;
-        impl Visitor<'_> for Parse {
-            type Value = Number;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str(r#"a number, "NaN", "Infinity" or "-Infinity""#)
-            }
-            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Number, E> {
-                Ok(Number(value))
-            }
-            #[allow(clippy::cast_precision_loss)]
-            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Number, E> {
-                Ok(Number(value as f64))
-            }
-            #[allow(clippy::cast_precision_loss)]
-            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Number, E> {
-                Ok(Number(value as f64))
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Number, E> {
-                match text {
-                    "NaN" => Ok(Number(f64::NAN)),
-                    "Infinity" => Ok(Number(f64::INFINITY)),
-                    "-Infinity" => Ok(Number(f64::NEG_INFINITY)),
-                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
-                }
-            }
+impl From<Number> for f64 {
+    fn from(number: Number) -> Self {
+        match number {
+            Number::Finite(value) => value,
+            Number::Other(Word::NaN) => Self::NAN,
+            Number::Other(Word::Infinity) => Self::INFINITY,
+            Number::Other(Word::NegativeInfinity) => Self::NEG_INFINITY,
         }
-        deserializer.deserialize_any(Parse)
     }
 }
 
 pub(super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    Number(*value).serialize(serializer)
+    Number::from(*value).serialize(serializer)
 }
 
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    Number::deserialize(deserializer).map(|number| number.0)
+    Number::deserialize(deserializer).map(f64::from)
 }
 
 /// The same for a value that may be absent.
@@ -70,13 +60,13 @@ pub(super) mod option {
         value: &Option<f64>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        value.map(Number).serialize(serializer)
+        value.map(Number::from).serialize(serializer)
     }
 
     pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<f64>, D::Error> {
-        Option::<Number>::deserialize(deserializer).map(|value| value.map(|number| number.0))
+        Option::<Number>::deserialize(deserializer).map(|value| value.map(f64::from))
     }
 }
 
@@ -92,7 +82,7 @@ pub(super) mod map {
         values: &[(String, f64)],
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(values.iter().map(|(name, value)| (name, Number(*value))))
+        serializer.collect_map(values.iter().map(|(name, value)| (name, Number::from(*value))))
     }
 
     pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
@@ -107,8 +97,8 @@ pub(super) mod map {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut values = Vec::new();
-                while let Some((name, Number(value))) = map.next_entry()? {
-                    values.push((name, value));
+                while let Some((name, value)) = map.next_entry::<String, Number>()? {
+                    values.push((name, value.into()));
                 }
                 Ok(values)
             }

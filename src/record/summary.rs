@@ -90,15 +90,14 @@ impl Phases {
     /// The seconds, in the order of [`Phases::NAMES`].
     #[must_use]
     pub fn seconds(&self) -> [f64; 7] {
-        [
-            self.data,
-            self.forward,
-            self.backward,
-            self.encode,
-            self.wait,
-            self.decode,
-            self.optimizer,
-        ]
+        let Self { data, forward, backward, encode, wait, decode, optimizer } = *self;
+        [data, forward, backward, encode, wait, decode, optimizer]
+    }
+
+    /// Phases of so many seconds, in the order of [`Phases::NAMES`].
+    fn of(seconds: [f64; 7]) -> Self {
+        let [data, forward, backward, encode, wait, decode, optimizer] = seconds;
+        Self { data, forward, backward, encode, wait, decode, optimizer }
     }
 
     /// The phases with their names.
@@ -109,26 +108,13 @@ impl Phases {
     /// The same seconds shared among `n` ranks or steps.
     #[must_use]
     pub fn over(&self, n: f64) -> Self {
-        Self {
-            data: self.data / n,
-            forward: self.forward / n,
-            backward: self.backward / n,
-            encode: self.encode / n,
-            wait: self.wait / n,
-            decode: self.decode / n,
-            optimizer: self.optimizer / n,
-        }
+        Self::of(self.seconds().map(|seconds| seconds / n))
     }
 
     /// Adds another step's seconds.
     pub fn add(&mut self, other: &Self) {
-        self.data += other.data;
-        self.forward += other.forward;
-        self.backward += other.backward;
-        self.encode += other.encode;
-        self.wait += other.wait;
-        self.decode += other.decode;
-        self.optimizer += other.optimizer;
+        let (own, other) = (self.seconds(), other.seconds());
+        *self = Self::of(std::array::from_fn(|phase| own[phase] + other[phase]));
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use candle_datasets::hub::from_hub;
-use crossbeam::channel::{RecvTimeoutError, Sender, unbounded};
 use hf_hub::progress::{DownloadEvent, ProgressEvent, ProgressHandler};
 use hf_hub::{HFClient, HFError};
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -50,7 +50,7 @@ impl Hub {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Splits> {
         progress(Progress::Asking);
-        let (send, news) = unbounded();
+        let (send, news) = channel();
         let hub = self.clone();
         std::thread::Builder::new()
             .name("fetch".to_owned())

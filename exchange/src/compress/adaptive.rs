@@ -19,6 +19,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::definition::require;
 use super::rounding::{self, Shape, are_levels};
 use super::{ByParts, Compressor, Digest, Encoded, Observed, Seat, StepEnd};
 use crate::rng::Stream;
@@ -73,16 +74,10 @@ impl Plan {
     /// [`Error::Config`] names the setting.
     pub(crate) fn validate(&self, scheme: &'static str) -> Result<()> {
         self.shape.validate(scheme)?;
-        let refuse = |key, value, wanted| Err(Error::Config { scheme, key, value, wanted });
-        if self.refresh == 0 {
-            let wanted = "write a number of steps, such as `refresh = 100`";
-            return refuse("refresh", self.refresh.to_string(), wanted);
-        }
-        if !(0.0..1.0).contains(&self.memory) {
-            let wanted = "write a number from 0 up to, but not, 1, such as `memory = 0.9`";
-            return refuse("memory", self.memory.to_string(), wanted);
-        }
-        Ok(())
+        let steps = "write a number of steps, such as `refresh = 100`";
+        require(self.refresh > 0, scheme, "refresh", self.refresh, steps)?;
+        let share = "write a number from 0 up to, but not, 1, such as `memory = 0.9`";
+        require((0.0..1.0).contains(&self.memory), scheme, "memory", self.memory, share)
     }
 }
 

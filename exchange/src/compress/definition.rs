@@ -122,7 +122,9 @@ pub trait Definition: Clone + Default + PartialEq + Serialize + DeserializeOwned
     ///
     /// # Errors
     /// [`Error::Config`] names the setting, its value and what to write instead.
-    fn validate(&self) -> Result<()>;
+    fn validate(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Whether every bucket is sent as plain f32, without an instance.
     fn plain(&self) -> bool {
@@ -136,6 +138,20 @@ pub trait Definition: Clone + Default + PartialEq + Serialize + DeserializeOwned
     fn specimens() -> Vec<Self> {
         Vec::new()
     }
+}
+
+/// Refuses the `value` of a setting unless it is `good`.
+///
+/// # Errors
+/// [`Error::Config`], which says what is `wanted`.
+pub(crate) fn require(
+    good: bool,
+    scheme: &'static str,
+    key: &'static str,
+    value: impl std::fmt::Display,
+    wanted: &'static str,
+) -> Result<()> {
+    if good { Ok(()) } else { Err(Error::Config { scheme, key, value: value.to_string(), wanted }) }
 }
 
 /// What reduces one bucket on one rank.

@@ -20,6 +20,8 @@ pub(crate) mod signs;
 pub(crate) mod sparse;
 pub(crate) mod sparsifier;
 pub(crate) mod special;
+#[cfg(test)]
+pub(crate) mod testing;
 pub(crate) mod values;
 
 pub use adaptive::Statistics;

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result};
+use super::definition::require;
+use crate::Result;
 
 /// The share of each bucket's elements that is sent: a number, or
 /// `{ start = 0.25, end = 0.001, steps = 4000 }` for one that falls by equal factors from the
@@ -65,7 +66,7 @@ impl Ratio {
     /// Checks the setting by itself.
     ///
     /// # Errors
-    /// [`Error::Config`] names the scheme, `ratio` and its value.
+    /// [`Error::Config`](crate::Error::Config) names the scheme, `ratio` and its value.
     pub fn validate(self, scheme: &'static str) -> Result<()> {
         let is_share = |ratio: f64| ratio > 0.0 && ratio <= 1.0;
         let (value, good) = match self {
@@ -75,12 +76,9 @@ impl Ratio {
                 (value, is_share(start) && is_share(end) && end <= start)
             }
         };
-        if good {
-            return Ok(());
-        }
         let wanted = "write a share above 0 and at most 1, such as 0.01, or a falling one, such as \
                       { start = 0.25, end = 0.01, steps = 1000 }";
-        Err(Error::Config { scheme, key: "ratio", value, wanted })
+        require(good, scheme, "ratio", value, wanted)
     }
 }
 

@@ -17,10 +17,11 @@
 
 use std::ops::Range;
 
+use super::definition::require;
+use crate::Result;
 use crate::rng::Stream;
 use crate::simd::wide;
 use crate::wire::{Fault, Read, Reader, codes};
-use crate::{Error, Result};
 
 /// Elements that are rounded and then packed while the first cache holds them.
 const PIECE: usize = 512;
@@ -43,21 +44,12 @@ impl Shape {
     /// # Errors
     /// [`Error::Config`] names `bits` or `block`.
     pub(crate) fn validate(self, scheme: &'static str) -> Result<()> {
-        if !(1..=5).contains(&self.bits) {
-            let wanted = "write a whole number from 1 to 5, such as `bits = 3`";
-            return Err(Error::Config {
-                scheme,
-                key: "bits",
-                value: self.bits.to_string(),
-                wanted,
-            });
-        }
-        if !self.block.is_multiple_of(8) || !(8..=1 << 20).contains(&self.block) {
-            let wanted = "write a multiple of 8 from 8 to 1048576, such as `block = 512`";
-            let value = self.block.to_string();
-            return Err(Error::Config { scheme, key: "block", value, wanted });
-        }
-        Ok(())
+        let Self { bits, block } = self;
+        let wanted = "write a whole number from 1 to 5, such as `bits = 3`";
+        require((1..=5).contains(&bits), scheme, "bits", bits, wanted)?;
+        let whole = block.is_multiple_of(8) && (8..=1 << 20).contains(&block);
+        let wanted = "write a multiple of 8 from 8 to 1048576, such as `block = 512`";
+        require(whole, scheme, "block", block, wanted)
     }
 
     /// Number of levels.

@@ -35,13 +35,14 @@
 use serde::de::{self, MapAccess, Unexpected, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::definition::require;
 use super::ladder::{Ladder, Uniform, width};
 use super::levels::{self, Elements, Entropy, Norm, Quantiser, stretch};
 use super::{Law, Seat};
+use crate::Result;
 use crate::rng::Stream;
 use crate::wire::values::Format;
 use crate::wire::{Read, Reader};
-use crate::{Error, Result};
 
 /// How values are sent: `"f32"`, `"f16"`, `"bf16"`, or by a quantiser, such as
 /// `{ kind = "qsgd", levels = 1 }`.
@@ -138,20 +139,12 @@ impl Values {
     /// # Errors
     /// [`Error::Config`] names the scheme, the setting and what to write instead.
     pub(crate) fn validate(self, scheme: &'static str) -> Result<()> {
-        match self {
-            Values::Quantised(Quantised::Qsgd(QsgdValues { levels, .. }))
-                if !(1..=127).contains(&levels) =>
-            {
-                Err(Error::Config {
-                    scheme,
-                    key: "values.levels",
-                    value: levels.to_string(),
-                    wanted: "write 1 to 127 levels above zero, such as \
-                             `values = { kind = \"qsgd\", levels = 1 }`",
-                })
-            }
-            _ => Ok(()),
-        }
+        let Values::Quantised(Quantised::Qsgd(QsgdValues { levels, .. })) = self else {
+            return Ok(());
+        };
+        let wanted = "write 1 to 127 levels above zero, such as \
+                      `values = { kind = \"qsgd\", levels = 1 }`";
+        require((1..=127).contains(&levels), scheme, "values.levels", levels, wanted)
     }
 
     /// What a message gives back whose selection, sent exactly, gives back `selection`.

@@ -58,6 +58,7 @@ use clusters::{Fit, MOST_CLUSTERS, Sample, assign};
 use plan::Plan;
 use sketch::{Bucket, Tables};
 
+use crate::compress::definition::require;
 use crate::compress::{
     About, Compressor, Definition, Digest, Encoded, Law, Observed, Seat, Soundness, StepEnd,
 };
@@ -171,32 +172,20 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        let refuse = |key, value, wanted| {
-            Err(Error::Config { scheme: Self::ABOUT.name, key, value, wanted })
-        };
-        if !(1..=4).contains(&self.bits) {
-            let wanted = "write a whole number from 1 to 4, such as `bits = 2`";
-            return refuse("bits", self.bits.to_string(), wanted);
-        }
-        if !(self.percentile > 0.0 && self.percentile < 100.0) {
-            let wanted = "write a number between 0 and 100, such as `percentile = 95`";
-            return refuse("percentile", self.percentile.to_string(), wanted);
-        }
-        if self.sample == 0 {
-            let wanted = "write a number of elements, such as `sample = 100000`";
-            return refuse("sample", self.sample.to_string(), wanted);
-        }
-        if self.refresh == 0 {
-            let wanted = "write a number of steps, such as `refresh = 10`";
-            return refuse("refresh", self.refresh.to_string(), wanted);
-        }
-        if let Allocation::Manual(sizes) = &self.allocation
-            && sizes.len() != self.clusters()
-        {
-            let wanted = "write a size for each of the 2^bits clusters, in ascending order";
-            return refuse("allocation", format!("{sizes:?}"), wanted);
-        }
-        Ok(())
+        let scheme = Self::ABOUT.name;
+        let wanted = "write a whole number from 1 to 4, such as `bits = 2`";
+        require((1..=4).contains(&self.bits), scheme, "bits", self.bits, wanted)?;
+        let inside = self.percentile > 0.0 && self.percentile < 100.0;
+        let wanted = "write a number between 0 and 100, such as `percentile = 95`";
+        require(inside, scheme, "percentile", self.percentile, wanted)?;
+        let wanted = "write a number of elements, such as `sample = 100000`";
+        require(self.sample > 0, scheme, "sample", self.sample, wanted)?;
+        let wanted = "write a number of steps, such as `refresh = 10`";
+        require(self.refresh > 0, scheme, "refresh", self.refresh, wanted)?;
+        let Allocation::Manual(sizes) = &self.allocation else { return Ok(()) };
+        let wanted = "write a size for each of the 2^bits clusters, in ascending order";
+        let fits = sizes.len() == self.clusters();
+        require(fits, scheme, "allocation", format_args!("{sizes:?}"), wanted)
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
@@ -226,7 +215,7 @@ impl Definition for Config {
         vec![
             with(2),
             Self { preset: Preset::Paper, polish: 0, ..with(3) },
-            Self { feedback: false, allocation: Allocation::EntropyCentre, ..with(1) },
+            Self { feedback: false, ..with(1) },
             Self { allocation: Allocation::Manual(vec![3; 16]), ..with(4) },
         ]
     }
@@ -317,7 +306,7 @@ impl Compressor for Casq {
         let members = assign(gradient, &self.centres, &mut self.ids);
         let members = &members[..clusters];
         let Plan { tables, code, id_bytes, model } =
-            self.config.plan(gradient, &self.ids, members, model);
+            self.config.plan(gradient.len(), members, model);
 
         // Memory for the largest message and table, so that none is asked for later.
         let (most, length) = (self.config.most_buckets(gradient.len()) as usize, gradient.len());

@@ -16,7 +16,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Result;
 use crate::compress::plain::Plain;
 use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 
@@ -41,10 +40,6 @@ impl Definition for Config {
 
     fn law(&self) -> Law {
         Law::Exact
-    }
-
-    fn validate(&self) -> Result<()> {
-        Ok(())
     }
 
     fn plain(&self) -> bool {

@@ -29,6 +29,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::compress::definition::require;
 use crate::compress::exceedances::Exceedances;
 use crate::compress::ratio::{Fall, Ratio};
 use crate::compress::select::Selector;
@@ -37,7 +38,7 @@ use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::values::Format;
-use crate::{Error, Gauge, Policy, Result};
+use crate::{Gauge, Policy, Result};
 
 /// The settings of `dgc`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -88,15 +89,9 @@ impl Definition for Config {
     fn validate(&self) -> Result<()> {
         self.ratio.validate(Self::ABOUT.name)?;
         self.values.validate(Self::ABOUT.name)?;
-        if self.sample > 0.0 && self.sample <= 1.0 {
-            return Ok(());
-        }
-        Err(Error::Config {
-            scheme: Self::ABOUT.name,
-            key: "sample",
-            value: self.sample.to_string(),
-            wanted: "write a share above 0 and at most 1, such as 0.01",
-        })
+        let good = self.sample > 0.0 && self.sample <= 1.0;
+        let wanted = "write a share above 0 and at most 1, such as 0.01";
+        require(good, Self::ABOUT.name, "sample", self.sample, wanted)
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {

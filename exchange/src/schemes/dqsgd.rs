@@ -43,6 +43,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::compress::bit_schedule::{Course, k_for_mean};
+use crate::compress::definition::require;
 use crate::compress::ladder::Uniform;
 use crate::compress::levels::{self, Entropy, Norm, Quantiser};
 use crate::compress::{
@@ -146,38 +147,29 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        let refuse = |key, value: String, wanted| {
-            Err(Error::Config { scheme: Self::ABOUT.name, key, value, wanted })
+        let Self { alpha, horizon, gap, window, min_bits, max_bits, .. } = *self;
+        let scheme = Self::ABOUT.name;
+        let share = alpha > 0.0 && alpha <= 1.0;
+        require(share, scheme, "alpha", alpha, "write a number above 0, at most 1")?;
+        for (key, value) in [("horizon", horizon), ("gap", gap)] {
+            require(value > 0, scheme, key, value, "write a number of steps, at least 1")?;
+        }
+        let wanted = "write a number of steps, 1 to 1048576";
+        require((1..=MAX_WINDOW).contains(&window), scheme, "window", window, wanted)?;
+        require((2..=MAX_BITS).contains(&max_bits), scheme, "max_bits", max_bits, "write 2 to 8")?;
+        let fits = (2..=max_bits).contains(&min_bits);
+        require(fits, scheme, "min_bits", min_bits, "write 2 to max_bits")?;
+        let positive = |key, value: f64| {
+            let good = value > 0.0 && value.is_finite();
+            require(good, scheme, key, value, "write a number above 0")
         };
-        if !(self.alpha > 0.0 && self.alpha <= 1.0) {
-            return refuse("alpha", self.alpha.to_string(), "write a number above 0, at most 1");
-        }
-        for (key, value) in [("horizon", self.horizon), ("gap", self.gap)] {
-            if value == 0 {
-                return refuse(key, value.to_string(), "write a number of steps, at least 1");
-            }
-        }
-        if !(1..=MAX_WINDOW).contains(&self.window) {
-            let wanted = "write a number of steps, 1 to 1048576";
-            return refuse("window", self.window.to_string(), wanted);
-        }
-        if !(2..=MAX_BITS).contains(&self.max_bits) {
-            return refuse("max_bits", self.max_bits.to_string(), "write 2 to 8");
-        }
-        if !(2..=self.max_bits).contains(&self.min_bits) {
-            return refuse("min_bits", self.min_bits.to_string(), "write 2 to max_bits");
-        }
         match self.target {
-            Target::Bits(bits) if !(2.0..=8.0).contains(&bits) => {
-                refuse("target.bits", bits.to_string(), "write 2 to 8 bits per element")
+            Target::Bits(bits) => {
+                let wanted = "write 2 to 8 bits per element";
+                require((2.0..=8.0).contains(&bits), scheme, "target.bits", bits, wanted)
             }
-            Target::K(k) if !(k > 0.0 && k.is_finite()) => {
-                refuse("target.k", k.to_string(), "write a number above 0")
-            }
-            Target::Error(error) if !(error > 0.0 && error.is_finite()) => {
-                refuse("target.error", error.to_string(), "write a number above 0")
-            }
-            _ => Ok(()),
+            Target::K(k) => positive("target.k", k),
+            Target::Error(error) => positive("target.error", error),
         }
     }
 

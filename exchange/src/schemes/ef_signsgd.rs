@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compress::signs::{Magnitude, Signs};
 use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
-use crate::{Bucketing, Policy, Result};
+use crate::{Bucketing, Policy};
 
 /// The settings of `ef-signsgd`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -64,10 +64,6 @@ impl Definition for Config {
         Law::Contraction
     }
 
-    fn validate(&self) -> Result<()> {
-        Ok(())
-    }
-
     fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {
         Box::new(Signs::new(Magnitude::Mean))
     }
@@ -76,21 +72,18 @@ impl Definition for Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compress::testing::{round_trip, square, square_error};
 
     /// With its residual a constant gradient arrives on average, however unequal its elements.
     #[test]
     fn what_is_missed_arrives_later() {
         const STEPS: u64 = 4000;
         let gradient: Vec<f32> = (0..200).map(|i| (i as f32 * 0.7).sin().powi(3)).collect();
-        let seat = Seat::alone(gradient.len(), 3);
-        let mut compressor = Config { feedback: true }.build(&seat);
         let mut residual = vec![0.0; gradient.len()];
         let mut total = vec![0.0; gradient.len()];
         for step in 1..=STEPS {
             let due: Vec<f32> = residual.iter().zip(&gradient).map(|(r, g)| r + g).collect();
-            let (mut wire, mut said) = (Vec::new(), vec![0.0; gradient.len()]);
-            compressor.encode(&due, step, &mut wire);
-            compressor.decode_add(&wire, 1.0, &mut said).unwrap();
+            let (_, said) = round_trip(&Config::default(), &due, step);
             for i in 0..said.len() {
                 residual[i] = due[i] - said[i];
                 total[i] += f64::from(said[i]);
@@ -104,17 +97,11 @@ mod tests {
     #[test]
     fn the_error_is_what_the_identity_says() {
         let gradient: Vec<f32> = (0..777).map(|i| (i as f32 * 0.7).sin().powi(3)).collect();
-        let seat = Seat::alone(gradient.len(), 3);
-        let (mut wire, mut sum) = (Vec::new(), vec![0.0; gradient.len()]);
-        Config::default().build(&seat).encode(&gradient, 1, &mut wire);
+        let (wire, said) = round_trip(&Config::default(), &gradient, 1);
         assert_eq!(wire.len(), 4 + 98);
-        Config::default().build(&seat).decode_add(&wire, 1.0, &mut sum).unwrap();
-        let square = |values: &mut dyn Iterator<Item = f32>| -> f64 {
-            values.map(|value| f64::from(value).powi(2)).sum()
-        };
-        let error = square(&mut sum.iter().zip(&gradient).map(|(said, g)| said - g));
+        let error = square_error(&said, &gradient);
         let first: f64 = gradient.iter().map(|g| f64::from(g.abs())).sum();
-        let expected = square(&mut gradient.iter().copied()) - first * first / 777.0;
+        let expected = square(&gradient) - first * first / 777.0;
         assert!((error / expected - 1.0).abs() < 1e-5, "{error} {expected}");
     }
 }

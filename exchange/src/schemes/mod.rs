@@ -186,10 +186,6 @@ mod tests {
                 Law::Contraction
             }
 
-            fn validate(&self) -> Result<()> {
-                Ok(())
-            }
-
             fn build(&self, _seat: &Seat) -> Self::Instance {
                 Box::new(Halved)
             }

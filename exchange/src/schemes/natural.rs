@@ -58,10 +58,6 @@ impl Definition for Config {
         Law::Unbiased
     }
 
-    fn validate(&self) -> Result<()> {
-        Ok(())
-    }
-
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
         Box::new(Natural { seat: seat.clone() })
     }
@@ -136,17 +132,12 @@ fn round(gradient: &[f32], stream: Stream, first: u32, exponents: &mut [u8]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compress::testing::round_trip;
 
     fn run(gradient: &[f32], step: u64) -> Vec<f32> {
-        let seat = Seat::alone(gradient.len(), 5);
-        let (mut wire, mut sum) = (Vec::new(), vec![0.0; gradient.len()]);
-        assert_eq!(
-            Config::default().build(&seat).encode(gradient, step, &mut wire),
-            Encoded::Message
-        );
+        let (wire, said) = round_trip(&Config::default(), gradient, step);
         assert_eq!(wire.len(), gradient.len() + gradient.len().div_ceil(8));
-        Config::default().build(&seat).decode_add(&wire, 1.0, &mut sum).unwrap();
-        sum
+        said
     }
 
     #[test]

@@ -68,10 +68,6 @@ impl Definition for Config {
         Law::Exact
     }
 
-    fn validate(&self) -> Result<()> {
-        Ok(())
-    }
-
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
         Box::new(Nonzero { blocks: Vec::with_capacity(seat.length.div_ceil(BLOCK)) })
     }

@@ -25,12 +25,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::qsgd::check_levels;
+use super::qsgd::{OnLadder, check_levels};
+use crate::Result;
 use crate::compress::ladder::Powers;
-use crate::compress::levels::{self, Entropy, Norm, Quantiser};
-use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
-use crate::rng::Stream;
-use crate::{Gauge, Result};
+use crate::compress::levels::{Entropy, Norm};
+use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 
 /// The settings of `nuqsgd`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -78,12 +77,8 @@ impl Definition for Config {
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Nuqsgd {
-            config: self.clone(),
-            seat: seat.clone(),
-            quantiser: Quantiser::default(),
-            gauges: Vec::with_capacity(1),
-        })
+        let Self { levels, norm, block, entropy, .. } = *self;
+        Box::new(OnLadder::new(Powers(levels), norm, block, entropy, seat))
     }
 
     fn specimens() -> Vec<Self> {
@@ -94,38 +89,10 @@ impl Definition for Config {
     }
 }
 
-struct Nuqsgd {
-    config: Config,
-    seat: Seat,
-    quantiser: Quantiser,
-    gauges: Vec<Gauge>,
-}
-
-impl Compressor for Nuqsgd {
-    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
-        let Config { levels, norm, block, entropy, .. } = self.config;
-        let start = out.len();
-        self.quantiser.put_scales(gradient, block, |some| norm.of(some), out);
-        let stream = Stream::at(&self.seat, step);
-        self.quantiser.put_codes(gradient, block, Powers(levels), stream, entropy, out);
-        self.gauges.clear();
-        self.gauges.push(levels::bits_gauge(out.len() - start, gradient.len()));
-        Encoded::Message
-    }
-
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        let Config { levels, block, entropy, .. } = self.config;
-        Ok(levels::add(wire, block, Powers(levels), entropy, weight, sum)?)
-    }
-
-    fn gauges(&self) -> &[Gauge] {
-        &self.gauges
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compress::testing::{mean_square_error, round_trip};
 
     /// Between neighbouring levels a and b an element r has the variance (b − r)(r − a).
     #[test]
@@ -141,26 +108,14 @@ mod tests {
             (levels[above] - r) * (r - levels[above - 1]) * scale * scale
         };
         let expected: f64 = gradient.iter().map(variance).sum();
-        let seat = Seat::alone(gradient.len(), 3);
-        let mut compressor = config.build(&seat);
-        let mut total = 0.0;
-        for step in 1..=STEPS {
-            let (mut wire, mut sum) = (Vec::new(), vec![0.0; gradient.len()]);
-            compressor.encode(&gradient, step, &mut wire);
-            compressor.decode_add(&wire, 1.0, &mut sum).unwrap();
-            total += sum.iter().zip(&gradient).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>();
-        }
-        assert!((total / STEPS as f64 / expected - 1.0).abs() < 0.05, "{total} {expected}");
+        let mean = mean_square_error(&config, &gradient, STEPS);
+        assert!((mean / expected - 1.0).abs() < 0.05, "{mean} {expected}");
     }
 
     #[test]
     fn powers_of_two_of_the_norm_arrive_exactly() {
         let config = Config { norm: Norm::Linf, ..Config::default() };
         let gradient = [8.0, -4.0, 2.0, -0.125, 0.0, -8.0];
-        let seat = Seat::alone(6, 3);
-        let (mut wire, mut sum) = (Vec::new(), [0.0; 6]);
-        config.build(&seat).encode(&gradient, 1, &mut wire);
-        config.build(&seat).decode_add(&wire, 1.0, &mut sum).unwrap();
-        assert_eq!(sum, gradient);
+        assert_eq!(round_trip(&config, &gradient, 1).1, gradient);
     }
 }

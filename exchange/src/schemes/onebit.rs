@@ -64,10 +64,6 @@ impl Definition for Config {
         Law::Contraction
     }
 
-    fn validate(&self) -> Result<()> {
-        Ok(())
-    }
-
     fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {
         Box::new(Onebit { block: self.block, means: Vec::new(), gauges: Vec::with_capacity(1) })
     }
@@ -120,14 +116,12 @@ impl Compressor for Onebit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compress::testing::round_trip;
 
     #[test]
     fn both_sides_of_each_block_arrive_as_their_means() {
         let config = Config { block: 4, ..Config::default() };
-        let seat = Seat::alone(6, 3);
-        let (mut wire, mut sum) = (Vec::new(), [0.0; 6]);
-        config.build(&seat).encode(&[1.0, 3.0, -2.0, 2.0, -1.0, -4.0], 1, &mut wire);
-        config.build(&seat).decode_add(&wire, 1.0, &mut sum).unwrap();
+        let (wire, sum) = round_trip(&config, &[1.0, 3.0, -2.0, 2.0, -1.0, -4.0], 1);
         assert_eq!(sum, [2.0, 2.0, -2.0, 2.0, -2.5, -2.5]);
         let means = [2f32, 2.0, 0.0, 2.5].map(f32::to_le_bytes).concat();
         assert_eq!(wire, [&means[..], &[0b11_0100]].concat());

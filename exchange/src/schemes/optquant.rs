@@ -45,11 +45,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Result;
 use crate::compress::adaptive::{Adaptive, Fit, Plan, Statistics};
+use crate::compress::definition::require;
 use crate::compress::histogram::{Aim, Distribution, EDGES, Solver, bin, edges};
 use crate::compress::rounding::Shape;
 use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
-use crate::{Error, Result};
 
 const BINS: usize = EDGES - 1;
 
@@ -132,15 +133,9 @@ impl Definition for Config {
     fn validate(&self) -> Result<()> {
         let scheme = Self::ABOUT.name;
         self.plan().validate(scheme)?;
-        match self.lambda {
-            Some(lambda) if !(1.0..f64::INFINITY).contains(&lambda) => Err(Error::Config {
-                scheme,
-                key: "lambda",
-                value: lambda.to_string(),
-                wanted: "write a number of 1 or more, or leave it out for no bias",
-            }),
-            _ => Ok(()),
-        }
+        let Some(lambda) = self.lambda else { return Ok(()) };
+        let wanted = "write a number of 1 or more, or leave it out for no bias";
+        require((1.0..f64::INFINITY).contains(&lambda), scheme, "lambda", lambda, wanted)
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {

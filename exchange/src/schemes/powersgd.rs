@@ -50,10 +50,11 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::compress::definition::require;
 use crate::compress::{About, Definition, Law, Seat, Soundness};
 use crate::reducer::{BucketGradient, Next, Reducer, Round};
 use crate::rng::Stream;
-use crate::{Entry, Error, Gauge, Policy, Result, State};
+use crate::{Entry, Gauge, Policy, Result, State};
 
 mod kernels;
 mod orthogonal;
@@ -108,21 +109,13 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        let refuse = |key, value: String, wanted| {
-            Err(Error::Config { scheme: Self::ABOUT.name, key, value, wanted })
-        };
-        if self.rank == 0 {
-            return refuse("rank", self.rank.to_string(), "write a rank of 1 or more");
-        }
-        if self.start_step == 0 {
-            let wanted = "steps count from 1; write 1 to compress from the first step";
-            return refuse("start_step", self.start_step.to_string(), wanted);
-        }
+        let scheme = Self::ABOUT.name;
+        require(self.rank > 0, scheme, "rank", self.rank, "write a rank of 1 or more")?;
+        let wanted = "steps count from 1; write 1 to compress from the first step";
+        require(self.start_step > 0, scheme, "start_step", self.start_step, wanted)?;
         let rate = self.min_compression_rate;
-        if !(rate > 0.0 && rate.is_finite()) {
-            return refuse("min_compression_rate", rate.to_string(), "write a number above 0");
-        }
-        Ok(())
+        let good = rate > 0.0 && rate.is_finite();
+        require(good, scheme, "min_compression_rate", rate, "write a number above 0")
     }
 
     /// # Panics

@@ -30,11 +30,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::compress::ladder::Uniform;
+use crate::compress::definition::require;
+use crate::compress::ladder::{Ladder, Uniform};
 use crate::compress::levels::{self, Entropy, Norm, Quantiser};
 use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::rng::Stream;
-use crate::{Error, Gauge, Result};
+use crate::{Gauge, Result};
 
 /// The settings of `qsgd`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,12 +84,8 @@ impl Definition for Config {
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Qsgd {
-            config: self.clone(),
-            seat: seat.clone(),
-            quantiser: Quantiser::default(),
-            gauges: Vec::with_capacity(1),
-        })
+        let Self { levels, norm, block, entropy, .. } = *self;
+        Box::new(OnLadder::new(Uniform(levels), norm, block, entropy, seat))
     }
 
     fn specimens() -> Vec<Self> {
@@ -103,39 +100,43 @@ impl Definition for Config {
 
 /// Refuses numbers of levels that no code holds.
 pub(super) fn check_levels(scheme: &'static str, levels: u8) -> Result<()> {
-    match levels {
-        1..=127 => Ok(()),
-        _ => Err(Error::Config {
-            scheme,
-            key: "levels",
-            value: levels.to_string(),
-            wanted: "write 1 to 127 levels above zero",
-        }),
-    }
+    let wanted = "write 1 to 127 levels above zero";
+    require((1..=127).contains(&levels), scheme, "levels", levels, wanted)
 }
 
-struct Qsgd {
-    config: Config,
+/// Blocks of a gradient on the rungs of one ladder: all of this scheme and of `nuqsgd` but the
+/// ladder.
+pub(super) struct OnLadder<L> {
+    ladder: L,
+    norm: Norm,
+    block: usize,
+    entropy: Entropy,
     seat: Seat,
     quantiser: Quantiser,
     gauges: Vec<Gauge>,
 }
 
-impl Compressor for Qsgd {
+impl<L> OnLadder<L> {
+    pub(super) fn new(ladder: L, norm: Norm, block: usize, entropy: Entropy, seat: &Seat) -> Self {
+        let (seat, gauges) = (seat.clone(), Vec::with_capacity(1));
+        Self { ladder, norm, block, entropy, seat, quantiser: Quantiser::default(), gauges }
+    }
+}
+
+impl<L: Ladder + Send> Compressor for OnLadder<L> {
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
-        let Config { levels, norm, block, entropy, .. } = self.config;
+        let Self { ladder, norm, block, entropy, .. } = *self;
         let start = out.len();
         self.quantiser.put_scales(gradient, block, |some| norm.of(some), out);
         let stream = Stream::at(&self.seat, step);
-        self.quantiser.put_codes(gradient, block, Uniform(levels), stream, entropy, out);
+        self.quantiser.put_codes(gradient, block, ladder, stream, entropy, out);
         self.gauges.clear();
         self.gauges.push(levels::bits_gauge(out.len() - start, gradient.len()));
         Encoded::Message
     }
 
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        let Config { levels, block, entropy, .. } = self.config;
-        Ok(levels::add(wire, block, Uniform(levels), entropy, weight, sum)?)
+        Ok(levels::add(wire, self.block, self.ladder, self.entropy, weight, sum)?)
     }
 
     fn gauges(&self) -> &[Gauge] {
@@ -146,16 +147,7 @@ impl Compressor for Qsgd {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn run(config: &Config, gradient: &[f32], step: u64) -> (Vec<u8>, Vec<f32>) {
-        let seat = Seat::alone(gradient.len(), 3);
-        let mut compressor = config.build(&seat);
-        let mut wire = Vec::new();
-        assert_eq!(compressor.encode(gradient, step, &mut wire), Encoded::Message);
-        let mut sum = vec![0.0; gradient.len()];
-        compressor.decode_add(&wire, 1.0, &mut sum).unwrap();
-        (wire, sum)
-    }
+    use crate::compress::testing::{mean_square_error, round_trip, square};
 
     fn ramp(length: usize) -> Vec<f32> {
         (0..length).map(|i| (i as f32 * 0.7).sin() * (1.0 + (i % 13) as f32)).collect()
@@ -164,12 +156,12 @@ mod tests {
     #[test]
     fn the_message_is_norms_and_codes() {
         let config = Config { levels: 3, block: 2, ..Config::default() };
-        let (wire, sum) = run(&config, &[3.0, -2.0, 0.0, 0.0, -1.5], 1);
+        let (wire, sum) = round_trip(&config, &[3.0, -2.0, 0.0, 0.0, -1.5], 1);
         let scales = [3f32, 0.0, 1.5].map(f32::to_le_bytes).concat();
         // Levels 3, 2 (exactly), 0, 0, 3, the sign above them: 011 110 000 000 111.
         assert_eq!(wire, [&scales[..], &[0b0011_0011, 0b0111_0000]].concat());
         assert_eq!(sum, [3.0, -2.0, 0.0, 0.0, -1.5]);
-        let (wire, _) = run(&Config { levels: 3, ..Config::default() }, &ramp(5120), 1);
+        let (wire, _) = round_trip(&Config { levels: 3, ..Config::default() }, &ramp(5120), 1);
         assert_eq!(wire.len() * 8, 5120 * 3 + 10 * 32, "3.0625 bits");
     }
 
@@ -179,7 +171,8 @@ mod tests {
         for norm in [Norm::L2, Norm::Linf] {
             let plain = Config { levels: 5, norm, block: 700, ..Config::default() };
             let elias = Config { entropy: Entropy::Elias, ..plain.clone() };
-            let (plain, elias) = (run(&plain, &gradient, 4), run(&elias, &gradient, 4));
+            let (plain, elias) =
+                (round_trip(&plain, &gradient, 4), round_trip(&elias, &gradient, 4));
             assert_eq!(plain.1, elias.1);
             assert!(norm == Norm::Linf || elias.0.len() < plain.0.len() * 2 / 3);
         }
@@ -195,14 +188,9 @@ mod tests {
             let (scale, s) = (f64::from(norm.of(&gradient)), f64::from(levels));
             let f = gradient.iter().map(|g| (f64::from(g.abs()) / scale * s).fract());
             let expected = (scale / s).powi(2) * f.map(|f| f * (1.0 - f)).sum::<f64>();
-            let square = |step| {
-                let (_, sum) = run(&config, &gradient, step);
-                let off = sum.iter().zip(&gradient).map(|(a, b)| f64::from(a - b).powi(2));
-                off.sum::<f64>()
-            };
-            let mean = (1..=STEPS).map(square).sum::<f64>() / STEPS as f64;
+            let mean = mean_square_error(&config, &gradient, STEPS);
             assert!((mean / expected - 1.0).abs() < 0.05, "{norm:?} {levels}: {mean} {expected}");
-            let whole = f64::from(Norm::L2.of(&gradient)).powi(2);
+            let whole = square(&gradient);
             let n = gradient.len() as f64;
             assert!(norm == Norm::Linf || expected <= (n / s / s).min(n.sqrt() / s) * whole);
         }
@@ -211,7 +199,7 @@ mod tests {
     #[test]
     fn blocks_whose_norm_is_beyond_f32_are_scaled_by_their_largest_magnitude() {
         let config = Config { norm: Norm::L2, ..Config::default() };
-        assert_eq!(run(&config, &[2e38; 9], 1).1, [2e38; 9]);
+        assert_eq!(round_trip(&config, &[2e38; 9], 1).1, [2e38; 9]);
         for levels in [0, 128] {
             assert!(Config { levels, ..Config::default() }.validate().is_err());
         }

@@ -34,6 +34,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::compress::definition::require;
 use crate::compress::ratio::Ratio;
 use crate::compress::values::{Arriving, QsgdValues, Sender, Values};
 use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
@@ -41,7 +42,7 @@ use crate::rng::Stream;
 use crate::simd::wide;
 use crate::wire::values::Format;
 use crate::wire::{Read, Reader, put_count};
-use crate::{Error, Gauge, Result};
+use crate::{Gauge, Result};
 
 /// The settings of `randomk`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,18 +98,11 @@ impl Definition for Config {
     fn validate(&self) -> Result<()> {
         self.ratio.validate(Self::ABOUT.name)?;
         self.values.validate(Self::ABOUT.name)?;
-        match self.values {
-            Values::Plain(format @ (Format::F16 | Format::Bf16)) if self.unbiased => {
-                Err(Error::Config {
-                    scheme: Self::ABOUT.name,
-                    key: "values",
-                    value: format!("{format:?}"),
-                    wanted: "write `values = \"f32\"` beside `unbiased = true`, or a quantiser, \
-                             such as { kind = \"qsgd\", levels = 1 }: others are rounded",
-                })
-            }
-            _ => Ok(()),
-        }
+        let Values::Plain(format) = self.values else { return Ok(()) };
+        let wanted = "write `values = \"f32\"` beside `unbiased = true`, or a quantiser, \
+                      such as { kind = \"qsgd\", levels = 1 }: others are rounded";
+        let exact = format == Format::F32 || !self.unbiased;
+        require(exact, Self::ABOUT.name, "values", format_args!("{format:?}"), wanted)
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compress::signs::Signs;
 use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
-use crate::{Bucketing, Policy, Result};
+use crate::{Bucketing, Policy};
 
 pub use crate::compress::signs::Magnitude;
 
@@ -65,10 +65,6 @@ impl Definition for Config {
 
     fn law(&self) -> Law {
         Law::Biased
-    }
-
-    fn validate(&self) -> Result<()> {
-        Ok(())
     }
 
     fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {

@@ -27,13 +27,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::compress::definition::require;
 use crate::compress::ladder::Uniform;
 use crate::compress::levels::{self, Norm, Quantiser, Scales};
 use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::codes::BLOCK;
 use crate::wire::trits;
-use crate::{Bucketing, Error, Gauge, Policy, Result};
+use crate::{Bucketing, Gauge, Policy, Result};
 
 /// The settings of `terngrad`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -78,15 +79,9 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        if self.clip >= 0.0 && self.clip.is_finite() {
-            return Ok(());
-        }
-        Err(Error::Config {
-            scheme: Self::ABOUT.name,
-            key: "clip",
-            value: self.clip.to_string(),
-            wanted: "write a number of standard deviations, or 0 for no clipping",
-        })
+        let good = self.clip >= 0.0 && self.clip.is_finite();
+        let wanted = "write a number of standard deviations, or 0 for no clipping";
+        require(good, Self::ABOUT.name, "clip", self.clip, wanted)
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
@@ -165,24 +160,17 @@ impl Compressor for Terngrad {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn run(config: &Config, gradient: &[f32], step: u64) -> (Vec<u8>, Vec<f32>) {
-        let seat = Seat::alone(gradient.len(), 3);
-        let (mut wire, mut sum) = (Vec::new(), vec![0.0; gradient.len()]);
-        assert_eq!(config.build(&seat).encode(gradient, step, &mut wire), Encoded::Message);
-        config.build(&seat).decode_add(&wire, 1.0, &mut sum).unwrap();
-        (wire, sum)
-    }
+    use crate::compress::testing::{mean_square_error, round_trip};
 
     #[test]
     fn elements_become_the_scale_or_zero_in_1_6_bits() {
         let config = Config { clip: 0.0, ..Config::default() };
-        let (wire, sum) = run(&config, &[2.0, 0.0, -2.0, -2.0, 2.0, 0.0, 2.0], 1);
+        let (wire, sum) = round_trip(&config, &[2.0, 0.0, -2.0, -2.0, 2.0, 0.0, 2.0], 1);
         assert_eq!(sum, [2.0, 0.0, -2.0, -2.0, 2.0, 0.0, 2.0]);
         // Two bytes a stretch of two digits: 1 0, 2 2, 1 0, 1: 1 + 3·2 + 9·1 + 27·1 and 0 + 3·2.
         assert_eq!(wire, [&2f32.to_le_bytes()[..], &[43, 6]].concat());
         let gradient: Vec<f32> = (0..10_240).map(|i| (i as f32).sin()).collect();
-        assert_eq!(run(&config, &gradient, 1).0.len(), 4 + 2050);
+        assert_eq!(round_trip(&config, &gradient, 1).0.len(), 4 + 2050);
     }
 
     #[test]
@@ -190,9 +178,9 @@ mod tests {
         let mut gradient = vec![1.0; 99];
         gradient.push(50.0);
         let deviation = ((99.0 + 2500.0) / 100.0f64).sqrt();
-        let (_, sum) = run(&Config::default(), &gradient, 1);
+        let (_, sum) = round_trip(&Config::default(), &gradient, 1);
         assert_eq!(sum[99], (2.5 * deviation) as f32);
-        let (_, constant) = run(&Config::default(), &[3.0; 70], 1);
+        let (_, constant) = round_trip(&Config::default(), &[3.0; 70], 1);
         assert_eq!(constant, [3.0; 70]);
         for clip in [-1.0, f64::NAN] {
             assert!(Config { clip, ..Config::default() }.validate().is_err());
@@ -207,11 +195,7 @@ mod tests {
         let config = Config { clip: 0.0, ..Config::default() };
         let scale = Norm::Linf.of(&gradient);
         let expected: f64 = gradient.iter().map(|g| f64::from(g.abs() * (scale - g.abs()))).sum();
-        let square = |step| {
-            let (_, sum) = run(&config, &gradient, step);
-            sum.iter().zip(&gradient).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>()
-        };
-        let mean = (1..=STEPS).map(square).sum::<f64>() / STEPS as f64;
+        let mean = mean_square_error(&config, &gradient, STEPS);
         assert!((mean / expected - 1.0).abs() < 0.05, "{mean} {expected}");
     }
 }

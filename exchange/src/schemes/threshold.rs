@@ -27,12 +27,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Result;
 use crate::compress::cutoff::{Cut, Cutoff, Cuts};
+use crate::compress::definition::require;
 use crate::compress::sparsifier::Sparsifier;
 use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 use crate::wire::values::Format;
-use crate::{Error, Result};
 
 /// The settings of `threshold`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -74,15 +75,9 @@ impl Definition for Config {
 
     fn validate(&self) -> Result<()> {
         self.values.validate(Self::ABOUT.name)?;
-        if self.lambda >= 0.0 && self.lambda.is_finite() {
-            return Ok(());
-        }
-        Err(Error::Config {
-            scheme: Self::ABOUT.name,
-            key: "lambda",
-            value: self.lambda.to_string(),
-            wanted: "write a number that is not negative, such as 0.01",
-        })
+        let good = self.lambda >= 0.0 && self.lambda.is_finite();
+        let wanted = "write a number that is not negative, such as 0.01";
+        require(good, Self::ABOUT.name, "lambda", self.lambda, wanted)
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {

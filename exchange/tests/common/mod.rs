@@ -1,12 +1,13 @@
-//! Gradients, lengths and a collective that keeps what is sent, for tests over every scheme.
+//! Random numbers, gradients, threads for ranks, and a collective that keeps what is sent.
 #![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Mutex};
 
+use gradwire_exchange::schemes::topk;
 use gradwire_exchange::wire::Reader;
 use gradwire_exchange::wire::frame::Frame;
-use gradwire_exchange::{Collective, Payload, Result, Scheme, Seat};
+use gradwire_exchange::{Collective, Layout, Payload, Result, Scheme, Seat};
 
 /// Lengths around the sizes of words, lanes, strides and blocks, and one that is large and odd.
 pub const LENGTHS: [usize; 19] =
@@ -29,10 +30,21 @@ impl Random {
         (self.bits() % end.max(1) as u64) as usize
     }
 
+    /// In (0, 1).
+    pub fn uniform(&mut self) -> f64 {
+        ((self.bits() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    }
+
+    /// Standard normal (Box & Muller 1958).
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * self.uniform().ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
     /// Laplace distributed with mean 0 and scale 1, as gradients roughly are.
     pub fn laplace(&mut self) -> f32 {
-        let uniform = (self.bits() >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
-        (-uniform.signum() * (1.0 - 2.0 * uniform.abs()).max(1e-300).ln()) as f32
+        let uniform = self.uniform() - 0.5;
+        (-uniform.signum() * (1.0 - 2.0 * uniform.abs()).ln()) as f32
     }
 
     pub fn laplaces(&mut self, length: usize) -> Vec<f32> {
@@ -65,6 +77,27 @@ pub fn every_case(mut visit: impl FnMut(&Scheme, &[f32], &str)) {
             }
         }
     }
+}
+
+/// Runs one thread for each rank, with its end, and returns what they return, in order of rank.
+pub fn each_rank<E: Send, T: Send>(ends: Vec<E>, work: impl Fn(usize, E) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let spawn = |(rank, end)| scope.spawn(move || work(rank, end));
+        let workers: Vec<_> = ends.into_iter().enumerate().map(spawn).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    })
+}
+
+/// Parameters `p0`, `p1`, … of these lengths.
+pub fn parameters(lengths: &[usize]) -> Layout {
+    let named = lengths.iter().enumerate().map(|(i, length)| (format!("p{i}"), *length));
+    Layout::new(named).unwrap()
+}
+
+/// The larger half of every bucket.
+pub fn half() -> Scheme {
+    Scheme::Topk(topk::Config { ratio: 0.5.into(), ..Default::default() })
 }
 
 pub fn seat(length: usize) -> Seat {

@@ -3,41 +3,18 @@
 //! study, from another random generator.
 #![allow(dead_code, unreachable_pub, reason = "each user takes what it needs")]
 
+#[path = "../common/mod.rs"]
+mod common;
+
+use common::Random;
+
 /// Elements that share a scale.
 const BLOCK: usize = 512;
 
-/// Uniform and normal numbers (SplitMix64, Steele et al. 2014; Box & Muller 1958).
-struct Random(u64);
-
-impl Random {
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// In (0, 1).
-    fn uniform(&mut self) -> f64 {
-        ((self.bits() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-    }
-
-    fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * self.uniform().ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.uniform()).cos()
-    }
-
-    fn laplace(&mut self) -> f64 {
-        let uniform = self.uniform() - 0.5;
-        -uniform.signum() * (1.0 - 2.0 * uniform.abs()).ln()
-    }
-
-    /// Student's t: a normal number over the root of a mean of squares of `freedom` others.
-    fn student(&mut self, freedom: u32) -> f64 {
-        let squares: f64 = (0..freedom).map(|_| self.normal().powi(2)).sum();
-        self.normal() / (squares / f64::from(freedom)).sqrt()
-    }
+/// Student's t: a normal number over the root of a mean of squares of `freedom` others.
+fn student(random: &mut Random, freedom: u32) -> f64 {
+    let squares: f64 = (0..freedom).map(|_| random.normal().powi(2)).sum();
+    random.normal() / (squares / f64::from(freedom)).sqrt()
 }
 
 /// Five gradients of `length` elements, by name.
@@ -47,12 +24,12 @@ pub fn distributions(length: usize) -> Vec<(&'static str, Vec<f32>)> {
         (0..length).map(|_| one(&mut random) as f32).collect()
     };
     let gauss = draw(&mut Random::normal);
-    let laplace = draw(&mut Random::laplace);
+    let laplace = draw(&mut |random| random.laplace().into());
     let mixture = draw(&mut |random| {
         let width = if random.uniform() < 0.9 { 0.1 } else { 1.0 };
         width * random.normal()
     });
-    let student = draw(&mut |random| random.student(3));
+    let heavy = draw(&mut |random| student(random, 3));
     // Shares of 24 layers: gaps between uniform cuts, which are Dirichlet distributed.
     let mut cuts: Vec<f64> = (0..23).map(|_| random.uniform()).collect();
     cuts.sort_by(f64::total_cmp);
@@ -62,14 +39,14 @@ pub fn distributions(length: usize) -> Vec<(&'static str, Vec<f32>)> {
         let scale = (random.normal() - 6.0).exp();
         let end = (cut * length as f64) as usize;
         while layers.len() < end {
-            layers.push((scale * random.student(4)) as f32);
+            layers.push((scale * student(&mut random, 4)) as f32);
         }
     }
     vec![
         ("Gaussian", gauss),
         ("Laplace", laplace),
         ("mixture", mixture),
-        ("Student t3", student),
+        ("Student t3", heavy),
         ("24 layers t4", layers),
     ]
 }

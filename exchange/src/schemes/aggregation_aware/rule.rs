@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result};
+use crate::Result;
+use crate::compress::definition::require;
 
 /// Which k elements of u = gradient + residual are sent. U is the last union: all positions that
 /// any rank sent in the round before. As serde reads it, in TOML: `rule = { by = "prev-union", p = 0.75 }`.
@@ -98,20 +99,17 @@ impl Rule {
     /// # Errors
     /// [`Error::Config`] names the number that has no meaning.
     pub(crate) fn validate(self, scheme: &'static str) -> Result<()> {
-        let check = |good: bool, key, value: String, wanted| {
-            if good { Ok(()) } else { Err(Error::Config { scheme, key, value, wanted }) }
-        };
         let places = |p: f64| {
-            check((0.0..=1.0).contains(&p), "rule.p", p.to_string(), "write a share from 0 to 1")
+            require((0.0..=1.0).contains(&p), scheme, "rule.p", p, "write a share from 0 to 1")
         };
         let weight = |key, value: f64, least: f64, wanted| {
-            check(value.is_finite() && value >= least, key, value.to_string(), wanted)
+            require(value.is_finite() && value >= least, scheme, key, value, wanted)
         };
         match self {
             Rule::PrevUnion { p } | Rule::Leader { p } => places(p),
             Rule::Window { p, rounds } => {
                 places(p)?;
-                check(rounds > 0, "rule.rounds", rounds.to_string(), "write 1 to 255")
+                require(rounds > 0, scheme, "rule.rounds", rounds, "write 1 to 255")
             }
             Rule::Mix { lambda } | Rule::Ema { lambda } => {
                 weight("rule.lambda", lambda, 0.0, "write a number that is not negative")
@@ -151,7 +149,7 @@ mod tests {
             Rule::Hysteresis { h: 0.5 },
             Rule::Significant { c: -0.1 },
         ] {
-            assert!(matches!(bad.validate("x"), Err(Error::Config { .. })), "{bad:?}");
+            assert!(matches!(bad.validate("x"), Err(crate::Error::Config { .. })), "{bad:?}");
         }
         assert_eq!((Rule::places(0.75, 4), Rule::places(0.5, 5), Rule::places(1.0, 7)), (3, 3, 7));
     }

@@ -12,35 +12,16 @@ pub enum Allocation {
     /// So that the expected squared error is least, for members hashed uniformly.
     #[default]
     VarianceOptimal,
-    /// By the members' entropy (of a histogram of five bins) times the centre's magnitude.
-    EntropyCentre,
-    /// The same times the number of members.
-    EntropyCentreDensity,
-    /// By the number of members.
-    Density,
-    /// Equally.
-    Equal,
     /// As many as said for each cluster, in ascending order of its centre, as long as they fit;
     /// lowered from the largest down where they do not.
     Manual(Vec<u32>),
 }
 
 impl Allocation {
-    /// Whether the rule looks at entropies.
-    pub(super) fn needs_entropy(&self) -> bool {
-        matches!(self, Allocation::EntropyCentre | Allocation::EntropyCentreDensity)
-    }
-
     /// Shares at most `budget` buckets (or one each, if that is less than one each).
-    pub(super) fn share(
-        &self,
-        members: &[Members],
-        entropies: &[f64],
-        budget: u64,
-    ) -> [u32; MOST_CLUSTERS] {
+    pub(super) fn share(&self, members: &[Members], budget: u64) -> [u32; MOST_CLUSTERS] {
         let mut sizes = [1; MOST_CLUSTERS];
-        let clusters = members.len() as u64;
-        if budget <= clusters {
+        if budget <= members.len() as u64 {
             return sizes;
         }
         let mut shares = [0.0; MOST_CLUSTERS];
@@ -49,21 +30,6 @@ impl Allocation {
             Allocation::Manual(given) => {
                 for (share, given) in shares.iter_mut().zip(given) {
                     *share = f64::from(*given);
-                }
-            }
-            _ => {
-                for ((share, members), entropy) in shares.iter_mut().zip(members).zip(entropies) {
-                    let (count, centre) = (members.count as f64, members.mean().abs());
-                    *share = match self {
-                        Allocation::EntropyCentre => entropy * centre,
-                        Allocation::EntropyCentreDensity => entropy * centre * count,
-                        Allocation::Density => count,
-                        _ => 1.0,
-                    };
-                }
-                let whole: f64 = shares.iter().sum();
-                if whole > 0.0 {
-                    shares.iter_mut().for_each(|share| *share *= budget as f64 / whole);
                 }
             }
         }
@@ -200,18 +166,13 @@ mod tests {
             members(447_000.0, 0.5, 0.08),
             members(53_000.0, 2.5, 1.1),
         ];
-        let entropies = [0.8, 2.2, 2.2, 0.7];
         for (rule, expected) in [
             (Allocation::VarianceOptimal, [3015, 1, 1, 16_983]),
-            (Allocation::EntropyCentre, [6542, 3748, 3748, 5963]),
-            (Allocation::EntropyCentreDensity, [1696, 8373, 8355, 1576]),
-            (Allocation::Density, [1040, 8960, 8940, 1060]),
-            (Allocation::Equal, [5000; 4]),
             (Allocation::Manual(vec![7, 1, 1, 90]), [7, 1, 1, 90]),
         ] {
             let mut expected = expected;
             trim(&mut expected, 20_000);
-            assert_eq!(rule.share(&clusters, &entropies, 20_000)[..4], expected, "{rule:?}");
+            assert_eq!(rule.share(&clusters, 20_000)[..4], expected, "{rule:?}");
         }
     }
 
@@ -236,7 +197,7 @@ mod tests {
         #[test]
         fn no_rule_gives_too_many_or_none(
             counts in proptest::collection::vec(0u32..1_000_000, 16), bits in 1usize..=4,
-            spreads in proptest::collection::vec(0.0f64..10.0, 16), budget in 0u64..200_000, rule in 0usize..6,
+            spreads in proptest::collection::vec(0.0f64..10.0, 16), budget in 0u64..200_000, manual: bool,
         ) {
             let clusters = 1 << bits;
             let all: Vec<Members> = counts
@@ -245,15 +206,9 @@ mod tests {
                 .take(clusters)
                 .map(|(count, spread)| members(f64::from(*count), spread - 5.0, spread * spread))
                 .collect();
-            let rules = [
-                Allocation::VarianceOptimal,
-                Allocation::EntropyCentre,
-                Allocation::EntropyCentreDensity,
-                Allocation::Density,
-                Allocation::Equal,
-                Allocation::Manual(counts.clone()),
-            ];
-            let sizes = rules[rule].share(&all, &spreads, budget);
+            let optimal = Allocation::VarianceOptimal;
+            let rule = if manual { Allocation::Manual(counts) } else { optimal };
+            let sizes = rule.share(&all, budget);
             let sizes = &sizes[..clusters];
             let whole: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
             prop_assert!(whole <= budget.max(clusters as u64));

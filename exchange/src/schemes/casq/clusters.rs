@@ -244,29 +244,3 @@ fn assign_to<const BOUNDS: usize>(
     }
     whole
 }
-
-/// Entropies, in bits, of histograms of each cluster's members in five even bins; of about
-/// `sample` elements at even distances.
-pub(super) fn entropies(gradient: &[f32], ids: &[u8], sample: usize) -> [f64; MOST_CLUSTERS] {
-    const BINS: usize = 5;
-    let stride = gradient.len().div_ceil(sample.max(1)).max(1);
-    let members = || gradient.iter().zip(ids).step_by(stride);
-    let mut ranges = [(f32::INFINITY, f32::NEG_INFINITY); MOST_CLUSTERS];
-    for (value, id) in members() {
-        let (low, high) = &mut ranges[usize::from(*id) % MOST_CLUSTERS];
-        *low = low.min(*value);
-        *high = high.max(*value);
-    }
-    let mut histograms = [[0u64; BINS]; MOST_CLUSTERS];
-    for (value, id) in members() {
-        let id = usize::from(*id) % MOST_CLUSTERS;
-        let (low, high) = (f64::from(ranges[id].0), f64::from(ranges[id].1));
-        let share = if high > low { (f64::from(*value) - low) / (high - low) } else { 0.0 };
-        histograms[id][((share * BINS as f64) as usize).min(BINS - 1)] += 1;
-    }
-    histograms.map(|histogram| {
-        let total = histogram.iter().sum::<u64>() as f64;
-        let bits = |count: &u64| *count as f64 / total * (total / *count as f64).log2();
-        histogram.iter().filter(|count| **count > 0).map(bits).sum()
-    })
-}

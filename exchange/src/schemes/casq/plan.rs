@@ -1,6 +1,6 @@
 //! What a message is made of, so that it has the size that it should have.
 
-use super::clusters::{MOST_CLUSTERS, Members, entropies};
+use super::clusters::{MOST_CLUSTERS, Members};
 use super::sketch::Tables;
 use super::{Config, Preset};
 use crate::wire::{codes, count_bytes, huffman};
@@ -17,15 +17,9 @@ pub(super) struct Plan {
 }
 
 impl Config {
-    /// How the message will be made up; `model` when there is one to send.
-    pub(super) fn plan(
-        &self,
-        gradient: &[f32],
-        ids: &[u8],
-        members: &[Members],
-        model: bool,
-    ) -> Plan {
-        let (length, clusters) = (gradient.len(), members.len());
+    /// How the message for `length` elements will be made up; `model` when there is one to send.
+    pub(super) fn plan(&self, length: usize, members: &[Members], model: bool) -> Plan {
+        let clusters = members.len();
         let mut counts = [0; MOST_CLUSTERS];
         for (count, members) in counts.iter_mut().zip(members) {
             *count = members.count;
@@ -49,12 +43,7 @@ impl Config {
             let taken = if carries { centres } else { 0 };
             budget = room(taken + sizes(room(taken)));
         }
-        let entropies = if self.allocation.needs_entropy() {
-            entropies(gradient, ids, self.sample)
-        } else {
-            [0.0; MOST_CLUSTERS]
-        };
-        let sizes = self.allocation.share(members, &entropies, budget);
+        let sizes = self.allocation.share(members, budget);
         Plan { tables: Tables::new(&sizes[..clusters]), code, id_bytes, model: carries }
     }
 }

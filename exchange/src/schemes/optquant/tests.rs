@@ -1,5 +1,6 @@
 use super::*;
 use crate::compress::rounding::{are_levels, uniform};
+use crate::compress::testing::laplaces;
 use crate::rng::Stream;
 use crate::wire::Fault;
 use crate::{Compressor, Observed, State};
@@ -11,12 +12,12 @@ fn seat(rank: usize, length: usize) -> Seat {
 /// Laplace distributed values, each block of 512 with a scale of its own.
 fn gradient(seed: u64, length: usize) -> Vec<f32> {
     let stream = Stream::of(&[seed]);
-    let value = |i: u32| {
-        let (magnitude, sign) = (-(1.0 - stream.uniform(2 * i)).ln(), stream.bits(2 * i + 1) & 1);
-        let scale = 1.0 + stream.uniform(1_000_000 + i / 512);
-        if sign == 0 { scale * magnitude } else { -scale * magnitude }
-    };
-    (0..length as u32).map(value).collect()
+    let mut values = laplaces(length, seed);
+    for (number, block) in values.chunks_mut(512).enumerate() {
+        let scale = 1.0 + stream.uniform(1_000_000 + number as u32);
+        block.iter_mut().for_each(|value| *value *= scale);
+    }
+    values
 }
 
 fn histogram(aim: Aim, levels: usize, gradient: &[f32]) -> (Histogram, Vec<f64>) {
@@ -190,7 +191,7 @@ fn a_statistic_without_meaning_is_refused() {
         spoilt[at..at + bytes.len()].copy_from_slice(bytes);
         let round = Observed { step: 1, messages: &[Some(&spoilt)], mean: &gradient };
         let error = compressor.observe(&round).unwrap_err();
-        assert!(matches!(error, Error::Wire(Fault::Field { .. })), "{error}");
+        assert!(matches!(error, crate::Error::Wire(Fault::Field { .. })), "{error}");
     }
 }
 

@@ -330,6 +330,7 @@ fn spread<S: Simd, const ROWS: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compress::testing::bits;
     use crate::rng::Stream;
 
     /// Uniform in (−1, 1).
@@ -383,10 +384,6 @@ mod tests {
                 *value = (0..rank).fold(0.0, |sum, j| sum + p[j * rows + i] * q[j * columns + k]);
             }
         }
-    }
-
-    fn bits(values: &[f32]) -> Vec<u32> {
-        values.iter().map(|value| value.to_bits()).collect()
     }
 
     /// What this processor can do, the narrowest first.

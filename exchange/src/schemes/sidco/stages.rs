@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::compress::definition::require;
 use crate::{Entry, Error, Result, State};
 
 /// The share that the first of several stages keeps, δ₁.
@@ -43,15 +44,9 @@ impl Stages {
     /// # Errors
     /// [`Error::Config`] when there are no stages, or too many.
     pub(crate) fn validate(self, scheme: &'static str) -> Result<()> {
-        match self {
-            Stages::Fixed(count) if !(1..=MOST).contains(&count) => Err(Error::Config {
-                scheme,
-                key: "stages",
-                value: count.to_string(),
-                wanted: "write 1 to 32, \"adaptive\" or \"chain\"",
-            }),
-            _ => Ok(()),
-        }
+        let Stages::Fixed(count) = self else { return Ok(()) };
+        let wanted = "write 1 to 32, \"adaptive\" or \"chain\"";
+        require((1..=MOST).contains(&count), scheme, "stages", count, wanted)
     }
 }
 

@@ -1,7 +1,7 @@
 use super::fit::tests::{fit_of, naive, number, numbers, vectors};
 use super::*;
 use crate::compress::StepEnd;
-use crate::rng::Stream;
+use crate::compress::testing::laplaces;
 
 fn compressor(config: &Config) -> Sparsifier<Sidco> {
     let select = Sidco {
@@ -19,15 +19,6 @@ fn selected(config: &Config, gradient: &[f32], share: f64) -> Vec<u32> {
     let mut sidco = compressor(config).choice;
     sidco.find(gradient, share);
     sidco.exceedances.positions().to_vec()
-}
-
-fn laplaces(length: usize, seed: u64) -> Vec<f32> {
-    let stream = Stream::of(&[seed]);
-    let value = |i| {
-        let (uniform, sign) = (stream.uniform(2 * i), stream.bits(2 * i + 1) & 1);
-        -(1.0 - uniform).ln() * if sign == 0 { 1.0 } else { -1.0 }
-    };
-    (0..length as u32).map(value).collect()
 }
 
 #[test]
