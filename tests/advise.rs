@@ -4,28 +4,16 @@
 
 mod common;
 
-use common::{Program, number};
+use common::{Program, number, words};
 use serde_json::Value;
 
-const TINY: [&str; 12] = [
-    "advise",
-    "--dataset",
-    "synthetic-ag-news",
-    "--model",
-    "fasttext",
-    "--workers",
-    "2",
-    "--steps",
-    "3",
-    "--set",
-    "train.batch=4",
-    "--json",
-];
+const TINY: &str = "advise --dataset synthetic-ag-news --model fasttext --workers 2 --steps 3 \
+                    --set train.batch=4 --json";
 
 #[test]
 fn on_a_slow_link_few_bytes_win_and_on_a_fast_one_nothing_is_won() {
     let program = Program::new();
-    let arguments = [&TINY[..], &["--links", "0.1mbit,100gbit", "--compute", "1"]].concat();
+    let arguments = [&words(TINY)[..], &["--links", "0.1mbit,100gbit", "--compute", "1"]].concat();
     let out = program.succeed(&arguments);
     let rows: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(rows.len() >= 20, "{} schemes", rows.len());
@@ -50,7 +38,7 @@ fn what_means_nothing_is_refused() {
         (["--against", "topp"], "topk"),
         (["--compute", "0"], "--compute"),
     ] {
-        let error = program.refuse(&[&TINY[..], &more].concat(), 2);
+        let error = program.refuse(&[&words(TINY)[..], &more].concat(), 2);
         assert!(error.contains(says), "{error}");
     }
 }

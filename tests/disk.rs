@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
+use common::{told, weights};
 use gradwire::cluster::Job;
 use gradwire::disk::{Disk, Fault};
 use gradwire::recipe::{Recipe, Source};
@@ -9,7 +12,6 @@ use gradwire::record::Mode;
 use gradwire::train::launch::{Start, train};
 use gradwire::train::resume::Resume;
 use gradwire::train::session::Session;
-use safetensors::SafeTensors;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,21 +46,7 @@ fn attempt(recipe: &Recipe, disk: Disk, start: Start) -> Result<PathBuf, String>
 
 /// The bytes of the last model's tensors, and what the record tells of steps and epochs.
 fn result(run: &Path) -> (Vec<(String, Vec<u8>)>, Vec<Value>) {
-    let bytes = fs::read(run.join("last/model.safetensors")).unwrap();
-    let model = SafeTensors::deserialize(&bytes).unwrap();
-    let mut tensors: Vec<_> =
-        model.tensors().into_iter().map(|(name, t)| (name, t.data().to_vec())).collect();
-    tensors.sort();
-    let lines = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
-    let all = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let mut told: Vec<Value> =
-        all.filter(|e| e["event"] == "step" || e["event"] == "epoch").collect();
-    for event in &mut told {
-        let event = event.as_object_mut().unwrap();
-        let times = ["time", "phases", "samples_per_second"];
-        event.retain(|key, _| !times.contains(&key.as_str()) && !key.ends_with("seconds"));
-    }
-    (tensors, told)
+    (weights(run), told(run))
 }
 
 /// The run that was begun in `out`, if there is one.

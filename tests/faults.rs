@@ -5,30 +5,19 @@
 
 mod common;
 
-use common::{Program, begun, events, number, only_run, quick, weights};
+use common::{Program, begun, events, number, only_run, quick, told, weights, words};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Twenty-four steps of four workers, a checkpoint every five.
-const STEPS: [&str; 12] = [
-    "--workers",
-    "4",
-    "--scheme",
-    "topk",
-    "--set",
-    "train.max_steps=24",
-    "--set",
-    "checkpoint.every_steps=5",
-    "--set",
-    "exchange.timeout=2",
-    "--set",
-    "dataset.train=800",
-];
+const STEPS: &str = "--workers 4 --scheme topk --set train.max_steps=24 \
+                     --set checkpoint.every_steps=5 --set exchange.timeout=2 \
+                     --set dataset.train=800";
 
 fn arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    quick(&[&STEPS[..], more].concat())
+    quick(&[&words(STEPS)[..], more].concat())
 }
 
 /// Runs with a fault; the exit code, absent when a signal ended it, and standard error.
@@ -40,17 +29,6 @@ fn injected(program: &Program, fault: &str, more: &[&str]) -> (Option<i32>, Stri
 
 fn run_of(program: &Program) -> PathBuf {
     only_run(&program.path("runs/out/quick"))
-}
-
-/// What a run's record tells of steps and epochs, but for times.
-fn told(run: &Path) -> Vec<Value> {
-    let mut told = [events(run, "step"), events(run, "epoch")].concat();
-    for event in &mut told {
-        let event = event.as_object_mut().unwrap();
-        let times = ["time", "phases", "samples_per_second"];
-        event.retain(|key, _| !times.contains(&key.as_str()) && !key.ends_with("seconds"));
-    }
-    told
 }
 
 fn undisturbed(more: &[&str]) -> (Vec<(String, Vec<u8>)>, Vec<Value>) {

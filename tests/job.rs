@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
+use common::weights;
 use gradwire::cluster::{Job, letterbox};
 use gradwire::disk::Disk;
 use gradwire::recipe::{Recipe, Source};
@@ -13,8 +16,6 @@ use gradwire::train::launch::{Outcome, Start, train};
 use gradwire::train::resume::Resume;
 use gradwire::train::session::Session;
 use gradwire_exchange::cluster::channels;
-use safetensors::SafeTensors;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -81,15 +82,6 @@ fn alone(recipe: &Recipe) -> Outcome {
     let job = Job::alone();
     let session = Session::lead(&job, recipe.clone()).unwrap();
     train(&job, session, Mode::Quiet, Start::Fresh).unwrap()
-}
-
-fn weights(run: &Path) -> Vec<(String, Vec<u8>)> {
-    let bytes = fs::read(run.join("last/model.safetensors")).unwrap();
-    let model = SafeTensors::deserialize(&bytes).unwrap();
-    let tensors = model.tensors().into_iter();
-    let mut tensors: Vec<_> = tensors.map(|(name, t)| (name, t.data().to_vec())).collect();
-    tensors.sort();
-    tensors
 }
 
 #[test]

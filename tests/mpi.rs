@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{Program, begun, events, only_run, quick, weights};
+use common::{Program, begun, events, only_run, quick, quickly, weights, words};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,18 +14,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Eight steps of four workers.
-const STEPS: [&str; 10] = [
-    "--workers",
-    "4",
-    "--set",
-    "train.max_steps=8",
-    "--set",
-    "checkpoint.every_steps=3",
-    "--set",
-    "dataset.train=400",
-    "--set",
-    "schedule=constant",
-];
+const STEPS: &str = "--workers 4 --set train.max_steps=8 --set checkpoint.every_steps=3 \
+                     --set dataset.train=400 --set schedule=constant";
 
 /// A patience that a test can wait for; more than a busy machine ever lets a step wait.
 const PATIENCE: [&str; 2] = ["--set", "exchange.timeout=8"];
@@ -35,7 +25,7 @@ fn launcher(program: &Program, processes: &str, arguments: &[&str]) -> Command {
     command
         .args(["--allow-run-as-root", "--oversubscribe", "-n", processes])
         .arg(env!("CARGO_BIN_EXE_gradwire"))
-        .args(quick(&[&STEPS[..], arguments].concat()))
+        .args(quick(&[&words(STEPS)[..], arguments].concat()))
         .current_dir(program.folder.path())
         .env_remove("GRADWIRE_KERNELS")
         .stdin(Stdio::null());
@@ -57,14 +47,12 @@ fn run_of(program: &Program) -> PathBuf {
     only_run(&program.path("runs/out/quick"))
 }
 
-/// What a run's record tells of steps and epochs, but for times and shards.
+/// What a run's record tells of steps and epochs, but for times and shards: what is shared among
+/// shards depends on how many there are, one for each rank of a process.
 fn told(run: &Path) -> Vec<Value> {
-    let mut told = [events(run, "step"), events(run, "epoch")].concat();
+    let mut told = common::told(run);
     for event in &mut told {
-        let event = event.as_object_mut().unwrap();
-        // What is shared among shards depends on how many there are, one for each rank of a process.
-        let times = ["time", "phases", "samples_per_second", "downlink_bytes"];
-        event.retain(|key, _| !times.contains(&key.as_str()) && !key.ends_with("seconds"));
+        event.as_object_mut().unwrap().remove("downlink_bytes");
     }
     told
 }
@@ -84,7 +72,7 @@ fn however_workers_are_spread_the_run_is_the_same() {
     ] {
         let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
         let alone = Program::new();
-        alone.succeed(&quick(&[&STEPS[..], &settings].concat()));
+        alone.succeed(&quick(&[&words(STEPS)[..], &settings].concat()));
         let expected = (weights(&run_of(&alone)), told(&run_of(&alone)));
         for processes in ["2", "4"] {
             let program = Program::new();
@@ -102,7 +90,7 @@ fn however_workers_are_spread_the_run_is_the_same() {
 fn other_processes_go_on_from_the_checkpoint() {
     let scheme = ["--scheme", "sidco"];
     let alone = Program::new();
-    alone.succeed(&quick(&[&STEPS[..], &scheme].concat()));
+    alone.succeed(&quick(&[&words(STEPS)[..], &scheme].concat()));
     let program = Program::new();
     let (code, said) =
         launch(&program, "2", &[&scheme[..], &["--set", "train.max_steps=5"]].concat());
@@ -141,7 +129,7 @@ fn a_process_that_is_killed_ends_the_job_and_the_checkpoint_stays() {
     let out = program.succeed(&["train", "--resume", run.to_str().unwrap()]);
     assert!(!out.is_empty());
     let alone = Program::new();
-    alone.succeed(&quick(&STEPS));
+    alone.succeed(&quickly(STEPS));
     assert!(weights(&run) == weights(&run_of(&alone)));
 }
 
@@ -194,7 +182,7 @@ fn what_cannot_be_spread_or_differs_is_refused_by_all() {
 
     // Two programs of one job, told different things.
     let gradwire = env!("CARGO_BIN_EXE_gradwire");
-    let mine = quick(&STEPS);
+    let mine = quickly(STEPS);
     let other = [&mine[..], &["--set", "train.batch=5"]].concat();
     let mut command = Command::new("mpirun");
     command.args(["--allow-run-as-root", "--oversubscribe"]);

@@ -4,16 +4,13 @@
 
 mod common;
 
-use common::{Program, events, number, only_run, quick};
-use safetensors::SafeTensors;
+use common::{Program, events, number, only_run, quick, weights};
 use serde_json::Value;
-use std::collections::BTreeMap;
-use std::fs;
 
 /// What a run of the quick recipe with these settings comes to.
 struct Run {
     steps: Vec<Value>,
-    weights: BTreeMap<String, Vec<u8>>,
+    weights: Vec<(String, Vec<u8>)>,
 }
 
 fn run(overlap: bool, settings: &[&str]) -> Run {
@@ -23,10 +20,7 @@ fn run(overlap: bool, settings: &[&str]) -> Run {
     arguments.extend(settings.iter().flat_map(|setting| ["--set", setting]));
     program.succeed(&arguments);
     let run = only_run(&program.path("runs/out/quick"));
-    let bytes = fs::read(run.join("last/model.safetensors")).unwrap();
-    let tensors = SafeTensors::deserialize(&bytes).unwrap();
-    let weights = tensors.iter().map(|(name, view)| (name.to_string(), view.data().to_vec()));
-    Run { steps: events(&run, "step"), weights: weights.collect() }
+    Run { steps: events(&run, "step"), weights: weights(&run) }
 }
 
 fn same(settings: &[&str]) -> Run {

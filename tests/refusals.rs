@@ -5,45 +5,35 @@
 
 mod common;
 
-use common::{Program, events, only_run, quick};
+use common::{Program, events, only_run, quick, quickly, words};
 use std::fs;
 
 #[test]
 fn what_a_recipe_may_not_say_is_exit_code_2() {
     let program = Program::new();
-    for (arguments, part) in [
-        (&["train", "first-lok"][..], "did you mean `first-look`"),
-        (&["train", "nothing.toml"], "nothing.toml"),
-        (&["train", "--scheme", "topkk"], "did you mean `topk`"),
-        (&["train", "--model", "resnet21"], "did you mean `resnet20`"),
-        (&["train", "--dataset", "ag-news"], "models for it: fasttext"),
-        (&["train", "--set", "scheme.ratoi=0.1"], "did you mean `ratio`"),
-        (&["train", "--set", "scheme.ratio=7"], "ratio"),
-        (&["train", "--set", "exchange.topology=star"], "allgather"),
-        (&["train", "--set", "exchange.downlink=exact"], "exchange.topology = \"server\""),
+    for (line, part) in [
+        ("train first-lok", "did you mean `first-look`"),
+        ("train nothing.toml", "nothing.toml"),
+        ("train --scheme topkk", "did you mean `topk`"),
+        ("train --model resnet21", "did you mean `resnet20`"),
+        ("train --dataset ag-news", "models for it: fasttext"),
+        ("train --set scheme.ratoi=0.1", "did you mean `ratio`"),
+        ("train --set scheme.ratio=7", "ratio"),
+        ("train --set exchange.topology=star", "allgather"),
+        ("train --set exchange.downlink=exact", "exchange.topology = \"server\""),
+        ("train --set exchange.topology=server --set exchange.downlink=lossy", "compressed"),
         (
-            &["train", "--set", "exchange.topology=server", "--set", "exchange.downlink=lossy"],
-            "compressed",
-        ),
-        (
-            &[
-                "train",
-                "--scheme",
-                "dense",
-                "--set",
-                "exchange.topology=server",
-                "--set",
-                "exchange.downlink=compressed",
-            ],
+            "train --scheme dense --set exchange.topology=server \
+             --set exchange.downlink=compressed",
             "nothing to compress",
         ),
-        (&["train", "--scheme", "qsgd", "--set", "exchange.topology=sharded"], "policy.bucketing"),
-        (&["train", "--workers", "0"], "workers"),
-        (&["train", "--workers", "many"], "--workers"),
-        (&["train", "--epoch", "3"], "--epochs"),
+        ("train --scheme qsgd --set exchange.topology=sharded", "policy.bucketing"),
+        ("train --workers 0", "workers"),
+        ("train --workers many", "--workers"),
+        ("train --epoch 3", "--epochs"),
     ] {
-        let error = program.refuse(arguments, 2);
-        assert!(error.contains(part), "{arguments:?}: {error}");
+        let error = program.refuse(&words(line), 2);
+        assert!(error.contains(part), "{line}: {error}");
     }
     fs::write(program.path("torn.toml"), "seed = 1\nworkers = [").unwrap();
     let error = program.refuse(&["train", "torn.toml"], 2);
@@ -54,7 +44,7 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
 #[test]
 fn missing_and_damaged_data_is_told_with_file_and_place() {
     let program = Program::new();
-    let train = ["train", "--dataset", "cifar10", "--dir", "data", "--set", "dataset.partial=true"];
+    let train = words("train --dataset cifar10 --dir data --set dataset.partial=true");
     let error = program.refuse(&train, 1);
     assert!(
         error.contains("cifar-10-batches-bin") && error.contains("data fetch cifar10"),
@@ -90,14 +80,7 @@ fn missing_and_damaged_data_is_told_with_file_and_place() {
 #[test]
 fn damaged_text_is_told_with_record_and_byte() {
     let program = Program::new();
-    let train = quick(&[
-        "--set",
-        "dataset=ag-news",
-        "--set",
-        "dataset.dir=data",
-        "--set",
-        "dataset.partial=true",
-    ]);
+    let train = quickly("--set dataset=ag-news --set dataset.dir=data --set dataset.partial=true");
     program.succeed(&["data", "synth", "ag-news", "--dir", "data"]);
     let file = program.path("data/ag_news_csv/train.csv");
     let good = fs::read_to_string(&file).unwrap();
@@ -119,19 +102,9 @@ fn damaged_text_is_told_with_record_and_byte() {
 #[test]
 fn a_loss_that_is_no_number_stops_every_rank_before_the_update() {
     let program = Program::new();
-    let error = program.refuse(
-        &quick(&[
-            "--workers",
-            "3",
-            "--set",
-            "optimizer.learning_rate=1e38",
-            "--set",
-            "train.max_steps=40",
-            "--set",
-            "schedule={kind=\"constant\"}",
-        ]),
-        1,
-    );
+    let line = "--workers 3 --set optimizer.learning_rate=1e38 --set train.max_steps=40 \
+                --set schedule=constant";
+    let error = program.refuse(&quickly(line), 1);
     assert!(error.contains("worker") && error.contains("step"), "{error}");
     assert!(
         error.contains("loss is") || error.contains("non-finite") || error.contains("overflow"),

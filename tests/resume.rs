@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Program, events, number, only_run, quick, weights};
+use common::{Program, events, number, only_run, quick, told, weights, words};
 use gradwire_exchange::Scheme;
 use serde_json::Value;
 use std::fs;
@@ -13,25 +13,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A run of two and a half epochs of 10 steps with checkpoints in the middle of them.
-const STEPS: [&str; 12] = [
-    "--set",
-    "dataset.train=480",
-    "--set",
-    "dataset.test=60",
-    "--set",
-    "train.batch=16",
-    "--set",
-    "train.max_steps=24",
-    "--set",
-    "checkpoint.every_steps=7",
-    "--set",
-    "checkpoint.keep_last=9",
-];
+const STEPS: &str = "--set dataset.train=480 --set dataset.test=60 --set train.batch=16 \
+                     --set train.max_steps=24 --set checkpoint.every_steps=7 \
+                     --set checkpoint.keep_last=9";
 
 /// A run that nothing disturbed, and its checkpoints in order.
 fn undisturbed(program: &Program, out: &str, more: &[&str]) -> (PathBuf, Vec<PathBuf>) {
     let out_set = format!("record.out={out}");
-    let sets = [&STEPS[..], &["--workers", "3", "--set", &out_set], more].concat();
+    let sets = [&words(STEPS)[..], &["--workers", "3", "--set", &out_set], more].concat();
     program.succeed(&quick(&sets));
     let run = only_run(&program.path(out).join("quick"));
     let checkpoints = checkpoints(&run);
@@ -44,17 +33,6 @@ fn checkpoints(run: &Path) -> Vec<PathBuf> {
     let mut all: Vec<_> = all.collect();
     all.sort();
     all
-}
-
-/// Everything that a run's record tells of steps and epochs, but for times.
-fn told(run: &Path) -> Vec<Value> {
-    let mut told = [events(run, "step"), events(run, "epoch"), events(run, "histograms")].concat();
-    for event in &mut told {
-        let event = event.as_object_mut().unwrap();
-        let times = ["time", "phases", "samples_per_second"];
-        event.retain(|key, _| !times.contains(&key.as_str()) && !key.ends_with("seconds"));
-    }
-    told
 }
 
 fn model(run: &Path, which: &str) -> Vec<u8> {
@@ -102,36 +80,13 @@ fn batch_norm_and_adam_go_on_bit_for_bit() {
     for batch_norm in ["averaged", "rank0", "synchronised"] {
         let program = Program::new();
         let batch_norm = format!("train.batch_norm={batch_norm}");
-        program.succeed(&[
-            "train",
-            "--quiet",
-            "--set",
-            "name=quick",
-            "--set",
-            "dataset.train=48",
-            "--set",
-            "dataset.test=16",
-            "--set",
-            "train.batch=4",
-            "--set",
-            "train.accumulate=2",
-            "--set",
-            "train.clip_norm=0.5",
-            "--set",
-            "optimizer={kind=\"adamw\",learning_rate=0.01}",
-            "--set",
-            &batch_norm,
-            "--workers",
-            "2",
-            "--epochs",
-            "3",
-            "--set",
-            "record.every=1",
-            "--set",
-            "checkpoint.every_steps=2",
-            "--set",
-            "checkpoint.keep_last=9",
-        ]);
+        let train = words(
+            "train --quiet --workers 2 --epochs 3 --set name=quick --set dataset.train=48 \
+             --set dataset.test=16 --set train.batch=4 --set train.accumulate=2 \
+             --set train.clip_norm=0.5 --set optimizer={kind=\"adamw\",learning_rate=0.01} \
+             --set record.every=1 --set checkpoint.every_steps=2 --set checkpoint.keep_last=9",
+        );
+        program.succeed(&[&train[..], &["--set", &batch_norm]].concat());
         let run = only_run(&program.path("runs/out/quick"));
         let (before, models) = (told(&run), ["best", "last"].map(|which| model(&run, which)));
         for _ in 0..2 {
@@ -173,12 +128,12 @@ fn rows_that_wait_go_on_bit_for_bit() {
 #[test]
 fn a_killed_run_goes_on_bit_for_bit() {
     let program = Program::new();
-    let sets = ["--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=2"];
+    let sets = words("--set checkpoint.every_steps=1 --set checkpoint.keep_last=2");
     let (run, _) = undisturbed(&program, "out", &sets);
     let (expected, model_expected) = (told(&run), model(&run, "last"));
 
     let program = Program::new();
-    let sets = [&STEPS[..], &["--workers", "3", "--set", "record.out=out"], &sets].concat();
+    let sets = [&words(STEPS)[..], &["--workers", "3", "--set", "record.out=out"], &sets].concat();
     let mut arguments: Vec<String> = quick(&sets).iter().map(ToString::to_string).collect();
     let mut kills = 0;
     let model_found = loop {
@@ -345,8 +300,8 @@ fn damaged_checkpoints_are_passed_over_and_told() {
 #[test]
 fn the_newest_and_the_best_are_kept() {
     let program = Program::new();
-    let sets = ["--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=2"];
-    let best = ["--set", "checkpoint.keep_best=true", "--set", "optimizer.learning_rate=30"];
+    let sets = words("--set checkpoint.every_steps=1 --set checkpoint.keep_last=2");
+    let best = words("--set checkpoint.keep_best=true --set optimizer.learning_rate=30");
     let (run, checkpoints) = undisturbed(&program, "out", &[&sets[..], &best].concat());
     let epochs = events(&run, "epoch");
     let accuracy = |epoch: &Value| number(epoch, "test_accuracy");
@@ -360,7 +315,7 @@ fn the_newest_and_the_best_are_kept() {
     assert!(evaluated.contains("test_accuracy"), "{evaluated}");
 
     let program = Program::new();
-    let sets = [&STEPS[..], &["--set", "checkpoint.keep_last=0"]].concat();
+    let sets = [&words(STEPS)[..], &["--set", "checkpoint.keep_last=0"]].concat();
     program.succeed(&quick(&sets));
     assert!(!only_run(&program.path("runs/out/quick")).join("checkpoints").exists());
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Program, events, number, only_run, quick};
+use common::{Program, events, number, only_run, quick, quickly, words};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::fs;
@@ -12,21 +12,10 @@ use std::fs;
 #[test]
 fn a_run_learns_and_leaves_a_whole_record() {
     let program = Program::new();
-    let out = program.succeed(&[
-        "train",
-        "--epochs",
-        "2",
-        "--workers",
-        "2",
-        "--set",
-        "dataset.train=640",
-        "--set",
-        "dataset.test=128",
-        "--set",
-        "train.batch=16",
-        "--set",
-        "record.histograms_every=10",
-    ]);
+    let out = program.succeed(&words(
+        "train --epochs 2 --workers 2 --set dataset.train=640 --set dataset.test=128 \
+         --set train.batch=16 --set record.histograms_every=10",
+    ));
     assert!(out.contains("tensorboard --logdir"), "{out}");
     let run = only_run(&program.path("runs/out/first-look"));
     for file in
@@ -120,20 +109,9 @@ fn dense_workers_together_are_one_worker_with_their_batch() {
         let (batch, accumulate) =
             (format!("train.batch={batch}"), format!("train.accumulate={accumulate}"));
         // 1,000 samples leave a last step of uneven shares in each epoch.
-        program.succeed(&quick(&[
-            "--workers",
-            workers,
-            "--scheme",
-            "dense",
-            "--set",
-            &batch,
-            "--set",
-            &accumulate,
-            "--set",
-            "dataset.train=1000",
-            "--set",
-            "train.max_steps=20",
-        ]));
+        let dense = quickly("--scheme dense --set dataset.train=1000 --set train.max_steps=20");
+        let more = ["--workers", workers, "--set", &batch, "--set", &accumulate];
+        program.succeed(&[&dense[..], &more].concat());
         let run = only_run(&program.path("runs/out/quick"));
         let bytes = fs::read(run.join("last/model.safetensors")).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
@@ -153,16 +131,7 @@ fn dense_workers_together_are_one_worker_with_their_batch() {
 #[test]
 fn more_workers_than_cores_and_uneven_tails_end_well() {
     let program = Program::new();
-    program.succeed(&quick(&[
-        "--workers",
-        "9",
-        "--set",
-        "train.batch=7",
-        "--set",
-        "dataset.train=70",
-        "--epochs",
-        "3",
-    ]));
+    program.succeed(&quickly("--workers 9 --epochs 3 --set train.batch=7 --set dataset.train=70"));
     let run = only_run(&program.path("runs/out/quick"));
     // 70 samples, 63 a step: the second step of an epoch has 7 samples for 9 workers.
     let samples: Vec<f64> = events(&run, "step").iter().map(|s| number(s, "samples")).collect();

@@ -106,25 +106,33 @@ pub fn number(event: &Value, key: &str) -> f64 {
     event[key].as_f64().unwrap_or_else(|| panic!("{key} in {event}"))
 }
 
-/// A recipe that takes seconds in a debug build: a linear text model, four classes.
-pub const QUICK: [&str; 14] = [
-    "train",
-    "--quiet",
-    "--set",
-    "dataset=synthetic-ag-news",
-    "--set",
-    "model=fasttext",
-    "--set",
-    "train.max_steps=12",
-    "--set",
-    "record.every=1",
-    "--set",
-    "name=quick",
-    "--set",
-    "optimizer.learning_rate=1",
-];
+/// The words of a command line without quotes.
+pub fn words(line: &'static str) -> Vec<&'static str> {
+    line.split_whitespace().collect()
+}
 
-/// [`QUICK`] with more arguments.
+/// A recipe that takes seconds in a debug build: a linear text model, four classes.
+const QUICK: &str = "train --quiet --set dataset=synthetic-ag-news --set model=fasttext \
+                     --set train.max_steps=12 --set record.every=1 --set name=quick \
+                     --set optimizer.learning_rate=1";
+
+/// The command that trains a quick recipe, with more arguments.
 pub fn quick<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    QUICK.iter().copied().chain(more.iter().copied()).collect()
+    [&words(QUICK)[..], more].concat()
+}
+
+/// The same with more arguments that are words.
+pub fn quickly(more: &'static str) -> Vec<&'static str> {
+    quick(&words(more))
+}
+
+/// What a run's record tells of steps, epochs and histograms, but for times.
+pub fn told(run: &Path) -> Vec<Value> {
+    let mut told = ["step", "epoch", "histograms"].map(|kind| events(run, kind)).concat();
+    for event in &mut told {
+        let event = event.as_object_mut().unwrap();
+        let times = ["time", "phases", "samples_per_second"];
+        event.retain(|key, _| !times.contains(&key.as_str()) && !key.ends_with("seconds"));
+    }
+    told
 }
