@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{Program, begun, events, only_run, quick, weights, words};
+use common::{Program, begun, events, only_run, quick, quickly, weights, words};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,7 @@ fn a_process_that_is_killed_ends_the_job_and_the_checkpoint_stays() {
     let out = program.succeed(&["train", "--resume", run.to_str().unwrap()]);
     assert!(!out.is_empty());
     let alone = Program::new();
-    alone.succeed(&quick(&STEPS));
+    alone.succeed(&quickly(STEPS));
     assert!(weights(&run) == weights(&run_of(&alone)));
 }
 
@@ -182,7 +182,7 @@ fn what_cannot_be_spread_or_differs_is_refused_by_all() {
 
     // Two programs of one job, told different things.
     let gradwire = env!("CARGO_BIN_EXE_gradwire");
-    let mine = quick(&STEPS);
+    let mine = quickly(STEPS);
     let other = [&mine[..], &["--set", "train.batch=5"]].concat();
     let mut command = Command::new("mpirun");
     command.args(["--allow-run-as-root", "--oversubscribe"]);
