@@ -288,7 +288,9 @@ fn work(stretches: &[Stretch]) -> Work {
     Work {
         compute: median(|row| row.compute.iter().flatten().sum()),
         encode: median(|row| row.encode.iter().flatten().sum()),
-        decode: median(|row| row.decode.iter().flatten().sum()),
+        decode: median(|row| {
+            row.decode.iter().flatten().sum::<u64>() + row.learn.iter().sum::<u64>()
+        }),
     }
 }
 

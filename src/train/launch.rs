@@ -5,8 +5,8 @@
 
 use crate::checkpoint::{self, Checkpoint, Progress, Sums};
 use crate::cluster::Job;
-use crate::recipe::Recipe;
 use crate::recipe::network::Mode as NetworkMode;
+use crate::recipe::{Device, Recipe};
 use crate::record::network::{Header, Meter};
 use crate::record::{
     self, Console, Event, Mode, Place, Provenance, Record, Started, Summary, Warning,
@@ -224,7 +224,7 @@ fn network_header(recipe: &Recipe, threads: usize, parameters: u64) -> Option<He
         network: 1,
         ranks: recipe.workers,
         threads,
-        clock: if threads == 1 { Meter::Cpu } else { Meter::Wall },
+        clock: if threads == 1 && recipe.device == Device::Cpu { Meter::Cpu } else { Meter::Wall },
         scheme: recipe.scheme_in_words(),
         summable: recipe.scheme.plain(),
         topology: recipe.exchange.topology.name().into(),
