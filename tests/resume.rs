@@ -118,6 +118,8 @@ fn batch_norm_and_adam_go_on_bit_for_bit() {
             "--set",
             "train.clip_norm=0.5",
             "--set",
+            "policy.force=true",
+            "--set",
             "optimizer={kind=\"adamw\",learning_rate=0.01}",
             "--set",
             &batch_norm,

@@ -105,7 +105,8 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
     let mut loaders = (0..ranks).map(loader).collect::<Result<Vec<_>>>()?;
     let replica = Replica::new(recipe, &*data.train, 0)?;
     let params = &replica.params;
-    let mut optimizer = Optimizer::new(recipe.optimizer.definition(), params, recipe.model.table());
+    let mut optimizer =
+        Optimizer::new(recipe.optimizer.definition(), 0.0, params, recipe.model.table());
     let mut gradients = vec![Vec::new(); ranks];
     let mut computed = Vec::new();
     let mut mean = vec![0.0; params.len()];

@@ -51,12 +51,15 @@ pub enum Start {
 /// recipe says so.
 ///
 /// # Errors
-/// When the records cannot be written, or a worker fails: then the first cause, with rank, step and
+/// When [`Recipe::may_run`] refuses a run that begins, the records cannot be written, or a worker fails: then the first cause, with rank, step and
 /// phase.
 pub fn train(job: &Job, mut session: Session, mode: Mode, mut start: Start) -> Result<Outcome> {
     let mut console = Console::new(mode);
     let progress = match &start {
-        Start::Fresh | Start::In(_) => Progress::START,
+        Start::Fresh | Start::In(_) => {
+            session.recipe.may_run()?;
+            Progress::START
+        }
         Start::Resume(resume) => resume.checkpoint.manifest.progress,
     };
     let course = Course::new(&session.recipe, session.data.train.len(), progress)?;
@@ -200,7 +203,7 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
         resume.checkpoint.manifest.best = None;
     }
     let cut = record::cut(disk, &resume.run, progress.step)?;
-    let warnings = resume.warnings(provenance, resharded.as_deref());
+    let warnings = resume.warnings(recipe, provenance, resharded.as_deref());
     let note = Event::from(resume.note(&changes, &cut, provenance));
     let events = [note].into_iter().chain(warnings.into_iter().map(Event::from)).collect();
     let Resume { run, checkpoint, lock, .. } = resume;

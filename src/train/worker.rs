@@ -115,7 +115,12 @@ impl Worker {
         };
         let mut worker = Self {
             exchange,
-            optimizer: Optimizer::new(recipe.optimizer.definition(), params, recipe.model.table()),
+            optimizer: Optimizer::new(
+                recipe.optimizer.definition(),
+                recipe.policy().momentum(),
+                params,
+                recipe.model.table(),
+            ),
             schedule: Schedule::new(
                 recipe.schedule.clone(),
                 recipe.optimizer.learning_rate(),
