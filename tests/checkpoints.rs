@@ -114,6 +114,15 @@ fn version_1_is_read_and_gone_on_from() {
     let steps = events(copy.run.path(), "step");
     let numbers: Vec<f64> = steps.iter().map(|step| number(step, "step")).collect();
     assert_eq!(numbers, [4.0, 5.0, 6.0, 7.0, 8.0]);
+    // It has AdamW under momentum correction, with which no run may begin today.
+    let warnings = events(copy.run.path(), "warning");
+    let warned = |event: &Value| {
+        event["message"]
+            .as_str()
+            .unwrap()
+            .contains("policy.momentum_correction = 0.9 does not go with")
+    };
+    assert!(warnings.iter().any(warned), "{warnings:?}");
 }
 
 /// Version 1 numbered the optimizer's vectors, which have names now: a run goes on from them as if

@@ -171,7 +171,7 @@ fn the_others_go_on_without_a_lost_worker() {
         said(&format!("the other 3 go on from the checkpoint of step {step} (1 of at most 3)"))
     });
     let from: usize = from.unwrap_or_else(|| panic!("{warnings:?}"));
-    assert!(said("the sum over ranks stays as it was"), "{warnings:?}");
+    assert!(said("the mean over ranks stays as it was"), "{warnings:?}");
     let samples: Vec<f64> = events(&run, "step").iter().map(|s| number(s, "samples")).collect();
     assert_eq!(samples.len(), 24);
     assert_eq!(samples[from - 1] / samples[from], 4.0 / 3.0, "{samples:?}");

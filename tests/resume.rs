@@ -83,7 +83,8 @@ fn batch_norm_and_adam_go_on_bit_for_bit() {
         let train = words(
             "train --quiet --workers 2 --epochs 3 --set name=quick --set dataset.train=48 \
              --set dataset.test=16 --set train.batch=4 --set train.accumulate=2 \
-             --set train.clip_norm=0.5 --set optimizer={kind=\"adamw\",learning_rate=0.01} \
+             --set train.clip_norm=0.5 --set policy.force=true \
+             --set optimizer={kind=\"adamw\",learning_rate=0.01} \
              --set record.every=1 --set checkpoint.every_steps=2 --set checkpoint.keep_last=9",
         );
         program.succeed(&[&train[..], &["--set", &batch_norm]].concat());

@@ -329,7 +329,8 @@ impl Exchange {
         traffic: &mut Traffic,
     ) -> Result<(Vec<Item>, Heard)> {
         let start = Stopwatch::start();
-        if self.is_dense() && place.world_size == 1 && !self.clips() {
+        let as_given = self.feedback.is_none() && !self.clips();
+        if self.is_dense() && place.world_size == 1 && as_given {
             // The mean over one rank is its gradient: nothing to copy.
             let mut ranges = self.groups[group].iter().flat_map(|n| &self.buckets[*n].ranges);
             let finite = match held.one {
@@ -350,6 +351,7 @@ impl Exchange {
             Ok(outgoing) => outgoing,
             Err(own) => return Err(self.refuse(place, own)),
         };
+        let [coded, plain, in_rounds] = outgoing.dense_bytes(&self.buckets);
         let (passed, computed) = start.read();
         leg.encode = passed.saturating_sub(outgoing.measuring);
         // Measuring was timed by what passed: the same share of both clocks is taken off.
@@ -376,7 +378,7 @@ impl Exchange {
         };
         let mut heard = Heard::Own(None);
         if !outgoing.items.is_empty() {
-            work.leg.wire_bytes = outgoing.message.len() as u64;
+            (work.leg.wire_bytes, work.leg.dense_bytes) = (outgoing.message.len() as u64, coded);
             heard = self.route.reduce(&mut work, outgoing.message)?;
             traffic.add(std::mem::take(work.leg));
             work.leg.group = group;
@@ -384,7 +386,7 @@ impl Exchange {
         if !outgoing.plain.is_empty() {
             work.items = &outgoing.plain;
             work.leg.operation = Operation::Allreduce;
-            work.leg.wire_bytes = outgoing.values.len() as u64;
+            (work.leg.wire_bytes, work.leg.dense_bytes) = (outgoing.values.len() as u64, plain);
             let mine = self.route.allreduce(&mut work, outgoing.values)?;
             work.buffers.keep_plain(mine);
             traffic.add(std::mem::take(work.leg));
@@ -395,7 +397,7 @@ impl Exchange {
                 // What a reducer writes may lie anywhere in its bucket.
                 outgoing.rounds.iter().for_each(|n| work.buckets[*n].note_all(support));
             }
-            let first = std::mem::take(work.leg);
+            let first = Leg { dense_bytes: in_rounds, ..std::mem::take(work.leg) };
             self.run_rounds(place, &outgoing.rounds, held, first, traffic)?;
         }
         Ok((outgoing.items, heard))

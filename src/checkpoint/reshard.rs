@@ -1,10 +1,11 @@
 //! Going on with another number of workers: whose state is whose.
 //!
-//! Old rank i's residual and velocity go to new rank i mod N′, added up where several meet there;
-//! ranks that none comes to begin with zeros. So the sum over ranks, element by element, is what
-//! it was, exactly where none meet, else to one rounding per element (sums run in f64). The
-//! residual thus counts as much as a new gradient of any rank: by 1/N′ from now on, where it would
-//! have counted by 1/N.
+//! Old rank i's residual and velocity go, times N′/N, to new rank i mod N′, added up where several
+//! meet there; ranks that none comes to begin with zeros. The mean that the ranks' messages come to is
+//! divided by N′ from now on, where it was divided by N: so the mean of the residuals over ranks, which
+//! is what they will do to the weights, is what it was, to one rounding per element (sums run in f64).
+//! What was in a gradient counts as much as it would have without the change, when it was computed and
+//! when it arrives. A server's own residual is of the mean, and stays what it is.
 //!
 //! What a compressor has learnt from the messages of all ranks (levels, clusters, norms, unions)
 //! is the same on all of them and carries over. What a rank has learnt from its own gradient
@@ -21,15 +22,16 @@ use anyhow::{Result, ensure};
 use gradwire_exchange::Entry;
 use std::collections::BTreeSet;
 
-/// What is a sum over steps of gradients, and so added where ranks meet.
+/// What is a sum over steps of gradients, whose mean over ranks stays, and so scaled and added where
+/// ranks meet.
 const ADDED: [&str; 2] = ["exchange/residual", "exchange/velocity"];
 
 impl Checkpoint {
     /// Makes it the same state for `workers` ranks; in words, what became of what was a rank's own.
     ///
     /// # Errors
-    /// When the ranks' tensors of one name differ in shape, or residuals add up to more than f32
-    /// can hold.
+    /// When the ranks' tensors of one name differ in shape, or residuals, scaled and added, come to
+    /// more than f32 can hold.
     pub fn reshard(&mut self, workers: usize, batch_norm: BatchNorm) -> Result<String> {
         let old = std::mem::take(&mut self.ranks);
         let names: BTreeSet<&String> = old.iter().flat_map(|rank| rank.0.keys()).collect();
@@ -72,18 +74,15 @@ impl Checkpoint {
     }
 }
 
-/// Old rank i's vector to new rank i mod `workers`, in order of rank.
+/// Old rank i's vector, times new ranks over old, to new rank i mod `workers`, in order of rank.
 fn add(name: &str, old: &[&Tensor], workers: usize) -> Result<Vec<Tensor>> {
     let vectors = f32s(name, old)?;
+    let scale = workers as f64 / old.len() as f64;
     let sum = |rank: usize| {
         let mine: Vec<&[f32]> = vectors.iter().skip(rank).step_by(workers).copied().collect();
-        let values = match mine[..] {
-            [] => vec![0.0; vectors[0].len()],
-            [alone] => alone.to_vec(),
-            _ => (0..vectors[0].len())
-                .map(|i| mine.iter().map(|vector| f64::from(vector[i])).sum::<f64>() as f32)
-                .collect(),
-        };
+        let of_ranks = |i: usize| mine.iter().map(|vector| f64::from(vector[i])).sum::<f64>();
+        let values: Vec<f32> =
+            (0..vectors[0].len()).map(|i| (scale * of_ranks(i)) as f32).collect();
         ensure!(values.iter().all(|v| v.is_finite()), "{name}: the ranks' sum is beyond f32");
         Ok(Tensor { shape: old[0].shape.clone(), values: Entry::F32(values) })
     };
@@ -125,8 +124,8 @@ fn in_words(old: usize, new: usize, first: &Tensors, own: &[&str], lost: &[&str]
         .collect();
     if !kept.is_empty() {
         words += &format!(
-            ": the {} of old rank i is added to new rank i mod {new}, so that the sum over ranks \
-             stays as it was; it enters the mean by 1/{new} now",
+            ": the {} of old rank i, times {new}/{old}, is added to new rank i mod {new}, so that \
+             the mean over ranks stays as it was",
             kept.join(" and the ")
         );
     }
@@ -146,6 +145,11 @@ fn in_words(old: usize, new: usize, first: &Tensors, own: &[&str], lost: &[&str]
 mod tests {
     use super::*;
     use crate::checkpoint::Manifest;
+    use gradwire_exchange::{
+        Collective, Exchange, Layout, Method, Policy, Scheme, State, Topology,
+    };
+    use std::ops::RangeInclusive;
+    use std::time::Duration;
 
     fn checkpoint(ranks: Vec<Tensors>) -> Checkpoint {
         Checkpoint {
@@ -172,32 +176,33 @@ mod tests {
         tensors
     }
 
-    fn sums(ranks: &[Tensors], name: &str) -> Vec<f64> {
-        let mut sums = vec![0.0; 64];
+    fn means(ranks: &[Tensors], name: &str) -> Vec<f64> {
+        let mut means = vec![0.0; 64];
         for rank in ranks {
-            let values = rank.f32s(name, &[64]).unwrap();
-            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(*value));
+            let values = rank.f32s(name, &[64]).unwrap().iter();
+            let each = means.iter_mut().zip(values);
+            each.for_each(|(mean, value)| *mean += f64::from(*value) / ranks.len() as f64);
         }
-        sums
+        means
     }
 
     #[test]
-    fn the_sum_of_residuals_stays() {
+    fn the_mean_of_residuals_stays() {
         for (old, new) in [(8, 4), (4, 8), (4, 3), (3, 4), (5, 1), (1, 5), (8, 3)] {
             let before: Vec<Tensors> = (0..old).map(rank).collect();
             let mut after = checkpoint(before.clone());
             let words = after.reshard(new, BatchNorm::Averaged).unwrap();
             assert_eq!(after.ranks.len(), new);
             for name in ADDED {
-                let (was, is) = (sums(&before, name), sums(&after.ranks, name));
+                let (was, is) = (means(&before, name), means(&after.ranks, name));
                 for (i, (was, is)) in was.iter().zip(&is).enumerate() {
                     // Half a unit in the last place of each new rank's value.
                     let ulp = |rank: &Tensors| {
                         f64::from(rank.f32s(name, &[64]).unwrap()[i].abs())
                             * f64::from(f32::EPSILON)
                     };
-                    let rounding: f64 = after.ranks.iter().map(ulp).sum::<f64>() / 2.0;
-                    let allowed = if new >= old { 1e-15 * was.abs() } else { rounding };
+                    let rounding = after.ranks.iter().map(ulp).sum::<f64>() / 2.0 / new as f64;
+                    let allowed = rounding + 1e-15 * was.abs();
                     assert!((was - is).abs() <= allowed, "{old} → {new}, {name} {i}: {was} {is}");
                 }
             }
@@ -205,6 +210,104 @@ mod tests {
             assert_eq!(words.contains("bucket.0/stages"), old > 1, "{words}");
             assert!(!words.contains("levels"), "{words}");
         }
+    }
+
+    /// Some steps of each rank's exchange, taken up from `states` if there are any; the mean of each
+    /// step, and the states after them. Without `gradients` every gradient is zero.
+    fn exchanged(
+        scheme: &Scheme,
+        policy: &Policy,
+        states: &[State],
+        ranks: usize,
+        (steps, gradients): (RangeInclusive<u64>, bool),
+    ) -> (Vec<Vec<f32>>, Vec<State>) {
+        const LENGTH: usize = 640;
+        let ends = Topology::Allgather.connect(ranks, Duration::from_secs(60)).unwrap();
+        let on_rank = |(rank, end): (usize, Box<dyn Collective>)| {
+            let layout =
+                Layout::new([("b".to_string(), LENGTH - 500), ("w".to_string(), 500)]).unwrap();
+            let mut exchange = Exchange::new(scheme, policy.clone(), layout, 7, end).unwrap();
+            if let Some(state) = states.get(rank) {
+                exchange.restore(state).unwrap();
+            }
+            let mut means = Vec::new();
+            for step in steps.clone() {
+                let value = |i: usize| {
+                    let place = (i * 31 + rank * 17) as f32 + step as f32 * 5.0;
+                    if gradients { (place * 0.37).sin() * (1.0 + (i % 13) as f32) } else { 0.0 }
+                };
+                let mut gradient: Vec<f32> = (0..LENGTH).map(value).collect();
+                exchange.allreduce(step, &mut gradient[..]).unwrap();
+                means.push(gradient);
+            }
+            (means, exchange.save())
+        };
+        let mut all: Vec<_> = std::thread::scope(|scope| {
+            let start = |end| scope.spawn(|| on_rank(end));
+            let threads: Vec<_> = ends.into_iter().enumerate().map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let states = all.iter_mut().map(|(_, state)| std::mem::take(state)).collect();
+        (all.swap_remove(0).0, states)
+    }
+
+    /// The states of ranks through a checkpoint of as many, for `workers` ranks.
+    fn resharded(states: &[State], workers: usize) -> Vec<State> {
+        let tensors = |state: &State| {
+            let mut tensors = Tensors::default();
+            tensors.insert_state("exchange", state.clone());
+            Tensors::decode(&tensors.encode(None).unwrap()).unwrap()
+        };
+        let mut checkpoint = checkpoint(states.iter().map(tensors).collect());
+        checkpoint.reshard(workers, BatchNorm::Averaged).unwrap();
+        checkpoint.ranks.iter().map(|rank| rank.state("exchange")).collect()
+    }
+
+    fn mean_residual(states: &[State]) -> Vec<f64> {
+        let mut mean = vec![0.0; 640];
+        for state in states {
+            let residual = state.f32s("residual", 640).unwrap().iter();
+            let each = mean.iter_mut().zip(residual);
+            each.for_each(|(mean, value)| *mean += f64::from(*value) / states.len() as f64);
+        }
+        mean
+    }
+
+    /// What ranks had not said when they became more or fewer does to the weights what it would have
+    /// done: with any scheme, residuals and velocities, whatever comes of them at once or by and by.
+    #[test]
+    fn what_was_not_said_does_to_the_weights_what_it_would_have_done() {
+        let (mut cases, mut unsaid) = (0, 0);
+        let fed_back = Scheme::specimens().into_iter().filter(|scheme| scheme.feedback());
+        for (scheme, momentum) in fed_back.flat_map(|s| [(s.clone(), 0.0), (s, 0.9)]) {
+            let policy = Policy { momentum_correction: Some(momentum), ..Policy::default() };
+            let all_sent = Policy { warmup_steps: Some(1000), ..policy.clone() };
+            for (old, new) in [(8, 1), (4, 3), (3, 4), (1, 5)] {
+                let (_, states) = exchanged(&scheme, &policy, &[], old, (1..=4, true));
+                let moved = resharded(&states, new);
+                let case = format!("{old} → {new}, momentum {momentum}, {scheme:?}");
+                let near = |a: f64, b: f64| assert!((a - b).abs() < 2e-5, "{case}: {a} {b}");
+                // Everything at once, and what momentum makes of it in the steps after.
+                let (before, _) = exchanged(&scheme, &all_sent, &states, old, (5..=7, false));
+                let (after, _) = exchanged(&scheme, &all_sent, &moved, new, (5..=7, false));
+                let both = before.iter().flatten().zip(after.iter().flatten());
+                both.for_each(|(was, is)| near(f64::from(*was), f64::from(*is)));
+                cases += 1;
+                unsaid += usize::from(before[0].iter().any(|value| value.abs() > 0.1));
+                if momentum > 0.0 {
+                    continue;
+                }
+                // By and by: what has been said and what has not are together what was not.
+                let (said, left) = exchanged(&scheme, &policy, &moved, new, (5..=8, false));
+                let due = mean_residual(&states);
+                for (i, left) in mean_residual(&left).into_iter().enumerate() {
+                    let said: f64 = said.iter().map(|mean| f64::from(mean[i])).sum();
+                    near(said + left, due[i]);
+                }
+            }
+        }
+        // Short messages of some schemes are longer than dense, and then all is said.
+        assert!(2 * unsaid > cases, "{unsaid} of {cases}");
     }
 
     #[test]
@@ -244,9 +347,12 @@ mod tests {
             tensors.0.insert(ADDED[0].into(), Tensor::flat(Entry::F32(values)));
             tensors
         };
-        for ranks in [vec![of(vec![1.0]), of(vec![1.0, 2.0])], vec![of(vec![3e38]), of(vec![3e38])]]
-        {
-            let error = checkpoint(ranks).reshard(1, BatchNorm::Averaged).unwrap_err();
+        for (ranks, workers) in [
+            (vec![of(vec![1.0]), of(vec![1.0, 2.0])], 1),
+            (vec![of(vec![3e38])], 2),
+            (vec![of(vec![3e38]), of(vec![3e38]), of(vec![3e38])], 2),
+        ] {
+            let error = checkpoint(ranks).reshard(workers, BatchNorm::Averaged).unwrap_err();
             assert!(error.to_string().contains("exchange/residual"), "{error}");
         }
     }

@@ -72,7 +72,10 @@ impl Train {
             _ => source.load(),
         };
         let accepted = recipe.and_then(|recipe| {
-            resume.as_ref().map_or(Ok(()), |resume| resume.accept(&recipe).map(drop))?;
+            match &resume {
+                Some(resume) => resume.accept(&recipe).map(drop)?,
+                None => recipe.may_run()?,
+            }
             let steps = recipe.train.max_steps.unwrap_or(u64::MAX);
             faults.check(recipe.workers, steps)?;
             job.workers(&recipe)?;

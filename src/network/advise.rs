@@ -105,7 +105,8 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
     let mut loaders = (0..ranks).map(loader).collect::<Result<Vec<_>>>()?;
     let replica = Replica::new(recipe, &*data.train, 0)?;
     let params = &replica.params;
-    let mut optimizer = Optimizer::new(recipe.optimizer.definition(), params, recipe.model.table());
+    let mut optimizer =
+        Optimizer::new(recipe.optimizer.definition(), 0.0, params, recipe.model.table());
     let mut gradients = vec![Vec::new(); ranks];
     let mut computed = Vec::new();
     let mut mean = vec![0.0; params.len()];
@@ -113,10 +114,10 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
     support.fill();
     for step in 1..=steps {
         mean.fill(0.0);
-        let mut updated = Spent::default();
+        let mut updated = Spent::on(recipe.device);
         let mut share = Vec::new();
         for (loader, kept) in loaders.iter_mut().zip(&mut gradients) {
-            let mut spent = Spent::default();
+            let mut spent = Spent::on(recipe.device);
             let loaded = spent.timed(|p| &mut p.data, || loader.next())?;
             let batch = loaded.batch;
             let mut flat = vec![0.0; params.len()];
@@ -329,7 +330,7 @@ pub fn exchange(recipe: &Recipe, scheme: &Scheme, workload: &Workload) -> Result
 }
 
 /// What the collectives of a step take, from several steps. Where every rank decodes every message,
-/// `more` times as many ranks decode in proportion.
+/// `more` times as many ranks decode in proportion, and a server aggregates in proportion.
 fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<MeasuredLeg> {
     let count = counted.iter().map(|traffic| traffic.legs.len()).max().unwrap_or(0);
     let leg = |number: usize| {
@@ -339,15 +340,18 @@ fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<Measu
             all().map(|leg| of(leg) as f64).sum::<f64>() / all().count().max(1) as f64
         };
         let operation = all().next().map_or(Operation::Messages, |leg| leg.operation);
-        let more = match messages.of(operation) {
-            Pattern::RingAllgather => more,
-            Pattern::RingAllreduce | Pattern::Server | Pattern::Sharded => 1.0,
+        let (decoded, aggregated) = match messages.of(operation) {
+            Pattern::RingAllgather => (more, 1.0),
+            Pattern::Server => (1.0, more),
+            Pattern::RingAllreduce | Pattern::Sharded => (1.0, 1.0),
         };
+        // What a server took is told by one rank alone.
+        let told = all().map(|leg| leg.aggregate_cpu.as_secs_f64()).filter(|took| *took > 0.0);
         MeasuredLeg {
             operation,
             encode: seconds(|leg| leg.encode_cpu),
-            decode: more * seconds(|leg| leg.decode_cpu),
-            aggregate: seconds(|leg| leg.aggregate_cpu),
+            decode: decoded * seconds(|leg| leg.decode_cpu),
+            aggregate: aggregated * median(told),
             up: mean(|leg| leg.wire_bytes),
             down: mean(|leg| leg.downlink_bytes),
         }
@@ -435,63 +439,4 @@ pub fn break_even(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::recipe::Source;
-
-    fn measured(wire_bytes: f64, encode: f64) -> Measured {
-        let leg = MeasuredLeg {
-            operation: Operation::Messages,
-            encode,
-            decode: 0.0,
-            aggregate: 0.0,
-            up: wire_bytes,
-            down: 0.0,
-        };
-        Measured {
-            scheme: "x".into(),
-            name: "x",
-            encode,
-            decode: 0.0,
-            aggregate: 0.0,
-            wire_bytes,
-            downlink_bytes: 0.0,
-            bits_per_parameter: 1.0,
-            error: 0.5,
-            risk: Risk::Some,
-            legs: vec![leg],
-        }
-    }
-
-    #[test]
-    fn the_break_even_bandwidth_is_where_the_saved_bytes_cost_what_encoding_does() {
-        let source = Source { recipe: Some("first-look".into()), ..Source::default() };
-        let mut recipe = source.load().unwrap();
-        recipe.workers = 2;
-        let compute = Compute { before: 0.1, backward: 0.2, after: 0.0 };
-        let link = Link { latency: 0.0, jitter: 0.0, ..Link::of(1e9) };
-        let (dense, ours) = (measured(1e7, 0.0), measured(1e6, 0.01));
-        let even = break_even(&recipe, &compute, (&ours, &dense), &link).unwrap();
-        // Two ranks: one hop of a message each way at once.
-        let saved = link.wire_bytes(10_000_000) - link.wire_bytes(1_000_000);
-        let expected = saved * 8.0 / 0.01;
-        let BreakEven::Below(found) = even else { panic!("{even:?}") };
-        assert!((found / expected - 1.0).abs() < 0.02, "{found} {expected}");
-        let never = break_even(&recipe, &compute, (&measured(2e7, 0.01), &dense), &link).unwrap();
-        assert_eq!(never, BreakEven::Never);
-        let free = break_even(&recipe, &compute, (&measured(1e6, -1e-3), &dense), &link).unwrap();
-        assert_eq!(free, BreakEven::Always);
-    }
-
-    #[test]
-    fn risks_grow_with_the_error_and_shrink_with_feedback() {
-        let feedback = |error| Risk::of(error, true, Law::Contraction, 4);
-        assert_eq!(feedback(0.0), Risk::None);
-        assert_eq!(feedback(0.5), Risk::Low);
-        assert_eq!(feedback(0.95), Risk::Some);
-        assert_eq!(feedback(0.995), Risk::High);
-        assert_eq!(Risk::of(0.5, false, Law::Unbiased, 4), Risk::Low);
-        assert_eq!(Risk::of(30.0, false, Law::Unbiased, 4), Risk::High);
-        assert!(Risk::of(0.6, false, Law::Biased, 4) > Risk::of(0.05, false, Law::Biased, 4));
-    }
-}
+mod tests;

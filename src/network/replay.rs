@@ -209,21 +209,72 @@ fn works(header: &Header, row: &Row, pattern: Pattern, assumptions: &Assumptions
     };
     let rank_work = |rank: usize| {
         let compute = given.unwrap_or_else(|| row.compute[rank].map(|ns| ns as f64 * SECOND));
-        let [data, forward, backward, after] = compute;
-        let groups = row.up[rank].iter().enumerate().map(|(group, up)| Group {
-            ready: row.ready.get(group).copied().unwrap_or(1.0),
-            encode: row.encode[rank][group] as f64 * SECOND / speed,
-            decode: row.decode[rank][group] as f64 * SECOND / speed,
-            sent: Sent {
-                up: *up,
-                down: down(header, row, rank, group, travels(group)),
-                aggregate: row.aggregate.get(group).map_or(0.0, |ns| *ns as f64 * SECOND / speed),
-            },
-            pattern: Some(travels(group)),
+        let [data, forward, backward, optimizer] = compute;
+        let groups = row.up[rank].iter().enumerate().map(|(group, up)| {
+            let travels = travels(group);
+            let Reading { decode, aggregate } = reading(header, row, rank, group, travels);
+            Group {
+                ready: row.ready.get(group).copied().unwrap_or(1.0),
+                encode: row.encode[rank][group] as f64 * SECOND / speed,
+                decode: decode * SECOND / speed,
+                sent: Sent {
+                    up: *up,
+                    down: down(header, row, rank, group, travels),
+                    aggregate: aggregate * SECOND / speed,
+                },
+                pattern: Some(travels),
+            }
         });
-        Work { before: data + forward, backward, after, groups: groups.collect() }
+        let learn = row.learn.get(rank).map_or(0.0, |ns| *ns as f64 * SECOND / speed);
+        let (before, after) = (data + forward, learn + optimizer);
+        Work { before, backward, after, groups: groups.collect() }
     };
     (0..ranks).map(rank_work).collect()
+}
+
+/// What reading the messages of a collective takes, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    /// On each rank.
+    decode: f64,
+    /// On a server.
+    aggregate: f64,
+}
+
+/// What a rank, and a server, read of a collective that travels as `travels`. Where that is not how
+/// the run did it, it is worked out from what reading one rank's message took: where every rank hears
+/// every rank it reads N of them; with shards, and in an allreduce, one message's worth in parts of N
+/// and then one mean in parts of N; a server reads N, and each rank then its answer.
+fn reading(header: &Header, row: &Row, rank: usize, group: usize, travels: Pattern) -> Reading {
+    let decode = row.decode[rank][group] as f64;
+    let aggregate = row.aggregate.get(group).map_or(0.0, |ns| *ns as f64);
+    let did = did(header, row, group);
+    let ranks = row.up.len() as f64;
+    let bytes_for_all = row.operations.get(group) == Some(&Operation::Allgather);
+    if did == travels || ranks < 2.0 || bytes_for_all {
+        return Reading { decode, aggregate };
+    }
+    let one = match did {
+        Pattern::RingAllgather => decode / ranks,
+        Pattern::RingAllreduce | Pattern::Sharded => decode / 2.0,
+        Pattern::Server if aggregate > 0.0 => aggregate / ranks,
+        Pattern::Server => decode,
+    };
+    match travels {
+        Pattern::RingAllgather => Reading { decode: ranks * one, aggregate: 0.0 },
+        Pattern::RingAllreduce | Pattern::Sharded => Reading { decode: 2.0 * one, aggregate: 0.0 },
+        Pattern::Server => Reading { decode: one, aggregate: ranks * one },
+    }
+}
+
+/// How the process itself carried a collective out. In records without operations every rank read
+/// every message of an allgather, plain ones too.
+fn did(header: &Header, row: &Row, group: usize) -> Pattern {
+    let messages = pattern(&header.topology).unwrap_or(Pattern::RingAllgather);
+    match row.operations.get(group) {
+        Some(operation) => messages.of(*operation),
+        None => messages,
+    }
 }
 
 /// How the ranks' computing in a step is shared among data, forward pass, backward pass and what
@@ -238,23 +289,43 @@ fn shares(row: &Row) -> [f64; 4] {
 }
 
 /// Bytes that come back. Where a run had nothing of the kind, the most that it would have been: the
-/// dense mean, or the messages of all ranks together where these are shorter; of the reduced
-/// shares, the N-th part of that.
-fn down(header: &Header, row: &Row, rank: usize, group: usize, pattern: Pattern) -> u64 {
-    if let Some(down) = row.down.get(rank).map(|down| down[group]).filter(|down| *down > 0) {
-        return down;
-    }
+/// dense mean of what the collective is about, or the messages of all ranks together where these are
+/// shorter or where every rank needs all of them; of the reduced shares, the N-th part of that.
+fn down(header: &Header, row: &Row, rank: usize, group: usize, travels: Pattern) -> u64 {
+    let recorded = |rank: usize| row.down.get(rank).map_or(0, |down| down[group]);
     let of_group = || row.up.iter().map(|of_rank| of_rank[group]);
-    let all = match operation(header, row, group) {
-        Operation::Allreduce => of_group().max().unwrap_or(0),
-        _ => {
-            let dense = header.parameters.saturating_mul(4);
-            of_group().fold(0, u64::saturating_add).min(dense)
-        }
+    let together = || of_group().fold(0, u64::saturating_add);
+    let did = did(header, row, group);
+    let all = match did {
+        _ if recorded(rank) > 0 && did == travels => return recorded(rank),
+        Pattern::Server if recorded(rank) > 0 => recorded(rank),
+        Pattern::Sharded if recorded(rank) > 0 => (0..row.up.len()).map(recorded).sum(),
+        _ => match operation(header, row, group) {
+            Operation::Allreduce => of_group().max().unwrap_or(0),
+            Operation::Allgather => together(),
+            _ => together().min(dense_of(header, row, group)),
+        },
     };
-    match pattern {
+    match travels {
         Pattern::Server => all,
         Pattern::Sharded => all.div_ceil(row.up.len().max(1) as u64),
         Pattern::RingAllgather | Pattern::RingAllreduce => 0,
     }
 }
+
+/// Bytes of what a collective is about as plain f32. In a record that does not tell, of the whole
+/// gradient as large a part as of all bytes that were sent.
+fn dense_of(header: &Header, row: &Row, group: usize) -> u64 {
+    if let Some(dense) = row.dense.get(group) {
+        return *dense;
+    }
+    let whole = header.parameters.saturating_mul(4);
+    let sent = |group: usize| row.up.iter().map(|of_rank| of_rank[group] as f64).sum::<f64>();
+    let groups = row.up.first().map_or(0, Vec::len);
+    let all: f64 = (0..groups).map(sent).sum();
+    // A cast from f64 saturates.
+    if all > 0.0 { (whole as f64 * sent(group) / all).ceil() as u64 } else { whole }
+}
+
+#[cfg(test)]
+mod tests;

@@ -352,6 +352,44 @@ impl Recipe {
         self.fits()
     }
 
+    /// Checks what no run may begin with, though earlier versions let it: their records are still read,
+    /// and their runs go on.
+    ///
+    /// # Errors
+    /// A sentence that names the key and what to write instead.
+    pub fn may_run(&self) -> anyhow::Result<()> {
+        let policy = self.policy();
+        let (correction, optimizer) = (policy.momentum(), self.optimizer.definition());
+        let followed = optimizer.follows_correction();
+        refuse(correction > 0.0 && followed.is_err(), || {
+            format!(
+                "policy.momentum_correction = {correction}{} does not go with optimizer.kind = \
+                 \"{}\", which {}; write policy.momentum_correction = 0, or optimizer.kind = \"sgd\" \
+                 and optimizer.momentum = 0",
+                match self.policy.momentum_correction {
+                    Some(_) => String::new(),
+                    None => format!(", the default of scheme {},", self.scheme.about().name),
+                },
+                optimizer.about().name,
+                followed.err().unwrap_or_default()
+            )
+        })?;
+        let clip = self.train.clip_norm.filter(|clip| clip.is_finite());
+        let cuts = clip.is_some() && self.scheme.feedback() && !policy.force;
+        refuse(cuts, || {
+            format!(
+                "train.clip_norm = {clip} clips the mean of what ranks sent, and with error feedback \
+                 of scheme {} that is also what comes late: what is cut off is lost for ever. Write \
+                 policy.clip_norm = {:.4} in its place, with which every rank clips its gradient to \
+                 {clip} before it joins the residual (Lin et al. 2018, section 3.2); or policy.force = \
+                 true to clip all the same",
+                self.scheme.about().name,
+                clip.unwrap_or_default() * (self.workers as f64).sqrt(),
+                clip = clip.unwrap_or_default()
+            )
+        })
+    }
+
     /// Refuses a model on data that it cannot read, naming models that can.
     fn fits(&self) -> anyhow::Result<()> {
         let holds = if self.dataset.is_text() { InputKind::Text } else { InputKind::Image };

@@ -75,8 +75,9 @@ pub fn pattern(topology: &str) -> Option<Pattern> {
 pub enum Meter {
     /// The worker's own processor time: other workers on the same cores are not charged.
     Cpu,
-    /// The time that passed: a worker of several threads has no clock of its own, so the record is
-    /// only as good as the machine was quiet.
+    /// The time that passed: a worker of several threads, or one whose device computes, has no clock of
+    /// its own, so the record is only as good as the machine was quiet. Encoding and decoding, which one
+    /// thread does, are still that thread's processor time.
     Wall,
 }
 
@@ -100,6 +101,14 @@ pub struct Row {
     /// Of each collective: what the server took to aggregate. Absent where there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aggregate: Vec<u64>,
+    /// Of each rank: what compressors learnt after the last collective. Absent in records of earlier
+    /// versions, whose `compute` contains it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub learn: Vec<u64>,
+    /// Of each collective: bytes of what it is about as plain f32; 0 for a later round about the same.
+    /// Absent where one collective is about the whole gradient, and in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dense: Vec<u64>,
     /// Of each collective: which one it was. Absent where all are messages that travel as the
     /// header's topology has it, and in records of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -139,8 +148,16 @@ impl Row {
         }
         let fits = |length| length == 0 || length == groups;
         ensure!(
-            fits(self.aggregate.len()) && fits(self.ready.len()) && fits(self.operations.len()),
-            "`aggregate`, `ready` or `operations` does not hold {groups} collectives"
+            fits(self.aggregate.len())
+                && fits(self.dense.len())
+                && fits(self.ready.len())
+                && fits(self.operations.len()),
+            "`aggregate`, `dense`, `ready` or `operations` does not hold {groups} collectives"
+        );
+        ensure!(
+            self.learn.is_empty() || self.learn.len() == ranks,
+            "`learn` is of {} ranks, the run of {ranks}",
+            self.learn.len()
         );
         ensure!(
             self.ready.iter().all(|share| (0.0..=1.0).contains(share)),
@@ -249,6 +266,8 @@ mod tests {
             decode: vec![vec![7, 8]; 2],
             up: vec![vec![100, 200]; 2],
             ready: vec![0.5, 1.0],
+            learn: vec![9, 10],
+            dense: vec![400, 800],
             ..Row::default()
         }
     }
@@ -305,6 +324,8 @@ mod tests {
             (text.replacen("[0.5,1.0]", "[0.5,7.0]", 1), "line 2: `ready`"),
             (text.replacen("[1,2,3,4]", "[1,2,3,-4]", 1), "line 2: this is no step"),
             (text.replacen("\"up\"", "\"down\"", 1), "line 2"),
+            (text.replacen("[9,10]", "[9]", 1), "line 2: `learn` is of 1 ranks"),
+            (text.replacen("[400,800]", "[400]", 1), "line 2: `aggregate`, `dense`"),
         ] {
             let error = format!("{:#}", parse(bad.as_bytes(), Path::new("a/b")).unwrap_err());
             assert!(error.contains(part), "{part}: {error}");

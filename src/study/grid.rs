@@ -208,6 +208,7 @@ impl Plan<'_> {
         replace(&mut value, STEPS, &Value::Integer(steps.max(1)));
         let Value::Table(table) = value else { return Recipe::from_table(Table::new()) };
         let recipe = Recipe::from_table(table)?;
+        recipe.may_run()?;
         match &self.wish.dir {
             Some(dir) if reads_files(&recipe) => recipe.with("dataset.dir", dir.as_str()),
             _ => Ok(recipe),

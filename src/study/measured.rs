@@ -41,6 +41,9 @@ pub struct Measured {
     pub planned_steps: u64,
     /// The run in figures.
     pub summary: Summary,
+    /// Bytes one rank has sent in all, however many ranks there were.
+    #[serde(default)]
+    pub sent: f64,
     /// The training loss.
     pub losses: Vec<Loss>,
     /// Evaluations on the test set, in order.
@@ -135,7 +138,7 @@ impl Measured {
         let recipe = Recipe::from_toml(&text).with_context(|| recipe.display().to_string())?;
         let mut notes = Notes::default();
         record::read_metrics(disk, folder, |event| notes.take(event))?;
-        let Notes { started, steps, evaluations, summary } = notes;
+        let Notes { started, steps, sent, before, evaluations, summary } = notes;
         let mut measured = Self {
             model: recipe.model.name().into(),
             dataset: recipe.dataset.name().into(),
@@ -147,7 +150,8 @@ impl Measured {
             parameters: started.parameters,
             batch: started.batch,
             planned_steps: started.steps,
-            losses: losses(&steps, started.workers),
+            sent: before.sent(summary.wire_bytes),
+            losses: losses(&steps, &sent),
             gauges: gauges(&steps),
             gauge_means: gauge_means(&steps),
             downlink_bytes: mean(steps.iter().filter_map(|s| Some(s.downlink_bytes? as f64))),
@@ -202,18 +206,45 @@ impl Measured {
 struct Notes {
     started: Started,
     steps: Vec<Step>,
+    /// Bytes one rank has sent by the end of each of the steps.
+    sent: Vec<f64>,
+    /// What one rank, and all ranks, had sent before the present number of workers, and that number.
+    before: Before,
     evaluations: Vec<Evaluation>,
     summary: Summary,
+}
+
+/// What had been sent when a process began, and by how many workers it went on.
+#[derive(Clone, Copy, Default)]
+struct Before {
+    one: f64,
+    all: f64,
+    workers: usize,
+}
+
+impl Before {
+    /// Bytes one rank has sent when all ranks have sent so many.
+    fn sent(self, all: u64) -> f64 {
+        self.one + (all as f64 - self.all) / self.workers.max(1) as f64
+    }
 }
 
 impl Notes {
     fn take(&mut self, event: Event) {
         self.summary.observe(&event);
         match event.kind {
-            Kind::Started(started) if self.started.steps == 0 => self.started = started,
-            Kind::Step(step) => self.steps.push(step),
+            Kind::Started(started) => {
+                self.go_on(&started);
+                if self.started.steps == 0 {
+                    self.started = started;
+                }
+            }
+            Kind::Step(step) => {
+                self.sent.push(self.before.sent(step.wire_bytes_total));
+                self.steps.push(step);
+            }
             Kind::Epoch(epoch) => {
-                let bytes = self.steps.last().map_or(0.0, |step| sent(step, self.started.workers));
+                let bytes = self.sent.last().copied().unwrap_or(0.0);
                 self.evaluations.extend(epoch.test_accuracy.map(|accuracy| Evaluation {
                     step: epoch.step,
                     accuracy,
@@ -226,6 +257,19 @@ impl Notes {
             _ => {}
         }
     }
+
+    /// A process begins. From here on what all ranks send is shared by as many as it has; steps since
+    /// the last recorded one, which the former ranks took, sent what that one sent.
+    fn go_on(&mut self, started: &Started) {
+        let (mut one, mut all) = (0.0, 0.0);
+        if let Some((last, sent)) = self.steps.last().zip(self.sent.last()) {
+            let unrecorded = started.first_step.saturating_sub(last.step + 1) as f64;
+            one = sent + unrecorded * last.wire_bytes;
+            all = last.wire_bytes_total as f64
+                + unrecorded * last.wire_bytes * self.before.workers as f64;
+        }
+        self.before = Before { one, all, workers: started.workers };
+    }
 }
 
 /// Consecutive recorded steps, in at most [`POINTS`] groups.
@@ -233,17 +277,14 @@ fn groups(steps: &[Step]) -> impl Iterator<Item = &[Step]> {
     steps.chunks(steps.len().div_ceil(POINTS).max(1))
 }
 
-fn losses(steps: &[Step], workers: usize) -> Vec<Loss> {
+fn losses(steps: &[Step], sent: &[f64]) -> Vec<Loss> {
+    let mut end = 0;
     let point = |group: &[Step]| {
+        end += group.len();
         let (last, loss) = (group.last()?, mean(group.iter().map(|step| step.loss))?);
-        Some(Loss { step: last.step, loss, bytes: sent(last, workers) })
+        Some(Loss { step: last.step, loss, bytes: *sent.get(end - 1)? })
     };
     groups(steps).filter_map(point).collect()
-}
-
-/// Bytes one rank has sent by the end of a step.
-fn sent(step: &Step, workers: usize) -> f64 {
-    step.wire_bytes_total as f64 / workers.max(1) as f64
 }
 
 /// The gauges of a step, the bits per parameter among them.
@@ -288,7 +329,9 @@ fn work(stretches: &[Stretch]) -> Work {
     Work {
         compute: median(|row| row.compute.iter().flatten().sum()),
         encode: median(|row| row.encode.iter().flatten().sum()),
-        decode: median(|row| row.decode.iter().flatten().sum()),
+        decode: median(|row| {
+            row.decode.iter().flatten().sum::<u64>() + row.learn.iter().sum::<u64>()
+        }),
     }
 }
 
@@ -298,4 +341,40 @@ fn provenance(disk: &Disk, folder: &Path) -> Result<Provenance> {
     let path = folder.join("provenance.json");
     let bytes = disk.read(&path, MAX_BYTES).with_context(|| path.display().to_string())?;
     serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started(workers: usize, first_step: u64) -> Event {
+        Event::from(Started { workers, first_step, steps: 40, ..Started::default() })
+    }
+
+    fn step(step: u64, wire_bytes: f64, wire_bytes_total: u64) -> Event {
+        Event::from(Step { step, wire_bytes, wire_bytes_total, ..Step::default() })
+    }
+
+    /// Eight ranks send 100 bytes a step each, then two do. Steps are recorded by tens; the run goes on
+    /// after step 15.
+    #[test]
+    fn bytes_of_a_rank_add_up_over_numbers_of_workers() {
+        let mut notes = Notes::default();
+        let epoch =
+            Event::from(record::Epoch { step: 30, test_accuracy: Some(0.5), ..Default::default() });
+        for event in [
+            started(8, 1),
+            step(10, 100.0, 8_000),
+            started(2, 16),
+            step(20, 100.0, 12_000 + 1_000),
+            step(30, 100.0, 12_000 + 3_000),
+            epoch,
+        ] {
+            notes.take(event);
+        }
+        assert_eq!(notes.sent, [1000.0, 2000.0, 3000.0]);
+        assert_eq!(notes.evaluations[0].bytes, 3000.0);
+        let points = losses(&notes.steps, &notes.sent);
+        assert_eq!(points.iter().map(|point| point.bytes).collect::<Vec<_>>(), notes.sent);
+    }
 }

@@ -145,7 +145,10 @@ fn quoted(text: &str) -> String {
 fn measured_by(meter: Meter) -> &'static str {
     match meter {
         Meter::Cpu => "each worker's own processor time",
-        Meter::Wall => "the time that passed, because workers have several threads",
+        Meter::Wall => {
+            "the time that passed, because workers have several threads or a device; encoding and \
+             decoding by their thread's processor time"
+        }
     }
 }
 

@@ -41,6 +41,8 @@ struct Found {
     diverged: [usize; 2],
     /// Runs of both that have not been made, not to their end, or that failed.
     missing: usize,
+    /// Seeds that both arms have finished with, but for which there is no finite number.
+    unmeasured: usize,
     /// Runs that were planned of the arm.
     planned: usize,
 }
@@ -67,15 +69,22 @@ impl Found {
             found.planned = 0;
         }
         for run in own.iter().filter(|run| run.outcome.is_finished()) {
-            let Some(measured) = &run.measured else { continue };
-            let other = others.as_ref().and_then(|others| {
-                let same = others.iter().find(|o| o.seed == run.seed && o.outcome.is_finished())?;
-                same.measured.as_ref()
+            let other = others.as_ref().map(|others| {
+                others.iter().find(|o| o.seed == run.seed && o.outcome.is_finished())
             });
-            if claim.against.is_some() && other.is_none() {
+            if other == Some(None) {
                 continue;
             }
-            found.values.extend(value(claim, measured, other).filter(|value| value.is_finite()));
+            let other = other.flatten().map(|other| other.measured.as_ref());
+            let number = match (&run.measured, other) {
+                (Some(own), None) => value(claim, own, None),
+                (Some(own), Some(Some(other))) => value(claim, own, Some(other)),
+                _ => None,
+            };
+            match number.filter(|number| number.is_finite()) {
+                Some(number) => found.values.push(number),
+                None => found.unmeasured += 1,
+            }
         }
         found
     }
@@ -147,6 +156,14 @@ fn rule(
     let Some(measured) = measured else {
         return (Ruling::NotTestable, "no run has measured this".into());
     };
+    if found.unmeasured > 0 {
+        let why = format!(
+            "{} of {} have no finite value",
+            found.unmeasured,
+            seeds(found.unmeasured + found.values.len())
+        );
+        return (Ruling::NotTestable, why);
+    }
     if measured.seeds < claim.seeds {
         let why = format!(
             "{} cannot tell it from chance: at least {} are needed",
@@ -284,6 +301,26 @@ mod tests {
         let verdict =
             judge(&claim(""), String::new(), Scale::Smoke, &results(against(&[0.9, 0.9])));
         assert_eq!((verdict.ruling, verdict.why.as_str()), (Ruling::NotTestable, "too small"));
+    }
+
+    /// Enough seeds are left without it, and they agree: it must not be left out.
+    #[test]
+    fn a_seed_without_a_finite_number_is_not_left_out() {
+        let whole = ruling(against(&[0.9, 0.901, 0.899, 0.9]));
+        assert_eq!(whole.0, Ruling::Reproduced);
+        for absent in [Some(f64::NAN), Some(f64::INFINITY), None] {
+            for spoilt in [1, 5] {
+                let mut runs = against(&[0.9, 0.901, 0.899, 0.9]);
+                runs[spoilt].measured.as_mut().unwrap().summary.test_accuracy = absent;
+                assert_eq!(
+                    ruling(runs),
+                    (Ruling::NotTestable, "1 of 4 seeds have no finite value".into())
+                );
+            }
+        }
+        let mut runs = against(&[0.9, 0.901, 0.899, 0.9]);
+        runs[2].measured = None;
+        assert_eq!(ruling(runs).1, "1 of 4 seeds have no finite value");
     }
 
     #[test]

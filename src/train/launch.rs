@@ -5,8 +5,8 @@
 
 use crate::checkpoint::{self, Checkpoint, Progress, Sums};
 use crate::cluster::Job;
-use crate::recipe::Recipe;
 use crate::recipe::network::Mode as NetworkMode;
+use crate::recipe::{Device, Recipe};
 use crate::record::network::{Header, Meter};
 use crate::record::{
     self, Console, Event, Mode, Place, Provenance, Record, Started, Summary, Warning,
@@ -51,12 +51,15 @@ pub enum Start {
 /// recipe says so.
 ///
 /// # Errors
-/// When the records cannot be written, or a worker fails: then the first cause, with rank, step and
+/// When [`Recipe::may_run`] refuses a run that begins, the records cannot be written, or a worker fails: then the first cause, with rank, step and
 /// phase.
 pub fn train(job: &Job, mut session: Session, mode: Mode, mut start: Start) -> Result<Outcome> {
     let mut console = Console::new(mode);
     let progress = match &start {
-        Start::Fresh | Start::In(_) => Progress::START,
+        Start::Fresh | Start::In(_) => {
+            session.recipe.may_run()?;
+            Progress::START
+        }
         Start::Resume(resume) => resume.checkpoint.manifest.progress,
     };
     let course = Course::new(&session.recipe, session.data.train.len(), progress)?;
@@ -200,7 +203,7 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
         resume.checkpoint.manifest.best = None;
     }
     let cut = record::cut(disk, &resume.run, progress.step)?;
-    let warnings = resume.warnings(provenance, resharded.as_deref());
+    let warnings = resume.warnings(recipe, provenance, resharded.as_deref());
     let note = Event::from(resume.note(&changes, &cut, provenance));
     let events = [note].into_iter().chain(warnings.into_iter().map(Event::from)).collect();
     let Resume { run, checkpoint, lock, .. } = resume;
@@ -224,7 +227,7 @@ fn network_header(recipe: &Recipe, threads: usize, parameters: u64) -> Option<He
         network: 1,
         ranks: recipe.workers,
         threads,
-        clock: if threads == 1 { Meter::Cpu } else { Meter::Wall },
+        clock: if threads == 1 && recipe.device == Device::Cpu { Meter::Cpu } else { Meter::Wall },
         scheme: recipe.scheme_in_words(),
         summable: recipe.scheme.plain(),
         topology: recipe.exchange.topology.name().into(),

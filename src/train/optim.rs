@@ -27,10 +27,16 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// An optimizer for `params`, its state zero. `table` names the one of them, `[rows, width]`,
-    /// that is never read but in rows that [`catch_up`](Self::catch_up) was told of before.
-    pub fn new(optimizer: &dyn Definition, params: &Params, table: Option<&str>) -> Self {
-        let rule = optimizer.rule();
+    /// An optimizer for `params`, its state zero, of gradients that have a momentum of the factor
+    /// `correction` in them, 0 for none. `table` names the one of them, `[rows, width]`, that is never
+    /// read but in rows that [`catch_up`](Self::catch_up) was told of before.
+    pub fn new(
+        optimizer: &dyn Definition,
+        correction: f64,
+        params: &Params,
+        table: Option<&str>,
+    ) -> Self {
+        let rule = optimizer.rule(correction);
         let vectors = rule.vectors().iter().map(|_| vec![0.0; params.len()]).collect();
         let rows = |param: &&Param| Some(param.name.as_str()) == table;
         let table = params.iter().find(rows).and_then(|param| match param.var.dims() {
@@ -112,13 +118,19 @@ impl Optimizer {
         self.steps
     }
 
-    /// Replaces the state by these vectors, in the order of [`names`](Self::names).
+    /// Replaces the state by these vectors, in the order of [`names`](Self::names); what is absent
+    /// begins at zero.
     ///
     /// # Panics
     /// When there are fewer or more of them, or one is not as long as the one it replaces.
-    pub fn set(&mut self, vectors: &[&[f32]], steps: u64) {
+    pub fn set(&mut self, vectors: &[Option<&[f32]>], steps: u64) {
         assert_eq!(self.vectors.len(), vectors.len(), "optimizer: one vector for each name");
-        self.vectors.iter_mut().zip(vectors).for_each(|(own, given)| own.copy_from_slice(given));
+        for (own, given) in self.vectors.iter_mut().zip(vectors) {
+            match given {
+                Some(given) => own.copy_from_slice(given),
+                None => own.fill(0.0),
+            }
+        }
         self.steps = steps;
     }
 

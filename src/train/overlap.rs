@@ -12,6 +12,7 @@ use crate::train::params::{Index, Params};
 use crate::train::spent::Spent;
 use anyhow::{Context, Result, anyhow, bail};
 use crossbeam::channel::{Receiver, Sender, unbounded};
+use gradwire_exchange::cpu::thread_time;
 use gradwire_exchange::{Exchange, Traffic};
 use gradwire_models::kernels::gradients::Gradients;
 use gradwire_models::kernels::handover::Contribution;
@@ -48,6 +49,18 @@ pub struct Overlapped {
     /// The share of the backward pass that was over when each group was final, 0 to 1, in the
     /// order of the exchange; nothing when all were final at its end.
     pub ready: Vec<f64>,
+    /// Seconds that the exchanging thread computed to lay each group's gradient into the flat one,
+    /// in the order of the exchange; nothing without overlap.
+    pub laid: Vec<f64>,
+}
+
+/// What the exchanging thread has done in a step.
+struct Exchanged {
+    traffic: Traffic,
+    /// When each group was final, if it was before the end.
+    ready: Vec<Option<Instant>>,
+    /// As [`Overlapped::laid`].
+    laid: Vec<f64>,
 }
 
 /// What the exchanging thread is told.
@@ -154,14 +167,16 @@ impl Plan {
             drop(tell);
             let exchanged = exchanging.join().unwrap_or_else(|panic| resume_unwind(panic));
             passed?;
-            let Some((traffic, moments)) = exchanged? else { bail!("the step was given up") };
+            let Some(Exchanged { traffic, ready, laid }) = exchanged? else {
+                bail!("the step was given up")
+            };
             let whole = (ended - began).as_secs_f64();
             let share = |moment: Option<Instant>| {
                 moment
                     .map_or(1.0, |moment| ((moment - began).as_secs_f64() / whole).clamp(0.0, 1.0))
             };
-            let ready = moments.into_iter().map(share).collect();
-            Ok(Overlapped { traffic, exposed: ended.elapsed(), ready })
+            let ready = ready.into_iter().map(share).collect();
+            Ok(Overlapped { traffic, exposed: ended.elapsed(), ready, laid })
         })
     }
 
@@ -199,8 +214,8 @@ impl Plan {
         Ok(())
     }
 
-    /// The exchanging thread: each group as soon as it is final; and when each was, if it was before
-    /// the end. `None` when the backward pass ended without a last word.
+    /// The exchanging thread: each group as soon as it is final. `None` when the backward pass ended
+    /// without a last word.
     fn exchange(
         &self,
         step: u64,
@@ -208,12 +223,13 @@ impl Plan {
         flat: &mut [f32],
         add: bool,
         told: &Receiver<Told>,
-    ) -> Result<Option<(Traffic, Vec<Option<Instant>>)>> {
+    ) -> Result<Option<Exchanged>> {
         exchange.begin(step);
         let mut missing = vec![0; self.groups];
         self.params.iter().for_each(|place| missing[place.group] += 1);
         let mut known = vec![false; self.params.len()];
         let (mut next, mut ready) = (0, vec![None; self.groups]);
+        let mut laid = vec![0.0; self.groups];
         for told in told {
             let (param, last) = match &told {
                 Told::Early(param, ..) | Told::Late(param, _) => (Some(*param), false),
@@ -230,7 +246,9 @@ impl Plan {
                 {
                     ready[group] = Some(moment);
                 }
+                let before = thread_time();
                 lay(told, add, &mut flat[self.params[param].range.clone()]);
+                laid[group] += thread_time().saturating_sub(before).as_secs_f64();
             }
             if last {
                 let unknown = self.params.iter().zip(&known).filter(|(_, known)| !**known && !add);
@@ -242,7 +260,8 @@ impl Plan {
                 next += 1;
             }
             if last {
-                return Ok(Some((exchange.finish(flat)?, ready)));
+                let traffic = exchange.finish(flat)?;
+                return Ok(Some(Exchanged { traffic, ready, laid }));
             }
         }
         Ok(None)

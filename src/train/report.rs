@@ -42,6 +42,9 @@ pub struct Step {
     /// How much of the backward pass was over when the gradient of each group of buckets was
     /// final, 0 to 1, in the order of the traffic's legs; empty when the exchange followed it.
     pub ready: Vec<f64>,
+    /// With overlap, of each group: the seconds that the exchanging thread computed to lay the group's
+    /// gradient into the flat one; empty without.
+    pub laid: Vec<f64>,
     /// What the model's kernels did meanwhile; not told to other processes.
     #[serde(skip)]
     pub profile: Profile,

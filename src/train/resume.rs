@@ -47,13 +47,18 @@ impl Resume {
         Ok(Self { run, checkpoint, recipe, damaged, force, lock })
     }
 
-    /// Checks that the run may go on by `recipe`; what is different, and harmless or forced.
+    /// Checks that the run may go on by `recipe`; what is different, and harmless or forced. What an
+    /// earlier version let begin goes on as it was begun.
     ///
     /// # Errors
-    /// Names each key that would make another run of it, with the old and the new value.
+    /// Names each key that would make another run of it, with the old and the new value;
+    /// [`Recipe::may_run`].
     pub fn accept(&self, recipe: &Recipe) -> Result<Vec<Change>> {
         let begun = Recipe::from_toml(&self.checkpoint.manifest.recipe)
             .with_context(|| format!("the recipe in {}", self.checkpoint.folder.display()))?;
+        if begun.may_run().is_ok() {
+            recipe.may_run()?;
+        }
         let changes = begun.changes(recipe)?;
         let refused: Vec<String> = changes
             .iter()
@@ -87,7 +92,12 @@ impl Resume {
     }
 
     /// What the person should know before the first step.
-    pub fn warnings(&self, here: &Provenance, resharded: Option<&str>) -> Vec<Warning> {
+    pub fn warnings(
+        &self,
+        recipe: &Recipe,
+        here: &Provenance,
+        resharded: Option<&str>,
+    ) -> Vec<Warning> {
         let manifest = &self.checkpoint.manifest;
         let step = manifest.progress.step;
         let mut messages: Vec<String> = self
@@ -104,6 +114,11 @@ impl Resume {
             ));
         }
         messages.extend(resharded.map(Into::into));
+        if let Err(objection) = recipe.may_run() {
+            messages.push(format!(
+                "no run may begin like this any more, and this one goes on as it was begun: {objection}"
+            ));
+        }
         let warning = |message| Warning { step: Some(step + 1), message };
         messages.into_iter().map(warning).collect()
     }

@@ -1,5 +1,6 @@
 //! Where the time of a step goes: what passed, and what the worker itself computed meanwhile.
 
+use crate::recipe::Device;
 use crate::record::Phases;
 use gradwire_exchange::cpu::thread_time;
 use std::time::{Duration, Instant};
@@ -10,17 +11,29 @@ pub struct Spent {
     /// What passed.
     pub wall: Phases,
     /// What the worker computed: its thread's processor time, so that other workers on the same
-    /// cores are not charged. In a pool of several threads, which no clock covers, what passed.
+    /// cores are not charged. In a pool of several threads, which no clock covers, and on a device,
+    /// for which the thread only waits, what passed.
     pub own: Phases,
+    /// Whether a device computes and not this thread.
+    on_device: bool,
 }
 
 impl Spent {
+    /// The seconds of a worker that computes on `device`.
+    pub fn on(device: Device) -> Self {
+        Self { on_device: device != Device::Cpu, ..Self::default() }
+    }
+
     /// Does `work`, and adds its time to a phase.
     pub fn timed<T>(&mut self, phase: fn(&mut Phases) -> &mut f64, work: impl FnOnce() -> T) -> T {
         let (began, computed) = (Instant::now(), thread_time());
         let result = work();
         let passed = began.elapsed();
-        let own = if alone() { thread_time().saturating_sub(computed) } else { passed };
+        let own = if alone() && !self.on_device {
+            thread_time().saturating_sub(computed)
+        } else {
+            passed
+        };
         *phase(&mut self.wall) += passed.as_secs_f64();
         *phase(&mut self.own) += own.as_secs_f64();
         result
@@ -57,6 +70,12 @@ mod tests {
         assert!(spent.wall.forward >= 0.04);
         assert!(spent.own.forward < 0.02, "{spent:?}");
         assert_eq!(spent.own.backward, 0.0);
+        // While kernels run on a device, the thread that waits for them computes nothing.
+        let mut spent = Spent::on(Device::Cuda(0));
+        pool.install(|| {
+            spent.timed(|p| &mut p.forward, || std::thread::sleep(Duration::from_millis(40)));
+        });
+        assert!(spent.own.forward >= 0.04, "{spent:?}");
         assert_eq!(nanoseconds(1.5e-6), 1500);
         assert_eq!(nanoseconds_of(Duration::from_micros(3)), 3000);
     }

@@ -166,9 +166,9 @@ fn row(ranks: &[Step]) -> Row {
     };
     let compute = |step: &Step| {
         let own = &step.own;
-        let after = own.optimizer + step.traffic.finish_cpu.as_secs_f64();
-        [own.data, own.forward, own.backward, after].map(nanoseconds)
+        [own.data, own.forward, own.backward, own.optimizer].map(nanoseconds)
     };
+    let learn = |step: &Step| nanoseconds_of(step.traffic.finish_cpu);
     let legs = &ranks[0].traffic.legs;
     let returns = legs.iter().any(|leg| leg.downlink_bytes > 0);
     let aggregates = legs.iter().any(|leg| !leg.aggregate_cpu.is_zero());
@@ -176,11 +176,16 @@ fn row(ranks: &[Step]) -> Row {
     Row {
         step: ranks[0].step,
         compute: ranks.iter().map(compute).collect(),
-        encode: of_legs(|leg| nanoseconds_of(leg.encode_cpu)),
+        encode: ranks.iter().map(encode_of_legs).collect(),
         decode: of_legs(|leg| nanoseconds_of(leg.decode_cpu)),
         up: of_legs(|leg| leg.wire_bytes),
         down: if returns { of_legs(|leg| leg.downlink_bytes) } else { Vec::new() },
         aggregate: if aggregates { aggregate.collect() } else { Vec::new() },
+        learn: ranks.iter().map(learn).collect(),
+        dense: match legs.len() {
+            0 | 1 => Vec::new(),
+            _ => legs.iter().map(|leg| leg.dense_bytes).collect(),
+        },
         operations: match legs.iter().all(|leg| leg.operation == Operation::Messages) {
             true => Vec::new(),
             false => legs.iter().map(|leg| leg.operation).collect(),
@@ -191,11 +196,68 @@ fn row(ranks: &[Step]) -> Row {
 
 /// How much of the backward pass was over when the gradient of each leg's group was final.
 fn ready_of_legs(step: &Step) -> Vec<f64> {
+    places(step).filter_map(|(_, place)| step.ready.get(place)).copied().collect()
+}
+
+/// What encoding each leg took; with overlap, the first leg of a group also has what it took the
+/// exchanging thread to lay the group's gradient into the flat one.
+fn encode_of_legs(step: &Step) -> Vec<u64> {
+    let mut laid = step.laid.clone();
+    let of_leg = |(leg, place): (&Leg, usize)| {
+        let laid = laid.get_mut(place).map_or(0.0, std::mem::take);
+        nanoseconds_of(leg.encode_cpu) + nanoseconds(laid)
+    };
+    places(step).map(of_leg).collect()
+}
+
+/// The legs of a step, each with the place of its group in the order of the exchange.
+fn places(step: &Step) -> impl Iterator<Item = (&Leg, usize)> {
     let mut groups: Vec<usize> = step.traffic.legs.iter().map(|leg| leg.group).collect();
     groups.dedup();
-    let place = |leg: &Leg| groups.iter().position(|group| *group == leg.group);
-    let ready = |leg: &Leg| place(leg).and_then(|place| step.ready.get(place)).copied();
-    step.traffic.legs.iter().filter_map(ready).collect()
+    let place = move |leg: &Leg| groups.iter().position(|group| *group == leg.group);
+    step.traffic.legs.iter().map(move |leg| (leg, place(leg).unwrap_or(0)))
 }
 
 const RESIDUAL_NORM: &str = "residual_norm";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gradwire_exchange::Traffic;
+    use std::time::Duration;
+
+    /// A leg of a group about so many bytes, whose encoding took 100 ns.
+    fn leg(group: usize, dense_bytes: u64) -> Leg {
+        let mut leg = Leg::default();
+        (leg.group, leg.dense_bytes) = (group, dense_bytes);
+        leg.encode_cpu = Duration::from_nanos(100);
+        leg
+    }
+
+    fn step(legs: Vec<Leg>) -> Step {
+        let mut traffic = Traffic::default();
+        traffic.finish_cpu = Duration::from_nanos(7000);
+        traffic.legs = legs;
+        let own = Phases { optimizer: 2e-6, ..Phases::default() };
+        Step { traffic, own, ready: vec![0.25, 1.0], laid: vec![3e-6, 4e-6], ..Step::default() }
+    }
+
+    /// Learning is no computing of the model's, and laying a group's gradient is paid once a group.
+    #[test]
+    fn learning_and_laying_are_charged_to_the_codec() {
+        let row = row(&[step(vec![leg(4, 400), leg(4, 0), leg(9, 800)])]);
+        assert_eq!(row.compute, [[0, 0, 0, 2000]]);
+        assert_eq!(row.learn, [7000]);
+        assert_eq!(row.encode, [[3100, 100, 4100]]);
+        assert_eq!(row.dense, [400, 0, 800]);
+        assert_eq!(row.ready, [0.25, 0.25, 1.0]);
+    }
+
+    #[test]
+    fn what_one_collective_is_about_need_not_be_said() {
+        let mut step = step(vec![leg(0, 400)]);
+        step.laid.clear();
+        let row = row(&[step]);
+        assert_eq!((row.dense, row.encode), (vec![], vec![vec![100]]));
+    }
+}

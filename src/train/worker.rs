@@ -115,7 +115,12 @@ impl Worker {
         };
         let mut worker = Self {
             exchange,
-            optimizer: Optimizer::new(recipe.optimizer.definition(), params, recipe.model.table()),
+            optimizer: Optimizer::new(
+                recipe.optimizer.definition(),
+                recipe.policy().momentum(),
+                params,
+                recipe.model.table(),
+            ),
             schedule: Schedule::new(
                 recipe.schedule.clone(),
                 recipe.optimizer.learning_rate(),
@@ -167,7 +172,7 @@ impl Worker {
     /// One update: forward, backward, exchange, optimizer.
     fn step(&mut self, step: u64) -> Result<()> {
         let began = Instant::now();
-        let mut spent = Spent::default();
+        let mut spent = Spent::on(self.session.recipe.device);
         // An evaluation's work is none of this step's.
         profile::take();
 
@@ -177,7 +182,7 @@ impl Worker {
         let samples = loaded.global_samples;
         let (score, overlapped) = self.local_gradient(&loaded.batch, samples, &mut spent)?;
         self.loader.recycle(loaded.batch);
-        let Overlapped { traffic, exposed, ready } = match overlapped {
+        let Overlapped { traffic, exposed, ready, laid } = match overlapped {
             Some(overlapped) => overlapped,
             None => self.exchange_after(step)?,
         };
@@ -208,6 +213,7 @@ impl Worker {
             phases: spent.wall,
             own: spent.own,
             ready,
+            laid,
             profile: profile::take(),
             traffic,
             exposed,
@@ -232,7 +238,7 @@ impl Worker {
             let plan = OverlapPlan::learn(params, first.as_ref(), &mut self.exchange, bytes)?;
             self.overlap = Overlap::Planned(plan);
         }
-        Ok(Overlapped { traffic, exposed, ready: Vec::new() })
+        Ok(Overlapped { traffic, exposed, ready: Vec::new(), laid: Vec::new() })
     }
 
     /// True if there is a plan, and nothing records this step's local gradient, of which an exchange

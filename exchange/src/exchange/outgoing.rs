@@ -12,6 +12,7 @@ use crate::gradient::{Held, Seen};
 use crate::incoming::Place;
 use crate::measure::Distortion;
 use crate::traffic::Leg;
+use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{Kind, floats};
 use crate::{Result, Support};
 
@@ -29,6 +30,15 @@ pub(super) struct Outgoing {
     pub(super) rounds: Vec<usize>,
     /// What of encoding was time spent on measuring.
     pub(super) measuring: Duration,
+}
+
+impl Outgoing {
+    /// Bytes of the items, the plain ones and those of rounds as plain f32, headers included.
+    pub(super) fn dense_bytes(&self, buckets: &[Bucket]) -> [u64; 3] {
+        let bytes = |number: usize| (HEADER_BYTES + 4 * buckets[number].length) as u64;
+        let of = |items: &[Item]| items.iter().map(|item| bytes(item.bucket)).sum();
+        [of(&self.items), of(&self.plain), self.rounds.iter().map(|number| bytes(*number)).sum()]
+    }
 }
 
 impl Exchange {

@@ -10,7 +10,7 @@ pub struct Work {
     pub before: f64,
     /// Seconds of the backward pass.
     pub backward: f64,
-    /// Seconds from the mean gradient to the step's end: the optimizer.
+    /// Seconds from the mean gradient to the step's end: what compressors learn, and the optimizer.
     pub after: f64,
     /// What is exchanged, in the order of the exchange; the same number of groups on every rank.
     pub groups: Vec<Group>,
@@ -121,14 +121,17 @@ impl Hands {
         let mut sent = Vec::with_capacity(ranks.len());
         for group in 0..groups {
             sent.clear();
+            let own = ranks.first().and_then(|work| work.groups[group].pattern);
+            let pattern = own.unwrap_or_else(|| self.wires.pattern());
             for (rank, work) in ranks.iter().enumerate() {
                 let Group { ready, encode, sent: bytes, .. } = work.groups[group];
                 let computed = (work.before + work.backward * ready) * slow[rank];
                 exchange[rank] =
                     exchange[rank].max(self.now[rank] + computed) + encode * slow[rank];
-                sent.push(Sent { aggregate: bytes.aggregate * slow[rank], ..bytes });
+                // A server is a host of its own, which no rank's slowdown concerns.
+                let slowdown = if pattern == Pattern::Server { 1.0 } else { slow[rank] };
+                sent.push(Sent { aggregate: bytes.aggregate * slowdown, ..bytes });
             }
-            let pattern = ranks.first().and_then(|work| work.groups[group].pattern);
             self.wires.round(pattern, &mut exchange, &sent);
             for (rank, work) in ranks.iter().enumerate() {
                 exchange[rank] += work.groups[group].decode * slow[rank];

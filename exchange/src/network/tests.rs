@@ -149,6 +149,24 @@ fn a_straggler_holds_everybody_up() {
     assert_eq!(took.exposed, 0.0, "the link is not to blame");
 }
 
+/// A server is a host of its own: a slow rank does not slow it, though it slows the share of a shard.
+#[test]
+fn a_straggler_does_not_slow_a_separate_server() {
+    let mut link = bare(0.0);
+    link.ranks = vec![Host { rank: 1, bandwidth: None, latency: None, slowdown: Some(3.0) }];
+    let sent = Sent { aggregate: 0.25, ..Sent::default() };
+    let work = |pattern| Work {
+        groups: vec![Group { sent, pattern, ..Group::default() }],
+        ..Work::default()
+    };
+    let seconds = |own: Pattern, pattern| {
+        Clock::new(&link, own, 2, 0).step(1, &[work(pattern), work(pattern)]).seconds
+    };
+    assert!(close(seconds(Pattern::Server, None), 0.25));
+    assert!(close(seconds(Pattern::RingAllgather, Some(Pattern::Server)), 0.25));
+    assert!(close(seconds(Pattern::Sharded, None), 0.75));
+}
+
 /// Any link on which time is finite.
 fn links() -> impl Strategy<Value = Link> {
     let speed = (4.0..11.0f64).prop_map(|power| 10f64.powf(power));

@@ -81,7 +81,7 @@ impl Throttled {
         let mut ready = self.board.round(self.rounds, |ready| ready.clone());
         self.wires.begin(self.rounds);
         let pattern = self.wires.pattern().of(operation);
-        self.wires.round(Some(pattern), &mut ready, sent);
+        self.wires.round(pattern, &mut ready, sent);
         // A wait that no clock can hold does not come up: links and messages are bounded.
         let until = Duration::try_from_secs_f64(ready[self.inner.rank()]).unwrap_or_default();
         std::thread::sleep(until.saturating_sub(self.board.began.elapsed()));

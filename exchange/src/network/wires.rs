@@ -28,7 +28,8 @@ pub struct Sent {
     /// Bytes that come back: of the server's answer to this rank, or of the reduced share that this
     /// rank passes on. Without meaning for the rings.
     pub down: u64,
-    /// Seconds that the server, or the rank whose share it is, takes to aggregate.
+    /// Seconds that the server, or the rank whose share it is, takes to aggregate. A rank's slowdown
+    /// slows its share, and never a server.
     pub aggregate: f64,
 }
 
@@ -112,15 +113,15 @@ impl Wires {
         self.pattern
     }
 
-    /// One round of a collective that travels as `pattern`, or as the others do: rank r has `sent[r]`
-    /// ready at `ready[r]`. Overwrites `ready` by the times at which
-    /// the ranks have all that they need to decode. Alone, a rank waits for nothing.
-    pub(super) fn round(&mut self, pattern: Option<Pattern>, ready: &mut [f64], sent: &[Sent]) {
+    /// One round of a collective that travels as `pattern`: rank r has `sent[r]` ready at `ready[r]`.
+    /// Overwrites `ready` by the times at which the ranks have all that they need to decode. Alone, a
+    /// rank waits for nothing.
+    pub(super) fn round(&mut self, pattern: Pattern, ready: &mut [f64], sent: &[Sent]) {
         let ranks = ready.len();
         if ranks < 2 {
             return;
         }
-        match pattern.unwrap_or(self.pattern) {
+        match pattern {
             Pattern::RingAllgather => {
                 let bytes: Vec<f64> = sent.iter().map(|s| self.link.wire_bytes(s.up)).collect();
                 self.ring(ready, ranks - 1, &bytes);

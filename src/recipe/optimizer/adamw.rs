@@ -55,7 +55,7 @@ impl Definition for Adamw {
         at_least_zero("epsilon", self.epsilon)
     }
 
-    fn rule(&self) -> Box<dyn Rule> {
+    fn rule(&self, _correction: f64) -> Box<dyn Rule> {
         Box::new(self.clone())
     }
 }

@@ -7,6 +7,10 @@ pub use gradwire_registry::About;
 /// The name of the state vector that holds a momentum, for rules that [coast](Coasting).
 pub const MOMENTUM: &str = "momentum";
 
+/// The name of the state vector that holds the momentum of weight decay, where that of gradients is
+/// applied before compression.
+pub const DECAY_MOMENTUM: &str = "decay_momentum";
+
 /// The settings of an optimizer in a recipe, and everything that follows from them.
 pub trait Definition {
     /// What the optimizer is.
@@ -27,8 +31,19 @@ pub trait Definition {
     /// A sentence that names the key and what to write instead.
     fn validate(&self) -> Result<(), String>;
 
-    /// The update rule under these settings.
-    fn rule(&self) -> Box<dyn Rule>;
+    /// Checks whether the rule can follow momentum correction: gradients to which every rank has
+    /// applied a momentum before compression (Lin et al. 2018, section 3.1, which defines it for SGD).
+    ///
+    /// # Errors
+    /// Why it cannot, which is the answer of a rule that does not know it.
+    fn follows_correction(&self) -> Result<(), String> {
+        Err("keeps running means of gradients itself, so that momentum would act twice".into())
+    }
+
+    /// The update rule under these settings. `correction` is the factor of the momentum that the
+    /// gradients it is given have in them already, 0 for none; above 0 only where the rule
+    /// [follows](Self::follows_correction) that.
+    fn rule(&self, correction: f64) -> Box<dyn Rule>;
 }
 
 /// An update rule. What it remembers are named vectors beside the flat gradient, in the same order

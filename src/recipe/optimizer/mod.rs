@@ -12,7 +12,9 @@ mod definition;
 mod sgd;
 
 pub use adamw::Adamw;
-pub use definition::{About, Coasting, Definition, MOMENTUM, Now, Piece, Rule, Slices};
+pub use definition::{
+    About, Coasting, DECAY_MOMENTUM, Definition, MOMENTUM, Now, Piece, Rule, Slices,
+};
 pub use sgd::Sgd;
 
 gradwire_registry::registry! {

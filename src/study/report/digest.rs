@@ -286,6 +286,7 @@ pub(super) mod tests {
             planned_steps: 200,
             parameters: 1000,
             summary,
+            sent: bits * 1e6 / 4.0,
             losses: (1..=20u64)
                 .map(|n| Loss {
                     step: 10 * n,

@@ -22,10 +22,10 @@ pub(super) fn bits(measured: &Measured) -> Option<f64> {
     (measured.summary.steps > 0).then_some(measured.summary.bits_per_parameter)
 }
 
-/// Bytes that one rank sent in a step.
+/// Bytes that one rank sent in a step, on average, however many ranks there were.
 pub(super) fn bytes_per_step(measured: &Measured) -> Option<f64> {
-    let sent = (measured.summary.steps * measured.workers as u64) as f64;
-    (sent > 0.0).then(|| measured.summary.wire_bytes as f64 / sent)
+    let steps = measured.summary.steps as f64;
+    (steps > 0.0).then(|| measured.sent / steps)
 }
 
 /// What arms reached: accuracy, volume, the difference from the baseline.

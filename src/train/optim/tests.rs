@@ -49,7 +49,7 @@ fn piece_by_piece_is_the_same_update_and_tells_the_norm() {
         let params = Params::new(&fasttext());
         let flat: Vec<f32> = (0..params.len()).map(|i| (i as f32 * 0.3).sin()).collect();
         let before: Vec<Vec<f32>> = params.iter().map(elements).collect();
-        let mut optimizer = Optimizer::new(config.definition(), &params, table);
+        let mut optimizer = Optimizer::new(config.definition(), 0.0, &params, table);
         let found = optimizer.step(&params, &mut flat.clone(), &everywhere(&params), 0.1).unwrap();
         assert!((found / norm(&flat) - 1.0).abs() < 1e-6);
         for (param, mut weights) in params.iter().zip(before) {
@@ -86,7 +86,7 @@ fn piece_by_piece_is_the_same_update_and_tells_the_norm() {
 /// Some steps of an optimizer; in the middle the state moves to another one through a checkpoint.
 fn train(definition: &dyn Definition, moves: bool) -> (Vec<f32>, Vec<Vec<f32>>) {
     let params = Params::new(&fasttext());
-    let mut optimizer = Optimizer::new(definition, &params, TABLE);
+    let mut optimizer = Optimizer::new(definition, 0.0, &params, TABLE);
     for step in 1..=6u32 {
         let mut flat: Vec<f32> =
             (0..params.len() as u32).map(|i| ((i * step) as f32 * 0.3).sin()).collect();
@@ -94,7 +94,7 @@ fn train(definition: &dyn Definition, moves: bool) -> (Vec<f32>, Vec<Vec<f32>>) 
         if moves && step == 3 {
             let waiting = optimizer.waiting(&params).unwrap();
             let checkpoint = saved(&optimizer);
-            optimizer = Optimizer::new(definition, &params, TABLE);
+            optimizer = Optimizer::new(definition, 0.0, &params, TABLE);
             let vectors = checkpoint.optimizer_vectors(optimizer.names(), params.len()).unwrap();
             optimizer.set(&vectors, checkpoint.manifest.updates);
             if let Some(waiting) = waiting {
@@ -151,7 +151,7 @@ fn every_optimizers_state_goes_through_a_checkpoint_by_name() {
 #[test]
 fn the_state_of_another_optimizer_is_refused() {
     let params = Params::new(&fasttext());
-    let of = |config: &Config| Optimizer::new(config.definition(), &params, TABLE);
+    let of = |config: &Config| Optimizer::new(config.definition(), 0.0, &params, TABLE);
     let refusal = |from: &Config, to: &Config| {
         let checkpoint = saved(&of(from));
         let found = checkpoint.optimizer_vectors(of(to).names(), params.len());
@@ -167,4 +167,65 @@ fn the_state_of_another_optimizer_is_refused() {
     let checkpoint = saved(&of(&adamw));
     assert!(refusal(&plain, &adamw).contains("holds no vectors"));
     assert!(checkpoint.optimizer_vectors(of(&plain).names(), params.len()).unwrap().is_empty());
+}
+
+/// Some steps of SGD with decay at a falling rate: with a momentum of 0.9 in the rule, or in the
+/// gradients that it is given.
+fn decayed(corrected: bool, weight_decay: f64) -> Vec<f32> {
+    let params = Params::new(&fasttext());
+    let momentum = if corrected { 0.0 } else { 0.9 };
+    let config = Config::Sgd(Sgd {
+        momentum,
+        weight_decay,
+        decay_norms_and_biases: false,
+        ..Sgd::default()
+    });
+    let correction = if corrected { 0.9 } else { 0.0 };
+    let mut optimizer = Optimizer::new(config.definition(), correction, &params, TABLE);
+    let mut velocity = vec![0.0f32; params.len()];
+    for step in 1..=60u32 {
+        let gradient = |i: u32| ((i * step) as f32 * 0.3).sin() * 0.1;
+        let mut flat: Vec<f32> = (0..params.len() as u32).map(gradient).collect();
+        if corrected {
+            velocity.iter_mut().zip(&flat).for_each(|(v, g)| *v = 0.9 * *v + g);
+            flat.copy_from_slice(&velocity);
+        }
+        let rate = 0.1 / f64::from(step).sqrt();
+        optimizer.step(&params, &mut flat, &everywhere(&params), rate).unwrap();
+    }
+    optimizer.catch_up(&params, None).unwrap();
+    params.iter().flat_map(elements).collect()
+}
+
+/// Lin et al. 2018, section 3.1: when everything is sent, momentum correction is momentum. The decay is
+/// so strong that its own momentum shows: without, it would move weights by a tenth as much.
+#[test]
+fn with_everything_sent_correction_is_momentum_and_decay() {
+    let (momentum, corrected) = (decayed(false, 0.05), decayed(true, 0.05));
+    let undecayed = decayed(false, 0.0);
+    let furthest =
+        |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
+    let largest = momentum.iter().map(|weight| weight.abs()).fold(0.0f32, f32::max);
+    assert!(furthest(&momentum, &corrected) < 1e-5 * largest, "{largest}");
+    assert!(furthest(&momentum, &undecayed) > 0.1 * largest);
+}
+
+/// What earlier versions wrote under momentum correction has no vector at all.
+#[test]
+fn a_checkpoint_without_the_momentum_of_decay_is_taken_up() {
+    let params = Params::new(&fasttext());
+    let config = Config::Sgd(Sgd { momentum: 0.0, weight_decay: 0.01, ..Sgd::default() });
+    let old = saved(&Optimizer::new(config.definition(), 0.0, &params, TABLE));
+    let mut new = Optimizer::new(config.definition(), 0.9, &params, TABLE);
+    let vectors = old.optimizer_vectors(new.names(), params.len()).unwrap();
+    assert_eq!(vectors, [None]);
+    new.set(&vectors, 3);
+    let (name, values) = new.vectors().next().unwrap();
+    assert!(name == "decay_momentum" && values.iter().all(|value| *value == 0.0));
+    let written = saved(&new);
+    let vectors = written.optimizer_vectors(new.names(), params.len()).unwrap();
+    assert!(vectors[0].is_some());
+    let adamw =
+        saved(&Optimizer::new(Config::Adamw(Adamw::default()).definition(), 0.0, &params, TABLE));
+    assert!(adamw.optimizer_vectors(new.names(), params.len()).is_err());
 }

@@ -2,6 +2,7 @@
 
 use super::Worker;
 use crate::checkpoint::{Checkpoint, Part, Shared, Tensor, Tensors};
+use crate::record::Warning;
 use crate::train::flags::Decision;
 use crate::train::optim::Waiting;
 use crate::train::post::Phase;
@@ -119,6 +120,14 @@ impl Worker {
         let vectors =
             checkpoint.optimizer_vectors(self.optimizer.names(), self.replica.params.len());
         let vectors = vectors.context("the optimizer's state")?;
+        if vectors.contains(&None) && self.post.rank() == 0 {
+            let message = "the checkpoint has no momentum of weight decay, which momentum correction \
+                           did without in earlier versions: it begins at zero, and from here on decay \
+                           acts as strongly as with optimizer.momentum"
+                .into();
+            let step = Some(checkpoint.manifest.progress.step + 1);
+            self.report(Report::Warning(Warning { step, message }))?;
+        }
         self.optimizer.set(&vectors, checkpoint.manifest.updates);
         let waiting = checkpoint.optimizer.state(WAITING);
         if !waiting.is_empty() {

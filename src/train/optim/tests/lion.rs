@@ -32,7 +32,7 @@ impl Definition for Lion {
         Ok(())
     }
 
-    fn rule(&self) -> Box<dyn Rule> {
+    fn rule(&self, _correction: f64) -> Box<dyn Rule> {
         Box::new(self.clone())
     }
 }

@@ -1,0 +1,109 @@
+//! Which collective carries what in one process, and what each is about: what the network model charges.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::time::Duration;
+
+use gradwire_exchange::Operation::{Allreduce, Messages, ReduceScatter};
+use gradwire_exchange::schemes::{half, powersgd, topk};
+use gradwire_exchange::{Exchange, Layout, Leg, Operation, Policy, Scheme, Topology, Traffic};
+
+/// Bytes of a frame's header.
+const HEADER: u64 = 24;
+/// A matrix of 64 rows and columns, and a bias.
+const PARTS: [u64; 2] = [4096, 64];
+
+/// What rank 0 of `ranks` notes of each of two steps.
+fn traffic(scheme: &Scheme, policy: &Policy, topology: Topology, ranks: usize) -> Vec<Traffic> {
+    let ends = topology.connect(ranks, Duration::from_secs(60)).unwrap();
+    let all: Vec<Vec<Traffic>> = std::thread::scope(|scope| {
+        let on_rank = |end| {
+            scope.spawn(move || {
+                let parts = [("b".to_string(), vec![64]), ("w".to_string(), vec![64, 64])];
+                let layout = Layout::shaped(parts).unwrap();
+                let mut exchange =
+                    Exchange::with(scheme, topology, policy.clone(), layout, 1, end).unwrap();
+                let step = |step| {
+                    let mut gradient: Vec<f32> = (0..4160).map(|i| (i as f32).sin()).collect();
+                    exchange.allreduce(step, &mut gradient[..]).unwrap()
+                };
+                (1..=2).map(step).collect()
+            })
+        };
+        let threads: Vec<_> = ends.into_iter().map(on_rank).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    all.into_iter().next().unwrap()
+}
+
+fn operations(traffic: &Traffic) -> Vec<Operation> {
+    traffic.legs.iter().map(|leg| leg.operation).collect()
+}
+
+fn dense_bytes(traffic: &Traffic) -> Vec<u64> {
+    let each: Vec<u64> = traffic.legs.iter().map(|leg: &Leg| leg.dense_bytes).collect();
+    assert_eq!(each.iter().sum::<u64>(), traffic.dense_bytes, "the legs are about all of it");
+    each
+}
+
+/// No rank of a process decodes N plain messages: they are averaged in shards, as an allreduce does.
+#[test]
+fn plain_values_are_an_allreduce_in_one_process() {
+    let none = Policy::default();
+    let whole = HEADER + 4 * (PARTS[0] + PARTS[1]);
+    for topology in [Topology::Allgather, Topology::Sharded] {
+        let dense = traffic(&Scheme::default(), &none, topology, 4);
+        assert_eq!(operations(&dense[0]), [Allreduce]);
+        assert_eq!(dense_bytes(&dense[0]), [whole]);
+        // Uncompressed first steps, and small parameters beside compressed ones.
+        let topk = Scheme::Topk(topk::Config::default());
+        let first = Policy { warmup_steps: Some(1), ..Policy::default() };
+        let steps = traffic(&topk, &first, topology, 4);
+        assert_eq!(operations(&steps[0]), [Allreduce]);
+        assert_eq!(operations(&steps[1]), [Messages]);
+        let small = Policy { dense_below: Some(100), ..Policy::default() };
+        let steps = traffic(&topk, &small, topology, 4);
+        assert_eq!(operations(&steps[0]), [Messages, Allreduce]);
+        assert_eq!(dense_bytes(&steps[0]), PARTS.map(|part| HEADER + 4 * part));
+    }
+    // A server reads everything itself.
+    let served = traffic(&Scheme::default(), &none, Topology::Server, 4);
+    assert_eq!(operations(&served[0]), [Messages]);
+    assert!(served[0].legs[0].aggregate_cpu > Duration::ZERO);
+}
+
+#[test]
+fn half_is_reduced_in_shards_where_that_sends_less() {
+    let half = Scheme::Half(half::Config::default());
+    let at = |ranks| traffic(&half, &Policy::default(), Topology::Allgather, ranks);
+    assert_eq!(operations(&at(2)[0]), [Messages]);
+    assert_eq!(operations(&at(4)[0]), [ReduceScatter]);
+}
+
+/// The factors of PowerSGD are means of values in two rounds, about the same matrix; the vector
+/// beside it is sent as it is.
+#[test]
+fn rounds_are_about_their_gradient_once() {
+    let powersgd = Scheme::Powersgd(powersgd::Config::default());
+    let policy = Policy { dense_below: Some(100), ..Policy::default() };
+    let steps = traffic(&powersgd, &policy, Topology::Allgather, 4);
+    assert!(operations(&steps[1]).iter().all(|operation| *operation == Allreduce));
+    let [vector, matrix] = [HEADER + 4 * PARTS[1], HEADER + 4 * PARTS[0]];
+    assert_eq!(dense_bytes(&steps[1]), [vector, matrix, 0]);
+}
+
+/// One rank alone, all of whose parameters are small: what it sends is its velocity all the same.
+#[test]
+fn a_rank_alone_has_its_momentum_where_everything_is_plain() {
+    let layout = Layout::new([("w".to_string(), 3)]).unwrap();
+    let policy =
+        Policy { dense_below: Some(100), momentum_correction: Some(0.5), ..Policy::default() };
+    let end = Topology::Allgather.connect(1, Duration::from_secs(60)).unwrap().remove(0);
+    let topk = Scheme::Topk(topk::Config::default());
+    let mut exchange = Exchange::new(&topk, policy, layout, 1, end).unwrap();
+    for (step, velocity) in [(1, 4.0), (2, 6.0), (3, 7.0)] {
+        let mut gradient = [4.0; 3];
+        exchange.allreduce(step, &mut gradient[..]).unwrap();
+        assert_eq!(gradient, [velocity; 3]);
+    }
+}
