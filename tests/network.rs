@@ -42,9 +42,11 @@ fn every_step_is_recorded_and_any_link_can_be_replayed() {
         let up = row["up"].as_array().unwrap();
         let sent: f64 = up.iter().map(|of| of[0].as_f64().unwrap()).sum();
         assert!((sent / 3.0 - number(&step, "wire_bytes")).abs() < 1e-6, "{row} {step}");
-        let own: f64 =
-            row["compute"][0].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).sum();
-        assert!(own > 0.0 && own / 1e9 < number(&step, "seconds"), "{row} {step}");
+        // A step's seconds are the mean over its ranks, any one of which may take longer.
+        let ranks = row["compute"].as_array().unwrap().iter();
+        let spans = ranks.flat_map(|rank| rank.as_array().unwrap());
+        let mean = spans.map(|span| span.as_f64().unwrap()).sum::<f64>() / 3.0;
+        assert!(mean > 0.0 && mean / 1e9 < number(&step, "seconds"), "{row} {step}");
     }
 
     let links = "10mbit,100mbit,1gbit,latency=1ms,100gbit";
