@@ -371,7 +371,8 @@ mod tests {
 
     #[test]
     fn blocks_that_stay_zero_are_not_written_and_all_others_are() {
-        let part = Part { ranges: vec![32..5 * BLOCK], shapes: vec![vec![288]], dense: false };
+        let range = 32..5 * BLOCK;
+        let part = Part { ranges: vec![range], shapes: vec![vec![288]], dense: false };
         let bucket = Bucket::new(&part, Built::Plain);
         let (mut within, mut support) = (Support::nothing(6 * BLOCK), Support::nothing(6 * BLOCK));
         within.add(2 * BLOCK..2 * BLOCK + 1);
