@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
-static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/runs");
+static BUILT_IN: Dir<'_> = include_dir!("$OUT_DIR/runs");
 
 /// The recipe that `train` runs when none is named.
 const FIRST_LOOK: &str = "first-look";

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use toml::{Table, Value};
 
-static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/runs/reproduce");
+static BUILT_IN: Dir<'_> = include_dir!("$OUT_DIR/runs/reproduce");
 
 /// An experiment: every task is trained with every arm and seed.
 ///
