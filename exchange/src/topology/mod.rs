@@ -10,6 +10,7 @@
 
 mod allgather;
 mod allreduce;
+mod heard;
 mod server;
 mod sharded;
 mod shards;
@@ -23,13 +24,15 @@ use crate::bucket::{Bucket, Item};
 use crate::buffers::Buffers;
 use crate::collective::cluster::{Cluster, Notes};
 use crate::collective::{Collective, Payload};
-use crate::compress::{Built, Compressor, Digest, Method, Observed, Seat};
+use crate::compress::{Built, Compressor, Method, Seat};
 use crate::gradient::Held;
 use crate::incoming::Place;
 use crate::layout::{Bucketing, Layout, Part};
 use crate::traffic::Leg;
-use crate::wire::{self, Frame, Kind};
+use crate::wire::Kind;
 use crate::{Error, Policy, Result, State, Support};
+
+pub(crate) use heard::{Heard, Received};
 
 macro_rules! topologies {
     ($($variant:ident($module:ident)),* $(,)?) => {
@@ -412,84 +415,6 @@ impl Work<'_> {
             parameter = format!("{parameter} (values of round {} of its bucket)", item.round);
         }
         Error::NonFiniteMean { step: self.place.step, parameter, index }
-    }
-}
-
-/// What a rank has heard about the items of a message, kept until the step is finished.
-pub(crate) enum Heard {
-    /// Every rank's message, its own included; empty when there was nothing to exchange.
-    Messages(Vec<Payload>),
-    /// Its own message, and the server's.
-    Mean { mine: Payload, downlink: Payload },
-    /// At most its own: nobody heard whole messages, and nobody learns from them.
-    Own(Option<Payload>),
-}
-
-/// The same, taken apart.
-pub(crate) enum Received<'a> {
-    /// Frames by rank, and then in the order of the items, of which there are so many.
-    Frames(Vec<Frame<'a>>, usize),
-    /// The server's words on each item.
-    Mean(Vec<wire::downlink::Downlink<'a>>),
-    /// Plain values of all ranks.
-    Plain,
-}
-
-impl Received<'_> {
-    /// Lets a compressor read what it learns about the item at `index`, whose mean is given.
-    ///
-    /// # Errors
-    /// As [`Compressor::observe`] and [`Compressor::learn`].
-    pub(crate) fn tell(
-        &self,
-        place: Place,
-        index: usize,
-        mean: &[f32],
-        compressor: &mut dyn Compressor,
-    ) -> Result<()> {
-        let (step, ranks) = (place.step, place.world_size);
-        match self {
-            Received::Frames(frames, items) => {
-                let of_ranks = frames.iter().skip(index).step_by(*items);
-                let messages: Vec<Option<&[u8]>> = of_ranks.map(Frame::compressed).collect();
-                compressor.observe(&Observed { step, messages: &messages, mean })
-            }
-            Received::Mean(downlinks) => {
-                let digest = Digest { step, ranks, bytes: downlinks[index].digest, mean };
-                compressor.learn(&digest).map_err(|error| match error {
-                    Error::Wire(fault) => Error::ServerMessage { awaited: place.awaited(), fault },
-                    other => other,
-                })
-            }
-            Received::Plain => {
-                compressor.observe(&Observed { step, messages: &vec![None; ranks], mean })
-            }
-        }
-    }
-}
-
-impl Heard {
-    /// Takes apart what was heard about items.
-    ///
-    /// # Errors
-    /// None that has not been met before the mean was taken.
-    pub(crate) fn open(&self, place: Place, items: &[Item]) -> Result<Received<'_>> {
-        Ok(match self {
-            Heard::Messages(messages) => {
-                Received::Frames(place.skim(items, messages)?, items.len())
-            }
-            Heard::Mean { downlink, .. } => Received::Mean(place.skim_downlink(items, downlink)?),
-            Heard::Own(_) => Received::Plain,
-        })
-    }
-
-    /// What rank `rank` sent, when it was this one.
-    pub(crate) fn into_mine(self, rank: usize) -> Option<Payload> {
-        match self {
-            Heard::Messages(messages) => messages.into_iter().nth(rank),
-            Heard::Mean { mine, .. } => Some(mine),
-            Heard::Own(mine) => mine,
-        }
     }
 }
 
