@@ -1,0 +1,162 @@
+use super::*;
+use crate::dataset::{Batch, Features};
+use proptest::prelude::*;
+use std::fs;
+
+/// A set whose image i has label i mod 10 and every byte i.
+fn write(dir: &Path, per_file: u8) {
+    for (number, file) in CIFAR10.files().into_iter().enumerate() {
+        let mut contents = Vec::new();
+        for i in 0..per_file {
+            let value = number as u8 * per_file + i;
+            contents.push(value % 10);
+            contents.extend([value; IMAGE]);
+        }
+        crate::files::write(&dir.join(file.name), &contents).unwrap();
+    }
+}
+
+fn config(dir: &Path) -> Cifar10 {
+    Cifar10 { dir: dir.to_owned(), partial: true, ..Cifar10::default() }
+}
+
+fn labels(data: &dyn crate::Dataset) -> Vec<u32> {
+    let mut batch = Batch::empty();
+    data.batch(&(0..data.len() as u32).collect::<Vec<_>>(), None, &mut batch);
+    batch.labels
+}
+
+#[test]
+fn files_are_read_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), 4);
+    let data = config(dir.path()).load().unwrap();
+    assert_eq!(labels(&*data.train), (0..20).map(|i| i % 10).collect::<Vec<_>>());
+    assert_eq!(labels(&*data.test), [0, 1, 2, 3]);
+    assert_eq!(data.files.len(), 6);
+    assert_eq!((data.files[5].name.as_str(), data.files[5].bytes), ("test_batch.bin", 4 * 3073));
+    // Bytes 0..=19, each equally often.
+    let normal = data.normalisation.unwrap();
+    assert!((normal.mean[2] * 255.0 - 9.5).abs() < 1e-12);
+    assert!((normal.deviation[2] * 255.0 - (399.0f64 / 12.0).sqrt()).abs() < 1e-12);
+}
+
+#[test]
+fn planes_become_pixels() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), 1);
+    let mut record = vec![3];
+    for plane in [200u8, 100, 50] {
+        record.extend((0..1024).map(|i| plane + (i == 33) as u8));
+    }
+    fs::write(dir.path().join("test_batch.bin"), record).unwrap();
+    let data = config(dir.path()).load().unwrap();
+    let normal = data.normalisation.unwrap();
+    let mut batch = Batch::empty();
+    data.test.batch(&[0], None, &mut batch);
+    let Features::Images { pixels, .. } = batch.features else { panic!() };
+    for (position, pixel) in pixels.chunks_exact(3).enumerate() {
+        for (c, plane) in [200.0, 100.0, 50.0].into_iter().enumerate() {
+            let byte = plane + f64::from(position == 33);
+            let expected = (byte / 255.0 - normal.mean[c]) / normal.deviation[c];
+            assert!((f64::from(pixel[c]) - expected).abs() < 1e-4);
+        }
+    }
+}
+
+#[test]
+fn limits_take_the_first_images_and_read_no_further() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), 4);
+    fs::remove_file(dir.path().join("data_batch_3.bin")).unwrap();
+    let limited = Cifar10 { train_limit: Some(6), test_limit: Some(2), ..config(dir.path()) };
+    let data = limited.load().unwrap();
+    assert_eq!(labels(&*data.train), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(labels(&*data.test), [0, 1]);
+    let zero = Cifar10 { train_limit: Some(0), ..config(dir.path()) };
+    assert!(matches!(zero.validate(), Err(Error::Setting { .. })));
+}
+
+#[test]
+fn cifar100_has_two_labels() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut contents = vec![4, 0];
+    contents.extend([1; IMAGE]);
+    contents.extend([1, 99]);
+    contents.extend([2; IMAGE]);
+    for file in CIFAR100.files() {
+        fs::write(dir.path().join(file.name), &contents).unwrap();
+    }
+    let fine = Cifar100 { dir: dir.path().into(), partial: true, ..Cifar100::default() };
+    assert_eq!(labels(&*fine.load().unwrap().train), [0, 99]);
+    assert_eq!(fine.load().unwrap().train.classes().len(), 100);
+    let coarse = Cifar100 { labels: Labels::Coarse, ..fine };
+    assert_eq!(labels(&*coarse.load().unwrap().train), [4, 1]);
+    assert_eq!(coarse.load().unwrap().train.classes()[4], "fruit_and_vegetables");
+    contents[3074] = 20;
+    fs::write(dir.path().join("test.bin"), &contents).unwrap();
+    let error = coarse.load().err().unwrap();
+    assert!(
+        matches!(
+            error,
+            Error::Label { record: 2, offset: 3074, label: "coarse", found: 20, last: 19, .. }
+        ),
+        "{error}"
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_counted_or_refused(contents: Vec<u8>, records in 0usize..4, label: u8) {
+        let path = Path::new("train.bin");
+        let short = contents.len() % CIFAR10.record_bytes() != 0;
+        prop_assert_eq!(CIFAR10.check(path, &contents).is_err(), short);
+        let whole = [label, 0].repeat(records * CIFAR100.record_bytes() / 2);
+        let counts = CIFAR100.per_class(path, &whole);
+        prop_assert_eq!(counts.is_err(), records > 0 && label > 19);
+        prop_assert!(counts.is_err() || counts.unwrap()[0] == records as u64);
+    }
+}
+
+#[test]
+fn every_bad_file_is_told_with_place_and_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), 4);
+    let path = dir.path().join("data_batch_2.bin");
+    let good = fs::read(&path).unwrap();
+    let fails = |contents: &[u8], config: &Cifar10| {
+        fs::write(&path, contents).unwrap();
+        let error = config.load().err().expect("a bad file was accepted");
+        let message = error.to_string();
+        assert!(message.contains("data_batch_2.bin") && message.contains("again"), "{message}");
+        error
+    };
+    let config = config(dir.path());
+
+    let error = fails(&good[..good.len() - 1], &config);
+    assert!(matches!(
+        error,
+        Error::CutShort { record: 4, offset: 9219, found: 3072, record_bytes: 3073, .. }
+    ));
+    assert!(matches!(fails(&good[..1], &config), Error::CutShort { record: 1, offset: 0, .. }));
+    assert!(matches!(fails(b"", &config), Error::Empty { .. }));
+    let mut label = good.clone();
+    label[2 * 3073] = 10;
+    let error = fails(&label, &config);
+    assert!(matches!(error, Error::Label { record: 3, offset: 6146, found: 10, last: 9, .. }));
+    let huge = vec![0; 10_001 * 3073];
+    assert!(matches!(fails(&huge, &config), Error::TooLarge { .. }));
+    fs::write(&path, &good).unwrap();
+
+    // Without `partial`, a file must have the official number of records.
+    let error = Cifar10 { partial: false, ..config.clone() }.load().err().unwrap();
+    assert!(matches!(error, Error::RecordCount { found: 4, official: 10_000, offset: 12_292, .. }));
+    assert!(error.to_string().contains("partial = true"), "{error}");
+
+    fs::remove_file(&path).unwrap();
+    let error = config.load().err().unwrap();
+    assert!(matches!(error, Error::Missing { .. }));
+    assert!(error.to_string().contains("gradwire data fetch cifar10"), "{error}");
+    fs::create_dir(&path).unwrap();
+    assert!(matches!(config.load().err().unwrap(), Error::Read { .. }));
+}
