@@ -161,3 +161,18 @@ fn commands_answer_with_lists_help_and_completions() {
     }
     assert!(program.succeed(&["train", "--dry-run", "--seed", "77"]).contains("seed = 77"));
 }
+
+#[test]
+#[cfg(unix)]
+fn who_stops_reading_ends_the_program_without_a_word() {
+    use std::os::unix::process::ExitStatusExt;
+    for arguments in [&["list"][..], &["reproduce", "--list"]] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gradwire"));
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let child = command.args(arguments).stdout(writer).stderr(std::process::Stdio::piped());
+        let done = child.spawn().unwrap().wait_with_output().unwrap();
+        assert_eq!(done.status.signal(), Some(13), "{arguments:?}: {:?}", done.status);
+        assert_eq!(String::from_utf8_lossy(&done.stderr), "", "{arguments:?}");
+    }
+}

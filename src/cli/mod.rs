@@ -91,6 +91,14 @@ impl Cli {
             );
             return tell(&error, ExitCode::from(2));
         }
+        let only_prints = match &self.command {
+            Command::Train(_) => false,
+            Command::Reproduce(reproduce) => reproduce.only_prints(),
+            _ => true,
+        };
+        if only_prints && let Err(error) = signals::end_with_the_reader() {
+            return tell(&anyhow!(error).context("listening to SIGPIPE"), ExitCode::FAILURE);
+        }
         let done = match self.command {
             Command::Train(train) => match train.run() {
                 Ok(Ok(code)) => return code,

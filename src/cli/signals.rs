@@ -1,11 +1,20 @@
 //! SIGINT and SIGTERM, and SIGUSR1 where a launcher passes that on: the first asks for the end of the run after the step, with a checkpoint; the
 //! second ends the process at once, as if nobody had been listening.
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// From now on the program ends, as other programs do, when nobody reads any more what it prints
+/// (`gradwire list | head`). Without this the failed print is a panic.
+///
+/// # Errors
+/// When the system does not allow it.
+pub(super) fn end_with_the_reader() -> io::Result<()> {
+    flag::register_conditional_default(SIGPIPE, Arc::new(AtomicBool::new(true))).map(|_| ())
+}
 
 /// What has been heard.
 #[derive(Debug)]
