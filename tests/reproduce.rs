@@ -126,6 +126,25 @@ fn a_grid_is_run_once_and_judged() {
     assert_eq!(fs::read(run.join("metrics.jsonl")).unwrap(), record);
     assert_eq!(results(place.path(), "smoke"), found);
 
+    // Where `results.json` is, the runs have been made.
+    let elsewhere = folder(1);
+    let there = elsewhere.path().join("out/small-smoke");
+    fs::create_dir_all(&there).unwrap();
+    fs::copy(place.path().join("out/small-smoke/results.json"), there.join("results.json"))
+        .unwrap();
+    let more = reproduce(elsewhere.path(), &["--scale", "smoke", "--seeds", "3"]);
+    assert_eq!(
+        text(&more.stderr).matches("was there already").count(),
+        4,
+        "{}",
+        text(&more.stderr)
+    );
+    let of_three = results(elsewhere.path(), "smoke");
+    assert_eq!(of_three["verdicts"][0]["measured"]["seeds"], 3);
+    assert_eq!(of_three["runs"][0], found["runs"][0]);
+    let other = reproduce(elsewhere.path(), &["--scale", "smoke", "--set", "train.max_steps=2"]);
+    assert_eq!(text(&other.stderr).matches("was there already").count(), 0, "another recipe");
+
     // Another recipe is another run; what was there is kept.
     let other = reproduce(place.path(), &["--scale", "smoke", "--set", "train.max_steps=2"]);
     assert!(other.status.success(), "{}", text(&other.stderr));
@@ -149,6 +168,82 @@ fn a_grid_is_run_once_and_judged() {
     let refused = reproduce(place.path(), &alone);
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused.stderr).contains("network.jsonl"), "{}", text(&refused.stderr));
+}
+
+/// Accuracies after three steps are chance, and differ from seed to seed: whether they are a tenth cannot
+/// be told. Arms of other claims get no more seeds.
+#[test]
+fn what_is_undecided_gets_more_seeds() {
+    let place = folder(1);
+    let path = place.path().join("small.toml");
+    let experiment = fs::read_to_string(&path).unwrap();
+    let chance = r#"
+[[claims]]
+claim = "Dense is right in at least one of ten"
+source = "this test"
+task = "task"
+arm = "dense"
+measure = "accuracy"
+at_least = 0.1
+scales = ["smoke"]
+otherwise = "not here"
+"#;
+    fs::write(&path, experiment + chance).unwrap();
+    let done = reproduce(place.path(), &["--scale", "smoke", "--until-decided"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let found = results(place.path(), "smoke");
+    let count = |arm| states(&found).iter().filter(|(of, _)| of == arm).count();
+    let verdict = &found["verdicts"][1];
+    let seeds = verdict["measured"]["seeds"].as_u64().unwrap();
+    assert!(seeds > 3, "three seeds decided: {verdict}");
+    assert_eq!((count("dense") as u64, count("topk-0.1")), (seeds, 3));
+    assert_eq!(found["looks"], 3);
+    assert!((verdict["confidence"].as_f64().unwrap() - 29.0 / 30.0).abs() < 1e-12);
+    assert!(text(&done.stdout).contains("all 3 looks together"), "{}", text(&done.stdout));
+}
+
+/// A claim about speed is measured on a gradient that the run recorded; without one it is refused before
+/// anything is trained.
+#[test]
+fn speed_is_timed_on_recorded_gradients() {
+    let place = folder(1);
+    let path = place.path().join("small.toml");
+    let fast = r#"
+[[claims]]
+claim = "Top-k takes time to encode"
+source = "this test"
+task = "task"
+arm = "topk-0.1"
+measure = "encode-seconds"
+at_least = 0.0
+scales = ["smoke"]
+otherwise = "not here"
+"#;
+    let experiment = fs::read_to_string(&path).unwrap() + fast;
+    fs::write(&path, &experiment).unwrap();
+    let refused = reproduce(place.path(), &["--scale", "smoke"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("record.gradients"), "{}", text(&refused.stderr));
+    let records =
+        experiment.replace("record.every = 1", "record = { every = 1, gradients = \"{steps}\" }");
+    fs::write(&path, records).unwrap();
+    let done = reproduce(place.path(), &["--scale", "smoke"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let found = results(place.path(), "smoke");
+    let timings = found["timings"].as_array().unwrap();
+    assert_eq!(timings.len(), 2, "one for each seed");
+    assert!(timings.iter().all(|timing| timing["encode"]["median"].as_f64().unwrap() > 0.0));
+    assert_eq!(found["verdicts"][1]["ruling"], "reproduced", "{}", found["verdicts"][1]);
+    let again = reproduce(place.path(), &["--scale", "smoke"]);
+    assert!(again.status.success());
+    assert_eq!(results(place.path(), "smoke")["timings"], found["timings"], "timed once");
+    let table = Command::new(env!("CARGO_BIN_EXE_gradwire"))
+        .current_dir(place.path())
+        .args(["report", "--claims", "out/small-smoke"])
+        .output()
+        .unwrap();
+    let line = "| small | Top-k sends at most a third of dense | 0.2× |";
+    assert!(text(&table.stdout).contains(line), "{}", text(&table.stdout));
 }
 
 #[test]

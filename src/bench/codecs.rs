@@ -1,12 +1,12 @@
 //! `gradwire bench codecs`: what every compression scheme does to one gradient, and how fast.
 
 use crate::record::gradient::Gradient;
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail, ensure};
 use gradwire_exchange::rng::Stream;
 use gradwire_exchange::{
     Alone, BucketGradient, Built, Compressor, Encoded, Next, Observed, Reducer, Scheme, Seat,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// Messages that are not timed, in which schemes that learn from what they see have learnt.
@@ -38,6 +38,17 @@ pub struct Measured {
     pub dense: bool,
 }
 
+/// Repeated measurements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The smallest.
+    pub least: f64,
+    /// The one in the middle.
+    pub median: f64,
+    /// The largest.
+    pub most: f64,
+}
+
 /// Laplace distributed values, a matrix of 1,024 columns where that comes out even, else a vector.
 pub fn laplace(elements: usize, seed: u64) -> Gradient {
     let stream = Stream::of(&[seed]);
@@ -56,15 +67,8 @@ pub fn laplace(elements: usize, seed: u64) -> Gradient {
 /// # Errors
 /// When the scheme's settings mean nothing.
 pub fn measure(name: String, scheme: &Scheme, gradient: &Gradient) -> Result<Measured> {
-    scheme.validate()?;
     let flat = gradient.flat.as_slice();
-    let mut seat = Seat::alone(flat.len(), 1);
-    (seat.parameters, seat.shapes) = (gradient.parameters(), gradient.shapes.clone());
-    let mut bucket = match scheme.build(&seat) {
-        Built::Codec(compressor) => Bucket::Codec(compressor, Vec::with_capacity(4 * flat.len())),
-        Built::Reducer(reducer) => Bucket::Rounds(reducer),
-        Built::Plain => bail!("{name} has nothing to measure: it builds no compressor"),
-    };
+    let mut bucket = Bucket::new(scheme, gradient)?;
     let mut said = vec![0.0f32; flat.len()];
     let (mut encodes, mut decodes, mut copies) = (Vec::new(), Vec::new(), Vec::new());
     let (mut bytes, mut error, mut cosine, mut dense) = (0, 0.0, 0.0, false);
@@ -107,6 +111,45 @@ pub fn measure(name: String, scheme: &Scheme, gradient: &Gradient) -> Result<Mea
     })
 }
 
+/// Seconds of encoding and of decoding `gradient` by each of the schemes, one bucket for all of it, on
+/// this thread. The schemes take turns, message by message, so that whatever else the machine does
+/// slows all of them alike.
+///
+/// # Errors
+/// When a scheme's settings mean nothing, or it sends the gradient as it is.
+pub fn in_turns(schemes: &[&Scheme], gradient: &Gradient) -> Result<Vec<[Spread; 2]>> {
+    let flat = gradient.flat.as_slice();
+    let buckets = schemes.iter().map(|scheme| Bucket::new(scheme, gradient));
+    let mut buckets: Vec<Bucket> = buckets.collect::<Result<_>>()?;
+    let mut said = vec![0.0f32; flat.len()];
+    let mut seconds: Vec<[Vec<f64>; 2]> = vec![Default::default(); schemes.len()];
+    let began = Instant::now();
+    let mut step = 0;
+    while step < WARM + TIMED || began.elapsed() < PATIENCE * schemes.len() as u32 {
+        step += 1;
+        for ((bucket, seconds), scheme) in buckets.iter_mut().zip(&mut seconds).zip(schemes) {
+            let sent = bucket.step(flat, step, &mut said)?;
+            ensure!(!sent.dense, "{} sends this gradient as it is", scheme.about().name);
+            if step > WARM {
+                seconds[0].push(sent.encode.as_secs_f64());
+                seconds[1].push(sent.decode.as_secs_f64());
+            }
+        }
+    }
+    Ok(seconds.into_iter().map(|both| both.map(spread)).collect())
+}
+
+/// The smallest, the middle and the largest of some times.
+fn spread(mut seconds: Vec<f64>) -> Spread {
+    seconds.sort_by(f64::total_cmp);
+    let at = |place: usize| seconds.get(place).copied().unwrap_or_default();
+    Spread {
+        least: at(0),
+        median: at(seconds.len() / 2),
+        most: at(seconds.len().saturating_sub(1)),
+    }
+}
+
 /// What is timed.
 enum Bucket {
     /// One message, and the buffer that it is written to.
@@ -125,6 +168,21 @@ struct Sent {
 }
 
 impl Bucket {
+    /// What `scheme` builds for all of `gradient`.
+    fn new(scheme: &Scheme, gradient: &Gradient) -> Result<Self> {
+        scheme.validate()?;
+        let elements = gradient.flat.len();
+        let mut seat = Seat::alone(elements, 1);
+        (seat.parameters, seat.shapes) = (gradient.parameters(), gradient.shapes.clone());
+        Ok(match scheme.build(&seat) {
+            Built::Codec(compressor) => Self::Codec(compressor, Vec::with_capacity(4 * elements)),
+            Built::Reducer(reducer) => Self::Rounds(reducer),
+            Built::Plain => {
+                bail!("{} has nothing to measure: it builds no compressor", scheme.about().name)
+            }
+        })
+    }
+
     /// Encodes `gradient`, and writes what arrives into `said`.
     fn step(&mut self, gradient: &[f32], step: u64, said: &mut [f32]) -> Result<Sent> {
         match self {
@@ -190,5 +248,18 @@ mod tests {
         }
         let dense = measure("dense".into(), &Scheme::default(), &gradient).unwrap();
         assert_eq!((dense.error, dense.bits_per_parameter), (0.0, 32.0));
+    }
+
+    #[test]
+    fn schemes_in_turns_are_timed_each() {
+        let (topk, qsgd) =
+            (crate::recipe::scheme_of("topk").unwrap(), crate::recipe::scheme_of("qsgd").unwrap());
+        let rows = in_turns(&[&topk, &qsgd], &laplace(3000, 1)).unwrap();
+        assert_eq!(rows.len(), 2);
+        for spread in rows.into_iter().flatten() {
+            let Spread { least, median, most } = spread;
+            assert!(0.0 < least && least <= median && median <= most, "{spread:?}");
+        }
+        assert_eq!(spread(vec![3.0, 1.0, 2.0]), Spread { least: 1.0, median: 2.0, most: 3.0 });
     }
 }

@@ -32,6 +32,10 @@ pub(super) struct Report {
     /// The folder for the report; `report` beside the first run, if absent
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
+    /// The folders are reports of experiments: print the claims of all of them as one Markdown table,
+    /// and write nothing
+    #[arg(long, conflicts_with_all = ["out", "baseline", "links"])]
+    claims: bool,
 }
 
 /// Runs side by side.
@@ -69,6 +73,9 @@ impl Report {
     /// Does it.
     pub(super) fn run(&self) -> Result<Result<()>, Refused> {
         let disk = Disk::default();
+        if self.claims {
+            return Ok(report::claims(&disk, &self.runs.runs).map(|text| print!("{text}")));
+        }
         let collection = match self.runs.collect(&disk)? {
             Ok(collection) => collection,
             Err(error) => return Ok(Err(error)),

@@ -9,12 +9,13 @@ use crate::study::estimate;
 use crate::study::grid::{Grid, Wish};
 use crate::study::plot::say::duration;
 use crate::study::report;
-use crate::study::results::{Outcome, Results, Run};
+use crate::study::results::{Outcome, Results, Ruling, Run};
 use crate::study::runner::{Job, News};
 use crate::train::flags::StepFlags;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use gradwire_exchange::network::Link;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,11 +30,15 @@ pub(super) struct Reproduce {
     #[arg(long)]
     list: bool,
     /// How much to train
-    #[arg(long, value_enum, default_value_t = ScaleWord::Quick)]
+    #[arg(long, value_enum, default_value_t = ScaleWord::Standard)]
     scale: ScaleWord,
     /// Repeat every run with seeds 1 to N
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: Option<u64>,
+    /// Three seeds; then six, and then ten, of what claims are about that are still undecided. Each of
+    /// the three looks may err a third as often
+    #[arg(long, conflicts_with_all = ["seeds", "dry_run"])]
+    until_decided: bool,
     /// Only these tasks and arms, by name, or task/arm
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     only: Vec<String>,
@@ -68,8 +73,10 @@ pub(super) struct Reproduce {
 enum ScaleWord {
     /// Made-up data, a few steps: whether everything works
     Smoke,
-    /// An honest version for about an hour on two cores
+    /// A first look: one pass, about an hour on two cores
     Quick,
+    /// Training that has converged enough to tell schemes apart: some hours on two cores
+    Standard,
     /// The paper's own models, workers, batches and schedules
     Full,
 }
@@ -79,12 +86,18 @@ impl From<ScaleWord> for Scale {
         match word {
             ScaleWord::Smoke => Self::Smoke,
             ScaleWord::Quick => Self::Quick,
+            ScaleWord::Standard => Self::Standard,
             ScaleWord::Full => Self::Full,
         }
     }
 }
 
 impl Reproduce {
+    /// Whether it makes no run.
+    pub(super) fn only_prints(&self) -> bool {
+        self.list || self.dry_run
+    }
+
     /// Does it.
     pub(super) fn run(self) -> Result<Result<ExitCode>, Refused> {
         if self.list {
@@ -99,11 +112,14 @@ impl Reproduce {
         for link in &links {
             Link::parse(link).with_context(|| format!("--links {link}")).map_err(Refused)?;
         }
-        let (dir, sets, only) = (self.dir.clone(), self.sets.clone(), self.only.clone());
-        let wish = Wish { seeds: self.seeds, only, dir, sets };
-        let grid = Grid::plan(&experiment, scale, &wish, &folder)
-            .with_context(|| format!("experiment {name}"))
-            .map_err(Refused)?;
+        let plan = |seeds: Option<u64>, only: Vec<String>| {
+            let wish = Wish { seeds, only, dir: self.dir.clone(), sets: self.sets.clone() };
+            let grid = Grid::plan(&experiment, scale, &wish, &folder);
+            grid.with_context(|| format!("experiment {name}"))
+        };
+        let looks: &[u64] = if self.until_decided { &LOOKS } else { &[] };
+        let seeds = looks.first().copied().or(self.seeds);
+        let grid = plan(seeds, self.only.clone()).map_err(Refused)?;
         if self.dry_run {
             return Ok(dry_run(&name, scale, &grid, &folder).map(|()| ExitCode::SUCCESS));
         }
@@ -113,29 +129,43 @@ impl Reproduce {
             Err(error) => return Ok(Err(error).context("listening to SIGINT and SIGTERM")),
         };
         let silent = self.quiet || self.json;
-        let job = Job {
-            name: &name,
-            experiment: &experiment,
-            scale,
-            grid: &grid,
-            folder: folder.clone(),
-            links,
-            command: self.command(),
-            mode: if silent { Mode::Silent } else { Mode::Brief },
-            disk: Disk::default(),
-            flags: Arc::clone(&flags),
-            resume: self.resume,
-        };
-        let all = grid.wanted().count();
-        if !silent {
-            eprintln!("{name}, {}: {all} runs in {}", scale.name(), folder.display());
-        }
-        let told = job.run(|news| {
+        let run = |grid: &Grid| {
+            let job = Job {
+                name: &name,
+                experiment: &experiment,
+                scale,
+                grid,
+                folder: folder.clone(),
+                links: links.clone(),
+                command: self.command(),
+                mode: if silent { Mode::Silent } else { Mode::Brief },
+                disk: Disk::default(),
+                flags: Arc::clone(&flags),
+                resume: self.resume,
+                looks: looks.len().max(1),
+            };
+            let all = grid.wanted().count();
             if !silent {
-                tell(news, all);
+                eprintln!("{name}, {}: {all} runs in {}", scale.name(), folder.display());
             }
-        });
-        Ok(told.map(|results| {
+            job.run(|news| {
+                if !silent {
+                    tell(news, all);
+                }
+            })
+        };
+        let all_looks = || {
+            let mut results = run(&grid)?;
+            for seeds in looks.iter().skip(1) {
+                let open = undecided(&experiment, &results);
+                if open.is_empty() || flags.stopping() {
+                    break;
+                }
+                results = run(&plan(Some(*seeds), open)?)?;
+            }
+            Ok::<_, anyhow::Error>(results)
+        };
+        Ok(all_looks().map(|results| {
             self.show(&results, &folder);
             match signals.heard().filter(|_| !is_complete(&results)) {
                 Some(signal) => {
@@ -176,6 +206,9 @@ impl Reproduce {
         for verdict in &results.verdicts {
             println!("{}", report::verdict(verdict));
         }
+        if !results.verdicts.is_empty() {
+            println!("{}", report::chance(results));
+        }
         for run in results.runs.iter().filter(|run| has_failed(run)) {
             println!("failed: {}: {}", folder.join(&run.folder).display(), reason(run));
         }
@@ -185,6 +218,20 @@ impl Reproduce {
             folder.display()
         );
     }
+}
+
+/// Seeds after which `--until-decided` looks at the verdicts.
+const LOOKS: [u64; 3] = [3, 6, 10];
+
+/// The arms, each as task/arm, of the claims that are undecided.
+fn undecided(experiment: &Experiment, results: &Results) -> Vec<String> {
+    let claims = experiment.claims.iter().zip(&results.verdicts);
+    let open = claims.filter(|(_, verdict)| verdict.ruling == Ruling::Undecided);
+    let arms = open.flat_map(|(claim, _)| {
+        let arms = std::iter::once(&claim.arm).chain(&claim.against);
+        arms.map(|arm| format!("{}/{arm}", claim.task))
+    });
+    BTreeSet::from_iter(arms).into_iter().collect()
 }
 
 fn is_complete(results: &Results) -> bool {

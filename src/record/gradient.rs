@@ -39,6 +39,29 @@ pub fn save<'a>(
     Ok(file)
 }
 
+/// The file of the last gradient that a run recorded, if any.
+///
+/// # Errors
+/// When the folder cannot be listed.
+pub fn last(disk: &Disk, run: &Path) -> Result<Option<PathBuf>> {
+    let folder = run.join(FOLDER);
+    if !folder.is_dir() {
+        return Ok(None);
+    }
+    let files = disk.list(&folder).with_context(|| format!("listing {}", folder.display()))?;
+    Ok(files
+        .into_iter()
+        .filter_map(|file| Some((step_of(&file)?, file)))
+        .max()
+        .map(|(_, file)| file))
+}
+
+/// The step of a file of this folder; `None` for another file.
+fn step_of(file: &Path) -> Option<u64> {
+    let name = file.file_stem()?.to_str()?;
+    name.strip_prefix("step-")?.parse().ok()
+}
+
 /// Removes the gradients of steps after `step`.
 ///
 /// # Errors
@@ -48,11 +71,7 @@ pub(super) fn cut(disk: &Disk, run: &Path, step: u64) -> Result<()> {
     if !folder.is_dir() {
         return Ok(());
     }
-    let later = |path: &PathBuf| {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let number = name.strip_prefix("step-").and_then(|digits| digits.parse::<u64>().ok());
-        number.is_some_and(|number| number > step)
-    };
+    let later = |path: &PathBuf| step_of(path).is_some_and(|number| number > step);
     let files = disk.list(&folder).with_context(|| format!("listing {}", folder.display()))?;
     for file in files.into_iter().filter(later) {
         disk.remove_file(&file).with_context(|| format!("removing {}", file.display()))?;

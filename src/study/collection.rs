@@ -42,6 +42,7 @@ struct Found {
     task: Keys,
     arm: Keys,
     kind: String,
+    recipe: String,
     outcome: Outcome,
     measured: Measured,
 }
@@ -85,6 +86,7 @@ pub fn collect(
             arm: arm.name,
             seed: run.measured.seed,
             folder: run.folder.clone(),
+            recipe: run.recipe.clone(),
             outcome: run.outcome.clone(),
             measured: Some(run.measured.clone()),
         };
@@ -151,7 +153,7 @@ fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<Found> {
         |key: &String| key == "workers" || key.starts_with("model.") || key.starts_with("dataset.");
     let task: Keys = arm.extract_if(.., |key, _| is_task(key)).collect();
     let kind = measured.scheme.clone();
-    Ok(Found { folder: folder.into(), task, arm, kind, outcome, measured })
+    Ok(Found { folder: folder.into(), task, arm, kind, recipe: text, outcome, measured })
 }
 
 /// By which of two runs with the same recipe and seed is kept: the one that finished, the newer.
@@ -301,7 +303,7 @@ mod tests {
         };
         measured.summary.started = started;
         let folder = PathBuf::from(format!("{kind}-{seed}-{started}"));
-        Found { folder, task, arm, kind, outcome, measured }
+        Found { folder, task, arm, kind, recipe: String::new(), outcome, measured }
     }
 
     fn text(word: &str) -> Value {
@@ -363,6 +365,7 @@ mod tests {
                 arm: "a".into(),
                 seed: 1,
                 folder: found.folder,
+                recipe: found.recipe,
                 outcome,
                 measured: Some(found.measured),
             }

@@ -47,21 +47,24 @@ pub struct Experiment {
 pub enum Scale {
     /// Made-up data, a few steps: whether everything works.
     Smoke,
-    /// An honest version for about an hour on two cores.
+    /// A first look: one pass, about an hour on two cores.
     Quick,
+    /// Training that has converged enough to tell schemes apart, in hours on two cores.
+    Standard,
     /// The paper's own models, workers, batches and schedules.
     Full,
 }
 
 impl Scale {
     /// All, from the smallest.
-    pub const ALL: [Self; 3] = [Self::Smoke, Self::Quick, Self::Full];
+    pub const ALL: [Self; 4] = [Self::Smoke, Self::Quick, Self::Standard, Self::Full];
 
     /// Its word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Smoke => "smoke",
             Self::Quick => "quick",
+            Self::Standard => "standard",
             Self::Full => "full",
         }
     }
@@ -168,7 +171,7 @@ pub enum Measure {
     Accuracy,
     /// The best of all evaluations.
     BestAccuracy,
-    /// Training loss over the run's last hundredth.
+    /// Training loss, the mean over the last tenth of the run.
     Loss,
     /// Bits one rank sent for each parameter and step.
     BitsPerParameter,
@@ -178,8 +181,11 @@ pub enum Measure {
     StepSeconds,
     /// Seconds on the link to the training loss that both end below.
     SecondsToLoss,
-    /// Seconds of encoding a step's gradient, on the rank's own processor clock.
+    /// Seconds of encoding the last gradient of the arm's own runs: both schemes in turns, one thread,
+    /// medians.
     EncodeSeconds,
+    /// The same of decoding one message and adding it up.
+    DecodeSeconds,
     /// Mean of a gauge over the recorded steps.
     Gauge,
     /// Bytes that a step sent back to all ranks together.
@@ -197,10 +203,22 @@ impl Measure {
             Self::Reduction => "reduction of bytes",
             Self::StepSeconds => "seconds per step",
             Self::SecondsToLoss => "seconds to the same training loss",
-            Self::EncodeSeconds => "seconds of encoding",
+            Self::EncodeSeconds => "seconds of encoding its last gradient",
+            Self::DecodeSeconds => "seconds of decoding its last gradient",
             Self::Gauge => "mean over steps",
             Self::DownlinkBytes => "bytes sent back per step",
         }
+    }
+
+    /// Whether schemes are timed for it on a gradient that the arm's runs recorded.
+    pub fn is_timed(self) -> bool {
+        matches!(self, Self::EncodeSeconds | Self::DecodeSeconds)
+    }
+
+    /// Whether the two numbers of a seed belong together by themselves: seconds to a loss that both
+    /// runs reach, schemes on one gradient.
+    pub fn is_of_both(self) -> bool {
+        self == Self::SecondsToLoss || self.is_timed()
     }
 
     /// Whether it is a time on a link.
@@ -227,17 +245,6 @@ pub enum Compare {
 }
 
 impl Compare {
-    /// The number that follows from an arm's and from the one that it stands against.
-    pub fn of(self, own: f64, other: Option<f64>) -> Option<f64> {
-        Some(match self {
-            Self::Value => own,
-            Self::Difference => own - other?,
-            Self::SpeedUp => other? / own,
-            Self::Ratio => own / other?,
-            Self::Saving => 1.0 - own / other?,
-        })
-    }
-
     /// In words, between the measure and the arm it is compared with.
     pub fn words(self) -> &'static str {
         match self {

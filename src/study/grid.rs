@@ -130,7 +130,26 @@ impl Grid {
                 }
             }
         }
-        Ok(Self { tasks, arms, runs })
+        let grid = Self { tasks, arms, runs };
+        grid.can_be_timed(experiment, scale)?;
+        Ok(grid)
+    }
+
+    /// Whether the runs will leave what claims about speed are measured on.
+    fn can_be_timed(&self, experiment: &Experiment, scale: Scale) -> Result<()> {
+        let timed = experiment.claims.iter().filter(|claim| claim.measure.is_timed());
+        for claim in timed.filter(|claim| claim.scales.contains(&scale)) {
+            let of = |run: &&Planned| run.task == claim.task && run.arm == claim.arm;
+            let silent = |run: &Planned| run.recipe.record.gradients == 0;
+            ensure!(
+                !self.runs.iter().find(of).is_some_and(silent),
+                "claim {:?}: {} records no gradient to be timed on: set record.gradients = \
+                 \"{STEPS}\" in its recipe",
+                claim.claim,
+                claim.arm
+            );
+        }
+        Ok(())
     }
 }
 

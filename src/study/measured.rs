@@ -15,6 +15,9 @@ use std::path::Path;
 /// The most points of a curve.
 pub const POINTS: usize = 100;
 
+/// Points to each side over which a loss is smoothed.
+const AROUND: usize = 3;
+
 /// One run as its record tells it. Curves have at most [`POINTS`] points, each the mean over the
 /// recorded steps since the point before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -190,9 +193,21 @@ impl Measured {
         self.links.iter().find(|on| on.link == word)
     }
 
-    /// The first point at which the training loss was at most `loss`.
-    pub fn reaches_loss(&self, loss: f64) -> Option<usize> {
-        self.losses.iter().position(|point| point.loss <= loss)
+    /// The training loss, a running mean over the points around each: fewer at the beginning, where it
+    /// falls fast, and those before it at the end. One batch's loss is no loss of a run.
+    pub fn smooth_losses(&self) -> impl Iterator<Item = f64> {
+        let losses = &self.losses;
+        (0..losses.len()).map(|i| {
+            let before = AROUND.min(i);
+            let window = &losses[i - before..=(i + before).min(losses.len() - 1)];
+            window.iter().map(|point| point.loss).sum::<f64>() / window.len() as f64
+        })
+    }
+
+    /// The training loss over the last tenth of the points.
+    pub fn last_loss(&self) -> Option<f64> {
+        let last = self.losses.len().div_ceil(10);
+        mean(self.losses[self.losses.len() - last..].iter().map(|point| point.loss))
     }
 
     /// The first evaluation that found at least `accuracy`.

@@ -2,6 +2,7 @@
 //! said, and the reports and plots that say it.
 
 pub mod collection;
+pub mod decision;
 pub mod definition;
 pub mod estimate;
 pub mod grid;
@@ -12,4 +13,5 @@ pub mod report;
 pub mod results;
 pub mod runner;
 pub mod statistics;
+pub mod timings;
 pub mod verdict;

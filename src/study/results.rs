@@ -3,6 +3,7 @@
 
 use super::measured::Measured;
 use super::statistics::Interval;
+use crate::bench::codecs::Spread;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -19,7 +20,7 @@ pub struct Results {
     /// What was done at this scale, and where it differs from the paper, in sentences.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
-    /// `smoke`, `quick` or `full`; absent for runs that somebody put together.
+    /// `smoke`, `quick`, `standard` or `full`; absent for runs that somebody put together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<String>,
     /// The command that makes all of this, as it can be typed.
@@ -36,9 +37,39 @@ pub struct Results {
     pub links: Vec<String>,
     /// Every run of the grid, in the order of tasks, arms and seeds.
     pub runs: Vec<Run>,
+    /// How fast schemes encode and decode gradients that runs recorded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timings: Vec<Timing>,
+    /// How many times the verdicts are looked at: 1, or as many as `--until-decided` may look.
+    #[serde(default = "once")]
+    pub looks: usize,
     /// What is claimed, and what was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verdicts: Vec<Verdict>,
+}
+
+fn once() -> usize {
+    1
+}
+
+/// How fast an arm's scheme is on a gradient that a run recorded: one thread, in turns with the
+/// schemes that it is compared with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Timing {
+    /// The task of the run.
+    pub task: String,
+    /// The arm of the run whose gradient it is.
+    pub of: String,
+    /// The run's seed.
+    pub seed: u64,
+    /// When the run began, in seconds since 1970: another run has another gradient.
+    pub started: f64,
+    /// The arm whose scheme was timed.
+    pub arm: String,
+    /// Seconds of encoding.
+    pub encode: Spread,
+    /// Seconds of decoding one message and adding it up.
+    pub decode: Spread,
 }
 
 /// A name that stands in folders and files, and what it is called in front of people.
@@ -61,6 +92,9 @@ pub struct Run {
     pub seed: u64,
     /// The run's folder, within the experiment's.
     pub folder: PathBuf,
+    /// Its recipe as TOML; empty where it was not made.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub recipe: String,
     /// How it ended.
     pub outcome: Outcome,
     /// What its record says; absent where there is none.
@@ -124,13 +158,41 @@ pub struct Verdict {
     pub claimed: Option<f64>,
     /// The least and the most that count as reproduced; absent where that side is open.
     pub bounds: [Option<f64>; 2],
-    /// What was measured over the seeds; absent where nothing could be.
+    /// What was measured over the seeds, with the interval at `confidence`; absent where nothing could
+    /// be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Interval>,
+    /// How probable it is that the interval holds the truth: 0.9 for one look, more for several.
+    pub confidence: f64,
+    /// How it was tested.
+    pub test: Test,
+    /// How the numbers of both arms vary together from seed to seed (Pearson's r).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation: Option<f64>,
+    /// The interval by Welch, as if runs with the same seed had nothing in common.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub welch: Option<[f64; 2]>,
     /// What follows.
     pub ruling: Ruling,
+    /// How many seeds more would decide what is undecided, if mean and deviation stayed as they are;
+    /// absent too where a thousand would not do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub more_seeds: Option<usize>,
     /// Why.
     pub why: String,
+}
+
+/// How a claim was tested.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Test {
+    /// Student's t over the numbers of one arm.
+    #[default]
+    OneArm,
+    /// Student's t over the differences, or the logarithms of ratios, of runs with the same seed.
+    Paired,
+    /// Welch's t over runs that have nothing in common.
+    Welch,
 }
 
 /// How numbers are said.
@@ -152,20 +214,27 @@ pub enum Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ruling {
-    /// The whole interval lies within the bounds.
+    /// The whole interval lies within the claim's bounds.
     Reproduced,
-    /// It does not.
-    NotReproduced,
-    /// This scale cannot tell.
+    /// The whole interval lies outside of them: the opposite was seen, at this scale.
+    Contradicted,
+    /// The interval straddles a bound: there are too few seeds to tell.
+    Undecided,
+    /// This scale cannot tell, or the runs that would tell are not there.
     NotTestable,
 }
 
 impl Ruling {
+    /// All, in the order in which they are counted.
+    pub const ALL: [Self; 4] =
+        [Self::Reproduced, Self::Contradicted, Self::Undecided, Self::NotTestable];
+
     /// In words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Reproduced => "reproduced",
-            Self::NotReproduced => "not reproduced",
+            Self::Contradicted => "contradicted at this scale",
+            Self::Undecided => "undecided",
             Self::NotTestable => "not testable at this scale",
         }
     }

@@ -3,13 +3,15 @@
 //! `<out>/<experiment>-<scale>/<task>/<arm>/seed-<n>/` is a run's folder. A run that took all its
 //! steps, or diverged, with the same recipe, version and data is not made again. One that was
 //! stopped is gone on with from its last checkpoint, or begun again. What another recipe, version
-//! or data have left there is moved to `<out>/superseded/`, never removed.
+//! or data have left there is moved to `<out>/superseded/`, never removed. A run without a folder, but
+//! in the `results.json` that lies in the experiment's folder, was made too, on another machine
+//! perhaps: whoever has that file goes on from it.
 
 use super::definition::{Choice, Experiment, Scale};
 use super::grid::{Grid, Planned};
 use super::measured::Measured;
-use super::results::{Label, Outcome, Results, Run};
-use super::verdict;
+use super::results::{Label, Outcome, Results, Run, Timing};
+use super::{timings, verdict};
 use crate::checkpoint;
 use crate::cluster::Job as Processes;
 use crate::disk::Disk;
@@ -23,6 +25,7 @@ use crate::train::resume::Resume;
 use crate::train::session::Session;
 use anyhow::{Context, Result};
 use gradwire_exchange::network::Link;
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,6 +54,8 @@ pub struct Job<'a> {
     pub flags: Arc<StepFlags>,
     /// Whether runs that were stopped are gone on with, rather than begun again.
     pub resume: bool,
+    /// How many times the verdicts are looked at before they are final.
+    pub looks: usize,
 }
 
 /// What has happened to a run.
@@ -100,13 +105,14 @@ impl Job<'_> {
         let path = self.folder.join("experiment.toml");
         self.disk.replace(&path, text.as_bytes()).with_context(|| cannot_write(&path))?;
 
+        let mut kept = Kept::read(&self.disk, &self.folder);
         let mut runs: Vec<Run> = self
             .grid
             .runs
             .iter()
-            .map(|planned| self.found(planned, &links))
+            .map(|planned| self.found(planned, &links, &kept))
             .collect::<Result<_>>()?;
-        self.keep(&runs)?;
+        self.keep(&runs, &kept.timings)?;
         self.describe(&runs)?;
         let mut pace = Pace::default();
         let known = |run: &Run| matches!(run.outcome, Outcome::Finished | Outcome::Diverged { .. });
@@ -131,15 +137,22 @@ impl Job<'_> {
             tell(&News::Begins(number, planned));
             let began = Instant::now();
             self.make(planned, &mut tell)?;
-            runs[index] = self.found(planned, &links)?;
+            runs[index] = self.found(planned, &links, &kept)?;
             pace.add(planned, began.elapsed());
-            self.keep(&runs)?;
+            self.keep(&runs, &kept.timings)?;
             let left = pace.left(&self.grid.runs, |i| i > index && is_open(i, &runs));
             let seconds = Some(began.elapsed().as_secs_f64());
             let run = &runs[index];
             tell(&News::Ended { number, planned, run, seconds, left });
         }
-        Ok(self.results(&runs))
+        if !self.flags.stopping() {
+            let (disk, folder) = (&self.disk, self.folder.as_path());
+            let known = std::mem::take(&mut kept.timings);
+            kept.timings =
+                timings::measure(disk, folder, self.experiment, self.grid, &runs, known)?;
+            self.keep(&runs, &kept.timings)?;
+        }
+        Ok(self.results(&runs, &kept.timings))
     }
 
     /// Makes one run. Whatever becomes of it stands in its record.
@@ -217,10 +230,14 @@ impl Job<'_> {
     }
 
     /// A planned run, as far as it has been made.
-    fn found(&self, planned: &Planned, links: &[Named]) -> Result<Run> {
+    fn found(&self, planned: &Planned, links: &[Named], kept: &Kept) -> Result<Run> {
         let outcome = match self.held(planned)? {
             Held::Same(outcome) => outcome,
-            Held::Nothing | Held::Other(_) => Outcome::Missing,
+            Held::Nothing => match kept.run(planned, links) {
+                Some(run) => return Ok(run),
+                None => Outcome::Missing,
+            },
+            Held::Other(_) => Outcome::Missing,
         };
         let folder = self.folder.join(&planned.folder);
         let measured = match outcome {
@@ -234,13 +251,17 @@ impl Job<'_> {
             arm: planned.arm.clone(),
             seed: planned.recipe.seed,
             folder: planned.folder.clone(),
+            recipe: match outcome {
+                Outcome::Missing => String::new(),
+                _ => planned.recipe.to_toml()?,
+            },
             outcome,
             measured,
         })
     }
 
-    fn keep(&self, runs: &[Run]) -> Result<()> {
-        report::write(&self.disk, &self.folder, &self.results(runs))
+    fn keep(&self, runs: &[Run], timings: &[Timing]) -> Result<()> {
+        report::write(&self.disk, &self.folder, &self.results(runs, timings))
     }
 
     /// Tells TensorBoard's HParams dashboard what the runs that are shown differ in.
@@ -257,7 +278,7 @@ impl Job<'_> {
     }
 
     /// What was asked for, and what else there is of the same grid.
-    fn results(&self, runs: &[Run]) -> Results {
+    fn results(&self, runs: &[Run], timings: &[Timing]) -> Results {
         let pairs = self.grid.runs.iter().zip(runs);
         let shown =
             pairs.filter(|(planned, run)| planned.wanted || run.outcome != Outcome::Missing);
@@ -285,6 +306,8 @@ impl Job<'_> {
             arms,
             links: self.links.clone(),
             runs,
+            timings: timings.to_vec(),
+            looks: self.looks,
             verdicts: Vec::new(),
         };
         results.verdicts = verdict::of(self.experiment, self.scale, &results);
@@ -301,6 +324,11 @@ fn difference(disk: &Disk, folder: &Path, planned: &Planned) -> Result<Option<St
     };
     let recipe = Recipe::from_toml(&String::from_utf8_lossy(&read("recipe.toml")?))?;
     let provenance: Provenance = serde_json::from_slice(&read("provenance.json")?)?;
+    change(&recipe, &provenance, planned)
+}
+
+/// What about a run of this recipe, made by this program on these data, is not as planned.
+fn change(recipe: &Recipe, provenance: &Provenance, planned: &Planned) -> Result<Option<String>> {
     let changes = recipe.changes(&planned.recipe)?;
     let decisive =
         |key: &str| key == "workers" || key == "train.epochs" || key == "train.max_steps";
@@ -316,6 +344,41 @@ fn difference(disk: &Disk, folder: &Path, planned: &Planned) -> Result<Option<St
         return Ok(Some("the data files are others".into()));
     }
     Ok(None)
+}
+
+/// What the `results.json` of an earlier invocation holds, here or on another machine.
+#[derive(Default, Deserialize)]
+struct Kept {
+    #[serde(default)]
+    runs: Vec<serde_json::Value>,
+    #[serde(default)]
+    timings: Vec<Timing>,
+}
+
+impl Kept {
+    /// Of the experiment's folder. What is not there, or of another form, holds nothing: runs are then
+    /// what their folders tell.
+    fn read(disk: &Disk, folder: &Path) -> Self {
+        const MAX_BYTES: u64 = 1 << 28;
+        let bytes = disk.read(&folder.join(report::JSON), MAX_BYTES).ok();
+        bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+    }
+
+    /// The run that is planned, if it is there, ended, was made of the same recipe and data by the same
+    /// version, and replayed on all of `links`.
+    fn run(&self, planned: &Planned, links: &[Named]) -> Option<Run> {
+        let is = |run: &Run| {
+            run.task == planned.task && run.arm == planned.arm && run.seed == planned.recipe.seed
+        };
+        let runs = self.runs.iter().filter_map(|run| Run::deserialize(run).ok());
+        let run = runs.into_iter().find(is)?;
+        let measured = run.measured.as_ref()?;
+        let recipe = Recipe::from_toml(&run.recipe).ok()?;
+        let same = change(&recipe, &measured.provenance, planned).ok()?.is_none();
+        let replayed = links.iter().all(|(word, _)| measured.link(word).is_some());
+        let ended = matches!(run.outcome, Outcome::Finished | Outcome::Diverged { .. });
+        (same && replayed && ended).then_some(run)
+    }
 }
 
 /// How the run in `folder` ended, by its record.

@@ -3,7 +3,8 @@
 //!
 //! Everything here takes runs that differ in nothing but their seed as independent draws from a
 //! normal distribution. Comparisons are not corrected for their number: of twenty between arms that
-//! do not differ, one is expected below p = 0.05.
+//! do not differ, one is expected below p = 0.05. [`Estimate`] is what verdicts are made of,
+//! [`Comparison`] what tables say of two arms.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -16,7 +17,8 @@ pub const LEVEL: f64 = 0.05;
 pub struct Interval {
     /// The mean.
     pub mean: f64,
-    /// Both ends of the 95 % confidence interval (Student's t); absent for one seed.
+    /// Both ends of the confidence interval (Student's t), at 95 % unless something else is said beside
+    /// it; absent for one seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends: Option<[f64; 2]>,
     /// Seeds.
@@ -116,6 +118,96 @@ pub fn paired(a: &[(u64, f64)], b: &[(u64, f64)]) -> Option<Comparison> {
     let scale = pairs.iter().fold(0.0, |scale: f64, (a, b)| scale.max(a.abs()).max(b.abs()));
     let freedom = (count > 1).then_some(count as f64 - 1.0);
     Some(Comparison::new(mean, error, freedom, scale, Seeds::Paired(pairs.len())))
+}
+
+/// A mean, or a difference of two means, with what is known about its error.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// The mean or the difference.
+    pub mean: f64,
+    /// Of each group of independent numbers: their variance and how many there are.
+    groups: [(f64, usize); 2],
+}
+
+impl Estimate {
+    /// Of the mean of one group: numbers, or the differences within pairs. `None` for no number, or
+    /// where one is not finite.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let Moments { mean, deviation, .. } = moments(values)?;
+        Some(Self { mean, groups: [(deviation.powi(2), values.len()), (0.0, usize::MAX)] })
+    }
+
+    /// Of the mean of `a` less that of `b`, drawn apart from each other, whose variances may differ
+    /// (Welch 1947). `None` where one of them is empty or holds a number that is not finite.
+    pub fn apart(a: &[f64], b: &[f64]) -> Option<Self> {
+        let (of_a, of_b) = (moments(a)?, moments(b)?);
+        let groups = [(of_a.deviation.powi(2), a.len()), (of_b.deviation.powi(2), b.len())];
+        Some(Self { mean: of_a.mean - of_b.mean, groups })
+    }
+
+    /// Seeds of the smaller group.
+    pub fn seeds(&self) -> usize {
+        self.groups[0].1.min(self.groups[1].1)
+    }
+
+    /// Both ends of the interval outside of which the truth lies with the probability `side` to each
+    /// side; `None` where there are too few seeds.
+    pub fn ends(&self, side: f64) -> Option<[f64; 2]> {
+        self.ends_with(side, |seeds| seeds)
+    }
+
+    /// The same if each group had as many numbers as `count` makes of those that it has, and varied as
+    /// it does.
+    fn ends_with(&self, side: f64, count: impl Fn(usize) -> usize) -> Option<[f64; 2]> {
+        // The mean of a second group that does not exist is known.
+        let real = self.groups.iter().filter(|(_, seeds)| *seeds != usize::MAX);
+        let groups: Vec<(f64, f64)> = real.map(|(v, n)| (*v, count(*n) as f64)).collect();
+        let error: f64 = groups.iter().map(|(variance, n)| variance / n).sum();
+        if groups.iter().any(|(_, n)| *n < 2.0) {
+            return None;
+        }
+        if error.sqrt() <= 1e-12 * self.mean.abs() {
+            return Some([self.mean; 2]);
+        }
+        // The degrees of freedom of Welch and Satterthwaite; n - 1 for one group.
+        let shares: f64 = groups.iter().map(|(v, n)| (v / n).powi(2) / (n - 1.0)).sum();
+        let t = StudentsT::new(0.0, 1.0, error.powi(2) / shares).ok()?;
+        let reach = error.sqrt() * t.inverse_cdf(1.0 - side);
+        Some([self.mean - reach, self.mean + reach])
+    }
+
+    /// How many seeds beyond those that there are would make `decides` true of the interval, if mean
+    /// and deviation stayed as they are; `None` if more than `most` would be needed.
+    pub fn more_seeds(
+        &self,
+        side: f64,
+        most: usize,
+        decides: impl Fn([f64; 2]) -> bool,
+    ) -> Option<usize> {
+        // The interval only narrows: what has been decided stays so.
+        let decided = |more: usize| self.ends_with(side, |n| n + more).is_some_and(&decides);
+        let (mut no, mut yes) = (0, most);
+        while decided(yes) && yes - no > 1 {
+            let middle = no + (yes - no) / 2;
+            if decided(middle) {
+                yes = middle;
+            } else {
+                no = middle;
+            }
+        }
+        decided(yes).then_some(yes)
+    }
+}
+
+/// How alike two groups of numbers vary (Pearson's r), pair by pair; `None` for fewer than three
+/// pairs, or where one of the groups does not vary.
+pub fn correlation(pairs: &[(f64, f64)]) -> Option<f64> {
+    let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+    let (of_a, of_b) = (moments(&a)?, moments(&b)?);
+    let products = pairs.iter().map(|(a, b)| (a - of_a.mean) * (b - of_b.mean));
+    let covariance = products.sum::<f64>() / (pairs.len() as f64 - 1.0);
+    let r = covariance / (of_a.deviation * of_b.deviation);
+    (pairs.len() > 2 && r.is_finite()).then_some(r)
 }
 
 /// Mean and deviation of numbers that all are finite, at least one.
@@ -275,6 +367,39 @@ mod tests {
         close(found.ends.unwrap()[0], -0.021559284554123037);
         close(found.ends.unwrap()[1], 0.008559284554123064);
         assert_eq!(paired(&seeded(A), &[(7, 0.5)]), None);
+    }
+
+    /// `stats.ttest_rel(A, B).confidence_interval(0.90)`, the same of `ttest_ind` with
+    /// `equal_var=False`, and `stats.pearsonr` of SciPy 1.17.1.
+    #[test]
+    fn estimates_agree_with_scipy() {
+        let differences: Vec<f64> = A.iter().zip(B).map(|(a, b)| a - b).collect();
+        let [low, high] = Estimate::of(&differences).unwrap().ends(0.05).unwrap();
+        close(low, -0.016719949531237985);
+        close(high, 0.0037199495312380025);
+        let apart = Estimate::apart(&A, &B).unwrap();
+        let [low, high] = apart.ends(0.05).unwrap();
+        close(low, -0.014939234466653541);
+        close(high, 0.0019392344666536374);
+        close(apart.ends(0.025).unwrap()[0], -0.01775735544475458);
+        let pairs: Vec<(f64, f64)> = A.iter().copied().zip(B).collect();
+        close(correlation(&pairs).unwrap(), 0.12725695259516415);
+        assert_eq!(correlation(&[(1.0, 2.0), (2.0, 2.0), (3.0, 2.0)]), None);
+        assert_eq!(correlation(&[(1.0, 2.0), (2.0, 3.0)]), None);
+    }
+
+    #[test]
+    fn more_seeds_are_counted_as_the_interval_narrows() {
+        let estimate = Estimate::of(&[-1.0, 1.0, 3.0]).unwrap();
+        assert!(estimate.ends(0.05).unwrap()[0] < 0.0);
+        let more = estimate.more_seeds(0.05, 100, |[low, _]| low > 0.0).unwrap();
+        let ends = |n: usize| estimate.ends_with(0.05, |seeds| seeds + n).unwrap();
+        assert!(ends(more)[0] > 0.0 && ends(more - 1)[0] <= 0.0, "{more}");
+        assert_eq!(estimate.more_seeds(0.05, 100, |[low, _]| low > 1.0), None);
+        assert_eq!(Estimate::of(&[1.0]).unwrap().ends(0.05), None);
+        assert_eq!(Estimate::of(&[1.0, 1.0]).unwrap().ends(0.05), Some([1.0, 1.0]));
+        assert_eq!(Estimate::apart(&[1.0], &[1.0, 2.0]).unwrap().ends(0.05), None);
+        assert_eq!(Estimate::of(&[f64::NAN]), None);
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! What follows for each claim from what was measured. A claim is reproduced when the whole
-//! confidence interval lies within its bounds, and otherwise it is not: nothing is rounded in its
-//! favour.
+//! What follows for each claim from what was measured. A claim is reproduced when the whole interval
+//! over seeds lies within its bounds, contradicted at this scale when it lies wholly outside of them,
+//! and undecided when it straddles one: nothing is rounded in its favour.
 
+use super::decision::{Average, Bounds, Decision, Estimated, MOST_SEEDS, SIDE, Sample};
 use super::definition::{Choice, Claim, Compare, Experiment, Measure, Scale};
 use super::measured::Measured;
-use super::results::{Outcome, Results, Ruling, Run, Verdict};
-use super::statistics::{self, Interval};
+use super::results::{Outcome, Results, Ruling, Run, Test, Timing, Verdict};
+use super::statistics::Interval;
 
 /// A verdict on each claim of an experiment.
 pub fn of(experiment: &Experiment, scale: Scale, results: &Results) -> Vec<Verdict> {
@@ -17,8 +18,15 @@ pub fn of(experiment: &Experiment, scale: Scale, results: &Results) -> Vec<Verdi
 
 fn judge(claim: &Claim, measure: String, scale: Scale, results: &Results) -> Verdict {
     let found = Found::of(claim, results);
-    let measured = statistics::interval(&found.values);
-    let (ruling, why) = rule(claim, scale, &found, measured);
+    let side = SIDE / results.looks.max(1) as f64;
+    let estimated = found.sample().and_then(|sample| Estimated::of(average(claim), &sample));
+    let said = |ends: [f64; 2]| said(claim, ends);
+    let measured = estimated.map(|estimated| Interval {
+        mean: said([estimated.mean(); 2])[0],
+        ends: estimated.ends(side).map(said),
+        seeds: estimated.seeds(),
+    });
+    let Ruled { ruling, more_seeds, why } = rule(claim, scale, &found, estimated, side);
     Verdict {
         claim: claim.claim.clone(),
         source: claim.source.clone(),
@@ -27,16 +35,49 @@ fn judge(claim: &Claim, measure: String, scale: Scale, results: &Results) -> Ver
         claimed: claim.claimed,
         bounds: [claim.at_least, claim.at_most],
         measured,
+        confidence: 1.0 - 2.0 * side,
+        test: found.test(),
+        correlation: estimated.and_then(|estimated| estimated.correlation),
+        welch: estimated.and_then(|estimated| estimated.welch(side)).map(said),
         ruling,
+        more_seeds,
         why,
+    }
+}
+
+/// How the numbers of a claim are averaged: factors and savings by their logarithms.
+fn average(claim: &Claim) -> Average {
+    match claim.compare {
+        Compare::Value | Compare::Difference => Average::Arithmetic,
+        Compare::SpeedUp | Compare::Ratio | Compare::Saving => Average::Geometric,
+    }
+}
+
+/// Both ends of an interval as the claim speaks of them: what is saved is what the ratio leaves.
+fn said(claim: &Claim, [low, high]: [f64; 2]) -> [f64; 2] {
+    match claim.compare {
+        Compare::Saving => [1.0 - high, 1.0 - low],
+        _ => [low, high],
+    }
+}
+
+/// The bounds of a claim on what is estimated.
+fn bounds(claim: &Claim) -> Bounds {
+    let left = |saved: Option<f64>| saved.map(|saved| 1.0 - saved);
+    match claim.compare {
+        Compare::Saving => Bounds(left(claim.at_most), left(claim.at_least)),
+        _ => Bounds(claim.at_least, claim.at_most),
     }
 }
 
 /// What the runs say about a claim.
 #[derive(Default)]
 struct Found {
-    /// The number of each seed that both arms have finished with.
-    values: Vec<f64>,
+    /// Of each seed that both arms have finished with: the arm's number, and of a comparison the
+    /// number of the other arm.
+    values: Vec<(f64, Option<f64>)>,
+    /// Whether a seed makes both arms begin alike and see the same data in the same order.
+    pairs: bool,
     /// Runs of the arm, and of the one that it stands against, that diverged.
     diverged: [usize; 2],
     /// Runs of both that have not been made, not to their end, or that failed.
@@ -54,7 +95,7 @@ impl Found {
         };
         let own = of(&claim.arm);
         let others = claim.against.as_deref().map(of);
-        let mut found = Self { planned: own.len(), ..Self::default() };
+        let mut found = Self { planned: own.len(), pairs: true, ..Self::default() };
         let sides = [Some(&own), others.as_ref()];
         for (diverged, runs) in found.diverged.iter_mut().zip(sides) {
             for run in runs.into_iter().flatten() {
@@ -76,34 +117,115 @@ impl Found {
                 continue;
             }
             let other = other.flatten().map(|other| other.measured.as_ref());
-            let number = match (&run.measured, other) {
-                (Some(own), None) => value(claim, own, None),
-                (Some(own), Some(Some(other))) => value(claim, own, Some(other)),
+            let numbers = match (&run.measured, other) {
+                (Some(own), None) => numbers(claim, &results.timings, own, None),
+                (Some(own), Some(Some(other))) => {
+                    found.pairs &= begin_alike(own, other);
+                    numbers(claim, &results.timings, own, Some(other))
+                }
                 _ => None,
             };
-            match number.filter(|number| number.is_finite()) {
-                Some(number) => found.values.push(number),
+            let sound = |number: &f64| {
+                number.is_finite() && (average(claim) == Average::Arithmetic || *number > 0.0)
+            };
+            match numbers.filter(|(own, other)| sound(own) && other.as_ref().is_none_or(sound)) {
+                Some(numbers) => found.values.push(numbers),
                 None => found.unmeasured += 1,
             }
         }
+        // Two runs to the same loss, or two schemes on the same gradient, are a pair by themselves.
+        found.pairs |= claim.measure.is_of_both();
         found
+    }
+
+    fn test(&self) -> Test {
+        match self.values.first() {
+            Some((_, Some(_))) if self.pairs => Test::Paired,
+            Some((_, Some(_))) => Test::Welch,
+            _ => Test::OneArm,
+        }
+    }
+
+    /// The numbers, in the order that the comparison wants.
+    fn sample(&self) -> Option<Sample> {
+        let own = self.values.iter().map(|(own, _)| *own);
+        let both = self.values.iter().filter_map(|(own, other)| Some((*own, (*other)?)));
+        match self.test() {
+            _ if self.values.is_empty() => None,
+            Test::OneArm => Some(Sample::One(own.collect())),
+            Test::Paired => Some(Sample::Paired(both.collect())),
+            Test::Welch => {
+                let (own, other) = both.unzip();
+                Some(Sample::Apart(own, other))
+            }
+        }
     }
 }
 
-/// The number of one seed.
-fn value(claim: &Claim, own: &Measured, other: Option<&Measured>) -> Option<f64> {
-    if claim.measure == Measure::SecondsToLoss {
-        let (other, link) = (other?, claim.link.as_deref()?);
-        let last = |run: &Measured| run.losses.last().map(|point| point.loss);
-        let goal = last(own)?.max(last(other)?);
-        let seconds = |run: &Measured| {
-            let point = run.reaches_loss(goal)?;
-            run.link(link)?.at_losses.get(point).copied()
-        };
-        return claim.compare.of(seconds(own)?, Some(seconds(other)?));
+/// Whether two runs with the same seed have the same start and the same data in the same order.
+fn begin_alike(a: &Measured, b: &Measured) -> bool {
+    let of = |run: &Measured| (run.model.clone(), run.dataset.clone(), run.workers, run.batch);
+    of(a) == of(b)
+}
+
+/// The numbers of one seed, the first over or less the second: of the arm and of the other.
+fn numbers(
+    claim: &Claim,
+    timings: &[Timing],
+    own: &Measured,
+    other: Option<&Measured>,
+) -> Option<(f64, Option<f64>)> {
+    let pair = match claim.measure {
+        Measure::SecondsToLoss => to_the_same_loss(claim, own, other?)?,
+        Measure::EncodeSeconds | Measure::DecodeSeconds => {
+            let timed = |arm: &str| {
+                let is = |timing: &&Timing| timing.is_of(claim, own) && timing.arm == arm;
+                let timing = timings.iter().find(is)?;
+                let of_encoding = claim.measure == Measure::EncodeSeconds;
+                let spread = if of_encoding { timing.encode } else { timing.decode };
+                Some(spread.median)
+            };
+            let other = match &claim.against {
+                Some(against) => Some(timed(against)?),
+                None => None,
+            };
+            (timed(&claim.arm)?, other)
+        }
+        _ => {
+            let other = match other {
+                Some(other) => Some(measure(claim, other)?),
+                None => None,
+            };
+            (measure(claim, own)?, other)
+        }
+    };
+    Some(match (claim.compare, pair) {
+        (Compare::SpeedUp, (own, Some(other))) => (other, Some(own)),
+        (Compare::Value, (own, _)) => (own, None),
+        (_, pair) => pair,
+    })
+}
+
+impl Timing {
+    /// Whether it was measured on the gradient of this run for this claim.
+    fn is_of(&self, claim: &Claim, run: &Measured) -> bool {
+        self.task == claim.task
+            && self.of == claim.arm
+            && self.seed == run.seed
+            && self.started == run.summary.started
     }
-    let of = |run: &Measured| measure(claim, run);
-    claim.compare.of(of(own)?, other.and_then(of))
+}
+
+/// Seconds of both to the training loss that both end below, smoothed as plots show it.
+fn to_the_same_loss(claim: &Claim, own: &Measured, other: &Measured) -> Option<(f64, Option<f64>)> {
+    let link = claim.link.as_deref()?;
+    let last = |run: &Measured| run.smooth_losses().last();
+    let goal = last(own)?.max(last(other)?);
+    let seconds = |run: &Measured| {
+        let point = run.smooth_losses().position(|loss| loss <= goal)?;
+        run.link(link)?.at_losses.get(point).copied()
+    };
+    Some((seconds(own)?, Some(seconds(other)?)))
 }
 
 /// What is measured of one run.
@@ -112,14 +234,26 @@ fn measure(claim: &Claim, run: &Measured) -> Option<f64> {
     match claim.measure {
         Measure::Accuracy => run.summary.test_accuracy,
         Measure::BestAccuracy => run.summary.best_accuracy,
-        Measure::Loss => run.losses.last().map(|point| point.loss),
+        Measure::Loss => run.last_loss(),
         Measure::BitsPerParameter => Some(run.summary.bits_per_parameter),
         Measure::Reduction => run.summary.compression_ratio().map(f64::recip),
         Measure::StepSeconds => on().map(|on| on.step_seconds),
-        Measure::SecondsToLoss => None,
-        Measure::EncodeSeconds => Some(run.work.encode),
+        Measure::SecondsToLoss | Measure::EncodeSeconds | Measure::DecodeSeconds => None,
         Measure::Gauge => run.gauge_means.get(claim.gauge.as_deref()?).map(|moments| moments.mean),
         Measure::DownlinkBytes => run.downlink_bytes,
+    }
+}
+
+/// A ruling and its reason.
+struct Ruled {
+    ruling: Ruling,
+    more_seeds: Option<usize>,
+    why: String,
+}
+
+impl Ruled {
+    fn new(ruling: Ruling, why: impl Into<String>) -> Self {
+        Self { ruling, more_seeds: None, why: why.into() }
     }
 }
 
@@ -127,72 +261,88 @@ fn rule(
     claim: &Claim,
     scale: Scale,
     found: &Found,
-    measured: Option<Interval>,
-) -> (Ruling, String) {
+    estimated: Option<Estimated>,
+    side: f64,
+) -> Ruled {
     let against = claim.against.as_deref().unwrap_or("the other");
+    let untestable = |why: String| Ruled::new(Ruling::NotTestable, why);
     if !claim.scales.contains(&scale) {
-        return (Ruling::NotTestable, claim.otherwise.clone());
+        return untestable(claim.otherwise.clone());
     }
     if found.planned == 0 {
-        return (Ruling::NotTestable, "its task or one of its arms is not in this grid".into());
+        return untestable("its task or one of its arms is not in this grid".into());
     }
     if found.diverged[1] > 0 {
-        let why = format!("{against} diverged with {}", seeds(found.diverged[1]));
-        return (Ruling::NotTestable, why);
+        return untestable(format!("{against} diverged with {}", seeds(found.diverged[1])));
     }
     if found.diverged[0] > 0 {
-        let why = format!(
-            "{} diverged with {} of {}",
-            claim.arm,
-            found.diverged[0],
-            seeds(found.planned)
-        );
-        return (Ruling::NotReproduced, why);
+        let [arm, count, of] =
+            [claim.arm.clone(), found.diverged[0].to_string(), seeds(found.planned)];
+        let why = format!("{arm} diverged with {count} of {of}");
+        // A claim of so much at least speaks of a run that goes well.
+        return match claim.at_least {
+            Some(_) => Ruled::new(Ruling::Contradicted, why),
+            None => untestable(why),
+        };
     }
     if found.missing > 0 {
         let runs = if found.missing == 1 { "run is" } else { "runs are" };
-        return (Ruling::NotTestable, format!("{} {runs} missing or failed", found.missing));
+        return untestable(format!("{} {runs} missing or failed", found.missing));
     }
-    let Some(measured) = measured else {
-        return (Ruling::NotTestable, "no run has measured this".into());
-    };
     if found.unmeasured > 0 {
-        let why = format!(
-            "{} of {} have no finite value",
-            found.unmeasured,
-            seeds(found.unmeasured + found.values.len())
-        );
-        return (Ruling::NotTestable, why);
+        let of = seeds(found.unmeasured + found.values.len());
+        return untestable(match estimated {
+            Some(_) => format!("{} of {of} have no finite value", found.unmeasured),
+            None => "no run has measured this".into(),
+        });
     }
-    if measured.seeds < claim.seeds {
-        let why = format!(
+    let Some(estimated) = estimated else {
+        return untestable("no run has measured this".into());
+    };
+    if estimated.seeds() < claim.seeds {
+        return untestable(format!(
             "{} cannot tell it from chance: at least {} are needed",
-            seeds(measured.seeds),
+            seeds(estimated.seeds()),
             claim.seeds
-        );
-        return (Ruling::NotTestable, why);
+        ));
     }
-    let [low, high] = measured.ends.unwrap_or([measured.mean; 2]);
-    let (floor, ceiling) =
-        (claim.at_least.unwrap_or(f64::NEG_INFINITY), claim.at_most.unwrap_or(f64::INFINITY));
-    let what = if measured.ends.is_some() { "the 95 % interval" } else { "the measured value" };
-    if floor <= low && high <= ceiling {
-        (Ruling::Reproduced, format!("{what} lies within what was asked for"))
-    } else if high < floor || low > ceiling {
-        (Ruling::NotReproduced, format!("{what} lies outside what was asked for"))
-    } else if (floor..=ceiling).contains(&measured.mean) {
-        let why = format!(
-            "the mean lies within what was asked for, but the 95 % interval over {} reaches beyond it",
-            seeds(measured.seeds)
-        );
-        (Ruling::NotReproduced, why)
+    let bounds = bounds(claim);
+    let what = match estimated.ends(side) {
+        Some(_) => format!("the {} interval", percent(1.0 - 2.0 * side)),
+        None => "the measured value".into(),
+    };
+    match estimated.decide(bounds, side) {
+        Decision::Within => {
+            Ruled::new(Ruling::Reproduced, format!("{what} lies within what was asked for"))
+        }
+        Decision::Outside => {
+            let why = format!("{what} lies wholly outside of what was asked for");
+            Ruled::new(Ruling::Contradicted, why)
+        }
+        Decision::Straddles => {
+            let more_seeds = estimated.more_seeds(bounds, side);
+            let more = match more_seeds {
+                Some(1) => "one seed more would decide".into(),
+                Some(more) => format!("{more} seeds more would decide"),
+                None => format!("more than {MOST_SEEDS} seeds would be needed"),
+            };
+            let why = format!(
+                "{what} over {} reaches over the edge of what was asked for; at the deviation seen, \
+                 {more}",
+                seeds(estimated.seeds())
+            );
+            Ruled { ruling: Ruling::Undecided, more_seeds, why }
+        }
+    }
+}
+
+/// `90 %`, `96.7 %`.
+pub(super) fn percent(share: f64) -> String {
+    let tenths = (share * 1000.0).round();
+    if tenths % 10.0 == 0.0 {
+        format!("{} %", tenths / 10.0)
     } else {
-        let why = format!(
-            "the mean lies outside what was asked for, though the 95 % interval over {} reaches \
-             into it",
-            seeds(measured.seeds)
-        );
-        (Ruling::NotReproduced, why)
+        format!("{:.1} %", tenths / 10.0)
     }
 }
 
@@ -224,134 +374,4 @@ fn in_words(claim: &Claim, tasks: &[Choice], arms: &[Choice]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::record::Summary;
-    use crate::study::measured::{Loss, OnLink};
-    use crate::study::results::Label;
-
-    fn run(arm: &str, seed: u64, accuracy: f64, outcome: Outcome) -> Run {
-        let summary = Summary { test_accuracy: Some(accuracy), ..Summary::default() };
-        let measured = Measured { summary, seed, ..Measured::default() };
-        Run {
-            task: "t".into(),
-            arm: arm.into(),
-            seed,
-            folder: "f".into(),
-            outcome,
-            measured: Some(measured),
-        }
-    }
-
-    fn results(runs: Vec<Run>) -> Results {
-        Results { runs, ..Results::default() }
-    }
-
-    fn claim(more: &str) -> Claim {
-        let text = format!(
-            "claim = 'c'\nsource = 's'\ntask = 't'\narm = 'a'\nagainst = 'b'\n\
-             measure = 'accuracy'\ncompare = 'difference'\nat_least = -0.01\n\
-             scales = ['quick']\notherwise = 'too small'\n{more}"
-        );
-        toml::from_str(&text).unwrap()
-    }
-
-    fn ruling(runs: Vec<Run>) -> (Ruling, String) {
-        let verdict = judge(&claim(""), String::new(), Scale::Quick, &results(runs));
-        (verdict.ruling, verdict.why)
-    }
-
-    /// Of arm `a` these accuracies, of `b` 0.9 with every seed.
-    fn against(accuracies: &[f64]) -> Vec<Run> {
-        let own = (1..).zip(accuracies).map(|(seed, a)| run("a", seed, *a, Outcome::Finished));
-        let other = (1..).zip(accuracies).map(|(seed, _)| run("b", seed, 0.9, Outcome::Finished));
-        own.chain(other).collect()
-    }
-
-    #[test]
-    fn only_a_whole_interval_within_the_bounds_is_a_reproduction() {
-        assert_eq!(ruling(against(&[0.9, 0.901, 0.899])).0, Ruling::Reproduced);
-        assert_eq!(ruling(against(&[0.8, 0.801, 0.799])).0, Ruling::NotReproduced);
-        let (rule, why) = ruling(against(&[0.88, 0.92, 0.90]));
-        assert_eq!(rule, Ruling::NotReproduced, "the mean alone is no proof");
-        assert!(why.contains("reaches beyond"), "{why}");
-        let (rule, why) = ruling(against(&[0.86, 0.90, 0.88]));
-        assert_eq!(rule, Ruling::NotReproduced);
-        assert!(why.contains("reaches into it") || why.contains("reaches \u{20}"), "{why}");
-        let (rule, why) = ruling(against(&[0.9]));
-        assert_eq!(rule, Ruling::NotTestable);
-        assert!(why.contains("one seed"), "{why}");
-    }
-
-    #[test]
-    fn what_went_wrong_is_said_and_not_left_out() {
-        let mut runs = against(&[0.9, 0.9, 0.9]);
-        runs[1].outcome = Outcome::Diverged { error: "NaN".into() };
-        assert_eq!(
-            ruling(runs.clone()),
-            (Ruling::NotReproduced, "a diverged with 1 of 3 seeds".into())
-        );
-        runs[1].outcome = Outcome::Missing;
-        runs[1].measured = None;
-        assert_eq!(ruling(runs).0, Ruling::NotTestable);
-        let mut runs = against(&[0.9, 0.9, 0.9]);
-        runs[4].outcome = Outcome::Diverged { error: "NaN".into() };
-        assert_eq!(ruling(runs).0, Ruling::NotTestable);
-        assert_eq!(ruling(vec![]).0, Ruling::NotTestable);
-        let verdict =
-            judge(&claim(""), String::new(), Scale::Smoke, &results(against(&[0.9, 0.9])));
-        assert_eq!((verdict.ruling, verdict.why.as_str()), (Ruling::NotTestable, "too small"));
-    }
-
-    /// Enough seeds are left without it, and they agree: it must not be left out.
-    #[test]
-    fn a_seed_without_a_finite_number_is_not_left_out() {
-        let whole = ruling(against(&[0.9, 0.901, 0.899, 0.9]));
-        assert_eq!(whole.0, Ruling::Reproduced);
-        for absent in [Some(f64::NAN), Some(f64::INFINITY), None] {
-            for spoilt in [1, 5] {
-                let mut runs = against(&[0.9, 0.901, 0.899, 0.9]);
-                runs[spoilt].measured.as_mut().unwrap().summary.test_accuracy = absent;
-                assert_eq!(
-                    ruling(runs),
-                    (Ruling::NotTestable, "1 of 4 seeds have no finite value".into())
-                );
-            }
-        }
-        let mut runs = against(&[0.9, 0.901, 0.899, 0.9]);
-        runs[2].measured = None;
-        assert_eq!(ruling(runs).1, "1 of 4 seeds have no finite value");
-    }
-
-    #[test]
-    fn what_is_measured_is_said_in_labels() {
-        let choice = |name: &str| Choice {
-            member: name.into(),
-            label: Label { name: name.into(), label: format!("the {name}") },
-            recipe: toml::Table::new(),
-        };
-        let words = in_words(&claim(""), &[choice("t")], &[choice("a"), choice("b")]);
-        assert_eq!(words, "test accuracy of the a, minus that of the b; the t");
-    }
-
-    #[test]
-    fn time_to_the_same_loss_is_to_the_higher_of_both_ends() {
-        let measured = |losses: &[f64], seconds: &[f64]| Measured {
-            losses: losses.iter().map(|loss| Loss { loss: *loss, ..Loss::default() }).collect(),
-            links: vec![OnLink {
-                link: "1gbit".into(),
-                at_losses: seconds.to_vec(),
-                ..OnLink::default()
-            }],
-            ..Measured::default()
-        };
-        let own = measured(&[3.0, 2.0, 1.5], &[1.0, 2.0, 3.0]);
-        let other = measured(&[3.0, 2.5, 1.9], &[4.0, 8.0, 12.0]);
-        let mut claim = claim("link = '1gbit'");
-        (claim.measure, claim.compare) = (Measure::SecondsToLoss, Compare::SpeedUp);
-        assert_eq!(value(&claim, &own, Some(&other)), Some(4.0));
-        claim.compare = Compare::Saving;
-        assert_eq!(value(&claim, &own, Some(&other)), Some(0.75));
-        assert_eq!(value(&claim, &own, None), None);
-    }
-}
+mod tests;

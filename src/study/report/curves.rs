@@ -35,39 +35,25 @@ pub(super) fn curve(arm: &Arm<'_>, of: impl Fn(&Measured) -> Points) -> Option<S
     (!series.points.is_empty() || !series.strays.is_empty()).then_some(series)
 }
 
-/// Points to each side over which a loss is smoothed.
-const AROUND: usize = 3;
-
 /// What captions say of losses.
 pub(super) const SMOOTHED: &str = "Losses are running means over seven points of the record.";
 
-/// The training loss, a running mean over the points around each: fewer at the beginning, where it
-/// falls fast, and those before it at the end.
-fn smooth(measured: &Measured) -> impl Iterator<Item = f64> {
-    let losses = &measured.losses;
-    (0..losses.len()).map(|i| {
-        let before = AROUND.min(i);
-        let window = &losses[i - before..=(i + before).min(losses.len() - 1)];
-        window.iter().map(|point| point.loss).sum::<f64>() / window.len() as f64
-    })
-}
-
 /// The training loss against steps.
 pub(super) fn loss_by_step(measured: &Measured) -> Points {
-    let points = measured.losses.iter().zip(smooth(measured));
+    let points = measured.losses.iter().zip(measured.smooth_losses());
     points.map(|(point, loss)| (point.step, point.step as f64, loss)).collect()
 }
 
 /// The training loss against bytes that one rank has sent.
 pub(super) fn loss_by_bytes(measured: &Measured) -> Points {
-    let points = measured.losses.iter().zip(smooth(measured));
+    let points = measured.losses.iter().zip(measured.smooth_losses());
     points.map(|(point, loss)| (point.step, point.bytes, loss)).collect()
 }
 
 /// The training loss against the virtual time on a link.
 pub(super) fn loss_by_time(measured: &Measured, word: &str) -> Points {
     let Some(link) = measured.link(word) else { return Points::new() };
-    let points = measured.losses.iter().zip(smooth(measured)).zip(&link.at_losses);
+    let points = measured.losses.iter().zip(measured.smooth_losses()).zip(&link.at_losses);
     points.map(|((point, loss), seconds)| (point.step, *seconds, loss)).collect()
 }
 

@@ -312,6 +312,7 @@ pub(super) mod tests {
             arm: arm.replace(' ', "-"),
             seed,
             folder: PathBuf::from(format!("runs/text/{arm}/{seed}")),
+            recipe: String::new(),
             outcome: Outcome::Finished,
             measured: Some(measured),
         }

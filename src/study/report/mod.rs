@@ -1,6 +1,7 @@
 //! What a person reads of an experiment, or of runs put together: one HTML file that needs nothing
 //! beside it, the same as Markdown, and the figures as CSV and JSON.
 
+mod claims;
 mod csv;
 mod curves;
 mod digest;
@@ -17,16 +18,19 @@ mod words;
 mod workers;
 
 use crate::disk::Disk;
+use crate::study::decision::SIDE;
 use crate::study::results::{Results, Ruling};
+use crate::study::verdict::percent;
 use anyhow::{Context, Result};
 use digest::Task;
 use document::{Block, Cell, Plot, Table, Tone};
 use std::path::Path;
 
+pub use claims::claims;
 pub use provenance::command_line;
 pub use rows::{Against, Figure, OnLink, Row, rows};
 pub use terminal::terminal;
-pub use words::verdict;
+pub use words::{chance, verdict};
 
 /// The page.
 pub const HTML: &str = "report.html";
@@ -49,7 +53,7 @@ pub fn write(disk: &Disk, folder: &Path, results: &Results) -> Result<()> {
     let tasks = digest::tasks(results);
     let blocks = blocks(results, &tasks)?;
     let title = title(results);
-    let json = serde_json::to_string_pretty(results).context("writing results as JSON")? + "\n";
+    let json = serde_json::to_string(results).context("writing results as JSON")? + "\n";
     let mut files = vec![
         (HTML.to_string(), html::page(&title, &blocks)),
         (MARKDOWN.to_string(), markdown::page(&title, &blocks)),
@@ -156,7 +160,8 @@ fn verdicts(results: &Results) -> Table {
     for verdict in &results.verdicts {
         let tone = match verdict.ruling {
             Ruling::Reproduced => Tone::Good,
-            Ruling::NotReproduced => Tone::Bad,
+            Ruling::Contradicted => Tone::Bad,
+            Ruling::Undecided => Tone::Plain,
             Ruling::NotTestable => Tone::Faint,
         };
         let claimed = verdict.claimed.map(|value| words::in_unit(value, verdict.unit));
@@ -169,9 +174,23 @@ fn verdicts(results: &Results) -> Table {
             verdict.why.as_str().into(),
         ]);
     }
-    table.note = "Reproduced: the whole 95 % confidence interval over seeds lies where it counts. \
-                  With one seed there is no interval."
-        .into();
+    let looks = match results.looks {
+        0 | 1 => String::new(),
+        looks => format!(
+            " There were up to {looks} looks, and more seeds only for what was undecided: each look \
+             has a part of the error, {} ÷ {looks} (Bonferroni).",
+            percent(SIDE)
+        ),
+    };
+    table.note = format!(
+        "Reproduced: the whole interval over seeds lies where it counts; contradicted: it lies wholly \
+         outside; undecided: it straddles an edge. The interval errs with {} at most on each side: one \
+         one-sided t-test for a claim with one bound, two (equivalence) for a claim with two. Factors \
+         and savings are averaged as logarithms. Seeds are paired where they give both arms the same \
+         start and the same data.{looks} {}",
+        percent(SIDE),
+        chance(results)
+    );
     table
 }
 
@@ -179,7 +198,7 @@ fn verdicts(results: &Results) -> Table {
 mod tests {
     use super::digest::tests::results;
     use super::*;
-    use crate::study::results::{Unit, Verdict};
+    use crate::study::results::{Test, Unit, Verdict};
     use crate::study::statistics::Interval;
     use std::fs;
 
@@ -204,13 +223,18 @@ mod tests {
             claimed: Some(1.9),
             bounds: [Some(1.5), None],
             measured: Some(Interval { mean: 1.2, ends: Some([1.1, 1.3]), seeds: 3 }),
-            ruling: Ruling::NotReproduced,
+            confidence: 0.9,
+            test: Test::Paired,
+            correlation: None,
+            welch: None,
+            ruling: Ruling::Contradicted,
+            more_seeds: None,
             why: "the interval lies below".into(),
         });
         let (folder, html, markdown) = written(&results);
         for part in [
             "5 of 7 finished, 1 diverged, 1 missing",
-            "not reproduced",
+            "contradicted at this scale",
             "1.9×",
             "1.2×",
             "diverged 1/3",

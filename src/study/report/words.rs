@@ -2,9 +2,12 @@
 
 use super::digest::Over;
 use super::document::{Cell, Tone};
+use crate::study::decision::SIDE;
 use crate::study::plot::say::{self, three_digits};
-use crate::study::results::{Unit, Verdict};
+use crate::study::results::{Results, Ruling, Unit, Verdict};
+
 use crate::study::statistics::{Comparison, Interval};
+use crate::study::verdict::percent;
 
 /// A fraction in percent: `93.41 ± 0.20 %`.
 pub(super) fn accuracy(over: &Over) -> String {
@@ -79,15 +82,44 @@ pub fn verdict(verdict: &Verdict) -> String {
     format!("{ruling}: {claim}\n  claimed {claimed}, measured {measured}: {measure}\n  {why}")
 }
 
-/// What was measured for a verdict, and its interval.
+/// What was measured for a verdict, and its interval; of pairs, how they vary together and what
+/// Welch's interval would be.
 pub(super) fn measured(verdict: &Verdict) -> Cell {
     let Some(Interval { mean, ends, seeds }) = verdict.measured else { return Cell::none() };
     let say = |value| in_unit(value, verdict.unit);
-    let below = match ends {
-        Some([low, high]) => format!("95 %: {} to {}, {seeds} seeds", say(low), say(high)),
+    let mut below = match ends {
+        Some([low, high]) => {
+            let sure = percent(verdict.confidence);
+            format!("{sure}: {} to {}, {seeds} seeds", say(low), say(high))
+        }
         None => "one seed, so no interval".into(),
     };
+    if let Some([low, high]) = verdict.welch {
+        below += ", paired";
+        if let Some(r) = verdict.correlation {
+            below += &format!(" (r = {r:.2})");
+        }
+        below += &format!("; by Welch {} to {}", say(low), say(high));
+    }
     Cell { below, ..Cell::from(say(mean)) }
+}
+
+/// How many claims got each verdict, and how many of the verdicts chance alone may have got wrong.
+pub fn chance(results: &Results) -> String {
+    let count = |ruling| results.verdicts.iter().filter(|v| v.ruling == ruling).count();
+    let counts = Ruling::ALL.map(|ruling| format!("{} {}", count(ruling), ruling.words()));
+    let decided = count(Ruling::Reproduced) + count(Ruling::Contradicted);
+    let looks = match results.looks {
+        0 | 1 => String::new(),
+        looks => format!(", all {looks} looks together"),
+    };
+    format!(
+        "{}. A verdict of the first two kinds is wrong with a probability of at most {}{looks}: of \
+         these {decided}, chance alone gets at most {} wrong on average.",
+        counts.join(", "),
+        percent(SIDE),
+        three_digits(decided as f64 * SIDE)
+    )
 }
 
 /// What counts as reproduced.
@@ -104,7 +136,7 @@ pub(super) fn bounds(verdict: &Verdict) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::results::Ruling;
+    use crate::study::results::Test;
     use crate::study::statistics;
     use crate::study::statistics::Moments;
 
@@ -134,17 +166,54 @@ mod tests {
             claimed: Some(0.002),
             bounds: [Some(-0.005), None],
             measured: Some(Interval { mean: -0.01, ends: Some([-0.02, 0.0]), seeds: 3 }),
-            ruling: Ruling::NotReproduced,
+            confidence: 0.9,
+            test: Test::Paired,
+            correlation: Some(0.5),
+            welch: Some([-0.03, 0.01]),
+            ruling: Ruling::Undecided,
+            more_seeds: Some(2),
             why: "no".into(),
         };
         let cell = measured(&verdict);
         assert_eq!(cell.text, "-1.00 points");
-        assert_eq!(cell.below, "95 %: -2.00 points to +0.00 points, 3 seeds");
+        assert_eq!(
+            cell.below,
+            "90 %: -2.00 points to +0.00 points, 3 seeds, paired (r = 0.50); by Welch -3.00 points to +1.00 points"
+        );
         assert_eq!(bounds(&verdict), "counts: -0.50 points or more");
         verdict.measured = None;
         assert_eq!(measured(&verdict), Cell::none());
         assert_eq!(in_unit(0.431, Unit::Percent), "43.10 %");
         assert_eq!(in_unit(7.6, Unit::Factor), "7.6×");
+    }
+
+    #[test]
+    fn verdicts_are_counted_and_so_is_chance() {
+        let verdict = |ruling| Verdict {
+            claim: String::new(),
+            source: String::new(),
+            measure: String::new(),
+            unit: Unit::Number,
+            claimed: None,
+            bounds: [None, None],
+            measured: None,
+            confidence: 0.9,
+            test: Test::OneArm,
+            correlation: None,
+            welch: None,
+            ruling,
+            more_seeds: None,
+            why: String::new(),
+        };
+        let verdicts = [0, 0, 0, 1, 2, 3].map(|place| verdict(Ruling::ALL[place])).to_vec();
+        let mut results = Results { verdicts, ..Results::default() };
+        let said = chance(&results);
+        assert!(said.starts_with(
+            "3 reproduced, 1 contradicted at this scale, 1 undecided, 1 not testable at this scale."
+        ));
+        assert!(said.contains("of these 4, chance alone gets at most 0.2 wrong"), "{said}");
+        results.looks = 3;
+        assert!(chance(&results).contains("at most 5 %, all 3 looks together"));
     }
 
     #[test]

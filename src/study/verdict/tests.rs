@@ -1,0 +1,213 @@
+use super::*;
+use crate::bench::codecs::Spread;
+use crate::record::Summary;
+use crate::study::measured::{Loss, OnLink};
+use crate::study::results::Label;
+
+fn run(arm: &str, seed: u64, accuracy: f64, outcome: Outcome) -> Run {
+    let summary = Summary { test_accuracy: Some(accuracy), ..Summary::default() };
+    let measured = Measured { summary, seed, ..Measured::default() };
+    Run {
+        task: "t".into(),
+        arm: arm.into(),
+        seed,
+        folder: "f".into(),
+        recipe: String::new(),
+        outcome,
+        measured: Some(measured),
+    }
+}
+
+fn results(runs: Vec<Run>) -> Results {
+    Results { runs, ..Results::default() }
+}
+
+fn claim(more: &str) -> Claim {
+    let text = format!(
+        "claim = 'c'\nsource = 's'\ntask = 't'\narm = 'a'\nagainst = 'b'\n\
+         measure = 'accuracy'\ncompare = 'difference'\nat_least = -0.01\n\
+         scales = ['quick']\notherwise = 'too small'\n{more}"
+    );
+    toml::from_str(&text).unwrap()
+}
+
+fn ruling(runs: Vec<Run>) -> (Ruling, String) {
+    let verdict = judge(&claim(""), String::new(), Scale::Quick, &results(runs));
+    (verdict.ruling, verdict.why)
+}
+
+/// Of arm `a` these accuracies, of `b` 0.9 with every seed.
+fn against(accuracies: &[f64]) -> Vec<Run> {
+    let own = (1..).zip(accuracies).map(|(seed, a)| run("a", seed, *a, Outcome::Finished));
+    let other = (1..).zip(accuracies).map(|(seed, _)| run("b", seed, 0.9, Outcome::Finished));
+    own.chain(other).collect()
+}
+
+#[test]
+fn an_interval_lies_within_outside_or_across() {
+    assert_eq!(ruling(against(&[0.9, 0.901, 0.899])).0, Ruling::Reproduced);
+    let (rule, why) = ruling(against(&[0.8, 0.801, 0.799]));
+    assert_eq!(rule, Ruling::Contradicted);
+    assert!(why.contains("the 90 % interval lies wholly outside"), "{why}");
+    let (rule, why) = ruling(against(&[0.88, 0.92, 0.90]));
+    assert_eq!(rule, Ruling::Undecided, "the mean alone is no proof");
+    assert!(why.contains("over 3 seeds") && why.contains("seeds more would decide"), "{why}");
+    assert_eq!(ruling(against(&[0.86, 0.90, 0.88])).0, Ruling::Undecided);
+    let (rule, why) = ruling(against(&[0.9]));
+    assert_eq!(rule, Ruling::NotTestable);
+    assert!(why.contains("one seed"), "{why}");
+}
+
+/// Three looks: what one look decides may not be decided yet, and the report says how sure it is.
+#[test]
+fn who_looks_often_must_be_surer() {
+    let mut results = results(against(&[0.895, 0.893, 0.897]));
+    let once = judge(&claim(""), String::new(), Scale::Quick, &results);
+    results.looks = 3;
+    let thrice = judge(&claim(""), String::new(), Scale::Quick, &results);
+    assert_eq!((once.ruling, thrice.ruling), (Ruling::Reproduced, Ruling::Undecided));
+    assert!(thrice.why.contains("96.7 %") && thrice.more_seeds.is_some(), "{}", thrice.why);
+    let width = |verdict: &Verdict| verdict.measured.unwrap().ends.map(|[l, h]| h - l).unwrap();
+    assert!(width(&thrice) > width(&once));
+}
+
+#[test]
+fn pairs_need_the_same_start_and_data() {
+    let mut runs = against(&[0.9, 0.91, 0.89]);
+    let verdict =
+        |runs: &[Run]| judge(&claim(""), String::new(), Scale::Quick, &results(runs.to_vec()));
+    let paired = verdict(&runs);
+    assert_eq!((paired.test, paired.welch.is_some()), (Test::Paired, true));
+    for run in &mut runs[3..] {
+        run.measured.as_mut().unwrap().batch = 64;
+    }
+    let apart = verdict(&runs);
+    assert_eq!((apart.test, apart.welch), (Test::Welch, None));
+}
+
+/// Savings are what the ratio leaves: twice and half as much do not cancel as +100 % and -50 % do.
+#[test]
+fn savings_are_judged_by_their_ratio() {
+    let mut claim = claim("");
+    (claim.measure, claim.compare) = (Measure::BitsPerParameter, Compare::Saving);
+    (claim.at_least, claim.at_most) = (Some(0.2), Some(0.6));
+    let mut runs = against(&[0.0; 3]);
+    for (run, bits) in runs.iter_mut().zip([4.0, 4.4, 3.6, 8.0, 8.0, 8.0]) {
+        run.measured.as_mut().unwrap().summary.bits_per_parameter = bits;
+    }
+    let verdict = judge(&claim, String::new(), Scale::Quick, &results(runs.clone()));
+    let measured = verdict.measured.unwrap();
+    assert!((measured.mean - (1.0 - (4.0f64 * 4.4 * 3.6).cbrt() / 8.0)).abs() < 1e-12);
+    let [low, high] = measured.ends.unwrap();
+    assert!(low < measured.mean && measured.mean < high && high < 1.0);
+    assert_eq!(verdict.ruling, Ruling::Reproduced, "{}", verdict.why);
+    runs[0].measured.as_mut().unwrap().summary.bits_per_parameter = 0.0;
+    let verdict = judge(&claim, String::new(), Scale::Quick, &results(runs));
+    assert_eq!(verdict.ruling, Ruling::NotTestable, "{}", verdict.why);
+}
+
+#[test]
+fn what_went_wrong_is_said_and_not_left_out() {
+    let mut runs = against(&[0.9, 0.9, 0.9]);
+    runs[1].outcome = Outcome::Diverged { error: "NaN".into() };
+    assert_eq!(ruling(runs.clone()), (Ruling::Contradicted, "a diverged with 1 of 3 seeds".into()));
+    runs[1].outcome = Outcome::Missing;
+    runs[1].measured = None;
+    assert_eq!(ruling(runs).0, Ruling::NotTestable);
+    let mut runs = against(&[0.9, 0.9, 0.9]);
+    runs[4].outcome = Outcome::Diverged { error: "NaN".into() };
+    assert_eq!(ruling(runs).0, Ruling::NotTestable);
+    assert_eq!(ruling(vec![]).0, Ruling::NotTestable);
+    let verdict = judge(&claim(""), String::new(), Scale::Smoke, &results(against(&[0.9, 0.9])));
+    assert_eq!((verdict.ruling, verdict.why.as_str()), (Ruling::NotTestable, "too small"));
+}
+
+/// Enough seeds are left without it, and they agree: it must not be left out.
+#[test]
+fn a_seed_without_a_finite_number_is_not_left_out() {
+    let whole = ruling(against(&[0.9, 0.901, 0.899, 0.9]));
+    assert_eq!(whole.0, Ruling::Reproduced);
+    for absent in [Some(f64::NAN), Some(f64::INFINITY), None] {
+        for spoilt in [1, 5] {
+            let mut runs = against(&[0.9, 0.901, 0.899, 0.9]);
+            runs[spoilt].measured.as_mut().unwrap().summary.test_accuracy = absent;
+            assert_eq!(
+                ruling(runs),
+                (Ruling::NotTestable, "1 of 4 seeds have no finite value".into())
+            );
+        }
+    }
+    let mut runs = against(&[0.9, 0.901, 0.899, 0.9]);
+    runs[2].measured = None;
+    assert_eq!(ruling(runs).1, "1 of 4 seeds have no finite value");
+}
+
+#[test]
+fn what_is_measured_is_said_in_labels() {
+    let choice = |name: &str| Choice {
+        member: name.into(),
+        label: Label { name: name.into(), label: format!("the {name}") },
+        recipe: toml::Table::new(),
+    };
+    let words = in_words(&claim(""), &[choice("t")], &[choice("a"), choice("b")]);
+    assert_eq!(words, "test accuracy of the a, minus that of the b; the t");
+}
+
+#[test]
+fn time_to_the_same_loss_is_to_the_higher_of_both_ends() {
+    let measured = |losses: &[f64], seconds: &[f64]| Measured {
+        losses: losses.iter().map(|loss| Loss { loss: *loss, ..Loss::default() }).collect(),
+        links: vec![OnLink {
+            link: "1gbit".into(),
+            at_losses: seconds.to_vec(),
+            ..OnLink::default()
+        }],
+        ..Measured::default()
+    };
+    // Smoothed: 3, 2.17, 1.75 and 3, 2.47, 2.2; the first reaches 2.2 with its second point.
+    let own = measured(&[3.0, 2.0, 1.5], &[1.0, 2.0, 3.0]);
+    let other = measured(&[3.0, 2.5, 1.9], &[4.0, 8.0, 12.0]);
+    let mut claim = claim("link = '1gbit'");
+    (claim.measure, claim.compare) = (Measure::SecondsToLoss, Compare::Saving);
+    assert_eq!(numbers(&claim, &[], &own, Some(&other)), Some((2.0, Some(12.0))));
+    claim.compare = Compare::SpeedUp;
+    assert_eq!(numbers(&claim, &[], &own, Some(&other)), Some((12.0, Some(2.0))));
+    assert_eq!(numbers(&claim, &[], &own, None), None);
+}
+
+/// One bad batch at the end decides nothing.
+#[test]
+fn a_loss_is_that_of_the_last_tenth() {
+    let losses =
+        (0..100).map(|n| Loss { loss: if n == 99 { 9.0 } else { 1.0 }, ..Loss::default() });
+    let run = Measured { losses: losses.collect(), ..Measured::default() };
+    assert!((run.last_loss().unwrap() - 1.8).abs() < 1e-12);
+    assert_eq!(Measured::default().last_loss(), None);
+}
+
+#[test]
+fn speed_is_what_was_timed_on_the_run_s_own_gradient() {
+    let mut claim = claim("");
+    (claim.measure, claim.compare) = (Measure::EncodeSeconds, Compare::SpeedUp);
+    (claim.at_least, claim.seeds) = (Some(1.0), 2);
+    let mut found = results(against(&[0.9, 0.9]));
+    let verdict = |found: &Results| judge(&claim, String::new(), Scale::Quick, found);
+    assert_eq!(verdict(&found).ruling, Ruling::NotTestable, "nothing was timed");
+    let timing = |arm: &str, seed, started, median| Timing {
+        task: "t".into(),
+        of: "a".into(),
+        seed,
+        started,
+        arm: arm.into(),
+        encode: Spread { median, ..Spread::default() },
+        decode: Spread::default(),
+    };
+    for seed in [1, 2] {
+        found.timings.push(timing("a", seed, 0.0, 1.0));
+        found.timings.push(timing("b", seed, 0.0, 3.0 + seed as f64));
+    }
+    let timed = verdict(&found);
+    assert!((timed.measured.unwrap().mean - 20.0f64.sqrt()).abs() < 1e-9);
+    found.timings[0].started = 1.0;
+    assert_eq!(verdict(&found).ruling, Ruling::NotTestable, "timed on another run's gradient");
+}
