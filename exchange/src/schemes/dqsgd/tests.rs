@@ -148,6 +148,21 @@ fn bits_follow_the_norm_and_the_budget_is_kept_all_the_same() {
     }
 }
 
+/// What the paper's one k for all steps, found when only the first norms are known, makes of a
+/// budget.
+#[test]
+fn a_k_that_is_held_misses_the_budget() {
+    let mut plan = Plan::new(&short());
+    (1..=20).for_each(|step| plan.observe(step, 2.0, plan.bits));
+    let held = Config { target: Target::K(plan.k), ..short() };
+    let steady = mean(&run(&held, |_| 2.0));
+    assert!((steady - 4.5).abs() < 0.05, "{steady}");
+    let tenfold = mean(&run(&held, |n| if n < 200.0 { 2.0 } else { 0.2 }));
+    assert!((tenfold - 3.3).abs() < 0.05, "{tenfold}");
+    let hundredfold = mean(&run(&held, |n| 2.0 * 0.01f64.powf(n / 390.0)));
+    assert!((hundredfold - 2.45).abs() < 0.05, "{hundredfold}");
+}
+
 /// Between two gaps k moves as far as the rule says, and not at all where the norm and the spending
 /// are what was planned.
 #[test]
