@@ -18,7 +18,7 @@
 //! | ⌈n/8⌉ | the sign bits |
 //!
 //! The same with either `vote`; for the majority's it is what each rank gives to all others in the
-//! one round of a [`Reducer`](crate::Reducer).
+//! one round of a [`Reducer`].
 //!
 //! # State
 //! None.
