@@ -15,6 +15,7 @@
 //! bounded in time, and known to the model of the network for what it is.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::collective::Payload;
 use crate::wire::frame::HEADER_BYTES;
@@ -203,6 +204,8 @@ impl Mail {
 #[derive(Debug, Default)]
 pub struct Alone {
     mail: Mail,
+    /// The bytes posted in the call before; nobody else has them once `mail.messages` is empty.
+    posted: Arc<Vec<u8>>,
     number: u8,
     wire_bytes: usize,
 }
@@ -225,9 +228,10 @@ impl Alone {
         std::mem::swap(&mut self.mail.mean, &mut self.mail.values);
         self.mail.messages.clear();
         if self.mail.posts_bytes {
-            let bytes = Payload::from(self.mail.bytes.clone());
-            let all = 0..bytes.len();
-            self.mail.messages.push((bytes, all));
+            let posted = Arc::make_mut(&mut self.posted);
+            posted.clone_from(&self.mail.bytes);
+            let all = 0..posted.len();
+            self.mail.messages.push((Payload::within(&self.posted, all.clone()), all));
         }
         self.mail.clear_posts();
         let (number, mail) = (self.number, &mut self.mail);

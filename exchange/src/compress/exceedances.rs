@@ -28,6 +28,17 @@ pub(crate) fn count_above(values: &[f32], threshold: f32) -> usize {
     )
 }
 
+/// Keeps the numbers above `threshold`, in their order.
+pub(crate) fn keep_above(values: &mut Vec<f32>, threshold: f32) {
+    let mut kept = 0;
+    for at in 0..values.len() {
+        let value = values[at];
+        values[kept] = value;
+        kept += usize::from(value > threshold);
+    }
+    values.truncate(kept);
+}
+
 /// Elements written at once, the last of them perhaps for nothing: fewer branches to guess.
 const GROUP: usize = 4;
 
@@ -158,7 +169,10 @@ mod tests {
             found.gather(&values, low);
             prop_assert_eq!(found.positions(), above(low));
             prop_assert_eq!(count_above(&values, low), above(low).len());
+            let mut left = found.magnitudes().to_vec();
+            keep_above(&mut left, high);
             found.raise(high);
+            prop_assert_eq!(found.magnitudes(), &left[..]);
             prop_assert_eq!(found.positions(), above(high));
             let magnitudes: Vec<f32> =
                 found.positions().iter().map(|i| values[*i as usize].abs()).collect();

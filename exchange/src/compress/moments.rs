@@ -100,33 +100,63 @@ pub(crate) struct Tail {
     pub smallest: f32,
 }
 
-/// The moments of those magnitudes that are above `threshold`, and the smallest.
-pub(crate) fn tail(values: &[f32], threshold: f32) -> Tail {
+/// The moments of those magnitudes that are above `threshold`, which is not negative, and the
+/// smallest; the sum of squares only with `SQUARES`, else 0.
+pub(crate) fn tail<const SQUARES: bool>(values: &[f32], threshold: f32) -> Tail {
+    /// Elements added up before their sums join the total.
     const BLOCK: usize = 2048;
     let mut tail = Tail { moments: Moments::default(), smallest: f32::INFINITY };
-    let mut over = [0.0f32; BLOCK];
     for block in values.chunks(BLOCK) {
-        let over = &mut over[..block.len()];
-        // What is not above becomes 0, which adds nothing.
-        let least = wide(
+        let Tail { moments, smallest } = wide(
             #[inline(always)]
-            || {
-                for (over, value) in over.iter_mut().zip(block) {
-                    let mask = 0u32.wrapping_sub(u32::from(value.abs() > threshold));
-                    *over = f32::from_bits(value.abs().to_bits() & mask);
-                }
-                // Less one, so that 0 is the largest of all.
-                over.iter().fold(u32::MAX, |least, over| least.min(over.to_bits().wrapping_sub(1)))
-            },
+            || tail_of_block::<SQUARES>(block, threshold),
         );
-        if least < u32::MAX {
-            tail.smallest = tail.smallest.min(f32::from_bits(least + 1));
-            tail.moments.count += nonzeros(over);
-            tail.moments.sum += magnitude_sum(over);
-            tail.moments.squares += squares_about(over, 0.0);
-        }
+        tail.smallest = tail.smallest.min(smallest);
+        tail.moments.count += moments.count;
+        tail.moments.sum += moments.sum;
+        tail.moments.squares += moments.squares;
     }
     tail
+}
+
+/// The same of fewer than 2³² values, in one pass.
+#[inline(always)]
+fn tail_of_block<const SQUARES: bool>(block: &[f32], threshold: f32) -> Tail {
+    let (mut sums, mut squares) = ([0.0f64; LANES], [0.0f64; LANES]);
+    let (mut counts, mut least) = ([0u32; LANES], [u32::MAX; LANES]);
+    let (lines, rest) = block.as_chunks::<LANES>();
+    for line in lines {
+        for (lane, value) in line.iter().enumerate() {
+            let above = u32::from(value.abs() > threshold);
+            // What is not above becomes 0, which adds nothing; less one it is the largest of all.
+            let over = value.abs().to_bits() & 0u32.wrapping_sub(above);
+            let magnitude = f64::from(f32::from_bits(over));
+            counts[lane] += above;
+            least[lane] = least[lane].min(over.wrapping_sub(1));
+            sums[lane] += magnitude;
+            if SQUARES {
+                squares[lane] += magnitude * magnitude;
+            }
+        }
+    }
+    let mut count: usize = counts.iter().sum::<u32>() as usize;
+    let mut smallest = least.into_iter().fold(u32::MAX, u32::min);
+    let (mut sum, mut square) = (0.0, 0.0);
+    for value in rest.iter().map(|value| value.abs()).filter(|value| *value > threshold) {
+        let magnitude = f64::from(value);
+        count += 1;
+        smallest = smallest.min(value.to_bits() - 1);
+        sum += magnitude;
+        if SQUARES {
+            square += magnitude * magnitude;
+        }
+    }
+    let smallest = match smallest {
+        u32::MAX => f32::INFINITY,
+        less_one => f32::from_bits(less_one + 1),
+    };
+    let (sum, squares) = (sums.iter().sum::<f64>() + sum, squares.iter().sum::<f64>() + square);
+    Tail { moments: Moments { count, sum, squares }, smallest }
 }
 
 /// The sum of (|value| − `centre`)².
@@ -206,12 +236,15 @@ mod tests {
             for threshold in [0.0, 1e-6, 1.0, f32::MAX] {
                 let above: Vec<f64> =
                     wide.iter().copied().filter(|a| *a > f64::from(threshold)).collect();
-                let tail = tail(&values, threshold);
-                assert_eq!(tail.moments.count, above.len());
-                close(tail.moments.sum, above.iter().sum());
-                close(tail.moments.squares, above.iter().map(|a| a * a).sum());
                 let least = above.iter().copied().fold(f64::INFINITY, f64::min);
-                assert_eq!(f64::from(tail.smallest), least);
+                let with_squares = tail::<true>(&values, threshold);
+                close(with_squares.moments.squares, above.iter().map(|a| a * a).sum());
+                for tail in [with_squares, tail::<false>(&values, threshold)] {
+                    assert_eq!(tail.moments.count, above.len());
+                    close(tail.moments.sum, above.iter().sum());
+                    assert_eq!(f64::from(tail.smallest), least);
+                    assert_eq!(tail.moments.sum.to_bits(), with_squares.moments.sum.to_bits());
+                }
             }
             assert_eq!(nonzeros(&values), length);
             close(squares_about(&values, 0.5), wide.iter().map(|a| (a - 0.5) * (a - 0.5)).sum());

@@ -35,7 +35,7 @@ pub(crate) fn put(gradient: &[f32], out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// [`Fault`](crate::wire::Fault) when the bytes are not as many signs as the sum has elements.
-fn add(wire: &[u8], plus: f32, minus: f32, sum: &mut [f32]) -> Read<()> {
+pub(crate) fn add(wire: &[u8], plus: f32, minus: f32, sum: &mut [f32]) -> Read<()> {
     codes::expect(wire, sum.len(), 1)?.each_block(|first, signs| {
         add_some(signs, plus, minus, &mut sum[first..first + signs.len()]);
         Ok(())

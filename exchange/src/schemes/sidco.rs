@@ -46,7 +46,7 @@ pub use fit::Fit;
 use stages::{Controller, Plan};
 pub use stages::{Rule, Stages};
 
-use crate::compress::exceedances::{Exceedances, rounded_down};
+use crate::compress::exceedances::{Exceedances, keep_above, rounded_down};
 use crate::compress::moments;
 use crate::compress::ratio::Ratio;
 use crate::compress::sparsifier::{Select, Sparsifier};
@@ -122,6 +122,7 @@ impl Definition for Config {
             config: self.clone(),
             controller: Controller::default(),
             exceedances: Exceedances::new(seat.length),
+            left: Vec::with_capacity(seat.length),
             wanted: 1.0,
             stages: 0,
             kept_ratio: None,
@@ -151,6 +152,8 @@ struct Sidco {
     config: Config,
     controller: Controller,
     exceedances: Exceedances,
+    /// Magnitudes above the threshold of the stage before, in ascending order of position.
+    left: Vec<f32>,
     /// k̂/k of a message that the controller has not been told yet.
     kept_ratio: Option<f64>,
     /// Elements that were aimed at last, at least one, and the stages it took.
@@ -181,18 +184,27 @@ impl Sidco {
         // A quarter of the elements exceeds the first threshold: the second is found by reading
         // all of them once more, which is faster than gathering so many.
         if plan.count > 1
-            && let Some(next) = fit.later(moments::tail(gradient, threshold), plan.share(2))
+            && let Some(next) = fit.later(fit.tail(gradient, threshold), plan.share(2))
         {
             threshold = rounded_down(next);
             stages = 2;
         }
         self.exceedances.gather(gradient, threshold);
-        while stages > 1 && stages < plan.count {
-            let tail = moments::tail(self.exceedances.magnitudes(), threshold);
-            let Some(next) = fit.later(tail, plan.share(stages + 1)) else { break };
-            threshold = rounded_down(next);
+        if stages > 1 && stages < plan.count {
+            // Each further stage reads what exceeded the threshold before it, magnitudes alone;
+            // positions follow once the last threshold is known.
+            self.left.clear();
+            self.left.extend_from_slice(self.exceedances.magnitudes());
+            while stages < plan.count {
+                let tail = fit.tail(&self.left, threshold);
+                let Some(next) = fit.later(tail, plan.share(stages + 1)) else { break };
+                threshold = rounded_down(next);
+                stages += 1;
+                if stages < plan.count {
+                    keep_above(&mut self.left, threshold);
+                }
+            }
             self.exceedances.raise(threshold);
-            stages += 1;
         }
         self.exceedances.or_largest(gradient);
         stages

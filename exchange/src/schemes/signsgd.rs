@@ -2,11 +2,14 @@
 //!
 //! # Paper
 //! Bernstein, Wang, Azizzadenesheli & Anandkumar 2018 ("signSGD: Compressed Optimisation for
-//! Non-Convex Problems"), algorithms 1 and 2.
+//! Non-Convex Problems"), algorithms 1 and 2; with `vote = "majority"` algorithm 3, and Bernstein,
+//! Zhao, Azizzadenesheli & Anandkumar 2019 ("signSGD with Majority Vote is Communication Efficient
+//! and Fault Tolerant"), algorithm 1 without its momentum.
 //!
 //! # Idea
 //! Where noise is of the size of the gradient, the sign holds most of what a step can use. It is a
-//! method of its own, not an estimate of the gradient: small and large elements move alike.
+//! method of its own, not an estimate of the gradient: small and large elements move alike. In the
+//! majority's vote every rank has one voice on every element, however large its gradient.
 //!
 //! # Wire
 //! | bytes | what |
@@ -14,24 +17,36 @@
 //! | 4 | the magnitude of every element, f32 |
 //! | ⌈n/8⌉ | the sign bits |
 //!
+//! The same with either `vote`; for the majority's it is what each rank gives to all others in the
+//! one round of a [`Reducer`].
+//!
 //! # State
 //! None.
 //!
 //! # Where we differ
-//! Each parameter is a bucket with a magnitude of its own, unless the policy says
-//! otherwise. The mean of the ranks' messages arrives, not the majority's vote: with N ranks and magnitude 1
-//! an element arrives as one of N + 1 values between −1 and 1, whose sign is the vote. The magnitude
-//! is by default the mean of the magnitudes, so that learning rates of other schemes fit; `unit` is
-//! the paper's ±1 and asks for learning rates of Adam's kind. Zeros are sent as plus or minus, as
-//! their sign bit says; a gradient of zeros has magnitude 0.
+//! Each parameter is a bucket with a magnitude of its own, unless the policy says otherwise. The
+//! papers' own is `magnitude = "unit"` with `vote = "majority"`: ±1, which asks for learning rates
+//! of Adam's kind. The defaults are the mean of the magnitudes, so that learning rates of other
+//! schemes fit, and the mean of the ranks' messages: with N ranks and magnitude 1 an element
+//! arrives as one of N + 1 values between −1 and 1, whose sign is the vote.
+//! A vote whose ranks say different magnitudes has the mean of those. Zeros vote plus or minus, as
+//! their sign bit says; a rank whose bucket has nothing but zeros has magnitude 0 and abstains. The
+//! papers leave open what a tie is: 0 here, or `ties = "plus"` as in GRACE's code (Xu et al. 2021),
+//! where, with eight ranks and nothing but noise, 27 % of the elements would be ties that all go up.
+//! The papers' server counts, and sends one bit back; here every rank counts, which over
+//! the topology `server` brings every rank's bits to all.
+
+mod vote;
 
 use serde::{Deserialize, Serialize};
 
+use crate::compress::definition::require;
 use crate::compress::signs::Signs;
-use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
-use crate::{Bucketing, Policy};
+use crate::compress::{About, Built, Compressor, Definition, Law, Seat, Soundness};
+use crate::{Bucketing, Policy, Reducer, Result};
 
 pub use crate::compress::signs::Magnitude;
+pub use vote::{Ties, Vote};
 
 /// The settings of `signsgd`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -39,13 +54,17 @@ pub use crate::compress::signs::Magnitude;
 pub struct Config {
     /// What a sign stands for. Default `mean`.
     pub magnitude: Magnitude,
+    /// What becomes of the ranks' signs. Default `mean`.
+    pub vote: Vote,
+    /// What arrives where the majority's vote is a tie. Default `zero`.
+    pub ties: Ties,
     /// Error feedback, which does harm around plain signs; `ef-signsgd` is the scheme that goes
     /// with it. Default false.
     pub feedback: bool,
 }
 
 impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+    type Instance = Built;
 
     const ABOUT: About = About {
         name: "signsgd",
@@ -67,11 +86,35 @@ impl Definition for Config {
         Law::Biased
     }
 
-    fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Signs::new(self.magnitude))
+    fn validate(&self) -> Result<()> {
+        let good = self.vote == Vote::Majority || self.ties == Ties::Zero;
+        let wanted = "only a vote can be a tie; write vote = \"majority\", or leave this out";
+        require(good, Self::ABOUT.name, "ties", "plus", wanted)
+    }
+
+    fn build(&self, seat: &Seat) -> Built {
+        match self.vote {
+            Vote::Mean => {
+                let signs: Box<dyn Compressor> = Box::new(Signs::new(self.magnitude));
+                signs.into()
+            }
+            Vote::Majority => {
+                let votes: Box<dyn Reducer> =
+                    Box::new(vote::Majority::new(self.magnitude, self.ties, seat));
+                votes.into()
+            }
+        }
     }
 
     fn specimens() -> Vec<Self> {
-        vec![Self { magnitude: Magnitude::Unit, ..Self::default() }]
+        let majority = Self { vote: Vote::Majority, ..Self::default() };
+        vec![
+            Self { magnitude: Magnitude::Unit, ..Self::default() },
+            majority.clone(),
+            Self { magnitude: Magnitude::Unit, ties: Ties::Plus, ..majority },
+        ]
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,8 +19,10 @@
 //!
 //! # Where we differ
 //! As in the paper each parameter is a bucket, unless the policy says otherwise.
-//! Without clipping it is unbiased; with it (the default, c = 2.5 as in the paper) it is not, as in
-//! the paper. σ is the root of the mean square of the block, not of what is left after its mean, so
+//! Without clipping (`clip = 0`, equations 1 to 3 by themselves) it is unbiased; with it (the default,
+//! c = 2.5 as in the paper) it is not, as in the paper. Comparisons differ: GRACE's code clips (Xu et
+//! al. 2021), while the TernGrad in the table of DQ-SGD (Yan et al. 2021) is as good as their QSGD
+//! of two bits, which it is without clipping only. σ is the root of the mean square of the block, not of what is left after its mean, so
 //! that a constant gradient is not clipped to nothing. The paper counts log2(3) = 1.58 bits; 1.6 are
 //! sent. Ranks have scales of their own; the paper's sharing of the largest one is for summing
 //! codes on a server, and there is none here.
@@ -185,6 +187,25 @@ mod tests {
         for clip in [-1.0, f64::NAN] {
             assert!(Config { clip, ..Config::default() }.validate().is_err());
         }
+    }
+
+    /// Equations 1 to 3: a single outlier is the scale of all, however far out it stands.
+    #[test]
+    fn without_clipping_the_scale_is_the_largest_magnitude_and_the_mean_is_the_gradient() {
+        const STEPS: u64 = 4000;
+        let mut gradient = vec![1.0; 99];
+        gradient.push(-50.0);
+        let config = Config { clip: 0.0, ..Config::default() };
+        let mut total = 0.0;
+        for step in 1..=STEPS {
+            let (wire, said) = round_trip(&config, &gradient, step);
+            assert_eq!((&wire[..4], said[99]), (&50f32.to_le_bytes()[..], -50.0));
+            assert!(said[..99].iter().all(|value| [0.0, 50.0].contains(value)));
+            total += said[..99].iter().map(|value| f64::from(*value)).sum::<f64>();
+        }
+        // Each of 99·STEPS draws is 50 with the probability 1/50: a deviation of 7 each.
+        let mean = total / (99 * STEPS) as f64;
+        assert!((mean - 1.0).abs() < 4.0 * 7.0 / (99.0 * STEPS as f64).sqrt(), "{mean}");
     }
 
     /// Equation 5 of the paper: the second moment of an element is s·|g|, its variance |g|(s − |g|).

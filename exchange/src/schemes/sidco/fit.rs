@@ -77,8 +77,16 @@ impl Fit {
         fitted.unwrap_or_else(|| exponential(mean, share))
     }
 
-    /// The threshold for a later stage, given what exceeds the one before; `None` where that does
-    /// not say.
+    /// What a later stage must know of the magnitudes above the threshold before it.
+    pub(crate) fn tail(self, magnitudes: &[f32], threshold: f32) -> Tail {
+        match self {
+            Fit::Exponential => moments::tail::<false>(magnitudes, threshold),
+            Fit::Pareto | Fit::Gamma => moments::tail::<true>(magnitudes, threshold),
+        }
+    }
+
+    /// The threshold for a later stage, given its [`tail`](Self::tail); `None` where
+    /// that does not say.
     pub(crate) fn later(self, tail: Tail, share: f64) -> Option<f64> {
         if tail.moments.count < 2 {
             return None;
@@ -185,6 +193,32 @@ pub(crate) mod tests {
         assert_eq!(compared, 162);
     }
 
+    /// Against SciPy 1.17: `expon`, `genpareto` and `gamma` of the parameters that SIDCo's moments
+    /// give, `isf` of the share. By mean, variance, mean logarithm and share.
+    #[test]
+    fn thresholds_are_the_inverse_survival_functions_of_the_laws() {
+        for (mean, variance, mean_log, share, expected) in [
+            (0.8, 1.1, -1.2, 0.25, [1.1090354889, 1.01749895296, 1.08847229203]),
+            (0.8, 1.1, -1.2, 0.01, [3.68413614879, 4.90008010431, 4.72390391157]),
+            (0.8, 1.1, -1.2, 0.001, [5.52620422319, 9.80177066168, 7.50137617869]),
+            (0.02, 0.0001, -4.2, 0.25, [0.0277258872224, 0.0291666666667, 0.0270377691419]),
+            (0.02, 0.0001, -4.2, 0.01, [0.0921034037198, 0.0333, 0.068260338896]),
+            (0.02, 0.0001, -4.2, 0.001, [0.13815510558, 0.0333322792408, 0.095567268455]),
+            (3.0, 40.0, 0.1, 0.25, [4.15888308336, 3.37241734034, 4.07405495093]),
+            (3.0, 40.0, 0.1, 0.01, [13.815510558, 23.5039790641, 17.8993549868]),
+            (3.0, 40.0, 0.1, 0.001, [20.7232658369, 64.1955821562, 28.4919758306]),
+        ] {
+            let found = [
+                exponential(mean, share),
+                pareto(mean, variance, share).unwrap(),
+                gamma(mean, mean_log, share).unwrap(),
+            ];
+            for (found, expected) in found.into_iter().zip(expected) {
+                assert!((found / expected - 1.0f64).abs() < 1e-11, "{found} {expected}");
+            }
+        }
+    }
+
     #[test]
     fn zeros_are_fitted_or_left_out_as_the_vectors_say() {
         let vectors = vectors();
@@ -217,8 +251,8 @@ pub(crate) mod tests {
             let threshold = fit.first(&[-2.0; 50], 50, 0.25);
             assert!((threshold - 2.0 * 4f64.ln()).abs() < 1e-12, "{fit:?}: {threshold}");
             assert!(fit.first(&[3.0], 1, 0.1).is_finite());
-            assert_eq!(fit.later(moments::tail(&[2.0; 50], 1.0), 0.5), None);
-            assert_eq!(fit.later(moments::tail(&[2.0, 0.5], 1.0), 0.5), None);
+            assert_eq!(fit.later(fit.tail(&[2.0; 50], 1.0), 0.5), None);
+            assert_eq!(fit.later(fit.tail(&[2.0, 0.5], 1.0), 0.5), None);
         }
     }
 }

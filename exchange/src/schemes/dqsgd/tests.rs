@@ -1,0 +1,277 @@
+//! The quantiser and the controller against the vectors, and the budget they keep.
+
+use std::ops::Range;
+
+use super::*;
+use crate::Error;
+use crate::compress::bit_schedule::tests::{number, vectors};
+use crate::compress::ladder::Ladder;
+use crate::state::Entry;
+
+fn numbers(value: &serde_json::Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(number).collect()
+}
+
+#[test]
+fn levels_and_values_are_those_of_the_vectors() {
+    let vectors = vectors();
+    let quantiser = &vectors["quantiser"];
+    let gradient: Vec<f32> = numbers(&quantiser["g"]).iter().map(|g| *g as f32).collect();
+    let random: Vec<u32> =
+        numbers(&quantiser["u"]).iter().map(|u| (u * 2f64.powi(32)) as u32).collect();
+    for case in quantiser["cases"].as_array().unwrap() {
+        let norm = if case["p"] == "2" { Norm::L2 } else { Norm::Linf };
+        let scale = norm.of(&gradient);
+        assert!((f64::from(scale) - number(&case["norm"])).abs() < 1e-6);
+        let bits = case["B"].as_u64().unwrap() as u8;
+        let ladder = ladder(bits);
+        assert_eq!(u64::from(ladder.top()), case["s"].as_u64().unwrap());
+        let mut variance = 0.0;
+        for (i, (level, value)) in
+            numbers(&case["level"]).into_iter().zip(numbers(&case["value"])).enumerate()
+        {
+            let rung = ladder.rung(gradient[i].abs() / scale, random[i]);
+            assert_eq!(f64::from(rung), level, "{bits} bits, element {i}");
+            let said = f64::from((ladder.share(rung as u8) * scale).copysign(gradient[i]));
+            assert!((said - value).abs() < 1e-6, "{said} {value}");
+            let s = f64::from(ladder.top());
+            let f = (f64::from(gradient[i].abs()) / number(&case["norm"]) * s).fract();
+            variance += (number(&case["norm"]) / s).powi(2) * f * (1.0 - f);
+        }
+        let expected = number(&case["exact_var"]);
+        assert!((variance - expected).abs() < 2e-5 * expected.max(1.0), "{variance} {expected}");
+        let seat = Seat::alone(gradient.len(), 1);
+        let config = Config { norm, min_bits: bits, max_bits: bits, ..Config::default() };
+        let mut wire = Vec::new();
+        config.build(&seat).encode(&gradient, 1, &mut wire);
+        assert_eq!(8 * wire.len() as u64, 8 + case["payload_bits"].as_u64().unwrap());
+    }
+}
+
+#[test]
+fn the_controller_plans_as_in_the_vectors() {
+    let vectors = vectors();
+    let norms = numbers(&vectors["controller"]["norms"]);
+    for case in vectors["controller"]["cases"].as_array().unwrap() {
+        let config = Config {
+            alpha: Some(number(&case["alpha"])),
+            horizon: 400,
+            gap: case["gap"].as_u64().unwrap(),
+            window: case["window"].as_u64().unwrap() as usize,
+            target: Target::K(number(&case["k"])),
+            ..Config::default()
+        };
+        let mut plan = Plan::new(&config);
+        let mut trace = case["trace"].as_array().unwrap().iter().skip(1);
+        for (step, norm) in (1..).zip(&norms) {
+            plan.observe(step, *norm, 0.0);
+            if step < 400 && step.is_multiple_of(config.gap) {
+                let expected = trace.next().unwrap();
+                assert_eq!(expected["n"].as_u64(), Some(step));
+                assert!((plan.norm - number(&expected["norm_used"])).abs() < 1e-8);
+                let bits = number(&expected["B_real"]).clamp(2.0, 8.0);
+                assert!((plan.bits - bits).abs() < 1e-8, "{} {bits}", plan.bits);
+                if case["rounding"] == "ceil" {
+                    assert_eq!(u64::from(plan.whole_bits(0.5)), expected["B"].as_u64().unwrap());
+                }
+            }
+        }
+        assert!(trace.next().is_none());
+    }
+}
+
+/// The bits of every step of a run over a path of norms, which steps from 0 index.
+fn run(config: &Config, norm: impl Fn(f64) -> f64) -> Vec<u8> {
+    let mut plan = Plan::new(config);
+    let bits = |step: u64| {
+        let dither = Stream::of(&[step]).uniform(0);
+        let bits = plan.whole_bits(f64::from(dither));
+        plan.observe(step, norm(step as f64 - 1.0), f64::from(bits));
+        bits
+    };
+    (1..=config.horizon).map(bits).collect()
+}
+
+fn mean(bits: &[u8]) -> f64 {
+    bits.iter().map(|bits| f64::from(*bits)).sum::<f64>() / bits.len() as f64
+}
+
+#[test]
+fn a_target_of_mean_bits_is_met_whatever_the_norms_do() {
+    for rounding in [Rounding::Dither, Rounding::Ceil] {
+        for bits in [3.0, 4.5, 6.0] {
+            let config = Config { rounding, target: Target::Bits(bits), ..Config::default() };
+            let paths: [&dyn Fn(f64) -> f64; 4] = [
+                &|n| 5.0 * 0.999f64.powf(n / 2.0),
+                &|n| (5.0 * 0.999f64.powf(n / 2.0)).max(1.0),
+                &|_| 2.0,
+                &|n| if n < 1500.0 { 5.0 - 3.8 * n / 1500.0 } else { 0.5 },
+            ];
+            for (number, path) in paths.into_iter().enumerate() {
+                let mean = mean(&run(&config, path));
+                assert!((mean - bits).abs() < 0.05, "{rounding:?}, {bits}, path {number}: {mean}");
+            }
+        }
+    }
+}
+
+/// A run of the length of one pass over CIFAR-10 with 128 images a step.
+fn short() -> Config {
+    let (horizon, gap, window) = (391, 20, 10);
+    Config { horizon, gap, window, rounding: Rounding::Dither, ..Config::default() }
+}
+
+#[test]
+fn bits_follow_the_norm_and_the_budget_is_kept_all_the_same() {
+    let paths: [&dyn Fn(f64) -> f64; 4] = [
+        &|_| 2.0,
+        &|n| if n < 200.0 { 2.0 } else { 0.2 },
+        &|n| if n < 100.0 { 2.0 } else { 60.0 },
+        &|n| 2.0 * 0.01f64.powf(n / 390.0),
+    ];
+    for rounding in [Rounding::Dither, Rounding::Ceil] {
+        let config = Config { rounding, ..short() };
+        let runs = paths.map(|path| run(&config, path));
+        for (number, one) in runs.iter().enumerate() {
+            assert!((mean(one) - 4.5).abs() < 0.05, "{rounding:?}, path {number}: {}", mean(one));
+            assert!(runs[..number].iter().all(|other| one != other), "{rounding:?}, path {number}");
+        }
+        // Over the first gap after a change, which is 20 steps of a norm that is known from 10.
+        let after = |run: usize, step: usize| mean(&runs[run][step + 20..step + 40]);
+        let before = |run: usize, step: usize| mean(&runs[run][step - 20..step]);
+        let steady = after(0, 200) - before(0, 200);
+        assert!(after(1, 200) - before(1, 200) < steady - 1.0, "{rounding:?}: a tenfold fall");
+        assert!(after(2, 100) - before(2, 100) > steady + 1.0, "{rounding:?}: a thirtyfold rise");
+        // A norm that falls for good has fewer bits than a steady one, and then those that it saved.
+        let more = |steps: Range<usize>| mean(&runs[3][steps.clone()]) - mean(&runs[0][steps]);
+        assert!(more(60..140) < -0.2 && more(280..380) > 0.2, "{rounding:?}");
+    }
+}
+
+/// What the paper's one k for all steps, found when only the first norms are known, makes of a
+/// budget.
+#[test]
+fn a_k_that_is_held_misses_the_budget() {
+    let mut plan = Plan::new(&short());
+    (1..=20).for_each(|step| plan.observe(step, 2.0, plan.bits));
+    let held = Config { target: Target::K(plan.k), ..short() };
+    let steady = mean(&run(&held, |_| 2.0));
+    assert!((steady - 4.5).abs() < 0.05, "{steady}");
+    let tenfold = mean(&run(&held, |n| if n < 200.0 { 2.0 } else { 0.2 }));
+    assert!((tenfold - 3.3).abs() < 0.05, "{tenfold}");
+    let hundredfold = mean(&run(&held, |n| 2.0 * 0.01f64.powf(n / 390.0)));
+    assert!((hundredfold - 2.45).abs() < 0.05, "{hundredfold}");
+}
+
+/// Between two gaps k moves as far as the rule says, and not at all where the norm and the spending
+/// are what was planned.
+#[test]
+fn k_is_solved_for_once_and_corrected_slowly() {
+    let mut plan = Plan::new(&short());
+    let mut observe = |steps: std::ops::RangeInclusive<u64>, norm: f64| {
+        for step in steps {
+            let bits = plan.bits;
+            plan.observe(step, norm, bits);
+        }
+        plan.k
+    };
+    let (first, later) = (observe(1..=20, 2.0), observe(21..=100, 2.0));
+    assert!((later / first).log2().abs() < 0.1, "{first} {later}");
+    // At step 120 the norm has been a tenth for a gap, so that as much as the plan had given to
+    // it, tenfold, is asked for: 4·20/271 of the way.
+    let fallen = observe(101..=120, 0.2);
+    let moved = (fallen / later).ln() / (80.0f64 / 271.0) / 10f64.ln();
+    assert!((moved - 1.0).abs() < 0.05, "{moved}");
+}
+
+#[test]
+fn alpha_is_that_of_a_run_of_the_authors_length() {
+    for (horizon, expected) in [(6000, 0.999), (391, 0.984_764_4), (12_000, 0.999_499_875)] {
+        let course = Config { horizon, ..Config::default() }.course();
+        assert!((course.alpha - expected).abs() < 1e-7, "{horizon}: {}", course.alpha);
+        // A constant norm sweeps log2(0.999^-3000) bits.
+        let sweep = course.bits(1e9, horizon, 1.0) - course.bits(1e9, 0, 1.0);
+        assert!((sweep - 4.330_3).abs() < 1e-3, "{horizon}: {sweep}");
+    }
+    let set: Config = toml::from_str("alpha = 0.999\nhorizon = 391").unwrap();
+    assert_eq!(set.course().alpha.to_bits(), 0.999f64.to_bits());
+    assert_eq!(toml::from_str::<Config>(&toml::to_string(&set).unwrap()).unwrap(), set);
+    assert!(!toml::to_string(&Config::default()).unwrap().contains("alpha"));
+}
+
+#[test]
+fn a_plan_comes_back_from_its_state_at_any_step_and_one_of_before_is_solved_anew() {
+    let norm = |step: u64| 2.0 + (step as f64 * 0.1).sin();
+    for stop in [1, 19, 20, 57, 200, 380, 391] {
+        let mut plan = Plan::new(&short());
+        (1..=stop).for_each(|step| plan.observe(step, norm(step), 4.0));
+        let mut state = State::default();
+        plan.save(&mut state);
+        let mut again = Plan::new(&short());
+        again.restore(&state).unwrap();
+        assert_eq!(again, plan);
+        for step in stop + 1..=391 {
+            plan.observe(step, norm(step), 4.0);
+            again.observe(step, norm(step), 4.0);
+            assert_eq!(again, plan, "stopped at {stop}");
+        }
+    }
+    // At half the norm of before, k is twice what it was: of all of the norm, not of a part of it.
+    let mut plan = Plan::new(&short());
+    (1..=100).for_each(|step| plan.observe(step, 2.0, plan.bits));
+    let mut state = State::default();
+    plan.save(&mut state);
+    state.retain(|entry| entry != "solved");
+    let mut before = Plan::new(&short());
+    before.restore(&state).unwrap();
+    assert_eq!((before.bits, before.k), (plan.bits, plan.k));
+    (101..=120).for_each(|step| before.observe(step, 1.0, before.bits));
+    assert!(((before.k / plan.k).log2() - 1.0).abs() < 0.1, "{} {}", before.k, plan.k);
+    for nonsense in [vec![2], vec![0, 1], vec![]] {
+        state.insert("solved", Entry::U64(nonsense));
+        assert!(matches!(before.restore(&state), Err(Error::State { .. })));
+    }
+}
+
+#[test]
+fn a_zero_gradient_asks_for_the_fewest_bits_and_a_broken_state_is_refused() {
+    let config = Config { gap: 2, window: 2, ..Config::default() };
+    let mut plan = Plan::new(&config);
+    assert_eq!(plan.whole_bits(0.0), 8);
+    (1..=2).for_each(|step| plan.observe(step, 0.0, 8.0));
+    assert_eq!(plan.whole_bits(0.9), 2);
+    // It says nothing about k: the first norm does.
+    (3..=4).for_each(|step| plan.observe(step, 1.0, 2.0));
+    let mut other = Plan::new(&config);
+    (1..=4).for_each(|step| other.observe(step, 1.0, if step < 3 { 8.0 } else { 2.0 }));
+    assert!(plan.k > 0.0 && (plan.k / other.k).log2().abs() < 0.1, "{} {}", plan.k, other.k);
+    let mut state = State::default();
+    plan.save(&mut state);
+    let mut other = Plan::new(&config);
+    other.restore(&state).unwrap();
+    assert_eq!(other, plan);
+    state.insert("norms", Entry::U64(vec![0, f64::NAN.to_bits()]));
+    assert!(matches!(other.restore(&state), Err(Error::State { .. })));
+    assert_eq!(other, plan);
+}
+
+#[test]
+fn settings_without_meaning_are_refused() {
+    let base = Config::default;
+    for broken in [
+        Config { alpha: Some(0.0), ..base() },
+        Config { alpha: Some(f64::NAN), ..base() },
+        Config { alpha: Some(1.001), ..base() },
+        Config { gap: 0, ..base() },
+        Config { horizon: 0, ..base() },
+        Config { window: 0, ..base() },
+        Config { min_bits: 1, ..base() },
+        Config { min_bits: 5, max_bits: 4, ..base() },
+        Config { max_bits: 9, ..base() },
+        Config { target: Target::Bits(1.0), ..base() },
+        Config { target: Target::K(0.0), ..base() },
+        Config { target: Target::Error(f64::INFINITY), ..base() },
+    ] {
+        assert!(matches!(broken.validate(), Err(Error::Config { .. })), "{broken:?}");
+    }
+}
