@@ -193,7 +193,7 @@ pub(crate) fn take(
         _ => return Err(Fault::Field { field: "code lengths", found: taken.into() }),
     }
     let code = Code::from_lengths(symbols, lengths);
-    let mut taker = Taker::new(&code, longest, reader.rest());
+    let mut taker = Taker::new(&code, longest, window(part.end), reader.rest());
     let mut block = [0; codes::BLOCK + AHEAD];
     // Symbols of the block that were taken with those of the block before.
     let mut ready = 0;
@@ -236,8 +236,14 @@ impl Begin {
     }
 }
 
-/// Bits that are looked up at a time for several symbols.
+/// The most bits that are looked up at a time for several symbols.
 const WINDOW: u32 = 10;
+
+/// Bits that are looked up at a time for this many symbols: a table for more takes longer to fill than
+/// it saves.
+fn window(count: usize) -> u32 {
+    if count < 4096 { 6 } else { WINDOW }
+}
 
 /// Lookups between two looks at where the bytes end: together at most 50 bits, and a word read at any
 /// bit has 57.
@@ -252,15 +258,17 @@ struct Taker<'a> {
     /// The next bit.
     at: usize,
     longest: u32,
+    /// Bits that are looked up at a time.
+    window: u32,
     /// What each string of as many bits as the longest code begins with: a symbol and a length.
     first: [u8; 1 << MAX_LENGTH],
-    /// What each string of `WINDOW` bits begins with, after the same for shorter strings: those of w
+    /// What each string of `window` bits begins with, after the same for shorter strings: those of w
     /// bits lie from 2^w on.
     several: [Begin; 2 << WINDOW],
 }
 
 impl<'a> Taker<'a> {
-    fn new(code: &Code, longest: u32, bytes: &'a [u8]) -> Self {
+    fn new(code: &Code, longest: u32, window: u32, bytes: &'a [u8]) -> Self {
         let mut first = [0u8; 1 << MAX_LENGTH];
         for (symbol, (word, length)) in code.words.iter().zip(code.lengths).enumerate() {
             if length > 0 {
@@ -270,7 +278,7 @@ impl<'a> Taker<'a> {
             }
         }
         let mut several = [Begin::default(); 2 << WINDOW];
-        for width in 1..=WINDOW {
+        for width in 1..=window {
             for string in 0..1usize << width {
                 let entry = first[string & ((1 << longest) - 1)];
                 let (symbol, length) = (u64::from(entry >> 4), u32::from(entry & 0xf));
@@ -289,7 +297,7 @@ impl<'a> Taker<'a> {
                 };
             }
         }
-        Self { bytes, at: 0, longest, first, several }
+        Self { bytes, at: 0, longest, window, first, several }
     }
 
     /// Fills `block` from `ready` on, until it holds `wanted` symbols or some more; at most `left` of
@@ -304,6 +312,7 @@ impl<'a> Taker<'a> {
         wanted: usize,
         left: usize,
     ) -> Read<usize> {
+        let strings = 1 << self.window;
         let mut held = ready;
         while held < wanted && left - held >= AHEAD {
             let Some(word) = self.bytes.get(self.at / 8..).and_then(|rest| rest.first_chunk())
@@ -314,7 +323,7 @@ impl<'a> Taker<'a> {
             let before = held;
             let mut bits = 0;
             for _ in 0..LOOKUPS {
-                let begin = self.several[(1 << WINDOW) + (word as usize & ((1 << WINDOW) - 1))];
+                let begin = self.several[strings + (word as usize & (strings - 1))];
                 block[held..held + 8].copy_from_slice(&begin.symbols.to_le_bytes());
                 held += usize::from(begin.count);
                 bits += u32::from(begin.bits);
@@ -429,7 +438,7 @@ mod tests {
             let mut bytes = Vec::new();
             code.put(&symbols, &mut bytes);
             let longest = code.lengths.iter().copied().max().unwrap_or(0);
-            let mut taker = Taker::new(&code, longest.into(), &bytes[codes::bytes(kinds, 4)..]);
+            let mut taker = Taker::new(&code, longest.into(), WINDOW, &bytes[codes::bytes(kinds, 4)..]);
             for symbol in &symbols {
                 prop_assert_eq!(taker.next(), Ok(*symbol));
             }
