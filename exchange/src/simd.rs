@@ -9,3 +9,12 @@
 pub(crate) fn wide<R>(work: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(work)
 }
+
+/// What this processor can do, the narrowest first: for tests that results do not depend on it.
+#[cfg(test)]
+pub(crate) fn machines() -> Vec<pulp::Arch> {
+    let mut machines = vec![pulp::Arch::Scalar, pulp::Arch::new()];
+    #[cfg(target_arch = "x86_64")]
+    machines.extend(pulp::x86::V3::try_new().map(pulp::Arch::V3));
+    machines
+}

@@ -97,13 +97,20 @@ impl Shape {
         out.resize(scale_at + 4 * gradient.len().div_ceil(self.block), 0);
         let mut first = 0;
         for block in gradient.chunks(self.block) {
-            let scale = wide(|| largest(block));
+            let scale = wide(
+                #[inline(always)]
+                || largest(block),
+            );
             out[scale_at..scale_at + 4].copy_from_slice(&scale.to_le_bytes());
             scale_at += 4;
             for piece in block.chunks(PIECE) {
                 let mut codes = [0; PIECE];
                 let codes = &mut codes[..piece.len()];
-                wide(|| round(piece, scale, &intervals, sharpness, stream, first, codes));
+                let rule = Rule { scale, intervals: &intervals, sharpness, stream };
+                wide(
+                    #[inline(always)]
+                    || rule.round(piece, first, codes),
+                );
                 codes::put(codes, self.bits, out);
                 first += piece.len() as u32;
             }
@@ -179,43 +186,56 @@ pub(crate) fn largest(values: &[f32]) -> f32 {
 /// Elements whose codes are found side by side.
 const LANES: usize = 32;
 
-/// The codes of `values`, the first of which is element `first` of the stream.
-#[inline(always)]
-fn round<const INTERVALS: usize>(
-    values: &[f32],
+/// How the elements of a block become levels.
+#[derive(Clone, Copy)]
+struct Rule<'a, const INTERVALS: usize> {
     scale: f32,
-    intervals: &[(f32, f32); INTERVALS],
+    /// The lower end of each interval between levels, and its width.
+    intervals: &'a [(f32, f32); INTERVALS],
     sharpness: f32,
     stream: Stream,
-    first: u32,
-    codes: &mut [u8],
-) {
-    // A quotient and no reciprocal: that of a subnormal scale would be infinite.
-    let scale = if scale == 0.0 { 1.0 } else { scale };
-    let side_by_side = |values: &[f32; LANES], first: u32| {
+}
+
+impl<const INTERVALS: usize> Rule<'_, INTERVALS> {
+    /// The codes of `values`, the first of which is element `first` of the stream.
+    #[inline(always)]
+    fn round(self, values: &[f32], first: u32, codes: &mut [u8]) {
+        let (whole, rest) = values.as_chunks::<LANES>();
+        let (whole_codes, rest_codes) = codes.as_chunks_mut::<LANES>();
+        let mut at = first;
+        for (codes, values) in whole_codes.iter_mut().zip(whole) {
+            *codes = self.side_by_side(values, at);
+            at = at.wrapping_add(LANES as u32);
+        }
+        if !rest.is_empty() {
+            let mut padded = [0.0; LANES];
+            padded[..rest.len()].copy_from_slice(rest);
+            rest_codes.copy_from_slice(&self.side_by_side(&padded, at)[..rest.len()]);
+        }
+    }
+
+    /// Inlined like its caller: a call would be compiled for the narrowest vectors, and take four
+    /// times as long.
+    #[inline(always)]
+    fn side_by_side(self, values: &[f32; LANES], first: u32) -> [u8; LANES] {
+        // A quotient and no reciprocal: that of a subnormal scale would be infinite.
+        let scale = if self.scale == 0.0 { 1.0 } else { self.scale };
         let (mut u, mut r, mut level) = ([0f32; LANES], [0f32; LANES], [0u32; LANES]);
         for i in 0..LANES {
             u[i] = values[i] / scale;
-            r[i] = 0.5 + sharpness * (stream.uniform(first.wrapping_add(i as u32)) - 0.5);
+            let uniform = self.stream.uniform(first.wrapping_add(i as u32));
+            r[i] = 0.5 + self.sharpness * (uniform - 0.5);
         }
-        for (low, width) in intervals {
+        for (low, width) in self.intervals {
             for i in 0..LANES {
                 level[i] += u32::from(u[i] > low + r[i] * width);
             }
         }
-        level.map(|level| level as u8)
-    };
-    let (whole, rest) = values.as_chunks::<LANES>();
-    let (whole_codes, rest_codes) = codes.as_chunks_mut::<LANES>();
-    let mut at = first;
-    for (codes, values) in whole_codes.iter_mut().zip(whole) {
-        *codes = side_by_side(values, at);
-        at = at.wrapping_add(LANES as u32);
-    }
-    if !rest.is_empty() {
-        let mut padded = [0.0; LANES];
-        padded[..rest.len()].copy_from_slice(rest);
-        rest_codes.copy_from_slice(&side_by_side(&padded, at)[..rest.len()]);
+        let mut codes = [0; LANES];
+        for i in 0..LANES {
+            codes[i] = level[i] as u8;
+        }
+        codes
     }
 }
 
@@ -224,6 +244,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::simd::machines;
 
     /// The same by searching the interval and comparing with its one threshold, in f64: the least
     /// and the greatest level that are right, two where `u` is nearer to it than f32 knows.
@@ -269,6 +290,49 @@ mod tests {
                     prop_assert!(right.map(said).contains(&true) || sum[at] == 0.0 && scale == 0.0, "element {}", at);
                 }
             }
+        }
+    }
+
+    /// One element at a time.
+    fn simple<const INTERVALS: usize>(rule: Rule<'_, INTERVALS>, value: f32, i: u32) -> u8 {
+        let scale = if rule.scale == 0.0 { 1.0 } else { rule.scale };
+        let r = 0.5 + rule.sharpness * (rule.stream.uniform(i) - 0.5);
+        let above = |(low, width): &&(f32, f32)| value / scale > low + r * width;
+        rule.intervals.iter().filter(above).count() as u8
+    }
+
+    fn on_every_machine<const INTERVALS: usize>(values: &[f32], first: u32, sharpness: f32) {
+        let mut levels = vec![0.0; INTERVALS + 1];
+        uniform(&mut levels);
+        let intervals: [_; INTERVALS] =
+            std::array::from_fn(|j| (levels[j], levels[j + 1] - levels[j]));
+        for scale in [0.0, f32::from_bits(3), largest(values)] {
+            let stream = Stream::of(&[first.into()]);
+            let rule = Rule { scale, intervals: &intervals, sharpness, stream };
+            let expected: Vec<u8> =
+                (first..).zip(values).map(|(i, value)| simple(rule, *value, i)).collect();
+            for machine in machines() {
+                let mut codes = vec![0xff; values.len()];
+                machine.dispatch(
+                    #[inline(always)]
+                    || rule.round(values, first, &mut codes),
+                );
+                assert_eq!(codes, expected, "{machine:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn codes_are_those_of_the_simple_form_on_every_instruction_set(
+            values in proptest::collection::vec(-2.0f32..2.0, 0..200), first in 0u32..1 << 20,
+            sharpness in 0.0f32..=1.0,
+        ) {
+            on_every_machine::<1>(&values, first, sharpness);
+            on_every_machine::<3>(&values, first, sharpness);
+            on_every_machine::<7>(&values, first, sharpness);
+            on_every_machine::<15>(&values, first, sharpness);
+            on_every_machine::<31>(&values, first, sharpness);
         }
     }
 

@@ -219,12 +219,12 @@ mod tests {
     use super::*;
     use crate::compress::Built;
     use crate::layout::Part;
-    use crate::schemes::casq;
+    use crate::schemes::qsgd;
     use crate::{Scheme, Seat};
 
     fn bucket(start: usize, length: usize, divides: bool) -> Bucket {
         let range = start..start + length;
-        let scheme = Scheme::Casq(casq::Config::default());
+        let scheme = Scheme::Qsgd(qsgd::Config::default());
         let built = if divides { Built::Plain } else { scheme.build(&Seat::alone(length, 0)) };
         let shapes = vec![vec![length]];
         Bucket::new(&Part { ranges: vec![range], shapes, dense: divides }, built)

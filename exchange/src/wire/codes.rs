@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::{Fault, Read};
+use crate::simd::wide;
 
 /// The widest code.
 pub const MAX_WIDTH: u32 = 8;
@@ -42,6 +43,25 @@ fn put_fixed<const WIDTH: usize>(codes: &[u8], out: &mut Vec<u8>) {
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
     out.extend_from_slice(&gather::<WIDTH>(last).to_le_bytes()[..bytes(rest.len(), WIDTH as u32)]);
+}
+
+/// Packs codes of `WIDTH` bits into bytes, which hold some of the first eights and no more; a last
+/// part of eight is packed as far as whole bytes are asked for.
+pub(crate) fn pack<const WIDTH: usize>(codes: &[u8], bytes: &mut [u8]) {
+    wide(
+        #[inline(always)]
+        || {
+            let (eights, rest) = codes.as_chunks::<8>();
+            let (words, rest_bytes) = bytes.as_chunks_mut::<WIDTH>();
+            for (word, eight) in words.iter_mut().zip(eights) {
+                word.copy_from_slice(&gather::<WIDTH>(*eight).to_le_bytes()[..WIDTH]);
+            }
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            let last = gather::<WIDTH>(last).to_le_bytes();
+            rest_bytes.copy_from_slice(&last[..rest_bytes.len()]);
+        },
+    );
 }
 
 /// Eight codes side by side: neighbours are joined, then pairs, then fours.

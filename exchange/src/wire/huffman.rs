@@ -8,7 +8,8 @@
 //! Shorter codes come first, and of equally long ones those of lower symbols. A symbol that occurs
 //! alone has a code of one bit.
 
-use super::bits::{BitReader, BitWriter};
+use std::ops::Range;
+
 use super::{Fault, Read, Reader, codes};
 
 /// The most symbols: no code of so few is longer than 15 bits, whatever they occur.
@@ -75,29 +76,94 @@ impl Code {
     }
 
     /// Appends the lengths and the codes of `symbols`, each of which was counted.
+    ///
+    /// One by one, each code goes to where the last ended. Here packed symbols lead to the bits of
+    /// several at once, and 56 bits are written without asking whether there are that many.
     pub(crate) fn put(&self, symbols: &[u8], out: &mut Vec<u8>) {
         codes::put(&self.lengths[..self.symbols], 4, out);
-        let mut writer = BitWriter::new(out);
-        let code = |symbol: u8| {
-            let symbol = usize::from(symbol) % MAX_SYMBOLS;
-            (u64::from(self.words[symbol]), u32::from(self.lengths[symbol]))
-        };
-        // Three codes have at most 45 bits.
-        let (threes, rest) = symbols.as_chunks::<3>();
-        for three in threes {
-            let [(a, a_bits), (b, b_bits), (c, c_bits)] = three.map(code);
-            writer.put(a | b << a_bits | c << (a_bits + b_bits), a_bits + b_bits + c_bits);
+        let longest = self.lengths.iter().copied().max().unwrap_or(0);
+        match (self.symbols, longest) {
+            // Four codes of a group have at most 12 bits, and four groups 48.
+            (..=4, _) => self.put_groups::<2, 4>(symbols, out),
+            // Two codes of a group have at most 14 bits, and four groups 56.
+            (_, ..=7) => self.put_groups::<4, 4>(symbols, out),
+            // Two codes of a group have at most 30 bits.
+            _ => self.put_groups::<4, 1>(symbols, out),
         }
-        for symbol in rest {
-            let (word, bits) = code(*symbol);
-            writer.put(word, bits);
+    }
+
+    /// Appends the codes, `JOINED` bytes of packed symbols, `WIDTH` bits each, at a time.
+    fn put_groups<const WIDTH: usize, const JOINED: usize>(
+        &self,
+        symbols: &[u8],
+        out: &mut Vec<u8>,
+    ) {
+        let table = self.groups::<WIDTH>();
+        let mut packed = [0; codes::BLOCK / 2];
+        let mut bytes = [0; codes::BLOCK / 8 * MAX_LENGTH as usize + 16];
+        // Bits that are no whole byte yet, the first in the lowest place, and how many.
+        let (mut pending, mut count) = (0u64, 0);
+        for block in symbols.chunks(codes::BLOCK) {
+            let packed = &mut packed[..block.len() * WIDTH / 8];
+            codes::pack::<WIDTH>(block, packed);
+            let mut at = 0;
+            let (joined, alone) = packed.as_chunks::<JOINED>();
+            let mut append = |word: u64, bits: u32| {
+                pending |= word << count;
+                count += bits;
+                bytes[at..at + 8].copy_from_slice(&pending.to_le_bytes());
+                at += count as usize / 8;
+                pending >>= count & !7;
+                count %= 8;
+            };
+            for groups in joined {
+                let (mut word, mut bits) = (0, 0);
+                for group in groups {
+                    let Group { word: next, bits: more } = table[usize::from(*group)];
+                    word |= u64::from(next) << bits;
+                    bits += more;
+                }
+                append(word, bits);
+            }
+            for group in alone {
+                let Group { word, bits } = table[usize::from(*group)];
+                append(u64::from(word), bits);
+            }
+            for symbol in &block[packed.len() * 8 / WIDTH..] {
+                let symbol = usize::from(*symbol) % MAX_SYMBOLS;
+                append(u64::from(self.words[symbol]), u32::from(self.lengths[symbol]));
+            }
+            out.extend_from_slice(&bytes[..at]);
         }
-        writer.finish();
+        if count > 0 {
+            out.push(pending as u8);
+        }
+    }
+
+    /// What each byte of packed symbols becomes.
+    fn groups<const WIDTH: usize>(&self) -> [Group; 256] {
+        std::array::from_fn(|packed| {
+            let mut group = Group::default();
+            for place in (0..8).step_by(WIDTH) {
+                let symbol = packed >> place & ((1 << WIDTH) - 1);
+                group.word |= u32::from(self.words[symbol]) << group.bits;
+                group.bits += u32::from(self.lengths[symbol]);
+            }
+            group
+        })
     }
 }
 
-/// Takes `count` symbols below `symbols` from `reader`, and visits them in blocks of up to
-/// [`codes::BLOCK`]: the number of the block's first, and the symbols.
+/// The codes of some symbols, end to end.
+#[derive(Debug, Clone, Copy, Default)]
+struct Group {
+    word: u32,
+    bits: u32,
+}
+
+/// Takes `count` symbols below `symbols` from `reader`, and visits those of `part`, which begins at a
+/// multiple of [`codes::BLOCK`], in blocks of up to so many: the number of the block's first, and the
+/// symbols. What follows the part is not looked at.
 ///
 /// # Errors
 /// [`Fault::Field`] when the lengths are not those of a code or bits mean no symbol,
@@ -106,8 +172,10 @@ pub(crate) fn take(
     reader: &mut Reader<'_>,
     symbols: usize,
     count: usize,
+    part: Range<usize>,
     mut visit: impl FnMut(usize, &[u8]) -> Read<()>,
 ) -> Read<()> {
+    debug_assert!(part.start.is_multiple_of(codes::BLOCK) && part.end <= count);
     let mut lengths = [0u8; MAX_SYMBOLS];
     let packed = reader.take(codes::bytes(symbols, 4))?;
     codes::expect(packed, symbols, 4)?.each_block(|_, some| {
@@ -124,33 +192,188 @@ pub(crate) fn take(
         (1.., _) if taken == 1 << longest || alone => {}
         _ => return Err(Fault::Field { field: "code lengths", found: taken.into() }),
     }
-    // What each string of as many bits as the longest code begins with: a symbol and a length.
-    let mut table = [0u8; 1 << MAX_LENGTH];
     let code = Code::from_lengths(symbols, lengths);
-    for (symbol, (word, length)) in code.words.iter().zip(lengths).enumerate() {
-        if length > 0 {
-            let from = usize::from(*word);
-            let entries = table[..1 << longest].iter_mut().skip(from).step_by(1 << length);
-            entries.for_each(|entry| *entry = (symbol as u8) << 4 | length);
+    let mut taker = Taker::new(&code, longest, window(part.end), reader.rest());
+    let mut block = [0; codes::BLOCK + AHEAD];
+    // Symbols of the block that were taken with those of the block before.
+    let mut ready = 0;
+    for first in (0..part.end).step_by(codes::BLOCK) {
+        let length = codes::BLOCK.min(part.end - first);
+        ready = taker.fill(&mut block, ready, length, count - first)?;
+        if first >= part.start {
+            visit(first, &block[..length])?;
         }
+        block.copy_within(codes::BLOCK.., 0);
+        ready = ready.saturating_sub(codes::BLOCK);
     }
-    let mut bits = BitReader::new(reader.rest());
-    let mut block = [0; codes::BLOCK];
-    for first in (0..count).step_by(codes::BLOCK) {
-        let some = &mut block[..codes::BLOCK.min(count - first)];
-        for symbol in some.iter_mut() {
-            let entry = table[bits.peek(longest) as usize];
-            if entry == 0 {
-                return Err(Fault::Field { field: "code", found: 1 });
-            }
-            bits.skip(u32::from(entry & 0xf))?;
-            *symbol = entry >> 4;
-        }
-        visit(first, some)?;
-    }
-    let used = bits.finish()?;
+    let used = if part.end == count { taker.finish()? } else { reader.rest().len() };
     reader.take(used)?;
     Ok(())
+}
+
+/// Symbols that some bits begin with.
+#[derive(Debug, Clone, Copy, Default)]
+struct Begin {
+    /// The first symbol in the lowest byte.
+    symbols: u64,
+    /// How many, up to eight; 0 where the bits end before the first does, or mean nothing.
+    count: u8,
+    /// The bits of their codes.
+    bits: u8,
+}
+
+impl Begin {
+    /// The first seven of the symbols of a string that has more.
+    fn seven(first: &[u8; 1 << MAX_LENGTH], longest: u32, string: usize) -> Self {
+        let mut begin = Self::default();
+        while begin.count < 7 {
+            let entry = first[string >> begin.bits & ((1 << longest) - 1)];
+            begin.symbols |= u64::from(entry >> 4) << (8 * begin.count);
+            begin.count += 1;
+            begin.bits += entry & 0xf;
+        }
+        begin
+    }
+}
+
+/// The most bits that are looked up at a time for several symbols.
+const WINDOW: u32 = 10;
+
+/// Bits that are looked up at a time for this many symbols: a table for more takes longer to fill than
+/// it saves.
+fn window(count: usize) -> u32 {
+    if count < 4096 { 6 } else { WINDOW }
+}
+
+/// Lookups between two looks at where the bytes end: together at most 50 bits, and a word read at any
+/// bit has 57.
+const LOOKUPS: usize = 5;
+
+/// Symbols that may be taken beyond those asked for.
+const AHEAD: usize = 8 * LOOKUPS;
+
+/// Takes symbols from bits.
+struct Taker<'a> {
+    bytes: &'a [u8],
+    /// The next bit.
+    at: usize,
+    longest: u32,
+    /// Bits that are looked up at a time.
+    window: u32,
+    /// What each string of as many bits as the longest code begins with: a symbol and a length.
+    first: [u8; 1 << MAX_LENGTH],
+    /// What each string of `window` bits begins with, after the same for shorter strings: those of w
+    /// bits lie from 2^w on.
+    several: [Begin; 2 << WINDOW],
+}
+
+impl<'a> Taker<'a> {
+    fn new(code: &Code, longest: u32, window: u32, bytes: &'a [u8]) -> Self {
+        let mut first = [0u8; 1 << MAX_LENGTH];
+        for (symbol, (word, length)) in code.words.iter().zip(code.lengths).enumerate() {
+            if length > 0 {
+                let from = usize::from(*word);
+                let entries = first[..1 << longest].iter_mut().skip(from).step_by(1 << length);
+                entries.for_each(|entry| *entry = (symbol as u8) << 4 | length);
+            }
+        }
+        let mut several = [Begin::default(); 2 << WINDOW];
+        for width in 1..=window {
+            for string in 0..1usize << width {
+                let entry = first[string & ((1 << longest) - 1)];
+                let (symbol, length) = (u64::from(entry >> 4), u32::from(entry & 0xf));
+                if length == 0 || length > width {
+                    continue;
+                }
+                // What follows the first symbol is a shorter string, whose entry is known.
+                let mut rest = several[(1 << (width - length)) + (string >> length)];
+                if rest.count == 8 {
+                    rest = Begin::seven(&first, longest, string >> length);
+                }
+                several[(1 << width) + string] = Begin {
+                    symbols: symbol | rest.symbols << 8,
+                    count: rest.count + 1,
+                    bits: rest.bits + length as u8,
+                };
+            }
+        }
+        Self { bytes, at: 0, longest, window, first, several }
+    }
+
+    /// Fills `block` from `ready` on, until it holds `wanted` symbols or some more; at most `left` of
+    /// the message, from the block's first on. Returns how many it holds.
+    ///
+    /// One by one ([`next`](Self::next)), each symbol waits for the length of the last. Looked up
+    /// together, all that end within ten bits wait once.
+    fn fill(
+        &mut self,
+        block: &mut [u8; codes::BLOCK + AHEAD],
+        ready: usize,
+        wanted: usize,
+        left: usize,
+    ) -> Read<usize> {
+        let strings = 1 << self.window;
+        let mut held = ready;
+        while held < wanted && left - held >= AHEAD {
+            let Some(word) = self.bytes.get(self.at / 8..).and_then(|rest| rest.first_chunk())
+            else {
+                break;
+            };
+            let mut word = u64::from_le_bytes(*word) >> (self.at % 8);
+            let before = held;
+            let mut bits = 0;
+            for _ in 0..LOOKUPS {
+                let begin = self.several[strings + (word as usize & (strings - 1))];
+                block[held..held + 8].copy_from_slice(&begin.symbols.to_le_bytes());
+                held += usize::from(begin.count);
+                bits += u32::from(begin.bits);
+                word >>= begin.bits;
+            }
+            self.at += bits as usize;
+            if held == before {
+                block[held] = self.next()?;
+                held += 1;
+            }
+        }
+        while held < wanted {
+            block[held] = self.next()?;
+            held += 1;
+        }
+        Ok(held)
+    }
+
+    /// The next symbol.
+    fn next(&mut self) -> Read<u8> {
+        let rest = self.bytes.get(self.at / 8..).unwrap_or_default();
+        let mut padded = [0; 4];
+        let some = rest.len().min(4);
+        padded[..some].copy_from_slice(&rest[..some]);
+        let string = u32::from_le_bytes(padded) >> (self.at % 8) & ((1 << self.longest) - 1);
+        let entry = self.first[string as usize];
+        if entry == 0 {
+            return Err(Fault::Field { field: "code", found: 1 });
+        }
+        self.at += usize::from(entry & 0xf);
+        if self.at > 8 * self.bytes.len() {
+            let left = rest.len();
+            return Err(Fault::Truncated { needed: left + 1, left });
+        }
+        Ok(entry >> 4)
+    }
+
+    /// Ends at a byte boundary and returns the number of bytes used.
+    ///
+    /// # Errors
+    /// [`Fault::Field`] when the bits that fill the last byte are not zero.
+    fn finish(&self) -> Read<usize> {
+        let used = self.at.div_ceil(8);
+        let last = self.bytes[..used].last().copied().unwrap_or(0);
+        let padding = if self.at.is_multiple_of(8) { 0 } else { last >> (self.at % 8) };
+        if padding != 0 {
+            return Err(Fault::Field { field: "padding", found: padding.into() });
+        }
+        Ok(used)
+    }
 }
 
 #[cfg(test)]
@@ -161,7 +384,7 @@ mod tests {
 
     fn taken(bytes: &[u8], symbols: usize, count: usize) -> Read<Vec<u8>> {
         let (mut reader, mut found) = (Reader::new(bytes), Vec::new());
-        take(&mut reader, symbols, count, |first, some| {
+        take(&mut reader, symbols, count, 0..count, |first, some| {
             assert_eq!(first, found.len());
             found.extend_from_slice(some);
             Ok(())
@@ -201,9 +424,43 @@ mod tests {
             prop_assert_eq!(taken(&bytes, kinds, symbols.len()), Ok(symbols));
         }
 
+        /// Symbols taken together are those taken one by one, and parts are parts of the whole.
+        #[test]
+        fn parts_are_those_of_symbols_taken_one_by_one(
+            draws in proptest::collection::vec(any::<u16>(), 1..6000), kinds in 1usize..=16,
+            skew in 0u32..16, from in 0usize..6, to in 0usize..6000,
+        ) {
+            let symbols: Vec<u8> = draws
+                .iter()
+                .map(|draw| (draw.leading_zeros().min(skew) + u32::from(draw & 1)) as u8 % kinds as u8)
+                .collect();
+            let code = Code::of(&counted(&symbols, kinds));
+            let mut bytes = Vec::new();
+            code.put(&symbols, &mut bytes);
+            let longest = code.lengths.iter().copied().max().unwrap_or(0);
+            let mut taker = Taker::new(&code, longest.into(), WINDOW, &bytes[codes::bytes(kinds, 4)..]);
+            for symbol in &symbols {
+                prop_assert_eq!(taker.next(), Ok(*symbol));
+            }
+            let from = (codes::BLOCK * from).min(symbols.len() / codes::BLOCK * codes::BLOCK);
+            let part = from..to.clamp(from, symbols.len());
+            let (mut reader, mut found) = (Reader::new(&bytes), Vec::new());
+            take(&mut reader, kinds, symbols.len(), part.clone(), |first, some| {
+                assert_eq!(first, part.start + found.len());
+                found.extend_from_slice(some);
+                Ok(())
+            })
+            .unwrap();
+            prop_assert_eq!(reader.finish(), Ok(()));
+            prop_assert_eq!(found, &symbols[part]);
+        }
+
         #[test]
         fn any_bytes_are_read_without_panic(bytes: Vec<u8>, kinds in 1usize..=16, count in 0usize..2000) {
             let _ = taken(&bytes, kinds, count);
+            // A code that is one, and anything after it.
+            let spoilt = [&[0x21, 0x33][..], &bytes].concat();
+            let _ = taken(&spoilt, 4, count);
         }
     }
 

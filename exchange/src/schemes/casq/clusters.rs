@@ -1,7 +1,8 @@
 //! Value clusters: where their centres lie, and which of them a value belongs to.
 
+use super::ids;
+use super::sums::Sums;
 use crate::rng::Stream;
-use crate::simd::wide;
 
 /// The most clusters, at 4 bits.
 pub(super) const MOST_CLUSTERS: usize = 16;
@@ -173,74 +174,102 @@ pub(super) fn assign(
     centres: &[f32],
     ids: &mut Vec<u8>,
 ) -> [Members; MOST_CLUSTERS] {
-    ids.clear();
     ids.resize(gradient.len(), 0);
     match centres.len() {
-        2 => assign_to::<1>(gradient, centres, ids),
-        4 => assign_to::<3>(gradient, centres, ids),
-        8 => assign_to::<7>(gradient, centres, ids),
-        _ => assign_to::<15>(gradient, centres, ids),
+        2 => assign_to::<1, 2>(gradient, centres, ids),
+        4 => assign_to::<3, 4>(gradient, centres, ids),
+        8 => assign_to::<7, 8>(gradient, centres, ids),
+        _ => assign_to::<15, 16>(gradient, centres, ids),
     }
 }
 
-/// Elements whose clusters are found side by side.
-const LANES: usize = 32;
-
-/// How many bounds each value is above.
-#[inline(always)]
-fn side_by_side<const BOUNDS: usize>(values: &[f32; LANES], bounds: &[f32; BOUNDS]) -> [u8; LANES] {
-    let mut above = [0u32; LANES];
-    for bound in bounds {
-        for i in 0..LANES {
-            above[i] += u32::from(values[i] > *bound);
-        }
-    }
-    above.map(|above| above as u8)
-}
-
-fn assign_to<const BOUNDS: usize>(
+fn assign_to<const BOUNDS: usize, const CLUSTERS: usize>(
     gradient: &[f32],
     centres: &[f32],
     ids: &mut [u8],
 ) -> [Members; MOST_CLUSTERS] {
-    const BLOCK: usize = 1024;
-    // Neighbours often fall into the same cluster: several tables keep their sums apart.
-    const TABLES: usize = 4;
-    let bounds: [f32; BOUNDS] = std::array::from_fn(|j| {
+    let mut bounds: [f32; BOUNDS] = std::array::from_fn(|j| {
         let (low, high) = (f64::from(centres[j]), f64::from(centres[j + 1]));
         if j == BOUNDS / 2 { 0.0 } else { ((low + high) / 2.0) as f32 }
     });
-    let mut tables = [[Members::default(); MOST_CLUSTERS]; TABLES];
+    // How many of them a value is above does not depend on their order, and the centres that
+    // another rank has sent may lie on one side of zero.
+    bounds.sort_unstable_by(f32::total_cmp);
+    // Values are read twice, while the first cache holds them.
+    const BLOCK: usize = 4096;
+    let mut counts = [0; CLUSTERS];
+    let mut sums = Sums::<CLUSTERS>::default();
     for (values, ids) in gradient.chunks(BLOCK).zip(ids.chunks_mut(BLOCK)) {
-        wide(|| {
-            let (whole, rest) = values.as_chunks::<LANES>();
-            let (whole_ids, rest_ids) = ids.as_chunks_mut::<LANES>();
-            for (ids, values) in whole_ids.iter_mut().zip(whole) {
-                *ids = side_by_side(values, &bounds);
-            }
-            if !rest.is_empty() {
-                let mut padded = [0.0; LANES];
-                padded[..rest.len()].copy_from_slice(rest);
-                rest_ids.copy_from_slice(&side_by_side(&padded, &bounds)[..rest.len()]);
-            }
-        });
-        for (values, ids) in values.chunks(TABLES).zip(ids.chunks(TABLES)) {
-            for ((value, id), table) in values.iter().zip(ids).zip(&mut tables) {
-                let members = &mut table[usize::from(*id) % MOST_CLUSTERS];
-                let value = f64::from(*value);
-                members.count += 1;
-                members.sum += value;
-                members.squares += value * value;
-            }
-        }
+        ids::put(values, &bounds, ids, &mut counts);
+        sums.add(values, ids, &bounds);
     }
-    let [mut whole, others @ ..] = tables;
-    for table in others {
-        for (whole, part) in whole.iter_mut().zip(table) {
-            whole.count += part.count;
-            whole.sum += part.sum;
-            whole.squares += part.squares;
-        }
+    let mut whole = [Members::default(); MOST_CLUSTERS];
+    for (cluster, whole) in whole.iter_mut().enumerate().take(CLUSTERS) {
+        let [sum, squares] = sums.of(cluster);
+        *whole = Members { count: counts[cluster], sum, squares };
     }
     whole
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// One value at a time, in the four lanes that the sums have always been kept in.
+    fn simple(gradient: &[f32], bounds: &[f32]) -> (Vec<u8>, [Members; MOST_CLUSTERS]) {
+        let mut lanes = [[Members::default(); MOST_CLUSTERS]; 4];
+        let mut ids = Vec::new();
+        for (i, value) in gradient.iter().enumerate() {
+            let id = bounds.iter().filter(|bound| value > bound).count();
+            let members = &mut lanes[i % 4][id];
+            members.count += 1;
+            members.sum += f64::from(*value);
+            members.squares += f64::from(*value) * f64::from(*value);
+            ids.push(id as u8);
+        }
+        let [mut whole, others @ ..] = lanes;
+        for lane in others {
+            for (whole, part) in whole.iter_mut().zip(lane) {
+                whole.count += part.count;
+                whole.sum += part.sum;
+                whole.squares += part.squares;
+            }
+        }
+        (ids, whole)
+    }
+
+    fn bits(members: &[Members]) -> Vec<[u64; 3]> {
+        members.iter().map(|m| [m.count, m.sum.to_bits(), m.squares.to_bits()]).collect()
+    }
+
+    fn compare(values: &[f32], centres: &[f32]) {
+        let bounds: Vec<f32> = (1..centres.len())
+            .map(|j| match j == centres.len() / 2 {
+                true => 0.0,
+                false => ((f64::from(centres[j - 1]) + f64::from(centres[j])) / 2.0) as f32,
+            })
+            .collect();
+        let mut ids = vec![0xff; 10];
+        let found = assign(values, centres, &mut ids);
+        let (expected_ids, expected) = simple(values, &bounds);
+        assert_eq!(ids, expected_ids);
+        assert_eq!(bits(&found), bits(&expected));
+    }
+
+    proptest! {
+        #[test]
+        fn clusters_have_the_bits_of_their_simple_form(
+            values in proptest::collection::vec(-2.0f32..2.0, 0..9000),
+            centres in proptest::collection::vec(-2.0f32..2.0, 16), zeros in 0usize..5,
+        ) {
+            let (mut values, mut centres) = (values, centres);
+            values.iter_mut().step_by(zeros + 2).for_each(|value| *value *= -0.0);
+            centres.sort_unstable_by(f32::total_cmp);
+            for clusters in [2, 4, 8, 16] {
+                compare(&values, &centres[..clusters]);
+            }
+        }
+    }
 }

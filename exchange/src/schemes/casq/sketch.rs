@@ -1,13 +1,16 @@
 //! One-row hashed tables of means: one table for each cluster, one bucket for each element.
 
-use super::clusters::MOST_CLUSTERS;
+use std::ops::Range;
+
+use super::clusters::{MOST_CLUSTERS, Members};
+use crate::simd::wide;
 use crate::wire::values::Format;
 use crate::wire::{Fault, Read, Reader, put_count};
 
 const BASE: u32 = 131;
 
 /// Indices that share all but their lowest byte.
-const RUN: usize = 256;
+pub(super) const RUN: usize = 256;
 
 /// The signed byte as the hash takes it.
 const fn byte(index: u32) -> u32 {
@@ -114,76 +117,171 @@ impl Tables {
         Ok(Self::new(&sizes[..clusters]))
     }
 
-    /// Visits the place and the bucket of elements `first`, `first` + 1, … of these clusters.
+    /// The tables that have several buckets.
+    fn hashed(&self) -> impl Iterator<Item = u8> {
+        let hashed = |(_, table): &(usize, &Table)| table.size > 1;
+        self.tables.iter().enumerate().filter(hashed).map(|(id, _)| id as u8)
+    }
+
+    /// The first bucket of each table.
+    pub(super) fn firsts(&self) -> [usize; MOST_CLUSTERS] {
+        self.tables.map(|table| table.offset as usize)
+    }
+
+    /// Visits the place and the bucket of those elements of a run, whose first is element `first`,
+    /// that are in clusters with several buckets. A run does not go beyond a multiple of
+    /// [`RUN`] elements.
+    ///
+    /// An element of a cluster with one bucket needs no hash. The others are found eight at a time,
+    /// without a branch for each that a processor could foresee no better than a coin.
     #[inline(always)]
-    pub(super) fn each(&self, first: usize, ids: &[u8], mut visit: impl FnMut(usize, usize)) {
-        let mut at = first;
-        let mut ids = ids;
-        while !ids.is_empty() {
-            let start = at % RUN;
-            let (run, rest) = ids.split_at(ids.len().min(RUN - start));
-            let upper = upper(at as u32);
-            for (i, (id, lowest)) in run.iter().zip(&LOWEST[start..]).enumerate() {
-                let hash = lowest.wrapping_add(upper) & 0x7fff_ffff;
-                visit(at + i, self.tables[usize::from(*id) % MOST_CLUSTERS].bucket(hash));
+    pub(super) fn each_hashed(
+        &self,
+        first: usize,
+        ids: &[u8],
+        mut visit: impl FnMut(usize, usize),
+    ) {
+        let (start, upper) = (first % RUN, upper(first as u32));
+        debug_assert!(start + ids.len() <= RUN);
+        let mut flags = [0u8; RUN];
+        for cluster in self.hashed() {
+            for (flag, id) in flags.iter_mut().zip(ids) {
+                *flag |= u8::from(*id == cluster);
             }
-            at += run.len();
-            ids = rest;
+        }
+        let mut places = [0u8; RUN + 8];
+        let mut count = 0;
+        for (number, flags) in flags.as_chunks::<8>().0.iter().enumerate() {
+            // The flag of the i-th byte moves to the i-th of the highest eight bits.
+            let all = u64::from_le_bytes(*flags).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+            let within = u64::from_le_bytes(PLACES[all as usize]);
+            let among = within + 0x0101_0101_0101_0101 * (8 * number as u64);
+            places[count..count + 8].copy_from_slice(&among.to_le_bytes());
+            count += all.count_ones() as usize;
+        }
+        for place in &places[..count] {
+            let place = usize::from(*place);
+            let hash = LOWEST[(start + place) % RUN].wrapping_add(upper) & 0x7fff_ffff;
+            visit(place, self.tables[usize::from(ids[place]) % MOST_CLUSTERS].bucket(hash));
         }
     }
 }
 
-/// What a bucket holds.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Bucket {
-    sum: f64,
-    count: u32,
+/// The runs that `length` elements from `first` on are cut into, counted from `first`: none goes
+/// beyond a multiple of [`RUN`].
+#[inline(always)]
+pub(super) fn runs(first: usize, length: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let run = at..length.min(at + RUN - (first + at) % RUN);
+        at = run.end;
+        (!run.is_empty()).then_some(run)
+    })
 }
 
+/// The places of the bits that are set in a byte, ascending.
+const PLACES: [[u8; 8]; 256] = {
+    let mut all = [[0; 8]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut place, mut count) = (0, 0);
+        while place < 8 {
+            if byte >> place & 1 == 1 {
+                all[byte][count] = place;
+                count += 1;
+            }
+            place += 1;
+        }
+        byte += 1;
+    }
+    all
+};
+
+/// What a bucket holds: the sum of its elements and their number, which are added to together.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Bucket([f64; 2]);
+
 impl Bucket {
+    #[inline(always)]
     pub(super) fn mean(&self) -> f32 {
-        if self.count == 0 { 0.0 } else { (self.sum / f64::from(self.count)) as f32 }
+        let Self([sum, count]) = *self;
+        if count == 0.0 { 0.0 } else { (sum / count) as f32 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
+        self.0[1] == 0.0
+    }
+
+    #[inline(always)]
+    fn add(&mut self, value: f32) {
+        let Self(held) = self;
+        *held = [held[0] + f64::from(value), held[1] + 1.0];
+    }
+
+    /// Whether its mean goes over the wire as it would if the same elements, of one sign, had been
+    /// added in any other order.
+    fn is_certain(&self, format: Format) -> bool {
+        // Each of n additions rounds by half of EPSILON at most, in either order.
+        let off = 2.0 * self.0[1] * f64::EPSILON;
+        let rounded = |factor: f64| {
+            let Self([sum, count]) = *self;
+            format.rounded(Self([sum * factor, count]).mean()).to_bits()
+        };
+        rounded(1.0 - off) == rounded(1.0 + off)
     }
 }
 
-/// Fills `buckets` with the elements of a gradient, in their order.
-pub(super) fn fill(gradient: &[f32], ids: &[u8], tables: &Tables, buckets: &mut Vec<Bucket>) {
-    buckets.clear();
-    buckets.resize(tables.buckets(), Bucket::default());
-    tables.each(0, ids, |at, bucket| {
-        let bucket = &mut buckets[bucket];
-        bucket.sum += f64::from(gradient[at]);
-        bucket.count += 1;
-    });
-}
-
-/// Adds `weight` times the mean of its bucket to each element of `sum` from `first` on.
-#[inline(always)]
-pub(super) fn add(
-    first: usize,
+/// Fills `buckets` with the elements of a gradient, in their order, as far as the rounding of their
+/// means to `format` can tell the order: a cluster's only bucket takes the sum that `members` has.
+pub(super) fn fill(
+    gradient: &[f32],
     ids: &[u8],
     tables: &Tables,
-    means: &[u8],
+    members: &[Members],
     format: Format,
-    weight: f32,
-    sum: &mut [f32],
+    buckets: &mut Vec<Bucket>,
 ) {
-    let bytes = format.bytes();
-    tables.each(first, ids, |at, bucket| {
-        let mean = means.get(bucket * bytes..).map_or(0.0, |bytes| format.value(bytes));
-        sum[at] += weight * mean;
-    });
+    buckets.clear();
+    buckets.resize(tables.buckets(), Bucket::default());
+    wide(
+        #[inline(always)]
+        || {
+            for run in runs(0, ids.len()) {
+                let values = &gradient[run.clone()];
+                tables.each_hashed(run.start, &ids[run], |at, bucket| {
+                    buckets[bucket].add(values[at]);
+                });
+            }
+        },
+    );
+    for (id, (table, members)) in tables.tables.iter().zip(members).enumerate() {
+        if table.size > 1 || members.count == 0 {
+            continue;
+        }
+        let bucket = &mut buckets[table.offset as usize];
+        *bucket = Bucket([members.sum, members.count as f64]);
+        if !bucket.is_certain(format) {
+            *bucket = Bucket::default();
+            let own = gradient.iter().zip(ids).filter(|(_, own)| usize::from(**own) == id);
+            own.for_each(|(value, _)| bucket.add(*value));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::clusters::assign;
     use super::*;
+    use crate::simd::machines;
+
+    impl Tables {
+        /// The bucket of element `index`, in the cluster `id`.
+        pub(in super::super) fn simple(&self, index: usize, id: u8) -> usize {
+            self.tables[usize::from(id)].bucket(hash(index as u32))
+        }
+    }
 
     /// `bkdr_le_i8_base131_and_7fffffff` of the project's reference vectors.
     #[test]
@@ -216,23 +314,74 @@ mod tests {
         }
 
         #[test]
-        fn every_element_meets_the_bucket_of_its_own_hash(
+        fn every_hashed_element_meets_the_bucket_of_its_own_hash(
             first in 0usize..3000, ids in proptest::collection::vec(0u8..4, 0..1500),
-            sizes in proptest::array::uniform4(1u32..400),
+            sizes in proptest::array::uniform4(1u32..400), alone in 0usize..5,
         ) {
+            let mut sizes = sizes;
+            sizes[..alone].fill(1);
             let tables = Tables::new(&sizes);
-            let mut met = Vec::new();
-            tables.each(first, &ids, |at, bucket| met.push((at, bucket)));
             let naive: Vec<_> = ids
                 .iter()
                 .enumerate()
+                .filter(|(_, id)| sizes[usize::from(**id)] > 1)
                 .map(|(i, id)| {
                     let id = usize::from(*id);
                     let offset: u32 = sizes[..id].iter().sum();
-                    (first + i, (offset + hash((first + i) as u32) % sizes[id]) as usize)
+                    (i, (offset + hash((first + i) as u32) % sizes[id]) as usize)
                 })
                 .collect();
-            prop_assert_eq!(met, naive);
+            for machine in machines() {
+                let mut met = Vec::new();
+                machine.dispatch(
+                    #[inline(always)]
+                    || {
+                        for run in runs(first, ids.len()) {
+                            let start = run.start;
+                            let of = &ids[run];
+                            tables.each_hashed(first + start, of, |at, bucket| {
+                                met.push((start + at, bucket));
+                            });
+                        }
+                    },
+                );
+                prop_assert_eq!(&met, &naive, "{:?}", machine);
+            }
+        }
+
+        /// Means are those of sums in order, as they go over the wire.
+        #[test]
+        fn means_have_the_bits_of_sums_in_order(
+            values in proptest::collection::vec(-9.0f32..9.0, 1..3000), wide: bool,
+            sizes in proptest::array::uniform4(1u32..40), alone in 0usize..5,
+        ) {
+            let mut sizes = sizes;
+            sizes[..alone].fill(1);
+            let mut ids = Vec::new();
+            let members = assign(&values, &[-5.0, -2.0, 2.0, 5.0], &mut ids);
+            let tables = Tables::new(&sizes);
+            let format = if wide { Format::F32 } else { Format::Bf16 };
+            let mut simple = vec![(0.0, 0u32); tables.buckets()];
+            for (i, (value, id)) in values.iter().zip(&ids).enumerate() {
+                let (sum, count) = &mut simple[tables.simple(i, *id)];
+                (*sum, *count) = (*sum + f64::from(*value), *count + 1);
+            }
+            let mean = |(sum, count): &(f64, u32)| match count {
+                0 => 0.0,
+                _ => (sum / f64::from(*count)) as f32,
+            };
+            let expected: Vec<u32> =
+                simple.iter().map(|bucket| format.rounded(mean(bucket)).to_bits()).collect();
+            let mut filled = Vec::new();
+            fill(&values, &ids, &tables, &members, format, &mut filled);
+            let found: Vec<u32> =
+                filled.iter().map(|bucket| format.rounded(bucket.mean()).to_bits()).collect();
+            prop_assert_eq!(found, expected);
+            let empty = |bucket: &Bucket| bucket.is_empty();
+            prop_assert_eq!(
+                filled.iter().filter(|bucket| empty(bucket)).count(),
+                simple.iter().filter(|bucket| bucket.1 == 0).count()
+            );
         }
     }
 }

@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
+use super::clusters::Members;
 use super::*;
+use crate::compress::PART;
 use crate::compress::testing::{laplaces, round_trip, square_error};
 
 fn seat(length: usize) -> Seat {
@@ -21,11 +23,10 @@ fn the_reference_round_trip_comes_out() {
     assert_eq!(found, ids);
     assert_eq!(members.map(|members| members.count)[..4], [2, 3, 3, 4]);
     let tables = Tables::new(&[1, 1, 2, 2]);
-    let mut flat = Vec::new();
-    tables.each(0, &ids, |_, bucket| flat.push(bucket));
+    let flat: Vec<usize> = ids.iter().enumerate().map(|(i, id)| tables.simple(i, *id)).collect();
     assert_eq!(flat, [0, 0, 1, 1, 1, 3, 2, 3, 4, 5, 4, 5]);
     let mut buckets = Vec::new();
-    sketch::fill(&gradient, &ids, &tables, &mut buckets);
+    sketch::fill(&gradient, &ids, &tables, &members, Format::F32, &mut buckets);
     let means: Vec<f32> = buckets.iter().map(Bucket::mean).collect();
     assert_eq!(means, [-1.75, -0.3, 0.2, 0.2, 1.7, 2.05]);
     let mut packed = Vec::new();
@@ -34,7 +35,7 @@ fn the_reference_round_trip_comes_out() {
     let mut bytes = Vec::new();
     Format::F32.put(means.into_iter(), &mut bytes);
     let mut sum = [0.0; 12];
-    sketch::add(0, &ids, &tables, &bytes, Format::F32, 1.0, &mut sum);
+    Means::new(&tables, &bytes, Format::F32, 1.0).add(0, &ids, &mut sum);
     assert_eq!(sum, [-1.75, -1.75, -0.3, -0.3, -0.3, 0.2, 0.2, 0.2, 1.7, 2.05, 1.7, 2.05]);
 }
 
@@ -65,9 +66,14 @@ fn the_error_is_the_one_expected_of_a_uniform_hash() {
                 *value *= f32::from(*id);
             }
             let (mut filled, mut bytes, mut said) = (Vec::new(), Vec::new(), vec![0.0; LENGTH]);
-            sketch::fill(&values, &ids, &tables, &mut filled);
+            let mut members = [Members::default(); 2];
+            for (value, id) in values.iter().zip(&ids) {
+                let members = &mut members[usize::from(*id)];
+                (members.count, members.sum) = (members.count + 1, members.sum + f64::from(*value));
+            }
+            sketch::fill(&values, &ids, &tables, &members, Format::F32, &mut filled);
             Format::F32.put(filled.iter().map(Bucket::mean), &mut bytes);
-            sketch::add(0, &ids, &tables, &bytes, Format::F32, 1.0, &mut said);
+            Means::new(&tables, &bytes, Format::F32, 1.0).add(0, &ids, &mut said);
             let of = values.iter().zip(&ids).filter(|(_, id)| **id == 1);
             let (n, sum) =
                 of.clone().fold((0.0, 0.0), |(n, s), (v, _)| (n + 1.0, s + f64::from(*v)));
@@ -219,4 +225,33 @@ fn broken_models_tables_and_settings_are_refused() {
     assert!(refused(Config { sample: 0, ..Config::default() }).contains("sample"));
     let manual = Config { allocation: Allocation::Manual(vec![1; 3]), ..Config::default() };
     assert!(refused(manual).contains("allocation = [1, 1, 1]"));
+}
+
+/// Whatever the message is made of, each part of it is what the whole message says there.
+#[test]
+fn parts_have_the_bits_of_the_whole() {
+    for length in [1, 1024, 5000, 70_001] {
+        for config in <Config as Definition>::specimens() {
+            let gradient = laplaces(length, 3);
+            let mut compressor = config.build(&seat(length));
+            let mut wire = Vec::new();
+            compressor.encode(&gradient, 1, &mut wire);
+            let mut whole = vec![0.25; length];
+            compressor.decode_add(&wire, 0.3, &mut whole).unwrap();
+            for parts in [2, 3, 7] {
+                let cut = |part: usize| match part == parts {
+                    true => length,
+                    false => length * part / parts / PART * PART,
+                };
+                for part in (0..parts).map(|part| cut(part)..cut(part + 1)) {
+                    let mut sum = vec![0.25; part.len()];
+                    let reader = compressor.by_parts().unwrap();
+                    reader.decode_part(&wire, length, part.clone(), 0.3, &mut sum).unwrap();
+                    let bits =
+                        |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                    assert_eq!(bits(&sum), bits(&whole[part.clone()]), "{config:?} {part:?}");
+                }
+            }
+        }
+    }
 }

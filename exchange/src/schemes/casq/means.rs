@@ -1,0 +1,187 @@
+//! Means on the wire: what a message says of each element.
+
+use super::clusters::MOST_CLUSTERS;
+use super::sketch::{RUN, Tables, runs};
+use crate::simd::wide;
+use crate::wire::values::Format;
+
+/// What a message says of each element, from its cluster.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Means<'a> {
+    tables: &'a Tables,
+    /// The means of all buckets.
+    bytes: &'a [u8],
+    format: Format,
+    weight: f32,
+    /// The weighted mean of each cluster's first bucket.
+    firsts: [f32; MOST_CLUSTERS],
+}
+
+impl<'a> Means<'a> {
+    /// `bytes`: the means of all buckets; what is missing is 0.
+    pub(super) fn new(tables: &'a Tables, bytes: &'a [u8], format: Format, weight: f32) -> Self {
+        let mut means = Self { tables, bytes, format, weight, firsts: [0.0; MOST_CLUSTERS] };
+        means.firsts = tables.firsts().map(|bucket| means.weighted(format, bucket));
+        means
+    }
+
+    /// A bucket's mean by the weight.
+    #[inline(always)]
+    fn weighted(&self, format: Format, bucket: usize) -> f32 {
+        let mean = match format {
+            Format::F32 => {
+                self.bytes.as_chunks().0.get(bucket).map(|bytes| f32::from_le_bytes(*bytes))
+            }
+            Format::F16 => {
+                self.bytes.as_chunks::<2>().0.get(bucket).map(|bytes| format.value(bytes))
+            }
+            // The upper half of an f32.
+            Format::Bf16 => self
+                .bytes
+                .as_chunks()
+                .0
+                .get(bucket)
+                .map(|bytes| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16)),
+        };
+        self.weight * mean.unwrap_or(0.0)
+    }
+
+    /// Adds to each element of `sum`, the first of which is element `first`, the weighted mean of its
+    /// bucket.
+    pub(super) fn add(&self, first: usize, ids: &[u8], sum: &mut [f32]) {
+        wide(
+            #[inline(always)]
+            || match self.format {
+                Format::F32 => self.add_as(Format::F32, first, ids, sum),
+                Format::F16 => self.add_as(Format::F16, first, ids, sum),
+                Format::Bf16 => self.add_as(Format::Bf16, first, ids, sum),
+            },
+        );
+    }
+
+    #[inline(always)]
+    fn add_as(&self, format: Format, first: usize, ids: &[u8], sum: &mut [f32]) {
+        let mut values = [0.0; RUN];
+        for run in runs(first, ids.len()) {
+            let (ids, sum) = (&ids[run.clone()], &mut sum[run.clone()]);
+            let values = &mut values[..ids.len()];
+            self.first_of_each(ids, values);
+            self.tables.each_hashed(first + run.start, ids, |at, bucket| {
+                values[at] = self.weighted(format, bucket);
+            });
+            for (sum, value) in sum.iter_mut().zip(values) {
+                *sum += *value;
+            }
+        }
+    }
+
+    /// The first bucket's mean of each element's cluster.
+    #[inline(always)]
+    fn first_of_each(&self, ids: &[u8], values: &mut [f32]) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(simd) = pulp::x86::V3::try_new() {
+            let (eights, rest) = ids.as_chunks();
+            let (values, rest_values) = values.as_chunks_mut();
+            simd.vectorize(avx2::LookUp { simd, ids: eights, table: &self.firsts, values });
+            return look_up(rest, &self.firsts, rest_values);
+        }
+        look_up(ids, &self.firsts, values);
+    }
+}
+
+/// The simple form: one by one.
+#[inline(always)]
+fn look_up(ids: &[u8], table: &[f32; MOST_CLUSTERS], values: &mut [f32]) {
+    for (value, id) in values.iter_mut().zip(ids) {
+        *value = table[usize::from(*id) % MOST_CLUSTERS];
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::MOST_CLUSTERS;
+
+    /// Looks up eight elements at a time: the table lies in two registers.
+    pub(super) struct LookUp<'a> {
+        pub(super) simd: pulp::x86::V3,
+        pub(super) ids: &'a [[u8; 8]],
+        pub(super) table: &'a [f32; MOST_CLUSTERS],
+        pub(super) values: &'a mut [[f32; 8]],
+    }
+
+    impl pulp::NullaryFnOnce for LookUp<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn call(self) {
+            let (avx, avx2) = (self.simd.avx, self.simd.avx2);
+            let [low, high]: [[f32; 8]; 2] = pulp::cast(*self.table);
+            let (low, high) = (pulp::cast(low), pulp::cast(high));
+            for (values, ids) in self.values.iter_mut().zip(self.ids) {
+                let [ids, none] = [u64::from_le_bytes(*ids), 0];
+                let ids = avx2._mm256_cvtepu8_epi32(pulp::cast([ids, none]));
+                let below = avx2._mm256_permutevar8x32_ps(low, ids);
+                let above = avx2._mm256_permutevar8x32_ps(high, ids);
+                // An id's fourth bit, in the place of a sign, chooses between the two.
+                let upper = pulp::cast(avx2._mm256_slli_epi32::<28>(ids));
+                *values = pulp::cast(avx._mm256_blendv_ps(below, above, upper));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::simd::machines;
+
+    /// All that are no numbers are one.
+    fn bits(value: f32) -> u32 {
+        if value.is_nan() { u32::MAX } else { value.to_bits() }
+    }
+
+    proptest! {
+        /// What is added is the weighted mean of the bucket of each element's hash, whether or not
+        /// there are as many means as buckets.
+        #[test]
+        fn what_is_added_has_the_bits_of_the_simple_form_on_every_instruction_set(
+            first in 0usize..3000, ids in proptest::collection::vec(0u8..16, 0..1500), few: bool,
+            sizes in proptest::array::uniform16(1u32..9), alone in 0usize..17, wide: bool,
+            bytes in proptest::collection::vec(any::<u8>(), 100..300), weight in -2.0f32..2.0,
+        ) {
+            let (mut sizes, mut ids) = (sizes, ids);
+            sizes[..alone].fill(1);
+            if few {
+                ids.iter_mut().for_each(|id| *id %= 4);
+            }
+            let tables = Tables::new(&sizes);
+            let format = if wide { Format::F32 } else { Format::Bf16 };
+            let means = Means::new(&tables, &bytes, format, weight);
+            let expected: Vec<u32> = ids
+                .iter()
+                .enumerate()
+                .map(|(i, id)| {
+                    let at = tables.simple(first + i, *id) * format.bytes();
+                    let mean = bytes.get(at..at + format.bytes());
+                    bits(0.5 + weight * mean.map_or(0.0, |bytes| format.value(bytes)))
+                })
+                .collect();
+            let mut values = [vec![0.0; ids.len()], vec![1.0; ids.len()]];
+            means.first_of_each(&ids, &mut values[0]);
+            look_up(&ids, &means.firsts, &mut values[1]);
+            let [found, simple] = values.map(|values| values.into_iter().map(bits).collect::<Vec<_>>());
+            prop_assert_eq!(found, simple);
+            for machine in machines() {
+                let mut sum = vec![0.5; ids.len()];
+                machine.dispatch(
+                    #[inline(always)]
+                    || means.add_as(format, first, &ids, &mut sum),
+                );
+                let found: Vec<u32> = sum.iter().map(|sum| bits(*sum)).collect();
+                prop_assert_eq!(&found, &expected, "{:?}", machine);
+            }
+        }
+    }
+}
