@@ -39,7 +39,7 @@ pub fn measure(
                 })
             };
             let arms = arms(claim);
-            if arms.iter().all(|arm| has(arm)) {
+            if arms.iter().all(has) {
                 continue;
             }
             let at = folder.join(&run.folder);
