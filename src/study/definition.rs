@@ -210,6 +210,11 @@ impl Measure {
         }
     }
 
+    /// Whether it is a time.
+    pub fn is_seconds(self) -> bool {
+        self.needs_link() || self.is_timed()
+    }
+
     /// Whether schemes are timed for it on a gradient that the arm's runs recorded.
     pub fn is_timed(self) -> bool {
         matches!(self, Self::EncodeSeconds | Self::DecodeSeconds)

@@ -45,11 +45,12 @@ fn judge(claim: &Claim, measure: String, scale: Scale, results: &Results) -> Ver
     }
 }
 
-/// How the numbers of a claim are averaged: factors and savings by their logarithms.
+/// How the numbers of a claim are averaged: factors, savings and seconds by their logarithms.
 fn average(claim: &Claim) -> Average {
     match claim.compare {
-        Compare::Value | Compare::Difference => Average::Arithmetic,
         Compare::SpeedUp | Compare::Ratio | Compare::Saving => Average::Geometric,
+        Compare::Value if claim.measure.is_seconds() => Average::Geometric,
+        Compare::Value | Compare::Difference => Average::Arithmetic,
     }
 }
 

@@ -185,8 +185,8 @@ fn verdicts(results: &Results) -> Table {
     table.note = format!(
         "Reproduced: the whole interval over seeds lies where it counts; contradicted: it lies wholly \
          outside; undecided: it straddles an edge. The interval errs with {} at most on each side: one \
-         one-sided t-test for a claim with one bound, two (equivalence) for a claim with two. Factors \
-         and savings are averaged as logarithms. Seeds are paired where they give both arms the same \
+         one-sided t-test for a claim with one bound, two (equivalence) for a claim with two. Factors, \
+         savings and times are averaged as logarithms. Seeds are paired where they give both arms the same \
          start and the same data.{looks} {}",
         percent(SIDE),
         chance(results)
