@@ -35,8 +35,8 @@ pub(super) struct Reproduce {
     /// Repeat every run with seeds 1 to N
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: Option<u64>,
-    /// Three seeds; then six, and then ten, of what claims are about that are still undecided. Each of
-    /// the three looks may err a third as often
+    /// Train with three seeds; then with six, and then with ten, the arms of claims that are still
+    /// undecided. Each of the three looks errs a third as often, so that all together err no more
     #[arg(long, conflicts_with_all = ["seeds", "dry_run"])]
     until_decided: bool,
     /// Only these tasks and arms, by name, or task/arm

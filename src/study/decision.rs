@@ -9,13 +9,12 @@
 //! (Bonferroni), which bounds the error of all of them together.
 
 use super::statistics::{Estimate, correlation};
-use serde::{Deserialize, Serialize};
 
 /// How probable it may be that a decision is wrong: that the truth lies outside of the bounds where
 /// the claim is called reproduced, or within them where it is called contradicted.
 pub const SIDE: f64 = 0.05;
 
-/// More seeds than these are "more than" these.
+/// The most seeds that are looked for when a claim is undecided; beyond, no number is told.
 pub const MOST_SEEDS: usize = 1000;
 
 /// How numbers of seeds are averaged and compared.
@@ -23,7 +22,7 @@ pub const MOST_SEEDS: usize = 1000;
 pub enum Average {
     /// As they are: accuracies, losses, their differences.
     Arithmetic,
-    /// By their logarithms: factors. No end of an interval is negative.
+    /// By their logarithms: factors, savings and times. No end of an interval is negative.
     Geometric,
 }
 
@@ -55,14 +54,15 @@ pub enum Sample {
     Apart(Vec<f64>, Vec<f64>),
 }
 
-/// What is estimated from a sample: its mean, or `a` less `b`, or `a` over `b` where averages are geometric.
+/// What is estimated from a sample: its mean, or `a` less `b`, or `a` over `b` where averages are
+/// geometric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimated {
     average: Average,
     estimate: Estimate,
     /// How the two numbers of a seed vary together.
     pub correlation: Option<f64>,
-    /// As if pairs were none.
+    /// The estimate that treats the two numbers of a seed as unrelated.
     welch: Option<Estimate>,
 }
 
@@ -78,7 +78,7 @@ pub enum Decision {
 }
 
 /// What a claim allows: the least and the most.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds(pub Option<f64>, pub Option<f64>);
 
 impl Bounds {
