@@ -215,7 +215,7 @@ source = "this test"
 task = "task"
 arm = "topk-0.1"
 measure = "encode-seconds"
-at_least = 0.0
+at_least = 1e-9
 scales = ["smoke"]
 otherwise = "not here"
 "#;

@@ -37,6 +37,11 @@ pub(super) struct Changes {
 }
 
 impl Changes {
+    /// The seed, if one is named.
+    pub(super) fn seed(&self) -> Option<i64> {
+        self.seed
+    }
+
     /// The recipe that is named, with the changes.
     pub(super) fn source(self, recipe: Option<String>) -> Source {
         let text = |path, value: Option<String>| Some((path, Value::String(value?)));

@@ -9,12 +9,15 @@ mod bench;
 mod changes;
 mod codecs;
 mod data;
+mod grid;
 mod list;
 mod network;
+mod new;
 mod refused;
 mod report;
 mod reproduce;
 mod signals;
+mod sweep;
 mod train;
 
 use crate::checkpoint;
@@ -42,6 +45,8 @@ enum Command {
     Train(Box<train::Train>),
     /// Reproduce a paper's experiment: claimed beside measured, with tables and plots
     Reproduce(Box<reproduce::Reproduce>),
+    /// Answer a question of your own: all combinations of a recipe's values, with several seeds
+    Sweep(Box<sweep::Sweep>),
     /// Show runs side by side: accuracy, volume, times, and whether differences may be chance
     Compare(report::Compare),
     /// Make a report of runs: one HTML file, the same as Markdown, tables and plots
@@ -59,6 +64,8 @@ enum Command {
     /// Fetch, check or make data sets
     #[command(subcommand)]
     Data(data::Command),
+    /// Print a commented recipe or experiment to start from
+    New(new::New),
     /// Show schemes, models, data sets and recipes
     List(list::List),
     /// Print a completion script for a shell
@@ -94,6 +101,7 @@ impl Cli {
         let only_prints = match &self.command {
             Command::Train(_) => false,
             Command::Reproduce(reproduce) => reproduce.only_prints(),
+            Command::Sweep(sweep) => sweep.only_prints(),
             _ => true,
         };
         if only_prints && let Err(error) = signals::end_with_the_reader() {
@@ -110,6 +118,11 @@ impl Cli {
                 Ok(Err(error)) => Ok(Err(error)),
                 Err(refused) => Err(refused),
             },
+            Command::Sweep(sweep) => match sweep.run() {
+                Ok(Ok(code)) => return code,
+                Ok(Err(error)) => Ok(Err(error)),
+                Err(refused) => Err(refused),
+            },
             Command::Eval(eval) => Ok(eval.run()),
             Command::Advise(advise) => advise.run(),
             Command::Compare(compare) => compare.run(),
@@ -117,6 +130,7 @@ impl Cli {
             Command::Bench(bench) => bench.run(),
             Command::Network(network) => network.run(),
             Command::Data(data) => Ok(data.run()),
+            Command::New(new) => new.run().map_or_else(|e| Err(Refused(e)), |()| Ok(Ok(()))),
             Command::List(list) => Ok(list.run()),
             Command::Completions { shell } => {
                 let mut command = Self::command();

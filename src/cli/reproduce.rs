@@ -1,24 +1,13 @@
 //! `gradwire reproduce`: a paper's experiment, claimed beside measured.
 
+use super::grid::{Asked, Running};
 use super::refused::Refused;
-use super::signals::Signals;
-use crate::disk::Disk;
-use crate::record::Mode;
-use crate::study::definition::{Experiment, Scale};
-use crate::study::estimate;
-use crate::study::grid::{Grid, Wish};
-use crate::study::plot::say::duration;
-use crate::study::report;
-use crate::study::results::{Outcome, Results, Ruling, Run};
-use crate::study::runner::{Job, News};
-use crate::train::flags::StepFlags;
+use crate::study::definition::Experiment;
 use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use gradwire_exchange::network::Link;
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 /// Which experiment, how much of it, and where.
 #[derive(Debug, Args)]
@@ -29,26 +18,13 @@ pub(super) struct Reproduce {
     /// Show the experiments, their scales and claims
     #[arg(long)]
     list: bool,
-    /// How much to train
-    #[arg(long, value_enum, default_value_t = ScaleWord::Standard)]
-    scale: ScaleWord,
-    /// Repeat every run with seeds 1 to N
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
-    seeds: Option<u64>,
-    /// Train with three seeds; then with six, and then with ten, the arms of claims that are still
-    /// undecided. Each of the three looks errs a third as often, so that all together err no more
-    #[arg(long, conflicts_with_all = ["seeds", "dry_run"])]
-    until_decided: bool,
-    /// Only these tasks and arms, by name, or task/arm
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
-    only: Vec<String>,
-    /// Go on with runs that were stopped, from their last checkpoints, rather than begin them
-    /// again; finished ones are never made twice
-    #[arg(long)]
-    resume: bool,
-    /// Show the runs and how long they will take here, and stop
-    #[arg(long)]
-    dry_run: bool,
+    /// How much to train: smoke (made-up data, a few steps), quick (one pass, about an hour on two
+    /// cores), standard (converged enough to tell schemes apart, some hours), full (as in the paper),
+    /// or what the experiment calls it; standard, or the only one there is, if left out
+    #[arg(long, value_name = "SCALE")]
+    scale: Option<String>,
+    #[command(flatten)]
+    running: Running,
     /// Links to replay runs on, in place of the experiment's
     #[arg(long, value_name = "LINK,…", value_delimiter = ',')]
     links: Vec<String>,
@@ -61,41 +37,12 @@ pub(super) struct Reproduce {
     /// The folder that holds the data sets: dataset.dir
     #[arg(long)]
     dir: Option<String>,
-    /// Show nothing but the verdicts
-    #[arg(long, short, conflicts_with = "json")]
-    quiet: bool,
-    /// Print each verdict as a line of JSON, and nothing else
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ScaleWord {
-    /// Made-up data, a few steps: whether everything works
-    Smoke,
-    /// A first look: one pass, about an hour on two cores
-    Quick,
-    /// Training that has converged enough to tell schemes apart: some hours on two cores
-    Standard,
-    /// The paper's own models, workers, batches and schedules
-    Full,
-}
-
-impl From<ScaleWord> for Scale {
-    fn from(word: ScaleWord) -> Self {
-        match word {
-            ScaleWord::Smoke => Self::Smoke,
-            ScaleWord::Quick => Self::Quick,
-            ScaleWord::Standard => Self::Standard,
-            ScaleWord::Full => Self::Full,
-        }
-    }
 }
 
 impl Reproduce {
     /// Whether it makes no run.
     pub(super) fn only_prints(&self) -> bool {
-        self.list || self.dry_run
+        self.list || self.running.dry_run
     }
 
     /// Does it.
@@ -105,148 +52,21 @@ impl Reproduce {
         }
         let name = self.name.as_deref().unwrap_or_default();
         let (name, experiment) = Experiment::load(name).map_err(Refused)?;
-        let scale = Scale::from(self.scale);
-        let folder = self.out.join(format!("{name}-{}", scale.name()));
-        let links =
-            if self.links.is_empty() { experiment.links.clone() } else { self.links.clone() };
-        for link in &links {
+        let scale = experiment.scale(self.scale.as_deref());
+        let scale = scale.with_context(|| format!("experiment {name}")).map_err(Refused)?;
+        for link in &self.links {
             Link::parse(link).with_context(|| format!("--links {link}")).map_err(Refused)?;
         }
-        let plan = |seeds: Option<u64>, only: Vec<String>| {
-            let wish = Wish { seeds, only, dir: self.dir.clone(), sets: self.sets.clone() };
-            let grid = Grid::plan(&experiment, scale, &wish, &folder);
-            grid.with_context(|| format!("experiment {name}"))
-        };
-        let looks: &[u64] = if self.until_decided { &LOOKS } else { &[] };
-        let seeds = looks.first().copied().or(self.seeds);
-        let grid = plan(seeds, self.only.clone()).map_err(Refused)?;
-        if self.dry_run {
-            return Ok(dry_run(&name, scale, &grid, &folder).map(|()| ExitCode::SUCCESS));
-        }
-        let flags = Arc::new(StepFlags::default());
-        let signals = match Signals::listen(&flags.stop_flag(), false) {
-            Ok(signals) => signals,
-            Err(error) => return Ok(Err(error).context("listening to SIGINT and SIGTERM")),
-        };
-        let silent = self.quiet || self.json;
-        let run = |grid: &Grid| {
-            let job = Job {
-                name: &name,
-                experiment: &experiment,
-                scale,
-                grid,
-                folder: folder.clone(),
-                links: links.clone(),
-                command: self.command(),
-                mode: if silent { Mode::Silent } else { Mode::Brief },
-                disk: Disk::default(),
-                flags: Arc::clone(&flags),
-                resume: self.resume,
-                looks: looks.len().max(1),
-            };
-            let all = grid.wanted().count();
-            if !silent {
-                eprintln!("{name}, {}: {all} runs in {}", scale.name(), folder.display());
-            }
-            job.run(|news| {
-                if !silent {
-                    tell(news, all);
-                }
-            })
-        };
-        let all_looks = || {
-            let mut results = run(&grid)?;
-            for seeds in looks.iter().skip(1) {
-                let open = undecided(&experiment, &results);
-                if open.is_empty() || flags.stopping() {
-                    break;
-                }
-                results = run(&plan(Some(*seeds), open)?)?;
-            }
-            Ok::<_, anyhow::Error>(results)
-        };
-        Ok(all_looks().map(|results| {
-            self.show(&results, &folder);
-            match signals.heard().filter(|_| !is_complete(&results)) {
-                Some(signal) => {
-                    eprintln!(
-                        "Stopped by {}; go on with: {} --resume",
-                        signal.name,
-                        self.command()
-                    );
-                    ExitCode::from(signal.exit_code)
-                }
-                None if results.runs.iter().any(has_failed) => ExitCode::FAILURE,
-                None => ExitCode::SUCCESS,
-            }
-        }))
-    }
-
-    /// The command as it can be typed again, but for `--resume`.
-    fn command(&self) -> String {
-        let quoted =
-            |word: &str| match word.chars().all(|c| c.is_alphanumeric() || "-_./=,:".contains(c)) {
-                true => word.to_string(),
-                false => format!("'{}'", word.replace('\'', "'\\''")),
-            };
-        let words = std::env::args().skip(1).filter(|word| word != "--resume");
-        words.fold("gradwire".to_string(), |all, word| all + " " + &quoted(&word))
-    }
-
-    fn show(&self, results: &Results, folder: &Path) {
-        if self.json {
-            for verdict in &results.verdicts {
-                match serde_json::to_string(verdict) {
-                    Ok(line) => println!("{line}"),
-                    Err(error) => eprintln!("a verdict is no JSON: {error}"),
-                }
-            }
-            return;
-        }
-        for verdict in &results.verdicts {
-            println!("{}", report::verdict(verdict));
-        }
-        if !results.verdicts.is_empty() {
-            println!("{}", report::chance(results));
-        }
-        for run in results.runs.iter().filter(|run| has_failed(run)) {
-            println!("failed: {}: {}", folder.join(&run.folder).display(), reason(run));
-        }
-        println!(
-            "report in {}; curves: tensorboard --logdir {}",
-            folder.join("report.html").display(),
-            folder.display()
-        );
-    }
-}
-
-/// Seeds after which `--until-decided` looks at the verdicts.
-const LOOKS: [u64; 3] = [3, 6, 10];
-
-/// The arms, each as task/arm, of the claims that are undecided.
-fn undecided(experiment: &Experiment, results: &Results) -> Vec<String> {
-    let claims = experiment.claims.iter().zip(&results.verdicts);
-    let open = claims.filter(|(_, verdict)| verdict.ruling == Ruling::Undecided);
-    let arms = open.flat_map(|(claim, _)| {
-        let arms = std::iter::once(&claim.arm).chain(&claim.against);
-        arms.map(|arm| format!("{}/{arm}", claim.task))
-    });
-    BTreeSet::from_iter(arms).into_iter().collect()
-}
-
-fn is_complete(results: &Results) -> bool {
-    let open = |run: &Run| matches!(run.outcome, Outcome::Missing | Outcome::Unfinished);
-    !results.runs.iter().any(open)
-}
-
-fn has_failed(run: &Run) -> bool {
-    matches!(run.outcome, Outcome::Failed { .. })
-}
-
-fn reason(run: &Run) -> &str {
-    match &run.outcome {
-        Outcome::Failed { error } | Outcome::Diverged { error } => error,
-        other => other.word(),
+        self.running.run(&Asked {
+            name,
+            experiment,
+            scale,
+            links: self.links,
+            sets: self.sets,
+            out: self.out,
+            dir: self.dir,
+            announced: false,
+        })
     }
 }
 
@@ -263,68 +83,8 @@ fn list() -> Result<()> {
         }
         println!();
     }
-    println!("gradwire reproduce NAME --scale smoke|quick|full; --dry-run tells how long it takes");
+    println!(
+        "gradwire reproduce NAME --scale smoke|quick|standard|full; --dry-run tells how long it takes"
+    );
     Ok(())
-}
-
-/// Prints the runs of a grid and how long they will take.
-fn dry_run(name: &str, scale: Scale, grid: &Grid, folder: &Path) -> Result<()> {
-    println!("{name}, {}: {} runs in {}", scale.name(), grid.wanted().count(), folder.display());
-    let seconds = estimate::seconds(grid)?;
-    for (task, seconds) in grid.tasks.iter().zip(&seconds) {
-        let runs: Vec<_> = grid.wanted().filter(|run| run.task == task.label.name).collect();
-        let Some(first) = runs.first() else { continue };
-        println!(
-            "{}: {}, {} workers, {} steps of {} samples, {} runs, about {}",
-            task.label.name,
-            task.label.label,
-            first.recipe.workers,
-            first.steps,
-            first.recipe.workers * first.recipe.local_batch(),
-            runs.len(),
-            duration(*seconds),
-        );
-        for run in runs {
-            println!("  {} seed {}: {}", run.arm, run.recipe.seed, run.recipe.scheme_in_words());
-        }
-    }
-    println!("all together about {}", duration(seconds.iter().sum()));
-    Ok(())
-}
-
-/// Says what happened to a run.
-fn tell(news: &News<'_>, all: usize) {
-    let width = all.to_string().len();
-    match news {
-        News::Begins(number, planned) => eprintln!(
-            "[{number:>width$}/{all}] {} {} seed {} …",
-            planned.task, planned.arm, planned.recipe.seed
-        ),
-        News::Superseded(place, why) => {
-            eprintln!("    moved what was there to {}: {why}", place.display());
-        }
-        News::Ended { number, planned, run, seconds, left } => {
-            let summary = run.measured.as_ref().map(|measured| &measured.summary);
-            let accuracy = summary.and_then(|summary| summary.test_accuracy);
-            let result = match (&run.outcome, accuracy) {
-                (Outcome::Finished, Some(accuracy)) => format!("{:.2} %", 100.0 * accuracy),
-                (outcome, _) => outcome.word().to_string(),
-            };
-            let bits = summary.map_or(0.0, |summary| summary.bits_per_parameter);
-            let took = match seconds {
-                Some(seconds) => format!("in {}", duration(*seconds)),
-                None => "was there already".into(),
-            };
-            let left = left.filter(|left| *left > 0.0);
-            let left =
-                left.map_or_else(String::new, |left| format!("; about {} left", duration(left)));
-            eprintln!(
-                "[{number:>width$}/{all}] {} {} seed {}: {result}, {bits:.3} bits, {took}{left}",
-                planned.task, planned.arm, planned.recipe.seed
-            );
-            if let Outcome::Failed { error } | Outcome::Diverged { error } = &run.outcome {
-                eprintln!("    {error}");
-            }
-        }
-    }
 }

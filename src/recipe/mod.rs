@@ -19,4 +19,4 @@ pub use settings::{
     BatchNorm, Checkpoint, Exchange, Faults, OnWorkerLoss, Recipe, Record, Train, in_words,
     synthetic_for,
 };
-pub use table::{Recipes, Source, nearest, scheme_of};
+pub use table::{Recipes, Source, nearest, scheme_of, split_values};

@@ -57,9 +57,7 @@ impl Source {
     /// When the file cannot be read or is no TOML (with line and column), when a key or a value
     /// is unknown (with the nearest valid one), or when [`Recipe::validate`] refuses.
     pub fn load(&self) -> Result<Recipe> {
-        let mut table = self.read()?;
-        expand_names(&mut table);
-        self.change(table)
+        Recipe::from_table(self.table()?)
     }
 
     /// Changes a recipe, instead of reading one.
@@ -70,8 +68,22 @@ impl Source {
         self.change(Table::try_from(base)?)
     }
 
+    /// The recipe as it is written, with the command line's changes, neither typed nor checked.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is no TOML, or a change is none.
+    pub fn table(&self) -> Result<Table> {
+        let mut table = self.read()?;
+        expand_names(&mut table);
+        self.changed(table)
+    }
+
     /// Applies the command line's changes, types and checks.
-    fn change(&self, mut table: Table) -> Result<Recipe> {
+    fn change(&self, table: Table) -> Result<Recipe> {
+        Recipe::from_table(self.changed(table)?)
+    }
+
+    fn changed(&self, mut table: Table) -> Result<Table> {
         for (path, value) in &self.flags {
             if CHOSEN_BY_NAME.contains(path) {
                 choose(&mut table, path, value);
@@ -80,7 +92,7 @@ impl Source {
             }
         }
         assign(&mut table, &self.sets)?;
-        Recipe::from_table(table)
+        Ok(table)
     }
 
     fn read(&self) -> Result<Table> {
@@ -158,6 +170,14 @@ impl Recipe {
         }
         assign(&mut table, sets)?;
         Ok(table)
+    }
+
+    /// The error for a key at `path` that its part (a scheme, a model) does not have; `None` when it
+    /// does have it, whatever else may be wrong.
+    pub fn unknown_key(table: &Table, path: &str) -> Option<anyhow::Error> {
+        let (_, key) = path.rsplit_once('.')?;
+        let error = typed::<Self>(table.clone()).err()?;
+        format!("{error:#}").contains(&format!("unknown field `{key}`")).then_some(error)
     }
 
     /// Types and checks a recipe.
@@ -294,6 +314,22 @@ fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
     }
     at.insert(last.to_string(), value);
     Ok(())
+}
+
+/// The values of a list such as `dense, topk, { kind = "qsgd", levels = 3 }`: a comma within brackets
+/// or quotes does not part two.
+pub fn split_values(text: &str) -> Vec<Value> {
+    let (mut depth, mut quoted) = (0_usize, false);
+    let parts = text.split(|c: char| {
+        match c {
+            '"' => quoted = !quoted,
+            '{' | '[' if !quoted => depth += 1,
+            '}' | ']' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0 && !quoted
+    });
+    parts.map(str::trim).filter(|part| !part.is_empty()).map(parse_value).collect()
 }
 
 /// A TOML value where the text is one, else the text itself: `--set scheme.kind=topk` needs no

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::network::Link;
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use toml::{Table, Value};
@@ -22,11 +23,13 @@ static BUILT_IN: Dir<'_> = include_dir!("$OUT_DIR/runs/reproduce");
 pub struct Experiment {
     /// What it is about, in one line.
     pub title: String,
-    /// The paper: authors, year, title, venue.
+    /// The paper: authors, year, title, venue. Empty for a question of one's own.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub paper: String,
     /// The arm that the others are compared with.
     pub baseline: String,
     /// Links that runs are replayed on (`gradwire network links`).
+    #[serde(default)]
     pub links: Vec<String>,
     /// What all runs have in common.
     #[serde(default)]
@@ -38,35 +41,55 @@ pub struct Experiment {
     /// The scales that it can be run at.
     pub scales: BTreeMap<Scale, Setting>,
     /// What is claimed.
+    #[serde(default)]
     pub claims: Vec<Claim>,
 }
 
-/// How much is trained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Scale {
-    /// Made-up data, a few steps: whether everything works.
-    Smoke,
-    /// A first look: one pass, about an hour on two cores.
-    Quick,
-    /// Training that has converged enough to tell schemes apart, in hours on two cores.
-    Standard,
-    /// The paper's own models, workers, batches and schedules.
-    Full,
-}
+/// The file in an experiment's folder that holds its definition.
+pub const FILE: &str = "experiment.toml";
+
+/// The scale of what is run without a word about it.
+const USUAL: &str = "standard";
+
+/// How much is trained: a name of the experiment's own choice. The built-in experiments have
+/// `smoke` (made-up data, a few steps), `quick` (one pass, about an hour on two cores), `standard`
+/// (converged enough to tell schemes apart, hours on two cores) and `full` (the paper's own models,
+/// workers, batches and schedules). These come first, in this order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Scale(String);
 
 impl Scale {
-    /// All, from the smallest.
-    pub const ALL: [Self; 4] = [Self::Smoke, Self::Quick, Self::Standard, Self::Full];
+    /// The scales of the built-in experiments, from the smallest.
+    pub const USUAL: [&str; 4] = ["smoke", "quick", "standard", "full"];
 
     /// Its word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Smoke => "smoke",
-            Self::Quick => "quick",
-            Self::Standard => "standard",
-            Self::Full => "full",
-        }
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// Its place among the usual ones, then its name.
+    fn rank(&self) -> (usize, &str) {
+        let usual = Self::USUAL.iter().position(|usual| *usual == self.0);
+        (usual.unwrap_or(Self::USUAL.len()), &self.0)
+    }
+}
+
+impl From<&str> for Scale {
+    fn from(name: &str) -> Self {
+        Self(name.into())
+    }
+}
+
+impl Ord for Scale {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl PartialOrd for Scale {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -92,6 +115,7 @@ pub struct Member {
 #[serde(deny_unknown_fields)]
 pub struct Setting {
     /// What is done, and where it differs from the paper, in sentences.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
     /// What every random stream derives from, for each repetition.
     pub seeds: Vec<u64>,
@@ -118,7 +142,8 @@ pub struct Setting {
 pub struct Claim {
     /// The claim in words.
     pub claim: String,
-    /// Where it is made: paper, table or section.
+    /// Where it is made: paper, table or section. Empty for a question of one's own.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
     /// The task it is tested on, by its whole name.
     pub task: String,
@@ -150,9 +175,11 @@ pub struct Claim {
     /// The most that counts as reproduced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
-    /// The scales that can tell.
-    pub scales: Vec<Scale>,
+    /// The scales that can tell; absent for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scales: Option<Vec<Scale>>,
     /// Why the others cannot.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub otherwise: String,
     /// The fewest seeds that can tell: 1 for what no seed changes.
     #[serde(default = "two")]
@@ -161,6 +188,57 @@ pub struct Claim {
 
 fn two() -> usize {
     2
+}
+
+impl Claim {
+    /// Whether this scale can tell.
+    pub fn is_for(&self, scale: &Scale) -> bool {
+        self.scales.as_ref().is_none_or(|scales| scales.contains(scale))
+    }
+
+    /// Whether the unit can be that of the number, and its bounds can be reached by it.
+    fn validate_numbers(&self) -> Result<()> {
+        let Self { measure, compare, unit, .. } = self;
+        let is_fraction = matches!(measure, Measure::Accuracy | Measure::BestAccuracy);
+        let is_factor = matches!(compare, Compare::SpeedUp | Compare::Ratio);
+        let fits = match unit {
+            Unit::Points => is_fraction && *compare == Compare::Difference,
+            Unit::Percent => *compare != Compare::Difference,
+            Unit::Factor => is_factor || *measure == Measure::Reduction,
+            Unit::Number => true,
+        };
+        ensure!(
+            fits,
+            "`unit` does not go with `measure` and `compare`: points are for a difference of accuracies, \
+             percent for fractions and savings, factor for speed-ups and ratios"
+        );
+        // The least and the most that the number can be, and how far its bounds may be.
+        let [least, most] = match (compare, is_fraction) {
+            (Compare::Difference, true) => [-1.0, 1.0],
+            (Compare::Value, true) => [0.0, 1.0],
+            (Compare::Saving, _) => [f64::NEG_INFINITY, 1.0],
+            (Compare::Difference, false) => [f64::NEG_INFINITY, f64::INFINITY],
+            (Compare::Value | Compare::SpeedUp | Compare::Ratio, _) => [0.0, f64::INFINITY],
+        };
+        let numbers =
+            [("claimed", self.claimed), ("at_least", self.at_least), ("at_most", self.at_most)];
+        for (key, number) in numbers {
+            let Some(number) = number else { continue };
+            let hint = match unit {
+                Unit::Points => "; it is a fraction: one point is 0.01",
+                Unit::Percent => "; it is a fraction: one percent is 0.01",
+                _ => "",
+            };
+            ensure!(
+                least < number && number < most,
+                "{key} = {number} must lie between {least} and {most}{hint}"
+            );
+        }
+        if let (Some(least), Some(most)) = (self.at_least, self.at_most) {
+            ensure!(least <= most, "at_least = {least} is more than at_most = {most}");
+        }
+        Ok(())
+    }
 }
 
 /// What is measured of a run.
@@ -336,6 +414,14 @@ pub(super) fn replace(at: &mut Value, place: &str, value: &Value) {
     }
 }
 
+const FOLDER: &str = "becomes a folder: use letters, digits, '-', '_' and '.'";
+
+/// Whether a name can be that of a folder.
+fn is_folder(name: &str) -> bool {
+    let plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+    !name.is_empty() && name.chars().all(plain) && !name.starts_with('.')
+}
+
 impl Experiment {
     /// Name and text of each experiment built into the program, by name.
     pub fn built_in() -> Vec<(String, &'static str)> {
@@ -370,8 +456,43 @@ impl Experiment {
             );
         }
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Ok((stem, Self::parse(&text).with_context(|| format!("experiment {name}"))?))
+        let experiment = Self::parse(&text).with_context(|| format!("experiment {name}"))?;
+        Ok((experiment.name_in(path), experiment))
+    }
+
+    /// The name of the experiment in a file: the file's, or, where the file is the
+    /// [`experiment.toml`](FILE) in a folder of results, the one that the folder begins with.
+    fn name_in(&self, path: &Path) -> String {
+        let text = |part: Option<&std::ffi::OsStr>| {
+            part.unwrap_or_default().to_string_lossy().into_owned()
+        };
+        let folder = path.canonicalize().unwrap_or_default();
+        let folder = text(folder.parent().and_then(Path::file_name));
+        let begins = |scale: &Scale| folder.strip_suffix(&format!("-{}", scale.name()));
+        let named =
+            self.scales.keys().find_map(begins).filter(|_| path.file_name() == Some(FILE.as_ref()));
+        named.map_or_else(|| text(path.file_stem()), Into::into)
+    }
+
+    /// The scale of a name; without one `standard`, or the only one that there is.
+    ///
+    /// # Errors
+    /// When there is no such scale, or several and none is named.
+    pub fn scale(&self, name: Option<&str>) -> Result<Scale> {
+        let there = || self.scales.keys().map(Scale::name).collect::<Vec<_>>().join(", ");
+        let mut all = self.scales.keys();
+        let scale = match (name, all.next(), all.next()) {
+            (Some(name), ..) => Scale::from(name),
+            (None, Some(only), None) => only.clone(),
+            (None, ..) => Scale::from(USUAL),
+        };
+        ensure!(
+            self.scales.contains_key(&scale),
+            "it has no scale {}, but {}: name one with --scale",
+            scale.name(),
+            there()
+        );
+        Ok(scale)
     }
 
     /// An experiment's TOML, typed and checked.
@@ -394,18 +515,17 @@ impl Experiment {
         self.arms.iter().flat_map(Member::choices).collect()
     }
 
-    fn validate(&self) -> Result<()> {
+    /// Checks what no type can say.
+    ///
+    /// # Errors
+    /// Names the key and what to write instead.
+    pub(super) fn validate(&self) -> Result<()> {
         let (tasks, arms) = (self.task_choices(), self.arm_choices());
         for (what, choices) in [("tasks", &tasks), ("arms", &arms)] {
             ensure!(!choices.is_empty(), "{what}: there must be at least one");
             let mut names = BTreeSet::new();
             for Choice { label, .. } in choices {
-                let plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
-                ensure!(
-                    label.name.chars().all(plain) && !label.name.starts_with('.'),
-                    "{what}: the name {:?} becomes a folder: use letters, digits, '-', '_' and '.'",
-                    label.name
-                );
+                ensure!(is_folder(&label.name), "{what}: the name {:?} {FOLDER}", label.name);
                 ensure!(names.insert(&label.name), "{what}: {:?} is there twice", label.name);
             }
         }
@@ -419,6 +539,7 @@ impl Experiment {
         }
         for (scale, setting) in &self.scales {
             let at = |key: &str| format!("scales.{}.{key}", scale.name());
+            ensure!(is_folder(scale.name()), "scales: the name {:?} {FOLDER}", scale.name());
             ensure!(!setting.seeds.is_empty(), "{}: at least one is needed", at("seeds"));
             let (some_tasks, some_arms) =
                 (setting.tasks.iter().flatten(), setting.arms.iter().flatten());
@@ -454,6 +575,7 @@ impl Experiment {
                 claim.at_least.is_some() || claim.at_most.is_some(),
                 "{at}: at_least or at_most must say what counts as reproduced"
             );
+            claim.validate_numbers().context(at)?;
         }
         Ok(())
     }

@@ -52,6 +52,18 @@ fn once() -> usize {
     1
 }
 
+impl Results {
+    /// Whether nobody has claimed what is tested: it is a question of one's own.
+    pub fn is_own_question(&self) -> bool {
+        self.paper.is_empty()
+    }
+
+    /// A ruling in words: what became of a paper's claim, or the answer to a question.
+    pub fn in_words(&self, ruling: Ruling) -> &'static str {
+        if self.is_own_question() { ruling.answer() } else { ruling.words() }
+    }
+}
+
 /// How fast an arm's scheme is on a gradient that a run recorded: one thread, in turns with the
 /// schemes that it is compared with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -229,7 +241,17 @@ impl Ruling {
     pub const ALL: [Self; 4] =
         [Self::Reproduced, Self::Contradicted, Self::Undecided, Self::NotTestable];
 
-    /// In words.
+    /// As the answer to a question that no paper's claim stands behind.
+    pub fn answer(self) -> &'static str {
+        match self {
+            Self::Reproduced => "yes",
+            Self::Contradicted => "no",
+            Self::Undecided => "undecided",
+            Self::NotTestable => "no answer",
+        }
+    }
+
+    /// As the verdict on a claim.
     pub fn words(self) -> &'static str {
         match self {
             Self::Reproduced => "reproduced",

@@ -7,7 +7,7 @@
 //! in the `results.json` that lies in the experiment's folder, was made too, on another machine
 //! perhaps: whoever has that file goes on from it.
 
-use super::definition::{Choice, Experiment, Scale};
+use super::definition::{self, Choice, Experiment, Scale};
 use super::grid::{Grid, Planned};
 use super::measured::Measured;
 use super::results::{Label, Outcome, Results, Run, Timing};
@@ -37,7 +37,7 @@ pub struct Job<'a> {
     /// The experiment.
     pub experiment: &'a Experiment,
     /// The scale.
-    pub scale: Scale,
+    pub scale: &'a Scale,
     /// Its runs.
     pub grid: &'a Grid,
     /// The experiment's folder.
@@ -102,7 +102,7 @@ impl Job<'_> {
         let links = self.links.iter().map(|word| Ok((word.clone(), Link::parse(word)?)));
         let links: Vec<Named> = links.collect::<Result<_>>()?;
         let text = toml::to_string(self.experiment)?;
-        let path = self.folder.join("experiment.toml");
+        let path = self.folder.join(definition::FILE);
         self.disk.replace(&path, text.as_bytes()).with_context(|| cannot_write(&path))?;
 
         let mut kept = Kept::read(&self.disk, &self.folder);
@@ -292,7 +292,7 @@ impl Job<'_> {
         let place =
             |labels: &[Label], name: &str| labels.iter().position(|label| label.name == name);
         runs.sort_by_key(|run| (place(&tasks, &run.task), place(&arms, &run.arm), run.seed));
-        let about = self.experiment.scales.get(&self.scale).map(|setting| setting.about.clone());
+        let about = self.experiment.scales.get(self.scale).map(|setting| setting.about.clone());
         let baseline = &self.experiment.baseline;
         let mut results = Results {
             experiment: self.name.to_string(),

@@ -9,14 +9,14 @@ use super::results::{Outcome, Results, Ruling, Run, Test, Timing, Verdict};
 use super::statistics::Interval;
 
 /// A verdict on each claim of an experiment.
-pub fn of(experiment: &Experiment, scale: Scale, results: &Results) -> Vec<Verdict> {
+pub fn of(experiment: &Experiment, scale: &Scale, results: &Results) -> Vec<Verdict> {
     let words =
         |claim: &Claim| in_words(claim, &experiment.task_choices(), &experiment.arm_choices());
     let judged = experiment.claims.iter().map(|claim| judge(claim, words(claim), scale, results));
     judged.collect()
 }
 
-fn judge(claim: &Claim, measure: String, scale: Scale, results: &Results) -> Verdict {
+fn judge(claim: &Claim, measure: String, scale: &Scale, results: &Results) -> Verdict {
     let found = Found::of(claim, results);
     let side = SIDE / results.looks.max(1) as f64;
     let estimated = found.sample().and_then(|sample| Estimated::of(average(claim), &sample));
@@ -260,15 +260,18 @@ impl Ruled {
 
 fn rule(
     claim: &Claim,
-    scale: Scale,
+    scale: &Scale,
     found: &Found,
     estimated: Option<Estimated>,
     side: f64,
 ) -> Ruled {
     let against = claim.against.as_deref().unwrap_or("the other");
     let untestable = |why: String| Ruled::new(Ruling::NotTestable, why);
-    if !claim.scales.contains(&scale) {
-        return untestable(claim.otherwise.clone());
+    if !claim.is_for(scale) {
+        return untestable(match claim.otherwise.as_str() {
+            "" => format!("it is not asked at scale {}", scale.name()),
+            why => why.to_string(),
+        });
     }
     if found.planned == 0 {
         return untestable("its task or one of its arms is not in this grid".into());

@@ -57,12 +57,15 @@ fn table(all: &[Results]) -> String {
             "| {} | {} | {claimed} | {measured} | {emphasis}{}{emphasis}{more} |\n",
             results.experiment,
             verdict.claim.replace('|', "\\|"),
-            verdict.ruling.words()
+            results.in_words(verdict.ruling)
         );
     }
     let verdicts = all.iter().flat_map(|results| results.verdicts.iter().cloned()).collect();
     let looks = all.iter().map(|results| results.looks).max().unwrap_or(1);
-    text + "\n" + &words::chance(&Results { verdicts, looks, ..Results::default() }) + "\n"
+    let papers = all.iter().map(|results| results.paper.clone());
+    let paper = papers.filter(|paper| !paper.is_empty()).collect();
+    let together = Results { paper, verdicts, looks, ..Results::default() };
+    text + "\n" + &words::chance(&together) + "\n"
 }
 
 #[cfg(test)]
@@ -89,8 +92,12 @@ mod tests {
             more_seeds: Some(4),
             why: "straddles".into(),
         };
-        let results =
-            Results { experiment: "casq".into(), verdicts: vec![verdict], ..Results::default() };
+        let results = Results {
+            experiment: "casq".into(),
+            paper: "Somebody 2020".into(),
+            verdicts: vec![verdict],
+            ..Results::default()
+        };
         let disk = Disk::default();
         let folder = tempfile::tempdir().unwrap();
         let text = serde_json::to_string(&results).unwrap();

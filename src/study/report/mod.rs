@@ -29,7 +29,7 @@ use std::path::Path;
 pub use claims::claims;
 pub use provenance::command_line;
 pub use rows::{Against, Figure, OnLink, Row, rows};
-pub use terminal::terminal;
+pub use terminal::{table, terminal};
 pub use words::{chance, verdict};
 
 /// The page.
@@ -103,7 +103,7 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Result<Vec<Block>> {
     if !results.paper.is_empty() {
         facts.push(("Paper".to_string(), results.paper.clone()));
     }
-    facts.push(("Runs".to_string(), progress(results)));
+    facts.push(("Runs".to_string(), words::progress(results)));
     if (1..=LONG).contains(&results.command.len()) {
         facts.push(("Command".to_string(), results.command.clone()));
     }
@@ -111,7 +111,9 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Result<Vec<Block>> {
     let paragraphs = results.about.split("\n\n").filter(|text| !text.trim().is_empty());
     blocks.extend(paragraphs.map(|text| Block::Text(text.into())));
     if !results.verdicts.is_empty() {
-        blocks.push(Block::Heading(2, "Claimed and measured".into()));
+        let asked = results.is_own_question();
+        let heading = if asked { "Asked and measured" } else { "Claimed and measured" };
+        blocks.push(Block::Heading(2, heading.into()));
         blocks.push(Block::Table(verdicts(results)));
     }
     for task in tasks {
@@ -141,22 +143,13 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Result<Vec<Block>> {
     Ok(blocks)
 }
 
-/// How many runs there are, and what became of them.
-fn progress(results: &Results) -> String {
-    let count = |word| results.runs.iter().filter(|run| run.outcome.word() == word).count();
-    let mut words = vec![format!("{} of {} finished", count("finished"), results.runs.len())];
-    for word in ["diverged", "failed", "unfinished", "missing"] {
-        if count(word) > 0 {
-            words.push(format!("{} {word}", count(word)));
-        }
-    }
-    words.join(", ")
-}
-
 /// What is claimed beside what was measured.
 fn verdicts(results: &Results) -> Table {
-    let mut table =
-        Table::new(&["claim", "verdict", "#claimed", "#measured", "what is measured", "why"]);
+    let [claim, verdict, claimed] = match results.is_own_question() {
+        true => ["question", "answer", "#asked for"],
+        false => ["claim", "verdict", "#claimed"],
+    };
+    let mut table = Table::new(&[claim, verdict, claimed, "#measured", "what is measured", "why"]);
     for verdict in &results.verdicts {
         let tone = match verdict.ruling {
             Ruling::Reproduced => Tone::Good,
@@ -167,7 +160,7 @@ fn verdicts(results: &Results) -> Table {
         let claimed = verdict.claimed.map(|value| words::in_unit(value, verdict.unit));
         table.rows.push(vec![
             Cell { below: verdict.source.clone(), ..Cell::from(verdict.claim.as_str()) },
-            Cell { tone, ..Cell::from(verdict.ruling.words()) },
+            Cell { tone, ..Cell::from(results.in_words(verdict.ruling)) },
             Cell { below: words::bounds(verdict), ..claimed.map_or_else(Cell::none, Cell::from) },
             words::measured(verdict),
             verdict.measure.as_str().into(),
@@ -182,8 +175,12 @@ fn verdicts(results: &Results) -> Table {
             percent(SIDE)
         ),
     };
+    let [yes, no] = match results.is_own_question() {
+        true => ["Yes", "no"],
+        false => ["Reproduced", "contradicted"],
+    };
     table.note = format!(
-        "Reproduced: the whole interval over seeds lies where it counts; contradicted: it lies wholly \
+        "{yes}: the whole interval over seeds lies where it counts; {no}: it lies wholly \
          outside; undecided: it straddles an edge. The interval errs with {} at most on each side: one \
          one-sided t-test for a claim with one bound, two (equivalence) for a claim with two. Factors, \
          savings and times are averaged as logarithms. Seeds are paired where they give both arms the same \

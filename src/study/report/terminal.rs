@@ -2,25 +2,25 @@
 
 use super::digest::{self, Arm, Target, Task};
 use super::tables::{accuracy, bits, bytes_per_step};
-use super::{progress, words};
+use super::words;
 use crate::study::plot::say;
 use crate::study::results::Results;
 use crate::study::statistics::Comparison;
 use console::measure_text_width;
 use std::fmt::Write;
 
-/// Verdicts, and of each task a table, what went wrong, and what can be said about chance.
+/// Verdicts, and [`table`].
 pub fn terminal(results: &Results) -> String {
-    let mut text = format!("{}: {}\n", results.title, progress(results));
+    let mut text = format!("{}: {}\n", results.title, words::progress(results));
     for verdict in &results.verdicts {
-        let _ = write!(text, "\n{}: {}", verdict.ruling.words(), verdict.claim);
-        let claimed = verdict.claimed.map(|value| words::in_unit(value, verdict.unit));
-        let _ = writeln!(text, " ({})", verdict.source);
-        let measured = words::measured(verdict);
-        let _ = writeln!(text, "  {}: {}", verdict.measure, measured.text);
-        let _ = writeln!(text, "  {}; claimed {}", measured.below, claimed.unwrap_or("–".into()));
-        let _ = writeln!(text, "  {}", verdict.why);
+        let _ = writeln!(text, "\n{}", words::verdict(results, verdict));
     }
+    text + &table(results)
+}
+
+/// Of each task a table, what went wrong, and what can be said about chance.
+pub fn table(results: &Results) -> String {
+    let mut text = String::new();
     for task in &digest::tasks(results) {
         let _ = writeln!(text, "\n{}", task.label.label);
         text += &columns(&rows(task));

@@ -67,10 +67,14 @@ pub(super) fn in_unit(value: f64, unit: Unit) -> String {
 }
 
 /// A verdict in a few lines, for the terminal.
-pub fn verdict(verdict: &Verdict) -> String {
+pub fn verdict(results: &Results, verdict: &Verdict) -> String {
     let Verdict { claim, measure, ruling, why, .. } = verdict;
     let say = |value| in_unit(value, verdict.unit);
-    let claimed = verdict.claimed.map_or_else(|| "no number".into(), say);
+    let claimed = match (verdict.claimed, results.is_own_question()) {
+        (Some(claimed), _) => format!("claimed {}, ", say(claimed)),
+        (None, true) => String::new(),
+        (None, false) => "claimed no number, ".into(),
+    };
     let measured = match verdict.measured {
         None => "nothing".into(),
         Some(Interval { mean, ends: None, .. }) => say(mean),
@@ -78,8 +82,8 @@ pub fn verdict(verdict: &Verdict) -> String {
             format!("{} ({} to {}, {seeds} seeds)", say(mean), say(low), say(high))
         }
     };
-    let ruling = ruling.words().to_uppercase();
-    format!("{ruling}: {claim}\n  claimed {claimed}, measured {measured}: {measure}\n  {why}")
+    let ruling = results.in_words(*ruling).to_uppercase();
+    format!("{ruling}: {claim}\n  {claimed}measured {measured}: {measure}\n  {why}")
 }
 
 /// What was measured for a verdict, and its interval; of pairs, how they vary together and what
@@ -107,7 +111,8 @@ pub(super) fn measured(verdict: &Verdict) -> Cell {
 /// How many claims got each verdict, and how many of the verdicts chance alone may have got wrong.
 pub fn chance(results: &Results) -> String {
     let count = |ruling| results.verdicts.iter().filter(|v| v.ruling == ruling).count();
-    let counts = Ruling::ALL.map(|ruling| format!("{} {}", count(ruling), ruling.words()));
+    let counts =
+        Ruling::ALL.map(|ruling| format!("{} {}", count(ruling), results.in_words(ruling)));
     let decided = count(Ruling::Reproduced) + count(Ruling::Contradicted);
     let looks = match results.looks {
         0 | 1 => String::new(),
@@ -120,6 +125,18 @@ pub fn chance(results: &Results) -> String {
         percent(SIDE),
         three_digits(decided as f64 * SIDE)
     )
+}
+
+/// How many runs there are, and what became of them.
+pub(super) fn progress(results: &Results) -> String {
+    let count = |word| results.runs.iter().filter(|run| run.outcome.word() == word).count();
+    let mut words = vec![format!("{} of {} finished", count("finished"), results.runs.len())];
+    for word in ["diverged", "failed", "unfinished", "missing"] {
+        if count(word) > 0 {
+            words.push(format!("{} {word}", count(word)));
+        }
+    }
+    words.join(", ")
 }
 
 /// What counts as reproduced.
@@ -206,7 +223,8 @@ mod tests {
             why: String::new(),
         };
         let verdicts = [0, 0, 0, 1, 2, 3].map(|place| verdict(Ruling::ALL[place])).to_vec();
-        let mut results = Results { verdicts, ..Results::default() };
+        let paper = "Somebody 2020".to_string();
+        let mut results = Results { paper, verdicts, ..Results::default() };
         let said = chance(&results);
         assert!(said.starts_with(
             "3 reproduced, 1 contradicted at this scale, 1 undecided, 1 not testable at this scale."
@@ -214,6 +232,9 @@ mod tests {
         assert!(said.contains("of these 4, chance alone gets at most 0.2 wrong"), "{said}");
         results.looks = 3;
         assert!(chance(&results).contains("at most 5 %, all 3 looks together"));
+        results.paper.clear();
+        let said = chance(&results);
+        assert!(said.starts_with("3 yes, 1 no, 1 undecided, 1 no answer."), "{said}");
     }
 
     #[test]

@@ -32,7 +32,7 @@ fn claim(more: &str) -> Claim {
 }
 
 fn ruling(runs: Vec<Run>) -> (Ruling, String) {
-    let verdict = judge(&claim(""), String::new(), Scale::Quick, &results(runs));
+    let verdict = judge(&claim(""), String::new(), &Scale::from("quick"), &results(runs));
     (verdict.ruling, verdict.why)
 }
 
@@ -62,9 +62,9 @@ fn an_interval_lies_within_outside_or_across() {
 #[test]
 fn who_looks_often_must_be_surer() {
     let mut results = results(against(&[0.895, 0.893, 0.897]));
-    let once = judge(&claim(""), String::new(), Scale::Quick, &results);
+    let once = judge(&claim(""), String::new(), &Scale::from("quick"), &results);
     results.looks = 3;
-    let thrice = judge(&claim(""), String::new(), Scale::Quick, &results);
+    let thrice = judge(&claim(""), String::new(), &Scale::from("quick"), &results);
     assert_eq!((once.ruling, thrice.ruling), (Ruling::Reproduced, Ruling::Undecided));
     assert!(thrice.why.contains("96.7 %") && thrice.more_seeds.is_some(), "{}", thrice.why);
     let width = |verdict: &Verdict| verdict.measured.unwrap().ends.map(|[l, h]| h - l).unwrap();
@@ -74,8 +74,9 @@ fn who_looks_often_must_be_surer() {
 #[test]
 fn pairs_need_the_same_start_and_data() {
     let mut runs = against(&[0.9, 0.91, 0.89]);
-    let verdict =
-        |runs: &[Run]| judge(&claim(""), String::new(), Scale::Quick, &results(runs.to_vec()));
+    let verdict = |runs: &[Run]| {
+        judge(&claim(""), String::new(), &Scale::from("quick"), &results(runs.to_vec()))
+    };
     let paired = verdict(&runs);
     assert_eq!((paired.test, paired.welch.is_some()), (Test::Paired, true));
     for run in &mut runs[3..] {
@@ -95,14 +96,14 @@ fn savings_are_judged_by_their_ratio() {
     for (run, bits) in runs.iter_mut().zip([4.0, 4.4, 3.6, 8.0, 8.0, 8.0]) {
         run.measured.as_mut().unwrap().summary.bits_per_parameter = bits;
     }
-    let verdict = judge(&claim, String::new(), Scale::Quick, &results(runs.clone()));
+    let verdict = judge(&claim, String::new(), &Scale::from("quick"), &results(runs.clone()));
     let measured = verdict.measured.unwrap();
     assert!((measured.mean - (1.0 - (4.0f64 * 4.4 * 3.6).cbrt() / 8.0)).abs() < 1e-12);
     let [low, high] = measured.ends.unwrap();
     assert!(low < measured.mean && measured.mean < high && high < 1.0);
     assert_eq!(verdict.ruling, Ruling::Reproduced, "{}", verdict.why);
     runs[0].measured.as_mut().unwrap().summary.bits_per_parameter = 0.0;
-    let verdict = judge(&claim, String::new(), Scale::Quick, &results(runs));
+    let verdict = judge(&claim, String::new(), &Scale::from("quick"), &results(runs));
     assert_eq!(verdict.ruling, Ruling::NotTestable, "{}", verdict.why);
 }
 
@@ -118,7 +119,8 @@ fn what_went_wrong_is_said_and_not_left_out() {
     runs[4].outcome = Outcome::Diverged { error: "NaN".into() };
     assert_eq!(ruling(runs).0, Ruling::NotTestable);
     assert_eq!(ruling(vec![]).0, Ruling::NotTestable);
-    let verdict = judge(&claim(""), String::new(), Scale::Smoke, &results(against(&[0.9, 0.9])));
+    let verdict =
+        judge(&claim(""), String::new(), &Scale::from("smoke"), &results(against(&[0.9, 0.9])));
     assert_eq!((verdict.ruling, verdict.why.as_str()), (Ruling::NotTestable, "too small"));
 }
 
@@ -191,7 +193,7 @@ fn speed_is_what_was_timed_on_the_run_s_own_gradient() {
     (claim.measure, claim.compare) = (Measure::EncodeSeconds, Compare::SpeedUp);
     (claim.at_least, claim.seeds) = (Some(1.0), 2);
     let mut found = results(against(&[0.9, 0.9]));
-    let verdict = |found: &Results| judge(&claim, String::new(), Scale::Quick, found);
+    let verdict = |found: &Results| judge(&claim, String::new(), &Scale::from("quick"), found);
     assert_eq!(verdict(&found).ruling, Ruling::NotTestable, "nothing was timed");
     let timing = |arm: &str, seed, started, median| Timing {
         task: "t".into(),

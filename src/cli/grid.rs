@@ -1,0 +1,290 @@
+//! What `reproduce` and `sweep` have in common: a grid of runs is shown, made and judged.
+
+use super::refused::Refused;
+use super::signals::Signals;
+use crate::disk::Disk;
+use crate::record::Mode;
+use crate::study::definition::{Experiment, Scale};
+use crate::study::estimate;
+use crate::study::grid::{Grid, Wish};
+use crate::study::plot::say::duration;
+use crate::study::report;
+use crate::study::results::{Outcome, Results, Ruling, Run};
+use crate::study::runner::{Job, News};
+use crate::train::flags::StepFlags;
+use anyhow::{Context, Result};
+use clap::Args;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// How a grid is run.
+#[derive(Debug, Args)]
+pub(super) struct Running {
+    /// Repeat every run with seeds 1 to N
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(super) seeds: Option<u64>,
+    /// Train with three seeds; then with six, and then with ten, the arms of claims that are still
+    /// undecided. Each of the three looks errs a third as often, so that all together err no more
+    #[arg(long, conflicts_with_all = ["seeds", "dry_run"])]
+    until_decided: bool,
+    /// Only these tasks and arms, by name, or task/arm
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Go on with runs that were stopped, from their last checkpoints, rather than begin them
+    /// again; finished ones are never made twice
+    #[arg(long)]
+    resume: bool,
+    /// Show the runs and how long they will take here, and stop
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Show nothing but the verdicts
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
+    /// Print each verdict as a line of JSON, and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+/// An experiment that is to be run.
+pub(super) struct Asked {
+    /// Its name, with which its folder begins.
+    pub(super) name: String,
+    /// What it is.
+    pub(super) experiment: Experiment,
+    /// How much is trained.
+    pub(super) scale: Scale,
+    /// Links to replay runs on, in place of the experiment's; empty for those.
+    pub(super) links: Vec<String>,
+    /// `path=value` pairs that change every recipe.
+    pub(super) sets: Vec<String>,
+    /// The folder that the experiment's folder is in.
+    pub(super) out: PathBuf,
+    /// The folder that holds the data sets, if not where the recipes say.
+    pub(super) dir: Option<String>,
+    /// Whether the runs and how long they will take are shown before they are made.
+    pub(super) announced: bool,
+}
+
+impl Asked {
+    fn folder(&self) -> PathBuf {
+        self.out.join(format!("{}-{}", self.name, self.scale.name()))
+    }
+}
+
+impl Running {
+    /// Runs an experiment, or shows what would be run.
+    pub(super) fn run(&self, asked: &Asked) -> Result<Result<ExitCode>, Refused> {
+        let Asked { name, experiment, scale, .. } = asked;
+        let folder = asked.folder();
+        let links = if asked.links.is_empty() { &experiment.links } else { &asked.links };
+        let plan = |seeds: Option<u64>, only: Vec<String>| {
+            let wish = Wish { seeds, only, dir: asked.dir.clone(), sets: asked.sets.clone() };
+            let grid = Grid::plan(experiment, scale, &wish, &folder);
+            grid.with_context(|| format!("experiment {name}"))
+        };
+        let looks: &[u64] = if self.until_decided { &LOOKS } else { &[] };
+        let seeds = looks.first().copied().or(self.seeds);
+        let grid = plan(seeds, self.only.clone()).map_err(Refused)?;
+        if self.dry_run {
+            return Ok(show_plan(name, scale, &grid, &folder).map(|()| ExitCode::SUCCESS));
+        }
+        let silent = self.quiet || self.json;
+        if asked.announced && !silent {
+            if let Err(error) = show_plan(name, scale, &grid, &folder) {
+                return Ok(Err(error));
+            }
+        }
+        let flags = Arc::new(StepFlags::default());
+        let signals = match Signals::listen(&flags.stop_flag(), false) {
+            Ok(signals) => signals,
+            Err(error) => return Ok(Err(error).context("listening to SIGINT and SIGTERM")),
+        };
+        let run = |grid: &Grid| {
+            let job = Job {
+                name,
+                experiment,
+                scale,
+                grid,
+                folder: folder.clone(),
+                links: links.clone(),
+                command: command(),
+                mode: if silent { Mode::Silent } else { Mode::Brief },
+                disk: Disk::default(),
+                flags: Arc::clone(&flags),
+                resume: self.resume,
+                looks: looks.len().max(1),
+            };
+            let all = grid.wanted().count();
+            if !silent && !asked.announced {
+                eprintln!("{name}, {}: {all} runs in {}", scale.name(), folder.display());
+            }
+            job.run(|news| {
+                if !silent {
+                    tell(news, all);
+                }
+            })
+        };
+        let all_looks = || {
+            let mut results = run(&grid)?;
+            for seeds in looks.iter().skip(1) {
+                let open = undecided(experiment, &results);
+                if open.is_empty() || flags.stopping() {
+                    break;
+                }
+                results = run(&plan(Some(*seeds), open)?)?;
+            }
+            Ok::<_, anyhow::Error>(results)
+        };
+        Ok(all_looks().map(|results| {
+            self.show(&results, &folder);
+            match signals.heard().filter(|_| !is_complete(&results)) {
+                Some(signal) => {
+                    eprintln!("Stopped by {}; go on with: {} --resume", signal.name, command());
+                    ExitCode::from(signal.exit_code)
+                }
+                None if results.runs.iter().any(has_failed) => ExitCode::FAILURE,
+                None => ExitCode::SUCCESS,
+            }
+        }))
+    }
+
+    fn show(&self, results: &Results, folder: &Path) {
+        if self.json {
+            for verdict in &results.verdicts {
+                match serde_json::to_string(verdict) {
+                    Ok(line) => println!("{line}"),
+                    Err(error) => eprintln!("a verdict is no JSON: {error}"),
+                }
+            }
+            return;
+        }
+        if results.is_own_question() && !self.quiet {
+            print!("{}", report::table(results));
+            println!();
+        }
+        for verdict in &results.verdicts {
+            println!("{}", report::verdict(results, verdict));
+        }
+        if !results.verdicts.is_empty() {
+            println!("{}", report::chance(results));
+        }
+        for run in results.runs.iter().filter(|run| has_failed(run)) {
+            println!("failed: {}: {}", folder.join(&run.folder).display(), reason(run));
+        }
+        println!(
+            "report in {}; curves: tensorboard --logdir {}",
+            folder.join("report.html").display(),
+            folder.display()
+        );
+    }
+}
+
+/// The command as it can be typed again, but for `--resume`.
+fn command() -> String {
+    let quoted =
+        |word: &str| match word.chars().all(|c| c.is_alphanumeric() || "-_./=,:".contains(c)) {
+            true => word.to_string(),
+            false => format!("'{}'", word.replace('\'', "'\\''")),
+        };
+    let words = std::env::args().skip(1).filter(|word| word != "--resume");
+    words.fold("gradwire".to_string(), |all, word| all + " " + &quoted(&word))
+}
+
+/// Seeds after which `--until-decided` looks at the verdicts.
+const LOOKS: [u64; 3] = [3, 6, 10];
+
+/// The arms, each as task/arm, of the claims that are undecided.
+fn undecided(experiment: &Experiment, results: &Results) -> Vec<String> {
+    let claims = experiment.claims.iter().zip(&results.verdicts);
+    let open = claims.filter(|(_, verdict)| verdict.ruling == Ruling::Undecided);
+    let arms = open.flat_map(|(claim, _)| {
+        let arms = std::iter::once(&claim.arm).chain(&claim.against);
+        arms.map(|arm| format!("{}/{arm}", claim.task))
+    });
+    BTreeSet::from_iter(arms).into_iter().collect()
+}
+
+fn is_complete(results: &Results) -> bool {
+    let open = |run: &Run| matches!(run.outcome, Outcome::Missing | Outcome::Unfinished);
+    !results.runs.iter().any(open)
+}
+
+fn has_failed(run: &Run) -> bool {
+    matches!(run.outcome, Outcome::Failed { .. })
+}
+
+fn reason(run: &Run) -> &str {
+    match &run.outcome {
+        Outcome::Failed { error } | Outcome::Diverged { error } => error,
+        other => other.word(),
+    }
+}
+
+/// Prints the runs of a grid and how long they will take.
+fn show_plan(name: &str, scale: &Scale, grid: &Grid, folder: &Path) -> Result<()> {
+    println!("{name}, {}: {} runs in {}", scale.name(), grid.wanted().count(), folder.display());
+    let seconds = estimate::seconds(grid)?;
+    for (task, seconds) in grid.tasks.iter().zip(&seconds) {
+        let runs: Vec<_> = grid.wanted().filter(|run| run.task == task.label.name).collect();
+        let Some(first) = runs.first() else { continue };
+        println!(
+            "{}: {}, {} workers, {} steps of {} samples, {} runs, about {}",
+            task.label.name,
+            task.label.label,
+            first.recipe.workers,
+            first.steps,
+            first.recipe.workers * first.recipe.local_batch(),
+            runs.len(),
+            duration(*seconds),
+        );
+        for arm in &grid.arms {
+            let of: Vec<_> = runs.iter().filter(|run| run.arm == arm.label.name).collect();
+            let seeds: Vec<String> = of.iter().map(|run| run.recipe.seed.to_string()).collect();
+            let Some(first) = of.first() else { continue };
+            let word = if seeds.len() == 1 { "seed" } else { "seeds" };
+            let scheme = first.recipe.scheme_in_words();
+            println!("  {}, {word} {}: {scheme}", arm.label.name, seeds.join(" "));
+        }
+    }
+    println!("all together about {}", duration(seconds.iter().sum()));
+    Ok(())
+}
+
+/// Says what happened to a run.
+fn tell(news: &News<'_>, all: usize) {
+    let width = all.to_string().len();
+    match news {
+        News::Begins(number, planned) => eprintln!(
+            "[{number:>width$}/{all}] {} {} seed {} …",
+            planned.task, planned.arm, planned.recipe.seed
+        ),
+        News::Superseded(place, why) => {
+            eprintln!("    moved what was there to {}: {why}", place.display());
+        }
+        News::Ended { number, planned, run, seconds, left } => {
+            let summary = run.measured.as_ref().map(|measured| &measured.summary);
+            let accuracy = summary.and_then(|summary| summary.test_accuracy);
+            let result = match (&run.outcome, accuracy) {
+                (Outcome::Finished, Some(accuracy)) => format!("{:.2} %", 100.0 * accuracy),
+                (outcome, _) => outcome.word().to_string(),
+            };
+            let bits = summary.map_or(0.0, |summary| summary.bits_per_parameter);
+            let took = match seconds {
+                Some(seconds) => format!("in {}", duration(*seconds)),
+                None => "was there already".into(),
+            };
+            let left = left.filter(|left| *left > 0.0);
+            let left =
+                left.map_or_else(String::new, |left| format!("; about {} left", duration(left)));
+            eprintln!(
+                "[{number:>width$}/{all}] {} {} seed {}: {result}, {bits:.3} bits, {took}{left}",
+                planned.task, planned.arm, planned.recipe.seed
+            );
+            if let Outcome::Failed { error } | Outcome::Diverged { error } = &run.outcome {
+                eprintln!("    {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `gradwire sweep`, from outside: a question is asked, answered, asked again and edited; and what
+//! `gradwire new` prints to start from.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Program, words};
+use serde_json::Value;
+use std::fs;
+
+/// A sweep that takes seconds in a debug build.
+const ASKED: &str = "sweep ag-news-dense --dataset synthetic-ag-news --model fasttext --workers 2 \
+                     --seeds 2 --set train.max_steps=3 --name small --over scheme=dense,topk,sidco \
+                     --over scheme.ratio=0.5,0.1";
+
+fn asked<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [words(ASKED), more.to_vec()].concat()
+}
+
+#[test]
+fn a_question_is_answered_by_one_command_and_can_be_edited() {
+    let program = Program::new();
+    let questions = [
+        "--ask",
+        "bits per parameter at most 6",
+        "--ask",
+        "topk: step seconds at 1mbit at least 2 times as fast as dense",
+    ];
+    let planned = program.succeed(&asked(&[&questions[..], &["--dry-run"]].concat()));
+    assert!(planned.contains("10 runs") && planned.contains("all together about"), "{planned}");
+    assert_eq!(planned.matches("\n  dense, seeds 1 2: dense").count(), 1, "{planned}");
+    assert!(!program.path("runs/out/small-sweep/fasttext").exists(), "no run is made");
+
+    let told = program.succeed(&asked(&questions));
+    for part in [
+        "NO: dense: bits per parameter at most 6",
+        "NO: topk(ratio=0.5): bits per parameter at most 6",
+        "YES: topk(ratio=0.1): bits per parameter at most 6",
+        "topk(ratio=0.1): step seconds at 1mbit at least 2 times as fast as dense",
+        "sidco(ratio=0.1)",
+        "report in runs/out/small-sweep/report.html",
+    ] {
+        assert!(told.contains(part), "{part}\n{told}");
+    }
+    assert!(!told.contains("sidco(ratio=0.1): step seconds"), "it was not asked of SIDCo\n{told}");
+    let report = fs::read_to_string(program.path("runs/out/small-sweep/report.md")).unwrap();
+    assert!(report.contains("Asked and measured") && !report.contains("claimed"), "{report}");
+
+    // The same again makes no run; neither does the experiment that it left, with another claim.
+    let again = program.succeed(&asked(&[&questions[..], &["--json"]].concat()));
+    let rulings: Vec<Value> =
+        again.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rulings.len(), 5 + 2);
+    assert_eq!(rulings[0]["ruling"], "contradicted");
+    let left = program.path("runs/out/small-sweep/experiment.toml");
+    let text = fs::read_to_string(&left).unwrap().replace("at_most = 6.0", "at_most = 40.0");
+    fs::write(&left, text).unwrap();
+    let output = program.run(&["reproduce", "runs/out/small-sweep/experiment.toml"]);
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    assert_eq!(err.matches("was there already").count(), 10, "{err}");
+    assert!(out.contains("YES: dense: bits per parameter at most 6"), "{out}");
+}
+
+#[test]
+fn what_cannot_be_asked_is_refused_before_anything_is_made() {
+    let program = Program::new();
+    for (more, part) in [
+        (vec!["--ask", "accuracy within 1 % of dense"], "points"),
+        (vec!["--ask", "accuracy within 1 point of dnse"], "arms: dense, topk-0.5"),
+        (vec!["--over", "scheme.ratoi=1,2"], "ratoi"),
+        (vec!["--over", "train.batch"], "no '='"),
+        (vec!["--baseline", "casq"], "casq"),
+        (vec!["--seed", "3"], "--seeds"),
+        (vec!["--links", "1gbat"], "1gbat"),
+        (vec!["--set", "train.bach=3"], "did you mean `batch`"),
+    ] {
+        let error = program.refuse(&asked(&more), 2);
+        assert!(error.contains(part), "{more:?}: {error}");
+    }
+    let line = ASKED.replace("--name small", "--name ../up");
+    let error = program.refuse(&line.split_whitespace().collect::<Vec<_>>(), 2);
+    assert!(error.contains("folder"), "{error}");
+    assert!(!program.path("runs").exists());
+}
+
+#[test]
+fn what_is_printed_to_start_from_can_be_run() {
+    let program = Program::new();
+    let save = |what: &str, more: &[&str]| {
+        let text = program.succeed(&[&["new", what], more].concat());
+        fs::write(program.path("mine.toml"), text).unwrap();
+    };
+    save("recipe", &[]);
+    let dry = program.succeed(&["train", "mine.toml", "--dry-run"]);
+    assert!(dry.contains("name = \"mine\"") && dry.contains("ratio = 0.01"), "{dry}");
+    save("recipe", &["--from", "cifar10-dgc"]);
+    let dry = program.succeed(&["train", "mine.toml", "--dry-run"]);
+    assert!(dry.contains("kind = \"dgc\""), "{dry}");
+    save("experiment", &[]);
+    let dry = program.succeed(&["reproduce", "mine.toml", "--scale", "small", "--dry-run"]);
+    assert!(dry.contains("mine, small: 9 runs") && dry.contains("topk-0.01"), "{dry}");
+    let error = program.refuse(&["reproduce", "mine.toml", "--dry-run"], 2);
+    assert!(error.contains("large, small: name one with --scale"), "{error}");
+    let error = program.refuse(&["new", "recipe", "--from", "nothing"], 2);
+    assert!(error.contains("cifar10-topk"), "{error}");
+}
