@@ -7,6 +7,7 @@ mod common;
 use common::{Program, events, number, only_run, quick, told, weights, words};
 use gradwire_exchange::Scheme;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -263,6 +264,49 @@ fn another_recipe_is_refused_key_by_key_and_more_of_the_same_is_not() {
     let longer = ["train", "--resume", text(&run), "--set", "train.max_steps=30"];
     let error = program.refuse(&longer, 2);
     assert!(error.contains("train.max_steps was 24, is 30: the cosine schedule"), "{error}");
+}
+
+/// Every file below a folder, by path.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    let mut open = vec![folder.to_path_buf()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path)
+            } else {
+                drop(all.insert(path.clone(), fs::read(path).unwrap()))
+            }
+        }
+    }
+    all
+}
+
+/// Nothing is written before it is known that the run can go on as it is asked to.
+#[test]
+fn what_cannot_go_on_stays_as_it_is() {
+    let program = Program::new();
+    let (run, checkpoints) = undisturbed(&program, "out", &["--scheme", "topk"]);
+    let (before, told_before) = (files(&run), told(&run));
+    for (more, part) in [
+        (["--seed", "7", "--force"], "seed was 1, is 7"),
+        (["--workers", "2", "--quiet"], "workers was 3, is 2"),
+    ] {
+        let error = program.refuse(&[&["train", "--resume", text(&run)], &more[..]].concat(), 1);
+        assert!(error.contains("no step is left") && error.contains(part), "{error}");
+        assert!(files(&run) == before, "{more:?} has changed the run");
+    }
+    let from = text(&checkpoints[0]);
+    let error = program.refuse(&["train", "--resume", from, "--scheme", "dense", "--force"], 1);
+    assert!(error.contains("taking up") && error.contains("residual"), "{error}");
+    assert!(files(&run) == before, "another scheme has changed the run");
+
+    let output = program.run(&["train", "--resume", text(&run)]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("has taken all its 24 steps"), "{said}");
+    program.succeed(&["train", "--quiet", "--resume", from]);
+    assert_eq!(told(&run), told_before);
 }
 
 #[test]

@@ -39,6 +39,13 @@ pub struct Change {
     pub objection: Option<&'static str>,
 }
 
+impl Change {
+    /// Whether some step's weights depend on the key, or on how long the run is.
+    pub fn decides(&self) -> bool {
+        !is_one_of(&self.key, &FREE)
+    }
+}
+
 impl Recipe {
     /// What `new` says differently from this recipe, by which a run was begun.
     ///

@@ -62,6 +62,12 @@ pub(super) fn header(started: &Started) -> String {
     );
     let goes_on = match started.first_step {
         0 | 1 => String::new(),
+        step if step > started.steps => {
+            format!(
+                "\nhas taken all its {} steps: nothing is left to do",
+                HumanCount(started.steps)
+            )
+        }
         step => format!("\ngoes on at step {} of {}", HumanCount(step), HumanCount(started.steps)),
     };
     format!(

@@ -21,6 +21,7 @@ use crate::train::report::Report;
 use crate::train::resume::Resume;
 use crate::train::session::Session;
 use crate::train::tally::Tally;
+use crate::train::worker::state;
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -197,6 +198,10 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
         let words = resume.checkpoint.reshard(recipe.workers, recipe.train.batch_norm)?;
         resharded = Some(format!("{words}; {}", course.in_words()));
     }
+    if course.first_step() > course.last_step() {
+        resume.nothing_left(&changes, course.last_step())?;
+    }
+    state::try_all(recipe, &*data.train, &resume.checkpoint)?;
     // From here on the run's folder changes. Whatever stops this, the checkpoint stays, and the
     // same can be done again.
     if !checkpoint::rewind(disk, &resume.run, progress.step)? {

@@ -4,7 +4,7 @@ use crate::checkpoint::{self, Checkpoint, Found};
 use crate::disk::{Disk, Lock};
 use crate::recipe::{Change, Recipe};
 use crate::record::{self, Cut, FileSum, Provenance, Text, Warning};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -72,6 +72,27 @@ impl Resume {
             );
         }
         Ok(changes)
+    }
+
+    /// Checks that a run which has taken its `last` step already would not be recorded as something else
+    /// by `changes`, which no step of it has seen.
+    ///
+    /// # Errors
+    /// Names each such change.
+    pub fn nothing_left(&self, changes: &[Change], last: u64) -> Result<()> {
+        let seen: Vec<String> = changes
+            .iter()
+            .filter(|change| change.decides())
+            .map(|change| format!("\n  {change}"))
+            .collect();
+        ensure!(
+            seen.is_empty(),
+            "the run in {} has taken its last step, {last}, and no step is left that would be by \
+             another recipe: begin a run of its own{}",
+            self.run.display(),
+            seen.concat()
+        );
+        Ok(())
     }
 
     /// Checks that the data is what the run was begun with.

@@ -5,10 +5,10 @@
 
 mod epoch;
 mod gradient;
-mod state;
+pub(crate) mod state;
 
 use crate::checkpoint::{Checkpoint, Score};
-use crate::recipe::BatchNorm;
+use crate::recipe::{BatchNorm, Recipe};
 use crate::record::Phases;
 use crate::train::optim::{Optimizer, norm};
 use crate::train::overlap::{Overlapped, Plan as OverlapPlan};
@@ -79,6 +79,27 @@ enum Overlap {
     Planned(OverlapPlan),
 }
 
+/// The exchange of a rank.
+fn exchange(recipe: &Recipe, replica: &Replica, end: Box<dyn Collective>) -> Result<Exchange> {
+    Ok(Exchange::with(
+        &recipe.scheme,
+        recipe.exchange.wiring(),
+        recipe.policy(),
+        replica.params.layout()?,
+        recipe.seed,
+        end,
+    )?)
+}
+
+fn optimizer(recipe: &Recipe, replica: &Replica) -> Optimizer {
+    Optimizer::new(
+        recipe.optimizer.definition(),
+        recipe.policy().momentum(),
+        &replica.params,
+        recipe.model.table(),
+    )
+}
+
 impl Worker {
     /// Takes its seat: builds the replica, the loader, the exchange.
     ///
@@ -92,14 +113,7 @@ impl Worker {
         let params = &replica.params;
         let (sampler, first_place) = course.sampler(recipe, rank)?;
         let last_place = course.place(course.last_step());
-        let exchange = Exchange::with(
-            &recipe.scheme,
-            recipe.exchange.wiring(),
-            recipe.policy(),
-            params.layout()?,
-            recipe.seed,
-            collective,
-        )?;
+        let exchange = exchange(recipe, &replica, collective)?;
         let plan = Plan {
             augment: recipe.train.augment,
             seed: recipe.seed,
@@ -115,12 +129,7 @@ impl Worker {
         };
         let mut worker = Self {
             exchange,
-            optimizer: Optimizer::new(
-                recipe.optimizer.definition(),
-                recipe.policy().momentum(),
-                params,
-                recipe.model.table(),
-            ),
+            optimizer: optimizer(recipe, &replica),
             schedule: Schedule::new(
                 recipe.schedule.clone(),
                 recipe.optimizer.learning_rate(),

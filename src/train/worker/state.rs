@@ -1,14 +1,17 @@
 //! A worker's state: handed in for a checkpoint, taken up from one.
 
-use super::Worker;
+use super::{Worker, exchange, optimizer};
 use crate::checkpoint::{Checkpoint, Part, Shared, Tensor, Tensors};
+use crate::recipe::Recipe;
 use crate::record::Warning;
 use crate::train::flags::Decision;
-use crate::train::optim::Waiting;
+use crate::train::optim::{Optimizer, Waiting};
 use crate::train::post::Phase;
+use crate::train::replica::Replica;
 use crate::train::report::Report;
 use anyhow::{Context, Result, ensure};
-use gradwire_exchange::Entry;
+use gradwire_datasets::Dataset;
+use gradwire_exchange::{Entry, Exchange};
 use gradwire_models::kernels::optimizer::update_in_place;
 use std::time::{Duration, Instant};
 
@@ -94,6 +97,47 @@ impl Worker {
     /// # Errors
     /// When it is not of this model, optimizer and scheme: which tensor, and how it differs.
     pub(super) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        let rank = self.post.rank();
+        let taken = State {
+            replica: &self.replica,
+            optimizer: &mut self.optimizer,
+            exchange: &mut self.exchange,
+        };
+        if taken.take_up(checkpoint, rank)? == Decay::Begins && rank == 0 {
+            let message = "the checkpoint has no momentum of weight decay, which momentum correction \
+                           did without in earlier versions: it begins at zero, and from here on decay \
+                           acts as strongly as with optimizer.momentum"
+                .into();
+            let step = Some(checkpoint.manifest.progress.step + 1);
+            self.report(Report::Warning(Warning { step, message }))?;
+        }
+        self.saving.best = checkpoint.manifest.best;
+        Ok(())
+    }
+}
+
+/// What of a worker a checkpoint holds.
+struct State<'a> {
+    replica: &'a Replica,
+    optimizer: &'a mut Optimizer,
+    exchange: &'a mut Exchange,
+}
+
+/// What becomes of the momentum of weight decay under momentum correction.
+#[derive(PartialEq, Eq)]
+enum Decay {
+    /// The checkpoint has it, or there is none.
+    GoesOn,
+    /// The checkpoint is older than it is.
+    Begins,
+}
+
+impl State<'_> {
+    /// Takes up the state of a rank.
+    ///
+    /// # Errors
+    /// When it is not of this model, optimizer and scheme: which tensor, and how it differs.
+    fn take_up(self, checkpoint: &Checkpoint, rank: usize) -> Result<Decay> {
         let model = &checkpoint.model;
         for param in self.replica.params.iter() {
             let values =
@@ -107,10 +151,7 @@ impl Worker {
             "the model's weights: {} tensors where this model has {known}",
             model.0.len()
         );
-        let own = checkpoint
-            .ranks
-            .get(self.post.rank())
-            .with_context(|| format!("no state of rank {}", self.post.rank()))?;
+        let own = checkpoint.ranks.get(rank).with_context(|| format!("no state of rank {rank}"))?;
         for (name, var) in buffers {
             let values = own
                 .f32s(&format!("buffers/{name}"), var.dims())
@@ -120,14 +161,6 @@ impl Worker {
         let vectors =
             checkpoint.optimizer_vectors(self.optimizer.names(), self.replica.params.len());
         let vectors = vectors.context("the optimizer's state")?;
-        if vectors.contains(&None) && self.post.rank() == 0 {
-            let message = "the checkpoint has no momentum of weight decay, which momentum correction \
-                           did without in earlier versions: it begins at zero, and from here on decay \
-                           acts as strongly as with optimizer.momentum"
-                .into();
-            let step = Some(checkpoint.manifest.progress.step + 1);
-            self.report(Report::Warning(Warning { step, message }))?;
-        }
         self.optimizer.set(&vectors, checkpoint.manifest.updates);
         let waiting = checkpoint.optimizer.state(WAITING);
         if !waiting.is_empty() {
@@ -137,7 +170,28 @@ impl Worker {
         }
         let state = own.state("exchange");
         self.exchange.restore(&state).context("the exchange's state")?;
-        self.saving.best = checkpoint.manifest.best;
-        Ok(())
+        Ok(if vectors.contains(&None) { Decay::Begins } else { Decay::GoesOn })
     }
+}
+
+/// Takes up the state of every rank for trial, so that a checkpoint which does not fit is known before
+/// anything in the run's folder changes.
+///
+/// # Errors
+/// When it is not of this model, optimizer and scheme: which tensor, and how it differs.
+pub(crate) fn try_all(recipe: &Recipe, data: &dyn Dataset, checkpoint: &Checkpoint) -> Result<()> {
+    let replica = Replica::new(recipe, data, 0)?;
+    let timeout = Duration::from_secs_f64(recipe.exchange.timeout);
+    let ends = recipe.exchange.topology.connect(recipe.workers, timeout)?;
+    for (rank, end) in ends.into_iter().enumerate() {
+        let state = State {
+            replica: &replica,
+            optimizer: &mut optimizer(recipe, &replica),
+            exchange: &mut exchange(recipe, &replica, end)?,
+        };
+        state
+            .take_up(checkpoint, rank)
+            .with_context(|| format!("taking up {}", checkpoint.folder.display()))?;
+    }
+    Ok(())
 }
