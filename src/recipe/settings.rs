@@ -246,12 +246,35 @@ impl Recipe {
         self.train.batch * self.train.accumulate
     }
 
-    /// What surrounds the scheme: the recipe's word, the scheme's habit where the recipe is silent,
-    /// and the compression error measured as often as steps are recorded.
+    /// What surrounds the scheme, with a value for everything: the recipe's word, and
+    /// [`usual_policy`](Self::usual_policy) where the recipe is silent.
     pub fn policy(&self) -> exchange::Policy {
-        let recorded =
-            exchange::Policy { measure_every: Some(self.record.every), ..Default::default() };
-        self.policy.clone().or(self.scheme.habits()).or(recorded)
+        self.policy.clone().or(self.usual_policy())
+    }
+
+    /// What surrounds the scheme where the recipe is silent: the scheme's habit; the compression error
+    /// measured as often as steps are recorded; else nothing.
+    fn usual_policy(&self) -> exchange::Policy {
+        self.scheme.habits().or(exchange::Policy {
+            bucketing: Some(exchange::Bucketing::default()),
+            dense_below: Some(0),
+            warmup_steps: Some(0),
+            momentum_correction: Some(0.0),
+            momentum_masking: Some(true),
+            clip_norm: Some(0.0),
+            measure_every: Some(self.record.every),
+            force: false,
+        })
+    }
+
+    /// The same recipe, silent about what surrounds the scheme wherever it says what is usual: so that
+    /// another scheme brings its own habits, and a recipe is the same whether it says so or not.
+    pub(super) fn without_habits(mut self) -> anyhow::Result<Self> {
+        let usual = toml::Table::try_from(self.usual_policy())?;
+        let mut own = toml::Table::try_from(&self.policy)?;
+        own.retain(|key, value| usual.get(key) != Some(value));
+        self.policy = own.try_into()?;
+        Ok(self)
     }
 
     /// The scheme with its settings, such as `topk feedback ratio 0.01 values f32`.
@@ -264,12 +287,13 @@ impl Recipe {
         if self.threads > 0 { self.threads } else { (cores / self.workers).max(1) }
     }
 
-    /// The recipe as the TOML that is written into records.
+    /// The recipe as the TOML that is written into records: every value that is in force, also what a
+    /// scheme does by habit.
     ///
     /// # Errors
     /// When a number does not fit TOML, such as a seed above 2⁶³.
     pub fn to_toml(&self) -> anyhow::Result<String> {
-        Ok(toml::to_string(self)?)
+        Ok(toml::to_string(&Self { policy: self.policy(), ..self.clone() })?)
     }
 
     /// Checks what no single field can know.

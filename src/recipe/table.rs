@@ -187,7 +187,7 @@ impl Recipe {
     pub fn from_table(table: Table) -> Result<Self> {
         let recipe: Self = typed(table)?;
         recipe.validate()?;
-        Ok(recipe)
+        recipe.without_habits()
     }
 }
 
@@ -381,6 +381,22 @@ mod tests {
     fn another_kind_drops_the_old_kinds_keys() {
         let recipe = load(None, &["scheme=dense"]).unwrap();
         assert_eq!(recipe.scheme.about().name, "dense");
+    }
+
+    #[test]
+    fn a_recipe_says_what_is_in_force_and_another_scheme_brings_its_own() {
+        let dgc = load(Some("cifar10-dgc"), &["record.every=7"]).unwrap();
+        let text = dgc.to_toml().unwrap();
+        for line in ["momentum_correction = 0.9", "measure_every = 7", "bucketing = \"whole\""] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        let read = Recipe::from_toml(&text).unwrap();
+        assert_eq!(read, dgc);
+        let source = Source { sets: vec!["scheme=topk".into()], ..Source::default() };
+        let topk = source.load_on(&read).unwrap();
+        assert_eq!(topk.policy().momentum_correction, Some(0.0));
+        let own = load(Some("cifar10-dgc"), &["policy.momentum_correction=0.5"]).unwrap();
+        assert_eq!(source.load_on(&own).unwrap().policy().momentum_correction, Some(0.5));
     }
 
     #[test]
