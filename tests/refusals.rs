@@ -6,6 +6,7 @@
 mod common;
 
 use common::{Program, events, only_run, quick, quickly, words};
+use serde_json::Value;
 use std::fs;
 
 /// Half of all crates are there to download data: a build without them says what to build instead.
@@ -147,6 +148,53 @@ fn models_that_are_none_are_refused() {
         let error = program.refuse(&["eval", "model.safetensors"], 1);
         assert!(error.contains("not a whole safetensors file"), "{error}");
     }
+}
+
+/// A model file with another text about itself and other data.
+fn forged(bytes: &[u8], about: impl Fn(&mut Value), data: impl Fn(&mut [u8])) -> Vec<u8> {
+    let (length, rest) = bytes.split_first_chunk::<8>().unwrap();
+    let (header, tensors) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let mut header: Value = serde_json::from_slice(header).unwrap();
+    let said = &mut header["__metadata__"]["gradwire"];
+    let mut said_about: Value = serde_json::from_str(said.as_str().unwrap()).unwrap();
+    about(&mut said_about);
+    *said = said_about.to_string().into();
+    let header = header.to_string();
+    let mut tensors = tensors.to_vec();
+    data(&mut tensors);
+    let length = (header.len() as u64).to_le_bytes();
+    [&length[..], header.as_bytes(), &tensors].concat()
+}
+
+#[test]
+fn damaged_models_are_refused_and_equal_runs_leave_equal_ones() {
+    let program = Program::new();
+    let model = |out: &str| {
+        program.succeed(&quick(&["--out", out]));
+        let file = only_run(&program.path(out).join("quick")).join("last/model.safetensors");
+        fs::read(file).unwrap()
+    };
+    let good = model("here");
+    assert!(good == model("there"), "where a run is written is no part of its model");
+    let eval = |bytes: &[u8]| {
+        fs::write(program.path("model.safetensors"), bytes).unwrap();
+        ["eval", "model.safetensors"]
+    };
+    fs::copy(
+        only_run(&program.path("here/quick")).join("tokenizer.json"),
+        program.path("tokenizer.json"),
+    )
+    .unwrap();
+    program.succeed(&eval(&good));
+    let overwritten = forged(&good, |_| (), |data| data[400..404].fill(0x7e));
+    let error = program.refuse(&eval(&overwritten), 1);
+    assert!(error.contains("is damaged") && error.contains("checksum"), "{error}");
+    // What an earlier version saved has no checksum; that it has no numbers is told all the same.
+    let unsigned = |about: &mut Value| drop(about.as_object_mut().unwrap().remove("sha256"));
+    let nothing = forged(&good, unsigned, |data| data.fill(0xff));
+    let error = program.refuse(&eval(&nothing), 1);
+    assert!(error.contains("loss") && error.contains("NaN"), "{error}");
+    program.succeed(&eval(&forged(&good, unsigned, |_| ())));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::distribution::Distribution;
 #[cfg(feature = "fetch")]
 use crate::distribution::Hosted;
 use crate::error::{Error, Result, RowProblem};
-use crate::files::{FileSum, Official, Place};
+use crate::files::{self, FileSum, Official, Place};
 use crate::text::{Encoding, Texts, Vocabulary};
 
 /// Where AG News lies, how much of it to use and how its words are numbered.
@@ -122,6 +122,7 @@ impl AgNews {
         Ok(Data {
             train: Arc::new(set(&train)?),
             test: Arc::new(set(&test)?),
+            altered: files::altered(&files, self.partial),
             files,
             vocabulary: Some(vocabulary.to_json()?),
             normalisation: None,

@@ -17,7 +17,7 @@ use crate::distribution::Distribution;
 #[cfg(feature = "fetch")]
 use crate::distribution::Hosted;
 use crate::error::{Error, Result};
-use crate::files::{FileSum, Official, Place};
+use crate::files::{self, FileSum, Official, Place};
 use crate::images::{Gathered, IMAGE};
 use crate::names;
 
@@ -256,6 +256,7 @@ impl Format {
         Ok(Data {
             train: Arc::new(train),
             test: Arc::new(test),
+            altered: files::altered(&files, partial),
             files,
             vocabulary: None,
             normalisation: Some(normalisation),

@@ -86,6 +86,8 @@ pub struct Data {
     pub test: Arc<dyn Dataset>,
     /// The files that were read, in that order.
     pub files: Vec<FileSum>,
+    /// Those of them that hold as many records as the official file, as they must, and not its bytes.
+    pub altered: Vec<String>,
     /// The tokenizer as JSON, for text: keep it with the model, which is useless without it.
     pub vocabulary: Option<String>,
     /// What pixels were normalised by, for images.

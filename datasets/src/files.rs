@@ -30,6 +30,12 @@ impl FileSum {
     }
 }
 
+/// The names of the files that are not the official ones, although no others were allowed.
+pub(crate) fn altered(files: &[FileSum], partial: bool) -> Vec<String> {
+    let other = files.iter().filter(|file| !file.official && !partial);
+    other.map(|file| file.name.clone()).collect()
+}
+
 /// The SHA-256 of `contents`, in lower-case hexadecimal.
 pub fn sha256(contents: &[u8]) -> String {
     Sha256::digest(contents).iter().map(|byte| format!("{byte:02x}")).collect()
@@ -155,6 +161,16 @@ fn unused_name(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_bytes_than_the_official_ones_are_told_unless_they_are_meant() {
+        let file = Official { name: "a.bin", records: 1, sha256: "00" };
+        let found = [FileSum::new(&file, b"other")];
+        assert_eq!(altered(&found, false), ["a.bin"]);
+        assert!(altered(&found, true).is_empty());
+        let sum = FileSum { official: true, ..found[0].clone() };
+        assert!(altered(&[sum], false).is_empty());
+    }
 
     const PLACE: Place = Place { fetch: "cifar10", folder: "cifar-10-batches-bin" };
 

@@ -157,6 +157,7 @@ fn random(recipe: &Recipe, samples: usize) -> Data {
         train: set(samples),
         test: set(recipe.workers),
         files: Vec::new(),
+        altered: Vec::new(),
         vocabulary: None,
         normalisation: None,
     }

@@ -5,10 +5,12 @@
 //! so the file alone can be evaluated.
 
 use crate::disk::Disk;
-use crate::recipe::Recipe;
-use anyhow::{Context, Result, bail};
+use crate::recipe::{self, Recipe};
+use anyhow::{Context, Result, bail, ensure};
+use gradwire_datasets::sha256;
 use gradwire_models::Store;
 use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs;
@@ -34,6 +36,9 @@ struct About {
     step: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     test_accuracy: Option<f64>,
+    /// [`checksum`]; files of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sha256: Option<String>,
 }
 
 /// A model file's place and what its metadata says.
@@ -64,21 +69,39 @@ pub fn save(
     disk.create_folders(folder)?;
     let tensors = store.trainable().into_iter().chain(store.buffers());
     let tensors: Vec<_> = tensors.map(|(name, var)| (name, var.as_tensor().clone())).collect();
-    let (key, about) = metadata(recipe, step, test_accuracy)?;
-    let metadata = HashMap::from([(key.to_string(), about)]);
     let file = folder.join(MODEL);
+    // The sum is of what a reader finds, and so is made from the bytes.
+    let bytes = safetensors::serialize(tensors.clone(), None)?;
+    let sum = checksum(&SafeTensors::deserialize(&bytes)?);
+    let (key, about) = metadata(recipe, step, test_accuracy, Some(sum))?;
+    let metadata = HashMap::from([(key.to_string(), about)]);
     let bytes = safetensors::serialize(tensors, Some(metadata))?;
     disk.replace(&file, &bytes).with_context(|| format!("writing {}", file.display()))
 }
 
-/// What a model file says about itself, as an entry of a safetensors file's metadata.
+/// What a model file says about itself, as an entry of a safetensors file's metadata. The folder that
+/// its run is written under is no part of it: equal runs leave equal bytes.
 pub(super) fn metadata(
     recipe: &Recipe,
     step: u64,
     test_accuracy: Option<f64>,
+    sha256: Option<String>,
 ) -> Result<(&'static str, String)> {
-    let about = About { recipe: recipe.to_toml()?, step, test_accuracy };
+    let mut recipe = recipe.clone();
+    recipe.record.out = recipe::Record::default().out;
+    let about = About { recipe: recipe.to_toml()?, step, test_accuracy, sha256 };
     Ok((KEY, serde_json::to_string(&about)?))
+}
+
+/// The SHA-256 of a line for every tensor, in the order of names: its name, type, shape and the SHA-256
+/// of its bytes.
+fn checksum(tensors: &SafeTensors<'_>) -> String {
+    let line = |(name, tensor): (&str, TensorView<'_>)| {
+        format!("{name} {:?} {:?} {}\n", tensor.dtype(), tensor.shape(), sha256(tensor.data()))
+    };
+    let mut lines: Vec<String> = tensors.iter().map(line).collect();
+    lines.sort();
+    sha256(lines.concat().as_bytes())
 }
 
 /// Writes a run's vocabulary into its folder.
@@ -94,7 +117,7 @@ pub fn save_vocabulary(disk: &Disk, run: &Path, vocabulary: &str) -> Result<()> 
 /// Finds the model that `path` names: a model file, or a run's folder (its best model).
 ///
 /// # Errors
-/// When there is none, or when it was not saved by this program.
+/// When there is none, when it was not saved by this program, or when it is damaged.
 pub fn find(path: &Path) -> Result<Saved> {
     let candidates = [path.to_path_buf(), path.join(MODEL), path.join(BEST).join(MODEL)];
     let Some(file) = candidates.into_iter().find(|p| p.is_file()) else {
@@ -114,6 +137,16 @@ pub fn find(path: &Path) -> Result<Saved> {
         .with_context(|| format!("the metadata of {}", file.display()))?;
     let recipe = Recipe::from_toml(&about.recipe)
         .with_context(|| format!("the recipe inside {}", file.display()))?;
+    if let Some(sum) = about.sha256 {
+        let tensors = SafeTensors::deserialize(&bytes)
+            .with_context(|| format!("{} is not a whole safetensors file", file.display()))?;
+        ensure!(
+            checksum(&tensors) == sum,
+            "{} is damaged: its tensors do not have the checksum that it was saved with; use another \
+             model of the run, or its checkpoints",
+            file.display()
+        );
+    }
     let folder = file.parent().unwrap_or(Path::new(""));
     // Beside the model file, in the run's folder, in that of the run that the checkpoint is of.
     let mut beside = ["", "..", "../.."].map(|up| folder.join(up).join(VOCABULARY)).into_iter();

@@ -136,7 +136,7 @@ fn fill(disk: &Disk, folder: &Path, whole: Whole) -> Result<u64> {
     let mut model = shared.weights;
     let buffers = parts[0].own.under("buffers");
     model.0.extend(buffers.map(|(name, tensor)| (name.to_string(), tensor.clone())));
-    let about = metadata(&recipe, progress.step, shared.test_accuracy)?;
+    let about = metadata(&recipe, progress.step, shared.test_accuracy, None)?;
     files.push(put(disk, folder, MODEL, &model.encode(Some(about))?)?);
     drop(model);
     files.push(put(disk, folder, OPTIMIZER, &shared.optimizer.encode(None)?)?);

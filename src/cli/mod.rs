@@ -23,7 +23,7 @@ mod train;
 use crate::checkpoint;
 use crate::cluster;
 use crate::train::evaluate::evaluate;
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use refused::{Refused, tell};
@@ -154,6 +154,12 @@ impl Eval {
         }
         let score = evaluate(&saved)?;
         let (accuracy, loss) = (score.accuracy(), score.mean_loss());
+        ensure!(
+            loss.is_finite(),
+            "the loss of {} on {} is {loss}: its weights are not those of a trained network",
+            saved.file.display(),
+            saved.recipe.dataset.name()
+        );
         if self.json {
             let line = serde_json::json!({
                 "checkpoint": saved.file, "step": saved.step, "samples": score.samples,

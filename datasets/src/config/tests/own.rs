@@ -45,6 +45,7 @@ impl Definition for Stripes {
             train: pixels.clone(),
             test: pixels,
             files: Vec::new(),
+            altered: Vec::new(),
             vocabulary: None,
             normalisation: None,
         })
