@@ -92,10 +92,36 @@ fn what_is_no_run_is_refused() {
     fs::create_dir(program.path("empty")).unwrap();
     for command in ["compare", "report"] {
         let error = program.refuse(&[command, "empty"], 1);
-        assert!(error.contains("is empty the folder of a run?"), "{error}");
+        assert!(error.contains("empty is not a run's folder: it has no recipe.toml"), "{error}");
         let error = program.refuse(&[command, "empty", "--links", "7foo"], 2);
         assert!(error.contains("--links 7foo"), "{error}");
         program.refuse(&[command], 2);
     }
     assert!(!program.path("report").exists(), "nothing was written");
+    fs::write(program.path("empty/experiment.toml"), "").unwrap();
+    let error = program.refuse(&["report", "empty"], 1);
+    assert!(error.contains("an experiment's folder") && error.contains("empty/*/*"), "{error}");
+}
+
+/// What a glob over everything finds beside the runs is named, and hinders nothing; what the arms
+/// differ in beside their schemes comes first.
+#[test]
+fn all_of_a_folder_can_be_compared() {
+    let program = Program::new();
+    program.succeed(&quick(&["--scheme", "dense"]));
+    program.succeed(&quick(&["--scheme", "topk", "--set", "train.max_steps=6"]));
+    let all: Vec<String> = fs::read_dir(program.path("runs/out/quick"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path().display().to_string())
+        .chain(["runs/out/quick".to_string()])
+        .collect();
+    let text = program.succeed(&with("compare", &all, &[]));
+    assert!(text.contains("runs/out/quick is not a run's folder"), "{text}");
+    let careful = text.find("careful: the runs differ in more than the scheme").unwrap();
+    let schemes = text.find("settings of the schemes").unwrap();
+    let steps = text.find("train.max_steps: 12 (dense) · 6 (topk)").unwrap();
+    assert!(careful < steps && steps < schemes, "{text}");
+    let shown = fs::read_dir(program.path("runs/out")).unwrap();
+    let shown = shown.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(shown.filter(|name| !name.starts_with('.')).collect::<Vec<_>>(), ["quick"]);
 }

@@ -52,13 +52,7 @@ impl Runs {
     fn collect(&self, disk: &Disk) -> Result<Result<Collection>, Refused> {
         let links = Link::parse_list(&self.links);
         let links = links.with_context(|| format!("--links {}", self.links)).map_err(Refused)?;
-        // `runs/out/recipe/*` also finds the report that was written there.
-        let is_report = |folder: &PathBuf| {
-            folder.join(report::HTML).exists() && !folder.join("recipe.toml").exists()
-        };
-        let folders: Vec<PathBuf> =
-            self.runs.iter().filter(|folder| !is_report(folder)).cloned().collect();
-        Ok(collection::collect(disk, &folders, &links, self.baseline.as_deref()).map(
+        Ok(collection::collect(disk, &self.runs, &links, self.baseline.as_deref()).map(
             |mut collection| {
                 let words: Vec<String> =
                     std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -93,6 +87,7 @@ impl Report {
         Ok(report::write(&disk, &folder, &collection.results).map(|()| {
             print!("{}", report::terminal(&collection.results));
             left_out(&collection);
+            differences(&collection);
             println!("\nreport in {}", folder.join(report::HTML).display());
         }))
     }
@@ -110,12 +105,7 @@ impl Compare {
         }
         print!("{}", report::terminal(&collection.results));
         left_out(&collection);
-        if !collection.differences.is_empty() {
-            println!("\nthe recipes differ in");
-            for difference in &collection.differences {
-                println!("  {difference}");
-            }
-        }
+        differences(&collection);
         Ok(Ok(()))
     }
 }
@@ -123,6 +113,21 @@ impl Compare {
 fn left_out(collection: &Collection) {
     for line in &collection.left_out {
         println!("{line}");
+    }
+}
+
+/// What else than the scheme may be the reason for a difference comes first.
+fn differences(collection: &Collection) {
+    let (of_scheme, others): (Vec<_>, Vec<_>) =
+        collection.differences.iter().partition(|difference| difference.is_of_scheme());
+    let titles = ["careful: the runs differ in more than the scheme", "settings of the schemes"];
+    for (title, differences) in titles.iter().zip([others, of_scheme]) {
+        if !differences.is_empty() {
+            println!("\n{title}");
+        }
+        for difference in differences {
+            println!("  {difference}");
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Runs that somebody made one by one, put together: what was trained with what is read off their
 //! recipes.
 
+use super::definition;
 use super::measured::Measured;
+use super::report;
 use super::results::{Label, Outcome, Results, Run};
 use super::runner;
 use crate::disk::Disk;
@@ -53,19 +55,30 @@ struct Found {
 /// exchanges dense gradients, or else the first.
 ///
 /// # Errors
-/// When a folder is no run's, a record is damaged, or there is no such baseline.
+/// When no folder is a run's, a record is damaged, or there is no such baseline.
 pub fn collect(
     disk: &Disk,
     folders: &[PathBuf],
     links: &[Named],
     baseline: Option<&str>,
 ) -> Result<Collection> {
+    let (runs, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        folders.iter().partition(|folder| folder.join(RECIPE).exists());
+    if runs.is_empty() {
+        bail!("{}", others.iter().map(|folder| no_run(folder)).collect::<Vec<_>>().join("; "));
+    }
+    // `runs/out/recipe/*` also finds the report that was written there.
+    let is_report = |folder: &Path| {
+        folder.join(report::HTML).exists() && !folder.join(definition::FILE).exists()
+    };
+    let others = others.into_iter().filter(|folder| !is_report(folder));
+    let others = others.map(|folder| no_run(folder));
     let found: Vec<Found> =
-        folders.iter().map(|folder| read(disk, folder, links)).collect::<Result<_>>()?;
+        runs.into_iter().map(|folder| read(disk, folder, links)).collect::<Result<_>>()?;
     let mut tasks: Vec<(Keys, Label)> = Vec::new();
     let mut arms: Vec<Label> = Vec::new();
     let mut runs: Vec<Run> = Vec::new();
-    let mut left_out = Vec::new();
+    let mut left_out: Vec<String> = others.collect();
     for run in &found {
         let task = match tasks.iter().find(|(keys, _)| *keys == run.task) {
             Some((_, label)) => label.clone(),
@@ -142,13 +155,35 @@ pub fn collect(
     Ok(Collection { results, differences, left_out })
 }
 
+/// The file without which a folder is no run's.
+const RECIPE: &str = "recipe.toml";
+
+/// Why a folder is left out, and what to name in its place.
+fn no_run(folder: &Path) -> String {
+    let is_experiment = folder.join(definition::FILE).exists();
+    let folder = folder.display();
+    match is_experiment {
+        true => format!(
+            "{folder} is an experiment's folder, not a run's: its report is {folder}/{}, its runs are \
+             {folder}/*/*/seed-*",
+            report::HTML
+        ),
+        false => format!("{folder} is not a run's folder: it has no {RECIPE}"),
+    }
+}
+
 fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<Found> {
     let measured = Measured::read(disk, folder, links)?;
     let outcome = runner::outcome(disk, folder)?;
-    let path = folder.join("recipe.toml");
+    let path = folder.join(RECIPE);
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let mut arm = Recipe::from_toml(&text)?.decisive_keys()?;
     arm.remove("seed");
+    // Files of the same name may hold other data.
+    for file in &measured.provenance.data {
+        let sum: String = file.sha256.chars().take(12).collect();
+        arm.insert(format!("data.{}", file.name), Value::String(sum));
+    }
     let is_task =
         |key: &String| key == "workers" || key.starts_with("model.") || key.starts_with("dataset.");
     let task: Keys = arm.extract_if(.., |key, _| is_task(key)).collect();
@@ -251,7 +286,7 @@ fn differences(found: &[Found]) -> Vec<Difference> {
             let value = match run.arm.get(key) {
                 Some(value) => value.to_string(),
                 // Other schemes have other settings.
-                None if key.starts_with("scheme.") => continue,
+                None if key.starts_with("scheme.") || key.starts_with("data.") => continue,
                 None => "left out".into(),
             };
             let label = arm_label(run, found);
@@ -269,8 +304,15 @@ fn differences(found: &[Found]) -> Vec<Difference> {
 
 /// Differences that are not the scheme's own, in sentences.
 fn said(differences: &[Difference]) -> Vec<String> {
-    let others = differences.iter().filter(|difference| !difference.key.starts_with("scheme."));
+    let others = differences.iter().filter(|difference| !difference.is_of_scheme());
     others.map(|difference| format!("The recipes differ in {difference}.")).collect()
+}
+
+impl Difference {
+    /// Whether it is a setting of the schemes themselves, which are compared.
+    pub fn is_of_scheme(&self) -> bool {
+        self.key.starts_with("scheme.")
+    }
 }
 
 impl std::fmt::Display for Difference {

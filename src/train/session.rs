@@ -91,7 +91,8 @@ impl Session {
 /// # Errors
 /// When it is missing or damaged, with file, record and byte offset.
 pub fn load(recipe: &Recipe, vocabulary: Option<&str>) -> Result<Data> {
-    let scratch = recipe.record.out.join("synthetic");
+    // Hidden, so that no `runs/out/*` takes it for runs.
+    let scratch = recipe.record.out.join(".synthetic");
     recipe
         .dataset
         .load_with(&scratch, vocabulary)

@@ -12,7 +12,7 @@ fn write(dir: &Path, per_file: u8) {
             contents.push(value % 10);
             contents.extend([value; IMAGE]);
         }
-        crate::files::write(&dir.join(file.name), &contents).unwrap();
+        files::write(&dir.join(file.name), &contents).unwrap();
     }
 }
 
