@@ -8,6 +8,7 @@ mod common;
 use common::{Program, events, only_run, quick, quickly, words};
 use serde_json::Value;
 use std::fs;
+use std::process::Command;
 
 /// Half of all crates are there to download data: a build without them says what to build instead.
 #[cfg(not(feature = "fetch"))]
@@ -44,6 +45,34 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
         let error = program.refuse(&words(line), 2);
         assert!(error.contains(part), "{line}: {error}");
     }
+    for (line, part) in [
+        ("train sidco", "gradwire reproduce sidco"),
+        ("reproduce cifar10-topk", "gradwire train cifar10-topk"),
+        ("train --set dataset.train=0", "dataset.train"),
+        ("train --set network.link=1gbit", "network.mode"),
+    ] {
+        let error = program.refuse(&words(line), 2);
+        assert!(error.starts_with("error: ") && error.contains(part), "{line}: {error}");
+    }
+    let flags = "train --dry-run --batch 7 --lr 0.25 --steps 9 --set train.clip_norm=0";
+    let told = program.succeed(&words(flags));
+    for line in ["batch = 7", "learning_rate = 0.25", "max_steps = 9"] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+    let full = Command::new(env!("CARGO_BIN_EXE_gradwire"))
+        .arg("list")
+        .stdout(fs::File::options().write(true).open("/dev/full").unwrap())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&full.stderr).into_owned();
+    assert_eq!(full.status.code(), Some(1), "{error}");
+    assert!(error.starts_with("error: cannot write to standard output"), "{error}");
+    let bogus = Command::new(env!("CARGO_BIN_EXE_gradwire"))
+        .args(["train", "--quiet"])
+        .env("GRADWIRE_KERNELS", "bogus")
+        .output()
+        .unwrap();
+    assert_eq!(bogus.status.code(), Some(2));
     fs::write(program.path("torn.toml"), "seed = 1\nworkers = [").unwrap();
     let error = program.refuse(&["train", "torn.toml"], 2);
     assert!(error.contains("torn.toml") && error.contains("line 2"), "{error}");
@@ -215,7 +244,7 @@ fn commands_answer_with_lists_help_and_completions() {
 fn who_stops_reading_ends_the_program_without_a_word() {
     use std::os::unix::process::ExitStatusExt;
     for arguments in [&["list"][..], &["reproduce", "--list"]] {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gradwire"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gradwire"));
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let child = command.args(arguments).stdout(writer).stderr(std::process::Stdio::piped());

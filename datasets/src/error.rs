@@ -93,7 +93,7 @@ pub enum Error {
         "{} holds {found} records, the official file {official} (the difference begins at byte \
          {offset}); fetch or unpack it again{}",
         path.display(),
-        if found < official { ", or set `partial = true` if a subset is what you want" } else { "" }
+        if found < official { ", or say that a subset is meant with --set dataset.partial=true" } else { "" }
     )]
     RecordCount {
         /// The file.

@@ -37,11 +37,6 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// The seed, if one is named.
-    pub(super) fn seed(&self) -> Option<i64> {
-        self.seed
-    }
-
     /// The recipe that is named, with the changes.
     pub(super) fn source(self, recipe: Option<String>) -> Source {
         let text = |path, value: Option<String>| Some((path, Value::String(value?)));
@@ -57,5 +52,41 @@ impl Changes {
             text("dataset.dir", self.dir),
         ];
         Source { recipe, flags: flags.into_iter().flatten().collect(), sets: self.sets }
+    }
+}
+
+/// What the command line changes in the recipe of runs that are trained to their end.
+#[derive(Debug, Args)]
+pub(super) struct TrainingChanges {
+    #[command(flatten)]
+    changes: Changes,
+    /// Updates after which the run ends early: train.max_steps
+    #[arg(long)]
+    steps: Option<u32>,
+    /// Samples of a worker in one forward pass: train.batch
+    #[arg(long)]
+    batch: Option<u32>,
+    /// The highest learning rate: optimizer.learning_rate
+    #[arg(long)]
+    lr: Option<f64>,
+}
+
+impl TrainingChanges {
+    /// The seed, if one is named.
+    pub(super) fn seed(&self) -> Option<i64> {
+        self.changes.seed
+    }
+
+    /// The recipe that is named, with the changes.
+    pub(super) fn source(self, recipe: Option<String>) -> Source {
+        let whole = |path, value: Option<u32>| Some((path, Value::Integer(value?.into())));
+        let flags = [
+            whole("train.max_steps", self.steps),
+            whole("train.batch", self.batch),
+            self.lr.map(|rate| ("optimizer.learning_rate", Value::Float(rate))),
+        ];
+        let mut source = self.changes.source(recipe);
+        source.flags.extend(flags.into_iter().flatten());
+        source
     }
 }

@@ -101,6 +101,9 @@ impl Running {
             Ok(signals) => signals,
             Err(error) => return Ok(Err(error).context("listening to SIGINT and SIGTERM")),
         };
+        if let Err(error) = signals.answer(", with a checkpoint of the run") {
+            return Ok(Err(error).context("listening to SIGINT and SIGTERM"));
+        }
         let run = |grid: &Grid| {
             let job = Job {
                 name,

@@ -90,6 +90,10 @@ struct Eval {
 impl Cli {
     /// Does what the command line says; errors go to standard error.
     pub fn run(self) -> ExitCode {
+        signals::end_with_the_output();
+        if let Err(error) = gradwire_models::kernels::active() {
+            return tell(&anyhow!(error), ExitCode::from(2));
+        }
         let trains = matches!(self.command, Command::Train(_));
         if let (false, processes @ 2..) = (trains, cluster::launched()) {
             let error = anyhow!(

@@ -10,7 +10,7 @@ pub(super) struct Refused(pub(super) Error);
 /// Tells an error, unless it has been told; the exit code that is given.
 pub(super) fn tell(error: &Error, code: ExitCode) -> ExitCode {
     if error.downcast_ref::<Told>().is_none() {
-        eprintln!("Error: {error:#}");
+        eprintln!("error: {error:#}");
     }
     code
 }

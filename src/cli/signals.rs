@@ -2,10 +2,11 @@
 //! second ends the process at once, as if nobody had been listening.
 
 use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM, SIGUSR1};
-use signal_hook::flag;
-use std::io;
+use signal_hook::{flag, iterator};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::{io, panic, process};
 
 /// From now on the program ends, as other programs do, when nobody reads any more what it prints
 /// (`gradwire list | head`). Without this the failed print is a panic.
@@ -14,6 +15,22 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// When the system does not allow it.
 pub(super) fn end_with_the_reader() -> io::Result<()> {
     flag::register_conditional_default(SIGPIPE, Arc::new(AtomicBool::new(true))).map(|_| ())
+}
+
+/// From now on the program ends with a sentence and exit code 1 when what it prints cannot be written, as
+/// on a full disk: `println!` knows no other end than a panic.
+pub(super) fn end_with_the_output() {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        let said = info.payload().downcast_ref::<String>();
+        match said.and_then(|said| said.strip_prefix("failed printing to stdout: ")) {
+            Some(why) => {
+                eprintln!("error: cannot write to standard output: {why}");
+                process::exit(1);
+            }
+            None => usual(info),
+        }
+    }));
 }
 
 /// What has been heard.
@@ -35,6 +52,20 @@ impl Signals {
             flag::register_usize(signal, Arc::clone(&last), signal.unsigned_abs() as usize)?;
         }
         Ok(Self(last))
+    }
+
+    /// Says on the terminal, at the first signal, what becomes of it.
+    ///
+    /// # Errors
+    /// When the system does not allow it.
+    pub(super) fn answer(&self, then: &'static str) -> io::Result<()> {
+        let mut heard = iterator::Signals::new([SIGINT, SIGTERM])?;
+        thread::Builder::new().name("signals".into()).spawn(move || {
+            if heard.forever().next().is_some() {
+                eprintln!("\nending after this step{then}; once more ends at once");
+            }
+        })?;
+        Ok(())
     }
 
     /// The signal that was heard, if one was.

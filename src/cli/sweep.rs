@@ -1,6 +1,6 @@
 //! `gradwire sweep`: a question of one's own, from a recipe to the answer.
 
-use super::changes::Changes;
+use super::changes::TrainingChanges;
 use super::grid::{Asked, Running};
 use super::refused::Refused;
 use crate::recipe::Recipe;
@@ -46,7 +46,7 @@ pub(super) struct Sweep {
     )]
     links: Vec<String>,
     #[command(flatten)]
-    changes: Changes,
+    changes: TrainingChanges,
 }
 
 impl Sweep {

@@ -1,6 +1,6 @@
 //! `gradwire train`.
 
-use super::changes::Changes;
+use super::changes::TrainingChanges;
 use super::refused::{Refused, Told, tell};
 use super::signals::Signals;
 use crate::cluster::Job;
@@ -26,7 +26,7 @@ pub(super) struct Train {
     /// out, or with --resume the run's own
     recipe: Option<String>,
     #[command(flatten)]
-    changes: Changes,
+    changes: TrainingChanges,
     /// Inject faults, such as "panic:worker=2,step=40; kill:step=80"; also stall,
     /// corrupt, nan, disk-full (docs/faults.md, "What a run survives")
     #[arg(long, value_name = "FAULTS")]
@@ -101,6 +101,10 @@ impl Train {
         };
         let faults = Arc::new(faults);
         let keeps = recipe.checkpoint.keep_last > 0;
+        let then = if keeps { ", with a checkpoint" } else { "" };
+        if let Err(error) = signals.answer(then) {
+            return Ok(Err(error).context("listening to SIGINT and SIGTERM"));
+        }
         let trained = Session::lead(&job, recipe).and_then(|session| {
             train(&job, Session { disk, flags, faults, ..session }, mode, start)
         });

@@ -38,6 +38,12 @@ impl Config {
                         \"100mbit\" (see `gradwire network links`)"
                 .into());
         }
+        if self.mode != Mode::Throttle && self.link.is_some() {
+            return Err("network.link has no effect without network.mode = \"throttle\", which makes \
+                        every exchange wait as on that link; a recorded run is replayed on any link by \
+                        `gradwire network replay`"
+                .into());
+        }
         Ok(())
     }
 }

@@ -149,7 +149,7 @@ pub struct Train {
     pub augment: bool,
     /// Label smoothing, 0 to 1 (Szegedy et al. 2016, section 7).
     pub label_smoothing: f64,
-    /// The largest allowed global norm of the mean gradient; absent for no clipping.
+    /// The largest allowed global norm of the mean gradient; 0 or absent for no clipping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
     /// What becomes of batch norm's running statistics, which differ between ranks.
@@ -331,20 +331,24 @@ impl Recipe {
             refuse(value == 0, || format!("{key} = 0: it must be at least 1"))?;
         }
         refuse(!(0.0..1.0).contains(&t.label_smoothing), || {
-            format!("train.label_smoothing = {} must be at least 0 and below 1", t.label_smoothing)
+            format!(
+                "train.label_smoothing = {:?} must be at least 0 and below 1",
+                t.label_smoothing
+            )
         })?;
-        refuse(t.clip_norm.is_some_and(|c| c.is_nan() || c <= 0.0), || {
-            "train.clip_norm must be above 0; leave it out for no clipping".into()
+        refuse(t.clip_norm.is_some_and(|c| c.is_nan() || c < 0.0), || {
+            "train.clip_norm must be at least 0; 0 is no clipping".into()
         })?;
         let timeout = self.exchange.timeout;
         refuse(!(timeout > 0.0 && timeout <= 86_400.0), || {
-            format!("exchange.timeout = {timeout} must be above 0 and at most 86400 seconds")
+            format!("exchange.timeout = {timeout:?} must be above 0 and at most 86400 seconds")
         })?;
         let minutes = self.checkpoint.every_minutes;
         refuse(!(0.0..=1e6).contains(&minutes), || {
-            format!("checkpoint.every_minutes = {minutes} must be from 0 (off) to 1000000")
+            format!("checkpoint.every_minutes = {minutes:?} must be from 0 (off) to 1000000")
         })?;
         self.device.validate().map_err(anyhow::Error::msg)?;
+        self.dataset.definition().validate()?;
         self.network.validate().map_err(anyhow::Error::msg)?;
         self.optimizer.validate().map_err(anyhow::Error::msg)?;
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
@@ -398,7 +402,7 @@ impl Recipe {
                 followed.err().unwrap_or_default()
             )
         })?;
-        let clip = self.train.clip_norm.filter(|clip| clip.is_finite());
+        let clip = self.train.clip_norm.filter(|clip| clip.is_finite() && *clip > 0.0);
         let cuts = clip.is_some() && self.scheme.feedback() && !policy.force;
         refuse(cuts, || {
             format!(

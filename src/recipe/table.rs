@@ -32,6 +32,11 @@ impl Recipes {
         all
     }
 
+    /// Whether a built-in experiment has this name.
+    fn is_experiment(name: &str) -> bool {
+        BUILT_IN.get_file(format!("reproduce/{name}.toml")).is_some()
+    }
+
     /// The comment at the head of a recipe's text: its first line, without the `#`.
     pub fn headline(text: &str) -> &str {
         text.lines().next().unwrap_or("").trim_start_matches(['#', ' '])
@@ -106,6 +111,9 @@ impl Source {
                 let text = std::fs::read_to_string(name)
                     .with_context(|| format!("cannot read the recipe {name}"))?;
                 (text, format!("recipe {name}"))
+            }
+            None if Recipes::is_experiment(name) => {
+                bail!("{name} is an experiment, not a recipe: gradwire reproduce {name}")
             }
             None => {
                 let names: Vec<&str> = all.iter().map(|(n, _)| n.as_str()).collect();
@@ -244,19 +252,60 @@ fn typed<T: DeserializeOwned>(value: impl Into<Value>) -> Result<T> {
         let message = error.into_inner().to_string();
         let message = message.lines().next().unwrap_or_default();
         let at = if path == "." { String::new() } else { format!(" in `{path}`") };
-        anyhow::anyhow!("recipe{at}: {message}{}", hint(message))
+        anyhow::anyhow!("recipe{at}: {}{}", in_plain_words(message), hint(message))
     })
+}
+
+/// serde's message, which speaks of Rust's types, as one for people who write recipes.
+fn in_plain_words(message: &str) -> String {
+    if let Some((unknown, _)) = message.split_once(", there are no fields") {
+        return format!("{unknown}: it has no settings");
+    }
+    let Some((found, expected)) = message.rsplit_once(", expected ") else { return message.into() };
+    let words = match expected {
+        "u8" => "a whole number from 0 to 255",
+        "u32" | "u64" | "usize" => "a whole number, not below 0",
+        "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        other => other,
+    };
+    format!("{found}, expected {words}")
 }
 
 /// The nearest valid name, read off serde's own message: "unknown field `x`, expected `a` or `b`".
 fn hint(message: &str) -> String {
     let Some(rest) = message.strip_prefix("unknown ") else { return String::new() };
     let names: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
-    match names.split_first() {
-        Some((wrong, valid)) => did_you_mean(wrong, valid),
-        None => String::new(),
+    let Some((wrong, valid)) = names.split_first() else { return String::new() };
+    let elsewhere: Vec<&str> = KEYS.iter().filter(|(key, _)| key == wrong).map(|k| k.1).collect();
+    match (did_you_mean(wrong, valid), elsewhere.as_slice()) {
+        (near, []) => near,
+        (_, paths) => format!("; did you mean `{}`?", paths.join("` or `")),
     }
 }
+
+/// What keys are called elsewhere or looked for in another part, and where they are.
+const KEYS: [(&str, &str); 19] = [
+    ("lr", "optimizer.learning_rate"),
+    ("learning_rate", "optimizer.learning_rate"),
+    ("momentum", "optimizer.momentum"),
+    ("weight_decay", "optimizer.weight_decay"),
+    ("wd", "optimizer.weight_decay"),
+    ("nesterov", "optimizer.nesterov"),
+    ("warmup", "schedule.warmup"),
+    ("batch", "train.batch"),
+    ("batch_size", "train.batch"),
+    ("epochs", "train.epochs"),
+    ("steps", "train.max_steps"),
+    ("max_steps", "train.max_steps"),
+    ("clip_norm", "train.clip_norm"),
+    ("clip_norm", "policy.clip_norm"),
+    ("ratio", "scheme.ratio"),
+    ("topology", "exchange.topology"),
+    ("overlap", "exchange.overlap"),
+    ("link", "network.link"),
+    ("dir", "dataset.dir"),
+];
 
 fn did_you_mean(wrong: &str, valid: &[&str]) -> String {
     nearest(wrong, valid).map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
@@ -409,10 +458,14 @@ mod tests {
             ("dataset=synthetic-cifar11", "`synthetic-cifar10`"),
             ("workes=3", "`workers`"),
             ("schedule.kind=cosin", "`cosine`"),
+            ("lr=0.1", "`optimizer.learning_rate`"),
+            ("clip_norm=1", "`train.clip_norm` or `policy.clip_norm`"),
         ] {
             let message = refusal(&[set]);
             assert!(message.contains(&format!("did you mean {near}")), "{set}: {message}");
         }
+        let message = format!("{:#}", load(Some("sidco"), &[]).unwrap_err());
+        assert!(message.contains("gradwire reproduce sidco"), "{message}");
         let message = format!("{:#}", load(Some("first-lok"), &[]).unwrap_err());
         assert!(message.contains("did you mean `first-look`"), "{message}");
     }
@@ -420,7 +473,14 @@ mod tests {
     #[test]
     fn wrong_types_and_impossible_combinations_are_refused() {
         for (sets, part) in [
-            (vec!["train.batch=many"], "train.batch"),
+            (vec!["train.batch=many"], "expected a whole number"),
+            (vec!["workers=1.5"], "expected a whole number"),
+            (vec!["scheme.ratio=abc"], "a ratio is a number such as 0.01"),
+            (vec!["scheme=qsgd", "scheme.levels=1.5"], "expected a whole number"),
+            (vec!["scheme=dense", "scheme.x=1"], "it has no settings"),
+            (vec!["dataset.train=0"], "dataset.train"),
+            (vec!["network.link=1gbit"], "network.mode"),
+            (vec!["train.label_smoothing=1e300"], "= 1e300 must"),
             (vec!["train.batch=0"], "train.batch"),
             (vec!["workers=-1"], "workers"),
             (vec!["model=textcnn"], "models for it: resnet20"),

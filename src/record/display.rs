@@ -81,8 +81,14 @@ pub(super) fn header(started: &Started) -> String {
         ),
         format_args!(
             "{} of {}, {} {unit} a step",
-            plural(started.epochs, "epoch"),
-            plural(started.steps_per_epoch, "step"),
+            match started.steps < started.steps_per_epoch {
+                true => plural(started.steps, "step"),
+                false => plural(started.epochs, "epoch"),
+            },
+            match started.steps < started.steps_per_epoch {
+                true => format!("an epoch's {}", HumanCount(started.steps_per_epoch)),
+                false => plural(started.steps_per_epoch, "step"),
+            },
             HumanCount(started.batch),
         ),
         dim.apply_to(format_args!("record in {}", started.folder)),

@@ -1,7 +1,7 @@
 //! An experiment as TOML: what is trained, what is compared, at which scales, and what is claimed.
 
 use super::results::{Label, Unit};
-use crate::recipe::nearest;
+use crate::recipe::{Recipes, nearest};
 use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::network::Link;
 use include_dir::{Dir, include_dir};
@@ -448,6 +448,9 @@ impl Experiment {
         let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
         let path = Path::new(name);
         if !path.is_file() {
+            if Recipes::all().iter().any(|(recipe, _)| recipe == name) {
+                bail!("{name} is a recipe, not an experiment: gradwire train {name}");
+            }
             let near = nearest(name, &names);
             let near = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
             bail!(

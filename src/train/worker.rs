@@ -366,7 +366,7 @@ impl Worker {
 
     /// Clips the mean gradient and updates the weights; the norm before clipping.
     fn update(&mut self, learning_rate: f64) -> Result<f64> {
-        let Some(limit) = self.session.recipe.train.clip_norm else {
+        let Some(limit) = self.session.recipe.train.clip_norm.filter(|limit| *limit > 0.0) else {
             return self.optimizer.step(
                 &self.replica.params,
                 &mut self.gradient.flat,

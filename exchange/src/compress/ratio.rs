@@ -10,7 +10,10 @@ use crate::Result;
 /// first step to step `steps`, and stays (the sparsity warm-up of Lin et al. 2018, section 3.3,
 /// which falls once an epoch: 25 %, 6.25 %, 1.5625 %, 0.4 %, 0.1 %).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a ratio is a number such as 0.01, or { start = 0.25, end = 0.001, steps = 4000 }"
+)]
 #[non_exhaustive]
 pub enum Ratio {
     /// The same at every step.

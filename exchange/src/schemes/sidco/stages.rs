@@ -19,7 +19,7 @@ const MOST: u32 = 32;
 
 /// How many stages: a number, `"adaptive"` or `"chain"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "stages are a number, \"adaptive\" or \"chain\"")]
 pub enum Stages {
     /// Always so many: the first keeps a quarter, the others equal shares of what is left to do.
     Fixed(u32),
