@@ -151,7 +151,7 @@ fn every_bad_file_is_told_with_place_and_remedy() {
     // Without `partial`, a file must have the official number of records.
     let error = Cifar10 { partial: false, ..config.clone() }.load().err().unwrap();
     assert!(matches!(error, Error::RecordCount { found: 4, official: 10_000, offset: 12_292, .. }));
-    assert!(error.to_string().contains("partial = true"), "{error}");
+    assert!(error.to_string().contains("dataset.partial=true"), "{error}");
 
     fs::remove_file(&path).unwrap();
     let error = config.load().err().unwrap();

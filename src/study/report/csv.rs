@@ -77,6 +77,46 @@ pub(super) fn runs(results: &Results) -> Result<String> {
     write(head, results.runs.iter().map(row))
 }
 
+/// A line for each value of each run's curves, whatever became of the run: `loss` is the training loss as
+/// it was recorded, `accuracy` and `test_loss` are those of evaluations, `bytes` is what one rank had sent
+/// by then, `seconds_<link>` the virtual time; the other names are those of gauges.
+///
+/// # Errors
+/// As [`runs`].
+pub(super) fn curves(results: &Results) -> Result<String> {
+    let head = ["run", "task", "arm", "seed", "step", "name", "value"].map(String::from).to_vec();
+    let of = |run: &Run| -> Vec<Vec<String>> {
+        let Some(measured) = &run.measured else { return Vec::new() };
+        let mut values: Vec<(u64, String, Option<f64>)> = Vec::new();
+        for (place, point) in measured.losses.iter().enumerate() {
+            values.push((point.step, "loss".into(), Some(point.loss)));
+            values.push((point.step, "bytes".into(), Some(point.bytes)));
+            let seconds = measured.links.iter().map(|link| {
+                let name = format!("seconds_{}", link.link);
+                (point.step, name, link.at_losses.get(place).copied())
+            });
+            values.extend(seconds);
+        }
+        for point in &measured.evaluations {
+            values.push((point.step, "accuracy".into(), Some(point.accuracy)));
+            values.push((point.step, "test_loss".into(), point.loss));
+        }
+        for (name, points) in &measured.gauges {
+            values.extend(points.iter().map(|(step, value)| (*step, name.clone(), Some(*value))));
+        }
+        let row = |(step, name, value): (u64, String, Option<f64>)| {
+            let folder = run.folder.display().to_string();
+            let [task, arm] = [run.task.clone(), run.arm.clone()];
+            let value = number(value);
+            (!value.is_empty()).then(|| {
+                vec![folder, task, arm, run.seed.to_string(), step.to_string(), name, value]
+            })
+        };
+        values.into_iter().filter_map(row).collect()
+    };
+    write(head, results.runs.iter().flat_map(of))
+}
+
 /// A line for each arm of each task: means, deviations and numbers of seeds.
 ///
 /// # Errors
@@ -157,6 +197,12 @@ mod tests {
         assert_eq!(rows[6][of("outcome")], "missing");
         assert!(rows[0][of("step_seconds_100mbit")].parse::<f64>().unwrap() > 0.1);
         assert_eq!(rows[6][of("step_seconds_100mbit")], "");
+        let (head, rows) = read(&curves(&results).unwrap());
+        assert_eq!(head, ["run", "task", "arm", "seed", "step", "name", "value"]);
+        let count = |name: &str| rows.iter().filter(|row| row[5] == name).count();
+        assert_eq!((count("loss"), count("bytes")), (5 * 20 + 12, 5 * 20 + 12));
+        assert_eq!(count("seconds_1gbit"), count("loss"));
+        assert!(count("accuracy") > 6 && rows.iter().all(|row| row[6].parse::<f64>().is_ok()));
         let (head, rows) = read(&arms(&digest::tasks(&results)).unwrap());
         let of = |name: &str| head.iter().position(|h| h == name).unwrap();
         assert_eq!(rows.len(), 3);

@@ -1,7 +1,7 @@
 //! Curves over the seeds of an arm: their mean and its band; what did not finish for itself.
 
 use super::digest::Arm;
-use crate::study::measured::Measured;
+use crate::study::measured::{Evaluation, Loss, Measured};
 use crate::study::plot::Series;
 use crate::study::statistics::Moments;
 use std::collections::BTreeMap;
@@ -38,23 +38,44 @@ pub(super) fn curve(arm: &Arm<'_>, of: impl Fn(&Measured) -> Points) -> Option<S
 /// What captions say of losses.
 pub(super) const SMOOTHED: &str = "Losses are running means over seven points of the record.";
 
-/// The training loss against steps.
-pub(super) fn loss_by_step(measured: &Measured) -> Points {
-    let points = measured.losses.iter().zip(measured.smooth_losses());
-    points.map(|(point, loss)| (point.step, point.step as f64, loss)).collect()
+/// What a curve runs against.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Against<'a> {
+    Steps,
+    /// Bytes that one rank has sent.
+    Bytes,
+    /// The virtual time on a link.
+    Time(&'a str),
 }
 
-/// The training loss against bytes that one rank has sent.
-pub(super) fn loss_by_bytes(measured: &Measured) -> Points {
-    let points = measured.losses.iter().zip(measured.smooth_losses());
-    points.map(|(point, loss)| (point.step, point.bytes, loss)).collect()
+impl Against<'_> {
+    /// Where a point is: by its step, its bytes, and its place in the times of the link.
+    fn x(self, step: u64, bytes: f64, seconds: impl Fn(&str) -> Option<f64>) -> Option<f64> {
+        match self {
+            Self::Steps => Some(step as f64),
+            Self::Bytes => Some(bytes),
+            Self::Time(word) => seconds(word),
+        }
+    }
 }
 
-/// The training loss against the virtual time on a link.
-pub(super) fn loss_by_time(measured: &Measured, word: &str) -> Points {
-    let Some(link) = measured.link(word) else { return Points::new() };
-    let points = measured.losses.iter().zip(measured.smooth_losses()).zip(&link.at_losses);
-    points.map(|((point, loss), seconds)| (point.step, *seconds, loss)).collect()
+/// The training loss.
+pub(super) fn loss(measured: &Measured, against: Against<'_>) -> Points {
+    let points = measured.losses.iter().zip(measured.smooth_losses()).enumerate();
+    let point = |(place, (point, loss)): (usize, (&Loss, f64))| {
+        let seconds = |word: &str| measured.link(word)?.at_losses.get(place).copied();
+        Some((point.step, against.x(point.step, point.bytes, seconds)?, loss))
+    };
+    points.filter_map(point).collect()
+}
+
+/// The accuracy on the test set.
+pub(super) fn accuracy(measured: &Measured, against: Against<'_>) -> Points {
+    let point = |(place, at): (usize, &Evaluation)| {
+        let seconds = |word: &str| measured.link(word)?.at_evaluations.get(place).copied();
+        Some((at.step, against.x(at.step, at.bytes, seconds)?, at.accuracy))
+    };
+    measured.evaluations.iter().enumerate().filter_map(point).collect()
 }
 
 /// A gauge against steps.
@@ -76,17 +97,22 @@ mod tests {
         }
         let tasks = digest::tasks(&results);
         let [dense, topk, sidco] = &tasks[0].arms[..] else { panic!("three arms") };
-        let series = curve(dense, loss_by_step).unwrap();
+        let series = curve(dense, |m| loss(m, Against::Steps)).unwrap();
         assert_eq!((series.points.len(), series.band.len(), series.strays.len()), (20, 20, 0));
         assert!(series.points[0].0 == 10.0 && (series.points[0].1 - 2.02).abs() < 1e-9);
         let [x, low, high] = series.band[0];
         assert!(x == 10.0 && (low - 2.01).abs() < 1e-9 && (high - 2.03).abs() < 1e-9);
-        let series = curve(topk, |m| loss_by_time(m, "1gbit")).unwrap();
+        let series = curve(topk, |m| loss(m, Against::Time("1gbit"))).unwrap();
         // One loss is no number, and four means around it: there the line would be over fewer seeds.
         assert_eq!((series.points.len(), series.strays.len()), (16, 1));
         assert_eq!(series.strays[0].len(), 12);
         assert!(series.name.contains("diverged 1/3"));
-        assert!(curve(sidco, loss_by_bytes).is_none());
+        assert!(curve(sidco, |m| loss(m, Against::Bytes)).is_none());
         assert!(curve(dense, |m| gauge(m, "none")).is_none());
+        let tests = curve(dense, |m| accuracy(m, Against::Bytes)).unwrap();
+        assert!(tests.points.len() > 1 && tests.points.last().unwrap().1 > 0.9);
+        let timed = curve(dense, |m| accuracy(m, Against::Time("100mbit"))).unwrap();
+        assert_eq!(timed.points.len(), tests.points.len());
+        assert!(curve(dense, |m| accuracy(m, Against::Time("none"))).is_none());
     }
 }

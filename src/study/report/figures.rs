@@ -1,6 +1,6 @@
 //! A task's plots.
 
-use super::curves::{self, Points, curve};
+use super::curves::{self, Against, curve};
 use super::digest::{Arm, Task};
 use super::document::Plot;
 use super::pareto;
@@ -20,21 +20,13 @@ pub(super) const BANDS: &str = "Lines are means over the seeds that finished, ba
 pub(super) fn of_task(task: &Task<'_>) -> Result<Vec<Plot>> {
     let mut plots = Vec::new();
     plots.extend(accuracy_by_bits(task)?);
-    let steps = |points: &[&Series]| Axis::linear("step", xs(points), say::count);
-    plots.extend(losses(task, "steps", "steps", curves::loss_by_step, steps)?);
-    let bytes = |points: &[&Series]| match spread(points) > WIDE {
-        true => Axis::logarithmic("bytes sent by one rank", xs(points), say::bytes),
-        false => Axis::linear("bytes sent by one rank", xs(points), say::bytes),
-    };
-    plots.extend(losses(task, "bytes", "bytes sent", curves::loss_by_bytes, bytes)?);
+    plots.extend(accuracies(task, Against::Steps)?);
+    plots.extend(losses(task, Against::Steps)?);
+    plots.extend(accuracies(task, Against::Bytes)?);
+    plots.extend(losses(task, Against::Bytes)?);
     for link in &task.links {
-        let time = |points: &[&Series]| match spread(points) > WIDE {
-            true => Axis::time("virtual time", xs(points)),
-            false => Axis::even_time("virtual time", xs(points)),
-        };
-        let of = |measured: &Measured| curves::loss_by_time(measured, link);
-        let (name, title) = (format!("time-{link}"), format!("virtual time at {link}"));
-        plots.extend(losses(task, &name, &title, of, time)?);
+        plots.extend(accuracies(task, Against::Time(link))?);
+        plots.extend(losses(task, Against::Time(link))?);
     }
     plots.extend(time_by_bandwidth(task)?);
     plots.extend(gauge(task, "kept_ratio")?);
@@ -134,15 +126,34 @@ fn least_shown(points: &[(f64, f64)]) -> (f64, Vec<usize>) {
     (low, (0..points.len()).filter(|i| points[*i].1 < low).collect())
 }
 
+/// The axis of what curves run against.
+fn x_axis(against: Against<'_>, series: &[Series]) -> Axis {
+    let series: Vec<&Series> = series.iter().collect();
+    let (points, wide) = (xs(&series), spread(&series) > WIDE);
+    match (against, wide) {
+        (Against::Steps, _) => Axis::linear("step", points, say::count),
+        (Against::Bytes, true) => Axis::logarithmic(BYTES, points, say::bytes),
+        (Against::Bytes, false) => Axis::linear(BYTES, points, say::bytes),
+        (Against::Time(_), true) => Axis::time("virtual time", points),
+        (Against::Time(_), false) => Axis::even_time("virtual time", points),
+    }
+}
+
+const BYTES: &str = "bytes sent by one rank";
+
+/// How files and titles call what curves run against.
+fn names(against: Against<'_>) -> (String, String) {
+    match against {
+        Against::Steps => ("steps".into(), "steps".into()),
+        Against::Bytes => ("bytes".into(), "bytes sent".into()),
+        Against::Time(link) => (format!("time-{link}"), format!("virtual time at {link}")),
+    }
+}
+
 /// The training loss against something.
-fn losses(
-    task: &Task<'_>,
-    name: &str,
-    against: &str,
-    of: impl Fn(&Measured) -> Points,
-    x: impl Fn(&[&Series]) -> Axis,
-) -> Result<Option<Plot>> {
-    let series: Vec<Series> = task.arms.iter().filter_map(|arm| curve(arm, &of)).collect();
+fn losses(task: &Task<'_>, against: Against<'_>) -> Result<Option<Plot>> {
+    let of = |arm: &Arm<'_>| curve(arm, |measured| curves::loss(measured, against));
+    let series: Vec<Series> = task.arms.iter().filter_map(of).collect();
     if series.is_empty() {
         return Ok(None);
     }
@@ -151,10 +162,32 @@ fn losses(
     if cut {
         caption += " Losses of runs that did not finish are cut at the upper edge.";
     }
-    let x = x(&series.iter().collect::<Vec<_>>());
-    let title = format!("Training loss against {against}");
-    let figure = Figure { title, x, y, series, guides: Vec::new() };
+    let (name, title) = names(against);
+    let title = format!("Training loss against {title}");
+    let figure = Figure { title, x: x_axis(against, &series), y, series, guides: Vec::new() };
     plot(task, &format!("loss-{name}"), caption, &figure).map(Some)
+}
+
+/// The accuracy on the test set against something, where runs were evaluated more than once.
+fn accuracies(task: &Task<'_>, against: Against<'_>) -> Result<Option<Plot>> {
+    let of = |arm: &Arm<'_>| curve(arm, |measured| curves::accuracy(measured, against));
+    let series: Vec<Series> = task.arms.iter().filter_map(of).collect();
+    let points = |series: &Series| {
+        series.points.iter().chain(series.strays.iter().flatten()).map(|p| p.1).collect::<Vec<_>>()
+    };
+    if series.iter().all(|series| series.points.len() < 2) {
+        return Ok(None);
+    }
+    let y = Axis::linear(
+        "accuracy on the test set",
+        series.iter().flat_map(points).collect::<Vec<_>>(),
+        say::percent,
+    );
+    let (name, title) = names(against);
+    let title = format!("Accuracy against {title}");
+    let x = x_axis(against, &series);
+    let figure = Figure { title, x, y, series, guides: Vec::new() };
+    plot(task, &format!("accuracy-{name}"), BANDS.into(), &figure).map(Some)
 }
 
 /// An axis that shows all that finished, and whether something that did not lies beyond it.
@@ -303,9 +336,13 @@ mod tests {
             names,
             [
                 "text-accuracy-bits",
+                "text-accuracy-steps",
                 "text-loss-steps",
+                "text-accuracy-bytes",
                 "text-loss-bytes",
+                "text-accuracy-time-100mbit",
                 "text-loss-time-100mbit",
+                "text-accuracy-time-1gbit",
                 "text-loss-time-1gbit",
                 "text-time-bandwidth",
                 "text-kept-ratio",

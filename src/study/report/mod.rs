@@ -42,6 +42,8 @@ pub const JSON: &str = "results.json";
 pub const RUNS: &str = "runs.csv";
 /// A line for each arm of each task.
 pub const ARMS: &str = "arms.csv";
+/// A line for each value of each run's curves.
+pub const CURVES: &str = "curves.csv";
 
 /// Writes the report of `results` into `folder`: the page, the same as Markdown with its plots,
 /// tables as CSV, all as JSON. What is there of an earlier report is replaced, each file at once;
@@ -59,6 +61,7 @@ pub fn write(disk: &Disk, folder: &Path, results: &Results) -> Result<()> {
         (MARKDOWN.to_string(), markdown::page(&title, &blocks)),
         (RUNS.to_string(), csv::runs(results)?),
         (ARMS.to_string(), csv::arms(&tasks)?),
+        (CURVES.to_string(), csv::curves(results)?),
         (JSON.to_string(), json),
     ];
     files.extend(blocks.into_iter().filter_map(|block| match block {
