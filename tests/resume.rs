@@ -274,9 +274,9 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                open.push(path)
+                open.push(path);
             } else {
-                drop(all.insert(path.clone(), fs::read(path).unwrap()))
+                drop(all.insert(path.clone(), fs::read(path).unwrap()));
             }
         }
     }

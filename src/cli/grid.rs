@@ -91,10 +91,11 @@ impl Running {
             return Ok(show_plan(name, scale, &grid, &folder).map(|()| ExitCode::SUCCESS));
         }
         let silent = self.quiet || self.json;
-        if asked.announced && !silent {
-            if let Err(error) = show_plan(name, scale, &grid, &folder) {
-                return Ok(Err(error));
-            }
+        if asked.announced
+            && !silent
+            && let Err(error) = show_plan(name, scale, &grid, &folder)
+        {
+            return Ok(Err(error));
         }
         let flags = Arc::new(StepFlags::default());
         let signals = match Signals::listen(&flags.stop_flag(), false) {

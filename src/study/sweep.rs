@@ -214,7 +214,7 @@ fn arm(recipe: &Table, row: &Row<'_>) -> Result<Member> {
     match settings.as_slice() {
         [(_, value)] => parts.push(said(value)),
         several => {
-            parts.extend(several.iter().map(|(key, value)| format!("{key}-{}", said(value))))
+            parts.extend(several.iter().map(|(key, value)| format!("{key}-{}", said(value))));
         }
     }
     let words: Vec<String> =
