@@ -309,6 +309,34 @@ fn what_cannot_go_on_stays_as_it_is() {
     assert_eq!(told(&run), told_before);
 }
 
+/// Who was killed before the first checkpoint begins again, in the same folder; one that has ended does
+/// not.
+#[test]
+fn what_was_cut_off_before_its_first_checkpoint_begins_again() {
+    let program = Program::new();
+    let rare = ["--set", "checkpoint.every_minutes=0"];
+    program.run(&quick(&[&rare[..], &["--inject", "kill:step=5"]].concat()));
+    let run = only_run(&program.path("runs/out/quick"));
+    assert!(events(&run, "finished").is_empty() && !run.join("checkpoints").exists());
+    let error = program.refuse(&["eval", text(&run)], 1);
+    assert!(error.contains("there is no model at"), "{error}");
+    let dry = program.succeed(&["train", "--resume", text(&run), "--dry-run"]);
+    assert!(dry.contains("max_steps = 12"), "{dry}");
+    program.succeed(&["train", "--quiet", "--resume", text(&run)]);
+    assert_eq!(events(&run, "finished").len(), 1);
+    assert_eq!(number(&events(&run, "step")[0], "step"), 1.0);
+    let mut cut = run.clone().into_os_string();
+    cut.push("-cut-off-1");
+    assert!(Path::new(&cut).join("metrics.jsonl").exists(), "nothing is removed");
+    program.succeed(&quick(&[&rare[..], &["--out", "straight"]].concat()));
+    let straight = only_run(&program.path("straight/quick"));
+    assert!(model(&run, "last") == model(&straight, "last"));
+
+    fs::remove_dir_all(run.join("checkpoints")).unwrap();
+    let error = program.refuse(&["train", "--resume", text(&run)], 1);
+    assert!(error.contains("there is no checkpoint in"), "{error}");
+}
+
 #[test]
 fn damaged_checkpoints_are_passed_over_and_told() {
     let program = Program::new();

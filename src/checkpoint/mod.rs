@@ -40,7 +40,7 @@ pub use model::{BEST, LAST, MODEL, Saved, VOCABULARY, find, load, save, save_voc
 pub use names::FOLDER;
 pub use part::{Part, Shared};
 pub use progress::{Progress, Score, Sums};
-pub use read::{Checkpoint, Found, Place, find_newest, locate};
+pub use read::{Checkpoint, Found, Place, find_newest, locate, newest};
 pub use rewind::rewind;
 pub use tensors::{Tensor, Tensors};
 pub use write::{Whole, write};

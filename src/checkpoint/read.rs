@@ -72,6 +72,11 @@ pub fn locate(path: &Path) -> Result<Place> {
     Ok(Place { run: run.to_path_buf(), folder: Some(folder) })
 }
 
+/// The folder of the newest checkpoint of the run in `run`, whole or not.
+pub fn newest(run: &Path) -> Option<PathBuf> {
+    by_age(&Disk::default(), run).ok()?.into_iter().next().map(|(_, folder)| folder)
+}
+
 /// Reads the checkpoint that a place names, or its newest whole one.
 ///
 /// # Errors

@@ -152,7 +152,16 @@ impl Cli {
 
 impl Eval {
     fn run(self) -> Result<()> {
-        let mut saved = checkpoint::find(&self.checkpoint)?;
+        let mut saved = checkpoint::find(&self.checkpoint).or_else(|error| {
+            match checkpoint::newest(&self.checkpoint) {
+                Some(newest) => Err(anyhow!(
+                    "the run in {} has no model yet; evaluate its newest checkpoint: gradwire eval {}",
+                    self.checkpoint.display(),
+                    newest.display()
+                )),
+                None => Err(error),
+            }
+        })?;
         if let Some(dir) = self.dir {
             saved.recipe = saved.recipe.with("dataset.dir", dir.to_string_lossy().into_owned())?;
         }

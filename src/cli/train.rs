@@ -3,10 +3,13 @@
 use super::changes::TrainingChanges;
 use super::refused::{Refused, Told, tell};
 use super::signals::Signals;
+use crate::checkpoint;
 use crate::cluster::Job;
 use crate::disk::Disk;
 use crate::recipe::Recipe;
-use crate::record::Mode;
+use crate::record::{self, Mode};
+use crate::study::results::Outcome as Ending;
+use crate::study::runner;
 use crate::train::faults::Faults;
 use crate::train::flags::StepFlags;
 use crate::train::follow;
@@ -15,7 +18,8 @@ use crate::train::resume::Resume;
 use crate::train::session::Session;
 use anyhow::{Context, Result};
 use clap::Args;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -62,19 +66,22 @@ impl Train {
             let own = (named || self.resume.is_none()).then(|| source.load());
             return Ok(Ok(follow(job, own, disk, faults)));
         }
-        let resume = self.resume.map(|path| Resume::find(&disk, &path, self.force)).transpose();
-        let resume = match resume {
-            Ok(resume) => resume,
+        let start = match &self.resume {
+            None => Ok(Begin::Fresh),
+            Some(path) => Begin::again(&disk, path, self.force, self.dry_run),
+        };
+        let start = match start {
+            Ok(start) => start,
             Err(error) => return Ok(Err(dissolved(job, error))),
         };
-        let recipe = match &resume {
-            Some(resume) if !named => source.load_on(&resume.recipe),
+        let recipe = match start.recipe() {
+            Some(recipe) if !named => source.load_on(recipe),
             _ => source.load(),
         };
         let accepted = recipe.and_then(|recipe| {
-            match &resume {
-                Some(resume) => resume.accept(&recipe).map(drop)?,
-                None => recipe.may_run()?,
+            match &start {
+                Begin::Resume(resume) => resume.accept(&recipe).map(drop)?,
+                Begin::Fresh | Begin::InPlace(..) => recipe.may_run()?,
             }
             let steps = recipe.train.max_steps.unwrap_or(u64::MAX);
             faults.check(recipe.workers, steps)?;
@@ -93,7 +100,10 @@ impl Train {
             (_, true) => Mode::Json,
             _ => Mode::default(),
         };
-        let start = resume.map_or(Start::Fresh, |resume| Start::Resume(Box::new(resume)));
+        let start = match start.into_start(&disk) {
+            Ok(start) => start,
+            Err(error) => return Ok(Err(dissolved(job, error))),
+        };
         let flags = Arc::new(StepFlags::default());
         let signals = match Signals::listen(&flags.stop_flag(), job.is_shared()) {
             Ok(signals) => signals,
@@ -114,6 +124,61 @@ impl Train {
         };
         job.end(code != ExitCode::FAILURE);
         Ok(Ok(code))
+    }
+}
+
+/// How a run begins, as the command line asks for it.
+enum Begin {
+    Fresh,
+    Resume(Box<Resume>),
+    /// From its first step, in the folder of a run that was cut off before its first checkpoint.
+    InPlace(PathBuf, Box<Recipe>),
+}
+
+impl Begin {
+    /// What `--resume` finds at `path`. `only_looks` is whether nothing will be trained.
+    fn again(disk: &Disk, path: &Path, force: bool, only_looks: bool) -> Result<Self> {
+        let error = match Resume::find(disk, path, force) {
+            Ok(resume) => return Ok(Self::Resume(Box::new(resume))),
+            Err(error) => error,
+        };
+        let nothing = !path.join(checkpoint::FOLDER).exists();
+        let cut_off =
+            || runner::outcome(disk, path).is_ok_and(|outcome| outcome == Ending::Unfinished);
+        let recipe = fs::read_to_string(path.join("recipe.toml"));
+        match recipe {
+            Ok(text) if nothing && cut_off() => {
+                // Another process may be at work in it.
+                let lock = record::lock(disk, path)?;
+                drop(lock);
+                if !only_looks {
+                    eprintln!("the run was cut off before its first checkpoint: it begins again");
+                }
+                Ok(Self::InPlace(path.to_path_buf(), Box::new(Recipe::from_toml(&text)?)))
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// The recipe of the run that goes on.
+    fn recipe(&self) -> Option<&Recipe> {
+        match self {
+            Self::Fresh => None,
+            Self::Resume(resume) => Some(&resume.recipe),
+            Self::InPlace(_, recipe) => Some(recipe),
+        }
+    }
+
+    /// Makes room for a run that begins in the place of another; what that one had is kept beside it.
+    fn into_start(self, disk: &Disk) -> Result<Start> {
+        match self {
+            Self::Fresh => Ok(Start::Fresh),
+            Self::Resume(resume) => Ok(Start::Resume(resume)),
+            Self::InPlace(folder, _) => {
+                record::set_aside(disk, &folder)?;
+                Ok(Start::In(folder))
+            }
+        }
     }
 }
 

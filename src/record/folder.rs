@@ -22,6 +22,20 @@ pub(super) fn create_given(disk: &Disk, folder: &Path) -> Result<()> {
     disk.create_folder(folder).with_context(|| cannot_make(folder))
 }
 
+/// Moves the folder of a run that was cut off away from its place, to `<folder>-cut-off-<n>` beside it.
+///
+/// # Errors
+/// When it cannot be moved.
+pub fn set_aside(disk: &Disk, folder: &Path) -> Result<()> {
+    // A path such as `.` does not spell its name out.
+    let folder = folder.canonicalize().with_context(|| format!("finding {}", folder.display()))?;
+    let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let places = (1..).map(|n| folder.with_file_name(format!("{name}-cut-off-{n}")));
+    let aside = places.into_iter().find(|place| !place.exists()).unwrap_or_default();
+    disk.rename(&folder, &aside)
+        .with_context(|| format!("cannot move {} to {}", folder.display(), aside.display()))
+}
+
 fn create_at(disk: &Disk, out: &Path, recipe: &str, stamp: &str) -> Result<PathBuf> {
     check_name(recipe)?;
     let runs = out.join(recipe);

@@ -64,6 +64,7 @@ pub use event::{
     Checkpoint, Epoch, Event, Failed, Finished, Histograms, Kind, Started, Step, Tagged, Text,
     Warning,
 };
+pub use folder::set_aside;
 pub use histogram::Histogram;
 pub use json_lines::JsonLines;
 pub use provenance::{FileSum, Provenance};
