@@ -244,6 +244,20 @@ otherwise = "not here"
         .unwrap();
     let line = "| small | Top-k sends at most a third of dense | 0.2× |";
     assert!(text(&table.stdout).contains(line), "{}", text(&table.stdout));
+
+    // A gradient on which nothing can be timed leaves its claim open, and the others judged.
+    let folder = place.path().join("out/small-smoke");
+    fs::remove_file(folder.join("results.json")).unwrap();
+    let gradients = folder.join("task/topk-0.1/seed-1/gradients");
+    for file in fs::read_dir(gradients).unwrap() {
+        fs::write(file.unwrap().path(), b"nothing").unwrap();
+    }
+    let done = reproduce(place.path(), &["--scale", "smoke"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains("not timed: claim"), "{}", text(&done.stderr));
+    let verdicts = &results(place.path(), "smoke")["verdicts"];
+    assert_eq!(verdicts[0]["ruling"], "reproduced", "{verdicts}");
+    assert_eq!(verdicts[1]["ruling"], "not-testable", "{verdicts}");
 }
 
 #[test]

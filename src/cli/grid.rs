@@ -267,6 +267,7 @@ fn tell(news: &News<'_>, all: usize) {
         News::Superseded(place, why) => {
             eprintln!("    moved what was there to {}: {why}", place.display());
         }
+        News::Untimed(why) => eprintln!("not timed: {why}"),
         News::Ended { number, planned, run, seconds, left } => {
             let summary = run.measured.as_ref().map(|measured| &measured.summary);
             let accuracy = summary.and_then(|summary| summary.test_accuracy);

@@ -64,6 +64,8 @@ pub enum News<'a> {
     Begins(usize, &'a Planned),
     /// What was in its folder was moved away: where to, and why.
     Superseded(&'a Path, &'a str),
+    /// Schemes could not be timed for a claim, and why.
+    Untimed(&'a str),
     /// It was there already, or has ended.
     Ended {
         /// Which of all, from 1.
@@ -149,7 +151,9 @@ impl Job<'_> {
             let (disk, folder) = (&self.disk, self.folder.as_path());
             let known = std::mem::take(&mut kept.timings);
             kept.timings =
-                timings::measure(disk, folder, self.experiment, self.grid, &runs, known)?;
+                timings::measure(disk, folder, self.experiment, self.grid, &runs, known, |why| {
+                    tell(&News::Untimed(why));
+                })?;
             self.keep(&runs, &kept.timings)?;
         }
         Ok(self.results(&runs, &kept.timings))

@@ -13,10 +13,11 @@ use anyhow::{Context, Result};
 use std::path::Path;
 
 /// Times whatever claims about speed need and `known` does not have, and returns all. A claim whose
-/// runs are not there, or recorded no gradient, has no timing.
+/// runs are not there, or recorded no gradient, has no timing; neither has one whose gradient is damaged
+/// or cannot be encoded by a scheme, and `tell` is told why.
 ///
 /// # Errors
-/// When a recorded gradient is damaged, or a scheme cannot encode it.
+/// When the folder of a run cannot be read.
 pub fn measure(
     disk: &Disk,
     folder: &Path,
@@ -24,6 +25,7 @@ pub fn measure(
     grid: &Grid,
     runs: &[Run],
     known: Vec<Timing>,
+    mut tell: impl FnMut(&str),
 ) -> Result<Vec<Timing>> {
     let mut timings = known;
     for claim in experiment.claims.iter().filter(|claim| claim.measure.is_timed()) {
@@ -48,9 +50,16 @@ pub fn measure(
                 arms.iter().map(|arm| planned(grid, run, arm)).collect();
             let Some(planned) = planned else { continue };
             let schemes: Vec<_> = planned.iter().map(|planned| &planned.recipe.scheme).collect();
-            let gradient = gradient::load(&file)?;
-            let speeds = codecs::in_turns(&schemes, &gradient)
-                .with_context(|| format!("timing schemes on {}", file.display()))?;
+            let speeds = gradient::load(&file)
+                .and_then(|gradient| codecs::in_turns(&schemes, &gradient))
+                .with_context(|| format!("claim {:?}: timing on {}", claim.claim, file.display()));
+            let speeds = match speeds {
+                Ok(speeds) => speeds,
+                Err(error) => {
+                    tell(&format!("{error:#}"));
+                    continue;
+                }
+            };
             timings.retain(|timing| {
                 (&timing.task, &timing.of, timing.seed) != (&run.task, &run.arm, run.seed)
                     || !arms.contains(&timing.arm)
