@@ -73,8 +73,10 @@ impl Transport {
                 Error::PeerLost { rank, by, awaited }
             }
             Ok(rank) if raised.is_instance_of::<PeerTimeoutError>(py) => {
-                let after = value.getattr("after").and_then(|after| after.extract::<Duration>());
-                Error::Timeout { rank, by, awaited, after: after.unwrap_or_default() }
+                let after = value.getattr("after").and_then(|after| after.extract::<f64>());
+                let after = after.map(Duration::try_from_secs_f64);
+                let after = after.ok().and_then(|after| after.ok()).unwrap_or_default();
+                Error::Timeout { rank, by, awaited, after }
             }
             _ => Error::Transport { problem: raised.to_string() },
         };

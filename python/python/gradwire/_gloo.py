@@ -120,7 +120,8 @@ class Gloo:
         """Raises what a rank said before it left."""
         self.leave(missing, what == _SILENT)
         if what == _SILENT:
-            raise PeerTimeoutError(f"rank {missing} was silent, says rank {peer}", missing)
+            words = f"rank {missing} was silent, says rank {peer}"
+            raise PeerTimeoutError(words, missing, after=self.timeout)
         raise PeerLostError(f"rank {missing} is gone, says rank {peer}", missing)
 
     def _begin(self, tensors: Dict[int, torch.Tensor], tag: int, post: Any) -> Dict[int, Any]:

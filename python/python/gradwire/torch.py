@@ -20,7 +20,15 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from ._errors import Error, InputError, NonFiniteError, AbortedError, SettingError, StateError
+from ._errors import (
+    AbortedError,
+    Error,
+    InputError,
+    NonFiniteError,
+    SettingError,
+    StateError,
+    TransportError,
+)
 from ._gloo import Gloo
 from ._gradwire import Exchange, Traffic
 
@@ -225,10 +233,13 @@ class _Ranks:
         return error
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise type(self._failure)(
-                f"{self._failure} (the group of ranks is broken since then; make a new state on every rank)"
-            ) from self._failure
+        failure = self._failure
+        if failure is None:
+            return
+        words = f"{failure} (the group of ranks is broken since then; make a new one on every rank)"
+        if isinstance(failure, Error):
+            raise type(failure)(words, failure.rank, failure.step) from failure
+        raise TransportError(words) from failure
 
 
 class _Task:
