@@ -2,13 +2,13 @@
 """Accuracy and bytes of PyTorch DDP with gradwire's hook, next to the native trainer, on CIFAR-10.
 
 usage: benches/pytorch/ddp_cifar10.py --data DIR [--schemes topk,sidco,…] [--seeds 1,2] [--ours-seeds 1]
-                                      [--epochs 2] [--files 2] [--world 2] [--python PYTHON] [--binary PROGRAM]
+                                      [--epochs 2] [--images 50000] [--world 2] [--python PYTHON] [--binary PROGRAM]
 
 Both sides train a ResNet-20 with the recipe of `cifar10-dense`: 64 images a worker, SGD with Nesterov
 momentum 0.9, learning rate 0.1 that rises for an epoch and falls along a cosine, weight decay 5e-4 but on
 norms and biases, crops and flips. They draw other initial weights, orders and crops, so that what
-they reach is compared with the spread over seeds. --files takes that many of the five files of training
-images. Prints a line for each run and a Markdown table at the end; `wire` is bytes of one rank and step.
+they reach is compared with the spread over seeds. --images takes so many training images, a fifth of them
+from each file. Prints a line for each run and a Markdown table at the end; `wire` is bytes of one rank and step.
 Install: gradwire, torch and numpy for --python.
 """
 import argparse
@@ -129,7 +129,7 @@ def main():
     p.add_argument("--seeds", default="1,2", help="of the native trainer")
     p.add_argument("--ours-seeds", default="1", help="of DDP with the hook")
     p.add_argument("--epochs", type=int, default=2)
-    p.add_argument("--files", type=int, default=5)
+    p.add_argument("--images", type=int, default=50000)
     p.add_argument("--world", type=int, default=2)
     p.add_argument("--python", default=sys.executable)
     p.add_argument("--binary", default="gradwire")
@@ -145,10 +145,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         part = pathlib.Path(folder) / "cifar-10-batches-bin"
         part.mkdir()
-        names = [f"data_batch_{i}.bin" for i in range(1, a.files + 1)]
-        for name in [*names, "test_batch.bin", "batches.meta.txt"]:
-            if (source / name).exists():
-                (part / name).symlink_to((source / name).resolve())
+        for i in range(1, 6):
+            name = f"data_batch_{i}.bin"
+            (part / name).write_bytes((source / name).read_bytes()[:a.images // 5 * 3073])
+        for name in ("test_batch.bin", "batches.meta.txt"):
+            (part / name).write_bytes((source / name).read_bytes())
         for scheme in a.schemes.split(","):
             found = {}
             for side, run, seeds in (("native", of_native, a.seeds), ("ddp", of_ours, a.ours_seeds)):
