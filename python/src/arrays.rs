@@ -1,7 +1,9 @@
 //! NumPy arrays as slices: what is refused, and in which words.
 
-use numpy::{PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
-    PyUntypedArrayMethods};
+use numpy::{
+    PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
+    PyUntypedArrayMethods,
+};
 use pyo3::prelude::*;
 
 use crate::errors::InputError;
@@ -44,7 +46,8 @@ fn of_floats<'a, 'py>(given: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, P
         return Err(InputError::new_err(words));
     };
     if !array.is_c_contiguous() {
-        let words = "the array's elements do not lie end to end; give `numpy.ascontiguousarray(array)`";
+        let words =
+            "the array's elements do not lie end to end; give `numpy.ascontiguousarray(array)`";
         return Err(InputError::new_err(words));
     }
     Ok(array)

@@ -42,8 +42,5 @@ pub(crate) fn exception(error: &Error) -> PyErr {
 /// Whether a group of ranks can go on after an error: every rank has the same one, and nothing has
 /// been applied.
 pub(crate) fn is_of_one_step(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::NonFinite { .. } | Error::NonFiniteMean { .. } | Error::Aborted { .. }
-    )
+    matches!(error, Error::NonFinite { .. } | Error::NonFiniteMean { .. } | Error::Aborted { .. })
 }

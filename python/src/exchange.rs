@@ -83,9 +83,8 @@ impl Exchange {
         let places = layout.parameters().iter();
         let places: Vec<_> =
             places.map(|one| (one.name.clone(), one.range.start, one.range.end)).collect();
-        let exchange =
-            gradwire_exchange::Exchange::new(&scheme, policy, layout, seed, collective)
-                .map_err(|error| exception(&error))?;
+        let exchange = gradwire_exchange::Exchange::new(&scheme, policy, layout, seed, collective)
+            .map_err(|error| exception(&error))?;
         let buckets = exchange.buckets().iter().map(|part| {
             let begins = |name: &(String, usize, usize)| {
                 part.ranges.iter().any(|range| (range.start, range.end) == (name.1, name.2))
@@ -230,10 +229,8 @@ fn counts_from_one(step: u64) -> PyResult<()> {
 /// Whether ranks may stand at different places after this error. What is refused before anything is
 /// sent breaks nothing.
 fn breaks(error: &Error) -> bool {
-    let before = matches!(
-        error,
-        Error::GradientLength { .. } | Error::Groups { .. } | Error::State { .. }
-    );
+    let before =
+        matches!(error, Error::GradientLength { .. } | Error::Groups { .. } | Error::State { .. });
     !before && !is_of_one_step(error)
 }
 

@@ -22,9 +22,7 @@ fn describe(scheme: &Scheme) -> PyResult<Value> {
     let defaults = serde_json::to_value(scheme).map_err(|error| refuse(about.name, error))?;
     let file = about.name.replace('-', "_");
     let docs = DOCS.iter().find(|(of, _)| *of == file).map_or(&[][..], |(_, docs)| docs);
-    let setting = |(name, doc): &(&str, &str)| {
-        json!({ "name": name, "default": defaults.get(name), "doc": doc })
-    };
+    let setting = |(name, doc): &(&str, &str)| json!({ "name": name, "default": defaults.get(name), "doc": doc });
     let (feedback, reason) = match scheme.soundness() {
         Soundness::Sound => ("sound", None),
         Soundness::Unsound(reason) => ("unsound", Some(reason)),

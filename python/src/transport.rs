@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gradwire_exchange::{Alltoall, Awaited, Collective, Error, Payload, Result};
 use numpy::{PyArray1, PyArrayMethods};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
@@ -51,14 +52,15 @@ impl Transport {
             }
         };
         let answers = self.object.bind(py).call_method1(method, (argument,))?;
-        let all = answers.try_iter()?.map(|answer| bytes(&answer?)).collect::<PyResult<Vec<_>>>()?;
+        let all =
+            answers.try_iter()?.map(|answer| bytes(&answer?)).collect::<PyResult<Vec<_>>>()?;
         if all.len() != self.world_size {
             let words = format!(
                 "the transport's {method} gave {} messages for {} ranks",
                 all.len(),
                 self.world_size
             );
-            return Err(pyo3::exceptions::PyValueError::new_err(words));
+            return Err(PyValueError::new_err(words));
         }
         Ok(all)
     }
@@ -98,7 +100,11 @@ fn bytes(given: &Bound<'_, PyAny>) -> PyResult<Payload> {
     if let Ok(bytes) = given.cast::<PyBytes>() {
         return Ok(Payload::from(bytes.as_bytes().to_vec()));
     }
-    let array = given.cast::<PyArray1<u8>>()?;
+    let Ok(array) = given.cast::<PyArray1<u8>>() else {
+        let kind = given.get_type().name()?;
+        let words = format!("a message is `bytes` or an array of uint8, and this is a `{kind}`");
+        return Err(PyTypeError::new_err(words));
+    };
     Ok(Payload::from(array.try_readonly()?.as_array().to_vec()))
 }
 
