@@ -135,7 +135,7 @@ def resumed(rank, world_size, scheme, settings, folder):
 
 def killed(rank, world_size, scheme, settings, victim, how, timeout):
     """One rank is gone in its fourth step; what the others meet, and after how many seconds."""
-    ddp, _state = wrapped(scheme, timeout=timeout, **settings)
+    ddp, state = wrapped(scheme, timeout=timeout, **settings)
     for step in range(3):
         backward(ddp, rank, step)
     if rank == victim:
@@ -148,11 +148,7 @@ def killed(rank, world_size, scheme, settings, victim, how, timeout):
     else:
         return None
     seconds = time.monotonic() - begin
-    try:
-        backward(ddp, rank, 4)
-    except Exception as error:
-        return first, seconds, type(error).__name__, getattr(error, "rank", None)
-    return first, seconds, None, None
+    return first, seconds, type(state.failure).__name__, state.failure.rank
 
 
 def not_finite(rank, world_size):
@@ -294,7 +290,11 @@ def missing_rank(rank, world_size, timeout):
     try:
         averager.reduce_([parameter])
     except gradwire.PeerTimeoutError as error:
-        return str(error), error.rank, time.monotonic() - begin, parameter.grad.tolist()
+        seconds = time.monotonic() - begin
+        try:
+            averager.reduce_([parameter])
+        except gradwire.PeerTimeoutError as again:
+            return str(error), error.rank, seconds, parameter.grad.tolist(), str(again)
     return None
 
 
@@ -327,3 +327,24 @@ def groups_of_steps(rank, world_size, bucket_cap_mb):
 
 
 STOP, KILL = signal.SIGSTOP, signal.SIGKILL
+
+
+def half_a_step(rank, world_size):
+    """Backward of rank 0 fails in the user's own code, after some buckets; then all go on."""
+    ddp, state = wrapped("dense", 0.05, bucketing="parameter", timeout=30)
+    for step in range(2):
+        ddp.zero_grad()
+        backward(ddp, rank, step)
+    inputs, labels = batch(rank, 2)
+    output = ddp(inputs)
+    if rank == 0:
+        output.register_hook(lambda gradient: 1 / 0)
+    try:
+        torch.nn.functional.cross_entropy(output, labels).backward()
+    except ZeroDivisionError:
+        # Gone: the others are told by the connection.
+        state.close()
+        return "own"
+    except RuntimeError as error:
+        return str(error)
+    return None

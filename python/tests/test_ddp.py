@@ -10,6 +10,9 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 import jobs  # noqa: E402
 from ranks import run  # noqa: E402
 
+YOUNG = pytest.mark.skipif(
+    int(torch.__version__.split(".")[0]) < 2, reason="needs PyTorch 2.1 or newer"
+)
 SCHEMES = [
     ("dense", {}),
     ("topk", {"ratio": 0.05}),
@@ -89,6 +92,7 @@ def test_error_feedback_loses_nothing():
     assert numpy.linalg.norm(own - sent) < 0.5 * numpy.linalg.norm(own - without)
 
 
+@YOUNG
 @pytest.mark.parametrize("bucket_cap_mb", [0.05, 25])
 def test_buckets_that_ddp_makes_anew_change_no_bit(bucket_cap_mb):
     ranks = run(jobs.groups_of_steps, 2, bucket_cap_mb)
@@ -99,6 +103,7 @@ def test_buckets_that_ddp_makes_anew_change_no_bit(bucket_cap_mb):
     assert numpy.array_equal(weights, whole[0][1])
 
 
+@YOUNG
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_gradients_of_sixteen_bits(dtype):
     ranks = run(jobs.half, 2, dtype)
@@ -153,8 +158,9 @@ def test_a_rank_that_stands_still_is_named_within_the_timeout():
 
 def test_a_rank_that_never_comes_is_named():
     said, *_ = run(jobs.missing_rank, 2, 2.0)
-    words, blamed, seconds, gradient = said
+    words, blamed, seconds, gradient, again = said
     assert "rank 1 was silent for 2" in words and blamed == 1
+    assert "broken since then" in again
     assert seconds < 6 and gradient == [1.0, 1.0, 1.0]
 
 
@@ -195,6 +201,7 @@ def test_a_parameter_that_one_rank_does_not_use_counts_as_zero_there():
         assert numpy.array_equal(mean, ranks[0][0] * numpy.float32(0.5))
 
 
+@YOUNG
 def test_groups_of_ranks_average_for_themselves():
     ranks = run(jobs.subgroup, 4)
     assert [one[0] for one in ranks] == [[0.5] * 3, [0.5] * 3, [2.5] * 3, [2.5] * 3]
@@ -228,3 +235,9 @@ def test_gradients_that_are_accumulated_are_exchanged_once():
     for _, mean, step in ranks:
         assert numpy.array_equal(mean, expected)
         assert step == 2
+
+
+def test_a_rank_that_leaves_in_the_middle_of_a_step_is_named():
+    own, other = run(jobs.half_a_step, 2)
+    assert own == "own"
+    assert "rank 0 is gone" in other, other

@@ -21,6 +21,7 @@ from ._errors import (
 from ._gradwire import Compressor, Exchange, Traffic
 from ._runs import Run, read_run
 from ._schemes import Scheme, Setting, schemes
+from ._transport import Transport
 
 __all__ = [
     "AbortedError",
@@ -39,6 +40,7 @@ __all__ = [
     "SettingError",
     "StateError",
     "Traffic",
+    "Transport",
     "TransportError",
     "read_run",
     "schemes",

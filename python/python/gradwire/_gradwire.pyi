@@ -1,27 +1,12 @@
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional, Protocol, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional, Union, final
 
 import numpy
 from numpy.typing import NDArray
 
-class Transport(Protocol):
-    """What carries messages between ranks: every rank makes the same calls in the same order.
+from ._transport import Transport
 
-    An object that also has `alltoall(parts)` is asked to give each rank another part, where that
-    saves sending all of it to everybody. Raise `PeerLostError` or `PeerTimeoutError` with the rank
-    that is missing. No wait may be unbounded.
-    """
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def world_size(self) -> int: ...
-    def allgather(
-        self, message: NDArray[numpy.uint8], /
-    ) -> Iterable[Union[bytes, NDArray[numpy.uint8]]]:
-        """Gives `message` to every rank and returns everybody's, in order of rank, this rank's
-        own included."""
-
+@final
 class Compressor:
     """Compresses the gradients of one rank, and reads the messages of all ranks.
 
@@ -31,15 +16,15 @@ class Compressor:
     error feedback where it does harm.
     """
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         scheme: str,
         *,
         seed: int = 0,
         rank: int = 0,
         force: bool = False,
         **settings: Any,
-    ) -> None: ...
+    ) -> Compressor: ...
     @property
     def scheme(self) -> str:
         """The scheme's name."""
@@ -68,6 +53,7 @@ class Compressor:
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Takes up what `state` returned; nothing changes when it does not fit."""
 
+@final
 class Exchange:
     """Turns each rank's gradient into the mean over ranks, bit-identical on all of them.
 
@@ -78,8 +64,8 @@ class Exchange:
     policy around a scheme, and `settings` are the scheme's.
     """
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         parameters: Mapping[str, Sequence[int]],
         scheme: str,
         transport: Optional[Transport] = None,
@@ -94,7 +80,7 @@ class Exchange:
         measure_every: Optional[int] = None,
         force: bool = False,
         **settings: Any,
-    ) -> None: ...
+    ) -> Exchange: ...
     @property
     def rank(self) -> int: ...
     @property
@@ -133,6 +119,7 @@ class Exchange:
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Takes up what `state` returned; nothing changes when it does not fit."""
 
+@final
 class Traffic:
     """What one step of one rank cost."""
 

@@ -11,10 +11,9 @@ every rank's residual for a checkpoint.
 
 import hashlib
 import json
-import queue
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
 import numpy
 import torch
@@ -249,6 +248,7 @@ class _Task:
         self.buffer: torch.Tensor = bucket.buffer()
         self.gradients: List[torch.Tensor] = list(bucket.gradients())
         self.parameters: List[torch.Tensor] = list(bucket.parameters())
+        self.is_first: bool = bucket.index() == 0
         self.is_last: bool = bucket.is_last()
         self.names: List[str] = []
         device = self.buffer.device
@@ -300,17 +300,16 @@ class State(_Ranks):
         # Of each group of the exchange's buckets the parameters that it waits for.
         self._awaited: List[List[str]] = []
         self._next = 0
-        self._arrived: Dict[str, torch.Tensor] = {}
+        self._arrived: Set[str] = set()
         self._stream: Optional[torch.cuda.Stream] = None
-        self._queue: "queue.SimpleQueue[Optional[_Task]]" = queue.SimpleQueue()
-        self._worker: Optional[threading.Thread] = None
+        # What the rest of a step that failed meets.
+        self._step_error: Optional[BaseException] = None
+        # Its one thread takes buckets in their order, and is waited for when the process ends.
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gradwire")
 
     def close(self) -> None:
         """Ends the thread and leaves the group of ranks. Not needed at the end of a process."""
-        if self._worker is not None:
-            self._queue.put(None)
-            self._worker.join()
-            self._worker = None
+        self._worker.shutdown()
         self._transport.leave()
         self._exchange = None
         if self._failure is None:
@@ -318,44 +317,37 @@ class State(_Ranks):
 
     def _submit(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
         self._check()
-        if self._worker is None:
-            self._worker = threading.Thread(target=self._work, name="gradwire", daemon=True)
-            self._worker.start()
         task = _Task(bucket)
-        self._queue.put(task)
-        return task.future.then(_tensor)
+        result = task.future.then(_tensor)
+        self._worker.submit(self._handle, task)
+        return result
 
-    def _work(self) -> None:
-        while True:
-            task = self._queue.get()
-            if task is None:
-                return
+    def _handle(self, task: _Task) -> None:
+        """Takes one bucket. Of a step that failed, whatever is still to come fails alike."""
+        if task.is_first:
+            self._step_error = None
+            if self._tasks:
+                self._fail(InputError("the step before ended without its last bucket"))
+        error = self._step_error
+        self._tasks.append(task)
+        if error is None:
             try:
-                if self._failure is not None:
-                    raise self._failure
-                self._tasks.append(task)
-                self._take(task)
-            except BaseException as error:
-                if self._failure is None:
-                    error = self._give_up(error)
-                self._end_with_error(error, task)
+                return self._take(task)
+            except BaseException as raised:
+                error = self._give_up(raised)
+        self._step_error = error
+        self._fail(error)
 
-    def _end_with_error(self, error: BaseException, last: _Task) -> None:
-        """Ends what has come of the step, and what is still to come of it."""
-        tasks = self._tasks if last in self._tasks else [*self._tasks, last]
+    def _fail(self, error: BaseException) -> None:
+        """Lets backward raise this error, as soon as it waits for one of the step's buckets."""
+        tasks = self._tasks
         self._begin_anew()
         for task in tasks:
-            task.future.set_result(_Failed(error))
-        while not last.is_last:
-            more = self._queue.get()
-            if more is None:
-                self._queue.put(None)
-                return
-            more.future.set_result(_Failed(error))
-            last = more
+            if not task.future.done():
+                task.future.set_result(_Failed(error))
 
     def _begin_anew(self) -> None:
-        self._tasks, self._arrived, self._next = [], {}, 0
+        self._tasks, self._arrived, self._next = [], set(), 0
 
     def _take(self, task: _Task) -> None:
         if self._exchange is not None:
@@ -379,10 +371,9 @@ class State(_Ranks):
                 "parameters of the model change"
             )
         self._ended(self._exchange.finish(self._view))
-        tasks, arrived = self._tasks, self._arrived
+        self._plan(self._tasks)
+        self._copy_out()
         self._begin_anew()
-        self._plan(tasks)
-        self._copy_out(arrived, tasks)
 
     def _learn_layout(self) -> None:
         """Names the parameters of the first step, and builds the exchange."""
@@ -418,7 +409,7 @@ class State(_Ranks):
                 )
             if name in self._arrived:
                 raise InputError(f"parameter `{name}` is in two buckets of this step")
-            self._arrived[name] = gradient
+            self._arrived.add(name)
         with self._on_side_stream(task):
             for name, gradient in zip(task.names, task.gradients):
                 self._flat[self._places[name]].copy_(gradient.reshape(-1), non_blocking=True)
@@ -459,12 +450,12 @@ class State(_Ranks):
             self._exchange.set_groups(groups)
             self._awaited = awaited
 
-    def _copy_out(self, arrived: Dict[str, torch.Tensor], tasks: Sequence[_Task]) -> None:
-        for task in tasks:
+    def _copy_out(self) -> None:
+        for task in self._tasks:
             with self._on_side_stream(task):
-                for name in task.names:
+                for name, gradient in zip(task.names, task.gradients):
                     mean = self._flat[self._places[name]]
-                    arrived[name].copy_(mean.view(arrived[name].shape), non_blocking=True)
+                    gradient.copy_(mean.view(gradient.shape), non_blocking=True)
                 task.future.set_result(task.buffer)
 
 
