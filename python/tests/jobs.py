@@ -167,7 +167,9 @@ def not_finite(rank, world_size):
             found.append(None)
         except gradwire.NonFiniteError as error:
             unchanged = numpy.array_equal(before, gradients(module), equal_nan=True)
-            found.append((str(error), error.rank, error.step, error.parameter, error.index, unchanged))
+            found.append(
+                (str(error), error.rank, error.step, error.parameter, error.index, unchanged)
+            )
     return found, averager.step, gradients(module)
 
 

@@ -19,9 +19,7 @@ _crews = {}
 
 def _work(rank, world_size, store, jobs, results):
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size
-    )
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
     while True:
         function, arguments = jobs.get()
         try:

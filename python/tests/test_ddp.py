@@ -135,9 +135,7 @@ def test_a_checkpoint_of_every_rank_goes_on_as_if_never_stopped(scheme, settings
 )
 def test_a_killed_rank_is_named_by_all_others(victim, scheme, settings):
     timeout = 20.0
-    ranks = run(
-        jobs.killed, 3, scheme, settings, victim, jobs.KILL, timeout, killed=(victim,)
-    )
+    ranks = run(jobs.killed, 3, scheme, settings, victim, jobs.KILL, timeout, killed=(victim,))
     for rank, said in enumerate(ranks):
         if rank == victim:
             continue

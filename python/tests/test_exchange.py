@@ -280,14 +280,14 @@ def test_arrays_that_do_not_fit_are_refused_and_the_exchange_goes_on():
     exchange = gradwire.Exchange(SHAPES, "topk")
     read_only = gradient(0, 1)
     read_only.flags.writeable = False
-    for given, words in [
+    for array, words in [
         (numpy.zeros(3, dtype=numpy.float32), "3 elements, the layout"),
         (numpy.zeros(LENGTH), "float64"),
         (numpy.zeros((LENGTH, 2), dtype=numpy.float32)[:, 0], "ascontiguousarray"),
         (read_only, "read-only"),
     ]:
         with pytest.raises(gradwire.InputError, match=words):
-            exchange.allreduce(1, given)
+            exchange.allreduce(1, array)
     with pytest.raises(gradwire.InputError, match="before the step has begun"):
         gradwire.Exchange(SHAPES, "topk").exchange_group(0, gradient(0, 1))
     with pytest.raises(gradwire.InputError, match="and no 7"):

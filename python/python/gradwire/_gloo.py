@@ -16,7 +16,14 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from ._errors import Error, MessageError, PeerLostError, PeerTimeoutError, TransportError
+from ._errors import (
+    Error,
+    MessageError,
+    PeerLostError,
+    PeerTimeoutError,
+    SettingError,
+    TransportError,
+)
 
 _HEADER, _BODY = 1, 2
 _MESSAGE, _LOST, _SILENT = 0, 1, 2
@@ -33,7 +40,7 @@ class Gloo:
                 "torch.distributed is not initialized; call torch.distributed.init_process_group first"
             )
         if not timeout > 0:
-            raise TransportError(f"timeout = {timeout} is not possible; write seconds above 0")
+            raise SettingError(f"timeout = {timeout} is not possible; write seconds above 0")
         self.timeout = timeout
         self.rank: int = dist.get_rank(group)
         self.world_size: int = dist.get_world_size(group)
@@ -70,7 +77,9 @@ class Gloo:
         a reason of its own)."""
         if self._left is not None:
             return
-        self._left = TransportError("this rank has left the group of ranks; make a new state on every rank")
+        self._left = TransportError(
+            "this rank has left the group of ranks; make a new state on every rank"
+        )
         reason = _SILENT if silent else _LOST
         blamed = self.rank if missing is None else missing
         words = torch.tensor([reason, blamed], dtype=torch.int64)

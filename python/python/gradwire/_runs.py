@@ -31,8 +31,8 @@ class Run:
     `steps` and `epochs` have a row each, as `metrics.jsonl` has them; columns of `steps` for times
     are `phases.forward` and the like. `gauges` has what the scheme told, a column each, by step.
     `network` has a row for each step and rank: nanoseconds of computing, encoding and decoding,
-    bytes sent (`up_bytes`) and brought back (`down_bytes`). `started` and `finished` are the records themselves; `finished` is None
-    for a run that has not come to its end.
+    bytes sent (`up_bytes`) and brought back (`down_bytes`). `started` and `finished` are the
+    records themselves; `finished` is None for a run that has not come to its end.
     """
 
     folder: Path
@@ -52,7 +52,9 @@ def read_run(folder: Union[str, Path]) -> Run:
     try:
         import pandas
     except ImportError as error:
-        raise InputError("reading runs needs pandas; install it with `pip install pandas`") from error
+        raise InputError(
+            "reading runs needs pandas; install it with `pip install pandas`"
+        ) from error
     folder = Path(folder)
     metrics = folder / "metrics.jsonl"
     if not metrics.is_file():
