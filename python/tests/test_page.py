@@ -23,6 +23,8 @@ def test_two_processes_train_with_the_program_of_the_page(tmp_path):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
         pytest.skip("this PyTorch has no gloo")
+    if int(torch.__version__.split(".")[0]) < 2:
+        pytest.skip("the launcher of Debian's PyTorch 1.13 fails with Python 3.11")
     program = tmp_path / "example.py"
     program.write_text(block("init_process_group"))
     start = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]

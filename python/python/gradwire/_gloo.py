@@ -106,8 +106,10 @@ class Gloo:
         bodies = [torch.from_numpy(part) for part in parts]
         headers = {peer: torch.tensor([_MESSAGE, len(parts[peer])]) for peer in self._others}
         heard = {peer: torch.zeros(2, dtype=torch.int64) for peer in self._others}
+        # Receives come first: gloo tells a peer that it may send behind what is being sent to it.
+        receiving = self._begin(heard, _HEADER, self._receive)
         sending = self._begin(headers, _HEADER, self._send)
-        self._wait(self._begin(heard, _HEADER, self._receive), end)
+        self._wait(receiving, end)
         received: Dict[int, torch.Tensor] = {}
         for peer in self._others:
             what, length = (int(value) for value in heard[peer])
@@ -118,8 +120,9 @@ class Gloo:
             received[peer] = torch.empty(length, dtype=torch.uint8)
         given = {peer: bodies[peer] for peer in self._others if len(bodies[peer])}
         taken = {peer: body for peer, body in received.items() if len(body)}
+        receiving = self._begin(taken, _BODY, self._receive)
         bodies_sent = self._begin(given, _BODY, self._send)
-        self._wait(self._begin(taken, _BODY, self._receive), end)
+        self._wait(receiving, end)
         self._wait(sending, end)
         self._wait(bodies_sent, end)
         received[self.rank] = bodies[self.rank]
