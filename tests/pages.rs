@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory};
 use gradwire::cli::Cli;
 use gradwire::study::definition::Experiment;
-use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -24,7 +24,7 @@ struct Page {
     links: Vec<String>,
     /// The anchors of its headings, as GitHub and mdBook name them.
     anchors: BTreeSet<String>,
-    /// The text of its code blocks.
+    /// The text of its code blocks, programs of Python apart.
     blocks: Vec<String>,
     /// The text of its code spans.
     spans: Vec<String>,
@@ -48,7 +48,11 @@ impl Page {
                     let mut names = std::iter::once(anchor.clone()).chain(again);
                     page.anchors.insert(names.find(|name| !page.anchors.contains(name)).unwrap());
                 }
-                Event::Start(Tag::CodeBlock(_)) => block = Some(String::new()),
+                Event::Start(Tag::CodeBlock(kind)) => {
+                    // A program of Python names the package, which is no command.
+                    let python = matches!(&kind, CodeBlockKind::Fenced(of) if &**of == "python");
+                    block = (!python).then(String::new);
+                }
                 Event::End(TagEnd::CodeBlock) => page.blocks.extend(block.take()),
                 Event::Html(html) | Event::InlineHtml(html) => page.html.push_str(&html),
                 Event::Text(text) | Event::Code(text) if heading.is_some() => {

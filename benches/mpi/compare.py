@@ -45,6 +45,14 @@ SCHEMES = {
     "CASQ-2": ["scheme=casq", "scheme.bits=2"],
 }
 HOOKS = {"DDP": "none", "DDP fp16": "fp16", "DDP PowerSGD": "powersgd"}
+# Those of the Python package `gradwire`, which --python has to have.
+PACKAGE = {
+    "hook dense": "gradwire:dense",
+    "hook top-k 1 %": "gradwire:topk",
+    "hook SIDCo 0.001": "gradwire:sidco,ratio=0.001",
+    "hook CASQ-2": "gradwire:casq,bits=2",
+    "hook PowerSGD": "gradwire:powersgd,rank=2",
+}
 # Over how many steps the training loss is averaged.
 WINDOW = 10
 
@@ -70,8 +78,9 @@ def parse():
     p.add_argument("--model", default="resnet18", choices=["resnet18", "resnet20"])
     p.add_argument("--hosts", type=int, default=2, help="2 to 4, one worker in each")
     p.add_argument("--rates", type=words, default=list(RATES), help="100mbit,1gbit")
-    p.add_argument("--schemes", type=words, default=list(SCHEMES), help=",".join(SCHEMES))
-    p.add_argument("--hooks", type=words, default=list(HOOKS), help=",".join(HOOKS) + ", or none")
+    p.add_argument("--schemes", type=words, default=list(SCHEMES), help=",".join(SCHEMES).replace("%", "%%") + ", or none")
+    p.add_argument("--hooks", type=words, default=list(HOOKS),
+                   help=",".join(HOOKS | PACKAGE).replace("%", "%%") + ", or none")
     p.add_argument("--steps", type=int, default=60)
     p.add_argument("--batch", type=int, default=32, help="samples per worker and step")
     p.add_argument("--lr", type=float, default=0.01)
@@ -82,8 +91,9 @@ def parse():
     p.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
     a.hooks = [hook for hook in a.hooks if hook != "none"]
+    a.schemes = [scheme for scheme in a.schemes if scheme != "none"]
     for given, known, flag in [(a.rates, RATES, "rates"), (a.schemes, SCHEMES, "schemes"),
-                               (a.hooks, HOOKS, "hooks")]:
+                               (a.hooks, HOOKS | PACKAGE, "hooks")]:
         unknown = [word for word in given if word not in known]
         if unknown:
             p.error(f"--{flag} {unknown[0]}: take from {', '.join(known)}")
@@ -117,7 +127,7 @@ def table(a, network, python):
         row(name, measured, modelled, reached(a, seconds, [step["loss"] for step in steps]),
             statistics.median(step["wire_bytes"] for step in steps) / 1e6)
     for name in a.hooks:
-        told = theirs(a, network, python, HOOKS[name])
+        told = theirs(a, network, python, (HOOKS | PACKAGE)[name])
         row(name, told["step_ms"] / 1e3, None, reached(a, told["seconds"], told["losses"]), None)
 
 
@@ -171,9 +181,11 @@ def ours(a, network, scheme):
 def theirs(a, network, python, hook):
     """What rank 0 of PyTorch DDP tells."""
     script = HERE.parent / "pytorch" / "torch_ddp.py"
+    hook, _, scheme = hook.partition(":")
     options = ["--model", a.model, "--batch", a.batch, "--world", a.hosts, "--steps", a.steps,
                "--warm", 1, "--master", address(0), "--hook", hook, "--channels-last", "--lr", a.lr]
     options += ["--data", a.dir] if a.dir else []
+    options += ["--scheme", scheme] if scheme else []
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
     ranks = []
     for host in range(a.hosts):

@@ -1,0 +1,93 @@
+"""The models of these benches in PyTorch, with the parameters of the native ones."""
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class ShortcutA(nn.Module):
+    """Option A of He et al. 2016: stride by slicing, new channels zero."""
+    def __init__(self, extra):
+        super().__init__()
+        self.extra = extra
+
+    def forward(self, x):
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.extra // 2, self.extra // 2))
+
+
+class Block(nn.Module):
+    def __init__(self, i, o, stride, option_a):
+        super().__init__()
+        self.conv1 = nn.Conv2d(i, o, 3, stride, 1, bias=False); self.bn1 = nn.BatchNorm2d(o)
+        self.conv2 = nn.Conv2d(o, o, 3, 1, 1, bias=False); self.bn2 = nn.BatchNorm2d(o)
+        if stride == 1 and i == o:
+            self.shortcut = nn.Identity()
+        elif option_a:
+            self.shortcut = ShortcutA(o - i)
+        else:
+            self.shortcut = nn.Sequential(nn.Conv2d(i, o, 1, stride, bias=False), nn.BatchNorm2d(o))
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        return F.relu(self.bn2(self.conv2(y)) + self.shortcut(x), inplace=True)
+
+
+class ResNet(nn.Module):
+    def __init__(self, widths, n, option_a, classes=10):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, widths[0], 3, 1, 1, bias=False); self.bn1 = nn.BatchNorm2d(widths[0])
+        blocks, i = [], widths[0]
+        for s, w in enumerate(widths):
+            for b in range(n):
+                blocks.append(Block(i, w, 2 if s and not b else 1, option_a)); i = w
+        self.blocks = nn.Sequential(*blocks); self.linear = nn.Linear(i, classes)
+
+    def forward(self, x):
+        return self.linear(self.blocks(F.relu(self.bn1(self.conv1(x)), inplace=True)).mean((2, 3)))
+
+
+class Vgg16(nn.Module):
+    def __init__(self, classes=10):
+        super().__init__()
+        layers, i = [], 3
+        for n, w in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
+            for _ in range(n):
+                layers += [nn.Conv2d(i, w, 3, 1, 1), nn.BatchNorm2d(w), nn.ReLU(inplace=True)]; i = w
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers); self.linear = nn.Linear(i, classes)
+
+    def forward(self, x):
+        return self.linear(self.features(x).flatten(1))
+
+
+class FastText(nn.Module):
+    def __init__(self, vocab=30000, dim=128, classes=4):
+        super().__init__()
+        self.e = nn.EmbeddingBag(vocab, dim, mode="mean"); self.fc = nn.Linear(dim, classes)
+
+    def forward(self, x):
+        return self.fc(self.e(x))
+
+
+class TextCnn(nn.Module):
+    def __init__(self, vocab=30000, dim=128, filters=100, classes=4):
+        super().__init__()
+        self.e = nn.Embedding(vocab, dim)
+        self.convs = nn.ModuleList(nn.Conv1d(dim, filters, k) for k in (3, 4, 5)); self.fc = nn.Linear(3 * filters, classes)
+
+    def forward(self, x):
+        x = self.e(x).transpose(1, 2)
+        return self.fc(torch.cat([F.relu(c(x)).amax(2) for c in self.convs], 1))
+
+
+class BiLstm(nn.Module):
+    def __init__(self, vocab=30000, dim=128, hidden=128, classes=4):
+        super().__init__()
+        self.e = nn.Embedding(vocab, dim); self.lstm = nn.LSTM(dim, hidden, batch_first=True, bidirectional=True)
+        self.fc = nn.Linear(2 * hidden, classes)
+
+    def forward(self, x):
+        return self.fc(self.lstm(self.e(x))[0].mean(1))
+
+
+MODELS = {"resnet20": lambda: ResNet([16, 32, 64], 3, True), "resnet18": lambda: ResNet([64, 128, 256, 512], 2, False),
+          "vgg16": Vgg16, "fasttext": FastText, "textcnn": TextCnn, "bilstm": BiLstm}

@@ -1,0 +1,168 @@
+"""Messages of bytes between the processes of a PyTorch process group.
+
+Every message goes from each rank to each other rank by itself, its length first: so nothing is
+padded, an empty message is never sent, and a peer that fails is known by its rank. A rank that
+notices a loss tells the others whom it misses before it leaves, so that all of them name the rank
+that went first.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy
+import torch
+import torch.distributed as dist
+
+from ._errors import (
+    Error,
+    MessageError,
+    PeerLostError,
+    PeerTimeoutError,
+    SettingError,
+    TransportError,
+)
+
+_HEADER, _BODY = 1, 2
+_MESSAGE, _LOST, _SILENT = 0, 1, 2
+# The longest message that is taken from a peer; the exchange itself writes no longer one.
+_LONGEST = 1 << 36
+
+
+class Gloo:
+    """One rank of a group of its own, over gloo, whatever backend trains the model."""
+
+    def __init__(self, group: Optional[dist.ProcessGroup], timeout: float) -> None:
+        if not dist.is_available() or not dist.is_initialized():
+            raise TransportError(
+                "torch.distributed is not initialized; call torch.distributed.init_process_group first"
+            )
+        if not timeout > 0:
+            raise SettingError(f"timeout = {timeout} is not possible; write seconds above 0")
+        self.timeout = timeout
+        self.rank: int = dist.get_rank(group)
+        self.world_size: int = dist.get_world_size(group)
+        if self.rank < 0:
+            raise TransportError("this process is not in the process group that was given")
+        span = timedelta(seconds=timeout)
+        if group is None:
+            self._ranks = list(range(self.world_size))
+            self.group = dist.new_group(self._ranks, timeout=span, backend="gloo")
+        else:
+            self._ranks = [dist.get_global_rank(group, one) for one in range(self.world_size)]
+            self.group = dist.new_group(
+                self._ranks, timeout=span, backend="gloo", use_local_synchronization=True
+            )
+        self._others = [one for one in range(self.world_size) if one != self.rank]
+        self._left: Optional[Error] = None
+
+    def global_rank(self, rank: int) -> int:
+        """The number that the whole job has for a rank of this group."""
+        return self._ranks[rank]
+
+    def allgather(self, message: "numpy.ndarray[Any, Any]") -> List["numpy.ndarray[Any, Any]"]:
+        """Gives `message` to every rank; returns everybody's, in order of rank."""
+        return self._exchange([message] * self.world_size)
+
+    def alltoall(
+        self, parts: Sequence["numpy.ndarray[Any, Any]"]
+    ) -> List["numpy.ndarray[Any, Any]"]:
+        """Gives each rank its part; returns what each gave this one, in order of rank."""
+        return self._exchange(parts)
+
+    def leave(self, missing: Optional[int] = None, silent: bool = False) -> None:
+        """Tells the others that this rank sends nothing more, because it misses another (or for
+        a reason of its own)."""
+        if self._left is not None:
+            return
+        self._left = TransportError(
+            "this rank has left the group of ranks; make a new state on every rank"
+        )
+        reason = _SILENT if silent else _LOST
+        blamed = self.rank if missing is None else missing
+        words = torch.tensor([reason, blamed], dtype=torch.int64)
+        sent = []
+        for peer in self._others:
+            if peer == missing:
+                continue
+            try:
+                sent.append(self._send(words, peer, _HEADER))
+            except RuntimeError:
+                pass  # It is gone too.
+        for work in sent:
+            try:
+                work.wait(timedelta(seconds=min(1.0, self.timeout)))
+            except RuntimeError:
+                pass  # It is gone too.
+
+    def _exchange(
+        self, parts: Sequence["numpy.ndarray[Any, Any]"]
+    ) -> List["numpy.ndarray[Any, Any]"]:
+        if self._left is not None:
+            raise self._left
+        end = time.monotonic() + self.timeout
+        bodies = [torch.from_numpy(part) for part in parts]
+        headers = {peer: torch.tensor([_MESSAGE, len(parts[peer])]) for peer in self._others}
+        heard = {peer: torch.zeros(2, dtype=torch.int64) for peer in self._others}
+        # Receives come first: gloo tells a peer that it may send behind what is being sent to it.
+        receiving = self._begin(heard, _HEADER, self._receive)
+        sending = self._begin(headers, _HEADER, self._send)
+        self._wait(receiving, end)
+        received: Dict[int, torch.Tensor] = {}
+        for peer in self._others:
+            what, length = (int(value) for value in heard[peer])
+            if what != _MESSAGE:
+                self._hear(peer, what, length)
+            if not 0 <= length <= _LONGEST:
+                raise MessageError(f"rank {peer} announces a message of {length} bytes", peer)
+            received[peer] = torch.empty(length, dtype=torch.uint8)
+        given = {peer: bodies[peer] for peer in self._others if len(bodies[peer])}
+        taken = {peer: body for peer, body in received.items() if len(body)}
+        receiving = self._begin(taken, _BODY, self._receive)
+        bodies_sent = self._begin(given, _BODY, self._send)
+        self._wait(receiving, end)
+        self._wait(sending, end)
+        self._wait(bodies_sent, end)
+        received[self.rank] = bodies[self.rank]
+        return [received[one].numpy() for one in range(self.world_size)]
+
+    def _hear(self, peer: int, what: int, missing: int) -> None:
+        """Raises what a rank said before it left."""
+        self.leave(missing, what == _SILENT)
+        if what == _SILENT:
+            words = f"rank {missing} was silent, says rank {peer}"
+            raise PeerTimeoutError(words, missing, after=self.timeout)
+        raise PeerLostError(f"rank {missing} is gone, says rank {peer}", missing)
+
+    def _begin(self, tensors: Dict[int, torch.Tensor], tag: int, post: Any) -> Dict[int, Any]:
+        works = {}
+        for peer, tensor in tensors.items():
+            try:
+                works[peer] = post(tensor, peer, tag)
+            except RuntimeError as error:
+                self._lose(peer, error)
+        return works
+
+    def _wait(self, works: Dict[int, Any], end: float) -> None:
+        for peer, work in works.items():
+            left = max(0.001, end - time.monotonic())
+            try:
+                work.wait(timedelta(seconds=left))
+            except RuntimeError as error:
+                if time.monotonic() < end:
+                    self._lose(peer, error)
+                self.leave(peer, silent=True)
+                words = f"rank {peer} was silent for {self.timeout:g} s"
+                raise PeerTimeoutError(words, peer, after=self.timeout) from error
+
+    def _lose(self, peer: int, error: RuntimeError) -> None:
+        self.leave(peer)
+        raise PeerLostError(f"rank {peer} is gone", peer) from error
+
+    def _send(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
+        return dist.isend(tensor, dst=self._ranks[peer], group=self.group, tag=tag)
+
+    def _receive(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
+        return dist.irecv(tensor, src=self._ranks[peer], group=self.group, tag=tag)

@@ -1,0 +1,559 @@
+"""Compressed gradients inside PyTorch.
+
+`State` and `hook` make a communication hook for DistributedDataParallel:
+
+    state = gradwire.torch.State("sidco", ratio=0.01)
+    ddp.register_comm_hook(state, gradwire.torch.hook)
+
+`Averager` averages gradients in loops that have no DistributedDataParallel. `gather_state` collects
+every rank's residual for a checkpoint.
+"""
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
+
+import numpy
+import torch
+import torch.distributed as dist
+
+from ._errors import (
+    AbortedError,
+    Error,
+    InputError,
+    NonFiniteError,
+    SettingError,
+    StateError,
+    TransportError,
+)
+from ._gloo import Gloo
+from ._gradwire import Exchange, Traffic
+
+__all__ = ["Averager", "State", "gather_state", "hook"]
+
+Parameters = Union[torch.nn.Module, Iterable[Tuple[str, torch.Tensor]], Iterable[torch.Tensor]]
+
+# What a saved state is written as; another number is refused.
+_VERSION = 1
+
+
+class _Ranks:
+    """The exchange of this process, with what State and Averager have in common: a layout that the
+    first step fixes, the flat gradient in ordinary memory, the step's number, saved states."""
+
+    def __init__(
+        self,
+        scheme: str,
+        *,
+        parameters: Optional[Parameters] = None,
+        process_group: Optional[dist.ProcessGroup] = None,
+        timeout: Union[float, timedelta] = 300.0,
+        **settings: Any,
+    ) -> None:
+        # Refuses settings that are not possible before anybody waits for anybody.
+        Exchange({}, scheme, **settings)
+        if isinstance(timeout, timedelta):
+            timeout = timeout.total_seconds()
+        self._scheme = scheme
+        self._settings = settings
+        self._transport = Gloo(process_group, timeout)
+        self._names: Optional[Dict[int, str]] = None
+        if parameters is not None:
+            self._names = {id(tensor): name for name, tensor in _named(parameters)}
+        self._exchange: Optional[Exchange] = None
+        self._shapes: Dict[str, List[int]] = {}
+        self._places: Dict[str, slice] = {}
+        self._flat = torch.empty(0)
+        self._view: "numpy.ndarray[Any, Any]" = self._flat.numpy()
+        self._saved: Optional[Dict[str, Any]] = None
+        self._failure: Optional[BaseException] = None
+        self._step = 0
+        self._wire_bytes = 0
+        self._traffic: Optional[Traffic] = None
+
+    @property
+    def rank(self) -> int:
+        """This process among those that average."""
+        return self._transport.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes that average."""
+        return self._transport.world_size
+
+    @property
+    def step(self) -> int:
+        """The last step that ended well; steps count from 1."""
+        return self._step
+
+    @property
+    def traffic(self) -> Optional[Traffic]:
+        """What the last step cost; None before the first."""
+        return self._traffic
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes that this rank's messages have had since the state was made, headers included."""
+        return self._wire_bytes
+
+    @property
+    def failure(self) -> Optional[BaseException]:
+        """What broke the group of ranks, if something did."""
+        return self._failure
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What this rank has to keep for its next message: the step, the residual by parameter,
+        and what the scheme has learnt. Tensors, numbers and strings only, for `torch.save`.
+
+        Every rank has a residual of its own: see `gather_state`.
+        """
+        if self._exchange is None:
+            return dict(self._saved) if self._saved is not None else self._head()
+        saved: Dict[str, Any] = self._head()
+        for name, values in self._exchange.state().items():
+            if name in ("residual", "velocity"):
+                by_name = {one: values[place].copy() for one, place in self._places.items()}
+                saved[name] = {one: torch.from_numpy(part) for one, part in by_name.items()}
+            else:
+                # PyTorch's unsigned 64-bit type is younger than many of its versions.
+                signed = values.view(numpy.int64) if values.dtype == numpy.uint64 else values
+                saved["compressors"][name] = torch.from_numpy(signed.copy())
+        return saved
+
+    def load_state_dict(self, saved: Dict[str, Any]) -> None:
+        """Takes up what `state_dict` returned on this rank, or what `gather_state` returned, of
+        which it takes this rank's part. Before the first step it is kept until then."""
+        if isinstance(saved, dict) and "ranks" in saved:
+            ranks = saved["ranks"]
+            if len(ranks) != self.world_size:
+                raise StateError(
+                    f"saved state: it is of {len(ranks)} ranks, and there are {self.world_size}; "
+                    "go on with as many ranks, or begin without residuals"
+                )
+            saved = ranks[self.rank]
+        if not isinstance(saved, dict) or saved.get("version") != _VERSION:
+            raise StateError(
+                "saved state: this is none; give what `state_dict` or `gather_state` returned"
+            )
+        for key, found, needed in [
+            ("scheme", saved["scheme"], self._scheme),
+            ("rank", saved["rank"], self.rank),
+            ("world_size", saved["world_size"], self.world_size),
+        ]:
+            if found != needed:
+                raise StateError(f"saved state: its {key} is {found}, and not {needed}")
+        if self._exchange is None:
+            self._saved, self._step = dict(saved), int(saved["step"])
+        else:
+            self._restore(saved)
+
+    def _head(self) -> Dict[str, Any]:
+        return {
+            "version": _VERSION,
+            "scheme": self._scheme,
+            "step": self._step,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "parameters": {name: list(shape) for name, shape in self._shapes.items()},
+            "compressors": {},
+        }
+
+    def _restore(self, saved: Dict[str, Any]) -> None:
+        assert self._exchange is not None
+        if saved["step"] == 0 and not saved["parameters"]:
+            return  # Saved before any step: there was nothing to keep.
+        if saved["parameters"] != self._shapes:
+            which = sorted(set(saved["parameters"]) ^ set(self._shapes)) or [
+                name for name, shape in self._shapes.items() if saved["parameters"][name] != shape
+            ]
+            raise StateError(
+                f"saved state: it is of another model; parameter `{which[0]}` is missing on one "
+                "side or has another shape"
+            )
+        entries: Dict[str, Any] = {}
+        for name in ("residual", "velocity"):
+            if name in saved:
+                flat = numpy.empty(len(self._view), dtype=numpy.float32)
+                for one, place in self._places.items():
+                    flat[place] = saved[name][one].numpy()
+                entries[name] = flat
+        for name, tensor in saved["compressors"].items():
+            values = tensor.numpy()
+            entries[name] = values.view(numpy.uint64) if values.dtype == numpy.int64 else values
+        self._exchange.load_state(entries)
+        self._step = int(saved["step"])
+
+    def _build(self, shapes: Dict[str, List[int]], pinned: bool) -> None:
+        """Fixes the layout, as all ranks have it."""
+        text = json.dumps([self._scheme, self._settings, shapes], sort_keys=True)
+        mine = hashlib.sha256(text.encode()).digest()
+        digests = self._transport.allgather(numpy.frombuffer(mine, dtype=numpy.uint8).copy())
+        for rank, digest in enumerate(digests):
+            if digest.tobytes() != digests[0].tobytes():
+                raise SettingError(
+                    f"rank {rank} has another scheme, other settings or another model than rank 0; "
+                    "make the state with the same arguments on every rank"
+                )
+        exchange = Exchange(shapes, self._scheme, self._transport, **self._settings)
+        self._shapes = {name: shapes[name] for name in sorted(shapes)}
+        self._places = {name: slice(begin, end) for name, begin, end in exchange.layout}
+        length = exchange.layout[-1][2] if exchange.layout else 0
+        self._flat = torch.empty(length, dtype=torch.float32, pin_memory=pinned)
+        self._view = self._flat.numpy()
+        self._exchange = exchange
+        if self._saved is not None:
+            self._restore(self._saved)
+            self._saved = None
+
+    def _ended(self, traffic: Traffic) -> None:
+        self._step += 1
+        self._traffic = traffic
+        self._wire_bytes += traffic.wire_bytes
+
+    def _give_up(self, error: BaseException) -> BaseException:
+        """Tells the other ranks that this one cannot go on with the step, and remembers what
+        breaks the group for good; what concerns one step alone does not."""
+        if isinstance(error, (NonFiniteError, AbortedError)):
+            return error
+        if isinstance(error, InputError) and self._exchange is not None:
+            try:
+                self._exchange.abort(self._step + 1, str(error))
+            except AbortedError:
+                return error
+            except Error as worse:
+                error = worse
+        self._failure = error
+        self._transport.leave()
+        self._exchange = None
+        return error
+
+    def _check(self) -> None:
+        failure = self._failure
+        if failure is None:
+            return
+        words = f"{failure} (the group of ranks is broken since then; make a new one on every rank)"
+        if isinstance(failure, Error):
+            raise type(failure)(words, failure.rank, failure.step) from failure
+        raise TransportError(words) from failure
+
+
+class _Task:
+    """A bucket of DistributedDataParallel on its way."""
+
+    def __init__(self, bucket: dist.GradBucket) -> None:
+        self.buffer: torch.Tensor = bucket.buffer()
+        self.gradients: List[torch.Tensor] = list(bucket.gradients())
+        self.parameters: List[torch.Tensor] = list(bucket.parameters())
+        self.is_first: bool = bucket.index() == 0
+        self.is_last: bool = bucket.is_last()
+        self.names: List[str] = []
+        device = self.buffer.device
+        self.event: Optional[torch.cuda.Event] = None
+        if device.type == "cuda":
+            self.event = torch.cuda.Event()
+            self.event.record(torch.cuda.current_stream(device))
+        self.future: torch.futures.Future[Any] = torch.futures.Future(
+            devices=[device] if device.type == "cuda" else []
+        )
+
+
+class _Failed:
+    """Stands for an error in a future whose type DistributedDataParallel reads as a tensor."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class State(_Ranks):
+    """What the hook of one DistributedDataParallel keeps between calls.
+
+    `scheme` and its settings are those of `gradwire.schemes()`. `parameters` gives the names under
+    which residuals are kept (the module, or its `named_parameters()`); without it they are numbered
+    in the module's order. `start_step` is the first step that is compressed. `bucketing` says what
+    is compressed as one: "whole" (the default), "parameter", or a number of bytes; with the last two
+    the exchange overlaps with the backward pass. `timeout` is how long a rank may be silent.
+
+    Make it on every rank, with the same arguments, after `init_process_group`.
+    """
+
+    def __init__(
+        self,
+        scheme: str,
+        *,
+        parameters: Optional[Parameters] = None,
+        process_group: Optional[dist.ProcessGroup] = None,
+        timeout: Union[float, timedelta] = 300.0,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            scheme,
+            parameters=parameters,
+            process_group=process_group,
+            timeout=timeout,
+            **settings,
+        )
+        self._tasks: List[_Task] = []
+        # Of each group of the exchange's buckets the parameters that it waits for.
+        self._awaited: List[List[str]] = []
+        self._next = 0
+        self._arrived: Set[str] = set()
+        self._stream: Optional[torch.cuda.Stream] = None
+        # What the rest of a step that failed meets.
+        self._step_error: Optional[BaseException] = None
+        # Its one thread takes buckets in their order, and is waited for when the process ends.
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gradwire")
+
+    def close(self) -> None:
+        """Ends the thread and leaves the group of ranks. Not needed at the end of a process."""
+        self._worker.shutdown()
+        self._transport.leave()
+        self._exchange = None
+        if self._failure is None:
+            self._failure = InputError("the state has been closed")
+
+    def _submit(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+        self._check()
+        task = _Task(bucket)
+        result = task.future.then(_tensor)
+        self._worker.submit(self._handle, task)
+        return result
+
+    def _handle(self, task: _Task) -> None:
+        """Takes one bucket. Of a step that failed, whatever is still to come fails alike."""
+        if task.is_first:
+            self._step_error = None
+            if self._tasks:
+                self._fail(InputError("the step before ended without its last bucket"))
+        error = self._step_error
+        self._tasks.append(task)
+        if error is None:
+            try:
+                return self._take(task)
+            except BaseException as raised:
+                error = self._give_up(raised)
+        self._step_error = error
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Lets backward raise this error, as soon as it waits for one of the step's buckets."""
+        tasks = self._tasks
+        self._begin_anew()
+        for task in tasks:
+            if not task.future.done():
+                task.future.set_result(_Failed(error))
+
+    def _begin_anew(self) -> None:
+        self._tasks, self._arrived, self._next = [], set(), 0
+
+    def _take(self, task: _Task) -> None:
+        if self._exchange is not None:
+            if len(self._tasks) == 1:
+                self._exchange.begin(self._step + 1)
+            self._copy_in(task)
+            self._run_groups()
+        if not task.is_last:
+            return
+        if self._exchange is None:
+            self._learn_layout()
+            for one in self._tasks:
+                self._copy_in(one)
+            assert self._exchange is not None
+            self._exchange.begin(self._step + 1)
+            self._run_groups()
+        if self._next < len(self._awaited):
+            missing = [name for name in self._awaited[self._next] if name not in self._arrived]
+            raise InputError(
+                f"parameter `{missing[0]}` is in no bucket of this step; make a new State when the "
+                "parameters of the model change"
+            )
+        self._ended(self._exchange.finish(self._view))
+        self._plan(self._tasks)
+        self._copy_out()
+        self._begin_anew()
+
+    def _learn_layout(self) -> None:
+        """Names the parameters of the first step, and builds the exchange."""
+        # DistributedDataParallel hands over the last bucket of the module first.
+        parameters = [one for task in reversed(self._tasks) for one in task.parameters]
+        if self._names is None:
+            width = len(str(len(parameters)))
+            names = {id(one): f"parameter.{i:0{width}}" for i, one in enumerate(parameters)}
+            self._names = names
+        shapes = {self._name(one): list(one.shape) for one in parameters}
+        self._build(shapes, pinned=any(task.event is not None for task in self._tasks))
+        assert self._exchange is not None
+        self._awaited = [[name for names in self._exchange.buckets for name in names]]
+
+    def _name(self, parameter: torch.Tensor) -> str:
+        assert self._names is not None
+        name = self._names.get(id(parameter))
+        if name is None:
+            raise InputError(
+                f"a parameter of shape {list(parameter.shape)} is not one of this state's; make a State "
+                "for each DistributedDataParallel, and give it the parameters of that module"
+            )
+        return name
+
+    def _copy_in(self, task: _Task) -> None:
+        task.names = [self._name(one) for one in task.parameters]
+        for name, gradient in zip(task.names, task.gradients):
+            place = self._places.get(name)
+            if place is None or gradient.numel() != place.stop - place.start:
+                raise InputError(
+                    f"parameter `{name}` has {gradient.numel()} elements, and had others or none in "
+                    "the first step; make a new State when the model changes"
+                )
+            if name in self._arrived:
+                raise InputError(f"parameter `{name}` is in two buckets of this step")
+            self._arrived.add(name)
+        with self._on_side_stream(task):
+            for name, gradient in zip(task.names, task.gradients):
+                self._flat[self._places[name]].copy_(gradient.reshape(-1), non_blocking=True)
+        if self._stream is not None:
+            self._stream.synchronize()
+
+    def _on_side_stream(self, task: _Task) -> Any:
+        """Where copies from and to a GPU run, after what computed the gradient."""
+        if task.event is None:
+            return nullcontext()
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(task.buffer.device)
+        self._stream.wait_event(task.event)
+        return torch.cuda.stream(self._stream)
+
+    def _run_groups(self) -> None:
+        """Exchanges the groups, in their order, as far as their parameters have come."""
+        assert self._exchange is not None
+        while self._next < len(self._awaited):
+            if not all(name in self._arrived for name in self._awaited[self._next]):
+                return
+            self._exchange.exchange_group(self._next, self._view)
+            self._next += 1
+
+    def _plan(self, tasks: Sequence[_Task]) -> None:
+        """Lets the next step's groups end where this step's buckets did: DistributedDataParallel
+        makes other buckets after the first step, in the order in which gradients come."""
+        assert self._exchange is not None
+        if self._settings.get("clip_norm"):
+            return  # The norm of the whole gradient comes before the first message.
+        turn = {name: i for i, task in enumerate(tasks) for name in task.names}
+        groups: List[List[int]] = [[] for _ in tasks]
+        for bucket, names in enumerate(self._exchange.buckets):
+            groups[max((turn[name] for name in names), default=0)].append(bucket)
+        groups = [group for group in groups if group]
+        awaited = [[name for b in group for name in self._exchange.buckets[b]] for group in groups]
+        if awaited != self._awaited:
+            self._exchange.set_groups(groups)
+            self._awaited = awaited
+
+    def _copy_out(self) -> None:
+        for task in self._tasks:
+            with self._on_side_stream(task):
+                for name, gradient in zip(task.names, task.gradients):
+                    mean = self._flat[self._places[name]]
+                    gradient.copy_(mean.view(gradient.shape), non_blocking=True)
+                task.future.set_result(task.buffer)
+
+
+def _tensor(future: "torch.futures.Future[Any]") -> torch.Tensor:
+    value = future.value()
+    if isinstance(value, _Failed):
+        raise value.error
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The communication hook: `ddp.register_comm_hook(state, gradwire.torch.hook)`."""
+    if not isinstance(state, State):
+        raise InputError(
+            f"the hook's state is of type `{type(state).__name__}`; give a gradwire.torch.State"
+        )
+    return state._submit(bucket)
+
+
+class Averager(_Ranks):
+    """Averages gradients over ranks in loops of one's own, or where a wrapper does not do it.
+
+    The arguments are those of `State`. Every rank calls `reduce_` with the same parameters, after
+    `backward` and before the optimizer.
+    """
+
+    def reduce_(self, parameters: Parameters) -> Traffic:
+        """Overwrites the gradient of each parameter by its mean over ranks, and says what that
+        cost. A parameter without a gradient counts as zero, and gets one. When it raises, no
+        gradient has been changed."""
+        self._check()
+        try:
+            return self._reduce(dict(_named(parameters)))
+        except BaseException as error:
+            given_up = self._give_up(error)
+            if given_up is error:
+                raise
+            raise given_up from error
+
+    def _reduce(self, parameters: Dict[str, torch.Tensor]) -> Traffic:
+        parameters = {name: one for name, one in parameters.items() if one.requires_grad}
+        tensors = {name: _local(one) for name, one in parameters.items()}
+        shapes = {name: list(one.shape) for name, one in tensors.items()}
+        if self._exchange is None:
+            self._build(shapes, pinned=any(one.is_cuda for one in tensors.values()))
+        assert self._exchange is not None
+        if shapes != self._shapes:
+            raise InputError(
+                "the parameters are others than in the first step; make an Averager for each model"
+            )
+        for name, parameter in parameters.items():
+            gradient, place = parameter.grad, self._flat[self._places[name]]
+            if gradient is None:
+                place.zero_()
+            else:
+                place.copy_(_local(gradient).reshape(-1))
+        traffic = self._exchange.allreduce(self._step + 1, self._view)
+        self._ended(traffic)
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                gradient = _local(parameter.grad)
+                gradient.copy_(self._flat[self._places[name]].view(gradient.shape))
+        return traffic
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a tensor that is divided over ranks, or the tensor."""
+    to_local = getattr(tensor, "to_local", None)
+    return to_local() if to_local is not None else tensor
+
+
+def _named(parameters: Parameters) -> List[Tuple[str, torch.Tensor]]:
+    """Parameters with their names, which DistributedDataParallel's prefix is taken off."""
+    if isinstance(parameters, torch.nn.parallel.DistributedDataParallel):
+        parameters = parameters.module
+    if isinstance(parameters, torch.nn.Module):
+        return list(parameters.named_parameters())
+    given: List[Any] = list(parameters)
+    if all(isinstance(one, torch.Tensor) for one in given):
+        width = len(str(len(given)))
+        return [(f"parameter.{i:0{width}}", one) for i, one in enumerate(given)]
+    for one in given:
+        if not (isinstance(one, tuple) and len(one) == 2 and isinstance(one[1], torch.Tensor)):
+            raise InputError(
+                "parameters are a module, its `named_parameters()`, or tensors; this holds a "
+                f"`{type(one).__name__}`"
+            )
+    return given
+
+
+def gather_state(state: _Ranks, destination: int = 0) -> Optional[Dict[str, Any]]:
+    """Every rank's state on rank `destination`, for one checkpoint; None on the others. All ranks
+    call it, between two steps. `load_state_dict` of every rank takes the result."""
+    mine = state.state_dict()
+    transport = state._transport
+    here = state.rank == destination
+    every: Optional[List[Any]] = [None] * state.world_size if here else None
+    dist.gather_object(mine, every, dst=transport.global_rank(destination), group=transport.group)
+    return {"version": _VERSION, "ranks": every} if here else None

@@ -1,0 +1,352 @@
+"""What the processes of the DDP tests do."""
+
+import os
+import signal
+import time
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+import gradwire.torch
+
+
+def model(dtype=torch.float32):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(64, 256),
+        torch.nn.ReLU(),
+        torch.nn.Linear(256, 256),
+        torch.nn.ReLU(),
+        torch.nn.Linear(256, 10),
+    ).to(dtype)
+
+
+def batch(rank, step, dtype=torch.float32):
+    """Inputs whose first ten numbers decide their class."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    inputs = torch.randn(32, 64, generator=generator)
+    return inputs.to(dtype), inputs[:, :10].argmax(1)
+
+
+def backward(module, rank, step, dtype=torch.float32):
+    inputs, labels = batch(rank, step, dtype)
+    loss = torch.nn.functional.cross_entropy(module(inputs).float(), labels)
+    loss.backward()
+    return loss.item()
+
+
+def gradients(module):
+    return torch.cat([one.grad.detach().float().reshape(-1) for one in module.parameters()]).numpy()
+
+
+def weights(module):
+    return torch.cat([one.detach().float().reshape(-1) for one in module.parameters()]).numpy()
+
+
+def wrapped(scheme, bucket_cap_mb=0.2, dtype=torch.float32, **settings):
+    ddp = DistributedDataParallel(model(dtype), bucket_cap_mb=bucket_cap_mb)
+    state = gradwire.torch.State(scheme, **settings)
+    ddp.register_comm_hook(state, gradwire.torch.hook)
+    return ddp, state
+
+
+def train(rank, world_size, scheme, settings, steps):
+    """Losses, final weights, and what the states tell."""
+    ddp, state = wrapped(scheme, timeout=30, **settings)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.2)
+    losses, sent = [], []
+    for step in range(steps):
+        optimizer.zero_grad()
+        losses.append(backward(ddp, rank, step))
+        optimizer.step()
+        sent.append(state.traffic.wire_bytes)
+    return losses, weights(ddp), sent, state.step, state.wire_bytes
+
+
+def means(rank, world_size, scheme, settings, steps):
+    """Of each step, this rank's own gradient and the mean that the hook made; weights stay."""
+    plain = model()
+    ddp, state = wrapped(scheme, timeout=30, **settings)
+    found = []
+    for step in range(steps):
+        plain.zero_grad()
+        ddp.zero_grad()
+        backward(plain, rank, step)
+        backward(ddp, rank, step)
+        found.append((gradients(plain), gradients(ddp), state.traffic.wire_bytes))
+    return found
+
+
+def without_hook(rank, world_size, steps):
+    ddp = DistributedDataParallel(model(), bucket_cap_mb=0.2)
+    found = []
+    for step in range(steps):
+        ddp.zero_grad()
+        backward(ddp, rank, step)
+        found.append(gradients(ddp))
+    return found
+
+
+def half(rank, world_size, dtype):
+    """Gradients of 16 bits: the mean of one step, and the mean of the ranks' own in float32."""
+    ddp, state = wrapped("dense", dtype=dtype, timeout=30)
+    plain = model(dtype)
+    for step in range(3):
+        plain.zero_grad()
+        ddp.zero_grad()
+        backward(plain, rank, step, dtype)
+        backward(ddp, rank, step, dtype)
+    return gradients(plain), gradients(ddp), str(ddp.module[0].weight.grad.dtype)
+
+
+def resumed(rank, world_size, scheme, settings, folder):
+    """Six steps at once, and three with a checkpoint and three more from it."""
+
+    def part(steps, weights_before=None, saved=None):
+        ddp, state = wrapped(scheme, timeout=30, parameters=None, **settings)
+        if saved is not None:
+            ddp.module.load_state_dict(weights_before)
+            state.load_state_dict(saved)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.2)
+        for step in steps:
+            optimizer.zero_grad()
+            backward(ddp, rank, step)
+            optimizer.step()
+        return ddp, state
+
+    whole, _ = part(range(6))
+    ddp, state = part(range(3))
+    gathered = gradwire.torch.gather_state(state)
+    assert (gathered is None) == (rank != 0)
+    file = os.path.join(folder, "checkpoint.pt")
+    if rank == 0:
+        torch.save({"model": ddp.module.state_dict(), "gradwire": gathered}, file)
+    dist.barrier()
+    loaded = torch.load(file, weights_only=True)
+    again, state = part(range(3, 6), loaded["model"], loaded["gradwire"])
+    residuals = [one.get("residual") for one in loaded["gradwire"]["ranks"]]
+    if residuals[0] is not None:
+        residuals = [{name: part.numpy() for name, part in one.items()} for one in residuals]
+    return weights(whole), weights(again), state.step, residuals
+
+
+def killed(rank, world_size, scheme, settings, victim, how, timeout):
+    """One rank is gone in its fourth step; what the others meet, and after how many seconds."""
+    ddp, state = wrapped(scheme, timeout=timeout, **settings)
+    for step in range(3):
+        backward(ddp, rank, step)
+    if rank == victim:
+        os.kill(os.getpid(), how)
+    begin = time.monotonic()
+    try:
+        backward(ddp, rank, 3)
+    except RuntimeError as error:
+        first = str(error)
+    else:
+        return None
+    seconds = time.monotonic() - begin
+    return first, seconds, type(state.failure).__name__, state.failure.rank
+
+
+def not_finite(rank, world_size):
+    """One rank's gradient is NaN in the second step; the third is tried again."""
+    module = model()
+    averager = gradwire.torch.Averager("topk", ratio=0.1, timeout=30)
+    found = []
+    for step in range(3):
+        module.zero_grad()
+        backward(module, rank, step)
+        if step == 1 and rank == 1:
+            module[2].weight.grad[3, 4] = float("nan")
+        before = gradients(module)
+        try:
+            averager.reduce_(module)
+            found.append(None)
+        except gradwire.NonFiniteError as error:
+            unchanged = numpy.array_equal(before, gradients(module), equal_nan=True)
+            found.append(
+                (str(error), error.rank, error.step, error.parameter, error.index, unchanged)
+            )
+    return found, averager.step, gradients(module)
+
+
+def not_finite_in_ddp(rank, world_size):
+    """The same inside of DDP: what backward raises."""
+    ddp, state = wrapped("topk", timeout=30)
+    backward(ddp, rank, 0)
+    inputs, labels = batch(rank, 1)
+    if rank == 1:
+        inputs[0, 0] = float("nan")
+    try:
+        torch.nn.functional.cross_entropy(ddp(inputs), labels).backward()
+    except RuntimeError as error:
+        return str(error), state.step, state.failure
+    return None
+
+
+def averaged(rank, world_size, scheme, settings, steps):
+    """An own loop with an Averager: the mean of one step, and the weights after some."""
+    module = model()
+    averager = gradwire.torch.Averager(scheme, timeout=30, **settings)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        losses.append(backward(module, rank, step))
+        averager.reduce_(module)
+        optimizer.step()
+    return losses, weights(module), averager.traffic.wire_bytes
+
+
+def missing_gradient(rank, world_size):
+    """A parameter that only rank 0 uses."""
+    module = model()
+    averager = gradwire.torch.Averager("dense", timeout=30)
+    backward(module, rank, 0)
+    own = module[4].bias.grad.numpy().copy()
+    if rank == 1:
+        module[4].bias.grad = None
+    averager.reduce_(module)
+    return own, module[4].bias.grad.numpy()
+
+
+def subgroup(rank, world_size):
+    """Two groups of two ranks, each averaging for itself."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    averager = gradwire.torch.Averager("dense", process_group=groups[rank // 2], timeout=30)
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    parameter.grad = torch.full((3,), float(rank))
+    averager.reduce_([parameter])
+    return parameter.grad.tolist(), averager.rank, averager.world_size
+
+
+def different(rank, world_size, what):
+    """Ranks that do not agree: what each raises."""
+    parameter = torch.nn.Parameter(torch.zeros(8 if what != "model" or rank == 0 else 9))
+    parameter.grad = torch.ones_like(parameter)
+    scheme = "topk" if what != "scheme" or rank == 0 else "qsgd"
+    seed = rank if what == "seed" else 0
+    averager = gradwire.torch.Averager(scheme, seed=seed, timeout=30)
+    try:
+        averager.reduce_([parameter])
+    except gradwire.Error as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def another_model(rank, world_size):
+    """One State with two wrappers, a hook registered twice, and other parameters in an Averager."""
+    ddp, state = wrapped("topk", timeout=30)
+    backward(ddp, rank, 0)
+    said = []
+    try:
+        ddp.register_comm_hook(state, gradwire.torch.hook)
+    except RuntimeError as error:
+        said.append(str(error))
+    other = DistributedDataParallel(model())
+    other.register_comm_hook(state, gradwire.torch.hook)
+    try:
+        backward(other, rank, 1)
+    except RuntimeError as error:
+        said.append(str(error))
+    averager = gradwire.torch.Averager("topk", timeout=30)
+    module = model()
+    backward(module, rank, 0)
+    averager.reduce_(module)
+    try:
+        averager.reduce_(list(module.parameters())[:2])
+    except gradwire.InputError as error:
+        said.append(str(error))
+    averager.reduce_(module)
+    return said
+
+
+def aborted(rank, world_size):
+    """Rank 1 alone hands over something wrong: both raise, and both can go on."""
+    module = model()
+    averager = gradwire.torch.Averager("topk", timeout=30)
+    backward(module, rank, 0)
+    averager.reduce_(module)
+    given = module if rank == 0 else list(module.parameters())[:2]
+    try:
+        averager.reduce_(given)
+        said = None
+    except gradwire.Error as error:
+        said = type(error).__name__, str(error)
+    averager.reduce_(module)
+    return said, averager.step
+
+
+def missing_rank(rank, world_size, timeout):
+    """Rank 1 never comes to the exchange."""
+    averager = gradwire.torch.Averager("dense", timeout=timeout)
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    parameter.grad = torch.ones(3)
+    begin = time.monotonic()
+    if rank == 1:
+        time.sleep(4 * timeout)
+        return None
+    try:
+        averager.reduce_([parameter])
+    except gradwire.PeerTimeoutError as error:
+        seconds = time.monotonic() - begin
+        try:
+            averager.reduce_([parameter])
+        except gradwire.PeerTimeoutError as again:
+            return str(error), error.rank, seconds, parameter.grad.tolist(), str(again)
+    return None
+
+
+def accumulated(rank, world_size):
+    """Two backward passes a step, the first without synchronisation; against their mean."""
+    ddp, state = wrapped("dense", timeout=30)
+    plain = model()
+    for step in (0, 2):
+        plain.zero_grad()
+        ddp.zero_grad()
+        with ddp.no_sync():
+            backward(ddp, rank, step)
+        backward(ddp, rank, step + 1)
+        backward(plain, rank, step)
+        backward(plain, rank, step + 1)
+    return gradients(plain), gradients(ddp), state.step
+
+
+def groups_of_steps(rank, world_size, bucket_cap_mb):
+    """How many groups each step had, and the weights: the buckets of DDP change nothing else."""
+    ddp, state = wrapped("topk", bucket_cap_mb, ratio=0.1, bucketing="parameter", timeout=30)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.2)
+    groups = []
+    for step in range(4):
+        optimizer.zero_grad()
+        backward(ddp, rank, step)
+        optimizer.step()
+        groups.append(len(state._awaited))
+    return groups, weights(ddp)
+
+
+STOP, KILL = signal.SIGSTOP, signal.SIGKILL
+
+
+def half_a_step(rank, world_size):
+    """Backward of rank 0 fails in the user's own code, after some buckets; then all go on."""
+    ddp, state = wrapped("dense", 0.05, bucketing="parameter", timeout=30)
+    for step in range(2):
+        ddp.zero_grad()
+        backward(ddp, rank, step)
+    inputs, labels = batch(rank, 2)
+    output = ddp(inputs)
+    if rank == 0:
+        output.register_hook(lambda gradient: 1 / 0)
+    try:
+        torch.nn.functional.cross_entropy(output, labels).backward()
+    except ZeroDivisionError:
+        # Gone: the others are told by the connection.
+        state.close()
+        return "own"
+    except RuntimeError as error:
+        return str(error)
+    return None

@@ -1,0 +1,241 @@
+"""The communication hook and the Averager, in processes that gloo joins."""
+
+import numpy
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+    pytest.skip("this PyTorch has no gloo", allow_module_level=True)
+
+import jobs  # noqa: E402
+from ranks import run  # noqa: E402
+
+YOUNG = pytest.mark.skipif(
+    int(torch.__version__.split(".")[0]) < 2, reason="needs PyTorch 2.1 or newer"
+)
+SCHEMES = [
+    ("dense", {}),
+    ("topk", {"ratio": 0.05}),
+    ("topk", {"ratio": 0.05, "bucketing": "parameter"}),
+    ("topk", {"ratio": 0.05, "bucketing": 100_000}),
+    ("sidco", {"ratio": 0.05}),
+    ("dqsgd", {}),
+    ("casq", {"bits": 2}),
+    ("powersgd", {"rank": 2, "start_step": 3}),
+    ("qsgd", {"start_step": 4, "dense_below": 300}),
+]
+
+
+def rank_order_mean(own):
+    total = own[0].copy()
+    for one in own[1:]:
+        total += one
+    return total * numpy.float32(1 / len(own))
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_the_dense_hook_is_the_mean_in_order_of_rank_bit_for_bit(world_size):
+    ranks = run(jobs.means, world_size, "dense", {}, 4)
+    for step in range(4):
+        expected = rank_order_mean([rank[step][0] for rank in ranks])
+        for rank in ranks:
+            assert numpy.array_equal(rank[step][1], expected)
+
+
+def test_two_ranks_with_the_dense_hook_are_ddp_without_a_hook_bit_for_bit():
+    hooked = run(jobs.means, 2, "dense", {}, 4)
+    plain = run(jobs.without_hook, 2, 4)
+    for step in range(4):
+        assert numpy.array_equal(hooked[0][step][1], plain[0][step])
+
+
+def test_four_ranks_differ_from_ddp_by_the_order_of_three_additions():
+    hooked = run(jobs.means, 4, "dense", {}, 2)
+    plain = run(jobs.without_hook, 4, 2)
+    for step in range(2):
+        size = sum(numpy.abs(rank[step][0]) for rank in hooked) / 4
+        apart = numpy.abs(hooked[0][step][1] - plain[0][step])
+        assert (apart <= 3 * numpy.finfo(numpy.float32).eps * size).all()
+
+
+@pytest.mark.parametrize("scheme, settings", SCHEMES)
+def test_replicas_stay_bit_identical_and_learn(scheme, settings):
+    ranks = run(jobs.train, 2, scheme, settings, 40)
+    losses, weights, sent, step, total = ranks[0]
+    assert numpy.array_equal(weights, ranks[1][1])
+    assert step == 40 and total == sum(sent)
+    assert numpy.mean(losses[-5:]) < 0.98 * numpy.mean(losses[:5]), losses
+    if scheme != "dense":
+        assert sent[-1] < sent[0] if "start_step" in settings else sent[-1] < 4 * weights.size / 2
+
+
+def test_four_ranks_train_with_two_rounds():
+    ranks = run(jobs.train, 4, "powersgd", {"rank": 2}, 10)
+    assert all(numpy.array_equal(ranks[0][1], rank[1]) for rank in ranks)
+
+
+def test_before_start_step_the_mean_is_exact():
+    ranks = run(jobs.means, 2, "topk", {"start_step": 3, "ratio": 0.01}, 4)
+    for step in range(4):
+        expected = rank_order_mean([rank[step][0] for rank in ranks])
+        exact = numpy.array_equal(ranks[0][step][1], expected)
+        assert exact == (step < 2)
+
+
+def test_error_feedback_loses_nothing():
+    """What all ranks have sent is what they had, but for the residuals: of a gradient that stays."""
+    ranks = run(jobs.means, 2, "topk", {"ratio": 0.3, "feedback": True}, 30)
+    own = sum(rank_order_mean([rank[step][0] for rank in ranks]) for step in range(30))
+    sent = sum(ranks[0][step][1] for step in range(30))
+    plain = run(jobs.means, 2, "topk", {"ratio": 0.3, "feedback": False}, 30)
+    without = sum(plain[0][step][1] for step in range(30))
+    assert numpy.linalg.norm(own - sent) < 0.5 * numpy.linalg.norm(own - without)
+
+
+@YOUNG
+@pytest.mark.parametrize("bucket_cap_mb", [0.05, 25])
+def test_buckets_that_ddp_makes_anew_change_no_bit(bucket_cap_mb):
+    ranks = run(jobs.groups_of_steps, 2, bucket_cap_mb)
+    (groups, weights), other = ranks
+    assert numpy.array_equal(weights, other[1])
+    assert (max(groups) > 1) == (bucket_cap_mb < 1), groups
+    whole = run(jobs.groups_of_steps, 2, 25)
+    assert numpy.array_equal(weights, whole[0][1])
+
+
+@YOUNG
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_of_sixteen_bits(dtype):
+    ranks = run(jobs.half, 2, dtype)
+    expected = torch.from_numpy(rank_order_mean([rank[0] for rank in ranks])).to(dtype).float()
+    for _, mean, name in ranks:
+        assert name == str(dtype)
+        assert numpy.array_equal(mean, expected.numpy())
+
+
+@pytest.mark.parametrize(
+    "scheme, settings",
+    [("topk", {"ratio": 0.05}), ("powersgd", {"rank": 2}), ("alq", {}), ("qsgd", {})],
+)
+def test_a_checkpoint_of_every_rank_goes_on_as_if_never_stopped(scheme, settings, tmp_path):
+    ranks = run(jobs.resumed, 2, scheme, settings, str(tmp_path))
+    for whole, again, step, _ in ranks:
+        assert numpy.array_equal(whole, again)
+        assert step == 6
+    residuals = ranks[0][3]
+    if scheme == "topk":
+        names = [f"parameter.{i}" for i in range(6)]
+        assert sorted(residuals[0]) == names
+        assert any((residuals[0][one] != residuals[1][one]).any() for one in names)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize(
+    "scheme, settings", [("topk", {}), ("powersgd", {"bucketing": "parameter"})]
+)
+def test_a_killed_rank_is_named_by_all_others(victim, scheme, settings):
+    timeout = 20.0
+    ranks = run(jobs.killed, 3, scheme, settings, victim, jobs.KILL, timeout, killed=(victim,))
+    for rank, said in enumerate(ranks):
+        if rank == victim:
+            continue
+        words, seconds, again, blamed = said
+        assert f"rank {victim} is gone" in words, words
+        assert seconds < timeout
+        assert (again, blamed) == ("PeerLostError", victim)
+
+
+def test_a_rank_that_stands_still_is_named_within_the_timeout():
+    timeout = 3.0
+    ranks = run(jobs.killed, 2, "topk", {}, 1, jobs.STOP, timeout, killed=(1,))
+    words, seconds, again, blamed = ranks[0]
+    assert "rank 1 was silent for 3" in words, words
+    assert timeout - 0.5 < seconds < 3 * timeout
+    assert (again, blamed) == ("PeerTimeoutError", 1)
+
+
+def test_a_rank_that_never_comes_is_named():
+    said, *_ = run(jobs.missing_rank, 2, 2.0)
+    words, blamed, seconds, gradient, again = said
+    assert "rank 1 was silent for 2" in words and blamed == 1
+    assert "broken since then" in again
+    assert seconds < 6 and gradient == [1.0, 1.0, 1.0]
+
+
+def test_a_gradient_that_is_not_finite_stops_the_step_on_every_rank_and_no_other():
+    ranks = run(jobs.not_finite, 2)
+    for found, step, _ in ranks:
+        assert found[0] is None and found[2] is None
+        words, blamed, at, parameter, index, unchanged = found[1]
+        assert (blamed, at, parameter, index) == (1, 2, "2.weight", 3 * 256 + 4), words
+        assert unchanged and "rank 1" in words and "2.weight" in words
+        assert step == 2
+    assert numpy.array_equal(ranks[0][2], ranks[1][2])
+
+
+def test_backward_says_which_rank_has_no_finite_gradient():
+    for words, step, failure in run(jobs.not_finite_in_ddp, 2):
+        assert "non-finite gradient on rank 1 at step 2" in words, words
+        assert step == 1 and failure is None
+
+
+def test_an_own_loop_with_an_averager():
+    ranks = run(jobs.averaged, 2, "topk", {"ratio": 0.05}, 40)
+    losses = ranks[0][0]
+    assert numpy.array_equal(ranks[0][1], ranks[1][1])
+    assert numpy.mean(losses[-5:]) < 0.98 * numpy.mean(losses[:5])
+
+
+def test_ddp_and_averager_send_the_same_bytes_for_the_same_gradients():
+    for scheme, settings in [("topk", {"ratio": 0.05}), ("qsgd", {}), ("powersgd", {})]:
+        averaged = run(jobs.averaged, 2, scheme, settings, 1)
+        hooked = run(jobs.means, 2, scheme, settings, 1)
+        assert averaged[0][2] == hooked[0][0][2], scheme
+
+
+def test_a_parameter_that_one_rank_does_not_use_counts_as_zero_there():
+    ranks = run(jobs.missing_gradient, 2)
+    for _, mean in ranks:
+        assert numpy.array_equal(mean, ranks[0][0] * numpy.float32(0.5))
+
+
+@YOUNG
+def test_groups_of_ranks_average_for_themselves():
+    ranks = run(jobs.subgroup, 4)
+    assert [one[0] for one in ranks] == [[0.5] * 3, [0.5] * 3, [2.5] * 3, [2.5] * 3]
+    assert [one[1:] for one in ranks] == [(0, 2), (1, 2), (0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("what", ["scheme", "model", "seed"])
+def test_ranks_that_do_not_agree_are_told_so(what):
+    for kind, words in run(jobs.different, 2, what):
+        assert kind == "SettingError" and "rank 1 has another scheme" in words
+
+
+def test_what_belongs_to_another_model_is_refused_and_the_first_goes_on():
+    for twice, stranger, fewer in run(jobs.another_model, 2):
+        assert "can only be called once" in twice
+        assert "make a State for each DistributedDataParallel" in stranger, stranger
+        assert "make an Averager for each model" in fewer
+
+
+def test_a_rank_that_gives_up_a_step_is_heard_and_the_next_step_works():
+    ranks = run(jobs.aborted, 2)
+    assert ranks[1][0][0] == "InputError"
+    kind, words = ranks[0][0]
+    assert kind == "AbortedError" and words.startswith("rank 1 gave up at step 2"), words
+    assert [rank[1] for rank in ranks] == [2, 2]
+
+
+def test_gradients_that_are_accumulated_are_exchanged_once():
+    ranks = run(jobs.accumulated, 2)
+    expected = rank_order_mean([rank[0] for rank in ranks])
+    for _, mean, step in ranks:
+        assert numpy.array_equal(mean, expected)
+        assert step == 2
+
+
+def test_a_rank_that_leaves_in_the_middle_of_a_step_is_named():
+    own, other = run(jobs.half_a_step, 2)
+    assert own == "own"
+    assert "rank 0 is gone" in other, other

@@ -1,0 +1,58 @@
+"""The programs of docs/pytorch.md run as they stand on the page."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "pytorch.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def block(words):
+    found = [one for one in BLOCKS if words in one]
+    assert len(found) == 1, words
+    return found[0]
+
+
+def test_two_processes_train_with_the_program_of_the_page(tmp_path):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+        pytest.skip("this PyTorch has no gloo")
+    if int(torch.__version__.split(".")[0]) < 2:
+        pytest.skip("the launcher of Debian's PyTorch 1.13 fails with Python 3.11")
+    program = tmp_path / "example.py"
+    program.write_text(block("init_process_group"))
+    start = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    start += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*start, program], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    said = re.findall(r"step (\d+): loss ([\d.]+), (\d+) bytes sent, (\d+) unc", done.stdout)
+    assert [int(step) for step, *_ in said] == [50, 100, 150, 200], done.stdout
+    assert float(said[-1][1]) < 0.8 * float(said[0][1])
+    assert all(int(sent) < 0.1 * int(dense) for _, _, sent, dense in said)
+
+
+def test_the_programs_for_arrays_and_for_runs(tmp_path, capsys, monkeypatch):
+    exec(compile(block("Compressor("), "page", "exec"), {})
+    length, gauges = capsys.readouterr().out.split(" ", 1)
+    assert 10_000 < int(length) < 100_000 and "kept" in gauges
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    program = block("read_run(")
+    folder = re.search(r'read_run\("(.*?)"\)', program).group(1)
+    shutil.copytree(Path(__file__).parent / "run", tmp_path / folder)
+    monkeypatch.chdir(tmp_path)
+    try:
+        import matplotlib
+
+        matplotlib.use("svg")
+    except ImportError:
+        program = re.sub(r"^axes.*\n", "", program, flags=re.M)
+    exec(compile(program, "page", "exec"), {})
