@@ -152,14 +152,14 @@ impl Cli {
 
 impl Eval {
     fn run(self) -> Result<()> {
-        let mut saved = checkpoint::find(&self.checkpoint).or_else(|error| {
+        let mut saved = checkpoint::find(&self.checkpoint).map_err(|error| {
             match checkpoint::newest(&self.checkpoint) {
-                Some(newest) => Err(anyhow!(
+                Some(newest) => anyhow!(
                     "the run in {} has no model yet; evaluate its newest checkpoint: gradwire eval {}",
                     self.checkpoint.display(),
                     newest.display()
-                )),
-                None => Err(error),
+                ),
+                None => error,
             }
         })?;
         if let Some(dir) = self.dir {
