@@ -185,10 +185,16 @@ impl Disk {
             // Left by a process that was stopped here.
             self.remove_file(&partial)?;
         }
-        let mut file = self.create(&partial)?;
-        file.write_all(bytes)?;
-        file.sync()?;
-        self.rename(&partial, path)?;
+        let written = || {
+            let mut file = self.create(&partial)?;
+            file.write_all(bytes)?;
+            file.sync()?;
+            self.rename(&partial, path)
+        };
+        written().inspect_err(|_| {
+            // What it holds is of no use, and takes room that there may be none of.
+            let _ = fs::remove_file(&partial);
+        })?;
         self.sync_folder(path.parent().unwrap_or(Path::new("")))
     }
 

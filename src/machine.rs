@@ -38,6 +38,39 @@ pub fn peak_memory() -> Option<f64> {
     Some(kib * 1024.0 / 1e6)
 }
 
+/// Memory in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// What this process may have at most: the machine's, or the limit of its container or shell.
+    pub total: u64,
+    /// What is free for it now.
+    pub free: u64,
+}
+
+/// The memory of this process's surroundings; absent where the system does not tell.
+#[must_use]
+pub fn memory() -> Option<Memory> {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    let mut total = system.total_memory() + system.total_swap();
+    let mut free = system.available_memory() + system.free_swap();
+    if let Some(group) = system.cgroup_limits() {
+        total = total.min(group.total_memory);
+        free = free.min(group.free_memory);
+    }
+    if let Some(limit) = address_space() {
+        (total, free) = (total.min(limit), free.min(limit));
+    }
+    (total > 0).then_some(Memory { total, free })
+}
+
+/// The bytes that the shell's limits leave to this process (`ulimit -v`), if they do.
+fn address_space() -> Option<u64> {
+    let limits = fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
 /// The system's name and kernel.
 #[must_use]
 pub fn system() -> String {
@@ -93,5 +126,7 @@ mod tests {
         assert!(cores() >= 1 && !processor().is_empty() && !system().is_empty());
         assert!(!Machine::here().host.is_empty());
         assert_eq!(peak_memory().is_some(), cfg!(target_os = "linux"));
+        let memory = memory().unwrap();
+        assert!(memory.free <= memory.total && memory.total > 1 << 20, "{memory:?}");
     }
 }

@@ -55,6 +55,17 @@ fn begun(out: &Path) -> Option<PathBuf> {
     Some(runs.next()?.unwrap().path())
 }
 
+/// What was being written under `folder` and never came to its name, but for folders of checkpoints:
+/// those are cleared away when the next is written.
+fn half_written(folder: &Path) -> Vec<PathBuf> {
+    let entries: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    let inside = entries.iter().filter(|path| path.is_dir()).flat_map(|path| half_written(path));
+    let here = entries.iter().filter(|path| {
+        path.is_file() && path.extension().is_some_and(|extension| extension == "partial")
+    });
+    here.cloned().chain(inside).collect()
+}
+
 fn every_operation_fails(count: u64, stride: usize) {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
@@ -83,8 +94,12 @@ fn every_operation_fails(count: u64, stride: usize) {
             Err(error) => {
                 stopped += 1;
                 assert!(error.contains("injected"), "operation {first}: {error}");
+                // A run is worth more than its best model so far.
+                assert!(!error.contains("best model"), "operation {first}: {error}");
             }
         }
+        let left = half_written(&out);
+        assert!(left.is_empty(), "operation {first} left {left:?}");
         // Whatever it was: the run goes on from a whole checkpoint, or there is none and it says so.
         let Some(run) = begun(&out) else {
             fs::create_dir_all(out.join("first-look")).unwrap();

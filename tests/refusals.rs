@@ -168,6 +168,20 @@ fn more_workers_than_samples_are_refused() {
 }
 
 #[test]
+fn what_no_machine_can_hold_is_refused_before_it_is_made() {
+    let program = Program::new();
+    let large = "train --quiet --model fasttext --set model.dim=100000000000 \
+                 --set dataset={kind=\"synthetic-ag-news\"}";
+    let error = program.refuse(&words(large), 1);
+    assert!(error.contains("4 workers with") && error.contains("fewer workers"), "{error}");
+    let told = program.succeed(&["train", "--dry-run"]);
+    assert!(
+        told.ends_with("269,722 parameters each need at least 16.46 MiB of memory\n"),
+        "{told}"
+    );
+}
+
+#[test]
 fn models_that_are_none_are_refused() {
     let program = Program::new();
     let error = program.refuse(&["eval", "nowhere"], 1);

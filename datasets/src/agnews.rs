@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "fetch")]
 use crate::convert;
-use crate::definition::{About, DEFAULT_DIR, Data, Definition, check_limits};
+use crate::dataset::Shape;
+use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form, check_limits};
 use crate::distribution::Distribution;
 #[cfg(feature = "fetch")]
 use crate::distribution::Hosted;
@@ -62,8 +63,9 @@ impl Definition for AgNews {
         }
     }
 
-    fn is_text(&self) -> bool {
-        true
+    fn form(&self) -> Form {
+        let shape = Shape::Text { vocabulary: self.vocabulary, length: self.length };
+        Form { shape, classes: CLASSES.len() }
     }
 
     fn validate(&self) -> Result<()> {

@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "fetch")]
 use crate::convert;
-use crate::definition::{About, DEFAULT_DIR, Data, Definition, check_limits};
+use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form, check_limits};
 use crate::distribution::Distribution;
 #[cfg(feature = "fetch")]
 use crate::distribution::Hosted;
 use crate::error::{Error, Result};
 use crate::files::{self, FileSum, Official, Place};
-use crate::images::{Gathered, IMAGE};
+use crate::images::{Gathered, IMAGE, SHAPE};
 use crate::names;
 
 /// Where CIFAR-10 lies and how much of it to use.
@@ -50,8 +50,8 @@ impl Definition for Cifar10 {
         }
     }
 
-    fn is_text(&self) -> bool {
-        false
+    fn form(&self) -> Form {
+        Form { shape: SHAPE, classes: 10 }
     }
 
     fn validate(&self) -> Result<()> {
@@ -110,8 +110,12 @@ impl Definition for Cifar100 {
         }
     }
 
-    fn is_text(&self) -> bool {
-        false
+    fn form(&self) -> Form {
+        let classes = match self.labels {
+            Labels::Coarse => 20,
+            Labels::Fine => 100,
+        };
+        Form { shape: SHAPE, classes }
     }
 
     fn validate(&self) -> Result<()> {

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use crate::agnews::AgNews;
 use crate::cifar::{Cifar10, Cifar100};
-use crate::definition::{About, Data, Definition};
+use crate::dataset::Shape;
+use crate::definition::{About, Data, Definition, Form};
 use crate::error::Result;
 use crate::synthetic::{SyntheticAgNews, SyntheticCifar10, SyntheticCifar100};
 
@@ -48,7 +49,13 @@ impl Config {
 
     /// Whether samples are texts; otherwise they are images.
     pub fn is_text(&self) -> bool {
-        self.definition().is_text()
+        matches!(self.form().shape, Shape::Text { .. })
+    }
+
+    /// What a sample looks like and how many classes there are, as far as the settings tell: the
+    /// vocabulary of texts is as large as it may become.
+    pub fn form(&self) -> Form {
+        self.definition().form()
     }
 
     /// Checks what can be checked without touching a file.
@@ -139,7 +146,8 @@ mod tests {
         let config: WithOwn = toml::from_str("kind = 'stripes'\nsamples = 12").unwrap();
         let own = config.definition();
         // It is known by nobody's files and stands in for no other, unless it says so.
-        assert!(!own.is_text() && own.distribution().is_none() && own.twin().is_none());
+        assert_eq!(own.form().classes, 2);
+        assert!(own.distribution().is_none() && own.twin().is_none());
         let nowhere = Path::new("nowhere");
         let data = load(own, nowhere, None).unwrap();
         assert_eq!((data.train.len(), data.test.len(), data.files.len()), (12, 12, 0));

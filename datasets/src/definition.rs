@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 pub use gradwire_registry::About;
 
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, Shape};
 use crate::distribution::Distribution;
 use crate::error::{Error, Result};
 use crate::files::FileSum;
@@ -19,8 +19,9 @@ pub trait Definition {
     /// What the data set is; one that is made up has no paper.
     fn about(&self) -> About;
 
-    /// Whether samples are texts; otherwise they are images.
-    fn is_text(&self) -> bool;
+    /// What a sample looks like and how many classes there are, as far as the settings tell: the
+    /// vocabulary of texts is as large as it may become.
+    fn form(&self) -> Form;
 
     /// Checks what can be checked without touching a file.
     ///
@@ -49,6 +50,15 @@ pub trait Definition {
     fn twin(&self) -> Option<&dyn Twin> {
         None
     }
+}
+
+/// What a data set holds, known before it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Form {
+    /// The shape of one sample.
+    pub shape: Shape,
+    /// The number of classes.
+    pub classes: usize,
 }
 
 /// A made-up stand-in of a data set, in its official format.

@@ -11,6 +11,8 @@ pub(crate) const SIDE: usize = 32;
 pub(crate) const CHANNELS: usize = 3;
 /// Bytes of one image.
 pub(crate) const IMAGE: usize = SIDE * SIDE * CHANNELS;
+/// The same for whoever reads them.
+pub(crate) const SHAPE: Shape = Shape::Image { height: SIDE, width: SIDE, channels: CHANNELS };
 /// Bytes of one row of an image.
 const ROW: usize = SIDE * CHANNELS;
 
@@ -145,7 +147,7 @@ impl Dataset for Images {
     }
 
     fn shape(&self) -> Shape {
-        Shape::Image { height: SIDE, width: SIDE, channels: CHANNELS }
+        SHAPE
     }
 
     fn batch(&self, indices: &[u32], augment: Option<&Augment>, into: &mut Batch) {

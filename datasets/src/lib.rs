@@ -55,7 +55,7 @@ pub use augment::Augment;
 pub use cifar::{Cifar10, Cifar100, Labels};
 pub use config::Config;
 pub use dataset::{Batch, Dataset, Features, Shape};
-pub use definition::{About, Counts, DEFAULT_DIR, Data, Definition, Twin};
+pub use definition::{About, Counts, DEFAULT_DIR, Data, Definition, Form, Twin};
 pub use distribution::Distribution;
 #[cfg(feature = "fetch")]
 pub use distribution::{Convert, Hosted};

@@ -7,6 +7,7 @@ use candle_core::{Result, bail};
 use candle_nn::VarBuilder;
 
 use crate::definition::{About, Definition, Input, InputKind, Model};
+use crate::store::count_trainable;
 use crate::text::{bilstm, fasttext, textcnn};
 use crate::{resnet, vgg};
 
@@ -69,6 +70,22 @@ impl Config {
     /// ```
     pub fn build(&self, input: &Input, classes: usize, vb: VarBuilder) -> Result<Model> {
         build(self.definition(), input, classes, vb)
+    }
+
+    /// The number of trainable parameters of the network that [`build`](Self::build) would make,
+    /// without making it: nothing is allocated for them.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), and when there are more than a `u64` can count.
+    ///
+    /// ```
+    /// use gradwire_models::{Config, Input};
+    /// let images = Input::Image { channels: 3, height: 32, width: 32 };
+    /// let model = Config::from_name("resnet20").unwrap();
+    /// assert_eq!(model.parameters(&images, 10).unwrap(), 269_722);
+    /// ```
+    pub fn parameters(&self, input: &Input, classes: usize) -> Result<u64> {
+        count_trainable(|vb| self.build(input, classes, vb))
     }
 }
 

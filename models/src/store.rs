@@ -183,6 +183,47 @@ impl SimpleBackend for Backend {
     }
 }
 
+/// The number of trainable elements that `build` asks its builder for. Each variable that it gets is
+/// one zero, broadcast to the variable's shape.
+///
+/// # Errors
+/// What `build` returns, and when the number does not fit.
+pub(crate) fn count_trainable<T>(build: impl FnOnce(VarBuilder) -> Result<T>) -> Result<u64> {
+    let shapes = Arc::new(Mutex::new(BTreeMap::new()));
+    let backend = Box::new(Outline(Arc::clone(&shapes)));
+    build(VarBuilder::from_backend(backend, DType::F32, Device::Cpu))?;
+    let shapes = shapes.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut count = 0u64;
+    for (name, shape) in shapes.iter().filter(|(name, _)| !is_buffer(name)) {
+        let sizes = shape.iter().map(|size| u64::try_from(*size).ok());
+        let elements = sizes.into_iter().try_fold(1u64, |n, size| n.checked_mul(size?));
+        match elements.and_then(|elements| count.checked_add(elements)) {
+            Some(sum) => count = sum,
+            None => bail!("{name} of shape {shape:?} has more elements than can be counted"),
+        }
+    }
+    Ok(count)
+}
+
+/// Gives out variables that have a shape and next to no memory.
+struct Outline(Arc<Mutex<BTreeMap<String, Vec<usize>>>>);
+
+impl SimpleBackend for Outline {
+    fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
+        let mut shapes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shapes.insert(name.to_owned(), s.dims().to_vec());
+        Tensor::zeros(1, dtype, dev)?.broadcast_as(s)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        bail!("{name}: no such variable, and no shape to make it by")
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+    }
+}
+
 fn initial_values(seed: u64, name: &str, shape: &Shape, init: Init) -> Vec<f32> {
     let count = shape.elem_count();
     let mut stream = Stream::new(seed, name);
@@ -309,6 +350,36 @@ mod tests {
         }
         let uniform = initial_values(5, "w", &shape, Init::Uniform { lo: -0.5, up: 0.1 });
         assert!(uniform.iter().all(|v| (-0.5..0.1).contains(v)));
+    }
+
+    #[test]
+    fn trainable_elements_are_counted_without_being_made() {
+        let counted = |shape: &[usize]| {
+            count_trainable(|vb| {
+                vb.get(shape, "weight")?;
+                vb.get((7,), "running_mean")
+            })
+        };
+        assert_eq!(counted(&[30, 40]).unwrap(), 1200);
+        // Four tebibytes.
+        assert_eq!(counted(&[1 << 20, 1 << 20]).unwrap(), 1 << 40);
+        let error = counted(&[1 << 40, 1 << 40]).unwrap_err().to_string();
+        assert!(error.contains("more elements than can be counted"), "{error}");
+    }
+
+    #[test]
+    fn every_model_is_counted_as_it_is_made() {
+        let image = crate::Input::Image { channels: 3, height: 32, width: 32 };
+        let text = crate::Input::Text { vocabulary: 50, length: 8 };
+        for config in crate::Config::all() {
+            let of = config.input_kind();
+            let input = if of == crate::InputKind::Image { &image } else { &text };
+            let store = Store::new(0, &Device::Cpu);
+            let counted = config.parameters(input, 4).unwrap();
+            config.build(input, 4, store.var_builder()).unwrap();
+            let made: usize = store.trainable().iter().map(|(_, var)| var.elem_count()).sum();
+            assert_eq!(counted, made as u64, "{}", config.name());
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `gradwire advise`: which scheme wins on which link, on this machine.
 
 use super::changes::Changes;
+use super::doing::Doing;
 use super::refused::Refused;
 use crate::machine;
 use crate::network::advise::{self, BreakEven, Compute, Measured, Workload};
@@ -87,18 +88,23 @@ fn advise(
     compute: Option<f64>,
     json: bool,
 ) -> Result<()> {
+    let doing = Doing::of(schemes.len() + 1, &format!("reading {}", recipe.dataset.name()));
     let data = session::load(recipe, None)?;
+    doing.now(&format!("taking {steps} steps of {}", recipe.model.name()));
     let threads = recipe.threads_per_worker(machine::cores());
     let workload = Workload::measure(recipe, &data, threads, steps)?;
     let compute = compute.map_or(workload.compute, |seconds| workload.compute.scaled(seconds));
     let mut measured = Vec::new();
     let mut refused = Vec::new();
     for scheme in schemes {
+        doing.part();
+        doing.now(&format!("exchanging with {}", scheme.about().name));
         match advise::exchange(recipe, scheme, &workload) {
             Ok(row) => measured.push(row),
             Err(error) => refused.push((recipe::in_words(scheme), error)),
         }
     }
+    drop(doing);
     let dense = measured.iter().position(|row| row.name == "dense").context(
         "dense, which everything is compared with, cannot be exchanged under this recipe",
     )?;

@@ -1,6 +1,7 @@
 //! `gradwire bench`: how fast this machine is.
 
 use super::codecs::Codecs;
+use super::doing::Doing;
 use super::refused::Refused;
 use crate::bench::training::{self, Measured};
 use crate::machine;
@@ -62,7 +63,11 @@ impl Command {
             0 => recipe.threads_per_worker(machine::cores()),
             threads => threads as usize,
         };
-        Ok(training::measure(&recipe, threads, steps).and_then(|measured| show(&measured, json)))
+        let what = format!("taking {steps} steps of {}", recipe.model.name());
+        let doing = Doing::unmeasured(&what);
+        let measured = training::measure(&recipe, threads, steps);
+        drop(doing);
+        Ok(measured.and_then(|measured| show(&measured, json)))
     }
 }
 

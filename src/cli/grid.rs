@@ -1,5 +1,6 @@
 //! What `reproduce` and `sweep` have in common: a grid of runs is shown, made and judged.
 
+use super::doing::Doing;
 use super::refused::Refused;
 use super::signals::Signals;
 use crate::disk::Disk;
@@ -229,7 +230,9 @@ fn reason(run: &Run) -> &str {
 /// Prints the runs of a grid and how long they will take.
 fn show_plan(name: &str, scale: &Scale, grid: &Grid, folder: &Path) -> Result<()> {
     println!("{name}, {}: {} runs in {}", scale.name(), grid.wanted().count(), folder.display());
+    let doing = Doing::unmeasured("taking some steps of each task, to tell how long it takes");
     let seconds = estimate::seconds(grid)?;
+    drop(doing);
     for (task, seconds) in grid.tasks.iter().zip(&seconds) {
         let runs: Vec<_> = grid.wanted().filter(|run| run.task == task.label.name).collect();
         let Some(first) = runs.first() else { continue };

@@ -9,6 +9,7 @@ mod bench;
 mod changes;
 mod codecs;
 mod data;
+mod doing;
 mod grid;
 mod list;
 mod network;
@@ -22,10 +23,11 @@ mod train;
 
 use crate::checkpoint;
 use crate::cluster;
-use crate::train::evaluate::evaluate;
+use crate::train::evaluate::Evaluation;
 use anyhow::{Result, anyhow, ensure};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use doing::Doing;
 use refused::{Refused, tell};
 use std::io;
 use std::path::PathBuf;
@@ -165,7 +167,13 @@ impl Eval {
         if let Some(dir) = self.dir {
             saved.recipe = saved.recipe.with("dataset.dir", dir.to_string_lossy().into_owned())?;
         }
-        let score = evaluate(&saved)?;
+        let doing = Doing::unmeasured(&format!("reading {}", saved.recipe.dataset.name()));
+        let evaluation = Evaluation::prepare(&saved)?;
+        drop(doing);
+        let what = format!("evaluating {}", saved.recipe.model.name());
+        let doing = Doing::of(evaluation.batches(), &what);
+        let score = evaluation.run(|| doing.part())?;
+        drop(doing);
         let (accuracy, loss) = (score.accuracy(), score.mean_loss());
         ensure!(
             loss.is_finite(),

@@ -14,6 +14,7 @@ use crate::train::faults::Faults;
 use crate::train::flags::StepFlags;
 use crate::train::follow;
 use crate::train::launch::{Outcome, Start, train};
+use crate::train::memory;
 use crate::train::resume::Resume;
 use crate::train::session::Session;
 use anyhow::{Context, Result};
@@ -93,7 +94,7 @@ impl Train {
             Err(error) => return Err(Refused(dissolved(job, error))),
         };
         if self.dry_run {
-            return Ok(recipe.to_toml().map(|toml| print!("{toml}")).map(|()| ExitCode::SUCCESS));
+            return Ok(show(&recipe).map(|()| ExitCode::SUCCESS));
         }
         let mode = match (self.quiet, self.json) {
             (true, _) => Mode::Quiet,
@@ -125,6 +126,13 @@ impl Train {
         job.end(code != ExitCode::FAILURE);
         Ok(Ok(code))
     }
+}
+
+/// Prints a recipe with everything that is in force, and what it needs.
+fn show(recipe: &Recipe) -> Result<()> {
+    let toml = recipe.to_toml()?;
+    print!("{toml}\n# {}\n", memory::in_words(recipe, recipe.workers)?);
+    Ok(())
 }
 
 /// How a run begins, as the command line asks for it.

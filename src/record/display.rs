@@ -74,10 +74,11 @@ pub(super) fn header(started: &Started) -> String {
         "{}\n{}\n{}{goes_on}\n{}\n\n{}",
         bold.apply_to(title(started)),
         format_args!(
-            "{} parameters, {} training and {} test {unit}",
+            "{} parameters, {} training and {} test {unit}{}",
             HumanCount(*parameters),
             HumanCount(*train_samples),
             HumanCount(*test_samples),
+            if twin_of(started).is_some() { ", all made up" } else { "" },
         ),
         format_args!(
             "{} of {}, {} {unit} a step",
@@ -200,7 +201,17 @@ pub(super) fn summary(finished: &Finished, started: Option<&Started>) -> String 
     }
     line("record", folder);
     line("curves", &format!("tensorboard --logdir {out}"));
+    if let Some(real) = started.and_then(twin_of) {
+        let next = format!("gradwire data fetch {real}; gradwire list recipes");
+        line("next", &format!("the real {real}: {next}"));
+    }
     lines
+}
+
+/// The data set that the run's made-up samples stand for; none if they are real.
+fn twin_of(started: &Started) -> Option<&'static str> {
+    let dataset = gradwire_datasets::Config::from_name(&started.dataset)?;
+    dataset.definition().twin().map(|twin| twin.of())
 }
 
 fn title(started: &Started) -> String {
@@ -365,6 +376,19 @@ mod tests {
         assert_eq!(lines[1], "forward     25.0%   250.00 ms a step  ━━━━━━━━");
         assert_eq!(lines[7], "evaluation  10.0%               1.0s  ━━━");
         assert_eq!(lines[8], "other       15.0%               1.5s  ━━━━━");
+    }
+
+    #[test]
+    fn made_up_samples_are_called_so_and_the_real_ones_come_next() {
+        let started = |dataset: &str| Started { dataset: dataset.into(), ..Started::default() };
+        let finished = Finished::default();
+        let (real, made_up) = (started("cifar10"), started("synthetic-cifar10"));
+        assert!(header(&made_up).contains("all made up") && !header(&real).contains("made up"));
+        let text = summary(&finished, Some(&made_up));
+        let next = console::strip_ansi_codes(text.lines().last().unwrap()).into_owned();
+        assert!(next.contains("gradwire data fetch cifar10;"), "{next}");
+        assert!(next.chars().count() <= 80, "{next}");
+        assert!(!summary(&finished, Some(&real)).contains("fetch"));
     }
 
     #[test]

@@ -138,9 +138,9 @@ impl Job<'_> {
             }
             tell(&News::Begins(number, planned));
             let began = Instant::now();
-            self.make(planned, &mut tell)?;
+            let steps = self.make(planned, &mut tell)?;
             runs[index] = self.found(planned, &links, &kept)?;
-            pace.add(planned, began.elapsed());
+            pace.add(planned, steps, began.elapsed());
             self.keep(&runs, &kept.timings)?;
             let left = pace.left(&self.grid.runs, |i| i > index && is_open(i, &runs));
             let seconds = Some(began.elapsed().as_secs_f64());
@@ -159,8 +159,9 @@ impl Job<'_> {
         Ok(self.results(&runs, &kept.timings))
     }
 
-    /// Makes one run. Whatever becomes of it stands in its record.
-    fn make(&self, planned: &Planned, tell: &mut impl FnMut(&News<'_>)) -> Result<()> {
+    /// Makes one run, and gives back how many steps it had to take. Whatever becomes of it stands in its
+    /// record.
+    fn make(&self, planned: &Planned, tell: &mut impl FnMut(&News<'_>)) -> Result<u64> {
         let folder = self.folder.join(&planned.folder);
         let start = match self.held(planned)? {
             Held::Nothing => Start::In(folder.clone()),
@@ -171,6 +172,11 @@ impl Job<'_> {
             },
             Held::Other(difference) => self.begin_again(planned, &difference, tell)?,
         };
+        let taken = match &start {
+            Start::Resume(resume) => resume.checkpoint.manifest.progress.step,
+            _ => 0,
+        };
+        let steps = planned.steps.saturating_sub(taken);
         let (alone, flags) = (Processes::alone(), Arc::new(self.flags.again()));
         let trained = Session::lead(&alone, planned.recipe.clone()).and_then(|session| {
             let session = Session { disk: self.disk.clone(), flags, ..session };
@@ -184,13 +190,13 @@ impl Job<'_> {
                         .remove_folder(&checkpoints)
                         .with_context(|| format!("cannot remove {}", checkpoints.display()))?;
                 }
-                Ok(())
+                Ok(steps)
             }
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(steps),
             // What the record tells is shown, and does not keep the others from being made.
             Err(error) => match folder.join(record::METRICS).exists() {
                 true => match outcome(&self.disk, &folder)? {
-                    Outcome::Diverged { .. } | Outcome::Failed { .. } => Ok(()),
+                    Outcome::Diverged { .. } | Outcome::Failed { .. } => Ok(steps),
                     _ => Err(error),
                 },
                 false => Err(error),
@@ -419,9 +425,11 @@ struct Pace {
 }
 
 impl Pace {
-    fn add(&mut self, planned: &Planned, took: Duration) {
+    /// Learns from a run that has taken `steps` steps now; those of an earlier invocation are not among
+    /// them.
+    fn add(&mut self, planned: &Planned, steps: u64, took: Duration) {
         let (task, arm) = (planned.task.clone(), planned.arm.clone());
-        self.taken.push((task, arm, planned.steps, took.as_secs_f64()));
+        self.taken.push((task, arm, steps, took.as_secs_f64()));
     }
 
     /// Seconds of the runs that are still to be made: by the same task and arm, else by the same

@@ -5,30 +5,52 @@ use crate::machine;
 use crate::train::replica::Replica;
 use crate::train::session;
 use anyhow::{Context, Result};
-use gradwire_datasets::{Batch, Dataset, Shard};
+use gradwire_datasets::{Batch, Data, Dataset, Shard};
 use rayon::ThreadPoolBuilder;
 use std::fs;
 
-/// The score of a saved model on the test set of `saved.recipe`.
-///
-/// # Errors
-/// When the data is missing or damaged, or the file's variables are not the model's.
-pub fn evaluate(saved: &Saved) -> Result<Score> {
-    let recipe = &saved.recipe;
-    let vocabulary = match &saved.vocabulary {
-        Some(file) => Some(
-            fs::read_to_string(file)
-                .with_context(|| format!("reading the vocabulary {}", file.display()))?,
-        ),
-        None => None,
-    };
-    let data = session::load(recipe, vocabulary.as_deref())?;
-    let evaluate = || -> Result<Score> {
-        let replica = Replica::new(recipe, &*data.test, 0)?;
-        checkpoint::load(saved, &replica.store)?;
-        evaluate_share(&replica, &*data.test, 1, 0, recipe.train.evaluation_batch, || ())
-    };
-    ThreadPoolBuilder::new().num_threads(machine::cores()).build()?.install(evaluate)
+/// A saved model beside the test set of its recipe.
+pub struct Evaluation<'a> {
+    saved: &'a Saved,
+    data: Data,
+}
+
+impl<'a> Evaluation<'a> {
+    /// Reads the test set of `saved.recipe`.
+    ///
+    /// # Errors
+    /// When the data is missing or damaged.
+    pub fn prepare(saved: &'a Saved) -> Result<Self> {
+        let vocabulary = match &saved.vocabulary {
+            Some(file) => Some(
+                fs::read_to_string(file)
+                    .with_context(|| format!("reading the vocabulary {}", file.display()))?,
+            ),
+            None => None,
+        };
+        let data = session::load(&saved.recipe, vocabulary.as_deref())?;
+        Ok(Self { saved, data })
+    }
+
+    /// How many batches the test set is evaluated in.
+    #[must_use]
+    pub fn batches(&self) -> usize {
+        self.data.test.len().div_ceil(self.saved.recipe.train.evaluation_batch)
+    }
+
+    /// The score; calls `beat` after each batch.
+    ///
+    /// # Errors
+    /// When the file's variables are not the model's, or the model fails.
+    pub fn run(&self, beat: impl Fn() + Send) -> Result<Score> {
+        let (recipe, test) = (&self.saved.recipe, &*self.data.test);
+        let evaluate = || -> Result<Score> {
+            let replica = Replica::new(recipe, test, 0)?;
+            checkpoint::load(self.saved, &replica.store)?;
+            evaluate_share(&replica, test, 1, 0, recipe.train.evaluation_batch, beat)
+        };
+        ThreadPoolBuilder::new().num_threads(machine::cores()).build()?.install(evaluate)
+    }
 }
 
 /// The score of one rank's share of `data`; calls `beat` after each batch.

@@ -4,6 +4,7 @@ use crate::cluster::{Go, Hello, Job, Letter, SLOWEST, accept};
 use crate::recipe::Recipe;
 use crate::train::course::Course;
 use crate::train::crew::{Crew, run_workers};
+use crate::train::memory;
 use crate::train::pace::Pace;
 use crate::train::relay::Relayed;
 use crate::train::session::{Session, load};
@@ -60,7 +61,9 @@ pub fn train(job: &Job, mut session: Session, go: Go) -> Result<()> {
     session.course = Course::new(&session.recipe, session.data.train.len(), progress)?;
     session.folder = Some(PathBuf::from(folder));
     let from = state.map(|state| state.checkpoint()).transpose()?.map(Arc::new);
-    let pace = Pace::new(&session.recipe, session.parameters()?)?;
+    let parameters = session.parameters()?;
+    memory::check(&session.recipe, parameters, job.workers(&session.recipe)?)?;
+    let pace = Pace::new(&session.recipe, parameters)?;
     let crew = Crew { job, session: Arc::new(session), threads, pace: &pace, from };
     run_workers(crew, |report| job.write(0, &Relayed::of(report)?.letter()?))?;
     let deadline = Instant::now() + SLOWEST;

@@ -15,6 +15,7 @@ use crate::train::checkpoints::CheckpointDriver;
 use crate::train::course::Course;
 use crate::train::crew::{Crew, run_workers};
 use crate::train::loss;
+use crate::train::notes;
 use crate::train::pace::Pace;
 use crate::train::recover::Recovery;
 use crate::train::report::Report;
@@ -96,6 +97,7 @@ fn attempt(
 ) -> Result<Outcome> {
     let threads = job.threads(&session.recipe);
     let parameters = session.parameters()?;
+    let careful = notes::of(session, parameters, job.workers(&session.recipe)?)?;
     let pace = Pace::new(&session.recipe, parameters)?;
     let provenance = session.provenance(threads)?;
     let Ready { mut record, course, sums, from, events } = make_ready(session, start, &provenance)?;
@@ -114,11 +116,10 @@ fn attempt(
     let warning = |message: &String| {
         Event::from(Warning { step: Some(course.first_step()), message: message.clone() })
     };
-    let altered = altered(&shared);
     let announced = [started(&shared, &folder.display().to_string(), threads, parameters)]
         .into_iter()
         .chain(events)
-        .chain(altered.iter().chain(notes).map(warning))
+        .chain(careful.iter().chain(notes).map(warning))
         .try_for_each(|event| keep(&mut record, console, &event));
     let crew = Crew { job, session: shared, threads, pace: &pace, from };
     let trained = announced.and_then(|()| {
@@ -218,20 +219,6 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
     let record = Record::resume(disk, &run, lock, first, summary, &toml, provenance)?;
     let sums = checkpoint.manifest.sums;
     Ok(Ready { record, course, sums, from: Some(Arc::new(checkpoint)), events })
-}
-
-/// What is to be told about data files that are not the official ones.
-fn altered(session: &Session) -> Option<String> {
-    let files = &session.data.altered;
-    (!files.is_empty()).then(|| {
-        format!(
-            "{} of {} holds as many records as the official file, but not the same bytes: a copy may \
-             have been damaged, and accuracies may not be comparable with others; `gradwire data \
-             verify` tells more, dataset.partial = true says that it is meant",
-            files.join(", "),
-            session.recipe.dataset.name()
-        )
-    })
 }
 
 fn keep(record: &mut Record, console: &mut Console, event: &Event) -> Result<()> {

@@ -12,6 +12,8 @@ pub mod flags;
 pub mod follow;
 pub mod launch;
 pub mod loss;
+pub mod memory;
+mod notes;
 pub mod optim;
 pub mod overlap;
 pub mod pace;

@@ -106,7 +106,7 @@ fn open(device: recipe::Device, seat: usize) -> Result<Device> {
 }
 
 /// The data set's shape in the models' words.
-fn input(shape: Shape) -> Input {
+pub fn input(shape: Shape) -> Input {
     match shape {
         Shape::Image { height, width, channels } => Input::Image { channels, height, width },
         Shape::Text { vocabulary, length } => Input::Text { vocabulary, length },

@@ -8,7 +8,7 @@ use crate::record::{FileSum, Provenance};
 use crate::train::course::Course;
 use crate::train::faults::Faults;
 use crate::train::flags::StepFlags;
-use crate::train::replica::Replica;
+use crate::train::replica::input;
 use anyhow::{Context, Result, ensure};
 use gradwire_datasets::Data;
 use gradwire_models::kernels;
@@ -68,7 +68,11 @@ impl Session {
     /// # Errors
     /// When the recipe does not fit the data.
     pub fn parameters(&self) -> Result<u64> {
-        Ok(Replica::new(&self.recipe, &*self.data.train, 0)?.params.len() as u64)
+        let data = &self.data.train;
+        let model = &self.recipe.model;
+        model
+            .parameters(&input(data.shape()), data.classes().len())
+            .with_context(|| format!("building model {}", model.name()))
     }
 
     /// What the run on this machine is made with.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agnews::{self, AgNews};
 use crate::cifar::{self, Cifar10, Cifar100, Format};
-use crate::definition::{About, Counts, Data, Definition, Twin};
+use crate::definition::{About, Counts, Data, Definition, Form, Twin};
 use crate::error::{Error, Result};
 use crate::files;
 
@@ -103,8 +103,8 @@ impl Definition for SyntheticCifar10 {
         }
     }
 
-    fn is_text(&self) -> bool {
-        false
+    fn form(&self) -> Form {
+        Cifar10::default().form()
     }
 
     fn validate(&self) -> Result<()> {
@@ -160,8 +160,8 @@ impl Definition for SyntheticCifar100 {
         }
     }
 
-    fn is_text(&self) -> bool {
-        false
+    fn form(&self) -> Form {
+        Cifar100::default().form()
     }
 
     fn validate(&self) -> Result<()> {
@@ -228,8 +228,8 @@ impl Definition for SyntheticAgNews {
         }
     }
 
-    fn is_text(&self) -> bool {
-        true
+    fn form(&self) -> Form {
+        self.reader(PathBuf::new()).form()
     }
 
     fn validate(&self) -> Result<()> {

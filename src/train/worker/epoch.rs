@@ -3,6 +3,7 @@
 use super::Worker;
 use crate::checkpoint::{self, Score};
 use crate::recipe::BatchNorm;
+use crate::record::Warning;
 use crate::train::evaluate::evaluate_share;
 use crate::train::post::Phase;
 use crate::train::report::{Epoch, Report};
@@ -29,8 +30,10 @@ impl Worker {
             self.saving.best = accuracy;
         }
         if self.post.rank() == 0 {
-            if best {
-                self.save_as(checkpoint::BEST, step, accuracy)?;
+            if best && let Err(error) = self.save_as(checkpoint::BEST, step, accuracy) {
+                let message =
+                    format!("{error:#}; training goes on, and the best model before stays");
+                self.report(Report::Warning(Warning { step: Some(step), message }))?;
             }
             if last {
                 self.save_as(checkpoint::LAST, step, accuracy)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::definition::{About, Data, Definition};
+use crate::definition::{About, Data, Definition, Form};
 use crate::error::{Error, Result};
 use crate::{Augment, Batch, Dataset, Features, Shape};
 
@@ -27,8 +27,8 @@ impl Definition for Stripes {
         About { name: "stripes", line: "pixels, dark and light by turns", paper: "" }
     }
 
-    fn is_text(&self) -> bool {
-        false
+    fn form(&self) -> Form {
+        Form { shape: Shape::Image { height: 1, width: 1, channels: 1 }, classes: 2 }
     }
 
     fn validate(&self) -> Result<()> {

@@ -1,0 +1,99 @@
+//! The memory that training needs at least, told before it is taken.
+
+use crate::machine;
+use crate::recipe::{Device, Recipe};
+use crate::train::replica::input;
+use anyhow::{Result, ensure};
+use indicatif::{HumanBytes, HumanCount};
+
+/// How many times the least is taken together with activations, messages and the data set, as a rule:
+/// more where batches are large, less where models are.
+const USUALLY: u64 = 2;
+
+/// Bytes that `workers` workers of one machine need at least, each with a replica of `parameters`
+/// parameters: weights, gradient, the optimizer's vectors, and what the exchange keeps of each
+/// parameter. Activations, messages and the data set come on top.
+#[must_use]
+pub fn least(recipe: &Recipe, parameters: u64, workers: usize) -> u64 {
+    let policy = recipe.policy();
+    let corrects = policy.momentum() > 0.0;
+    let rule = recipe.optimizer.definition().rule(policy.momentum());
+    let [weights, gradient] = [1, 1];
+    let residual = u64::from(recipe.scheme.feedback() || corrects);
+    let vectors = weights + gradient + rule.vectors().len() as u64 + residual + u64::from(corrects);
+    let each = (size_of::<f32>() as u64 * vectors).saturating_mul(parameters);
+    each.saturating_mul(workers as u64)
+}
+
+/// What the recipe needs at least on one machine, in words, as far as can be told before its data
+/// set is read: with the largest vocabulary that it may have.
+///
+/// # Errors
+/// When the recipe makes no network.
+pub fn in_words(recipe: &Recipe, workers: usize) -> Result<String> {
+    let form = recipe.dataset.form();
+    let parameters = recipe.model.parameters(&input(form.shape), form.classes)?;
+    Ok(words(parameters, workers, least(recipe, parameters, workers)))
+}
+
+fn words(parameters: u64, workers: usize, least: u64) -> String {
+    format!(
+        "{workers} workers with {} parameters each need at least {} of memory",
+        HumanCount(parameters),
+        HumanBytes(least)
+    )
+}
+
+/// Compares what the workers of this machine need at least with what there is: gives back a warning
+/// when what is usual is more than is free.
+///
+/// # Errors
+/// When it is more than the machine has, or than this process may have.
+pub fn check(recipe: &Recipe, parameters: u64, workers: usize) -> Result<Option<String>> {
+    let Some(memory) = machine::memory().filter(|_| recipe.device == Device::Cpu) else {
+        return Ok(None);
+    };
+    let least = least(recipe, parameters, workers);
+    let needs = words(parameters, workers, least);
+    ensure!(
+        least <= memory.total,
+        "{needs}, and there are {}: write a smaller model, or fewer workers",
+        HumanBytes(memory.total)
+    );
+    Ok((least.saturating_mul(USUALLY) > memory.free).then(|| {
+        format!(
+            "{needs}, usually {USUALLY} times that, and {} are free: where memory runs out, the system \
+             ends the run",
+            HumanBytes(memory.free)
+        )
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Source;
+
+    fn recipe(sets: &[&str]) -> Recipe {
+        let sets = sets.iter().copied().map(String::from).collect();
+        Source { recipe: None, flags: Vec::new(), sets }.load().unwrap()
+    }
+
+    #[test]
+    fn every_vector_is_counted() {
+        let least = |set: [&str; 2]| least(&recipe(&set), 1000, 2);
+        // Weights, gradient, momentum; for top-k a residual; AdamW has two means.
+        assert_eq!(least(["scheme=dense", "optimizer.kind=sgd"]), 3 * 4 * 1000 * 2);
+        assert_eq!(least(["scheme=topk", "optimizer.kind=sgd"]), 4 * 4 * 1000 * 2);
+        assert_eq!(least(["scheme=dense", "optimizer={kind=\"adamw\"}"]), 4 * 4 * 1000 * 2);
+    }
+
+    #[test]
+    fn what_no_machine_has_is_refused_with_the_numbers() {
+        let recipe = recipe(&["scheme=dense"]);
+        assert_eq!(check(&recipe, 10, 2).unwrap(), None);
+        let error = check(&recipe, u64::MAX / 2, 8).unwrap_err().to_string();
+        assert!(error.starts_with("8 workers with"), "{error}");
+        assert!(error.contains("fewer workers"), "{error}");
+    }
+}

@@ -1,0 +1,82 @@
+//! What is worth a word before the first step: what a recipe says and the data or the machine do not
+//! give.
+
+use crate::recipe::Recipe;
+use crate::train::memory;
+use crate::train::session::Session;
+use anyhow::Result;
+
+/// Warnings about a run of `parameters` parameters with `workers` workers on this machine.
+///
+/// # Errors
+/// When the machine cannot hold the run.
+pub(super) fn of(session: &Session, parameters: u64, workers: usize) -> Result<Vec<String>> {
+    let (recipe, samples) = (&session.recipe, session.data.train.len());
+    let scarce = memory::check(recipe, parameters, workers)?;
+    let all = [altered(session), cut(recipe, samples), single(recipe, parameters), scarce];
+    Ok(all.into_iter().flatten().collect())
+}
+
+/// What is to be told about data files that are not the official ones.
+fn altered(session: &Session) -> Option<String> {
+    let files = &session.data.altered;
+    (!files.is_empty()).then(|| {
+        format!(
+            "{} of {} holds as many records as the official file, but not the same bytes: a copy may \
+             have been damaged, and accuracies may not be comparable with others; `gradwire data \
+             verify` tells more, dataset.partial = true says that it is meant",
+            files.join(", "),
+            session.recipe.dataset.name()
+        )
+    })
+}
+
+/// About a batch that the training set cannot fill.
+fn cut(recipe: &Recipe, samples: usize) -> Option<String> {
+    let (batch, workers) = (recipe.local_batch(), recipe.workers);
+    (batch.saturating_mul(workers) > samples).then(|| {
+        format!(
+            "a step is to take {workers} × {batch} samples and the training set has {samples}: every \
+             step takes all of them; write train.batch = {} or less for smaller steps",
+            (samples / workers / recipe.train.accumulate.max(1)).max(1)
+        )
+    })
+}
+
+/// About a share that is less than one element: what is sent then is one.
+fn single(recipe: &Recipe, parameters: u64) -> Option<String> {
+    let settings = toml::Table::try_from(&recipe.scheme).ok()?;
+    let ratio = settings.get("ratio")?.as_float()?;
+    let few = ratio * parameters as f64;
+    (few < 1.0).then(|| {
+        format!(
+            "scheme.ratio = {ratio:e} of {parameters} parameters is {few:.2} elements: at least one is \
+             sent; write scheme.ratio = {:.1e} or more",
+            1.0 / parameters.max(1) as f64
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Source;
+
+    #[test]
+    fn batches_and_ratios_that_cannot_be_as_written_are_told() {
+        let recipe = |sets: &[&str]| {
+            let sets = sets.iter().copied().map(String::from).collect();
+            Source { recipe: None, flags: Vec::new(), sets }.load().unwrap()
+        };
+        let large = recipe(&["workers=2", "train.batch=100"]);
+        assert_eq!(cut(&large, 200), None);
+        let told = cut(&large, 150).unwrap();
+        assert!(told.contains("2 × 100") && told.contains("train.batch = 75"), "{told}");
+
+        let few = recipe(&["scheme.ratio=1e-6"]);
+        assert_eq!(single(&few, 2_000_000), None);
+        let told = single(&few, 270_000).unwrap();
+        assert!(told.contains("0.27 elements") && told.contains("3.7e-6"), "{told}");
+        assert_eq!(single(&recipe(&["scheme=dense"]), 10), None);
+    }
+}
