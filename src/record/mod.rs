@@ -47,6 +47,7 @@ mod histogram;
 pub mod hparams;
 mod json_lines;
 mod layout;
+mod live;
 pub mod network;
 mod number;
 mod progress;
