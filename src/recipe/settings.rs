@@ -290,6 +290,8 @@ impl Recipe {
         let mut own = toml::Table::try_from(&self.policy)?;
         own.retain(|key, value| usual.get(key) != Some(value));
         self.policy = own.try_into()?;
+        self.exchange.downlink =
+            self.exchange.downlink.filter(|said| *said != exchange::Downlink::default());
         Ok(self)
     }
 
@@ -309,7 +311,16 @@ impl Recipe {
     /// # Errors
     /// When a number does not fit TOML, such as a seed above 2⁶³.
     pub fn to_toml(&self) -> anyhow::Result<String> {
-        Ok(toml::to_string(&Self { policy: self.policy(), ..self.clone() })?)
+        let mut told = Self { policy: self.policy(), ..self.clone() };
+        told.exchange.downlink = self.exchange.downlink.or_else(|| self.usual_downlink());
+        Ok(toml::to_string(&told)?)
+    }
+
+    /// What a server sends back where the recipe is silent; nothing where there is no server.
+    fn usual_downlink(&self) -> Option<exchange::Downlink> {
+        let usual = Some(exchange::Downlink::default());
+        let wiring = exchange::Wiring { downlink: usual, ..self.exchange.wiring() };
+        usual.filter(|_| wiring.validate(&self.scheme, &self.policy()).is_ok())
     }
 
     /// Checks what no single field can know.

@@ -454,6 +454,15 @@ mod tests {
     }
 
     #[test]
+    fn what_a_server_sends_back_is_told_where_there_is_one() {
+        let server = load(None, &["exchange.topology=server"]).unwrap();
+        let told = server.to_toml().unwrap();
+        assert!(told.contains("downlink = \"exact\""), "{told}");
+        assert_eq!(Recipe::from_toml(&told).unwrap(), server);
+        assert!(!load(None, &[]).unwrap().to_toml().unwrap().contains("downlink"));
+    }
+
+    #[test]
     fn unknown_keys_and_names_are_refused_with_the_nearest() {
         for (set, near) in [
             ("train.bach=3", "`batch`"),
