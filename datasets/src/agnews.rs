@@ -22,21 +22,27 @@ use crate::text::{Encoding, Texts, Vocabulary};
 
 /// Where AG News lies, how much of it to use and how its words are numbered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct AgNews {
     /// The folder that holds `ag_news_csv/`, or that folder itself.
     pub dir: PathBuf,
     /// The largest number of token ids, the two for padding and unknown words included.
+    #[cfg_attr(feature = "schema", schemars(range(min = 3, max = 1 << 20)))]
     pub vocabulary: usize,
     /// How often a word must occur in the training set to get an id.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub minimum_count: u64,
     /// Tokens per text: longer texts are cut, shorter ones padded.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
     pub length: usize,
     /// Accept files with fewer records than the official ones: a synthetic twin or a subset.
     pub partial: bool,
     /// Use only the first so many training texts (the vocabulary is then theirs).
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub train_limit: Option<usize>,
     /// Use only the first so many test texts.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub test_limit: Option<usize>,
 }
 

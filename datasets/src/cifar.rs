@@ -23,6 +23,7 @@ use crate::names;
 
 /// Where CIFAR-10 lies and how much of it to use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Cifar10 {
     /// The folder that holds `cifar-10-batches-bin/`, or that folder itself.
@@ -30,8 +31,10 @@ pub struct Cifar10 {
     /// Accept files with fewer records than the official ones: a synthetic twin or a subset.
     pub partial: bool,
     /// Use only the first so many training images (mean and deviation are then theirs).
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub train_limit: Option<usize>,
     /// Use only the first so many test images.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub test_limit: Option<usize>,
 }
 
@@ -75,6 +78,7 @@ impl Cifar10 {
 
 /// Where CIFAR-100 lies, which of its two labels to learn and how much of it to use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Cifar100 {
     /// The folder that holds `cifar-100-binary/`, or that folder itself.
@@ -84,8 +88,10 @@ pub struct Cifar100 {
     /// Accept files with fewer records than the official ones: a synthetic twin or a subset.
     pub partial: bool,
     /// Use only the first so many training images (mean and deviation are then theirs).
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub train_limit: Option<usize>,
     /// Use only the first so many test images.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub test_limit: Option<usize>,
 }
 
@@ -143,6 +149,7 @@ impl Cifar100 {
 
 /// The two labels of a CIFAR-100 image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Labels {
     /// The 100 classes.

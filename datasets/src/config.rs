@@ -14,6 +14,7 @@ use crate::synthetic::{SyntheticAgNews, SyntheticCifar10, SyntheticCifar100};
 
 gradwire_registry::registry! {
     /// A data set of a recipe: `kind = "cifar10"` and what that kind can be told.
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     #[non_exhaustive]
     pub enum Config: Definition {
         Cifar10(Cifar10),

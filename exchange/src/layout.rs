@@ -99,6 +99,7 @@ impl Layout {
 ///
 /// As serde reads it, in TOML: `"whole"`, `"parameter"` or `{ bytes = 1048576 }`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Bucketing {
@@ -109,7 +110,7 @@ pub enum Bucketing {
     Parameter,
     /// Neighbouring parameters together, up to this many bytes of f32 gradient. Parameters are
     /// never split: one that is larger than this has a bucket to itself.
-    Bytes(usize),
+    Bytes(#[cfg_attr(feature = "schema", schemars(range(min = size_of::<f32>())))] usize),
 }
 
 impl Bucketing {

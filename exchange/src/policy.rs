@@ -8,6 +8,7 @@ use crate::layout::Bucketing;
 /// The surroundings of a scheme. What is left out is the scheme's own habit
 /// ([`Definition::habits`](crate::Definition::habits)), and where that is silent, nothing is done.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
     /// Which stretches of the gradient are encoded as one; else `whole`.
@@ -23,6 +24,7 @@ pub struct Policy {
     /// Momentum correction (Lin et al. 2018, section 3.1): the factor of a momentum that every
     /// rank applies before compression, in place of the optimizer's; 0 for none; else 0.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0)))]
     pub momentum_correction: Option<f64>,
     /// Momentum factor masking (section 3.2): momentum ends where an element has been sent; else
     /// true.
@@ -31,6 +33,7 @@ pub struct Policy {
     /// Local gradient clipping (section 3.2): every rank scales its gradient down to a norm of at
     /// most this over √N, before it joins the residual; 0 for none; else 0.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
     pub clip_norm: Option<f64>,
     /// Steps between two measurements of the compression error, which cost one more decoding;
     /// else 0, never.

@@ -13,6 +13,7 @@ use crate::{resnet, vgg};
 
 gradwire_registry::registry! {
     /// A model and its settings; in a recipe `kind = "resnet20"` picks the variant.
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     pub enum Config: Definition {
         Resnet20(resnet::Resnet20),
         Resnet32(resnet::Resnet32),
@@ -167,6 +168,31 @@ mod tests {
             assert!(message.contains(name), "{message}");
             assert!(message.contains("images") && message.contains("texts"), "{message}");
         }
+    }
+
+    /// What the schema of an editor says of a setting's least value is what building refuses.
+    #[cfg(feature = "schema")]
+    #[test]
+    fn least_values_are_those_of_the_checks() {
+        let schema = schemars::SchemaGenerator::default().into_root_schema_for::<Config>();
+        let mut tested = 0;
+        for model in schema.as_value()["oneOf"].as_array().unwrap() {
+            for (key, of) in model["properties"].as_object().unwrap() {
+                let list = of["items"].is_object();
+                let Some(least) = (if list { &of["items"] } else { of })["minimum"].as_u64() else {
+                    continue;
+                };
+                let built = |value: u64| {
+                    let value = if list { json!([value]) } else { json!(value) };
+                    let kind = &model["properties"]["kind"]["const"];
+                    let config = parse(json!({ "kind": kind, key: value })).unwrap();
+                    config.build(&TEXT, 4, Store::new(0, &Device::Cpu).var_builder()).is_ok()
+                };
+                assert!(built(least) && !built(least - 1), "{key}: {of}");
+                tested += 1;
+            }
+        }
+        assert_eq!(tested, 6);
     }
 
     #[test]

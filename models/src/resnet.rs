@@ -28,6 +28,7 @@ macro_rules! networks {
         $(
             $(#[$meta])*
             #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+            #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
             #[serde(deny_unknown_fields)]
             pub struct $network {}
 

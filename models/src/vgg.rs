@@ -23,6 +23,7 @@ use crate::ops;
 
 /// Settings of VGG-16: none, the name says it all.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Config {}
 

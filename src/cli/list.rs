@@ -1,28 +1,46 @@
 //! `gradwire list`: what a recipe may name, read from the enums themselves.
 
+use super::keys::{Keys, Schema};
 use crate::recipe::Recipes;
 use crate::recipe::optimizer;
 use anyhow::Result;
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand};
 use gradwire_datasets as datasets;
 use gradwire_exchange::{Scheme, Topology};
 use gradwire_models as models;
 use gradwire_registry::About;
 
-/// What to show.
+/// What to show; all of them but the keys without a word.
 #[derive(Debug, Args)]
 pub(super) struct List {
-    /// Show only one kind
+    #[command(subcommand)]
     what: Option<What>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Subcommand)]
 enum What {
+    /// Every key of a recipe or experiment: its values, its default, what it is
+    Keys(Keys),
+    /// The JSON schema of a recipe or experiment, for an editor
+    Schema(Schema),
+    #[command(flatten)]
+    Names(Names),
+}
+
+/// Lists of what a recipe chooses by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+enum Names {
+    /// How gradients are compressed
     Schemes,
+    /// The shapes that messages travel in
     Topologies,
+    /// What is trained
     Models,
+    /// What is trained on
     Datasets,
+    /// How weights are updated
     Optimizers,
+    /// The runs that are built in
     Recipes,
 }
 
@@ -30,28 +48,44 @@ impl List {
     /// Prints the lists.
     ///
     /// # Errors
-    /// None so far; commands share one signature.
+    /// When there is no key of the name that is asked for.
     pub(super) fn run(&self) -> Result<()> {
-        let shown: Vec<_> = What::value_variants()
-            .iter()
-            .filter(|w| self.what.is_none_or(|one| one == **w))
-            .collect();
-        for (i, what) in shown.iter().enumerate() {
-            if i > 0 {
-                println!();
+        match &self.what {
+            Some(What::Keys(keys)) => keys.run(),
+            Some(What::Schema(schema)) => schema.run(),
+            Some(What::Names(names)) => {
+                names.print();
+                Ok(())
             }
-            if shown.len() > 1 {
-                println!("{}", what.title());
-            }
-            for (name, line) in what.rows() {
-                println!("  {name:<20} {line}");
+            None => {
+                for names in Names::ALL {
+                    println!("{}", names.title());
+                    names.print();
+                    println!();
+                }
+                println!("every key of a recipe: gradwire list keys");
+                Ok(())
             }
         }
-        Ok(())
     }
 }
 
-impl What {
+impl Names {
+    const ALL: [Self; 6] = [
+        Self::Schemes,
+        Self::Topologies,
+        Self::Models,
+        Self::Datasets,
+        Self::Optimizers,
+        Self::Recipes,
+    ];
+
+    fn print(self) {
+        for (name, line) in self.rows() {
+            println!("  {name:<20} {line}");
+        }
+    }
+
     fn title(self) -> &'static str {
         match self {
             Self::Schemes => "schemes (scheme = …)",

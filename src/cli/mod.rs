@@ -11,6 +11,7 @@ mod codecs;
 mod data;
 mod doing;
 mod grid;
+mod keys;
 mod list;
 mod network;
 mod new;
@@ -68,7 +69,7 @@ enum Command {
     Data(data::Command),
     /// Print a commented recipe or experiment to start from
     New(new::New),
-    /// Show schemes, models, data sets and recipes
+    /// Show schemes, models, data sets, recipes, and every key of a recipe
     List(list::List),
     /// Print a completion script for a shell
     Completions {
@@ -137,7 +138,7 @@ impl Cli {
             Command::Network(network) => network.run(),
             Command::Data(data) => Ok(data.run()),
             Command::New(new) => new.run().map_or_else(|e| Err(Refused(e)), |()| Ok(Ok(()))),
-            Command::List(list) => Ok(list.run()),
+            Command::List(list) => list.run().map_or_else(|e| Err(Refused(e)), |()| Ok(Ok(()))),
             Command::Completions { shell } => {
                 let mut command = Self::command();
                 clap_complete::generate(shell, &mut command, "gradwire", &mut io::stdout());

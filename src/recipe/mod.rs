@@ -6,9 +6,11 @@
 
 mod compare;
 mod device;
+pub mod keys;
 pub mod network;
 pub mod optimizer;
 pub mod schedule;
+pub mod schema;
 mod settings;
 mod table;
 mod words;

@@ -1,10 +1,11 @@
 //! The network between workers, as a recipe describes it.
 
 use gradwire_exchange::network::Link;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What a recipe says of the network.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// What becomes of the messages' sizes.
@@ -15,7 +16,7 @@ pub struct Config {
 }
 
 /// What becomes of the messages' sizes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Every step's sizes and times are recorded, for `gradwire network replay`.

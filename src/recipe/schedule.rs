@@ -1,9 +1,10 @@
 //! Settings of learning-rate schedules: the base rate times a factor that depends on the step alone.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The shape of the learning rate over training. Lengths are in epochs, fractions allowed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Config {
     /// The base rate throughout.
@@ -17,48 +18,57 @@ pub enum Config {
 }
 
 /// Settings of [`Config::Constant`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Constant {
     /// Epochs of linear warm-up from zero; 0 for none.
+    #[schemars(range(min = 0.0))]
     pub warmup: f64,
 }
 
 /// Settings of [`Config::Step`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
     /// Epochs between two cuts.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub every: f64,
     /// What a cut multiplies the rate by.
     #[serde(default = "tenth")]
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub factor: f64,
     /// Epochs of linear warm-up from zero; 0 for none.
     #[serde(default)]
+    #[schemars(range(min = 0.0))]
     pub warmup: f64,
 }
 
 /// Settings of [`Config::MultiStep`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MultiStep {
     /// The epochs after which the rate is cut, ascending.
+    #[schemars(length(min = 1), inner(range(min = 0.0)))]
     pub at: Vec<f64>,
     /// What a cut multiplies the rate by.
     #[serde(default = "tenth")]
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub factor: f64,
     /// Epochs of linear warm-up from zero; 0 for none.
     #[serde(default)]
+    #[schemars(range(min = 0.0))]
     pub warmup: f64,
 }
 
 /// Settings of [`Config::Cosine`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cosine {
     /// The last rate as a share of the base rate.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub floor: f64,
     /// Epochs of linear warm-up from zero; 0 for none.
+    #[schemars(range(min = 0.0))]
     pub warmup: f64,
 }
 

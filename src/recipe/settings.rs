@@ -6,26 +6,31 @@ use super::{network, optimizer, schedule};
 use gradwire_datasets as datasets;
 use gradwire_exchange as exchange;
 use gradwire_models::{self as models, InputKind};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// A run, completely described.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
-    /// The run's name: the folder that its records are kept in.
+    /// The run's name: the folder that its records are kept in; unless said, that of the file.
     pub name: String,
     /// What every random stream of the run derives from.
     #[serde(default = "one")]
+    #[schemars(range(max = i64::MAX))]
     pub seed: u64,
     /// World size: the number of workers, over all processes of a job, each a thread with a replica
     /// of its own.
     #[serde(default = "two")]
+    #[schemars(range(min = 1, max = 1024))]
     pub workers: usize,
     /// Compute threads per worker; 0 for the worker's share of the cores, at least one.
     #[serde(default)]
+    #[schemars(range(max = 1024))]
     pub threads: usize,
-    /// Where replicas compute.
+    /// Where replicas compute: `cpu`; `cuda:0`, all on one GPU by its number; `cuda:local`, each
+    /// worker on a GPU of its own.
     #[serde(default)]
     pub device: Device,
     /// What is trained on.
@@ -64,15 +69,16 @@ pub struct Recipe {
 }
 
 /// How gradients travel.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Exchange {
     /// The shape that messages travel in: `allgather`, `server` or `sharded`.
     pub topology: exchange::Topology,
-    /// What a server sends back, `exact` or `compressed`; only with `topology = "server"`.
+    /// What a server sends back; only with `topology = "server"`, and there `exact` unless said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub downlink: Option<exchange::Downlink>,
     /// Seconds that a rank waits for another before the run is ended.
+    #[schemars(range(max = 86_400.0), extend("exclusiveMinimum" = 0.0))]
     pub timeout: f64,
     /// Steps between two comparisons of the replicas' hashes; 0 for never.
     pub compare_replicas_every: u64,
@@ -105,7 +111,7 @@ impl Exchange {
 
 /// What becomes of a run that loses a worker: one that panics, fails, stalls or sends messages that
 /// cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Faults {
     /// How it goes on, if it does.
@@ -121,7 +127,7 @@ impl Default for Faults {
 }
 
 /// How a run goes on that has lost a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnWorkerLoss {
     /// It ends; its last checkpoint stays.
@@ -133,30 +139,38 @@ pub enum OnWorkerLoss {
 }
 
 /// How long, in what batches, with what loss.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Train {
     /// Passes over the training set.
+    #[schemars(range(min = 1))]
     pub epochs: u64,
     /// Updates after which the run ends early; absent for all epochs.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub max_steps: Option<u64>,
     /// Samples per rank in one forward pass (local batch).
+    #[schemars(range(min = 1))]
     pub batch: usize,
     /// Forward passes per update; the gradient is compressed once per update.
+    #[schemars(range(min = 1))]
     pub accumulate: usize,
     /// Random crops and flips of images.
     pub augment: bool,
     /// Label smoothing, 0 to 1 (Szegedy et al. 2016, section 7).
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub label_smoothing: f64,
     /// The largest allowed global norm of the mean gradient; 0 or absent for no clipping.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0))]
     pub clip_norm: Option<f64>,
     /// What becomes of batch norm's running statistics, which differ between ranks.
     pub batch_norm: BatchNorm,
     /// Samples per rank in one forward pass of an evaluation.
+    #[schemars(range(min = 1))]
     pub evaluation_batch: usize,
     /// Epochs between two evaluations on the test set; the last epoch is always evaluated.
+    #[schemars(range(min = 1))]
     pub evaluate_every: u64,
 }
 
@@ -179,7 +193,7 @@ impl Default for Train {
 
 /// What becomes of batch norm's running statistics. The batch's own statistics, which the
 /// forward pass of a training step uses, are always those of the rank's local batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BatchNorm {
     /// Every rank takes rank 0's before each evaluation.
@@ -191,12 +205,13 @@ pub enum BatchNorm {
 }
 
 /// What is written down, and where.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Record {
     /// The folder that runs are written under.
     pub out: PathBuf,
     /// Steps between two records of a step.
+    #[schemars(range(min = 1))]
     pub every: u64,
     /// Steps between two histograms of gradients and residuals per parameter; 0 for none.
     pub histograms_every: u64,
@@ -212,12 +227,13 @@ impl Default for Record {
 }
 
 /// What is kept to go on from, and how often. The end of a run is kept in any case.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Checkpoint {
     /// Steps between two checkpoints; 0 for none by steps.
     pub every_steps: u64,
     /// Minutes between two checkpoints; 0 for none by time.
+    #[schemars(range(min = 0.0, max = 1e6))]
     pub every_minutes: f64,
     /// How many of the newest are kept; 0 for no checkpoints at all.
     pub keep_last: usize,
@@ -274,6 +290,8 @@ impl Recipe {
         let mut own = toml::Table::try_from(&self.policy)?;
         own.retain(|key, value| usual.get(key) != Some(value));
         self.policy = own.try_into()?;
+        self.exchange.downlink =
+            self.exchange.downlink.filter(|said| *said != exchange::Downlink::default());
         Ok(self)
     }
 
@@ -293,7 +311,16 @@ impl Recipe {
     /// # Errors
     /// When a number does not fit TOML, such as a seed above 2⁶³.
     pub fn to_toml(&self) -> anyhow::Result<String> {
-        Ok(toml::to_string(&Self { policy: self.policy(), ..self.clone() })?)
+        let mut told = Self { policy: self.policy(), ..self.clone() };
+        told.exchange.downlink = self.exchange.downlink.or_else(|| self.usual_downlink());
+        Ok(toml::to_string(&told)?)
+    }
+
+    /// What a server sends back where the recipe is silent; nothing where there is no server.
+    fn usual_downlink(&self) -> Option<exchange::Downlink> {
+        let usual = Some(exchange::Downlink::default());
+        let wiring = exchange::Wiring { downlink: usual, ..self.exchange.wiring() };
+        usual.filter(|_| wiring.validate(&self.scheme, &self.policy()).is_ok())
     }
 
     /// Checks what no single field can know.

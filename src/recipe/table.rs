@@ -1,5 +1,6 @@
 //! From files, flags and `--set` to a typed [`Recipe`].
 
+use super::schema::{CHOSEN_BY_NAME, all_that_is_missing};
 use super::settings::Recipe;
 use anyhow::{Context, Result, bail};
 use gradwire_exchange::Scheme;
@@ -12,10 +13,6 @@ static BUILT_IN: Dir<'_> = include_dir!("$OUT_DIR/runs");
 
 /// The recipe that `train` runs when none is named.
 const FIRST_LOOK: &str = "first-look";
-
-/// The parts of a recipe that are chosen by name: `scheme = "topk"` is short for
-/// `[scheme] kind = "topk"`.
-const CHOSEN_BY_NAME: [&str; 5] = ["dataset", "model", "scheme", "optimizer", "schedule"];
 
 /// The recipes built into the program: every TOML file in `runs/`.
 pub struct Recipes;
@@ -60,9 +57,15 @@ impl Source {
     ///
     /// # Errors
     /// When the file cannot be read or is no TOML (with line and column), when a key or a value
-    /// is unknown (with the nearest valid one), or when [`Recipe::validate`] refuses.
+    /// is unknown (with the nearest valid one), or when [`Recipe::validate`] refuses; of a file with
+    /// its name.
     pub fn load(&self) -> Result<Recipe> {
-        Recipe::from_table(self.table()?)
+        let recipe = Recipe::from_table(self.table()?);
+        let built_in = |name: &str| Recipes::all().iter().any(|(built_in, _)| built_in == name);
+        match self.recipe.as_deref().filter(|name| !built_in(name)) {
+            Some(file) => recipe.with_context(|| file.to_string()),
+            None => recipe,
+        }
     }
 
     /// Changes a recipe, instead of reading one.
@@ -193,7 +196,9 @@ impl Recipe {
     /// # Errors
     /// As [`Source::load`].
     pub fn from_table(table: Table) -> Result<Self> {
-        let recipe: Self = typed(table)?;
+        let found = table.clone();
+        let recipe: Self = typed(table)
+            .map_err(|error| all_that_is_missing(error, "recipe", &Self::schema(), found))?;
         recipe.validate()?;
         recipe.without_habits()
     }
@@ -446,6 +451,15 @@ mod tests {
         assert_eq!(topk.policy().momentum_correction, Some(0.0));
         let own = load(Some("cifar10-dgc"), &["policy.momentum_correction=0.5"]).unwrap();
         assert_eq!(source.load_on(&own).unwrap().policy().momentum_correction, Some(0.5));
+    }
+
+    #[test]
+    fn what_a_server_sends_back_is_told_where_there_is_one() {
+        let server = load(None, &["exchange.topology=server"]).unwrap();
+        let told = server.to_toml().unwrap();
+        assert!(told.contains("downlink = \"exact\""), "{told}");
+        assert_eq!(Recipe::from_toml(&told).unwrap(), server);
+        assert!(!load(None, &[]).unwrap().to_toml().unwrap().contains("downlink"));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! An experiment as TOML: what is trained, what is compared, at which scales, and what is claimed.
 
 use super::results::{Label, Unit};
-use crate::recipe::{Recipes, nearest};
+use crate::recipe::{Recipes, nearest, schema};
 use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::network::Link;
 use include_dir::{Dir, include_dir};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,7 @@ static BUILT_IN: Dir<'_> = include_dir!("$OUT_DIR/runs/reproduce");
 /// A run's recipe is made of layers, each of which changes what those before it say: the
 /// experiment's, the task's, the arm's, the scale's, the scale's for the task, the scale's for the
 /// arm.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
     /// What it is about, in one line.
@@ -33,6 +34,7 @@ pub struct Experiment {
     pub links: Vec<String>,
     /// What all runs have in common.
     #[serde(default)]
+    #[schemars(schema_with = "schema::layer")]
     pub recipe: Table,
     /// What is trained.
     pub tasks: Vec<Member>,
@@ -55,7 +57,7 @@ const USUAL: &str = "standard";
 /// `smoke` (made-up data, a few steps), `quick` (one pass, about an hour on two cores), `standard`
 /// (converged enough to tell schemes apart, hours on two cores) and `full` (the paper's own models,
 /// workers, batches and schedules). These come first, in this order.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Scale(String);
 
@@ -94,7 +96,7 @@ impl PartialOrd for Scale {
 }
 
 /// A task or an arm, or several that differ in a few values.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Member {
     /// Its name, which becomes a folder; where there is something to go `over`, the values follow.
@@ -104,14 +106,16 @@ pub struct Member {
     /// Values to go over: one member for each combination. Where the recipe says `"{ratio}"`, the
     /// value of `ratio` stands.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "BTreeMap<String, Vec<serde_json::Value>>")]
     pub over: BTreeMap<String, Vec<Value>>,
     /// What it changes in the recipe.
     #[serde(default)]
+    #[schemars(schema_with = "schema::layer")]
     pub recipe: Table,
 }
 
 /// What is done at a scale.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
     /// What is done, and where it differs from the paper, in sentences.
@@ -127,17 +131,20 @@ pub struct Setting {
     pub arms: Option<Vec<String>>,
     /// What it changes in every recipe.
     #[serde(default)]
+    #[schemars(schema_with = "schema::layer")]
     pub recipe: Table,
     /// What it changes in the recipes of a task, by name with or without its values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::layers")]
     pub task: BTreeMap<String, Table>,
     /// What it changes in the recipes of an arm, by name with or without its values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::layers")]
     pub arm: BTreeMap<String, Table>,
 }
 
 /// Something that a paper says, and how it is put to the test here.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     /// The claim in words.
@@ -242,7 +249,7 @@ impl Claim {
 }
 
 /// What is measured of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
     /// Fraction of right answers on the test set after the last step.
@@ -311,7 +318,7 @@ impl Measure {
 }
 
 /// How an arm is compared with the one that it stands against.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Compare {
     /// Not at all: the measured number itself.
@@ -503,7 +510,10 @@ impl Experiment {
     /// # Errors
     /// Names the key and what to write instead.
     pub fn parse(text: &str) -> Result<Self> {
-        let experiment: Self = toml::from_str(text)?;
+        let experiment: Self = toml::from_str(text).map_err(|error| {
+            let found: Table = toml::from_str(text).unwrap_or_default();
+            schema::all_that_is_missing(error.into(), "experiment", &schema::of::<Self>(), found)
+        })?;
         experiment.validate()?;
         Ok(experiment)
     }

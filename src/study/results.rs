@@ -4,6 +4,7 @@
 use super::measured::Measured;
 use super::statistics::Interval;
 use crate::bench::codecs::Spread;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -208,7 +209,7 @@ pub enum Test {
 }
 
 /// How numbers are said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
     /// As a plain number.

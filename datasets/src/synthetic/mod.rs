@@ -18,11 +18,14 @@ use crate::files;
 
 /// A twin of CIFAR-10: each class has a colour and a texture of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct SyntheticCifar10 {
     /// The number of training images, 5 to 50,000: they fill five files.
+    #[cfg_attr(feature = "schema", schemars(range(min = 5, max = 50_000)))]
     pub train: usize,
     /// The number of test images, 1 to 10,000.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]
     pub test: usize,
     /// What the images are drawn from.
     pub seed: u64,
@@ -36,11 +39,14 @@ impl Default for SyntheticCifar10 {
 
 /// A twin of CIFAR-100: ten colours times ten textures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct SyntheticCifar100 {
     /// The number of training images, 1 to 50,000.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 50_000)))]
     pub train: usize,
     /// The number of test images, 1 to 10,000.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]
     pub test: usize,
     /// What the images are drawn from.
     pub seed: u64,
@@ -54,19 +60,25 @@ impl Default for SyntheticCifar100 {
 
 /// A twin of AG News: made-up news of four topics, each with words of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct SyntheticAgNews {
     /// The number of training texts, 1 to 120,000.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 120_000)))]
     pub train: usize,
     /// The number of test texts, 1 to 7,600.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 7600)))]
     pub test: usize,
     /// What the texts are drawn from.
     pub seed: u64,
     /// The largest number of token ids, the two for padding and unknown words included.
+    #[cfg_attr(feature = "schema", schemars(range(min = 3, max = 1 << 20)))]
     pub vocabulary: usize,
     /// How often a word must occur in the training set to get an id.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub minimum_count: u64,
     /// Tokens per text: longer texts are cut, shorter ones padded.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
     pub length: usize,
 }
 

@@ -28,6 +28,7 @@ use crate::{Entry, Error, Gauge, Result, State};
 
 /// Where the statistic that all ranks agree on comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Statistics {

@@ -26,6 +26,7 @@ const LARGEST_NORM: f32 = f32::from_bits((127 + 112) << 23);
 
 /// What a block is scaled by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Norm {
@@ -61,6 +62,7 @@ fn largest(values: &[f32]) -> f32 {
 
 /// How codes lie on the wire.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Entropy {

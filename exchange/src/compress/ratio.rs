@@ -10,6 +10,7 @@ use crate::Result;
 /// first step to step `steps`, and stays (the sparsity warm-up of Lin et al. 2018, section 3.3,
 /// which falls once an epoch: 25 %, 6.25 %, 1.5625 %, 0.4 %, 0.1 %).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(
     untagged,
     expecting = "a ratio is a number such as 0.01, or { start = 0.25, end = 0.001, steps = 4000 }"
@@ -17,18 +18,24 @@ use crate::Result;
 #[non_exhaustive]
 pub enum Ratio {
     /// The same at every step.
-    Constant(f64),
+    Constant(
+        #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
+         f64,
+    ),
     /// Falling.
     Falling(Fall),
 }
 
 /// A ratio that falls.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Fall {
     /// At the first step.
+    #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
     pub start: f64,
     /// From step `steps` on.
+    #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
     pub end: f64,
     /// Steps that the fall takes.
     pub steps: u64,

@@ -108,6 +108,7 @@ fn mean(values: &[f32]) -> f32 {
 
 /// What a sign stands for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Magnitude {

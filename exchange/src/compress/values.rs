@@ -47,6 +47,7 @@ use crate::wire::{Read, Reader};
 /// How values are sent: `"f32"`, `"f16"`, `"bf16"`, or by a quantiser, such as
 /// `{ kind = "qsgd", levels = 1 }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 #[non_exhaustive]
 pub enum Values {
@@ -58,6 +59,7 @@ pub enum Values {
 
 /// A quantiser of selected values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Quantised {
@@ -67,9 +69,11 @@ pub enum Quantised {
 
 /// The settings of `{ kind = "qsgd" }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct QsgdValues {
     /// Levels above zero, 1 to 127. Default 7: 4 bits with the sign; 1 is 2 bits.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 127)))]
     pub levels: u8,
     /// What a block is scaled by. Default `linf`.
     pub norm: Norm,

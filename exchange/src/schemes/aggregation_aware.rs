@@ -60,6 +60,7 @@ const SERVER_BYTES: f64 = 8.0;
 
 /// The settings of `aggregation-aware`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Share of each bucket's elements that each rank sends, above 0 and at most 1: of n

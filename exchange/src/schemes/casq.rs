@@ -76,6 +76,7 @@ use crate::{Bucketing, Entry, Error, Gauge, Policy, Result, State};
 
 /// What the message is to be like.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
     /// Huffman coded clusters, bf16 tables as large as fits into `bits` for each element, all
@@ -90,10 +91,12 @@ pub enum Preset {
 
 /// The settings of `casq`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// log₂ of the number of clusters, signs among them, 1 to 4; with `lean` also the size of the
     /// whole message in bits for each element, at most. Default 2.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 4)))]
     pub bits: u32,
     /// What the message is like. Default `lean`.
     pub preset: Preset,
@@ -102,13 +105,16 @@ pub struct Config {
     pub allocation: Allocation,
     /// Percentile of each sign's magnitudes at which the tail cluster's centre lies, above 0 and
     /// below 100. Default 95.
+    #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0.0), extend("exclusiveMaximum" = 100.0)))]
     pub percentile: f64,
     /// Lloyd iterations over all centres, the tail's included, after the fit; 0 leaves them as the
     /// authors do. Default 20.
     pub polish: u32,
     /// Elements that the fit looks at, drawn with replacement. Default 100000.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub sample: usize,
     /// Steps between two fits. Default 10.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub refresh: u64,
     /// Whether what is not sent is added to the next gradient. Default true.
     pub feedback: bool,

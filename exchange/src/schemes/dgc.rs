@@ -42,6 +42,7 @@ use crate::{Gauge, Policy, Result};
 
 /// The settings of `dgc`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Share of each bucket's elements that is aimed at, above 0 and at most 1; or a falling one.
@@ -49,6 +50,7 @@ pub struct Config {
     pub ratio: Ratio,
     /// Share of elements that the threshold is estimated from, above 0 and at most 1. Default
     /// 0.01.
+    #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
     pub sample: f64,
     /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
     /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.

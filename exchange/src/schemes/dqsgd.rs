@@ -84,19 +84,21 @@ const MAX_WINDOW: usize = 1 << 20;
 
 /// What the schedule is to reach.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
     /// Mean bits per element over the run: `{ bits = 4.5 }`.
-    Bits(f64),
+    Bits(#[cfg_attr(feature = "schema", schemars(range(min = 2.0, max = 8.0)))] f64),
     /// The paper's factor k (t for non-convex objectives) itself: `{ k = 41.5 }`.
-    K(f64),
+    K(#[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0.0)))] f64),
     /// The weighted quantisation error Σ α^(N−1−n) ‖g_n‖²/s_n²: `{ error = 0.05 }`. Theorem 1 bounds
     /// what quantisation adds to the objective by L·d·η²/12 times it.
-    Error(f64),
+    Error(#[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0.0)))] f64),
 }
 
 /// How a planned number of bits becomes a whole one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Rounding {
     /// Up, as in the authors' code.
@@ -108,6 +110,7 @@ pub enum Rounding {
 
 /// The settings of `dqsgd`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// What the bucket is scaled by. Default `linf`.
@@ -115,22 +118,28 @@ pub struct Config {
     /// α, above 0 and at most 1: the convex schedule; 1 gives the non-convex one. Default
     /// 0.999^(6000/`horizon`), which is the authors' 0.999 for their 6000 steps.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
     pub alpha: Option<f64>,
     /// Steps of the run, N; later steps count as the last. Default 6000.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub horizon: u64,
     /// Steps between two decisions. Default 100.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub gap: u64,
     /// Steps whose norms are averaged. Default 50.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_WINDOW)))]
     pub window: usize,
     /// Fewest bits per element, from 2. Default 2.
+    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = MAX_BITS)))]
     pub min_bits: u8,
     /// Most bits per element, up to 8; also those of the first `gap` steps. Default 8.
+    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = MAX_BITS)))]
     pub max_bits: u8,
     /// How bits become whole. Default `ceil`.
     pub rounding: Rounding,
     /// Error feedback, which does harm here: its variance is fed back. Default false.
     pub feedback: bool,
-    /// What the schedule is to reach. Default a mean of 4.5 bits, the paper's on CIFAR-10.
+    /// What the schedule is to reach; unless said, a mean of 4.5 bits, the paper's on CIFAR-10.
     pub target: Target,
 }
 

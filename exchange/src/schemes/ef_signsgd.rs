@@ -30,6 +30,7 @@ use crate::{Bucketing, Policy};
 
 /// The settings of `ef-signsgd`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Whether what the signs miss is added to the next gradient: the paper's method. Default true.

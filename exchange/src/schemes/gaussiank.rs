@@ -46,6 +46,7 @@ const TRIALS: u32 = 3;
 
 /// The settings of `gaussiank`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Share of each bucket's elements that is aimed at, above 0 and at most 1; or a falling one.

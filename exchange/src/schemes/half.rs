@@ -35,6 +35,7 @@ const BLOCK: usize = 1024;
 
 /// A format of 16 bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Precision {
     /// IEEE binary16.
@@ -46,6 +47,7 @@ pub enum Precision {
 
 /// The settings of `half`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// `fp16` or `bf16`. Default `fp16`.

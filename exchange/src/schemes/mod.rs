@@ -63,6 +63,7 @@ schemes! {
     ///
     /// A scheme dereferences to its [`Method`]: `scheme.about()`, `scheme.build(&seat)`. Serde reads
     /// and writes it as a table of `kind`, the scheme's name, and the scheme's settings.
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     #[non_exhaustive]
     pub enum Scheme {
         Dense(dense),

@@ -33,6 +33,7 @@ use crate::wire::codes::{self, BLOCK};
 
 /// The settings of `natural`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Error feedback, which is of no use to unbiased rounding. Default false.

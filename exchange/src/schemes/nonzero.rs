@@ -47,6 +47,7 @@ const GROUP: usize = 64;
 
 /// The settings of `nonzero`: none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Config {}
 

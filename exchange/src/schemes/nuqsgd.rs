@@ -33,9 +33,11 @@ use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 
 /// The settings of `nuqsgd`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Levels above zero, 1 to 127: 2^(1 − levels), …, 1/2, 1. Default 7: 4 bits with the sign.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 127)))]
     pub levels: u8,
     /// What a block is scaled by. Default `l2`.
     pub norm: Norm,

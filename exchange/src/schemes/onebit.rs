@@ -32,6 +32,7 @@ use crate::{Gauge, Result};
 
 /// The settings of `onebit`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Elements that share two means; 0 for the whole bucket. Default 512.

@@ -63,14 +63,18 @@ mod sums;
 
 /// The settings of `powersgd`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Columns of the factors, r: at least 1. Default 4.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub rank: usize,
     /// The first step that is compressed, counted from 1: those before are sent as they are.
     /// Default 1.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub start_step: u64,
     /// A matrix is compressed when (n + m)·r times this is less than n·m; above 0. Default 2.
+    #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0.0)))]
     pub min_compression_rate: f64,
     /// Whether a step starts from the Q of the one before, else from a random one. Default true.
     pub warm_start: bool,

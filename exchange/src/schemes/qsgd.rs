@@ -39,9 +39,11 @@ use crate::{Gauge, Result};
 
 /// The settings of `qsgd`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Levels above zero, s: 1 to 127. Default 7: 4 bits with the sign.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 127)))]
     pub levels: u8,
     /// What a block is scaled by. Default `linf`.
     pub norm: Norm,

@@ -46,6 +46,7 @@ use crate::{Gauge, Result};
 
 /// The settings of `randomk`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Share of each bucket's elements that is sent, above 0 and at most 1: of n elements

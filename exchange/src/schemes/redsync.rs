@@ -42,6 +42,7 @@ const NARROW: f64 = 0.2;
 
 /// The settings of `redsync`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Share of each bucket's elements that is aimed at, above 0 and at most 1; or a falling one.

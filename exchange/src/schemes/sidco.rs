@@ -57,6 +57,7 @@ use crate::{Gauge, Result, State};
 
 /// The settings of `sidco`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Share of each bucket's elements that the threshold aims at, above 0 and at most 1; or a

@@ -50,6 +50,7 @@ pub use vote::{Ties, Vote};
 
 /// The settings of `signsgd`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// What a sign stands for. Default `mean`.

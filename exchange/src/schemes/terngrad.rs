@@ -40,9 +40,11 @@ use crate::{Bucketing, Gauge, Policy, Result};
 
 /// The settings of `terngrad`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Standard deviations at which elements are clipped; 0 for no clipping. Default 2.5.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
     pub clip: f64,
     /// Elements of a block; 0 for the whole bucket. Default 0.
     pub block: usize,

@@ -37,10 +37,12 @@ use crate::wire::values::Format;
 
 /// The settings of `threshold`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Magnitude above which an element is sent, in units of the gradient; 0 sends all that are
     /// not zero. Default 0.01.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
     pub lambda: f32,
     /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
     /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.

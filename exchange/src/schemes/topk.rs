@@ -39,6 +39,7 @@ use crate::wire::values::Format;
 
 /// The settings of `topk`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Share of each bucket's elements that is sent, above 0 and at most 1: of n elements

@@ -38,6 +38,7 @@ macro_rules! topologies {
     ($($variant:ident($module:ident)),* $(,)?) => {
         /// The shape that messages travel in.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(rename_all = "kebab-case")]
         #[non_exhaustive]
         pub enum Topology {
@@ -125,6 +126,7 @@ impl Default for Topology {
 
 /// What a server sends back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Downlink {

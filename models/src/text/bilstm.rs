@@ -15,11 +15,14 @@ use crate::ops::{self, Lstm};
 
 /// Settings of `bilstm`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Length of a word's embedding.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub dim: usize,
     /// Width of the hidden state of each direction.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub hidden: usize,
 }
 

@@ -15,9 +15,11 @@ use crate::ops;
 
 /// Settings of `fasttext`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Length of a word's embedding.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub dim: usize,
 }
 

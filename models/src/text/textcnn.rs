@@ -19,13 +19,17 @@ use crate::ops;
 
 /// Settings of `textcnn`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Length of a word's embedding.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub dim: usize,
     /// Filters of each width.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub filters: usize,
     /// Words that a filter spans.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1), inner(range(min = 1))))]
     pub widths: Vec<usize>,
 }
 

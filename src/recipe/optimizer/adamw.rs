@@ -2,21 +2,27 @@
 
 use super::definition::{About, Definition, Now, Piece, Rule, at_least_zero, below_one};
 use gradwire_models::kernels::optimizer::{AdamWStep, adamw};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Settings of `adamw`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Adamw {
     /// The base learning rate, which the schedule multiplies.
+    #[schemars(range(min = 0.0))]
     pub learning_rate: f64,
     /// Decay of the gradient's running mean.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub beta1: f64,
     /// Decay of the squared gradient's running mean.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub beta2: f64,
     /// Added to the denominator.
+    #[schemars(range(min = 0.0))]
     pub epsilon: f64,
     /// Weight decay, decoupled from the gradient.
+    #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
     /// Whether batch norm's scales and shifts, and biases, decay as well.
     pub decay_norms_and_biases: bool,

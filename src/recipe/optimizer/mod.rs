@@ -19,6 +19,7 @@ pub use sgd::Sgd;
 
 gradwire_registry::registry! {
     /// Which optimizer, with its settings.
+    #[derive(schemars::JsonSchema)]
     pub enum Config: Definition {
         Sgd(Sgd),
         Adamw(Adamw),

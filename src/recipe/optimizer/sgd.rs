@@ -11,19 +11,23 @@ use super::definition::{
     below_one,
 };
 use gradwire_models::kernels::optimizer::{SgdStep, sgd};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Settings of `sgd`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sgd {
     /// The base learning rate, which the schedule multiplies.
+    #[schemars(range(min = 0.0))]
     pub learning_rate: f64,
     /// Momentum, 0 to below 1; 0 for none.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub momentum: f64,
     /// Nesterov's form of momentum.
     pub nesterov: bool,
     /// Weight decay added to the gradient (L2).
+    #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
     /// Whether batch norm's scales and shifts, and biases, decay as well.
     pub decay_norms_and_biases: bool,

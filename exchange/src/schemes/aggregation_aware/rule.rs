@@ -8,12 +8,14 @@ use crate::compress::definition::require;
 /// Which k elements of u = gradient + residual are sent. U is the last union: all positions that
 /// any rank sent in the round before. As serde reads it, in TOML: `rule = { by = "prev-union", p = 0.75 }`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "by", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Rule {
     /// p·k places for the largest |u| inside U, the other places for the largest of the rest.
     PrevUnion {
         /// Share of places, 0 to 1. Default 0.75.
         #[serde(default = "three_quarters")]
+        #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 1.0)))]
         p: f64,
     },
     /// The largest |u| + λ·|S|, where S is the last sum over ranks (a sum, not a mean, so that λ
@@ -21,12 +23,14 @@ pub enum Rule {
     Mix {
         /// Weight of the last sum, 0 or more. Default 0.5.
         #[serde(default = "half")]
+        #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
         lambda: f64,
     },
     /// The largest |u|, inside U counted h-fold.
     Hysteresis {
         /// Factor, 1 or more. Default 2.
         #[serde(default = "two")]
+        #[cfg_attr(feature = "schema", schemars(range(min = 1.0)))]
         h: f64,
     },
     /// p·k places for what was most often in the last unions, of equals the largest |u|; the
@@ -34,15 +38,18 @@ pub enum Rule {
     Window {
         /// Share of places, 0 to 1. Default 0.75.
         #[serde(default = "three_quarters")]
+        #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 1.0)))]
         p: f64,
         /// Unions that count, 1 to 255. Default 5.
         #[serde(default = "five")]
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         rounds: u8,
     },
     /// The largest |u|·(1 + λ·f), where f is a moving average, f ← 0.8·f + 0.2·[in the union].
     Ema {
         /// Weight of the average, 0 or more. Default 1.
         #[serde(default = "one")]
+        #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
         lambda: f64,
     },
     /// p·k places for the largest |u| among what one rank sent in the round before, the ranks
@@ -50,6 +57,7 @@ pub enum Rule {
     Leader {
         /// Share of places, 0 to 1. Default 0.75.
         #[serde(default = "three_quarters")]
+        #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 1.0)))]
         p: f64,
     },
     /// The largest |u|, but only those above c times the root mean square of u; the single
@@ -57,6 +65,7 @@ pub enum Rule {
     Significant {
         /// Factor, 0 or more. Default 3.
         #[serde(default = "three")]
+        #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
         c: f64,
     },
     /// The largest |u|: what the others are judged against.

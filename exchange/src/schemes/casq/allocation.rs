@@ -7,6 +7,7 @@ use super::clusters::{MOST_CLUSTERS, Members};
 /// A rule that shares buckets among clusters; each gets at least one, and no more than it has
 /// members.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Allocation {
     /// So that the expected squared error is least, for members hashed uniformly.

@@ -7,6 +7,7 @@ use crate::compress::special::gamma_quantile;
 
 /// The law that magnitudes are taken to follow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Fit {
     /// Exponential in every stage (SIDCo-E).

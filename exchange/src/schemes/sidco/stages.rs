@@ -19,16 +19,18 @@ const MOST: u32 = 32;
 
 /// How many stages: a number, `"adaptive"` or `"chain"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged, expecting = "stages are a number, \"adaptive\" or \"chain\"")]
 pub enum Stages {
     /// Always so many: the first keeps a quarter, the others equal shares of what is left to do.
-    Fixed(u32),
+    Fixed(#[cfg_attr(feature = "schema", schemars(range(min = 1, max = MOST)))] u32),
     /// By a rule.
     By(Rule),
 }
 
 /// A rule for the number of stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
     /// One more when too few elements were kept over the last five messages, one less when too

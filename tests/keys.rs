@@ -1,0 +1,214 @@
+//! The reference of keys, from the command line: every key is there, with everything about it, and
+//! the schemas of editors take what the program takes.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Program, words};
+use gradwire::recipe::keys::{Part, parts};
+use gradwire::recipe::{Recipe, Recipes, Source, schema};
+use gradwire::study::definition::Experiment;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+fn validator(schema: &Value) -> jsonschema::Validator {
+    jsonschema::draft7::new(schema).unwrap()
+}
+
+fn json_of(text: &str) -> Value {
+    serde_json::to_value(toml::from_str::<toml::Table>(text).unwrap()).unwrap()
+}
+
+#[test]
+fn every_key_is_shown_on_lines_of_eighty_columns() {
+    let program = Program::new();
+    let all = program.succeed(&words("list keys"));
+    for part in ["[train]", "scheme = \"sidco\"", "network.link.latency", "dataset = \"ag-news\""] {
+        assert!(all.contains(part), "{part}");
+    }
+    let experiment = program.succeed(&words("list keys experiment"));
+    assert!(experiment.contains("[[claims]]") && experiment.contains("claims[].at_least"));
+    for line in all.lines().chain(experiment.lines()) {
+        assert!(line.chars().count() <= 80, "{line}");
+        assert!(!line.contains("crate::"), "{line}");
+    }
+}
+
+#[test]
+fn a_part_and_a_key_are_shown_by_their_names() {
+    let program = Program::new();
+    let sidco = program.succeed(&words("list keys scheme.sidco"));
+    assert!(sidco.contains("scheme.bounce") && !sidco.contains("dgc"), "{sidco}");
+    let batch = program.succeed(&words("list keys train.batch"));
+    for part in ["whole number of at least 1", "default 64", "Samples per rank"] {
+        assert!(batch.contains(part), "{batch}");
+    }
+    assert!(!batch.contains("epochs"), "{batch}");
+    let ratio = program.succeed(&words("list keys scheme.dgc.ratio"));
+    assert!(
+        ratio.contains("number above 0, at most 1")
+            && ratio.contains("scheme.ratio.steps")
+            && !ratio.contains("scheme.sample"),
+        "{ratio}"
+    );
+    let told = program.succeed(&words("list keys experiment.claims --json"));
+    let told: Vec<Value> = serde_json::from_str(&told).unwrap();
+    let claim = told[0]["keys"].as_array().unwrap();
+    assert!(claim.iter().any(|key| key["path"] == "claims[].measure" && key["required"] == true));
+    for (asked, near) in [
+        ("train.bach", "`train.batch`"),
+        ("scheme.sidko", "`scheme.sidco`"),
+        ("experiment.clams", "`claims`"),
+    ] {
+        let error = program.refuse(&["list", "keys", asked], 2);
+        assert!(error.contains(&format!("did you mean {near}")), "{error}");
+    }
+}
+
+#[test]
+fn the_page_of_keys_is_made_of_the_definitions() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/keys.md");
+    let made = Program::new().succeed(&words("list keys --markdown"));
+    let remedy = "gradwire list keys --markdown > docs/keys.md";
+    assert!(fs::read_to_string(page).unwrap() == made, "docs/keys.md is old: {remedy}");
+}
+
+#[test]
+fn the_schemas_take_what_is_built_in_and_refuse_other_keys() {
+    let program = Program::new();
+    let printed = |what: &str| {
+        let text = program.succeed(&["list", "schema", what]);
+        let schema: Value = serde_json::from_str(&text).unwrap();
+        jsonschema::meta::validate(&schema).unwrap();
+        validator(&schema)
+    };
+    let (recipe, experiment) = (printed("recipe"), printed("experiment"));
+    let new = |what: &str| program.succeed(&["new", what]);
+    let written = Recipes::all().into_iter().map(|(name, text)| (name, text.to_string()));
+    let whole = |name: &str| {
+        let source = Source { recipe: Some(name.into()), ..Source::default() };
+        (format!("{name}, every value"), source.load().unwrap().to_toml().unwrap())
+    };
+    let whole = Recipes::all().into_iter().map(|(name, _)| whole(&name));
+    let recipes = written.chain(whole).chain([("new".into(), new("recipe"))]);
+    let built_in = Experiment::built_in().into_iter().map(|(name, text)| (name, text.to_string()));
+    let experiments = built_in.chain([("new".into(), new("experiment"))]);
+    let takes = |schema: &jsonschema::Validator, name: &str, text: &str| {
+        let found = json_of(text);
+        let errors: Vec<_> = schema.iter_errors(&found).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{name}: {errors:#?}");
+    };
+    recipes.for_each(|(name, text)| takes(&recipe, &name, &text));
+    experiments.for_each(|(name, text)| takes(&experiment, &name, &text));
+
+    let good = "dataset = 'cifar10'\nmodel = 'resnet20'\nscheme = { kind = 'topk', ratio = 0.1 }\n";
+    takes(&recipe, "three keys", good);
+    for (from, to) in [
+        ("ratio = 0.1", "ratoi = 0.1"),
+        ("ratio = 0.1", "ratio = 0"),
+        ("ratio = 0.1", "ratio = { start = 0.1 }"),
+        ("'topk'", "'topkk'"),
+        ("'cifar10'", "'cifar11'"),
+        ("model = 'resnet20'", ""),
+        ("model", "workers = 0\nmodel"),
+        ("model", "train = { batch = 0 }\nmodel"),
+        ("model", "train = { bach = 1 }\nmodel"),
+        ("model", "network = { link = { mtu = 1 } }\nmodel"),
+    ] {
+        let bad = good.replacen(from, to, 1);
+        assert!(bad != good && !recipe.is_valid(&json_of(&bad)), "{bad}");
+    }
+    let text = Experiment::built_in()[0].1;
+    for (key, wrong) in [("claim", json!([{ "claim": "all" }])), ("recipe", json!({ "trian": {} }))]
+    {
+        let mut found = json_of(text);
+        found[key] = wrong;
+        assert!(!experiment.is_valid(&found), "{key}");
+    }
+}
+
+/// Every path of a table, down to what is no table.
+fn paths(at: &str, table: &toml::Table, all: &mut BTreeSet<String>) {
+    for (key, value) in table {
+        let path = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
+        match value {
+            toml::Value::Table(table) => paths(&path, table, all),
+            _ => drop(all.insert(path)),
+        }
+    }
+}
+
+fn all_keys(parts: &[Part]) -> BTreeSet<&str> {
+    parts.iter().flat_map(|part| &part.keys).map(|key| key.path.as_str()).collect()
+}
+
+/// What a dry run writes is what the reference lists: each of its keys is there, with a meaning.
+#[test]
+fn every_value_in_force_has_its_key() {
+    let recipe = parts(&Recipe::schema());
+    let known = all_keys(&recipe);
+    for (name, _) in Recipes::all() {
+        let told = Source { recipe: Some(name.clone()), ..Source::default() }.load().unwrap();
+        let mut found = BTreeSet::new();
+        paths("", &toml::from_str(&told.to_toml().unwrap()).unwrap(), &mut found);
+        found.retain(|path| !path.ends_with(".kind") && !path.ends_with(".by"));
+        let unknown: Vec<_> = found.iter().filter(|path| !known.contains(path.as_str())).collect();
+        assert!(unknown.is_empty(), "{name}: {unknown:?}");
+    }
+    let experiment = parts(&schema::of::<Experiment>());
+    for part in recipe.iter().chain(&experiment) {
+        for key in &part.keys {
+            assert!(!key.about.is_empty() && !key.values.is_empty(), "{key:?}");
+            let said = key
+                .about
+                .split_once("Default ")
+                .and_then(|(_, said)| said.split([' ', ':']).next());
+            if let (Some(said), Some(default)) = (said, &key.default) {
+                let said = said.trim_end_matches('.').trim_matches('`');
+                assert_eq!(
+                    said,
+                    default.trim_matches('"'),
+                    "a definition speaks of another: {key:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn all_that_a_file_leaves_out_is_named_at_once_with_the_file() {
+    let program = Program::new();
+    let file = program.path("mine.toml");
+    let refused = |command: &str, text: &str| {
+        fs::write(&file, text).unwrap();
+        program.refuse(&[command, file.to_str().unwrap()], 2)
+    };
+    let error = refused("train", "workers = 2\n[train]\nbatch = 8\n");
+    for part in
+        ["mine.toml", "`dataset` (what is trained on)", "`model`", "`scheme`", "are missing"]
+    {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    let error =
+        refused("train", "dataset = 'cifar10'\nmodel = 'resnet20'\nscheme = { ratio = 0.1 }\n");
+    assert!(error.contains("`scheme.kind` is missing"), "{error}");
+    let error =
+        refused("train", "dataset = 'cifar10'\nmodel = 'resnet20'\nscheme = 'topk'\nworkers = 0\n");
+    assert!(error.contains("mine.toml: workers = 0"), "{error}");
+    let error =
+        refused("reproduce", "title = 'A question'\n[[arms]]\nname = 'dense'\n[[claims]]\n");
+    let all = [
+        "mine.toml",
+        "`baseline`",
+        "`tasks`",
+        "`scales`",
+        "`arms[0].label`",
+        "`claims[0].measure`",
+    ];
+    for part in all {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
