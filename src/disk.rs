@@ -242,6 +242,21 @@ impl Disk {
         fs::remove_dir_all(path)
     }
 
+    /// Removes a folder with nothing in it.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove_empty_folder(&self, path: &Path) -> io::Result<()> {
+        self.check(Operation::Remove)?;
+        fs::remove_dir(path)
+    }
+
+    /// Whether another handle has a file's lock. Nothing is made or changed by asking.
+    pub fn is_locked(&self, path: &Path) -> bool {
+        let tried = fs::File::open(path).map(|file| file.try_lock_shared());
+        matches!(tried, Ok(Err(fs::TryLockError::WouldBlock)))
+    }
+
     /// Takes a file's lock, making the file if it is not there. The lock ends with the handle, or
     /// with the process, however that ends.
     ///
@@ -416,7 +431,9 @@ mod tests {
         let (disk, path) = (Disk::default(), folder.path().join("lock"));
         let lock = disk.lock(&path).unwrap();
         assert_eq!(disk.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(disk.is_locked(&path));
         drop(lock);
+        assert!(!disk.is_locked(&path) && !disk.is_locked(&path.with_file_name("none")));
         disk.lock(&path).unwrap();
     }
 

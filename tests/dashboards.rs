@@ -27,7 +27,7 @@ record = { every = 1 }
 "#;
 
 fn create(out: &Path, recipe: &str) -> Record {
-    let place = Place::New { out, recipe: "tests" };
+    let place = Place::New { out, recipe: "tests", name: None };
     Record::create(&Disk::default(), place, recipe, &Provenance::here()).unwrap()
 }
 

@@ -16,7 +16,7 @@ use std::fs;
 use std::path::Path;
 
 fn create(out: &Path) -> Record {
-    let place = Place::New { out, recipe: "tests" };
+    let place = Place::New { out, recipe: "tests", name: None };
     Record::create(&Disk::default(), place, "workers = 2\n", &Provenance::here()).unwrap()
 }
 
@@ -230,7 +230,7 @@ fn the_folder_tells_what_made_it() {
         data: vec![FileSum { name: "a.bin".into(), bytes: 3, sha256: "00ff".into() }],
         ..Provenance::here()
     };
-    let place = Place::New { out: out.path(), recipe: "größe" };
+    let place = Place::New { out: out.path(), recipe: "größe", name: None };
     let record = Record::create(&Disk::default(), place, "seed = 1\n", &provenance).unwrap();
     assert!(record.folder().starts_with(out.path().join("größe")));
     let read = |name: &str| fs::read_to_string(record.folder().join(name)).unwrap();
@@ -263,7 +263,7 @@ fn a_place_that_cannot_be_written_is_an_error_that_helps() {
         places.push("/proc/gradwire".into());
     }
     for place in places {
-        let named = Place::New { out: &place, recipe: "tests" };
+        let named = Place::New { out: &place, recipe: "tests", name: None };
         let Err(error) = Record::create(&Disk::default(), named, "", &Provenance::default()) else {
             panic!("a record in {}", place.display())
         };

@@ -170,8 +170,10 @@ fn more_workers_than_samples_are_refused() {
 #[test]
 fn models_that_are_none_are_refused() {
     let program = Program::new();
-    let error = program.refuse(&["eval", "nowhere"], 1);
+    let error = program.refuse(&["eval", "nowhere/at/all"], 1);
     assert!(error.contains("nowhere") && error.contains("model.safetensors"), "{error}");
+    let error = program.refuse(&["eval", "nowhere"], 2);
+    assert!(error.contains("there is no run nowhere"), "{error}");
     for bytes in [&b""[..], b"not a model at all", &[0xff; 64]] {
         fs::write(program.path("model.safetensors"), bytes).unwrap();
         let error = program.refuse(&["eval", "model.safetensors"], 1);

@@ -9,9 +9,11 @@ use time::UtcDateTime;
 /// Runs of one recipe that may start within one second.
 const RUNS_PER_SECOND: u32 = 1000;
 
-/// Makes `<out>/<recipe>/<stamp>`, a folder that did not exist before.
-pub(super) fn create(disk: &Disk, out: &Path, recipe: &str) -> Result<PathBuf> {
-    create_at(disk, out, recipe, &stamp(UtcDateTime::now()))
+/// Makes `<out>/<recipe>/<stamp>`, or `<stamp>-<name>` of a run with a name: a folder that did not exist
+/// before.
+pub(super) fn create(disk: &Disk, out: &Path, recipe: &str, name: Option<&str>) -> Result<PathBuf> {
+    let stamp = stamp(UtcDateTime::now());
+    create_at(disk, out, recipe, &name.map_or(stamp.clone(), |name| format!("{stamp}-{name}")))
 }
 
 /// Makes this folder, which did not exist before.
@@ -148,7 +150,7 @@ mod tests {
         let file = out.path().join("file");
         fs::write(&file, "").unwrap();
         for place in [file.clone(), file.join("deeper/still")] {
-            let error = format!("{:#}", create(&Disk::default(), &place, "a").unwrap_err());
+            let error = format!("{:#}", create(&Disk::default(), &place, "a", None).unwrap_err());
             assert!(error.contains("is not a folder") && error.contains("--out"), "{error}");
             assert!(error.contains(&file.display().to_string()), "{error}");
         }

@@ -11,6 +11,8 @@ use crate::disk::{Disk, Lock};
 use anyhow::{Context, Result, anyhow};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 /// Reads the events of the run in `folder`, in order. A last line that was never finished, as a
 /// killed run leaves it, does not count.
@@ -42,6 +44,8 @@ pub enum Place<'a> {
         out: &'a Path,
         /// The recipe's name.
         recipe: &'a str,
+        /// What the run is called, if anything: its folder is then `<out>/<recipe>/<stamp>-<name>`.
+        name: Option<&'a str>,
     },
     /// In this folder, which does not exist.
     Given(&'a Path),
@@ -64,17 +68,43 @@ pub struct Record {
 }
 
 /// The file whose lock the process that writes a run holds, in the run's folder.
-const LOCK: &str = ".lock";
+pub(super) const LOCK: &str = ".lock";
 /// The record of truth.
 pub const METRICS: &str = "metrics.jsonl";
+/// The resolved recipe, without which a folder is no run's.
+pub const RECIPE: &str = "recipe.toml";
+/// What produced the figures.
+const PROVENANCE: &str = "provenance.json";
+
+/// Whether a folder is that of a run: a recipe with something beside it that only a run has.
+pub fn is_run(folder: &Path) -> bool {
+    let is = |name: &str| folder.join(name).symlink_metadata().is_ok_and(|about| about.is_file());
+    is(RECIPE) && [METRICS, PROVENANCE, LOCK].into_iter().any(is)
+}
+
+/// Whether a process is at work in a run.
+pub fn is_written(disk: &Disk, run: &Path) -> bool {
+    disk.is_locked(&run.join(LOCK))
+}
 
 /// Takes the lock of a run's folder.
 ///
 /// # Errors
 /// When another process writes this run, or the lock's file cannot be made.
 pub fn lock(disk: &Disk, run: &Path) -> Result<Lock> {
+    // Whoever asks whether the run is being written holds the lock for a moment.
+    const TRIES: u32 = 5;
     let path = run.join(LOCK);
-    disk.lock(&path).map_err(|error| match error.kind() {
+    let mut taken = disk.lock(&path);
+    for _ in 1..TRIES {
+        let held = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        if !taken.as_ref().is_err_and(held) {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+        taken = disk.lock(&path);
+    }
+    taken.map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => {
             anyhow!("another process is training in {}: wait for its end, or end it", run.display())
         }
@@ -98,15 +128,15 @@ impl Record {
     ) -> Result<Self> {
         let settings = hparams::settings(resolved)?;
         let (out, folder) = match place {
-            Place::New { out, recipe } => (out, folder::create(disk, out, recipe)?),
+            Place::New { out, recipe, name } => (out, folder::create(disk, out, recipe, name)?),
             Place::Given(folder) => (
                 folder.parent().unwrap_or(folder),
                 folder::create_given(disk, folder).map(|()| folder.to_path_buf())?,
             ),
         };
         let lock = lock(disk, &folder)?;
-        folder::write(disk, &folder.join("recipe.toml"), resolved)?;
-        folder::write(disk, &folder.join("provenance.json"), &provenance.to_json())?;
+        folder::write(disk, &folder.join(RECIPE), resolved)?;
+        folder::write(disk, &folder.join(PROVENANCE), &provenance.to_json())?;
         let lines = folder::open(disk, &folder.join(METRICS))?;
         let path = folder.join(tensorboard::file_name(&[]));
         let curves = folder::open(disk, &path)?;
@@ -146,7 +176,7 @@ impl Record {
             let path = folder.join(name);
             disk.replace(&path, text.as_bytes()).with_context(|| folder::cannot_write(&path))
         };
-        replace("recipe.toml", resolved)?;
+        replace(RECIPE, resolved)?;
         replace(&format!("provenance-{first_step:08}.json"), &provenance.to_json())?;
         let metrics = folder.join(METRICS);
         // A run that was stopped before its first line has none.

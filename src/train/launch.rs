@@ -185,7 +185,8 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
     let mut resume = match start {
         Start::Resume(resume) => *resume,
         Start::Fresh => {
-            return fresh(Place::New { out: &recipe.record.out, recipe: &recipe.name });
+            let (out, name) = (&recipe.record.out, recipe.record.name.as_deref());
+            return fresh(Place::New { out, recipe: &recipe.name, name });
         }
         Start::In(folder) => return fresh(Place::Given(&folder)),
     };
