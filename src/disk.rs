@@ -185,10 +185,16 @@ impl Disk {
             // Left by a process that was stopped here.
             self.remove_file(&partial)?;
         }
-        let mut file = self.create(&partial)?;
-        file.write_all(bytes)?;
-        file.sync()?;
-        self.rename(&partial, path)?;
+        let written = || {
+            let mut file = self.create(&partial)?;
+            file.write_all(bytes)?;
+            file.sync()?;
+            self.rename(&partial, path)
+        };
+        written().inspect_err(|_| {
+            // The error is told; that half a file could not be removed either would hide it.
+            let _ = fs::remove_file(&partial);
+        })?;
         self.sync_folder(path.parent().unwrap_or(Path::new("")))
     }
 
@@ -287,6 +293,15 @@ impl Disk {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
         }
         Ok(bytes)
+    }
+
+    /// Opens a file to be read line by line.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn lines(&self, path: &Path) -> io::Result<io::BufReader<fs::File>> {
+        self.check(Operation::Read)?;
+        fs::File::open(path).map(io::BufReader::new)
     }
 
     /// What is in a folder, in order of name.
@@ -419,7 +434,10 @@ mod tests {
             let found = fs::read_to_string(&path).unwrap();
             // The fifth is the folder's sync: the new content is there, if perhaps not for ever.
             assert!(failed && found == if k < 5 { "old" } else { "newer" }, "{k}: {found}");
-            // What the failed attempt left is no obstacle.
+            let left = Disk::default().list(folder.path()).unwrap();
+            assert_eq!(left, std::slice::from_ref(&path), "{k}");
+            // What a killed process left is no obstacle.
+            fs::write(folder.path().join("a.partial"), "ne").unwrap();
             Disk::default().replace(&path, b"newest").unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), "newest");
         }

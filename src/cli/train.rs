@@ -165,7 +165,9 @@ impl Begin {
                 if !only_looks {
                     eprintln!("the run was cut off before its first checkpoint: it begins again");
                 }
-                Ok(Self::InPlace(path.to_path_buf(), Box::new(Recipe::from_toml(&text)?)))
+                let recipe = Recipe::from_toml(&text)
+                    .with_context(|| format!("the recipe of {}", path.display()))?;
+                Ok(Self::InPlace(path.to_path_buf(), Box::new(recipe)))
             }
             _ => Err(error),
         }

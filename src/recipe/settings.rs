@@ -207,8 +207,12 @@ pub struct Record {
     pub tags: Vec<String>,
     /// Steps between two records of a step.
     pub every: u64,
-    /// Steps between two histograms of gradients and residuals per parameter; 0 for none.
+    /// Steps between two histograms of gradients and residuals; 0 for none.
     pub histograms_every: u64,
+    /// The parameters that histograms are made of, such as `["conv*", "fc.weight"]`, `["*"]` for all;
+    /// absent for the largest weight of each part of the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histograms: Option<Vec<String>>,
     /// Steps between two gradients of rank 0 written to the run's folder, for
     /// `bench codecs --gradient`; 0 for none.
     pub gradients: u64,
@@ -222,6 +226,7 @@ impl Default for Record {
             tags: Vec::new(),
             every: 10,
             histograms_every: 200,
+            histograms: None,
             gradients: 0,
         }
     }

@@ -12,7 +12,7 @@ const RUNS_PER_SECOND: u32 = 1000;
 /// Makes `<out>/<recipe>/<stamp>`, or `<stamp>-<name>` of a run with a name: a folder that did not exist
 /// before.
 pub(super) fn create(disk: &Disk, out: &Path, recipe: &str, name: Option<&str>) -> Result<PathBuf> {
-    let stamp = stamp(UtcDateTime::now());
+    let stamp = now();
     create_at(disk, out, recipe, &name.map_or(stamp.clone(), |name| format!("{stamp}-{name}")))
 }
 
@@ -52,6 +52,11 @@ fn create_at(disk: &Disk, out: &Path, recipe: &str, stamp: &str) -> Result<PathB
         }
     }
     bail!("{RUNS_PER_SECOND} runs of {recipe} started in the second {stamp}: wait and try again")
+}
+
+/// This moment, as folders are named.
+pub(super) fn now() -> String {
+    stamp(UtcDateTime::now())
 }
 
 /// The moment as a folder name that sorts by time: `2026-11-21T05-04-33Z`.

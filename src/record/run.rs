@@ -1,6 +1,6 @@
 //! The files of one run.
 
-use super::event::{Event, Failed, Finished, Text, Warning};
+use super::event::{Event, Failed, Finished, Kind, Text, Warning};
 use super::json_lines::JsonLines;
 use super::provenance::Provenance;
 use super::recorder::{Recorder, Stream};
@@ -48,7 +48,12 @@ pub enum Place<'a> {
         name: Option<&'a str>,
     },
     /// In this folder, which does not exist.
-    Given(&'a Path),
+    Given {
+        /// The folder.
+        folder: &'a Path,
+        /// What the run is called, if anything.
+        name: Option<&'a str>,
+    },
 }
 
 /// The files of one run.
@@ -127,9 +132,12 @@ impl Record {
         provenance: &Provenance,
     ) -> Result<Self> {
         let settings = hparams::settings(resolved)?;
+        let name = match place {
+            Place::New { name, .. } | Place::Given { name, .. } => name,
+        };
         let (out, folder) = match place {
-            Place::New { out, recipe, name } => (out, folder::create(disk, out, recipe, name)?),
-            Place::Given(folder) => (
+            Place::New { out, recipe, .. } => (out, folder::create(disk, out, recipe, name)?),
+            Place::Given { folder, .. } => (
                 folder.parent().unwrap_or(folder),
                 folder::create_given(disk, folder).map(|()| folder.to_path_buf())?,
             ),
@@ -144,7 +152,12 @@ impl Record {
             .with_context(|| folder::cannot_write(&path))?;
         record._lock = Some(lock);
         if let Some(tensorboard) = &mut record.tensorboard {
-            curves::introduce(tensorboard, &settings)
+            let again = match place {
+                Place::New { .. } => String::new(),
+                Place::Given { .. } => format!(" · {}", folder::now()),
+            };
+            let trial = hparams::trial(&settings, name, &record.folder, &again);
+            curves::introduce(tensorboard, &trial, &settings)
                 .with_context(|| folder::cannot_write(&path))?;
         }
         record.record(&Event::from(Text {
@@ -240,7 +253,15 @@ impl Record {
     /// Writes to the TensorBoard file; the warning when it had to be given up.
     fn show(&mut self, event: &Event) -> Result<Option<Event>> {
         let Some(tensorboard) = &mut self.tensorboard else { return Ok(None) };
-        let Err(error) = tensorboard.record(event) else { return Ok(None) };
+        let mut shown = tensorboard.record(event);
+        if let Kind::Epoch(epoch) = &event.kind
+            && epoch.test_accuracy.is_some()
+            && shown.is_ok()
+        {
+            let results = hparams::results(&self.summary);
+            shown = tensorboard.scalars(event.time, epoch.step, &results);
+        }
+        let Err(error) = shown else { return Ok(None) };
         self.tensorboard = None;
         let warning = Event::from(Warning {
             step: Some(self.summary.step),
@@ -327,7 +348,7 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
-    use super::super::event::{Kind, Step};
+    use super::super::event::Step;
     use super::*;
     use std::io::Write;
     use std::sync::{Arc, Mutex};

@@ -6,7 +6,7 @@ use crate::record::{Event, Kind, METRICS, RECIPE, is_run, is_written};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 use toml::{Table, Value};
@@ -123,9 +123,9 @@ pub fn glance(disk: &Disk, folder: &Path) -> Glance {
         step: 0,
         steps: 0,
         test_accuracy: None,
-        began: began(folder),
+        began: began(disk, folder),
     };
-    if follow(&folder.join(METRICS), &mut glance).is_err() || recipe.is_none() {
+    if follow(disk, &folder.join(METRICS), &mut glance).is_err() || recipe.is_none() {
         glance.state = State::Damaged;
     }
     if is_written(disk, folder) {
@@ -135,14 +135,14 @@ pub fn glance(disk: &Disk, folder: &Path) -> Glance {
 }
 
 /// Reads how far a run came off its record. Lines that say nothing about that are not decoded.
-fn follow(metrics: &Path, glance: &mut Glance) -> Result<()> {
+fn follow(disk: &Disk, metrics: &Path, glance: &mut Glance) -> Result<()> {
     // What stands in front of a line's kind: the time.
     const HEAD: usize = 64;
     const KINDS: [&str; 5] = ["started", "step", "epoch", "finished", "failed"];
     if !metrics.exists() {
         return Ok(());
     }
-    let mut lines = BufReader::new(fs::File::open(metrics)?);
+    let mut lines = disk.lines(metrics)?;
     let (mut line, mut step) = (Vec::new(), None);
     while lines.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
         let head = String::from_utf8_lossy(&line[..line.len().min(HEAD)]).into_owned();
@@ -198,7 +198,7 @@ pub fn find(disk: &Disk, out: &Path, word: &str) -> Result<PathBuf> {
         return Ok(listed);
     }
     let runs = if out.exists() { under(disk, out)? } else { Vec::new() };
-    let newest = |a: &&PathBuf, b: &&PathBuf| began(a).total_cmp(&began(b));
+    let newest = |a: &&PathBuf, b: &&PathBuf| began(disk, a).total_cmp(&began(disk, b));
     if word == NEWEST {
         let last = runs.iter().max_by(newest).cloned();
         return last.with_context(|| format!("there is no run under {} yet", out.display()));
@@ -231,14 +231,14 @@ pub fn find(disk: &Disk, out: &Path, word: &str) -> Result<PathBuf> {
 
 /// When a run began, in seconds since the Unix epoch: its record's first line, or else its recipe's
 /// file, tells.
-fn began(folder: &Path) -> f64 {
+fn began(disk: &Disk, folder: &Path) -> f64 {
     #[derive(Deserialize)]
     struct Line {
         time: f64,
     }
     let first = || {
         let mut line = String::new();
-        BufReader::new(fs::File::open(folder.join(METRICS)).ok()?).read_line(&mut line).ok()?;
+        disk.lines(&folder.join(METRICS)).ok()?.read_line(&mut line).ok()?;
         serde_json::from_str(&line).ok().map(|Line { time }| time)
     };
     let made = || fs::metadata(folder.join(RECIPE)).ok()?.modified().ok();
