@@ -51,6 +51,8 @@ fn a_name_stands_for_a_folder_everywhere() {
     assert!(told.contains("Z-two"), "{told}");
     let told = program.succeed(&["compare", "last", "one", "--baseline", "two"]);
     assert!(told.contains("dense is one") && told.contains("topk is two"), "{told}");
+    let told = program.succeed(&["compare", "last", "two", "one"]);
+    assert!(!told.contains("left out"), "{told}");
     program.succeed(&["report", "one", "two", "--out", "report"]);
     let table = fs::read_to_string(program.path("report/runs.csv")).unwrap();
     assert!(table.lines().next().unwrap().contains(",name,") && table.contains(",one,"), "{table}");

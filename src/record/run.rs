@@ -89,16 +89,25 @@ pub fn is_run(folder: &Path) -> bool {
 
 /// Whether a process is at work in a run.
 pub fn is_written(disk: &Disk, run: &Path) -> bool {
-    disk.is_locked(&run.join(LOCK))
+    let path = run.join(LOCK);
+    (1..=TRIES).all(|tried| {
+        if tried > 1 {
+            thread::sleep(PAUSE);
+        }
+        disk.is_locked(&path)
+    })
 }
+
+/// How often a lock is tried before it is taken for held, with what pause: whoever asks whether a run is
+/// being written holds its lock for a moment, and so does a process that was just being started.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Takes the lock of a run's folder.
 ///
 /// # Errors
 /// When another process writes this run, or the lock's file cannot be made.
 pub fn lock(disk: &Disk, run: &Path) -> Result<Lock> {
-    // Whoever asks whether the run is being written holds the lock for a moment.
-    const TRIES: u32 = 5;
     let path = run.join(LOCK);
     let mut taken = disk.lock(&path);
     for _ in 1..TRIES {
@@ -106,7 +115,7 @@ pub fn lock(disk: &Disk, run: &Path) -> Result<Lock> {
         if !taken.as_ref().is_err_and(held) {
             break;
         }
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(PAUSE);
         taken = disk.lock(&path);
     }
     taken.map_err(|error| match error.kind() {

@@ -63,8 +63,10 @@ pub fn collect(
     links: &[Named],
     baseline: Option<&str>,
 ) -> Result<Collection> {
+    // A run that is named twice is one run.
+    let once = folders.iter().enumerate().filter(|(at, folder)| !folders[..*at].contains(folder));
     let (runs, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        folders.iter().partition(|folder| folder.join(RECIPE).exists());
+        once.map(|(_, folder)| folder).partition(|folder| folder.join(RECIPE).exists());
     if runs.is_empty() {
         bail!("{}", others.iter().map(|folder| no_run(folder)).collect::<Vec<_>>().join("; "));
     }
