@@ -313,8 +313,7 @@ mod tests {
             titles.chain(runs.iter().map(|run| cells(run, "runs/out".as_ref(), 4600.0))).collect();
         let text = table(rows.clone(), 80);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        for part in ["dense-8", "22T22-20-19Z", "seed-3", "1480/1500", "91.3%", "60 min", "stopped"]
-        {
+        for part in ["dense-8", "22T22-20-19Z", "seed-3", "1480/1500", "91.3%", "1 h", "stopped"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         let wide = table(rows, 200);

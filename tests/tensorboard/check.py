@@ -310,6 +310,11 @@ def same_setting(expected, read):
         type(expected) is not bool and expected == read
 
 
+def same_word(value):
+    """A setting as a word that equal ones have in common, whole numbers or not."""
+    return repr(float(value)) if type(value) in (int, float) else json.dumps(value)
+
+
 def ending(run):
     """The status that a run's record tells of."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -399,7 +404,7 @@ def check_columns(runs, experiment, differences):
     keys = {key for found in all_settings for key in found}
     differing = {
         key for key in keys
-        if len({json.dumps(found[key]) for found in all_settings if key in found}) > 1
+        if len({same_word(found[key]) for found in all_settings if key in found}) > 1
     }
     read = [info.name for info in experiment.hparam_infos]
     for key in sorted(keys ^ set(read)):
