@@ -88,7 +88,8 @@ def end(program, arguments, folder, kill_after=None, limit=LIMIT, cwd=None):
 
 
 def run_in(folder):
-    runs = list((folder / "runs" / "out").glob("*/*Z*"))
+    # What was cut off before its first checkpoint was set aside, and began again in its place.
+    runs = [run for run in (folder / "runs" / "out").glob("*/*Z*") if "-cut-off-" not in run.name]
     assert len(runs) <= 1, runs
     return runs[0] if runs else None
 

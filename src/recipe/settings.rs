@@ -268,7 +268,7 @@ impl Recipe {
     }
 
     /// What surrounds the scheme, with a value for everything: the recipe's word, and
-    /// [`usual_policy`](Self::usual_policy) where the recipe is silent.
+    /// what is usual where the recipe is silent.
     pub fn policy(&self) -> exchange::Policy {
         self.policy.clone().or(self.usual_policy())
     }
