@@ -248,6 +248,21 @@ impl Disk {
         fs::remove_dir_all(path)
     }
 
+    /// Removes a folder with nothing in it.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove_empty_folder(&self, path: &Path) -> io::Result<()> {
+        self.check(Operation::Remove)?;
+        fs::remove_dir(path)
+    }
+
+    /// Whether another handle has a file's lock. Nothing is made or changed by asking.
+    pub fn is_locked(&self, path: &Path) -> bool {
+        let tried = fs::File::open(path).map(|file| file.try_lock_shared());
+        matches!(tried, Ok(Err(fs::TryLockError::WouldBlock)))
+    }
+
     /// Takes a file's lock, making the file if it is not there. The lock ends with the handle, or
     /// with the process, however that ends.
     ///
@@ -278,6 +293,15 @@ impl Disk {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
         }
         Ok(bytes)
+    }
+
+    /// Opens a file to be read line by line.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn lines(&self, path: &Path) -> io::Result<io::BufReader<fs::File>> {
+        self.check(Operation::Read)?;
+        fs::File::open(path).map(io::BufReader::new)
     }
 
     /// What is in a folder, in order of name.
@@ -410,7 +434,10 @@ mod tests {
             let found = fs::read_to_string(&path).unwrap();
             // The fifth is the folder's sync: the new content is there, if perhaps not for ever.
             assert!(failed && found == if k < 5 { "old" } else { "newer" }, "{k}: {found}");
-            // What the failed attempt left is no obstacle.
+            let left = Disk::default().list(folder.path()).unwrap();
+            assert_eq!(left, std::slice::from_ref(&path), "{k}");
+            // What a killed process left is no obstacle.
+            fs::write(folder.path().join("a.partial"), "ne").unwrap();
             Disk::default().replace(&path, b"newest").unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), "newest");
         }
@@ -422,7 +449,9 @@ mod tests {
         let (disk, path) = (Disk::default(), folder.path().join("lock"));
         let lock = disk.lock(&path).unwrap();
         assert_eq!(disk.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(disk.is_locked(&path));
         drop(lock);
+        assert!(!disk.is_locked(&path) && !disk.is_locked(&path.with_file_name("none")));
         disk.lock(&path).unwrap();
     }
 

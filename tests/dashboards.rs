@@ -27,7 +27,7 @@ record = { every = 1 }
 "#;
 
 fn create(out: &Path, recipe: &str) -> Record {
-    let place = Place::New { out, recipe: "tests" };
+    let place = Place::New { out, recipe: "tests", name: None };
     Record::create(&Disk::default(), place, recipe, &Provenance::here()).unwrap()
 }
 
@@ -163,30 +163,64 @@ fn one_run_is_one_session_however_often_it_is_resumed() {
 }
 
 #[test]
-fn what_a_run_came_to_is_there_once_it_has_come_to_it() {
+fn what_a_run_came_to_and_had_cost_is_a_curve_over_its_evaluations() {
     let out = tempfile::tempdir().unwrap();
-    let scalars = |folder: &Path| -> BTreeMap<String, f32> {
-        let values = reader::read_folder(folder).into_iter().flat_map(|record| record.values);
-        let scalars = values.filter_map(|(tag, value)| match value {
-            Value::Scalar(value) if tag.starts_with("at_end/") => Some((tag, value)),
+    let results = |folder: &Path| -> Vec<(String, u64, f32)> {
+        let records = reader::read_folder(folder).into_iter();
+        let values = records.flat_map(|record| {
+            record.values.into_iter().map(move |(tag, value)| (tag, record.step as u64, value))
+        });
+        let scalars = values.filter_map(|(tag, step, value)| match value {
+            Value::Scalar(value) if tag.starts_with("Test/") => Some((tag, step, value)),
             _ => None,
         });
         scalars.collect()
     };
+    let evaluated = |step: u64, accuracy: f64| {
+        Event::from(Epoch { step, test_accuracy: Some(accuracy), ..Epoch::default() })
+    };
     let mut record = create(out.path(), RECIPE);
     let folder = record.folder().to_path_buf();
-    for event in [
-        started(1, 1),
-        step(1),
-        Event::from(Epoch { step: 1, test_accuracy: Some(0.5), ..Epoch::default() }),
-    ] {
+    let not = Event::from(Epoch { step: 1, ..Epoch::default() });
+    for event in
+        [started(1, 3), step(1), not, step(2), evaluated(2, 0.5), step(3), evaluated(3, 0.25)]
+    {
         record.record(&event).unwrap();
     }
-    assert!(scalars(&folder).is_empty());
     record.finish().unwrap();
-    let scalars = scalars(&folder);
-    assert_eq!((scalars["at_end/accuracy"], scalars["at_end/bits_per_parameter"]), (0.5, 8.0));
-    assert!(scalars["at_end/seconds"] >= 0.0 && scalars["at_end/wire_bytes"] == 40.0);
+    let found = results(&folder);
+    let of = |tag: &str| -> Vec<(u64, f32)> {
+        let named = found.iter().filter(|(name, ..)| name == &format!("Test/{tag}"));
+        named.map(|(_, step, value)| (*step, *value)).collect()
+    };
+    assert_eq!(of("accuracy"), [(2, 0.5), (3, 0.25)]);
+    assert_eq!(of("best_accuracy"), [(2, 0.5), (3, 0.5)]);
+    assert_eq!(of("bits_per_parameter"), [(2, 8.0), (3, 8.0)]);
+    assert_eq!(of("wire_bytes"), [(2, 80.0), (3, 120.0)]);
+    assert_eq!(of("seconds").len(), 2);
+}
+
+#[test]
+fn trials_are_called_what_tells_them_apart() {
+    let out = tempfile::tempdir().unwrap();
+    let trial = |record: &Record| -> String {
+        let starts = hparams_of(record.folder(), "_hparams_/session_start_info", 3);
+        let group = fields(&starts[0]).into_iter().find_map(|field| match field {
+            (4, Field::Bytes(group)) => Some(word(group)),
+            _ => None,
+        });
+        group.unwrap()
+    };
+    let one = create(out.path(), RECIPE);
+    assert_eq!(trial(&one), format!("topk seed 3 · {}", one.folder().display()));
+    let disk = Disk::default();
+    let again = |folder: &Path, name| {
+        let place = Place::Given { folder, name };
+        Record::create(&disk, place, RECIPE, &Provenance::here()).unwrap()
+    };
+    let folder = out.path().join("a/seed-3");
+    let named = trial(&again(&folder, Some("dense-8")));
+    assert!(named.starts_with(&format!("dense-8 · {} · ", folder.display())), "{named}");
 }
 
 #[test]
@@ -221,75 +255,13 @@ fn charts_are_laid_out_in_every_run() {
     }
 }
 
-/// The columns of the experiment described in `folder`: name, type, domain, whether runs differ.
-fn columns(folder: &Path) -> Vec<(String, u64, String, bool)> {
-    let experiments = hparams_of(folder, "_hparams_/experiment", 2);
-    let [experiment] = &experiments[..] else { panic!("{} experiments", experiments.len()) };
-    let columns = fields(experiment).into_iter().filter_map(|field| match field {
-        (4, Field::Bytes(info)) => Some(info),
-        _ => None,
-    });
-    let column = |info: &[u8]| match fields(info)[..] {
-        [
-            (1, Field::Bytes(name)),
-            (4, Field::Varint(kind)),
-            (domain, Field::Bytes(values)),
-            (7, Field::Varint(differs)),
-        ] => {
-            let ends = fields(values).into_iter().map(|field| match (domain, field) {
-                (5, (1, Field::Bytes(value))) => value_of(value),
-                (6, (_, Field::Fixed64(bits))) => f64::from_bits(bits).to_string(),
-                (_, other) => panic!("no domain: {other:?}"),
-            });
-            (word(name), kind, ends.collect::<Vec<_>>().join(" "), differs == 1)
-        }
-        ref other => panic!("no column: {other:?}"),
-    };
-    columns.map(column).collect()
-}
-
 #[test]
-fn an_experiment_has_columns_for_what_its_runs_differ_in_by_themselves() {
+fn a_description_that_hides_other_runs_goes() {
     let out = tempfile::tempdir().unwrap();
-    let disk = Disk::default();
-    let run = |seed: u64, scheme: &str| {
-        format!("seed = {seed}\nworkers = 4\ntrain.batch = 16\nrecord.every = {seed}\n{scheme}\n")
-    };
-    let runs = [
-        run(1, "scheme = { kind = \"topk\", ratio = 0.01, feedback = true }"),
-        run(2, "scheme = { kind = \"qsgd\", levels = 7, feedback = false }"),
-        run(3, "scheme = { kind = \"qsgd\", levels = \"auto\", feedback = true, norm = 2 }"),
-        // Its batch follows from the model, its `stages` from the scheme.
-        run(4, "model.kind = \"cnn\"\nscheme = { kind = \"sidco\", ratio = 0.02, stages = 3 }")
-            .replace("train.batch = 16", "train.batch = 8"),
-    ];
-    let describe = |runs: &[String]| {
-        let runs = runs.iter().map(String::as_str);
-        hparams::experiment(&disk, out.path(), "a paper", "what it *claims*", runs).unwrap();
-    };
-    describe(&runs);
-    let expected = [
-        ("model", 1, r#""cnn""#, true),
-        ("scheme", 1, r#""qsgd" "sidco" "topk""#, true),
-        ("scheme.feedback", 2, "false true", true),
-        ("scheme.levels", 1, r#""7" "auto""#, true),
-        ("scheme.norm", 3, "2 2", true),
-        ("scheme.ratio", 3, "0.01 0.02", true),
-        ("seed", 3, "1 4", true),
-        ("workers", 3, "4 4", false),
-    ];
-    let expected =
-        expected.map(|(name, kind, domain, d)| (name.to_string(), kind, domain.to_string(), d));
-    assert_eq!(columns(out.path()), expected);
-
-    // Again: the same file. Another grid: that one's, and still one file.
-    let files = || fs::read_dir(out.path()).unwrap().map(|e| e.unwrap().path()).collect::<Vec<_>>();
-    let [file] = &files()[..] else { panic!("{:?}", files()) };
-    let written = fs::metadata(file).unwrap().modified().unwrap();
-    describe(&runs);
-    assert_eq!(fs::metadata(file).unwrap().modified().unwrap(), written);
-    describe(&runs[..1]);
-    assert_eq!(files(), std::slice::from_ref(file));
-    let names: Vec<String> = columns(out.path()).into_iter().map(|column| column.0).collect();
-    assert_eq!(names, ["scheme", "scheme.ratio", "seed", "workers"]);
+    let (disk, description) =
+        (Disk::default(), out.path().join("events.out.tfevents.0000000000.gradwire.hparams"));
+    hparams::forget_description(&disk, out.path()).unwrap();
+    fs::write(&description, "").unwrap();
+    hparams::forget_description(&disk, out.path()).unwrap();
+    assert!(!description.exists());
 }

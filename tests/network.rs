@@ -84,7 +84,7 @@ fn a_replay_leaves_tables_plots_and_curves() {
     assert!(svg.starts_with("<svg") && svg.contains("10gbit") && svg.contains("virtual time"));
 
     let curve = reader::read_folder(&folder.join("100mbit"));
-    let tagged = |record: &&reader::Record| record.values.iter().any(|v| v.0 == "test/accuracy");
+    let tagged = |record: &&reader::Record| record.values.iter().any(|v| v.0 == "Test/accuracy");
     let tests: Vec<_> = curve.iter().filter(tagged).collect();
     let evaluated = rows[0]["evaluations"].as_array().unwrap();
     // One more, at the beginning, from which TensorBoard's relative axis counts.
@@ -166,7 +166,7 @@ fn what_cannot_be_is_refused() {
     let other = "{ bandwidth = \"1gbit\", ranks = [{ rank = 7, slowdown = 2.0 }] }";
     let error = program.refuse(&["network", "replay", path, "--link", other], 1);
     assert!(error.contains("rank 7") && error.contains("3 ranks"), "{error}");
-    let error = program.refuse(&["network", "replay", "nowhere"], 1);
+    let error = program.refuse(&["network", "replay", "nowhere/at/all"], 1);
     assert!(error.contains("nowhere") && error.contains("the folder of a run"), "{error}");
 
     for (file, line) in [("network.jsonl", 4), ("metrics.jsonl", 3)] {

@@ -184,8 +184,10 @@ fn what_no_machine_can_hold_is_refused_before_it_is_made() {
 #[test]
 fn models_that_are_none_are_refused() {
     let program = Program::new();
-    let error = program.refuse(&["eval", "nowhere"], 1);
+    let error = program.refuse(&["eval", "nowhere/at/all"], 1);
     assert!(error.contains("nowhere") && error.contains("model.safetensors"), "{error}");
+    let error = program.refuse(&["eval", "nowhere"], 2);
+    assert!(error.contains("there is no run nowhere"), "{error}");
     for bytes in [&b""[..], b"not a model at all", &[0xff; 64]] {
         fs::write(program.path("model.safetensors"), bytes).unwrap();
         let error = program.refuse(&["eval", "model.safetensors"], 1);

@@ -366,7 +366,7 @@ fn damaged_checkpoints_are_passed_over_and_told() {
     fs::remove_dir_all(run.join("checkpoints")).unwrap();
     let error = program.refuse(&["train", "--resume", text(&run)], 1);
     assert!(error.contains("there is no checkpoint in"), "{error}");
-    let error = program.refuse(&["train", "--resume", "nowhere"], 1);
+    let error = program.refuse(&["train", "--resume", "nowhere/at/all"], 1);
     assert!(error.contains("there is no run at nowhere"), "{error}");
 }
 

@@ -1,20 +1,26 @@
 #!/usr/bin/env python3
-"""Soak: random faults, and kills at random moments, over runs that must come to the same end.
+"""Soak: random faults, kills at random moments, and random commands, over runs whose record must stay true.
 
     python3 tests/soak.py faults --count 200 --seed 1
     python3 tests/soak.py kills --count 50 --seed 1 -- cifar10-topk --dir data --set train.max_steps=1500
+    python3 tests/soak.py commands --seconds 60 --seed 1
 
 `faults` takes short runs of every scheme in turn and does to each what its seed says: injected
 faults, or SIGKILL at a random moment of it, and perhaps of its continuations too. Every run must end
 as the table of docs/faults.md says, and, gone on with, in the weights and the record of an undisturbed run, bit
 for bit. `kills` starts one run, given after `--`, and kills it at so many random moments, going on
-each time. Only Python's own library is needed; the program is built before with
+each time. `commands` tries commands over finished, stopped, failed, foreign and damaged runs: none may
+leave a record that says what did not happen, change a run that it was not given or one that had finished
+when it fails itself, panic, hang, or leave half a file. A failure is told with its seed and its commands:
+`--seed N --count 1` repeats it (but for the moments of kills). Only Python's own library is needed; the program is built before with
 `cargo build --release`, or named by --program.
 """
 
 import argparse
 import json
 import random
+import resource
+import shlex
 import shutil
 import signal
 import struct
@@ -22,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -63,11 +70,11 @@ def told(run):
     ]
 
 
-def end(program, arguments, folder, kill_after=None, limit=LIMIT):
+def end(program, arguments, folder, kill_after=None, limit=LIMIT, cwd=None):
     """Runs to the end, or kills after so many seconds; exit code (negative: the signal) and errors."""
     with open(folder / "stderr", "w+b") as errors:
         process = subprocess.Popen(
-            [program, *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=errors
+            [program, *arguments], cwd=cwd or folder, stdout=subprocess.DEVNULL, stderr=errors
         )
         try:
             process.wait(timeout=limit if kill_after is None else kill_after)
@@ -81,7 +88,8 @@ def end(program, arguments, folder, kill_after=None, limit=LIMIT):
 
 
 def run_in(folder):
-    runs = list((folder / "runs" / "out").glob("*/*Z*"))
+    # What was cut off before its first checkpoint was set aside, and began again in its place.
+    runs = [run for run in (folder / "runs" / "out").glob("*/*Z*") if "-cut-off-" not in run.name]
     assert len(runs) <= 1, runs
     return runs[0] if runs else None
 
@@ -223,10 +231,370 @@ def kills(options):
         return 0 if same and curves else 1
 
 
+# Commands at random, over runs of every kind.
+
+LITTLE = SHORT[1:] + ["--scheme", "topk", "--workers", "2"]
+CHANGES = [
+    ["--seed", "9"], ["--scheme", "dense"], ["--workers", "3"], ["--lr", "0.1"],
+    ["--set", "train.max_steps=30"], ["--set", "train.max_steps=10"], ["--set", "train.batch=8"],
+    ["--set", "optimizer.kind=adamw"], ["--set", "checkpoint.every_steps=5"],
+    ["--set", "record.histograms_every=2"], ["--set", "checkpoint.keep_last=1"],
+    ["--set", "exchange.topology=server"], ["--set", "dataset.train=400"], ["--set", "dataset.seed=5"],
+    ["--set", "model=textcnn"], ["--set", "schedule.kind=cosine"], ["--set", "policy.warmup_steps=2"],
+    ["--name", "renamed"], ["--tag", "soaked"], ["--set", "no.such=key"], ["--scheme", "none"],
+]
+# Tables and keys that no weight depends on: a record may say them anew without training anew.
+FREE = {"name", "threads", "record", "checkpoint", "faults", "network"}
+
+
+def content(path):
+    """Every file, link and folder below a path, with its bytes."""
+    found = {}
+    for entry in sorted(path.rglob("*")):
+        name = str(entry.relative_to(path))
+        if entry.is_symlink():
+            found[name] = "link"
+        elif entry.is_dir():
+            found[name] = "folder"
+        elif entry.name != ".lock":
+            found[name] = entry.read_bytes()
+    return found
+
+
+def decisive(text):
+    """What a recipe says of weights."""
+    recipe = tomllib.loads(text)
+    recipe = {key: value for key, value in recipe.items() if key not in FREE}
+    recipe["exchange"] = {key: recipe.get("exchange", {}).get(key) for key in ("topology", "downlink")}
+    recipe["dataset"].pop("dir", None)
+    for key in ("evaluation_batch", "evaluate_every"):
+        recipe["train"].pop(key, None)
+    # A scheme's habits may or may not be written out.
+    recipe.pop("policy", None)
+    return recipe
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def framed(path):
+    """Whether an event file is whole records from beginning to end."""
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+        if at + 12 > len(data):
+            return False
+        (length,) = struct.unpack_from("<Q", data, at)
+        at += 16 + length
+    return at == len(data)
+
+
+def check_record(run):
+    """That the record of a run which no one has damaged says what happened."""
+    metrics = lines_of(run / "metrics.jsonl")
+    recipe = (run / "recipe.toml").read_text()
+    for row in lines_of(run / "network.jsonl") if (run / "network.jsonl").exists() else []:
+        assert isinstance(row, dict), row
+    for file in run.glob("events.out.tfevents.*"):
+        assert framed(file), f"{file.name} is torn"
+    steps = [event["step"] for event in metrics if event["event"] == "step"]
+    assert steps == list(range(1, len(steps) + 1)), f"steps {steps}"
+    ends = [event for event in metrics if event["event"] == "finished"]
+    assert len(ends) <= 1 and (not ends or metrics[-1] == ends[0]), "an end that is none"
+    if not ends:
+        return
+    summary = ends[0]["summary"]
+    assert summary["step"] == len(steps), f"finished at {summary['step']} after {len(steps)} steps"
+    assert summary["steps"] == len(steps), f"{summary['steps']} steps of {len(steps)}"
+    model = run / "last" / "model.safetensors"
+    if model.exists():
+        data = model.read_bytes()
+        (length,) = struct.unpack("<Q", data[:8])
+        about = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["gradwire"])
+        if about["step"] == len(steps):
+            trained = decisive(about["recipe"])
+            said = decisive(recipe)
+            differing = {key for key in trained | said if trained.get(key) != said.get(key)}
+            assert not differing, f"recipe.toml says other {sorted(differing)} than the model was trained with"
+
+
+class Commands:
+    """Commands over runs, and what must hold after each."""
+
+    # Runs that are begun for all tries: how, and what becomes of them.
+    KINDS = {
+        "finished": [],
+        "failed": ["--inject", "nan:worker=1,step=13"],
+        "killed": ["--inject", "kill:step=17"],
+        "fresh": ["--inject", "kill:step=2"],
+    }
+
+    def __init__(self, program, prepared):
+        self.program, self.prepared = program, prepared
+        for name, more in self.KINDS.items():
+            code, errors = end(program, ["train", *LITTLE, "--name", name, *more], prepared)
+            assert code in (0, 1, -signal.SIGKILL), errors
+        foreign = prepared / "runs" / "out" / "mine"
+        foreign.mkdir()
+        (foreign / "recipe.toml").write_text("name = \"mine\"\n")
+        (foreign / "notes.md").write_text("not a run\n")
+        (prepared / "runs" / "out" / "link").symlink_to(prepared / "elsewhere")
+        (prepared / "elsewhere").mkdir()
+        (prepared / "elsewhere" / "recipe.toml").write_text("seed = 1\n")
+        (prepared / "elsewhere" / "metrics.jsonl").write_text("")
+
+    def runs(self):
+        out = self.folder / "runs" / "out"
+        found = [file.parent for file in out.rglob("recipe.toml") if not file.is_symlink()]
+        return sorted(run for run in found if "link" not in run.parts and run.name != "mine")
+
+    def word(self, chance):
+        """Something that stands where a run can, and the run that it means, if one."""
+        runs = self.runs()
+        if not runs or chance.random() < 0.12:
+            return chance.choice(["runs/out/mine", "runs/out/link", "none", "runs/out", "recipe.toml", "/dev/null"]), None
+        run = chance.choice(runs)
+        kind = chance.random()
+        if kind < 0.1:
+            return "last", None
+        if kind < 0.25:
+            return run.name, None
+        places = sorted((run / "checkpoints").glob("step-*"))
+        if kind < 0.35 and places:
+            return str(chance.choice(places).relative_to(self.folder)), run
+        return str(run.relative_to(self.folder)), run
+
+    def command(self, chance):
+        """A command, and whether it only reads."""
+        some = [self.word(chance)[0] for _ in range(chance.randrange(1, 4))]
+        one = some[0]
+        changes = [word for change in chance.sample(CHANGES, chance.choice([0, 0, 1, 1, 2])) for word in change]
+        force = ["--force"] if chance.random() < 0.5 else []
+        resume = ["train", "--quiet", "--resume", one, *changes, *force]
+        reading = [
+            ["eval", one], ["eval", one, "--json"], ["compare", *some], ["compare", "--json", *some],
+            ["runs"], ["runs", "--json", "--state", "finished,damaged"], ["runs", "remove", *some],
+            ["report", *some, "--out", "report"], ["network", "replay", one, "--out", "replay"],
+            [*resume, "--dry-run"], ["list"],
+            ["sweep", "first-look", *SHORT[1:], "--over", "scheme=dense,topk", "--dry-run"],
+            ["reproduce", "--list"], ["reproduce", one], ["advise", one],
+            ["bench", "codecs", "--d", "1000", "--scheme", "topk"],
+            ["bench", "codecs", "--gradient", f"{one}/metrics.jsonl"],
+        ]
+        writing = [
+            resume, resume, resume, resume,
+            ["train", *LITTLE, *changes],
+            [*resume, "--inject", f"disk-full:any={chance.randrange(1, 120)}"],
+            [*resume, "--inject", f"disk-full:write={chance.randrange(1, 60)}"],
+            [*resume, "--inject", f"panic:worker=0,step={chance.randrange(1, STEPS)}"],
+        ]
+        kind = chance.random()
+        if kind < 0.06:
+            return ["runs", "remove", "--yes", one], False
+        return (chance.choice(reading), True) if kind < 0.5 else (chance.choice(writing), False)
+
+    def damage(self, chance):
+        """Damages a file of a run; what was done, in words."""
+        files = [file for run in self.runs() for file in run.rglob("*") if file.is_file() and file.name != ".lock"]
+        if not files:
+            return "nothing to damage"
+        file = chance.choice(files)
+        self.damaged |= {run for run in self.runs() if run in file.parents}
+        what = chance.choice(["truncate", "overwrite", "delete", "empty", "folder", "append"])
+        data = file.read_bytes()
+        if what == "truncate":
+            file.write_bytes(data[: chance.randrange(len(data) + 1)])
+        elif what == "overwrite" and data:
+            changed = bytearray(data)
+            for _ in range(chance.choice([1, 1, 8, 200])):
+                changed[chance.randrange(len(data))] = chance.randrange(256)
+            file.write_bytes(changed)
+        elif what == "append":
+            file.write_bytes(data + chance.choice([b"\n", b"{}\n", b"\xff\x00", b"{\"time\":1"]))
+        else:
+            file.unlink()
+            if what == "empty":
+                file.write_bytes(b"")
+            elif what == "folder":
+                file.mkdir()
+        return f"{what} {file.relative_to(self.folder)}"
+
+    def execute(self, chance, arguments, reads):
+        """Runs a command, perhaps kills it, or lets no file grow long; how it ended."""
+        moment = chance.uniform(0, 0.8) if not reads and chance.random() < 0.35 else None
+        number = chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+        limit = chance.randrange(2000, 200_000) if moment is None and chance.random() < 0.08 else None
+
+        def limited():
+            # Errors instead of a signal.
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+        said = " ".join(["gradwire", *map(shlex.quote, arguments)])
+        said += f"   # {number.name} after {moment:.2f} s" if moment is not None else ""
+        said += f"   # files of at most {limit} bytes" if limit is not None else ""
+        self.told.append(said)
+        with open(self.log, "w+b") as log:
+            process = subprocess.Popen(
+                [self.program, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                preexec_fn=limited if limit is not None else None,
+            )
+            killed = False
+            try:
+                process.wait(timeout=LIMIT if moment is None else moment)
+            except subprocess.TimeoutExpired:
+                killed = moment is not None
+                process.send_signal(number if killed else signal.SIGKILL)
+                try:
+                    process.wait(timeout=LIMIT)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+                    raise AssertionError("it does not end when it is asked to") from None
+                assert killed, "it hangs"
+            log.seek(0)
+            output = log.read().decode(errors="replace")
+        code = process.returncode
+        self.told.append(f"   # {code}: {output.strip().splitlines()[-1][:200] if output.strip() else ''}")
+        allowed = {0, 1, 2}
+        if killed:
+            # A signal that comes before anything listens to it has its default effect.
+            allowed |= {130, 143} if number != signal.SIGKILL else set()
+            allowed |= {-number}
+        assert code in allowed, f"exit code {code}: {output[-2000:]}"
+        injected = any("panic:" in word for word in arguments)
+        assert injected or "panicked at" not in output, output[-2000:]
+        return code, killed and code < 0, limit is not None, output
+
+    def together(self, chance):
+        """Two processes over one run: the second must leave to the first what that is writing."""
+        runs = [run for run in self.runs() if run not in self.damaged]
+        if not runs:
+            return
+        run = chance.choice(runs)
+        name = str(run.relative_to(self.folder))
+        first = ["train", "--quiet", "--resume", name]
+        second = chance.choice([["runs", "remove", "--yes", name], first, ["eval", name], ["compare", name], ["runs"]])
+        wait = chance.uniform(0, 0.4)
+        self.told.append(f"gradwire {' '.join(first)} & sleep {wait:.2f}; gradwire {' '.join(second)}")
+        with open(self.folder.parent / "first", "w+b") as log:
+            process = subprocess.Popen(
+                [self.program, *first], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            time.sleep(wait)
+            code, errors = end(self.program, second, self.folder.parent, cwd=self.folder)
+            assert process.wait(timeout=LIMIT) in (0, 1), "the first was disturbed"
+            log.seek(0)
+            said = log.read().decode(errors="replace")
+        self.told.append(f"   # {process.returncode}: {said.strip()[-200:]}\n   # {code}: {errors.strip()[-200:]}")
+        assert code in (0, 1, 2) and "panicked at" not in errors + said, errors + said
+        removed = "remove" in second and code == 0
+        if removed:
+            assert process.returncode == 1 or not run.exists() or (run / "recipe.toml").exists(), "half of it is removed"
+        elif process.returncode == 0:
+            assert lines_of(run / "metrics.jsonl")[-1]["event"] == "finished", "it ended without an end"
+            self.torn.discard(run)
+            check_record(run)
+        else:
+            self.torn.add(run)
+        for other in self.runs():
+            if other.name.startswith(f"{run.name}-cut-off-"):
+                self.torn.add(other)
+        self.finished.pop(run, None)
+
+    def step(self, chance):
+        if chance.random() < 0.06:
+            self.together(chance)
+            return
+        if chance.random() < self.damages:
+            self.told.append(f"# {self.damage(chance)}")
+            return
+        before = {run: content(run) for run in self.runs()}
+        elsewhere = content(self.folder / "elsewhere"), content(self.folder / "runs" / "out" / "mine")
+        arguments, reads = self.command(chance)
+        code, killed, limited, output = self.execute(chance, arguments, reads)
+        after = {run: content(run) for run in self.runs()}
+        assert elsewhere == (content(self.folder / "elsewhere"), content(self.folder / "runs" / "out" / "mine")), \
+            "what is no run was changed"
+        full = limited or any("disk-full" in word for word in arguments)
+        # Those that were set aside are seen before what took their place.
+        changed = {run for run in before | after if before.get(run) != after.get(run)}
+        changed = sorted(changed, key=lambda run: (run in before, run))
+        if reads or code == 2:
+            assert not changed, f"it changed {[str(run) for run in changed]}"
+        for run in changed:
+            partial = [name for name in after.get(run, {}) if name.endswith(".partial")]
+            assert killed or run in self.damaged or not partial, f"{run} keeps {partial}"
+            if run not in before:
+                # Set aside as it was, or begun.
+                source = next((old for old in before if run.name.startswith(f"{old.name}-cut-off-")), None)
+                for of in (self.torn, self.damaged):
+                    of |= {run} if source in of else set()
+                self.torn |= {run} if killed or full or code not in (0, 130, 143) else set()
+                continue
+            if run not in after:
+                self.torn.discard(run)
+                self.damaged.discard(run)
+                continue
+            # One that was taken back to an earlier step, and then lost a worker there, is no finished one.
+            back = any("checkpoints/" in word for word in arguments) and any("panic:" in word for word in arguments)
+            whole = self.finished.get(run) == before[run] and not back
+            assert not (whole and code == 1 and not full), "it failed, and changed a run that had finished"
+            if killed or full:
+                self.torn.add(run)
+            elif run not in self.damaged and code == 0:
+                self.torn.discard(run)
+            elif code == 0 and arguments[0] == "train":
+                # What cannot be read was cut out.
+                assert lines_of(run / "metrics.jsonl")[-1]["event"] == "finished", "it ended without an end"
+                for file in run.glob("events.out.tfevents.*"):
+                    assert framed(file), f"{file.name} is torn"
+        for run in sorted(after):
+            if run in self.damaged or run in self.torn:
+                continue
+            check_record(run)
+            if lines_of(run / "metrics.jsonl")[-1]["event"] == "finished":
+                self.finished[run] = after[run]
+
+    def one(self, seed, folder):
+        """A try: a copy of all runs, and commands over it."""
+        chance = random.Random(seed)
+        self.folder, self.told = folder / "work", []
+        self.log = folder / "output"
+        shutil.copytree(self.prepared, self.folder, symlinks=True)
+        link = self.folder / "runs" / "out" / "link"
+        link.unlink()
+        link.symlink_to(self.folder / "elsewhere")
+        self.damaged, self.finished = set(), {}
+        self.torn = {run for run in self.runs() if "finished" not in run.name and "failed" not in run.name}
+        self.damages = chance.choice([0, 0, 0.3])
+        for _ in range(chance.randrange(4, 9)):
+            self.step(chance)
+        return len(self.told)
+
+
+def commands(options):
+    began, tries, told, failed = time.monotonic(), 0, 0, []
+    with tempfile.TemporaryDirectory() as prepared:
+        all_commands = Commands(options.program, Path(prepared))
+        while tries < options.count if options.seconds is None else time.monotonic() - began < options.seconds:
+            seed = options.seed + tries
+            tries += 1
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    told += all_commands.one(seed, Path(folder))
+                except (AssertionError, ValueError, OSError, KeyError, IndexError) as error:
+                    failed.append(seed)
+                    print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
+                    print("\n".join(f"    {line}" for line in all_commands.told), flush=True)
+    print(f"{tries} tries, {told} commands and damages, {len(failed)} tries wrong: {failed}")
+    return 1 if failed else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["faults", "kills"])
-    parser.add_argument("--count", type=int, default=200, help="runs, or kills")
+    parser.add_argument("mode", choices=["faults", "kills", "commands"])
+    parser.add_argument("--count", type=int, default=200, help="runs, kills, or tries")
+    parser.add_argument("--seconds", type=float, help="commands: go on trying for so long, in place of --count")
     parser.add_argument("--seed", type=int, default=1)
     root = Path(__file__).resolve().parent.parent
     parser.add_argument("--program", default=str(root / "target/release/gradwire"))
@@ -236,7 +604,7 @@ def main():
     # What is killed: a recipe and its changes.
     options.run = arguments[parted + 1 :]
     options.program = str(Path(options.program).resolve())
-    return faults(options) if options.mode == "faults" else kills(options)
+    return {"faults": faults, "kills": kills, "commands": commands}[options.mode](options)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,9 @@ impl Changes {
 pub(super) struct TrainingChanges {
     #[command(flatten)]
     changes: Changes,
+    /// A word to find the run by (`gradwire runs --tag TAG`): record.tags; may be repeated
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<String>,
     /// Updates after which the run ends early: train.max_steps
     #[arg(long)]
     steps: Option<u32>,
@@ -72,6 +75,11 @@ pub(super) struct TrainingChanges {
 }
 
 impl TrainingChanges {
+    /// The folder that runs are written under, if one is named.
+    pub(super) fn out(&self) -> Option<&str> {
+        self.changes.out.as_deref()
+    }
+
     /// The seed, if one is named.
     pub(super) fn seed(&self) -> Option<i64> {
         self.changes.seed
@@ -87,6 +95,13 @@ impl TrainingChanges {
         ];
         let mut source = self.changes.source(recipe);
         source.flags.extend(flags.into_iter().flatten());
+        source.flags.extend(tagged(self.tags));
         source
     }
+}
+
+/// The key of tags and its value, if there are any.
+pub(super) fn tagged(tags: Vec<String>) -> Option<(&'static str, Value)> {
+    let words = Value::Array(tags.into_iter().map(Value::String).collect());
+    words.as_array().is_some_and(|words| !words.is_empty()).then_some(("record.tags", words))
 }

@@ -13,11 +13,13 @@ mod doing;
 mod grid;
 mod keys;
 mod list;
+mod named;
 mod network;
 mod new;
 mod refused;
 mod report;
 mod reproduce;
+mod runs;
 mod signals;
 mod sweep;
 mod train;
@@ -29,6 +31,7 @@ use anyhow::{Result, anyhow, ensure};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use doing::Doing;
+use named::Among;
 use refused::{Refused, tell};
 use std::io;
 use std::path::PathBuf;
@@ -54,6 +57,8 @@ enum Command {
     Compare(report::Compare),
     /// Make a report of runs: one HTML file, the same as Markdown, tables and plots
     Report(report::Report),
+    /// List runs, with how they stand, or remove some
+    Runs(runs::Runs),
     /// Evaluate a trained model on its test set
     Eval(Eval),
     /// Tell which scheme is worth it on which link, for a recipe on this machine
@@ -80,8 +85,10 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Eval {
-    /// A model.safetensors, or the folder of a run (its best model)
+    /// A model.safetensors, or a run by its folder, its name, or `last` (its best model)
     checkpoint: PathBuf,
+    #[command(flatten)]
+    among: Among,
     /// The folder that holds the data set, if it has moved
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -130,7 +137,10 @@ impl Cli {
                 Ok(Err(error)) => Ok(Err(error)),
                 Err(refused) => Err(refused),
             },
-            Command::Eval(eval) => Ok(eval.run()),
+            Command::Runs(runs) => runs.run(),
+            Command::Eval(eval) => {
+                eval.among.one(&eval.checkpoint).map(|checkpoint| Eval { checkpoint, ..eval }.run())
+            }
             Command::Advise(advise) => advise.run(),
             Command::Compare(compare) => compare.run(),
             Command::Report(report) => report.run(),

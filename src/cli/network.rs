@@ -1,9 +1,11 @@
 //! `gradwire network`: what recorded runs would have taken on other networks.
 
+use super::named::Among;
 use super::refused::Refused;
 use crate::disk::Disk;
 use crate::network::replay::{Assumptions, Run};
 use crate::network::report::{Named, Report};
+use crate::record::network::REPLAY;
 use crate::record::replay::{TABLE, write};
 use crate::study::replays;
 use anyhow::{Context, Result, ensure};
@@ -23,9 +25,11 @@ pub(super) enum Command {
 /// Which runs, on which links, assuming what.
 #[derive(Debug, Args)]
 pub(super) struct Replay {
-    /// Folders of runs
+    /// Runs by their folders, their names, or `last`
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
+    #[command(flatten)]
+    among: Among,
     /// Links by name (`gradwire network links`) or bandwidth, with changes after commas:
     /// 100mbit,wan,2.5gbit,latency=1ms,stragglers=0.05,slowdown=3
     #[arg(long, value_name = "LINK,…", allow_hyphen_values = true)]
@@ -84,7 +88,8 @@ impl Command {
             Self::Replay(replay) => {
                 let assumptions = replay.assumptions().map_err(Refused)?;
                 let links = replay.named_links().map_err(Refused)?;
-                Ok(replay.run(&assumptions, links))
+                let runs = replay.among.all(&replay.runs)?;
+                Ok(replay.run(&runs, &assumptions, links))
             }
         }
     }
@@ -156,10 +161,15 @@ impl Replay {
         Ok(named)
     }
 
-    fn run(&self, assumptions: &Assumptions, mut links: Vec<Named>) -> Result<()> {
+    fn run(
+        &self,
+        folders: &[PathBuf],
+        assumptions: &Assumptions,
+        mut links: Vec<Named>,
+    ) -> Result<()> {
         let disk = Disk::default();
         let runs: Vec<Run> =
-            self.runs.iter().map(|folder| Run::read(&disk, folder)).collect::<Result<_>>()?;
+            folders.iter().map(|folder| Run::read(&disk, folder)).collect::<Result<_>>()?;
         if links.is_empty() {
             let recorded = runs.iter().find_map(|run| run.header.link.clone());
             links.extend(recorded.map(|link| ("recipe".to_string(), link)));
@@ -181,7 +191,7 @@ impl Replay {
             links.iter().map(|(_, link)| run.replay(link, assumptions)).collect::<Result<Vec<_>>>()
         });
         let report = Report::new(&runs, &links, replays.collect::<Result<_>>()?, self.to.clone());
-        let folder = self.out.clone().unwrap_or_else(|| self.runs[0].join("network"));
+        let folder = self.out.clone().unwrap_or_else(|| folders[0].join(REPLAY));
         let mut files = vec![
             (TABLE, serde_json::to_string_pretty(&report.figures())? + "\n"),
             ("replay.csv", replays::csv(&report)),

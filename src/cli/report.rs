@@ -1,5 +1,6 @@
 //! `gradwire report` and `gradwire compare`: people's own runs, put together.
 
+use super::named::Among;
 use super::refused::Refused;
 use crate::disk::Disk;
 use crate::study::collection::{self, Collection};
@@ -12,13 +13,15 @@ use std::path::PathBuf;
 /// Which runs, and how they are looked at.
 #[derive(Debug, Args)]
 struct Runs {
-    /// Folders of runs; those that train the same with nothing but another seed belong together
+    /// Runs by their folders, their names, or `last`; those that train the same with nothing but another seed belong together
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
+    #[command(flatten)]
+    among: Among,
     /// Links to tell the times on, by name (`gradwire network links`) or bandwidth
     #[arg(long, value_name = "LINK,…", default_value = "100mbit,1gbit,10gbit")]
     links: String,
-    /// What the others are compared with: a scheme, or an arm as the table names it; if absent,
+    /// What the others are compared with: a scheme, an arm as the table names it, or a run's name; if absent,
     /// dense, or else the first run's
     #[arg(long, value_name = "ARM")]
     baseline: Option<String>,
@@ -49,6 +52,11 @@ pub(super) struct Compare {
 }
 
 impl Runs {
+    /// The same with the folders that names mean.
+    fn found(self) -> Result<Self, Refused> {
+        Ok(Self { runs: self.among.all(&self.runs)?, ..self })
+    }
+
     fn collect(&self, disk: &Disk) -> Result<Result<Collection>, Refused> {
         let links = Link::parse_list(&self.links);
         let links = links.with_context(|| format!("--links {}", self.links)).map_err(Refused)?;
@@ -65,8 +73,9 @@ impl Runs {
 
 impl Report {
     /// Does it.
-    pub(super) fn run(&self) -> Result<Result<()>, Refused> {
+    pub(super) fn run(mut self) -> Result<Result<()>, Refused> {
         let disk = Disk::default();
+        self.runs = self.runs.found()?;
         if self.claims {
             return Ok(report::claims(&disk, &self.runs.runs).map(|text| print!("{text}")));
         }
@@ -95,7 +104,8 @@ impl Report {
 
 impl Compare {
     /// Does it.
-    pub(super) fn run(&self) -> Result<Result<()>, Refused> {
+    pub(super) fn run(mut self) -> Result<Result<()>, Refused> {
+        self.runs = self.runs.found()?;
         let collection = match self.runs.collect(&Disk::default())? {
             Ok(collection) => collection,
             Err(error) => return Ok(Err(error)),

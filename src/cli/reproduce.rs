@@ -1,5 +1,6 @@
 //! `gradwire reproduce`: a paper's experiment, claimed beside measured.
 
+use super::changes::tagged;
 use super::grid::{Asked, Running};
 use super::refused::Refused;
 use crate::study::definition::Experiment;
@@ -31,6 +32,9 @@ pub(super) struct Reproduce {
     /// Change any value of every recipe, such as train.epochs=1; may be repeated
     #[arg(long = "set", value_name = "PATH=VALUE")]
     sets: Vec<String>,
+    /// A word to find the runs by (`gradwire runs --tag TAG`): record.tags; may be repeated
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<String>,
     /// The folder that the experiment's folder is in
     #[arg(long, default_value = "runs/out")]
     out: PathBuf,
@@ -57,12 +61,13 @@ impl Reproduce {
         for link in &self.links {
             Link::parse(link).with_context(|| format!("--links {link}")).map_err(Refused)?;
         }
+        let tags = tagged(self.tags).map(|(key, words)| format!("{key}={words}"));
         self.running.run(&Asked {
             name,
             experiment,
             scale,
             links: self.links,
-            sets: self.sets,
+            sets: self.sets.into_iter().chain(tags).collect(),
             out: self.out,
             dir: self.dir,
             announced: false,

@@ -1,6 +1,7 @@
 //! `gradwire train`.
 
 use super::changes::TrainingChanges;
+use super::named::meant;
 use super::refused::{Refused, Told, tell};
 use super::signals::Signals;
 use crate::checkpoint;
@@ -23,6 +24,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use toml::Value;
 
 /// What to train.
 #[derive(Debug, Args)]
@@ -30,14 +32,17 @@ pub(super) struct Train {
     /// A built-in recipe's name (see `gradwire list recipes`) or a TOML file; first-look if left
     /// out, or with --resume the run's own
     recipe: Option<String>,
+    /// What the run is called wherever its folder can stand: record.name
+    #[arg(long)]
+    name: Option<String>,
     #[command(flatten)]
     changes: TrainingChanges,
     /// Inject faults, such as "panic:worker=2,step=40; kill:step=80"; also stall,
     /// corrupt, nan, disk-full (docs/faults.md, "What a run survives")
     #[arg(long, value_name = "FAULTS")]
     inject: Option<String>,
-    /// Go on with the run in this folder, from its newest whole checkpoint, or from the checkpoint
-    /// in this folder
+    /// Go on with a run, by its folder, its name, or `last` for the newest, from its newest whole
+    /// checkpoint; or from the checkpoint in this folder
     #[arg(long, value_name = "RUN")]
     resume: Option<PathBuf>,
     /// Go on although the recipe or the data make another run of it
@@ -60,14 +65,20 @@ impl Train {
         let faults = Faults::parse(self.inject.as_deref().unwrap_or_default()).map_err(Refused)?;
         let disk = faults.disk().map_or_else(Disk::default, Disk::failing);
         let named = self.recipe.is_some();
-        let source = self.changes.source(self.recipe);
+        let out = PathBuf::from(self.changes.out().unwrap_or("runs/out"));
+        let mut source = self.changes.source(self.recipe);
+        source.flags.extend(self.name.map(|name| ("record.name", Value::String(name))));
         let job = if self.dry_run { Job::alone() } else { Job::join().map_err(Refused)? };
         if !job.leads() {
             // Whether and where the run goes on is process 0's business.
             let own = (named || self.resume.is_none()).then(|| source.load());
             return Ok(Ok(follow(job, own, disk, faults)));
         }
-        let start = match &self.resume {
+        let resume = match self.resume.map(|word| meant(&out, &word)).transpose() {
+            Ok(resume) => resume,
+            Err(Refused(error)) => return Err(Refused(dissolved(job, error))),
+        };
+        let start = match &resume {
             None => Ok(Begin::Fresh),
             Some(path) => Begin::again(&disk, path, self.force, self.dry_run),
         };
@@ -162,7 +173,9 @@ impl Begin {
                 if !only_looks {
                     eprintln!("the run was cut off before its first checkpoint: it begins again");
                 }
-                Ok(Self::InPlace(path.to_path_buf(), Box::new(Recipe::from_toml(&text)?)))
+                let recipe = Recipe::from_toml(&text)
+                    .with_context(|| format!("the recipe of {}", path.display()))?;
+                Ok(Self::InPlace(path.to_path_buf(), Box::new(recipe)))
             }
             _ => Err(error),
         }

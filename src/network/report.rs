@@ -140,16 +140,16 @@ impl<'a> Report<'a> {
         let curve = |(replay, (word, _)): (&Replayed, &Named)| {
             let mut points = Vec::new();
             for (step, loss) in &run.losses {
-                add(&mut points, replay.at(*step), *step, [("train", "loss", *loss)]);
+                add(&mut points, replay.at(*step), *step, [("Train", "loss", *loss)]);
             }
             if !run.evaluations.is_empty() {
                 // TensorBoard's relative axis counts from a curve's first point: one at 0 s, of
                 // which nothing is known.
-                add(&mut points, 0.0, 0, [("test", "accuracy", f64::NAN)]);
+                add(&mut points, 0.0, 0, [("Test", "accuracy", f64::NAN)]);
             }
             for e in &run.evaluations {
-                let loss = e.loss.map(|loss| ("test", "loss", loss));
-                let values = [Some(("test", "accuracy", e.accuracy)), loss];
+                let loss = e.loss.map(|loss| ("Test", "loss", loss));
+                let values = [Some(("Test", "accuracy", e.accuracy)), loss];
                 add(&mut points, replay.at(e.step), e.step, values.into_iter().flatten());
             }
             points.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
@@ -172,7 +172,7 @@ fn add(
     for (group, name, value) in values {
         by_step.push((format!("{group}/{name}"), value));
         if !value.is_nan() {
-            by_time.push((format!("virtual_ms/{group}_{name}"), value));
+            by_time.push((format!("virtual_ms/{group}_{name}").to_lowercase(), value));
         }
     }
     // A cast from f64 saturates.

@@ -18,7 +18,7 @@ mod words;
 pub use compare::Change;
 pub use device::Device;
 pub use settings::{
-    BatchNorm, Checkpoint, Exchange, Faults, OnWorkerLoss, Recipe, Record, Train, in_words,
+    BatchNorm, Checkpoint, Exchange, Faults, NEWEST, OnWorkerLoss, Recipe, Record, Train, in_words,
     synthetic_for,
 };
 pub use table::{Recipes, Source, nearest, scheme_of, split_values};

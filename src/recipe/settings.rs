@@ -10,6 +10,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+/// The word for the newest run, wherever the name of one can stand.
+pub const NEWEST: &str = "last";
+
 /// A run, completely described.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -210,11 +213,21 @@ pub enum BatchNorm {
 pub struct Record {
     /// The folder that runs are written under.
     pub out: PathBuf,
+    /// What the run is called, in place of its folder on the command line, and in reports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Words by which `gradwire runs --tag` finds the run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
     /// Steps between two records of a step.
     #[schemars(range(min = 1))]
     pub every: u64,
-    /// Steps between two histograms of gradients and residuals per parameter; 0 for none.
+    /// Steps between two histograms of gradients and residuals; 0 for none.
     pub histograms_every: u64,
+    /// The parameters that histograms are made of, such as `["conv*", "fc.weight"]`, `["*"]` for all;
+    /// absent for the largest weight of each part of the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histograms: Option<Vec<String>>,
     /// Steps between two gradients of rank 0 written to the run's folder, for
     /// `bench codecs --gradient`; 0 for none.
     pub gradients: u64,
@@ -222,7 +235,15 @@ pub struct Record {
 
 impl Default for Record {
     fn default() -> Self {
-        Self { out: PathBuf::from("runs/out"), every: 10, histograms_every: 200, gradients: 0 }
+        Self {
+            out: PathBuf::from("runs/out"),
+            name: None,
+            tags: Vec::new(),
+            every: 10,
+            histograms_every: 200,
+            histograms: None,
+            gradients: 0,
+        }
     }
 }
 
@@ -263,7 +284,7 @@ impl Recipe {
     }
 
     /// What surrounds the scheme, with a value for everything: the recipe's word, and
-    /// [`usual_policy`](Self::usual_policy) where the recipe is silent.
+    /// what is usual where the recipe is silent.
     pub fn policy(&self) -> exchange::Policy {
         self.policy.clone().or(self.usual_policy())
     }
@@ -336,6 +357,18 @@ impl Recipe {
                 self.name
             )
         })?;
+        let name = self.record.name.iter().map(|name| ("record.name", name));
+        let tags = self.record.tags.iter().map(|tag| ("record.tags", tag));
+        for (key, word) in name.chain(tags) {
+            let plain = word.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
+            let first = word.chars().next().is_some_and(char::is_alphanumeric);
+            refuse(!plain || !first || word.len() > 60 || word == NEWEST, || {
+                format!(
+                    "{key} = {word:?}: write up to 60 letters, digits, '-', '_' and '.', the first a letter \
+                     or digit; `{NEWEST}` means the newest run"
+                )
+            })?;
+        }
         refuse(i64::try_from(self.seed).is_err(), || {
             format!("seed = {} is too large; take a number below 2^63", self.seed)
         })?;

@@ -8,17 +8,18 @@ use super::tensorboard::{TensorBoard, histogram, scalar, text};
 use std::io::{self, Write};
 use tensorboard_proto::summary::Summary_Value;
 
-/// Says before everything else what is trained, to the HParams dashboard, and which charts to
+/// Says before everything else what is trained, in which `trial`, to the HParams dashboard, and which charts to
 /// show, to that of custom scalars.
 ///
 /// # Errors
 /// It could not be written.
 pub(super) fn introduce<W: Write>(
     file: &mut TensorBoard<W>,
+    trial: &str,
     settings: &Settings,
 ) -> io::Result<()> {
     let time = now();
-    file.values(time, 0, vec![hparams::start(settings, time), layout()])
+    file.values(time, 0, vec![hparams::start(trial, settings, time), layout()])
 }
 
 impl<W: Write + Send> Recorder for TensorBoard<W> {
@@ -67,8 +68,8 @@ impl<W: Write + Send> Recorder for TensorBoard<W> {
 
 fn of_step(step: &Step) -> Vec<Summary_Value> {
     let mut values = vec![
-        scalar("train/loss", step.loss),
-        scalar("train/learning_rate", step.learning_rate),
+        scalar("Train/loss", step.loss),
+        scalar("Train/learning_rate", step.learning_rate),
         scalar("exchange/seconds", step.exchange_seconds),
         scalar("exchange/exposed_seconds", step.exposed_seconds),
         scalar("exchange/wire_bytes", step.wire_bytes),
@@ -76,8 +77,8 @@ fn of_step(step: &Step) -> Vec<Summary_Value> {
         scalar("exchange/bits_per_parameter", step.bits_per_parameter),
         scalar("exchange/compression_ratio", step.compression_ratio),
     ];
-    values.extend(step.accuracy.map(|value| scalar("train/accuracy", value)));
-    values.extend(step.gradient_norm.map(|value| scalar("train/gradient_norm", value)));
+    values.extend(step.accuracy.map(|value| scalar("Train/accuracy", value)));
+    values.extend(step.gradient_norm.map(|value| scalar("Train/gradient_norm", value)));
     values.extend(step.residual_norm.map(|value| scalar("exchange/residual_norm", value)));
     let sent = [("uplink", step.uplink_bytes), ("downlink", step.downlink_bytes)];
     values.extend(
@@ -104,7 +105,7 @@ fn of_epoch(epoch: &Epoch) -> Vec<Summary_Value> {
         scalar("epoch/samples_per_second", epoch.samples_per_second),
     ];
     values.extend(epoch.train_accuracy.map(|value| scalar("epoch/train_accuracy", value)));
-    values.extend(epoch.test_loss.map(|value| scalar("test/loss", value)));
-    values.extend(epoch.test_accuracy.map(|value| scalar("test/accuracy", value)));
+    values.extend(epoch.test_loss.map(|value| scalar("Test/loss", value)));
+    values.extend(epoch.test_accuracy.map(|value| scalar("Test/accuracy", value)));
     values
 }

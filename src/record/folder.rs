@@ -9,9 +9,11 @@ use time::UtcDateTime;
 /// Runs of one recipe that may start within one second.
 const RUNS_PER_SECOND: u32 = 1000;
 
-/// Makes `<out>/<recipe>/<stamp>`, a folder that did not exist before.
-pub(super) fn create(disk: &Disk, out: &Path, recipe: &str) -> Result<PathBuf> {
-    create_at(disk, out, recipe, &stamp(UtcDateTime::now()))
+/// Makes `<out>/<recipe>/<stamp>`, or `<stamp>-<name>` of a run with a name: a folder that did not exist
+/// before.
+pub(super) fn create(disk: &Disk, out: &Path, recipe: &str, name: Option<&str>) -> Result<PathBuf> {
+    let stamp = now();
+    create_at(disk, out, recipe, &name.map_or(stamp.clone(), |name| format!("{stamp}-{name}")))
 }
 
 /// Makes this folder, which did not exist before.
@@ -50,6 +52,11 @@ fn create_at(disk: &Disk, out: &Path, recipe: &str, stamp: &str) -> Result<PathB
         }
     }
     bail!("{RUNS_PER_SECOND} runs of {recipe} started in the second {stamp}: wait and try again")
+}
+
+/// This moment, as folders are named.
+pub(super) fn now() -> String {
+    stamp(UtcDateTime::now())
 }
 
 /// The moment as a folder name that sorts by time: `2026-11-21T05-04-33Z`.
@@ -148,7 +155,7 @@ mod tests {
         let file = out.path().join("file");
         fs::write(&file, "").unwrap();
         for place in [file.clone(), file.join("deeper/still")] {
-            let error = format!("{:#}", create(&Disk::default(), &place, "a").unwrap_err());
+            let error = format!("{:#}", create(&Disk::default(), &place, "a", None).unwrap_err());
             assert!(error.contains("is not a folder") && error.contains("--out"), "{error}");
             assert!(error.contains(&file.display().to_string()), "{error}");
         }

@@ -8,7 +8,7 @@ use safetensors::{Dtype, SafeTensors};
 use std::path::{Path, PathBuf};
 
 /// The folder of recorded gradients, within a run's.
-const FOLDER: &str = "gradients";
+pub(super) const FOLDER: &str = "gradients";
 
 /// Writes the gradient of `step`, each parameter's name, dimensions and values, to
 /// `<run>/gradients/step-<step>.safetensors`; the file appears whole or not at all.

@@ -17,10 +17,10 @@ const CATEGORIES: [(&str, &[Chart]); 4] = [
     (
         "Learning",
         &[
-            ("loss", &["train/loss$", "test/loss$"]),
-            ("accuracy", &["train/accuracy$", "test/accuracy$"]),
-            ("learning rate", &["train/learning_rate$"]),
-            ("gradient norm", &["train/gradient_norm$"]),
+            ("loss", &["Train/loss$", "Test/loss$"]),
+            ("accuracy", &["Train/accuracy$", "Test/accuracy$"]),
+            ("learning rate", &["Train/learning_rate$"]),
+            ("gradient norm", &["Train/gradient_norm$"]),
         ],
     ),
     (

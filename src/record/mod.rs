@@ -8,7 +8,7 @@
 //! # fn main() -> anyhow::Result<()> {
 //! # let disk = gradwire::disk::Disk::default();
 //! # let (recipe, provenance, events) = (String::new(), Provenance::default(), Vec::<Event>::new());
-//! let place = Place::New { out: "runs/out".as_ref(), recipe: "newcomer" };
+//! let place = Place::New { out: "runs/out".as_ref(), recipe: "newcomer", name: None };
 //! let mut record = Record::create(&disk, place, &recipe, &provenance)?;
 //! let mut console = Console::new(Mode::Default);
 //! for event in events {
@@ -54,6 +54,7 @@ mod progress;
 mod proto;
 mod provenance;
 mod recorder;
+pub mod remove;
 pub mod replay;
 mod run;
 mod summary;
@@ -70,6 +71,6 @@ pub use histogram::Histogram;
 pub use json_lines::JsonLines;
 pub use provenance::{FileSum, Provenance};
 pub use recorder::Recorder;
-pub use run::{METRICS, Place, Record, lock, read_metrics};
+pub use run::{METRICS, Place, RECIPE, Record, is_run, is_written, lock, read_metrics};
 pub use summary::{Phases, Summary};
 pub use tensorboard::TensorBoard;

@@ -1,6 +1,6 @@
 //! The files of one run.
 
-use super::event::{Event, Failed, Finished, Text, Warning};
+use super::event::{Event, Failed, Finished, Kind, Text, Warning};
 use super::json_lines::JsonLines;
 use super::provenance::Provenance;
 use super::recorder::{Recorder, Stream};
@@ -11,6 +11,8 @@ use crate::disk::{Disk, Lock};
 use anyhow::{Context, Result, anyhow};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 /// Reads the events of the run in `folder`, in order. A last line that was never finished, as a
 /// killed run leaves it, does not count.
@@ -42,9 +44,16 @@ pub enum Place<'a> {
         out: &'a Path,
         /// The recipe's name.
         recipe: &'a str,
+        /// What the run is called, if anything: its folder is then `<out>/<recipe>/<stamp>-<name>`.
+        name: Option<&'a str>,
     },
     /// In this folder, which does not exist.
-    Given(&'a Path),
+    Given {
+        /// The folder.
+        folder: &'a Path,
+        /// What the run is called, if anything.
+        name: Option<&'a str>,
+    },
 }
 
 /// The files of one run.
@@ -64,9 +73,35 @@ pub struct Record {
 }
 
 /// The file whose lock the process that writes a run holds, in the run's folder.
-const LOCK: &str = ".lock";
+pub(super) const LOCK: &str = ".lock";
 /// The record of truth.
 pub const METRICS: &str = "metrics.jsonl";
+/// The resolved recipe, without which a folder is no run's.
+pub const RECIPE: &str = "recipe.toml";
+/// What produced the figures.
+const PROVENANCE: &str = "provenance.json";
+
+/// Whether a folder is that of a run: a recipe with something beside it that only a run has.
+pub fn is_run(folder: &Path) -> bool {
+    let is = |name: &str| folder.join(name).symlink_metadata().is_ok_and(|about| about.is_file());
+    is(RECIPE) && [METRICS, PROVENANCE, LOCK].into_iter().any(is)
+}
+
+/// Whether a process is at work in a run.
+pub fn is_written(disk: &Disk, run: &Path) -> bool {
+    let path = run.join(LOCK);
+    (1..=TRIES).all(|tried| {
+        if tried > 1 {
+            thread::sleep(PAUSE);
+        }
+        disk.is_locked(&path)
+    })
+}
+
+/// How often a lock is tried before it is taken for held, with what pause: whoever asks whether a run is
+/// being written holds its lock for a moment, and so does a process that was just being started.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Takes the lock of a run's folder.
 ///
@@ -74,7 +109,16 @@ pub const METRICS: &str = "metrics.jsonl";
 /// When another process writes this run, or the lock's file cannot be made.
 pub fn lock(disk: &Disk, run: &Path) -> Result<Lock> {
     let path = run.join(LOCK);
-    disk.lock(&path).map_err(|error| match error.kind() {
+    let mut taken = disk.lock(&path);
+    for _ in 1..TRIES {
+        let held = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        if !taken.as_ref().is_err_and(held) {
+            break;
+        }
+        thread::sleep(PAUSE);
+        taken = disk.lock(&path);
+    }
+    taken.map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => {
             anyhow!("another process is training in {}: wait for its end, or end it", run.display())
         }
@@ -97,16 +141,19 @@ impl Record {
         provenance: &Provenance,
     ) -> Result<Self> {
         let settings = hparams::settings(resolved)?;
+        let name = match place {
+            Place::New { name, .. } | Place::Given { name, .. } => name,
+        };
         let (out, folder) = match place {
-            Place::New { out, recipe } => (out, folder::create(disk, out, recipe)?),
-            Place::Given(folder) => (
+            Place::New { out, recipe, .. } => (out, folder::create(disk, out, recipe, name)?),
+            Place::Given { folder, .. } => (
                 folder.parent().unwrap_or(folder),
                 folder::create_given(disk, folder).map(|()| folder.to_path_buf())?,
             ),
         };
         let lock = lock(disk, &folder)?;
-        folder::write(disk, &folder.join("recipe.toml"), resolved)?;
-        folder::write(disk, &folder.join("provenance.json"), &provenance.to_json())?;
+        folder::write(disk, &folder.join(RECIPE), resolved)?;
+        folder::write(disk, &folder.join(PROVENANCE), &provenance.to_json())?;
         let lines = folder::open(disk, &folder.join(METRICS))?;
         let path = folder.join(tensorboard::file_name(&[]));
         let curves = folder::open(disk, &path)?;
@@ -114,7 +161,12 @@ impl Record {
             .with_context(|| folder::cannot_write(&path))?;
         record._lock = Some(lock);
         if let Some(tensorboard) = &mut record.tensorboard {
-            curves::introduce(tensorboard, &settings)
+            let again = match place {
+                Place::New { .. } => String::new(),
+                Place::Given { .. } => format!(" · {}", folder::now()),
+            };
+            let trial = hparams::trial(&settings, name, &record.folder, &again);
+            curves::introduce(tensorboard, &trial, &settings)
                 .with_context(|| folder::cannot_write(&path))?;
         }
         record.record(&Event::from(Text {
@@ -146,7 +198,7 @@ impl Record {
             let path = folder.join(name);
             disk.replace(&path, text.as_bytes()).with_context(|| folder::cannot_write(&path))
         };
-        replace("recipe.toml", resolved)?;
+        replace(RECIPE, resolved)?;
         replace(&format!("provenance-{first_step:08}.json"), &provenance.to_json())?;
         let metrics = folder.join(METRICS);
         // A run that was stopped before its first line has none.
@@ -210,7 +262,15 @@ impl Record {
     /// Writes to the TensorBoard file; the warning when it had to be given up.
     fn show(&mut self, event: &Event) -> Result<Option<Event>> {
         let Some(tensorboard) = &mut self.tensorboard else { return Ok(None) };
-        let Err(error) = tensorboard.record(event) else { return Ok(None) };
+        let mut shown = tensorboard.record(event);
+        if let Kind::Epoch(epoch) = &event.kind
+            && epoch.test_accuracy.is_some()
+            && shown.is_ok()
+        {
+            let results = hparams::results(&self.summary);
+            shown = tensorboard.scalars(event.time, epoch.step, &results);
+        }
+        let Err(error) = shown else { return Ok(None) };
         self.tensorboard = None;
         let warning = Event::from(Warning {
             step: Some(self.summary.step),
@@ -297,7 +357,7 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
-    use super::super::event::{Kind, Step};
+    use super::super::event::Step;
     use super::*;
     use std::io::Write;
     use std::sync::{Arc, Mutex};

@@ -22,8 +22,9 @@ use tensorboard_rs::summary;
 
 /// Writes a TensorBoard event file.
 ///
-/// Scalars are grouped by what they are about: `train/`, `test/`, `epoch/`, `speed/`, `phase/`,
-/// `exchange/`, `scheme/` and, once the run is over, `at_end/`. TensorBoard keeps scalars as f32. A [`Kind::Step`](super::Kind::Step) becomes one
+/// Scalars are grouped by what they are about: `Test/`, `Train/`, `checkpoint/`, `epoch/`, `exchange/`,
+/// `phase/`, `scheme/`, `speed/`. TensorBoard shows groups in order of name, capital letters first, and
+/// opens the first two. It keeps scalars as f32. A [`Kind::Step`](super::Kind::Step) becomes one
 /// record with all its scalars, so a file has few more records than the run has steps.
 pub struct TensorBoard<W: Write> {
     records: RecordWriter<BufWriter<W>>,

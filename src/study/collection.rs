@@ -9,6 +9,7 @@ use super::runner;
 use crate::disk::Disk;
 use crate::network::report::Named;
 use crate::recipe::Recipe;
+use crate::record::RECIPE;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +52,7 @@ struct Found {
 
 /// Reads the runs in `folders`, replays them on `links`, and puts together those that train the
 /// same (model, data set, number of workers: a task) and of these those that differ in nothing but
-/// their seed (an arm). `baseline` is an arm's label or its scheme; if absent, the arm that
+/// their seed (an arm). `baseline` is an arm's label, the name of one of its runs, or its scheme; if absent, the arm that
 /// exchanges dense gradients, or else the first.
 ///
 /// # Errors
@@ -62,8 +63,10 @@ pub fn collect(
     links: &[Named],
     baseline: Option<&str>,
 ) -> Result<Collection> {
+    // A run that is named twice is one run.
+    let once = folders.iter().enumerate().filter(|(at, folder)| !folders[..*at].contains(folder));
     let (runs, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        folders.iter().partition(|folder| folder.join(RECIPE).exists());
+        once.map(|(_, folder)| folder).partition(|folder| folder.join(RECIPE).exists());
     if runs.is_empty() {
         bail!("{}", others.iter().map(|folder| no_run(folder)).collect::<Vec<_>>().join("; "));
     }
@@ -154,9 +157,6 @@ pub fn collect(
     };
     Ok(Collection { results, differences, left_out })
 }
-
-/// The file without which a folder is no run's.
-const RECIPE: &str = "recipe.toml";
 
 /// Why a folder is left out, and what to name in its place.
 fn no_run(folder: &Path) -> String {
@@ -258,7 +258,12 @@ fn baseline_among(arms: &[Label], runs: &[Run], wanted: Option<&str>) -> Result<
     };
     let find = |word: &str| {
         let exact = arms.iter().find(|arm| arm.label == word || arm.name == word);
-        exact.or_else(|| arms.iter().find(|arm| scheme(arm) == word))
+        let called = |arm: &&Label| {
+            let of = runs.iter().filter(|run| run.arm == arm.name);
+            of.filter_map(|run| run.measured.as_ref()).any(|m| m.name.as_deref() == Some(word))
+        };
+        let by_name = || arms.iter().find(called);
+        exact.or_else(by_name).or_else(|| arms.iter().find(|arm| scheme(arm) == word))
     };
     let found = match wanted {
         None => find("dense").or(arms.first()),

@@ -22,6 +22,9 @@ const AROUND: usize = 3;
 /// recorded steps since the point before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
+    /// What the run is called, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The model's name.
     pub model: String,
     /// The data set's name.
@@ -143,6 +146,7 @@ impl Measured {
         record::read_metrics(disk, folder, |event| notes.take(event))?;
         let Notes { started, steps, sent, before, evaluations, summary } = notes;
         let mut measured = Self {
+            name: recipe.record.name.clone(),
             model: recipe.model.name().into(),
             dataset: recipe.dataset.name().into(),
             scheme: recipe.scheme.about().name.into(),

@@ -13,6 +13,7 @@ pub mod replays;
 pub mod report;
 pub mod results;
 pub mod runner;
+pub mod runs;
 pub mod statistics;
 pub mod sweep;
 pub mod timings;

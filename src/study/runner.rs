@@ -115,7 +115,7 @@ impl Job<'_> {
             .map(|planned| self.found(planned, &links, &kept))
             .collect::<Result<_>>()?;
         self.keep(&runs, &kept.timings)?;
-        self.describe(&runs)?;
+        record::hparams::forget_description(&self.disk, &self.folder)?;
         let mut pace = Pace::default();
         let known = |run: &Run| matches!(run.outcome, Outcome::Finished | Outcome::Diverged { .. });
         let is_open = |i: usize, runs: &[Run]| self.grid.runs[i].wanted && !known(&runs[i]);
@@ -272,19 +272,6 @@ impl Job<'_> {
 
     fn keep(&self, runs: &[Run], timings: &[Timing]) -> Result<()> {
         report::write(&self.disk, &self.folder, &self.results(runs, timings))
-    }
-
-    /// Tells TensorBoard's HParams dashboard what the runs that are shown differ in.
-    fn describe(&self, runs: &[Run]) -> Result<()> {
-        let pairs = self.grid.runs.iter().zip(runs);
-        let shown =
-            pairs.filter(|(planned, run)| planned.wanted || run.outcome != Outcome::Missing);
-        let recipes = shown.map(|(planned, _)| planned.recipe.to_toml());
-        let recipes = recipes.collect::<Result<Vec<_>>>()?;
-        let name = format!("{} ({})", self.name, self.scale.name());
-        let about = [self.experiment.title.as_str(), &self.experiment.paper].join("\n\n");
-        let recipes = recipes.iter().map(String::as_str);
-        record::hparams::experiment(&self.disk, &self.folder, &name, &about, recipes)
     }
 
     /// What was asked for, and what else there is of the same grid.

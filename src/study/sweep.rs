@@ -126,6 +126,7 @@ impl Sweep {
         }
         if let Some(Value::Table(record)) = recipe.get_mut("record") {
             record.remove("out");
+            record.remove("name");
         }
         if self.questions.iter().any(Question::is_timed) {
             let record = recipe.entry("record").or_insert_with(|| Value::Table(Table::new()));

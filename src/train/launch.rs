@@ -186,9 +186,13 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
     let mut resume = match start {
         Start::Resume(resume) => *resume,
         Start::Fresh => {
-            return fresh(Place::New { out: &recipe.record.out, recipe: &recipe.name });
+            let (out, name) = (&recipe.record.out, recipe.record.name.as_deref());
+            return fresh(Place::New { out, recipe: &recipe.name, name });
         }
-        Start::In(folder) => return fresh(Place::Given(&folder)),
+        Start::In(folder) => {
+            let name = recipe.record.name.as_deref();
+            return fresh(Place::Given { folder: &folder, name });
+        }
     };
     let changes = resume.accept(recipe)?;
     resume.accept_data(&provenance.data)?;

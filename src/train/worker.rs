@@ -5,6 +5,7 @@
 
 mod epoch;
 mod gradient;
+mod shown;
 pub(crate) mod state;
 
 use crate::checkpoint::{Checkpoint, Score};
@@ -232,7 +233,7 @@ impl Worker {
 
     /// The exchange after the backward pass, nothing of it hidden.
     fn exchange_after(&mut self, step: u64) -> Result<Overlapped> {
-        if let Some(histograms) = self.histograms(step) {
+        if let Some(histograms) = self.histograms(step)? {
             self.report(Report::Histograms(histograms))?;
         }
         self.keep_gradient(step)?;

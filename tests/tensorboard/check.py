@@ -10,9 +10,9 @@ files are read twice: as they were written, and as TensorBoard's server sees the
 migration to tensors. Several files, as resumed runs leave them, are read as one.
 
 Of a log directory, the HParams dashboard's backend must list every run below the folder once, with the settings of its
-recipe.toml, with how it ended and what it came to; where the folder describes an experiment, its
-columns must be those in which runs of one model, data set and scheme differ. Custom Scalars must find one layout whose every
-category has charts with data.
+recipe.toml, with how it ended and what it came to, under a name that no other has, and with every filter as it is at first;
+those columns come first in which runs differ. Custom Scalars must find one layout whose every category has charts with
+data.
 
 Prints one line for each run and folder; exits with 1 and the differences when there are any.
 """
@@ -41,22 +41,21 @@ EVERYTHING = {
     event_accumulator.TENSORS: 0,
     event_accumulator.COMPRESSED_HISTOGRAMS: 1,
 }
-RUN = {
-    "at_end/accuracy": "test_accuracy",
-    "at_end/best_accuracy": "best_accuracy",
-    "at_end/bits_per_parameter": "bits_per_parameter",
-    "at_end/wire_bytes": "wire_bytes",
-    "at_end/seconds": "seconds",
-    "at_end/train_loss": "train_loss",
+# Curves over the evaluations of a run whose last point is a figure of its summary.
+RESULTS = {
+    "Test/best_accuracy": "best_accuracy",
+    "Test/bits_per_parameter": "bits_per_parameter",
+    "Test/wire_bytes": "wire_bytes",
+    "Test/seconds": "seconds",
 }
+# Groups of curves in the order in which TensorBoard shows them: the first two are open.
+FIRST_GROUPS = ["Test", "Train"]
 # Keys of a recipe, or tables of keys, that are no column of HParams.
 NO_COLUMN = (
     "name", "threads", "dataset.dir", "exchange.timeout", "exchange.compare_replicas_every",
     "exchange.overlap_bytes", "train.evaluation_batch", "train.evaluate_every", "record",
     "checkpoint", "faults",
 )
-ALWAYS_A_COLUMN = ("scheme", "scheme.bits", "scheme.ratio", "seed", "workers")
-TASK = ("dataset", "model", "scheme")
 # Tags of the plugins that are checked apart.
 OTHER_PLUGINS = ("hparams", "custom_scalars")
 PHASES = ("data", "forward", "backward", "encode", "wait", "decode", "optimizer")
@@ -69,11 +68,11 @@ def number(value):
 
 def step_scalars(event):
     """The curves that a step has a point on."""
-    yield "train/loss", event["loss"]
-    yield "train/learning_rate", event["learning_rate"]
+    yield "Train/loss", event["loss"]
+    yield "Train/learning_rate", event["learning_rate"]
     for key in ("accuracy", "gradient_norm"):
         if key in event:
-            yield f"train/{key}", event[key]
+            yield f"Train/{key}", event[key]
     if event["seconds"] > 0:
         yield "speed/samples_per_second", event["samples"] / event["seconds"]
     for phase in PHASES:
@@ -97,7 +96,7 @@ def epoch_scalars(event):
             yield f"epoch/{key}", event[key]
     for key in ("loss", "accuracy"):
         if f"test_{key}" in event:
-            yield f"test/{key}", event[f"test_{key}"]
+            yield f"Test/{key}", event[f"test_{key}"]
 
 
 def checkpoint_scalars(event):
@@ -106,18 +105,10 @@ def checkpoint_scalars(event):
         yield f"checkpoint/{key}", event[key]
 
 
-def finished_scalars(event):
-    """What a run came to."""
-    for tag, key in RUN.items():
-        if key in event["summary"]:
-            yield tag, event["summary"][key]
-
-
 SCALARS = {
     "step": step_scalars,
     "epoch": epoch_scalars,
     "checkpoint": checkpoint_scalars,
-    "finished": finished_scalars,
 }
 
 
@@ -132,9 +123,8 @@ class Expected:
             event = json.loads(line, parse_constant=not_json)
             time, kind = event["time"], event["event"]
             if kind in SCALARS:
-                step = event["summary"]["step"] if kind == "finished" else event["step"]
                 for tag, value in SCALARS[kind](event):
-                    self.scalars[tag].append((time, step, number(value)))
+                    self.scalars[tag].append((time, event["step"], number(value)))
             elif kind == "histograms":
                 for entry in event["entries"]:
                     self.histograms[entry["tag"]].append((time, event["step"], entry))
@@ -235,8 +225,12 @@ def check(run):
             for point in source.Tensors(tag)
         ]
 
+    check_results(run, expected, scalars, tags["scalars"], differences)
+    groups = sorted({tag.split("/")[0] for tag in tags["scalars"]})
+    if "Test" in groups and groups[:2] != FIRST_GROUPS:
+        differences.append(f"the first groups of curves are {groups[:2]}")
     for kind, values, read_tags, read, agree in (
-        ("scalar", expected.scalars, tags["scalars"], scalars, same_scalar),
+        ("scalar", expected.scalars, set(tags["scalars"]) - set(RESULTS), scalars, same_scalar),
         ("histogram", expected.histograms, tags["histograms"], histograms, same_histogram),
         ("text", expected.texts, texts, tensors(written), same_text),
     ):
@@ -251,7 +245,7 @@ def check(run):
         ("text", expected.texts, same_text),
     ):
         tags = served.PluginTagToContent(plugin) if plugin in served.ActivePlugins() else {}
-        compare(f"served {plugin}", values, tags, tensors(served), agree, differences)
+        compare(f"served {plugin}", values, set(tags) - set(RESULTS), tensors(served), agree, differences)
 
     def points(values, thing):
         count = sum(map(len, values.values()))
@@ -262,6 +256,29 @@ def check(run):
         points(expected.histograms, "histogram"),
         points(expected.texts, "text"),
     ))
+
+
+def check_results(run, expected, read, tags, differences):
+    """Compares what a run had come to, and had cost, at its evaluations with its accuracies and its end."""
+    evaluations = [(step, value) for _, step, value in expected.scalars.get("Test/accuracy", ())]
+    for tag in RESULTS:
+        steps = [step for _, step, _ in read(tag)] if tag in tags else []
+        if steps != [step for step, _ in evaluations]:
+            differences.append(f"{tag} has points at {steps}, not at every evaluation")
+            return
+    best = -math.inf
+    for (step, accuracy), (_, _, value) in zip(evaluations, read("Test/best_accuracy") if evaluations else ()):
+        best = max(best, accuracy)
+        if not same_scalar(best, value):
+            differences.append(f"Test/best_accuracy at step {step}: {value} instead of {best}")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    finished = [line["summary"] for line in lines if line["event"] == "finished"]
+    if not evaluations or not finished or evaluations[-1][0] != finished[-1]["step"]:
+        return
+    for tag, key in RESULTS.items():
+        last, end = read(tag)[-1][2], number(finished[-1][key])
+        if not (last <= end if key == "seconds" else same_scalar(end, last)):
+            differences.append(f"{tag} ends at {last}, the run at {end}")
 
 
 def settings(run):
@@ -293,17 +310,22 @@ def same_setting(expected, read):
         type(expected) is not bool and expected == read
 
 
+def same_word(value):
+    """A setting as a word that equal ones have in common, whole numbers or not."""
+    return repr(float(value)) if type(value) in (int, float) else json.dumps(value)
+
+
 def ending(run):
-    """The status that a run's record tells of, and what it came to."""
+    """The status that a run's record tells of."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     last = lines[-1]
     if last["event"] == "failed":
-        return api_pb2.STATUS_FAILURE, {}
+        return api_pb2.STATUS_FAILURE
     if last["event"] != "finished":
-        return api_pb2.STATUS_UNKNOWN, {}
+        return api_pb2.STATUS_UNKNOWN
     planned = [line["steps"] for line in lines if line["event"] == "started"][-1]
     whole = last["summary"]["step"] >= planned
-    return (api_pb2.STATUS_SUCCESS if whole else api_pb2.STATUS_UNKNOWN), dict(finished_scalars(last))
+    return api_pb2.STATUS_SUCCESS if whole else api_pb2.STATUS_UNKNOWN
 
 
 class Dashboards:
@@ -330,10 +352,18 @@ class Dashboards:
             self.request, self.hparams, "", api_pb2.GetExperimentRequest()).run()
 
     def sessions(self):
+        """The trials that are listed with every filter as the page has it at first, by run."""
+        columns = []
+        for info in self.experiment().hparam_infos:
+            column = api_pb2.ColParams(hparam=info.name, include_in_result=True)
+            if info.WhichOneof("domain") == "domain_discrete":
+                column.filter_discrete.CopyFrom(info.domain_discrete)
+            columns.append(column)
         request = api_pb2.ListSessionGroupsRequest(
-            slice_size=1_000_000, allowed_statuses=[value.number for value in api_pb2.Status.DESCRIPTOR.values])
+            slice_size=1_000_000, col_params=columns,
+            allowed_statuses=[value.number for value in api_pb2.Status.DESCRIPTOR.values])
         groups = list_session_groups.Handler(self.request, self.hparams, "", request).run()
-        return {group.name: group for group in groups.session_groups}
+        return {group.sessions[0].name: group for group in groups.session_groups}
 
     def layout(self):
         layout = self.custom.layout_impl(self.request, "")
@@ -355,49 +385,36 @@ def check_session(run, group, differences):
     for key in sorted(set(expected) & set(read)):
         if not same_setting(expected[key], read[key]):
             differences.append(f"HParams {run}: {key} = {expected[key]!r} read as {read[key]!r}")
-    status, came_to = ending(run)
+    status = ending(run)
     if group.sessions[0].status != status:
         differences.append(f"HParams {run}: status {group.sessions[0].status} instead of {status}")
     metrics = {metric.name.tag: metric.value for metric in group.metric_values}
-    for tag, value in came_to.items():
-        if tag not in metrics or not same_scalar(number(value), metrics[tag]):
-            differences.append(f"HParams {run}: {tag} = {value} read as {metrics.get(tag)}")
-    for tag in sorted(tag for tag in set(metrics) - set(came_to) if tag.startswith("at_end/")):
-        differences.append(f"HParams {run}: {tag} of a run that came to nothing")
+    expected = Expected(run / "metrics.jsonl").scalars
+    for tag in ("Test/accuracy", "Test/loss"):
+        value = expected[tag][-1][2] if expected[tag] else None
+        if tag in metrics and not (value is not None and same_scalar(value, metrics[tag])):
+            differences.append(f"HParams {run}: {tag} = {value} read as {metrics[tag]}")
+        if value is not None and tag not in metrics:
+            differences.append(f"HParams {run}: no {tag}")
 
 
-def check_experiment(runs, experiment, differences):
-    """Compares the columns of an experiment with those in which its runs differ."""
+def check_columns(runs, experiment, differences):
+    """The columns must be those of the recipes, first those in which runs differ; results come first."""
     all_settings = [settings(run) for run in runs]
     keys = {key for found in all_settings for key in found}
-    tasks = collections.defaultdict(list)
-    for found in all_settings:
-        tasks[tuple(found.get(key) for key in TASK)].append(found)
-
-    def differ(key, among):
-        return any(found.get(key) != among[0].get(key) for found in among)
-
-    differing = {key for key in keys if differ(key, all_settings)}
-    wanted = {key for key in keys if any(differ(key, task) for task in tasks.values())}
-    wanted |= set(ALWAYS_A_COLUMN) & keys | set(TASK) & differing
-    read = {info.name: info for info in experiment.hparam_infos}
-    for key in sorted(wanted ^ set(read)):
-        differences.append(f"experiment: {key} is {'no' if key in wanted else 'a'} column")
-    for key, info in read.items():
-        values = [found[key] for found in all_settings if key in found]
-        if info.differs != (key in differing):
-            differences.append(f"experiment: {key} is wrong about whether runs differ")
-        if info.type == api_pb2.DATA_TYPE_FLOAT64:
-            ends = info.domain_interval.min_value, info.domain_interval.max_value
-            outside = [value for value in values if not ends[0] <= value <= ends[1]]
-        else:
-            domain = list(info.domain_discrete)
-            outside = [value for value in values if value not in domain and str(value) not in domain]
-        if outside:
-            differences.append(f"experiment: {key} has {outside} outside its domain")
-    metrics = {info.name.tag for info in experiment.metric_infos}
-    for tag in sorted(set(RUN) - metrics):
-        differences.append(f"experiment: {tag} is no result")
+    differing = {
+        key for key in keys
+        if len({same_word(found[key]) for found in all_settings if key in found}) > 1
+    }
+    read = [info.name for info in experiment.hparam_infos]
+    for key in sorted(keys ^ set(read)):
+        differences.append(f"HParams: {key} is {'no' if key in keys else 'a'} column")
+    if set(read[: len(differing)]) != differing:
+        differences.append(f"HParams: the columns begin with {read[: len(differing)]}, not {differing}")
+    results = [info.name.tag for info in experiment.metric_infos]
+    wanted = ["Test/accuracy", "Test/best_accuracy", "Test/bits_per_parameter"]
+    if any("Test/accuracy" in Expected(run / "metrics.jsonl").scalars for run in runs) and results[:3] != wanted:
+        differences.append(f"HParams: the results begin with {results[:3]}")
 
 
 def check_dashboards(logdir, runs):
@@ -410,12 +427,14 @@ def check_dashboards(logdir, runs):
         differences.append(f"HParams: {name} is only in one of folder and dashboard")
     for name in sorted(set(named) & set(sessions)):
         check_session(named[name], sessions[name], differences)
+    trials = [group.name for group in sessions.values()]
+    if len(set(trials)) < len(trials):
+        differences.append(f"HParams: trials share names: {trials}")
     described = [
         run for run, tags in boards.metadata().items() if metadata.EXPERIMENT_TAG in tags]
-    if len(described) > 1:
-        differences.append(f"{len(described)} descriptions of experiments: {described}")
-    elif described == ["."]:
-        check_experiment(runs, boards.experiment(), differences)
+    if described:
+        differences.append(f"HParams: descriptions in {described} hide other runs")
+    check_columns(runs, boards.experiment(), differences)
 
     layout = boards.layout()
     charts = 0
@@ -430,8 +449,7 @@ def check_dashboards(logdir, runs):
     titles = [category["title"] for category in layout.get("category", [])]
     if not titles or len(set(titles)) < len(titles):
         differences.append(f"custom scalars: categories {titles}")
-    experiment = "an experiment, " if described else ""
-    return differences, f"{experiment}{len(sessions)} sessions, {charts} charts"
+    return differences, f"{len(sessions)} sessions, {charts} charts"
 
 
 def main(arguments):

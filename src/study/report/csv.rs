@@ -31,10 +31,11 @@ const FIGURES: [Figure; 13] = [
 /// # Errors
 /// None that a run can cause.
 pub(super) fn runs(results: &Results) -> Result<String> {
-    let mut head: Vec<String> =
-        ["task", "arm", "seed", "outcome", "error", "folder", "settings", "workers", "steps"]
-            .map(String::from)
-            .to_vec();
+    let mut head: Vec<String> = [
+        "task", "arm", "seed", "outcome", "error", "folder", "name", "settings", "workers", "steps",
+    ]
+    .map(String::from)
+    .to_vec();
     head.extend(FIGURES.iter().map(|(name, _)| name.to_string()));
     for link in &results.links {
         head.extend(
@@ -56,6 +57,7 @@ pub(super) fn runs(results: &Results) -> Result<String> {
             run.outcome.word().into(),
             error.into(),
             run.folder.display().to_string(),
+            measured.and_then(|m| m.name.clone()).unwrap_or_default(),
             measured.map_or(String::new(), |m| m.settings.clone()),
             count(|m| m.workers as u64),
             count(|m| m.summary.steps),

@@ -82,12 +82,17 @@ fn runs(results: &Results) -> Table {
     let mut table = Table::new(&["run", "outcome", "command"]);
     for run in &results.runs {
         table.rows.push(vec![
-            run.folder.display().to_string().into(),
+            Cell { below: name(run), ..run.folder.display().to_string().into() },
             run.outcome.word().into(),
             command(run).map_or_else(Cell::none, Cell::from),
         ]);
     }
     table
+}
+
+/// What a run is called; empty for one without a name.
+fn name(run: &Run) -> String {
+    run.measured.as_ref().and_then(|measured| measured.name.clone()).unwrap_or_default()
 }
 
 /// The command line of a run, as it can be typed.

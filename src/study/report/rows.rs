@@ -14,6 +14,8 @@ pub struct Row {
     pub task: String,
     /// The arm.
     pub arm: String,
+    /// What those of its runs are called that have a name.
+    pub names: Vec<String>,
     /// Its runs: how many there are of each outcome.
     pub outcomes: Vec<(&'static str, usize)>,
     /// Fraction of right answers on the test set, after the last step.
@@ -121,6 +123,7 @@ fn row(task: &Task<'_>, arm: &Arm<'_>) -> Row {
     Row {
         task: task.label.label.clone(),
         arm: arm.label.label.clone(),
+        names: words::names(arm),
         outcomes,
         accuracy: arm.over(accuracy).map(Figure::from),
         best_accuracy: arm.over(best_accuracy).map(Figure::from),

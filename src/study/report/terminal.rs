@@ -25,6 +25,10 @@ pub fn table(results: &Results) -> String {
         let _ = writeln!(text, "\n{}", task.label.label);
         text += &columns(&rows(task));
         for arm in &task.arms {
+            let names = words::names(arm);
+            if !names.is_empty() {
+                let _ = writeln!(text, "{} is {}", arm.label.label, names.join(", "));
+            }
             for trouble in arm.runs.iter().filter_map(|run| digest::trouble(run)) {
                 let _ = writeln!(text, "{}, {trouble}", arm.label.label);
             }

@@ -1,6 +1,6 @@
 //! Figures as reports say them.
 
-use super::digest::Over;
+use super::digest::{Arm, Over};
 use super::document::{Cell, Tone};
 use crate::study::decision::SIDE;
 use crate::study::plot::say::{self, three_digits};
@@ -8,6 +8,12 @@ use crate::study::results::{Results, Ruling, Unit, Verdict};
 
 use crate::study::statistics::{Comparison, Interval};
 use crate::study::verdict::percent;
+
+/// What those runs of an arm are called that have a name, each once.
+pub(super) fn names(arm: &Arm<'_>) -> Vec<String> {
+    let named = arm.runs.iter().filter_map(|run| run.measured.as_ref()?.name.clone());
+    named.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
+}
 
 /// A fraction in percent: `93.41 ± 0.20 %`.
 pub(super) fn accuracy(over: &Over) -> String {

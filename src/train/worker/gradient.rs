@@ -1,27 +1,35 @@
 //! What the record keeps of rank 0's own gradient.
 
 use super::Worker;
+use super::shown::shown;
 use crate::record::{Histogram, Histograms, Tagged, gradient};
 use crate::train::post::Phase;
 use anyhow::Result;
 
 impl Worker {
-    /// Rank 0's gradient and residual, parameter by parameter, if it is time.
-    pub(super) fn histograms(&self, step: u64) -> Option<Histograms> {
+    /// Rank 0's gradient and residual, of the parameters that are shown, if it is time.
+    ///
+    /// # Errors
+    /// When the recipe names parameters that are not there.
+    pub(super) fn histograms(&self, step: u64) -> Result<Option<Histograms>> {
         if !self.histograms_due(step) {
-            return None;
+            return Ok(None);
         }
+        let params: Vec<_> = self.replica.params.iter().collect();
+        let about: Vec<_> = params.iter().map(|p| (p.name.as_str(), p.var.dims())).collect();
+        let shown = shown(self.session.recipe.record.histograms.as_deref(), &about)?;
         let residual = self.exchange.residual();
         let vectors = [("gradient", Some(self.gradient.flat.as_slice())), ("residual", residual)];
         let entries = vectors.into_iter().filter_map(|(what, v)| Some((what, v?))).flat_map(
             |(what, vector)| {
-                self.replica.params.iter().map(move |p| Tagged {
-                    tag: format!("{what}/{}", p.name),
-                    histogram: Histogram::of(&vector[p.range.clone()]),
+                let params = &params;
+                shown.iter().map(move |place| Tagged {
+                    tag: format!("{what}/{}", params[*place].name),
+                    histogram: Histogram::of(&vector[params[*place].range.clone()]),
                 })
             },
         );
-        Some(Histograms { step, entries: entries.collect() })
+        Ok(Some(Histograms { step, entries: entries.collect() }))
     }
 
     pub(super) fn histograms_due(&self, step: u64) -> bool {

@@ -1,0 +1,104 @@
+//! Runs by name, by tag and as `last`: what is listed, what a word means, and what is removed.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Program, quick, quickly};
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+
+fn listed(program: &Program, more: &[&str]) -> Vec<Value> {
+    let text = program.succeed(&[&["runs", "--json"][..], more].concat());
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The folder of the run with this name.
+fn folder(program: &Program, name: &str) -> PathBuf {
+    let runs = listed(program, &[]);
+    let run = runs.iter().find(|run| run["name"] == name).unwrap();
+    program.path(run["folder"].as_str().unwrap())
+}
+
+#[test]
+fn a_name_stands_for_a_folder_everywhere() {
+    let program = Program::new();
+    assert!(program.succeed(&["runs", "."]).contains("no run"));
+    program.succeed(&quickly("--name one --tag paper --tag draft --scheme dense"));
+    program.succeed(&quickly("--name two --tag paper --scheme topk --set train.max_steps=3"));
+    let [one, two] = ["one", "two"].map(|name| folder(&program, name));
+    assert!(one.to_string_lossy().ends_with("Z-one"), "TensorBoard shows it: {}", one.display());
+
+    assert_eq!(listed(&program, &["--tag", "paper"]).len(), 2);
+    let [run] = &listed(&program, &["--tag", "paper", "--tag", "draft"])[..] else { panic!("one") };
+    for (key, value) in [
+        ("scheme", Value::from("dense")),
+        ("recipe", "quick".into()),
+        ("state", "finished".into()),
+        ("step", 12.into()),
+        ("workers", 4.into()),
+    ] {
+        assert_eq!(run[key], value, "{run}");
+    }
+    assert!(listed(&program, &["--scheme", "qsgd"]).is_empty());
+    assert!(listed(&program, &["--state", "failed,running"]).is_empty());
+    let table = program.succeed(&["runs"]);
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    assert!(table.lines().nth(1).unwrap().starts_with("two"), "the newest comes first: {table}");
+
+    let told = program.succeed(&["eval", "last", "--json"]);
+    assert!(told.contains("Z-two"), "{told}");
+    let told = program.succeed(&["compare", "last", "one", "--baseline", "two"]);
+    assert!(told.contains("dense is one") && told.contains("topk is two"), "{told}");
+    let told = program.succeed(&["compare", "last", "two", "one"]);
+    assert!(!told.contains("left out"), "{told}");
+    program.succeed(&["report", "one", "two", "--out", "report"]);
+    let table = fs::read_to_string(program.path("report/runs.csv")).unwrap();
+    assert!(table.lines().next().unwrap().contains(",name,") && table.contains(",one,"), "{table}");
+    program.succeed(&["network", "replay", "two", "--links", "1gbit"]);
+    assert!(two.join("network/replay.json").exists());
+
+    // Going on, by a name and under another.
+    program.succeed(&["train", "--quiet", "--resume", "last", "--name", "renamed"]);
+    assert_eq!(folder(&program, "renamed"), two);
+    let error = program.refuse(&["train", "--resume", "none"], 2);
+    assert!(error.contains("there is no run none") && error.contains("gradwire runs"), "{error}");
+    for bad in ["last", "a/b", ".x", ""] {
+        let error = program.refuse(&quick(&["--name", bad]), 2);
+        assert!(error.contains("name"), "{bad:?}: {error}");
+    }
+
+    program.succeed(&quickly("--name one --seed 2 --set train.max_steps=1"));
+    let error = program.refuse(&["eval", "one"], 2);
+    assert!(error.contains("2 runs are called one") && error.contains("Z-one"), "{error}");
+}
+
+#[test]
+fn runs_are_removed_when_that_is_meant() {
+    let program = Program::new();
+    program.succeed(&quickly("--name one --set train.max_steps=2"));
+    program.succeed(&quickly("--name two --set train.max_steps=2"));
+    let [one, two] = ["one", "two"].map(|name| folder(&program, name));
+    fs::write(one.join("notes.md"), "mine").unwrap();
+
+    let told = program.succeed(&["runs", "remove", "one", "last"]);
+    assert!(told.contains("nothing was removed") && told.contains("--yes"), "{told}");
+    assert!(told.contains("notes.md"), "what stays is told: {told}");
+    assert!(one.join("metrics.jsonl").exists() && two.exists());
+    for (run, part) in [("runs/out/quick", "not a run's folder"), ("none", "there is no run")] {
+        let error = program.refuse(&["runs", "remove", "--yes", "one", run], 2);
+        assert!(error.contains(part) && one.join("recipe.toml").exists(), "{error}");
+    }
+    let lock = fs::File::open(one.join(".lock")).unwrap();
+    lock.lock().unwrap();
+    let [run] = &listed(&program, &["--state", "running"])[..] else { panic!("one") };
+    assert_eq!(run["name"], "one");
+    let error = program.refuse(&["runs", "remove", "--yes", "one"], 2);
+    assert!(error.contains("at work"), "{error}");
+    drop(lock);
+    let told = program.succeed(&["runs", "remove", "--yes", "one", "two"]);
+    assert!(told.contains("removed 2 runs"), "{told}");
+    assert!(!two.exists() && one.join("notes.md").exists() && !one.join("recipe.toml").exists());
+    assert!(listed(&program, &[]).is_empty());
+}
