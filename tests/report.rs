@@ -45,7 +45,7 @@ fn runs_are_compared_and_reported() {
         "step 10mbit  step 100mbit",
         "(diverged 1/1)",
         "non-finite gradient",
-        "over 2 seeds each",
+        "over 2 pairs of runs with the same seed",
         "scheme.ratio: 0.01 (topk)",
         r#"scheme.kind: "dense" (dense) · "topk" (topk) · "signsgd" (signsgd)"#,
     ] {

@@ -199,7 +199,7 @@ fn recorded_gradients_are_what_bench_codecs_reads() {
     let scheme = "{ kind = \"topk\", ratio = 0.02 }";
     let arguments = ["bench", "codecs", "--json", "--gradient", file, "--scheme", scheme];
     let row: Value = serde_json::from_str(&program.succeed(&arguments)).unwrap();
-    assert_eq!(row["scheme"], "topk feedback ratio 0.02 values f32");
+    assert_eq!(row["scheme"], "topk(ratio=0.02)");
     let error = number(&row, "error");
     assert!(error > 0.0 && error < 1.0 && number(&row, "cosine") > 0.1, "{row}");
     let table = program.succeed(&["bench", "codecs", "--gradient", file]);

@@ -58,12 +58,12 @@ impl Codecs {
             let (d, tensors) = (gradient.flat.len(), gradient.shapes.len());
             println!("{d} elements in {tensors} parameters, one thread, medians");
             println!(
-                "{:<width$} {:>10} {:>7} {:>10} {:>7} {:>9} {:>10} {:>7}",
+                "{:<width$} {:>7} {:>6} {:>7} {:>6} {:>9} {:>8} {:>7}",
                 "scheme", "encode", "of", "decode", "of", "bits per", "error", "cosine"
             );
             println!(
-                "{:<width$} {:>10} {:>7} {:>10} {:>7} {:>9} {:>10} {:>7}",
-                "", "GB/s", "memcpy", "GB/s", "memcpy", "parameter", "|c-g|²/|g|²", ""
+                "{:<width$} {:>7} {:>6} {:>7} {:>6} {:>9} {:>8} {:>7}",
+                "", "GB/s", "memcpy", "GB/s", "memcpy", "parameter", "relative", ""
             );
         }
         for scheme in schemes {
@@ -85,7 +85,7 @@ fn show(row: &Measured, width: usize) {
         return;
     }
     println!(
-        "{:>10.2} {:>7.2} {:>10.2} {:>7.2} {:>9.3} {:>10.4} {:>7.4}",
+        "{:>7.2} {:>6.2} {:>7.2} {:>6.2} {:>9.3} {:>8.4} {:>7.4}",
         row.encode_gb_s,
         row.encode_of_memcpy,
         row.decode_gb_s,

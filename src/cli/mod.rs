@@ -8,6 +8,7 @@ mod advise;
 mod bench;
 mod changes;
 mod codecs;
+mod completions;
 mod data;
 mod doing;
 mod grid;
@@ -33,7 +34,6 @@ use clap_complete::Shell;
 use doing::Doing;
 use named::Among;
 use refused::{Refused, tell};
-use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -150,8 +150,7 @@ impl Cli {
             Command::New(new) => new.run().map_or_else(|e| Err(Refused(e)), |()| Ok(Ok(()))),
             Command::List(list) => list.run().map_or_else(|e| Err(Refused(e)), |()| Ok(Ok(()))),
             Command::Completions { shell } => {
-                let mut command = Self::command();
-                clap_complete::generate(shell, &mut command, "gradwire", &mut io::stdout());
+                completions::print(shell, Self::command());
                 Ok(Ok(()))
             }
         };

@@ -104,7 +104,8 @@ impl<'a> Report<'a> {
 
     /// The runs by the names of their schemes, or by their folders where these are the same.
     pub fn names(&self) -> Vec<String> {
-        let scheme = |run: &Run| run.header.scheme.split(' ').next().unwrap_or("").to_string();
+        let scheme =
+            |run: &Run| run.header.scheme.split([' ', '(']).next().unwrap_or("").to_string();
         let name = |run: &Run| {
             let alike = self.runs.iter().filter(|other| scheme(other) == scheme(run)).count();
             if alike > 1 { run.name() } else { scheme(run) }

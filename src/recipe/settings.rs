@@ -216,7 +216,7 @@ pub struct Record {
     /// What the run is called, in place of its folder on the command line, and in reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Words by which `gradwire runs --tag` finds the run.
+    /// Words by which `gradwire runs --tag TAG` finds the run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     /// Steps between two records of a step.
@@ -316,7 +316,7 @@ impl Recipe {
         Ok(self)
     }
 
-    /// The scheme with its settings, such as `topk feedback ratio 0.01 values f32`.
+    /// The scheme with its settings, such as `topk(ratio=0.01)`.
     pub fn scheme_in_words(&self) -> String {
         in_words(&self.scheme)
     }
@@ -498,21 +498,36 @@ impl Recipe {
     }
 }
 
-/// A scheme with its settings, such as `topk feedback ratio 0.01 values f32`.
+/// A scheme as one would call it, such as `topk(ratio=0.01)`: with the first of its settings, which
+/// mostly says how much is sent, and those that are not as usual.
 pub fn in_words(scheme: &exchange::Scheme) -> String {
+    let name = scheme.about().name;
+    let usual = exchange::Scheme::all().into_iter().find(|usual| usual.about().name == name);
+    let usual = usual.and_then(|usual| toml::Table::try_from(usual).ok()).unwrap_or_default();
     let settings = toml::Table::try_from(scheme).unwrap_or_default();
-    let settings = settings.iter().filter(|(key, _)| *key != "kind");
-    let words = settings.map(|(key, value)| match value {
-        toml::Value::Boolean(true) => format!(" {key}"),
-        toml::Value::Boolean(false) => format!(" no {key}"),
-        toml::Value::String(word) => format!(" {key} {word}"),
-        toml::Value::Table(table) => {
-            let inner = table.iter().map(|(key, value)| format!(" {key} {value}"));
-            inner.fold(format!(" {key}"), |all, word| all + &word)
-        }
-        other => format!(" {key} {other}"),
+    // Only text has the order of the definition.
+    let text = toml::to_string(scheme).unwrap_or_default();
+    let key = |line: &str| line.split_once(" = ").map(|(key, _)| key.to_string());
+    let first = text.lines().filter_map(key).find(|key| key != "kind");
+    let told = settings.iter().filter(|(key, value)| {
+        *key != "kind" && (Some(*key) == first.as_ref() || usual.get(*key) != Some(value))
     });
-    words.fold(scheme.about().name.to_string(), |all, word| all + &word)
+    call(name, told)
+}
+
+/// `name(key=value, …)`.
+fn call<'a>(name: &str, settings: impl Iterator<Item = (&'a String, &'a toml::Value)>) -> String {
+    let said = |value: &toml::Value| match value {
+        toml::Value::String(word) => word.clone(),
+        toml::Value::Table(table) => {
+            let kind = table.get("kind").and_then(toml::Value::as_str).unwrap_or_default();
+            call(kind, table.iter().filter(|(key, _)| *key != "kind"))
+        }
+        other => other.to_string(),
+    };
+    let given: Vec<String> =
+        settings.map(|(key, value)| format!("{key}={}", said(value))).collect();
+    if given.is_empty() { name.to_string() } else { format!("{name}({})", given.join(", ")) }
 }
 
 /// A made-up data set that the model of this name can read.
@@ -525,4 +540,27 @@ pub fn synthetic_for(model: &str) -> Option<&'static str> {
 
 fn refuse(bad: bool, message: impl FnOnce() -> String) -> anyhow::Result<()> {
     if bad { Err(anyhow::Error::msg(message())) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemes_are_called_with_what_tells_them_apart() {
+        for (text, called) in [
+            ("dense", "dense"),
+            ("topk", "topk(ratio=0.01)"),
+            (
+                "{ kind = 'topk', ratio = 0.02, feedback = false }",
+                "topk(feedback=false, ratio=0.02)",
+            ),
+            (
+                "{ kind = 'topk', values = { kind = 'qsgd', levels = 1 } }",
+                "topk(ratio=0.01, values=qsgd(levels=1))",
+            ),
+        ] {
+            assert_eq!(in_words(&super::super::scheme_of(text).unwrap()), called);
+        }
+    }
 }

@@ -75,7 +75,7 @@ fn mean(points: &[(f32, f32)]) -> f32 {
 
 /// A title, a plot and the labels under it, `width` columns wide.
 fn plot(title: &str, points: &[(f32, f32)], steps: u64, width: usize) -> Vec<String> {
-    let dots = [(width - LABELS) * DOTS[0], ROWS * DOTS[1]].map(|dots| dots as u32);
+    let dots = [(width - LABELS) * DOTS[0], ROWS * DOTS[1] - 1].map(|dots| dots as u32);
     // As many points as there are dots, each the mean of its neighbours: noise would fill the plot.
     let each = points.len().div_ceil(dots[0] as usize / 2).max(1);
     let thinned = points.chunks(each).map(|some| (some[some.len() - 1].0, mean(some)));

@@ -368,8 +368,8 @@ mod tests {
         let (two, four) = (run("few-2", "dqsgd"), run("few-4", "dqsgd"));
         assert_eq!((two.recipe.workers, two.recipe.train.batch, two.steps), (2, 50, 1500));
         assert_eq!((four.recipe.workers, four.recipe.train.batch, four.steps), (4, 25, 1500));
-        assert!(two.recipe.scheme_in_words().contains("horizon 1500"));
-        assert!(two.recipe.scheme_in_words().contains("gap 7"));
+        assert!(two.recipe.scheme_in_words().contains("horizon=1500"));
+        assert!(two.recipe.scheme_in_words().contains("gap=7"));
         assert_eq!(grid.tasks[1].label.label, "4 workers");
         assert_eq!(four.folder, Path::new("few-4/dqsgd/seed-1"));
         assert_eq!(grid.runs[4].recipe.seed, 2, "all of one seed come before the next");

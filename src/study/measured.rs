@@ -31,7 +31,7 @@ pub struct Measured {
     pub dataset: String,
     /// The scheme's name.
     pub scheme: String,
-    /// The scheme with its settings, such as `topk feedback ratio 0.01 values f32`.
+    /// The scheme with its settings, such as `topk(ratio=0.01)`.
     pub settings: String,
     /// How messages travelled: `allgather`, `server`, `sharded`.
     pub topology: String,
@@ -127,6 +127,13 @@ pub struct OnLink {
 }
 
 impl Measured {
+    /// Whether this run and another of the same seed have the same start, and the same data in the same
+    /// order.
+    pub fn begins_like(&self, other: &Self) -> bool {
+        let of = |run: &Self| (run.model.clone(), run.dataset.clone(), run.workers, run.batch);
+        of(self) == of(other)
+    }
+
     /// Reads the record of a run and replays it on `links`. A run that failed or was stopped is
     /// read as far as it went.
     ///

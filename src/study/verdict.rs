@@ -121,7 +121,7 @@ impl Found {
             let numbers = match (&run.measured, other) {
                 (Some(own), None) => numbers(claim, &results.timings, own, None),
                 (Some(own), Some(Some(other))) => {
-                    found.pairs &= begin_alike(own, other);
+                    found.pairs &= own.begins_like(other);
                     numbers(claim, &results.timings, own, Some(other))
                 }
                 _ => None,
@@ -161,12 +161,6 @@ impl Found {
             }
         }
     }
-}
-
-/// Whether two runs with the same seed have the same start and the same data in the same order.
-fn begin_alike(a: &Measured, b: &Measured) -> bool {
-    let of = |run: &Measured| (run.model.clone(), run.dataset.clone(), run.workers, run.batch);
-    of(a) == of(b)
 }
 
 /// The numbers of one seed, the first over or less the second: of the arm and of the other.

@@ -121,14 +121,27 @@ impl<'a> Task<'a> {
         self.baseline.and_then(|place| self.arms.get(place))
     }
 
-    /// An arm's figure against the baseline's; `None` for the baseline itself, and where one of
+    /// An arm's figure against the baseline's, as verdicts compare: seed by seed where two or more seeds
+    /// are in both and begin alike, else as two groups. `None` for the baseline itself, and where one of
     /// them has none.
     pub(super) fn against_baseline(
         &self,
-        arm: &Arm<'_>,
+        arm: &Arm<'a>,
         of: impl Fn(&Measured) -> Option<f64>,
     ) -> Option<Comparison> {
         let baseline = self.baseline().filter(|baseline| baseline.label != arm.label)?;
+        let runs = |arm: &Arm<'a>| -> Vec<(u64, &'a Measured)> {
+            arm.finished().map(|(run, measured)| (run.seed, measured)).collect()
+        };
+        let (own, other) = (runs(arm), runs(baseline));
+        let partner = |seed: u64| other.iter().find(|(known, _)| *known == seed);
+        let pairs: Vec<_> = own.iter().filter_map(|run| Some((run.1, partner(run.0)?.1))).collect();
+        if pairs.len() > 1 && pairs.iter().all(|(own, other)| own.begins_like(other)) {
+            let figures = |runs: &[(u64, &Measured)]| -> Vec<(u64, f64)> {
+                runs.iter().filter_map(|(seed, run)| Some((*seed, of(run)?))).collect()
+            };
+            return statistics::paired(&figures(&own), &figures(&other));
+        }
         statistics::welch(&arm.values(&of), &baseline.values(&of))
     }
 
