@@ -509,24 +509,24 @@ pub fn in_words(scheme: &exchange::Scheme) -> String {
     let text = toml::to_string(scheme).unwrap_or_default();
     let key = |line: &str| line.split_once(" = ").map(|(key, _)| key.to_string());
     let first = text.lines().filter_map(key).find(|key| key != "kind");
-    let told = settings.iter().filter(|(key, value)| {
-        *key != "kind" && (Some(*key) == first.as_ref() || usual.get(*key) != Some(value))
+    let told = settings.into_iter().filter(|(key, value)| {
+        key != "kind" && (Some(key) == first.as_ref() || usual.get(key) != Some(value))
     });
-    call(name, told)
+    call(name, told.collect())
 }
 
 /// `name(key=value, …)`.
-fn call<'a>(name: &str, settings: impl Iterator<Item = (&'a String, &'a toml::Value)>) -> String {
-    let said = |value: &toml::Value| match value {
-        toml::Value::String(word) => word.clone(),
-        toml::Value::Table(table) => {
-            let kind = table.get("kind").and_then(toml::Value::as_str).unwrap_or_default();
-            call(kind, table.iter().filter(|(key, _)| *key != "kind"))
+fn call(name: &str, settings: toml::Table) -> String {
+    let said = |value: toml::Value| match value {
+        toml::Value::String(word) => word,
+        toml::Value::Table(mut table) => {
+            let kind = table.remove("kind");
+            call(kind.as_ref().and_then(toml::Value::as_str).unwrap_or_default(), table)
         }
         other => other.to_string(),
     };
     let given: Vec<String> =
-        settings.map(|(key, value)| format!("{key}={}", said(value))).collect();
+        settings.into_iter().map(|(key, value)| format!("{key}={}", said(value))).collect();
     if given.is_empty() { name.to_string() } else { format!("{name}({})", given.join(", ")) }
 }
 
