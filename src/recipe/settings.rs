@@ -519,10 +519,11 @@ pub fn in_words(scheme: &exchange::Scheme) -> String {
 fn call(name: &str, settings: toml::Table) -> String {
     let said = |value: toml::Value| match value {
         toml::Value::String(word) => word,
-        toml::Value::Table(mut table) => {
-            let kind = table.remove("kind");
-            call(kind.as_ref().and_then(toml::Value::as_str).unwrap_or_default(), table)
-        }
+        // The scheme that quantises what a sparsifier sends.
+        toml::Value::Table(table) => match table.clone().try_into() {
+            Ok(inner) => in_words(&inner),
+            Err(_) => toml::Value::Table(table).to_string(),
+        },
         other => other.to_string(),
     };
     let given: Vec<String> =

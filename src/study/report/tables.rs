@@ -268,8 +268,10 @@ mod tests {
             ("–", Some("missing 1/1"))
         );
         let against = column(&table, "accuracy against dense");
-        assert_eq!(against[1].text, "2.05 points below");
-        assert!(against[1].below.starts_with("over 2 and 3 seeds this is hardly chance"));
+        assert_eq!(against[1].text, "2.00 points below");
+        assert!(
+            against[1].below.starts_with("over 2 pairs of runs with the same seed this is hardly")
+        );
         assert_eq!(against[0], &Cell::none());
         let Some(Block::Warnings(lines)) = troubles(&tasks[0]) else { panic!("troubles") };
         assert_eq!(

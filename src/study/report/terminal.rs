@@ -172,7 +172,8 @@ mod tests {
         assert!(lines[3..7].iter().all(|line| line.chars().count() == lines[3].chars().count()));
         assert!(text.contains("top-k 1 %, seed 3 diverged after step 120 of 200"));
         assert!(text.contains(
-            "top-k 1 % is 2.05 points below dense; over 2 and 3 seeds this is hardly chance"
+            "top-k 1 % is 2.00 points below dense; over 2 pairs of runs with the same seed this is \
+             hardly chance"
         ));
         assert!(text.contains("86 % is 95 % of what dense reached, rounded down"), "{text}");
         assert_eq!(
