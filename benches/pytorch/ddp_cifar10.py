@@ -6,9 +6,10 @@ usage: benches/pytorch/ddp_cifar10.py --data DIR [--schemes topk,sidco,…] [--s
 
 Both sides train a ResNet-20 with the recipe of `cifar10-dense`: 64 images a worker, SGD with Nesterov
 momentum 0.9, learning rate 0.1 that rises for an epoch and falls along a cosine, weight decay 5e-4 but on
-norms and biases, crops and flips. They draw other initial weights, orders and crops, so that what
-they reach is compared with the spread over seeds. --images takes so many training images, a fifth of them
-from each file. Prints a line for each run and a Markdown table at the end; `wire` is bytes of one rank and step.
+norms and biases, crops and flips, convolutions that start as He's (normal, by fan-out). They draw other
+initial weights, orders and crops, so that what they reach is compared with the spread over seeds.
+--images takes so many training images, a fifth of them from each file. Prints a line for each run and a
+Markdown table at the end; `wire` is bytes of one rank and step.
 Install: gradwire, torch and numpy for --python.
 """
 import argparse
@@ -62,7 +63,11 @@ def rank_of_ours(a):
     torch.set_num_threads(1)
     torch.manual_seed(a.seed)
     dist.init_process_group("gloo", init_method=f"file://{a.store}", rank=a.rank, world_size=a.world)
-    ddp = torch.nn.parallel.DistributedDataParallel(MODELS["resnet20"]())
+    model = MODELS["resnet20"]()
+    for one in model.modules():
+        if isinstance(one, torch.nn.Conv2d):
+            torch.nn.init.kaiming_normal_(one.weight, mode="fan_out", nonlinearity="relu")
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
     state = gradwire.torch.State(a.scheme, parameters=ddp, seed=a.seed)
     ddp.register_comm_hook(state, gradwire.torch.hook)
     weights = [one for one in ddp.parameters() if one.dim() > 1]
