@@ -39,7 +39,9 @@ def images(folder, pattern):
 def crops(pixels, draw):
     """Each image shifted by up to four pixels, and flipped or not, by itself."""
     import torch
-    padded = torch.nn.functional.pad(pixels, (4, 4, 4, 4))
+    # What a crop shows of the outside is black, as in the usual pipeline, which pads before it normalises.
+    black = -torch.tensor(MEAN).view(1, 3, 1, 1) / torch.tensor(DEVIATION).view(1, 3, 1, 1)
+    padded = torch.nn.functional.pad(pixels - black, (4, 4, 4, 4)) + black
     top, left = (torch.randint(0, 9, (len(pixels), 1, 1), generator=draw) for _ in range(2))
     rows = top + torch.arange(32).view(1, 32, 1)
     columns = left + torch.arange(32).view(1, 1, 32)
