@@ -202,8 +202,7 @@ pub(super) fn summary(finished: &Finished, started: Option<&Started>) -> String 
     line("record", folder);
     line("curves", &format!("tensorboard --logdir {out}"));
     if let Some(real) = started.and_then(twin_of) {
-        let next = format!("gradwire data fetch {real}; gradwire list recipes");
-        line("next", &format!("the real {real}: {next}"));
+        line("next", &format!("the real data: gradwire data fetch {real}"));
     }
     lines
 }
@@ -386,7 +385,7 @@ mod tests {
         assert!(header(&made_up).contains("all made up") && !header(&real).contains("made up"));
         let text = summary(&finished, Some(&made_up));
         let next = console::strip_ansi_codes(text.lines().last().unwrap()).into_owned();
-        assert!(next.contains("gradwire data fetch cifar10;"), "{next}");
+        assert!(next.ends_with("gradwire data fetch cifar10"), "{next}");
         assert!(next.chars().count() <= 80, "{next}");
         assert!(!summary(&finished, Some(&real)).contains("fetch"));
     }
