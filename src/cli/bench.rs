@@ -3,6 +3,7 @@
 use super::codecs::Codecs;
 use super::doing::Doing;
 use super::refused::Refused;
+use super::time_to_accuracy::TimeToAccuracy;
 use crate::bench::training::{self, Measured};
 use crate::machine;
 use crate::recipe::{self, Source};
@@ -10,6 +11,7 @@ use crate::record::Phases;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use gradwire_models::kernels::profile::Kind;
+use std::process::ExitCode;
 use toml::Value;
 
 /// What to measure.
@@ -19,6 +21,8 @@ pub(super) enum Command {
     Train(Train),
     /// Compression schemes on one gradient
     Codecs(Codecs),
+    /// Whole runs of a recipe, and the seconds in which they reach a test accuracy
+    TimeToAccuracy(Box<TimeToAccuracy>),
 }
 
 /// What to train, and how many steps to measure.
@@ -52,11 +56,27 @@ pub(super) struct Train {
 
 impl Command {
     /// Measures and prints.
-    pub(super) fn run(self) -> Result<Result<()>, Refused> {
-        let train = match self {
-            Self::Train(train) => train,
-            Self::Codecs(codecs) => return codecs.run(),
-        };
+    pub(super) fn run(self) -> Result<Result<ExitCode>, Refused> {
+        let done = |ended: Result<()>| ended.map(|()| ExitCode::SUCCESS);
+        match self {
+            Self::Train(train) => train.run().map(done),
+            Self::Codecs(codecs) => codecs.run().map(done),
+            Self::TimeToAccuracy(runs) => runs.run(),
+        }
+    }
+
+    /// Whether it makes no run.
+    pub(super) fn only_prints(&self) -> bool {
+        match self {
+            Self::Train(_) | Self::Codecs(_) => true,
+            Self::TimeToAccuracy(runs) => runs.only_prints(),
+        }
+    }
+}
+
+impl Train {
+    fn run(self) -> Result<Result<()>, Refused> {
+        let train = self;
         let (threads, steps, json) = (train.threads, train.steps, train.json);
         let recipe = train.source().load().map_err(Refused)?;
         let threads = match threads {
@@ -69,9 +89,7 @@ impl Command {
         drop(doing);
         Ok(measured.and_then(|measured| show(&measured, json)))
     }
-}
 
-impl Train {
     fn source(self) -> Source {
         // Any data set that the model can read will do; its samples are replaced by random ones.
         let dataset = recipe::synthetic_for(&self.model).unwrap_or("synthetic-cifar10");

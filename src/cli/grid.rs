@@ -66,6 +66,8 @@ pub(super) struct Asked {
     pub(super) dir: Option<String>,
     /// Whether the runs and how long they will take are shown before they are made.
     pub(super) announced: bool,
+    /// The test accuracy, as a fraction, to which the seconds are told in place of tables and verdicts.
+    pub(super) target: Option<f64>,
 }
 
 impl Asked {
@@ -75,6 +77,12 @@ impl Asked {
 }
 
 impl Running {
+    /// Runs with seeds 1 to `seeds`.
+    pub(super) fn of_seeds(seeds: u64, resume: bool, dry_run: bool, json: bool) -> Self {
+        let (until_decided, only, quiet) = (false, Vec::new(), false);
+        Self { seeds: Some(seeds), until_decided, only, resume, dry_run, quiet, json }
+    }
+
     /// Runs an experiment, or shows what would be run.
     pub(super) fn run(&self, asked: &Asked) -> Result<Result<ExitCode>, Refused> {
         let Asked { name, experiment, scale, .. } = asked;
@@ -143,7 +151,7 @@ impl Running {
             Ok::<_, anyhow::Error>(results)
         };
         Ok(all_looks().map(|results| {
-            self.show(&results, &folder);
+            self.show(&results, &folder, asked.target);
             match signals.heard().filter(|_| !is_complete(&results)) {
                 Some(signal) => {
                     eprintln!("Stopped by {}; go on with: {} --resume", signal.name, command());
@@ -155,17 +163,25 @@ impl Running {
         }))
     }
 
-    fn show(&self, results: &Results, folder: &Path) {
+    fn show(&self, results: &Results, folder: &Path, target: Option<f64>) {
+        let reached = target.map(|target| report::reached(results, target));
         if self.json {
-            for verdict in &results.verdicts {
-                match serde_json::to_string(verdict) {
+            let lines = match &reached {
+                Some(reached) => reached.iter().map(serde_json::to_string).collect(),
+                None => results.verdicts.iter().map(serde_json::to_string).collect(),
+            };
+            let lines: Vec<serde_json::Result<String>> = lines;
+            for line in lines {
+                match line {
                     Ok(line) => println!("{line}"),
-                    Err(error) => eprintln!("a verdict is no JSON: {error}"),
+                    Err(error) => eprintln!("a result is no JSON: {error}"),
                 }
             }
             return;
         }
-        if results.is_own_question() && !self.quiet {
+        if let Some(reached) = reached {
+            println!("{}", report::reached_in_words(&reached));
+        } else if results.is_own_question() && !self.quiet {
             print!("{}", report::table(results));
             println!();
         }

@@ -23,6 +23,7 @@ mod reproduce;
 mod runs;
 mod signals;
 mod sweep;
+mod time_to_accuracy;
 mod train;
 
 use crate::checkpoint;
@@ -116,46 +117,38 @@ impl Cli {
             Command::Train(_) => false,
             Command::Reproduce(reproduce) => reproduce.only_prints(),
             Command::Sweep(sweep) => sweep.only_prints(),
+            Command::Bench(bench) => bench.only_prints(),
             _ => true,
         };
         if only_prints && let Err(error) = signals::end_with_the_reader() {
             return tell(&anyhow!(error).context("listening to SIGPIPE"), ExitCode::FAILURE);
         }
+        let plain =
+            |done: Result<Result<()>, Refused>| done.map(|done| done.map(|()| ExitCode::SUCCESS));
         let done = match self.command {
-            Command::Train(train) => match train.run() {
-                Ok(Ok(code)) => return code,
-                Ok(Err(error)) => Ok(Err(error)),
-                Err(refused) => Err(refused),
-            },
-            Command::Reproduce(reproduce) => match reproduce.run() {
-                Ok(Ok(code)) => return code,
-                Ok(Err(error)) => Ok(Err(error)),
-                Err(refused) => Err(refused),
-            },
-            Command::Sweep(sweep) => match sweep.run() {
-                Ok(Ok(code)) => return code,
-                Ok(Err(error)) => Ok(Err(error)),
-                Err(refused) => Err(refused),
-            },
-            Command::Runs(runs) => runs.run(),
-            Command::Eval(eval) => {
-                eval.among.one(&eval.checkpoint).map(|checkpoint| Eval { checkpoint, ..eval }.run())
-            }
-            Command::Advise(advise) => advise.run(),
-            Command::Compare(compare) => compare.run(),
-            Command::Report(report) => report.run(),
+            Command::Train(train) => train.run(),
+            Command::Reproduce(reproduce) => reproduce.run(),
+            Command::Sweep(sweep) => sweep.run(),
             Command::Bench(bench) => bench.run(),
-            Command::Network(network) => network.run(),
-            Command::Data(data) => Ok(data.run()),
-            Command::New(new) => new.run().map_or_else(|e| Err(Refused(e)), |()| Ok(Ok(()))),
-            Command::List(list) => list.run().map_or_else(|e| Err(Refused(e)), |()| Ok(Ok(()))),
+            Command::Runs(runs) => plain(runs.run()),
+            Command::Eval(eval) => {
+                let one = eval.among.one(&eval.checkpoint);
+                plain(one.map(|checkpoint| Eval { checkpoint, ..eval }.run()))
+            }
+            Command::Advise(advise) => plain(advise.run()),
+            Command::Compare(compare) => plain(compare.run()),
+            Command::Report(report) => plain(report.run()),
+            Command::Network(network) => plain(network.run()),
+            Command::Data(data) => plain(Ok(data.run())),
+            Command::New(new) => plain(new.run().map(Ok).map_err(Refused)),
+            Command::List(list) => plain(list.run().map(Ok).map_err(Refused)),
             Command::Completions { shell } => {
                 completions::print(shell, Self::command());
-                Ok(Ok(()))
+                return ExitCode::SUCCESS;
             }
         };
         match done {
-            Ok(Ok(())) => ExitCode::SUCCESS,
+            Ok(Ok(code)) => code,
             Ok(Err(error)) => tell(&error, ExitCode::FAILURE),
             Err(Refused(error)) => tell(&error, ExitCode::from(2)),
         }

@@ -71,6 +71,7 @@ impl Reproduce {
             out: self.out,
             dir: self.dir,
             announced: false,
+            target: None,
         })
     }
 }

@@ -93,6 +93,7 @@ impl Sweep {
             out: typed.record.out,
             dir: None,
             announced: true,
+            target: None,
         };
         Ok((self.running, asked))
     }

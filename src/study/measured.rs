@@ -94,6 +94,9 @@ pub struct Evaluation {
     pub loss: Option<f64>,
     /// Bytes one rank has sent by then.
     pub bytes: f64,
+    /// Seconds of all steps and evaluations by then; absent in results of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
 }
 
 /// Seconds of a step on a rank's own processor clock.
@@ -151,7 +154,7 @@ impl Measured {
         let recipe = Recipe::from_toml(&text).with_context(|| recipe.display().to_string())?;
         let mut notes = Notes::default();
         record::read_metrics(disk, folder, |event| notes.take(event))?;
-        let Notes { started, steps, sent, before, evaluations, summary } = notes;
+        let Notes { started, steps, sent, before, evaluations, summary, .. } = notes;
         let mut measured = Self {
             name: recipe.record.name.clone(),
             model: recipe.model.name().into(),
@@ -237,6 +240,8 @@ struct Notes {
     /// What one rank, and all ranks, had sent before the present number of workers, and that number.
     before: Before,
     evaluations: Vec<Evaluation>,
+    /// Seconds of the steps and evaluations of the epochs so far.
+    seconds: f64,
     summary: Summary,
 }
 
@@ -271,11 +276,13 @@ impl Notes {
             }
             Kind::Epoch(epoch) => {
                 let bytes = self.sent.last().copied().unwrap_or(0.0);
+                self.seconds += epoch.seconds + epoch.evaluation_seconds;
                 self.evaluations.extend(epoch.test_accuracy.map(|accuracy| Evaluation {
                     step: epoch.step,
                     accuracy,
                     loss: epoch.test_loss,
                     bytes,
+                    seconds: Some(self.seconds),
                 }));
             }
             // The summary of a whole run knows the steps that were not recorded, too.

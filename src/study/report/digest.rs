@@ -308,8 +308,20 @@ pub(super) mod tests {
                 })
                 .collect(),
             evaluations: vec![
-                Evaluation { step: 100, accuracy: 0.8 * accuracy, loss: None, bytes: 1e5 },
-                Evaluation { step: 200, accuracy, loss: Some(0.5), bytes: 2e5 },
+                Evaluation {
+                    step: 100,
+                    accuracy: 0.8 * accuracy,
+                    loss: None,
+                    bytes: 1e5,
+                    seconds: Some(5.0),
+                },
+                Evaluation {
+                    step: 200,
+                    accuracy,
+                    loss: Some(0.5),
+                    bytes: 2e5,
+                    seconds: Some(12.0),
+                },
             ],
             gauges: BTreeMap::from([("kept_ratio".to_string(), gauge)]),
             gauge_means: BTreeMap::from([(

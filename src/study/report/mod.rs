@@ -11,6 +11,7 @@ mod html;
 mod markdown;
 mod pareto;
 mod provenance;
+mod reached;
 mod rows;
 mod tables;
 mod terminal;
@@ -28,6 +29,7 @@ use std::path::Path;
 
 pub use claims::claims;
 pub use provenance::command_line;
+pub use reached::{Reached, reached, reached_in_words};
 pub use rows::{Against, Figure, OnLink, Row, rows};
 pub use terminal::{table, terminal};
 pub use words::{chance, verdict};

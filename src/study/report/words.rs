@@ -6,7 +6,7 @@ use crate::study::decision::SIDE;
 use crate::study::plot::say::{self, three_digits};
 use crate::study::results::{Results, Ruling, Unit, Verdict};
 
-use crate::study::statistics::{Comparison, Interval};
+use crate::study::statistics::{Comparison, Interval, Moments};
 use crate::study::verdict::percent;
 
 /// What those runs of an arm are called that have a name, each once.
@@ -17,10 +17,15 @@ pub(super) fn names(arm: &Arm<'_>) -> Vec<String> {
 
 /// A fraction in percent: `93.41 ± 0.20 %`.
 pub(super) fn accuracy(over: &Over) -> String {
-    let mean = over.moments.mean * 100.0;
-    match over.moments.count {
+    percent_about(&over.moments)
+}
+
+/// A mean of fractions in percent, with its deviation if there are several.
+pub(super) fn percent_about(moments: &Moments) -> String {
+    let mean = moments.mean * 100.0;
+    match moments.count {
         1 => format!("{mean:.2} %"),
-        _ => format!("{mean:.2} ± {:.2} %", over.moments.deviation * 100.0),
+        _ => format!("{mean:.2} ± {:.2} %", moments.deviation * 100.0),
     }
 }
 
