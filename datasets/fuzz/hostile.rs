@@ -6,7 +6,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use gradwire_datasets::{AgNews, Augment, Batch, Cifar10, Cifar100, Config, Data, Dataset, Labels};
+use gradwire_datasets::{
+    AgNews, Augment, Augmentation, Batch, Cifar10, Cifar100, Config, Data, Dataset, Labels,
+};
 use tempfile::TempDir;
 
 static SCRATCH: LazyLock<TempDir> =
@@ -53,7 +55,12 @@ fn read(config: &Config) {
     let mut batch = Batch::default();
     for set in [&train, &test] {
         let indices: Vec<u32> = (0..set.len().min(40) as u32).collect();
-        Dataset::batch(&**set, &indices, Some(&Augment { seed: 1, epoch: 1 }), &mut batch);
+        Dataset::batch(
+            &**set,
+            &indices,
+            Some(&Augment { seed: 1, epoch: 1, how: Augmentation::default() }),
+            &mut batch,
+        );
         assert_eq!(batch.len(), indices.len());
     }
 }

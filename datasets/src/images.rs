@@ -185,6 +185,11 @@ impl Images {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::augment::Augmentation;
+
+    fn augment(seed: u64, epoch: u64) -> Augment {
+        Augment { seed, epoch, how: Augmentation::default() }
+    }
 
     /// Image i has red (i·9 + position), green 7, blue 255 − red.
     fn gathered(n: usize) -> Gathered {
@@ -254,8 +259,8 @@ mod tests {
         train.batch(&[], None, &mut batch);
         assert!(batch.is_empty() && pixels(&batch).is_empty());
         let mut fresh = Batch::empty();
-        train.batch(&[3, 1], Some(&Augment { seed: 1, epoch: 2 }), &mut batch);
-        train.batch(&[3, 1], Some(&Augment { seed: 1, epoch: 2 }), &mut fresh);
+        train.batch(&[3, 1], Some(&augment(1, 2)), &mut batch);
+        train.batch(&[3, 1], Some(&augment(1, 2)), &mut fresh);
         assert_eq!(batch, fresh);
     }
 
@@ -263,13 +268,13 @@ mod tests {
     fn padding_is_black_before_normalisation() {
         let (train, _, normal) = sets();
         let black = (-normal.mean[0] / normal.deviation[0]) as f32;
-        let augment = Augment { seed: 0, epoch: 1 };
+        let augment = augment(0, 1);
         let all: Vec<u32> = (0..8).collect();
         let mut batch = Batch::empty();
         train.batch(&all, Some(&augment), &mut batch);
         for (&index, image) in all.iter().zip(pixels(&batch).chunks_exact(IMAGE)) {
             let view = augment.view(index);
-            if view.top < 4 {
+            if view.down < 0 {
                 assert!(image[..ROW].iter().step_by(3).all(|&red| (red - black).abs() < 1e-6));
             }
         }
@@ -278,7 +283,7 @@ mod tests {
     #[test]
     fn a_sample_is_augmented_alike_in_any_company() {
         let (train, ..) = sets();
-        let augment = Augment { seed: 9, epoch: 4 };
+        let augment = augment(9, 4);
         let (mut one, mut many) = (Batch::empty(), Batch::empty());
         train.batch(&[5], Some(&augment), &mut one);
         train.batch(&[1, 5, 2], Some(&augment), &mut many);

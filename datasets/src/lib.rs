@@ -51,7 +51,7 @@ mod text;
 mod verify;
 
 pub use agnews::AgNews;
-pub use augment::Augment;
+pub use augment::{Augment, Augmentation, Border, Flip};
 pub use cifar::{Cifar10, Cifar100, Labels};
 pub use config::Config;
 pub use dataset::{Batch, Dataset, Features, Shape};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::augment::Augment;
+use crate::augment::{Augment, Augmentation};
 use crate::dataset::{Batch, Dataset};
 use crate::error::{Error, Result};
 use crate::sampler::Sampler;
@@ -15,8 +15,8 @@ use crate::sync::thread::{self, JoinHandle};
 /// Which batches a [`Loader`] fills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Whether to augment.
-    pub augment: bool,
+    /// How samples are changed at random; absent for not at all.
+    pub augment: Option<Augmentation>,
     /// The seed of the augmentation.
     pub seed: u64,
     /// The first step, counted from 1; a resumed run begins later.
@@ -33,7 +33,7 @@ impl Default for Plan {
     /// From step 1 without end or augmentation, four batches ahead, waiting five minutes at most.
     fn default() -> Self {
         let patience = Duration::from_secs(300);
-        Self { augment: false, seed: 0, first_step: 1, last_step: None, depth: 4, patience }
+        Self { augment: None, seed: 0, first_step: 1, last_step: None, depth: 4, patience }
     }
 }
 
@@ -164,7 +164,7 @@ fn fill_batches(
     for step in plan.first_step.max(1)..=last_step {
         let epoch = sampler.epoch_of(step);
         sampler.indices(step, &mut indices);
-        let augment = plan.augment.then_some(Augment { seed: plan.seed, epoch });
+        let augment = plan.augment.map(|how| Augment { seed: plan.seed, epoch, how });
         let mut batch = empty.try_recv().unwrap_or_default();
         dataset.batch(&indices, augment.as_ref(), &mut batch);
         let global_samples = sampler.global_samples(step);
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn steps_come_in_order_with_the_samplers_indices() {
-        let plan = Plan { augment: true, ..Plan::default() };
+        let plan = Plan { augment: Some(Augmentation::default()), ..Plan::default() };
         let mut loader = Loader::new(Arc::new(Numbers::new(21)), sampler(21, 4), plan).unwrap();
         let mut reference = sampler(21, 4);
         let mut indices = Vec::new();

@@ -282,6 +282,7 @@ impl Dataset for Texts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::augment::Augmentation;
     use proptest::prelude::*;
 
     const TEXTS: [&str; 3] =
@@ -376,7 +377,8 @@ mod tests {
         let set = Texts::new(&texts, vec![2, 0, 1], &["a", "b", "c"], &vocabulary, 4).unwrap();
         assert_eq!(set.shape(), Shape::Text { vocabulary: 17, length: 4 });
         let mut batch = Batch::empty();
-        set.batch(&[2, 0, 1], Some(&Augment { seed: 1, epoch: 1 }), &mut batch);
+        let augment = Augment { seed: 1, epoch: 1, how: Augmentation::default() };
+        set.batch(&[2, 0, 1], Some(&augment), &mut batch);
         assert_eq!(batch.labels, [1, 2, 0]);
         let ids = vec![6, 6, 6, 6, 2, 5, PAD, PAD, UNK, PAD, PAD, PAD];
         assert_eq!(batch.features, Features::Tokens { ids, length: 4 });

@@ -93,7 +93,7 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
     let ranks = recipe.workers.min(RANKS);
     let local = recipe.local_batch();
     let plan = Plan {
-        augment: recipe.train.augment,
+        augment: recipe.augmentation(),
         seed: recipe.seed,
         last_step: Some(steps),
         ..Plan::default()

@@ -4,6 +4,7 @@
 //! with unknown keys refused, and checked across fields once. The typed recipe is written into
 //! the run's record, so that the record alone repeats the run.
 
+pub mod average;
 mod compare;
 mod device;
 pub mod keys;
@@ -18,7 +19,7 @@ mod words;
 pub use compare::Change;
 pub use device::Device;
 pub use settings::{
-    BatchNorm, Checkpoint, Exchange, Faults, NEWEST, OnWorkerLoss, Recipe, Record, Train, in_words,
-    synthetic_for,
+    BatchNorm, Checkpoint, Exchange, Faults, NEWEST, OnWorkerLoss, Recipe, Record, TestViews,
+    Train, in_words, synthetic_for,
 };
 pub use table::{Recipes, Source, nearest, scheme_of, split_values};

@@ -13,6 +13,9 @@ pub enum Config {
     Step(Step),
     /// Multiplied by `factor` at each epoch of `at` (He et al. 2016 divide by ten twice).
     MultiStep(MultiStep),
+    /// A straight line up to the base rate and another one down, one cycle in the run (Smith and Topin
+    /// 2018).
+    Triangular(Triangular),
     /// Half a cosine from the base rate down to `floor` times it (Loshchilov & Hutter 2017, eq. 5).
     Cosine(Cosine),
 }
@@ -72,6 +75,27 @@ pub struct Cosine {
     pub warmup: f64,
 }
 
+/// Settings of [`Config::Triangular`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Triangular {
+    /// The first rate as a share of the base rate.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub start: f64,
+    /// The share of the run's steps after which the rate is the base rate.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub peak: f64,
+    /// The share of the base rate that the rate comes down to after the last step.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub end: f64,
+}
+
+impl Default for Triangular {
+    fn default() -> Self {
+        Self { start: 0.2, peak: 0.25, end: 0.0 }
+    }
+}
+
 fn tenth() -> f64 {
     0.1
 }
@@ -83,9 +107,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The names that a recipe may use for `schedule.kind`.
-    pub const NAMES: [&'static str; 4] = ["constant", "step", "multi-step", "cosine"];
-
     /// Epochs of linear warm-up.
     pub fn warmup(&self) -> f64 {
         match self {
@@ -93,6 +114,7 @@ impl Config {
             Self::Step(c) => c.warmup,
             Self::MultiStep(c) => c.warmup,
             Self::Cosine(c) => c.warmup,
+            Self::Triangular(_) => 0.0,
         }
     }
 
@@ -135,6 +157,7 @@ impl Config {
                 }
                 factor(c.factor)
             }
+            Self::Triangular(c) => c.validate(),
             Self::Cosine(c) => {
                 if (0.0..=1.0).contains(&c.floor) {
                     Ok(())
@@ -146,6 +169,32 @@ impl Config {
                 }
             }
         }
+    }
+}
+
+impl Triangular {
+    fn validate(&self) -> Result<(), String> {
+        if !(0.0..=1.0).contains(&self.start) {
+            return Err(format!(
+                "schedule.start = {} must be a share from 0 to 1 of the base rate",
+                self.start
+            ));
+        }
+        if !(0.0..1.0).contains(&self.peak) {
+            return Err(format!(
+                "schedule.peak = {} must be a share of the run, at least 0 and below 1, so that the \
+                 rate comes down again; write 0.25",
+                self.peak
+            ));
+        }
+        if !(0.0..1.0).contains(&self.end) {
+            return Err(format!(
+                "schedule.end = {} must be at least 0 and below 1, so that the rate comes down from \
+                 the base rate; write 0, or schedule.kind = \"constant\"",
+                self.end
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -161,6 +210,9 @@ mod tests {
             Config::MultiStep(MultiStep { at: vec![2.0, 1.0], factor: 0.1, warmup: 0.0 }),
             Config::MultiStep(MultiStep { at: vec![1.0], factor: f64::NAN, warmup: 0.0 }),
             Config::Cosine(Cosine { floor: 1.5, warmup: 0.0 }),
+            Config::Triangular(Triangular { start: -0.1, ..Triangular::default() }),
+            Config::Triangular(Triangular { peak: 1.0, ..Triangular::default() }),
+            Config::Triangular(Triangular { end: 1.0, ..Triangular::default() }),
         ];
         for config in bad {
             let message = config.validate(3.0).unwrap_err();

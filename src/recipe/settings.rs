@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::words::in_a_recipe;
-use super::{network, optimizer, schedule};
+use super::{average, network, optimizer, schedule};
 use gradwire_datasets as datasets;
 use gradwire_exchange as exchange;
 use gradwire_models::{self as models, InputKind};
@@ -54,12 +54,18 @@ pub struct Recipe {
     /// How long, in what batches, with what loss.
     #[serde(default)]
     pub train: Train,
+    /// How training images are changed at random, unless `train.augment` is false.
+    #[serde(default)]
+    pub augment: datasets::Augmentation,
     /// How weights are updated.
     #[serde(default)]
     pub optimizer: optimizer::Config,
     /// How the learning rate changes.
     #[serde(default)]
     pub schedule: schedule::Config,
+    /// Which average of the weights over the steps is kept.
+    #[serde(default)]
+    pub average: average::Config,
     /// The network between the workers.
     #[serde(default)]
     pub network: network::Config,
@@ -158,7 +164,7 @@ pub struct Train {
     /// Forward passes per update; the gradient is compressed once per update.
     #[schemars(range(min = 1))]
     pub accumulate: usize,
-    /// Random crops and flips of images.
+    /// Images are changed at random in training, as `augment` says.
     pub augment: bool,
     /// Label smoothing, 0 to 1 (Szegedy et al. 2016, section 7).
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
@@ -169,6 +175,10 @@ pub struct Train {
     pub clip_norm: Option<f64>,
     /// What becomes of batch norm's running statistics, which differ between ranks.
     pub batch_norm: BatchNorm,
+    /// How each test image is looked at: `one`, as it is; `mirror`, the mean of its logits and those of
+    /// its mirror image; `mirror-translate`, half of that and half of the same for the image moved by
+    /// one pixel, up and left, and down and right (Jordan 2024, section 3.5).
+    pub test_views: TestViews,
     /// Samples per rank in one forward pass of an evaluation.
     #[schemars(range(min = 1))]
     pub evaluation_batch: usize,
@@ -188,10 +198,23 @@ impl Default for Train {
             label_smoothing: 0.0,
             clip_norm: None,
             batch_norm: BatchNorm::Averaged,
+            test_views: TestViews::One,
             evaluation_batch: 250,
             evaluate_every: 1,
         }
     }
+}
+
+/// How each test image is looked at (test-time augmentation).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TestViews {
+    /// As it is.
+    One,
+    /// As it is and mirrored.
+    Mirror,
+    /// As it is and moved by one pixel either way, each also mirrored.
+    MirrorTranslate,
 }
 
 /// What becomes of batch norm's running statistics. The batch's own statistics, which the
@@ -321,6 +344,11 @@ impl Recipe {
         in_words(&self.scheme)
     }
 
+    /// How training images are changed at random, if they are.
+    pub fn augmentation(&self) -> Option<datasets::Augmentation> {
+        self.train.augment.then_some(self.augment)
+    }
+
     /// Compute threads of each worker on a machine with `cores` cores.
     pub fn threads_per_worker(&self, cores: usize) -> usize {
         if self.threads > 0 { self.threads } else { (cores / self.workers).max(1) }
@@ -409,9 +437,16 @@ impl Recipe {
         })?;
         self.device.validate().map_err(anyhow::Error::msg)?;
         self.dataset.definition().validate()?;
+        self.augment.validate().map_err(anyhow::Error::msg)?;
         self.network.validate().map_err(anyhow::Error::msg)?;
         self.optimizer.validate().map_err(anyhow::Error::msg)?;
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
+        self.average.validate().map_err(anyhow::Error::msg)?;
+        refuse(t.test_views != TestViews::One && self.dataset.is_text(), || {
+            "train.test_views looks at mirrored images, and the data set holds texts; write \
+             train.test_views = \"one\""
+                .into()
+        })?;
         let policy = self.policy();
         policy.validate(&self.scheme).map_err(in_a_recipe)?;
         self.exchange.wiring().validate(&self.scheme, &policy).map_err(in_a_recipe)?;

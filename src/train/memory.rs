@@ -1,7 +1,7 @@
 //! The memory that training needs at least, told before it is taken.
 
 use crate::machine;
-use crate::recipe::{Device, Recipe};
+use crate::recipe::{Device, Recipe, average};
 use crate::train::replica::input;
 use anyhow::{Result, ensure};
 use indicatif::{HumanBytes, HumanCount};
@@ -11,8 +11,8 @@ use indicatif::{HumanBytes, HumanCount};
 const USUALLY: u64 = 2;
 
 /// Bytes that `workers` workers of one machine need at least, each with a replica of `parameters`
-/// parameters: weights, gradient, the optimizer's vectors, and what the exchange keeps of each
-/// parameter. Activations, messages and the data set come on top.
+/// parameters: weights, gradient, the optimizer's vectors, an average of the weights, and what the exchange keeps of
+/// each parameter. Activations, messages and the data set come on top.
 #[must_use]
 pub fn least(recipe: &Recipe, parameters: u64, workers: usize) -> u64 {
     let policy = recipe.policy();
@@ -20,7 +20,9 @@ pub fn least(recipe: &Recipe, parameters: u64, workers: usize) -> u64 {
     let rule = recipe.optimizer.definition().rule(policy.momentum());
     let [weights, gradient] = [1, 1];
     let residual = u64::from(recipe.scheme.feedback() || corrects);
-    let vectors = weights + gradient + rule.vectors().len() as u64 + residual + u64::from(corrects);
+    let average = u64::from(recipe.average != average::Config::None);
+    let vectors =
+        weights + gradient + rule.vectors().len() as u64 + residual + u64::from(corrects) + average;
     let each = (size_of::<f32>() as u64 * vectors).saturating_mul(parameters);
     each.saturating_mul(workers as u64)
 }

@@ -3,6 +3,7 @@
 //! [`launch::train`] reads the data, starts a [`crew`] of [`worker`] threads, gathers their reports in
 //! rank order and writes them down. Workers meet nowhere but in the exchange.
 
+mod average;
 pub mod checkpoints;
 pub mod course;
 pub mod crew;
@@ -29,5 +30,6 @@ pub mod schedule;
 pub mod session;
 pub mod spent;
 pub mod tally;
+mod views;
 mod watch;
 pub mod worker;

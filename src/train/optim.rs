@@ -150,7 +150,8 @@ impl Optimizer {
         self.steps += 1;
         let (mut squares, coasting, momentum) = (0.0, self.rule.coasting(), self.momentum());
         for param in params.iter() {
-            let now = Now { rate, step: self.steps, is_matrix: param.var.rank() > 1 };
+            let (is_matrix, is_norm_bias) = (param.var.rank() > 1, param.is_norm_bias);
+            let now = Now { rate, step: self.steps, is_matrix, is_norm_bias };
             let table = self.table.as_mut().filter(|table| table.range == param.range);
             if let (Some(table), Some(coasting)) = (table, coasting) {
                 let momentum = stretch(&mut self.vectors, momentum, &param.range);

@@ -22,6 +22,8 @@ pub struct Param {
     pub var: Var,
     /// Its elements' place in the flat gradient.
     pub range: Range<usize>,
+    /// Whether it is the shift of a batch norm: the bias of what has running statistics.
+    pub is_norm_bias: bool,
 }
 
 impl Param {
@@ -57,10 +59,16 @@ impl Params {
     /// The trainable variables of `store`.
     pub fn new(store: &Store) -> Self {
         let mut len = 0;
+        let buffers = store.buffers();
+        let has_statistics = |layer: &str| {
+            let of = |name: &str| name.strip_suffix(".running_mean") == Some(layer);
+            buffers.iter().any(|(name, _)| of(name))
+        };
         let params = store.trainable().into_iter().map(|(name, var)| {
             let range = len..len + var.elem_count();
             len = range.end;
-            Param { name, var, range }
+            let is_norm_bias = name.strip_suffix(".bias").is_some_and(has_statistics);
+            Param { name, var, range, is_norm_bias }
         });
         let params: Vec<Param> = params.collect();
         let index = params.iter().enumerate().map(|(place, p)| (p.var.id(), place)).collect();

@@ -3,6 +3,7 @@
 use crate::checkpoint::Score;
 use crate::recipe::{self, Recipe};
 use crate::train::params::Params;
+use crate::train::views::{self, View};
 use anyhow::{Context, Error, Result};
 use candle_core::{DType, Device, Tensor};
 use gradwire_datasets::{Batch, Dataset, Features, Shape};
@@ -18,6 +19,8 @@ pub struct Replica {
     model: Model,
     device: Device,
     label_smoothing: f64,
+    /// How an evaluation looks at a sample.
+    views: Vec<View>,
 }
 
 impl Replica {
@@ -34,7 +37,9 @@ impl Replica {
             .build(&input(data.shape()), data.classes().len(), store.var_builder())
             .with_context(|| format!("building model {}", recipe.model.name()))?;
         let params = Params::new(&store);
-        Ok(Self { store, params, model, device, label_smoothing: recipe.train.label_smoothing })
+        let (label_smoothing, views) =
+            (recipe.train.label_smoothing, views::of(recipe.train.test_views));
+        Ok(Self { store, params, model, device, label_smoothing, views })
     }
 
     /// Forward pass over the samples `part` of `batch` in training mode: their mean loss, still
@@ -43,32 +48,37 @@ impl Replica {
     /// # Errors
     /// When the model fails.
     pub fn forward(&self, batch: &Batch, part: Range<usize>) -> Result<(Tensor, Score)> {
-        self.pass(batch, part, true, self.label_smoothing)
+        let labels = &batch.labels[part.clone()];
+        let logits = self.model.forward_t(&self.features(&batch.features, part)?, true)?;
+        self.score(&logits, labels, self.label_smoothing)
     }
 
-    /// Forward pass over a whole batch in evaluation mode, without label smoothing.
+    /// The score of a whole batch in evaluation mode, without label smoothing: of the mean of the
+    /// logits that the recipe's views of each sample give.
     ///
     /// # Errors
     /// When the model fails.
     pub fn evaluate(&self, batch: &Batch) -> Result<Score> {
-        Ok(self.pass(batch, 0..batch.len(), false, 0.0)?.1)
+        let mut mean: Option<Tensor> = None;
+        for view in &self.views {
+            let features = self.features(&view.look(&batch.features), 0..batch.len())?;
+            let logits = (self.model.forward_t(&features, false)? * view.weight)?;
+            mean = Some(match mean {
+                Some(sum) => (sum + logits)?,
+                None => logits,
+            });
+        }
+        let logits = mean.context("invariant: a sample has at least one view")?;
+        Ok(self.score(&logits, &batch.labels, 0.0)?.1)
     }
 
-    fn pass(
-        &self,
-        batch: &Batch,
-        part: Range<usize>,
-        train: bool,
-        smoothing: f64,
-    ) -> Result<(Tensor, Score)> {
-        let labels = &batch.labels[part.clone()];
-        let xs = self.features(&batch.features, part)?;
-        let logits = self.model.forward_t(&xs, train)?;
+    /// The mean loss, still differentiable, and the score of the samples with these labels.
+    fn score(&self, logits: &Tensor, labels: &[u32], smoothing: f64) -> Result<(Tensor, Score)> {
         let targets = Tensor::from_slice(labels, labels.len(), &self.device)?;
-        let loss = cross_entropy(&logits, &targets, smoothing)?;
+        let loss = cross_entropy(logits, &targets, smoothing)?;
         let score = Score {
             loss: f64::from(loss.to_scalar::<f32>()?) * labels.len() as f64,
-            correct: correct(&logits, labels)?,
+            correct: correct(logits, labels)?,
             samples: labels.len() as u64,
         };
         Ok((loss, score))

@@ -37,6 +37,16 @@ impl Schedule {
                 let cuts = c.at.iter().filter(|&&at| epoch >= at).count();
                 c.factor.powi(i32::try_from(cuts).unwrap_or(i32::MAX))
             }
+            Config::Triangular(c) => {
+                let peak = (self.total_steps * c.peak).floor();
+                let between = |from: f64, to: f64, share: f64| from + (to - from) * share.min(1.0);
+                match done < peak {
+                    true => between(c.start, 1.0, done / peak),
+                    false => {
+                        between(1.0, c.end, (done - peak) / (self.total_steps - peak).max(1.0))
+                    }
+                }
+            }
             Config::Cosine(c) => {
                 let progress = (done - warmup) / (self.total_steps - warmup).max(1.0);
                 let cosine = 0.5 * (1.0 + (std::f64::consts::PI * progress.min(1.0)).cos());
@@ -50,7 +60,7 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::schedule::{Constant, Cosine, MultiStep, Step};
+    use crate::recipe::schedule::{Constant, Cosine, MultiStep, Step, Triangular};
 
     fn rates(config: Config, steps_per_epoch: u64, epochs: u64) -> Vec<f64> {
         let total = steps_per_epoch * epochs;
@@ -74,6 +84,16 @@ mod tests {
     fn warm_up_is_linear_and_ends_at_the_base_rate() {
         let c = Constant { warmup: 1.0 };
         assert_eq!(rates(Config::Constant(c), 4, 2)[..5], [0.25, 0.5, 0.75, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn triangular_is_two_straight_lines() {
+        let c = Triangular { start: 0.2, peak: 0.4, end: 0.1 };
+        let found = rates(Config::Triangular(c), 5, 2);
+        let expected = [0.2, 0.4, 0.6, 0.8, 1.0, 0.85, 0.7, 0.55, 0.4, 0.25];
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
+        let down = Triangular { start: 0.5, peak: 0.0, end: 0.0 };
+        assert_eq!(rates(Config::Triangular(down), 4, 1), [1.0, 0.75, 0.5, 0.25]);
     }
 
     #[test]

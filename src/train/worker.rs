@@ -11,6 +11,7 @@ pub(crate) mod state;
 use crate::checkpoint::{Checkpoint, Score};
 use crate::recipe::{BatchNorm, Recipe};
 use crate::record::Phases;
+use crate::train::average::Average;
 use crate::train::optim::{Optimizer, norm};
 use crate::train::overlap::{Overlapped, Plan as OverlapPlan};
 use crate::train::post::{Phase, Post};
@@ -52,6 +53,8 @@ pub struct Worker {
     replica: Replica,
     exchange: Exchange,
     optimizer: Optimizer,
+    /// Of the weights over the steps, if the recipe asks for one.
+    average: Option<Average>,
     schedule: Schedule,
     loader: Loader,
     reports: Sender<Report>,
@@ -116,7 +119,7 @@ impl Worker {
         let last_place = course.place(course.last_step());
         let exchange = exchange(recipe, &replica, collective)?;
         let plan = Plan {
-            augment: recipe.train.augment,
+            augment: recipe.augmentation(),
             seed: recipe.seed,
             first_step: first_place,
             last_step: Some(last_place),
@@ -131,6 +134,7 @@ impl Worker {
         let mut worker = Self {
             exchange,
             optimizer: optimizer(recipe, &replica),
+            average: Average::new(recipe.average, &replica)?,
             schedule: Schedule::new(
                 recipe.schedule.clone(),
                 recipe.optimizer.learning_rate(),
@@ -201,7 +205,14 @@ impl Worker {
 
         self.post.phase(Phase::Optimizer);
         let learning_rate = self.schedule.at(self.session.course.place(step));
-        let gradient_norm = spent.timed(|p| &mut p.optimizer, || self.update(learning_rate))?;
+        let gradient_norm = spent.timed(
+            |p| &mut p.optimizer,
+            || {
+                let norm = self.update(learning_rate)?;
+                self.update_average(step)?;
+                Ok::<_, anyhow::Error>(norm)
+            },
+        )?;
 
         self.post.phase(Phase::Replicas);
         let every = self.session.recipe.exchange.compare_replicas_every;
@@ -387,6 +398,23 @@ impl Worker {
             learning_rate,
         )?;
         Ok(norm)
+    }
+
+    /// Takes up the step's weights into their average, if there is one and it is time.
+    fn update_average(&mut self, step: u64) -> Result<()> {
+        let course = &self.session.course;
+        let (place, last) = (course.place(step), step == course.last_step());
+        let Some(average) = self.average.as_mut().filter(|average| average.is_due(place, last))
+        else {
+            return Ok(());
+        };
+        self.optimizer.catch_up(&self.replica.params, None)?;
+        average.after_step(&self.replica, place, course.place(course.last_step()), last)
+    }
+
+    /// Puts what is evaluated and saved in the weights' place, and the weights back when called again.
+    fn swap_average(&mut self) -> Result<()> {
+        self.average.as_mut().map_or(Ok(()), |average| average.swap(&self.replica))
     }
 
     /// Compares the replicas' weights; they are equal bit for bit, or something is broken.

@@ -84,6 +84,8 @@ pub struct Now {
     pub step: u64,
     /// Whether the parameter has two dimensions or more: norms' scales and biases have one.
     pub is_matrix: bool,
+    /// Whether it is the shift of a batch norm.
+    pub is_norm_bias: bool,
 }
 
 impl Now {

@@ -1,4 +1,5 @@
-//! Stochastic gradient descent with momentum: `torch.optim.SGD` with dampening 0, term for term.
+//! Stochastic gradient descent with momentum: `torch.optim.SGD` with dampening 0, term for term, unless
+//! weight decay is decoupled.
 //!
 //! With momentum correction (Lin et al. 2018, section 3.1) the gradient's momentum is applied on every
 //! rank before compression, and the optimizer has none. Weight decay is no part of what is sent: it
@@ -26,9 +27,16 @@ pub struct Sgd {
     pub momentum: f64,
     /// Nesterov's form of momentum.
     pub nesterov: bool,
-    /// Weight decay added to the gradient (L2).
+    /// Weight decay: added to the gradient (L2), unless it is decoupled.
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
+    /// Weight decay decoupled from the gradient and its momentum: weights shrink by the share
+    /// learning rate × decay at each step (Loshchilov and Hutter 2019, algorithm 1).
+    pub decoupled: bool,
+    /// What the learning rate of batch norm's shifts is multiplied by, and their weight decay divided
+    /// by (64 in Jordan 2024, section 3.3).
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
+    pub norm_bias_rate: f64,
     /// Whether batch norm's scales and shifts, and biases, decay as well.
     pub decay_norms_and_biases: bool,
 }
@@ -40,6 +48,8 @@ impl Default for Sgd {
             momentum: 0.9,
             nesterov: false,
             weight_decay: 0.0,
+            decoupled: false,
+            norm_bias_rate: 1.0,
             decay_norms_and_biases: true,
         }
     }
@@ -65,6 +75,14 @@ impl Definition for Sgd {
     fn validate(&self) -> Result<(), String> {
         below_one("momentum", self.momentum)?;
         at_least_zero("weight_decay", self.weight_decay)?;
+        at_least_zero("norm_bias_rate", self.norm_bias_rate)?;
+        if self.norm_bias_rate == 0.0 {
+            return Err(
+                "optimizer.norm_bias_rate = 0 would divide by zero; write 1 for the same rate \
+                        as everywhere"
+                    .into(),
+            );
+        }
         if self.nesterov && self.momentum == 0.0 {
             return Err(
                 "optimizer.nesterov = true needs optimizer.momentum above 0, such as 0.9".into()
@@ -77,11 +95,22 @@ impl Definition for Sgd {
         Ok(())
     }
 
-    /// With a correction and decay, a rule that gives the decay its momentum.
+    /// With a correction and decay that has a momentum, a rule that gives it one.
     fn rule(&self, correction: f64) -> Box<dyn Rule> {
-        match correction > 0.0 && self.weight_decay > 0.0 {
+        match correction > 0.0 && self.weight_decay > 0.0 && !self.decoupled {
             true => Box::new(Corrected { sgd: self.clone(), factor: correction as f32 }),
             false => Box::new(self.clone()),
+        }
+    }
+}
+
+impl Sgd {
+    /// The learning rate and the weight decay of a parameter now.
+    fn now(&self, now: &Now) -> (f64, f64) {
+        let decay = now.decay(self.weight_decay, self.decay_norms_and_biases);
+        match now.is_norm_bias {
+            true => (now.rate * self.norm_bias_rate, decay / self.norm_bias_rate),
+            false => (now.rate, decay),
         }
     }
 }
@@ -99,11 +128,17 @@ impl Rule for Sgd {
             let [momentum] = state.take();
             momentum
         };
+        let (lr, mut weight_decay) = self.now(now);
+        if self.decoupled && weight_decay > 0.0 {
+            let kept = (1.0 - lr * weight_decay) as f32;
+            weights.iter_mut().for_each(|weight| *weight *= kept);
+            weight_decay = 0.0;
+        }
         let step = SgdStep {
-            lr: now.rate,
+            lr,
             momentum: self.momentum,
             nesterov: self.nesterov,
-            weight_decay: now.decay(self.weight_decay, self.decay_norms_and_biases),
+            weight_decay,
             first: now.step == 1,
         };
         sgd(weights, gradient, momentum, &step);
@@ -130,9 +165,8 @@ impl Rule for Corrected {
     fn update(&self, piece: Piece<'_>, now: &Now) {
         let Piece { weights, gradient, state } = piece;
         let [momentum] = state.take();
-        let Sgd { weight_decay, decay_norms_and_biases, .. } = self.sgd;
-        let decay = now.decay(weight_decay, decay_norms_and_biases) as f32;
-        let (rate, factor) = (now.rate as f32, self.factor);
+        let (rate, decay) = self.sgd.now(now);
+        let (rate, decay, factor) = (rate as f32, decay as f32, self.factor);
         for ((weight, gradient), momentum) in weights.iter_mut().zip(gradient).zip(momentum) {
             *momentum = factor * *momentum + decay * *weight;
             *weight -= rate * (gradient + *momentum);

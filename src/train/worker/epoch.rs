@@ -20,6 +20,7 @@ impl Worker {
         let began = Instant::now();
         let due = last || epoch.is_multiple_of(self.session.recipe.train.evaluate_every);
         self.optimizer.catch_up(&self.replica.params, None)?;
+        self.swap_average()?;
         self.post.phase(Phase::Evaluation);
         let test = if due { Some(self.evaluate()?) } else { None };
         let evaluation_seconds = began.elapsed().as_secs_f64();
@@ -40,6 +41,7 @@ impl Worker {
             }
             self.report(Report::Epoch(Epoch { epoch, step, test, evaluation_seconds }))?;
         }
+        self.swap_average()?;
         Ok((test, best))
     }
 

@@ -4,12 +4,13 @@ use super::{Worker, exchange, optimizer};
 use crate::checkpoint::{Checkpoint, Part, Shared, Tensor, Tensors};
 use crate::recipe::Recipe;
 use crate::record::Warning;
+use crate::train::average::Average;
 use crate::train::flags::Decision;
 use crate::train::optim::{Optimizer, Waiting};
 use crate::train::post::Phase;
 use crate::train::replica::Replica;
 use crate::train::report::Report;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use gradwire_datasets::Dataset;
 use gradwire_exchange::{Entry, Exchange};
 use gradwire_models::kernels::optimizer::update_in_place;
@@ -17,6 +18,12 @@ use std::time::{Duration, Instant};
 
 /// What of the optimizer's state is of rows that wait.
 const WAITING: &str = "waiting";
+
+/// What of the optimizer's state is of the average of the weights.
+const AVERAGE: &str = "average";
+
+/// A rank's average of batch norm's statistics, all in one.
+const AVERAGE_BUFFERS: &str = "buffers/average";
 
 impl Worker {
     /// Before a step: rank 0 decides what all ranks do at its end.
@@ -62,6 +69,9 @@ impl Worker {
             let tensor = Tensor { shape: var.dims().to_vec(), values: Entry::F32(values) };
             own.0.insert(format!("buffers/{name}"), tensor);
         }
+        if let Some(average) = &self.average {
+            own.insert_flat(AVERAGE_BUFFERS, &average.buffers);
+        }
         own.insert_state("exchange", self.exchange.save());
         let shared =
             if self.post.rank() == 0 { Some(self.shared(step, test_accuracy)?) } else { None };
@@ -82,6 +92,12 @@ impl Worker {
         if let Some(waiting) = self.optimizer.waiting(&self.replica.params)? {
             optimizer.insert_state(WAITING, waiting.into_state());
         }
+        if let Some(average) = &self.average {
+            let mut state = gradwire_exchange::State::default();
+            state.insert("weights", Entry::F32(average.weights.clone()));
+            state.insert("updates", Entry::U64(vec![average.updates]));
+            optimizer.insert_state(AVERAGE, state);
+        }
         Ok(Shared {
             weights,
             optimizer,
@@ -101,6 +117,7 @@ impl Worker {
         let taken = State {
             replica: &self.replica,
             optimizer: &mut self.optimizer,
+            average: self.average.as_mut(),
             exchange: &mut self.exchange,
         };
         if taken.take_up(checkpoint, rank)? == Decay::Begins && rank == 0 {
@@ -120,6 +137,7 @@ impl Worker {
 struct State<'a> {
     replica: &'a Replica,
     optimizer: &'a mut Optimizer,
+    average: Option<&'a mut Average>,
     exchange: &'a mut Exchange,
 }
 
@@ -168,10 +186,30 @@ impl State<'_> {
                 .and_then(|waiting| self.optimizer.resume(&self.replica.params, &waiting));
             resumed.context("the rows of the embedding table that wait")?;
         }
+        if let Some(average) = self.average {
+            take_up_average(average, checkpoint, own).context(
+                "the average of the weights; average.kind must be what the run was begun with",
+            )?;
+        }
         let state = own.state("exchange");
         self.exchange.restore(&state).context("the exchange's state")?;
         Ok(if vectors.contains(&None) { Decay::Begins } else { Decay::GoesOn })
     }
+}
+
+/// # Errors
+/// When the checkpoint has none, or one of another model.
+fn take_up_average(average: &mut Average, checkpoint: &Checkpoint, own: &Tensors) -> Result<()> {
+    let weights = format!("{AVERAGE}/weights");
+    let weights = checkpoint.optimizer.f32s(&weights, &[average.weights.len()])?;
+    let buffers = own.f32s(AVERAGE_BUFFERS, &[average.buffers.len()])?;
+    average.weights.copy_from_slice(weights);
+    average.buffers.copy_from_slice(buffers);
+    average.updates = match checkpoint.optimizer.0.get(&format!("{AVERAGE}/updates")) {
+        Some(Tensor { values: Entry::U64(updates), .. }) if updates.len() == 1 => updates[0],
+        _ => bail!("it does not say how often it was updated"),
+    };
+    Ok(())
 }
 
 /// Takes up the state of every rank for trial, so that a checkpoint which does not fit is known before
@@ -184,9 +222,11 @@ pub(crate) fn try_all(recipe: &Recipe, data: &dyn Dataset, checkpoint: &Checkpoi
     let timeout = Duration::from_secs_f64(recipe.exchange.timeout);
     let ends = recipe.exchange.topology.connect(recipe.workers, timeout)?;
     for (rank, end) in ends.into_iter().enumerate() {
+        let mut average = Average::new(recipe.average, &replica)?;
         let state = State {
             replica: &replica,
             optimizer: &mut optimizer(recipe, &replica),
+            average: average.as_mut(),
             exchange: &mut exchange(recipe, &replica, end)?,
         };
         state

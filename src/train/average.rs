@@ -1,0 +1,213 @@
+//! The average of a replica's weights over the steps of a run, beside the weights.
+//!
+//! Batch norm's running statistics are averaged as the weights are: those of the weights alone would not
+//! be those of the average.
+
+use crate::recipe::average::{Config, Ema, Lookahead};
+use crate::train::params::Params;
+use crate::train::replica::Replica;
+use anyhow::Result;
+use gradwire_models::Store;
+use gradwire_models::kernels::optimizer::update_in_place;
+
+/// An average, of one replica.
+pub(super) struct Average {
+    config: Config,
+    /// The average of each parameter, in the flat gradient's layout.
+    pub(super) weights: Vec<f32>,
+    /// The average of each running statistic, one after the other in the order of their names.
+    pub(super) buffers: Vec<f32>,
+    /// How often it was updated.
+    pub(super) updates: u64,
+}
+
+impl Average {
+    /// The average that the recipe asks for, if it does: at first the weights as they are.
+    ///
+    /// # Errors
+    /// When a variable does not lie in memory as one contiguous `f32` slice.
+    pub(super) fn new(config: Config, replica: &Replica) -> Result<Option<Self>> {
+        if config == Config::None {
+            return Ok(None);
+        }
+        let (mut weights, mut buffers) = (Vec::new(), Vec::new());
+        each_weight(&replica.params, |values| weights.extend_from_slice(values))?;
+        each_buffer(&replica.store, |values| buffers.extend_from_slice(values))?;
+        Ok(Some(Self { config, weights, buffers, updates: 0 }))
+    }
+
+    /// Whether [`after_step`](Self::after_step) does anything after the step at `place`, which may be
+    /// the run's `last`.
+    #[must_use]
+    pub(super) fn is_due(&self, place: u64, last: bool) -> bool {
+        match self.config {
+            Config::None => false,
+            Config::Ema(Ema { every, .. }) => place.is_multiple_of(every),
+            Config::Lookahead(Lookahead { every, .. }) => last || place.is_multiple_of(every),
+        }
+    }
+
+    /// Takes up the weights after the step at `place` of a run of `steps` steps, and gives them back
+    /// changed where the rule says so; after the run's last step they are the average.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(super) fn after_step(
+        &mut self,
+        replica: &Replica,
+        place: u64,
+        steps: u64,
+        last: bool,
+    ) -> Result<()> {
+        match self.config {
+            Config::None => Ok(()),
+            Config::Ema(Ema { decay, every }) => {
+                if !place.is_multiple_of(every) {
+                    return Ok(());
+                }
+                self.updates += 1;
+                // With this share the average is Σ d^(n−i)·θ_i / Σ d^(n−i) over the updates i = 1…n.
+                let updates = i32::try_from(self.updates).unwrap_or(i32::MAX);
+                let share = ((1.0 - decay) / (1.0 - decay.powi(updates))) as f32;
+                self.each(replica, |average, weight| *average += share * (*weight - *average))
+            }
+            Config::Lookahead(Lookahead { decay, ramp, every }) => {
+                if place.is_multiple_of(every) {
+                    self.updates += 1;
+                    let done = place as f64 / steps.max(1) as f64;
+                    let share = (1.0 - decay * done.min(1.0).powf(ramp)) as f32;
+                    self.each(replica, |average, weight| {
+                        *average += share * (*weight - *average);
+                        *weight = *average;
+                    })
+                } else if last {
+                    self.each(replica, |average, weight| *weight = *average)
+                } else {
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    /// Exchanges the weights and the average, if it is the average that is evaluated and saved; called
+    /// again it puts them back.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(super) fn swap(&mut self, replica: &Replica) -> Result<()> {
+        match self.config {
+            Config::Ema(_) => self.each(replica, std::mem::swap),
+            Config::None | Config::Lookahead(_) => Ok(()),
+        }
+    }
+
+    /// Calls `change` with each average and what it is the average of.
+    fn each(&mut self, replica: &Replica, change: impl Fn(&mut f32, &mut f32)) -> Result<()> {
+        let along = |averages: &mut &mut [f32], values: &mut [f32]| {
+            let (mine, rest) = std::mem::take(averages).split_at_mut(values.len());
+            mine.iter_mut().zip(values).for_each(|(average, value)| change(average, value));
+            *averages = rest;
+        };
+        let mut averages = self.weights.as_mut_slice();
+        each_weight(&replica.params, |values| along(&mut averages, values))?;
+        let mut averages = self.buffers.as_mut_slice();
+        each_buffer(&replica.store, |values| along(&mut averages, values))
+    }
+}
+
+fn each_weight(params: &Params, mut visit: impl FnMut(&mut [f32])) -> Result<()> {
+    params.iter().try_for_each(|param| param.update(&mut visit))
+}
+
+fn each_buffer(store: &Store, mut visit: impl FnMut(&mut [f32])) -> Result<()> {
+    for (_, var) in store.buffers() {
+        update_in_place(&var, &mut visit)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::{Recipe, Source};
+    use crate::train::session;
+
+    fn replica(average: &str) -> (tempfile::TempDir, Recipe, Replica) {
+        let folder = tempfile::tempdir().unwrap();
+        let out = format!("record.out={:?}", folder.path());
+        let sets =
+            ["dataset=synthetic-cifar10", "dataset.train=8", "dataset.test=2", &out, average];
+        let sets = sets.into_iter().map(String::from).collect();
+        let recipe = Source { recipe: None, flags: Vec::new(), sets }.load().unwrap();
+        let data = session::load(&recipe, None).unwrap();
+        let replica = Replica::new(&recipe, &*data.train, 0).unwrap();
+        (folder, recipe, replica)
+    }
+
+    fn set(replica: &Replica, value: f32) {
+        each_weight(&replica.params, |values| values.fill(value)).unwrap();
+        each_buffer(&replica.store, |values| values.fill(value)).unwrap();
+    }
+
+    /// The value that all weights and all statistics have.
+    fn get(replica: &Replica) -> f32 {
+        let mut all = Vec::new();
+        each_weight(&replica.params, |values| all.extend_from_slice(values)).unwrap();
+        each_buffer(&replica.store, |values| all.extend_from_slice(values)).unwrap();
+        assert!(all.iter().all(|value| *value == all[0]));
+        all[0]
+    }
+
+    #[test]
+    fn an_exponential_average_is_what_its_definition_says() {
+        let decay = 0.75;
+        let (_folder, recipe, replica) =
+            replica(&format!("average={{kind='ema',decay={decay},every=2}}"));
+        set(&replica, 100.0);
+        let mut average = Average::new(recipe.average, &replica).unwrap().unwrap();
+        let (mut sum, mut weights) = (0.0, 0.0);
+        for place in 1..=8u64 {
+            let value = (place * place) as f32;
+            set(&replica, value);
+            let last = place == 8;
+            assert_eq!(average.is_due(place, last), place % 2 == 0);
+            average.after_step(&replica, place, 8, last).unwrap();
+            assert_eq!(get(&replica), value, "training goes on from the weights");
+            if place % 2 == 0 {
+                (sum, weights) = (decay * sum + f64::from(value), decay * weights + 1.0);
+            }
+        }
+        assert_eq!(average.updates, 4);
+        average.swap(&replica).unwrap();
+        assert!((f64::from(get(&replica)) - sum / weights).abs() < 1e-4);
+        average.swap(&replica).unwrap();
+        assert_eq!(get(&replica), 64.0);
+    }
+
+    #[test]
+    fn weights_return_to_slow_ones_every_few_steps_and_at_the_end() {
+        let (_folder, recipe, replica) =
+            replica("average={kind='lookahead',decay=0.5,ramp=1,every=2}");
+        set(&replica, 0.0);
+        let mut average = Average::new(recipe.average, &replica).unwrap().unwrap();
+        let mut slow = 0.0f32;
+        for place in 1..=5u64 {
+            let fast = get(&replica) + 1.0;
+            set(&replica, fast);
+            average.after_step(&replica, place, 5, place == 5).unwrap();
+            if place % 2 == 0 {
+                slow += (1.0 - 0.5 * place as f32 / 5.0) * (fast - slow);
+            }
+            let expected = if place % 2 == 0 || place == 5 { slow } else { fast };
+            assert!((get(&replica) - expected).abs() < 1e-6, "{place}");
+        }
+        average.swap(&replica).unwrap();
+        assert!((get(&replica) - slow).abs() < 1e-6, "what is trained is what is evaluated");
+    }
+
+    #[test]
+    fn without_a_word_there_is_no_average() {
+        let (_folder, recipe, replica) = replica("seed=1");
+        assert!(Average::new(recipe.average, &replica).unwrap().is_none());
+    }
+}
