@@ -100,6 +100,49 @@ fn batch_norm_and_adam_go_on_bit_for_bit() {
     }
 }
 
+/// Averages of the weights, flips that alternate and views of the test set; an average also goes on with
+/// another number of workers, and at another pace.
+#[test]
+fn averages_go_on_bit_for_bit() {
+    for average in ["{kind=\"ema\",decay=0.9,every=2}", "{kind=\"lookahead\",ramp=1,every=3}"] {
+        let program = Program::new();
+        let average = format!("average={average}");
+        let train = words(
+            "train --quiet --workers 2 --epochs 3 --set name=quick --set dataset.train=48 \
+             --set dataset.test=16 --set train.batch=4 --set train.test_views=mirror-translate \
+             --set augment={flip=\"alternating\",translate=2,border=\"reflect\"} \
+             --set optimizer={kind=\"sgd\",decoupled=true,weight_decay=0.01,norm_bias_rate=4} \
+             --set schedule={kind=\"triangular\"} \
+             --set record.every=1 --set checkpoint.every_steps=4 --set checkpoint.keep_last=9",
+        );
+        program.succeed(&[&train[..], &["--set", &average]].concat());
+        let run = only_run(&program.path("runs/out/quick"));
+        let (before, models) = (told(&run), ["best", "last"].map(|which| model(&run, which)));
+        let from = checkpoints(&run);
+        program.succeed(&["train", "--quiet", "--resume", text(&from[1])]);
+        assert_eq!(told(&run), before, "{average}");
+        assert!(["best", "last"].map(|which| model(&run, which)) == models, "{average}");
+
+        program.succeed(&["train", "--quiet", "--resume", text(&from[1]), "--workers", "3"]);
+        assert!(model(&run, "last") != models[1], "{average}");
+        let change = ["--force", "--set", "average.decay=0.8"];
+        program.succeed(&[&["train", "--quiet", "--resume", text(&from[0])], &change[..]].concat());
+    }
+}
+
+/// What a checkpoint does not hold cannot be gone on with.
+#[test]
+fn an_average_that_was_not_kept_is_refused() {
+    let program = Program::new();
+    let (run, checkpoints) = undisturbed(&program, "out", &[]);
+    let before = told(&run);
+    let change = ["--force", "--set", "average={kind=\"ema\"}"];
+    let begin = ["train", "--quiet", "--resume", text(&checkpoints[0])];
+    let refusal = program.refuse(&[&begin[..], &change[..]].concat(), 1);
+    assert!(refusal.contains("average.kind must be what the run was begun with"), "{refusal}");
+    assert_eq!(told(&run), before);
+}
+
 /// Rows of an embedding table that wait for somebody to read them wait on; and who reads them, for
 /// an evaluation, a comparison of replicas or a checkpoint, changes no bit.
 #[test]

@@ -10,7 +10,7 @@ pub struct Part {
     pub rank: usize,
     /// The step it follows.
     pub step: u64,
-    /// What is this rank's own: `buffers/…` and `exchange/…`.
+    /// What is this rank's own: `buffers/…`, `average/buffers` and `exchange/…`.
     pub own: Tensors,
     /// What all ranks share; rank 0 hands it in.
     pub shared: Option<Shared>,

@@ -26,6 +26,9 @@ use std::collections::BTreeSet;
 /// ranks meet.
 const ADDED: [&str; 2] = ["exchange/residual", "exchange/velocity"];
 
+/// Batch norm's running statistics, and averages of them over steps.
+const SETTLED: [&str; 2] = ["buffers/", "average/"];
+
 impl Checkpoint {
     /// Makes it the same state for `workers` ranks; in words, what became of what was a rank's own.
     ///
@@ -56,7 +59,7 @@ impl Checkpoint {
                 for (rank, sum) in add(name, &everywhere, workers)?.into_iter().enumerate() {
                     put(&mut new, rank, sum);
                 }
-            } else if name.starts_with("buffers/") {
+            } else if SETTLED.iter().any(|scope| name.starts_with(scope)) {
                 let all = settle(name, &everywhere, batch_norm)?;
                 (0..workers).for_each(|rank| put(&mut new, rank, all.clone()));
             } else {

@@ -173,3 +173,79 @@ impl Rule for Corrected {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::definition::Slices;
+    use super::*;
+
+    const WEIGHTS: [f32; 3] = [1.0, -2.0, 0.5];
+    const GRADIENTS: [[f32; 3]; 2] = [[0.5, 0.25, -1.0], [-0.5, 1.0, 2.0]];
+    const RATE: f64 = 0.1;
+
+    /// Two steps from the weights.
+    fn trained(sgd: &Sgd, is_norm_bias: bool) -> [f32; 3] {
+        let (mut weights, mut state) = (WEIGHTS, vec![vec![0.0; 3]]);
+        for (step, gradient) in (1..).zip(GRADIENTS) {
+            let now = Now { rate: RATE, step, is_matrix: false, is_norm_bias };
+            let state = Slices::new(&mut state, 0..3);
+            sgd.update(Piece { weights: &mut weights, gradient: &gradient, state }, &now);
+        }
+        weights
+    }
+
+    /// The same by a definition of one weight in f64: what a step makes of weight and momentum.
+    fn expected(step: impl Fn(f64, f64, f64) -> (f64, f64)) -> [f64; 3] {
+        std::array::from_fn(|i| {
+            let start = (f64::from(WEIGHTS[i]), 0.0);
+            let steps = GRADIENTS.iter().map(|gradient| f64::from(gradient[i]));
+            steps.fold(start, |(weight, momentum), gradient| step(weight, momentum, gradient)).0
+        })
+    }
+
+    fn assert_close(found: [f32; 3], expected: [f64; 3]) {
+        for (found, expected) in found.into_iter().zip(expected) {
+            assert!((f64::from(found) - expected).abs() < 1e-6, "{found} {expected}");
+        }
+    }
+
+    #[test]
+    fn decoupled_decay_shrinks_weights_and_has_no_momentum() {
+        let (momentum, decay) = (0.5, 0.2);
+        let sgd = Sgd { momentum, weight_decay: decay, decoupled: true, ..Sgd::default() };
+        let shrunk = expected(|weight, velocity, gradient| {
+            let velocity = momentum * velocity + gradient;
+            (weight * (1.0 - RATE * decay) - RATE * velocity, velocity)
+        });
+        assert_close(trained(&sgd, false), shrunk);
+        let added = expected(|weight, velocity, gradient| {
+            let velocity = momentum * velocity + gradient + decay * weight;
+            (weight - RATE * velocity, velocity)
+        });
+        assert_close(trained(&Sgd { decoupled: false, ..sgd }, false), added);
+        assert!((shrunk[0] - added[0]).abs() > 1e-3, "the two would be one");
+    }
+
+    #[test]
+    fn batch_norms_shifts_have_a_rate_of_their_own_and_decay_as_others() {
+        let (momentum, weight_decay, factor) = (0.5, 0.2, 64.0);
+        let sgd = Sgd { momentum, weight_decay, norm_bias_rate: factor, ..Sgd::default() };
+        let by = |factor: f64| {
+            expected(|weight, velocity, gradient| {
+                let velocity = momentum * velocity + gradient + weight_decay / factor * weight;
+                (weight - RATE * factor * velocity, velocity)
+            })
+        };
+        assert_close(trained(&sgd, false), by(1.0));
+        let (found, expected) = (trained(&sgd, true), by(factor));
+        assert_close(found.map(|w| w / 64.0), expected.map(|w| w / 64.0));
+    }
+
+    #[test]
+    fn a_rate_of_nothing_is_refused() {
+        for norm_bias_rate in [0.0, -1.0, f64::NAN] {
+            let sgd = Sgd { norm_bias_rate, ..Sgd::default() };
+            assert!(sgd.validate().unwrap_err().starts_with("optimizer.norm_bias_rate"));
+        }
+    }
+}

@@ -23,7 +23,7 @@ const WAITING: &str = "waiting";
 const AVERAGE: &str = "average";
 
 /// A rank's average of batch norm's statistics, all in one.
-const AVERAGE_BUFFERS: &str = "buffers/average";
+const AVERAGE_BUFFERS: &str = "average/buffers";
 
 impl Worker {
     /// Before a step: rank 0 decides what all ranks do at its end.
