@@ -7,6 +7,7 @@ pub mod definition;
 pub mod estimate;
 pub mod grid;
 pub mod measured;
+mod pace;
 pub mod plot;
 pub mod question;
 pub mod replays;

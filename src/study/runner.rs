@@ -10,6 +10,7 @@
 use super::definition::{self, Choice, Experiment, Scale};
 use super::grid::{Grid, Planned};
 use super::measured::Measured;
+use super::pace::Pace;
 use super::results::{Label, Outcome, Results, Run, Timing};
 use super::{timings, verdict};
 use crate::checkpoint;
@@ -28,7 +29,7 @@ use gradwire_exchange::network::Link;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// An experiment at a scale, and where it is done.
 pub struct Job<'a> {
@@ -402,37 +403,4 @@ fn cannot_write(path: &Path) -> String {
         "cannot write {}: make room or permission there, or choose another --out",
         path.display()
     )
-}
-
-/// How long runs take, learnt from those that have been made.
-#[derive(Default)]
-struct Pace {
-    /// Task, arm, steps, seconds.
-    taken: Vec<(String, String, u64, f64)>,
-}
-
-impl Pace {
-    /// Learns from a run that has taken `steps` steps now; those of an earlier invocation are not among
-    /// them.
-    fn add(&mut self, planned: &Planned, steps: u64, took: Duration) {
-        let (task, arm) = (planned.task.clone(), planned.arm.clone());
-        self.taken.push((task, arm, steps, took.as_secs_f64()));
-    }
-
-    /// Seconds of the runs that are still to be made: by the same task and arm, else by the same
-    /// task; `None` when a task among them has not been seen.
-    fn left(&self, runs: &[Planned], is_left: impl Fn(usize) -> bool) -> Option<f64> {
-        let rate = |planned: &Planned| {
-            let per_step = |same: &dyn Fn(&str, &str) -> bool| {
-                let of = self.taken.iter().filter(|(task, arm, ..)| same(task, arm));
-                let (steps, seconds) =
-                    of.fold((0, 0.0), |(n, s), (.., steps, seconds)| (n + steps, s + seconds));
-                (steps > 0).then(|| seconds / steps as f64)
-            };
-            per_step(&|task, arm| task == planned.task && arm == planned.arm)
-                .or_else(|| per_step(&|task, _| task == planned.task))
-        };
-        let left = runs.iter().enumerate().filter(|(index, _)| is_left(*index));
-        left.map(|(_, planned)| Some(rate(planned)? * planned.steps as f64)).sum()
-    }
 }
