@@ -61,6 +61,11 @@ impl Default for Lookahead {
 }
 
 impl Config {
+    /// Whether what is done after a step depends on how many steps the run has.
+    pub fn spans_the_run(&self) -> bool {
+        matches!(self, Self::Lookahead(Lookahead { ramp, .. }) if *ramp > 0.0)
+    }
+
     /// Checks the settings.
     ///
     /// # Errors

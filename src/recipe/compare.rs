@@ -1,6 +1,5 @@
 //! Two recipes, key by key: whether a run begun with one may go on with the other.
 
-use super::schedule;
 use super::settings::Recipe;
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -90,13 +89,16 @@ fn objection(key: &str, new: &Recipe) -> Option<&'static str> {
         return None;
     }
     if LENGTH.contains(&key) {
-        return match new.schedule {
-            schedule::Config::Cosine(_) => Some(
-                "the cosine schedule spans the whole run: another length changes the learning \
-                 rate of every step that is left",
-            ),
-            _ => None,
-        };
+        if new.schedule.spans_the_run() {
+            return Some(
+                "the schedule spans the whole run: another length changes the learning rate of every \
+                 step that is left",
+            );
+        }
+        return new.average.spans_the_run().then_some(
+            "the ramp of the slow weights' decay spans the whole run: another length changes every \
+             step that is left",
+        );
     }
     Some("it changes what is trained")
 }
@@ -179,5 +181,10 @@ mod tests {
         );
         let cosine = objections(&["train.epochs=2"], &["train.epochs=5", "train.max_steps=3"]);
         assert_eq!(cosine.len(), 2, "{cosine:?}");
+        let longer = |set: &str| objections(&[constant, set], &[constant, set, "train.epochs=5"]);
+        assert_eq!(longer("average={kind=\"lookahead\"}"), [""; 0]);
+        assert_eq!(longer("average={kind=\"lookahead\",ramp=3}").len(), 1);
+        let triangular = "schedule={kind=\"triangular\"}";
+        assert_eq!(objections(&[triangular], &[triangular, "train.epochs=5"]).len(), 1);
     }
 }

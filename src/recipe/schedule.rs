@@ -107,6 +107,14 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Whether the rate of a step depends on how many steps the run has.
+    pub fn spans_the_run(&self) -> bool {
+        match self {
+            Self::Constant(_) | Self::Step(_) | Self::MultiStep(_) => false,
+            Self::Triangular(_) | Self::Cosine(_) => true,
+        }
+    }
+
     /// Epochs of linear warm-up.
     pub fn warmup(&self) -> f64 {
         match self {
