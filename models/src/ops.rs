@@ -13,7 +13,7 @@ use crate::kernels::counts::{self, some};
 use crate::kernels::{self, Native, native};
 use crate::maps::{Carrier, Maps};
 
-pub use crate::parameters::{BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM, Lstm};
+pub use crate::parameters::{BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM, Gelu, Lstm};
 
 /// 2-d cross-correlation of `xs [B, H, W, I]` with `weight [O, I, KH, KW]`, zero padding on all
 /// sides: `[B, H', W', O]` with `H' = (H + 2·padding − KH) / stride + 1`.

@@ -1,12 +1,26 @@
-//! What batch norm and LSTMs are told, whichever arithmetic computes them.
+//! What batch norm, activations and LSTMs are told, whichever arithmetic computes them.
 
 use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
 
 /// Added to the variance in [`ops::batch_norm`](crate::ops::batch_norm), as PyTorch's default.
 pub const BATCH_NORM_EPSILON: f64 = 1e-5;
 
 /// Weight of the new batch in the running statistics of [`ops::batch_norm`](crate::ops::batch_norm), as PyTorch's default.
 pub const BATCH_NORM_MOMENTUM: f64 = 0.1;
+
+/// The form of the Gaussian error linear unit of Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)",
+/// section 2: `x · Φ(x)` with the distribution function Φ of the standard normal distribution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Gelu {
+    /// Φ itself, by the error function: PyTorch's default.
+    #[default]
+    Exact,
+    /// The paper's approximation `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 · x³)))`: PyTorch's `approximate="tanh"`.
+    Tanh,
+}
 
 /// One direction of an LSTM layer with hidden width `H` on inputs of width `D`, in `nn.LSTM`'s
 /// layout: gates input, forget, cell, output.

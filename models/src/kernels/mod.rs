@@ -12,6 +12,7 @@ pub(crate) mod counts;
 pub(crate) mod cross_entropy;
 mod direct;
 pub(crate) mod embedding;
+pub(crate) mod gelu;
 mod gemm;
 pub mod gradients;
 pub mod handover;
