@@ -69,9 +69,9 @@ kinds! {
     FeedForward "feed-forward"
     /// Feed-forward networks, backward.
     FeedForwardBackward "feed-forward, backward"
-    /// Layer norms that are no part of another kind, forward.
+    /// Layer norms that are no part of another kind, and means over texts, forward.
     LayerNorm "layer norm"
-    /// Layer norms, backward.
+    /// The same, backward.
     LayerNormBackward "layer norm, backward"
     /// Linear layers and the loss, forward and backward.
     Linear "linear and loss"

@@ -164,3 +164,43 @@ impl ModuleT for Transformer {
         self.fc.forward(&ops::text_mean(&rows, &packing)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::Store;
+
+    fn built(config: &Config, length: usize, store: &Store) -> Result<Model> {
+        config.build(&Input::Text { vocabulary: 20, length }, 4, &store.var_builder())
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_would() {
+        let refusal = |config: Config, length| {
+            built(&config, length, &Store::new(0, &Device::Cpu)).err().unwrap().to_string()
+        };
+        let heads = refusal(Config { heads: 7, ..Config::default() }, 6);
+        assert!(heads.contains("7 heads do not divide a dim of 128; use 4 heads"), "{heads}");
+        let positions = refusal(Config { positions: 5, ..Config::default() }, 6);
+        assert!(positions.contains("raise positions to 6 or shorten the texts"), "{positions}");
+    }
+
+    #[test]
+    fn logits_depend_on_the_order_of_words_and_not_on_padding() {
+        let store = Store::new(3, &Device::Cpu);
+        let model = built(&Config::default(), 6, &store).unwrap();
+        let logits = |texts: &[[u32; 6]; 3]| {
+            let ids = Tensor::new(texts, &Device::Cpu).unwrap();
+            model.forward_t(&ids, false).unwrap().to_vec2::<f32>().unwrap()
+        };
+        let tight = Tensor::new(&[[5u32, 6, 7]], &Device::Cpu).unwrap();
+        let tight = model.forward_t(&tight, false).unwrap().to_vec2::<f32>().unwrap();
+        let padded = logits(&[[5, 6, 7, 0, 0, 0], [7, 6, 5, 0, 0, 0], [0; 6]]);
+        assert_eq!(padded[0], tight[0]);
+        assert_ne!(padded[0], padded[1]);
+        let bias = store.trainable().into_iter().find(|(name, _)| name == "fc.bias").unwrap().1;
+        assert_eq!(padded[2], bias.to_vec1::<f32>().unwrap());
+    }
+}
