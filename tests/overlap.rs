@@ -39,7 +39,7 @@ fn same(settings: &[&str]) -> Run {
     overlapped
 }
 
-const TEXT_MODELS: [&str; 2] = ["model=textcnn", "model=bilstm"];
+const TEXT_MODELS: [&str; 3] = ["model=textcnn", "model=bilstm", "model=transformer"];
 
 #[test]
 fn text_models_overlap_without_a_trace() {

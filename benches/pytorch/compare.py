@@ -84,7 +84,7 @@ def compare(python, name, workers, threads, a):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--models", default="resnet20,resnet18,vgg16,textcnn,textcnn+nonzero,fasttext,"
-                   "fasttext+nonzero,bilstm,bilstm+nonzero")
+                   "fasttext+nonzero,bilstm,bilstm+nonzero,transformer,transformer+nonzero")
     p.add_argument("--seats", default="2x1,1x2", help="workers x threads of each, separated by commas")
     p.add_argument("--batch", type=int, default=64, help="samples per worker and step")
     p.add_argument("--runs", type=int, default=5, help="of each side; the median counts")

@@ -12,8 +12,8 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use gradwire_models::kernels::optimizer::{AdamWStep, SgdStep, adamw, sgd};
 use gradwire_models::kernels::profile::{self, Kind};
-use gradwire_models::ops::{self, Lstm};
-use gradwire_models::{Maps, cross_entropy};
+use gradwire_models::ops::{self, Dense, FeedForward, Gelu, Lstm, Norm, SelfAttention};
+use gradwire_models::{Maps, Packing, cross_entropy};
 use rayon::ThreadPool;
 
 const BATCH: usize = 64;
@@ -179,6 +179,35 @@ fn lstms(c: &mut Criterion) {
     });
 }
 
+/// Texts that fill their length, and texts of which a third is padding.
+fn encoders(c: &mut Criterion) {
+    const INNER: usize = 256;
+    let norm = || Norm { weight: normal(&[DIM]).into_inner(), bias: normal(&[DIM]).into_inner() };
+    let dense = |inputs: usize, outputs: usize| {
+        let weight = (normal(&[outputs, inputs]).into_inner() * 0.05).expect("a scale");
+        Dense { weight, bias: normal(&[outputs]).into_inner() }
+    };
+    let (in_proj, out_proj) = (dense(DIM, 3 * DIM), dense(DIM, DIM));
+    let attention = SelfAttention { norm: norm(), in_proj, out_proj, heads: 4 };
+    let (linear1, linear2) = (dense(DIM, INNER), dense(INNER, DIM));
+    let network = FeedForward { norm: norm(), linear1, linear2, gelu: Gelu::Exact };
+    for (name, tokens) in [("full texts", LENGTH), ("padded texts", LENGTH * 2 / 3)] {
+        let ids = numbers(&[BATCH, tokens], 1, VOCABULARY as u32);
+        let ids = ids.pad_with_zeros(1, 0, LENGTH - tokens).expect("a longer text");
+        let packing = Packing::new(&ids).expect("ids of texts");
+        let xs = normal(&[packing.rows(), DIM]);
+        let throughput = || Throughput::Elements(BATCH as u64);
+        let kinds = [Kind::Attention, Kind::AttentionBackward];
+        measure(c, &format!("attention/{name}"), throughput(), &kinds, || {
+            ops::self_attention(&xs, &packing, &attention)?.sum_all()?.backward().map(drop)
+        });
+        let kinds = [Kind::FeedForward, Kind::FeedForwardBackward];
+        measure(c, &format!("feed-forward/{name}"), throughput(), &kinds, || {
+            ops::feed_forward(&xs, &packing, &network)?.sum_all()?.backward().map(drop)
+        });
+    }
+}
+
 fn heads(c: &mut Criterion) {
     for (inputs, classes) in [(512, 10), (300, 4)] {
         let (xs, weight, bias) =
@@ -217,6 +246,7 @@ criterion_group!(
     embeddings,
     text_convolutions,
     lstms,
+    encoders,
     heads,
     updates
 );

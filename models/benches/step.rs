@@ -25,7 +25,7 @@ fn main() -> Result<()> {
         }
     }
     if models.is_empty() {
-        let usual = ["resnet20", "resnet18", "textcnn", "fasttext", "bilstm"];
+        let usual = ["resnet20", "resnet18", "textcnn", "fasttext", "bilstm", "transformer"];
         models = usual.into_iter().filter_map(config).collect();
     }
     let batch = numbers.first().copied().unwrap_or(64);

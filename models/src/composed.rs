@@ -10,7 +10,11 @@ use candle_core::{DType, Result, Tensor, Var};
 use candle_nn::ops::sigmoid;
 
 use crate::PAD;
-use crate::parameters::{BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM, Lstm};
+use crate::packing::Packing;
+use crate::parameters::{
+    BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM, Dense, FeedForward, Gelu, LAYER_NORM_EPSILON, Lstm,
+    Norm, SelfAttention,
+};
 
 /// See [`ops::conv2d`](crate::ops::conv2d). Windows are laid out as rows of a matrix, then
 /// multiplied with the weights: right for every shape, stride and padding.
@@ -217,6 +221,90 @@ fn lstm_mean(
         sum = (sum + hidden.broadcast_mul(&weights.narrow(1, t, 1)?)?)?;
     }
     Ok(sum)
+}
+
+/// See [`ops::token_rows`](crate::ops::token_rows).
+pub fn token_rows(packing: &Packing, table: &Tensor, positions: &Tensor) -> Result<Tensor> {
+    let ids = Tensor::from_slice(packing.ids(), (1, packing.rows()), table.device())?;
+    let places = Tensor::from_iter(packing.positions().map(|at| at as u32), table.device())?;
+    embedding(&ids, table)?.squeeze(0)? + positions.index_select(&places, 0)?
+}
+
+/// See [`ops::text_mean`](crate::ops::text_mean).
+pub fn text_mean(xs: &Tensor, packing: &Packing) -> Result<Tensor> {
+    let (texts, _) = padded(xs, packing)?;
+    let mut weights = vec![0f32; packing.batch() * packing.length()];
+    for (rows, weight) in packing.texts() {
+        packing.places()[rows].iter().for_each(|&place| weights[place] = weight);
+    }
+    let weights = Tensor::from_vec(weights, (packing.batch(), 1, packing.length()), xs.device())?;
+    weights.matmul(&texts)?.squeeze(1)
+}
+
+/// Packed rows as `[B, L, D]`, where padding repeats the first row, and for `[B, L]` a row of zeros with −1e30 at
+/// padding: added to a score, it leaves none of it.
+fn padded(xs: &Tensor, packing: &Packing) -> Result<(Tensor, Tensor)> {
+    let shape = (packing.batch(), packing.length());
+    let (mut rows, mut mask) = (vec![0u32; shape.0 * shape.1], vec![-1e30f32; shape.0 * shape.1]);
+    for (row, &place) in packing.places().iter().enumerate() {
+        (rows[place], mask[place]) = (row as u32, 0.);
+    }
+    let texts = xs.index_select(&Tensor::new(rows, xs.device())?, 0)?;
+    Ok((texts.reshape((shape.0, shape.1, ()))?, Tensor::from_vec(mask, shape, xs.device())?))
+}
+
+/// See [`ops::layer_norm`](crate::ops::layer_norm).
+pub fn layer_norm(xs: &Tensor, gamma: &Tensor, beta: &Tensor) -> Result<Tensor> {
+    let centred = xs.broadcast_sub(&xs.mean_keepdim(1)?)?;
+    let deviation = (centred.sqr()?.mean_keepdim(1)? + LAYER_NORM_EPSILON)?.sqrt()?;
+    centred.broadcast_div(&deviation)?.broadcast_mul(gamma)?.broadcast_add(beta)
+}
+
+/// See [`ops::self_attention`](crate::ops::self_attention).
+pub fn self_attention(xs: &Tensor, packing: &Packing, of: &SelfAttention) -> Result<Tensor> {
+    let dim = xs.dim(1)?;
+    let rows = project(&normalise(xs, &of.norm)?, &of.in_proj)?;
+    let (texts, mask) = padded(&rows, packing)?;
+    let (batch, length, _) = texts.dims3()?;
+    let heads = texts.reshape((batch, length, 3, of.heads, dim / of.heads))?;
+    let heads = heads.permute((2, 0, 3, 1, 4))?.contiguous()?;
+    let (query, key, value) = (heads.get(0)?, heads.get(1)?, heads.get(2)?);
+    let scale = 1. / ((dim / of.heads) as f64).sqrt();
+    let scores = (query.matmul(&key.transpose(2, 3)?.contiguous()?)? * scale)?;
+    let scores = scores.broadcast_add(&mask.reshape((batch, 1, 1, length))?)?;
+    let powers = scores.broadcast_sub(&scores.max_keepdim(3)?.detach())?.exp()?;
+    let weights = powers.broadcast_div(&powers.sum_keepdim(3)?)?;
+    let mixed = weights.matmul(&value)?.transpose(1, 2)?.contiguous()?;
+    let places = packing.places().iter().map(|&place| place as u32);
+    let places = Tensor::from_iter(places, xs.device())?;
+    let mixed = mixed.reshape((batch * length, dim))?.index_select(&places, 0)?;
+    xs + project(&mixed, &of.out_proj)?
+}
+
+/// GELU by its definition: candle's own takes some constants of its derivative with six digits.
+pub fn gelu(xs: &Tensor, form: Gelu) -> Result<Tensor> {
+    let distribution = match form {
+        Gelu::Exact => (xs / 2f64.sqrt())?.erf()?,
+        Gelu::Tanh => {
+            let cube = (xs.sqr()? * xs)?;
+            ((xs + (cube * 0.044_715)?)? * (2. / std::f64::consts::PI).sqrt())?.tanh()?
+        }
+    };
+    (xs * 0.5)? * (distribution + 1.)?
+}
+
+/// See [`ops::feed_forward`](crate::ops::feed_forward).
+pub fn feed_forward(xs: &Tensor, of: &FeedForward) -> Result<Tensor> {
+    let inner = gelu(&project(&normalise(xs, &of.norm)?, &of.linear1)?, of.gelu)?;
+    xs + project(&inner, &of.linear2)?
+}
+
+fn normalise(xs: &Tensor, norm: &Norm) -> Result<Tensor> {
+    layer_norm(xs, &norm.weight, &norm.bias)
+}
+
+fn project(xs: &Tensor, dense: &Dense) -> Result<Tensor> {
+    linear(xs, &dense.weight, &dense.bias)
 }
 
 /// See [`ops::cross_entropy`](crate::ops::cross_entropy).

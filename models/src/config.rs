@@ -8,7 +8,7 @@ use candle_nn::VarBuilder;
 
 use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::store::count_trainable;
-use crate::text::{bilstm, fasttext, textcnn};
+use crate::text::{bilstm, fasttext, textcnn, transformer};
 use crate::{resnet, vgg};
 
 gradwire_registry::registry! {
@@ -26,6 +26,7 @@ gradwire_registry::registry! {
         Fasttext(fasttext::Config),
         Textcnn(textcnn::Config),
         Bilstm(bilstm::Config),
+        Transformer(transformer::Config),
     }
 }
 
@@ -182,17 +183,25 @@ mod tests {
                 let Some(least) = (if list { &of["items"] } else { of })["minimum"].as_u64() else {
                     continue;
                 };
+                // What else the least value of a setting asks for.
+                let one_head = key == "dim" && !model["properties"]["heads"].is_null();
+                let length = if key == "positions" { 1 } else { 6 };
                 let built = |value: u64| {
                     let value = if list { json!([value]) } else { json!(value) };
-                    let kind = &model["properties"]["kind"]["const"];
-                    let config = parse(json!({ "kind": kind, key: value })).unwrap();
-                    config.build(&TEXT, 4, Store::new(0, &Device::Cpu).var_builder()).is_ok()
+                    let mut config = json!({ "kind": model["properties"]["kind"]["const"] });
+                    if one_head {
+                        config["heads"] = json!(1);
+                    }
+                    config[key] = value;
+                    let texts = Input::Text { vocabulary: 20, length };
+                    let store = Store::new(0, &Device::Cpu);
+                    parse(config).unwrap().build(&texts, 4, store.var_builder()).is_ok()
                 };
                 assert!(built(least) && !built(least - 1), "{key}: {of}");
                 tested += 1;
             }
         }
-        assert_eq!(tested, 6);
+        assert_eq!(tested, 11);
     }
 
     #[test]
@@ -206,6 +215,13 @@ mod tests {
             json!({"kind": "textcnn", "widths": [3, 7]}),
             json!({"kind": "bilstm", "dim": 0}),
             json!({"kind": "bilstm", "hidden": 0}),
+            json!({"kind": "transformer", "dim": 0}),
+            json!({"kind": "transformer", "heads": 0}),
+            json!({"kind": "transformer", "layers": 0}),
+            json!({"kind": "transformer", "feed_forward": 0}),
+            json!({"kind": "transformer", "positions": 0}),
+            json!({"kind": "transformer", "heads": 3}),
+            json!({"kind": "transformer", "positions": 5}),
         ];
         for value in texts {
             let message = refusal(&parse(value.clone()).unwrap(), &TEXT, 4);

@@ -36,6 +36,7 @@ pub mod kernels;
 mod layers;
 pub mod maps;
 pub mod ops;
+pub mod packing;
 mod parameters;
 pub mod resnet;
 pub mod store;
@@ -46,6 +47,7 @@ pub use config::Config;
 pub use definition::{About, Definition, Input, InputKind, Model};
 pub use maps::Maps;
 pub use ops::cross_entropy;
+pub use packing::Packing;
 pub use store::{Store, missing_gradients};
 
 /// Token id of padding: fills texts shorter than the batch's length, always at the end.

@@ -5,15 +5,21 @@
 //! unless its text says otherwise. None computes on nothing: an argument without elements, such as
 //! an empty batch, is an error.
 
+mod encoder;
+
 use candle_core::{DType, Result, Tensor, Var, bail};
 
 use crate::composed;
 use crate::kernels::conv::Sizes;
-use crate::kernels::counts::{self, some};
+use crate::kernels::counts::{self, fits, some};
 use crate::kernels::{self, Native, native};
 use crate::maps::{Carrier, Maps};
 
-pub use crate::parameters::{BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM, Lstm};
+pub use crate::parameters::{
+    BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM, Dense, FeedForward, Gelu, LAYER_NORM_EPSILON, Lstm,
+    Norm, SelfAttention,
+};
+pub use encoder::{feed_forward, layer_norm, self_attention, text_mean, token_rows};
 
 /// 2-d cross-correlation of `xs [B, H, W, I]` with `weight [O, I, KH, KW]`, zero padding on all
 /// sides: `[B, H', W', O]` with `H' = (H + 2·padding − KH) / stride + 1`.
@@ -309,12 +315,4 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Resul
         Some(_) => kernels::cross_entropy::cross_entropy(logits, targets, smoothing),
         None => composed::cross_entropy(logits, targets, smoothing),
     }
-}
-
-/// Refuses an argument of another shape than the others imply, or of [none](some), before any path sees it.
-fn fits(argument: &str, tensor: &Tensor, expected: &[usize]) -> Result<()> {
-    if tensor.dims() != expected {
-        bail!("{argument} is {:?}, the other arguments ask for {expected:?}", tensor.dims());
-    }
-    some(argument, tensor)
 }

@@ -178,4 +178,4 @@ macro_rules! models {
     };
 }
 
-models! { resnet20 resnet32 resnet44 resnet56 resnet110 resnet18 resnet34 vgg16 fasttext textcnn bilstm }
+models! { resnet20 resnet32 resnet44 resnet56 resnet110 resnet18 resnet34 vgg16 fasttext textcnn bilstm transformer }

@@ -5,8 +5,8 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use gradwire_models::kernels::{self, Kernels};
-use gradwire_models::ops::{self, Lstm};
-use gradwire_models::{Config, Input, Maps, Store, cross_entropy, resnet};
+use gradwire_models::ops::{self, Dense, FeedForward, Gelu, Lstm, Norm, SelfAttention};
+use gradwire_models::{Config, Input, Maps, Packing, Store, cross_entropy, resnet};
 
 /// A number of which sixteen times as many are sixteen, once the product has wrapped.
 const WRAPS: usize = (1 << (usize::BITS - 4)) + 1;
@@ -50,6 +50,31 @@ fn text_convolution(xs: &[usize], weight: &[usize]) -> Result<Tensor> {
 fn bilstm(xs: &[usize], hidden: usize) -> Result<Tensor> {
     let dim = xs[2];
     ops::bilstm(&zeros(xs), &tokens(&xs[..2]), &lstm(dim, hidden), &lstm(dim, hidden))
+}
+
+/// Of texts of two tokens.
+fn packing(texts: usize) -> Packing {
+    Packing::new(&Tensor::ones((texts, 2), DType::U32, &Device::Cpu).unwrap()).unwrap()
+}
+
+fn norm(dim: usize) -> Norm {
+    Norm { weight: zeros(&[dim]), bias: zeros(&[dim]) }
+}
+
+fn dense(inputs: usize, outputs: usize) -> Dense {
+    Dense { weight: zeros(&[outputs, inputs]), bias: zeros(&[outputs]) }
+}
+
+fn self_attention(rows: usize, dim: usize, heads: usize) -> Result<Tensor> {
+    let (in_proj, out_proj) = (dense(dim, 3 * dim), dense(dim, dim));
+    let of = SelfAttention { norm: norm(dim), in_proj, out_proj, heads };
+    ops::self_attention(&zeros(&[rows, dim]), &packing(2), &of)
+}
+
+fn feed_forward(rows: usize, dim: usize, inner: usize) -> Result<Tensor> {
+    let (linear1, linear2) = (dense(dim, inner), dense(inner, dim));
+    let of = FeedForward { norm: norm(dim), linear1, linear2, gelu: Gelu::Exact };
+    ops::feed_forward(&zeros(&[rows, dim]), &packing(2), &of)
 }
 
 fn pooled(xs: &[usize]) -> Result<Tensor> {
@@ -112,6 +137,16 @@ fn sizes_whose_product_wraps_are_errors() {
         ("bilstm: input", || {
             ops::bilstm(&zeros(&[WRAPS, 1, 16]), &tokens(&[1, 1]), &lstm(16, 2), &lstm(16, 2))
         }),
+        ("packing: ids", || ops::text_mean(&zeros(&[1, 1]), &Packing::new(&tokens(&[WRAPS, 16]))?)),
+        ("token_rows: table", || {
+            ops::token_rows(&packing(1), &zeros(&[WRAPS, 16]), &zeros(&[2, 16]))
+        }),
+        ("token_rows: positions", || {
+            ops::token_rows(&packing(1), &zeros(&[2, 16]), &zeros(&[WRAPS, 16]))
+        }),
+        ("layer_norm: input", || {
+            ops::layer_norm(&zeros(&[WRAPS, 16]), &zeros(&[16]), &zeros(&[16]))
+        }),
     ]);
 }
 
@@ -145,6 +180,23 @@ fn arguments_without_elements_are_errors() {
         ("bilstm: no batch", || bilstm(&[0, 4, 3], 2)),
         ("bilstm: no inputs", || bilstm(&[1, 4, 0], 2)),
         ("bilstm: no hidden state", || bilstm(&[1, 4, 3], 0)),
+        ("packing: no texts", || ops::text_mean(&zeros(&[1, 1]), &Packing::new(&tokens(&[0, 2]))?)),
+        ("packing: no positions", || {
+            ops::text_mean(&zeros(&[1, 1]), &Packing::new(&tokens(&[2, 0]))?)
+        }),
+        ("token_rows: no table", || ops::token_rows(&packing(1), &zeros(&[0, 3]), &zeros(&[2, 3]))),
+        ("token_rows: no positions", || {
+            ops::token_rows(&packing(1), &zeros(&[2, 3]), &zeros(&[0, 3]))
+        }),
+        ("layer_norm: no rows", || ops::layer_norm(&zeros(&[0, 3]), &zeros(&[3]), &zeros(&[3]))),
+        ("layer_norm: no width", || ops::layer_norm(&zeros(&[2, 0]), &zeros(&[0]), &zeros(&[0]))),
+        ("self_attention: no rows", || self_attention(0, 4, 2)),
+        ("self_attention: no width", || self_attention(4, 0, 2)),
+        ("self_attention: no heads", || self_attention(4, 4, 0)),
+        ("feed_forward: no rows", || feed_forward(0, 4, 8)),
+        ("feed_forward: no width", || feed_forward(4, 0, 8)),
+        ("feed_forward: no inner width", || feed_forward(4, 4, 0)),
+        ("text_mean: no width", || ops::text_mean(&zeros(&[4, 0]), &packing(2))),
         ("cross_entropy: no batch", || cross_entropy(&zeros(&[0, 3]), &tokens(&[0]), 0.)),
         ("cross_entropy: no classes", || cross_entropy(&zeros(&[2, 0]), &tokens(&[2]), 0.)),
     ]);

@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use gradwire_models::Maps;
 use gradwire_models::kernels::{self, Kernels};
-use gradwire_models::ops::{self, Lstm};
+use gradwire_models::ops::{self, Dense, FeedForward, Gelu, Lstm, Norm, SelfAttention};
+use gradwire_models::{Maps, Packing};
 use proptest::prelude::*;
 
 /// Values in [-1, 1) that repeat with a long period.
@@ -280,6 +280,33 @@ fn of_equal_maxima_the_first_position_receives_the_gradient() {
     });
 }
 
+/// Of texts that fill their length.
+fn packing(texts: usize, length: usize) -> Packing {
+    Packing::new(&Tensor::ones((texts, length), DType::U32, &Device::Cpu).unwrap()).unwrap()
+}
+
+fn dense(inputs: usize, outputs: usize) -> Dense {
+    Dense { weight: var(&[outputs, inputs], 5).into_inner(), bias: var(&[outputs], 6).into_inner() }
+}
+
+fn norm(dim: usize) -> Norm {
+    Norm { weight: var(&[dim], 3).into_inner(), bias: var(&[dim], 4).into_inner() }
+}
+
+fn attention(dim: usize, heads: usize) -> SelfAttention {
+    SelfAttention {
+        norm: norm(dim),
+        in_proj: dense(dim, 3 * dim),
+        out_proj: dense(dim, dim),
+        heads,
+    }
+}
+
+fn network(dim: usize, inner: usize) -> FeedForward {
+    let (linear1, linear2) = (dense(dim, inner), dense(inner, dim));
+    FeedForward { norm: norm(dim), linear1, linear2, gelu: Gelu::Exact }
+}
+
 fn lstm(inputs: usize, hidden: usize, salt: u32) -> Lstm {
     let weight = |shape: &[usize], salt| var(shape, salt).into_inner();
     Lstm {
@@ -429,6 +456,36 @@ fn what_does_not_fit_is_an_error_on_every_path() {
                 let mixed = Lstm { bias_hh: f(&[7]), ..lstm(3, 2, 1) };
                 ops::bilstm(&f(&[1, 2, 3]), &ids(&[1, 2]), &mixed, &lstm(3, 2, 2))
             }),
+            ("token_rows: widths", ops::token_rows(&packing(2, 3), &f(&[4, 3]), &f(&[3, 2]))),
+            (
+                "token_rows: longer than positions",
+                ops::token_rows(&packing(2, 3), &f(&[4, 3]), &f(&[2, 3])),
+            ),
+            ("token_rows: id", ops::token_rows(&packing(2, 3), &f(&[1, 3]), &f(&[3, 3]))),
+            ("layer_norm: gamma", ops::layer_norm(&f(&[2, 3]), &f(&[2]), &f(&[3]))),
+            ("layer_norm: beta", ops::layer_norm(&f(&[2, 3]), &f(&[3]), &f(&[1, 3]))),
+            (
+                "self_attention: rows",
+                ops::self_attention(&f(&[5, 4]), &packing(2, 3), &attention(4, 2)),
+            ),
+            (
+                "self_attention: width",
+                ops::self_attention(&f(&[6, 6]), &packing(2, 3), &attention(4, 2)),
+            ),
+            (
+                "self_attention: heads",
+                ops::self_attention(&f(&[6, 4]), &packing(2, 3), &attention(4, 3)),
+            ),
+            ("self_attention: out_proj", {
+                let of = SelfAttention { out_proj: dense(3, 4), ..attention(4, 2) };
+                ops::self_attention(&f(&[6, 4]), &packing(2, 3), &of)
+            }),
+            ("feed_forward: rows", ops::feed_forward(&f(&[7, 4]), &packing(2, 3), &network(4, 5))),
+            ("feed_forward: linear2", {
+                let of = FeedForward { linear2: dense(6, 4), ..network(4, 5) };
+                ops::feed_forward(&f(&[6, 4]), &packing(2, 3), &of)
+            }),
+            ("text_mean: rows", ops::text_mean(&f(&[5, 4]), &packing(2, 3))),
             ("cross_entropy: rows", ops::cross_entropy(&f(&[2, 3]), &labels(&[1]), 0.)),
             ("cross_entropy: label", ops::cross_entropy(&f(&[2, 3]), &labels(&[1, 3]), 0.)),
             ("cross_entropy: type", ops::cross_entropy(&f(&[2, 3]), &f(&[2]), 0.)),

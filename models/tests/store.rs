@@ -73,7 +73,7 @@ fn parameter_counts_are_the_published_ones() {
 
 #[test]
 fn one_seed_gives_one_model_and_another_seed_another() {
-    for name in ["resnet20", "fasttext", "textcnn", "bilstm"] {
+    for name in ["resnet20", "fasttext", "textcnn", "bilstm", "transformer"] {
         let stores = [7, 7, 8].map(|seed| {
             let store = Store::new(seed, &Device::Cpu);
             build(name, &store);
@@ -116,7 +116,7 @@ fn convolutions_start_with_kaiming_fan_out_deviation_and_norms_as_identity() {
 #[test]
 fn a_saved_store_loads_into_another_and_gives_the_same_logits() {
     let scratch = Scratch::new("store");
-    for name in ["resnet20", "bilstm"] {
+    for name in ["resnet20", "bilstm", "transformer"] {
         let path = scratch.join(&format!("{name}.safetensors"));
         let (first, second) = (Store::new(1, &Device::Cpu), Store::new(2, &Device::Cpu));
         let (model, input) = build(name, &first);

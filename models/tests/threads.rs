@@ -112,7 +112,7 @@ proptest! {
 
     #[test]
     fn text_classifiers(
-        model in prop::sample::select(vec!["fasttext", "textcnn", "bilstm"]),
+        model in prop::sample::select(vec!["fasttext", "textcnn", "bilstm", "transformer"]),
         batch in prop::sample::select(vec![1usize, 3, 7]),
         length in 5usize..20,
         seed: u32,

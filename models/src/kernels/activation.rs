@@ -12,7 +12,7 @@ pub(super) fn sigmoid(x: f32) -> f32 {
 /// e^x for x clamped to ±87: `2^n · e^r` with `|r| <= ln 2 / 2`, the second by the polynomial of
 /// the Cephes library's `expf`.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
+pub(super) fn exp(x: f32) -> f32 {
     /// 1.5 · 2^23: added to a small number, the sum's lowest bits are the number's nearest integer.
     const ROUND: f32 = 12_582_912.0;
     let x = x.clamp(-87.0, 87.0);

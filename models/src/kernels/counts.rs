@@ -43,6 +43,14 @@ pub(crate) fn some(argument: &str, tensor: &Tensor) -> Result<()> {
     }
 }
 
+/// Refuses an argument of another shape than the others imply, or of [none](some), before any path sees it.
+pub(crate) fn fits(argument: &str, tensor: &Tensor, expected: &[usize]) -> Result<()> {
+    if tensor.dims() != expected {
+        bail!("{argument} is {:?}, the other arguments ask for {expected:?}", tensor.dims());
+    }
+    some(argument, tensor)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

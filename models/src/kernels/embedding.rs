@@ -31,6 +31,21 @@ fn look_up(isa: Isa, ids: &Tensor, table: &Tensor, mean: bool) -> Result<Tensor>
     timed(Kind::Embedding, 0, || table.contiguous()?.apply_op2(&ids.contiguous()?, op))
 }
 
+/// Refuses `ids` outside a table of so many rows, naming text and position, which `place` tells.
+pub(super) fn inside(
+    ids: &[u32],
+    vocabulary: usize,
+    place: impl Fn(usize) -> (usize, usize),
+) -> Result<()> {
+    if let Some(at) = ids.iter().position(|&id| id as usize >= vocabulary) {
+        let (id, (text, position)) = (ids[at], place(at));
+        bail!(
+            "embedding: token {id} at position {position} of text {text} is outside the table of {vocabulary} rows"
+        );
+    }
+    Ok(())
+}
+
 struct LookUp {
     isa: Isa,
     mean: bool,
@@ -51,12 +66,7 @@ impl CustomOp2 for LookUp {
         let (vocabulary, dim) = table_layout.shape().dims2()?;
         let (batch, length) = ids_layout.shape().dims2()?;
         let (table, ids) = (f32s(table, table_layout)?, u32s(ids, ids_layout)?);
-        if let Some(at) = ids.iter().position(|&id| id as usize >= vocabulary) {
-            let (id, text, position) = (ids[at], at / length, at % length);
-            bail!(
-                "embedding: token {id} at position {position} of text {text} is outside the table of {vocabulary} rows"
-            );
-        }
+        inside(ids, vocabulary, |at| (at / length, at % length))?;
         if !self.mean {
             let mut rows = Vec::with_capacity(ids.len() * dim);
             for &id in ids {
@@ -84,23 +94,35 @@ impl CustomOp2 for LookUp {
 impl LookUp {
     /// That of the table, unless it is [handed over](hand_over).
     fn gradient(&self, table: &Tensor, ids: &Tensor, upstream: &Tensor) -> Result<Option<Tensor>> {
-        let (vocabulary, dim) = table.dims2()?;
-        let length = ids.dim(1)?;
+        let (dim, length) = (table.dim(1)?, ids.dim(1)?);
         let (ids, rows) = with_u32s(ids, |ids| {
             with_f32s(upstream, |upstream| {
                 Ok(self.isa.run(Gather { ids, length, mean: self.mean, upstream, dim }))
             })
         })?;
-        let gradient = RowGradient { table: table.id(), dim, ids, rows };
-        let Some(Contribution::Rows(gradient)) = hand_over(table, Contribution::Rows(gradient))
-        else {
-            return Ok(None);
-        };
-        // Fresh zeros of this size come from the system as untouched pages.
-        let mut dense = vec![0.0; vocabulary * dim];
-        gradient.add_to(&mut dense);
-        Tensor::from_vec(dense, table.shape(), table.device()).map(Some)
+        table_gradient(table, ids, rows)
     }
+}
+
+/// What an operation returns to candle as the gradient of a table that is `rows` at `ids`, ascending, and 0 elsewhere:
+/// nothing if the rows could be [handed over](hand_over).
+///
+/// # Errors
+/// Those of candle.
+pub(super) fn table_gradient(
+    table: &Tensor,
+    ids: Vec<u32>,
+    rows: Vec<f32>,
+) -> Result<Option<Tensor>> {
+    let (vocabulary, dim) = table.dims2()?;
+    let gradient = RowGradient { table: table.id(), dim, ids, rows };
+    let Some(Contribution::Rows(gradient)) = hand_over(table, Contribution::Rows(gradient)) else {
+        return Ok(None);
+    };
+    // Fresh zeros of this size come from the system as untouched pages.
+    let mut dense = vec![0.0; vocabulary * dim];
+    gradient.add_to(&mut dense);
+    Tensor::from_vec(dense, table.shape(), table.device()).map(Some)
 }
 
 /// `1 / number of tokens` of a text, 0 without any.
@@ -149,12 +171,14 @@ impl Kernel for Means<'_> {
 ///
 /// The tokens of an id are added in the order of the batch, so the sums do not depend on how the
 /// sort works.
-struct Gather<'a> {
-    ids: &'a [u32],
-    length: usize,
-    mean: bool,
-    upstream: &'a [f32],
-    dim: usize,
+pub(super) struct Gather<'a> {
+    pub ids: &'a [u32],
+    /// Tokens of a text.
+    pub length: usize,
+    /// Whether a text has one gradient, that of the mean over its tokens, or each token its own.
+    pub mean: bool,
+    pub upstream: &'a [f32],
+    pub dim: usize,
 }
 
 impl Kernel for Gather<'_> {

@@ -61,6 +61,18 @@ kinds! {
     Lstm "LSTM"
     /// LSTMs, backward.
     LstmBackward "LSTM, backward"
+    /// Self-attention with its projections and its layer norm, forward.
+    Attention "attention"
+    /// Self-attention, backward.
+    AttentionBackward "attention, backward"
+    /// Feed-forward networks with their layer norms, forward.
+    FeedForward "feed-forward"
+    /// Feed-forward networks, backward.
+    FeedForwardBackward "feed-forward, backward"
+    /// Layer norms that are no part of another kind, and means over texts, forward.
+    LayerNorm "layer norm"
+    /// The same, backward.
+    LayerNormBackward "layer norm, backward"
     /// Linear layers and the loss, forward and backward.
     Linear "linear and loss"
 }

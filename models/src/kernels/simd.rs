@@ -36,6 +36,8 @@ pub trait Simd: Copy {
     fn nfma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// The larger of each lane; the second operand where either is NaN.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller of each lane; the second operand where either is NaN.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a` where `gate > 0`, else zero.
     fn where_positive(self, gate: Self::V, a: Self::V) -> Self::V;
     /// A bit for each lane, the first one lowest: whether `a > 0`.
@@ -253,6 +255,15 @@ mod tests {
             check("fma", s.fma(a, b, a), |a, b| a * b + a);
             check("nfma", s.nfma(a, b, a), |a, b| a - a * b);
             check("max", s.max(a, b), f32::max);
+            check("min", s.min(a, b), f32::min);
+            let nan = s.splat(f32::NAN);
+            check("max of NaN and b", s.max(nan, b), |_, b| b);
+            check("min of NaN and b", s.min(nan, b), |_, b| b);
+            let mut lanes = [0.0; 16];
+            for v in [s.max(a, nan), s.min(a, nan)] {
+                s.store(&mut lanes, v);
+                assert!(lanes[..S::LANES].iter().all(|x| x.is_nan()));
+            }
             check("where_positive", s.where_positive(a, b), |a, b| if a > 0.0 { b } else { 0.0 });
             let bits = s.positive(a);
             assert_eq!(

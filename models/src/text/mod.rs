@@ -1,8 +1,9 @@
-//! Text classifiers over token ids: three ways to make one vector of a text's word embeddings.
+//! Text classifiers over token ids: four ways to make one vector of a text's word embeddings.
 
 pub mod bilstm;
 pub mod fasttext;
 pub mod textcnn;
+pub mod transformer;
 
 use candle_core::{Result, Tensor};
 use candle_nn::{Init, VarBuilder};

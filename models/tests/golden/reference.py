@@ -127,9 +127,32 @@ class BiLstm(nn.Module):
         return self.fc((states * words).sum(1) / lengths.clamp(min=1).unsqueeze(1))
 
 
+class Transformer(nn.Module):
+    def __init__(self, vocabulary, dim, heads, layers, feed_forward, positions, classes):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, dim, padding_idx=PAD)
+        self.positions = nn.Embedding(positions, dim)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(dim, heads, feed_forward, dropout=0, activation="gelu", batch_first=True,
+                                       norm_first=True) for _ in range(layers))
+        self.norm = nn.LayerNorm(dim)
+        self.fc = nn.Linear(dim, classes)
+
+    def forward(self, ids):
+        words = ids != PAD
+        x = self.embedding(ids) + self.positions.weight[:ids.shape[1]]
+        # Attention among no words at all is not a number: empty texts get one, which the mask takes out again.
+        silent = ~words
+        silent[:, 0] &= words.any(1)
+        for layer in self.layers:
+            x = layer(x, src_key_padding_mask=silent)
+        words = words.unsqueeze(2)
+        return self.fc((self.norm(x) * words).sum(1) / words.sum(1).clamp(min=1))
+
+
 CIFAR_BLOCKS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9, "resnet110": 18}
 WIDE_BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
-TEXTS = ("fasttext", "textcnn", "bilstm")
+TEXTS = ("fasttext", "textcnn", "bilstm", "transformer")
 MODELS = (*CIFAR_BLOCKS, *WIDE_BLOCKS, "vgg16", *TEXTS)
 
 
@@ -144,6 +167,7 @@ def build(name, channels=3, vocabulary=50, classes=10):
         "fasttext": lambda: FastText(vocabulary, 128, classes),
         "textcnn": lambda: TextCnn(vocabulary, 128, 100, (3, 4, 5), classes),
         "bilstm": lambda: BiLstm(vocabulary, 128, 128, classes),
+        "transformer": lambda: Transformer(vocabulary, 128, 4, 2, 256, 64, classes),
     }[name]()
 
 

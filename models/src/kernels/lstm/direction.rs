@@ -2,8 +2,9 @@
 
 use super::plan::Plan;
 use crate::kernels::activation::{sigmoid, tanh};
-use crate::kernels::gemm::{Gemm, Left, Right, Target, panel};
+use crate::kernels::gemm::{Gemm, Left, Right, Target};
 use crate::kernels::memory::Scratch;
+use crate::kernels::projection::pack;
 use crate::kernels::simd::{Isa, Kernel, Simd};
 
 /// One direction's parameters and the order of its steps.
@@ -202,19 +203,6 @@ impl<'a> Direction<'a> {
             }
         }
         db_hh.copy_from_slice(db_ih);
-    }
-}
-
-/// Lays a right operand of `columns` columns, given element by element as `(depth, column)`, out
-/// in panels.
-fn pack(isa: Isa, columns: usize, packed: &mut [f32], element: impl Fn(usize, usize) -> f32) {
-    let (panel, depth) = (panel(isa.lanes()), packed.len() / columns);
-    for (first, packed) in (0..columns).step_by(panel).zip(packed.chunks_mut(panel * depth)) {
-        for (k, row) in packed.chunks_exact_mut(panel.min(columns - first)).enumerate() {
-            for (column, value) in (first..).zip(row) {
-                *value = element(k, column);
-            }
-        }
     }
 }
 

@@ -57,6 +57,10 @@ impl Simd for Portable {
         zip(a, b, |a, b| if a > b { a } else { b })
     }
     #[inline(always)]
+    fn min(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| if a < b { a } else { b })
+    }
+    #[inline(always)]
     fn where_positive(self, gate: Self::V, a: Self::V) -> Self::V {
         zip(gate, a, |gate, a| if gate > 0.0 { a } else { 0.0 })
     }

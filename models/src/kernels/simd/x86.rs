@@ -65,6 +65,7 @@ impl Simd for Avx2 {
         fma(a, b, c) = _mm256_fmadd_ps(a, b, c);
         nfma(a, b, c) = _mm256_fnmadd_ps(a, b, c);
         max(a, b) = _mm256_max_ps(a, b);
+        min(a, b) = _mm256_min_ps(a, b);
         where_positive(gate, a) = _mm256_and_ps(a, _mm256_cmp_ps::<_CMP_GT_OQ>(gate, _mm256_setzero_ps()));
     }
     #[inline(always)]
@@ -190,6 +191,7 @@ impl Simd for Avx512 {
         fma(a, b, c) = _mm512_fmadd_ps(a, b, c);
         nfma(a, b, c) = _mm512_fnmadd_ps(a, b, c);
         max(a, b) = _mm512_max_ps(a, b);
+        min(a, b) = _mm512_min_ps(a, b);
         where_positive(gate, a) =
             _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(gate, _mm512_setzero_ps()), a);
     }

@@ -1,0 +1,57 @@
+//! The two halves of a pre-norm encoder layer over packed rows: self-attention and the feed-forward network, each with
+//! the layer norm before it and the residual around it as one operation.
+
+mod attention;
+mod block;
+mod feed_forward;
+
+use candle_core::{Result, Tensor};
+
+use super::handover::Parts;
+use super::profile::Kind;
+use super::simd::Isa;
+use crate::packing::Packing;
+use crate::parameters::{Dense, FeedForward, Norm, SelfAttention};
+use attention::Attention;
+use block::block;
+use feed_forward::Activation;
+
+/// `xs + out_proj(attention(in_proj(norm(xs))))` for the packed rows `xs [rows, D]` of texts, each row attending to those
+/// of its text: `[rows, D]`.
+///
+/// # Errors
+/// Operands that are not `f32` on the CPU.
+pub(crate) fn self_attention(
+    isa: Isa,
+    xs: &Tensor,
+    packing: &Packing,
+    of: &SelfAttention,
+) -> Result<Tensor> {
+    let middle = Attention::new(isa, xs.dim(1)?, of.heads);
+    let kinds = [Kind::Attention, Kind::AttentionBackward];
+    block(isa, xs, packing, parts(&of.norm, &of.in_proj, &of.out_proj), middle, kinds)
+}
+
+/// `xs + linear2(gelu(linear1(norm(xs))))` for packed rows `xs [rows, D]`: `[rows, D]`.
+///
+/// # Errors
+/// Operands that are not `f32` on the CPU.
+pub(crate) fn feed_forward(
+    isa: Isa,
+    xs: &Tensor,
+    packing: &Packing,
+    of: &FeedForward,
+) -> Result<Tensor> {
+    let middle = Activation::new(isa, of.linear2.weight.dim(1)?, of.gelu);
+    let kinds = [Kind::FeedForward, Kind::FeedForwardBackward];
+    block(isa, xs, packing, parts(&of.norm, &of.linear1, &of.linear2), middle, kinds)
+}
+
+/// The parameters in the order of [`block`].
+fn parts(norm: &Norm, first: &Dense, second: &Dense) -> Parts {
+    let dense = [&first.weight, &first.bias, &second.weight, &second.bias];
+    Parts::new([&norm.weight, &norm.bias].into_iter().chain(dense))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,349 @@
+//! What both halves of an encoder layer are: `xs + second(middle(first(norm(xs))))`.
+//!
+//! One operation, because the passes between the products would otherwise go through memory, and candle adds each
+//! operand's gradient to zeros made for it. Work is done group by group of texts: what a group's product has written is
+//! in the cache when the next one reads it. Groups do not depend on the number of threads, and sums over groups run in
+//! their order, so neither does any bit of a result.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+
+use crate::kernels::gemm::Target;
+use crate::kernels::handover::Parts;
+use crate::kernels::layer_norm::{Again, Backward, KEPT, Normalise};
+use crate::kernels::memory::Scratch;
+use crate::kernels::operand::{f32s, with_f32s};
+use crate::kernels::parallel;
+use crate::kernels::profile::{Kind, timed};
+use crate::kernels::projection::{ColumnSums, Panels, fill, weight_gradient};
+use crate::kernels::simd::Isa;
+use crate::packing::Packing;
+
+/// Rows of a group, or as many more as its last text has: few enough to stay in the second-level cache between one
+/// product and the next, enough to read the weights seldom.
+const ROWS: usize = 128;
+
+/// What stands between the two projections.
+pub(super) trait Middle: Send + Sync + 'static {
+    /// Values of a row that it takes.
+    fn takes(&self) -> usize;
+    /// Values of a row that it gives.
+    fn gives(&self) -> usize;
+    /// Values of a row that it keeps for the way back.
+    fn keeps(&self) -> usize;
+    /// Products with a text of so many rows.
+    fn products(&self, rows: usize) -> usize;
+    /// Writes `ys` and `kept` of the rows of one text, `xs`.
+    fn forward(&self, xs: &[f32], kept: &mut [f32], ys: &mut [f32]);
+    /// Writes the gradient of `xs` from that of the result.
+    fn backward(&self, xs: &[f32], kept: &[f32], dys: &[f32], dxs: &mut [f32]);
+}
+
+/// `xs + second(middle(first(norm(xs))))` for packed rows `xs [rows, D]`, with `parts` the weights and biases of the
+/// norm, the first and the second projection; timed as the two `kinds`, forward and backward.
+///
+/// # Errors
+/// Operands that are not `f32` on the CPU.
+pub(super) fn block(
+    isa: Isa,
+    xs: &Tensor,
+    packing: &Packing,
+    parts: Parts,
+    middle: impl Middle,
+    kinds: [Kind; 2],
+) -> Result<Tensor> {
+    let op = Block { isa, packing: packing.clone(), parts, middle, kinds, saved: OnceLock::new() };
+    timed(kinds[0], op.products(xs.dim(1)?), || {
+        let parameters = op.parts.operand()?;
+        xs.contiguous()?.apply_op2(&parameters, op)
+    })
+}
+
+struct Block<M> {
+    isa: Isa,
+    packing: Packing,
+    parts: Parts,
+    middle: M,
+    kinds: [Kind; 2],
+    saved: OnceLock<Saved>,
+}
+
+/// What the forward pass leaves to the backward pass.
+struct Saved {
+    /// What each row's norm keeps.
+    norm: Scratch,
+    /// What the middle takes, `[rows, takes]`.
+    taken: Scratch,
+    /// What the middle keeps, `[rows, keeps]`.
+    kept: Scratch,
+    /// What the middle gives, `[rows, gives]`.
+    given: Scratch,
+}
+
+/// The parameters, or their gradients, apart.
+struct Parameters<T> {
+    gamma: T,
+    beta: T,
+    first: T,
+    first_bias: T,
+    second: T,
+    second_bias: T,
+}
+
+impl<'a> Parameters<&'a [f32]> {
+    fn new(flat: &'a [f32], dim: usize, middle: &impl Middle) -> Self {
+        let (gamma, rest) = flat.split_at(dim);
+        let (beta, rest) = rest.split_at(dim);
+        let (first, rest) = rest.split_at(middle.takes() * dim);
+        let (first_bias, rest) = rest.split_at(middle.takes());
+        let (second, second_bias) = rest.split_at(dim * middle.gives());
+        Self { gamma, beta, first, first_bias, second, second_bias }
+    }
+}
+
+impl<'a> Parameters<&'a mut [f32]> {
+    fn new(flat: &'a mut [f32], dim: usize, middle: &impl Middle) -> Self {
+        let (gamma, rest) = flat.split_at_mut(dim);
+        let (beta, rest) = rest.split_at_mut(dim);
+        let (first, rest) = rest.split_at_mut(middle.takes() * dim);
+        let (first_bias, rest) = rest.split_at_mut(middle.takes());
+        let (second, second_bias) = rest.split_at_mut(dim * middle.gives());
+        Self { gamma, beta, first, first_bias, second, second_bias }
+    }
+}
+
+/// Consecutive texts whose rows one job takes.
+struct Group<'a> {
+    /// The first row of each text, and the end of the last, among all rows.
+    starts: &'a [usize],
+}
+
+impl Group<'_> {
+    /// Its rows among all.
+    fn rows(&self) -> Range<usize> {
+        self.starts[0]..self.starts[self.starts.len() - 1]
+    }
+
+    /// The rows of each text among the group's.
+    fn texts(&self) -> impl Iterator<Item = Range<usize>> {
+        let first = self.starts[0];
+        self.starts.windows(2).map(move |ends| ends[0] - first..ends[1] - first)
+    }
+}
+
+/// The texts that begin at `starts` in groups of [`ROWS`] rows or a few more.
+fn groups(starts: &[usize]) -> Vec<Group<'_>> {
+    let (mut groups, mut first) = (Vec::new(), 0);
+    for text in 1..starts.len() {
+        if starts[text] - starts[first] >= ROWS || text + 1 == starts.len() {
+            groups.push(Group { starts: &starts[first..=text] });
+            first = text;
+        }
+    }
+    groups
+}
+
+/// The rows of `range` in rows of `width` values.
+fn span(values: &[f32], range: Range<usize>, width: usize) -> &[f32] {
+    &values[range.start * width..range.end * width]
+}
+
+/// As [`span`], for writing.
+fn span_mut(values: &mut [f32], range: Range<usize>, width: usize) -> &mut [f32] {
+    &mut values[range.start * width..range.end * width]
+}
+
+/// Takes the first `rows` rows of `width` values off `rest`.
+fn take<'a>(rest: &mut &'a mut [f32], rows: usize, width: usize) -> &'a mut [f32] {
+    rest.split_off_mut(..rows * width).expect("invariant: as many rows as all groups have")
+}
+
+/// A group's way forward.
+struct Forward<'a> {
+    group: Group<'a>,
+    norm: &'a mut [f32],
+    taken: &'a mut [f32],
+    kept: &'a mut [f32],
+    given: &'a mut [f32],
+    ys: &'a mut [f32],
+}
+
+/// A group's way back.
+struct Back<'a> {
+    group: Group<'a>,
+    /// The normalised rows, which the first projection's weight needs.
+    normal: &'a mut [f32],
+    /// The gradient of what the middle takes, which it needs too.
+    dtaken: &'a mut [f32],
+    dxs: &'a mut [f32],
+    /// The group's part of the gradients of everything but the weights of the projections.
+    sums: &'a mut [f32],
+}
+
+impl<M: Middle> CustomOp2 for Block<M> {
+    fn name(&self) -> &'static str {
+        self.kinds[0].name()
+    }
+
+    fn cpu_fwd(
+        &self,
+        xs: &CpuStorage,
+        xs_layout: &Layout,
+        parameters: &CpuStorage,
+        parameters_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (rows, dim) = xs_layout.shape().dims2()?;
+        let xs = f32s(xs, xs_layout)?;
+        let flat = f32s(parameters, parameters_layout)?;
+        let of = Parameters::<&[f32]>::new(flat, dim, &self.middle);
+        let (takes, keeps, gives) = (self.middle.takes(), self.middle.keeps(), self.middle.gives());
+        let first = Panels::transposed(self.isa, of.first, dim);
+        let second = Panels::transposed(self.isa, of.second, gives);
+        // All scratch that outlives this call comes from this thread, which also drops it.
+        let mut saved = Saved {
+            norm: Scratch::new(rows * KEPT),
+            taken: Scratch::new(rows * takes),
+            kept: Scratch::new(rows * keeps),
+            given: Scratch::new(rows * gives),
+        };
+        let mut ys = vec![0.0; rows * dim];
+        let (mut norm, mut taken) = (&mut *saved.norm, &mut *saved.taken);
+        let (mut kept, mut given) = (&mut *saved.kept, &mut *saved.given);
+        let mut rest = &mut *ys;
+        let jobs = groups(self.packing.starts()).into_iter().map(|group| {
+            let rows = group.rows().len();
+            Forward {
+                group,
+                norm: take(&mut norm, rows, KEPT),
+                taken: take(&mut taken, rows, takes),
+                kept: take(&mut kept, rows, keeps),
+                given: take(&mut given, rows, gives),
+                ys: take(&mut rest, rows, dim),
+            }
+        });
+        parallel::each(jobs.collect(), |Forward { group, norm, taken, kept, given, ys }| {
+            let xs = span(xs, group.rows(), dim);
+            let mut normal = Scratch::new(xs.len());
+            let Parameters { gamma, beta, .. } = of;
+            self.isa.run(Normalise { xs, gamma, beta, kept: norm, ys: &mut normal });
+            fill(taken, of.first_bias);
+            first.product(&normal, Target::Add(taken));
+            for text in group.texts() {
+                self.middle.forward(
+                    span(taken, text.clone(), takes),
+                    span_mut(kept, text.clone(), keeps),
+                    span_mut(given, text, gives),
+                );
+            }
+            fill(ys, of.second_bias);
+            second.product(given, Target::Add(ys));
+            ys.iter_mut().zip(xs).for_each(|(y, x)| *y += x);
+        });
+        let first = self.saved.set(saved).is_ok();
+        assert!(first, "invariant: candle runs an op's forward pass once");
+        Ok((CpuStorage::F32(ys), xs_layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        xs: &Tensor,
+        parameters: &Tensor,
+        _ys: &Tensor,
+        dys: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let (_, dim) = xs.dims2()?;
+        timed(self.kinds[1], 2 * self.products(dim), || {
+            let mut dxs = vec![0.0; xs.elem_count()];
+            let mut gradients = vec![0.0; parameters.elem_count()];
+            with_f32s(xs, |xs| {
+                with_f32s(parameters, |parameters| {
+                    with_f32s(dys, |dys| {
+                        self.gradients(dim, xs, parameters, dys, &mut dxs, &mut gradients);
+                        Ok(())
+                    })
+                })
+            })?;
+            let dxs = Tensor::from_vec(dxs, xs.shape(), xs.device())?;
+            Ok((Some(dxs), Some(self.parts.gradient(parameters, gradients)?)))
+        })
+    }
+}
+
+impl<M: Middle> Block<M> {
+    /// Products of the forward pass on rows of width `dim`.
+    fn products(&self, dim: usize) -> usize {
+        let texts: usize =
+            self.packing.texts().map(|(rows, _)| self.middle.products(rows.len())).sum();
+        self.packing.rows() * dim * (self.middle.takes() + self.middle.gives()) + texts
+    }
+
+    /// Writes the gradients of the rows and of the parameters.
+    fn gradients(
+        &self,
+        dim: usize,
+        xs: &[f32],
+        parameters: &[f32],
+        dys: &[f32],
+        dxs: &mut [f32],
+        gradients: &mut [f32],
+    ) {
+        let rows = xs.len() / dim;
+        let of = Parameters::<&[f32]>::new(parameters, dim, &self.middle);
+        let to = Parameters::<&mut [f32]>::new(gradients, dim, &self.middle);
+        let (takes, keeps, gives) = (self.middle.takes(), self.middle.keeps(), self.middle.gives());
+        let saved = self.saved.get().expect("invariant: the forward pass came first");
+        let first = Panels::new(self.isa, of.first, dim);
+        let second = Panels::new(self.isa, of.second, gives);
+        let (mut normal, mut dtaken) = (Scratch::new(rows * dim), Scratch::new(rows * takes));
+        let groups = groups(self.packing.starts());
+        let width = 3 * dim + takes;
+        let mut sums = Scratch::zeroed(groups.len() * width);
+        {
+            let (mut normal, mut dtaken, mut dxs) = (&mut *normal, &mut *dtaken, dxs);
+            let jobs = groups.into_iter().zip(sums.chunks_exact_mut(width)).map(|(group, sums)| {
+                let rows = group.rows().len();
+                let (normal, dtaken) =
+                    (take(&mut normal, rows, dim), take(&mut dtaken, rows, takes));
+                Back { group, normal, dtaken, dxs: take(&mut dxs, rows, dim), sums }
+            });
+            parallel::each(jobs.collect(), |Back { group, normal, dtaken, dxs, sums }| {
+                let rows = group.rows();
+                let (xs, dys) = (span(xs, rows.clone(), dim), span(dys, rows.clone(), dim));
+                let (dgamma, sums) = sums.split_at_mut(dim);
+                let (dbeta, sums) = sums.split_at_mut(dim);
+                let (dfirst_bias, dsecond_bias) = sums.split_at_mut(takes);
+                self.isa.run(ColumnSums { rows: dys, sums: dsecond_bias });
+                let mut dgiven = Scratch::new(rows.len() * gives);
+                second.product(dys, Target::Write(&mut dgiven));
+                for text in group.texts() {
+                    let all = text.start + rows.start..text.end + rows.start;
+                    self.middle.backward(
+                        span(&saved.taken, all.clone(), takes),
+                        span(&saved.kept, all, keeps),
+                        span(&dgiven, text.clone(), gives),
+                        span_mut(dtaken, text, takes),
+                    );
+                }
+                self.isa.run(ColumnSums { rows: dtaken, sums: dfirst_bias });
+                let mut dnormal = Scratch::new(xs.len());
+                first.product(dtaken, Target::Write(&mut dnormal));
+                let (gamma, beta, kept) = (of.gamma, of.beta, span(&saved.norm, rows, KEPT));
+                self.isa.run(Again { xs, gamma, beta, kept, ys: normal });
+                dxs.copy_from_slice(dys);
+                self.isa.run(Backward { xs, gamma, kept, dys: &dnormal, dxs, dgamma, dbeta });
+            });
+        }
+        for sums in sums.chunks_exact(width) {
+            let mut rest = sums;
+            for to in [&mut *to.gamma, to.beta, to.first_bias, to.second_bias] {
+                let (mine, others) = rest.split_at(to.len());
+                to.iter_mut().zip(mine).for_each(|(sum, x)| *sum += x);
+                rest = others;
+            }
+        }
+        weight_gradient(self.isa, &dtaken, &normal, dim, to.first);
+        weight_gradient(self.isa, dys, &saved.given, gives, to.second);
+    }
+}

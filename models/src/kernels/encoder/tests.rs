@@ -1,0 +1,248 @@
+//! Both halves of an encoder layer against their compositions, and attention against its definition in f64.
+
+use candle_core::{Device, Tensor, Var};
+use proptest::prelude::*;
+
+use super::{feed_forward, self_attention};
+use crate::composed;
+use crate::kernels::simd::Isa;
+use crate::packing::Packing;
+use crate::parameters::{Dense, FeedForward, Gelu, Norm, SelfAttention};
+
+fn flat(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn wave(shape: &[usize], frequency: f64, offset: f64) -> Var {
+    let count = shape.iter().product::<usize>();
+    let values = (1..=count).map(|i| ((i as f64 * frequency).sin() + offset) as f32).collect();
+    Var::from_vec(values, shape, &Device::Cpu).unwrap()
+}
+
+/// A row for each of so many tokens and the parameters of a half whose projections are of these widths.
+fn operands(rows: usize, dim: usize, first: usize, second: usize, seed: f64) -> Vec<Var> {
+    let shapes = [
+        vec![rows, dim],
+        vec![dim],
+        vec![dim],
+        vec![first, dim],
+        vec![first],
+        vec![dim, second],
+        vec![dim],
+    ];
+    let vars = shapes
+        .iter()
+        .enumerate()
+        .map(|(i, shape)| wave(shape, seed + 0.37 * i as f64, if i == 1 { 1.5 } else { 0.0 }));
+    vars.collect()
+}
+
+fn norm(vars: &[Var]) -> Norm {
+    Norm { weight: vars[1].as_tensor().clone(), bias: vars[2].as_tensor().clone() }
+}
+
+fn dense(vars: &[Var], first: usize) -> Dense {
+    let [weight, bias] = [first, first + 1].map(|i| vars[i].as_tensor().clone());
+    Dense { weight, bias }
+}
+
+fn attention(vars: &[Var], heads: usize) -> SelfAttention {
+    SelfAttention { norm: norm(vars), in_proj: dense(vars, 3), out_proj: dense(vars, 5), heads }
+}
+
+fn network(vars: &[Var], gelu: Gelu) -> FeedForward {
+    FeedForward { norm: norm(vars), linear1: dense(vars, 3), linear2: dense(vars, 5), gelu }
+}
+
+fn packing(ids: Vec<u32>, length: usize) -> Packing {
+    let shape = (ids.len() / length, length);
+    Packing::new(&Tensor::from_vec(ids, shape, &Device::Cpu).unwrap()).unwrap()
+}
+
+/// Texts of these numbers of tokens, padded to the longest.
+fn texts(lengths: &[usize]) -> Packing {
+    let longest = lengths.iter().copied().max().unwrap().max(1);
+    let id = |length: usize| move |at| u32::from(at < length);
+    packing(lengths.iter().flat_map(|&length| (0..longest).map(id(length))).collect(), longest)
+}
+
+/// Value and gradients of `Σ sin(ys)`.
+fn value_and_gradients(ys: &Tensor, vars: &[Var]) -> Vec<Vec<f32>> {
+    let grads = ys.sin().unwrap().sum_all().unwrap().backward().unwrap();
+    let gradients = vars.iter().map(|var| flat(grads.get(var).unwrap()));
+    std::iter::once(flat(ys)).chain(gradients).collect()
+}
+
+fn close(ours: &Tensor, theirs: &Tensor, vars: &[Var]) -> Result<(), TestCaseError> {
+    let pairs = value_and_gradients(ours, vars).into_iter().zip(value_and_gradients(theirs, vars));
+    for (which, (ours, theirs)) in pairs.enumerate() {
+        prop_assert_eq!(ours.len(), theirs.len());
+        let scale = theirs.iter().fold(1.0f32, |scale, x| scale.max(x.abs()));
+        for (a, b) in ours.iter().zip(theirs) {
+            prop_assert!((a - b).abs() <= 1e-4 * scale, "{which}: {a} {b} of {scale}");
+        }
+    }
+    Ok(())
+}
+
+/// Texts without tokens, of one, of as many as lanes and of more rows than a group among them.
+fn lengths() -> impl Strategy<Value = Vec<usize>> {
+    let length = prop::sample::select(vec![0usize, 1, 2, 5, 16, 17, 40, 140]);
+    prop::collection::vec(length, 1..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn attention_and_its_gradients_agree_with_the_composition(
+        lengths in lengths(),
+        (heads, width) in prop::sample::select(vec![(1usize, 2usize), (2, 1), (3, 5), (2, 16), (2, 17)]),
+        seed in 0.1f64..3.0,
+    ) {
+        let packing = texts(&lengths);
+        let dim = heads * width;
+        let vars = operands(packing.rows(), dim, 3 * dim, dim, seed);
+        let of = attention(&vars, heads);
+        let theirs = composed::self_attention(&vars[0], &packing, &of).unwrap();
+        for isa in Isa::available() {
+            close(&self_attention(isa, &vars[0], &packing, &of).unwrap(), &theirs, &vars)?;
+        }
+    }
+
+    #[test]
+    fn the_network_and_its_gradients_agree_with_the_composition(
+        lengths in lengths(),
+        (dim, inner) in prop::sample::select(vec![(2usize, 1usize), (3, 7), (16, 32), (17, 70)]),
+        gelu in prop::sample::select(vec![Gelu::Exact, Gelu::Tanh]),
+        seed in 0.1f64..3.0,
+    ) {
+        let packing = texts(&lengths);
+        let vars = operands(packing.rows(), dim, inner, inner, seed);
+        let of = network(&vars, gelu);
+        let theirs = composed::feed_forward(&vars[0], &of).unwrap();
+        for isa in Isa::available() {
+            close(&feed_forward(isa, &vars[0], &packing, &of).unwrap(), &theirs, &vars)?;
+        }
+    }
+}
+
+/// `Σ sin` of the attention of texts of these lengths with its norm, projections and residual, by the definition.
+fn by_definition(values: &[Vec<f64>], lengths: &[usize], heads: usize) -> f64 {
+    let [xs, gamma, beta, first, first_bias, second, second_bias] = values else {
+        panic!("rows and six parameters")
+    };
+    let (dim, width) = (gamma.len(), gamma.len() / heads);
+    let project = |row: &[f64], weight: &[f64], bias: &[f64]| -> Vec<f64> {
+        let outputs = weight.chunks(row.len()).zip(bias);
+        outputs.map(|(w, b)| w.iter().zip(row).map(|(w, x)| w * x).sum::<f64>() + b).collect()
+    };
+    let normal = |row: &[f64]| -> Vec<f64> {
+        let mean = row.iter().sum::<f64>() / dim as f64;
+        let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / dim as f64;
+        let scaled = row.iter().map(|x| (x - mean) / (variance + 1e-5).sqrt());
+        scaled.zip(gamma.iter().zip(beta)).map(|(x, (gamma, beta))| x * gamma + beta).collect()
+    };
+    let (mut total, mut start) = (0.0, 0);
+    for &length in lengths {
+        let rows = &xs[start * dim..(start + length) * dim];
+        start += length;
+        let all: Vec<Vec<f64>> =
+            rows.chunks(dim).map(|row| project(&normal(row), first, first_bias)).collect();
+        for (row, query) in rows.chunks(dim).zip(&all) {
+            let mut mixed = vec![0.0; dim];
+            for (head, mixed) in mixed.chunks_mut(width).enumerate() {
+                let at = head * width;
+                let score = |other: &Vec<f64>| -> f64 {
+                    let keys = &other[dim + at..][..width];
+                    let product: f64 = query[at..].iter().zip(keys).map(|(q, k)| q * k).sum();
+                    (product / (width as f64).sqrt()).exp()
+                };
+                let powers: Vec<f64> = all.iter().map(score).collect();
+                for (power, other) in powers.iter().zip(&all) {
+                    for (sum, value) in mixed.iter_mut().zip(&other[2 * dim + at..]) {
+                        *sum += power / powers.iter().sum::<f64>() * value;
+                    }
+                }
+            }
+            let ys = project(&mixed, second, second_bias);
+            total += ys.iter().zip(row).map(|(y, x)| (y + x).sin()).sum::<f64>();
+        }
+    }
+    total
+}
+
+#[test]
+fn gradients_of_attention_follow_finite_differences_in_f64() {
+    let (lengths, dim, heads) = ([3, 1, 4], 4, 2);
+    let packing = texts(&lengths);
+    let vars = operands(packing.rows(), dim, 3 * dim, dim, 0.8);
+    let mut values: Vec<Vec<f64>> =
+        vars.iter().map(|var| flat(var).iter().map(|&x| f64::from(x)).collect()).collect();
+    for isa in Isa::available() {
+        let ys = self_attention(isa, &vars[0], &packing, &attention(&vars, heads)).unwrap();
+        let all = value_and_gradients(&ys, &vars);
+        let loss: f64 = all[0].iter().map(|&y| f64::from(y).sin()).sum();
+        assert!((loss - by_definition(&values, &lengths, heads)).abs() < 1e-4, "{isa}: {loss}");
+        for (which, gradient) in all[1..].iter().enumerate() {
+            for (i, &ours) in gradient.iter().enumerate() {
+                let held = values[which][i];
+                values[which][i] = held + 1e-6;
+                let above = by_definition(&values, &lengths, heads);
+                values[which][i] = held - 1e-6;
+                let slope = (above - by_definition(&values, &lengths, heads)) / 2e-6;
+                values[which][i] = held;
+                let off = (f64::from(ours) - slope).abs();
+                assert!(off < 2e-4 * (1.0 + slope.abs()), "{isa} {which} {i}: {ours} {slope}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_bits_whatever_the_padding_and_on_any_number_of_threads() {
+    let (lengths, dim) = ([70, 0, 90, 3, 61, 130], 32);
+    let tight = texts(&lengths);
+    // Between the tokens too: padding before every one.
+    let longest = 2 * tight.length();
+    let wide = lengths.iter().flat_map(|&length| (0..longest).map(move |at| (at, length)));
+    let wide = wide.map(|(at, length)| u32::from(at % 2 == 1 && at < 2 * length)).collect();
+    let wide = packing(wide, longest);
+    let vars = operands(tight.rows(), dim, 3 * dim, dim, 0.6);
+    let of = attention(&vars, 4);
+    let other = operands(tight.rows(), dim, 48, 48, 0.4);
+    let network = network(&other, Gelu::Exact);
+    for isa in Isa::available() {
+        let both = |packing: &Packing, threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let ys = self_attention(isa, &vars[0], packing, &of).unwrap();
+                let zs = feed_forward(isa, &other[0], packing, &network).unwrap();
+                (value_and_gradients(&ys, &vars), value_and_gradients(&zs, &other))
+            })
+        };
+        let one = both(&tight, 1);
+        for (packing, threads) in [(&wide, 1), (&tight, 2), (&wide, 3)] {
+            assert!(both(packing, threads) == one, "{isa}, {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_no_number_shows_in_all_of_its_text_and_nowhere_else() {
+    let (packing, dim) = (texts(&[3, 20, 2]), 16);
+    for value in [f32::NAN, f32::INFINITY] {
+        let vars = operands(packing.rows(), dim, 3 * dim, dim, 0.6);
+        let mut xs = flat(&vars[0]);
+        xs[(3 + 7) * dim + 5] = value;
+        let xs = Tensor::from_vec(xs, (packing.rows(), dim), &Device::Cpu).unwrap();
+        for isa in Isa::available() {
+            let ys = flat(&self_attention(isa, &xs, &packing, &attention(&vars, 2)).unwrap());
+            for (row, ys) in ys.chunks(dim).enumerate() {
+                let all = ys.iter().all(|y| y.is_nan());
+                let none = ys.iter().all(|y| y.is_finite());
+                assert!(if (3..23).contains(&row) { all } else { none }, "{isa}: {row}: {ys:?}");
+            }
+        }
+    }
+}

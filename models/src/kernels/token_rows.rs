@@ -1,0 +1,268 @@
+//! Packed rows of texts: from tokens, and back to one row for each text.
+
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
+
+use super::embedding::{Gather, inside, table_gradient};
+use super::handover::gradient;
+use super::operand::{f32s, with_f32s};
+use super::profile::{Kind, timed};
+use super::simd::{Isa, Kernel, Simd};
+use crate::packing::Packing;
+
+/// For each packed row the sum of its token's row in `table [V, D]` and its position's in `positions [P, D]`, `P` at
+/// least the texts' length: `[rows, D]`. Padding receives no gradient of the table.
+///
+/// # Errors
+/// An id outside the table, naming its position, and operands that are not `f32` on the CPU.
+pub(crate) fn token_rows(
+    isa: Isa,
+    packing: &Packing,
+    table: &Tensor,
+    positions: &Tensor,
+) -> Result<Tensor> {
+    let op = TokenRows { isa, packing: packing.clone() };
+    timed(Kind::Embedding, 0, || table.contiguous()?.apply_op2(&positions.contiguous()?, op))
+}
+
+/// Mean of each text's packed rows `xs [rows, D]`: `[B, D]`. A text without tokens gives zeros.
+///
+/// # Errors
+/// Operands that are not `f32` on the CPU.
+pub(crate) fn text_mean(isa: Isa, xs: &Tensor, packing: &Packing) -> Result<Tensor> {
+    let op = TextMean { isa, packing: packing.clone() };
+    timed(Kind::LayerNorm, 0, || xs.contiguous()?.apply_op1(op))
+}
+
+struct TokenRows {
+    isa: Isa,
+    packing: Packing,
+}
+
+impl CustomOp2 for TokenRows {
+    fn name(&self) -> &'static str {
+        "token-rows"
+    }
+
+    fn cpu_fwd(
+        &self,
+        table: &CpuStorage,
+        table_layout: &Layout,
+        positions: &CpuStorage,
+        positions_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (vocabulary, dim) = table_layout.shape().dims2()?;
+        let (table, positions) = (f32s(table, table_layout)?, f32s(positions, positions_layout)?);
+        let (ids, length) = (self.packing.ids(), self.packing.length());
+        let places = self.packing.places();
+        inside(ids, vocabulary, |row| (places[row] / length, places[row] % length))?;
+        let mut rows = Vec::with_capacity(ids.len() * dim);
+        for (&id, position) in ids.iter().zip(self.packing.positions()) {
+            let token = &table[id as usize * dim..][..dim];
+            let position = &positions[position * dim..][..dim];
+            rows.extend(token.iter().zip(position).map(|(token, position)| token + position));
+        }
+        Ok((CpuStorage::F32(rows), (ids.len(), dim).into()))
+    }
+
+    fn bwd(
+        &self,
+        table: &Tensor,
+        positions: &Tensor,
+        _rows: &Tensor,
+        upstream: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        timed(Kind::EmbeddingBackward, 0, || {
+            let dim = table.dim(1)?;
+            with_f32s(upstream, |upstream| {
+                let ids = self.packing.ids();
+                let gather = Gather { ids, length: ids.len(), mean: false, upstream, dim };
+                let (ids, rows) = self.isa.run(gather);
+                let dpositions = gradient(positions, |sums| {
+                    sums.fill(0.0);
+                    self.isa.run(Scatter { packing: &self.packing, upstream, dim, sums });
+                    Ok(())
+                })?;
+                Ok((table_gradient(table, ids, rows)?, dpositions))
+            })
+        })
+    }
+}
+
+/// Adds each row up in that of its position.
+struct Scatter<'a> {
+    packing: &'a Packing,
+    upstream: &'a [f32],
+    dim: usize,
+    sums: &'a mut [f32],
+}
+
+impl Kernel for Scatter<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        for (position, row) in self.packing.positions().zip(self.upstream.chunks_exact(self.dim)) {
+            let sums = &mut self.sums[position * self.dim..][..self.dim];
+            sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+        }
+    }
+}
+
+struct TextMean {
+    isa: Isa,
+    packing: Packing,
+}
+
+impl CustomOp1 for TextMean {
+    fn name(&self) -> &'static str {
+        "text-mean"
+    }
+
+    fn cpu_fwd(&self, xs: &CpuStorage, xs_layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (_, dim) = xs_layout.shape().dims2()?;
+        let mut means = vec![0.0; self.packing.batch() * dim];
+        let (xs, packing) = (f32s(xs, xs_layout)?, &self.packing);
+        self.isa.run(Means { packing, xs, dim, means: &mut means });
+        Ok((CpuStorage::F32(means), (self.packing.batch(), dim).into()))
+    }
+
+    fn bwd(&self, xs: &Tensor, _means: &Tensor, upstream: &Tensor) -> Result<Option<Tensor>> {
+        timed(Kind::LayerNormBackward, 0, || {
+            let dim = xs.dim(1)?;
+            let mut dxs = Vec::with_capacity(xs.elem_count());
+            with_f32s(upstream, |upstream| {
+                for ((rows, weight), mean) in self.packing.texts().zip(upstream.chunks_exact(dim)) {
+                    let row = mean.iter().map(|g| g * weight).collect::<Vec<f32>>();
+                    rows.for_each(|_| dxs.extend_from_slice(&row));
+                }
+                Ok(())
+            })?;
+            Tensor::from_vec(dxs, xs.shape(), xs.device()).map(Some)
+        })
+    }
+}
+
+/// Means over zeros: the sums of each text's rows, then the division.
+struct Means<'a> {
+    packing: &'a Packing,
+    xs: &'a [f32],
+    dim: usize,
+    means: &'a mut [f32],
+}
+
+impl Kernel for Means<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let texts = self.packing.texts().zip(self.means.chunks_exact_mut(self.dim));
+        for ((rows, weight), mean) in texts {
+            let rows = &self.xs[rows.start * self.dim..rows.end * self.dim];
+            for row in rows.chunks_exact(self.dim) {
+                mean.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+            }
+            mean.iter_mut().for_each(|sum| *sum *= weight);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::composed;
+    use crate::kernels::handover::{Contribution, deliver};
+
+    fn flat(tensor: &Tensor) -> Vec<f32> {
+        tensor.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    fn wave(shape: &[usize], frequency: f64) -> Var {
+        let count = shape.iter().product::<usize>();
+        let values = (1..=count).map(|i| (i as f64 * frequency).sin() as f32).collect();
+        Var::from_vec(values, shape, &Device::Cpu).unwrap()
+    }
+
+    fn packing(ids: Vec<u32>, length: usize) -> Packing {
+        let shape = (ids.len() / length, length);
+        Packing::new(&Tensor::from_vec(ids, shape, &Device::Cpu).unwrap()).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn rows_means_and_gradients_agree_with_the_composition(
+            // Padding in the middle and texts of nothing but padding among them.
+            (length, tokens) in (1usize..9, 1usize..5)
+                .prop_flat_map(|(length, batch)| (Just(length), prop::collection::vec(0u32..7, length * batch))),
+            dim in prop::sample::select(vec![1usize, 3, 17, 32]),
+        ) {
+            let packing = packing(tokens, length);
+            let (table, positions) = (wave(&[7, dim], 0.7), wave(&[9, dim], 0.3));
+            let of = |rows: Tensor, means: &dyn Fn(&Tensor) -> Tensor| {
+                let means = means(&rows);
+                let loss = means.sin().unwrap().sum_all().unwrap();
+                let grads = (loss + rows.cos().unwrap().sum_all().unwrap()).unwrap().backward().unwrap();
+                let grads = [&table, &positions].map(|var| flat(grads.get(var).unwrap()));
+                (flat(&rows), flat(&means), grads)
+            };
+            let rows = composed::token_rows(&packing, &table, &positions).unwrap();
+            let theirs = of(rows, &|rows| composed::text_mean(rows, &packing).unwrap());
+            for isa in Isa::available() {
+                let rows = token_rows(isa, &packing, &table, &positions).unwrap();
+                let ours = of(rows, &|rows| text_mean(isa, rows, &packing).unwrap());
+                let pairs = [(&ours.0, &theirs.0), (&ours.1, &theirs.1), (&ours.2[0], &theirs.2[0]), (&ours.2[1], &theirs.2[1])];
+                for (ours, theirs) in pairs {
+                    prop_assert_eq!(ours.len(), theirs.len());
+                    for (a, b) in ours.iter().zip(theirs) {
+                        prop_assert!((a - b).abs() <= 1e-5, "{isa}: {a} {b}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_s_gradient_is_handed_over_as_the_rows_of_the_tokens() {
+        let packing = packing(vec![5, 0, 2, 5], 2);
+        let (table, positions) = (wave(&[7, 3], 0.7), wave(&[2, 3], 0.3));
+        let rows = token_rows(Isa::best(), &packing, &table, &positions).unwrap();
+        let loss = rows.sum_all().unwrap();
+        let (store, contributions) = deliver(Some, || loss.backward().unwrap());
+        assert!(store.get(&table).is_none() && store.get(&positions).is_none());
+        let of = |variable: &Var| {
+            let id = variable.id();
+            contributions.iter().find(|contribution| contribution.variable() == id).unwrap()
+        };
+        let Contribution::Rows(rows) = of(&table) else {
+            panic!("a table's gradient comes as rows")
+        };
+        assert_eq!((rows.ids(), rows.rows()), (&[2, 5][..], &[1.0, 1.0, 1.0, 2.0, 2.0, 2.0][..]));
+        let mut sum = [0.0; 6];
+        of(&positions).add_to(&mut sum);
+        assert_eq!(sum, [2.0, 2.0, 2.0, 1.0, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn a_token_outside_the_table_is_named_by_its_place() {
+        let packing = packing(vec![1, 0, 2, 4, 0, 9], 3);
+        let error = token_rows(Isa::best(), &packing, &wave(&[5, 2], 0.7), &wave(&[3, 2], 0.3));
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("token 9 at position 2 of text 1"), "{error}");
+    }
+
+    #[test]
+    fn nothing_but_padding_gives_zeros_and_no_gradient() {
+        let packing = packing(vec![0; 4], 2);
+        let (table, positions) = (wave(&[3, 2], 0.7), wave(&[2, 2], 0.3));
+        for isa in Isa::available() {
+            let rows = token_rows(isa, &packing, &table, &positions).unwrap();
+            let means = text_mean(isa, &rows, &packing).unwrap();
+            assert_eq!(flat(&means), [0.0; 4]);
+            let grads = means.sum_all().unwrap().backward().unwrap();
+            assert_eq!(flat(grads.get(&table).unwrap()), [0.0; 6]);
+            assert_eq!(flat(grads.get(&positions).unwrap()), [0.0; 4]);
+        }
+    }
+}

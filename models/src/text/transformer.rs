@@ -1,0 +1,206 @@
+//! A transformer encoder over words and their positions, mean over each text's words, one linear layer: Vaswani et al.,
+//! "Attention Is All You Need" (NeurIPS 2017), section 3, with the norms before each half of a layer: Xiong et al., "On
+//! Layer Normalization in the Transformer Architecture" (ICML 2020), section 3.
+//!
+//! Reference: `nn.Embedding(V, dim, padding_idx=0)` plus `nn.Embedding(positions, dim)`, `nn.ModuleList` of
+//! `nn.TransformerEncoderLayer(dim, heads, feed_forward, dropout=0, activation="gelu", batch_first=True,
+//! norm_first=True)` with `src_key_padding_mask`, `nn.LayerNorm(dim)`, the mean over the words, `nn.Linear(dim,
+//! classes)`, named `embedding`, `positions`, `layers`, `norm` and `fc`. Padding is never computed, so a text's logits do
+//! not depend on how far it was padded; a text of nothing but padding has the mean of nothing, zeros.
+//!
+//! Where we differ from the papers: the encoder alone, with a classifier on its mean; learned positions, which Vaswani et
+//! al. found as good as sinusoids (table 3, row E); GELU (Hendrycks and Gimpel 2016) where they have ReLU; no dropout
+//! (regularise by weight decay); the table is not multiplied by √dim.
+
+use candle_core::{Result, Tensor, bail};
+use candle_nn::{Init, ModuleT, VarBuilder};
+use serde::{Deserialize, Serialize};
+
+use crate::definition::{About, Definition, Input, InputKind, Model};
+use crate::layers::{Linear, uniform};
+use crate::ops::{self, Dense, FeedForward, Gelu, Norm, SelfAttention};
+use crate::packing::Packing;
+
+/// Settings of `transformer`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Length of a word's embedding, and the width of the layers.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub dim: usize,
+    /// Attention heads of a layer; they divide `dim`.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub heads: usize,
+    /// Encoder layers.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub layers: usize,
+    /// Inner width of the feed-forward networks.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub feed_forward: usize,
+    /// Positions that have an embedding: the longest text, in tokens.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub positions: usize,
+    /// The form of GELU in the feed-forward networks.
+    pub gelu: Gelu,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let gelu = Gelu::default();
+        Self { dim: 128, heads: 4, layers: 2, feed_forward: 256, positions: 64, gelu }
+    }
+}
+
+impl Definition for Config {
+    fn about(&self) -> About {
+        About {
+            name: "transformer",
+            line: "texts; pre-norm encoder layers, mean over the words",
+            paper: "Vaswani et al. 2017",
+        }
+    }
+
+    fn reads(&self) -> InputKind {
+        InputKind::Text
+    }
+
+    fn table(&self) -> Option<&'static str> {
+        Some(super::TABLE)
+    }
+
+    fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model> {
+        let [vocabulary, length] = input.text()?;
+        let &Self { dim, heads, layers, feed_forward, positions, gelu } = self;
+        if dim == 0 || heads == 0 || layers == 0 || feed_forward == 0 || positions == 0 {
+            bail!("transformer: dim, heads, layers, feed_forward and positions must be at least 1");
+        }
+        if !dim.is_multiple_of(heads) {
+            let fewer = (1..=heads).rev().find(|heads| dim.is_multiple_of(*heads)).unwrap_or(1);
+            bail!(
+                "transformer: {heads} heads do not divide a dim of {dim}; use {fewer} heads, or a dim that is a multiple of {heads}"
+            );
+        }
+        if length > positions {
+            bail!(
+                "transformer: texts of length {length} are longer than its {positions} positions; raise positions to {length} or shorten the texts"
+            );
+        }
+        let embedding = super::embedding(vocabulary, dim, vb)?;
+        let init = Init::Randn { mean: 0., stdev: 0.1 };
+        let positions = vb.get_with_hints((positions, dim), "positions.weight", init)?;
+        let three = dim.saturating_mul(3);
+        let layers = (0..layers).map(|layer| {
+            let vb = vb.pp("layers").pp(layer);
+            let (init, zero) = (glorot(dim, three), Init::Const(0.));
+            let attention = SelfAttention {
+                norm: norm(dim, &vb.pp("norm1"))?,
+                in_proj: Dense {
+                    weight: vb.get_with_hints((three, dim), "self_attn.in_proj_weight", init)?,
+                    bias: vb.get_with_hints(three, "self_attn.in_proj_bias", zero)?,
+                },
+                out_proj: dense(dim, dim, zero, &vb.pp("self_attn").pp("out_proj"))?,
+                heads,
+            };
+            let feed_forward = FeedForward {
+                norm: norm(dim, &vb.pp("norm2"))?,
+                linear1: dense(dim, feed_forward, uniform(dim), &vb.pp("linear1"))?,
+                linear2: dense(feed_forward, dim, uniform(feed_forward), &vb.pp("linear2"))?,
+                gelu,
+            };
+            Ok(Layer { attention, feed_forward })
+        });
+        let layers = layers.collect::<Result<Vec<_>>>()?;
+        let norm = norm(dim, &vb.pp("norm"))?;
+        let fc = Linear::new(dim, classes, &vb.pp("fc"))?;
+        Ok(Box::new(Transformer { embedding, positions, layers, norm, fc }))
+    }
+}
+
+/// U(±√(6 / (in + out))), Glorot and Bengio 2010, as `nn.MultiheadAttention` has it for its input projection.
+fn glorot(inputs: usize, outputs: usize) -> Init {
+    let bound = (6. / (inputs + outputs) as f64).sqrt();
+    Init::Uniform { lo: -bound, up: bound }
+}
+
+/// γ = 1 and β = 0 at first.
+fn norm(dim: usize, vb: &VarBuilder) -> Result<Norm> {
+    Ok(Norm {
+        weight: vb.get_with_hints(dim, "weight", Init::Const(1.))?,
+        bias: vb.get_with_hints(dim, "bias", Init::Const(0.))?,
+    })
+}
+
+/// A weight as PyTorch's linear layers have it at first, and a bias as `bias` says.
+fn dense(inputs: usize, outputs: usize, bias: Init, vb: &VarBuilder) -> Result<Dense> {
+    Ok(Dense {
+        weight: vb.get_with_hints((outputs, inputs), "weight", uniform(inputs))?,
+        bias: vb.get_with_hints(outputs, "bias", bias)?,
+    })
+}
+
+struct Layer {
+    attention: SelfAttention,
+    feed_forward: FeedForward,
+}
+
+struct Transformer {
+    embedding: Tensor,
+    positions: Tensor,
+    layers: Vec<Layer>,
+    norm: Norm,
+    fc: Linear,
+}
+
+impl ModuleT for Transformer {
+    fn forward_t(&self, ids: &Tensor, _train: bool) -> Result<Tensor> {
+        let packing = Packing::new(ids)?;
+        let mut rows = ops::token_rows(&packing, &self.embedding, &self.positions)?;
+        for Layer { attention, feed_forward } in &self.layers {
+            rows = ops::self_attention(&rows, &packing, attention)?;
+            rows = ops::feed_forward(&rows, &packing, feed_forward)?;
+        }
+        let rows = ops::layer_norm(&rows, &self.norm.weight, &self.norm.bias)?;
+        self.fc.forward(&ops::text_mean(&rows, &packing)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::Store;
+
+    fn built(config: &Config, length: usize, store: &Store) -> Result<Model> {
+        config.build(&Input::Text { vocabulary: 20, length }, 4, &store.var_builder())
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_would() {
+        let refusal = |config: Config, length| {
+            built(&config, length, &Store::new(0, &Device::Cpu)).err().unwrap().to_string()
+        };
+        let heads = refusal(Config { heads: 7, ..Config::default() }, 6);
+        assert!(heads.contains("7 heads do not divide a dim of 128; use 4 heads"), "{heads}");
+        let positions = refusal(Config { positions: 5, ..Config::default() }, 6);
+        assert!(positions.contains("raise positions to 6 or shorten the texts"), "{positions}");
+    }
+
+    #[test]
+    fn logits_depend_on_the_order_of_words_and_not_on_padding() {
+        let store = Store::new(3, &Device::Cpu);
+        let model = built(&Config::default(), 6, &store).unwrap();
+        let logits = |texts: &[[u32; 6]; 3]| {
+            let ids = Tensor::new(texts, &Device::Cpu).unwrap();
+            model.forward_t(&ids, false).unwrap().to_vec2::<f32>().unwrap()
+        };
+        let tight = Tensor::new(&[[5u32, 6, 7]], &Device::Cpu).unwrap();
+        let tight = model.forward_t(&tight, false).unwrap().to_vec2::<f32>().unwrap();
+        let padded = logits(&[[5, 6, 7, 0, 0, 0], [7, 6, 5, 0, 0, 0], [0; 6]]);
+        assert_eq!(padded[0], tight[0]);
+        assert_ne!(padded[0], padded[1]);
+        let bias = store.trainable().into_iter().find(|(name, _)| name == "fc.bias").unwrap().1;
+        assert_eq!(padded[2], bias.to_vec1::<f32>().unwrap());
+    }
+}
