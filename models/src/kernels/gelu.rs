@@ -276,7 +276,10 @@ pub(crate) mod tests {
                     slope_off = slope_off.max((f64::from(*slope) - exact[1]).abs());
                 }
                 let off = [value_off, slope_off];
-                assert!(off[0] <= 5e-7 * least && off[1] <= 1e-6 * least, "{form:?}, {isa}: {off:?}");
+                assert!(
+                    off[0] <= 5e-7 * least && off[1] <= 1e-6 * least,
+                    "{form:?}, {isa}: {off:?}"
+                );
             }
         }
     }
