@@ -8,11 +8,13 @@
 use std::hint::black_box;
 use std::sync::OnceLock;
 
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{Device, Result, Tensor, Var};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use gradwire_models::kernels::optimizer::{AdamWStep, SgdStep, adamw, sgd};
 use gradwire_models::kernels::profile::{self, Kind};
-use gradwire_models::ops::{self, Dense, FeedForward, Gelu, Lstm, Norm, SelfAttention};
+use gradwire_models::ops::{
+    self, Activation, Affine, Dense, FeedForward, Gelu, Lstm, Norm, Running, SelfAttention,
+};
 use gradwire_models::{Maps, Packing, cross_entropy};
 use rayon::ThreadPool;
 
@@ -70,7 +72,7 @@ fn numbers(shape: &[usize], first: u32, end: u32) -> Tensor {
 type Convolution = (&'static str, usize, usize, usize, usize, usize);
 
 fn convolutions(c: &mut Criterion) {
-    let shapes: [Convolution; 13] = [
+    let shapes: [Convolution; 19] = [
         ("stem", 3, 16, 32, 3, 1),
         ("resnet20 stage 1", 16, 16, 32, 3, 1),
         ("resnet20 into stage 2", 16, 32, 32, 3, 2),
@@ -84,6 +86,12 @@ fn convolutions(c: &mut Criterion) {
         ("resnet18 stage 3", 256, 256, 8, 3, 1),
         ("resnet18 into stage 4", 256, 512, 8, 3, 2),
         ("resnet18 stage 4", 512, 512, 4, 3, 1),
+        ("airbench layer 1, first", 24, 64, 31, 3, 1),
+        ("airbench layer 1, second", 64, 64, 15, 3, 1),
+        ("airbench layer 2, first", 64, 128, 15, 3, 1),
+        ("airbench layer 2, second", 128, 128, 7, 3, 1),
+        ("airbench layer 3, first", 128, 128, 7, 3, 1),
+        ("airbench layer 3, second", 128, 128, 3, 3, 1),
     ];
     for (name, inputs, outputs, side, kernel, stride) in shapes {
         let first = name == "stem";
@@ -102,24 +110,38 @@ fn convolutions(c: &mut Criterion) {
 }
 
 fn batch_norms(c: &mut Criterion) {
-    for (name, channels, side, residual) in [
-        ("resnet20 stage 1", 16, 32, false),
-        ("resnet20 stage 1 with residual", 16, 32, true),
-        ("resnet18 stage 1 with residual", 64, 32, true),
-        ("resnet18 stage 4 with residual", 512, 4, true),
+    let (relu, gelu) = (Activation::Relu, Activation::Gelu(Gelu::Exact));
+    for (name, channels, side, residual, activation) in [
+        ("resnet20 stage 1", 16, 32, false, relu),
+        ("resnet20 stage 1 with residual", 16, 32, true, relu),
+        ("resnet18 stage 1 with residual", 64, 32, true, relu),
+        ("resnet18 stage 4 with residual", 512, 4, true, relu),
+        ("airbench layer 1", 64, 15, false, gelu),
     ] {
         let xs = normal(&[BATCH, side, side, channels]);
         let [gamma, beta, mean] = [0; 3].map(|_| normal(&[channels]));
-        let variance = Var::ones(channels, DType::F32, &Device::Cpu).expect("a vector of ones");
+        let running = gamma.sqr().and_then(|variance| Running::new(&mean, &variance));
+        let running = running.expect("statistics of as many channels");
+        let affine = Affine { shift: None, gamma: Some(&gamma), beta: &beta };
         let throughput = Throughput::Bytes((xs.elem_count() * size_of::<f32>()) as u64);
         let kinds = [Kind::BatchNorm, Kind::BatchNormBackward];
         measure(c, &format!("batch norm/{name}"), throughput, &kinds, || {
             let maps = Maps::new(&xs)?;
             let other = if residual { Some(Maps::new(&xs)?) } else { None };
             let other = other.as_ref();
-            let ys =
-                ops::batch_norm(&maps, None, &gamma, &beta, &mean, &variance, other, true, true)?;
+            let ys = ops::batch_norm(&maps, affine, &running, other, activation, true)?;
             ops::global_average_pool(&ys)?.sum_all()?.backward().map(drop)
+        });
+    }
+}
+
+fn max_pools(c: &mut Criterion) {
+    for (name, channels, side) in [("airbench layer 1", 64, 31), ("airbench layer 2", 128, 15)] {
+        let xs = normal(&[BATCH, side, side, channels]);
+        let throughput = Throughput::Bytes((xs.elem_count() * size_of::<f32>()) as u64);
+        measure(c, &format!("max-pooling/{name}"), throughput, &[Kind::Pooling], || {
+            let ys = ops::max_pool(&Maps::new(&xs)?, 2)?;
+            ys.tensor()?.sum_all()?.backward().map(drop)
         });
     }
 }
@@ -242,6 +264,7 @@ criterion_group!(
     benches,
     convolutions,
     batch_norms,
+    max_pools,
     shortcuts,
     embeddings,
     text_convolutions,

@@ -12,8 +12,8 @@ use candle_nn::ops::sigmoid;
 use crate::PAD;
 use crate::packing::Packing;
 use crate::parameters::{
-    BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM, Dense, FeedForward, Gelu, LAYER_NORM_EPSILON, Lstm,
-    Norm, SelfAttention,
+    Activation, Affine, Dense, FeedForward, Gelu, LAYER_NORM_EPSILON, Lstm, Norm, Running,
+    SelfAttention,
 };
 
 /// See [`ops::conv2d`](crate::ops::conv2d). Windows are laid out as rows of a matrix, then
@@ -57,21 +57,17 @@ fn every(xs: &Tensor, dim: usize, start: usize, stride: usize, count: usize) -> 
 }
 
 /// See [`ops::batch_norm`](crate::ops::batch_norm).
-#[expect(clippy::too_many_arguments, reason = "the signature of the operation it composes")]
 pub fn batch_norm(
     xs: &Tensor,
-    shift: Option<&Tensor>,
-    gamma: &Tensor,
-    beta: &Tensor,
-    running_mean: &Var,
-    running_var: &Var,
+    affine: Affine,
+    running: &Running,
     residual: Option<&Tensor>,
-    relu_after: bool,
+    activation: Activation,
     train: bool,
 ) -> Result<Tensor> {
-    let channels = gamma.dim(0)?;
+    let channels = affine.beta.dim(0)?;
     let rows = xs.reshape(((), channels))?;
-    let rows = match shift {
+    let rows = match affine.shift {
         Some(shift) => rows.broadcast_add(shift)?,
         None => rows,
     };
@@ -81,30 +77,58 @@ pub fn batch_norm(
         let centred = rows.broadcast_sub(&mean)?;
         let variance = centred.sqr()?.mean_keepdim(0)?;
         let unbiased = (variance.detach().squeeze(0)? * (count / (count - 1.)))?;
-        track(running_mean, &mean.detach().squeeze(0)?)?;
-        track(running_var, &unbiased)?;
+        let weight = running.count()?;
+        track(&running.mean, &mean.detach().squeeze(0)?, weight)?;
+        track(&running.variance, &unbiased, weight)?;
         (centred, variance)
     } else {
-        let mean = running_mean.as_detached_tensor();
-        (rows.broadcast_sub(&mean)?, running_var.as_detached_tensor().unsqueeze(0)?)
+        let mean = running.mean.as_detached_tensor();
+        (rows.broadcast_sub(&mean)?, running.variance.as_detached_tensor().unsqueeze(0)?)
     };
-    let deviation = (variance + BATCH_NORM_EPSILON)?.sqrt()?;
-    let ys = centred
-        .broadcast_div(&deviation)?
-        .broadcast_mul(gamma)?
-        .broadcast_add(beta)?
-        .reshape(xs.shape())?;
+    let deviation = (variance + running.epsilon)?.sqrt()?;
+    let ys = centred.broadcast_div(&deviation)?;
+    let ys = match affine.gamma {
+        Some(gamma) => ys.broadcast_mul(gamma)?,
+        None => ys,
+    };
+    let ys = ys.broadcast_add(affine.beta)?.reshape(xs.shape())?;
     let ys = match residual {
         Some(residual) => (ys + residual)?,
         None => ys,
     };
-    if relu_after { relu(&ys) } else { Ok(ys) }
+    activate(&ys, activation)
 }
 
-/// Moves a running statistic towards the batch's.
-fn track(running: &Var, batch: &Tensor) -> Result<()> {
-    let kept = (running.as_detached_tensor() * (1. - BATCH_NORM_MOMENTUM))?;
-    running.set(&(kept + (batch * BATCH_NORM_MOMENTUM)?)?)
+/// Moves a running statistic towards the batch's, which gets that weight.
+fn track(running: &Var, batch: &Tensor, weight: f64) -> Result<()> {
+    let kept = (running.as_detached_tensor() * (1. - weight))?;
+    running.set(&(kept + (batch * weight)?)?)
+}
+
+/// See [`ops::bias`](crate::ops::bias).
+pub fn bias(xs: &Tensor, bias: &Tensor, activation: Activation) -> Result<Tensor> {
+    activate(&xs.broadcast_add(bias)?, activation)
+}
+
+/// Applies the activation to each element.
+fn activate(xs: &Tensor, activation: Activation) -> Result<Tensor> {
+    match activation {
+        Activation::Identity => Ok(xs.clone()),
+        Activation::Relu => relu(xs),
+        Activation::Gelu(form) => gelu(xs, form),
+    }
+}
+
+/// GELU in that form.
+pub fn gelu(xs: &Tensor, form: Gelu) -> Result<Tensor> {
+    let below = match form {
+        Gelu::Exact => (xs * std::f64::consts::FRAC_1_SQRT_2)?.erf()?,
+        Gelu::Tanh => {
+            let inner = (xs + (xs.sqr()?.mul(xs)? * 0.044_715)?)?;
+            (inner * std::f64::consts::FRAC_2_PI.sqrt())?.tanh()?
+        }
+    };
+    xs * ((below + 1.)? * 0.5)?
 }
 
 /// `max(xs, 0)`; the gradient at exactly 0 is 0, as PyTorch's, and NaN stays NaN.
@@ -118,12 +142,13 @@ pub fn global_average_pool(xs: &Tensor) -> Result<Tensor> {
 }
 
 /// See [`ops::max_pool`](crate::ops::max_pool).
-pub fn max_pool(xs: &Tensor) -> Result<Tensor> {
+pub fn max_pool(xs: &Tensor, size: usize) -> Result<Tensor> {
     let (_, height, width, _) = xs.dims4()?;
-    let corner = |y, x| every(&every(xs, 1, y, 2, height / 2)?, 2, x, 2, width / 2);
-    let mut best = corner(0, 0)?;
-    for (y, x) in [(0, 1), (1, 0), (1, 1)] {
-        let next = corner(y, x)?;
+    let (rows, columns) = (height / size, width / size);
+    let pixel = |y, x| every(&every(xs, 1, y, size, rows)?, 2, x, size, columns);
+    let mut best = pixel(0, 0)?;
+    for (y, x) in (0..size).flat_map(|y| (0..size).map(move |x| (y, x))).skip(1) {
+        let next = pixel(y, x)?;
         // At most one of the two holds: nothing is larger than NaN, nor NaN than anything.
         let taken = (next.gt(&best)? + next.ne(&next)?)?;
         best = taken.where_cond(&next, &best)?;

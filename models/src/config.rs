@@ -3,13 +3,13 @@
 //! Adding a model is a file with its settings, which implement [`Definition`], the file's `mod`
 //! line, and one line in the list below.
 
-use candle_core::{Result, bail};
+use candle_core::{Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
 use crate::definition::{About, Definition, Input, InputKind, Model};
-use crate::store::count_trainable;
+use crate::store::{Store, count_trainable};
 use crate::text::{bilstm, fasttext, textcnn, transformer};
-use crate::{resnet, vgg};
+use crate::{airbench, resnet, vgg};
 
 gradwire_registry::registry! {
     /// A model and its settings; in a recipe `kind = "resnet20"` picks the variant.
@@ -23,6 +23,7 @@ gradwire_registry::registry! {
         Resnet18(resnet::Resnet18),
         Resnet34(resnet::Resnet34),
         Vgg16(vgg::Config),
+        Airbench(airbench::Config),
         Fasttext(fasttext::Config),
         Textcnn(textcnn::Config),
         Bilstm(bilstm::Config),
@@ -74,6 +75,34 @@ impl Config {
         build(self.definition(), input, classes, vb)
     }
 
+    /// How many training samples [`prepare`](Self::prepare) wants to see before the first step: 0 if it needs none.
+    pub fn prepares_from(&self) -> usize {
+        self.definition().prepares_from()
+    }
+
+    /// Sets the [fixed variables](Store::fixed) of the network that was built on `store` from the first
+    /// [`prepares_from`](Self::prepares_from) training samples, or all if there are fewer: f32 `[n, height, width,
+    /// channels]`, as the network reads them, but not augmented. The same samples give the same bits. Nothing happens
+    /// for a network without fixed variables.
+    ///
+    /// # Errors
+    /// Samples that do not fit the network, or that nothing follows from.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use gradwire_models::{Config, Input, Store};
+    /// let airbench = Config::from_name("airbench").unwrap();
+    /// let store = Store::new(0, &Device::Cpu);
+    /// let images = Input::Image { channels: 3, height: 32, width: 32 };
+    /// let network = airbench.build(&images, 10, store.var_builder())?;
+    /// assert_eq!(airbench.prepares_from(), 5000);
+    /// airbench.prepare(&store, &Tensor::randn(0f32, 1., (8, 32, 32, 3), &Device::Cpu)?)?;
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    pub fn prepare(&self, store: &Store, samples: &Tensor) -> Result<()> {
+        self.definition().prepare(store, samples)
+    }
+
     /// The number of trainable parameters of the network that [`build`](Self::build) would make,
     /// without making it: nothing is allocated for them.
     ///
@@ -122,7 +151,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::Store;
 
     const IMAGE: Input = Input::Image { channels: 3, height: 8, width: 8 };
     const TEXT: Input = Input::Text { vocabulary: 20, length: 6 };
@@ -185,23 +213,27 @@ mod tests {
                 };
                 // What else the least value of a setting asks for.
                 let one_head = key == "dim" && !model["properties"]["heads"].is_null();
-                let length = if key == "positions" { 1 } else { 6 };
+                let words = if key == "positions" { 1 } else { 6 };
+                let length = of["minItems"].as_u64().unwrap_or(1) as usize;
                 let built = |value: u64| {
-                    let value = if list { json!([value]) } else { json!(value) };
+                    let value = if list { json!(vec![value; length]) } else { json!(value) };
                     let mut config = json!({ "kind": model["properties"]["kind"]["const"] });
                     if one_head {
                         config["heads"] = json!(1);
                     }
                     config[key] = value;
-                    let texts = Input::Text { vocabulary: 20, length };
-                    let store = Store::new(0, &Device::Cpu);
-                    parse(config).unwrap().build(&texts, 4, store.var_builder()).is_ok()
+                    let config = parse(config).unwrap();
+                    let input = match config.input_kind() {
+                        InputKind::Image => Input::Image { channels: 3, height: 32, width: 32 },
+                        InputKind::Text => Input::Text { vocabulary: 20, length: words },
+                    };
+                    config.build(&input, 4, Store::new(0, &Device::Cpu).var_builder()).is_ok()
                 };
                 assert!(built(least) && !built(least - 1), "{key}: {of}");
                 tested += 1;
             }
         }
-        assert_eq!(tested, 11);
+        assert_eq!(tested, 12);
     }
 
     #[test]
@@ -229,6 +261,17 @@ mod tests {
         }
         let vgg = parse(json!({"kind": "vgg16"})).unwrap();
         assert!(refusal(&vgg, &IMAGE, 10).contains("32x32"));
+        let images = |side| Input::Image { channels: 3, height: 32, width: side };
+        let airbench = parse(json!({"kind": "airbench"})).unwrap();
+        for side in [24, 49] {
+            assert!(refusal(&airbench, &images(side), 10).contains("resnet18"));
+        }
+        for value in [json!({"widths": [64, 0, 64]}), json!({"scale": 0}), json!({"scale": -1})] {
+            let mut value = value;
+            value["kind"] = json!("airbench");
+            let message = refusal(&parse(value).unwrap(), &images(32), 10);
+            assert!(message.contains("must be"), "{message}");
+        }
         let resnet = parse(json!({"kind": "resnet20"})).unwrap();
         assert!(refusal(&resnet, &IMAGE, 1).contains("2 classes"));
         let empty = Input::Image { channels: 0, height: 8, width: 8 };
@@ -260,16 +303,17 @@ mod tests {
         assert!(serde_json::from_value::<WithOwn>(stray).is_err());
         let own = config.definition();
         assert_eq!((own.reads(), own.table()), (InputKind::Image, None));
+        assert_eq!(own.prepares_from(), 0);
 
         // What is refused of any model is refused of it, and it trains.
         let store = Store::new(3, &Device::Cpu);
         let refused = build(own, &TEXT, 4, store.var_builder()).err().unwrap().to_string();
         assert!(refused.contains("linear reads images"), "{refused}");
         let model = build(own, &IMAGE, 4, store.var_builder()).unwrap();
-        let images = candle_core::Tensor::ones((2, 8, 8, 3), candle_core::DType::F32, &Device::Cpu);
+        let images = Tensor::ones((2, 8, 8, 3), candle_core::DType::F32, &Device::Cpu);
         let logits = model.forward_t(&images.unwrap(), true).unwrap();
         assert_eq!(logits.dims(), [2, 4]);
-        let labels = candle_core::Tensor::new(&[3u32, 1], &Device::Cpu).unwrap();
+        let labels = Tensor::new(&[3u32, 1], &Device::Cpu).unwrap();
         let loss = crate::cross_entropy(&logits, &labels, 0.0).unwrap();
         assert!(crate::missing_gradients(&loss.backward().unwrap(), &store).is_empty());
     }

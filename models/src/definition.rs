@@ -1,9 +1,11 @@
 //! What a model is to everybody else: the trait that each model's settings implement.
 
-use candle_core::{Result, bail};
+use candle_core::{Result, Tensor, bail};
 use candle_nn::{ModuleT, VarBuilder};
 
 pub use gradwire_registry::About;
+
+use crate::store::Store;
 
 /// A network ready to train: `forward_t(inputs, train)` gives logits `[batch, classes]`.
 ///
@@ -103,4 +105,20 @@ pub trait Definition {
     /// When a setting is out of range or does not fit the input, or `vb` cannot give a variable of
     /// the name and shape asked for.
     fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model>;
+
+    /// How many training samples [`prepare`](Self::prepare) wants to see before the first step; none unless the model
+    /// says so.
+    fn prepares_from(&self) -> usize {
+        0
+    }
+
+    /// Sets the [fixed variables](Store::fixed) of a network that was built on `store` from the first training samples,
+    /// f32 `[n, height, width, channels]`, not augmented. What it sets depends on the samples alone, so that it is the
+    /// same on all ranks. Nothing unless the model has such variables.
+    ///
+    /// # Errors
+    /// Samples that do not fit the network, or that nothing follows from.
+    fn prepare(&self, _store: &Store, _samples: &Tensor) -> Result<()> {
+        Ok(())
+    }
 }

@@ -5,7 +5,7 @@ use candle_nn::init::{FanInOut, NonLinearity, NormalOrUniform};
 use candle_nn::{Init, VarBuilder};
 
 use crate::maps::Maps;
-use crate::ops;
+use crate::ops::{self, Activation, Affine, Running};
 
 /// He et al. 2015 for a layer followed by ReLU, scaled by the fan-out as torchvision's ResNets
 /// do: N(0, 2 / (out · height · width)).
@@ -19,6 +19,22 @@ const KAIMING_FAN_OUT: Init = Init::Kaiming {
 pub(crate) fn uniform(fan_in: usize) -> Init {
     let bound = 1. / (fan_in as f64).sqrt();
     Init::Uniform { lo: -bound, up: bound }
+}
+
+/// Sets the filters of `weight [outputs, inputs, rows, columns]`, as many of the first as there are inputs, to copies of
+/// these: 1 at the middle of the input of the same number, 0 elsewhere (`nn.init.dirac_` on the first `inputs` filters).
+///
+/// # Errors
+/// A weight that is no variable.
+fn dirac(weight: &Tensor) -> Result<()> {
+    let (outputs, inputs, rows, columns) = weight.dims4()?;
+    let mut values: Vec<f32> = weight.flatten_all()?.to_vec1()?;
+    let filters = values.chunks_exact_mut(inputs * rows * columns);
+    for (i, filter) in filters.enumerate().take(inputs.min(outputs)) {
+        filter.fill(0.);
+        filter[(i * rows + rows / 2) * columns + columns / 2] = 1.;
+    }
+    Var::from_tensor(weight)?.set(&Tensor::from_vec(values, weight.shape(), weight.device())?)
 }
 
 /// A square convolution without bias, zero padding of half the kernel.
@@ -42,6 +58,17 @@ impl Conv {
         Ok(Self { weight, stride, padding: kernel / 2, input_gradient: true })
     }
 
+    /// A 3×3 convolution of stride 1 whose first filters copy the inputs, and whose others start as PyTorch's default.
+    pub(crate) fn copying(inputs: usize, outputs: usize, vb: &VarBuilder) -> Result<Self> {
+        // A variable that is there already has been trained, or read from a file.
+        let new = !vb.contains_tensor("weight");
+        let weight = vb.get_with_hints((outputs, inputs, 3, 3), "weight", uniform(inputs * 9))?;
+        if new && weight.is_variable() {
+            dirac(&weight)?;
+        }
+        Ok(Self { weight, stride: 1, padding: 1, input_gradient: true })
+    }
+
     /// The network's first layer: nobody needs the gradient of the images.
     pub(crate) fn first(self) -> Self {
         Self { input_gradient: false, ..self }
@@ -52,25 +79,43 @@ impl Conv {
     }
 }
 
-/// Batch normalisation over the last dimension, γ = 1 and β = 0 at first.
+/// Batch normalisation over the last dimension, γ = 1 and β = 0 at first, with PyTorch's momentum and epsilon.
+///
+/// The running statistics are bias-corrected averages, see [`Running`]; PyTorch's are not.
 pub(crate) struct BatchNorm {
     shift: Option<Tensor>,
-    gamma: Tensor,
+    gamma: Option<Tensor>,
     beta: Tensor,
-    running_mean: Var,
-    running_var: Var,
+    running: Running,
 }
 
 impl BatchNorm {
     pub(crate) fn new(channels: usize, vb: &VarBuilder) -> Result<Self> {
+        let gamma = vb.get_with_hints(channels, "weight", Init::Const(1.))?;
+        Ok(Self { gamma: Some(gamma), ..Self::unscaled(channels, vb)? })
+    }
+
+    /// Without γ: nothing scales what is normalised.
+    pub(crate) fn unscaled(channels: usize, vb: &VarBuilder) -> Result<Self> {
         let buffer = |name, init| Var::from_tensor(&vb.get_with_hints(channels, name, init)?);
+        let passes = vb.get_with_hints((), "num_batches_tracked", Init::Const(0.))?;
         Ok(Self {
             shift: None,
-            gamma: vb.get_with_hints(channels, "weight", Init::Const(1.))?,
+            gamma: None,
             beta: vb.get_with_hints(channels, "bias", Init::Const(0.))?,
-            running_mean: buffer("running_mean", Init::Const(0.))?,
-            running_var: buffer("running_var", Init::Const(1.))?,
+            running: Running {
+                mean: buffer("running_mean", Init::Const(0.))?,
+                variance: buffer("running_var", Init::Const(1.))?,
+                passes: Var::from_tensor(&passes)?,
+                momentum: Running::MOMENTUM,
+                epsilon: Running::EPSILON,
+            },
         })
+    }
+
+    /// With that momentum, in PyTorch's sense, and that epsilon.
+    pub(crate) fn with(self, momentum: f64, epsilon: f64) -> Self {
+        Self { running: Running { momentum, epsilon, ..self.running }, ..self }
     }
 
     /// With the bias of the convolution before it, added first; 0 at first.
@@ -79,29 +124,21 @@ impl BatchNorm {
         Ok(Self { shift: Some(bias), ..self })
     }
 
-    /// Normalises, adds `residual` when there is one, then applies ReLU when asked.
+    /// Normalises, adds `residual` when there is one, then applies the activation.
     pub(crate) fn forward(
         &self,
         xs: &Maps,
         residual: Option<&Maps>,
-        relu: bool,
+        activation: Activation,
         train: bool,
     ) -> Result<Maps> {
-        ops::batch_norm(
-            xs,
-            self.shift.as_ref(),
-            &self.gamma,
-            &self.beta,
-            &self.running_mean,
-            &self.running_var,
-            residual,
-            relu,
-            train,
-        )
+        let (shift, gamma) = (self.shift.as_ref(), self.gamma.as_ref());
+        let affine = Affine { shift, gamma, beta: &self.beta };
+        ops::batch_norm(xs, affine, &self.running, residual, activation, train)
     }
 }
 
-/// A linear layer with bias.
+/// A linear layer.
 pub(crate) struct Linear {
     weight: Tensor,
     bias: Tensor,
@@ -113,6 +150,12 @@ impl Linear {
             weight: vb.get_with_hints((outputs, inputs), "weight", uniform(inputs))?,
             bias: vb.get_with_hints(outputs, "bias", uniform(inputs))?,
         })
+    }
+
+    /// Without a bias: zeros that are no variable take its place.
+    pub(crate) fn unbiased(inputs: usize, outputs: usize, vb: &VarBuilder) -> Result<Self> {
+        let weight = vb.get_with_hints((outputs, inputs), "weight", uniform(inputs))?;
+        Ok(Self { weight, bias: Tensor::zeros(outputs, vb.dtype(), vb.device())? })
     }
 
     pub(crate) fn forward(&self, xs: &Tensor) -> Result<Tensor> {

@@ -1,4 +1,4 @@
-//! ResNets, VGG and text classifiers on candle, with CPU training kernels.
+//! ResNets, VGG, airbench's network and text classifiers on candle, with CPU training kernels.
 //!
 //! A [`Config`] names an architecture, a [`Store`] holds its seeded variables, and
 //! [`Config::build`] joins the two into a [`Model`]:
@@ -29,9 +29,11 @@
 //! Errors are candle's, because [`ModuleT`](candle_nn::ModuleT) fixes that type; the messages
 //! name the variable or shape at fault.
 
+pub mod airbench;
 pub mod composed;
 pub mod config;
 pub mod definition;
+mod eigen;
 pub mod kernels;
 mod layers;
 pub mod maps;
@@ -42,6 +44,7 @@ pub mod resnet;
 pub mod store;
 pub mod text;
 pub mod vgg;
+mod whitening;
 
 pub use config::Config;
 pub use definition::{About, Definition, Input, InputKind, Model};

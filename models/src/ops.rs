@@ -7,7 +7,7 @@
 
 mod encoder;
 
-use candle_core::{DType, Result, Tensor, Var, bail};
+use candle_core::{DType, Result, Tensor, bail};
 
 use crate::composed;
 use crate::kernels::conv::Sizes;
@@ -16,8 +16,8 @@ use crate::kernels::{self, Native, native};
 use crate::maps::{Carrier, Maps};
 
 pub use crate::parameters::{
-    BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM, Dense, FeedForward, Gelu, LAYER_NORM_EPSILON, Lstm,
-    Norm, SelfAttention,
+    Activation, Affine, Dense, FeedForward, Gelu, LAYER_NORM_EPSILON, Lstm, Norm, Running,
+    SelfAttention,
 };
 pub use encoder::{feed_forward, layer_norm, self_attention, text_mean, token_rows};
 
@@ -44,35 +44,36 @@ pub fn conv2d(
     }))
 }
 
-/// Batch normalisation of `xs [B, H, W, C]`, plus `shift [C]` if there is one (the bias of the
-/// convolution before), over all dimensions but the last, then `+ residual` (same shape as `xs`),
-/// then ReLU if `relu`.
+/// Batch normalisation of `xs [B, H, W, C]`, plus [`Affine::shift`] if there is one, over all dimensions but the last,
+/// then `+ residual` (same shape as `xs`), then the activation.
 ///
 /// With `train` the batch's own mean and biased variance normalise, and the running statistics
-/// move towards its mean and unbiased variance by [`BATCH_NORM_MOMENTUM`]; without, the running
+/// move towards its mean and unbiased variance as [`Running`] says; without, the running
 /// statistics normalise and stay. They receive no gradient. What `train` gives does not depend on
-/// `shift`: only the running mean sees it, and its gradient is zero.
-/// Fails when training on a single value per channel, which has no variance.
-#[expect(clippy::too_many_arguments, reason = "one fused operation with its whole state")]
+/// the shift: only the running mean sees it, and its gradient is zero.
+/// Fails when training on a single value per channel, which has no variance, and with a momentum that is none.
 pub fn batch_norm(
     xs: &Maps,
-    shift: Option<&Tensor>,
-    gamma: &Tensor,
-    beta: &Tensor,
-    running_mean: &Var,
-    running_var: &Var,
+    affine: Affine,
+    running: &Running,
     residual: Option<&Maps>,
-    relu: bool,
+    activation: Activation,
     train: bool,
 ) -> Result<Maps> {
     let (batch, height, width, channels) = xs.dims()?;
-    if let Some(shift) = shift {
-        fits("batch_norm: shift", shift, &[channels])?;
+    let Running { mean, variance, passes, momentum, epsilon } = running;
+    let named = [("shift", affine.shift), ("gamma", affine.gamma), ("beta", Some(affine.beta))];
+    let named = named.into_iter().filter_map(|(name, tensor)| Some((name, tensor?)));
+    let statistics = [("running mean", mean.as_tensor()), ("running variance", variance)];
+    for (name, tensor) in named.chain(statistics) {
+        fits(&format!("batch_norm: {name}"), tensor, &[channels])?;
     }
-    fits("batch_norm: gamma", gamma, &[channels])?;
-    fits("batch_norm: beta", beta, &[channels])?;
-    fits("batch_norm: running_mean", running_mean, &[channels])?;
-    fits("batch_norm: running_var", running_var, &[channels])?;
+    fits("batch_norm: passes", passes, &[])?;
+    if !(*momentum > 0. && *momentum <= 1. && *epsilon >= 0.) {
+        bail!(
+            "batch_norm: the momentum must lie in (0, 1] and epsilon be 0 or more, got {momentum} and {epsilon}"
+        );
+    }
     if let Some(residual) = residual
         && residual.dims()? != xs.dims()?
     {
@@ -84,53 +85,36 @@ pub fn batch_norm(
             xs.dims()?
         );
     }
-    let statistics = (running_mean, running_var);
-    match (&xs.0, residual.map(|residual| &residual.0)) {
-        (Carrier::Native(xs), None) => {
-            kernels::batch_norm::batch_norm(xs, shift, gamma, beta, statistics, None, relu, train)
-                .map(Carrier::Native)
+    let carrier = match (&xs.0, residual.map(|residual| &residual.0)) {
+        (Carrier::Native(xs), None) => Carrier::Native(kernels::batch_norm::batch_norm(
+            xs, affine, running, None, activation, train,
+        )?),
+        (Carrier::Native(xs), Some(Carrier::Native(residual))) => {
+            let residual = Some(residual);
+            Carrier::Native(kernels::batch_norm::batch_norm(
+                xs, affine, running, residual, activation, train,
+            )?)
         }
-        (Carrier::Native(xs), Some(Carrier::Native(residual))) => kernels::batch_norm::batch_norm(
-            xs,
-            shift,
-            gamma,
-            beta,
-            statistics,
-            Some(residual),
-            relu,
-            train,
-        )
-        .map(Carrier::Native),
-        (Carrier::Tensor(xs), None) => composed::batch_norm(
-            xs,
-            shift,
-            gamma,
-            beta,
-            running_mean,
-            running_var,
-            None,
-            relu,
-            train,
-        )
-        .map(Carrier::Tensor),
+        (Carrier::Tensor(xs), None) => {
+            Carrier::Tensor(composed::batch_norm(xs, affine, running, None, activation, train)?)
+        }
         (Carrier::Tensor(xs), Some(Carrier::Tensor(residual))) => {
             let residual = Some(residual);
-            composed::batch_norm(
-                xs,
-                shift,
-                gamma,
-                beta,
-                running_mean,
-                running_var,
-                residual,
-                relu,
-                train,
-            )
-            .map(Carrier::Tensor)
+            Carrier::Tensor(composed::batch_norm(xs, affine, running, residual, activation, train)?)
         }
         _ => bail!("batch_norm: the input and the residual were made for different kernels"),
-    }
-    .map(Maps)
+    };
+    Ok(Maps(carrier))
+}
+
+/// `xs [B, H, W, C]` plus `bias [C]`, then the activation.
+pub fn bias(xs: &Maps, bias: &Tensor, activation: Activation) -> Result<Maps> {
+    let (_, _, _, channels) = xs.dims()?;
+    fits("bias", bias, &[channels])?;
+    Ok(Maps(match &xs.0 {
+        Carrier::Native(xs) => Carrier::Native(kernels::batch_norm::bias(xs, bias, activation)?),
+        Carrier::Tensor(xs) => Carrier::Tensor(composed::bias(xs, bias, activation)?),
+    }))
 }
 
 /// Mean over height and width: `[B, H, W, C]` to `[B, C]`.
@@ -141,19 +125,22 @@ pub fn global_average_pool(xs: &Maps) -> Result<Tensor> {
     }
 }
 
-/// The largest of each 2×2 pixels of `xs [B, H, W, C]`, stride 2: `[B, ⌊H/2⌋, ⌊W/2⌋, C]`. NaN is
-/// larger than anything.
+/// The largest of each `size`×`size` pixels of `xs [B, H, W, C]`, stride `size`: `[B, ⌊H/size⌋, ⌊W/size⌋, C]`. NaN is
+/// larger than anything. Rows and columns at the end that fill no window are cut off.
 ///
 /// Of equal maxima the first, row by row, receives the gradient, as with `F.max_pool2d`.
-/// Fails on maps of less than 2×2 pixels.
-pub fn max_pool(xs: &Maps) -> Result<Maps> {
+/// Fails on maps that hold no window, and for other sizes than 2 and 3.
+pub fn max_pool(xs: &Maps, size: usize) -> Result<Maps> {
     let (_, height, width, _) = xs.dims()?;
-    if height < 2 || width < 2 {
-        bail!("max_pool: no 2x2 window fits a {height}x{width} input");
+    if !(2..=3).contains(&size) {
+        bail!("max_pool: there are windows of 2x2 and 3x3 pixels, not of {size}x{size}");
+    }
+    if height < size || width < size {
+        bail!("max_pool: no {size}x{size} window fits a {height}x{width} input");
     }
     Ok(Maps(match &xs.0 {
-        Carrier::Native(xs) => Carrier::Native(kernels::max_pool::max_pool(xs)?),
-        Carrier::Tensor(xs) => Carrier::Tensor(composed::max_pool(xs)?),
+        Carrier::Native(xs) => Carrier::Native(kernels::max_pool::max_pool(xs, size)?),
+        Carrier::Tensor(xs) => Carrier::Tensor(composed::max_pool(xs, size)?),
     }))
 }
 

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::layers::{BatchNorm, Conv, Linear};
 use crate::maps::Maps;
-use crate::ops;
+use crate::ops::{self, Activation};
 
 /// Networks that differ in their blocks alone. They have no settings: the name says it all.
 macro_rules! networks {
@@ -155,7 +155,7 @@ impl Resnet {
 impl ModuleT for Resnet {
     fn forward_t(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
         let xs = self.stem.forward(&Maps::new(xs)?)?;
-        let mut xs = self.stem_norm.forward(&xs, None, true, train)?;
+        let mut xs = self.stem_norm.forward(&xs, None, Activation::Relu, train)?;
         for block in &self.blocks {
             xs = block.forward(&xs, train)?;
         }
@@ -209,15 +209,15 @@ impl Block {
     }
 
     fn forward(&self, xs: &Maps, train: bool) -> Result<Maps> {
-        let ys = self.norm1.forward(&self.conv1.forward(xs)?, None, true, train)?;
+        let ys = self.norm1.forward(&self.conv1.forward(xs)?, None, Activation::Relu, train)?;
         let ys = self.conv2.forward(&ys)?;
         let shortcut = match &self.shortcut {
             Shortcut::Identity => xs.clone(),
             Shortcut::Padded(channels) => ops::shortcut_a(xs, *channels)?,
             Shortcut::Projected(conv, norm) => {
-                norm.forward(&conv.forward(xs)?, None, false, train)?
+                norm.forward(&conv.forward(xs)?, None, Activation::Identity, train)?
             }
         };
-        self.norm2.forward(&ys, Some(&shortcut), true, train)
+        self.norm2.forward(&ys, Some(&shortcut), Activation::Relu, train)
     }
 }

@@ -12,6 +12,8 @@ use candle_nn::init::NormalOrUniform;
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 
+use crate::parameters::Running;
+
 /// The variables of one replica, by PyTorch name.
 ///
 /// A variable's starting value depends on the seed, its name and its shape alone: not on the
@@ -42,12 +44,19 @@ impl Store {
 
     /// Variables that receive gradients, sorted by name.
     pub fn trainable(&self) -> Vec<(String, Var)> {
-        self.select(|name| !is_buffer(name))
+        self.select(is_trainable)
     }
 
-    /// Running statistics of batch norms, sorted by name: part of the state, never trained.
+    /// What batch norms keep between passes, their running statistics and how many passes these are of
+    /// (`num_batches_tracked`, f32), sorted by name: part of the state, never trained.
     pub fn buffers(&self) -> Vec<(String, Var)> {
         self.select(is_buffer)
+    }
+
+    /// Variables that neither training nor a forward pass changes, sorted by name: those that
+    /// [`Config::prepare`](crate::Config::prepare) sets once, the same on all ranks. They are part of the state.
+    pub fn fixed(&self) -> Vec<(String, Var)> {
+        self.select(is_fixed)
     }
 
     fn select(&self, keep: impl Fn(&str) -> bool) -> Vec<(String, Var)> {
@@ -89,13 +98,22 @@ impl Store {
     /// Sets every variable to the tensor of its name.
     ///
     /// Refuses a set with a missing, unknown or wrong-shaped name and then changes nothing.
-    /// PyTorch's `num_batches_tracked` counters are passed over: they play no part with a fixed
-    /// momentum.
+    /// The `num_batches_tracked` of a batch norm may be PyTorch's, of type i64. Where one is missing, as in files of
+    /// older versions, the running statistics count as [settled](crate::ops::Running::SETTLED).
     pub fn set(&self, tensors: &HashMap<String, Tensor>) -> Result<()> {
         let by_name = self.variables.lock();
+        let mut values = Vec::with_capacity(by_name.len());
         let mut faults = Vec::new();
         for (name, var) in by_name.iter() {
-            match tensors.get(name) {
+            let passes;
+            let found = if is_passes(name) {
+                passes = as_passes(tensors.get(name), var)?;
+                Some(&passes)
+            } else {
+                tensors.get(name)
+            };
+            values.extend(found.cloned());
+            match found {
                 None => faults.push(format!("{name} is missing")),
                 Some(t) if t.shape() != var.shape() || t.dtype() != DType::F32 => {
                     faults.push(format!(
@@ -108,18 +126,16 @@ impl Store {
                 Some(_) => {}
             }
         }
-        let mut unknown: Vec<&String> = tensors
-            .keys()
-            .filter(|name| !by_name.contains_key(*name) && !name.ends_with(".num_batches_tracked"))
-            .collect();
+        let mut unknown: Vec<&String> =
+            tensors.keys().filter(|name| !by_name.contains_key(*name)).collect();
         unknown.sort();
         faults.extend(unknown.into_iter().map(|name| format!("{name} is not in the model")));
         if !faults.is_empty() {
             let shown = faults.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
             bail!("{} of the names do not fit this model: {shown}", faults.len());
         }
-        for (name, var) in by_name.iter() {
-            var.set(&tensors[name])?;
+        for (var, value) in by_name.values().zip(&values) {
+            var.set(value)?;
         }
         Ok(())
     }
@@ -134,8 +150,33 @@ pub fn missing_gradients(gradients: &GradStore, store: &Store) -> Vec<String> {
     trainable.filter(|(_, var)| gradients.get(var).is_none()).map(|(name, _)| name).collect()
 }
 
+fn is_trainable(name: &str) -> bool {
+    !is_buffer(name) && !is_fixed(name)
+}
+
 fn is_buffer(name: &str) -> bool {
-    name.ends_with("running_mean") || name.ends_with("running_var")
+    name.ends_with("running_mean") || name.ends_with("running_var") || is_passes(name)
+}
+
+/// Whether it counts the passes of a batch norm.
+fn is_passes(name: &str) -> bool {
+    name.ends_with("num_batches_tracked")
+}
+
+/// Whether it is the weight of a whitening convolution.
+fn is_fixed(name: &str) -> bool {
+    name == "whiten.weight" || name.ends_with(".whiten.weight")
+}
+
+/// What `var`, which counts passes, is set to for what a file has of it: f32 or i64, one element, or nothing.
+fn as_passes(found: Option<&Tensor>, var: &Var) -> Result<Tensor> {
+    match found {
+        None => Tensor::full(Running::SETTLED, var.shape(), var.device()),
+        Some(passes) if passes.elem_count() == 1 && passes.dtype() == DType::I64 => {
+            passes.to_dtype(DType::F32)?.reshape(var.shape())
+        }
+        Some(passes) => Ok(passes.clone()),
+    }
 }
 
 #[derive(Debug)]
@@ -194,7 +235,7 @@ pub(crate) fn count_trainable<T>(build: impl FnOnce(VarBuilder) -> Result<T>) ->
     build(VarBuilder::from_backend(backend, DType::F32, Device::Cpu))?;
     let shapes = shapes.lock().unwrap_or_else(PoisonError::into_inner);
     let mut count = 0u64;
-    for (name, shape) in shapes.iter().filter(|(name, _)| !is_buffer(name)) {
+    for (name, shape) in shapes.iter().filter(|(name, _)| is_trainable(name)) {
         let sizes = shape.iter().map(|size| u64::try_from(*size).ok());
         let elements = sizes.into_iter().try_fold(1u64, |n, size| n.checked_mul(size?));
         match elements.and_then(|elements| count.checked_add(elements)) {
@@ -407,10 +448,31 @@ mod tests {
 
     #[test]
     fn buffers_are_apart_from_what_trains() {
-        let store = store(1, &["bn.running_var", "bn.weight", "a", "bn.running_mean"]);
+        let passes = "bn.num_batches_tracked";
+        let all = ["bn.running_var", "bn.weight", "a", "bn.running_mean", passes, "whiten.weight"];
+        let store = store(1, &all);
         let names = |list: Vec<(String, Var)>| list.into_iter().map(|(n, _)| n).collect::<Vec<_>>();
         assert_eq!(names(store.trainable()), ["a", "bn.weight"]);
-        assert_eq!(names(store.buffers()), ["bn.running_mean", "bn.running_var"]);
+        assert_eq!(names(store.buffers()), [passes, "bn.running_mean", "bn.running_var"]);
+        assert_eq!(names(store.fixed()), ["whiten.weight"]);
+    }
+
+    #[test]
+    fn passes_are_read_as_pytorch_and_older_files_have_them() {
+        let store = Store::new(1, &Device::Cpu);
+        let name = "bn.num_batches_tracked";
+        store.var_builder().get((), name).unwrap();
+        let read = |tensor: Option<Tensor>| -> Result<f32> {
+            store.set(&tensor.map(|tensor| (name.to_owned(), tensor)).into_iter().collect())?;
+            store.buffers()[0].1.to_scalar()
+        };
+        let cpu = &Device::Cpu;
+        assert_eq!(read(Some(Tensor::new(391i64, cpu).unwrap())).unwrap(), 391.);
+        assert_eq!(read(Some(Tensor::new(&[7i64], cpu).unwrap())).unwrap(), 7.);
+        assert_eq!(read(Some(Tensor::new(12.5f32, cpu).unwrap())).unwrap(), 12.5);
+        assert_eq!(read(None).unwrap(), Running::SETTLED);
+        assert!(read(Some(Tensor::new(&[7i64, 8], cpu).unwrap())).is_err());
+        assert!(read(Some(Tensor::new(7u32, cpu).unwrap())).is_err());
     }
 
     #[test]
@@ -428,7 +490,7 @@ mod tests {
             ("bn.num_batches_tracked", zeros((1, 1))),
         ]);
         let message = store.set(&wrong).unwrap_err().to_string();
-        assert!(message.contains("3 of the names"), "{message}");
+        assert!(message.contains("4 of the names"), "{message}");
         assert!(message.contains("b is F32 [40, 30], the model has F32 [30, 40]"), "{message}");
         assert!(message.contains("c is missing"), "{message}");
         assert!(message.contains("d is not in the model"), "{message}");

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::layers::{BatchNorm, Conv, Linear};
 use crate::maps::Maps;
-use crate::ops;
+use crate::ops::{self, Activation};
 
 /// Settings of VGG-16: none, the name says it all.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -83,7 +83,7 @@ impl ModuleT for Vgg {
             for layer in group {
                 xs = layer.forward(&xs, train)?;
             }
-            xs = ops::max_pool(&xs)?;
+            xs = ops::max_pool(&xs, 2)?;
         }
         self.head.forward(&ops::global_average_pool(&xs)?)
     }
@@ -111,6 +111,6 @@ impl Layer {
     }
 
     fn forward(&self, xs: &Maps, train: bool) -> Result<Maps> {
-        self.norm.forward(&self.conv.forward(xs)?, None, true, train)
+        self.norm.forward(&self.conv.forward(xs)?, None, Activation::Relu, train)
     }
 }

@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{DType, Device, Result, Tensor};
 use gradwire_models::kernels::{self, Kernels};
-use gradwire_models::ops::{self, Dense, FeedForward, Gelu, Lstm, Norm, SelfAttention};
+use gradwire_models::ops::{
+    self, Activation, Affine, Dense, FeedForward, Gelu, Lstm, Norm, Running, SelfAttention,
+};
 use gradwire_models::{Config, Input, Maps, Packing, Store, cross_entropy, resnet};
 
 /// A number of which sixteen times as many are sixteen, once the product has wrapped.
@@ -34,9 +36,10 @@ fn conv2d(xs: &[usize], weight: &[usize], stride: usize, padding: usize) -> Resu
 
 fn batch_norm(xs: &[usize], channels: usize, train: bool) -> Result<Tensor> {
     let [gamma, beta] = [0; 2].map(|_| zeros(&[channels]));
-    let [mean, var] = [0; 2].map(|_| Var::from_tensor(&zeros(&[channels])).unwrap());
+    let running = Running::new(&zeros(&[channels]), &zeros(&[channels]))?;
+    let affine = Affine { shift: None, gamma: Some(&gamma), beta: &beta };
     let xs = Maps::new(&zeros(xs))?;
-    ops::batch_norm(&xs, None, &gamma, &beta, &mean, &var, None, true, train)?.tensor()
+    ops::batch_norm(&xs, affine, &running, None, Activation::Relu, train)?.tensor()
 }
 
 fn linear(xs: &[usize], weight: &[usize], bias: &[usize]) -> Result<Tensor> {
@@ -86,7 +89,7 @@ fn shortcut(xs: &[usize], channels: usize) -> Result<Tensor> {
 }
 
 fn max_pool(xs: &[usize]) -> Result<Tensor> {
-    ops::max_pool(&Maps::new(&zeros(xs))?)?.tensor()
+    ops::max_pool(&Maps::new(&zeros(xs))?, 2)?.tensor()
 }
 
 type Case = (&'static str, fn() -> Result<Tensor>);
@@ -220,13 +223,13 @@ fn a_value_that_is_no_number_shows_in_all_of_its_channel() {
             Kernels::available().flat_map(|kernels| [false, true].map(|with| (kernels, with)))
         {
             kernels::with(kernels, || {
-                let [mean, var] = [&zeros, &gamma].map(|start| Var::from_tensor(start).unwrap());
+                let running = Running::new(&zeros, &gamma).unwrap();
+                let affine = Affine { shift: None, gamma: Some(&gamma), beta: &zeros };
                 let residual = residual.then(|| Maps::new(&ones).unwrap());
                 let maps = Maps::new(&xs).unwrap();
                 let residual = residual.as_ref();
-                let ys =
-                    ops::batch_norm(&maps, None, &gamma, &zeros, &mean, &var, residual, true, true)
-                        .unwrap();
+                let relu = Activation::Relu;
+                let ys = ops::batch_norm(&maps, affine, &running, residual, relu, true).unwrap();
                 let ys: Vec<f32> = ys.tensor().unwrap().flatten_all().unwrap().to_vec1().unwrap();
                 let what = format!("{value} at {at} on {kernels}");
                 for (i, y) in ys.iter().enumerate() {
@@ -235,7 +238,7 @@ fn a_value_that_is_no_number_shows_in_all_of_its_channel() {
                     let hidden = shows && value.is_finite() && kernels == Kernels::Candle;
                     assert!(y.is_nan() == shows || hidden, "{what}: {y} at {i}");
                 }
-                let var: Vec<f32> = var.to_vec1().unwrap();
+                let var: Vec<f32> = running.variance.to_vec1().unwrap();
                 for (channel, var) in var.iter().enumerate() {
                     assert_eq!(var.is_finite(), channel != silenced, "{what}: {var}");
                 }

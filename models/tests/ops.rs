@@ -5,7 +5,9 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use gradwire_models::kernels::{self, Kernels};
-use gradwire_models::ops::{self, Dense, FeedForward, Gelu, Lstm, Norm, SelfAttention};
+use gradwire_models::ops::{
+    self, Activation, Affine, Dense, FeedForward, Gelu, Lstm, Norm, Running, SelfAttention,
+};
 use gradwire_models::{Maps, Packing};
 use proptest::prelude::*;
 
@@ -142,12 +144,12 @@ fn no_gradient_flows_to_the_images() {
 fn relu_passes_no_gradient_at_zero_and_keeps_nan() {
     let zeros = Tensor::zeros(2, DType::F32, &Device::Cpu).unwrap();
     let ones = zeros.ones_like().unwrap();
-    let (mean, variance) = (Var::from_tensor(&zeros).unwrap(), Var::from_tensor(&ones).unwrap());
+    let running = Running::new(&zeros, &ones).unwrap();
+    let affine = Affine { shift: None, gamma: Some(&ones), beta: &zeros };
     let xs = Var::new(&[[[[0f32, 1.]], [[-1., f32::NAN]]]], &Device::Cpu).unwrap();
     on_all(|kernels| {
         let xs_maps = maps(&xs);
-        let ys =
-            ops::batch_norm(&xs_maps, None, &ones, &zeros, &mean, &variance, None, true, false);
+        let ys = ops::batch_norm(&xs_maps, affine, &running, None, Activation::Relu, false);
         let ys = ys.unwrap().tensor().unwrap();
         let found = floats(&ys);
         assert_eq!((found[0], found[2]), (0., 0.), "{kernels}");
@@ -158,24 +160,25 @@ fn relu_passes_no_gradient_at_zero_and_keeps_nan() {
     });
 }
 
-/// The maxima of `xs [batch, height, width, channels]` over 2×2 pixels, and what their gradients `dys` send back, by
+/// The maxima of `xs [batch, height, width, channels]` over `size`×`size` pixels, and what their gradients `dys` send back, by
 /// the definition.
 fn max_pool_by_loops(
     xs: &[f32],
     [batch, height, width, channels]: [usize; 4],
+    size: usize,
     dys: &[f32],
 ) -> [Vec<f32>; 2] {
     let (mut ys, mut dxs) = (Vec::new(), vec![0.; xs.len()]);
-    for y in 0..batch * (height / 2) * (width / 2) * channels {
+    for y in 0..batch * (height / size) * (width / size) * channels {
         let (pixel, channel) = (y / channels, y % channels);
-        let (row, column) = (pixel / (width / 2), pixel % (width / 2));
-        let (image, row) = (row / (height / 2), row % (height / 2));
-        let corners = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(down, right)| {
-            ((image * height + 2 * row + down) * width + 2 * column + right) * channels + channel
-        });
-        let first = corners
-            .into_iter()
-            .fold(corners[0], |best, at| if xs[at] > xs[best] { at } else { best });
+        let (row, column) = (pixel / (width / size), pixel % (width / size));
+        let (image, row) = (row / (height / size), row % (height / size));
+        let at = |down, right| {
+            ((image * height + size * row + down) * width + size * column + right) * channels
+                + channel
+        };
+        let window = (0..size).flat_map(|down| (0..size).map(move |right| at(down, right)));
+        let first = window.fold(at(0, 0), |best, at| if xs[at] > xs[best] { at } else { best });
         ys.push(xs[first]);
         dxs[first] += dys[y];
     }
@@ -188,7 +191,7 @@ proptest! {
     /// Few distinct values, so that most windows have ties; odd sizes, so that some pixels are in no window.
     #[test]
     fn max_pool_is_its_definition_and_gives_the_first_of_equal_maxima_the_gradient(
-        batch in 1..4usize, height in 2..8usize, width in 2..8usize,
+        size in 2..4usize, batch in 1..4usize, height in 3..9usize, width in 3..9usize,
         channels in prop::sample::select(vec![1usize, 3, 8, 16, 17, 40]),
         distinct in 1..5u32,
     ) {
@@ -198,14 +201,14 @@ proptest! {
         let xs = Var::from_vec(few.clone(), &shape, &Device::Cpu).unwrap();
         on_all(|kernels| {
             let maps = maps(&xs);
-            let ys = ops::max_pool(&maps).unwrap().tensor().unwrap();
-            assert_eq!(ys.dims(), [batch, height / 2, width / 2, channels]);
+            let ys = ops::max_pool(&maps, size).unwrap().tensor().unwrap();
+            assert_eq!(ys.dims(), [batch, height / size, width / size, channels]);
             let dys = var(ys.dims(), 2);
-            let [y, dx] = max_pool_by_loops(&few, shape, &floats(&dys));
+            let [y, dx] = max_pool_by_loops(&few, shape, size, &floats(&dys));
             assert_eq!(floats(&ys), y, "{kernels}");
             assert_eq!(gradient(&ys, &dys, &xs), dx, "{kernels}");
             // What is pooled twice gets both gradients.
-            let again = ops::max_pool(&maps).unwrap().tensor().unwrap();
+            let again = ops::max_pool(&maps, size).unwrap().tensor().unwrap();
             let twice: Vec<f32> = dx.iter().map(|dx| 2. * dx).collect();
             assert_eq!(gradient(&(ys + again).unwrap(), &dys, &xs), twice, "{kernels}");
         });
@@ -214,12 +217,13 @@ proptest! {
 
 #[test]
 fn max_pool_hides_no_nan_wherever_it_is() {
-    for at in 0..4 {
-        let mut pixels = vec![1f32, 3., f32::INFINITY, 2.];
-        pixels[at] = f32::NAN;
-        let xs = Var::from_vec(pixels, (1, 2, 2, 1), &Device::Cpu).unwrap();
+    for (size, at) in [2, 3].into_iter().flat_map(|size| (0..size * size).map(move |at| (size, at)))
+    {
+        let mut pixels = vec![2f32; size * size];
+        (pixels[1], pixels[2], pixels[at]) = (3., f32::INFINITY, f32::NAN);
+        let xs = Var::from_vec(pixels, (1, size, size, 1), &Device::Cpu).unwrap();
         on_all(|kernels| {
-            let ys = ops::max_pool(&maps(&xs)).unwrap().tensor().unwrap();
+            let ys = ops::max_pool(&maps(&xs), size).unwrap().tensor().unwrap();
             assert!(floats(&ys)[0].is_nan(), "{kernels}: NaN at {at} was hidden");
         });
     }
@@ -392,18 +396,9 @@ fn what_does_not_fit_is_an_error_on_every_path() {
         let [gamma, beta, mean, variance, shift] = channels.map(|c| var(&[c], 1));
         let residual = residual.map(|shape| maps(&f(shape)));
         let xs = maps(&f(xs));
-        ops::batch_norm(
-            &xs,
-            Some(&shift),
-            &gamma,
-            &beta,
-            &mean,
-            &variance,
-            residual.as_ref(),
-            true,
-            true,
-        )?
-        .tensor()
+        let affine = Affine { shift: Some(&shift), gamma: Some(&gamma), beta: &beta };
+        let running = Running::new(&mean, &variance)?;
+        ops::batch_norm(&xs, affine, &running, residual.as_ref(), Activation::Relu, true)?.tensor()
     };
     let conv = |xs: &[usize], weight: &[usize], stride, padding| {
         ops::conv2d(&Maps::new(&f(xs))?, &f(weight), stride, padding, true)?.tensor()
@@ -423,8 +418,30 @@ fn what_does_not_fit_is_an_error_on_every_path() {
             ("batch_norm: residual", norm(&[2, 2, 2, 3], [3; 5], Some(&[2, 2, 1, 3]))),
             (
                 "max_pool: window",
-                ops::max_pool(&maps(&f(&[1, 4, 1, 3]))).and_then(|ys| ys.tensor()),
+                ops::max_pool(&maps(&f(&[1, 4, 1, 3])), 2).and_then(|ys| ys.tensor()),
             ),
+            (
+                "max_pool: window of 3",
+                ops::max_pool(&maps(&f(&[1, 2, 4, 3])), 3).and_then(|ys| ys.tensor()),
+            ),
+            (
+                "max_pool: size",
+                ops::max_pool(&maps(&f(&[1, 8, 8, 3])), 4).and_then(|ys| ys.tensor()),
+            ),
+            (
+                "bias: channels",
+                ops::bias(&maps(&f(&[1, 4, 4, 3])), &f(&[4]), Activation::Relu)
+                    .and_then(|ys| ys.tensor()),
+            ),
+            ("batch_norm: momentum", {
+                let all = [0; 2].map(|_| f(&[3]));
+                let running = Running::new(&all[0], &all[1]).unwrap();
+                let running = Running { momentum: 0., ..running };
+                let affine = Affine { shift: None, gamma: None, beta: &all[0] };
+                let xs = maps(&f(&[2, 2, 2, 3]));
+                ops::batch_norm(&xs, affine, &running, None, Activation::Identity, true)
+                    .and_then(|ys| ys.tensor())
+            }),
             (
                 "shortcut_a: fewer channels",
                 ops::shortcut_a(&maps(&f(&[1, 4, 4, 3])), 2).and_then(|ys| ys.tensor()),

@@ -21,7 +21,7 @@ fn build(name: &str, store: &Store) -> (Model, Input) {
 }
 
 fn bits(store: &Store) -> BTreeMap<String, Vec<u32>> {
-    let all = store.trainable().into_iter().chain(store.buffers());
+    let all = store.trainable().into_iter().chain(store.buffers()).chain(store.fixed());
     let bits = all.map(|(name, var)| {
         let values: Vec<f32> = var.flatten_all().unwrap().to_vec1().unwrap();
         (name, values.into_iter().map(f32::to_bits).collect())
@@ -62,6 +62,8 @@ fn parameter_counts_are_the_published_ones() {
         ("resnet18", 11_173_962),
         ("resnet34", 21_282_122),
         ("vgg16", 14_728_266),
+        // Without the 288 weights of the whitening, which are fixed.
+        ("airbench", 568_728),
     ];
     for (name, count) in published {
         let store = Store::new(0, &Device::Cpu);
@@ -116,7 +118,7 @@ fn convolutions_start_with_kaiming_fan_out_deviation_and_norms_as_identity() {
 #[test]
 fn a_saved_store_loads_into_another_and_gives_the_same_logits() {
     let scratch = Scratch::new("store");
-    for name in ["resnet20", "bilstm", "transformer"] {
+    for name in ["resnet20", "airbench", "bilstm", "transformer"] {
         let path = scratch.join(&format!("{name}.safetensors"));
         let (first, second) = (Store::new(1, &Device::Cpu), Store::new(2, &Device::Cpu));
         let (model, input) = build(name, &first);

@@ -5,10 +5,11 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{Device, Result, Tensor};
 use gradwire_models::kernels::gradients::backward;
 use gradwire_models::kernels::{Kernels, with};
-use gradwire_models::{Config, Input, Maps, Store, cross_entropy, ops};
+use gradwire_models::ops::{self, Activation, Affine, Running};
+use gradwire_models::{Config, Input, Maps, Store, cross_entropy};
 use proptest::prelude::*;
 
 fn bits(tensor: &Tensor) -> Vec<u32> {
@@ -63,10 +64,10 @@ fn jobs_wait_for_nothing_that_they_have_begun() {
         let xs = draw(&[48, 8, 8, CHANNELS]);
         let weight = draw(&[12, CHANNELS, 3, 3]);
         let [gamma, beta] = [0; 2].map(|_| draw(&[CHANNELS]));
-        let mean = Var::zeros(CHANNELS, DType::F32, &Device::Cpu).unwrap();
-        let var = Var::ones(CHANNELS, DType::F32, &Device::Cpu).unwrap();
+        let running = Running::new(&draw(&[CHANNELS]), &gamma.ones_like().unwrap()).unwrap();
         let norm = |xs: &Maps, residual: Option<&Maps>| -> Result<Maps> {
-            ops::batch_norm(xs, None, &gamma, &beta, &mean, &var, residual, true, false)
+            let affine = Affine { shift: None, gamma: Some(&gamma), beta: &beta };
+            ops::batch_norm(xs, affine, &running, residual, Activation::Relu, false)
         };
         for round in 0..100 {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(4 + round % 3).build().unwrap();
@@ -83,6 +84,13 @@ fn jobs_wait_for_nothing_that_they_have_begun() {
         send.send(()).unwrap();
     });
     assert!(done.recv_timeout(Duration::from_secs(60)).is_ok(), "a job waits for itself");
+}
+
+#[test]
+fn airbench() {
+    let pixels: Vec<f32> = (0..3 * 33 * 25 * 3).map(|i| (i as f32 * 0.7).sin()).collect();
+    let images = Tensor::from_vec(pixels, (3, 33, 25, 3), &Device::Cpu).unwrap();
+    check("airbench", &Input::Image { channels: 3, height: 33, width: 25 }, &images);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Batch normalisation with the addition of a residual and ReLU in one operation. The convolution before it has summed
+//! Batch normalisation with the addition of a residual and an activation in one operation. The convolution before it has summed
 //! the [moments](Moments) of what it wrote; the one behind it computes the result where it reads it, so that without a
 //! residual there is no pass over memory forward. Backward there is one, over what the gradient's two sums are of, and
 //! the gradient of the input is again computed by the convolution that takes it: see [`values`](super::values).
@@ -13,17 +13,21 @@
 //! Sums run in f32 over a block of pixels, then in f64: over the blocks of a span, then over the spans. The division
 //! does not depend on the number of threads, so neither does any bit of the result.
 
+mod curve;
 mod moments;
 mod passes;
+mod statistics;
 mod sums;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor, Var};
+use candle_core::{Result, Tensor};
 
+use self::curve::{Curve, Curved};
 pub(crate) use self::moments::Moments;
-use self::passes::{BLOCK, Backward, Each, Gate, Normalise};
+use self::passes::{BLOCK, Backward, Derivative, Each, Gate, Normalise};
+use self::statistics::Statistics;
 use self::sums::{Gradients, Sums};
 use super::handover::Parts;
 use super::maps::{self, Maps, Slot};
@@ -33,7 +37,7 @@ use super::parallel::each;
 use super::profile::{Kind, timed};
 use super::simd::Isa;
 use super::values::{Compute, Values};
-use crate::parameters::{BATCH_NORM_EPSILON, BATCH_NORM_MOMENTUM};
+use crate::parameters::{Activation, Affine, Running};
 
 /// Elements of a span, about: what one thread takes at a time.
 const SPAN: usize = 128 << 10;
@@ -50,45 +54,68 @@ fn backwards<T>(spans: impl DoubleEndedIterator<Item = T>) -> Vec<T> {
 }
 
 /// See [`ops::batch_norm`](crate::ops::batch_norm).
-#[expect(clippy::too_many_arguments, reason = "one fused operation with its whole state")]
 pub(crate) fn batch_norm(
     xs: &Maps,
-    shift: Option<&Tensor>,
-    gamma: &Tensor,
-    beta: &Tensor,
-    (running_mean, running_var): (&Var, &Var),
+    affine: Affine,
+    running: &Running,
     residual: Option<&Maps>,
-    relu: bool,
+    activation: Activation,
     train: bool,
 ) -> Result<Maps> {
-    let isa = xs.native.isa;
-    let channels = gamma.dim(0)?;
-    // A normalisation behind another one, without a convolution between: see [`Compute`].
-    xs.pixels();
+    // GELU's derivative needs what goes into it, and of a sum with a residual nothing keeps that: so it becomes an
+    // operation of its own.
+    if let (Some(_), Activation::Gelu(_)) = (residual, activation) {
+        let sum = batch_norm(xs, affine, running, residual, Activation::Identity, train)?;
+        return bias(&sum, &affine.beta.zeros_like()?.detach(), activation);
+    }
     let statistics = if train {
         let own;
         let moments = match xs.moments() {
             Some(moments) => moments,
             None => {
+                let (isa, channels) = (xs.native.isa, affine.beta.dim(0)?);
                 let sum = || Moments::of(isa, xs.pixels(), channels);
                 own = timed(Kind::BatchNorm, 0, sum);
                 &own
             }
         };
-        let statistics = Statistics::of(moments);
-        statistics.track(moments.pixels() as f64, shift, running_mean, running_var)?;
+        let statistics = Statistics::of(moments, running.epsilon);
+        statistics.track(moments.pixels() as f64, affine.shift, running)?;
         statistics
     } else {
-        Statistics::running(shift, running_mean, running_var)?
+        Statistics::running(affine.shift, running)?
     };
-    let parts = Parts::new([gamma, beta].into_iter().chain(shift));
+    normalise(xs, affine, statistics, residual, activation, train)
+}
+
+/// See [`ops::bias`](crate::ops::bias): a normalisation by statistics that change nothing.
+pub(crate) fn bias(xs: &Maps, bias: &Tensor, activation: Activation) -> Result<Maps> {
+    let affine = Affine { shift: None, gamma: None, beta: bias };
+    normalise(xs, affine, Statistics::neutral(bias.dim(0)?), None, activation, false)
+}
+
+/// Normalises by these statistics, which depend on the input if `train`.
+fn normalise(
+    xs: &Maps,
+    Affine { shift, gamma, beta }: Affine,
+    statistics: Statistics,
+    residual: Option<&Maps>,
+    activation: Activation,
+    train: bool,
+) -> Result<Maps> {
+    let isa = xs.native.isa;
+    let channels = beta.dim(0)?;
+    // A normalisation behind another one, without a convolution between: see [`Compute`].
+    xs.pixels();
+    let parts = Parts::new(gamma.into_iter().chain([beta]).chain(shift));
     let parameters = parts.operand()?;
+    let scales = if gamma.is_some() { channels } else { 0 };
     let (scale, shift) = with_f32s(&parameters, |parameters| {
-        let (gamma, rest) = parameters.split_at(channels);
+        let (gamma, rest) = parameters.split_at(scales);
         Ok(statistics.affine(gamma, &rest[..channels]))
     })?;
     let kept = xs.values();
-    let normalised = Normalised { isa, xs: kept.clone(), scale, shift, relu };
+    let normalised = Normalised { isa, xs: kept.clone(), scale, shift, activation };
     let (z, positive) = match residual {
         None => (Values::computed(xs.len(), normalised), None),
         // What is added would have to be read again by everyone who computes the sum.
@@ -97,104 +124,30 @@ pub(crate) fn batch_norm(
             let mut positive = Bits::new(xs.len() / channels * channels.div_ceil(isa.lanes()));
             let sum = || normalised.sum(residual.pixels(), &mut z, &mut positive);
             timed(Kind::BatchNorm, 0, sum);
-            (z.into(), relu.then(|| Arc::new(positive)))
+            (z.into(), (activation == Activation::Relu).then(|| Arc::new(positive)))
         }
     };
     xs.derive(Some(&parameters), residual, xs.shape, z, || BatchNorm {
         isa,
         parts,
+        scales,
         statistics,
-        relu,
+        activation,
         train,
         xs: kept,
         positive,
-        gradient: xs.gradient(),
+        gradient: xs.wants_gradient().then(|| xs.gradient()),
         residual: residual.map(Maps::gradient),
     })
 }
 
-/// The mean and the variance that normalise what comes in, before any shift, per channel.
-struct Statistics {
-    mean: Vec<f64>,
-    /// Biased.
-    variance: Vec<f64>,
-}
-
-impl Statistics {
-    fn of(moments: &Moments) -> Self {
-        let (mean, variance) = moments.mean_and_variance();
-        Self { mean, variance }
-    }
-
-    /// Those that were tracked, of shifted pixels.
-    fn running(shift: Option<&Tensor>, mean: &Var, variance: &Var) -> Result<Self> {
-        let mean = widened(mean)?.into_iter().zip(shifts(shift, mean.elem_count())?);
-        let mean = mean.map(|(mean, shift)| mean - shift).collect();
-        Ok(Self { mean, variance: widened(variance)? })
-    }
-
-    /// Moves the running statistics towards these, of `count` pixels and shifted.
-    fn track(
-        &self,
-        count: f64,
-        shift: Option<&Tensor>,
-        running_mean: &Var,
-        running_var: &Var,
-    ) -> Result<()> {
-        let moved = |running: &Var, batch: &[f64], unbias: f64| -> Result<()> {
-            let moved: Vec<f32> = with_f32s(running, |running| {
-                let pairs = running.iter().zip(batch);
-                let towards = |old: f32, new: f64| {
-                    (f64::from(old) * (1. - BATCH_NORM_MOMENTUM)
-                        + new * unbias * BATCH_NORM_MOMENTUM) as f32
-                };
-                Ok(pairs.map(|(old, new)| towards(*old, *new)).collect())
-            })?;
-            running.set(&Tensor::from_vec(moved, running.shape(), running.device())?)
-        };
-        let mean = self.mean.iter().zip(shifts(shift, self.mean.len())?);
-        let mean: Vec<f64> = mean.map(|(mean, shift)| mean + shift).collect();
-        moved(running_mean, &mean, 1.)?;
-        moved(running_var, &self.variance, count / (count - 1.))
-    }
-
-    fn inverse_deviation(&self) -> Vec<f64> {
-        self.variance
-            .iter()
-            .map(|variance| (variance + BATCH_NORM_EPSILON).sqrt().recip())
-            .collect()
-    }
-
-    /// The factor and the summand that normalise and then apply γ and β.
-    fn affine(&self, gamma: &[f32], beta: &[f32]) -> (Vec<f32>, Vec<f32>) {
-        let factors = self
-            .inverse_deviation()
-            .into_iter()
-            .zip(gamma)
-            .map(|(inverse, gamma)| inverse * f64::from(*gamma));
-        factors
-            .zip(self.mean.iter().zip(beta))
-            .map(|(scale, (mean, beta))| (scale as f32, (f64::from(*beta) - mean * scale) as f32))
-            .unzip()
-    }
-}
-
-fn widened(xs: &Tensor) -> Result<Vec<f64>> {
-    with_f32s(xs, |xs| Ok(xs.iter().map(|x| f64::from(*x)).collect()))
-}
-
-/// The shift of each of `channels` channels.
-fn shifts(shift: Option<&Tensor>, channels: usize) -> Result<Vec<f64>> {
-    shift.map_or_else(|| Ok(vec![0.0; channels]), widened)
-}
-
-/// The sums of what passes `gate` of the gradient `dz`, and of its products with the deviations of `xs` from `mean`, per
-/// channel; what passes goes to `residual` as well.
+/// The sums of what `gate` leaves of the gradient `dz`, and of its products with the deviations of `xs` from `mean`, per
+/// channel; what it leaves goes to `residual` as well.
 fn sums(
     isa: Isa,
     xs: &[f32],
     dz: &[f32],
-    gate: Gate,
+    gate: impl Derivative,
     mean: &[f32],
     residual: Option<Target>,
 ) -> [Vec<f64>; 2] {
@@ -232,7 +185,7 @@ struct Normalised {
     xs: Values,
     scale: Vec<f32>,
     shift: Vec<f32>,
-    relu: bool,
+    activation: Activation,
 }
 
 impl Normalised {
@@ -240,7 +193,8 @@ impl Normalised {
     fn part<'a>(&'a self, range: Range<usize>, z: &'a mut [f32]) -> Normalise<'a> {
         let (scale, shift) = (&self.scale, &self.shift);
         let xs = &self.xs.whole()[range];
-        Normalise { xs, scale, shift, residual: None, relu: self.relu, z, positive: None }
+        let relu = self.activation == Activation::Relu;
+        Normalise { xs, scale, shift, residual: None, relu, z, positive: None }
     }
 
     /// All of it with the residual, and where the sum is positive.
@@ -265,7 +219,14 @@ impl Compute for Normalised {
     }
 
     fn compute(&self, range: Range<usize>, z: &mut [f32]) {
-        self.isa.run(Each { mapping: self.part(range, z), channels: self.channels() });
+        let channels = self.channels();
+        match self.activation {
+            Activation::Gelu(form) => {
+                let (xs, scale, shift) = (&self.xs.whole()[range], &self.scale, &self.shift);
+                self.isa.run(Each { mapping: Curved { form, xs, scale, shift, z }, channels });
+            }
+            _ => self.isa.run(Each { mapping: self.part(range, z), channels }),
+        }
     }
 }
 
@@ -273,7 +234,7 @@ impl Compute for Normalised {
 struct Differentiated {
     isa: Isa,
     xs: Values,
-    relu: bool,
+    activation: Activation,
     positive: Option<Arc<Bits>>,
     /// Those of the forward pass.
     scale: Vec<f32>,
@@ -288,8 +249,20 @@ impl Compute for Differentiated {
     }
 
     fn compute(&self, range: Range<usize>, gradient: &mut [f32]) {
+        let (scale, shift) = (&self.scale[..], &self.shift[..]);
+        match self.activation {
+            Activation::Gelu(form) => self.run(range, gradient, Curve { form, scale, shift }),
+            _ => {
+                let gate = gate(self.activation, self.positive.as_deref(), scale, shift);
+                self.run(range, gradient, gate);
+            }
+        }
+    }
+}
+
+impl Differentiated {
+    fn run(&self, range: Range<usize>, gradient: &mut [f32], gate: impl Derivative) {
         let channels = self.channels();
-        let gate = gate(self.relu, self.positive.as_deref(), &self.scale, &self.shift);
         let pixels = range.start / channels..range.end / channels;
         let mapping = Backward {
             xs: &self.xs.whole()[range],
@@ -303,33 +276,36 @@ impl Compute for Differentiated {
     }
 }
 
-/// Where the gradient passes: what is known of the result, or else the result of the affine map alone.
+/// Where the gradient passes ReLU, or everywhere without it: what is known of the result, or else the result of the affine map alone.
 fn gate<'a>(
-    relu: bool,
+    activation: Activation,
     positive: Option<&'a Bits>,
     scale: &'a [f32],
     shift: &'a [f32],
 ) -> Gate<'a> {
-    match (relu, positive) {
-        (false, _) => Gate::Open,
-        (true, Some(positive)) => Gate::Bits(positive),
-        (true, None) => Gate::Affine { scale, shift },
+    match (activation, positive) {
+        (Activation::Relu, Some(positive)) => Gate::Bits(positive),
+        (Activation::Relu, None) => Gate::Affine { scale, shift },
+        _ => Gate::Open,
     }
 }
 
 /// What the backward pass needs.
 struct BatchNorm {
     isa: Isa,
-    /// γ, β and, where there is one, the shift.
+    /// γ where there is one, β and, where there is one, the shift.
     parts: Parts,
+    /// Elements of γ.
+    scales: usize,
     statistics: Statistics,
-    relu: bool,
+    activation: Activation,
     /// Whether the statistics came from the input itself, and so depend on it.
     train: bool,
     xs: Values,
     /// Where the result is positive, if `xs` alone does not tell what ReLU let pass.
     positive: Option<Arc<Bits>>,
-    gradient: Slot,
+    /// Where the gradient of the input goes, if anywhere.
+    gradient: Option<Slot>,
     residual: Option<Slot>,
 }
 
@@ -353,13 +329,15 @@ impl maps::Backward for BatchNorm {
             Some(residual) => residual
                 .receive(self.xs.len(), |residual| self.run(&dz, parameters, Some(residual), to)),
         });
-        self.gradient.receive_values(Values::mapped(dz, recipe));
+        if let Some(gradient) = &self.gradient {
+            gradient.receive_values(Values::mapped(dz, recipe));
+        }
         Ok(())
     }
 }
 
 impl BatchNorm {
-    /// How the gradient of the input comes from that of the result; sends `residual` what passes ReLU, and writes the
+    /// How the gradient of the input comes from that of the result; sends `residual` what the activation leaves, and writes the
     /// gradient of the parameters to `gradients`.
     fn run(
         &self,
@@ -370,32 +348,45 @@ impl BatchNorm {
     ) -> Differentiated {
         let (isa, statistics, xs) = (self.isa, &self.statistics, self.xs.whole());
         let channels = statistics.mean.len();
-        let (gamma, beta) = (&parameters[..channels], &parameters[channels..2 * channels]);
+        let (gamma, rest) = parameters.split_at(self.scales);
+        let beta = &rest[..channels];
         let (scale, shift) = statistics.affine(gamma, beta);
         let mean: Vec<f32> = statistics.mean.iter().map(|mean| *mean as f32).collect();
-        let gate = gate(self.relu, self.positive.as_deref(), &scale, &shift);
-        let [sum, product] = sums(isa, xs, dz, gate, &mean, residual);
+        let [sum, product] = match self.activation {
+            Activation::Gelu(form) => {
+                let curve = Curve { form, scale: &scale, shift: &shift };
+                sums(isa, xs, dz, curve, &mean, residual)
+            }
+            _ => {
+                let gate = gate(self.activation, self.positive.as_deref(), &scale, &shift);
+                sums(isa, xs, dz, gate, &mean, residual)
+            }
+        };
 
         let count = (xs.len() / channels) as f64;
         let inverse = statistics.inverse_deviation();
         let mut by_input = vec![0.0; channels];
         let mut constant = vec![0.0; channels];
+        let (by_gamma, rest) = gradients.split_at_mut(self.scales);
+        let (by_beta, by_shift) = rest.split_at_mut(channels);
         for c in 0..channels {
-            gradients[c] = (product[c] * inverse[c]) as f32;
-            gradients[channels + c] = sum[c] as f32;
-            let by_gradient = f64::from(gamma[c]) * inverse[c];
+            if let Some(by_gamma) = by_gamma.get_mut(c) {
+                *by_gamma = (product[c] * inverse[c]) as f32;
+            }
+            by_beta[c] = sum[c] as f32;
+            let by_gradient = gamma.get(c).map_or(1.0, |gamma| f64::from(*gamma)) * inverse[c];
             if self.train {
                 let slope = -by_gradient * inverse[c] * inverse[c] * product[c] / count;
                 by_input[c] = slope as f32;
                 constant[c] = (-by_gradient * sum[c] / count - slope * statistics.mean[c]) as f32;
             }
-            if let Some(shift) = gradients.get_mut(2 * channels + c) {
+            if let Some(shift) = by_shift.get_mut(c) {
                 // The batch's own mean takes a shift out again.
                 *shift = if self.train { 0.0 } else { (by_gradient * sum[c]) as f32 };
             }
         }
-        let (xs, positive, relu) = (self.xs.clone(), self.positive.clone(), self.relu);
-        Differentiated { isa, xs, relu, positive, scale, shift, by_input, constant }
+        let (xs, positive, activation) = (self.xs.clone(), self.positive.clone(), self.activation);
+        Differentiated { isa, xs, activation, positive, scale, shift, by_input, constant }
     }
 }
 

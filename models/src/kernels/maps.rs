@@ -126,6 +126,11 @@ impl Maps {
         self.gradient.clone()
     }
 
+    /// Whether anybody takes their gradient: some variable is among what they were computed from.
+    pub(crate) fn wants_gradient(&self) -> bool {
+        self.ticket.track_op()
+    }
+
     /// The values alone, which may yet have to be computed.
     pub(crate) fn values(&self) -> Values {
         self.pixels.clone()

@@ -26,7 +26,7 @@ def check(path, name):
     if name in reference.TEXTS:
         sizes["vocabulary"] = len(state["embedding.weight"])
     else:
-        first = next(state[n] for n in ("conv1.weight", "features.0.weight") if n in state)
+        first = next(state[n] for n in ("conv1.weight", "features.0.weight", "whiten.weight") if n in state)
         sizes["channels"] = first.shape[1]
     model = reference.build(name, **sizes)
     model.load_state_dict(state, strict=True)

@@ -2,6 +2,7 @@
 //! that the golden files hold results only.
 
 use candle_core::{Device, Result, Tensor};
+use gradwire_models::ops::Running;
 use gradwire_models::{Input, PAD, Store};
 
 /// The hash of (name, i) for i in 0..count: FNV-1a of the name plus a Weyl sequence, mixed by
@@ -31,6 +32,8 @@ fn parameter(name: &str, shape: &[usize]) -> Result<Tensor> {
     let is_norm = ["bn", "downsample", "features"].iter().any(|part| name.contains(part));
     let value = |(i, u): (usize, f64)| {
         let value = match shape {
+            // So many that the statistics move as PyTorch's.
+            _ if name.ends_with("num_batches_tracked") => f64::from(Running::SETTLED),
             _ if name.ends_with("running_var") => 1. + u / 2.,
             [_] if name.ends_with(".weight") => 1. + u / 4.,
             [_] if name.ends_with(".bias") && is_norm => {
@@ -54,7 +57,8 @@ fn parameter(name: &str, shape: &[usize]) -> Result<Tensor> {
 
 /// Sets every variable to its golden value.
 pub(crate) fn fill(store: &Store) -> Result<()> {
-    for (name, var) in store.trainable().into_iter().chain(store.buffers()) {
+    let all = store.trainable().into_iter().chain(store.buffers()).chain(store.fixed());
+    for (name, var) in all {
         var.set(&parameter(&name, var.dims())?)?;
     }
     Ok(())

@@ -35,7 +35,7 @@ def case(name, seed):
     """Inputs, labels and number of classes of a model's golden case."""
     if name in reference.TEXTS:
         return reference.texts(seed, 4, LENGTH, VOCABULARY), reference.labels(seed, 4, 4), 4
-    batch, side = (4, 8) if name in reference.CIFAR_BLOCKS else (2, 32 if name == "vgg16" else 16)
+    batch, side = (4, 8) if name in reference.CIFAR_BLOCKS else (2, 32 if name in ("vgg16", "airbench") else 16)
     return reference.images(seed, batch, side, side), reference.labels(seed, batch, 10), 10
 
 
@@ -50,10 +50,13 @@ def margin(model, inputs):
             rest = out.masked_fill(out >= best - 1e-12, 0).amax(2, keepdim=True)
             nearest[0] = min(nearest[0], (best - rest)[best > 0].min().item())
 
+    rectified = any(isinstance(m, nn.ReLU) for m in model.modules())
+
     def at_pool(module, args, _):  # distance between the best two of a window, where ReLU lets the best pass
         windows = F.unfold(args[0].flatten(0, 1).unsqueeze(1), module.kernel_size, stride=module.stride)
         best, second = windows.topk(2, 1).values.unbind(1)
-        nearest[0] = min(nearest[0], (best - second)[best > 0].min().item())
+        apart = (best - second)[best > 0] if rectified else best - second
+        nearest[0] = min(nearest[0], apart.min().item())
 
     hooks = [m.register_forward_hook(at_relu) for m in model.modules() if isinstance(m, nn.ReLU)]
     hooks += [m.register_forward_hook(at_pool) for m in model.modules() if isinstance(m, nn.MaxPool2d)]
@@ -96,7 +99,7 @@ def furthest_from_kinks(name):
         inputs, _, classes = case(name, seed)
         model = reference.build(name, vocabulary=VOCABULARY, classes=classes)
         reference.fill(model)
-        if not any(isinstance(m, nn.ReLU) for m in model.modules()):
+        if not any(isinstance(m, (nn.ReLU, nn.MaxPool2d)) for m in model.modules()):
             return 0, None
         distances[seed] = margin(model.train(), inputs)
     best = max(distances, key=distances.get)
@@ -121,7 +124,7 @@ def write(name):
     seed, distance = furthest_from_kinks(name)
     model, evaluated, logits, loss = run(name, torch.float64, seed)
     single, evaluated32, logits32, _ = run(name, torch.float32, seed)
-    gradients = dict(sorted((n, p.grad) for n, p in model.named_parameters()))
+    gradients = dict(sorted((n, p.grad) for n, p in model.named_parameters() if p.requires_grad))
     largest = max(g.norm() for g in gradients.values())
     rounding = [n for n, g in gradients.items() if g.norm() < ZERO * largest]
     gradients |= {n: torch.zeros_like(gradients[n]) for n in rounding}

@@ -86,6 +86,48 @@ class Vgg16(nn.Module):
         return self.classifier(self.features(x.permute(0, 3, 1, 2)).mean((2, 3)))
 
 
+class Norm(nn.BatchNorm2d):
+    """Batch norm without a scale, with airbench's settings."""
+
+    def __init__(self, channels):
+        super().__init__(channels, eps=1e-12, momentum=0.4)
+        self.register_parameter("weight", None)
+
+
+class Group(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, 1, 1, bias=False)
+        self.pool = nn.MaxPool2d(2)
+        self.bn1 = Norm(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = Norm(outputs)
+
+    def forward(self, x):
+        x = F.gelu(self.bn1(self.pool(self.conv1(x))))
+        return F.gelu(self.bn2(self.conv2(x)))
+
+
+class Airbench(nn.Module):
+    """The network of airbench93 (Jordan 2024) with the names of He et al.'s networks."""
+
+    def __init__(self, widths, scale, channels, classes):
+        super().__init__()
+        self.whiten = nn.Conv2d(channels, 8 * channels, 2)
+        self.whiten.weight.requires_grad_(False)
+        self.layer1 = Group(8 * channels, widths[0])
+        self.layer2 = Group(widths[0], widths[1])
+        self.layer3 = Group(widths[1], widths[2])
+        self.pool = nn.MaxPool2d(3)
+        self.fc = nn.Linear(widths[2], classes, bias=False)
+        self.scale = scale
+
+    def forward(self, x):
+        x = F.gelu(self.whiten(x.permute(0, 3, 1, 2)))
+        x = self.pool(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.flatten(1)) * self.scale
+
+
 class FastText(nn.Module):
     def __init__(self, vocabulary, dim, classes):
         super().__init__()
@@ -153,7 +195,7 @@ class Transformer(nn.Module):
 CIFAR_BLOCKS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9, "resnet110": 18}
 WIDE_BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
 TEXTS = ("fasttext", "textcnn", "bilstm", "transformer")
-MODELS = (*CIFAR_BLOCKS, *WIDE_BLOCKS, "vgg16", *TEXTS)
+MODELS = (*CIFAR_BLOCKS, *WIDE_BLOCKS, "vgg16", "airbench", *TEXTS)
 
 
 def build(name, channels=3, vocabulary=50, classes=10):
@@ -164,6 +206,7 @@ def build(name, channels=3, vocabulary=50, classes=10):
         return ResNet((64, 128, 256, 512), WIDE_BLOCKS[name], False, "fc", channels, classes)
     return {
         "vgg16": lambda: Vgg16(channels, classes),
+        "airbench": lambda: Airbench((64, 128, 128), 1 / 9, channels, classes),
         "fasttext": lambda: FastText(vocabulary, 128, classes),
         "textcnn": lambda: TextCnn(vocabulary, 128, 100, (3, 4, 5), classes),
         "bilstm": lambda: BiLstm(vocabulary, 128, 128, classes),

@@ -82,6 +82,32 @@ pub(super) unsafe fn store<S: Simd, const PARTIAL: bool>(
     }
 }
 
+/// What the activation behind a normalisation makes of the gradient of the result.
+pub(super) trait Derivative: Copy + Send + Sync {
+    /// That of the pixels of `range`, of so many vectors each.
+    fn range(self, range: Range<usize>, vectors: usize) -> Self;
+
+    /// Panics if it is not one of so many channels and, of all pixels, vectors.
+    fn check(&self, channels: usize, vectors: usize);
+
+    /// What it keeps in registers for the channels from `channel`.
+    ///
+    /// # Safety
+    /// As [`Mapping::constants`].
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(
+        &self,
+        s: S,
+        channel: usize,
+        lanes: usize,
+    ) -> [S::V; 2];
+
+    /// The gradient of what goes into the activation, where the input is `x` and the gradient of the result `d`.
+    ///
+    /// # Safety
+    /// There are elements at `at`.
+    unsafe fn pass<S: Simd>(&self, s: S, k: [S::V; 2], x: S::V, d: S::V, at: At) -> S::V;
+}
+
 /// Where the gradient of the result passes ReLU.
 #[derive(Clone, Copy)]
 pub(super) enum Gate<'a> {
@@ -93,17 +119,15 @@ pub(super) enum Gate<'a> {
     Affine { scale: &'a [f32], shift: &'a [f32] },
 }
 
-impl<'a> Gate<'a> {
-    /// That of the pixels of `range`, of so many vectors each.
-    pub(super) fn range(self, range: Range<usize>, vectors: usize) -> Self {
+impl Derivative for Gate<'_> {
+    fn range(self, range: Range<usize>, vectors: usize) -> Self {
         match self {
             Gate::Bits(bits) => Gate::Bits(&bits[range.start * vectors..range.end * vectors]),
             other => other,
         }
     }
 
-    /// Panics if it is not one of so many channels and, of all pixels, vectors.
-    pub(super) fn check(&self, channels: usize, vectors: usize) {
+    fn check(&self, channels: usize, vectors: usize) {
         match self {
             Gate::Open => {}
             Gate::Bits(bits) => assert_eq!(bits.len(), vectors),
@@ -111,10 +135,8 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// # Safety
-    /// As [`Summand::constants`].
     #[inline(always)]
-    pub(super) unsafe fn constants<S: Simd, const PARTIAL: bool>(
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(
         &self,
         s: S,
         channel: usize,
@@ -133,11 +155,8 @@ impl<'a> Gate<'a> {
     }
 
     /// `d` where the gate is open, else zero.
-    ///
-    /// # Safety
-    /// There is a bit for `at`, if it is one of [bits](Gate::Bits).
     #[inline(always)]
-    pub(super) unsafe fn pass<S: Simd>(
+    unsafe fn pass<S: Simd>(
         &self,
         s: S,
         [scale, shift]: [S::V; 2],
@@ -241,10 +260,10 @@ impl Mapping for Normalise<'_> {
     }
 }
 
-/// `dx = d · by_gradient + x · by_input + constant` for the gradient `d` that passes the gate, in place.
-pub(super) struct Backward<'a> {
+/// `dx = d · by_gradient + x · by_input + constant` for the gradient `d` that the activation leaves, in place.
+pub(super) struct Backward<'a, D> {
     pub xs: &'a [f32],
-    pub gate: Gate<'a>,
+    pub gate: D,
     pub by_gradient: &'a [f32],
     pub by_input: &'a [f32],
     pub constant: &'a [f32],
@@ -252,7 +271,7 @@ pub(super) struct Backward<'a> {
     pub gradient: &'a mut [f32],
 }
 
-impl Mapping for Backward<'_> {
+impl<D: Derivative> Mapping for Backward<'_, D> {
     fn len(&self, channels: usize, vectors: usize) -> usize {
         assert_eq!(self.gradient.len(), self.xs.len());
         let constants = [self.by_gradient, self.by_input, self.constant];

@@ -1,6 +1,6 @@
 //! Sums per channel over memory.
 
-use super::passes::{At, BLOCK, Constants, Gate, load, store};
+use super::passes::{At, BLOCK, Constants, Derivative, load, store};
 use crate::kernels::counts::product;
 use crate::kernels::memory::Target;
 use crate::kernels::simd::{Kernel, Simd};
@@ -71,17 +71,17 @@ impl Summand for Deviations<'_> {
     }
 }
 
-/// The gradient that passes the gate: its sum, and the sum of its products with the deviations from the mean; it goes to
+/// The gradient that the activation leaves: its sum, and the sum of its products with the deviations from the mean; it goes to
 /// the residual as well.
-pub(super) struct Gradients<'a> {
+pub(super) struct Gradients<'a, D> {
     pub xs: &'a [f32],
     pub dz: &'a [f32],
-    pub gate: Gate<'a>,
+    pub gate: D,
     pub mean: &'a [f32],
     pub residual: Option<Target<'a>>,
 }
 
-impl Summand for Gradients<'_> {
+impl<D: Derivative> Summand for Gradients<'_, D> {
     fn len(&self, channels: usize, vectors: usize) -> usize {
         assert_eq!(self.dz.len(), self.xs.len());
         assert!(self.residual.as_ref().is_none_or(|residual| residual.len() == self.xs.len()));

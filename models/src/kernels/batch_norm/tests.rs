@@ -1,17 +1,19 @@
 //! Every instruction set against the composition of candle operations, which adds a shift for real.
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Var};
 use proptest::prelude::*;
 
 use super::*;
 use crate::composed;
 use crate::kernels::Kernels;
+use crate::kernels::gelu::tests::{FORMS, simply};
+use crate::parameters::Gelu;
 
 /// What a step through the operation leaves behind.
 struct Step {
     z: Tensor,
     gradients: Vec<Tensor>,
-    running: [Tensor; 2],
+    running: [Tensor; 3],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -19,15 +21,22 @@ struct Case {
     batch: usize,
     size: usize,
     channels: usize,
-    relu: bool,
+    activation: Activation,
     residual: bool,
     shift: bool,
+    gamma: bool,
     train: bool,
     offset: f64,
 }
 
+/// Running statistics of so many channels, as they begin.
+fn running(mean: &Tensor, variance: &Tensor) -> Running {
+    Running { momentum: 0.3, ..Running::new(mean, variance).unwrap() }
+}
+
 fn gamma(case: Case) -> Result<Tensor> {
-    (Tensor::arange(0., case.channels as f32, &Device::Cpu)? * 0.1)? + 0.5
+    let ramp = Tensor::arange(0., case.channels as f32, &Device::Cpu)?;
+    if case.gamma { (ramp * 0.1)? + 0.5 } else { ramp.ones_like() }
 }
 
 fn step(
@@ -46,35 +55,29 @@ fn step(
     let beta = Var::from_tensor(&((&ramp * -0.02)? + 0.1)?)?;
     let bias = Var::from_tensor(&((&ramp * 0.7)?.sin()? * 0.5)?)?;
     let shift = case.shift.then_some(bias.as_tensor());
-    let running_mean = Var::from_tensor(&(&ramp * 0.01)?)?;
-    let running_var = Var::from_tensor(&((&ramp * 0.03)? + 0.7)?)?;
-    let (g, b, mean, var) = (gamma.as_tensor(), beta.as_tensor(), &running_mean, &running_var);
+    let running = running(&(&ramp * 0.01)?, &((&ramp * 0.03)? + 0.7)?);
+    running.passes.set(&Tensor::new(3f32, cpu)?)?;
+    let scale = case.gamma.then_some(gamma.as_tensor());
+    let affine = Affine { shift, gamma: scale, beta: &beta };
+    let (activation, train) = (case.activation, case.train);
     let z = match kernels {
         Kernels::Candle => {
             let shortcut = case.residual.then_some(residual.as_tensor());
-            composed::batch_norm(
-                xs.as_tensor(),
-                shift,
-                g,
-                b,
-                mean,
-                var,
-                shortcut,
-                case.relu,
-                case.train,
-            )?
+            composed::batch_norm(&xs, affine, &running, shortcut, activation, train)?
         }
         Kernels::Native(native) => {
             let maps = |xs: &Var| Maps::new(native, xs.as_tensor());
             let shortcut = if case.residual { Some(maps(&residual)?) } else { None };
-            let shortcut = shortcut.as_ref();
-            batch_norm(&maps(&xs)?, shift, g, b, (mean, var), shortcut, case.relu, case.train)?
+            batch_norm(&maps(&xs)?, affine, &running, shortcut.as_ref(), activation, train)?
                 .tensor()?
         }
     };
     let loss = (&z * weight.reshape(shape)?)?.sum_all()?;
     let store = loss.backward()?;
-    let mut wanted = vec![&xs, &gamma, &beta];
+    let mut wanted = vec![&xs, &beta];
+    if case.gamma {
+        wanted.push(&gamma);
+    }
     if case.residual {
         wanted.push(&residual);
     }
@@ -82,7 +85,7 @@ fn step(
         wanted.push(&bias);
     }
     let gradients = wanted.iter().map(|var| store.get(var).unwrap().clone()).collect();
-    let running = [running_mean.as_tensor().clone(), running_var.as_tensor().clone()];
+    let running = [running.mean, running.variance, running.passes].map(Var::into_inner);
     Ok(Step { z, gradients, running })
 }
 
@@ -100,9 +103,10 @@ fn check(case: Case) {
     let draw = || Tensor::randn(0f32, 1., len, &Device::Cpu).unwrap();
     let (xs, residual, weight) = (draw(), draw(), draw());
     // Within rounding of ReLU's kink the two may rightly differ: nothing is asked for there.
-    let plain = Case { relu: false, ..case };
+    let plain = Case { activation: Activation::Identity, ..case };
     let before = step(Kernels::Candle, plain, &xs, &residual, &weight).unwrap().z;
-    let away = before.flatten_all().unwrap().abs().unwrap().gt(1e-4).unwrap();
+    let kink = if case.activation == Activation::Relu { 1e-4 } else { -1. };
+    let away = before.flatten_all().unwrap().abs().unwrap().gt(kink).unwrap();
     let weight = (weight * away.to_dtype(DType::F32).unwrap()).unwrap();
     let expected = step(Kernels::Candle, case, &xs, &residual, &weight).unwrap();
     for kernels in Kernels::available().filter(|kernels| *kernels != Kernels::Candle) {
@@ -116,12 +120,12 @@ fn check(case: Case) {
         for (i, (a, b)) in found.gradients.iter().zip(&expected.gradients).enumerate() {
             let of = match i {
                 0 => "input gradient",
-                1 => "γ gradient",
-                2 => "β gradient",
-                3 if case.residual => "residual gradient",
+                1 => "β gradient",
+                2 if case.gamma => "γ gradient",
+                _ if i == 2 + usize::from(case.gamma) && case.residual => "residual gradient",
                 // While training it is a sum that cancels: γ times β's says how large its summands are.
                 _ => {
-                    let whole = (gamma(case).unwrap() * &expected.gradients[2]).unwrap();
+                    let whole = (gamma(case).unwrap() * &expected.gradients[1]).unwrap();
                     close_within("shift gradient", a, b, &whole);
                     continue;
                 }
@@ -134,24 +138,44 @@ fn check(case: Case) {
     }
 }
 
+const ACTIVATIONS: [Activation; 4] = [
+    Activation::Identity,
+    Activation::Relu,
+    Activation::Gelu(Gelu::Exact),
+    Activation::Gelu(Gelu::Tanh),
+];
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn agrees_with_the_composition(
         batch in 1..5_usize, size in 2..=9_usize,
         channels in prop::sample::select(vec![1, 3, 8, 16, 17, 32, 40, 64, 100]),
-        relu: bool, residual: bool, shift: bool, train: bool,
+        activation in prop::sample::select(ACTIVATIONS.to_vec()),
+        residual: bool, shift: bool, gamma: bool, train: bool,
     ) {
-        check(Case { batch, size, channels, relu, residual, shift, train, offset: 0.3 });
+        check(Case { batch, size, channels, activation, residual, shift, gamma, train, offset: 0.3 });
     }
 }
 
 #[test]
 fn agrees_with_the_composition_at_small_sizes() {
     for (channels, residual) in [(1, false), (9, true), (17, false)] {
-        let (batch, size, relu, shift, train) = (1, 3, true, residual, true);
-        check(Case { batch, size, channels, relu, residual, shift, train, offset: 0.3 });
+        let (batch, size, shift, gamma, train) = (1, 3, residual, true, true);
+        for activation in ACTIVATIONS {
+            check(Case {
+                batch,
+                size,
+                channels,
+                activation,
+                residual,
+                shift,
+                gamma,
+                train,
+                offset: 0.3,
+            });
+        }
     }
 }
 
@@ -162,9 +186,10 @@ fn spans_and_blocks_add_up() {
             batch: 9,
             size: 32,
             channels,
-            relu: true,
+            activation: if residual { Activation::Relu } else { Activation::Gelu(Gelu::Exact) },
             residual,
             shift: !residual,
+            gamma: residual,
             train: true,
             offset: 0.0,
         });
@@ -179,7 +204,7 @@ fn a_mean_far_from_zero_costs_the_statistics_no_digits() {
     let mean = exact.iter().sum::<f64>() / 4096.0;
     let variance = exact.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 4096.0;
     for isa in Isa::available() {
-        let statistics = Statistics::of(&Moments::of(isa, &pixels, 1));
+        let statistics = Statistics::of(&Moments::of(isa, &pixels, 1), 0.0);
         assert!((statistics.mean[0] - mean).abs() < 1e-6);
         assert!(
             (statistics.variance[0] / variance - 1.0).abs() < 1e-4,
@@ -199,10 +224,11 @@ fn the_result_is_as_exact_as_documented() {
         ripple.iter().enumerate().map(|(i, x)| (x + means[i % CHANNELS]) as f32).collect();
     let (gamma, beta) = ([0.5, 1.0, 1.5, 1.0, 1.0], [0.1, -0.3, 0.0, 1.0, 2.0]);
     for isa in Isa::available() {
-        let statistics = Statistics::of(&Moments::of(isa, &xs, CHANNELS));
+        let statistics = Statistics::of(&Moments::of(isa, &xs, CHANNELS), Running::EPSILON);
         let (scale, shift) = statistics.affine(&gamma, &beta);
         let values = Values::from(Scratch::zeroed(0));
-        let normalised = Normalised { isa, xs: values, scale, shift, relu: false };
+        let activation = Activation::Identity;
+        let normalised = Normalised { isa, xs: values, scale, shift, activation };
         let mut z = vec![f32::NAN; xs.len()];
         let (scale, shift) = (&normalised.scale, &normalised.shift);
         let (relu, residual, positive) = (false, None, None);
@@ -240,7 +266,7 @@ fn a_value_far_from_all_others_costs_the_variance_no_digits() {
                 let mut pixels: Vec<f32> = (0..PIXELS).map(noise).collect();
                 pixels[at] = far;
                 let (mean, variance) = exactly(&pixels);
-                let found = Statistics::of(&Moments::of_part(isa, &pixels, 1));
+                let found = Statistics::of(&Moments::of_part(isa, &pixels, 1), 0.0);
                 let off = (found.variance[0] / variance - 1.0).abs();
                 assert!(off < 2e-6, "{isa}: {far} at {at}: {off:e}");
                 assert!((found.mean[0] - mean).abs() < 1e-6 * (1.0 + mean.abs()), "{isa}");
@@ -249,7 +275,7 @@ fn a_value_far_from_all_others_costs_the_variance_no_digits() {
             let mut pixels: Vec<f32> = (0..PIXELS).map(noise).collect();
             (pixels[0], pixels[PIXELS / 2]) = (far, far);
             let (mean, variance) = exactly(&pixels);
-            let found = Statistics::of(&Moments::of_part(isa, &pixels, 1)).variance[0];
+            let found = Statistics::of(&Moments::of_part(isa, &pixels, 1), 0.0).variance[0];
             let bound = 400.0 * 2_f64.powi(-24) * (variance + (f64::from(far) - mean).powi(2));
             let off = (found - variance).abs();
             assert!(off <= bound, "{isa}: {off:e} is more than {bound:e}");
@@ -274,7 +300,7 @@ fn what_belongs_to_other_channels_is_refused() {
             assert!(lengths || constants, "{what} on {isa}: {message}");
         }
     };
-    let summed = |isa: Isa, summand: Gradients| {
+    let summed = |isa: Isa, summand: Gradients<Gate>| {
         let (mut a, mut b) = (vec![0.0; CHANNELS], vec![0.0; CHANNELS]);
         isa.run(Sums { summand, channels: CHANNELS, pixels: 2, to: [&mut a, &mut b] });
     };
@@ -316,11 +342,13 @@ fn what_a_normalisation_computes_from_is_in_memory() {
     let xs = Tensor::randn(0f32, 1., (2, 3, 3, 5), &Device::Cpu).unwrap();
     let [zeros, ones] =
         [0., 1.].map(|x| (Tensor::zeros(5, DType::F32, &Device::Cpu).unwrap() + x).unwrap());
-    let [mean, var] = [&zeros, &ones].map(|start| Var::from_tensor(start).unwrap());
-    for train in [false, true] {
+    let running = running(&zeros, &ones);
+    let affine = Affine { shift: None, gamma: Some(&ones), beta: &zeros };
+    for (train, activation) in
+        [false, true].into_iter().flat_map(|train| ACTIVATIONS.map(|of| (train, of)))
+    {
         let maps = Maps::new(native, &xs).unwrap();
-        let norm =
-            |maps| batch_norm(maps, None, &ones, &zeros, (&mean, &var), None, true, train).unwrap();
+        let norm = |maps| batch_norm(maps, affine, &running, None, activation, train).unwrap();
         let first = norm(&maps);
         assert!(!first.values().in_memory(), "a normalisation alone has no pass over memory");
         let second = norm(&first);
@@ -334,9 +362,10 @@ fn any_number_of_threads_gives_the_same_bits() {
         batch: 8,
         size: 24,
         channels: 72,
-        relu: true,
+        activation: Activation::Relu,
         residual: true,
         shift: true,
+        gamma: true,
         train: true,
         offset: 0.0,
     };
@@ -356,5 +385,88 @@ fn any_number_of_threads_gives_the_same_bits() {
     let one = run(1);
     for threads in [2, 3] {
         assert!(one == run(threads), "{threads} threads");
+    }
+}
+
+/// After every pass the statistics are the corrected averages of all batches so far, on every path.
+#[test]
+fn running_statistics_are_bias_corrected_averages() {
+    const CHANNELS: usize = 3;
+    let batch = |pass: usize| -> Vec<f32> {
+        (0..2 * 9 * CHANNELS)
+            .map(|i| ((i * 7 + pass * 31) as f32).sin() * (pass + i % 3) as f32)
+            .collect()
+    };
+    // Mean and unbiased variance of each channel of a batch.
+    let of = |values: &[f32], c: usize| {
+        let channel = || values[c..].iter().step_by(CHANNELS).map(|x| f64::from(*x));
+        let count = channel().count() as f64;
+        let mean = channel().sum::<f64>() / count;
+        [mean, channel().map(|x| (x - mean).powi(2)).sum::<f64>() / (count - 1.)]
+    };
+    let [zeros, ones] = [0f32, 1.].map(|x| Tensor::full(x, CHANNELS, &Device::Cpu).unwrap());
+    for kernels in Kernels::available() {
+        // What stands there at first is to leave no trace.
+        let running = running(&(&ones * 1e3).unwrap(), &(&ones * 1e3).unwrap());
+        let affine = Affine { shift: None, gamma: None, beta: &zeros };
+        let (mut sums, mut weights) = ([[0.0; 2]; CHANNELS], 0.0);
+        for pass in 1..=12 {
+            let values = batch(pass);
+            let xs = Tensor::from_slice(&values, (2, 3, 3, CHANNELS), &Device::Cpu).unwrap();
+            let activation = Activation::Identity;
+            match kernels {
+                Kernels::Candle => {
+                    composed::batch_norm(&xs, affine, &running, None, activation, true).unwrap();
+                }
+                Kernels::Native(native) => {
+                    let maps = Maps::new(native, &xs).unwrap();
+                    batch_norm(&maps, affine, &running, None, activation, true).unwrap();
+                }
+            }
+            weights = weights * (1. - running.momentum) + 1.;
+            for (c, sums) in sums.iter_mut().enumerate() {
+                for (which, found) in [&running.mean, &running.variance].into_iter().enumerate() {
+                    sums[which] = sums[which] * (1. - running.momentum) + of(&values, c)[which];
+                    let found = f64::from(found.to_vec1::<f32>().unwrap()[c]);
+                    let expected = sums[which] / weights;
+                    let close = (found - expected).abs() < 2e-6 * (1. + expected.abs());
+                    assert!(close, "{kernels}, pass {pass}: {found} {expected}");
+                }
+            }
+            assert_eq!(running.passes.to_scalar::<f32>().unwrap(), pass as f32);
+        }
+    }
+}
+
+/// A bias with GELU is its definition, and so are the gradients.
+#[test]
+fn a_bias_with_gelu_is_its_definition() {
+    const CHANNELS: usize = 19;
+    let cpu = &Device::Cpu;
+    let noise = |n: usize, by: f32| (0..n).map(|i| (i as f32 * by).sin() * 3.0).collect::<Vec<_>>();
+    let (x, g) = (noise(2 * 9 * CHANNELS, 0.7), noise(2 * 9 * CHANNELS, 1.3));
+    let b: Vec<f32> = (0..CHANNELS).map(|c| c as f32 * 0.1 - 0.9).collect();
+    for (kernels, form) in Kernels::available().flat_map(|k| FORMS.map(|form| (k, form))) {
+        let Kernels::Native(native) = kernels else { continue };
+        let xs = Var::from_slice(&x, (2, 3, 3, CHANNELS), cpu).unwrap();
+        let added = Var::from_slice(&b, CHANNELS, cpu).unwrap();
+        let maps = Maps::new(native, &xs).unwrap();
+        let z = bias(&maps, &added, Activation::Gelu(form)).unwrap().tensor().unwrap();
+        let weight = Tensor::from_slice(&g, (2, 3, 3, CHANNELS), cpu).unwrap();
+        let store = (&z * weight).unwrap().sum_all().unwrap().backward().unwrap();
+        let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let (z, dx, db) =
+            (flat(&z), flat(store.get(&xs).unwrap()), flat(store.get(&added).unwrap()));
+        let mut sums = [0.0; CHANNELS];
+        for (i, x) in x.iter().enumerate() {
+            let [value, slope] = simply(form, f64::from(*x) + f64::from(b[i % CHANNELS]));
+            let gradient = slope * f64::from(g[i]);
+            sums[i % CHANNELS] += gradient;
+            assert!((f64::from(z[i]) - value).abs() < 3e-6, "{kernels}, {form:?}");
+            assert!((f64::from(dx[i]) - gradient).abs() < 1e-5, "{kernels}, {form:?}");
+        }
+        for (found, expected) in db.iter().zip(sums) {
+            assert!((f64::from(*found) - expected).abs() < 5e-5, "{kernels}: {found} {expected}");
+        }
     }
 }

@@ -150,7 +150,8 @@ mod tests {
     use candle_core::{Device, Tensor, Var};
 
     use super::*;
-    use crate::{Maps, ops};
+    use crate::Maps;
+    use crate::ops::{self, Activation, Affine, Running};
 
     #[test]
     fn scratch_is_aligned_and_reused() {
@@ -184,10 +185,11 @@ mod tests {
         let xs = draw(&[9, 16, 16, 32]);
         let (up, down) = (var(&[144, 32, 3, 3]), var(&[32, 144, 3, 3]));
         let (gamma, beta) = (var(&[144]), var(&[144]));
-        let (mean, variance) = (var(&[144]), Var::from_tensor(&gamma.sqr().unwrap()).unwrap());
+        let running = Running::new(&var(&[144]), &gamma.sqr().unwrap()).unwrap();
+        let affine = Affine { shift: None, gamma: Some(&gamma), beta: &beta };
         let step = || -> candle_core::Result<()> {
             let ys = ops::conv2d(&Maps::new(&xs)?, &up, 1, 1, true)?;
-            let ys = ops::batch_norm(&ys, None, &gamma, &beta, &mean, &variance, None, true, true)?;
+            let ys = ops::batch_norm(&ys, affine, &running, None, Activation::Relu, true)?;
             let ys = ops::conv2d(&ops::conv2d(&ys, &down, 1, 1, true)?, &up, 2, 1, true)?;
             ops::global_average_pool(&ys)?.sum_all()?.backward().map(drop)
         };
