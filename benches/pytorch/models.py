@@ -59,6 +59,46 @@ class Vgg16(nn.Module):
         return self.linear(self.features(x).flatten(1))
 
 
+class Unscaled(nn.BatchNorm2d):
+    """Batch norm without a scale, with airbench's settings."""
+    def __init__(self, width):
+        super().__init__(width, eps=1e-12, momentum=0.4)
+        self.register_parameter("weight", None)
+
+
+class AirbenchGroup(nn.Module):
+    def __init__(self, i, o):
+        super().__init__()
+        self.conv1 = nn.Conv2d(i, o, 3, 1, 1, bias=False); self.bn1 = Unscaled(o)
+        self.conv2 = nn.Conv2d(o, o, 3, 1, 1, bias=False); self.bn2 = Unscaled(o)
+        for conv in (self.conv1, self.conv2):
+            nn.init.dirac_(conv.weight.data[:conv.in_channels])
+
+    def forward(self, x):
+        return F.gelu(self.bn2(self.conv2(F.gelu(self.bn1(F.max_pool2d(self.conv1(x), 2))))))
+
+
+class Airbench(nn.Module):
+    """The network of airbench93 (Jordan 2024)."""
+    def __init__(self, widths=(64, 128, 128), classes=10):
+        super().__init__()
+        self.whiten = nn.Conv2d(3, 24, 2); nn.init.zeros_(self.whiten.bias)
+        self.whiten.weight.requires_grad_(False)
+        self.groups = nn.Sequential(*(AirbenchGroup(i, o) for i, o in zip((24, *widths), widths)))
+        self.fc = nn.Linear(widths[-1], classes, bias=False)
+
+    def prepare(self, images):
+        """Filters that whiten the 2x2 patches of these images, and their negatives."""
+        patches = F.unfold(images, 2).transpose(1, 2).reshape(-1, 12).double()
+        values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
+        filters = (vectors / (values + 5e-4).sqrt()).T.flip(0).reshape(12, 3, 2, 2).float()
+        self.whiten.weight.data.copy_(torch.cat([filters, -filters]))
+
+    def forward(self, x):
+        x = F.max_pool2d(self.groups(F.gelu(self.whiten(x))), 3)
+        return self.fc(x.flatten(1)) / 9
+
+
 class FastText(nn.Module):
     def __init__(self, vocab=30000, dim=128, classes=4):
         super().__init__()
@@ -109,5 +149,5 @@ class Transformer(nn.Module):
 
 
 MODELS = {"resnet20": lambda: ResNet([16, 32, 64], 3, True), "resnet18": lambda: ResNet([64, 128, 256, 512], 2, False),
-          "vgg16": Vgg16, "fasttext": FastText, "textcnn": TextCnn, "bilstm": BiLstm,
+          "vgg16": Vgg16, "airbench": Airbench, "fasttext": FastText, "textcnn": TextCnn, "bilstm": BiLstm,
           "transformer": Transformer}

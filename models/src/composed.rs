@@ -119,7 +119,7 @@ fn activate(xs: &Tensor, activation: Activation) -> Result<Tensor> {
     }
 }
 
-/// GELU in that form.
+/// GELU by its definition: candle's own takes some constants of its derivative with six digits.
 pub fn gelu(xs: &Tensor, form: Gelu) -> Result<Tensor> {
     let below = match form {
         Gelu::Exact => (xs * std::f64::consts::FRAC_1_SQRT_2)?.erf()?,
@@ -304,18 +304,6 @@ pub fn self_attention(xs: &Tensor, packing: &Packing, of: &SelfAttention) -> Res
     let places = Tensor::from_iter(places, xs.device())?;
     let mixed = mixed.reshape((batch * length, dim))?.index_select(&places, 0)?;
     xs + project(&mixed, &of.out_proj)?
-}
-
-/// GELU by its definition: candle's own takes some constants of its derivative with six digits.
-pub fn gelu(xs: &Tensor, form: Gelu) -> Result<Tensor> {
-    let distribution = match form {
-        Gelu::Exact => (xs / 2f64.sqrt())?.erf()?,
-        Gelu::Tanh => {
-            let cube = (xs.sqr()? * xs)?;
-            ((xs + (cube * 0.044_715)?)? * (2. / std::f64::consts::PI).sqrt())?.tanh()?
-        }
-    };
-    (xs * 0.5)? * (distribution + 1.)?
 }
 
 /// See [`ops::feed_forward`](crate::ops::feed_forward).

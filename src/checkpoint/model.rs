@@ -67,7 +67,7 @@ pub fn save(
     test_accuracy: Option<f64>,
 ) -> Result<()> {
     disk.create_folders(folder)?;
-    let tensors = store.trainable().into_iter().chain(store.buffers());
+    let tensors = store.trainable().into_iter().chain(store.buffers()).chain(store.fixed());
     let tensors: Vec<_> = tensors.map(|(name, var)| (name, var.as_tensor().clone())).collect();
     let file = folder.join(MODEL);
     // The sum is of what a reader finds, and so is made from the bytes.

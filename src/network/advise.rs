@@ -104,6 +104,7 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
     };
     let mut loaders = (0..ranks).map(loader).collect::<Result<Vec<_>>>()?;
     let replica = Replica::new(recipe, &*data.train, 0)?;
+    replica.prepare(recipe, &*data.train)?;
     let params = &replica.params;
     let mut optimizer =
         Optimizer::new(recipe.optimizer.definition(), 0.0, params, recipe.model.table());

@@ -42,6 +42,24 @@ impl Replica {
         Ok(Self { store, params, model, device, label_smoothing, views })
     }
 
+    /// Sets what the recipe's model computes from training samples before the first step, if anything:
+    /// from the first of `data`, as they are.
+    ///
+    /// # Errors
+    /// When nothing follows from them.
+    pub fn prepare(&self, recipe: &Recipe, data: &dyn Dataset) -> Result<()> {
+        let samples = recipe.model.prepares_from().min(data.len());
+        if samples == 0 {
+            return Ok(());
+        }
+        let indices: Vec<u32> = (0..).take(samples).collect();
+        let mut batch = Batch::default();
+        data.batch(&indices, None, &mut batch);
+        let samples = self.features(&batch.features, 0..samples)?;
+        let prepared = recipe.model.prepare(&self.store, &samples);
+        prepared.with_context(|| format!("preparing model {}", recipe.model.name()))
+    }
+
     /// Forward pass over the samples `part` of `batch` in training mode: their mean loss, still
     /// differentiable, and their score.
     ///

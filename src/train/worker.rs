@@ -114,6 +114,9 @@ impl Worker {
         let Session { recipe, data, course, .. } = &*session;
         let rank = collective.rank();
         let replica = Replica::new(recipe, &*data.train, seat_on_machine)?;
+        if from.is_none() {
+            replica.prepare(recipe, &*data.train)?;
+        }
         let params = &replica.params;
         let (sampler, first_place) = course.sampler(recipe, rank)?;
         let last_place = course.place(course.last_step());

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use gradwire_datasets::Dataset;
 use gradwire_exchange::{Entry, Exchange};
 use gradwire_models::kernels::optimizer::update_in_place;
+use gradwire_models::ops::Running;
 use std::time::{Duration, Instant};
 
 /// What of the optimizer's state is of rows that wait.
@@ -21,6 +22,9 @@ const WAITING: &str = "waiting";
 
 /// What of the optimizer's state is of the average of the weights.
 const AVERAGE: &str = "average";
+
+/// What the name of a batch norm's count of passes ends with.
+const PASSES: &str = "num_batches_tracked";
 
 /// A rank's average of batch norm's statistics, all in one.
 const AVERAGE_BUFFERS: &str = "average/buffers";
@@ -84,6 +88,10 @@ impl Worker {
             let values = Entry::F32(param.update(|values| values.to_vec())?);
             let shape = param.var.dims().to_vec();
             weights.0.insert(param.name.clone(), Tensor { shape, values });
+        }
+        for (name, var) in self.replica.store.fixed() {
+            let values = Entry::F32(update_in_place(&var, |values| values.to_vec())?);
+            weights.0.insert(name, Tensor { shape: var.dims().to_vec(), values });
         }
         let mut optimizer = Tensors::default();
         for (name, values) in self.optimizer.vectors() {
@@ -162,14 +170,23 @@ impl State<'_> {
                 model.f32s(&param.name, param.var.dims()).context("the model's weights")?;
             param.update(|weights| weights.copy_from_slice(values))?;
         }
-        let buffers = self.replica.store.buffers();
-        let known = self.replica.params.iter().count() + buffers.len();
+        let (fixed, mut buffers) = (self.replica.store.fixed(), self.replica.store.buffers());
+        for (name, var) in &fixed {
+            let values = model.f32s(name, var.dims()).context("the model's fixed variables")?;
+            update_in_place(var, |variable| variable.copy_from_slice(values))?;
+        }
+        let own = checkpoint.ranks.get(rank).with_context(|| format!("no state of rank {rank}"))?;
+        // Earlier versions did not count the passes of batch norms, whose statistics had settled or not.
+        let uncounted = |name: &str| name.ends_with(PASSES) && !model.0.contains_key(name);
+        for (_, var) in buffers.extract_if(.., |(name, _)| uncounted(name)) {
+            update_in_place(&var, |passes| passes.fill(Running::SETTLED))?;
+        }
+        let known = self.replica.params.iter().count() + buffers.len() + fixed.len();
         ensure!(
             model.0.len() == known,
             "the model's weights: {} tensors where this model has {known}",
             model.0.len()
         );
-        let own = checkpoint.ranks.get(rank).with_context(|| format!("no state of rank {rank}"))?;
         for (name, var) in buffers {
             let values = own
                 .f32s(&format!("buffers/{name}"), var.dims())
