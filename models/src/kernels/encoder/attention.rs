@@ -1,8 +1,9 @@
 //! Scaled dot-product attention of each head within one text.
 //!
 //! The weights of a text, `[rows, rows]` for each head, are never kept: of each of their rows remain the largest score
-//! and one over the sum of exponentials, from which the backward pass computes the same weights again (Dao et al., "FlashAttention",
-//! 2022, section 3.1). Texts are short enough for the scores of a head to stay in the cache, so they are not tiled.
+//! and one over the sum of exponentials, from which the backward pass computes the same weights again (Dao et al.,
+//! "FlashAttention", 2022, section 3.1). Texts are short enough for the scores of a head to stay in the cache, so they
+//! are not tiled.
 
 use super::block::Middle;
 use crate::kernels::activation::exp;
@@ -184,8 +185,8 @@ impl Kernel for Softmax<'_> {
     }
 }
 
-/// Makes weights of scores again, and gradients of scores of those of weights: `weight · (dweight − Σ weight · dweight)`,
-/// times `scale`.
+/// Makes weights of scores again, and gradients of scores of those of weights: `scale · weight · (dweight − Σ weight ·
+/// dweight)`.
 struct SoftmaxBackward<'a> {
     columns: usize,
     scale: f32,
