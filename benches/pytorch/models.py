@@ -59,6 +59,36 @@ class Vgg16(nn.Module):
         return self.linear(self.features(x).flatten(1))
 
 
+class Norm(nn.BatchNorm2d):
+    """Batch norm without a scale, with airbench's settings."""
+    def __init__(self, channels):
+        super().__init__(channels, eps=1e-12, momentum=0.4)
+        self.register_parameter("weight", None)
+
+
+class Group(nn.Module):
+    def __init__(self, i, o):
+        super().__init__()
+        self.conv1 = nn.Conv2d(i, o, 3, 1, 1, bias=False); self.bn1 = Norm(o)
+        self.conv2 = nn.Conv2d(o, o, 3, 1, 1, bias=False); self.bn2 = Norm(o)
+
+    def forward(self, x):
+        x = F.gelu(self.bn1(F.max_pool2d(self.conv1(x), 2)))
+        return F.gelu(self.bn2(self.conv2(x)))
+
+
+class Airbench(nn.Module):
+    def __init__(self, widths=(64, 128, 128), classes=10):
+        super().__init__()
+        self.whiten = nn.Conv2d(3, 24, 2); self.whiten.weight.requires_grad_(False)
+        self.groups = nn.Sequential(*(Group(i, o) for i, o in zip((24, *widths), widths)))
+        self.linear = nn.Linear(widths[-1], classes, bias=False)
+
+    def forward(self, x):
+        x = F.max_pool2d(self.groups(F.gelu(self.whiten(x))), 3)
+        return self.linear(x.flatten(1)) / 9
+
+
 class FastText(nn.Module):
     def __init__(self, vocab=30000, dim=128, classes=4):
         super().__init__()
@@ -90,4 +120,4 @@ class BiLstm(nn.Module):
 
 
 MODELS = {"resnet20": lambda: ResNet([16, 32, 64], 3, True), "resnet18": lambda: ResNet([64, 128, 256, 512], 2, False),
-          "vgg16": Vgg16, "fasttext": FastText, "textcnn": TextCnn, "bilstm": BiLstm}
+          "vgg16": Vgg16, "airbench": Airbench, "fasttext": FastText, "textcnn": TextCnn, "bilstm": BiLstm}
