@@ -10,7 +10,7 @@ in its own process. Prints every pair as it comes and a Markdown table of median
 
 Both sides take one optimizer step (SGD, momentum 0.9) per exchange of the full fp32 gradient, on
 random samples of the same shapes, words being as frequent as words are (Zipf). With `+nonzero` behind
-a model ours leaves blocks of zeros out of its messages, which loses nothing. PyTorch's ResNets and VGG
+a model ours leaves blocks of zeros out of its messages, which loses nothing. PyTorch's ResNets, VGG and airbench
 run channels-last, the faster of its layouts.
 Memory is the largest resident set of gradwire's one process, and the sum of those of PyTorch's
 ranks (the process that starts them is left out), with what they held before there was a model, its
@@ -62,7 +62,7 @@ def compare(python, name, workers, threads, a):
     ours = [a.binary, "bench", "train", "--json", "--model", model, "--workers", workers, *sizes,
             "--set", f"scheme={scheme or 'dense'}"]
     theirs = [python, HERE / "torch_ddp.py", "--model", model, "--world", workers, *sizes]
-    if model.startswith(("resnet", "vgg")):
+    if model.startswith(("resnet", "vgg", "airbench")):
         theirs.append("--channels-last")
     pairs = []
     for _ in range(a.runs):

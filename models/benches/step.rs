@@ -1,8 +1,8 @@
-//! Training steps on one thread: samples per second, and where the time goes.
+//! Training steps, on one thread unless another number is given: samples per second, and where the time goes.
 //!
-//! `cargo bench -p gradwire-models --bench step -- [MODEL …] [BATCH] [STEPS]`; the kernels are those of
+//! `cargo bench -p gradwire-models --bench step -- [MODEL …] [BATCH] [STEPS] [THREADS]`; the kernels are those of
 //! `GRADWIRE_KERNELS`. Images are CIFAR's, texts have 64 tokens out of 30,000. A step is the forward and the backward
-//! pass; figures are those of the fastest.
+//! pass; figures are those of the fastest. The peak is of the process, all models so far.
 //!
 //! Set `RAYON_NUM_THREADS=1`, as the trainer does: candle's own operations count their threads by it.
 
@@ -30,8 +30,10 @@ fn main() -> Result<()> {
     }
     let batch = numbers.first().copied().unwrap_or(64);
     let steps = numbers.get(1).copied().unwrap_or(8);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().map_err(Error::wrap)?;
-    println!("kernels {}", kernels::active().map_err(Error::wrap)?);
+    let threads = numbers.get(2).copied().unwrap_or(1);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    let pool = pool.map_err(Error::wrap)?;
+    println!("kernels {}, threads {threads}", kernels::active().map_err(Error::wrap)?);
     models.iter().try_for_each(|config| pool.install(|| run(config, batch, steps)))
 }
 
@@ -88,5 +90,15 @@ fn run(config: &Config, batch: usize, steps: usize) -> Result<()> {
     }
     let rest = profile.kinds().fold(step, |rest, (_, spent)| rest.saturating_sub(spent));
     println!("  {:28} {:8.2} ms", "all else", ms(rest));
+    if let Some(peak) = peak_memory() {
+        println!("  {:28} {:8.0} MiB", "peak memory", peak as f64 / 1024.0);
+    }
     Ok(())
+}
+
+/// The most that this process has held, in KiB, where /proc tells.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().trim_end_matches(" kB").parse().ok()
 }

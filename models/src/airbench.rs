@@ -52,6 +52,7 @@ pub struct Config {
     /// The form of GELU.
     pub gelu: Gelu,
     /// What the outputs of the linear layer are multiplied by, above 0.
+    #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0.0)))]
     pub scale: f64,
 }
 

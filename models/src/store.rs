@@ -253,7 +253,7 @@ impl SimpleBackend for Outline {
     fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
         let mut shapes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         shapes.insert(name.to_owned(), s.dims().to_vec());
-        Tensor::zeros(1, dtype, dev)?.broadcast_as(s)
+        Tensor::zeros((), dtype, dev)?.broadcast_as(s)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
