@@ -306,7 +306,7 @@ fn another_recipe_is_refused_key_by_key_and_more_of_the_same_is_not() {
     let (run, _) = undisturbed(&program, "out", &[]);
     let longer = ["train", "--resume", text(&run), "--set", "train.max_steps=30"];
     let error = program.refuse(&longer, 2);
-    assert!(error.contains("train.max_steps was 24, is 30: the cosine schedule"), "{error}");
+    assert!(error.contains("train.max_steps was 24, is 30: the schedule spans"), "{error}");
 }
 
 /// Every file below a folder, by path.

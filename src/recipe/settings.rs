@@ -175,6 +175,11 @@ pub struct Train {
     pub clip_norm: Option<f64>,
     /// What becomes of batch norm's running statistics, which differ between ranks.
     pub batch_norm: BatchNorm,
+    /// Forward passes of each rank over training samples from which batch norm's running statistics are
+    /// computed anew before each evaluation, so that they are those of the present weights; training
+    /// goes on with its own. 0 for none, as PyTorch does.
+    #[schemars(range(max = 1000))]
+    pub recalibrate: usize,
     /// How each test image is looked at: `one`, as it is; `mirror`, the mean of its logits and those of
     /// its mirror image; `mirror-translate`, half of that and half of the same for the image moved by
     /// one pixel, up and left, and down and right (Jordan 2024, section 3.5).
@@ -198,6 +203,7 @@ impl Default for Train {
             label_smoothing: 0.0,
             clip_norm: None,
             batch_norm: BatchNorm::Averaged,
+            recalibrate: 4,
             test_views: TestViews::One,
             evaluation_batch: 250,
             evaluate_every: 1,
@@ -434,6 +440,9 @@ impl Recipe {
         let minutes = self.checkpoint.every_minutes;
         refuse(!(0.0..=1e6).contains(&minutes), || {
             format!("checkpoint.every_minutes = {minutes:?} must be from 0 (off) to 1000000")
+        })?;
+        refuse(t.recalibrate > 1000, || {
+            format!("train.recalibrate = {}: some passes do, such as 4", t.recalibrate)
         })?;
         self.device.validate().map_err(anyhow::Error::msg)?;
         self.dataset.definition().validate()?;

@@ -5,6 +5,7 @@
 
 mod epoch;
 mod gradient;
+mod norms;
 mod shown;
 pub(crate) mod state;
 

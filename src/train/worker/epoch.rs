@@ -1,15 +1,13 @@
-//! The end of an epoch: evaluation, batch norm's running statistics, the best and the last model.
+//! The end of an epoch: evaluation, the best and the last model.
 
 use super::Worker;
 use crate::checkpoint::{self, Score};
-use crate::recipe::BatchNorm;
 use crate::record::Warning;
 use crate::train::evaluate::evaluate_share;
 use crate::train::post::Phase;
 use crate::train::report::{Epoch, Report};
 use anyhow::{Context, Result};
 use gradwire_datasets::Dataset;
-use gradwire_models::kernels::optimizer::update_in_place;
 use std::time::Instant;
 
 impl Worker {
@@ -22,6 +20,7 @@ impl Worker {
         self.optimizer.catch_up(&self.replica.params, None)?;
         self.swap_average()?;
         self.post.phase(Phase::Evaluation);
+        let kept = if due { self.recalibrate(epoch)? } else { None };
         let test = if due { Some(self.evaluate()?) } else { None };
         let evaluation_seconds = began.elapsed().as_secs_f64();
         self.post.phase(Phase::SavingModel);
@@ -41,6 +40,9 @@ impl Worker {
             }
             self.report(Report::Epoch(Epoch { epoch, step, test, evaluation_seconds }))?;
         }
+        if let Some(kept) = kept {
+            self.set_statistics(&kept)?;
+        }
         self.swap_average()?;
         Ok((test, best))
     }
@@ -56,40 +58,6 @@ impl Worker {
         let mut sums = [mine.loss, mine.correct as f64, mine.samples as f64];
         self.exchange.collective().sum_f64(&mut sums)?;
         Ok(Score { loss: sums[0], correct: sums[1] as u64, samples: sums[2] as u64 })
-    }
-
-    /// Makes batch norm's running statistics the same on all ranks, by the recipe's policy.
-    pub(super) fn settle_batch_norm(&mut self) -> Result<()> {
-        let buffers = self.replica.store.buffers();
-        if buffers.is_empty() {
-            return Ok(());
-        }
-        let mut flat = Vec::new();
-        for (_, var) in &buffers {
-            update_in_place(var, |elements| flat.extend_from_slice(elements))?;
-        }
-        match self.session.recipe.train.batch_norm {
-            BatchNorm::Averaged | BatchNorm::Synchronised => {
-                self.exchange.collective().mean_f32(&mut flat)?;
-            }
-            BatchNorm::Rank0 => {
-                if self.post.rank() != 0 {
-                    flat.fill(0.0);
-                }
-                let mut sums: Vec<f64> = flat.iter().copied().map(f64::from).collect();
-                self.exchange.collective().sum_f64(&mut sums)?;
-                flat.iter_mut().zip(sums).for_each(|(f, s)| *f = s as f32);
-            }
-        }
-        let mut rest = flat.as_slice();
-        for (_, var) in &buffers {
-            update_in_place(var, |elements| {
-                let (mine, others) = rest.split_at(elements.len());
-                elements.copy_from_slice(mine);
-                rest = others;
-            })?;
-        }
-        Ok(())
     }
 
     fn save_as(&self, which: &str, step: u64, accuracy: Option<f64>) -> Result<()> {

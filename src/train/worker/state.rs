@@ -1,5 +1,6 @@
 //! A worker's state: handed in for a checkpoint, taken up from one.
 
+use super::norms::PASSES;
 use super::{Worker, exchange, optimizer};
 use crate::checkpoint::{Checkpoint, Part, Shared, Tensor, Tensors};
 use crate::recipe::Recipe;
@@ -22,9 +23,6 @@ const WAITING: &str = "waiting";
 
 /// What of the optimizer's state is of the average of the weights.
 const AVERAGE: &str = "average";
-
-/// What the name of a batch norm's count of passes ends with.
-const PASSES: &str = "num_batches_tracked";
 
 /// A rank's average of batch norm's statistics, all in one.
 const AVERAGE_BUFFERS: &str = "average/buffers";

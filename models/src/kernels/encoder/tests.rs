@@ -79,7 +79,8 @@ fn close(ours: &Tensor, theirs: &Tensor, vars: &[Var]) -> Result<(), TestCaseErr
         prop_assert_eq!(ours.len(), theirs.len());
         let scale = theirs.iter().fold(1.0f32, |scale, x| scale.max(x.abs()));
         for (a, b) in ours.iter().zip(theirs) {
-            prop_assert!((a - b).abs() <= 1e-4 * scale, "{which}: {a} {b} of {scale}");
+            // Both are sums in f32 over up to 700 rows, of which most cancels; the sine adds the last digits of `ys`.
+            prop_assert!((a - b).abs() <= 5e-4 * scale, "{which}: {a} {b} of {scale}");
         }
     }
     Ok(())

@@ -1,0 +1,88 @@
+//! Batch norm's running statistics: the same on all ranks, and those of the present weights.
+
+use super::Worker;
+use crate::recipe::BatchNorm;
+use anyhow::Result;
+use gradwire_datasets::{Augment, Batch};
+use gradwire_models::kernels::optimizer::update_in_place;
+
+/// What the name of a batch norm's count of passes ends with.
+pub(super) const PASSES: &str = "num_batches_tracked";
+
+impl Worker {
+    /// Computes the running statistics anew, of the weights as they are: the mean over as many forward
+    /// passes of each rank over training samples as the recipe says. Returns what they were, with which
+    /// training goes on; nothing where the model has none, or the recipe asks for no passes.
+    ///
+    /// Running statistics are averages over steps, and so of older weights: an evaluation by them is far
+    /// off where weights change fast. The samples are a function of the rank, and of seed and epoch as far
+    /// as they are changed at random.
+    pub(super) fn recalibrate(&mut self, epoch: u64) -> Result<Option<Vec<f32>>> {
+        let recipe = &self.session.recipe;
+        let kept = self.statistics()?;
+        if kept.is_empty() || recipe.train.recalibrate == 0 {
+            return Ok(None);
+        }
+        for (name, var) in self.replica.store.buffers() {
+            if name.ends_with(PASSES) {
+                update_in_place(&var, |passes| passes.fill(0.0))?;
+            }
+        }
+        let data = &self.session.data.train;
+        let augment = recipe.augmentation().map(|how| Augment { seed: recipe.seed, epoch, how });
+        let (size, samples) = (recipe.train.batch.min(data.len()), data.len());
+        let mut batch = Batch::default();
+        for pass in 0..recipe.train.recalibrate {
+            let first = (self.post.rank() * recipe.train.recalibrate + pass) * size;
+            let indices = (first..first + size).map(|index| (index % samples) as u32);
+            data.batch(&indices.collect::<Vec<_>>(), augment.as_ref(), &mut batch);
+            self.replica.forward(&batch, 0..size)?;
+            self.post.beat();
+        }
+        Ok(Some(kept))
+    }
+
+    /// All running statistics, one after the other in the order of their names.
+    fn statistics(&self) -> Result<Vec<f32>> {
+        let mut flat = Vec::new();
+        for (_, var) in self.replica.store.buffers() {
+            update_in_place(&var, |elements| flat.extend_from_slice(elements))?;
+        }
+        Ok(flat)
+    }
+
+    /// Sets all running statistics to what [`statistics`](Self::statistics) gave.
+    pub(super) fn set_statistics(&self, flat: &[f32]) -> Result<()> {
+        let mut rest = flat;
+        for (_, var) in self.replica.store.buffers() {
+            update_in_place(&var, |elements| {
+                let (mine, others) = rest.split_at(elements.len());
+                elements.copy_from_slice(mine);
+                rest = others;
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Makes batch norm's running statistics the same on all ranks, by the recipe's policy.
+    pub(super) fn settle_batch_norm(&mut self) -> Result<()> {
+        let mut flat = self.statistics()?;
+        if flat.is_empty() {
+            return Ok(());
+        }
+        match self.session.recipe.train.batch_norm {
+            BatchNorm::Averaged | BatchNorm::Synchronised => {
+                self.exchange.collective().mean_f32(&mut flat)?;
+            }
+            BatchNorm::Rank0 => {
+                if self.post.rank() != 0 {
+                    flat.fill(0.0);
+                }
+                let mut sums: Vec<f64> = flat.iter().copied().map(f64::from).collect();
+                self.exchange.collective().sum_f64(&mut sums)?;
+                flat.iter_mut().zip(sums).for_each(|(f, s)| *f = s as f32);
+            }
+        }
+        self.set_statistics(&flat)
+    }
+}
