@@ -1,10 +1,10 @@
-//! The maximum of each 2×2 or 3×3 pixels. Which of them it was is kept in a byte, so that the maps it was taken from
-//! need not be.
+//! The maximum of each 2×2 or 3×3 pixels. Which of them it was is kept in a bit for each, so that the maps it was taken
+//! from need not be.
 
 use candle_core::Result;
 
 use super::maps::{Backward, Maps, Slot};
-use super::memory::{Scratch, Target};
+use super::memory::{Bits, Scratch, Target};
 use super::parallel::each;
 use super::profile::{Kind, timed};
 use super::simd::{Isa, Kernel, Simd};
@@ -17,11 +17,11 @@ pub(crate) fn max_pool(xs: &Maps, window: usize) -> Result<Maps> {
     let sizes = Sizes { height, width, channels, window };
     let shape = [batch, height / window, width / window, channels];
     let mut ys = Scratch::new(shape.iter().product());
-    let mut winners = vec![0; ys.len()];
+    let mut winners = Bits::new(batch * sizes.winners(isa));
     timed(Kind::Pooling, 0, || {
         let images = xs.pixels().chunks_exact(sizes.image());
         let results =
-            ys.chunks_exact_mut(sizes.pooled()).zip(winners.chunks_exact_mut(sizes.pooled()));
+            ys.chunks_exact_mut(sizes.pooled()).zip(winners.chunks_exact_mut(sizes.winners(isa)));
         each(images.zip(results).collect(), |(xs, (ys, winners))| {
             isa.run(Forward { sizes, xs, ys, winners });
         });
@@ -46,20 +46,37 @@ impl Sizes {
         self.height * self.width * self.channels
     }
 
-    /// Elements of its result.
-    fn pooled(self) -> usize {
-        (self.height / self.window) * (self.width / self.window) * self.channels
+    /// Windows of an image.
+    fn windows(self) -> usize {
+        (self.height / self.window) * (self.width / self.window)
     }
 
-    /// Where each pixel of the result begins, and where the first of its window does.
+    /// Elements of its result.
+    fn pooled(self) -> usize {
+        self.windows() * self.channels
+    }
+
+    /// What says the winners of all its windows: for each vector of channels one mask for each pixel of the window.
+    fn winners(self, isa: Isa) -> usize {
+        self.windows() * self.channels.div_ceil(isa.lanes()) * self.window * self.window
+    }
+
+    /// Calls `visit` for each vector of channels of each window: with where it begins in the result, where in the first
+    /// pixel of the window, its number, and its channels, if it is not full.
     #[inline(always)]
-    fn windows(self) -> impl Iterator<Item = (usize, usize)> {
+    fn each_vector<S: Simd>(self, mut visit: impl FnMut(usize, usize, usize, usize)) {
         let Self { height, width, channels, window } = self;
-        let rows = 0..height / window;
-        let pixels = rows.flat_map(move |y| (0..width / window).map(move |x| (y, x)));
-        pixels
-            .enumerate()
-            .map(move |(to, (y, x))| (to * channels, (y * width + x) * window * channels))
+        let (mut to, mut number) = (0, 0);
+        for y in 0..height / window {
+            for x in 0..width / window {
+                let from = (y * width + x) * window * channels;
+                for channel in (0..channels).step_by(S::LANES) {
+                    visit(to + channel, from + channel, number, S::LANES.min(channels - channel));
+                    number += 1;
+                }
+                to += channels;
+            }
+        }
     }
 
     /// How far the pixels of a window, as many as it has, lie behind its first, row by row.
@@ -76,43 +93,45 @@ struct Forward<'a> {
     sizes: Sizes,
     xs: &'a [f32],
     ys: &'a mut [f32],
-    winners: &'a mut [u8],
+    winners: &'a mut [u16],
 }
 
 impl Kernel for Forward<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, s: S) {
         match self.sizes.window {
-            2 => self.pool::<4>(),
-            _ => self.pool::<9>(),
+            2 => self.pool::<S, 4>(s),
+            _ => self.pool::<S, 9>(s),
         }
     }
 }
 
 impl Forward<'_> {
-    /// The pixels of a window are so many slices of all channels: a loop over these takes whole vectors of them, and
-    /// keeps the best so far and its number in registers.
+    /// A pixel takes the lead where it beats the best before it, and wins where none behind it takes the lead: masks of
+    /// lanes, where the compiler makes of a number for each channel a loop of single elements.
     #[inline(always)]
-    fn pool<const PIXELS: usize>(self) {
-        let channels = self.sizes.channels;
-        let offsets = self.sizes.offsets::<PIXELS>();
-        for (to, from) in self.sizes.windows() {
-            let pixels = offsets.map(|at| &self.xs[from + at..][..channels]);
-            let ys = &mut self.ys[to..][..channels];
-            let winners = &mut self.winners[to..][..channels];
-            for i in 0..channels {
-                let (mut best, mut winner) = (pixels[0][i], 0);
-                for (number, pixel) in (0..).zip(&pixels).skip(1) {
-                    let x = pixel[i];
-                    let taken = x > best || x.is_nan();
-                    best = if taken { x } else { best };
-                    winner = if taken { number } else { winner };
-                }
-                (ys[i], winners[i]) = (best, winner);
+    fn pool<S: Simd, const PIXELS: usize>(self, s: S) {
+        let Self { sizes, xs, ys, winners } = self;
+        let offsets = sizes.offsets::<PIXELS>();
+        sizes.each_vector::<S>(|to, from, number, lanes| {
+            let pixel = |at: usize| s.load_first(&xs[from + at..][..lanes]);
+            let mut best = pixel(offsets[0]);
+            let mut leads = [u16::MAX; PIXELS];
+            for (lead, at) in leads.iter_mut().zip(offsets).skip(1) {
+                let x = pixel(at);
+                *lead = s.beats(x, best);
+                best = s.select(*lead, x, best);
             }
-        }
+            s.store_first(&mut ys[to..][..lanes], best);
+            let mut taken = 0;
+            let winners = &mut winners[number * PIXELS..][..PIXELS];
+            for (winner, lead) in winners.iter_mut().zip(leads).rev() {
+                *winner = lead & !taken;
+                taken |= lead;
+            }
+        });
     }
 }
 
@@ -120,7 +139,7 @@ impl Forward<'_> {
 struct Scatter<'a> {
     sizes: Sizes,
     dy: &'a [f32],
-    winners: &'a [u8],
+    winners: &'a [u16],
     dx: Target<'a>,
 }
 
@@ -128,34 +147,43 @@ impl Kernel for Scatter<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, s: S) {
         match self.sizes.window {
-            2 => self.scatter::<4>(),
-            _ => self.scatter::<9>(),
+            2 => self.scatter::<S, 4>(s),
+            _ => self.scatter::<S, 9>(s),
         }
     }
 }
 
 impl Scatter<'_> {
     #[inline(always)]
-    fn scatter<const PIXELS: usize>(self) {
-        let channels = self.sizes.channels;
-        let offsets = self.sizes.offsets::<PIXELS>();
-        let (dx, add) = self.dx.parts();
+    fn scatter<S: Simd, const PIXELS: usize>(self, s: S) {
+        let Self { sizes, dy, winners, dx } = self;
+        let (dx, add) = dx.parts();
         if !add {
-            // Rows and columns at the end may be in no window.
-            dx.fill(0.0);
+            clear_outside(sizes, dx);
         }
-        for (to, from) in self.sizes.windows() {
-            let dy = &self.dy[to..][..channels];
-            let winners = &self.winners[to..][..channels];
-            for (number, at) in (0..).zip(offsets) {
-                let dx = &mut dx[from + at..][..channels];
-                for i in 0..channels {
-                    dx[i] += if winners[i] == number { dy[i] } else { 0.0 };
-                }
+        let offsets = sizes.offsets::<PIXELS>();
+        sizes.each_vector::<S>(|to, from, number, lanes| {
+            let dy = s.load_first(&dy[to..][..lanes]);
+            let winners = &winners[number * PIXELS..][..PIXELS];
+            for (winner, at) in winners.iter().zip(offsets) {
+                let dx = &mut dx[from + at..][..lanes];
+                let mine = s.where_set(*winner, dy);
+                s.store_first(dx, if add { s.add(s.load_first(dx), mine) } else { mine });
             }
-        }
+        });
+    }
+}
+
+/// Sets what no window of the image reaches, rows and columns at its end, to zero.
+fn clear_outside(sizes: Sizes, image: &mut [f32]) {
+    let Sizes { height, width, channels, window } = sizes;
+    let inside = |size: usize| size / window * window;
+    let (reached, rest) = image.split_at_mut(inside(height) * width * channels);
+    rest.fill(0.0);
+    for row in reached.chunks_exact_mut(width * channels) {
+        row[inside(width) * channels..].fill(0.0);
     }
 }
 
@@ -164,8 +192,7 @@ struct MaxPool {
     isa: Isa,
     sizes: Sizes,
     batch: usize,
-    /// Which of its window each pixel of the result is, row by row.
-    winners: Vec<u8>,
+    winners: Bits,
     gradient: Slot,
 }
 
@@ -176,8 +203,8 @@ impl Backward for MaxPool {
         let (dy, sizes) = (dy.whole(), self.sizes);
         timed(Kind::Pooling, 0, || {
             self.gradient.receive(self.batch * sizes.image(), |dx| {
-                let results =
-                    dy.chunks_exact(sizes.pooled()).zip(self.winners.chunks_exact(sizes.pooled()));
+                let winners = self.winners.chunks_exact(sizes.winners(self.isa));
+                let results = dy.chunks_exact(sizes.pooled()).zip(winners);
                 each(results.zip(dx.chunks(sizes.image())).collect(), |((dy, winners), dx)| {
                     self.isa.run(Scatter { sizes, dy, winners, dx });
                 });

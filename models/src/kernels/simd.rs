@@ -42,8 +42,12 @@ pub trait Simd: Copy {
     fn where_positive(self, gate: Self::V, a: Self::V) -> Self::V;
     /// A bit for each lane, the first one lowest: whether `a > 0`.
     fn positive(self, a: Self::V) -> u16;
+    /// A bit for each lane, the first one lowest: whether `a > b`, or `a` is NaN.
+    fn beats(self, a: Self::V, b: Self::V) -> u16;
     /// `a` where the lane's bit is set, else zero.
     fn where_set(self, bits: u16, a: Self::V) -> Self::V;
+    /// `a` where the lane's bit is set, else `b`.
+    fn select(self, bits: u16, a: Self::V, b: Self::V) -> Self::V;
 
     /// The lanes at `p`.
     ///
@@ -112,15 +116,22 @@ pub trait Simd: Copy {
     /// All of `x`, which may be shorter than a vector; the other lanes are zero.
     #[inline(always)]
     fn load_first(self, x: &[f32]) -> Self::V {
-        let n = x.len().min(Self::LANES);
-        // SAFETY: `n` is at most the slice's length and at most a vector's.
+        // A whole vector needs no mask, which costs more than the branch.
+        if x.len() >= Self::LANES {
+            return self.load(x);
+        }
+        let n = x.len();
+        // SAFETY: `n` is the slice's length and less than a vector's.
         unsafe { self.load_ptr_first(x.as_ptr(), n) }
     }
     /// Fills all of `x`, which may be shorter than a vector, with the first lanes of `a`.
     #[inline(always)]
     fn store_first(self, x: &mut [f32], a: Self::V) {
-        let n = x.len().min(Self::LANES);
-        // SAFETY: `n` is at most the slice's length and at most a vector's.
+        if x.len() >= Self::LANES {
+            return self.store(x, a);
+        }
+        let n = x.len();
+        // SAFETY: `n` is the slice's length and less than a vector's.
         unsafe { self.store_ptr_first(x.as_mut_ptr(), a, n) }
     }
     /// The sum of all lanes, added in a fixed tree.
@@ -271,6 +282,13 @@ mod tests {
                 (0..S::LANES).fold(0, |bits, i| bits | u16::from(self.a[i] > 0.0) << i)
             );
             check("where_set", s.where_set(bits, b), |a, b| if a > 0.0 { b } else { 0.0 });
+            let larger = s.beats(s.where_positive(a, b), a);
+            let at = |i: usize| if self.a[i] > 0.0 { self.b[i] } else { 0.0 };
+            let beaten = (0..S::LANES).map(|i| u16::from(at(i) > self.a[i]) << i);
+            assert_eq!(larger, beaten.sum::<u16>());
+            let all = ((1_u32 << S::LANES) - 1) as u16;
+            assert_eq!((s.beats(nan, a), s.beats(a, nan), s.beats(nan, nan)), (all, 0, all));
+            check("select", s.select(bits, a, b), |a, b| if a > 0.0 { a } else { b });
             check("zero", s.zero(), |_, _| 0.0);
             let sum: f32 = self.a[..S::LANES].iter().sum();
             assert!((s.sum(a) - sum).abs() < 1e-5);

@@ -69,8 +69,17 @@ impl Simd for Portable {
         a.iter().enumerate().fold(0, |bits, (i, a)| bits | u16::from(*a > 0.0) << i)
     }
     #[inline(always)]
+    fn beats(self, a: Self::V, b: Self::V) -> u16 {
+        let lane = |i: usize| u16::from(a[i] > b[i] || a[i].is_nan()) << i;
+        (0..LANES).fold(0, |bits, i| bits | lane(i))
+    }
+    #[inline(always)]
     fn where_set(self, bits: u16, a: Self::V) -> Self::V {
         std::array::from_fn(|i| if bits >> i & 1 == 1 { a[i] } else { 0.0 })
+    }
+    #[inline(always)]
+    fn select(self, bits: u16, a: Self::V, b: Self::V) -> Self::V {
+        std::array::from_fn(|i| if bits >> i & 1 == 1 { a[i] } else { b[i] })
     }
     #[inline(always)]
     unsafe fn load_ptr(self, p: *const f32) -> Self::V {

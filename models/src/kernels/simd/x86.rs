@@ -43,6 +43,17 @@ unsafe fn first_avx2(n: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(WINDOW.as_ptr().add(8 - n).cast()) }
 }
 
+/// All ones in the lanes whose bit is set.
+#[inline(always)]
+unsafe fn set_avx2(bits: u16) -> __m256 {
+    // SAFETY: see the module for the instruction set.
+    unsafe {
+        let lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+        let set = _mm256_and_si256(_mm256_set1_epi32(bits.into()), lanes);
+        _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, lanes))
+    }
+}
+
 /// The wrapper of one intrinsic over operands of type `V`.
 macro_rules! lanewise {
     ($($name:ident($($arg:ident),*) = $call:expr;)*) => {$(
@@ -84,13 +95,22 @@ impl Simd for Avx2 {
         unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, _mm256_setzero_ps())) as u16 }
     }
     #[inline(always)]
-    fn where_set(self, bits: u16, a: Self::V) -> Self::V {
+    fn beats(self, a: Self::V, b: Self::V) -> u16 {
         // SAFETY: the token proves the instruction set, see the module.
         unsafe {
-            let lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-            let set = _mm256_and_si256(_mm256_set1_epi32(bits.into()), lanes);
-            _mm256_and_ps(a, _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, lanes)))
+            let larger = _mm256_cmp_ps::<_CMP_GT_OQ>(a, b);
+            _mm256_movemask_ps(_mm256_or_ps(larger, _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a))) as u16
         }
+    }
+    #[inline(always)]
+    fn where_set(self, bits: u16, a: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set, see the module.
+        unsafe { _mm256_and_ps(a, set_avx2(bits)) }
+    }
+    #[inline(always)]
+    fn select(self, bits: u16, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set, see the module.
+        unsafe { _mm256_blendv_ps(b, a, set_avx2(bits)) }
     }
     #[inline(always)]
     unsafe fn load_ptr(self, p: *const f32) -> Self::V {
@@ -211,9 +231,19 @@ impl Simd for Avx512 {
         unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, _mm512_setzero_ps()) }
     }
     #[inline(always)]
+    fn beats(self, a: Self::V, b: Self::V) -> u16 {
+        // SAFETY: the token proves the instruction set, see the module.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a) }
+    }
+    #[inline(always)]
     fn where_set(self, bits: u16, a: Self::V) -> Self::V {
         // SAFETY: the token proves the instruction set, see the module.
         unsafe { _mm512_maskz_mov_ps(bits, a) }
+    }
+    #[inline(always)]
+    fn select(self, bits: u16, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set, see the module.
+        unsafe { _mm512_mask_mov_ps(b, bits, a) }
     }
     #[inline(always)]
     unsafe fn load_ptr(self, p: *const f32) -> Self::V {
