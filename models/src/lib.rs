@@ -29,12 +29,16 @@
 //! Errors are candle's, because [`ModuleT`](candle_nn::ModuleT) fixes that type; the messages
 //! name the variable or shape at fault.
 
+pub mod compare;
 pub mod composed;
 pub mod config;
 pub mod definition;
+pub mod golden;
+pub mod gpu;
 pub mod kernels;
 mod layers;
 pub mod maps;
+pub mod operations;
 pub mod ops;
 mod parameters;
 pub mod resnet;
