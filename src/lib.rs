@@ -5,7 +5,7 @@
 //! with the others; the mean gradient, the same bits on every rank, updates every replica. The
 //! compression scheme is a choice in a [`recipe::Recipe`]; [`train::launch::train`] runs one.
 //!
-//! The crate is nine rooms and two tools at their feet, [`disk`] and [`machine`]. Which room may use
+//! The crate is ten rooms and two tools at their feet, [`disk`] and [`machine`]. Which room may use
 //! which is in `ARCHITECTURE.md`, and `tests/house` computes from these sources that it is so.
 
 pub mod bench;
@@ -13,6 +13,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod cluster;
 pub mod disk;
+pub mod doctor;
 pub mod machine;
 pub mod network;
 pub mod recipe;

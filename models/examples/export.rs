@@ -6,14 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Error, Result, bail};
+use gradwire_models::golden::Golden;
 use gradwire_models::{Config, Store};
-
-#[path = "../tests/golden/case.rs"]
-#[expect(dead_code, reason = "nobody trains here, so labels are not needed")]
-mod case;
-#[path = "../tests/golden/formula.rs"]
-#[expect(dead_code, reason = "nor are golden weights")]
-mod formula;
 
 fn main() -> Result<()> {
     let Some(folder) = std::env::args_os().nth(1).map(PathBuf::from) else {
@@ -24,12 +18,10 @@ fn main() -> Result<()> {
 }
 
 fn export(model: &str, folder: &Path) -> Result<()> {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let golden = std::fs::read_to_string(golden.join(format!("{model}.json")))?;
-    let case: case::Case = serde_json::from_str(&golden).map_err(Error::wrap)?;
+    let Golden { case, .. } = Golden::parse(Golden::text(model)?)?;
     let store = Store::new(1, &Device::Cpu);
     let network = case.build(&store)?;
-    let inputs = case.inputs()?;
+    let inputs = case.inputs(&Device::Cpu)?;
     network.forward_t(&inputs, true)?;
     store.save(&folder.join(format!("{model}.safetensors")))?;
     let logits = network.forward_t(&inputs, false)?.to_vec2::<f32>()?;

@@ -30,13 +30,17 @@
 //! name the variable or shape at fault.
 
 pub mod airbench;
+pub mod compare;
 pub mod composed;
 pub mod config;
 pub mod definition;
 mod eigen;
+pub mod golden;
+pub mod gpu;
 pub mod kernels;
 mod layers;
 pub mod maps;
+pub mod operations;
 pub mod ops;
 pub mod packing;
 mod parameters;

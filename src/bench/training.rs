@@ -77,6 +77,7 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> 
     recipe.train.max_steps = Some(WARM + steps);
     recipe.exchange.compare_replicas_every = 0;
     recipe.record.histograms_every = 0;
+    recipe.checkpoint.keep_last = 0;
     // Nothing is recorded, so no step measures its compression error.
     recipe.record.every = u64::MAX;
     let global = recipe.workers * recipe.local_batch();
@@ -144,7 +145,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// As many random samples as the model reads.
-fn random(recipe: &Recipe, samples: usize) -> Data {
+pub(crate) fn random(recipe: &Recipe, samples: usize) -> Data {
     let text = recipe.model.input_kind() == InputKind::Text;
     let shape = if text {
         Shape::Text { vocabulary: 30_000, length: 64 }

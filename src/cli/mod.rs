@@ -10,6 +10,7 @@ mod changes;
 mod codecs;
 mod completions;
 mod data;
+mod doctor;
 mod doing;
 mod grid;
 mod keys;
@@ -67,6 +68,8 @@ enum Command {
     /// Measure how fast this machine trains
     #[command(subcommand)]
     Bench(bench::Command),
+    /// Tell what this machine has, and test that this build computes right on it
+    Doctor(doctor::Doctor),
     /// Tell what recorded runs would have taken on other networks
     #[command(subcommand)]
     Network(network::Command),
@@ -130,6 +133,7 @@ impl Cli {
             Command::Reproduce(reproduce) => reproduce.run(),
             Command::Sweep(sweep) => sweep.run(),
             Command::Bench(bench) => bench.run(),
+            Command::Doctor(doctor) => doctor.run(),
             Command::Runs(runs) => plain(runs.run()),
             Command::Eval(eval) => {
                 let one = eval.among.one(&eval.checkpoint);

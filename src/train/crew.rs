@@ -21,6 +21,7 @@ use crate::train::watch::Watch;
 use crate::train::worker::{Seat, Worker};
 use anyhow::{Context, Result};
 use crossbeam::channel::{never, select, unbounded};
+use gradwire_models::kernels;
 use rayon::ThreadPoolBuilder;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -121,6 +122,7 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
 /// A worker's life, on its own thread and in its own compute pool.
 fn work(seat: Seat, threads: usize) -> Option<Failure> {
     let (rank, post) = (seat.collective.rank(), seat.post.clone());
+    let arithmetic = seat.session.kernels;
     let life = || -> Result<()> {
         // candle and the kernels ask the current pool for its size; without a pool of its own
         // every worker would use all cores.
@@ -132,7 +134,7 @@ fn work(seat: Seat, threads: usize) -> Option<Failure> {
         Worker::new(seat)?.run()
     };
     // Nothing that a panic has left half-done is looked at again.
-    match catch_unwind(AssertUnwindSafe(life)) {
+    match catch_unwind(AssertUnwindSafe(|| kernels::with(arithmetic, life))) {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(Failure::new(rank, post.place(), error)),
         Err(panic) => Some(Failure::panic(rank, post.place(), &*panic)),

@@ -28,7 +28,7 @@ pub fn join(job: &Job, own: Option<Result<Recipe>>) -> Result<Option<(Session, B
     let ready = recipe.and_then(|recipe| {
         let data = load(&recipe, None)?;
         let session = Session::new(recipe, data)?;
-        Ok((Hello::new(&session.provenance(0)?), session))
+        Ok((Hello::new(&session.provenance(0)), session))
     });
     let (hello, session) = match ready {
         Ok((hello, session)) => (hello, Some(session)),

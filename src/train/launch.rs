@@ -66,7 +66,7 @@ pub fn train(job: &Job, mut session: Session, mode: Mode, mut start: Start) -> R
     };
     let course = Course::new(&session.recipe, session.data.train.len(), progress)?;
     session.faults.check(session.recipe.workers, course.last_step())?;
-    job.agree(&session.recipe, &session.provenance(0)?)?;
+    job.agree(&session.recipe, &session.provenance(0))?;
     let mut recovery = Recovery::new(&session.recipe);
     let mut notes: Vec<String> = session.faults.announcement().into_iter().collect();
     loop {
@@ -99,7 +99,7 @@ fn attempt(
     let parameters = session.parameters()?;
     let careful = notes::of(session, parameters, job.workers(&session.recipe)?)?;
     let pace = Pace::new(&session.recipe, parameters)?;
-    let provenance = session.provenance(threads)?;
+    let provenance = session.provenance(threads);
     let Ready { mut record, course, sums, from, events } = make_ready(session, start, &provenance)?;
     let folder = record.folder().to_path_buf();
     let disk = &session.disk;

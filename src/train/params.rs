@@ -125,7 +125,7 @@ impl Params {
 
     /// Writes the gradients into `flat`, where the pass has not done so, and adds where they may have something to
     /// `support`. A variable without gradient counts as zeros. Where `flat` has nothing but `zeros` for a whole
-    /// variable, only what is not zero is written.
+    /// variable, only what is not zero is written. From a GPU all of them come in one transfer.
     ///
     /// # Errors
     /// When a gradient is not `f32` or not of its variable's size.
@@ -136,6 +136,9 @@ impl Params {
         zeros: Option<&Range<usize>>,
         support: &mut Support,
     ) -> Result<()> {
+        if self.params.first().is_some_and(|param| !param.var.device().is_cpu()) {
+            return self.gather_at_once(gradients, flat, support);
+        }
         for param in self.iter() {
             let rows = if zeros == Some(&param.range) { gradients.rows(&param.var)? } else { None };
             match rows {
@@ -153,6 +156,18 @@ impl Params {
             gathered.with_context(|| format!("gathering the gradient of {}", param.name))?;
         }
         Ok(())
+    }
+
+    /// As [`gather`](Self::gather) of gradients that no kernel has a part in, in one transfer.
+    fn gather_at_once(
+        &self,
+        gradients: &Gradients,
+        flat: &mut [f32],
+        support: &mut Support,
+    ) -> Result<()> {
+        support.fill();
+        let vars = self.iter().map(|param| param.var.as_tensor());
+        gradients.copy_at_once(vars, flat).context("gathering the gradient")
     }
 
     /// One hash per variable over the bits of its elements: equal on replicas that agree.
@@ -184,6 +199,35 @@ fn hash_bits(elements: &[f32]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::{Device, Tensor};
+    use gradwire_models::kernels::gradients::backward;
+    use gradwire_models::kernels::{Kernels, with};
+    use gradwire_models::{Config, Input, cross_entropy};
+
+    /// What a GPU's gradients go through, on the processor.
+    #[test]
+    fn gradients_gathered_at_once_are_those_gathered_one_by_one() {
+        with(Kernels::Candle, || {
+            let store = Store::new(3, &Device::Cpu);
+            let input = Input::Text { vocabulary: 20, length: 6 };
+            let model = Config::from_name("textcnn").unwrap();
+            let model = model.build(&input, 4, store.var_builder()).unwrap();
+            let ids =
+                Tensor::new(&[[3u32, 4, 5, 6, 7, 8], [9, 1, 2, 0, 0, 0]], &Device::Cpu).unwrap();
+            let labels = Tensor::new(&[1u32, 3], &Device::Cpu).unwrap();
+            let loss = cross_entropy(&model.forward_t(&ids, true).unwrap(), &labels, 0.0).unwrap();
+            let gradients = backward(&loss).unwrap();
+            let params = Params::new(&store);
+            let fresh = || (vec![f32::NAN; params.len()], Support::nothing(params.len()));
+            let ((mut one_by_one, mut of_one), (mut at_once, mut of_all)) = (fresh(), fresh());
+            params.gather(&gradients, &mut one_by_one, None, &mut of_one).unwrap();
+            params.gather_at_once(&gradients, &mut at_once, &mut of_all).unwrap();
+            assert_eq!(one_by_one, at_once);
+            assert!(of_all.is_everything());
+            assert_eq!(of_one, of_all);
+            assert!(at_once.iter().filter(|value| **value != 0.0).count() > params.len() / 10);
+        });
+    }
 
     #[test]
     fn the_hash_sees_every_bit_and_every_place() {

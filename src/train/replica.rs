@@ -7,7 +7,7 @@ use crate::train::views::{self, View};
 use anyhow::{Context, Error, Result};
 use candle_core::{DType, Device, Tensor};
 use gradwire_datasets::{Batch, Dataset, Features, Shape};
-use gradwire_models::{Input, Model, Store, cross_entropy};
+use gradwire_models::{Input, Model, Store, cross_entropy, gpu};
 use std::ops::Range;
 
 /// A model with its variables.
@@ -120,17 +120,8 @@ impl Replica {
 
 /// The device of a machine's worker.
 fn open(device: recipe::Device, seat: usize) -> Result<Device> {
-    #[cfg(feature = "cuda")]
-    if device != recipe::Device::Cpu {
-        use candle_core::cuda_backend::cudarc::driver::CudaContext;
-        let gpus = CudaContext::device_count().context("counting CUDA devices")?;
-        let gpu = device.gpu(seat, usize::try_from(gpus).unwrap_or(0)).map_err(Error::msg)?;
-        if let Some(gpu) = gpu {
-            return Device::new_cuda(gpu).with_context(|| format!("opening CUDA device {gpu}"));
-        }
-    }
-    device.gpu(seat, 0).map_err(Error::msg)?;
-    Ok(Device::Cpu)
+    let gpus = if device == recipe::Device::Cpu { 0 } else { gpu::count()? };
+    Ok(gpu::device(device.gpu(seat, gpus).map_err(Error::msg)?)?)
 }
 
 /// The data set's shape in the models' words.

@@ -11,7 +11,7 @@ use crate::train::flags::StepFlags;
 use crate::train::replica::input;
 use anyhow::{Context, Result, ensure};
 use gradwire_datasets::Data;
-use gradwire_models::kernels;
+use gradwire_models::kernels::{self, Kernels};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -32,13 +32,16 @@ pub struct Session {
     pub course: Course,
     /// The run's folder; absent before there is one, and where nothing is to be kept.
     pub folder: Option<PathBuf>,
+    /// The arithmetic of its workers where they compute on the processor.
+    pub kernels: Kernels,
 }
 
 impl Session {
-    /// A run of `recipe` on `data` from its beginning, in no folder, with nothing going wrong.
+    /// A run of `recipe` on `data` from its beginning, in no folder, with nothing going wrong, on the kernels of the
+    /// calling thread.
     ///
     /// # Errors
-    /// When there are fewer training samples than workers.
+    /// When there are fewer training samples than workers, or the environment asks for kernels that there are not.
     pub fn new(recipe: Recipe, data: Data) -> Result<Self> {
         let samples = data.train.len();
         ensure!(
@@ -48,7 +51,8 @@ impl Session {
         );
         let course = Course::new(&recipe, samples, Progress::START)?;
         let (disk, flags, faults) = (Disk::default(), Arc::default(), Arc::default());
-        Ok(Self { recipe, data, disk, flags, faults, course, folder: None })
+        let kernels = kernels::active()?;
+        Ok(Self { recipe, data, disk, flags, faults, course, folder: None, kernels })
     }
 
     /// As [`new`](Self::new), for the process that leads `job`: tells the other processes the recipe
@@ -76,17 +80,15 @@ impl Session {
     }
 
     /// What the run on this machine is made with.
-    ///
-    /// # Errors
-    /// When the environment asks for kernels that there are not.
-    pub fn provenance(&self, threads: usize) -> Result<Provenance> {
-        Ok(Provenance {
-            kernels: kernels::active()?.to_string(),
+    #[must_use]
+    pub fn provenance(&self, threads: usize) -> Provenance {
+        Provenance {
+            kernels: self.kernels.to_string(),
             workers: self.recipe.workers,
             threads,
             data: file_sums(&self.data),
             ..Provenance::here()
-        })
+        }
     }
 }
 

@@ -146,6 +146,28 @@ impl Gradients {
         contributions.for_each(|contribution| contribution.add_to(into));
         Ok(())
     }
+
+    /// Writes the gradients of `vars`, end to end in this order, into `flat`; zeros where nothing reached a variable. They
+    /// are laid end to end where they are computed and cross to the host once: of a hundred variables on a GPU each would
+    /// otherwise wait for a transfer of its own. For gradients that candle's store holds, as it does all those of a GPU.
+    ///
+    /// # Errors
+    /// When `flat` is not as long as all variables together, a gradient is not `f32`, or kernels contributed to one.
+    pub fn copy_at_once<'v>(
+        &self,
+        vars: impl IntoIterator<Item = &'v Tensor>,
+        flat: &mut [f32],
+    ) -> Result<()> {
+        let part = |var: &Tensor| match self.store.get(var) {
+            _ if self.laid(var) || self.of(var).next().is_some() => {
+                bail!("kernels contributed to the gradient of shape {:?}", var.shape())
+            }
+            Some(gradient) => gradient.flatten_all(),
+            None => var.zeros_like()?.flatten_all(),
+        };
+        let parts = vars.into_iter().map(part).collect::<Result<Vec<_>>>()?;
+        copy_gradient(&Tensor::cat(&parts, 0)?, flat)
+    }
 }
 
 fn fits(var: &Tensor, values: &[f32]) -> Result<()> {
@@ -244,6 +266,45 @@ mod tests {
                 assert_eq!(backward(&loss).unwrap().of(&last).count(), usize::from(native));
             });
         }
+    }
+
+    /// The simple form is a copy of each variable's gradient.
+    #[test]
+    fn gradients_that_cross_at_once_are_those_that_cross_one_by_one() {
+        let values = |count: usize| (0..count).map(|i| (i as f32 * 0.7).cos()).collect();
+        let var = |shape: (usize, usize)| {
+            Var::from_vec::<_, f32>(values(shape.0 * shape.1), shape, &Device::Cpu).unwrap()
+        };
+        let (table, weight, unused, xs) = (var((7, 4)), var((5, 4)), var((2, 3)), var((3, 4)));
+        let bias = Var::from_vec::<_, f32>(values(5), 5, &Device::Cpu).unwrap();
+        let ids =
+            Tensor::new(&[[3u32, 4, 3, 0], [6, 0, 0, 0], [1, 1, 2, 5]], &Device::Cpu).unwrap();
+        let loss = || {
+            let xs = (ops::embedding_mean(&ids, &table).unwrap() + xs.as_tensor()).unwrap();
+            ops::linear(&xs, &weight, &bias).unwrap().sqr().unwrap().sum_all().unwrap()
+        };
+        let vars = [&table, &weight, &unused, &bias];
+        let count = vars.iter().map(|var| var.elem_count()).sum();
+        with(Kernels::Candle, || {
+            let gradients = backward(&loss()).unwrap();
+            let (mut expected, mut flat) = (vec![f32::NAN; count], vec![f32::NAN; count]);
+            let mut rest = expected.as_mut_slice();
+            for var in vars {
+                let (mine, others) = rest.split_at_mut(var.elem_count());
+                gradients.copy(var, mine).unwrap();
+                rest = others;
+            }
+            gradients.copy_at_once(vars.map(Var::as_tensor), &mut flat).unwrap();
+            assert_eq!(flat, expected);
+            assert!(flat.iter().any(|value| *value != 0.0));
+            assert!(gradients.copy_at_once([weight.as_tensor()], &mut flat).is_err());
+        });
+        let native = Kernels::available().find(|kernels| *kernels != Kernels::Candle).unwrap();
+        with(native, || {
+            let gradients = backward(&loss()).unwrap();
+            let refused = gradients.copy_at_once([weight.as_tensor()], &mut [0.0; 20]).unwrap_err();
+            assert!(refused.to_string().contains("kernels contributed"), "{refused}");
+        });
     }
 
     #[test]

@@ -214,7 +214,7 @@ def build(name, channels=3, vocabulary=50, classes=10):
     }[name]()
 
 
-# The golden formulas. models/tests/golden/formula.rs says the same in Rust.
+# The golden formulas. models/src/golden/formula.rs says the same in Rust.
 
 def hashes(name, count):
     """32-bit hashes of (name, 0), (name, 1), …: FNV-1a of the name plus a Weyl sequence, mixed by lowbias32."""

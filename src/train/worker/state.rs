@@ -47,7 +47,7 @@ impl Worker {
         let settings = &self.session.recipe.checkpoint;
         let last = step == self.session.course.last_step();
         let wanted = decision.save || last || (best && settings.keep_best);
-        if !wanted || settings.keep_last == 0 || self.session.folder.is_none() {
+        if !wanted || settings.keep_last == 0 {
             return Ok(());
         }
         let began = Instant::now();

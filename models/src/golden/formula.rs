@@ -1,9 +1,12 @@
-//! The golden formulas of `reference.py`, in Rust: weights, inputs and labels by integer hash, so
+//! The golden formulas of `tests/golden/reference.py`, in Rust: weights, inputs and labels by integer hash, so
 //! that the golden files hold results only.
 
 use candle_core::{Device, Result, Tensor};
-use gradwire_models::ops::Running;
-use gradwire_models::{Input, PAD, Store};
+
+use crate::PAD;
+use crate::definition::Input;
+use crate::parameters::Running;
+use crate::store::Store;
 
 /// The hash of (name, i) for i in 0..count: FNV-1a of the name plus a Weyl sequence, mixed by
 /// lowbias32.
@@ -20,7 +23,7 @@ pub(crate) fn hashes(name: &str, count: usize) -> impl Iterator<Item = u32> + us
 }
 
 /// In [-1, 1), exact in f64.
-fn uniform(name: &str, count: usize) -> impl Iterator<Item = f64> + use<> {
+pub(crate) fn uniform(name: &str, count: usize) -> impl Iterator<Item = f64> + use<> {
     hashes(name, count).map(|x| f64::from(x) / 2f64.powi(31) - 1.)
 }
 
@@ -56,17 +59,17 @@ fn parameter(name: &str, shape: &[usize]) -> Result<Tensor> {
 }
 
 /// Sets every variable to its golden value.
-pub(crate) fn fill(store: &Store) -> Result<()> {
+pub(super) fn fill(store: &Store) -> Result<()> {
     let all = store.trainable().into_iter().chain(store.buffers()).chain(store.fixed());
     for (name, var) in all {
-        var.set(&parameter(&name, var.dims())?)?;
+        var.set(&parameter(&name, var.dims())?.to_device(var.device())?)?;
     }
     Ok(())
 }
 
 /// Golden pixels `[batch, height, width, channels]` or token ids `[batch, length]`; of the texts
 /// the first fills its length, the last is all padding.
-pub(crate) fn inputs(seed: u64, batch: usize, input: Input) -> Result<Tensor> {
+pub(super) fn inputs(seed: u64, batch: usize, input: Input) -> Result<Tensor> {
     match input {
         Input::Image { channels, height, width } => {
             let pixels = uniform(&format!("images {seed}"), batch * height * width * channels);
@@ -89,7 +92,7 @@ pub(crate) fn inputs(seed: u64, batch: usize, input: Input) -> Result<Tensor> {
 }
 
 /// Golden labels `[batch]`.
-pub(crate) fn labels(seed: u64, batch: usize, classes: usize) -> Result<Tensor> {
+pub(super) fn labels(seed: u64, batch: usize, classes: usize) -> Result<Tensor> {
     let labels = hashes(&format!("labels {seed}"), batch).map(|hash| hash % classes as u32);
     Tensor::from_iter(labels, &Device::Cpu)
 }

@@ -1,0 +1,462 @@
+//! Every operation of [`ops`] tried on a device, against candle's composed path on the CPU.
+//!
+//! Adding an operation is an entry in [`TRIALS`]; a test asks for one of each.
+
+use std::ops::Index;
+
+use candle_core::backprop::GradStore;
+use candle_core::{Device, Result, Tensor, Var};
+
+use crate::compare::{Comparison, distance, floats, norm};
+use crate::golden::formula::{hashes, uniform};
+use crate::kernels::{Kernels, with};
+use crate::maps::Maps;
+use crate::ops::{
+    self, Activation, Affine, Dense, FeedForward, Gelu, Lstm, Norm, Running, SelfAttention,
+};
+use crate::packing::Packing;
+
+/// The largest error of an operation that passes, relative to the norm: Winograd's convolutions are off by up to 4e-6
+/// (`docs/design/kernels.md`), and sums in another order by less.
+pub const TOLERANCE: f64 = 2e-5;
+
+/// One operation with arguments to try it on.
+pub struct Trial {
+    /// The name of the function in [`ops`].
+    pub operation: &'static str,
+    /// What sets this trial apart from others of the operation; may be empty.
+    pub variant: &'static str,
+    /// Names and shapes of the arguments of type f32.
+    floats: &'static [(&'static str, &'static [usize])],
+    /// Shape of the whole numbers, and what they are less than, where the operation takes any.
+    ids: Option<(&'static [usize], u32)>,
+    run: fn(&Arguments) -> Result<Tensor>,
+}
+
+/// The trials: at least one of each operation, more where kernels go different ways.
+pub static TRIALS: &[Trial] = &[
+    Trial {
+        operation: "conv2d",
+        variant: "3x3",
+        floats: &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 3, 3])],
+        ids: None,
+        run: |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 1, 1, true)?.tensor(),
+    },
+    Trial {
+        operation: "conv2d",
+        variant: "3x3, stride 2",
+        floats: &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 3, 3])],
+        ids: None,
+        run: |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 2, 1, true)?.tensor(),
+    },
+    Trial {
+        operation: "conv2d",
+        variant: "1x1, stride 2",
+        floats: &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 1, 1])],
+        ids: None,
+        run: |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 2, 0, true)?.tensor(),
+    },
+    Trial {
+        operation: "conv2d",
+        variant: "2x5, of images",
+        floats: &[("xs", &[2, 9, 8, 3]), ("weight", &[24, 3, 2, 5])],
+        ids: None,
+        run: |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 1, 1, false)?.tensor(),
+    },
+    Trial {
+        operation: "batch_norm",
+        variant: "training",
+        floats: &[
+            ("xs", &[4, 5, 6, 16]),
+            ("gamma", &[16]),
+            ("beta", &[16]),
+            ("running_mean", &[16]),
+            ("running_var", &[16]),
+        ],
+        ids: None,
+        run: |a| a.batch_norm(false, false, Activation::Identity, true),
+    },
+    Trial {
+        operation: "batch_norm",
+        variant: "training, shift, residual, ReLU",
+        floats: &[
+            ("xs", &[4, 5, 6, 16]),
+            ("gamma", &[16]),
+            ("beta", &[16]),
+            ("running_mean", &[16]),
+            ("running_var", &[16]),
+            ("shift", &[16]),
+            ("residual", &[4, 5, 6, 16]),
+        ],
+        ids: None,
+        run: |a| a.batch_norm(true, true, Activation::Relu, true),
+    },
+    Trial {
+        operation: "batch_norm",
+        variant: "evaluation, shift, ReLU",
+        floats: &[
+            ("xs", &[4, 5, 6, 16]),
+            ("gamma", &[16]),
+            ("beta", &[16]),
+            ("running_mean", &[16]),
+            ("running_var", &[16]),
+            ("shift", &[16]),
+        ],
+        ids: None,
+        run: |a| a.batch_norm(true, false, Activation::Relu, false),
+    },
+    Trial {
+        operation: "batch_norm",
+        variant: "training, GELU",
+        floats: &[
+            ("xs", &[4, 5, 6, 16]),
+            ("gamma", &[16]),
+            ("beta", &[16]),
+            ("running_mean", &[16]),
+            ("running_var", &[16]),
+        ],
+        ids: None,
+        run: |a| a.batch_norm(false, false, Activation::Gelu(Gelu::Exact), true),
+    },
+    Trial {
+        operation: "bias",
+        variant: "GELU by tanh",
+        floats: &[("xs", &[3, 5, 7, 20]), ("bias", &[20])],
+        ids: None,
+        run: |a| {
+            let activation = Activation::Gelu(Gelu::Tanh);
+            ops::bias(&a.maps("xs")?, &a["bias"], activation)?.tensor()
+        },
+    },
+    Trial {
+        operation: "global_average_pool",
+        variant: "",
+        floats: &[("xs", &[3, 5, 7, 20])],
+        ids: None,
+        run: |a| ops::global_average_pool(&a.maps("xs")?),
+    },
+    Trial {
+        operation: "max_pool",
+        variant: "2x2",
+        floats: &[("xs", &[3, 5, 8, 20])],
+        ids: None,
+        run: |a| ops::max_pool(&a.maps("xs")?, 2)?.tensor(),
+    },
+    Trial {
+        operation: "max_pool",
+        variant: "3x3",
+        floats: &[("xs", &[3, 7, 8, 20])],
+        ids: None,
+        run: |a| ops::max_pool(&a.maps("xs")?, 3)?.tensor(),
+    },
+    Trial {
+        operation: "shortcut_a",
+        variant: "",
+        floats: &[("xs", &[3, 5, 8, 16])],
+        ids: None,
+        run: |a| ops::shortcut_a(&a.maps("xs")?, 32)?.tensor(),
+    },
+    Trial {
+        operation: "linear",
+        variant: "",
+        floats: &[("xs", &[7, 33]), ("weight", &[10, 33]), ("bias", &[10])],
+        ids: None,
+        run: |a| ops::linear(&a["xs"], &a["weight"], &a["bias"]),
+    },
+    Trial {
+        operation: "embedding",
+        variant: "",
+        floats: &[("table", &[12, 20])],
+        ids: Some((&[4, 9], 12)),
+        run: |a| ops::embedding(a.ids()?, &a["table"]),
+    },
+    Trial {
+        operation: "embedding_mean",
+        variant: "",
+        floats: &[("table", &[12, 20])],
+        ids: Some((&[4, 9], 12)),
+        run: |a| ops::embedding_mean(a.ids()?, &a["table"]),
+    },
+    Trial {
+        operation: "conv1d_relu_max",
+        variant: "",
+        floats: &[("xs", &[4, 9, 20]), ("weight", &[18, 20, 3]), ("bias", &[18])],
+        ids: None,
+        run: |a| ops::conv1d_relu_max(&a["xs"], &a["weight"], &a["bias"]),
+    },
+    Trial {
+        operation: "convs1d_relu_max",
+        variant: "of words",
+        floats: &[
+            ("table", &[12, 20]),
+            ("weight3", &[18, 20, 3]),
+            ("bias3", &[18]),
+            ("weight4", &[18, 20, 4]),
+            ("bias4", &[18]),
+        ],
+        ids: Some((&[4, 9], 12)),
+        run: |a| {
+            let xs = ops::embedding(a.ids()?, &a["table"])?;
+            let filters = [(&a["weight3"], &a["bias3"]), (&a["weight4"], &a["bias4"])];
+            let filters = filters.map(|(weight, bias)| (weight.as_tensor(), bias.as_tensor()));
+            ops::convs1d_relu_max(&xs, Some(a.ids()?), &filters)
+        },
+    },
+    Trial {
+        operation: "bilstm",
+        variant: "",
+        floats: &[
+            ("xs", &[4, 9, 20]),
+            ("forward.weight_ih", &[64, 20]),
+            ("forward.weight_hh", &[64, 16]),
+            ("forward.bias_ih", &[64]),
+            ("forward.bias_hh", &[64]),
+            ("reverse.weight_ih", &[64, 20]),
+            ("reverse.weight_hh", &[64, 16]),
+            ("reverse.bias_ih", &[64]),
+            ("reverse.bias_hh", &[64]),
+        ],
+        ids: Some((&[4, 9], 12)),
+        run: |a| ops::bilstm(&a["xs"], a.ids()?, &a.lstm("forward"), &a.lstm("reverse")),
+    },
+    Trial {
+        operation: "layer_norm",
+        variant: "",
+        floats: &[("xs", &[7, 33]), ("gamma", &[33]), ("beta", &[33])],
+        ids: None,
+        run: |a| ops::layer_norm(&a["xs"], &a["gamma"], &a["beta"]),
+    },
+    Trial {
+        operation: "token_rows",
+        variant: "",
+        floats: &[("table", &[12, 20]), ("positions", &[9, 20])],
+        ids: Some((&[4, 9], 12)),
+        run: |a| Ok(a.token_rows()?.1),
+    },
+    Trial {
+        operation: "text_mean",
+        variant: "of words",
+        floats: &[("table", &[12, 20]), ("positions", &[9, 20])],
+        ids: Some((&[4, 9], 12)),
+        run: |a| {
+            let (packing, xs) = a.token_rows()?;
+            ops::text_mean(&xs, &packing)
+        },
+    },
+    Trial {
+        operation: "self_attention",
+        variant: "of words",
+        floats: &[
+            ("table", &[12, 20]),
+            ("positions", &[9, 20]),
+            ("norm.weight", &[20]),
+            ("norm.bias", &[20]),
+            ("in_proj.weight", &[60, 20]),
+            ("in_proj.bias", &[60]),
+            ("out_proj.weight", &[20, 20]),
+            ("out_proj.bias", &[20]),
+        ],
+        ids: Some((&[4, 9], 12)),
+        run: |a| {
+            let (packing, xs) = a.token_rows()?;
+            let (in_proj, out_proj) = (a.dense("in_proj"), a.dense("out_proj"));
+            let of = SelfAttention { norm: a.norm(), in_proj, out_proj, heads: 4 };
+            ops::self_attention(&xs, &packing, &of)
+        },
+    },
+    Trial {
+        operation: "feed_forward",
+        variant: "of words",
+        floats: &[
+            ("table", &[12, 20]),
+            ("positions", &[9, 20]),
+            ("norm.weight", &[20]),
+            ("norm.bias", &[20]),
+            ("linear1.weight", &[33, 20]),
+            ("linear1.bias", &[33]),
+            ("linear2.weight", &[20, 33]),
+            ("linear2.bias", &[20]),
+        ],
+        ids: Some((&[4, 9], 12)),
+        run: |a| {
+            let (packing, xs) = a.token_rows()?;
+            let (linear1, linear2) = (a.dense("linear1"), a.dense("linear2"));
+            let of = FeedForward { norm: a.norm(), linear1, linear2, gelu: Gelu::Exact };
+            ops::feed_forward(&xs, &packing, &of)
+        },
+    },
+    Trial {
+        operation: "cross_entropy",
+        variant: "",
+        floats: &[("logits", &[6, 10])],
+        ids: Some((&[6], 10)),
+        run: |a| ops::cross_entropy(&a["logits"], a.ids()?, 0.),
+    },
+    Trial {
+        operation: "cross_entropy",
+        variant: "label smoothing",
+        floats: &[("logits", &[6, 10])],
+        ids: Some((&[6], 10)),
+        run: |a| ops::cross_entropy(&a["logits"], a.ids()?, 0.1),
+    },
+];
+
+/// The arguments of a trial on one device: values by integer hash in [-1, 1), variances in [0.5, 1.5).
+struct Arguments {
+    floats: Vec<(&'static str, Var)>,
+    ids: Option<Tensor>,
+}
+
+impl Index<&str> for Arguments {
+    type Output = Var;
+
+    fn index(&self, name: &str) -> &Var {
+        let found = self.floats.iter().find(|(own, _)| *own == name);
+        &found.expect("invariant: a trial names its own arguments").1
+    }
+}
+
+impl Arguments {
+    fn of(trial: &Trial, device: &Device) -> Result<Self> {
+        let floats = trial.floats.iter().map(|(name, shape)| {
+            let values = uniform(&format!("{} {name}", trial.operation), shape.iter().product());
+            let values =
+                values.map(|u| if *name == "running_var" { 1. + u / 2. } else { u } as f32);
+            Ok((*name, Var::from_vec(values.collect(), *shape, device)?))
+        });
+        let ids = trial.ids.map(|(shape, below)| {
+            let ids = hashes(&format!("{} ids", trial.operation), shape.iter().product());
+            Tensor::from_vec(ids.map(|hash| hash % below).collect(), shape, device)
+        });
+        Ok(Self { floats: floats.collect::<Result<_>>()?, ids: ids.transpose()? })
+    }
+
+    fn maps(&self, name: &str) -> Result<Maps> {
+        Maps::new(&self[name])
+    }
+
+    fn ids(&self) -> Result<&Tensor> {
+        self.ids.as_ref().ok_or_else(|| candle_core::Error::msg("the trial has no whole numbers"))
+    }
+
+    /// The packing of the whole numbers as words, and their rows.
+    fn token_rows(&self) -> Result<(Packing, Tensor)> {
+        let packing = Packing::new(self.ids()?)?;
+        let rows = ops::token_rows(&packing, &self["table"], &self["positions"])?;
+        Ok((packing, rows))
+    }
+
+    fn norm(&self) -> Norm {
+        let Dense { weight, bias } = self.dense("norm");
+        Norm { weight, bias }
+    }
+
+    fn dense(&self, layer: &str) -> Dense {
+        let of = |name: &str| self[&*format!("{layer}.{name}")].as_tensor().clone();
+        Dense { weight: of("weight"), bias: of("bias") }
+    }
+
+    fn batch_norm(
+        &self,
+        shift: bool,
+        residual: bool,
+        activation: Activation,
+        train: bool,
+    ) -> Result<Tensor> {
+        let residual = if residual { Some(self.maps("residual")?) } else { None };
+        let affine = Affine {
+            shift: shift.then(|| self["shift"].as_tensor()),
+            gamma: Some(&self["gamma"]),
+            beta: &self["beta"],
+        };
+        let (mean, variance) = (self["running_mean"].clone(), self["running_var"].clone());
+        // Neither the first pass, which leaves nothing of what they were, nor one after many.
+        let passes = Var::from_tensor(&Tensor::full(3f32, (), mean.device())?)?;
+        let running =
+            Running { mean, variance, passes, ..Running::new(&self["beta"], &self["beta"])? };
+        ops::batch_norm(&self.maps("xs")?, affine, &running, residual.as_ref(), activation, train)?
+            .tensor()
+    }
+
+    fn lstm(&self, direction: &str) -> Lstm {
+        let weight = |name: &str| self[&*format!("{direction}.{name}")].as_tensor().clone();
+        Lstm {
+            weight_ih: weight("weight_ih"),
+            weight_hh: weight("weight_hh"),
+            bias_ih: weight("bias_ih"),
+            bias_hh: weight("bias_hh"),
+        }
+    }
+}
+
+/// What an operation makes of its arguments.
+struct Outcome {
+    output: Vec<f32>,
+    /// Of each f32 argument, where one reaches it.
+    gradients: Vec<Option<Vec<f32>>>,
+    /// The f32 arguments afterwards: the running statistics move.
+    after: Vec<Vec<f32>>,
+}
+
+impl Trial {
+    /// The operation, and its variant in brackets.
+    pub fn name(&self) -> String {
+        match self.variant {
+            "" => self.operation.to_owned(),
+            variant => format!("{} ({variant})", self.operation),
+        }
+    }
+
+    /// Computes the operation and the gradients of a weighed sum of its output on `device`, on the CPU with this thread's
+    /// kernels, and compares both, and what the operation changes, with the composed path on the CPU.
+    ///
+    /// # Errors
+    /// When the operation fails on either.
+    pub fn compare(&self, device: &Device) -> Result<Vec<Comparison>> {
+        let right = with(Kernels::Candle, || self.outcome(&Device::Cpu))?;
+        Ok(self.differences(&self.outcome(device)?, &right))
+    }
+
+    fn outcome(&self, device: &Device) -> Result<Outcome> {
+        let arguments = Arguments::of(self, device)?;
+        let output = (self.run)(&arguments)?;
+        let weights = uniform(&format!("{} weights", self.operation), output.elem_count());
+        let weights: Vec<f32> = weights.map(|u| u as f32).collect();
+        let weights = Tensor::from_vec(weights, output.shape(), device)?;
+        let gradients: GradStore = (&output * &weights)?.sum_all()?.backward()?;
+        let vars = || arguments.floats.iter().map(|(_, var)| var);
+        let gradients = vars().map(|var| gradients.get(var).map(floats).transpose());
+        Ok(Outcome {
+            output: floats(&output)?,
+            gradients: gradients.collect::<Result<_>>()?,
+            after: vars().map(|var| floats(var)).collect::<Result<_>>()?,
+        })
+    }
+
+    fn differences(&self, found: &Outcome, right: &Outcome) -> Vec<Comparison> {
+        let compare = |what: String, found: &[f32], right: &[f32], least| {
+            Comparison::new(what, distance(found, right, least), TOLERANCE)
+        };
+        let mut all = vec![compare("output".into(), &found.output, &right.output, 0.)];
+        // A gradient that is nothing but rounding, as that of a shift which batch norm takes out again, is measured by
+        // a tenth of the largest.
+        let largest = right.gradients.iter().flatten().map(|g| norm(g)).fold(0., f64::max);
+        for (i, (name, _)) in self.floats.iter().enumerate() {
+            let zeros = vec![0.; right.after[i].len()];
+            let one = match (&found.gradients[i], &right.gradients[i]) {
+                (None, None) => compare((*name).to_owned(), &found.after[i], &right.after[i], 0.),
+                (found, right) => compare(
+                    format!("gradient of {name}"),
+                    found.as_ref().unwrap_or(&zeros),
+                    right.as_ref().unwrap_or(&zeros),
+                    largest / 10.,
+                ),
+            };
+            all.push(one);
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests;
