@@ -1,7 +1,7 @@
 //! Layer normalisation of rows, forward and backward.
 //!
 //! What remains of a row for the way back are its mean and the inverse of its deviation: the normalised row is computed
-//! again from these, which costs less than keeping it.
+//! again from these, so that no memory is held for it.
 
 use std::sync::OnceLock;
 
