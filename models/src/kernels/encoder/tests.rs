@@ -13,10 +13,14 @@ fn flat(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-fn wave(shape: &[usize], frequency: f64, offset: f64) -> Var {
+/// Values about `scale` from `offset`, neighbours on either side of it, so that no row is almost without spread.
+fn wave(shape: &[usize], frequency: f64, scale: f64, offset: f64) -> Var {
     let count = shape.iter().product::<usize>();
-    let values = (1..=count).map(|i| ((i as f64 * frequency).sin() + offset) as f32).collect();
-    Var::from_vec(values, shape, &Device::Cpu).unwrap()
+    let value = |i: usize| {
+        let side = if i.is_multiple_of(2) { 0.5 } else { -0.5 };
+        (((i as f64 * frequency).sin() + side) * scale + offset) as f32
+    };
+    Var::from_vec((1..=count).map(value).collect(), shape, &Device::Cpu).unwrap()
 }
 
 /// A row for each of so many tokens and the parameters of a half whose projections are of these widths.
@@ -30,10 +34,11 @@ fn operands(rows: usize, dim: usize, first: usize, second: usize, seed: f64) -> 
         vec![dim, second],
         vec![dim],
     ];
-    let vars = shapes
-        .iter()
-        .enumerate()
-        .map(|(i, shape)| wave(shape, seed + 0.37 * i as f64, if i == 1 { 1.5 } else { 0.0 }));
+    // Weights such that scores do not lie so far apart that rounding decides.
+    let vars = shapes.iter().enumerate().map(|(i, shape)| {
+        let scale = if i > 0 && shape.len() == 2 { 1.0 / (shape[1] as f64).sqrt() } else { 1.0 };
+        wave(shape, seed + 0.37 * i as f64, scale, if i == 1 { 1.5 } else { 0.0 })
+    });
     vars.collect()
 }
 
