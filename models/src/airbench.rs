@@ -18,7 +18,7 @@ use candle_nn::{Init, ModuleT, VarBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::definition::{About, Definition, Input, InputKind, Model};
-use crate::layers::{BatchNorm, Conv, Linear, uniform};
+use crate::layers::{BatchNorm, Copying, Linear, uniform};
 use crate::maps::Maps;
 use crate::ops::{self, Activation, Gelu};
 use crate::store::Store;
@@ -162,9 +162,9 @@ impl Whiten {
 
 /// Two convolutions, the maximum of each 2×2 pixels behind the first.
 struct Group {
-    conv1: Conv,
+    conv1: Copying,
     norm1: BatchNorm,
-    conv2: Conv,
+    conv2: Copying,
     norm2: BatchNorm,
 }
 
@@ -174,16 +174,15 @@ impl Group {
             Ok(BatchNorm::unscaled(outputs, &vb.pp(name))?.with(MOMENTUM, EPSILON))
         };
         Ok(Self {
-            conv1: Conv::copying(inputs, outputs, &vb.pp("conv1"))?,
+            conv1: Copying::new(inputs, outputs, &vb.pp("conv1"))?,
             norm1: norm("bn1")?,
-            conv2: Conv::copying(outputs, outputs, &vb.pp("conv2"))?,
+            conv2: Copying::new(outputs, outputs, &vb.pp("conv2"))?,
             norm2: norm("bn2")?,
         })
     }
 
     fn forward(&self, xs: &Maps, activation: Activation, train: bool) -> Result<Maps> {
-        let xs = ops::max_pool(&self.conv1.forward(xs)?, 2)?;
-        let xs = self.norm1.forward(&xs, None, activation, train)?;
+        let xs = self.norm1.forward(&self.conv1.pooled(xs)?, None, activation, train)?;
         self.norm2.forward(&self.conv2.forward(&xs)?, None, activation, train)
     }
 }

@@ -58,17 +58,6 @@ impl Conv {
         Ok(Self { weight, stride, padding: kernel / 2, input_gradient: true })
     }
 
-    /// A 3×3 convolution of stride 1 whose first filters copy the inputs, and whose others start as PyTorch's default.
-    pub(crate) fn copying(inputs: usize, outputs: usize, vb: &VarBuilder) -> Result<Self> {
-        // A variable that is there already has been trained, or read from a file.
-        let new = !vb.contains_tensor("weight");
-        let weight = vb.get_with_hints((outputs, inputs, 3, 3), "weight", uniform(inputs * 9))?;
-        if new && weight.is_variable() {
-            dirac(&weight)?;
-        }
-        Ok(Self { weight, stride: 1, padding: 1, input_gradient: true })
-    }
-
     /// The network's first layer: nobody needs the gradient of the images.
     pub(crate) fn first(self) -> Self {
         Self { input_gradient: false, ..self }
@@ -76,6 +65,33 @@ impl Conv {
 
     pub(crate) fn forward(&self, xs: &Maps) -> Result<Maps> {
         ops::conv2d(xs, &self.weight, self.stride, self.padding, self.input_gradient)
+    }
+}
+
+/// A 3×3 convolution of stride 1 without bias, with a row of zeros around the image, whose first filters copy the inputs,
+/// and whose others start as PyTorch's default.
+pub(crate) struct Copying {
+    weight: Tensor,
+}
+
+impl Copying {
+    pub(crate) fn new(inputs: usize, outputs: usize, vb: &VarBuilder) -> Result<Self> {
+        // A variable that is there already has been trained, or read from a file.
+        let new = !vb.contains_tensor("weight");
+        let weight = vb.get_with_hints((outputs, inputs, 3, 3), "weight", uniform(inputs * 9))?;
+        if new && weight.is_variable() {
+            dirac(&weight)?;
+        }
+        Ok(Self { weight })
+    }
+
+    pub(crate) fn forward(&self, xs: &Maps) -> Result<Maps> {
+        ops::conv2d(xs, &self.weight, 1, 1, true)
+    }
+
+    /// Followed by the maximum of each 2×2 pixels.
+    pub(crate) fn pooled(&self, xs: &Maps) -> Result<Maps> {
+        ops::conv2d_max_pool(xs, &self.weight, 1, 2)
     }
 }
 

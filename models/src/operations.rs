@@ -64,6 +64,13 @@ pub static TRIALS: &[Trial] = &[
         run: |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 1, 1, false)?.tensor(),
     },
     Trial {
+        operation: "conv2d_max_pool",
+        variant: "3x3, 2x2",
+        floats: &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 3, 3])],
+        ids: None,
+        run: |a| ops::conv2d_max_pool(&a.maps("xs")?, &a["weight"], 1, 2)?.tensor(),
+    },
+    Trial {
         operation: "batch_norm",
         variant: "training",
         floats: &[

@@ -44,6 +44,22 @@ pub fn conv2d(
     }))
 }
 
+/// [`conv2d`] of stride 1, with a gradient for `xs`, then [`max_pool`] of `size`×`size` pixels, as one operation: the
+/// maps between the two need no memory.
+pub fn conv2d_max_pool(xs: &Maps, weight: &Tensor, padding: usize, size: usize) -> Result<Maps> {
+    let sizes = Sizes::new(xs.dims()?, weight.dims4()?, 1, padding)?;
+    window_fits(sizes.out_height(), sizes.out_width(), size)?;
+    Ok(Maps(match &xs.0 {
+        Carrier::Native(xs) => {
+            Carrier::Native(kernels::conv::conv2d_max_pool(xs, weight, padding, size)?)
+        }
+        Carrier::Tensor(xs) => Carrier::Tensor(composed::max_pool(
+            &composed::conv2d(xs, weight, 1, padding, true)?,
+            size,
+        )?),
+    }))
+}
+
 /// Batch normalisation of `xs [B, H, W, C]`, plus [`Affine::shift`] if there is one, over all dimensions but the last,
 /// then `+ residual` (same shape as `xs`), then the activation.
 ///
@@ -132,12 +148,7 @@ pub fn global_average_pool(xs: &Maps) -> Result<Tensor> {
 /// Fails on maps that hold no window, and for other sizes than 2 and 3.
 pub fn max_pool(xs: &Maps, size: usize) -> Result<Maps> {
     let (_, height, width, _) = xs.dims()?;
-    if !(2..=3).contains(&size) {
-        bail!("max_pool: there are windows of 2x2 and 3x3 pixels, not of {size}x{size}");
-    }
-    if height < size || width < size {
-        bail!("max_pool: no {size}x{size} window fits a {height}x{width} input");
-    }
+    window_fits(height, width, size)?;
     Ok(Maps(match &xs.0 {
         Carrier::Native(xs) => Carrier::Native(kernels::max_pool::max_pool(xs, size)?),
         Carrier::Tensor(xs) => Carrier::Tensor(composed::max_pool(xs, size)?),
@@ -302,4 +313,15 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Resul
         Some(_) => kernels::cross_entropy::cross_entropy(logits, targets, smoothing),
         None => composed::cross_entropy(logits, targets, smoothing),
     }
+}
+
+/// Refuses windows of max-pooling that there are no kernels for, and maps that hold none.
+fn window_fits(height: usize, width: usize, size: usize) -> Result<()> {
+    if !(2..=3).contains(&size) {
+        bail!("max_pool: there are windows of 2x2 and 3x3 pixels, not of {size}x{size}");
+    }
+    if height < size || width < size {
+        bail!("max_pool: no {size}x{size} window fits a {height}x{width} input");
+    }
+    Ok(())
 }

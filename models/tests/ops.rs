@@ -215,6 +215,32 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// As one operation or as two, whatever the sizes: chunks that end within an image and such that hold several.
+    #[test]
+    fn a_convolution_with_pooling_is_both(
+        batch in 1..9usize, height in 3..20usize, width in 3..20usize, size in 2..4usize,
+        inputs in prop::sample::select(vec![3usize, 12, 24, 40]),
+        outputs in prop::sample::select(vec![5usize, 16, 40, 130]),
+    ) {
+        let xs = var(&[batch, height, width, inputs], 1);
+        let weight = var(&[outputs, inputs, 3, 3], 2);
+        on_all(|kernels| {
+            let one = ops::conv2d_max_pool(&maps(&xs), &weight, 1, size).unwrap().tensor().unwrap();
+            let conv = ops::conv2d(&maps(&xs), &weight, 1, 1, true).unwrap();
+            let two = ops::max_pool(&conv, size).unwrap().tensor().unwrap();
+            assert_eq!(one.dims(), [batch, height / size, width / size, outputs]);
+            assert_eq!(floats(&one), floats(&two), "{kernels}");
+            let dys = var(one.dims(), 3);
+            for of in [&xs, &weight] {
+                assert_eq!(gradient(&one, &dys, of), gradient(&two, &dys, of), "{kernels}");
+            }
+        });
+    }
+}
+
 #[test]
 fn max_pool_hides_no_nan_wherever_it_is() {
     for (size, at) in [2, 3].into_iter().flat_map(|size| (0..size * size).map(move |at| (size, at)))

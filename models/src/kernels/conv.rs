@@ -22,6 +22,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::batch_norm::Moments;
 use super::maps::{Backward, Maps, Slot};
+use super::max_pool::{self, Pooled};
 use super::memory::{Scratch, Target};
 use super::operand::with_f32s;
 use super::profile::{Kind, timed};
@@ -212,6 +213,50 @@ pub(crate) fn conv2d(
         gradient: input_gradient.then(|| xs.gradient()),
     })?;
     Ok(ys.with_moments(moments))
+}
+
+/// See [`ops::conv2d_max_pool`](crate::ops::conv2d_max_pool).
+pub(crate) fn conv2d_max_pool(
+    xs: &Maps,
+    weight: &Tensor,
+    padding: usize,
+    window: usize,
+) -> Result<Maps> {
+    let native = xs.native;
+    let sizes = Sizes::new(xs.shape.into(), weight.dims4()?, 1, padding)?;
+    if !sizes.minimal(native) || window != winograd::pooled::WINDOW {
+        return max_pool::max_pool(&conv2d(xs, weight, 1, padding, true)?, window);
+    }
+    let shape = [sizes.batch, sizes.out_height(), sizes.out_width(), sizes.outputs];
+    let of = max_pool::Sizes::of(shape, window);
+    let (mut ys, mut winners) = Pooled::room(native.isa, of, sizes.batch);
+    let values = xs.values();
+    with_f32s(weight, |weight| {
+        timed(Kind::Convolution, sizes.products(), || {
+            let xs = (&values).into();
+            winograd::pooled::forward(native.isa, &sizes, xs, weight, &mut ys, &mut winners);
+        });
+        Ok(())
+    })?;
+    let pooled = Pooled::new(native.isa, of, sizes.batch, winners);
+    xs.derive(Some(weight), None, pooled.shape(), ys, || PooledConv {
+        conv: Conv { native, sizes, xs: values, gradient: Some(xs.gradient()) },
+        pooled,
+    })
+}
+
+/// What the backward pass of a convolution with pooling needs.
+struct PooledConv {
+    conv: Conv,
+    pooled: Pooled,
+}
+
+impl Backward for PooledConv {
+    const NAME: &'static str = "conv2d_max_pool";
+
+    fn backward(&self, dy: Values, weight: &[f32], dw: &mut [f32]) -> Result<()> {
+        self.conv.backward(self.pooled.gradient(dy), weight, dw)
+    }
 }
 
 /// What the backward pass of a convolution needs.

@@ -1,198 +1,242 @@
 //! The maximum of each 2×2 or 3×3 pixels. Which of them it was is kept in a bit for each, so that the maps it was taken
-//! from need not be.
+//! from need not be, and their gradient is computed where it is read: see [`values`](super::values).
+
+use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::Result;
 
+use super::counts::product;
 use super::maps::{Backward, Maps, Slot};
-use super::memory::{Bits, Scratch, Target};
+use super::memory::{Bits, Scratch};
 use super::parallel::each;
 use super::profile::{Kind, timed};
 use super::simd::{Isa, Kernel, Simd};
-use super::values::Values;
+use super::values::{Compute, Values};
 
 /// See [`ops::max_pool`](crate::ops::max_pool).
 pub(crate) fn max_pool(xs: &Maps, window: usize) -> Result<Maps> {
     let isa = xs.native.isa;
-    let [batch, height, width, channels] = xs.shape;
-    let sizes = Sizes { height, width, channels, window };
-    let shape = [batch, height / window, width / window, channels];
-    let mut ys = Scratch::new(shape.iter().product());
-    let mut winners = Bits::new(batch * sizes.winners(isa));
+    let sizes = Sizes::of(xs.shape, window);
+    let (mut ys, mut winners) = Pooled::room(isa, sizes, xs.shape[0]);
     timed(Kind::Pooling, 0, || {
         let images = xs.pixels().chunks_exact(sizes.image());
         let results =
             ys.chunks_exact_mut(sizes.pooled()).zip(winners.chunks_exact_mut(sizes.winners(isa)));
         each(images.zip(results).collect(), |(xs, (ys, winners))| {
-            isa.run(Forward { sizes, xs, ys, winners });
+            isa.run(Maxima { sizes, xs, ys, winners });
         });
     });
+    let pooled = Pooled::new(isa, sizes, xs.shape[0], winners);
     let gradient = xs.gradient();
-    xs.derive(None, None, shape, ys, || MaxPool { isa, sizes, batch, winners, gradient })
+    xs.derive(None, None, pooled.shape(), ys, || MaxPool { pooled, gradient })
 }
 
 /// The sizes of an image before pooling, and of a window.
 #[derive(Clone, Copy)]
-struct Sizes {
-    height: usize,
-    width: usize,
-    channels: usize,
-    /// Rows and columns of a window.
-    window: usize,
+pub(super) struct Sizes {
+    pub height: usize,
+    pub width: usize,
+    pub channels: usize,
+    /// Rows and columns of a window: 2 or 3.
+    pub window: usize,
 }
 
 impl Sizes {
-    /// Elements of an image.
-    fn image(self) -> usize {
-        self.height * self.width * self.channels
+    /// Of images `[batch, height, width, channels]`.
+    pub(super) fn of([_, height, width, channels]: [usize; 4], window: usize) -> Self {
+        Self { height, width, channels, window }
     }
 
-    /// Windows of an image.
-    fn windows(self) -> usize {
-        (self.height / self.window) * (self.width / self.window)
+    /// Elements of an image.
+    fn image(self) -> usize {
+        product([self.height, self.width, self.channels])
+    }
+
+    /// Rows and columns of its result.
+    fn windows(self) -> [usize; 2] {
+        [self.height / self.window, self.width / self.window]
+    }
+
+    /// Elements of a row of its result.
+    pub(super) fn line(self) -> usize {
+        self.windows()[1] * self.channels
     }
 
     /// Elements of its result.
     fn pooled(self) -> usize {
-        self.windows() * self.channels
+        self.windows()[0] * self.line()
     }
 
-    /// What says the winners of all its windows: for each vector of channels one mask for each pixel of the window.
+    /// Masks that say the winners of a row of its result: for each vector of channels one for each pixel of the window.
+    pub(super) fn line_winners(self, isa: Isa) -> usize {
+        self.windows()[1] * self.channels.div_ceil(isa.lanes()) * self.window * self.window
+    }
+
+    /// Masks that say all winners.
     fn winners(self, isa: Isa) -> usize {
-        self.windows() * self.channels.div_ceil(isa.lanes()) * self.window * self.window
-    }
-
-    /// Calls `visit` for each vector of channels of each window: with where it begins in the result, where in the first
-    /// pixel of the window, its number, and its channels, if it is not full.
-    #[inline(always)]
-    fn each_vector<S: Simd>(self, mut visit: impl FnMut(usize, usize, usize, usize)) {
-        let Self { height, width, channels, window } = self;
-        let (mut to, mut number) = (0, 0);
-        for y in 0..height / window {
-            for x in 0..width / window {
-                let from = (y * width + x) * window * channels;
-                for channel in (0..channels).step_by(S::LANES) {
-                    visit(to + channel, from + channel, number, S::LANES.min(channels - channel));
-                    number += 1;
-                }
-                to += channels;
-            }
-        }
-    }
-
-    /// How far the pixels of a window, as many as it has, lie behind its first, row by row.
-    #[inline(always)]
-    fn offsets<const PIXELS: usize>(self) -> [usize; PIXELS] {
-        assert_eq!(self.window * self.window, PIXELS);
-        let at = |pixel: usize| pixel / self.window * self.width + pixel % self.window;
-        std::array::from_fn(|pixel| at(pixel) * self.channels)
+        self.windows()[0] * self.line_winners(isa)
     }
 }
 
-/// One image's maxima, and which of each window they are.
-struct Forward<'a> {
-    sizes: Sizes,
-    xs: &'a [f32],
-    ys: &'a mut [f32],
-    winners: &'a mut [u16],
+/// One image's maxima, and which of each window they are. All of `ys` and `winners` are written.
+pub(super) struct Maxima<'a> {
+    pub sizes: Sizes,
+    pub xs: &'a [f32],
+    pub ys: &'a mut [f32],
+    pub winners: &'a mut [u16],
 }
 
-impl Kernel for Forward<'_> {
+impl Kernel for Maxima<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.sizes.window {
-            2 => self.pool::<S, 4>(s),
-            _ => self.pool::<S, 9>(s),
+            2 => self.pool::<S, 2, 4>(s),
+            _ => self.pool::<S, 3, 9>(s),
         }
     }
 }
 
-impl Forward<'_> {
+impl Maxima<'_> {
     /// A pixel takes the lead where it beats the best before it, and wins where none behind it takes the lead: masks of
     /// lanes, where the compiler makes of a number for each channel a loop of single elements.
     #[inline(always)]
-    fn pool<S: Simd, const PIXELS: usize>(self, s: S) {
+    fn pool<S: Simd, const SIDE: usize, const PIXELS: usize>(self, s: S) {
         let Self { sizes, xs, ys, winners } = self;
-        let offsets = sizes.offsets::<PIXELS>();
-        sizes.each_vector::<S>(|to, from, number, lanes| {
-            let pixel = |at: usize| s.load_first(&xs[from + at..][..lanes]);
-            let mut best = pixel(offsets[0]);
-            let mut leads = [u16::MAX; PIXELS];
-            for (lead, at) in leads.iter_mut().zip(offsets).skip(1) {
-                let x = pixel(at);
-                *lead = s.beats(x, best);
-                best = s.select(*lead, x, best);
+        let Sizes { height, width, channels, .. } = sizes;
+        let offsets: [usize; PIXELS] =
+            std::array::from_fn(|pixel| (pixel / SIDE * width + pixel % SIDE) * channels);
+        let (mut to, mut winners) = (0, winners.chunks_exact_mut(PIXELS));
+        for (y, x) in (0..height / SIDE).flat_map(|y| (0..width / SIDE).map(move |x| (y, x))) {
+            let from = (y * width + x) * SIDE * channels;
+            for channel in (0..channels).step_by(S::LANES) {
+                let lanes = S::LANES.min(channels - channel);
+                let pixel = |at: usize| s.load_first(&xs[from + at + channel..][..lanes]);
+                let mut best = pixel(offsets[0]);
+                let mut leads = [u16::MAX; PIXELS];
+                for (lead, at) in leads.iter_mut().zip(offsets).skip(1) {
+                    let x = pixel(at);
+                    *lead = s.beats(x, best);
+                    best = s.select(*lead, x, best);
+                }
+                s.store_first(&mut ys[to + channel..][..lanes], best);
+                let winners = winners.next().expect("as many masks as windows and vectors");
+                let mut taken = 0;
+                for (winner, lead) in winners.iter_mut().zip(leads).rev() {
+                    *winner = lead & !taken;
+                    taken |= lead;
+                }
             }
-            s.store_first(&mut ys[to..][..lanes], best);
-            let mut taken = 0;
-            let winners = &mut winners[number * PIXELS..][..PIXELS];
-            for (winner, lead) in winners.iter_mut().zip(leads).rev() {
-                *winner = lead & !taken;
-                taken |= lead;
-            }
-        });
+            to += channels;
+        }
     }
 }
 
-/// One image's gradient.
-struct Scatter<'a> {
+/// What pooling keeps of the maps before it.
+#[derive(Clone)]
+pub(super) struct Pooled {
+    isa: Isa,
+    sizes: Sizes,
+    batch: usize,
+    winners: Arc<Bits>,
+}
+
+impl Pooled {
+    /// Of so many images, whose winners these are.
+    pub(super) fn new(isa: Isa, sizes: Sizes, batch: usize, winners: Bits) -> Self {
+        Self { isa, sizes, batch, winners: Arc::new(winners) }
+    }
+
+    /// Room for the maxima of so many images, and for their winners.
+    pub(super) fn room(isa: Isa, sizes: Sizes, batch: usize) -> (Scratch, Bits) {
+        (Scratch::new(batch * sizes.pooled()), Bits::new(batch * sizes.winners(isa)))
+    }
+
+    /// The result's.
+    pub(super) fn shape(&self) -> [usize; 4] {
+        let [height, width] = self.sizes.windows();
+        [self.batch, height, width, self.sizes.channels]
+    }
+
+    /// The gradient of the maps before, from that of the result.
+    pub(super) fn gradient(&self, dy: Values) -> Values {
+        // Other recipes read this one on several threads: see [`Compute`].
+        dy.whole();
+        let pooled = self.clone();
+        Values::computed(self.batch * self.sizes.image(), Spread { pooled, dy })
+    }
+}
+
+/// The gradient of the maps before pooling.
+struct Spread {
+    pooled: Pooled,
+    dy: Values,
+}
+
+impl Compute for Spread {
+    fn channels(&self) -> usize {
+        self.pooled.sizes.channels
+    }
+
+    fn compute(&self, range: Range<usize>, to: &mut [f32]) {
+        let Pooled { isa, sizes, winners, .. } = &self.pooled;
+        let pixels = range.start / sizes.channels..range.end / sizes.channels;
+        isa.run(Gradient { sizes: *sizes, dy: self.dy.whole(), winners, pixels, dx: to });
+    }
+}
+
+/// The gradient of some pixels, counted through all images.
+struct Gradient<'a> {
     sizes: Sizes,
     dy: &'a [f32],
     winners: &'a [u16],
-    dx: Target<'a>,
+    pixels: Range<usize>,
+    dx: &'a mut [f32],
 }
 
-impl Kernel for Scatter<'_> {
+impl Kernel for Gradient<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.sizes.window {
-            2 => self.scatter::<S, 4>(s),
-            _ => self.scatter::<S, 9>(s),
+            2 => self.gather::<S, 2, 4>(s),
+            _ => self.gather::<S, 3, 9>(s),
         }
     }
 }
 
-impl Scatter<'_> {
+impl Gradient<'_> {
     #[inline(always)]
-    fn scatter<S: Simd, const PIXELS: usize>(self, s: S) {
-        let Self { sizes, dy, winners, dx } = self;
-        let (dx, add) = dx.parts();
-        if !add {
-            clear_outside(sizes, dx);
-        }
-        let offsets = sizes.offsets::<PIXELS>();
-        sizes.each_vector::<S>(|to, from, number, lanes| {
-            let dy = s.load_first(&dy[to..][..lanes]);
-            let winners = &winners[number * PIXELS..][..PIXELS];
-            for (winner, at) in winners.iter().zip(offsets) {
-                let dx = &mut dx[from + at..][..lanes];
-                let mine = s.where_set(*winner, dy);
-                s.store_first(dx, if add { s.add(s.load_first(dx), mine) } else { mine });
+    fn gather<S: Simd, const SIDE: usize, const PIXELS: usize>(self, s: S) {
+        let Self { sizes, dy, winners, pixels, dx } = self;
+        let Sizes { height, width, channels, .. } = sizes;
+        let (rows, columns) = (height / SIDE, width / SIDE);
+        let masks = channels.div_ceil(S::LANES) * PIXELS;
+        for (pixel, dx) in pixels.zip(dx.chunks_exact_mut(channels)) {
+            let (row, x) = (pixel / width, pixel % width);
+            let (image, y) = (row / height, row % height);
+            if y / SIDE >= rows || x / SIDE >= columns {
+                // Cut off: in no window.
+                dx.fill(0.0);
+                continue;
             }
-        });
-    }
-}
-
-/// Sets what no window of the image reaches, rows and columns at its end, to zero.
-fn clear_outside(sizes: Sizes, image: &mut [f32]) {
-    let Sizes { height, width, channels, window } = sizes;
-    let inside = |size: usize| size / window * window;
-    let (reached, rest) = image.split_at_mut(inside(height) * width * channels);
-    rest.fill(0.0);
-    for row in reached.chunks_exact_mut(width * channels) {
-        row[inside(width) * channels..].fill(0.0);
+            let window = (image * rows + y / SIDE) * columns + x / SIDE;
+            let winners = &winners[window * masks + y % SIDE * SIDE + x % SIDE..];
+            let dy = dy[window * channels..][..channels].chunks(S::LANES);
+            let vectors = dx.chunks_mut(S::LANES).zip(dy).zip(winners.iter().step_by(PIXELS));
+            for ((dx, dy), winner) in vectors {
+                s.store_first(dx, s.where_set(*winner, s.load_first(dy)));
+            }
+        }
     }
 }
 
 /// What the backward pass needs.
 struct MaxPool {
-    isa: Isa,
-    sizes: Sizes,
-    batch: usize,
-    winners: Bits,
+    pooled: Pooled,
     gradient: Slot,
 }
 
@@ -200,16 +244,7 @@ impl Backward for MaxPool {
     const NAME: &'static str = "max_pool";
 
     fn backward(&self, dy: Values, _: &[f32], _: &mut [f32]) -> Result<()> {
-        let (dy, sizes) = (dy.whole(), self.sizes);
-        timed(Kind::Pooling, 0, || {
-            self.gradient.receive(self.batch * sizes.image(), |dx| {
-                let winners = self.winners.chunks_exact(sizes.winners(self.isa));
-                let results = dy.chunks_exact(sizes.pooled()).zip(winners);
-                each(results.zip(dx.chunks(sizes.image())).collect(), |((dy, winners), dx)| {
-                    self.isa.run(Scatter { sizes, dy, winners, dx });
-                });
-            });
-        });
+        self.gradient.receive_values(self.pooled.gradient(dy));
         Ok(())
     }
 }

@@ -7,6 +7,7 @@
 //! result.
 
 mod algorithm;
+pub(super) mod pooled;
 mod sum;
 mod tiles;
 mod weights;
@@ -55,13 +56,18 @@ pub(super) fn forward(
     ys: &mut [f32],
 ) -> Moments {
     let pass = Pass { isa, sizes, side: Side::Forward, from: inputs(sizes), to: outputs(sizes) };
-    let sum = |part: &[f32]| Some(Moments::of_part(isa, part, sizes.outputs));
+    let sum = |_, part: &[f32], moments: &mut Option<Moments>| {
+        *moments = Some(Moments::of_part(isa, part, sizes.outputs));
+    };
+    let none = |chunks: Vec<_>| chunks.into_iter().map(|_| None).collect();
+    let ys = Some(Target::Write(ys));
     let parts = if sizes.stride == 1 {
         pass.run::<unit::Input, unit::Weight, unit::Output, _, 6, 6, 4>(
             &unit::PRODUCTS,
             xs,
             weight,
-            Target::Write(ys),
+            ys,
+            none(pass.chunks::<6>()),
             sum,
         )
     } else {
@@ -69,7 +75,8 @@ pub(super) fn forward(
             &halving::PRODUCTS,
             xs,
             weight,
-            Target::Write(ys),
+            ys,
+            none(pass.chunks::<9>()),
             sum,
         )
     };
@@ -88,16 +95,18 @@ pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: Source
             &unit::PRODUCTS,
             dy,
             weight,
-            dx,
-            |_| (),
+            Some(dx),
+            vec![(); pass.chunks::<6>().len()],
+            |_, _, ()| (),
         );
     } else {
         pass.run::<doubling::Input, halving::Weight, doubling::Output, _, 5, 9, 8>(
             &halving::PRODUCTS,
             dy,
             weight,
-            dx,
-            |_| (),
+            Some(dx),
+            vec![(); pass.chunks::<9>().len()],
+            |_, _, ()| (),
         );
     }
 }
@@ -181,33 +190,42 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Returns what `look` says of each chunk of the result as it is done, in their order.
+    /// The chunks of the result for so many points: the first row of tiles of each, counted through all images, and how
+    /// many it has.
+    fn chunks<const POINTS: usize>(&self) -> Vec<(usize, usize)> {
+        let (depth, columns) = (self.from.channels, self.to.channels);
+        let total = self.sizes.batch * self.from.rows;
+        let chunk = chunk_rows(total, self.from.columns, POINTS * POINTS, depth, columns);
+        (0..total).step_by(chunk).map(|first| (first, chunk.min(total - first))).collect()
+    }
+
+    /// Shows each chunk of the result to `look` as it is done, with its first row of tiles and what belongs to it of
+    /// `seen`, which is returned. Without a target a chunk is nowhere else.
     fn run<I, W, O, T, const IN: usize, const POINTS: usize, const OUT: usize>(
         &self,
         taps: &[usize; POINTS],
         images: Source,
         weight: &[f32],
-        mut to: Target,
-        look: impl Fn(&[f32]) -> T + Sync,
+        mut to: Option<Target>,
+        mut seen: Vec<T>,
+        look: impl Fn(usize, &[f32], &mut T) + Sync,
     ) -> Vec<T>
     where
         I: Map<IN, POINTS>,
         W: Map<3, TAPS>,
         O: Map<POINTS, OUT>,
-        T: Default + Send,
+        T: Send,
     {
         let (isa, lanes) = (self.isa, self.isa.lanes());
         let (depth, columns) = (self.from.channels, self.to.channels);
 
         let images = images.for_jobs();
-        let total = self.sizes.batch * self.from.rows;
-        let chunk = chunk_rows(total, self.from.columns, POINTS * POINTS, depth, columns);
-        let firsts = (0..total).step_by(chunk);
-        let mut seen: Vec<T> = firsts.clone().map(|_| T::default()).collect();
-        let mut chunks = Vec::with_capacity(firsts.len());
-        for (first, seen) in firsts.zip(&mut seen) {
-            let rows = chunk.min(total - first);
-            let (out, rest) = to.split_at(self.to.covered(first, rows).len());
+        let bounds = self.chunks::<POINTS>();
+        assert_eq!(bounds.len(), seen.len());
+        let mut chunks = Vec::with_capacity(bounds.len());
+        for ((first, rows), seen) in bounds.into_iter().zip(&mut seen) {
+            let len = self.to.covered(first, rows).len();
+            let (out, rest) = to.map(|to| to.split_at(len)).unzip();
             chunks.push((first, rows, out, seen));
             to = rest;
         }
@@ -224,7 +242,12 @@ impl Pass<'_> {
         let mut made: Vec<Option<Scratch>> = blocks.iter().map(made).collect();
         each(made.iter_mut().flatten().zip(&blocks).collect(), |(made, block)| fill(block, made));
 
-        each(chunks, |(first, rows, mut out, seen)| {
+        each(chunks, |(first, rows, out, seen)| {
+            let mut own = None;
+            let mut out: Target = out.unwrap_or_else(|| {
+                let len = self.to.covered(first, rows).len();
+                Target::Write(own.insert(Scratch::new(len)))
+            });
             let tiles = rows * self.from.columns;
             let layout = Layout::new(taps, tiles, depth, lanes, lanes);
             let mut points = Scratch::new(layout.len());
@@ -276,7 +299,7 @@ impl Pass<'_> {
                     images: out.range(0..out.len()),
                 });
             }
-            *seen = look(out.parts().0);
+            look(first, out.parts().0, seen);
         });
         seen
     }

@@ -1,0 +1,81 @@
+//! A convolution of stride 1 whose result is pooled chunk by chunk, while that is in the cache: the maps between are
+//! never in memory as a whole. Tiles are four rows high, so that no window of 2×2 pixels lies in two chunks.
+
+use super::algorithm::unit;
+use super::tiles::Tiling;
+use super::weights::Side;
+use super::{Pass, inputs, outputs};
+use crate::kernels::conv::Sizes;
+use crate::kernels::max_pool::{self, Maxima};
+use crate::kernels::simd::Isa;
+use crate::kernels::values::Source;
+
+/// Rows and columns of a window.
+pub(in crate::kernels) const WINDOW: usize = 2;
+
+/// Where the maxima of a chunk go, and which of their windows they are.
+struct Part<'a> {
+    ys: &'a mut [f32],
+    winners: &'a mut [u16],
+}
+
+/// Writes all of `ys`, the maxima of each 2×2 pixels of the convolution of `xs` with `weight`, and of `winners`, as
+/// [`Maxima`] does for each image.
+pub(in crate::kernels) fn forward(
+    isa: Isa,
+    sizes: &Sizes,
+    xs: Source,
+    weight: &[f32],
+    ys: &mut [f32],
+    winners: &mut [u16],
+) {
+    let pass = Pass { isa, sizes, side: Side::Forward, from: inputs(sizes), to: outputs(sizes) };
+    let tiling = pass.to;
+    let image = max_pool::Sizes {
+        height: tiling.height,
+        width: tiling.width,
+        channels: tiling.channels,
+        window: WINDOW,
+    };
+    let (mut ys, mut winners) = (ys, winners);
+    let mut parts = Vec::new();
+    for (first, rows) in pass.chunks::<6>() {
+        let lines = pooled_rows(&tiling, first + rows) - pooled_rows(&tiling, first);
+        let (mine, rest) = ys.split_at_mut(lines * image.line());
+        let (bits, others) = winners.split_at_mut(lines * image.line_winners(isa));
+        parts.push(Part { ys: mine, winners: bits });
+        (ys, winners) = (rest, others);
+    }
+    pass.run::<unit::Input, unit::Weight, unit::Output, _, 6, 6, 4>(
+        &unit::PRODUCTS,
+        xs,
+        weight,
+        None,
+        parts,
+        |mut row, mut pixels, part| {
+            let Part { ys, winners } = part;
+            let (mut ys, mut winners) = (std::mem::take(ys), std::mem::take(winners));
+            let line = tiling.width * tiling.channels;
+            while !pixels.is_empty() {
+                // What the chunk has of one image.
+                let left = tiling.height - row % tiling.rows * tiling.step;
+                let height = left.min(pixels.len() / line);
+                let (xs, behind) = pixels.split_at(height * line);
+                let sizes = max_pool::Sizes { height, ..image };
+                let lines = height / WINDOW;
+                let (mine, rest) = ys.split_at_mut(lines * image.line());
+                let (bits, others) = winners.split_at_mut(lines * image.line_winners(isa));
+                isa.run(Maxima { sizes, xs, ys: mine, winners: bits });
+                (pixels, ys, winners) = (behind, rest, others);
+                row += tiling.rows - row % tiling.rows;
+            }
+        },
+    );
+}
+
+/// Rows of the pooled images above the row of tiles `row`, counted through all images.
+fn pooled_rows(tiling: &Tiling, row: usize) -> usize {
+    let (image, row) = (row / tiling.rows, row % tiling.rows);
+    let height = tiling.height / WINDOW;
+    image * height + (row * tiling.step / WINDOW).min(height)
+}
