@@ -96,8 +96,9 @@ impl Average {
     /// As [`new`](Self::new).
     pub(super) fn swap(&mut self, replica: &Replica) -> Result<()> {
         match self.config {
-            Config::Ema(_) => self.each(replica, std::mem::swap),
-            Config::None | Config::Lookahead(_) => Ok(()),
+            // Before its first update the average is that of nothing.
+            Config::Ema(_) if self.updates > 0 => self.each(replica, std::mem::swap),
+            Config::None | Config::Ema(_) | Config::Lookahead(_) => Ok(()),
         }
     }
 
