@@ -93,19 +93,26 @@ fn is_file(parts: &[&str]) -> bool {
 /// Removes what a run consists of, and its folder if nothing else is in it.
 ///
 /// # Errors
-/// When a process is at work in the run, or something cannot be removed: until all but the recipe is
-/// gone the folder is still that of a run.
-pub fn remove(disk: &Disk, run: &Belongings) -> Result<()> {
-    let lock = lock(disk, &run.folder)?;
+/// When a process is at work in the run, when the run is not as it was listed, or when something cannot be
+/// removed: until all but the recipe is gone the folder is still that of a run.
+pub fn remove(disk: &Disk, listed: &Belongings) -> Result<()> {
+    let lock = lock(disk, &listed.folder)?;
+    // A process may have ended between the listing and the lock, and have written until then. The lock
+    // itself may be new.
+    let run = belongings(disk, &listed.folder)?;
+    let but_lock = |run: &Belongings| {
+        let files = run.files.iter().filter(|file| !file.ends_with(LOCK));
+        files.chain(&run.foreign).cloned().collect::<Vec<_>>()
+    };
+    ensure!(
+        but_lock(&run) == but_lock(listed),
+        "{} has changed since it was listed, so nothing was removed: try again",
+        run.folder.display()
+    );
     for file in &run.files {
         disk.remove_file(file).with_context(|| format!("cannot remove {}", file.display()))?;
     }
     drop(lock);
-    // A folder without one has got it here.
-    let made = run.folder.join(LOCK);
-    if made.exists() {
-        disk.remove_file(&made).with_context(|| format!("cannot remove {}", made.display()))?;
-    }
     let own = run.foreign.is_empty().then_some(&run.folder);
     for folder in run.folders.iter().chain(own) {
         let kept = run.foreign.iter().any(|path| path.starts_with(folder));
@@ -195,6 +202,24 @@ mod tests {
         let error = remove(&disk, &belongings(&disk, &run).unwrap()).unwrap_err().to_string();
         assert!(error.contains("another process") && run.join(METRICS).exists(), "{error}");
         drop(held);
+    }
+
+    #[test]
+    fn what_changed_since_it_was_listed_stays() {
+        let out = tempfile::tempdir().unwrap();
+        let disk = Disk::default();
+        let run = tree(out.path(), &OWN);
+        let found = belongings(&disk, &run).unwrap();
+        // A process that ended in between has discarded a checkpoint, and written the next.
+        let [old, new] =
+            ["step-00000001", "step-00000003"].map(|name| run.join("checkpoints").join(name));
+        fs::rename(&old, &new).unwrap();
+        let error = remove(&disk, &found).unwrap_err().to_string();
+        assert!(error.contains("changed since it was listed"), "{error}");
+        assert_eq!(belongings(&disk, &run).unwrap().files.len(), found.files.len());
+        fs::rename(&new, &old).unwrap();
+        remove(&disk, &found).unwrap();
+        assert!(!run.exists());
     }
 
     #[test]
