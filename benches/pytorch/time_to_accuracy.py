@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Seconds to a test accuracy on CIFAR-10: the recipe `cifar10-93` in PyTorch and in the native trainer, in turns.
 
-usage: benches/pytorch/time_to_accuracy.py --data DIR [--target 93] [--seeds 1,2,3,4,5] [--threads 2] [--epochs 11]
+usage: benches/pytorch/time_to_accuracy.py --data DIR [--target 93] [--seeds 1,2,3,4,5] [--threads 2] [--epochs 12]
                                            [--sides native,pytorch] [--python PYTHON] [--binary PROGRAM]
 
 PyTorch trains in one process with so many threads, in whichever of its two memory layouts took fewer seconds for a
@@ -179,7 +179,7 @@ def main():
     p.add_argument("--target", type=float, default=93.0, help="in percent")
     p.add_argument("--seeds", default="1,2,3,4,5")
     p.add_argument("--threads", type=int, default=2, help="of PyTorch")
-    p.add_argument("--epochs", type=int, default=11)
+    p.add_argument("--epochs", type=int, default=12)
     p.add_argument("--sides", default="native,pytorch")
     p.add_argument("--python", default=sys.executable)
     p.add_argument("--binary", default="target/release/gradwire")

@@ -35,6 +35,7 @@ pub mod composed;
 pub mod config;
 pub mod definition;
 mod eigen;
+mod fused;
 pub mod golden;
 pub mod gpu;
 pub mod kernels;

@@ -10,6 +10,7 @@ mod encoder;
 use candle_core::{DType, Result, Tensor, bail};
 
 use crate::composed;
+use crate::fused;
 use crate::kernels::conv::Sizes;
 use crate::kernels::counts::{self, fits, some};
 use crate::kernels::{self, Native, native};
@@ -39,9 +40,21 @@ pub fn conv2d(
             Carrier::Native(kernels::conv::conv2d(xs, weight, stride, padding, input_gradient)?)
         }
         Carrier::Tensor(xs) => {
-            Carrier::Tensor(composed::conv2d(xs, weight, stride, padding, input_gradient)?)
+            Carrier::Tensor(convolved(xs, weight, stride, padding, input_gradient)?)
         }
     }))
+}
+
+/// [`conv2d`] of a tensor.
+fn convolved(
+    xs: &Tensor,
+    weight: &Tensor,
+    stride: usize,
+    padding: usize,
+    input_gradient: bool,
+) -> Result<Tensor> {
+    let conv2d = if fused::takes(xs) { fused::conv2d } else { composed::conv2d };
+    conv2d(xs, weight, stride, padding, input_gradient)
 }
 
 /// [`conv2d`] of stride 1, with a gradient for `xs`, then [`max_pool`] of `size`×`size` pixels, as one operation: the
@@ -53,10 +66,9 @@ pub fn conv2d_max_pool(xs: &Maps, weight: &Tensor, padding: usize, size: usize) 
         Carrier::Native(xs) => {
             Carrier::Native(kernels::conv::conv2d_max_pool(xs, weight, padding, size)?)
         }
-        Carrier::Tensor(xs) => Carrier::Tensor(composed::max_pool(
-            &composed::conv2d(xs, weight, 1, padding, true)?,
-            size,
-        )?),
+        Carrier::Tensor(xs) => {
+            Carrier::Tensor(composed::max_pool(&convolved(xs, weight, 1, padding, true)?, size)?)
+        }
     }))
 }
 
@@ -101,24 +113,27 @@ pub fn batch_norm(
             xs.dims()?
         );
     }
-    let carrier = match (&xs.0, residual.map(|residual| &residual.0)) {
-        (Carrier::Native(xs), None) => Carrier::Native(kernels::batch_norm::batch_norm(
-            xs, affine, running, None, activation, train,
-        )?),
-        (Carrier::Native(xs), Some(Carrier::Native(residual))) => {
-            let residual = Some(residual);
-            Carrier::Native(kernels::batch_norm::batch_norm(
-                xs, affine, running, residual, activation, train,
-            )?)
+    let differ = "batch_norm: the input and the residual were made for different kernels";
+    let carrier = match &xs.0 {
+        Carrier::Native(xs) => {
+            let residual = match residual.map(|residual| &residual.0) {
+                None => None,
+                Some(Carrier::Native(residual)) => Some(residual),
+                Some(Carrier::Tensor(_)) => bail!("{differ}"),
+            };
+            let batch_norm = kernels::batch_norm::batch_norm;
+            Carrier::Native(batch_norm(xs, affine, running, residual, activation, train)?)
         }
-        (Carrier::Tensor(xs), None) => {
-            Carrier::Tensor(composed::batch_norm(xs, affine, running, None, activation, train)?)
+        Carrier::Tensor(xs) => {
+            let residual = match residual.map(|residual| &residual.0) {
+                None => None,
+                Some(Carrier::Tensor(residual)) => Some(residual),
+                Some(Carrier::Native(_)) => bail!("{differ}"),
+            };
+            let fused = fused::takes(xs);
+            let batch_norm = if fused { fused::batch_norm } else { composed::batch_norm };
+            Carrier::Tensor(batch_norm(xs, affine, running, residual, activation, train)?)
         }
-        (Carrier::Tensor(xs), Some(Carrier::Tensor(residual))) => {
-            let residual = Some(residual);
-            Carrier::Tensor(composed::batch_norm(xs, affine, running, residual, activation, train)?)
-        }
-        _ => bail!("batch_norm: the input and the residual were made for different kernels"),
     };
     Ok(Maps(carrier))
 }

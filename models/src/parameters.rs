@@ -140,6 +140,20 @@ impl Running {
         let fresh = 1. - (1. - self.momentum).powf(f64::from(passes));
         Ok(self.momentum / fresh)
     }
+
+    /// As [`count`](Self::count), as `[1]` in f32 where the statistics are: nothing waits for a GPU.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub(crate) fn count_on_device(&self) -> Result<Tensor> {
+        let before = self.passes.as_detached_tensor().round()?;
+        let passes = (before.clamp(0f32, Self::SETTLED - 1.)? + 1.)?;
+        self.passes.set(&passes)?;
+        // A momentum of 1 leaves nothing of the past: its logarithm would be infinite.
+        let past =
+            (passes.reshape(1)? * (1. - self.momentum).max(f64::MIN_POSITIVE).ln())?.exp()?;
+        past.affine(-1., 1.)?.recip()? * self.momentum
+    }
 }
 
 /// One direction of an LSTM layer with hidden width `H` on inputs of width `D`, in `nn.LSTM`'s

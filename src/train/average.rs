@@ -7,8 +7,9 @@ use crate::recipe::average::{Config, Ema, Lookahead};
 use crate::train::params::Params;
 use crate::train::replica::Replica;
 use anyhow::Result;
+use candle_core::Var;
 use gradwire_models::Store;
-use gradwire_models::kernels::optimizer::update_in_place;
+use gradwire_models::kernels::optimizer::update_all;
 
 /// An average, of one replica.
 pub(super) struct Average {
@@ -117,14 +118,13 @@ impl Average {
 }
 
 fn each_weight(params: &Params, mut visit: impl FnMut(&mut [f32])) -> Result<()> {
-    params.iter().try_for_each(|param| param.update(&mut visit))
+    params.update(|_, values| visit(values))
 }
 
 fn each_buffer(store: &Store, mut visit: impl FnMut(&mut [f32])) -> Result<()> {
-    for (_, var) in store.buffers() {
-        update_in_place(&var, &mut visit)?;
-    }
-    Ok(())
+    let buffers = store.buffers();
+    let vars: Vec<&Var> = buffers.iter().map(|(_, var)| var).collect();
+    Ok(update_all(&vars, |_, values| visit(values))?)
 }
 
 #[cfg(test)]

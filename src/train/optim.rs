@@ -149,7 +149,7 @@ impl Optimizer {
     ) -> Result<f64> {
         self.steps += 1;
         let (mut squares, coasting, momentum) = (0.0, self.rule.coasting(), self.momentum());
-        for param in params.iter() {
+        params.update(|param, weights| {
             let (is_matrix, is_norm_bias) = (param.var.rank() > 1, param.is_norm_bias);
             let now = Now { rate, step: self.steps, is_matrix, is_norm_bias };
             let table = self.table.as_mut().filter(|table| table.range == param.range);
@@ -157,23 +157,19 @@ impl Optimizer {
                 let momentum = stretch(&mut self.vectors, momentum, &param.range);
                 let grad = &mut flat[param.range.clone()];
                 let step = sgd_step(coasting, &now);
-                squares += param
-                    .update(|weights| table.update(weights, grad, support, momentum, &step))?;
-                continue;
+                squares += table.update(weights, grad, support, momentum, &step);
+                return;
             }
-            let (rule, vectors) = (&self.rule, &mut self.vectors);
             // A piece stays in the first cache from the sum of its squares to its update.
-            param.update(|weights| {
-                for (start, weights) in (0..).step_by(PIECE).zip(weights.chunks_mut(PIECE)) {
-                    let start = param.range.start + start;
-                    let range = start..start + weights.len();
-                    let gradient = &flat[range.clone()];
-                    squares += sum_of_squares(gradient);
-                    let state = Slices::new(vectors, range);
-                    rule.update(Piece { weights, gradient, state }, &now);
-                }
-            })?;
-        }
+            for (start, weights) in (0..).step_by(PIECE).zip(weights.chunks_mut(PIECE)) {
+                let start = param.range.start + start;
+                let range = start..start + weights.len();
+                let gradient = &flat[range.clone()];
+                squares += sum_of_squares(gradient);
+                let state = Slices::new(&mut self.vectors, range);
+                self.rule.update(Piece { weights, gradient, state }, &now);
+            }
+        })?;
         Ok(squares.sqrt())
     }
 }

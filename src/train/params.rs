@@ -9,7 +9,7 @@ use gradwire_exchange::{Layout, Support};
 use gradwire_models::Store;
 use gradwire_models::kernels::gradients::Gradients;
 use gradwire_models::kernels::handover::{Contribution, Places};
-use gradwire_models::kernels::optimizer::update_in_place;
+use gradwire_models::kernels::optimizer::{update_all, update_in_place};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -99,6 +99,16 @@ impl Params {
     /// The variables, in name order.
     pub fn iter(&self) -> impl Iterator<Item = &Param> {
         self.params.iter()
+    }
+
+    /// Changes all variables' elements in place, in name order; those of a GPU in one transfer each way.
+    ///
+    /// # Errors
+    /// As [`Param::update`].
+    pub fn update(&self, mut change: impl FnMut(&Param, &mut [f32])) -> Result<()> {
+        let vars: Vec<&Var> = self.params.iter().map(|param| &param.var).collect();
+        update_all(&vars, |number, elements| change(&self.params[number], elements))
+            .context("updating the weights")
     }
 
     /// Names and places, as the exchange wants them.

@@ -23,7 +23,7 @@ pub(crate) mod lstm;
 pub(crate) mod maps;
 pub(crate) mod max_pool;
 mod memory;
-mod operand;
+pub(crate) mod operand;
 pub mod optimizer;
 mod parallel;
 pub mod peak;

@@ -1,0 +1,245 @@
+//! Launches of the CUDA kernels.
+
+use std::sync::OnceLock;
+
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaSlice, CudaView, LaunchArgs, LaunchConfig, PushKernelArg,
+};
+use candle_core::cuda_backend::cudarc::nvrtc::compile_ptx;
+use candle_core::cuda_backend::{CudaDevice, CudaFunc, CudaStorage, WrapErr};
+use candle_core::{Error, Layout, Result};
+
+use super::norm::Columns;
+use crate::kernels::conv::Sizes;
+use crate::kernels::counts;
+
+/// An array on a GPU.
+pub(super) type Array = CudaSlice<f32>;
+
+/// A part of one.
+pub(super) type View<'a> = CudaView<'a, f32>;
+
+/// What [`Gpu::column_sums`] sums, as `kernels.cu` numbers it.
+#[derive(Clone, Copy)]
+pub(super) enum Summand {
+    Value = 0,
+    Square = 1,
+    Gradient = 2,
+    Product = 3,
+}
+
+/// Threads of a block.
+const BLOCK: u32 = 256;
+
+/// The most blocks of a grid: enough for any GPU; a thread then takes several elements.
+const BLOCKS: u32 = 1 << 16;
+
+/// The most shares that rows are summed in: with blocks of 32 channels they keep a large GPU busy.
+const SHARES: usize = 128;
+
+/// The kernels, compiled once in a process.
+static PTX: OnceLock<std::result::Result<String, String>> = OnceLock::new();
+
+/// A GPU, and the stream that its work is put on.
+pub(super) struct Gpu<'a>(&'a CudaDevice);
+
+impl<'a> Gpu<'a> {
+    /// That of a tensor.
+    pub(super) fn of(storage: &'a CudaStorage) -> Self {
+        Self(&storage.device)
+    }
+
+    /// The elements of a contiguous operand.
+    ///
+    /// # Errors
+    /// Another type, a layout that is not contiguous, or sizes whose product wraps.
+    pub(super) fn view<'s>(storage: &'s CudaStorage, layout: &Layout) -> Result<View<'s>> {
+        let values = storage.as_cuda_slice::<f32>()?;
+        match layout.contiguous_offsets() {
+            Some((start, end)) if counts::elements(layout.dims()) == end.checked_sub(start) => {
+                Ok(values.slice(start..end))
+            }
+            _ => candle_core::bail!("the kernel takes contiguous f32, not {layout:?}"),
+        }
+    }
+
+    /// What candle is given as a result.
+    pub(super) fn storage(&self, array: Array) -> CudaStorage {
+        CudaStorage::wrap_cuda_slice(array, self.0.clone())
+    }
+
+    /// An array of zeros.
+    ///
+    /// # Errors
+    /// Those of the driver, such as no memory.
+    pub(super) fn array(&self, count: usize) -> Result<Array> {
+        self.0.alloc_zeros(count)
+    }
+
+    /// A copy of an array.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub(super) fn copy(&self, array: &Array) -> Result<Array> {
+        let mut to = self.array(array.len())?;
+        self.0.memcpy_dtod(array, &mut to)?;
+        Ok(to)
+    }
+
+    fn function(&self, name: &str) -> Result<CudaFunc> {
+        let compile = || compile_ptx(include_str!("kernels.cu")).map(|ptx| ptx.to_src());
+        let ptx = PTX.get_or_init(|| compile().map_err(|error| error.to_string()));
+        let ptx = ptx.as_ref().map_err(|error| {
+            Error::Msg(format!("compiling the kernels of GPUs by NVRTC: {error}"))
+        })?;
+        self.0.get_or_load_custom_func(name, "gradwire", ptx)
+    }
+
+    /// `windows` or `fold`, to so many elements.
+    ///
+    /// # Errors
+    /// Sizes of 2³² and more, and those of the driver.
+    pub(super) fn windows(
+        &self,
+        kernel: &str,
+        of: &Sizes,
+        xs: &View,
+        count: usize,
+    ) -> Result<Array> {
+        let mut to = self.array(count)?;
+        let sizes = [
+            of.height,
+            of.width,
+            of.inputs,
+            of.out_height(),
+            of.out_width(),
+            of.kernel.0,
+            of.kernel.1,
+            of.stride,
+            of.padding,
+        ];
+        let sizes = sizes.into_iter().map(number).collect::<Result<Vec<_>>>()?;
+        let (function, count) = (self.function(kernel)?, count as u64);
+        let mut launch = function.builder();
+        launch.arg(&count).arg(xs).arg(&mut to);
+        sizes.iter().for_each(|size| {
+            launch.arg(size);
+        });
+        // SAFETY: the arguments are those of the kernel, by number and type. It reads `xs` where the sizes that `to` and
+        // `xs` were counted by place a pixel, and writes the `count` elements of `to`.
+        unsafe { elementwise(launch, count) }?;
+        Ok(to)
+    }
+
+    /// Per channel the sum of the summand over the rows, times `factor`, to that row of `to`. Arrays are the input, the
+    /// gradients and the table; a summand reads those that its formula names.
+    ///
+    /// # Errors
+    /// Sizes of 2³² and more, and those of the driver.
+    pub(super) fn column_sums(
+        &self,
+        Columns { rows, channels }: Columns,
+        summand: Summand,
+        [xs, gs, table]: [&View; 3],
+        factor: f64,
+        to: &mut Array,
+        row: usize,
+    ) -> Result<()> {
+        let shares = rows.div_ceil(8).min(SHARES);
+        let mut partial = self.array(shares * channels)?;
+        let function = self.function("column_sums")?;
+        let (count, width, shares) = (rows as u64, number(channels)?, number(shares)?);
+        let summand = summand as u32;
+        let mut launch = function.builder();
+        launch.arg(&count).arg(&width).arg(&summand).arg(xs).arg(gs).arg(table).arg(&mut partial);
+        let grid_dim = (width.div_ceil(32), shares, 1);
+        let config = LaunchConfig { grid_dim, block_dim: (32, 8, 1), shared_mem_bytes: 0 };
+        // SAFETY: the arguments are those of the kernel, by number and type. It reads rows · channels elements of `xs` and
+        // of `gs`, of the table the rows that the summand names, and writes shares · channels elements of `partial`.
+        unsafe { launch.launch(config) }.w()?;
+        let function = self.function("finish")?;
+        let mut to = to.slice_mut(row * channels..(row + 1) * channels);
+        let mut launch = function.builder();
+        launch.arg(&width).arg(&shares).arg(&factor).arg(&partial).arg(&mut to);
+        // SAFETY: as above: shares · channels elements of `partial` are read, a row of channels is written.
+        unsafe { elementwise(launch, u64::from(width)) }
+    }
+
+    /// `normalise` of the input with the table, and the residual if there is a third operand.
+    ///
+    /// # Errors
+    /// Sizes of 2³² and more, and those of the driver.
+    pub(super) fn normalise(&self, of: Columns, relu: bool, operands: &[View]) -> Result<Array> {
+        let (xs, table) = (&operands[0], &operands[1]);
+        let mut to = self.array(xs.len())?;
+        let function = self.function("normalise")?;
+        let (count, channels, relu) = (xs.len() as u64, number(of.channels)?, u32::from(relu));
+        let null = 0u64;
+        let mut launch = function.builder();
+        launch.arg(&count).arg(&channels).arg(&relu).arg(xs).arg(table);
+        match operands.get(2) {
+            Some(residual) => launch.arg(residual),
+            None => launch.arg(&null),
+        };
+        launch.arg(&mut to);
+        // SAFETY: the arguments are those of the kernel, by number and type, a null pointer being 64 bits of 0. It reads
+        // `count` elements of `xs` and the residual, four rows of the table, and writes `count` elements.
+        unsafe { elementwise(launch, count) }?;
+        Ok(to)
+    }
+
+    /// `gate` of a result and a gradient of so many elements.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub(super) fn gate(&self, count: usize, operands: &[View]) -> Result<Array> {
+        let mut to = self.array(count)?;
+        let (function, count) = (self.function("gate")?, count as u64);
+        let mut launch = function.builder();
+        launch.arg(&count).arg(&operands[0]).arg(&operands[1]).arg(&mut to);
+        // SAFETY: the arguments are those of the kernel, by number and type, and all three arrays have `count` elements.
+        unsafe { elementwise(launch, count) }?;
+        Ok(to)
+    }
+
+    /// `input_gradient` of an input, a gradient, and a table with sums.
+    ///
+    /// # Errors
+    /// Sizes of 2³² and more, and those of the driver.
+    pub(super) fn input_gradient(
+        &self,
+        of: Columns,
+        share: f32,
+        operands: &[View],
+    ) -> Result<Array> {
+        let (xs, gs, table) = (&operands[0], &operands[1], &operands[2]);
+        let mut to = self.array(xs.len())?;
+        let function = self.function("input_gradient")?;
+        let (count, channels) = (xs.len() as u64, number(of.channels)?);
+        let mut launch = function.builder();
+        launch.arg(&count).arg(&channels).arg(&share).arg(xs).arg(gs).arg(table).arg(&mut to);
+        // SAFETY: the arguments are those of the kernel, by number and type. It reads `count` elements of `xs` and `gs`,
+        // six rows of the table, and writes `count` elements.
+        unsafe { elementwise(launch, count) }?;
+        Ok(to)
+    }
+}
+
+/// A size as kernels take it.
+fn number(size: usize) -> Result<u32> {
+    u32::try_from(size)
+        .map_err(|_| Error::Msg(format!("a size of {size} is too large for a GPU's kernels")))
+}
+
+/// Launches a grid-stride loop over `count` elements.
+///
+/// # Safety
+/// The arguments must be those of the kernel, and their arrays as long as it goes.
+unsafe fn elementwise(mut launch: LaunchArgs, count: u64) -> Result<()> {
+    let blocks = count.div_ceil(u64::from(BLOCK)).clamp(1, u64::from(BLOCKS)) as u32;
+    let config =
+        LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (BLOCK, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: the caller's.
+    unsafe { launch.launch(config) }.w()?;
+    Ok(())
+}

@@ -1,0 +1,185 @@
+// The CUDA kernels of models/src/fused/kernels.cu run on a processor, against their definitions in double precision: a
+// block's threads are threads, blocks come one after the other. Called by .ci/cuda; needs no GPU and no toolkit.
+//
+//     g++ -std=c++20 -O1 -pthread models/tests/fused.cpp -o /tmp/fused && /tmp/fused
+
+#include <barrier>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <thread>
+#include <vector>
+
+struct Place {
+  unsigned x = 1, y = 1, z = 1;
+};
+static thread_local Place threadIdx, blockIdx;
+static Place blockDim, gridDim;
+static std::barrier<> *block;
+
+#define __global__
+#define __device__
+#define __shared__ static
+#define __syncthreads() block->arrive_and_wait()
+#include "../src/fused/kernels.cu"
+
+using Floats = std::vector<float>;
+
+static void launch(Place grid, Place threads, const std::function<void()> &kernel) {
+  gridDim = grid, blockDim = threads;
+  for (unsigned y = 0; y < grid.y; y++)
+    for (unsigned x = 0; x < grid.x; x++) {
+      std::barrier<> here(threads.x * threads.y);
+      block = &here;
+      std::vector<std::thread> all;
+      for (unsigned i = 0; i < threads.x * threads.y; i++)
+        all.emplace_back([=, &kernel] {
+          blockIdx = {x, y, 0}, threadIdx = {i % threads.x, i / threads.x, 0};
+          kernel();
+        });
+      for (auto &thread : all) thread.join();
+    }
+}
+
+// A grid of fewer threads than elements, as of large arrays.
+static void elementwise(const std::function<void()> &kernel) { launch({3, 1, 1}, {7, 1, 1}, kernel); }
+
+static Floats values(size_t count, unsigned seed) {
+  Floats all(count);
+  for (auto &value : all) {
+    seed = seed * 1664525 + 1013904223;
+    value = (int)(seed >> 8) / 8388608.f - 1.f;
+  }
+  return all;
+}
+
+static int failed = 0;
+
+static void near(const char *what, double found, double right, double tolerance) {
+  if (std::abs(found - right) <= tolerance * std::max(1., std::abs(right))) return;
+  if (failed++ < 10) std::printf("%s: %.9g where %.9g is right\n", what, found, right);
+}
+
+static void convolutions(u32 height, u32 width, u32 rows, u32 columns, u32 stride, u32 padding) {
+  const u32 batch = 2, channels = 3, filters = 4;
+  u32 tall = (height + 2 * padding - rows) / stride + 1, wide = (width + 2 * padding - columns) / stride + 1;
+  Floats xs = values(batch * height * width * channels, 1), weight = values(rows * columns * channels * filters, 2);
+  u64 taps = rows * columns * channels, count = batch * tall * wide * taps;
+  Floats laid(count, NAN), back(xs.size(), NAN), gradient = values(count, 3);
+  elementwise([&] {
+    windows(count, xs.data(), laid.data(), height, width, channels, tall, wide, rows, columns, stride, padding);
+  });
+  elementwise([&] {
+    fold(xs.size(), gradient.data(), back.data(), height, width, channels, tall, wide, rows, columns, stride, padding);
+  });
+  // The product of rows with weights is the convolution.
+  for (u32 image = 0; image < batch; image++)
+    for (u32 top = 0; top < tall; top++)
+      for (u32 left = 0; left < wide; left++)
+        for (u32 filter = 0; filter < filters; filter++) {
+          double right = 0., found = 0.;
+          u64 window = (image * tall + top) * wide + left;
+          for (u64 tap = 0; tap < taps; tap++) found += (double)laid[window * taps + tap] * weight[tap * filters + filter];
+          for (u32 row = 0; row < rows; row++)
+            for (u32 column = 0; column < columns; column++) {
+              int y = int(top * stride + row) - int(padding), x = int(left * stride + column) - int(padding);
+              if (y < 0 || y >= int(height) || x < 0 || x >= int(width)) continue;
+              for (u32 c = 0; c < channels; c++)
+                right += (double)xs[((image * height + y) * width + x) * channels + c] *
+                         weight[((row * columns + column) * channels + c) * filters + filter];
+            }
+          near("convolution", found, right, 1e-12);
+        }
+  // The gradient of a linear map is its transpose: <laid, gradient> = <xs, back>.
+  double forward = 0., backward = 0.;
+  for (u64 i = 0; i < count; i++) forward += (double)laid[i] * gradient[i];
+  for (u64 i = 0; i < xs.size(); i++) backward += (double)xs[i] * back[i];
+  near("fold", backward, forward, 1e-5);
+}
+
+static Floats sums(u64 rows, u32 channels, Summand summand, const Floats &xs, const Floats &gs, const Floats &table,
+                   u32 shares, double factor) {
+  Floats partial(shares * channels, NAN), to(channels, NAN);
+  launch({(channels + 31) / 32, shares, 1}, {32, 8, 1},
+         [&] { column_sums(rows, channels, summand, xs.data(), gs.data(), table.data(), partial.data()); });
+  elementwise([&] { finish(channels, shares, factor, partial.data(), to.data()); });
+  return to;
+}
+
+// A batch norm with its residual: values against the definition, gradients against differences of it.
+static void batch_norm(u64 rows, u32 channels, u32 shares, bool relu, bool train) {
+  u64 n = rows * channels;
+  Floats xs = values(n, 4), residual = values(n, 5), gs = values(n, 6), none;
+  Floats gamma = values(channels, 7), beta = values(channels, 8);
+  for (auto &x : xs) x += 3.f;
+  Floats mean = sums(rows, channels, VALUE, xs, none, none, shares, 1. / rows);
+  Floats variance = sums(rows, channels, SQUARE, xs, none, mean, shares, 1. / rows);
+  Floats table = gamma;
+  table.insert(table.end(), beta.begin(), beta.end());
+  table.insert(table.end(), mean.begin(), mean.end());
+  for (float v : variance) table.push_back(1.f / std::sqrt(v + 1e-5f));
+  Floats ys(n, NAN), gated(n, NAN), back(n, NAN);
+  elementwise([&] { normalise(n, channels, relu, xs.data(), table.data(), residual.data(), ys.data()); });
+  if (relu)
+    elementwise([&] { gate(n, ys.data(), gs.data(), gated.data()); });
+  else
+    gated = gs;
+  Floats products = sums(rows, channels, PRODUCT, xs, gated, table, shares, 1.);
+  Floats totals = sums(rows, channels, GRADIENT, xs, gated, table, shares, 1.);
+  table.insert(table.end(), products.begin(), products.end());
+  table.insert(table.end(), totals.begin(), totals.end());
+  elementwise([&] { input_gradient(n, channels, train ? 1.f / rows : 0.f, xs.data(), gated.data(), table.data(), back.data()); });
+
+  for (u32 channel = 0; channel < channels; channel++) {
+    // The channel's loss, sum of gs * result, where the element of `at` is moved, and so are gamma and beta.
+    auto of = [&](u64 at, double move, double scale, double shift, Floats *result) {
+      auto x = [&](u64 row) { return xs[row * channels + channel] + (row == at ? move : 0.); };
+      double m = 0., v = 0., loss = 0.;
+      for (u64 row = 0; row < rows; row++) m += train ? x(row) : (double)xs[row * channels + channel];
+      m /= rows;
+      for (u64 row = 0; row < rows; row++) v += std::pow((train ? x(row) : (double)xs[row * channels + channel]) - m, 2);
+      v /= rows;
+      for (u64 row = 0; row < rows; row++) {
+        u64 i = row * channels + channel;
+        double y = (x(row) - m) / std::sqrt(v + 1e-5) * (gamma[channel] + scale) + beta[channel] + shift + residual[i];
+        if (relu && y <= 0.) y = 0.;
+        loss += y * gs[i];
+        if (result) (*result)[i] = y;
+      }
+      return loss;
+    };
+    Floats right(n);
+    of(0, 0., 0., 0., &right);
+    for (u64 row = 0; row < rows; row++) near("normalise", ys[row * channels + channel], right[row * channels + channel], 1e-5);
+    const double step = 1e-6;
+    for (u64 row = 0; row < rows; row += 11)
+      near("input gradient", back[row * channels + channel],
+           (of(row, step, 0., 0., nullptr) - of(row, -step, 0., 0., nullptr)) / (2. * step), 2e-4);
+    near("gamma", products[channel], (of(0, 0., step, 0., nullptr) - of(0, 0., -step, 0., nullptr)) / (2. * step), 2e-4);
+    near("beta", totals[channel], (of(0, 0., 0., step, nullptr) - of(0, 0., 0., -step, nullptr)) / (2. * step), 2e-4);
+  }
+}
+
+int main() {
+  convolutions(6, 5, 3, 3, 1, 1);
+  convolutions(7, 6, 3, 3, 2, 1);
+  convolutions(6, 6, 1, 1, 2, 0);
+  convolutions(5, 9, 2, 5, 3, 2);
+  for (bool relu : {false, true})
+    for (bool train : {false, true}) {
+      batch_norm(37, 5, 2, relu, train);
+      batch_norm(64, 40, 3, relu, train);
+    }
+  // Without a residual, and what is no number.
+  Floats xs = {-1.f, 0.f, NAN, 2.f}, table = {1.f, 0.f, 0.f, 1.f}, ys(4), gs = {1.f, 1.f, 1.f, 1.f}, gated(4);
+  elementwise([&] { normalise(4, 1, true, xs.data(), table.data(), nullptr, ys.data()); });
+  elementwise([&] { gate(4, ys.data(), gs.data(), gated.data()); });
+  near("ReLU", ys[0] + ys[1], 0., 0.);
+  near("ReLU", ys[3], 2., 0.);
+  near("ReLU of NaN", std::isnan(ys[2]), 1., 0.);
+  near("gate", gated[0] + gated[1], 0., 0.);
+  near("gate", gated[2] + gated[3], 2., 0.);
+  std::puts(failed ? "the kernels are WRONG" : "the kernels compute what they say");
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
