@@ -22,7 +22,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-BATCH, EVALUATE_EVERY, PROBE_STEPS = 1024, 4, 3
+BATCH, EVALUATE_EVERY, PROBE_STEPS = 1024, 6, 3
 RATE, MOMENTUM, DECAY, BIAS_RATE, SMOOTHING = 1.5, 0.85, 0.00133, 64.0, 0.2
 START, PEAK, END = 0.2, 0.23, 0.07
 SLOW_DECAY, SLOW_RAMP, SLOW_EVERY = 0.774, 3, 5

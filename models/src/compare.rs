@@ -33,9 +33,10 @@ impl Comparison {
         }
     }
 
-    /// The one of several that is nearest to its tolerance, or furthest beyond.
+    /// The one of several that is nearest to its tolerance, or furthest beyond; the first of equal ones.
     pub fn worst(all: &[Self]) -> Option<&Self> {
-        all.iter().max_by(|a, b| a.share().total_cmp(&b.share()))
+        // `max_by` gives the last.
+        all.iter().rev().max_by(|a, b| a.share().total_cmp(&b.share()))
     }
 }
 
@@ -84,6 +85,8 @@ mod tests {
         assert_eq!(Comparison::worst(&all).unwrap().what, "small but strict");
         let with_nan = [all[1].clone(), Comparison::new("lost", f64::NAN, 1.)];
         assert_eq!(Comparison::worst(&with_nan).unwrap().what, "lost");
+        let exact = ["output", "gradient"].map(|what| Comparison::new(what, 0., 1e-6));
+        assert_eq!(Comparison::worst(&exact).unwrap().what, "output");
         assert_eq!(Comparison::worst(&[]), None);
     }
 

@@ -55,8 +55,9 @@ pub(crate) fn batch_norm(
 ) -> Result<Tensor> {
     let Affine { shift, gamma, beta } = affine;
     let (xs, beta) = match shift {
-        // The batch's mean takes the shift out again; its gradient is zero, and there is one.
-        Some(shift) if train => (xs.clone(), (beta + (shift * 0.)?)?),
+        // The batch's mean takes the shift out again; its gradient is zero, and there is one. (candle has none for what
+        // is multiplied by zero.)
+        Some(shift) if train => (xs.clone(), (beta + shift.sub(shift)?)?),
         Some(shift) => (xs.broadcast_add(shift)?, beta.clone()),
         None => (xs.clone(), beta.clone()),
     };

@@ -4,12 +4,9 @@
 //! be those of the average.
 
 use crate::recipe::average::{Config, Ema, Lookahead};
-use crate::train::params::Params;
+use crate::train::params::{Params, update_buffers};
 use crate::train::replica::Replica;
 use anyhow::Result;
-use candle_core::Var;
-use gradwire_models::Store;
-use gradwire_models::kernels::optimizer::update_all;
 
 /// An average, of one replica.
 pub(super) struct Average {
@@ -33,7 +30,7 @@ impl Average {
         }
         let (mut weights, mut buffers) = (Vec::new(), Vec::new());
         each_weight(&replica.params, |values| weights.extend_from_slice(values))?;
-        each_buffer(&replica.store, |values| buffers.extend_from_slice(values))?;
+        update_buffers(&replica.store, |values| buffers.extend_from_slice(values))?;
         Ok(Some(Self { config, weights, buffers, updates: 0 }))
     }
 
@@ -113,18 +110,12 @@ impl Average {
         let mut averages = self.weights.as_mut_slice();
         each_weight(&replica.params, |values| along(&mut averages, values))?;
         let mut averages = self.buffers.as_mut_slice();
-        each_buffer(&replica.store, |values| along(&mut averages, values))
+        update_buffers(&replica.store, |values| along(&mut averages, values))
     }
 }
 
 fn each_weight(params: &Params, mut visit: impl FnMut(&mut [f32])) -> Result<()> {
     params.update(|_, values| visit(values))
-}
-
-fn each_buffer(store: &Store, mut visit: impl FnMut(&mut [f32])) -> Result<()> {
-    let buffers = store.buffers();
-    let vars: Vec<&Var> = buffers.iter().map(|(_, var)| var).collect();
-    Ok(update_all(&vars, |_, values| visit(values))?)
 }
 
 #[cfg(test)]
@@ -147,14 +138,14 @@ mod tests {
 
     fn set(replica: &Replica, value: f32) {
         each_weight(&replica.params, |values| values.fill(value)).unwrap();
-        each_buffer(&replica.store, |values| values.fill(value)).unwrap();
+        update_buffers(&replica.store, |values| values.fill(value)).unwrap();
     }
 
     /// The value that all weights and all statistics have.
     fn get(replica: &Replica) -> f32 {
         let mut all = Vec::new();
         each_weight(&replica.params, |values| all.extend_from_slice(values)).unwrap();
-        each_buffer(&replica.store, |values| all.extend_from_slice(values)).unwrap();
+        update_buffers(&replica.store, |values| all.extend_from_slice(values)).unwrap();
         assert!(all.iter().all(|value| *value == all[0]));
         all[0]
     }

@@ -206,6 +206,17 @@ fn hash_bits(elements: &[f32]) -> u64 {
         .fold(elements.len() as u64, |hash, lane| (hash ^ lane).wrapping_mul(PRIME).rotate_left(29))
 }
 
+/// Calls `change` with the values of each running statistic, in the order of their names, and keeps what it
+/// leaves; on a GPU they cross once each way.
+///
+/// # Errors
+/// When a statistic is not contiguous `f32`.
+pub(super) fn update_buffers(store: &Store, mut change: impl FnMut(&mut [f32])) -> Result<()> {
+    let buffers = store.buffers();
+    let vars: Vec<&Var> = buffers.iter().map(|(_, var)| var).collect();
+    update_all(&vars, |_, values| change(values)).context("updating the running statistics")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,12 +1,12 @@
 //! Launches of the CUDA kernels.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaSlice, CudaView, LaunchArgs, LaunchConfig, PushKernelArg,
+    CudaFunction, CudaSlice, CudaStream, CudaView, LaunchArgs, LaunchConfig, PushKernelArg,
 };
 use candle_core::cuda_backend::cudarc::nvrtc::compile_ptx;
-use candle_core::cuda_backend::{CudaDevice, CudaFunc, CudaStorage, WrapErr};
+use candle_core::cuda_backend::{CudaDevice, CudaStorage, WrapErr};
 use candle_core::{Error, Layout, Result};
 
 use super::norm::Columns;
@@ -39,6 +39,19 @@ const SHARES: usize = 128;
 
 /// The kernels, compiled once in a process.
 static PTX: OnceLock<std::result::Result<String, String>> = OnceLock::new();
+
+/// A kernel, and the stream that its launches are put on.
+struct Function {
+    function: CudaFunction,
+    stream: Arc<CudaStream>,
+}
+
+impl Function {
+    /// A launch that has no arguments yet.
+    fn builder(&self) -> LaunchArgs<'_> {
+        self.stream.launch_builder(&self.function)
+    }
+}
 
 /// A GPU, and the stream that its work is put on.
 pub(super) struct Gpu<'a>(&'a CudaDevice);
@@ -86,13 +99,14 @@ impl<'a> Gpu<'a> {
         Ok(to)
     }
 
-    fn function(&self, name: &str) -> Result<CudaFunc> {
+    fn function(&self, name: &str) -> Result<Function> {
         let compile = || compile_ptx(include_str!("kernels.cu")).map(|ptx| ptx.to_src());
         let ptx = PTX.get_or_init(|| compile().map_err(|error| error.to_string()));
         let ptx = ptx.as_ref().map_err(|error| {
             Error::Msg(format!("compiling the kernels of GPUs by NVRTC: {error}"))
         })?;
-        self.0.get_or_load_custom_func(name, "gradwire", ptx)
+        let function = self.0.get_or_load_custom_func(name, "gradwire", ptx)?;
+        Ok(Function { function: function.into_cuda_function(), stream: self.0.cuda_stream() })
     }
 
     /// `windows` or `fold`, to so many elements.

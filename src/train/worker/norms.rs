@@ -2,10 +2,10 @@
 
 use super::Worker;
 use crate::recipe::BatchNorm;
+use crate::train::params::update_buffers;
 use anyhow::Result;
-use candle_core::Var;
 use gradwire_datasets::{Augment, Batch};
-use gradwire_models::kernels::optimizer::{update_all, update_in_place};
+use gradwire_models::kernels::optimizer::update_in_place;
 
 /// What the name of a batch norm's count of passes ends with.
 pub(super) const PASSES: &str = "num_batches_tracked";
@@ -46,25 +46,18 @@ impl Worker {
     /// All running statistics, one after the other in the order of their names.
     fn statistics(&self) -> Result<Vec<f32>> {
         let mut flat = Vec::new();
-        self.each_statistic(|elements| flat.extend_from_slice(elements))?;
+        update_buffers(&self.replica.store, |elements| flat.extend_from_slice(elements))?;
         Ok(flat)
     }
 
     /// Sets all running statistics to what [`statistics`](Self::statistics) gave.
     pub(super) fn set_statistics(&self, flat: &[f32]) -> Result<()> {
         let mut rest = flat;
-        self.each_statistic(|elements| {
+        update_buffers(&self.replica.store, |elements| {
             let (mine, others) = rest.split_at(elements.len());
             elements.copy_from_slice(mine);
             rest = others;
         })
-    }
-
-    /// Changes running statistics in the order of their names.
-    fn each_statistic(&self, mut change: impl FnMut(&mut [f32])) -> Result<()> {
-        let buffers = self.replica.store.buffers();
-        let vars: Vec<&Var> = buffers.iter().map(|(_, var)| var).collect();
-        Ok(update_all(&vars, |_, elements| change(elements))?)
     }
 
     /// Makes batch norm's running statistics the same on all ranks, by the recipe's policy.
