@@ -38,6 +38,7 @@ mod eigen;
 mod fused;
 pub mod golden;
 pub mod gpu;
+mod initial;
 pub mod kernels;
 mod layers;
 pub mod maps;

@@ -4,7 +4,7 @@ use super::changes::TrainingChanges;
 use super::grid::{Asked, Running};
 use super::refused::Refused;
 use crate::recipe::Recipe;
-use crate::study::definition::Scale;
+use crate::study::scale::Scale;
 use crate::study::sweep::{Over, SCALE, Sweep};
 use anyhow::{Result, ensure};
 use clap::Args;

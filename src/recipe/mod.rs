@@ -14,6 +14,7 @@ pub mod schedule;
 pub mod schema;
 mod settings;
 mod table;
+mod validation;
 mod words;
 
 pub use compare::Change;

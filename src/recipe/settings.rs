@@ -1,7 +1,6 @@
 //! The settings of a run, and the checks that no single one can make.
 
 use super::device::Device;
-use super::words::in_a_recipe;
 use super::{average, network, optimizer, schedule};
 use gradwire_datasets as datasets;
 use gradwire_exchange as exchange;
@@ -377,169 +376,6 @@ impl Recipe {
         let wiring = exchange::Wiring { downlink: usual, ..self.exchange.wiring() };
         usual.filter(|_| wiring.validate(&self.scheme, &self.policy()).is_ok())
     }
-
-    /// Checks what no single field can know.
-    ///
-    /// # Errors
-    /// A sentence that names the key and what to write instead.
-    pub fn validate(&self) -> anyhow::Result<()> {
-        let t = &self.train;
-        let name_is_plain = self.name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
-        refuse(self.name.is_empty() || self.name.starts_with('.') || !name_is_plain, || {
-            format!(
-                "name = {:?} becomes a folder: use letters, digits, '-', '_' and '.'",
-                self.name
-            )
-        })?;
-        let name = self.record.name.iter().map(|name| ("record.name", name));
-        let tags = self.record.tags.iter().map(|tag| ("record.tags", tag));
-        for (key, word) in name.chain(tags) {
-            let plain = word.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
-            let first = word.chars().next().is_some_and(char::is_alphanumeric);
-            refuse(!plain || !first || word.len() > 60 || word == NEWEST, || {
-                format!(
-                    "{key} = {word:?}: write up to 60 letters, digits, '-', '_' and '.', the first a letter \
-                     or digit; `{NEWEST}` means the newest run"
-                )
-            })?;
-        }
-        refuse(i64::try_from(self.seed).is_err(), || {
-            format!("seed = {} is too large; take a number below 2^63", self.seed)
-        })?;
-        refuse(self.workers == 0, || "workers = 0: at least one worker is needed".into())?;
-        refuse(self.workers > 1024, || {
-            format!("workers = {}: a run takes at most 1024 workers", self.workers)
-        })?;
-        refuse(self.threads > 1024, || {
-            format!("threads = {}: write 0 for each worker's share of the cores", self.threads)
-        })?;
-        for (key, value) in [
-            ("train.epochs", t.epochs),
-            ("train.batch", t.batch as u64),
-            ("train.accumulate", t.accumulate as u64),
-            ("train.evaluation_batch", t.evaluation_batch as u64),
-            ("train.evaluate_every", t.evaluate_every),
-            ("record.every", self.record.every),
-            ("train.max_steps", t.max_steps.unwrap_or(1)),
-        ] {
-            refuse(value == 0, || format!("{key} = 0: it must be at least 1"))?;
-        }
-        refuse(!(0.0..1.0).contains(&t.label_smoothing), || {
-            format!(
-                "train.label_smoothing = {:?} must be at least 0 and below 1",
-                t.label_smoothing
-            )
-        })?;
-        refuse(t.clip_norm.is_some_and(|c| c.is_nan() || c < 0.0), || {
-            "train.clip_norm must be at least 0; 0 is no clipping".into()
-        })?;
-        let timeout = self.exchange.timeout;
-        refuse(!(timeout > 0.0 && timeout <= 86_400.0), || {
-            format!("exchange.timeout = {timeout:?} must be above 0 and at most 86400 seconds")
-        })?;
-        let minutes = self.checkpoint.every_minutes;
-        refuse(!(0.0..=1e6).contains(&minutes), || {
-            format!("checkpoint.every_minutes = {minutes:?} must be from 0 (off) to 1000000")
-        })?;
-        refuse(t.recalibrate > 1000, || {
-            format!("train.recalibrate = {}: some passes do, such as 4", t.recalibrate)
-        })?;
-        self.device.validate().map_err(anyhow::Error::msg)?;
-        self.dataset.definition().validate()?;
-        self.augment.validate().map_err(anyhow::Error::msg)?;
-        self.network.validate().map_err(anyhow::Error::msg)?;
-        self.optimizer.validate().map_err(anyhow::Error::msg)?;
-        self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
-        self.average.validate().map_err(anyhow::Error::msg)?;
-        refuse(t.test_views != TestViews::One && self.dataset.is_text(), || {
-            "train.test_views looks at mirrored images, and the data set holds texts; write \
-             train.test_views = \"one\""
-                .into()
-        })?;
-        let policy = self.policy();
-        policy.validate(&self.scheme).map_err(in_a_recipe)?;
-        self.exchange.wiring().validate(&self.scheme, &policy).map_err(in_a_recipe)?;
-        let whole = matches!(policy.bucketing, None | Some(exchange::Bucketing::Whole));
-        refuse(self.exchange.overlap && whole, || {
-            let scheme = self.scheme.about().name;
-            format!(
-                "exchange.overlap = true has nothing to hide while {scheme} encodes the whole \
-                 gradient as one bucket; write policy.bucketing = {{ bytes = 1048576 }} or \
-                 \"parameter\", or exchange.overlap = false"
-            )
-        })?;
-        refuse(self.exchange.overlap && policy.clip_norm.is_some_and(|clip| clip > 0.0), || {
-            "exchange.overlap = true sends buckets before the whole gradient is known, which \
-             policy.clip_norm needs; write one or the other"
-                .into()
-        })?;
-        let momentum = self.optimizer.momentum();
-        refuse(policy.momentum() > 0.0 && momentum > 0.0, || {
-            format!(
-                "policy.momentum_correction = {} takes the place of optimizer.momentum = {momentum}; \
-                 write optimizer.momentum = 0, or policy.momentum_correction = 0",
-                policy.momentum()
-            )
-        })?;
-        self.fits()
-    }
-
-    /// Checks what no run may begin with, though earlier versions let it: their records are still read,
-    /// and their runs go on.
-    ///
-    /// # Errors
-    /// A sentence that names the key and what to write instead.
-    pub fn may_run(&self) -> anyhow::Result<()> {
-        let policy = self.policy();
-        let (correction, optimizer) = (policy.momentum(), self.optimizer.definition());
-        let followed = optimizer.follows_correction();
-        refuse(correction > 0.0 && followed.is_err(), || {
-            format!(
-                "policy.momentum_correction = {correction}{} does not go with optimizer.kind = \
-                 \"{}\", which {}; write policy.momentum_correction = 0, or optimizer.kind = \"sgd\" \
-                 and optimizer.momentum = 0",
-                match self.policy.momentum_correction {
-                    Some(_) => String::new(),
-                    None => format!(", the default of scheme {},", self.scheme.about().name),
-                },
-                optimizer.about().name,
-                followed.err().unwrap_or_default()
-            )
-        })?;
-        let clip = self.train.clip_norm.filter(|clip| clip.is_finite() && *clip > 0.0);
-        let cuts = clip.is_some() && self.scheme.feedback() && !policy.force;
-        refuse(cuts, || {
-            format!(
-                "train.clip_norm = {clip} clips the mean of what ranks sent, and with error feedback \
-                 of scheme {} that is also what comes late: what is cut off is lost for ever. Write \
-                 policy.clip_norm = {:.4} in its place, with which every rank clips its gradient to \
-                 {clip} before it joins the residual (Lin et al. 2018, section 3.2); or policy.force = \
-                 true to clip all the same",
-                self.scheme.about().name,
-                clip.unwrap_or_default() * (self.workers as f64).sqrt(),
-                clip = clip.unwrap_or_default()
-            )
-        })
-    }
-
-    /// Refuses a model on data that it cannot read, naming models that can.
-    fn fits(&self) -> anyhow::Result<()> {
-        let holds = if self.dataset.is_text() { InputKind::Text } else { InputKind::Image };
-        let reads = self.model.input_kind();
-        let fitting = || {
-            let all = models::Config::all();
-            let fit = all.iter().filter(|model| model.input_kind() == holds);
-            fit.map(models::Config::name).collect::<Vec<_>>().join(", ")
-        };
-        refuse(reads != holds, || {
-            format!(
-                "model {} reads {reads} but dataset {} holds {holds}; models for it: {}",
-                self.model.name(),
-                self.dataset.name(),
-                fitting()
-            )
-        })
-    }
 }
 
 /// A scheme as one would call it, such as `topk(ratio=0.01)`: with the first of its settings, which
@@ -581,10 +417,6 @@ pub fn synthetic_for(model: &str) -> Option<&'static str> {
     let all = datasets::Config::all();
     let mut synthetic = all.iter().filter(|data| data.definition().twin().is_some());
     synthetic.find(|data| data.is_text() == text).map(datasets::Config::name)
-}
-
-fn refuse(bad: bool, message: impl FnOnce() -> String) -> anyhow::Result<()> {
-    if bad { Err(anyhow::Error::msg(message())) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! An experiment as TOML: what is trained, what is compared, at which scales, and what is claimed.
 
-use super::results::{Label, Unit};
+use super::claim::Claim;
+use super::results::Label;
+use super::scale::Scale;
 use crate::recipe::{Recipes, nearest, schema};
 use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::network::Link;
 use include_dir::{Dir, include_dir};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use toml::{Table, Value};
@@ -52,48 +53,6 @@ pub const FILE: &str = "experiment.toml";
 
 /// The scale of what is run without a word about it.
 const USUAL: &str = "standard";
-
-/// How much is trained: a name of the experiment's own choice. The built-in experiments have
-/// `smoke` (made-up data, a few steps), `quick` (one pass, about an hour on two cores), `standard`
-/// (converged enough to tell schemes apart, hours on two cores) and `full` (the paper's own models,
-/// workers, batches and schedules). These come first, in this order.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct Scale(String);
-
-impl Scale {
-    /// The scales of the built-in experiments, from the smallest.
-    pub const USUAL: [&str; 4] = ["smoke", "quick", "standard", "full"];
-
-    /// Its word.
-    pub fn name(&self) -> &str {
-        &self.0
-    }
-
-    /// Its place among the usual ones, then its name.
-    fn rank(&self) -> (usize, &str) {
-        let usual = Self::USUAL.iter().position(|usual| *usual == self.0);
-        (usual.unwrap_or(Self::USUAL.len()), &self.0)
-    }
-}
-
-impl From<&str> for Scale {
-    fn from(name: &str) -> Self {
-        Self(name.into())
-    }
-}
-
-impl Ord for Scale {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.rank().cmp(&other.rank())
-    }
-}
-
-impl PartialOrd for Scale {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
 
 /// A task or an arm, or several that differ in a few values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -141,210 +100,6 @@ pub struct Setting {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::layers")]
     pub arm: BTreeMap<String, Table>,
-}
-
-/// Something that a paper says, and how it is put to the test here.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Claim {
-    /// The claim in words.
-    pub claim: String,
-    /// Where it is made: paper, table or section. Empty for a question of one's own.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub source: String,
-    /// The task it is tested on, by its whole name.
-    pub task: String,
-    /// The arm it is about, by its whole name.
-    pub arm: String,
-    /// The arm that it is compared with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub against: Option<String>,
-    /// What is measured.
-    pub measure: Measure,
-    /// The gauge, for `measure = "gauge"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gauge: Option<String>,
-    /// The link, for times on one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub link: Option<String>,
-    /// How both are compared.
-    #[serde(default)]
-    pub compare: Compare,
-    /// How the numbers are said.
-    #[serde(default)]
-    pub unit: Unit,
-    /// The number claimed, where there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub claimed: Option<f64>,
-    /// The least that counts as reproduced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub at_least: Option<f64>,
-    /// The most that counts as reproduced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub at_most: Option<f64>,
-    /// The scales that can tell; absent for all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scales: Option<Vec<Scale>>,
-    /// Why the others cannot.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub otherwise: String,
-    /// The fewest seeds that can tell: 1 for what no seed changes.
-    #[serde(default = "two")]
-    pub seeds: usize,
-}
-
-fn two() -> usize {
-    2
-}
-
-impl Claim {
-    /// Whether this scale can tell.
-    pub fn is_for(&self, scale: &Scale) -> bool {
-        self.scales.as_ref().is_none_or(|scales| scales.contains(scale))
-    }
-
-    /// Whether the unit can be that of the number, and its bounds can be reached by it.
-    fn validate_numbers(&self) -> Result<()> {
-        let Self { measure, compare, unit, .. } = self;
-        let is_fraction = matches!(measure, Measure::Accuracy | Measure::BestAccuracy);
-        let is_factor = matches!(compare, Compare::SpeedUp | Compare::Ratio);
-        let fits = match unit {
-            Unit::Points => is_fraction && *compare == Compare::Difference,
-            Unit::Percent => *compare != Compare::Difference,
-            Unit::Factor => is_factor || *measure == Measure::Reduction,
-            Unit::Number => true,
-        };
-        ensure!(
-            fits,
-            "`unit` does not go with `measure` and `compare`: points are for a difference of accuracies, \
-             percent for fractions and savings, factor for speed-ups and ratios"
-        );
-        // The least and the most that the number can be, and how far its bounds may be.
-        let [least, most] = match (compare, is_fraction) {
-            (Compare::Difference, true) => [-1.0, 1.0],
-            (Compare::Value, true) => [0.0, 1.0],
-            (Compare::Saving, _) => [f64::NEG_INFINITY, 1.0],
-            (Compare::Difference, false) => [f64::NEG_INFINITY, f64::INFINITY],
-            (Compare::Value | Compare::SpeedUp | Compare::Ratio, _) => [0.0, f64::INFINITY],
-        };
-        let numbers =
-            [("claimed", self.claimed), ("at_least", self.at_least), ("at_most", self.at_most)];
-        for (key, number) in numbers {
-            let Some(number) = number else { continue };
-            let hint = match unit {
-                Unit::Points => "; it is a fraction: one point is 0.01",
-                Unit::Percent => "; it is a fraction: one percent is 0.01",
-                _ => "",
-            };
-            ensure!(
-                least < number && number < most,
-                "{key} = {number} must lie between {least} and {most}{hint}"
-            );
-        }
-        if let (Some(least), Some(most)) = (self.at_least, self.at_most) {
-            ensure!(least <= most, "at_least = {least} is more than at_most = {most}");
-        }
-        Ok(())
-    }
-}
-
-/// What is measured of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Measure {
-    /// Fraction of right answers on the test set after the last step.
-    Accuracy,
-    /// The best of all evaluations.
-    BestAccuracy,
-    /// Training loss, the mean over the last tenth of the run.
-    Loss,
-    /// Bits one rank sent for each parameter and step.
-    BitsPerParameter,
-    /// How many times fewer bytes than dense were sent.
-    Reduction,
-    /// Median seconds of a step on the link.
-    StepSeconds,
-    /// Seconds on the link to the training loss that both end below.
-    SecondsToLoss,
-    /// Seconds of encoding the last gradient of the arm's own runs: both schemes in turns, one thread,
-    /// medians.
-    EncodeSeconds,
-    /// The same of decoding one message and adding it up.
-    DecodeSeconds,
-    /// Mean of a gauge over the recorded steps.
-    Gauge,
-    /// Bytes that a step sent back to all ranks together.
-    DownlinkBytes,
-}
-
-impl Measure {
-    /// In words.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Accuracy => "test accuracy",
-            Self::BestAccuracy => "best test accuracy",
-            Self::Loss => "final training loss",
-            Self::BitsPerParameter => "bits per parameter",
-            Self::Reduction => "reduction of bytes",
-            Self::StepSeconds => "seconds per step",
-            Self::SecondsToLoss => "seconds to the same training loss",
-            Self::EncodeSeconds => "seconds of encoding its last gradient",
-            Self::DecodeSeconds => "seconds of decoding its last gradient",
-            Self::Gauge => "mean over steps",
-            Self::DownlinkBytes => "bytes sent back per step",
-        }
-    }
-
-    /// Whether it is a time.
-    pub fn is_seconds(self) -> bool {
-        self.needs_link() || self.is_timed()
-    }
-
-    /// Whether schemes are timed for it on a gradient that the arm's runs recorded.
-    pub fn is_timed(self) -> bool {
-        matches!(self, Self::EncodeSeconds | Self::DecodeSeconds)
-    }
-
-    /// Whether the two numbers of a seed belong together by themselves: seconds to a loss that both
-    /// runs reach, schemes on one gradient.
-    pub fn is_of_both(self) -> bool {
-        self == Self::SecondsToLoss || self.is_timed()
-    }
-
-    /// Whether it is a time on a link.
-    pub fn needs_link(self) -> bool {
-        matches!(self, Self::StepSeconds | Self::SecondsToLoss)
-    }
-}
-
-/// How an arm is compared with the one that it stands against.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Compare {
-    /// Not at all: the measured number itself.
-    #[default]
-    Value,
-    /// Its number minus the other's.
-    Difference,
-    /// The other's number over its own: how many times as fast.
-    SpeedUp,
-    /// Its number over the other's.
-    Ratio,
-    /// What part of the other's number it saves.
-    Saving,
-}
-
-impl Compare {
-    /// In words, between the measure and the arm it is compared with.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Value => "",
-            Self::Difference => "minus that of",
-            Self::SpeedUp => "how many times as fast as",
-            Self::Ratio => "over that of",
-            Self::Saving => "saved against",
-        }
-    }
 }
 
 /// A task or an arm of a grid: a [`Member`] with its values put in.
@@ -561,35 +316,12 @@ impl Experiment {
                 .try_for_each(|n| known(&at("task"), &tasks, n))?;
             some_arms.chain(setting.arm.keys()).try_for_each(|n| known(&at("arm"), &arms, n))?;
         }
-        for claim in &self.claims {
-            let at = format!("claim {:?}", claim.claim);
-            let whole =
-                |choices: &[Choice], name: &str| choices.iter().any(|c| c.label.name == name);
-            ensure!(whole(&tasks, &claim.task), "{at}: there is no task {:?}", claim.task);
-            for arm in [Some(&claim.arm), claim.against.as_ref()].into_iter().flatten() {
-                ensure!(whole(&arms, arm), "{at}: there is no arm {arm:?}");
-            }
-            let link = claim.link.as_ref();
-            ensure!(
-                !claim.measure.needs_link() || link.is_some_and(|link| self.links.contains(link)),
-                "{at}: `link` must be one of {}",
-                self.links.join(", ")
-            );
-            ensure!(
-                (claim.measure == Measure::Gauge) == claim.gauge.is_some(),
-                "{at}: `gauge` goes with measure = \"gauge\""
-            );
-            ensure!(
-                (claim.compare == Compare::Value) == claim.against.is_none()
-                    || claim.measure == Measure::SecondsToLoss,
-                "{at}: `compare` and `against` go together"
-            );
-            ensure!(
-                claim.at_least.is_some() || claim.at_most.is_some(),
-                "{at}: at_least or at_most must say what counts as reproduced"
-            );
-            claim.validate_numbers().context(at)?;
-        }
+        let names = |choices: &[Choice]| choices.iter().map(|c| c.label.name.clone()).collect();
+        let (tasks, arms): (Vec<_>, Vec<_>) = (names(&tasks), names(&arms));
+        self.claims.iter().try_for_each(|claim| {
+            let at = || format!("claim {:?}", claim.claim);
+            claim.validate(&tasks, &arms, &self.links).with_context(at)
+        })?;
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! From an experiment and a scale to the recipes of its runs.
 
-use super::definition::{Choice, Experiment, Scale, Setting, replace};
+use super::definition::{Choice, Experiment, Setting, replace};
+use super::scale::Scale;
 use crate::checkpoint::Progress;
 use crate::recipe::Recipe;
 use crate::record::FileSum;

@@ -1,6 +1,7 @@
 //! Experiments: grids of runs that put a paper's claims to the test, what a few seeds allow to be
 //! said, and the reports and plots that say it.
 
+pub mod claim;
 pub mod collection;
 pub mod decision;
 pub mod definition;
@@ -15,6 +16,7 @@ pub mod report;
 pub mod results;
 pub mod runner;
 pub mod runs;
+pub mod scale;
 pub mod statistics;
 pub mod sweep;
 pub mod timings;

@@ -17,7 +17,8 @@
 //! The unit of an accuracy is `%`, that of a difference of accuracies `point` or `points`; `within N %`
 //! of another measure is a ratio. Words may be joined by `-`.
 
-use super::definition::{Choice, Claim, Compare, Measure};
+use super::claim::{Claim, Compare, Measure};
+use super::definition::Choice;
 use super::results::Unit;
 use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::network::Link;

@@ -7,11 +7,12 @@
 //! in the `results.json` that lies in the experiment's folder, was made too, on another machine
 //! perhaps: whoever has that file goes on from it.
 
-use super::definition::{self, Choice, Experiment, Scale};
+use super::definition::{self, Choice, Experiment};
 use super::grid::{Grid, Planned};
 use super::measured::Measured;
 use super::pace::Pace;
 use super::results::{Label, Outcome, Results, Run, Timing};
+use super::scale::Scale;
 use super::{timings, verdict};
 use crate::checkpoint;
 use crate::cluster::Job as Processes;

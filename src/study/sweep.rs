@@ -1,8 +1,9 @@
 //! An experiment from a question: a recipe, values to go over, and what is to be answered.
 
-use super::definition::{Choice, Experiment, Member, Scale, Setting};
+use super::definition::{Choice, Experiment, Member, Setting};
 use super::question::Question;
 use super::results::Label;
+use super::scale::Scale;
 use crate::recipe::{Recipe, split_values};
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;

@@ -3,7 +3,8 @@
 //! schemes in turns on one thread. The phases of a training step are no such measure: eight ranks that
 //! share two cores slow each other down.
 
-use super::definition::{Claim, Experiment};
+use super::claim::Claim;
+use super::definition::Experiment;
 use super::grid::{Grid, Planned};
 use super::results::{Run, Timing};
 use crate::bench::codecs;

@@ -2,10 +2,12 @@
 //! over seeds lies within its bounds, contradicted at this scale when it lies wholly outside of them,
 //! and undecided when it straddles one: nothing is rounded in its favour.
 
+use super::claim::{Claim, Compare, Measure};
 use super::decision::{Average, Bounds, Decision, Estimated, MOST_SEEDS, SIDE, Sample};
-use super::definition::{Choice, Claim, Compare, Experiment, Measure, Scale};
+use super::definition::{Choice, Experiment};
 use super::measured::Measured;
 use super::results::{Outcome, Results, Ruling, Run, Test, Timing, Verdict};
+use super::scale::Scale;
 use super::statistics::Interval;
 
 /// A verdict on each claim of an experiment.

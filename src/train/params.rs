@@ -7,9 +7,9 @@ use anyhow::{Context, Result, bail};
 use candle_core::{TensorId, Var};
 use gradwire_exchange::{Layout, Support};
 use gradwire_models::Store;
+use gradwire_models::kernels::flat::{HostBuffer, update_all, update_in_place};
 use gradwire_models::kernels::gradients::Gradients;
 use gradwire_models::kernels::handover::{Contribution, Places};
-use gradwire_models::kernels::optimizer::{update_all, update_in_place};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,6 +42,8 @@ pub struct Params {
     len: usize,
     index: Index,
     places: Places,
+    /// What gradients and weights cross through from and to a GPU.
+    host: HostBuffer,
 }
 
 /// Which variable a kernel's contribution is for, by its place in name order; cheap to clone.
@@ -73,7 +75,7 @@ impl Params {
         let params: Vec<Param> = params.collect();
         let index = params.iter().enumerate().map(|(place, p)| (p.var.id(), place)).collect();
         let places = params.iter().map(|p| (p.var.id(), p.range.clone())).collect();
-        Self { params, len, index: Index(Arc::new(index)), places }
+        Self { params, len, index: Index(Arc::new(index)), places, host: HostBuffer::default() }
     }
 
     /// Where each variable's gradient lies in the flat one.
@@ -107,7 +109,7 @@ impl Params {
     /// As [`Param::update`].
     pub fn update(&self, mut change: impl FnMut(&Param, &mut [f32])) -> Result<()> {
         let vars: Vec<&Var> = self.params.iter().map(|param| &param.var).collect();
-        update_all(&vars, |number, elements| change(&self.params[number], elements))
+        update_all(&vars, &self.host, |number, elements| change(&self.params[number], elements))
             .context("updating the weights")
     }
 
@@ -177,7 +179,7 @@ impl Params {
     ) -> Result<()> {
         support.fill();
         let vars = self.iter().map(|param| param.var.as_tensor());
-        gradients.copy_at_once(vars, flat).context("gathering the gradient")
+        gradients.copy_at_once(vars, flat, &self.host).context("gathering the gradient")
     }
 
     /// One hash per variable over the bits of its elements: equal on replicas that agree.
@@ -214,7 +216,9 @@ fn hash_bits(elements: &[f32]) -> u64 {
 pub(super) fn update_buffers(store: &Store, mut change: impl FnMut(&mut [f32])) -> Result<()> {
     let buffers = store.buffers();
     let vars: Vec<&Var> = buffers.iter().map(|(_, var)| var).collect();
-    update_all(&vars, |_, values| change(values)).context("updating the running statistics")
+    // They are few: memory that is kept for them would not pay.
+    let host = HostBuffer::default();
+    update_all(&vars, &host, |_, values| change(values)).context("updating the running statistics")
 }
 
 #[cfg(test)]

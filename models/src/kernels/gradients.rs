@@ -6,9 +6,9 @@ use std::ops::Range;
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 
+use super::flat::{HostBuffer, copy_gradient};
 use super::handover::{Contribution, Places, deliver, lend};
 use super::operand::with_f32s;
-use super::optimizer::copy_gradient;
 
 /// What a backward pass found: a gradient for every variable the loss depends on.
 pub struct Gradients {
@@ -148,8 +148,8 @@ impl Gradients {
     }
 
     /// Writes the gradients of `vars`, end to end in this order, into `flat`; zeros where nothing reached a variable. They
-    /// are laid end to end where they are computed and cross to the host once: of a hundred variables on a GPU each would
-    /// otherwise wait for a transfer of its own. For gradients that candle's store holds, as it does all those of a GPU.
+    /// are laid end to end where they are computed and cross once, through `host`: of a hundred variables on a GPU each
+    /// would otherwise wait for a transfer of its own. For gradients that candle's store holds, as it does all those of a GPU.
     ///
     /// # Errors
     /// When `flat` is not as long as all variables together, a gradient is not `f32`, or kernels contributed to one.
@@ -157,6 +157,7 @@ impl Gradients {
         &self,
         vars: impl IntoIterator<Item = &'v Tensor>,
         flat: &mut [f32],
+        host: &HostBuffer,
     ) -> Result<()> {
         let part = |var: &Tensor| match self.store.get(var) {
             _ if self.laid(var) || self.of(var).next().is_some() => {
@@ -166,7 +167,9 @@ impl Gradients {
             None => var.zeros_like()?.flatten_all(),
         };
         let parts = vars.into_iter().map(part).collect::<Result<Vec<_>>>()?;
-        copy_gradient(&Tensor::cat(&parts, 0)?, flat)
+        let gradient = Tensor::cat(&parts, 0)?;
+        fits(&gradient, flat)?;
+        host.read(&gradient, |values| flat.copy_from_slice(values))
     }
 }
 
@@ -285,6 +288,7 @@ mod tests {
         };
         let vars = [&table, &weight, &unused, &bias];
         let count = vars.iter().map(|var| var.elem_count()).sum();
+        let host = HostBuffer::default();
         with(Kernels::Candle, || {
             let gradients = backward(&loss()).unwrap();
             let (mut expected, mut flat) = (vec![f32::NAN; count], vec![f32::NAN; count]);
@@ -294,15 +298,16 @@ mod tests {
                 gradients.copy(var, mine).unwrap();
                 rest = others;
             }
-            gradients.copy_at_once(vars.map(Var::as_tensor), &mut flat).unwrap();
+            gradients.copy_at_once(vars.map(Var::as_tensor), &mut flat, &host).unwrap();
             assert_eq!(flat, expected);
             assert!(flat.iter().any(|value| *value != 0.0));
-            assert!(gradients.copy_at_once([weight.as_tensor()], &mut flat).is_err());
+            assert!(gradients.copy_at_once([weight.as_tensor()], &mut flat, &host).is_err());
         });
         let native = Kernels::available().find(|kernels| *kernels != Kernels::Candle).unwrap();
         with(native, || {
             let gradients = backward(&loss()).unwrap();
-            let refused = gradients.copy_at_once([weight.as_tensor()], &mut [0.0; 20]).unwrap_err();
+            let refused =
+                gradients.copy_at_once([weight.as_tensor()], &mut [0.0; 20], &host).unwrap_err();
             assert!(refused.to_string().contains("kernels contributed"), "{refused}");
         });
     }

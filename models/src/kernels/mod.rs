@@ -13,6 +13,7 @@ pub(crate) mod cross_entropy;
 mod direct;
 pub(crate) mod embedding;
 pub(crate) mod encoder;
+pub mod flat;
 pub(crate) mod gelu;
 mod gemm;
 pub mod gradients;

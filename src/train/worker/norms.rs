@@ -5,7 +5,7 @@ use crate::recipe::BatchNorm;
 use crate::train::params::update_buffers;
 use anyhow::Result;
 use gradwire_datasets::{Augment, Batch};
-use gradwire_models::kernels::optimizer::update_in_place;
+use gradwire_models::kernels::flat::update_in_place;
 
 /// What the name of a batch norm's count of passes ends with.
 pub(super) const PASSES: &str = "num_batches_tracked";

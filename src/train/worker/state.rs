@@ -14,7 +14,7 @@ use crate::train::report::Report;
 use anyhow::{Context, Result, bail, ensure};
 use gradwire_datasets::Dataset;
 use gradwire_exchange::{Entry, Exchange};
-use gradwire_models::kernels::optimizer::update_in_place;
+use gradwire_models::kernels::flat::update_in_place;
 use gradwire_models::ops::Running;
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,60 @@
+//! The host's end of what crosses between it and a GPU.
+
+#[cfg(feature = "cuda")]
+use std::sync::Mutex;
+
+use candle_core::{Result, Tensor};
+
+#[cfg(feature = "cuda")]
+use super::pinned::Pinned;
+
+/// Memory of the host that flat vectors of one length cross through. For those of a GPU it is page-locked, so that the GPU
+/// reads and writes it without a copy in between; it is made at the first transfer and used for all others. Tensors of the
+/// processor need none.
+#[derive(Default)]
+pub struct HostBuffer {
+    #[cfg(feature = "cuda")]
+    pinned: Mutex<Option<Pinned>>,
+}
+
+impl HostBuffer {
+    /// Lends the values of a flat vector to `read`.
+    ///
+    /// # Errors
+    /// When it is not a vector of `f32`, and those of the driver.
+    pub fn read<T>(&self, flat: &Tensor, read: impl FnOnce(&[f32]) -> T) -> Result<T> {
+        #[cfg(feature = "cuda")]
+        if flat.device().is_cuda() {
+            return self.with(flat, |pinned| Ok(read(pinned.bring(flat)?)));
+        }
+        Ok(read(&flat.to_vec1::<f32>()?))
+    }
+
+    /// Lends the values of a flat vector to `change`; the result is what that leaves, on the same device.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn change(&self, flat: &Tensor, change: impl FnOnce(&mut [f32])) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        if flat.device().is_cuda() {
+            return self.with(flat, |pinned| {
+                change(pinned.bring(flat)?);
+                pinned.send(flat.device())
+            });
+        }
+        let mut values = flat.to_vec1::<f32>()?;
+        change(&mut values);
+        Tensor::new(values, flat.device())
+    }
+
+    /// Calls `use_it` with memory as long as the vector.
+    #[cfg(feature = "cuda")]
+    fn with<T>(&self, flat: &Tensor, use_it: impl FnOnce(&mut Pinned) -> Result<T>) -> Result<T> {
+        let mut pinned = self.pinned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let fitting = match pinned.take() {
+            Some(pinned) if pinned.fits(flat) => pinned,
+            _ => Pinned::of(flat)?,
+        };
+        use_it(pinned.insert(fitting))
+    }
+}
