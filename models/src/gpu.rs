@@ -27,9 +27,12 @@ pub struct Gpu {
 pub fn count() -> Result<usize> {
     #[cfg(feature = "cuda")]
     {
-        use candle_core::cuda_backend::cudarc::driver::CudaContext;
-        let count = CudaContext::device_count().map_err(driver("counting GPUs"))?;
-        Ok(usize::try_from(count).unwrap_or(0))
+        use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError, sys::CUresult};
+        match CudaContext::device_count() {
+            // The driver is there, and no GPU that this process may see.
+            Err(DriverError(CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
+            count => Ok(usize::try_from(count.map_err(driver("counting GPUs"))?).unwrap_or(0)),
+        }
     }
     #[cfg(not(feature = "cuda"))]
     Ok(0)
@@ -68,7 +71,8 @@ fn driver(
     move |error| candle_core::Error::wrap(error).context(doing.clone())
 }
 
-/// The GPU of that number, or the CPU for none.
+/// The GPU of that number, or the CPU for none. A GPU's tensors must stay on the thread that calls this: their work is
+/// ordered by that thread's stream, and by nothing else.
 ///
 /// # Errors
 /// When the GPU cannot be opened: there is none of the number, or the program is built without the feature `cuda`.
@@ -76,9 +80,34 @@ pub fn device(gpu: Option<usize>) -> Result<Device> {
     match gpu {
         None => Ok(Device::Cpu),
         Some(number) => {
-            Device::new_cuda(number).map_err(|error| error.context(format!("opening GPU {number}")))
+            let open = || format!("opening GPU {number}");
+            let device = Device::new_cuda(number).map_err(|error| error.context(open()))?;
+            #[cfg(feature = "cuda")]
+            keep_memory(&device).map_err(|error| error.context(open()))?;
+            Ok(device)
         }
     }
+}
+
+/// Lets this process keep the memory that its tensors leave, for the next ones. By default a GPU takes it back whenever the
+/// host waits, several times a step.
+#[cfg(feature = "cuda")]
+fn keep_memory(device: &Device) -> Result<()> {
+    use candle_core::cuda_backend::cudarc::driver::{result, sys::CUmemPool_attribute};
+    let stream = device.as_cuda_device()?.cuda_stream();
+    let context = stream.context();
+    if !context.has_async_alloc() {
+        return Ok(());
+    }
+    let mut bytes = u64::MAX;
+    let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the device is open, its default pool lives as long, and the value of this attribute is a u64.
+    let set = unsafe {
+        result::device::get_default_mem_pool(context.cu_device()).and_then(|pool| {
+            result::mem_pool::set_attribute(pool, threshold, (&raw mut bytes).cast())
+        })
+    };
+    set.map_err(driver("keeping memory"))
 }
 
 #[cfg(test)]

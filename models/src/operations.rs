@@ -33,60 +33,67 @@ pub struct Trial {
     run: fn(&Arguments) -> Result<Tensor>,
 }
 
+impl Trial {
+    const fn new(
+        operation: &'static str,
+        variant: &'static str,
+        floats: &'static [(&'static str, &'static [usize])],
+        run: fn(&Arguments) -> Result<Tensor>,
+    ) -> Self {
+        Self { operation, variant, floats, ids: None, run }
+    }
+
+    /// The same with whole numbers of that shape, less than `below`.
+    const fn with_ids(self, shape: &'static [usize], below: u32) -> Self {
+        Self { ids: Some((shape, below)), ..self }
+    }
+}
+
 /// The trials: at least one of each operation, more where kernels go different ways.
 pub static TRIALS: &[Trial] = &[
-    Trial {
-        operation: "conv2d",
-        variant: "3x3",
-        floats: &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 3, 3])],
-        ids: None,
-        run: |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 1, 1, true)?.tensor(),
-    },
-    Trial {
-        operation: "conv2d",
-        variant: "3x3, stride 2",
-        floats: &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 3, 3])],
-        ids: None,
-        run: |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 2, 1, true)?.tensor(),
-    },
-    Trial {
-        operation: "conv2d",
-        variant: "1x1, stride 2",
-        floats: &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 1, 1])],
-        ids: None,
-        run: |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 2, 0, true)?.tensor(),
-    },
-    Trial {
-        operation: "conv2d",
-        variant: "2x5, of images",
-        floats: &[("xs", &[2, 9, 8, 3]), ("weight", &[24, 3, 2, 5])],
-        ids: None,
-        run: |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 1, 1, false)?.tensor(),
-    },
-    Trial {
-        operation: "conv2d_max_pool",
-        variant: "3x3, 2x2",
-        floats: &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 3, 3])],
-        ids: None,
-        run: |a| ops::conv2d_max_pool(&a.maps("xs")?, &a["weight"], 1, 2)?.tensor(),
-    },
-    Trial {
-        operation: "batch_norm",
-        variant: "training",
-        floats: &[
+    Trial::new("conv2d", "3x3", &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 3, 3])], |a| {
+        ops::conv2d(&a.maps("xs")?, &a["weight"], 1, 1, true)?.tensor()
+    }),
+    Trial::new(
+        "conv2d",
+        "3x3, stride 2",
+        &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 3, 3])],
+        |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 2, 1, true)?.tensor(),
+    ),
+    Trial::new(
+        "conv2d",
+        "1x1, stride 2",
+        &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 1, 1])],
+        |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 2, 0, true)?.tensor(),
+    ),
+    Trial::new(
+        "conv2d",
+        "2x5, of images",
+        &[("xs", &[2, 9, 8, 3]), ("weight", &[24, 3, 2, 5])],
+        |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 1, 1, false)?.tensor(),
+    ),
+    Trial::new(
+        "conv2d_max_pool",
+        "3x3, 2x2",
+        &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 3, 3])],
+        |a| ops::conv2d_max_pool(&a.maps("xs")?, &a["weight"], 1, 2)?.tensor(),
+    ),
+    Trial::new(
+        "batch_norm",
+        "training",
+        &[
             ("xs", &[4, 5, 6, 16]),
             ("gamma", &[16]),
             ("beta", &[16]),
             ("running_mean", &[16]),
             ("running_var", &[16]),
         ],
-        ids: None,
-        run: |a| a.batch_norm(false, false, Activation::Identity, true),
-    },
-    Trial {
-        operation: "batch_norm",
-        variant: "training, shift, residual, ReLU",
-        floats: &[
+        |a| a.batch_norm(false, false, Activation::Identity, true),
+    ),
+    Trial::new(
+        "batch_norm",
+        "training, shift, residual, ReLU",
+        &[
             ("xs", &[4, 5, 6, 16]),
             ("gamma", &[16]),
             ("beta", &[16]),
@@ -95,13 +102,12 @@ pub static TRIALS: &[Trial] = &[
             ("shift", &[16]),
             ("residual", &[4, 5, 6, 16]),
         ],
-        ids: None,
-        run: |a| a.batch_norm(true, true, Activation::Relu, true),
-    },
-    Trial {
-        operation: "batch_norm",
-        variant: "evaluation, shift, ReLU",
-        floats: &[
+        |a| a.batch_norm(true, true, Activation::Relu, true),
+    ),
+    Trial::new(
+        "batch_norm",
+        "evaluation, shift, ReLU",
+        &[
             ("xs", &[4, 5, 6, 16]),
             ("gamma", &[16]),
             ("beta", &[16]),
@@ -109,110 +115,73 @@ pub static TRIALS: &[Trial] = &[
             ("running_var", &[16]),
             ("shift", &[16]),
         ],
-        ids: None,
-        run: |a| a.batch_norm(true, false, Activation::Relu, false),
-    },
-    Trial {
-        operation: "batch_norm",
-        variant: "training, GELU",
-        floats: &[
+        |a| a.batch_norm(true, false, Activation::Relu, false),
+    ),
+    Trial::new(
+        "batch_norm",
+        "training, GELU",
+        &[
             ("xs", &[4, 5, 6, 16]),
             ("gamma", &[16]),
             ("beta", &[16]),
             ("running_mean", &[16]),
             ("running_var", &[16]),
         ],
-        ids: None,
-        run: |a| a.batch_norm(false, false, Activation::Gelu(Gelu::Exact), true),
-    },
-    Trial {
-        operation: "bias",
-        variant: "GELU by tanh",
-        floats: &[("xs", &[3, 5, 7, 20]), ("bias", &[20])],
-        ids: None,
-        run: |a| {
-            let activation = Activation::Gelu(Gelu::Tanh);
-            ops::bias(&a.maps("xs")?, &a["bias"], activation)?.tensor()
-        },
-    },
-    Trial {
-        operation: "global_average_pool",
-        variant: "",
-        floats: &[("xs", &[3, 5, 7, 20])],
-        ids: None,
-        run: |a| ops::global_average_pool(&a.maps("xs")?),
-    },
-    Trial {
-        operation: "max_pool",
-        variant: "2x2",
-        floats: &[("xs", &[3, 5, 8, 20])],
-        ids: None,
-        run: |a| ops::max_pool(&a.maps("xs")?, 2)?.tensor(),
-    },
-    Trial {
-        operation: "max_pool",
-        variant: "3x3",
-        floats: &[("xs", &[3, 7, 8, 20])],
-        ids: None,
-        run: |a| ops::max_pool(&a.maps("xs")?, 3)?.tensor(),
-    },
-    Trial {
-        operation: "shortcut_a",
-        variant: "",
-        floats: &[("xs", &[3, 5, 8, 16])],
-        ids: None,
-        run: |a| ops::shortcut_a(&a.maps("xs")?, 32)?.tensor(),
-    },
-    Trial {
-        operation: "linear",
-        variant: "",
-        floats: &[("xs", &[7, 33]), ("weight", &[10, 33]), ("bias", &[10])],
-        ids: None,
-        run: |a| ops::linear(&a["xs"], &a["weight"], &a["bias"]),
-    },
-    Trial {
-        operation: "embedding",
-        variant: "",
-        floats: &[("table", &[12, 20])],
-        ids: Some((&[4, 9], 12)),
-        run: |a| ops::embedding(a.ids()?, &a["table"]),
-    },
-    Trial {
-        operation: "embedding_mean",
-        variant: "",
-        floats: &[("table", &[12, 20])],
-        ids: Some((&[4, 9], 12)),
-        run: |a| ops::embedding_mean(a.ids()?, &a["table"]),
-    },
-    Trial {
-        operation: "conv1d_relu_max",
-        variant: "",
-        floats: &[("xs", &[4, 9, 20]), ("weight", &[18, 20, 3]), ("bias", &[18])],
-        ids: None,
-        run: |a| ops::conv1d_relu_max(&a["xs"], &a["weight"], &a["bias"]),
-    },
-    Trial {
-        operation: "convs1d_relu_max",
-        variant: "of words",
-        floats: &[
+        |a| a.batch_norm(false, false, Activation::Gelu(Gelu::Exact), true),
+    ),
+    Trial::new("bias", "GELU by tanh", &[("xs", &[3, 5, 7, 20]), ("bias", &[20])], |a| {
+        let activation = Activation::Gelu(Gelu::Tanh);
+        ops::bias(&a.maps("xs")?, &a["bias"], activation)?.tensor()
+    }),
+    Trial::new("global_average_pool", "", &[("xs", &[3, 5, 7, 20])], |a| {
+        ops::global_average_pool(&a.maps("xs")?)
+    }),
+    Trial::new("max_pool", "2x2", &[("xs", &[3, 5, 8, 20])], |a| {
+        ops::max_pool(&a.maps("xs")?, 2)?.tensor()
+    }),
+    Trial::new("max_pool", "3x3", &[("xs", &[3, 7, 8, 20])], |a| {
+        ops::max_pool(&a.maps("xs")?, 3)?.tensor()
+    }),
+    Trial::new("shortcut_a", "", &[("xs", &[3, 5, 8, 16])], |a| {
+        ops::shortcut_a(&a.maps("xs")?, 32)?.tensor()
+    }),
+    Trial::new("linear", "", &[("xs", &[7, 33]), ("weight", &[10, 33]), ("bias", &[10])], |a| {
+        ops::linear(&a["xs"], &a["weight"], &a["bias"])
+    }),
+    Trial::new("embedding", "", &[("table", &[12, 20])], |a| ops::embedding(a.ids()?, &a["table"]))
+        .with_ids(&[4, 9], 12),
+    Trial::new("embedding_mean", "", &[("table", &[12, 20])], |a| {
+        ops::embedding_mean(a.ids()?, &a["table"])
+    })
+    .with_ids(&[4, 9], 12),
+    Trial::new(
+        "conv1d_relu_max",
+        "",
+        &[("xs", &[4, 9, 20]), ("weight", &[18, 20, 3]), ("bias", &[18])],
+        |a| ops::conv1d_relu_max(&a["xs"], &a["weight"], &a["bias"]),
+    ),
+    Trial::new(
+        "convs1d_relu_max",
+        "of words",
+        &[
             ("table", &[12, 20]),
             ("weight3", &[18, 20, 3]),
             ("bias3", &[18]),
             ("weight4", &[18, 20, 4]),
             ("bias4", &[18]),
         ],
-        ids: Some((&[4, 9], 12)),
-        run: |a| {
+        |a| {
             let xs = ops::embedding(a.ids()?, &a["table"])?;
             let filters = [(&a["weight3"], &a["bias3"]), (&a["weight4"], &a["bias4"])];
             let filters = filters.map(|(weight, bias)| (weight.as_tensor(), bias.as_tensor()));
             ops::convs1d_relu_max(&xs, Some(a.ids()?), &filters)
         },
-    },
-    Trial {
-        operation: "bilstm",
-        variant: "",
-        floats: &[
+    )
+    .with_ids(&[4, 9], 12),
+    Trial::new(
+        "bilstm",
+        "",
+        &[
             ("xs", &[4, 9, 20]),
             ("forward.weight_ih", &[64, 20]),
             ("forward.weight_hh", &[64, 16]),
@@ -223,37 +192,25 @@ pub static TRIALS: &[Trial] = &[
             ("reverse.bias_ih", &[64]),
             ("reverse.bias_hh", &[64]),
         ],
-        ids: Some((&[4, 9], 12)),
-        run: |a| ops::bilstm(&a["xs"], a.ids()?, &a.lstm("forward"), &a.lstm("reverse")),
-    },
-    Trial {
-        operation: "layer_norm",
-        variant: "",
-        floats: &[("xs", &[7, 33]), ("gamma", &[33]), ("beta", &[33])],
-        ids: None,
-        run: |a| ops::layer_norm(&a["xs"], &a["gamma"], &a["beta"]),
-    },
-    Trial {
-        operation: "token_rows",
-        variant: "",
-        floats: &[("table", &[12, 20]), ("positions", &[9, 20])],
-        ids: Some((&[4, 9], 12)),
-        run: |a| Ok(a.token_rows()?.1),
-    },
-    Trial {
-        operation: "text_mean",
-        variant: "of words",
-        floats: &[("table", &[12, 20]), ("positions", &[9, 20])],
-        ids: Some((&[4, 9], 12)),
-        run: |a| {
-            let (packing, xs) = a.token_rows()?;
-            ops::text_mean(&xs, &packing)
-        },
-    },
-    Trial {
-        operation: "self_attention",
-        variant: "of words",
-        floats: &[
+        |a| ops::bilstm(&a["xs"], a.ids()?, &a.lstm("forward"), &a.lstm("reverse")),
+    )
+    .with_ids(&[4, 9], 12),
+    Trial::new("layer_norm", "", &[("xs", &[7, 33]), ("gamma", &[33]), ("beta", &[33])], |a| {
+        ops::layer_norm(&a["xs"], &a["gamma"], &a["beta"])
+    }),
+    Trial::new("token_rows", "", &[("table", &[12, 20]), ("positions", &[9, 20])], |a| {
+        Ok(a.token_rows()?.1)
+    })
+    .with_ids(&[4, 9], 12),
+    Trial::new("text_mean", "of words", &[("table", &[12, 20]), ("positions", &[9, 20])], |a| {
+        let (packing, xs) = a.token_rows()?;
+        ops::text_mean(&xs, &packing)
+    })
+    .with_ids(&[4, 9], 12),
+    Trial::new(
+        "self_attention",
+        "of words",
+        &[
             ("table", &[12, 20]),
             ("positions", &[9, 20]),
             ("norm.weight", &[20]),
@@ -263,18 +220,18 @@ pub static TRIALS: &[Trial] = &[
             ("out_proj.weight", &[20, 20]),
             ("out_proj.bias", &[20]),
         ],
-        ids: Some((&[4, 9], 12)),
-        run: |a| {
+        |a| {
             let (packing, xs) = a.token_rows()?;
             let (in_proj, out_proj) = (a.dense("in_proj"), a.dense("out_proj"));
             let of = SelfAttention { norm: a.norm(), in_proj, out_proj, heads: 4 };
             ops::self_attention(&xs, &packing, &of)
         },
-    },
-    Trial {
-        operation: "feed_forward",
-        variant: "of words",
-        floats: &[
+    )
+    .with_ids(&[4, 9], 12),
+    Trial::new(
+        "feed_forward",
+        "of words",
+        &[
             ("table", &[12, 20]),
             ("positions", &[9, 20]),
             ("norm.weight", &[20]),
@@ -284,28 +241,22 @@ pub static TRIALS: &[Trial] = &[
             ("linear2.weight", &[20, 33]),
             ("linear2.bias", &[20]),
         ],
-        ids: Some((&[4, 9], 12)),
-        run: |a| {
+        |a| {
             let (packing, xs) = a.token_rows()?;
             let (linear1, linear2) = (a.dense("linear1"), a.dense("linear2"));
             let of = FeedForward { norm: a.norm(), linear1, linear2, gelu: Gelu::Exact };
             ops::feed_forward(&xs, &packing, &of)
         },
-    },
-    Trial {
-        operation: "cross_entropy",
-        variant: "",
-        floats: &[("logits", &[6, 10])],
-        ids: Some((&[6], 10)),
-        run: |a| ops::cross_entropy(&a["logits"], a.ids()?, 0.),
-    },
-    Trial {
-        operation: "cross_entropy",
-        variant: "label smoothing",
-        floats: &[("logits", &[6, 10])],
-        ids: Some((&[6], 10)),
-        run: |a| ops::cross_entropy(&a["logits"], a.ids()?, 0.1),
-    },
+    )
+    .with_ids(&[4, 9], 12),
+    Trial::new("cross_entropy", "", &[("logits", &[6, 10])], |a| {
+        ops::cross_entropy(&a["logits"], a.ids()?, 0.)
+    })
+    .with_ids(&[6], 10),
+    Trial::new("cross_entropy", "label smoothing", &[("logits", &[6, 10])], |a| {
+        ops::cross_entropy(&a["logits"], a.ids()?, 0.1)
+    })
+    .with_ids(&[6], 10),
 ];
 
 /// The arguments of a trial on one device: values by integer hash in [-1, 1), variances in [0.5, 1.5).

@@ -25,8 +25,7 @@ pub(super) struct Sweep {
     #[arg(long, value_name = "PATH=V1,V2,…", required = true)]
     over: Vec<String>,
     /// What to answer, such as "accuracy within 1 point of dense", "bits per parameter at most 1" or
-    /// "step seconds at 1gbit at least 2 times as fast as dense"; may be repeated (docs/experiments.md,
-    /// "A question of your own")
+    /// "step seconds at 1gbit at least 2 times as fast as dense"; may be repeated (docs/sweep.md)
     #[arg(long, value_name = "QUESTION")]
     ask: Vec<String>,
     /// The arm that tables compare the others with; dense, or else the first, if left out

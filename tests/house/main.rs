@@ -216,8 +216,8 @@ fn module_graph() {
 fn unsafe_code_lives_in_kernels_and_says_why() {
     only_in("src", &["unsafe {", "unsafe fn"], &["src/main.rs"]);
     only_in("datasets/src", &["unsafe {", "unsafe fn"], &[]);
-    // The launches of the CUDA kernels: a call with raw arguments is all that the driver offers.
-    let kernels = ["models/src/kernels/", "models/src/fused/launch.rs"];
+    // The launches of the CUDA kernels and a setting of a GPU: calls with raw arguments are all that the driver offers.
+    let kernels = ["models/src/kernels/", "models/src/fused/launch.rs", "models/src/gpu.rs"];
     only_in("models/src", &["unsafe {", "unsafe fn"], &kernels);
 }
 

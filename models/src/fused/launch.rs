@@ -81,22 +81,21 @@ impl<'a> Gpu<'a> {
         CudaStorage::wrap_cuda_slice(array, self.0.clone())
     }
 
-    /// An array of zeros.
+    /// An array for a kernel to fill.
     ///
     /// # Errors
     /// Those of the driver, such as no memory.
     pub(super) fn array(&self, count: usize) -> Result<Array> {
-        self.0.alloc_zeros(count)
+        // SAFETY: nobody reads an array here before a kernel or a copy has written all that is read of it.
+        unsafe { self.0.alloc(count) }
     }
 
-    /// A copy of an array.
+    /// Copies an array to the beginning of another.
     ///
     /// # Errors
     /// Those of the driver.
-    pub(super) fn copy(&self, array: &Array) -> Result<Array> {
-        let mut to = self.array(array.len())?;
-        self.0.memcpy_dtod(array, &mut to)?;
-        Ok(to)
+    pub(super) fn put(&self, array: &Array, to: &mut Array) -> Result<()> {
+        self.0.memcpy_dtod(array, &mut to.slice_mut(..array.len()))
     }
 
     fn function(&self, name: &str) -> Result<Function> {

@@ -80,9 +80,10 @@ impl Operation for Moments {
     #[cfg(feature = "cuda")]
     fn cuda(&self, gpu: &Gpu, operands: &[View]) -> Result<Array> {
         let (xs, share) = (&operands[0], 1. / self.0.rows as f64);
+        let mut mean = gpu.array(self.0.channels)?;
+        gpu.column_sums(self.0, Summand::Value, [xs; 3], share, &mut mean, 0)?;
         let mut to = gpu.array(2 * self.0.channels)?;
-        gpu.column_sums(self.0, Summand::Value, [xs; 3], share, &mut to, 0)?;
-        let mean = gpu.copy(&to)?;
+        gpu.put(&mean, &mut to)?;
         let table = [xs, xs, &mean.as_view()];
         gpu.column_sums(self.0, Summand::Square, table, share, &mut to, 1)?;
         Ok(to)

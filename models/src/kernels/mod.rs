@@ -64,7 +64,7 @@ pub const VALUES: &[(&str, &str)] = &[
 /// Which arithmetic the operations of this crate run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernels {
-    /// Compositions of candle's own operations: the reference, and the path of every device but the CPU.
+    /// Compositions of candle's own operations: the reference, and on other devices what is not fused.
     Candle,
     /// Our kernels, compiled for one instruction set.
     Native(Native),

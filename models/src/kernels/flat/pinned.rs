@@ -41,7 +41,11 @@ impl Pinned {
             bail!("{} elements do not fit memory for {}", end - start, self.0.len());
         }
         let values = storage.as_cuda_slice::<f32>()?.slice(start..end);
-        storage.device.cuda_stream().memcpy_dtoh(&values, &mut self.0).w()?;
+        let stream = storage.device.cuda_stream();
+        stream.memcpy_dtoh(&values, &mut self.0).w()?;
+        // The memory does not wait by itself: cudarc marks it as in use only where a context has several streams of
+        // cudarc's making, and candle works on the stream of the thread.
+        stream.synchronize().w()?;
         self.0.as_mut_slice().w()
     }
 
@@ -51,7 +55,10 @@ impl Pinned {
     /// Those of the driver.
     pub(super) fn send(&self, device: &Device) -> Result<Tensor> {
         let gpu = cuda(device)?;
-        let values = gpu.cuda_stream().clone_htod(&self.0).w()?;
+        let stream = gpu.cuda_stream();
+        let values = stream.clone_htod(&self.0).w()?;
+        // As above: neither the next use of the memory nor its end would wait for the copy.
+        stream.synchronize().w()?;
         let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(values, gpu.clone()));
         Ok(Tensor::from_storage(storage, self.0.len(), BackpropOp::none(), false))
     }
