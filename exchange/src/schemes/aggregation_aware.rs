@@ -173,8 +173,7 @@ impl AggregationAware {
     /// Leaves the positions to send, at most `k`, ascending, in `selected`.
     fn select(&mut self, gradient: &[f32], k: usize) {
         let Self { memory, selector, inside, selected, .. } = self;
-        let union = memory.union();
-        let (rule, union) = match (self.config.rule, union) {
+        let (rule, union) = match (self.config.rule, memory.union()) {
             (rule @ Rule::Significant { .. }, _) => (rule, &[][..]),
             (rule, Some(union)) => (rule, union),
             (_, None) => (Rule::Topk, &[][..]),
@@ -191,14 +190,10 @@ impl AggregationAware {
                     selected.extend_from_slice(selector.largest(gradient, 1));
                 }
             }
-            Rule::PrevUnion { p } => {
-                let places = Rule::places(p, k);
-                copy(selector.largest_among(gradient, union, places), inside);
-                self.fill_up(gradient, k);
-            }
-            Rule::Leader { p } => {
-                let places = Rule::places(p, k);
-                copy(selector.largest_among(gradient, memory.leader(), places), inside);
+            Rule::PrevUnion { p } | Rule::Leader { p } => {
+                let leads = matches!(rule, Rule::Leader { .. });
+                let preferred = if leads { &memory.leader[..] } else { union };
+                copy(selector.largest_among(gradient, preferred, Rule::places(p, k)), inside);
                 self.fill_up(gradient, k);
             }
             Rule::Window { p, .. } => {
@@ -215,7 +210,7 @@ impl AggregationAware {
 
     /// Gives places to the elements that were most often in the window's unions.
     fn most_frequent(&mut self, gradient: &[f32], places: usize) {
-        let counts = self.memory.counts();
+        let counts = &self.memory.counts;
         let mut histogram = [0usize; 256];
         counts.iter().for_each(|count| histogram[usize::from(*count)] += 1);
         // The count at which the places run out.
@@ -260,7 +255,7 @@ impl AggregationAware {
 fn score(rule: Rule, scores: &mut [f32], union: &[u32], memory: &Memory) {
     match rule {
         Rule::Mix { lambda } => {
-            for (position, sum) in union.iter().zip(memory.sums()) {
+            for (position, sum) in union.iter().zip(&memory.sums) {
                 let score = &mut scores[*position as usize];
                 *score = score.abs() + lambda as f32 * sum.abs();
             }
@@ -269,7 +264,7 @@ fn score(rule: Rule, scores: &mut [f32], union: &[u32], memory: &Memory) {
             union.iter().for_each(|position| scores[*position as usize] *= h as f32);
         }
         Rule::Ema { lambda } => {
-            for (score, average) in scores.iter_mut().zip(memory.averages()) {
+            for (score, average) in scores.iter_mut().zip(&memory.averages) {
                 *score *= 1.0 + lambda as f32 * average;
             }
         }

@@ -59,7 +59,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 pub use allocation::Allocation;
-use clusters::{Fit, MOST_CLUSTERS, Sample, assign};
+use clusters::{MOST_CLUSTERS, Sample, assign};
 use means::Means;
 use plan::Plan;
 use sketch::{Bucket, Tables};
@@ -202,20 +202,12 @@ impl Definition for Config {
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        let clusters = self.clusters();
         Box::new(Casq {
             seat: seat.clone(),
-            fit: Fit {
-                clusters,
-                percentile: self.percentile,
-                sample: self.sample,
-                polish: self.polish,
-            },
             config: self.clone(),
             shared: None,
-            heard: [0.0; MOST_CLUSTERS],
-            heard_any: false,
-            centres: vec![0.0; clusters],
+            heard: None,
+            centres: vec![0.0; self.clusters()],
             sample: Sample::default(),
             ids: Vec::new(),
             buckets: Vec::new(),
@@ -240,12 +232,10 @@ const MODEL: u8 = 2;
 struct Casq {
     seat: Seat,
     config: Config,
-    fit: Fit,
     /// The centres that all ranks share, once they do.
     shared: Option<Vec<f32>>,
-    /// The centres that rank 0 has sent in the step under way, and whether it has sent any.
-    heard: [f32; MOST_CLUSTERS],
-    heard_any: bool,
+    /// The centres that rank 0 has sent in the step under way, with zeros behind them.
+    heard: Option<[f32; MOST_CLUSTERS]>,
     /// The centres of the last message.
     centres: Vec<f32>,
     sample: Sample,
@@ -272,7 +262,8 @@ fn gauges(length: usize, id_bytes: u64, bytes: usize, counts: [usize; 4]) -> [Ga
 impl Casq {
     /// Reads the centres that come next; ranks share them when the step has ended.
     fn hear(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let centres = &mut self.heard[..self.config.clusters()];
+        let mut heard = [0.0; MOST_CLUSTERS];
+        let centres = &mut heard[..self.config.clusters()];
         for centre in centres.iter_mut() {
             *centre = f32::from_bits(reader.u32()?);
             if !centre.is_finite() {
@@ -282,7 +273,7 @@ impl Casq {
         if !centres.is_sorted() {
             return Err(Fault::Field { field: "centres", found: 0 }.into());
         }
-        self.heard_any = true;
+        self.heard = Some(heard);
         Ok(())
     }
 
@@ -294,19 +285,15 @@ impl Casq {
     /// Finds the centres to use at `step`; returns whether they are to be sent along.
     fn choose(&mut self, gradient: &[f32], step: u64) -> bool {
         let sends = self.seat.rank == 0 && self.is_due(step);
-        match &self.shared {
-            Some(shared) if !sends => self.centres.copy_from_slice(shared),
-            shared => {
-                let stream = Stream::shared(&self.seat, step);
-                if self.sample.centres(gradient, &self.fit, stream, &mut self.centres) {
-                    return sends;
-                }
-                // Nothing to learn from zeros.
-                if let Some(shared) = shared {
-                    self.centres.copy_from_slice(shared);
-                }
-                return false;
+        if sends || self.shared.is_none() {
+            let stream = Stream::shared(&self.seat, step);
+            if self.sample.centres(gradient, &self.config, stream, &mut self.centres) {
+                return sends;
             }
+        }
+        // Zeros teach nothing: what is shared stays.
+        if let Some(shared) = &self.shared {
+            self.centres.copy_from_slice(shared);
         }
         false
     }
@@ -360,7 +347,7 @@ impl Compressor for Casq {
     }
 
     fn observe(&mut self, heard: &Observed<'_>) -> Result<()> {
-        self.heard_any = false;
+        self.heard = None;
         if !self.is_due(heard.step) {
             return Ok(());
         }
@@ -383,7 +370,7 @@ impl Compressor for Casq {
     }
 
     fn learn(&mut self, digest: &Digest<'_>) -> Result<()> {
-        self.heard_any = false;
+        self.heard = None;
         let mut reader = Reader::new(digest.bytes);
         if !digest.bytes.is_empty() && self.is_due(digest.step) {
             self.hear(&mut reader)?;
@@ -393,8 +380,8 @@ impl Compressor for Casq {
     }
 
     fn settle(&mut self, _end: &StepEnd<'_>) {
-        if std::mem::take(&mut self.heard_any) {
-            let centres = &self.heard[..self.config.clusters()];
+        if let Some(heard) = self.heard.take() {
+            let centres = &heard[..self.config.clusters()];
             self.shared.get_or_insert_with(|| vec![0.0; centres.len()]).copy_from_slice(centres);
         }
     }

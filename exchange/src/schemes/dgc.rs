@@ -17,15 +17,13 @@
 //! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
-//! # State
-//! None of its own; the residual is the exchange's.
-//!
 //! # Where we differ
 //! This is sampling and selection; momentum correction, momentum factor masking and local
 //! clipping surround the residual and belong to the exchange, and the sparsity warm-up is a
 //! falling `ratio`. The sample takes one element at random from each of equal stretches, so that
-//! it has no element twice, and is never so small that fewer than two of it are to be kept. An element as large as the threshold is kept: the threshold is itself
-//! an element. Too few above it are not made up for; the residual will.
+//! it has no element twice, and is never so small that fewer than two of it are to be kept. An
+//! element as large as the threshold is kept, because the threshold is itself an element. If fewer
+//! than k are above it, the residual makes up for the others.
 
 use serde::{Deserialize, Serialize};
 
@@ -160,12 +158,11 @@ impl Select for Dgc {
         let threshold = self.threshold(gradient, self.config.ratio.at(step), step);
         self.exceedances.gather(gradient, threshold.next_down());
         let above = self.exceedances.positions();
+        let too_many = 3 * above.len() > 4 * k;
+        let selected =
+            if too_many { self.selector.largest_among(gradient, above, k) } else { above };
         self.selected.clear();
-        if 3 * above.len() > 4 * k {
-            self.selected.extend_from_slice(self.selector.largest_among(gradient, above, k));
-        } else {
-            self.selected.extend_from_slice(above);
-        }
+        self.selected.extend_from_slice(selected);
         self.wanted = k;
     }
 
@@ -224,6 +221,5 @@ mod tests {
         gradient[77] = 1.0;
         gradient[9_999] = -1e-40;
         assert_eq!(kept(&Config::default(), &gradient, 1), [77, 9_999]);
-        assert!(Config { sample: 0.0, ..Config::default() }.validate().is_err());
     }
 }

@@ -14,9 +14,6 @@
 //! | 4 | the mean magnitude ‖g‖₁/n, f32 |
 //! | ⌈n/8⌉ | the sign bits |
 //!
-//! # State
-//! None of its own; the residual is the exchange's.
-//!
 //! # Where we differ
 //! Each rank has its own residual, and the mean of the messages is applied; the paper has one
 //! worker. Zeros are sent as their sign bit says, which the identity above allows.

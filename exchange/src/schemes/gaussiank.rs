@@ -18,9 +18,6 @@
 //! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
-//! # State
-//! None of its own; the residual is the exchange's.
-//!
 //! # Where we differ
 //! Mean and standard deviation (unbiased) are those of magnitudes, and the quantile is two-sided,
 //! as in the code this was compared with. Gradients are not normal: k̂/k from 0.07 to 37 was

@@ -13,9 +13,6 @@
 //! |---|---|
 //! | 2·n | the elements, rounded to nearest even |
 //!
-//! # State
-//! None of its own.
-//!
 //! # Where we differ
 //! There is no loss scaling. What is beyond the format's range is sent as its largest number, so
 //! that the message is always nearer to the gradient than zero is and error feedback is sound;
@@ -72,10 +69,6 @@ impl Definition for Config {
 
     fn law(&self) -> Law {
         Law::Contraction
-    }
-
-    fn validate(&self) -> Result<()> {
-        Ok(())
     }
 
     fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {
@@ -196,6 +189,14 @@ fn add_bf16(words: &[[u8; 2]], weight: f32, sum: &mut [f32]) -> bool {
 /// The largest magnitude that binary16 holds.
 const MOST_FP16: f32 = 65_504.0;
 
+/// Makes each word the rounded value at the same position.
+#[inline(always)]
+fn to_each(values: &[f32], words: &mut [[u8; 2]], rounded: impl Fn(f32) -> u16) {
+    for (word, value) in words.iter_mut().zip(values) {
+        *word = rounded(*value).to_le_bytes();
+    }
+}
+
 /// Rounds to binary16, 16 elements at a time where the processor has AVX-512. One by one ([`fp16`])
 /// is the same, which vector units of any kind do at half the speed.
 fn to_fp16(values: &[f32], words: &mut [[u8; 2]]) {
@@ -204,19 +205,12 @@ fn to_fp16(values: &[f32], words: &mut [[u8; 2]]) {
         let (sixteens, rest) = values.as_chunks();
         let (halves, halves_rest) = words.as_chunks_mut();
         simd.vectorize(avx512::Round { simd, values: sixteens, halves });
-        return each_to_fp16(rest, halves_rest);
+        return to_each(rest, halves_rest, fp16);
     }
     wide(
         #[inline(always)]
-        || each_to_fp16(values, words),
+        || to_each(values, words, fp16),
     );
-}
-
-#[inline(always)]
-fn each_to_fp16(values: &[f32], words: &mut [[u8; 2]]) {
-    for (word, value) in words.iter_mut().zip(values) {
-        *word = fp16(*value).to_le_bytes();
-    }
 }
 
 /// Rounding and widening by the processor's own instructions.
@@ -359,19 +353,12 @@ fn to_bf16(values: &[f32], words: &mut [[u8; 2]]) {
         let (halves, halves_rest) = words.as_chunks_mut();
         let rest = &values[values.len() - halves_rest.len()..];
         simd.vectorize(avx512::RoundBf16 { simd, values: pairs, halves });
-        return each_to_bf16(rest, halves_rest);
+        return to_each(rest, halves_rest, bf16);
     }
     wide(
         #[inline(always)]
-        || each_to_bf16(values, words),
+        || to_each(values, words, bf16),
     );
-}
-
-#[inline(always)]
-fn each_to_bf16(values: &[f32], words: &mut [[u8; 2]]) {
-    for (word, value) in words.iter_mut().zip(values) {
-        *word = bf16(*value).to_le_bytes();
-    }
 }
 
 /// Rounds to the nearest bfloat16, of two as near the even one, and to none beyond the largest: adds
@@ -392,6 +379,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::compress::testing::{bits, round_trip};
     use crate::wire::values::Format;
 
     proptest! {
@@ -400,14 +388,11 @@ mod tests {
             values in proptest::collection::vec(any::<f32>(), 0..1500),
         ) {
             let gradient: Vec<f32> = values.into_iter().filter(|value| value.is_finite()).collect();
-            let seat = Seat::alone(gradient.len(), 3);
             for (format, naive) in
                 [(Precision::Fp16, Format::F16), (Precision::Bf16, Format::Bf16)]
             {
                 let config = Config { format, ..Config::default() };
-                let (mut wire, mut sum) = (Vec::new(), vec![0.0; gradient.len()]);
-                config.build(&seat).encode(&gradient, 1, &mut wire);
-                config.build(&seat).decode_add(&wire, 1.0, &mut sum).unwrap();
+                let (_, sum) = round_trip(&config, &gradient, 1);
                 let expected: Vec<f32> = gradient.iter().map(|g| naive.rounded(*g)).collect();
                 prop_assert_eq!(&sum, &expected);
             }
@@ -422,7 +407,7 @@ mod tests {
         let (mut together, mut alone) = (vec![-0.0; words.len()], vec![-0.0; words.len()]);
         assert!(add_fp16(&words, -0.3, &mut together));
         assert!(add(&words, FP16_INFINITY, from_fp16, -0.3, &mut alone));
-        assert!(together.iter().zip(&alone).all(|(a, b)| a.to_bits() == b.to_bits()));
+        assert!(bits(&together) == bits(&alone));
         for at in [0, 15, 16, words.len() - 1] {
             let whole = std::mem::replace(&mut words[at], [0, 0xfc]);
             assert!(!add_fp16(&words, 1.0, &mut together), "{at}");

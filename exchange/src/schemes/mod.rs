@@ -3,6 +3,10 @@
 //! Adding one is a file with a `Config` that implements [`Definition`], and its two lines below: the
 //! module and its place in the list. Recipes, `gradwire list`, contract tests, benches and plots
 //! take it from there.
+//!
+//! Each file says what the paper has and where we differ, the idea, the bytes on the wire, and the
+//! state that lasts from step to step: none where nothing is said of it. The residual is the
+//! exchange's.
 
 pub mod aggregation_aware;
 pub mod alq;
@@ -109,7 +113,7 @@ impl Deref for Scheme {
     }
 }
 
-/// As [`Deref`] gives it; so that a reference to a scheme is one to a [`Method`].
+/// Forwards to the settings, so that a `&Scheme` is taken where a `&dyn Method` is wanted.
 impl Method for Scheme {
     fn about(&self) -> About {
         (**self).about()
@@ -155,28 +159,30 @@ impl Default for Scheme {
 mod tests {
     use super::*;
 
+    /// A part of recorded vectors, as numbers or lists of them.
+    pub(super) fn recorded<T: serde::de::DeserializeOwned>(part: &serde_json::Value) -> T {
+        serde_json::from_value(part.clone()).unwrap()
+    }
+
     /// A new scheme is a file and its lines in the list: `own` is the file, `WithOwn` the list.
     mod own {
         use serde::{Deserialize, Serialize};
 
-        use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
-        use crate::wire::{Fault, floats};
-        use crate::{Error, Result};
+        use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
+        use crate::schemes::half;
 
-        /// Sends the gradient halved, for the test of laws that this breaks.
+        /// Sends what `half` sends.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub(super) struct Config {
-            /// Whether error feedback makes up for the missing half.
+            /// Whether error feedback makes up for the rounding.
             feedback: bool,
         }
-
-        struct Halved;
 
         impl Definition for Config {
             type Instance = Box<dyn Compressor>;
 
-            const ABOUT: About = About { name: "own", line: "half of every element", paper: "" };
+            const ABOUT: About = About { name: "own", line: "every element in 16 bits", paper: "" };
             const FEEDBACK: Soundness = Soundness::Sound;
 
             fn feedback(&self) -> bool {
@@ -187,29 +193,12 @@ mod tests {
                 Law::Contraction
             }
 
-            fn build(&self, _seat: &Seat) -> Self::Instance {
-                Box::new(Halved)
+            fn build(&self, seat: &Seat) -> Self::Instance {
+                half::Config::default().build(seat)
             }
 
             fn specimens() -> Vec<Self> {
                 vec![Self { feedback: true }]
-            }
-        }
-
-        impl Compressor for Halved {
-            fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) -> Encoded {
-                let halves: Vec<f32> = gradient.iter().map(|value| value / 2.0).collect();
-                floats::put(&halves, out);
-                Encoded::Message
-            }
-
-            fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-                let values = floats::expect(wire, sum.len())?;
-                if values.iter().any(|bytes| !f32::from_le_bytes(*bytes).is_finite()) {
-                    return Err(Error::Wire(Fault::Field { field: "value", found: 0 }));
-                }
-                floats::add(values, weight, sum);
-                Ok(())
             }
         }
     }
@@ -256,10 +245,45 @@ mod tests {
         for text in [
             "kind = 'dense'\nfeedback = true",
             "kind = 'topk'\nrate = 0.1",
+            "kind = 'powersgd'\nrang = 3",
             "kind = 'top-k'",
             "ratio = 0.1",
         ] {
             assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    /// The first line of each text is what is refused; the others are what it needs beside it.
+    #[test]
+    fn settings_without_meaning_are_refused_by_name_and_value() {
+        for (kind, all) in [
+            ("threshold", &["lambda = -1", "lambda = nan", "lambda = inf"][..]),
+            ("dgc", &["sample = 0"]),
+            ("terngrad", &["clip = -1", "clip = nan"]),
+            ("qsgd", &["levels = 0", "levels = 128"]),
+            ("optquant", &["bits = 6", "refresh = 0", "memory = 1", "lambda = 0.5"]),
+            ("casq", &["bits = 5", "percentile = 100", "refresh = 0", "sample = 0"]),
+            ("powersgd", &["rank = 0", "start_step = 0"]),
+            ("powersgd", &["min_compression_rate = 0", "min_compression_rate = nan"]),
+            ("dqsgd", &["alpha = 0", "alpha = nan", "alpha = 1.001"]),
+            ("dqsgd", &["gap = 0", "horizon = 0", "window = 0"]),
+            ("dqsgd", &["min_bits = 1", "min_bits = 5\nmax_bits = 4", "max_bits = 9"]),
+            ("dqsgd", &["target.bits = 1", "target.k = 0", "target.error = inf"]),
+            ("aggregation-aware", &["rule.p = 1.1\nrule.by = 'prev-union'"]),
+            ("aggregation-aware", &["rule.p = nan\nrule.by = 'leader'"]),
+            ("aggregation-aware", &["rule.rounds = 0\nrule.by = 'window'\nrule.p = 0.5"]),
+            ("aggregation-aware", &["rule.lambda = -1\nrule.by = 'mix'"]),
+            ("aggregation-aware", &["rule.lambda = inf\nrule.by = 'ema'"]),
+            ("aggregation-aware", &["rule.h = 0.5\nrule.by = 'hysteresis'"]),
+            ("aggregation-aware", &["rule.c = -0.1\nrule.by = 'significant'"]),
+        ] {
+            for settings in all {
+                let scheme = read(&format!("kind = '{kind}'\n{settings}")).unwrap();
+                let error = scheme.validate().unwrap_err().to_string();
+                let refused = settings.lines().next().unwrap().replace("nan", "NaN");
+                let said = format!("scheme `{kind}`: {refused} is not possible");
+                assert!(error.starts_with(&said), "{error}");
+            }
         }
     }
 }

@@ -15,9 +15,6 @@
 //! | ⌈n/8⌉ | the signs |
 //! | n | the exponents as in f32: 0 is zero, 1 to 254 are 2^(e − 127) |
 //!
-//! # State
-//! None.
-//!
 //! # Where we differ
 //! Subnormal numbers go to 0 or 2^−126, still without bias. Gradients with an element beyond 2^127,
 //! whose upper neighbour is none of f32, are sent as they are.

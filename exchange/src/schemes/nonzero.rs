@@ -80,18 +80,15 @@ struct Nonzero {
 }
 
 impl Nonzero {
-    /// Appends a message of the blocks that `candidates` gives for each group of 64, as bits.
-    fn put(
-        &mut self,
-        gradient: &[f32],
-        out: &mut Vec<u8>,
-        candidates: impl Fn(usize, &[f32]) -> u64,
-    ) -> Encoded {
+    /// Appends a message of the blocks of the support that are not all zeros; without a support, of
+    /// all such blocks.
+    fn put(&mut self, gradient: &[f32], support: Option<&[u64]>, out: &mut Vec<u8>) -> Encoded {
         self.blocks.clear();
         let elements_at = out.len();
         out.extend_from_slice(&[0; 4]);
         for (group, elements) in gradient.chunks(GROUP * BLOCK).enumerate() {
-            let mut some = candidates(group, elements);
+            let candidates = support.map_or(u64::MAX, |support| support[group]);
+            let mut some = wide(|| blocks_with_something(elements, candidates));
             while some != 0 {
                 let within = some.trailing_zeros() as usize;
                 some &= some - 1;
@@ -113,7 +110,7 @@ impl Nonzero {
 
 impl Compressor for Nonzero {
     fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) -> Encoded {
-        self.put(gradient, out, |_, elements| wide(|| blocks_with_something(elements, u64::MAX)))
+        self.put(gradient, None, out)
     }
 
     fn encode_within(
@@ -123,9 +120,7 @@ impl Compressor for Nonzero {
         _step: u64,
         out: &mut Vec<u8>,
     ) -> Encoded {
-        self.put(gradient, out, |group, elements| {
-            wide(|| blocks_with_something(elements, support[group]))
-        })
+        self.put(gradient, Some(support), out)
     }
 
     fn checks(&self) -> bool {
@@ -225,12 +220,10 @@ fn blocks_with_something(elements: &[f32], of: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compress::testing::round_trip;
 
     fn encode(gradient: &[f32]) -> Vec<u8> {
-        let mut wire = Vec::new();
-        let compressor = &mut Config {}.build(&Seat::alone(gradient.len(), 1));
-        assert_eq!(compressor.encode(gradient, 1, &mut wire), Encoded::Message);
-        wire
+        round_trip(&Config {}, gradient, 1).0
     }
 
     fn decode(wire: &[u8], length: usize) -> Result<Vec<f32>> {

@@ -16,9 +16,6 @@
 //! | 4·blocks | the norm of each block, f32 |
 //! | ⌈n·w/8⌉ | a sign and a level each, w = 1 + ⌈log2(levels + 1)⌉ bits; or Elias γ codes |
 //!
-//! # State
-//! None.
-//!
 //! # Where we differ
 //! `levels` counts the levels above zero: the paper's s + 1. Blocks are of 512 by default, as
 //! those of `qsgd`, so that the two compare. Scaling by the largest magnitude is offered too.

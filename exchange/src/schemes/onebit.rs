@@ -15,9 +15,6 @@
 //! | 8·blocks | mean magnitude of the block's elements that are not negative, and of its negative ones, f32 |
 //! | ⌈n/8⌉ | the sign bits |
 //!
-//! # State
-//! None of its own; the residual is the exchange's.
-//!
 //! # Where we differ
 //! The paper has a pair of means for each column of a weight matrix. A bucket knows no columns:
 //! blocks of 512 elements stand for them, 1.125 bits in all.

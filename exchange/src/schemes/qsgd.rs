@@ -202,8 +202,5 @@ mod tests {
     fn blocks_whose_norm_is_beyond_f32_are_scaled_by_their_largest_magnitude() {
         let config = Config { norm: Norm::L2, ..Config::default() };
         assert_eq!(round_trip(&config, &[2e38; 9], 1).1, [2e38; 9]);
-        for levels in [0, 128] {
-            assert!(Config { levels, ..Config::default() }.validate().is_err());
-        }
     }
 }

@@ -18,9 +18,6 @@
 //! | 8 | key of the random stream: of the run's seed, the bucket and the step |
 //! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
 //!
-//! # State
-//! None of its own; the residual is the exchange's.
-//!
 //! # Where we differ
 //! Positions are drawn in one pass, each with the probability that makes every set of k equally
 //! likely (Fan, Muller & Rezucha 1962), which costs n random numbers instead of k, and no memory.
@@ -41,7 +38,7 @@ use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundne
 use crate::rng::Stream;
 use crate::simd::wide;
 use crate::wire::values::Format;
-use crate::wire::{Read, Reader, put_count};
+use crate::wire::{Reader, put_count};
 use crate::{Gauge, Result};
 
 /// The settings of `randomk`.
@@ -199,16 +196,6 @@ fn draw(key: u64, count: usize, length: usize, mut visit: impl FnMut(u32)) {
     }
 }
 
-/// A message's number of elements, key and values.
-fn open(wire: &[u8], most: usize, values: Values) -> Read<(usize, u64, Arriving<'_>)> {
-    let mut reader = Reader::new(wire);
-    let count = reader.count(most)?;
-    let key = reader.u64()?;
-    let values = values.take(&mut reader, count)?;
-    reader.finish()?;
-    Ok((count, key, values))
-}
-
 impl Randomk {
     /// Adds `weight` times the `next` value at each position that a key stands for.
     fn add(
@@ -243,10 +230,10 @@ impl Compressor for Randomk {
         let finite = |value: f32| value.clamp(f32::MIN, f32::MAX);
         let values =
             self.positions.iter().map(|position| finite(gradient[*position as usize] * scale));
-        put_count(k as u32, out);
-        out.extend_from_slice(&self.key.to_le_bytes());
         let too_large =
             self.config.unbiased && values.clone().any(|value| value.abs() > MOST_SCALED);
+        put_count(k as u32, out);
+        out.extend_from_slice(&self.key.to_le_bytes());
         self.sender.put(values, step, out);
         self.gauges.clear();
         self.gauges.push(Gauge::sum("kept", k as f64));
@@ -256,7 +243,11 @@ impl Compressor for Randomk {
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
         let length = sum.len();
         let most = self.config.ratio.most(length).min(length);
-        let (count, key, values) = open(wire, most, self.config.values)?;
+        let mut reader = Reader::new(wire);
+        let count = reader.count(most)?;
+        let key = reader.u64()?;
+        let values = self.config.values.take(&mut reader, count)?;
+        reader.finish()?;
         // The loop is compiled for each form that values have: they are few instructions.
         match values {
             Arriving::Plain(format, mut bytes) => {

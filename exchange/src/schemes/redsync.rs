@@ -17,9 +17,6 @@
 //! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
-//! # State
-//! None of its own; the residual is the exchange's.
-//!
 //! # Where we differ
 //! Three trials at most, as in the code this was compared with: k̂/k from 0 to 5 was measured for
 //! this rule. The paper's exact selection for small layers is what `topk` is for. If nothing is

@@ -119,16 +119,7 @@ impl Definition for Config {
     }
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        let select = Sidco {
-            config: self.clone(),
-            controller: Controller::default(),
-            exceedances: Exceedances::new(seat.length),
-            left: Vec::with_capacity(seat.length),
-            wanted: 1.0,
-            stages: 0,
-            kept_ratio: None,
-        };
-        Box::new(Sparsifier::new(select, self.values, self.feedback, seat))
+        Box::new(self.sparsifier(seat))
     }
 
     fn specimens() -> Vec<Self> {
@@ -149,17 +140,32 @@ impl Definition for Config {
     }
 }
 
+impl Config {
+    fn sparsifier(&self, seat: &Seat) -> Sparsifier<Sidco> {
+        let select = Sidco {
+            config: self.clone(),
+            controller: Controller::default(),
+            exceedances: Exceedances::new(seat.length),
+            left: Vec::with_capacity(seat.length),
+            wanted: 1.0,
+            stages: 0,
+            kept_ratio: None,
+        };
+        Sparsifier::new(select, self.values, self.feedback, seat)
+    }
+}
+
 struct Sidco {
     config: Config,
     controller: Controller,
     exceedances: Exceedances,
     /// Magnitudes above the threshold of the stage before, in ascending order of position.
     left: Vec<f32>,
-    /// k̂/k of a message that the controller has not been told yet.
-    kept_ratio: Option<f64>,
     /// Elements that were aimed at last, at least one, and the stages it took.
     wanted: f64,
     stages: u32,
+    /// k̂/k of a message that the controller has not been told yet.
+    kept_ratio: Option<f64>,
 }
 
 impl Sidco {

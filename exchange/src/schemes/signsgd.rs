@@ -18,10 +18,7 @@
 //! | ⌈n/8⌉ | the sign bits |
 //!
 //! The same with either `vote`; for the majority's it is what each rank gives to all others in the
-//! one round of a [`Reducer`].
-//!
-//! # State
-//! None.
+//! one round of a [`Reducer`](crate::Reducer).
 //!
 //! # Where we differ
 //! Each parameter is a bucket with a magnitude of its own, unless the policy says otherwise. The
@@ -42,10 +39,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::compress::definition::require;
 use crate::compress::signs::Signs;
-use crate::compress::{About, Built, Compressor, Definition, Law, Seat, Soundness};
-use crate::{Bucketing, Policy, Reducer, Result};
+use crate::compress::{About, Built, Definition, Law, Seat, Soundness};
+use crate::{Bucketing, Policy, Result};
 
 pub use crate::compress::signs::Magnitude;
+use vote::Majority;
 pub use vote::{Ties, Vote};
 
 /// The settings of `signsgd`.
@@ -95,14 +93,9 @@ impl Definition for Config {
 
     fn build(&self, seat: &Seat) -> Built {
         match self.vote {
-            Vote::Mean => {
-                let signs: Box<dyn Compressor> = Box::new(Signs::new(self.magnitude));
-                signs.into()
-            }
+            Vote::Mean => Built::Codec(Box::new(Signs::new(self.magnitude))),
             Vote::Majority => {
-                let votes: Box<dyn Reducer> =
-                    Box::new(vote::Majority::new(self.magnitude, self.ties, seat));
-                votes.into()
+                Built::Reducer(Box::new(Majority::new(self.magnitude, self.ties, seat)))
             }
         }
     }

@@ -14,18 +14,15 @@
 //! | 4·blocks | the scale of each block, f32 |
 //! | ⌈n/5⌉ for each 1024 | the elements as 0 (zero), 1 (plus), 2 (minus), five in a byte: 1.6 bits ([`wire::trits`](crate::wire::trits)) |
 //!
-//! # State
-//! None.
-//!
 //! # Where we differ
 //! As in the paper each parameter is a bucket, unless the policy says otherwise.
 //! Without clipping (`clip = 0`, equations 1 to 3 by themselves) it is unbiased; with it (the default,
 //! c = 2.5 as in the paper) it is not, as in the paper. Comparisons differ: GRACE's code clips (Xu et
 //! al. 2021), while the TernGrad in the table of DQ-SGD (Yan et al. 2021) is as good as their QSGD
-//! of two bits, which it is without clipping only. σ is the root of the mean square of the block, not of what is left after its mean, so
-//! that a constant gradient is not clipped to nothing. The paper counts log2(3) = 1.58 bits; 1.6 are
-//! sent. Ranks have scales of their own; the paper's sharing of the largest one is for summing
-//! codes on a server, and there is none here.
+//! of two bits, which it is without clipping only. σ is the root of the mean square of the block,
+//! not of what is left after its mean, so that a constant gradient is not clipped to nothing. The
+//! paper counts log2(3) = 1.58 bits; 1.6 are sent. Ranks have scales of their own; the paper's
+//! sharing of the largest one is for summing codes on a server, and there is none here.
 
 use serde::{Deserialize, Serialize};
 
@@ -186,9 +183,6 @@ mod tests {
         assert_eq!(sum[99], (2.5 * deviation) as f32);
         let (_, constant) = round_trip(&Config::default(), &[3.0; 70], 1);
         assert_eq!(constant, [3.0; 70]);
-        for clip in [-1.0, f64::NAN] {
-            assert!(Config { clip, ..Config::default() }.validate().is_err());
-        }
     }
 
     /// Equations 1 to 3: a single outlier is the scale of all, however far out it stands.

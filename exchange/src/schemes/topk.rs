@@ -18,9 +18,6 @@
 //! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
-//! # State
-//! None of its own; the residual is the exchange's.
-//!
 //! # Where we differ
 //! The selection is exact and made anew every step, not from a sampled threshold. Of equal
 //! magnitudes the lowest position goes first, so that runs repeat bit for bit. Zeros are not
@@ -131,6 +128,7 @@ impl Select for Topk {
 mod tests {
     use super::*;
     use crate::Error;
+    use crate::compress::testing::{laplaces, square};
     use crate::wire::Fault;
 
     fn with(ratio: f64) -> Config {
@@ -165,12 +163,7 @@ mod tests {
 
     #[test]
     fn quantised_values_take_a_sign_and_a_level_beside_their_positions() {
-        let stream = crate::rng::Stream::of(&[4]);
-        let gradient: Vec<f32> = (0..100_000)
-            .map(|i| {
-                -(1.0 - stream.uniform(2 * i)).ln() * (stream.uniform(2 * i + 1) - 0.5).signum()
-            })
-            .collect();
+        let gradient = laplaces(100_000, 4);
         let (exact, _, gauges) = encode(&with(0.01), &gradient);
         let (quantised, sum, same) = encode(&two_bits(), &gradient);
         assert_eq!((gauges[0], gauges[1]), (same[0], same[1]));
@@ -188,15 +181,13 @@ mod tests {
         let gradient: Vec<f32> = (0..500).map(|i| ((i * 7919) % 1009) as f32 - 500.0).collect();
         let mut compressor = two_bits().build(&Seat::alone(gradient.len(), 0));
         let mut due = vec![0.0; gradient.len()];
-        let length =
-            |values: &[f32]| values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
         let mut residuals = Vec::new();
         for step in 1..=4000 {
             due.iter_mut().zip(&gradient).for_each(|(due, gradient)| *due += gradient);
             let mut wire = Vec::new();
             compressor.encode(&due, step, &mut wire);
             compressor.decode_add(&wire, -1.0, &mut due).unwrap();
-            residuals.push(length(&due) / length(&gradient));
+            residuals.push((square(&due) / square(&gradient)).sqrt());
         }
         let most = |some: &[f64]| some.iter().copied().fold(0.0, f64::max);
         // At this ratio an element waits 100 steps and more.

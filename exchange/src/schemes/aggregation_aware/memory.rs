@@ -21,14 +21,14 @@ pub(super) struct Memory {
     length: usize,
     /// The last unions, oldest first: one, or as many as a window has.
     unions: VecDeque<Vec<u32>>,
-    /// For `leader`: what that rank sent in the last round.
-    leader: Vec<u32>,
-    /// For `mix`: the last sums over ranks, of the union's elements.
-    sums: Vec<f32>,
-    /// For `ema`: the moving average of each element.
-    averages: Vec<f32>,
+    /// For `leader`: what that rank sent in the last round, ascending.
+    pub(super) leader: Vec<u32>,
+    /// For `mix`: the last sums over ranks, of the union's elements, in its order.
+    pub(super) sums: Vec<f32>,
+    /// For `ema`: the moving average of each element's membership.
+    pub(super) averages: Vec<f32>,
     /// For `window`: in how many of the unions each element is.
-    counts: Vec<u8>,
+    pub(super) counts: Vec<u8>,
     /// One bit for each element, while a union is made.
     marks: Vec<u64>,
     heard: Vec<u32>,
@@ -38,19 +38,15 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new(rule: Rule, length: usize) -> Self {
-        let (averages, counts) = match rule {
-            Rule::Ema { .. } => (length, 0),
-            Rule::Window { .. } => (0, length),
-            _ => (0, 0),
-        };
+        let kept_if = |wanted: bool| if wanted { length } else { 0 };
         Self {
             rule,
             length,
             unions: VecDeque::new(),
             leader: Vec::new(),
             sums: Vec::new(),
-            averages: vec![0.0; averages],
-            counts: vec![0; counts],
+            averages: vec![0.0; kept_if(matches!(rule, Rule::Ema { .. }))],
+            counts: vec![0; kept_if(matches!(rule, Rule::Window { .. }))],
             marks: vec![0; length.div_ceil(64)],
             heard: Vec::new(),
             led: Vec::new(),
@@ -60,26 +56,6 @@ impl Memory {
     /// The last union, ascending; `None` before the first round.
     pub(super) fn union(&self) -> Option<&[u32]> {
         self.unions.back().map(Vec::as_slice)
-    }
-
-    /// What the last round's leader sent, ascending.
-    pub(super) fn leader(&self) -> &[u32] {
-        &self.leader
-    }
-
-    /// The last sums of the union's elements, in its order.
-    pub(super) fn sums(&self) -> &[f32] {
-        &self.sums
-    }
-
-    /// The moving average of membership of each element.
-    pub(super) fn averages(&self) -> &[f32] {
-        &self.averages
-    }
-
-    /// In how many of the last unions each element is.
-    pub(super) fn counts(&self) -> &[u8] {
-        &self.counts
     }
 
     /// Unions that are kept.
@@ -241,7 +217,9 @@ impl Memory {
         };
         let unions = reader.count(read.depth()).map_err(fault)?;
         for _ in 0..unions {
-            read.unions.push_back(list(&mut reader).map_err(fault)?);
+            let union = list(&mut reader).map_err(fault)?;
+            read.count(&union, |count| count + 1);
+            read.unions.push_back(union);
         }
         match self.rule {
             Rule::Leader { .. } if unions > 0 => read.leader = list(&mut reader).map_err(fault)?,
@@ -253,9 +231,6 @@ impl Memory {
             _ => {}
         }
         reader.finish().map_err(fault)?;
-        let unions = std::mem::take(&mut read.unions);
-        unions.iter().for_each(|union| read.count(union, |count| count + 1));
-        read.unions = unions;
         *self = read;
         Ok(())
     }

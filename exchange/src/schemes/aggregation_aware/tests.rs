@@ -1,4 +1,5 @@
 use super::*;
+use crate::schemes::tests::recorded;
 
 fn build(config: &Config, length: usize, rank: usize) -> Box<dyn Compressor> {
     config.build(&Seat { rank, ..Seat::alone(length, 0) })
@@ -34,10 +35,6 @@ fn simulate(config: &Config, gradients: &[Vec<Vec<f32>>]) -> Vec<Step> {
 
 fn gauge(gauges: &[Gauge], name: &str) -> f64 {
     gauges.iter().find(|gauge| gauge.name == name).unwrap().value
-}
-
-fn list(value: &serde_json::Value) -> Vec<f64> {
-    value.as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
 }
 
 /// What every rank selected in a round, and the sum over ranks.
@@ -77,9 +74,7 @@ fn union(selections: &[Vec<u32>]) -> Vec<u32> {
 fn selections_unions_and_means_equal_the_vectors() {
     let vectors: serde_json::Value =
         serde_json::from_str(include_str!("../../../tests/vectors/wang_selection.json")).unwrap();
-    let rounds = vectors["gradients"].as_array().unwrap().iter();
-    let gradients: Vec<Vec<Vec<f64>>> =
-        rounds.map(|round| round.as_array().unwrap().iter().map(list).collect()).collect();
+    let gradients: Vec<Vec<Vec<f64>>> = recorded(&vectors["gradients"]);
     for case in vectors["cases"].as_array().unwrap() {
         let parameter = |key: &str| case["params"][key].as_f64().unwrap();
         let rule = match case["rule"].as_str().unwrap() {
@@ -90,14 +85,10 @@ fn selections_unions_and_means_equal_the_vectors() {
         };
         let found = simulate_naively(rule, 4, &gradients);
         for ((selections, sum), round) in found.iter().zip(case["rounds"].as_array().unwrap()) {
-            for (selected, expected) in selections.iter().zip(round["selected"].as_array().unwrap())
-            {
-                let selected: Vec<f64> = selected.iter().copied().map(f64::from).collect();
-                assert_eq!(selected, list(expected), "{rule:?}");
-            }
-            let union: Vec<f64> = union(selections).into_iter().map(f64::from).collect();
-            assert_eq!(union, list(&round["union"]), "{rule:?}");
-            for (position, mean) in union.iter().zip(list(&round["mean"])) {
+            assert_eq!(*selections, recorded::<Vec<Vec<u32>>>(&round["selected"]), "{rule:?}");
+            let union = union(selections);
+            assert_eq!(union, recorded::<Vec<u32>>(&round["union"]), "{rule:?}");
+            for (position, mean) in union.iter().zip(recorded::<Vec<f64>>(&round["mean"])) {
                 assert!((sum[*position as usize] / 3.0 - mean).abs() < 1e-9, "{rule:?}");
             }
             assert_eq!(8 * union.len() as u64, round["server_bytes_per_worker"].as_u64().unwrap());

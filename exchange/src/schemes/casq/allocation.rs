@@ -25,15 +25,12 @@ impl Allocation {
         if budget <= members.len() as u64 {
             return sizes;
         }
-        let mut shares = [0.0; MOST_CLUSTERS];
-        match self {
-            Allocation::VarianceOptimal => optimal(members, budget as f64, &mut shares),
-            Allocation::Manual(given) => {
-                for (share, given) in shares.iter_mut().zip(given) {
-                    *share = f64::from(*given);
-                }
+        let shares = match self {
+            Allocation::VarianceOptimal => optimal(members, budget as f64),
+            Allocation::Manual(sizes) => {
+                std::array::from_fn(|id| sizes.get(id).map_or(0.0, |size| f64::from(*size)))
             }
-        }
+        };
         for ((size, share), members) in sizes.iter_mut().zip(shares).zip(members) {
             let most = members.count.clamp(1, u32::MAX.into());
             *size = share.round_ties_even().clamp(1.0, most as f64) as u32;
@@ -123,7 +120,7 @@ fn load(target: f64) -> f64 {
 
 /// Every cluster with more than one bucket gains equally from one more: σ²·γ(n/m) = q, with q
 /// found by bisection.
-fn optimal(members: &[Members], budget: f64, shares: &mut [f64; MOST_CLUSTERS]) {
+fn optimal(members: &[Members], budget: f64) -> [f64; MOST_CLUSTERS] {
     const HALVINGS: usize = 80;
     let share = |members: &Members, q: f64| {
         let (count, variance) = (members.count as f64, members.variance());
@@ -142,9 +139,7 @@ fn optimal(members: &[Members], budget: f64, shares: &mut [f64; MOST_CLUSTERS]) 
             break;
         }
     }
-    for (slot, members) in shares.iter_mut().zip(members) {
-        *slot = share(members, high);
-    }
+    std::array::from_fn(|id| members.get(id).map_or(0.0, |members| share(members, high)))
 }
 
 #[cfg(test)]

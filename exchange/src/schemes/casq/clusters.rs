@@ -1,24 +1,11 @@
 //! Value clusters: where their centres lie, and which of them a value belongs to.
 
-use super::ids;
 use super::sums::Sums;
+use super::{Config, ids};
 use crate::rng::Stream;
 
 /// The most clusters, at 4 bits.
 pub(super) const MOST_CLUSTERS: usize = 16;
-
-/// How centres are found.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Fit {
-    /// Clusters of both signs together, an even number.
-    pub(super) clusters: usize,
-    /// Percentile of each side at which its tail cluster lies.
-    pub(super) percentile: f64,
-    /// Values looked at.
-    pub(super) sample: usize,
-    /// Lloyd iterations over all centres of a side, the tail's included.
-    pub(super) polish: u32,
-}
 
 /// The sorted magnitudes of one sign.
 #[derive(Debug, Clone, Default)]
@@ -36,18 +23,18 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Looks at a gradient (all of it, or as many values as `fit` says, drawn with replacement)
-    /// and puts the centres, ascending, the negative half first, into `centres`. Returns whether
-    /// there was a value other than zero. A side without values mirrors the other.
+    /// Looks at a gradient (all of it, or as many values as the settings say, drawn with
+    /// replacement) and puts the centres, ascending, the negative half first, into `centres`.
+    /// Returns whether there was a value other than zero. A side without values mirrors the other.
     pub(super) fn centres(
         &mut self,
         gradient: &[f32],
-        fit: &Fit,
+        config: &Config,
         stream: Stream,
         centres: &mut [f32],
     ) -> bool {
-        let all = gradient.len() <= fit.sample;
-        let (count, length) = (gradient.len().min(fit.sample), gradient.len() as u32);
+        let all = gradient.len() <= config.sample;
+        let (count, length) = (gradient.len().min(config.sample), gradient.len() as u32);
         let sides = [&mut self.negative, &mut self.positive];
         for side in sides {
             side.sorted.clear();
@@ -61,11 +48,11 @@ impl Sample {
             let side = if value > 0.0 { &mut self.positive } else { &mut self.negative };
             side.sorted.push(value.abs());
         }
-        let half = fit.clusters / 2;
+        let half = config.clusters() / 2;
         let mut found = [[0f64; MOST_CLUSTERS / 2]; 2];
         for (side, found) in [&mut self.negative, &mut self.positive].into_iter().zip(&mut found) {
             side.sort();
-            side.centres(fit, &mut found[..half]);
+            side.centres(config, &mut found[..half]);
         }
         if self.negative.sorted.is_empty() {
             found[0] = found[1];
@@ -124,7 +111,7 @@ impl Side {
     }
 
     /// One centre at the percentile, the others by k-means of what is below it; ascending.
-    fn centres(&self, fit: &Fit, centres: &mut [f64]) {
+    fn centres(&self, config: &Config, centres: &mut [f64]) {
         const K_MEANS_ITERATIONS: u32 = 10;
         let count = self.sorted.len();
         let last = centres.len() - 1;
@@ -132,7 +119,7 @@ impl Side {
             centres[0] = if count == 0 { 0.0 } else { self.sums[count] / count as f64 };
             return;
         }
-        let tail = self.quantile(fit.percentile / 100.0, count);
+        let tail = self.quantile(config.percentile / 100.0, count);
         let body = self.sorted.partition_point(|value| f64::from(*value) < tail);
         for (j, centre) in centres[..last].iter_mut().enumerate() {
             *centre =
@@ -140,7 +127,7 @@ impl Side {
         }
         self.lloyd(&mut centres[..last], body, K_MEANS_ITERATIONS);
         centres[last] = tail;
-        self.lloyd(centres, count, fit.polish);
+        self.lloyd(centres, count, config.polish);
         centres.sort_unstable_by(f64::total_cmp);
     }
 }

@@ -117,12 +117,6 @@ impl Tables {
         Ok(Self::new(&sizes[..clusters]))
     }
 
-    /// The tables that have several buckets.
-    fn hashed(&self) -> impl Iterator<Item = u8> {
-        let hashed = |(_, table): &(usize, &Table)| table.size > 1;
-        self.tables.iter().enumerate().filter(hashed).map(|(id, _)| id as u8)
-    }
-
     /// The first bucket of each table.
     pub(super) fn firsts(&self) -> [usize; MOST_CLUSTERS] {
         self.tables.map(|table| table.offset as usize)
@@ -144,9 +138,9 @@ impl Tables {
         let (start, upper) = (first % RUN, upper(first as u32));
         debug_assert!(start + ids.len() <= RUN);
         let mut flags = [0u8; RUN];
-        for cluster in self.hashed() {
+        for (cluster, _) in self.tables.iter().enumerate().filter(|(_, table)| table.size > 1) {
             for (flag, id) in flags.iter_mut().zip(ids) {
-                *flag |= u8::from(*id == cluster);
+                *flag |= u8::from(*id == cluster as u8);
             }
         }
         let mut places = [0u8; RUN + 8];
@@ -377,9 +371,8 @@ mod tests {
             let found: Vec<u32> =
                 filled.iter().map(|bucket| format.rounded(bucket.mean()).to_bits()).collect();
             prop_assert_eq!(found, expected);
-            let empty = |bucket: &Bucket| bucket.is_empty();
             prop_assert_eq!(
-                filled.iter().filter(|bucket| empty(bucket)).count(),
+                filled.iter().filter(|bucket| bucket.is_empty()).count(),
                 simple.iter().filter(|bucket| bucket.1 == 0).count()
             );
         }

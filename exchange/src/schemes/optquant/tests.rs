@@ -55,14 +55,9 @@ fn optimised_levels_beat_every_static_family() {
         let mut even = vec![0f32; count];
         uniform(&mut even);
         let even: Vec<f64> = even.iter().map(|level| f64::from(*level)).collect();
-        let exponential: Vec<f64> = (0..count)
-            .map(|j| {
-                let (half, up) = (count / 2, j >= count / 2);
-                let power = if up { count - 1 - j } else { j };
-                debug_assert!(power < half);
-                if up { 0.5f64.powi(power as i32) } else { -0.5f64.powi(power as i32) }
-            })
-            .collect();
+        let half = 1 << (bits - 1);
+        let lower = (0..half).map(|j| -0.5f64.powi(j));
+        let exponential: Vec<f64> = lower.chain((0..half).rev().map(|j| 0.5f64.powi(j))).collect();
         let best = variance(&gradient, &levels);
         // The histogram's error is exact for levels on its edges.
         assert!((histogram.distribution.variance(&levels) / best - 1.0).abs() < 1e-5);
@@ -148,14 +143,8 @@ fn all_ranks_come_to_the_same_levels_and_keep_them() {
                 compressor.take_in(&Observed { step, messages: &messages, mean: &mean }).unwrap();
             }
         }
-        let states: Vec<State> = ranks
-            .iter()
-            .map(|compressor| {
-                let mut state = State::default();
-                compressor.save(&mut state);
-                state
-            })
-            .collect();
+        let mut states = [State::default(), State::default(), State::default()];
+        ranks.iter().zip(&mut states).for_each(|(rank, state)| rank.save(state));
         assert!(states[0] == states[1] && states[1] == states[2]);
     }
 }
@@ -196,12 +185,7 @@ fn a_statistic_without_meaning_is_refused() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused() {
-    let refused = |config: Config| config.validate().unwrap_err().to_string();
-    assert!(refused(Config { bits: 6, ..Config::default() }).contains("bits = 6"));
-    assert!(refused(Config { refresh: 0, ..Config::default() }).contains("refresh"));
-    assert!(refused(Config { memory: 1.0, ..Config::default() }).contains("memory"));
-    assert!(refused(Config { lambda: Some(0.5), ..Config::default() }).contains("lambda = 0.5"));
+fn feedback_is_sound_with_a_bias_alone() {
     let unsound = Config { feedback: true, ..Config::default() };
     assert!(unsound.soundness().check("optquant", true).is_err());
     let biased = Config { lambda: Some(2.0), ..unsound };

@@ -332,6 +332,7 @@ mod tests {
     use super::*;
     use crate::compress::testing::bits;
     use crate::rng::Stream;
+    use crate::simd::machines;
 
     /// Uniform in (−1, 1).
     fn numbers(length: usize, seed: u64) -> Vec<f32> {
@@ -384,14 +385,6 @@ mod tests {
                 *value = (0..rank).fold(0.0, |sum, j| sum + p[j * rows + i] * q[j * columns + k]);
             }
         }
-    }
-
-    /// What this processor can do, the narrowest first.
-    fn machines() -> Vec<Arch> {
-        let mut machines = vec![Arch::Scalar, Arch::new()];
-        #[cfg(target_arch = "x86_64")]
-        machines.extend(pulp::x86::V3::try_new().map(Arch::V3));
-        machines
     }
 
     /// Every remainder of rows, columns and ranks by the blocks that they are taken in.

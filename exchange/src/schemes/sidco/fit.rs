@@ -117,6 +117,7 @@ fn mean_log(values: &[f32], count: usize, floor: f64) -> f64 {
 pub(crate) mod tests {
     use super::super::stages::Plan;
     use super::*;
+    use crate::schemes::tests::recorded;
 
     /// The recorded vectors; their origin is in the file.
     pub(crate) fn vectors() -> serde_json::Value {
@@ -133,10 +134,6 @@ pub(crate) mod tests {
             "gp" => Fit::Pareto,
             _ => Fit::Gamma,
         }
-    }
-
-    pub(crate) fn numbers(value: &serde_json::Value) -> Vec<f64> {
-        value.as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
     }
 
     /// The same by the book: f64 magnitudes, two passes, everything filtered anew.
@@ -180,7 +177,8 @@ pub(crate) mod tests {
     fn thresholds_of_the_book_equal_the_vectors() {
         let mut compared = 0;
         for case in vectors()["cases"].as_array().unwrap() {
-            let magnitudes: Vec<f64> = numbers(&case["g"]).iter().map(|g| g.abs()).collect();
+            let gradient: Vec<f64> = recorded(&case["g"]);
+            let magnitudes: Vec<f64> = gradient.iter().map(|g| g.abs()).collect();
             for row in case["thresholds"].as_array().unwrap() {
                 let (share, count) = (number(row, "delta"), row["stages"].as_u64().unwrap());
                 let plan =
@@ -224,7 +222,7 @@ pub(crate) mod tests {
     fn zeros_are_fitted_or_left_out_as_the_vectors_say() {
         let vectors = vectors();
         let zeros = &vectors["zeros"];
-        let values: Vec<f32> = numbers(&zeros["g"]).iter().map(|g| *g as f32).collect();
+        let values: Vec<f32> = recorded(&zeros["g"]);
         let nonzero = moments::nonzeros(&values);
         assert_eq!(nonzero as u64, zeros["d_nz"].as_u64().unwrap());
         for row in zeros["cases"].as_array().unwrap() {

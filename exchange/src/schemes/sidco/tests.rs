@@ -1,63 +1,50 @@
-use super::fit::tests::{fit_of, naive, number, numbers, vectors};
+use super::fit::tests::{fit_of, naive, number, vectors};
 use super::*;
 use crate::compress::StepEnd;
 use crate::compress::special::gamma_quantile;
 use crate::compress::testing::laplaces;
-
-fn compressor(config: &Config) -> Sparsifier<Sidco> {
-    let select = Sidco {
-        config: config.clone(),
-        controller: Controller::default(),
-        exceedances: Exceedances::new(0),
-        left: Vec::new(),
-        wanted: 1.0,
-        stages: 0,
-        kept_ratio: None,
-    };
-    Sparsifier::new(select, config.values, config.feedback, &Seat::alone(0, 0))
-}
+use crate::schemes::tests::recorded;
 
 fn selected(config: &Config, gradient: &[f32], share: f64) -> Vec<u32> {
-    let mut sidco = compressor(config).choice;
+    let mut sidco = config.sparsifier(&Seat::alone(0, 0)).choice;
     sidco.find(gradient, share);
-    sidco.exceedances.positions().to_vec()
+    sidco.positions().to_vec()
+}
+
+/// Compares what is selected with the record at `key`; where that has nothing, the largest is sent.
+fn compare(config: &Config, gradient: &[f32], row: &serde_json::Value, key: &str) {
+    let mut expected: Vec<u32> = recorded(&row[key]);
+    if expected.is_empty() {
+        let most = moments::largest(gradient);
+        expected.extend(gradient.iter().position(|g| g.abs() == most).map(|at| at as u32));
+    }
+    assert_eq!(selected(config, gradient, number(row, "delta")), expected, "{row}");
 }
 
 #[test]
 fn selections_equal_the_vectors() {
+    let vectors = vectors();
     let mut compared = 0;
-    for case in vectors()["cases"].as_array().unwrap() {
-        let gradient: Vec<f32> = numbers(&case["g"]).iter().map(|g| *g as f32).collect();
+    for case in vectors["cases"].as_array().unwrap() {
+        let gradient: Vec<f32> = recorded(&case["g"]);
         for row in case["thresholds"].as_array().unwrap() {
             let stages = match row["stages"].as_u64().unwrap() {
                 0 => Stages::By(Rule::Chain),
                 count => Stages::Fixed(count as u32),
             };
             let config = Config { fit: fit_of(row), stages, ..Config::default() };
-            let mut expected: Vec<u32> =
-                numbers(&row["selected"]).iter().map(|at| *at as u32).collect();
-            if expected.is_empty() {
-                // Where the records select nothing, the largest is sent.
-                let most = moments::largest(&gradient);
-                expected.extend(gradient.iter().position(|g| g.abs() == most).map(|at| at as u32));
-            }
-            assert_eq!(selected(&config, &gradient, number(row, "delta")), expected, "{row}");
+            compare(&config, &gradient, row, "selected");
             compared += 1;
         }
     }
     assert_eq!(compared, 162);
-    let vectors = vectors();
     let zeros = &vectors["zeros"];
-    let gradient: Vec<f32> = numbers(&zeros["g"]).iter().map(|g| *g as f32).collect();
+    let gradient: Vec<f32> = recorded(&zeros["g"]);
     for row in zeros["cases"].as_array().unwrap() {
         for (nonzero, key) in [(false, "sel_plain"), (true, "sel_nz")] {
             let stages = Stages::Fixed(1);
             let config = Config { fit: fit_of(row), stages, nonzero, ..Config::default() };
-            let mut expected: Vec<u32> = numbers(&row[key]).iter().map(|at| *at as u32).collect();
-            if expected.is_empty() {
-                expected.push(17);
-            }
-            assert_eq!(selected(&config, &gradient, number(row, "delta")), expected, "{row}");
+            compare(&config, &gradient, row, key);
         }
     }
 }
@@ -139,7 +126,7 @@ fn the_scale_of_the_gradient_does_not_matter() {
 #[test]
 fn stages_follow_what_was_kept_once_the_step_is_done() {
     // Constant magnitudes: the exponential law overestimates, and only the largest is sent.
-    let mut sidco = compressor(&Config::default());
+    let mut sidco = Config::default().sparsifier(&Seat::alone(0, 0));
     let gradient = [1.0f32; 1000];
     for step in 1..=10 {
         for _ in 0..2 {

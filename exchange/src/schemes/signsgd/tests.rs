@@ -92,7 +92,7 @@ fn messages_that_are_no_votes_are_refused() {
     assert_eq!(alone.turn(&mut *reducer, 1, &mut bucket), Ok(Next::Again));
     assert_eq!(alone.turn(&mut *reducer, 1, &mut bucket), Ok(Next::Done));
     assert_eq!(values, [-1.0, 1.0, -1.0]);
-    let votes = vote::Majority::new(Magnitude::Unit, Ties::Zero, &Seat::alone(3, 1));
+    let votes = Majority::new(Magnitude::Unit, Ties::Zero, &Seat::alone(3, 1));
     let mut mean = [0.0; 3];
     assert!(votes.count([&good[..], &good].into_iter(), &mut mean).is_ok());
     for broken in [
