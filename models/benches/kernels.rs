@@ -68,6 +68,11 @@ fn numbers(shape: &[usize], first: u32, end: u32) -> Tensor {
     Tensor::from_vec(numbers, shape, &Device::Cpu).expect("as many numbers as the shape has")
 }
 
+/// The bytes of as many values.
+fn bytes(values: usize) -> Throughput {
+    Throughput::Bytes((values * size_of::<f32>()) as u64)
+}
+
 /// A convolution of the ResNets: input channels, output channels, side of the input, of the kernel, stride.
 type Convolution = (&'static str, usize, usize, usize, usize, usize);
 
@@ -123,7 +128,7 @@ fn batch_norms(c: &mut Criterion) {
         let running = gamma.sqr().and_then(|variance| Running::new(&mean, &variance));
         let running = running.expect("statistics of as many channels");
         let affine = Affine { shift: None, gamma: Some(&gamma), beta: &beta };
-        let throughput = Throughput::Bytes((xs.elem_count() * size_of::<f32>()) as u64);
+        let throughput = bytes(xs.elem_count());
         let kinds = [Kind::BatchNorm, Kind::BatchNormBackward];
         measure(c, &format!("batch norm/{name}"), throughput, &kinds, || {
             let maps = Maps::new(&xs)?;
@@ -138,7 +143,7 @@ fn batch_norms(c: &mut Criterion) {
 fn max_pools(c: &mut Criterion) {
     for (name, channels, side) in [("airbench layer 1", 64, 31), ("airbench layer 2", 128, 15)] {
         let xs = normal(&[BATCH, side, side, channels]);
-        let throughput = Throughput::Bytes((xs.elem_count() * size_of::<f32>()) as u64);
+        let throughput = bytes(xs.elem_count());
         measure(c, &format!("max-pooling/{name}"), throughput, &[Kind::Pooling], || {
             let ys = ops::max_pool(&Maps::new(&xs)?, 2)?;
             ys.tensor()?.sum_all()?.backward().map(drop)
@@ -148,7 +153,7 @@ fn max_pools(c: &mut Criterion) {
 
 fn shortcuts(c: &mut Criterion) {
     let xs = normal(&[BATCH, 32, 32, 16]);
-    let throughput = Throughput::Bytes((xs.elem_count() * size_of::<f32>()) as u64);
+    let throughput = bytes(xs.elem_count());
     measure(c, "pooling/shortcut and global average", throughput, &[Kind::Pooling], || {
         let shortcut = ops::shortcut_a(&Maps::new(&xs)?, 32)?;
         ops::global_average_pool(&shortcut)?.sum_all()?.backward().map(drop)
@@ -158,7 +163,7 @@ fn shortcuts(c: &mut Criterion) {
 fn embeddings(c: &mut Criterion) {
     let table = normal(&[VOCABULARY, DIM]);
     let ids = numbers(&[BATCH, LENGTH], 1, VOCABULARY as u32);
-    let throughput = || Throughput::Bytes((BATCH * LENGTH * DIM * size_of::<f32>()) as u64);
+    let throughput = || bytes(BATCH * LENGTH * DIM);
     let kinds = [Kind::Embedding, Kind::EmbeddingBackward];
     // The trainer's backward pass, which keeps the table's gradient as rows.
     let backward =

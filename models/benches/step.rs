@@ -17,7 +17,7 @@ fn main() -> Result<()> {
     let mut models = vec![];
     let mut numbers = vec![];
     for argument in std::env::args().skip(1) {
-        match (argument.parse::<usize>(), config(&argument)) {
+        match (argument.parse::<usize>(), Config::from_name(&argument)) {
             (Ok(number), _) => numbers.push(number),
             (_, Some(config)) => models.push(config),
             // What cargo adds.
@@ -26,7 +26,7 @@ fn main() -> Result<()> {
     }
     if models.is_empty() {
         let usual = ["resnet20", "resnet18", "textcnn", "fasttext", "bilstm", "transformer"];
-        models = usual.into_iter().filter_map(config).collect();
+        models = usual.into_iter().filter_map(Config::from_name).collect();
     }
     let batch = numbers.first().copied().unwrap_or(64);
     let steps = numbers.get(1).copied().unwrap_or(8);
@@ -35,11 +35,6 @@ fn main() -> Result<()> {
     let pool = pool.map_err(Error::wrap)?;
     println!("kernels {}, threads {threads}", kernels::active().map_err(Error::wrap)?);
     models.iter().try_for_each(|config| pool.install(|| run(config, batch, steps)))
-}
-
-/// The model of that name with its default settings.
-fn config(name: &str) -> Option<Config> {
-    serde_json::from_value(serde_json::json!({"kind": name})).ok()
 }
 
 /// A step's time, its forward pass's, and what its kernels did.

@@ -259,10 +259,10 @@ mod tests {
             let message = refusal(&parse(value.clone()).unwrap(), &TEXT, 4);
             assert!(message.contains(value["kind"].as_str().unwrap()), "{message}");
         }
-        let vgg = parse(json!({"kind": "vgg16"})).unwrap();
-        assert!(refusal(&vgg, &IMAGE, 10).contains("32x32"));
+        let named = |name| Config::from_name(name).unwrap();
+        assert!(refusal(&named("vgg16"), &IMAGE, 10).contains("32x32"));
         let images = |side| Input::Image { channels: 3, height: 32, width: side };
-        let airbench = parse(json!({"kind": "airbench"})).unwrap();
+        let airbench = named("airbench");
         for side in [24, 49] {
             assert!(refusal(&airbench, &images(side), 10).contains("resnet18"));
         }
@@ -272,13 +272,11 @@ mod tests {
             let message = refusal(&parse(value).unwrap(), &images(32), 10);
             assert!(message.contains("must be"), "{message}");
         }
-        let resnet = parse(json!({"kind": "resnet20"})).unwrap();
-        assert!(refusal(&resnet, &IMAGE, 1).contains("2 classes"));
+        assert!(refusal(&named("resnet20"), &IMAGE, 1).contains("2 classes"));
         let empty = Input::Image { channels: 0, height: 8, width: 8 };
-        assert!(refusal(&resnet, &empty, 10).contains("channels"));
+        assert!(refusal(&named("resnet20"), &empty, 10).contains("channels"));
         let empty = Input::Text { vocabulary: 1, length: 6 };
-        let fasttext = parse(json!({"kind": "fasttext"})).unwrap();
-        assert!(refusal(&fasttext, &empty, 4).contains("vocabulary"));
+        assert!(refusal(&named("fasttext"), &empty, 4).contains("vocabulary"));
     }
 
     /// A new model is a file and a line: `own` below is the file, and this list has the line.

@@ -23,9 +23,6 @@ pub(crate) fn uniform(fan_in: usize) -> Init {
 
 /// Sets the filters of `weight [outputs, inputs, rows, columns]`, as many of the first as there are inputs, to copies of
 /// these: 1 at the middle of the input of the same number, 0 elsewhere (`nn.init.dirac_` on the first `inputs` filters).
-///
-/// # Errors
-/// A weight that is no variable.
 fn dirac(weight: &Tensor) -> Result<()> {
     let (outputs, inputs, rows, columns) = weight.dims4()?;
     let mut values: Vec<f32> = weight.flatten_all()?.to_vec1()?;

@@ -20,14 +20,17 @@ use crate::packing::Packing;
 /// (`docs/design/kernels.md`), and sums in another order by less.
 pub const TOLERANCE: f64 = 2e-5;
 
+/// An argument of type f32: its name and its shape.
+type Float = (&'static str, &'static [usize]);
+
 /// One operation with arguments to try it on.
 pub struct Trial {
     /// The name of the function in [`ops`].
     pub operation: &'static str,
     /// What sets this trial apart from others of the operation; may be empty.
     pub variant: &'static str,
-    /// Names and shapes of the arguments of type f32.
-    floats: &'static [(&'static str, &'static [usize])],
+    /// The arguments of type f32.
+    floats: &'static [Float],
     /// Shape of the whole numbers, and what they are less than, where the operation takes any.
     ids: Option<(&'static [usize], u32)>,
     run: fn(&Arguments) -> Result<Tensor>,
@@ -37,7 +40,7 @@ impl Trial {
     const fn new(
         operation: &'static str,
         variant: &'static str,
-        floats: &'static [(&'static str, &'static [usize])],
+        floats: &'static [Float],
         run: fn(&Arguments) -> Result<Tensor>,
     ) -> Self {
         Self { operation, variant, floats, ids: None, run }
@@ -49,17 +52,28 @@ impl Trial {
     }
 }
 
+/// The arguments of a 3×3 convolution.
+const CONVOLUTION: &[Float] = &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 3, 3])];
+
+/// The arguments of a batch norm. One without a residual takes the first six, without a shift the first five.
+const BATCH_NORM: &[Float] = &[
+    ("xs", &[4, 5, 6, 16]),
+    ("gamma", &[16]),
+    ("beta", &[16]),
+    ("running_mean", &[16]),
+    ("running_var", &[16]),
+    ("shift", &[16]),
+    ("residual", &[4, 5, 6, 16]),
+];
+
 /// The trials: at least one of each operation, more where kernels go different ways.
 pub static TRIALS: &[Trial] = &[
-    Trial::new("conv2d", "3x3", &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 3, 3])], |a| {
+    Trial::new("conv2d", "3x3", CONVOLUTION, |a| {
         ops::conv2d(&a.maps("xs")?, &a["weight"], 1, 1, true)?.tensor()
     }),
-    Trial::new(
-        "conv2d",
-        "3x3, stride 2",
-        &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 3, 3])],
-        |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 2, 1, true)?.tensor(),
-    ),
+    Trial::new("conv2d", "3x3, stride 2", CONVOLUTION, |a| {
+        ops::conv2d(&a.maps("xs")?, &a["weight"], 2, 1, true)?.tensor()
+    }),
     Trial::new(
         "conv2d",
         "1x1, stride 2",
@@ -72,63 +86,21 @@ pub static TRIALS: &[Trial] = &[
         &[("xs", &[2, 9, 8, 3]), ("weight", &[24, 3, 2, 5])],
         |a| ops::conv2d(&a.maps("xs")?, &a["weight"], 1, 1, false)?.tensor(),
     ),
-    Trial::new(
-        "conv2d_max_pool",
-        "3x3, 2x2",
-        &[("xs", &[2, 9, 8, 16]), ("weight", &[24, 16, 3, 3])],
-        |a| ops::conv2d_max_pool(&a.maps("xs")?, &a["weight"], 1, 2)?.tensor(),
-    ),
-    Trial::new(
-        "batch_norm",
-        "training",
-        &[
-            ("xs", &[4, 5, 6, 16]),
-            ("gamma", &[16]),
-            ("beta", &[16]),
-            ("running_mean", &[16]),
-            ("running_var", &[16]),
-        ],
-        |a| a.batch_norm(false, false, Activation::Identity, true),
-    ),
-    Trial::new(
-        "batch_norm",
-        "training, shift, residual, ReLU",
-        &[
-            ("xs", &[4, 5, 6, 16]),
-            ("gamma", &[16]),
-            ("beta", &[16]),
-            ("running_mean", &[16]),
-            ("running_var", &[16]),
-            ("shift", &[16]),
-            ("residual", &[4, 5, 6, 16]),
-        ],
-        |a| a.batch_norm(true, true, Activation::Relu, true),
-    ),
-    Trial::new(
-        "batch_norm",
-        "evaluation, shift, ReLU",
-        &[
-            ("xs", &[4, 5, 6, 16]),
-            ("gamma", &[16]),
-            ("beta", &[16]),
-            ("running_mean", &[16]),
-            ("running_var", &[16]),
-            ("shift", &[16]),
-        ],
-        |a| a.batch_norm(true, false, Activation::Relu, false),
-    ),
-    Trial::new(
-        "batch_norm",
-        "training, GELU",
-        &[
-            ("xs", &[4, 5, 6, 16]),
-            ("gamma", &[16]),
-            ("beta", &[16]),
-            ("running_mean", &[16]),
-            ("running_var", &[16]),
-        ],
-        |a| a.batch_norm(false, false, Activation::Gelu(Gelu::Exact), true),
-    ),
+    Trial::new("conv2d_max_pool", "3x3, 2x2", CONVOLUTION, |a| {
+        ops::conv2d_max_pool(&a.maps("xs")?, &a["weight"], 1, 2)?.tensor()
+    }),
+    Trial::new("batch_norm", "training", BATCH_NORM.split_at(5).0, |a| {
+        a.batch_norm(Activation::Identity, true)
+    }),
+    Trial::new("batch_norm", "training, shift, residual, ReLU", BATCH_NORM, |a| {
+        a.batch_norm(Activation::Relu, true)
+    }),
+    Trial::new("batch_norm", "evaluation, shift, ReLU", BATCH_NORM.split_at(6).0, |a| {
+        a.batch_norm(Activation::Relu, false)
+    }),
+    Trial::new("batch_norm", "training, GELU", BATCH_NORM.split_at(5).0, |a| {
+        a.batch_norm(Activation::Gelu(Gelu::Exact), true)
+    }),
     Trial::new("bias", "GELU by tanh", &[("xs", &[3, 5, 7, 20]), ("bias", &[20])], |a| {
         let activation = Activation::Gelu(Gelu::Tanh);
         ops::bias(&a.maps("xs")?, &a["bias"], activation)?.tensor()
@@ -269,8 +241,7 @@ impl Index<&str> for Arguments {
     type Output = Var;
 
     fn index(&self, name: &str) -> &Var {
-        let found = self.floats.iter().find(|(own, _)| *own == name);
-        &found.expect("invariant: a trial names its own arguments").1
+        self.get(name).expect("invariant: a trial names its own arguments")
     }
 }
 
@@ -287,6 +258,10 @@ impl Arguments {
             Tensor::from_vec(ids.map(|hash| hash % below).collect(), shape, device)
         });
         Ok(Self { floats: floats.collect::<Result<_>>()?, ids: ids.transpose()? })
+    }
+
+    fn get(&self, name: &str) -> Option<&Var> {
+        self.floats.iter().find(|(own, _)| *own == name).map(|(_, var)| var)
     }
 
     fn maps(&self, name: &str) -> Result<Maps> {
@@ -314,16 +289,11 @@ impl Arguments {
         Dense { weight: of("weight"), bias: of("bias") }
     }
 
-    fn batch_norm(
-        &self,
-        shift: bool,
-        residual: bool,
-        activation: Activation,
-        train: bool,
-    ) -> Result<Tensor> {
-        let residual = if residual { Some(self.maps("residual")?) } else { None };
+    /// With a shift and a residual where the trial has them.
+    fn batch_norm(&self, activation: Activation, train: bool) -> Result<Tensor> {
+        let residual = self.get("residual").map(|residual| Maps::new(residual)).transpose()?;
         let affine = Affine {
-            shift: shift.then(|| self["shift"].as_tensor()),
+            shift: self.get("shift").map(Var::as_tensor),
             gamma: Some(&self["gamma"]),
             beta: &self["beta"],
         };

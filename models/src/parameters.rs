@@ -130,9 +130,6 @@ impl Running {
     }
 
     /// Counts one more training pass and returns by how much it moves the statistics.
-    ///
-    /// # Errors
-    /// Those of candle.
     pub(crate) fn count(&self) -> Result<f64> {
         let before = self.passes.as_detached_tensor().flatten_all()?.get(0)?.to_scalar::<f32>()?;
         let passes = before.round().clamp(0., Self::SETTLED - 1.) + 1.;
@@ -142,9 +139,6 @@ impl Running {
     }
 
     /// As [`count`](Self::count), as `[1]` in f32 where the statistics are: nothing waits for a GPU.
-    ///
-    /// # Errors
-    /// Those of candle.
     pub(crate) fn count_on_device(&self) -> Result<Tensor> {
         let before = self.passes.as_detached_tensor().round()?;
         let passes = (before.clamp(0f32, Self::SETTLED - 1.)? + 1.)?;

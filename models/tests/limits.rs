@@ -1,5 +1,6 @@
-//! Sizes at the ends of what can be counted, and values at the ends of what is a number: errors, and results that
-//! show it. What wraps shows only where overflow is not checked, so `.ci/run` runs these tests in a release build too.
+//! Arguments that do not fit, sizes at the ends of what can be counted, and values at the ends of what is a number:
+//! errors, and results that show it. What wraps shows only where overflow is not checked, so `.ci/run` runs these tests
+//! in a release build too.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -88,8 +89,8 @@ fn shortcut(xs: &[usize], channels: usize) -> Result<Tensor> {
     ops::shortcut_a(&Maps::new(&zeros(xs))?, channels)?.tensor()
 }
 
-fn max_pool(xs: &[usize]) -> Result<Tensor> {
-    ops::max_pool(&Maps::new(&zeros(xs))?, 2)?.tensor()
+fn max_pool(xs: &[usize], size: usize) -> Result<Tensor> {
+    ops::max_pool(&Maps::new(&zeros(xs))?, size)?.tensor()
 }
 
 type Case = (&'static str, fn() -> Result<Tensor>);
@@ -123,7 +124,7 @@ fn sizes_whose_product_wraps_are_errors() {
         ("images: 1x1", || conv2d(&[1, 1, WRAPS, 16], &[16, 16, 1, 1], 1, 0)),
         ("images: a product of 0", || pooled(&[1 << 32, 1 << 32, 1, 1])),
         ("images: normalised", || batch_norm(&[1, 1, WRAPS, 16], 16, true)),
-        ("images: pooled", || max_pool(&[2, 2, WRAPS, 16])),
+        ("images: pooled", || max_pool(&[2, 2, WRAPS, 16], 2)),
         ("conv2d: weight", || conv2d(&[1, 1, 1, 16], &[WRAPS, 16, 1, 1], 1, 0)),
         ("conv2d: padding", || conv2d(&[1, 1, 1, 16], &[16, 16, 3, 3], 1, 1 << 63)),
         ("conv2d: padding that becomes 0", || conv2d(&[1, 8, 8, 16], &[16, 16, 3, 3], 1, 1 << 62)),
@@ -167,7 +168,7 @@ fn arguments_without_elements_are_errors() {
         ("images: empty batch, evaluation", || batch_norm(&[0, 4, 4, 3], 3, false)),
         ("images: nothing to average", || pooled(&[2, 0, 4, 3])),
         ("images: nothing to shorten", || shortcut(&[0, 4, 4, 3], 6)),
-        ("images: nothing to pool", || max_pool(&[0, 4, 4, 3])),
+        ("images: nothing to pool", || max_pool(&[0, 4, 4, 3], 2)),
         ("linear: no batch", || linear(&[0, 3], &[2, 3], &[2])),
         ("linear: no inputs", || linear(&[2, 0], &[2, 0], &[2])),
         ("linear: no outputs", || linear(&[2, 3], &[0, 3], &[0])),
@@ -203,6 +204,106 @@ fn arguments_without_elements_are_errors() {
         ("cross_entropy: no batch", || cross_entropy(&zeros(&[0, 3]), &tokens(&[0]), 0.)),
         ("cross_entropy: no classes", || cross_entropy(&zeros(&[2, 0]), &tokens(&[2]), 0.)),
     ]);
+}
+
+/// Every call here is wrong in shape, type or value.
+#[test]
+fn what_does_not_fit_is_an_error_on_every_path() {
+    let text = |ids: &[u32]| Tensor::new(ids, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
+    let labels = |labels: &[u32]| Tensor::new(labels, &Device::Cpu).unwrap();
+    let norms = |xs: &[usize], channels: [usize; 5], residual: Option<&[usize]>| {
+        let [gamma, beta, mean, variance, shift] = channels.map(|c| zeros(&[c]));
+        let residual = residual.map(|shape| Maps::new(&zeros(shape)).unwrap());
+        let affine = Affine { shift: Some(&shift), gamma: Some(&gamma), beta: &beta };
+        let running = Running::new(&mean, &variance)?;
+        let xs = Maps::new(&zeros(xs))?;
+        ops::batch_norm(&xs, affine, &running, residual.as_ref(), Activation::Relu, true)?.tensor()
+    };
+    let still = || {
+        let (beta, xs) = (zeros(&[3]), Maps::new(&zeros(&[2, 2, 2, 3]))?);
+        let running = Running { momentum: 0., ..Running::new(&beta, &beta)? };
+        let affine = Affine { shift: None, gamma: None, beta: &beta };
+        ops::batch_norm(&xs, affine, &running, None, Activation::Identity, true)?.tensor()
+    };
+    let bias = |xs: &[usize], channels: usize| {
+        ops::bias(&Maps::new(&zeros(xs))?, &zeros(&[channels]), Activation::Relu)?.tensor()
+    };
+    let conv1d = |xs: &[usize], weight: &[usize], bias: usize| {
+        ops::conv1d_relu_max(&zeros(xs), &zeros(weight), &zeros(&[bias]))
+    };
+    let bilstm = |xs: &[usize], of: &Lstm| ops::bilstm(&zeros(xs), &text(&[1, 2]), of, &lstm(3, 2));
+    let attention = |width: usize, out_proj: Dense| {
+        let of = SelfAttention { norm: norm(4), in_proj: dense(4, 12), out_proj, heads: 2 };
+        ops::self_attention(&zeros(&[4, width]), &packing(2), &of)
+    };
+    let network = |linear2: Dense| {
+        let (norm, linear1) = (norm(4), dense(4, 5));
+        let of = FeedForward { norm, linear1, linear2, gelu: Gelu::Exact };
+        ops::feed_forward(&zeros(&[4, 4]), &packing(2), &of)
+    };
+    let entropy = |labels: &Tensor, smoothing| cross_entropy(&zeros(&[2, 3]), labels, smoothing);
+    let calls = || -> Vec<(&'static str, Result<Tensor>)> {
+        vec![
+            ("conv2d: channels", conv2d(&[1, 4, 4, 3], &[2, 4, 3, 3], 1, 1)),
+            ("conv2d: window", conv2d(&[1, 2, 2, 3], &[2, 3, 3, 3], 1, 0)),
+            ("conv2d: stride", conv2d(&[1, 4, 4, 3], &[2, 3, 3, 3], 0, 1)),
+            ("conv2d: rank", conv2d(&[4, 4, 3], &[2, 3, 3, 3], 1, 1)),
+            ("batch_norm: one value", norms(&[1, 1, 1, 3], [3; 5], None)),
+            ("batch_norm: gamma", norms(&[2, 2, 2, 3], [4, 3, 3, 3, 3], None)),
+            ("batch_norm: beta", norms(&[2, 2, 2, 3], [3, 4, 3, 3, 3], None)),
+            ("batch_norm: mean", norms(&[2, 2, 2, 3], [3, 3, 4, 3, 3], None)),
+            ("batch_norm: variance", norms(&[2, 2, 2, 3], [3, 3, 3, 4, 3], None)),
+            ("batch_norm: shift", norms(&[2, 2, 2, 3], [3, 3, 3, 3, 4], None)),
+            ("batch_norm: residual", norms(&[2, 2, 2, 3], [3; 5], Some(&[2, 2, 1, 3]))),
+            ("batch_norm: momentum", still()),
+            ("max_pool: window", max_pool(&[1, 4, 1, 3], 2)),
+            ("max_pool: window of 3", max_pool(&[1, 2, 4, 3], 3)),
+            ("max_pool: size", max_pool(&[1, 8, 8, 3], 4)),
+            ("bias: channels", bias(&[1, 4, 4, 3], 4)),
+            ("shortcut_a: fewer channels", shortcut(&[1, 4, 4, 3], 2)),
+            ("linear: inputs", linear(&[2, 3], &[5, 4], &[5])),
+            ("linear: bias", linear(&[2, 3], &[5, 3], &[4])),
+            ("embedding: id", ops::embedding(&text(&[1, 4]), &zeros(&[4, 3]))),
+            ("embedding: type", ops::embedding(&zeros(&[1, 2]), &zeros(&[4, 3]))),
+            ("embedding: rank", ops::embedding(&labels(&[1, 2]), &zeros(&[4, 3]))),
+            ("embedding_mean: id", ops::embedding_mean(&text(&[1, 4]), &zeros(&[4, 3]))),
+            ("embedding_mean: type", ops::embedding_mean(&zeros(&[1, 2]), &zeros(&[4, 3]))),
+            ("embedding_mean: rank", ops::embedding_mean(&labels(&[1, 2]), &zeros(&[4, 3]))),
+            ("conv1d: width", conv1d(&[1, 2, 3], &[5, 3, 3], 5)),
+            ("conv1d: inputs", conv1d(&[1, 4, 3], &[5, 4, 3], 5)),
+            ("conv1d: bias", conv1d(&[1, 4, 3], &[5, 3, 3], 4)),
+            ("bilstm: ids", bilstm(&[1, 4, 3], &lstm(3, 2))),
+            ("bilstm: inputs", bilstm(&[1, 2, 4], &lstm(3, 2))),
+            ("bilstm: hidden", {
+                bilstm(&[1, 2, 3], &Lstm { weight_hh: zeros(&[8, 3]), ..lstm(3, 2) })
+            }),
+            ("bilstm: bias", bilstm(&[1, 2, 3], &Lstm { bias_hh: zeros(&[7]), ..lstm(3, 2) })),
+            ("token_rows: widths", ops::token_rows(&packing(2), &zeros(&[4, 3]), &zeros(&[2, 2]))),
+            ("token_rows: longer than positions", {
+                ops::token_rows(&packing(2), &zeros(&[4, 3]), &zeros(&[1, 3]))
+            }),
+            ("token_rows: id", ops::token_rows(&packing(2), &zeros(&[1, 3]), &zeros(&[2, 3]))),
+            ("layer_norm: gamma", ops::layer_norm(&zeros(&[2, 3]), &zeros(&[2]), &zeros(&[3]))),
+            ("layer_norm: beta", ops::layer_norm(&zeros(&[2, 3]), &zeros(&[3]), &zeros(&[1, 3]))),
+            ("self_attention: rows", self_attention(5, 4, 2)),
+            ("self_attention: width", attention(6, dense(4, 4))),
+            ("self_attention: heads", self_attention(4, 4, 3)),
+            ("self_attention: out_proj", attention(4, dense(3, 4))),
+            ("feed_forward: rows", feed_forward(7, 4, 5)),
+            ("feed_forward: linear2", network(dense(6, 4))),
+            ("text_mean: rows", ops::text_mean(&zeros(&[5, 4]), &packing(2))),
+            ("cross_entropy: rows", entropy(&labels(&[1]), 0.)),
+            ("cross_entropy: label", entropy(&labels(&[1, 3]), 0.)),
+            ("cross_entropy: type", entropy(&zeros(&[2]), 0.)),
+            ("cross_entropy: smoothing", entropy(&labels(&[1, 2]), 1.)),
+            ("cross_entropy: NaN", entropy(&labels(&[1, 2]), f64::NAN)),
+        ]
+    };
+    for kernels in Kernels::available() {
+        for (what, result) in kernels::with(kernels, calls) {
+            assert!(result.is_err(), "{what} was accepted on {kernels}");
+        }
+    }
 }
 
 /// As PyTorch has it: a channel's variance is NaN if one of its values is not finite, and so is all that comes of it.

@@ -12,7 +12,7 @@ const IMAGE: Input = Input::Image { channels: 3, height: 32, width: 32 };
 const TEXT: Input = Input::Text { vocabulary: 50, length: 8 };
 
 fn build(name: &str, store: &Store) -> (Model, Input) {
-    let config: Config = serde_json::from_value(serde_json::json!({"kind": name})).unwrap();
+    let config = Config::from_name(name).unwrap();
     let input = match config.input_kind() {
         InputKind::Image => IMAGE,
         InputKind::Text => TEXT,
@@ -22,11 +22,11 @@ fn build(name: &str, store: &Store) -> (Model, Input) {
 
 fn bits(store: &Store) -> BTreeMap<String, Vec<u32>> {
     let all = store.trainable().into_iter().chain(store.buffers()).chain(store.fixed());
-    let bits = all.map(|(name, var)| {
-        let values: Vec<f32> = var.flatten_all().unwrap().to_vec1().unwrap();
-        (name, values.into_iter().map(f32::to_bits).collect())
-    });
-    bits.collect()
+    all.map(|(name, var)| (name, floats(&var).into_iter().map(f32::to_bits).collect())).collect()
+}
+
+fn floats(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// A folder of this test's own, removed when the test ends.
@@ -94,7 +94,7 @@ fn convolutions_start_with_kaiming_fan_out_deviation_and_norms_as_identity() {
     let store = Store::new(3, &Device::Cpu);
     build("resnet18", &store);
     for (name, var) in store.trainable() {
-        let values: Vec<f32> = var.flatten_all().unwrap().to_vec1().unwrap();
+        let values = floats(&var);
         match var.dims() {
             [outputs, _, height, width] => {
                 let count = values.len() as f64;

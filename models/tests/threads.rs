@@ -19,7 +19,7 @@ fn bits(tensor: &Tensor) -> Vec<u32> {
 
 /// Logits, all gradients and, after the step, batch norm's running statistics.
 fn step(model: &str, input: &Input, samples: &Tensor, labels: &Tensor) -> Vec<Vec<u32>> {
-    let config: Config = serde_json::from_value(serde_json::json!({"kind": model})).unwrap();
+    let config = Config::from_name(model).unwrap();
     let store = Store::new(3, &Device::Cpu);
     let network = config.build(input, 5, store.var_builder()).unwrap();
     let logits = network.forward_t(samples, true).unwrap();
@@ -49,6 +49,14 @@ fn check(model: &str, input: &Input, samples: &Tensor) {
             assert!(run(threads) == one, "{model} on {kernels}, {threads} threads");
         }
     }
+}
+
+/// As [`check`], of a model that reads images of these sizes: batch, height, width, channels.
+fn check_images(model: &str, shape: (usize, usize, usize, usize)) {
+    let (batch, height, width, channels) = shape;
+    let pixels = (0..batch * height * width * channels).map(|i| (i as f32 * 0.7).sin()).collect();
+    let images = Tensor::from_vec(pixels, shape, &Device::Cpu).unwrap();
+    check(model, &Input::Image { channels, height, width }, &images);
 }
 
 /// Values of the second normalisation are computed by each job of the convolution, or of the sum with a residual, for
@@ -88,18 +96,13 @@ fn jobs_wait_for_nothing_that_they_have_begun() {
 
 #[test]
 fn airbench() {
-    let pixels: Vec<f32> = (0..3 * 33 * 25 * 3).map(|i| (i as f32 * 0.7).sin()).collect();
-    let images = Tensor::from_vec(pixels, (3, 33, 25, 3), &Device::Cpu).unwrap();
-    check("airbench", &Input::Image { channels: 3, height: 33, width: 25 }, &images);
+    check_images("airbench", (3, 33, 25, 3));
 }
 
 #[test]
 fn vgg16() {
     // Odd sides: a row and a column that no window of the first pooling has.
-    let (height, width) = (33, 35);
-    let pixels: Vec<f32> = (0..2 * height * width * 3).map(|i| (i as f32 * 0.7).sin()).collect();
-    let images = Tensor::from_vec(pixels, (2, height, width, 3), &Device::Cpu).unwrap();
-    check("vgg16", &Input::Image { channels: 3, height, width }, &images);
+    check_images("vgg16", (2, 33, 35, 3));
 }
 
 proptest! {
@@ -112,10 +115,7 @@ proptest! {
         (height, width) in (9usize..14, 9usize..14),
         channels in prop::sample::select(vec![1usize, 3, 17]),
     ) {
-        let count = batch * height * width * channels;
-        let pixels: Vec<f32> = (0..count).map(|i| (i as f32 * 0.7).sin()).collect();
-        let images = Tensor::from_vec(pixels, (batch, height, width, channels), &Device::Cpu).unwrap();
-        check(model, &Input::Image { channels, height, width }, &images);
+        check_images(model, (batch, height, width, channels));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::errors::{InputError, MessageError, SettingError, exception};
+use crate::errors::{InputError, MessageError, SettingError, counts_from_one, exception};
 use crate::{arrays, settings, states};
 
 /// Elements that an array may have, so that its message is surely shorter than 4 GiB.
@@ -86,9 +86,7 @@ impl Compressor {
         array: &Bound<'py, PyAny>,
         step: u64,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        if step == 0 {
-            return Err(InputError::new_err("step = 0 is not possible; steps count from 1"));
-        }
+        counts_from_one(step)?;
         let array = arrays::readable(array)?;
         let values = array.as_slice().map_err(PyErr::from)?;
         let message = py.detach(|| {

@@ -44,3 +44,11 @@ pub(crate) fn exception(error: &Error) -> PyErr {
 pub(crate) fn is_of_one_step(error: &Error) -> bool {
     matches!(error, Error::NonFinite { .. } | Error::NonFiniteMean { .. } | Error::Aborted { .. })
 }
+
+/// Refuses a step 0.
+pub(crate) fn counts_from_one(step: u64) -> PyResult<()> {
+    match step {
+        0 => Err(InputError::new_err("step = 0 is not possible; steps count from 1")),
+        _ => Ok(()),
+    }
+}

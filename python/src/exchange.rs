@@ -7,7 +7,7 @@ use gradwire_exchange::{Collective, Error, Layout, Solo, Traffic as Counted};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::errors::{InputError, exception, is_of_one_step};
+use crate::errors::{InputError, counts_from_one, exception, is_of_one_step};
 use crate::transport::{Cause, Transport};
 use crate::{arrays, settings, states};
 
@@ -216,13 +216,6 @@ impl Exchange {
                 }
             }
         })
-    }
-}
-
-fn counts_from_one(step: u64) -> PyResult<()> {
-    match step {
-        0 => Err(InputError::new_err("step = 0 is not possible; steps count from 1")),
-        _ => Ok(()),
     }
 }
 

@@ -82,18 +82,12 @@ impl<'a> Gpu<'a> {
     }
 
     /// An array for a kernel to fill.
-    ///
-    /// # Errors
-    /// Those of the driver, such as no memory.
     pub(super) fn array(&self, count: usize) -> Result<Array> {
         // SAFETY: nobody reads an array here before a kernel or a copy has written all that is read of it.
         unsafe { self.0.alloc(count) }
     }
 
     /// Copies an array to the beginning of another.
-    ///
-    /// # Errors
-    /// Those of the driver.
     pub(super) fn put(&self, array: &Array, to: &mut Array) -> Result<()> {
         self.0.memcpy_dtod(array, &mut to.slice_mut(..array.len()))
     }
@@ -109,9 +103,6 @@ impl<'a> Gpu<'a> {
     }
 
     /// `windows` or `fold`, to so many elements.
-    ///
-    /// # Errors
-    /// Sizes of 2³² and more, and those of the driver.
     pub(super) fn windows(
         &self,
         kernel: &str,
@@ -146,9 +137,6 @@ impl<'a> Gpu<'a> {
 
     /// Per channel the sum of the summand over the rows, times `factor`, to that row of `to`. Arrays are the input, the
     /// gradients and the table; a summand reads those that its formula names.
-    ///
-    /// # Errors
-    /// Sizes of 2³² and more, and those of the driver.
     pub(super) fn column_sums(
         &self,
         Columns { rows, channels }: Columns,
@@ -179,9 +167,6 @@ impl<'a> Gpu<'a> {
     }
 
     /// `normalise` of the input with the table, and the residual if there is a third operand.
-    ///
-    /// # Errors
-    /// Sizes of 2³² and more, and those of the driver.
     pub(super) fn normalise(&self, of: Columns, relu: bool, operands: &[View]) -> Result<Array> {
         let (xs, table) = (&operands[0], &operands[1]);
         let mut to = self.array(xs.len())?;
@@ -202,9 +187,6 @@ impl<'a> Gpu<'a> {
     }
 
     /// `gate` of a result and a gradient of so many elements.
-    ///
-    /// # Errors
-    /// Those of the driver.
     pub(super) fn gate(&self, count: usize, operands: &[View]) -> Result<Array> {
         let mut to = self.array(count)?;
         let (function, count) = (self.function("gate")?, count as u64);
@@ -216,9 +198,6 @@ impl<'a> Gpu<'a> {
     }
 
     /// `input_gradient` of an input, a gradient, and a table with sums.
-    ///
-    /// # Errors
-    /// Sizes of 2³² and more, and those of the driver.
     pub(super) fn input_gradient(
         &self,
         of: Columns,

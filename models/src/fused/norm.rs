@@ -9,18 +9,12 @@ use super::launch::{Array, Gpu, Summand, View};
 use super::operation::{Operation, apply};
 
 /// The mean and the biased variance of each channel of `xs [.., C]`: `[2, C]`. No gradient flows back.
-///
-/// # Errors
-/// Those of candle, and on a GPU those of the driver.
 pub(super) fn moments(xs: &Tensor) -> Result<Tensor> {
     apply(Moments(Columns::of(xs)?), &[&xs.detach()])
 }
 
 /// `xs [.., C]` normalised with the table, plus the residual, then ReLU if `relu`. With `train` the table's mean and
 /// deviation are those of `xs`, and so is their part in the gradient.
-///
-/// # Errors
-/// Those of candle, and on a GPU those of the driver.
 pub(super) fn normalise(
     xs: &Tensor,
     table: &Tensor,

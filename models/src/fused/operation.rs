@@ -22,9 +22,6 @@ pub(super) trait Operation: Send + Sync + 'static {
     fn cpu(&self, operands: &[&[f32]]) -> Vec<f32>;
 
     /// The same by a kernel.
-    ///
-    /// # Errors
-    /// Those of the driver.
     #[cfg(feature = "cuda")]
     fn cuda(&self, gpu: &Gpu, operands: &[View]) -> Result<Array>;
 
@@ -43,9 +40,6 @@ pub(super) trait Operation: Send + Sync + 'static {
 }
 
 /// The result of an operation.
-///
-/// # Errors
-/// Operands that are not f32, those of candle, and on a GPU those of the driver.
 pub(super) fn apply(operation: impl Operation, operands: &[&Tensor]) -> Result<Tensor> {
     let operands = operands.iter().map(|xs| xs.contiguous()).collect::<Result<Vec<_>>>()?;
     let carrier = Carrier(operation);

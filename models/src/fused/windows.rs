@@ -8,9 +8,6 @@ use super::operation::{Operation, apply};
 use crate::kernels::conv::Sizes;
 
 /// The windows of `xs [B, H, W, I]`: `[B · H' · W', KH · KW · I]`, zeros outside of the image. Its gradient flows back.
-///
-/// # Errors
-/// Those of candle, and on a GPU those of the driver.
 pub(super) fn windows(xs: &Tensor, sizes: Sizes) -> Result<Tensor> {
     apply(Windows(sizes), &[xs])
 }

@@ -4,10 +4,12 @@
 //! windows is ever in memory. Chunks do not depend on the number of threads and every sum runs in one order.
 
 use super::conv::Sizes;
-use super::gemm::{Gemm, Left, Right, panel};
+use super::gemm::{Gemm, Left, Right};
 use super::memory::{Scratch, Target};
 use super::parallel::{each, threads};
+use super::projection::Panels;
 use super::simd::Isa;
+use super::values::Window;
 
 /// Elements of gathered windows in one chunk.
 const CHUNK: usize = 96 << 10;
@@ -37,29 +39,18 @@ impl Images<'_> {
 pub(super) fn forward(isa: Isa, sizes: &Sizes, xs: &[f32], weight: &[f32], ys: &mut [f32]) {
     let (kh, kw) = sizes.kernel;
     let depth = kh * kw * sizes.inputs;
-    let packed = pack(isa, depth, sizes.outputs, |k, column| {
+    let packed = Panels::pack(isa, [depth, sizes.outputs], |k, column| {
         let (tap, input) = (k / sizes.inputs, k % sizes.inputs);
         weight[(column * sizes.inputs + input) * kh * kw + tap]
     });
     let per_row = sizes.out_width() * sizes.outputs;
     let chunk = rows(sizes);
-    let padded = Padded::new(sizes, xs);
+    let padded = padded(sizes, xs);
     each(ys.chunks_mut(chunk * per_row).enumerate().collect(), |(i, out): (usize, &mut [f32])| {
         let (first, count) = (i * chunk, out.len() / per_row);
-        let pixels = count * sizes.out_width();
-        let mut windows = Scratch::new(pixels * depth);
-        padded.windows(sizes, first, count, &mut windows);
-        isa.run(Gemm {
-            rows: pixels,
-            columns: sizes.outputs,
-            depth,
-            a: &windows,
-            left: Left::Rows(depth),
-            b: &packed,
-            right: Right::Panels,
-            c: Target::Write(out),
-            c_row: sizes.outputs,
-        });
+        let mut windows = Scratch::new(count * sizes.out_width() * depth);
+        lay_out(sizes, &padded, first, count, &mut windows);
+        packed.product(&windows, Target::Write(out));
     });
 }
 
@@ -73,7 +64,7 @@ pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], d
     let chunk = rows(sizes).min(total);
     let firsts: Vec<usize> = (0..total).step_by(chunk).collect();
     let block = sizes.outputs.div_ceil(threads());
-    let padded = Padded::new(sizes, xs);
+    let padded = padded(sizes, xs);
     for group in firsts.chunks(threads()) {
         let mut windows: Vec<(usize, usize, Scratch)> = group
             .iter()
@@ -83,7 +74,7 @@ pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], d
             })
             .collect();
         each(windows.iter_mut().collect(), |(first, pixels, windows)| {
-            padded.windows(sizes, *first, *pixels / sizes.out_width(), windows);
+            lay_out(sizes, &padded, *first, *pixels / sizes.out_width(), windows);
         });
         let windows = &windows;
         each(
@@ -136,7 +127,7 @@ pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32]
                     })
                 })
                 .collect();
-            let weights = pack(isa, taps.len() * outputs, inputs, |k, column| {
+            let weights = Panels::pack(isa, [taps.len() * outputs, inputs], |k, column| {
                 let (tap, output) = (taps[k / outputs].at, k % outputs);
                 weight[(output * inputs + column) * kh * kw + tap]
             });
@@ -195,17 +186,7 @@ pub(super) fn input_gradient(isa: Isa, sizes: &Sizes, weight: &[f32], dy: &[f32]
                         }
                     }
                 }
-                isa.run(Gemm {
-                    rows: pixels,
-                    columns: inputs,
-                    depth,
-                    a: &windows,
-                    left: Left::Rows(depth),
-                    b: &phase.weights,
-                    right: Right::Panels,
-                    c: Target::Write(&mut result),
-                    c_row: inputs,
-                });
+                phase.weights.product(&windows, Target::Write(&mut result));
             }
             let mut pixels = result.chunks_exact(inputs);
             for band in &lines {
@@ -224,8 +205,8 @@ struct Phase {
     y: usize,
     x: usize,
     taps: Vec<Tap>,
-    /// Packed `[taps, outputs]` × inputs.
-    weights: Scratch,
+    /// `[taps · outputs, inputs]`.
+    weights: Panels,
 }
 
 /// A tap of the kernel, and the pixel of the result it comes from, relative to the input pixel's over the stride.
@@ -256,49 +237,37 @@ fn rows(sizes: &Sizes) -> usize {
 }
 
 /// Images with their padding, so that no window needs to look where it lies.
-enum Padded<'a> {
-    /// There is none.
-    Bare(&'a [f32]),
-    With(Scratch),
+fn padded<'a>(sizes: &Sizes, xs: &'a [f32]) -> Window<'a> {
+    let Sizes { batch, height, width, inputs, padding, .. } = *sizes;
+    if padding == 0 {
+        return Window::Memory(xs);
+    }
+    let line = (width + 2 * padding) * inputs;
+    let mut padded = Scratch::zeroed(batch * (height + 2 * padding) * line);
+    let images = padded.chunks_exact_mut((height + 2 * padding) * line);
+    for (image, xs) in images.zip(xs.chunks_exact(height * width * inputs)) {
+        let lines = image[padding * line..].chunks_exact_mut(line);
+        for (line, xs) in lines.zip(xs.chunks_exact(width * inputs)) {
+            line[padding * inputs..][..xs.len()].copy_from_slice(xs);
+        }
+    }
+    Window::Computed(padded)
 }
 
-impl<'a> Padded<'a> {
-    fn new(sizes: &Sizes, xs: &'a [f32]) -> Self {
-        let Sizes { batch, height, width, inputs, padding, .. } = *sizes;
-        if padding == 0 {
-            return Self::Bare(xs);
-        }
-        let line = (width + 2 * padding) * inputs;
-        let mut padded = Scratch::zeroed(batch * (height + 2 * padding) * line);
-        let images = padded.chunks_exact_mut((height + 2 * padding) * line);
-        for (image, xs) in images.zip(xs.chunks_exact(height * width * inputs)) {
-            let lines = image[padding * line..].chunks_exact_mut(line);
-            for (line, xs) in lines.zip(xs.chunks_exact(width * inputs)) {
-                line[padding * inputs..][..xs.len()].copy_from_slice(xs);
-            }
-        }
-        Self::With(padded)
-    }
-
-    /// The windows of `count` rows of the result from row `first`, counted through all images:
-    /// `[pixels, taps, inputs]`.
-    fn windows(&self, sizes: &Sizes, first: usize, count: usize, windows: &mut [f32]) {
-        let Sizes { inputs, stride, padding, kernel: (rows, columns), .. } = *sizes;
-        let images: &[f32] = match self {
-            Self::Bare(xs) => xs,
-            Self::With(padded) => padded,
-        };
-        let (height, line) = (sizes.out_height(), (sizes.width + 2 * padding) * inputs);
-        let mut at = 0;
-        for row in first..first + count {
-            let (image, row) = (row / height, row % height);
-            let top = (image * (sizes.height + 2 * padding) + row * stride) * line;
-            for column in 0..sizes.out_width() {
-                let left = top + column * stride * inputs;
-                for y in 0..rows {
-                    copy_ahead(&mut windows[at..], &images[left + y * line..], columns * inputs);
-                    at += columns * inputs;
-                }
+/// Writes the windows of `count` rows of the result from row `first`, counted through all [padded] images:
+/// `[pixels, taps, inputs]`.
+fn lay_out(sizes: &Sizes, images: &[f32], first: usize, count: usize, windows: &mut [f32]) {
+    let Sizes { inputs, stride, padding, kernel: (rows, columns), .. } = *sizes;
+    let (height, line) = (sizes.out_height(), (sizes.width + 2 * padding) * inputs);
+    let mut at = 0;
+    for row in first..first + count {
+        let (image, row) = (row / height, row % height);
+        let top = (image * (sizes.height + 2 * padding) + row * stride) * line;
+        for column in 0..sizes.out_width() {
+            let left = top + column * stride * inputs;
+            for y in 0..rows {
+                copy_ahead(&mut windows[at..], &images[left + y * line..], columns * inputs);
+                at += columns * inputs;
             }
         }
     }
@@ -317,19 +286,4 @@ fn copy_ahead(to: &mut [f32], from: &[f32], len: usize) {
     } else {
         to[..len].copy_from_slice(&from[..len]);
     }
-}
-
-/// A matrix `[depth, columns]` in panels, as [`Right::Panels`] has it.
-fn pack(isa: Isa, depth: usize, columns: usize, element: impl Fn(usize, usize) -> f32) -> Scratch {
-    let mut packed = Scratch::new(depth * columns);
-    let mut to = packed.iter_mut();
-    for start in (0..columns).step_by(panel(isa.lanes())) {
-        let end = columns.min(start + panel(isa.lanes()));
-        for k in 0..depth {
-            for (column, to) in (start..end).zip(&mut to) {
-                *to = element(k, column);
-            }
-        }
-    }
-    packed
 }

@@ -206,6 +206,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::kernels::testing::on_threads;
 
     pub(crate) const FORMS: [Gelu; 2] = [Gelu::Exact, Gelu::Tanh];
 
@@ -319,10 +320,7 @@ pub(crate) mod tests {
     #[test]
     fn any_number_of_threads_gives_the_same_bits() {
         let xs: Vec<f32> = (0..3 * SPAN + 5).map(|i| (i as f32 * 0.37).sin() * 4.0).collect();
-        let run = |threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| both(Isa::best(), Gelu::Exact, &xs))
-        };
+        let run = |threads| on_threads(threads, || both(Isa::best(), Gelu::Exact, &xs));
         assert_eq!(run(1), run(3));
     }
 }

@@ -62,8 +62,7 @@ impl Gradients {
         self.laid(var) || self.store.get(var).is_some() || self.of(var).next().is_some()
     }
 
-    /// Whether a part of the gradient of `var` lies in its place already, and is none of the
-    /// [contributions](Self::contributions).
+    /// Whether a part of the gradient of `var` lies in its place already, and is none of the contributions.
     fn laid(&self, var: &Tensor) -> bool {
         self.laid.contains(&var.id())
     }
@@ -189,6 +188,13 @@ mod tests {
     use crate::kernels::{Kernels, with};
     use crate::ops;
 
+    /// The cosines of 0, 0.7, 1.4, …
+    fn var(shape: &[usize]) -> Var {
+        let count = shape.iter().product::<usize>();
+        let values = (0..count).map(|i| (i as f32 * 0.7).cos()).collect();
+        Var::from_vec(values, shape, &Device::Cpu).unwrap()
+    }
+
     #[test]
     fn gradients_are_those_of_the_store_whatever_the_kernels() {
         let table: Vec<f32> = (0..30).map(|i| (i as f32).sin()).collect();
@@ -227,13 +233,9 @@ mod tests {
 
     #[test]
     fn gradients_written_in_place_have_the_same_bits() {
-        let values = |count: usize| (0..count).map(|i| (i as f32 * 0.7).cos()).collect();
-        let var = |shape: (usize, usize)| {
-            Var::from_vec::<_, f32>(values(shape.0 * shape.1), shape, &Device::Cpu).unwrap()
-        };
-        let (table, shared, last) = (var((10, 4)), var((4, 4)), var((3, 4)));
-        let biases = [4, 3].map(|n| Var::from_vec(values(n), n, &Device::Cpu).unwrap());
-        let (unused, elsewhere) = (var((2, 2)), var((1, 3)));
+        let (table, shared, last) = (var(&[10, 4]), var(&[4, 4]), var(&[3, 4]));
+        let biases = [4, 3].map(|n| var(&[n]));
+        let (unused, elsewhere) = (var(&[2, 2]), var(&[1, 3]));
         let ids = Tensor::new(&[[3u32, 4, 3, 0], [9, 0, 0, 0]], &Device::Cpu).unwrap();
         let placed = [&table, &shared, &last, &biases[0], &biases[1], &unused];
         let mut end = 0;
@@ -274,12 +276,8 @@ mod tests {
     /// The simple form is a copy of each variable's gradient.
     #[test]
     fn gradients_that_cross_at_once_are_those_that_cross_one_by_one() {
-        let values = |count: usize| (0..count).map(|i| (i as f32 * 0.7).cos()).collect();
-        let var = |shape: (usize, usize)| {
-            Var::from_vec::<_, f32>(values(shape.0 * shape.1), shape, &Device::Cpu).unwrap()
-        };
-        let (table, weight, unused, xs) = (var((7, 4)), var((5, 4)), var((2, 3)), var((3, 4)));
-        let bias = Var::from_vec::<_, f32>(values(5), 5, &Device::Cpu).unwrap();
+        let [table, weight, unused, xs] = [[7, 4], [5, 4], [2, 3], [3, 4]].map(|shape| var(&shape));
+        let bias = var(&[5]);
         let ids =
             Tensor::new(&[[3u32, 4, 3, 0], [6, 0, 0, 0], [1, 1, 2, 5]], &Device::Cpu).unwrap();
         let loss = || {
@@ -317,13 +315,9 @@ mod tests {
         use std::cell::RefCell;
         use std::rc::Rc;
 
-        let values = |count: usize| (0..count).map(|i| (i as f32 * 0.7).cos()).collect();
-        let var = |shape: (usize, usize)| {
-            Var::from_vec::<_, f32>(values(shape.0 * shape.1), shape, &Device::Cpu).unwrap()
-        };
-        let (first, second) = (var((5, 4)), var((3, 5)));
-        let biases = [5, 3].map(|n| Var::from_vec(values(n), n, &Device::Cpu).unwrap());
-        let xs = var((2, 4));
+        let (first, second) = (var(&[5, 4]), var(&[3, 5]));
+        let biases = [5, 3].map(|n| var(&[n]));
+        let xs = var(&[2, 4]);
         for kernels in Kernels::available() {
             with(kernels, || {
                 let hidden = ops::linear(xs.as_tensor(), &first, &biases[0]).unwrap();

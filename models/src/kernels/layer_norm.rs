@@ -241,10 +241,7 @@ mod tests {
 
     use super::*;
     use crate::composed;
-
-    fn flat(tensor: &Tensor) -> Vec<f32> {
-        tensor.flatten_all().unwrap().to_vec1().unwrap()
-    }
+    use crate::kernels::testing::{close, flat, value_and_gradients};
 
     fn wave(shape: &[usize], frequency: f64, offset: f64) -> Var {
         let count = shape.iter().product::<usize>();
@@ -270,19 +267,12 @@ mod tests {
                 wave(&[dim], 0.7 + seed, 1.0),
                 wave(&[dim], 0.9 + seed, 0.0),
             ];
-            let of = |ys: Tensor| {
-                let grads = ys.sin().unwrap().sum_all().unwrap().backward().unwrap();
-                let grads = vars.each_ref().map(|var| flat(grads.get(var).unwrap()));
-                (flat(&ys), grads)
-            };
-            let (ys, gradients) = of(composed::layer_norm(&vars[0], &vars[1], &vars[2]).unwrap());
+            let theirs = composed::layer_norm(&vars[0], &vars[1], &vars[2]).unwrap();
+            let theirs = value_and_gradients(&theirs, 1.0, &vars);
             for isa in Isa::available() {
-                let (ours, our_gradients) = of(layer_norm(isa, &vars[0], &vars[1], &vars[2]).unwrap());
-                for (ours, theirs) in std::iter::once((&ours, &ys)).chain(our_gradients.iter().zip(&gradients)) {
-                    let scale = theirs.iter().fold(1.0f32, |scale, x| scale.max(x.abs()));
-                    for (a, b) in ours.iter().zip(theirs) {
-                        prop_assert!((a - b).abs() <= 1e-4 * scale, "{isa}: {a} {b}");
-                    }
+                let ours = layer_norm(isa, &vars[0], &vars[1], &vars[2]).unwrap();
+                for (ours, theirs) in value_and_gradients(&ours, 1.0, &vars).iter().zip(&theirs) {
+                    close(isa, ours, theirs, 1e-4)?;
                 }
             }
         }

@@ -2,10 +2,11 @@
 
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 
-use super::gemm::{Gemm, Left, Right, Target};
 use super::handover::gradient;
+use super::memory::Target;
 use super::operand::{f32s, with_f32s};
 use super::profile::{Kind, timed};
+use super::projection::{ColumnSums, Panels, weight_gradient};
 use super::simd::Isa;
 
 /// `xs [B, I]` times `weight [O, I]` transposed, plus `bias [O]`: `[B, O]`. No size is 0.
@@ -39,19 +40,9 @@ impl CustomOp3 for Linear {
         let (outputs, inputs) = weight_layout.shape().dims2()?;
         let batch = xs_layout.dims()[0];
         let (xs, bias) = (f32s(xs, xs_layout)?, f32s(bias, bias_layout)?);
-        let weight = transposed(f32s(weight, weight_layout)?, inputs);
         let mut ys = bias.repeat(batch);
-        self.isa.run(Gemm {
-            rows: batch,
-            columns: outputs,
-            depth: inputs,
-            a: xs,
-            left: Left::Rows(inputs),
-            b: &weight,
-            right: Right::Rows(outputs),
-            c: Target::Add(&mut ys),
-            c_row: outputs,
-        });
+        let weight = Panels::transposed(self.isa, f32s(weight, weight_layout)?, inputs);
+        weight.product(xs, Target::Add(&mut ys));
         Ok((CpuStorage::F32(ys), (batch, outputs).into()))
     }
 
@@ -65,67 +56,28 @@ impl CustomOp3 for Linear {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         timed(Kind::Linear, 2 * xs.dim(0)? * weight.elem_count(), || {
             with_f32s(dy, |dy| {
-                let dx = self.input_gradient(xs, weight, dy)?;
-                let dw = gradient(weight, |dw| self.weight_gradient(xs, dy, dw))?;
+                let inputs = xs.dim(1)?;
+                let mut dx = vec![0.0; xs.elem_count()];
+                with_f32s(weight, |weight| {
+                    Panels::new(self.isa, weight, inputs).product(dy, Target::Write(&mut dx));
+                    Ok(())
+                })?;
+                let dx = Tensor::from_vec(dx, xs.shape(), xs.device())?;
+                let dw = gradient(weight, |dw| {
+                    with_f32s(xs, |xs| {
+                        weight_gradient(self.isa, dy, xs, inputs, dw);
+                        Ok(())
+                    })
+                })?;
                 let db = gradient(bias, |db| {
                     db.fill(0.0);
-                    for row in dy.chunks_exact(db.len()) {
-                        db.iter_mut().zip(row).for_each(|(sum, dy)| *sum += dy);
-                    }
+                    self.isa.run(ColumnSums { rows: dy, sums: db });
                     Ok(())
                 })?;
                 Ok((Some(dx), dw, db))
             })
         })
     }
-}
-
-impl Linear {
-    fn input_gradient(&self, xs: &Tensor, weight: &Tensor, dy: &[f32]) -> Result<Tensor> {
-        let (outputs, inputs) = weight.dims2()?;
-        let mut dx = vec![0.0; xs.elem_count()];
-        with_f32s(weight, |weight| {
-            self.isa.run(Gemm {
-                rows: dy.len() / outputs,
-                columns: inputs,
-                depth: outputs,
-                a: dy,
-                left: Left::Rows(outputs),
-                b: weight,
-                right: Right::Rows(inputs),
-                c: Target::Write(&mut dx),
-                c_row: inputs,
-            });
-            Ok(())
-        })?;
-        Tensor::from_vec(dx, xs.shape(), xs.device())
-    }
-
-    /// Writes all of `dw`.
-    fn weight_gradient(&self, xs: &Tensor, dy: &[f32], dw: &mut [f32]) -> Result<()> {
-        let (batch, inputs) = xs.dims2()?;
-        let outputs = dw.len() / inputs;
-        with_f32s(xs, |xs| {
-            self.isa.run(Gemm {
-                rows: outputs,
-                columns: inputs,
-                depth: batch,
-                a: dy,
-                left: Left::Columns(outputs),
-                b: xs,
-                right: Right::Rows(inputs),
-                c: Target::Write(dw),
-                c_row: inputs,
-            });
-            Ok(())
-        })
-    }
-}
-
-/// The transpose of a matrix of `columns` columns.
-fn transposed(xs: &[f32], columns: usize) -> Vec<f32> {
-    let column = |column: usize| xs.iter().skip(column).step_by(columns);
-    (0..columns).flat_map(column).copied().collect()
 }
 
 #[cfg(test)]

@@ -208,17 +208,7 @@ mod tests {
 
     use super::*;
     use crate::composed;
-
-    fn flat(tensor: &Tensor) -> Vec<f32> {
-        tensor.flatten_all().unwrap().to_vec1().unwrap()
-    }
-
-    fn wave(shape: &[usize], frequency: f64) -> Var {
-        let count = shape.iter().product::<usize>();
-        let values: Vec<f32> =
-            (0..count).map(|i| ((i + 1) as f64 * frequency).sin() as f32).collect();
-        Var::from_vec(values, shape, &Device::Cpu).unwrap()
-    }
+    use crate::kernels::testing::{are_slopes, close, flat, value_and_gradients, wave, widened};
 
     /// xs and both directions' parameters, in PyTorch's order.
     fn operands(batch: usize, length: usize, dim: usize, hidden: usize, seed: f64) -> Vec<Var> {
@@ -233,25 +223,6 @@ mod tests {
         let [weight_ih, weight_hh, bias_ih, bias_hh] =
             [0, 1, 2, 3].map(|i| vars[i].as_tensor().clone());
         Lstm { weight_ih, weight_hh, bias_ih, bias_hh }
-    }
-
-    /// Value and gradients of `Σ sin(3 · ys)`.
-    fn value_and_gradients(ys: &Tensor, vars: &[Var]) -> (Vec<f32>, Vec<Vec<f32>>) {
-        let grads = (ys * 3.0).unwrap().sin().unwrap().sum_all().unwrap().backward().unwrap();
-        (flat(ys), vars.iter().map(|var| flat(grads.get(var).unwrap())).collect())
-    }
-
-    fn close(
-        ours: &[f32],
-        theirs: &[f32],
-        tolerance: f32,
-    ) -> std::result::Result<(), TestCaseError> {
-        prop_assert_eq!(ours.len(), theirs.len());
-        let scale = theirs.iter().fold(1.0f32, |scale, x| scale.max(x.abs()));
-        for (a, b) in ours.iter().zip(theirs) {
-            prop_assert!((a - b).abs() <= tolerance * scale, "{a} {b}");
-        }
-        Ok(())
     }
 
     proptest! {
@@ -270,14 +241,14 @@ mod tests {
             let vars = operands(batch, length, dim, hidden, seed);
             let (forward, reverse) = (lstm(&vars[1..]), lstm(&vars[5..]));
             let theirs = composed::bilstm(&vars[0], &ids, &forward, &reverse).unwrap();
-            let (values, gradients) = value_and_gradients(&theirs, &vars);
+            let expected = value_and_gradients(&theirs, 3.0, &vars);
             for isa in Isa::available() {
                 let ours = bilstm(isa, &vars[0], &ids, &forward, &reverse).unwrap();
                 prop_assert_eq!(ours.dims(), theirs.dims());
-                let (ours, our_gradients) = value_and_gradients(&ours, &vars);
-                close(&ours, &values, 2e-6)?;
-                for (ours, theirs) in our_gradients.iter().zip(&gradients) {
-                    close(ours, theirs, 2e-5)?;
+                let ours = value_and_gradients(&ours, 3.0, &vars);
+                close(isa, &ours[0], &expected[0], 2e-6)?;
+                for (ours, expected) in ours[1..].iter().zip(&expected[1..]) {
+                    close(isa, ours, expected, 2e-5)?;
                 }
             }
         }
@@ -330,26 +301,12 @@ mod tests {
             }
             total
         };
-        let mut values: Vec<Vec<f64>> =
-            vars.iter().map(|var| flat(var).iter().map(|&x| f64::from(x)).collect()).collect();
+        let mut values = widened(&vars);
         let tokens = Tensor::from_slice(&ids, (batch, length), &Device::Cpu).unwrap();
         for isa in Isa::available() {
             let ys = bilstm(isa, &vars[0], &tokens, &lstm(&vars[1..]), &lstm(&vars[5..])).unwrap();
-            let (_, gradients) = value_and_gradients(&ys, &vars);
-            for (which, gradient) in gradients.iter().enumerate() {
-                for (i, &ours) in gradient.iter().enumerate() {
-                    let held = values[which][i];
-                    values[which][i] = held + 1e-6;
-                    let above = loss(&values);
-                    values[which][i] = held - 1e-6;
-                    let slope = (above - loss(&values)) / 2e-6;
-                    values[which][i] = held;
-                    assert!(
-                        (f64::from(ours) - slope).abs() < 1e-4,
-                        "{isa} {which} {i}: {ours} {slope}"
-                    );
-                }
-            }
+            let all = value_and_gradients(&ys, 3.0, &vars);
+            are_slopes(isa, &all[1..], &mut values, loss, |_| 1e-4);
         }
     }
 
@@ -366,7 +323,8 @@ mod tests {
             let ys = || bilstm(isa, &vars[0], &ids, &forward, &reverse).unwrap();
             let padded = bilstm(isa, &longer, &more_ids, &forward, &reverse).unwrap();
             assert_eq!(flat(&ys()), flat(&padded));
-            assert_eq!(value_and_gradients(&ys(), &vars), value_and_gradients(&ys(), &vars));
+            let run = || value_and_gradients(&ys(), 3.0, &vars);
+            assert_eq!(run(), run());
         }
     }
 

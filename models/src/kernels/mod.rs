@@ -33,6 +33,8 @@ pub mod profile;
 mod projection;
 pub mod rows;
 pub mod simd;
+#[cfg(test)]
+mod testing;
 pub(crate) mod text_conv;
 pub(crate) mod token_rows;
 mod values;

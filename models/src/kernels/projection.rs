@@ -1,4 +1,4 @@
-//! Products of rows with a weight, and the gradient of the weight: what dense layers are made of.
+//! Products of rows with a weight, and the gradient of the weight: dense layers, and convolutions whose windows are rows.
 
 use super::gemm::{Gemm, Left, Right, Target, panel};
 use super::memory::Scratch;
@@ -8,7 +8,7 @@ use super::simd::{Isa, Kernel, Simd};
 /// Rows of a weight's gradient that one job takes.
 const BLOCK: usize = 64;
 
-/// A right operand `[depth, columns]` laid out in panels for one instruction set.
+/// A right operand `[depth, columns]` laid out in panels for one instruction set, as [`Right::Panels`] has it.
 pub(super) struct Panels {
     isa: Isa,
     depth: usize,
@@ -17,19 +17,35 @@ pub(super) struct Panels {
 }
 
 impl Panels {
+    /// The operand of these sizes, of which `element` says what lies at a step of the depth and a column.
+    pub(super) fn pack(
+        isa: Isa,
+        [depth, columns]: [usize; 2],
+        element: impl Fn(usize, usize) -> f32,
+    ) -> Self {
+        let panel = panel(isa.lanes());
+        let mut values = Scratch::new(depth * columns);
+        let panels = values.chunks_mut((panel * depth).max(1));
+        for (first, packed) in (0..columns).step_by(panel).zip(panels) {
+            for (k, row) in packed.chunks_exact_mut(panel.min(columns - first)).enumerate() {
+                for (column, value) in (first..).zip(row) {
+                    *value = element(k, column);
+                }
+            }
+        }
+        Self { isa, depth, columns, values }
+    }
+
     /// The transpose of `weight [columns, depth]`.
     pub(super) fn transposed(isa: Isa, weight: &[f32], depth: usize) -> Self {
-        let columns = weight.len() / depth;
-        let mut values = Scratch::new(weight.len());
-        pack(isa, columns, &mut values, |k, column| weight[column * depth + k]);
-        Self { isa, depth, columns, values }
+        let sizes = [depth, weight.len() / depth];
+        Self::pack(isa, sizes, |k, column| weight[column * depth + k])
     }
 
     /// `weight [depth, columns]` as it is.
     pub(super) fn new(isa: Isa, weight: &[f32], columns: usize) -> Self {
-        let mut values = Scratch::new(weight.len());
-        pack(isa, columns, &mut values, |k, column| weight[k * columns + column]);
-        Self { isa, depth: weight.len() / columns, columns, values }
+        let sizes = [weight.len() / columns, columns];
+        Self::pack(isa, sizes, |k, column| weight[k * columns + column])
     }
 
     /// `xs [rows, depth]` times the operand, `[rows, columns]`.
@@ -45,24 +61,6 @@ impl Panels {
             c: ys,
             c_row: self.columns,
         });
-    }
-}
-
-/// Lays a right operand of `columns` columns, given element by element as `(depth, column)`, out
-/// in panels.
-pub(super) fn pack(
-    isa: Isa,
-    columns: usize,
-    packed: &mut [f32],
-    element: impl Fn(usize, usize) -> f32,
-) {
-    let (panel, depth) = (panel(isa.lanes()), packed.len() / columns);
-    for (first, packed) in (0..columns).step_by(panel).zip(packed.chunks_mut(panel * depth)) {
-        for (k, row) in packed.chunks_exact_mut(panel.min(columns - first)).enumerate() {
-            for (column, value) in (first..).zip(row) {
-                *value = element(k, column);
-            }
-        }
     }
 }
 

@@ -147,7 +147,7 @@ impl CustomOp2 for ConvMax {
         parallel::each(inputs.zip(outputs).collect(), |((xs, ids), (ys, peaks))| {
             let words = Words::of(ids, xs, dim);
             for group in &groups {
-                let products = words.products(self.isa, group);
+                let products = words.products(group);
                 let outputs = ys.chunks_exact_mut(columns).zip(peaks.chunks_exact_mut(columns));
                 for (text, (ys, peaks)) in words.rows.chunks_exact(length).zip(outputs) {
                     self.isa.run(Peaks {

@@ -168,27 +168,13 @@ impl Kernel for Means<'_> {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Var};
+    use candle_core::Var;
     use proptest::prelude::*;
 
     use super::*;
     use crate::composed;
     use crate::kernels::handover::{Contribution, deliver};
-
-    fn flat(tensor: &Tensor) -> Vec<f32> {
-        tensor.flatten_all().unwrap().to_vec1().unwrap()
-    }
-
-    fn wave(shape: &[usize], frequency: f64) -> Var {
-        let count = shape.iter().product::<usize>();
-        let values = (1..=count).map(|i| (i as f64 * frequency).sin() as f32).collect();
-        Var::from_vec(values, shape, &Device::Cpu).unwrap()
-    }
-
-    fn packing(ids: Vec<u32>, length: usize) -> Packing {
-        let shape = (ids.len() / length, length);
-        Packing::new(&Tensor::from_vec(ids, shape, &Device::Cpu).unwrap()).unwrap()
-    }
+    use crate::kernels::testing::{flat, packing, wave};
 
     proptest! {
         #[test]

@@ -25,32 +25,23 @@ impl Mapping for Curved<'_> {
     }
 
     #[inline(always)]
-    unsafe fn constants<S: Simd, const PARTIAL: bool>(
-        &self,
-        s: S,
-        channel: usize,
-        lanes: usize,
-    ) -> [S::V; 5] {
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(&self, s: S, at: At) -> [S::V; 5] {
         // SAFETY: the caller's promise.
         unsafe {
-            let scale = load::<S, PARTIAL>(s, self.scale, channel, lanes);
-            let shift = load::<S, PARTIAL>(s, self.shift, channel, lanes);
+            let scale = load::<S, PARTIAL>(s, self.scale, at);
+            let shift = load::<S, PARTIAL>(s, self.shift, at);
             [scale, shift, s.zero(), s.zero(), s.zero()]
         }
     }
 
     #[inline(always)]
-    unsafe fn map<S: Simd, const PARTIAL: bool>(
-        &mut self,
-        s: S,
-        [scale, shift, ..]: &[S::V; 5],
-        at: At,
-    ) {
+    unsafe fn map<S: Simd, const PARTIAL: bool>(&mut self, s: S, k: &[S::V; 5], at: At) {
+        let [scale, shift, ..] = *k;
         // SAFETY: the caller's promise.
         unsafe {
-            let x = load::<S, PARTIAL>(s, self.xs, at.element, at.lanes);
-            let z = gelu::value(s, self.form, s.fma(x, *scale, *shift));
-            store::<S, PARTIAL>(s, self.z, at.element, z, at.lanes);
+            let x = load::<S, PARTIAL>(s, self.xs, at);
+            let z = gelu::value(s, self.form, s.fma(x, scale, shift));
+            store::<S, PARTIAL>(s, self.z, at, z);
         }
     }
 }
@@ -74,30 +65,13 @@ impl Derivative for Curve<'_> {
     }
 
     #[inline(always)]
-    unsafe fn constants<S: Simd, const PARTIAL: bool>(
-        &self,
-        s: S,
-        channel: usize,
-        lanes: usize,
-    ) -> [S::V; 2] {
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(&self, s: S, at: At) -> [S::V; 2] {
         // SAFETY: the caller's promise.
-        unsafe {
-            [
-                load::<S, PARTIAL>(s, self.scale, channel, lanes),
-                load::<S, PARTIAL>(s, self.shift, channel, lanes),
-            ]
-        }
+        unsafe { [load::<S, PARTIAL>(s, self.scale, at), load::<S, PARTIAL>(s, self.shift, at)] }
     }
 
     #[inline(always)]
-    unsafe fn pass<S: Simd>(
-        &self,
-        s: S,
-        [scale, shift]: [S::V; 2],
-        x: S::V,
-        d: S::V,
-        _: At,
-    ) -> S::V {
-        s.mul(d, gelu::slope(s, self.form, s.fma(x, scale, shift)))
+    unsafe fn pass<S: Simd>(&self, s: S, k: [S::V; 2], x: S::V, d: S::V, _: At) -> S::V {
+        s.mul(d, gelu::slope(s, self.form, s.fma(x, k[0], k[1])))
     }
 }

@@ -41,44 +41,33 @@ impl At {
     }
 }
 
-/// Loads a vector of channels, or the first `lanes` of one if partial.
+/// Loads a vector of channels, or the first lanes of one if partial.
 ///
 /// # Safety
-/// `xs` holds so many elements from `at`.
+/// `xs` holds the elements at `at`, a whole vector unless `PARTIAL`.
 #[inline(always)]
-pub(super) unsafe fn load<S: Simd, const PARTIAL: bool>(
-    s: S,
-    xs: &[f32],
-    at: usize,
-    lanes: usize,
-) -> S::V {
-    debug_assert!(at + lanes <= xs.len());
-    s.prefetch(xs.as_ptr().wrapping_add(at + AHEAD));
+pub(super) unsafe fn load<S: Simd, const PARTIAL: bool>(s: S, xs: &[f32], at: At) -> S::V {
+    debug_assert!(at.element + at.lanes <= xs.len());
+    s.prefetch(xs.as_ptr().wrapping_add(at.element + AHEAD));
     // SAFETY: the caller's promise.
     unsafe {
-        let p = xs.as_ptr().add(at);
-        if PARTIAL { s.load_ptr_first(p, lanes) } else { s.load_ptr(p) }
+        let p = xs.as_ptr().add(at.element);
+        if PARTIAL { s.load_ptr_first(p, at.lanes) } else { s.load_ptr(p) }
     }
 }
 
-/// Writes a vector of channels, or the first `lanes` of one if partial.
+/// Writes a vector of channels, or the first lanes of one if partial.
 ///
 /// # Safety
-/// `out` has room for so many elements from `at`.
+/// `out` has room for the elements at `at`, a whole vector unless `PARTIAL`.
 #[inline(always)]
-pub(super) unsafe fn store<S: Simd, const PARTIAL: bool>(
-    s: S,
-    out: &mut [f32],
-    at: usize,
-    v: S::V,
-    lanes: usize,
-) {
-    debug_assert!(at + lanes <= out.len());
-    s.prefetch(out.as_ptr().wrapping_add(at + AHEAD));
+pub(super) unsafe fn store<S: Simd, const PARTIAL: bool>(s: S, out: &mut [f32], at: At, v: S::V) {
+    debug_assert!(at.element + at.lanes <= out.len());
+    s.prefetch(out.as_ptr().wrapping_add(at.element + AHEAD));
     // SAFETY: the caller's promise.
     unsafe {
-        let p = out.as_mut_ptr().add(at);
-        if PARTIAL { s.store_ptr_first(p, v, lanes) } else { s.store_ptr(p, v) }
+        let p = out.as_mut_ptr().add(at.element);
+        if PARTIAL { s.store_ptr_first(p, v, at.lanes) } else { s.store_ptr(p, v) }
     }
 }
 
@@ -90,16 +79,11 @@ pub(super) trait Derivative: Copy + Send + Sync {
     /// Panics if it is not one of so many channels and, of all pixels, vectors.
     fn check(&self, channels: usize, vectors: usize);
 
-    /// What it keeps in registers for the channels from `channel`.
+    /// What it keeps in registers for the channels at `at`.
     ///
     /// # Safety
     /// As [`Mapping::constants`].
-    unsafe fn constants<S: Simd, const PARTIAL: bool>(
-        &self,
-        s: S,
-        channel: usize,
-        lanes: usize,
-    ) -> [S::V; 2];
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(&self, s: S, at: At) -> [S::V; 2];
 
     /// The gradient of what goes into the activation, where the input is `x` and the gradient of the result `d`.
     ///
@@ -136,19 +120,11 @@ impl Derivative for Gate<'_> {
     }
 
     #[inline(always)]
-    unsafe fn constants<S: Simd, const PARTIAL: bool>(
-        &self,
-        s: S,
-        channel: usize,
-        lanes: usize,
-    ) -> [S::V; 2] {
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(&self, s: S, at: At) -> [S::V; 2] {
         match self {
             // SAFETY: the caller's promise.
             Gate::Affine { scale, shift } => unsafe {
-                [
-                    load::<S, PARTIAL>(s, scale, channel, lanes),
-                    load::<S, PARTIAL>(s, shift, channel, lanes),
-                ]
+                [load::<S, PARTIAL>(s, scale, at), load::<S, PARTIAL>(s, shift, at)]
             },
             _ => [s.zero(); 2],
         }
@@ -156,19 +132,12 @@ impl Derivative for Gate<'_> {
 
     /// `d` where the gate is open, else zero.
     #[inline(always)]
-    unsafe fn pass<S: Simd>(
-        &self,
-        s: S,
-        [scale, shift]: [S::V; 2],
-        x: S::V,
-        d: S::V,
-        at: At,
-    ) -> S::V {
+    unsafe fn pass<S: Simd>(&self, s: S, k: [S::V; 2], x: S::V, d: S::V, at: At) -> S::V {
         match self {
             Gate::Open => d,
             // SAFETY: the caller's promise.
             Gate::Bits(bits) => s.where_set(unsafe { *bits.get_unchecked(at.vector) }, d),
-            Gate::Affine { .. } => s.where_positive(s.fma(x, scale, shift), d),
+            Gate::Affine { .. } => s.where_positive(s.fma(x, k[0], k[1]), d),
         }
     }
 }
@@ -179,21 +148,16 @@ pub(super) trait Mapping {
     /// not one element for each of `channels`, or if what has bits has not those of `vectors` vectors for each pixel.
     fn len(&self, channels: usize, vectors: usize) -> usize;
 
-    /// As [`Summand::constants`], for what it multiplies and adds.
+    /// What it keeps in registers for the channels at `at`, a vector of the first pixel.
     ///
     /// # Safety
-    /// As [`Summand::constants`].
-    unsafe fn constants<S: Simd, const PARTIAL: bool>(
-        &self,
-        s: S,
-        channel: usize,
-        lanes: usize,
-    ) -> [S::V; 5];
+    /// There are these channels; they are a whole vector unless `PARTIAL`.
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(&self, s: S, at: At) -> [S::V; 5];
 
     /// Maps the elements at `at`.
     ///
     /// # Safety
-    /// As [`Summand::terms`].
+    /// There are these elements; they are a whole vector unless `PARTIAL`.
     unsafe fn map<S: Simd, const PARTIAL: bool>(&mut self, s: S, k: &[S::V; 5], at: At);
 }
 
@@ -221,38 +185,29 @@ impl Mapping for Normalise<'_> {
     }
 
     #[inline(always)]
-    unsafe fn constants<S: Simd, const PARTIAL: bool>(
-        &self,
-        s: S,
-        channel: usize,
-        lanes: usize,
-    ) -> [S::V; 5] {
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(&self, s: S, at: At) -> [S::V; 5] {
         let floor = s.splat(if self.relu { 0.0 } else { f32::NEG_INFINITY });
         // SAFETY: the caller's promise.
         unsafe {
-            let scale = load::<S, PARTIAL>(s, self.scale, channel, lanes);
-            let shift = load::<S, PARTIAL>(s, self.shift, channel, lanes);
+            let scale = load::<S, PARTIAL>(s, self.scale, at);
+            let shift = load::<S, PARTIAL>(s, self.shift, at);
             [scale, shift, floor, s.zero(), s.zero()]
         }
     }
 
     #[inline(always)]
-    unsafe fn map<S: Simd, const PARTIAL: bool>(
-        &mut self,
-        s: S,
-        [scale, shift, floor, ..]: &[S::V; 5],
-        at: At,
-    ) {
+    unsafe fn map<S: Simd, const PARTIAL: bool>(&mut self, s: S, k: &[S::V; 5], at: At) {
+        let [scale, shift, floor, ..] = *k;
         // SAFETY: the caller's promise.
         unsafe {
-            let x = load::<S, PARTIAL>(s, self.xs, at.element, at.lanes);
-            let mut z = s.fma(x, *scale, *shift);
+            let x = load::<S, PARTIAL>(s, self.xs, at);
+            let mut z = s.fma(x, scale, shift);
             if let Some(residual) = self.residual {
-                z = s.add(z, load::<S, PARTIAL>(s, residual, at.element, at.lanes));
+                z = s.add(z, load::<S, PARTIAL>(s, residual, at));
             }
             // In this order a NaN stays one.
-            let z = s.max(*floor, z);
-            store::<S, PARTIAL>(s, self.z, at.element, z, at.lanes);
+            let z = s.max(floor, z);
+            store::<S, PARTIAL>(s, self.z, at, z);
             if let Some(positive) = &mut self.positive {
                 *positive.get_unchecked_mut(at.vector) = s.positive(z);
             }
@@ -281,39 +236,26 @@ impl<D: Derivative> Mapping for Backward<'_, D> {
     }
 
     #[inline(always)]
-    unsafe fn constants<S: Simd, const PARTIAL: bool>(
-        &self,
-        s: S,
-        channel: usize,
-        lanes: usize,
-    ) -> [S::V; 5] {
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(&self, s: S, at: At) -> [S::V; 5] {
         // SAFETY: the caller's promise.
         unsafe {
-            let [scale, shift] = self.gate.constants::<S, PARTIAL>(s, channel, lanes);
-            [
-                load::<S, PARTIAL>(s, self.by_gradient, channel, lanes),
-                load::<S, PARTIAL>(s, self.by_input, channel, lanes),
-                load::<S, PARTIAL>(s, self.constant, channel, lanes),
-                scale,
-                shift,
-            ]
+            let [scale, shift] = self.gate.constants::<S, PARTIAL>(s, at);
+            let by_gradient = load::<S, PARTIAL>(s, self.by_gradient, at);
+            let by_input = load::<S, PARTIAL>(s, self.by_input, at);
+            [by_gradient, by_input, load::<S, PARTIAL>(s, self.constant, at), scale, shift]
         }
     }
 
     #[inline(always)]
-    unsafe fn map<S: Simd, const PARTIAL: bool>(
-        &mut self,
-        s: S,
-        [by_gradient, by_input, constant, scale, shift]: &[S::V; 5],
-        at: At,
-    ) {
+    unsafe fn map<S: Simd, const PARTIAL: bool>(&mut self, s: S, k: &[S::V; 5], at: At) {
+        let [by_gradient, by_input, constant, scale, shift] = *k;
         // SAFETY: the caller's promise.
         unsafe {
-            let x = load::<S, PARTIAL>(s, self.xs, at.element, at.lanes);
-            let d = load::<S, PARTIAL>(s, self.gradient, at.element, at.lanes);
-            let d = self.gate.pass(s, [*scale, *shift], x, d, at);
-            let dx = s.fma(d, *by_gradient, s.fma(x, *by_input, *constant));
-            store::<S, PARTIAL>(s, self.gradient, at.element, dx, at.lanes);
+            let x = load::<S, PARTIAL>(s, self.xs, at);
+            let d = load::<S, PARTIAL>(s, self.gradient, at);
+            let d = self.gate.pass(s, [scale, shift], x, d, at);
+            let dx = s.fma(d, by_gradient, s.fma(x, by_input, constant));
+            store::<S, PARTIAL>(s, self.gradient, at, dx);
         }
     }
 }
@@ -368,11 +310,11 @@ impl<M: Mapping> Each<M> {
         pixels: usize,
         channel: usize,
     ) {
-        let lanes = S::LANES.min(self.channels - channel);
         let mut k = [[s.zero(); 5]; V];
         for (v, k) in k.iter_mut().enumerate() {
+            let at = At::new::<S>(self.channels, 0, channel + v * S::LANES);
             // SAFETY: the caller's promise.
-            *k = unsafe { self.mapping.constants::<S, PARTIAL>(s, channel + v * S::LANES, lanes) };
+            *k = unsafe { self.mapping.constants::<S, PARTIAL>(s, at) };
         }
         for pixel in first..first + pixels {
             for (v, k) in k.iter().enumerate() {

@@ -11,16 +11,11 @@ pub(super) trait Summand {
     /// not one element for each of `channels`, or if what has bits has not those of `vectors` vectors for each pixel.
     fn len(&self, channels: usize, vectors: usize) -> usize;
 
-    /// What it keeps in registers for the channels from `channel`.
+    /// What it keeps in registers for the channels at `at`, a vector of the first pixel.
     ///
     /// # Safety
-    /// There are `lanes` channels from `channel`; `lanes` is a whole vector unless `PARTIAL`.
-    unsafe fn constants<S: Simd, const PARTIAL: bool>(
-        &self,
-        s: S,
-        channel: usize,
-        lanes: usize,
-    ) -> Constants<S::V>;
+    /// There are these channels; they are a whole vector unless `PARTIAL`.
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(&self, s: S, at: At) -> Constants<S::V>;
 
     /// `a` and `b` of the elements at `at`.
     ///
@@ -47,14 +42,9 @@ impl Summand for Deviations<'_> {
     }
 
     #[inline(always)]
-    unsafe fn constants<S: Simd, const PARTIAL: bool>(
-        &self,
-        s: S,
-        channel: usize,
-        lanes: usize,
-    ) -> Constants<S::V> {
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(&self, s: S, at: At) -> Constants<S::V> {
         // SAFETY: the caller's promise.
-        unsafe { [load::<S, PARTIAL>(s, self.pivot, channel, lanes), s.zero(), s.zero()] }
+        unsafe { [load::<S, PARTIAL>(s, self.pivot, at), s.zero(), s.zero()] }
     }
 
     #[inline(always)]
@@ -65,7 +55,7 @@ impl Summand for Deviations<'_> {
         at: At,
     ) -> (S::V, S::V) {
         // SAFETY: the caller's promise.
-        let x = unsafe { load::<S, PARTIAL>(s, self.xs, at.element, at.lanes) };
+        let x = unsafe { load::<S, PARTIAL>(s, self.xs, at) };
         let deviation = s.sub(x, *pivot);
         (deviation, deviation)
     }
@@ -91,16 +81,11 @@ impl<D: Derivative> Summand for Gradients<'_, D> {
     }
 
     #[inline(always)]
-    unsafe fn constants<S: Simd, const PARTIAL: bool>(
-        &self,
-        s: S,
-        channel: usize,
-        lanes: usize,
-    ) -> Constants<S::V> {
+    unsafe fn constants<S: Simd, const PARTIAL: bool>(&self, s: S, at: At) -> Constants<S::V> {
         // SAFETY: the caller's promise.
         unsafe {
-            let [scale, shift] = self.gate.constants::<S, PARTIAL>(s, channel, lanes);
-            [load::<S, PARTIAL>(s, self.mean, channel, lanes), scale, shift]
+            let [scale, shift] = self.gate.constants::<S, PARTIAL>(s, at);
+            [load::<S, PARTIAL>(s, self.mean, at), scale, shift]
         }
     }
 
@@ -113,17 +98,15 @@ impl<D: Derivative> Summand for Gradients<'_, D> {
     ) -> (S::V, S::V) {
         // SAFETY: the caller's promise.
         unsafe {
-            let x = load::<S, PARTIAL>(s, self.xs, at.element, at.lanes);
-            let d = load::<S, PARTIAL>(s, self.dz, at.element, at.lanes);
+            let x = load::<S, PARTIAL>(s, self.xs, at);
+            let d = load::<S, PARTIAL>(s, self.dz, at);
             let d = self.gate.pass(s, [*scale, *shift], x, d, at);
             match &mut self.residual {
                 None => {}
-                Some(Target::Write(residual)) => {
-                    store::<S, PARTIAL>(s, residual, at.element, d, at.lanes);
-                }
+                Some(Target::Write(residual)) => store::<S, PARTIAL>(s, residual, at, d),
                 Some(Target::Add(residual)) => {
-                    let sum = s.add(load::<S, PARTIAL>(s, residual, at.element, at.lanes), d);
-                    store::<S, PARTIAL>(s, residual, at.element, sum, at.lanes);
+                    let sum = s.add(load::<S, PARTIAL>(s, residual, at), d);
+                    store::<S, PARTIAL>(s, residual, at, sum);
                 }
             }
             (d, s.sub(x, *mean))
@@ -187,8 +170,9 @@ impl<T: Summand> Sums<'_, T> {
         let lanes = S::LANES.min(self.channels - channel);
         let mut k = [[s.zero(); 3]; V];
         for (v, k) in k.iter_mut().enumerate() {
+            let at = At::new::<S>(self.channels, 0, channel + v * S::LANES);
             // SAFETY: the caller's promise.
-            *k = unsafe { self.summand.constants::<S, PARTIAL>(s, channel + v * S::LANES, lanes) };
+            *k = unsafe { self.summand.constants::<S, PARTIAL>(s, at) };
         }
         let mut sums = [[[s.zero(); 2]; V]; U];
         let mut pixel = 0;

@@ -7,6 +7,7 @@ use super::*;
 use crate::composed;
 use crate::kernels::Kernels;
 use crate::kernels::gelu::tests::{FORMS, simply};
+use crate::kernels::testing::{flat, on_threads};
 use crate::parameters::Gelu;
 
 /// What a step through the operation leaves behind.
@@ -374,13 +375,10 @@ fn any_number_of_threads_gives_the_same_bits() {
     let (xs, residual, weight) = (draw(), draw(), draw());
     let kernels = Kernels::parse("auto").unwrap();
     let run = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let step = pool.install(|| step(kernels, case, &xs, &residual, &weight)).unwrap();
+        let step = || step(kernels, case, &xs, &residual, &weight);
+        let step = on_threads(threads, step).unwrap();
         let tensors = [vec![step.z], step.gradients, step.running.to_vec()].concat();
-        tensors
-            .iter()
-            .map(|x| x.flatten_all().unwrap().to_vec1::<f32>().unwrap())
-            .collect::<Vec<_>>()
+        tensors.iter().map(flat).collect::<Vec<_>>()
     };
     let one = run(1);
     for threads in [2, 3] {
@@ -454,7 +452,6 @@ fn a_bias_with_gelu_is_its_definition() {
         let z = bias(&maps, &added, Activation::Gelu(form)).unwrap().tensor().unwrap();
         let weight = Tensor::from_slice(&g, (2, 3, 3, CHANNELS), cpu).unwrap();
         let store = (&z * weight).unwrap().sum_all().unwrap().backward().unwrap();
-        let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let (z, dx, db) =
             (flat(&z), flat(store.get(&xs).unwrap()), flat(store.get(&added).unwrap()));
         let mut sums = [0.0; CHANNELS];

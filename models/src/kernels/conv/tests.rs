@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::kernels::simd::Isa;
+use crate::kernels::testing::on_threads;
 use crate::kernels::values::Compute;
 
 /// Uniform in ±0.5, from a seed.
@@ -17,6 +18,18 @@ fn noise(len: usize, seed: u64) -> Vec<f32> {
         (state >> 40) as f32 / (1 << 24) as f32 - 0.5
     };
     (0..len).map(draw).collect()
+}
+
+/// 3×3 windows with padding 1 on square images of `size` pixels.
+fn square(batch: usize, size: usize, inputs: usize, outputs: usize, stride: usize) -> Sizes {
+    let (height, width, kernel, padding) = (size, size, (3, 3), 1);
+    Sizes { batch, height, width, inputs, outputs, kernel, stride, padding }
+}
+
+/// An input, a weight and a gradient of the result.
+fn operands(sizes: &Sizes, seed: u64) -> [Vec<f32>; 3] {
+    let xs = noise(sizes.input_len(), seed);
+    [xs, noise(sizes.weight_len(), seed + 1), noise(sizes.output_len(), seed + 2)]
 }
 
 /// The result, the input gradient and the weight gradient, by the definition.
@@ -89,9 +102,7 @@ fn natives() -> impl Iterator<Item = Native> {
 }
 
 fn check(sizes: &Sizes, seed: u64) {
-    let xs = noise(sizes.input_len(), seed);
-    let w = noise(sizes.weight_len(), seed + 1);
-    let dy = noise(sizes.output_len(), seed + 2);
+    let [xs, w, dy] = operands(sizes, seed);
     let expected = definition(sizes, &xs, &w, &dy);
     let [xs_size, w_size, dy_size] = [&xs, &w, &dy].map(|values| sizes_of(values));
     let magnitudes = definition(sizes, &xs_size, &w_size, &dy_size);
@@ -143,12 +154,7 @@ fn many_chunks_and_wide_panels() {
         (2, 4, 160, 96, 1),
         (16, 12, 80, 72, 1),
     ] {
-        let kernel = (3, 3);
-        let (height, width) = (size, size);
-        check(
-            &Sizes { batch, height, width, inputs, outputs, kernel, stride, padding: 1 },
-            batch as u64,
-        );
+        check(&square(batch, size, inputs, outputs, stride), batch as u64);
     }
 }
 
@@ -184,11 +190,8 @@ fn no_element_of_512_channels_is_off_by_more_than_documented() {
         (33, 8, 16, 1, [1.7e-5, 6.0e-6, 6.0e-6]),
         (2, 8, 128, 2, [2.0e-6, 4.5e-6, 1.2e-6]),
     ] {
-        let (height, width, inputs, kernel) = (size, size, 512, (3, 3));
-        let sizes = Sizes { batch, height, width, inputs, outputs, kernel, stride, padding: 1 };
-        let xs = noise(sizes.input_len(), 1);
-        let w = noise(sizes.weight_len(), 2);
-        let dy = noise(sizes.output_len(), 3);
+        let sizes = square(batch, size, 512, outputs, stride);
+        let [xs, w, dy] = operands(&sizes, 1);
         let expected = definition(&sizes, &xs, &w, &dy);
         for isa in Isa::available() {
             let found = computed(Native { isa, precise: false }, &sizes, &xs, &w, &dy);
@@ -204,26 +207,11 @@ fn no_element_of_512_channels_is_off_by_more_than_documented() {
 
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
-    let sizes = Sizes {
-        batch: 7,
-        height: 16,
-        width: 12,
-        inputs: 40,
-        outputs: 24,
-        kernel: (3, 3),
-        stride: 1,
-        padding: 1,
-    };
     for stride in [1, 2, 3] {
-        let sizes = Sizes { stride, ..sizes };
-        let xs = noise(sizes.input_len(), 1);
-        let w = noise(sizes.weight_len(), 2);
-        let dy = noise(sizes.output_len(), 3);
+        let sizes = Sizes { width: 12, ..square(7, 16, 40, 24, stride) };
+        let [xs, w, dy] = operands(&sizes, 1);
         for native in natives() {
-            let run = |threads| {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                pool.install(|| computed(native, &sizes, &xs, &w, &dy))
-            };
+            let run = |threads| on_threads(threads, || computed(native, &sizes, &xs, &w, &dy));
             let one = run(1);
             for threads in [2, 3, 5] {
                 assert_eq!(one, run(threads), "{native:?}, {threads} threads");
@@ -254,19 +242,8 @@ impl Compute for Elsewhere {
 #[test]
 fn values_computed_when_they_are_read_give_the_same_bits() {
     for (batch, size, stride) in [(9, 32, 1), (3, 9, 2), (2, 5, 3)] {
-        let sizes = Sizes {
-            batch,
-            height: size,
-            width: size + 1,
-            inputs: 17,
-            outputs: 16,
-            kernel: (3, 3),
-            stride,
-            padding: 1,
-        };
-        let xs = noise(sizes.input_len(), 1);
-        let w = noise(sizes.weight_len(), 2);
-        let dy = noise(sizes.output_len(), 3);
+        let sizes = Sizes { width: size + 1, ..square(batch, size, 17, 16, stride) };
+        let [xs, w, dy] = operands(&sizes, 1);
         let elsewhere = |values: &[f32], channels| Elsewhere { channels, values: values.to_vec() };
         for native in natives() {
             let expected = computed(native, &sizes, &xs, &w, &dy);
@@ -296,13 +273,9 @@ const DOCUMENTED: [(usize, bool, [f64; 3]); 4] = [
 
 #[test]
 fn rounding_errors_are_those_documented() {
-    let (batch, height, width, inputs, outputs) = (4, 8, 8, 256, 64);
     for (stride, precise, documented) in DOCUMENTED {
-        let kernel = (3, 3);
-        let sizes = Sizes { batch, height, width, inputs, outputs, kernel, stride, padding: 1 };
-        let xs = noise(sizes.input_len(), 1);
-        let w = noise(sizes.weight_len(), 2);
-        let dy = noise(sizes.output_len(), 3);
+        let sizes = square(4, 8, 256, 64, stride);
+        let [xs, w, dy] = operands(&sizes, 1);
         let expected = definition(&sizes, &xs, &w, &dy);
         for isa in Isa::available() {
             let native = Native { isa, precise };

@@ -92,24 +92,14 @@ struct Parameters<T> {
     second_bias: T,
 }
 
-impl<'a> Parameters<&'a [f32]> {
-    fn new(flat: &'a [f32], dim: usize, middle: &impl Middle) -> Self {
-        let (gamma, rest) = flat.split_at(dim);
-        let (beta, rest) = rest.split_at(dim);
-        let (first, rest) = rest.split_at(middle.takes() * dim);
-        let (first_bias, rest) = rest.split_at(middle.takes());
-        let (second, second_bias) = rest.split_at(dim * middle.gives());
-        Self { gamma, beta, first, first_bias, second, second_bias }
-    }
-}
-
-impl<'a> Parameters<&'a mut [f32]> {
-    fn new(flat: &'a mut [f32], dim: usize, middle: &impl Middle) -> Self {
-        let (gamma, rest) = flat.split_at_mut(dim);
-        let (beta, rest) = rest.split_at_mut(dim);
-        let (first, rest) = rest.split_at_mut(middle.takes() * dim);
-        let (first_bias, rest) = rest.split_at_mut(middle.takes());
-        let (second, second_bias) = rest.split_at_mut(dim * middle.gives());
+impl<T> Parameters<T> {
+    /// Those that lie behind one another in `flat`, a slice that `split_at` divides.
+    fn new(flat: T, dim: usize, middle: &impl Middle, split_at: fn(T, usize) -> (T, T)) -> Self {
+        let (gamma, rest) = split_at(flat, dim);
+        let (beta, rest) = split_at(rest, dim);
+        let (first, rest) = split_at(rest, middle.takes() * dim);
+        let (first_bias, rest) = split_at(rest, middle.takes());
+        let (second, second_bias) = split_at(rest, dim * middle.gives());
         Self { gamma, beta, first, first_bias, second, second_bias }
     }
 }
@@ -197,7 +187,7 @@ impl<M: Middle> CustomOp2 for Block<M> {
         let (rows, dim) = xs_layout.shape().dims2()?;
         let xs = f32s(xs, xs_layout)?;
         let flat = f32s(parameters, parameters_layout)?;
-        let of = Parameters::<&[f32]>::new(flat, dim, &self.middle);
+        let of = Parameters::new(flat, dim, &self.middle, <[f32]>::split_at);
         let (takes, keeps, gives) = (self.middle.takes(), self.middle.keeps(), self.middle.gives());
         let first = Panels::transposed(self.isa, of.first, dim);
         let second = Panels::transposed(self.isa, of.second, gives);
@@ -290,8 +280,8 @@ impl<M: Middle> Block<M> {
         gradients: &mut [f32],
     ) {
         let rows = xs.len() / dim;
-        let of = Parameters::<&[f32]>::new(parameters, dim, &self.middle);
-        let to = Parameters::<&mut [f32]>::new(gradients, dim, &self.middle);
+        let of = Parameters::new(parameters, dim, &self.middle, <[f32]>::split_at);
+        let to = Parameters::new(gradients, dim, &self.middle, <[f32]>::split_at_mut);
         let (takes, keeps, gives) = (self.middle.takes(), self.middle.keeps(), self.middle.gives());
         let saved = self.saved.get().expect("invariant: the forward pass came first");
         let first = Panels::new(self.isa, of.first, dim);

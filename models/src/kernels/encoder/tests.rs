@@ -6,12 +6,11 @@ use proptest::prelude::*;
 use super::{feed_forward, self_attention};
 use crate::composed;
 use crate::kernels::simd::Isa;
+use crate::kernels::testing::{
+    are_slopes, close, flat, on_threads, packing, value_and_gradients, widened,
+};
 use crate::packing::Packing;
 use crate::parameters::{Dense, FeedForward, Gelu, Norm, SelfAttention};
-
-fn flat(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
-}
 
 /// Values about `scale` from `offset`, neighbours on either side of it, so that no row is almost without spread.
 fn wave(shape: &[usize], frequency: f64, scale: f64, offset: f64) -> Var {
@@ -59,11 +58,6 @@ fn network(vars: &[Var], gelu: Gelu) -> FeedForward {
     FeedForward { norm: norm(vars), linear1: dense(vars, 3), linear2: dense(vars, 5), gelu }
 }
 
-fn packing(ids: Vec<u32>, length: usize) -> Packing {
-    let shape = (ids.len() / length, length);
-    Packing::new(&Tensor::from_vec(ids, shape, &Device::Cpu).unwrap()).unwrap()
-}
-
 /// Texts of these numbers of tokens, padded to the longest.
 fn texts(lengths: &[usize]) -> Packing {
     let longest = lengths.iter().copied().max().unwrap().max(1);
@@ -71,24 +65,11 @@ fn texts(lengths: &[usize]) -> Packing {
     packing(lengths.iter().flat_map(|&length| (0..longest).map(id(length))).collect(), longest)
 }
 
-/// Value and gradients of `Σ sin(ys)`.
-fn value_and_gradients(ys: &Tensor, vars: &[Var]) -> Vec<Vec<f32>> {
-    let grads = ys.sin().unwrap().sum_all().unwrap().backward().unwrap();
-    let gradients = vars.iter().map(|var| flat(grads.get(var).unwrap()));
-    std::iter::once(flat(ys)).chain(gradients).collect()
-}
-
-fn close(ours: &Tensor, theirs: &Tensor, vars: &[Var]) -> Result<(), TestCaseError> {
-    let pairs = value_and_gradients(ours, vars).into_iter().zip(value_and_gradients(theirs, vars));
-    for (which, (ours, theirs)) in pairs.enumerate() {
-        prop_assert_eq!(ours.len(), theirs.len());
-        let scale = theirs.iter().fold(1.0f32, |scale, x| scale.max(x.abs()));
-        for (a, b) in ours.iter().zip(theirs) {
-            // Both are sums in f32 over up to 700 rows, of which most cancels; the sine adds the last digits of `ys`.
-            prop_assert!((a - b).abs() <= 5e-4 * scale, "{which}: {a} {b} of {scale}");
-        }
-    }
-    Ok(())
+/// Fails where a value or a gradient of the two differs by more than rounding may make of it.
+fn agree(isa: Isa, ours: &Tensor, theirs: &Tensor, vars: &[Var]) -> Result<(), TestCaseError> {
+    let [ours, theirs] = [ours, theirs].map(|ys| value_and_gradients(ys, 1.0, vars));
+    // Both are sums in f32 over up to 700 rows, of which most cancels; the sine adds the last digits of `ys`.
+    ours.iter().zip(&theirs).try_for_each(|(ours, theirs)| close(isa, ours, theirs, 5e-4))
 }
 
 /// Texts without tokens, of one, of as many as lanes and of more rows than a group among them.
@@ -112,7 +93,7 @@ proptest! {
         let of = attention(&vars, heads);
         let theirs = composed::self_attention(&vars[0], &packing, &of).unwrap();
         for isa in Isa::available() {
-            close(&self_attention(isa, &vars[0], &packing, &of).unwrap(), &theirs, &vars)?;
+            agree(isa, &self_attention(isa, &vars[0], &packing, &of).unwrap(), &theirs, &vars)?;
         }
     }
 
@@ -128,7 +109,7 @@ proptest! {
         let of = network(&vars, gelu);
         let theirs = composed::feed_forward(&vars[0], &of).unwrap();
         for isa in Isa::available() {
-            close(&feed_forward(isa, &vars[0], &packing, &of).unwrap(), &theirs, &vars)?;
+            agree(isa, &feed_forward(isa, &vars[0], &packing, &of).unwrap(), &theirs, &vars)?;
         }
     }
 }
@@ -183,25 +164,14 @@ fn gradients_of_attention_follow_finite_differences_in_f64() {
     let (lengths, dim, heads) = ([3, 1, 4], 4, 2);
     let packing = texts(&lengths);
     let vars = operands(packing.rows(), dim, 3 * dim, dim, 0.8);
-    let mut values: Vec<Vec<f64>> =
-        vars.iter().map(|var| flat(var).iter().map(|&x| f64::from(x)).collect()).collect();
+    let mut values = widened(&vars);
+    let definition = |values: &[Vec<f64>]| by_definition(values, &lengths, heads);
     for isa in Isa::available() {
         let ys = self_attention(isa, &vars[0], &packing, &attention(&vars, heads)).unwrap();
-        let all = value_and_gradients(&ys, &vars);
+        let all = value_and_gradients(&ys, 1.0, &vars);
         let loss: f64 = all[0].iter().map(|&y| f64::from(y).sin()).sum();
-        assert!((loss - by_definition(&values, &lengths, heads)).abs() < 1e-4, "{isa}: {loss}");
-        for (which, gradient) in all[1..].iter().enumerate() {
-            for (i, &ours) in gradient.iter().enumerate() {
-                let held = values[which][i];
-                values[which][i] = held + 1e-6;
-                let above = by_definition(&values, &lengths, heads);
-                values[which][i] = held - 1e-6;
-                let slope = (above - by_definition(&values, &lengths, heads)) / 2e-6;
-                values[which][i] = held;
-                let off = (f64::from(ours) - slope).abs();
-                assert!(off < 2e-4 * (1.0 + slope.abs()), "{isa} {which} {i}: {ours} {slope}");
-            }
-        }
+        assert!((loss - definition(&values)).abs() < 1e-4, "{isa}: {loss}");
+        are_slopes(isa, &all[1..], &mut values, definition, |slope| 2e-4 * (1.0 + slope.abs()));
     }
 }
 
@@ -220,11 +190,10 @@ fn the_same_bits_whatever_the_padding_and_on_any_number_of_threads() {
     let network = network(&other, Gelu::Exact);
     for isa in Isa::available() {
         let both = |packing: &Packing, threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
+            on_threads(threads, || {
                 let ys = self_attention(isa, &vars[0], packing, &of).unwrap();
                 let zs = feed_forward(isa, &other[0], packing, &network).unwrap();
-                (value_and_gradients(&ys, &vars), value_and_gradients(&zs, &other))
+                (value_and_gradients(&ys, 1.0, &vars), value_and_gradients(&zs, 1.0, &other))
             })
         };
         let one = both(&tight, 1);

@@ -4,7 +4,7 @@ use super::plan::Plan;
 use crate::kernels::activation::{sigmoid, tanh};
 use crate::kernels::gemm::{Gemm, Left, Right, Target};
 use crate::kernels::memory::Scratch;
-use crate::kernels::projection::pack;
+use crate::kernels::projection::{ColumnSums, Panels};
 use crate::kernels::simd::{Isa, Kernel, Simd};
 
 /// One direction's parameters and the order of its steps.
@@ -79,36 +79,14 @@ impl<'a> Direction<'a> {
     /// and adds the hidden states up in `sums [B, H]`.
     pub(super) fn forward(&self, xs: &[f32], states: &mut States, sums: &mut [f32]) {
         let (hidden, gates) = (self.hidden, 4 * self.hidden);
-        let mut weight = Scratch::new(gates * self.dim.max(hidden));
-        let packed = &mut weight[..gates * self.dim];
-        pack(self.isa, gates, packed, |depth, column| self.weight_ih[column * self.dim + depth]);
-        self.isa.run(Gemm {
-            rows: self.plan.rows(),
-            columns: gates,
-            depth: self.dim,
-            a: xs,
-            left: Left::Rows(self.dim),
-            b: packed,
-            right: Right::Panels,
-            c: Target::Write(&mut states.gates),
-            c_row: gates,
-        });
-        let packed = &mut weight[..gates * hidden];
-        pack(self.isa, gates, packed, |depth, column| self.weight_hh[column * hidden + depth]);
+        let weight_ih = Panels::transposed(self.isa, self.weight_ih, self.dim);
+        weight_ih.product(xs, Target::Write(&mut states.gates));
+        let weight_hh = Panels::transposed(self.isa, self.weight_hh, hidden);
         for (step, next) in self.order() {
             let (rows, next) = (self.plan.step(Some(step)), self.plan.step(next));
             let gates_now = &mut states.gates[rows.start * gates..rows.end * gates];
-            self.isa.run(Gemm {
-                rows: self.carried(step),
-                columns: gates,
-                depth: hidden,
-                a: &states.hidden[rows.start * hidden..],
-                left: Left::Rows(hidden),
-                b: packed,
-                right: Right::Panels,
-                c: Target::Add(gates_now),
-                c_row: gates,
-            });
+            let carried = &states.hidden[rows.start * hidden..][..self.carried(step) * hidden];
+            weight_hh.product(carried, Target::Add(gates_now));
             let span = |rows: &std::ops::Range<usize>| rows.start * hidden..rows.end * hidden;
             let (cells, next_cells) = two(&mut states.cells, span(&rows), span(&next));
             self.isa.run(Gates {
@@ -137,9 +115,7 @@ impl<'a> Direction<'a> {
         if rows == 0 {
             return;
         }
-        let mut weight = Scratch::new(gates * self.dim.max(hidden));
-        let packed = &mut weight[..gates * hidden];
-        pack(self.isa, hidden, packed, |depth, column| self.weight_hh[depth * hidden + column]);
+        let weight_hh = Panels::new(self.isa, self.weight_hh, hidden);
         let mut dgates = Scratch::new(rows * gates);
         let mut dhidden = Scratch::zeroed(dy.len());
         let mut dcells = Scratch::zeroed(dy.len());
@@ -156,31 +132,11 @@ impl<'a> Direction<'a> {
                 dcells: &mut dcells,
                 dgates,
             });
-            self.isa.run(Gemm {
-                rows: self.carried(step),
-                columns: hidden,
-                depth: gates,
-                a: dgates,
-                left: Left::Rows(gates),
-                b: packed,
-                right: Right::Panels,
-                c: Target::Write(&mut dhidden),
-                c_row: hidden,
-            });
+            let carried = &dgates[..self.carried(step) * gates];
+            weight_hh.product(carried, Target::Write(&mut dhidden));
         }
-        let packed = &mut weight[..gates * self.dim];
-        pack(self.isa, self.dim, packed, |depth, column| self.weight_ih[depth * self.dim + column]);
-        self.isa.run(Gemm {
-            rows,
-            columns: self.dim,
-            depth: gates,
-            a: &dgates,
-            left: Left::Rows(gates),
-            b: packed,
-            right: Right::Panels,
-            c: Target::Write(dx),
-            c_row: self.dim,
-        });
+        let weight_ih = Panels::new(self.isa, self.weight_ih, self.dim);
+        weight_ih.product(&dgates, Target::Write(dx));
         let (dw_ih, rest) = dw.split_at_mut(gates * self.dim);
         let (dw_hh, db) = rest.split_at_mut(gates * hidden);
         for (b, columns, c) in [(xs, self.dim, dw_ih), (&states.hidden, hidden, dw_hh)] {
@@ -197,11 +153,7 @@ impl<'a> Direction<'a> {
             });
         }
         let (db_ih, db_hh) = db.split_at_mut(gates);
-        for row in dgates.chunks_exact(gates) {
-            for (sum, g) in db_ih.iter_mut().zip(row) {
-                *sum += g;
-            }
-        }
+        self.isa.run(ColumnSums { rows: &dgates, sums: db_ih });
         db_hh.copy_from_slice(db_ih);
     }
 }

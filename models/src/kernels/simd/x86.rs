@@ -54,11 +54,11 @@ unsafe fn set_avx2(bits: u16) -> __m256 {
     }
 }
 
-/// The wrapper of one intrinsic over operands of type `V`.
-macro_rules! lanewise {
-    ($($name:ident($($arg:ident),*) = $call:expr;)*) => {$(
+/// Safe wrappers of intrinsics.
+macro_rules! wrappers {
+    ($(fn $name:ident($($arg:ident: $of:ty),*) -> $result:ty = $call:expr;)*) => {$(
         #[inline(always)]
-        fn $name(self, $($arg: Self::V),*) -> Self::V {
+        fn $name(self, $($arg: $of),*) -> $result {
             // SAFETY: the token proves the instruction set, see the module.
             unsafe { $call }
         }
@@ -69,48 +69,31 @@ impl Simd for Avx2 {
     const LANES: usize = 8;
     type V = __m256;
 
-    lanewise! {
-        add(a, b) = _mm256_add_ps(a, b);
-        sub(a, b) = _mm256_sub_ps(a, b);
-        mul(a, b) = _mm256_mul_ps(a, b);
-        fma(a, b, c) = _mm256_fmadd_ps(a, b, c);
-        nfma(a, b, c) = _mm256_fnmadd_ps(a, b, c);
-        max(a, b) = _mm256_max_ps(a, b);
-        min(a, b) = _mm256_min_ps(a, b);
-        where_positive(gate, a) = _mm256_and_ps(a, _mm256_cmp_ps::<_CMP_GT_OQ>(gate, _mm256_setzero_ps()));
-    }
-    #[inline(always)]
-    fn splat(self, x: f32) -> Self::V {
-        // SAFETY: the token proves the instruction set, see the module.
-        unsafe { _mm256_set1_ps(x) }
+    wrappers! {
+        fn splat(x: f32) -> __m256 = _mm256_set1_ps(x);
+        fn add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
+        fn sub(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
+        fn mul(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
+        fn fma(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
+        fn nfma(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fnmadd_ps(a, b, c);
+        fn max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
+        fn min(a: __m256, b: __m256) -> __m256 = _mm256_min_ps(a, b);
+        fn where_positive(gate: __m256, a: __m256) -> __m256 =
+            _mm256_and_ps(a, _mm256_cmp_ps::<_CMP_GT_OQ>(gate, _mm256_setzero_ps()));
+        fn positive(a: __m256) -> u16 =
+            _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, _mm256_setzero_ps())) as u16;
+        fn beats(a: __m256, b: __m256) -> u16 = {
+            let larger = _mm256_cmp_ps::<_CMP_GT_OQ>(a, b);
+            _mm256_movemask_ps(_mm256_or_ps(larger, _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a))) as u16
+        };
+        fn where_set(bits: u16, a: __m256) -> __m256 = _mm256_and_ps(a, set_avx2(bits));
+        fn select(bits: u16, a: __m256, b: __m256) -> __m256 =
+            _mm256_blendv_ps(b, a, set_avx2(bits));
     }
     #[inline(always)]
     fn prefetch(self, p: *const f32) {
         // SAFETY: a hint that reads nothing; the token proves the instruction set.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
-    #[inline(always)]
-    fn positive(self, a: Self::V) -> u16 {
-        // SAFETY: the token proves the instruction set, see the module.
-        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, _mm256_setzero_ps())) as u16 }
-    }
-    #[inline(always)]
-    fn beats(self, a: Self::V, b: Self::V) -> u16 {
-        // SAFETY: the token proves the instruction set, see the module.
-        unsafe {
-            let larger = _mm256_cmp_ps::<_CMP_GT_OQ>(a, b);
-            _mm256_movemask_ps(_mm256_or_ps(larger, _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a))) as u16
-        }
-    }
-    #[inline(always)]
-    fn where_set(self, bits: u16, a: Self::V) -> Self::V {
-        // SAFETY: the token proves the instruction set, see the module.
-        unsafe { _mm256_and_ps(a, set_avx2(bits)) }
-    }
-    #[inline(always)]
-    fn select(self, bits: u16, a: Self::V, b: Self::V) -> Self::V {
-        // SAFETY: the token proves the instruction set, see the module.
-        unsafe { _mm256_blendv_ps(b, a, set_avx2(bits)) }
     }
     #[inline(always)]
     unsafe fn load_ptr(self, p: *const f32) -> Self::V {
@@ -204,46 +187,28 @@ impl Simd for Avx512 {
     const LANES: usize = 16;
     type V = __m512;
 
-    lanewise! {
-        add(a, b) = _mm512_add_ps(a, b);
-        sub(a, b) = _mm512_sub_ps(a, b);
-        mul(a, b) = _mm512_mul_ps(a, b);
-        fma(a, b, c) = _mm512_fmadd_ps(a, b, c);
-        nfma(a, b, c) = _mm512_fnmadd_ps(a, b, c);
-        max(a, b) = _mm512_max_ps(a, b);
-        min(a, b) = _mm512_min_ps(a, b);
-        where_positive(gate, a) =
+    wrappers! {
+        fn splat(x: f32) -> __m512 = _mm512_set1_ps(x);
+        fn add(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
+        fn sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
+        fn mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
+        fn fma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
+        fn nfma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fnmadd_ps(a, b, c);
+        fn max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
+        fn min(a: __m512, b: __m512) -> __m512 = _mm512_min_ps(a, b);
+        fn where_positive(gate: __m512, a: __m512) -> __m512 =
             _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(gate, _mm512_setzero_ps()), a);
-    }
-    #[inline(always)]
-    fn splat(self, x: f32) -> Self::V {
-        // SAFETY: the token proves the instruction set, see the module.
-        unsafe { _mm512_set1_ps(x) }
+        fn positive(a: __m512) -> u16 =
+            _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, _mm512_setzero_ps());
+        fn beats(a: __m512, b: __m512) -> u16 =
+            _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a);
+        fn where_set(bits: u16, a: __m512) -> __m512 = _mm512_maskz_mov_ps(bits, a);
+        fn select(bits: u16, a: __m512, b: __m512) -> __m512 = _mm512_mask_mov_ps(b, bits, a);
     }
     #[inline(always)]
     fn prefetch(self, p: *const f32) {
         // SAFETY: a hint that reads nothing; the token proves the instruction set.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
-    #[inline(always)]
-    fn positive(self, a: Self::V) -> u16 {
-        // SAFETY: the token proves the instruction set, see the module.
-        unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, _mm512_setzero_ps()) }
-    }
-    #[inline(always)]
-    fn beats(self, a: Self::V, b: Self::V) -> u16 {
-        // SAFETY: the token proves the instruction set, see the module.
-        unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a) }
-    }
-    #[inline(always)]
-    fn where_set(self, bits: u16, a: Self::V) -> Self::V {
-        // SAFETY: the token proves the instruction set, see the module.
-        unsafe { _mm512_maskz_mov_ps(bits, a) }
-    }
-    #[inline(always)]
-    fn select(self, bits: u16, a: Self::V, b: Self::V) -> Self::V {
-        // SAFETY: the token proves the instruction set, see the module.
-        unsafe { _mm512_mask_mov_ps(b, bits, a) }
     }
     #[inline(always)]
     unsafe fn load_ptr(self, p: *const f32) -> Self::V {

@@ -5,22 +5,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::composed;
-
-fn flat(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
-}
+use crate::kernels::testing::{are_slopes, close, flat, value_and_gradients, widened};
 
 fn wave(shape: &[usize], frequency: f64) -> Var {
     let count = shape.iter().product::<usize>();
     let values: Vec<f32> = (0..count).map(|i| (i as f64 * frequency).sin() as f32).collect();
     Var::from_vec(values, shape, &Device::Cpu).unwrap()
-}
-
-/// The gradients of `Σ sin(ys · 3)`, in the order of `vars`.
-fn gradients(ys: &Tensor, vars: &[Var]) -> Vec<Vec<f32>> {
-    let loss = (ys * 3.0).unwrap().sin().unwrap().sum_all().unwrap();
-    let grads = loss.backward().unwrap();
-    vars.iter().map(|var| flat(grads.get(var).unwrap())).collect()
 }
 
 /// Weights and biases, by twos.
@@ -54,15 +44,13 @@ proptest! {
         let (xs, filters) = (&vars[0], pairs(&vars[1..]));
         let theirs = filters.iter().map(|(w, b)| composed::conv1d_relu_max(xs, w, b).unwrap());
         let theirs = Tensor::cat(&theirs.collect::<Vec<_>>(), 1).unwrap();
-        let their_gradients = gradients(&theirs, &vars);
+        let theirs = value_and_gradients(&theirs, 3.0, &vars);
         for isa in Isa::available() {
             let ours = conv1d_relu_max(isa, xs, None, &filters).unwrap();
-            prop_assert_eq!(flat(&ours), flat(&theirs));
-            for (ours, theirs) in gradients(&ours, &vars).iter().zip(&their_gradients) {
-                let scale = theirs.iter().fold(1.0f32, |scale, x| scale.max(x.abs()));
-                for (a, b) in ours.iter().zip(theirs) {
-                    prop_assert!((a - b).abs() <= 1e-5 * scale, "{isa}: {a} {b}");
-                }
+            let ours = value_and_gradients(&ours, 3.0, &vars);
+            prop_assert_eq!(&ours[0], &theirs[0]);
+            for (ours, theirs) in ours[1..].iter().zip(&theirs[1..]) {
+                close(isa, ours, theirs, 1e-5)?;
             }
         }
     }
@@ -86,7 +74,7 @@ fn words_that_repeat_give_what_words_of_their_own_give() {
     for isa in Isa::available() {
         let of = |ids| {
             let ys = conv1d_relu_max(isa, &vars[0], ids, &pairs(&vars[1..])).unwrap();
-            (flat(&ys), gradients(&ys, &vars))
+            value_and_gradients(&ys, 3.0, &vars)
         };
         assert_eq!(of(Some(&ids)), of(None), "{isa}");
     }
@@ -96,7 +84,8 @@ fn words_that_repeat_give_what_words_of_their_own_give() {
 fn gradients_follow_finite_differences_in_f64() {
     let (sizes, taps) = ([3usize, 7, 4], 3);
     let vars = [wave(&sizes, 0.9), wave(&[5, 4, taps], 1.3), wave(&[5], 0.5)];
-    let loss = |x: &[f64], w: &[f64], b: &[f64]| -> f64 {
+    let loss = |values: &[Vec<f64>]| -> f64 {
+        let [x, w, b] = values else { panic!("texts, weights and biases") };
         let value = |text: usize, filter: usize, start: usize| {
             let at = |k: usize, d: usize| {
                 x[(text * 7 + start + k) * 4 + d] * w[(filter * 4 + d) * taps + k]
@@ -109,26 +98,11 @@ fn gradients_follow_finite_differences_in_f64() {
             .map(|(t, f)| (3.0 * peak(t, f)).sin())
             .sum()
     };
-    let mut values =
-        vars.each_ref().map(|var| flat(var).iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
+    let mut values = widened(&vars);
     for isa in Isa::available() {
         let ys = conv1d_relu_max(isa, &vars[0], None, &pairs(&vars[1..])).unwrap();
-        let ours = gradients(&ys, &vars);
-        for (which, ours) in ours.iter().enumerate() {
-            for (i, &ours) in ours.iter().enumerate() {
-                let held = values[which][i];
-                let mut side = |x: f64| {
-                    values[which][i] = x;
-                    loss(&values[0], &values[1], &values[2])
-                };
-                let slope = (side(held + 1e-6) - side(held - 1e-6)) / 2e-6;
-                values[which][i] = held;
-                assert!(
-                    (f64::from(ours) - slope).abs() < 1e-4,
-                    "{isa} {which} {i}: {ours} {slope}"
-                );
-            }
-        }
+        let all = value_and_gradients(&ys, 3.0, &vars);
+        are_slopes(isa, &all[1..], &mut values, loss, |_| 1e-4);
     }
 }
 

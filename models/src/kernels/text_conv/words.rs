@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::Bank;
-use crate::kernels::gemm::{Gemm, Left, Right, Target, panel};
-use crate::kernels::memory::Scratch;
+use crate::kernels::memory::{Scratch, Target};
+use crate::kernels::projection::Panels;
 use crate::kernels::simd::{Isa, Kernel, Simd};
 
 /// Words that are multiplied at a time: their rows stay in the second-level cache while all taps of
@@ -42,22 +42,12 @@ impl Words {
     }
 
     /// The product of every word with every tap of the group's filters: `[words, K, filters]`.
-    pub(super) fn products(&self, isa: Isa, group: &Group<'_>) -> Scratch {
-        let (dim, columns) = (self.dim, group.columns());
+    pub(super) fn products(&self, group: &Group<'_>) -> Scratch {
+        let (dim, columns) = (self.dim, group.bank.width * group.filters.len());
         let mut products = Scratch::new(self.words.len() / dim * columns);
         let blocks = self.words.chunks(BLOCK * dim).zip(products.chunks_mut(BLOCK * columns));
         for (words, products) in blocks {
-            isa.run(Gemm {
-                rows: words.len() / dim,
-                columns,
-                depth: dim,
-                a: words,
-                left: Left::Rows(dim),
-                b: &group.packed,
-                right: Right::Panels,
-                c: Target::Write(products),
-                c_row: columns,
-            });
+            group.taps.product(words, Target::Write(products));
         }
         products
     }
@@ -69,8 +59,8 @@ pub(super) struct Group<'a> {
     pub(super) bank: &'a Bank,
     /// Which of the bank's filters.
     pub(super) filters: Range<usize>,
-    /// Their taps as the right operand `[D, K · filters]` of the product, tap after tap.
-    packed: Scratch,
+    /// `[D, K · filters]`, tap after tap.
+    taps: Panels,
 }
 
 impl<'a> Group<'a> {
@@ -82,23 +72,12 @@ impl<'a> Group<'a> {
         dim: usize,
         weight: &[f32],
     ) -> Self {
-        let (panel, width, count) = (panel(isa.lanes()), bank.width, filters.len());
-        let mut packed = Scratch::new(dim * width * count);
-        let panels = packed.chunks_mut(panel * dim).zip((0..).step_by(panel));
-        for (panel_of, first) in panels {
-            let columns = panel.min(width * count - first);
-            for (at, row) in panel_of.chunks_exact_mut(columns).enumerate() {
-                for (column, value) in (first..).zip(row) {
-                    let (tap, filter) = (column / count, filters.start + column % count);
-                    *value = weight[(filter * dim + at) * width + tap];
-                }
-            }
-        }
-        Self { bank, filters, packed }
-    }
-
-    fn columns(&self) -> usize {
-        self.bank.width * self.filters.len()
+        let (width, count) = (bank.width, filters.len());
+        let taps = Panels::pack(isa, [dim, width * count], |at, column| {
+            let (tap, filter) = (column / count, filters.start + column % count);
+            weight[(filter * dim + at) * width + tap]
+        });
+        Self { bank, filters, taps }
     }
 }
 

@@ -77,27 +77,11 @@ impl Sum<'_> {
                     sums.chunks_exact_mut(sum_stride).enumerate().collect(),
                     |(i, sum): (usize, &mut [f32])| {
                         for chunk in chunks {
-                            let (input, output) = (chunk.input.matrix(i), chunk.output.matrix(i));
-                            isa.run(Gemm {
-                                rows: outputs,
-                                columns: padded,
-                                depth: input.rows,
-                                a: &chunk.output_points[output.start..],
-                                left: match chunk.output.width {
-                                    width if width == lanes => Left::Transposed(chunk.output.block),
-                                    width => Left::Columns(width),
-                                },
-                                b: &chunk.input_points[input.start..],
-                                right: Right::Blocks {
-                                    width: chunk.input.width,
-                                    stride: chunk.input.block,
-                                },
-                                c: match chunk.first {
-                                    0 => Target::Write(sum),
-                                    _ => Target::Add(sum),
-                                },
-                                c_row: padded,
-                            });
+                            let to = match chunk.first {
+                                0 => Target::Write(sum),
+                                _ => Target::Add(sum),
+                            };
+                            chunk.product(isa, i, (0, outputs), (0, padded), to);
                         }
                     },
                 );
