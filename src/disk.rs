@@ -105,6 +105,9 @@ impl Fault {
 }
 
 /// A file system, perhaps one that fails at times. Clones share their counts.
+///
+/// A method that fails returns the file system's error, or the one that the [`Fault`] asks for. Only
+/// what a failure means beyond that stands at the method.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
     failing: Option<Arc<Failing>>,
@@ -135,27 +138,18 @@ impl Disk {
     }
 
     /// Makes a folder that is not there yet.
-    ///
-    /// # Errors
-    /// What the file system says; so too below.
     pub fn create_folder(&self, path: &Path) -> io::Result<()> {
         self.check(Operation::CreateFolder)?;
         fs::create_dir(path)
     }
 
     /// Makes a folder and those above it, as far as they are missing.
-    ///
-    /// # Errors
-    /// When one cannot be made.
     pub fn create_folders(&self, path: &Path) -> io::Result<()> {
         self.check(Operation::CreateFolder)?;
         fs::create_dir_all(path)
     }
 
     /// Makes a file that is not there yet.
-    ///
-    /// # Errors
-    /// When it cannot be made, or is there.
     pub fn create(&self, path: &Path) -> io::Result<File> {
         self.check(Operation::Create)?;
         let file = fs::File::options().write(true).create_new(true).open(path)?;
@@ -163,9 +157,6 @@ impl Disk {
     }
 
     /// Opens a file that is there, to write at its end.
-    ///
-    /// # Errors
-    /// When it cannot be opened, or is not there.
     pub fn append(&self, path: &Path) -> io::Result<File> {
         self.check(Operation::Append)?;
         let file = fs::File::options().append(true).open(path)?;
@@ -178,9 +169,7 @@ impl Disk {
     /// # Errors
     /// When any of these steps fails; what was there is then untouched.
     pub fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
+        let partial = path.with_added_extension("partial");
         if partial.exists() {
             // Left by a process that was stopped here.
             self.remove_file(&partial)?;
@@ -199,18 +188,12 @@ impl Disk {
     }
 
     /// Waits until the bytes of a file that another handle has written have reached the disk.
-    ///
-    /// # Errors
-    /// When they cannot be made to.
     pub fn sync_file(&self, path: &Path) -> io::Result<()> {
         self.check(Operation::SyncFile)?;
         fs::File::open(path)?.sync_all()
     }
 
     /// Waits until a folder's entries have reached the disk.
-    ///
-    /// # Errors
-    /// When they cannot be made to.
     pub fn sync_folder(&self, path: &Path) -> io::Result<()> {
         self.check(Operation::SyncFolder)?;
         // Elsewhere folders cannot be opened, and renaming is as durable as it will be.
@@ -222,18 +205,12 @@ impl Disk {
     }
 
     /// Gives a file or folder another name; a file of that name goes.
-    ///
-    /// # Errors
-    /// When it cannot be renamed.
     pub fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.check(Operation::Rename)?;
         fs::rename(from, to)
     }
 
     /// Removes a file.
-    ///
-    /// # Errors
-    /// When it cannot be removed.
     pub fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.check(Operation::Remove)?;
         fs::remove_file(path)
@@ -249,9 +226,6 @@ impl Disk {
     }
 
     /// Removes a folder with nothing in it.
-    ///
-    /// # Errors
-    /// When it cannot be removed.
     pub fn remove_empty_folder(&self, path: &Path) -> io::Result<()> {
         self.check(Operation::Remove)?;
         fs::remove_dir(path)
@@ -296,18 +270,12 @@ impl Disk {
     }
 
     /// Opens a file to be read line by line.
-    ///
-    /// # Errors
-    /// When it cannot be opened.
     pub fn lines(&self, path: &Path) -> io::Result<io::BufReader<fs::File>> {
         self.check(Operation::Read)?;
         fs::File::open(path).map(io::BufReader::new)
     }
 
     /// What is in a folder, in order of name.
-    ///
-    /// # Errors
-    /// When it cannot be listed.
     pub fn list(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
         self.check(Operation::List)?;
         let entries = fs::read_dir(path)?.map(|entry| Ok(entry?.path()));

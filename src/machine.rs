@@ -74,9 +74,7 @@ fn address_space() -> Option<u64> {
 /// The system's name and kernel.
 #[must_use]
 pub fn system() -> String {
-    let name = fs::read_to_string("/etc/os-release")
-        .ok()
-        .and_then(|text| value_of(&text, "PRETTY_NAME", '='))
+    let name = value_in("/etc/os-release", "PRETTY_NAME", '=')
         .unwrap_or_else(|| std::env::consts::OS.into());
     match fs::read_to_string("/proc/sys/kernel/osrelease") {
         Ok(kernel) => format!("{name}, kernel {}", kernel.trim()),
@@ -87,15 +85,17 @@ pub fn system() -> String {
 /// The processor's name, or the architecture where the system does not tell.
 #[must_use]
 pub fn processor() -> String {
-    fs::read_to_string("/proc/cpuinfo")
-        .ok()
-        .and_then(|text| value_of(&text, "model name", ':'))
-        .unwrap_or_else(|| std::env::consts::ARCH.into())
+    value_in("/proc/cpuinfo", "model name", ':').unwrap_or_else(|| std::env::consts::ARCH.into())
 }
 
 /// What Linux tells of this process under `key`.
 fn of_this_process(key: &str) -> Option<String> {
-    value_of(&fs::read_to_string("/proc/self/status").ok()?, key, ':')
+    value_in("/proc/self/status", key, ':')
+}
+
+/// The first value of `key` in a file; none where there is no such file.
+fn value_in(file: &str, key: &str, separator: char) -> Option<String> {
+    value_of(&fs::read_to_string(file).ok()?, key, separator)
 }
 
 /// The first value of `key` in lines of `key<separator>value`, without quotes.
@@ -114,10 +114,8 @@ mod tests {
     fn values_are_found_by_key() {
         let text = "model\t\t: 1\nmodel name\t: AMD EPYC: 9R14\nmodel name\t: other\n";
         assert_eq!(value_of(text, "model name", ':').unwrap(), "AMD EPYC: 9R14");
-        assert_eq!(
-            value_of("PRETTY_NAME=\"Debian 12\"\n", "PRETTY_NAME", '=').unwrap(),
-            "Debian 12"
-        );
+        let name = value_of("PRETTY_NAME=\"Debian 12\"\n", "PRETTY_NAME", '=');
+        assert_eq!(name.unwrap(), "Debian 12");
         assert_eq!(value_of(text, "vendor", ':'), None);
     }
 

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Program, events, number, only_run, quick};
+use common::{Program, events, numbers, sets};
 use gradwire::checkpoint::{
     Checkpoint, FOLDER, Part, Place, Shared, Tensor, Tensors, Whole, find_newest, write,
 };
@@ -111,17 +111,12 @@ fn version_1_is_read_and_gone_on_from() {
     let run = copy.run.path().to_str().unwrap();
     // The made-up data may come to be made up differently; the format may not.
     program.succeed(&["train", "--quiet", "--resume", run, "--force"]);
-    let steps = events(copy.run.path(), "step");
-    let numbers: Vec<f64> = steps.iter().map(|step| number(step, "step")).collect();
-    assert_eq!(numbers, [4.0, 5.0, 6.0, 7.0, 8.0]);
+    let steps = numbers(&events(copy.run.path(), "step"), "step");
+    assert_eq!(steps, [4.0, 5.0, 6.0, 7.0, 8.0]);
     // It has AdamW under momentum correction, with which no run may begin today.
     let warnings = events(copy.run.path(), "warning");
-    let warned = |event: &Value| {
-        event["message"]
-            .as_str()
-            .unwrap()
-            .contains("policy.momentum_correction = 0.9 does not go with")
-    };
+    let part = "policy.momentum_correction = 0.9 does not go with";
+    let warned = |event: &Value| event["message"].as_str().unwrap().contains(part);
     assert!(warnings.iter().any(warned), "{warnings:?}");
 }
 
@@ -133,15 +128,13 @@ fn an_optimizers_state_of_version_1_goes_on_bit_for_bit() {
     let adamw = ("optimizer.kind=adamw", &[("exp_avg", "first"), ("exp_avg_sq", "second")][..]);
     for ((kind, names), other) in [(sgd, adamw.0), (adamw, sgd.0)] {
         let program = Program::new();
-        let sets = [
+        let sets = sets(&[
             kind,
             "optimizer.learning_rate=0.05",
             "checkpoint.every_steps=5",
             "checkpoint.keep_last=9",
-        ];
-        let sets = sets.map(|set| ["--set", set]).concat();
-        program.succeed(&quick(&[&sets[..], &["--workers", "2"]].concat()));
-        let run = only_run(&program.path("runs/out/quick"));
+        ]);
+        let run = program.train(&[&sets[..], &["--workers", "2"]].concat());
         let folder = run.join(FOLDER).join("step-00000005");
         let model = || fs::read(run.join("last/model.safetensors")).unwrap();
         let undisturbed = model();
@@ -265,25 +258,22 @@ fn tensors_that_lie_are_refused() {
 
     // Whole files that hold something else than the model, the optimizer and the scheme need.
     let program = Program::new();
+    let put =
+        |t: &mut Tensors, name: &str, entry| drop(t.0.insert(name.into(), Tensor::flat(entry)));
     type Other<'a> = (&'a str, &'a str, &'a dyn Fn(&mut Tensors));
     let others: [Other<'_>; 8] = [
         ("model.safetensors", "fc.bias is missing", &|t| drop(t.0.remove("fc.bias"))),
         ("model.safetensors", "fc.bias has the shape", &|t| {
-            t.0.insert("fc.bias".into(), Tensor::flat(Entry::F32(vec![0.0; 3])));
+            put(t, "fc.bias", Entry::F32(vec![0.0; 3]));
         }),
-        ("model.safetensors", "4 tensors where", &|t| {
-            t.0.insert("more".into(), Tensor::flat(Entry::F32(vec![0.0; 3])));
-        }),
-        ("model.safetensors", "not of f32", &|t| {
-            t.0.insert("fc.bias".into(), Tensor::flat(Entry::U64(vec![0; 4])));
-        }),
+        ("model.safetensors", "4 tensors where", &|t| put(t, "more", Entry::F32(vec![0.0; 3]))),
+        ("model.safetensors", "not of f32", &|t| put(t, "fc.bias", Entry::U64(vec![0; 4]))),
         ("rank-0001.safetensors", "residual", &|t| drop(t.0.remove("exchange/residual"))),
         ("rank-0001.safetensors", "velocity", &|t| {
-            t.0.insert("exchange/velocity".into(), Tensor::flat(Entry::F32(vec![0.0])));
+            put(t, "exchange/velocity", Entry::F32(vec![0.0]));
         }),
         ("rank-0001.safetensors", "unions", &|t| {
-            let nonsense = Tensor::flat(Entry::Bytes(vec![0xff; 40]));
-            t.0.insert("exchange/bucket.0/unions".into(), nonsense);
+            put(t, "exchange/bucket.0/unions", Entry::Bytes(vec![0xff; 40]));
         }),
         ("rank-0001.safetensors", "residual", &|t| {
             let Entry::F32(values) = &mut t.0.get_mut("exchange/residual").unwrap().values else {

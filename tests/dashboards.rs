@@ -257,9 +257,8 @@ fn charts_are_laid_out_in_every_run() {
 
 #[test]
 fn a_description_that_hides_other_runs_goes() {
-    let out = tempfile::tempdir().unwrap();
-    let (disk, description) =
-        (Disk::default(), out.path().join("events.out.tfevents.0000000000.gradwire.hparams"));
+    let (out, disk) = (tempfile::tempdir().unwrap(), Disk::default());
+    let description = out.path().join("events.out.tfevents.0000000000.gradwire.hparams");
     hparams::forget_description(&disk, out.path()).unwrap();
     fs::write(&description, "").unwrap();
     hparams::forget_description(&disk, out.path()).unwrap();

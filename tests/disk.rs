@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{told, weights};
+use common::Outcome;
 use gradwire::cluster::Job;
 use gradwire::disk::{Disk, Fault};
 use gradwire::recipe::{Recipe, Source};
@@ -12,7 +12,6 @@ use gradwire::record::Mode;
 use gradwire::train::launch::{Start, train};
 use gradwire::train::resume::Resume;
 use gradwire::train::session::Session;
-use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -44,11 +43,6 @@ fn attempt(recipe: &Recipe, disk: Disk, start: Start) -> Result<PathBuf, String>
         .map_err(|error| format!("{error:#}"))
 }
 
-/// The bytes of the last model's tensors, and what the record tells of steps and epochs.
-fn result(run: &Path) -> (Vec<(String, Vec<u8>)>, Vec<Value>) {
-    (weights(run), told(run))
-}
-
 /// The run that was begun in `out`, if there is one.
 fn begun(out: &Path) -> Option<PathBuf> {
     let mut runs = fs::read_dir(out.join("first-look")).ok()?;
@@ -70,7 +64,7 @@ fn every_operation_fails(count: u64, stride: usize) {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let recipe = recipe(&out);
-    let whole = result(&attempt(&recipe, Disk::default(), Start::Fresh).unwrap());
+    let whole = Outcome::of(&attempt(&recipe, Disk::default(), Start::Fresh).unwrap());
     let (mut stopped, mut warned, mut resumed) = (0, 0, 0);
     for first in (1..).step_by(stride) {
         fs::remove_dir_all(out.join("first-look")).unwrap();
@@ -78,7 +72,7 @@ fn every_operation_fails(count: u64, stride: usize) {
         let disk = Disk::failing(Fault { operation: None, first, count, kind });
         let ended = attempt(&recipe, disk.clone(), Start::Fresh);
         if disk.failed() == 0 {
-            assert_eq!(result(&ended.unwrap()), whole);
+            whole.is_of(&ended.unwrap(), "no operation");
             assert!(stopped > 10 && resumed > 10, "{stopped} {resumed}");
             assert!(count > 1 || warned > 10, "{warned}");
             return;
@@ -89,7 +83,7 @@ fn every_operation_fails(count: u64, stride: usize) {
                 warned += 1;
                 let lines = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
                 assert!(lines.contains("injected"), "operation {first} failed in silence");
-                assert!(result(run) == whole, "operation {first}");
+                whole.is_of(run, &format!("operation {first}"));
             }
             Err(error) => {
                 stopped += 1;
@@ -111,7 +105,7 @@ fn every_operation_fails(count: u64, stride: usize) {
                 let start = Start::Resume(Box::new(resume));
                 let run = attempt(&recipe, Disk::default(), start)
                     .unwrap_or_else(|error| panic!("operation {first}, going on: {error}"));
-                assert!(result(&run) == whole, "operation {first}, going on");
+                whole.is_of(&run, &format!("operation {first}, going on"));
             }
             Err(error) => {
                 let error = format!("{error:#}");

@@ -4,24 +4,20 @@
 
 mod common;
 
-use common::Program;
+use common::{Program, json_lines, number, says, texts};
 use gradwire_models::Config;
 use gradwire_models::operations::TRIALS;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::process::Command;
 
 /// The lines of a run on the CPU with these kernels, which passes.
 fn lines(kernels: &str) -> Vec<Value> {
-    let output = Command::new(env!("CARGO_BIN_EXE_gradwire"))
-        .args(["doctor", "--json"])
-        .env("GRADWIRE_KERNELS", kernels)
-        .output()
-        .unwrap();
-    let (out, err) =
-        (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    let program = Program::new();
+    let mut command = program.command(&["doctor", "--json"]);
+    let output = command.env("GRADWIRE_KERNELS", kernels).output().unwrap();
+    let (out, err) = texts(&output);
     assert!(output.status.success(), "{kernels}: {out}\n{err}");
-    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    json_lines(&out)
 }
 
 #[test]
@@ -36,8 +32,7 @@ fn every_operation_every_model_and_a_step_pass_on_every_choice_of_kernels() {
         let checks: Vec<&Value> = rest.iter().filter(|line| line.get("check").is_some()).collect();
         assert_eq!(summary["summary"]["checks"], checks.len());
         for check in &checks {
-            let (error, tolerance) =
-                (check["error"].as_f64().unwrap(), check["tolerance"].as_f64().unwrap());
+            let (error, tolerance) = (number(check, "error"), number(check, "tolerance"));
             assert!(check["ok"] == true && error <= tolerance, "{kernels}: {check}");
         }
         let named = |kind: &str| -> BTreeSet<String> {
@@ -60,11 +55,9 @@ fn every_operation_every_model_and_a_step_pass_on_every_choice_of_kernels() {
 #[test]
 fn a_person_reads_a_line_for_each_check() {
     let text = Program::new().succeed(&["doctor"]);
-    for part in
-        ["kernels", "memory", "conv2d (3x3, stride 2)", "textcnn", "two workers", "resnet110"]
-    {
-        assert!(text.contains(part), "{part}: {text}");
-    }
+    let parts =
+        ["kernels", "memory", "conv2d (3x3, stride 2)", "textcnn", "two workers", "resnet110"];
+    says(&text, &parts);
     assert!(text.contains("checks passed in") && !text.contains("FAILED"), "{text}");
 }
 

@@ -5,10 +5,14 @@
 
 mod common;
 
-use common::{Program, begun, events, number, only_run, quick, told, weights, words};
+use common::{
+    Outcome, Program, begun, events, number, numbers, quick, says, sets, signal, texts, weights,
+    words,
+};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// Twenty-four steps of four workers, a checkpoint every five.
@@ -22,20 +26,17 @@ fn arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
 
 /// Runs with a fault; the exit code, absent when a signal ended it, and standard error.
 fn injected(program: &Program, fault: &str, more: &[&str]) -> (Option<i32>, String) {
-    let Output { status, stderr, .. } =
-        program.run(&arguments(&[&["--inject", fault], more].concat()));
-    (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+    let output = program.run(&arguments(&[&["--inject", fault], more].concat()));
+    (output.status.code(), texts(&output).1)
 }
 
-fn run_of(program: &Program) -> PathBuf {
-    only_run(&program.path("runs/out/quick"))
-}
+/// The run of those steps, as it is when nothing disturbs it.
+static UNDISTURBED: LazyLock<Outcome> = LazyLock::new(|| undisturbed(&[]));
 
-fn undisturbed(more: &[&str]) -> (Vec<(String, Vec<u8>)>, Vec<Value>) {
+fn undisturbed(more: &[&str]) -> Outcome {
     let program = Program::new();
     program.succeed(&arguments(more));
-    let run = run_of(&program);
-    (weights(&run), told(&run))
+    Outcome::of(&program.quick_run())
 }
 
 fn resume(program: &Program, run: &Path) {
@@ -51,7 +52,7 @@ fn each_fault_has_its_documented_outcome() {
 }
 
 fn each_fault(scheme: &[&str]) {
-    let (weights_before, told_before) = undisturbed(scheme);
+    let expected = undisturbed(scheme);
     for (fault, code, parts) in [
         ("panic:worker=2,step=12", Some(1), &["worker 2, step 12", "panicked: injected"][..]),
         (
@@ -71,12 +72,11 @@ fn each_fault(scheme: &[&str]) {
         assert_eq!(found, code, "{fault}: {error}");
         assert!(parts.iter().all(|part| last.contains(part)), "{fault}: {error}");
         assert!(began.elapsed() < Duration::from_secs(30), "{fault}: {:?}", began.elapsed());
-        let run = run_of(&program);
+        let run = program.quick_run();
         assert_eq!(events(&run, "failed").len(), usize::from(code.is_some()), "{fault}");
         // The last checkpoint is kept, and leads to what would have been.
         resume(&program, &run);
-        assert!(weights(&run) == weights_before, "{fault}: the weights");
-        assert_eq!(told(&run), told_before, "{fault}: the record");
+        expected.is_of(&run, fault);
     }
 }
 
@@ -87,52 +87,43 @@ fn a_damaged_plain_message_is_its_senders() {
         let (code, error) = injected(&program, "corrupt:worker=0,step=12", &["--set", scheme]);
         assert_eq!(code, Some(1), "{error}");
         let last = error.lines().last().unwrap_or_default();
-        for part in ["worker 0, step 12, exchange", "rank 0 for the gradient of step 12", "damaged"]
-        {
-            assert!(last.contains(part), "{error}");
-        }
+        let parts =
+            ["worker 0, step 12, exchange", "rank 0 for the gradient of step 12", "damaged"];
+        says(last, &parts);
     }
 }
 
 #[test]
 fn a_stall_shorter_than_the_patience_changes_nothing() {
-    let (weights_before, told_before) = undisturbed(&[]);
     let program = Program::new();
     let (code, error) = injected(&program, "stall:worker=1,step=12,for=300ms", &[]);
     assert_eq!(code, Some(0), "{error}");
-    let run = run_of(&program);
-    assert!(weights(&run) == weights_before);
-    assert_eq!(told(&run), told_before);
+    UNDISTURBED.is_of(&program.quick_run(), "a short stall");
 }
 
 /// A single worker has no peers that could accuse it.
 #[test]
 fn a_single_worker_that_stalls_is_given_up() {
     let program = Program::new();
-    let (code, error) = injected(
-        &program,
-        "stall:worker=0,step=12,for=60s",
-        &["--set", "workers=1", "--set", "exchange.timeout=0.4"],
-    );
+    let alone = sets(&["workers=1", "exchange.timeout=0.4"]);
+    let (code, error) = injected(&program, "stall:worker=0,step=12,for=60s", &alone);
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains("worker 0, step 12") && error.contains("no progress"), "{error}");
 }
 
 #[test]
 fn a_lost_worker_is_restarted_as_if_nothing_had_been() {
-    let (weights_before, told_before) = undisturbed(&[]);
     for fault in [
         "panic:worker=2,step=12",
         "stall:worker=1,step=12,for=60s",
         "panic:worker=3,step=8; corrupt:worker=0,step=18; panic:worker=0,step=19",
     ] {
         let program = Program::new();
-        let restart = ["--set", "faults.on_worker_loss=restart", "--set", "faults.restarts=3"];
+        let restart = sets(&["faults.on_worker_loss=restart", "faults.restarts=3"]);
         let (code, error) = injected(&program, fault, &restart);
         assert_eq!(code, Some(0), "{fault}: {error}");
-        let run = run_of(&program);
-        assert!(weights(&run) == weights_before, "{fault}: the weights");
-        assert_eq!(told(&run), told_before, "{fault}: the record");
+        let run = program.quick_run();
+        UNDISTURBED.is_of(&run, fault);
         let warnings = events(&run, "warning");
         let said = |w: &Value| w["message"].to_string().contains("start again from the checkpoint");
         assert!(warnings.iter().any(said), "{fault}: {warnings:?}");
@@ -141,19 +132,19 @@ fn a_lost_worker_is_restarted_as_if_nothing_had_been() {
 
 #[test]
 fn restarts_are_counted_and_need_a_checkpoint() {
-    let restart = ["--set", "faults.on_worker_loss=restart", "--set", "faults.restarts=1"];
-    let program = Program::new();
-    let fault = "panic:worker=3,step=8; panic:worker=2,step=9";
-    let (code, error) = injected(&program, fault, &restart);
-    assert_eq!(code, Some(1), "{error}");
-    let last = error.lines().last().unwrap();
-    assert!(last.contains("faults.restarts = 1") && last.contains("worker 2, step 9"), "{error}");
-
-    let program = Program::new();
-    let (code, error) = injected(&program, "panic:worker=3,step=4", &restart);
-    assert_eq!(code, Some(1), "{error}");
-    let last = error.lines().last().unwrap();
-    assert!(last.contains("no checkpoint") && last.contains("worker 3, step 4"), "{error}");
+    let restart = sets(&["faults.on_worker_loss=restart", "faults.restarts=1"]);
+    for (fault, parts) in [
+        (
+            "panic:worker=3,step=8; panic:worker=2,step=9",
+            ["faults.restarts = 1", "worker 2, step 9"],
+        ),
+        ("panic:worker=3,step=4", ["no checkpoint", "worker 3, step 4"]),
+    ] {
+        let (code, error) = injected(&Program::new(), fault, &restart);
+        assert_eq!(code, Some(1), "{error}");
+        let last = error.lines().last().unwrap();
+        assert!(parts.iter().all(|part| last.contains(part)), "{error}");
+    }
 }
 
 #[test]
@@ -162,7 +153,7 @@ fn the_others_go_on_without_a_lost_worker() {
     let shrink = ["--set", "faults.on_worker_loss=shrink"];
     let (code, error) = injected(&program, "panic:worker=1,step=12", &shrink);
     assert_eq!(code, Some(0), "{error}");
-    let run = run_of(&program);
+    let run = program.quick_run();
     let warnings = events(&run, "warning");
     let said = |part: &str| warnings.iter().any(|w| w["message"].as_str().unwrap().contains(part));
     let from = (5..12).find(|step| {
@@ -172,7 +163,7 @@ fn the_others_go_on_without_a_lost_worker() {
     });
     let from: usize = from.unwrap_or_else(|| panic!("{warnings:?}"));
     assert!(said("the mean over ranks stays as it was"), "{warnings:?}");
-    let samples: Vec<f64> = events(&run, "step").iter().map(|s| number(s, "samples")).collect();
+    let samples = numbers(&events(&run, "step"), "samples");
     assert_eq!(samples.len(), 24);
     assert_eq!(samples[from - 1] / samples[from], 4.0 / 3.0, "{samples:?}");
 }
@@ -196,9 +187,7 @@ fn faults_that_mean_nothing_are_refused() {
 /// A full disk costs a curve, a checkpoint or the run, and says so; what is on it stays usable.
 #[test]
 fn a_full_disk_is_told() {
-    let (weights_before, told_before) = undisturbed(&[]);
-    let program = Program::new();
-    let (code, error) = injected(&program, "disk-full:write=3", &[]);
+    let (code, error) = injected(&Program::new(), "disk-full:write=3", &[]);
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains("storage") && error.contains("--out"), "{error}");
 
@@ -206,28 +195,20 @@ fn a_full_disk_is_told() {
     let (code, error) = injected(&program, "disk-full:sync-file=2", &[]);
     assert_eq!(code, Some(0), "{error}");
     assert!(error.contains("could not be") && error.contains("training goes on"), "{error}");
-    let run = run_of(&program);
-    assert!(weights(&run) == weights_before);
-    assert_eq!(told(&run), told_before);
+    UNDISTURBED.is_of(&program.quick_run(), "a full disk");
+}
+
+/// A run of so many steps, which nothing but its end makes write a checkpoint.
+fn long<'a>(steps: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let rare = ["checkpoint.every_steps=0", "train.evaluate_every=100000", "train.epochs=100000"];
+    let settings = [&rare[..], &["schedule={kind=\"constant\"}", steps]].concat();
+    arguments(&[&sets(&settings)[..], more].concat())
 }
 
 /// A run long enough to be signalled.
 fn long_run(program: &Program, more: &[&str]) -> Child {
-    let long = ["--set", "train.max_steps=200000", "--epochs", "100000"];
-    let rare = ["--set", "checkpoint.every_steps=0", "--set", "train.evaluate_every=100000"];
-    let constant = ["--set", "schedule={kind=\"constant\"}"];
-    Command::new(env!("CARGO_BIN_EXE_gradwire"))
-        .args(arguments(&[&long[..], &rare, &constant, more].concat()))
-        .current_dir(program.folder.path())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-fn signal(child: &Child, name: &str) {
-    let kill = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
+    let mut command = program.command(&long("train.max_steps=200000", more));
+    command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 #[cfg(unix)]
@@ -237,10 +218,10 @@ fn a_signal_ends_the_run_after_a_whole_step_with_a_checkpoint() {
         let program = Program::new();
         let child = long_run(&program, &[]);
         let run = begun(&program.path("runs/out/quick"));
-        signal(&child, name);
-        let Output { status, stderr, .. } = child.wait_with_output().unwrap();
-        let error = String::from_utf8_lossy(&stderr);
-        assert_eq!(status.code(), Some(code), "{error}");
+        signal(child.id(), name);
+        let output = child.wait_with_output().unwrap();
+        let (_, error) = texts(&output);
+        assert_eq!(output.status.code(), Some(code), "{error}");
         assert!(error.contains("train --resume"), "{error}");
         let steps = events(&run, "step");
         let last = number(&steps[steps.len() - 1], "step");
@@ -248,15 +229,12 @@ fn a_signal_ends_the_run_after_a_whole_step_with_a_checkpoint() {
         assert!(run.join(&checkpoint).is_dir(), "{checkpoint}");
 
         // Two more steps from there are those of a run that nobody stopped.
-        let sets = [format!("train.max_steps={}", last + 2.0), "train.epochs=100000".into()];
+        let steps = format!("train.max_steps={}", last + 2.0);
         let resume = ["train", "--quiet", "--resume", run.to_str().unwrap()];
-        program.succeed(&[&resume[..], &["--set", &sets[0]]].concat());
+        program.succeed(&[&resume[..], &["--set", &steps]].concat());
         let other = Program::new();
-        let rare = ["--set", "checkpoint.every_steps=0", "--set", "train.evaluate_every=100000"];
-        let constant = ["--set", "schedule={kind=\"constant\"}"];
-        let whole = [&["--set", &sets[0], "--set", &sets[1]][..], &rare, &constant].concat();
-        other.succeed(&arguments(&whole));
-        assert!(weights(&run) == weights(&run_of(&other)), "{name}");
+        other.succeed(&long(&steps, &[]));
+        assert!(weights(&run) == weights(&other.quick_run()), "{name}");
     }
 }
 
@@ -270,9 +248,9 @@ fn a_second_signal_ends_the_process_at_once() {
     begun(&program.path("runs/out/quick"));
     std::thread::sleep(Duration::from_millis(500));
     let began = Instant::now();
-    signal(&child, "-TERM");
+    signal(child.id(), "-TERM");
     std::thread::sleep(Duration::from_millis(300));
-    signal(&child, "-TERM");
+    signal(child.id(), "-TERM");
     let status = child.wait_with_output().unwrap().status;
     assert_eq!(status.signal(), Some(15));
     assert!(began.elapsed() < Duration::from_secs(10));

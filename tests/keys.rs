@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Program, words};
+use common::{Program, says, words};
 use gradwire::recipe::keys::{Part, parts};
 use gradwire::recipe::{Recipe, Recipes, Source, schema};
 use gradwire::study::definition::Experiment;
@@ -26,9 +26,8 @@ fn json_of(text: &str) -> Value {
 fn every_key_is_shown_on_lines_of_eighty_columns() {
     let program = Program::new();
     let all = program.succeed(&words("list keys"));
-    for part in ["[train]", "scheme = \"sidco\"", "network.link.latency", "dataset = \"ag-news\""] {
-        assert!(all.contains(part), "{part}");
-    }
+    let parts = ["[train]", "scheme = \"sidco\"", "network.link.latency", "dataset = \"ag-news\""];
+    says(&all, &parts);
     let experiment = program.succeed(&words("list keys experiment"));
     assert!(experiment.contains("[[claims]]") && experiment.contains("claims[].at_least"));
     for line in all.lines().chain(experiment.lines()) {
@@ -43,9 +42,7 @@ fn a_part_and_a_key_are_shown_by_their_names() {
     let sidco = program.succeed(&words("list keys scheme.sidco"));
     assert!(sidco.contains("scheme.bounce") && !sidco.contains("dgc"), "{sidco}");
     let batch = program.succeed(&words("list keys train.batch"));
-    for part in ["whole number of at least 1", "default 64", "Samples per rank"] {
-        assert!(batch.contains(part), "{batch}");
-    }
+    says(&batch, &["whole number of at least 1", "default 64", "Samples per rank"]);
     assert!(!batch.contains("epochs"), "{batch}");
     let ratio = program.succeed(&words("list keys scheme.dgc.ratio"));
     assert!(
@@ -63,8 +60,7 @@ fn a_part_and_a_key_are_shown_by_their_names() {
         ("scheme.sidko", "`scheme.sidco`"),
         ("experiment.clams", "`claims`"),
     ] {
-        let error = program.refuse(&["list", "keys", asked], 2);
-        assert!(error.contains(&format!("did you mean {near}")), "{error}");
+        program.refuses(&["list", "keys", asked], 2, &[&format!("did you mean {near}")]);
     }
 }
 
@@ -162,17 +158,11 @@ fn every_value_in_force_has_its_key() {
     for part in recipe.iter().chain(&experiment) {
         for key in &part.keys {
             assert!(!key.about.is_empty() && !key.values.is_empty(), "{key:?}");
-            let said = key
-                .about
-                .split_once("Default ")
-                .and_then(|(_, said)| said.split([' ', ':']).next());
+            let said = key.about.split_once("Default ");
+            let said = said.and_then(|(_, said)| said.split([' ', ':']).next());
             if let (Some(said), Some(default)) = (said, &key.default) {
                 let said = said.trim_end_matches('.').trim_matches('`');
-                assert_eq!(
-                    said,
-                    default.trim_matches('"'),
-                    "a definition speaks of another: {key:?}"
-                );
+                assert_eq!(said, default.trim_matches('"'), "a definition says another: {key:?}");
             }
         }
     }
@@ -187,11 +177,9 @@ fn all_that_a_file_leaves_out_is_named_at_once_with_the_file() {
         program.refuse(&[command, file.to_str().unwrap()], 2)
     };
     let error = refused("train", "workers = 2\n[train]\nbatch = 8\n");
-    for part in
-        ["mine.toml", "`dataset` (what is trained on)", "`model`", "`scheme`", "are missing"]
-    {
-        assert!(error.contains(part), "{part}: {error}");
-    }
+    let parts =
+        ["mine.toml", "`dataset` (what is trained on)", "`model`", "`scheme`", "are missing"];
+    says(&error, &parts);
     let error =
         refused("train", "dataset = 'cifar10'\nmodel = 'resnet20'\nscheme = { ratio = 0.1 }\n");
     assert!(error.contains("`scheme.kind` is missing"), "{error}");
@@ -208,7 +196,5 @@ fn all_that_a_file_leaves_out_is_named_at_once_with_the_file() {
         "`arms[0].label`",
         "`claims[0].measure`",
     ];
-    for part in all {
-        assert!(error.contains(part), "{part}: {error}");
-    }
+    says(&error, &all);
 }

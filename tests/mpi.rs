@@ -6,11 +6,11 @@
 
 mod common;
 
-use common::{Program, begun, events, only_run, quick, quickly, weights, words};
+use common::{Program, begun, events, quick, sets, signal, texts, weights, words};
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Eight steps of four workers.
@@ -21,11 +21,17 @@ const STEPS: &str = "--workers 4 --set train.max_steps=8 --set checkpoint.every_
 const PATIENCE: [&str; 2] = ["--set", "exchange.timeout=8"];
 
 fn launcher(program: &Program, processes: &str, arguments: &[&str]) -> Command {
+    let mut command = mpirun(program, processes);
+    command.args(quick(&[&words(STEPS)[..], arguments].concat()));
+    command
+}
+
+/// Starts as many processes of the program, whose arguments come next.
+fn mpirun(program: &Program, processes: &str) -> Command {
     let mut command = Command::new("mpirun");
     command
         .args(["--allow-run-as-root", "--oversubscribe", "-n", processes])
         .arg(env!("CARGO_BIN_EXE_gradwire"))
-        .args(quick(&[&words(STEPS)[..], arguments].concat()))
         .current_dir(program.folder.path())
         .env_remove("GRADWIRE_KERNELS")
         .stdin(Stdio::null());
@@ -35,16 +41,11 @@ fn launcher(program: &Program, processes: &str, arguments: &[&str]) -> Command {
 /// Runs as many processes; the exit code and all that was said.
 fn launch(program: &Program, processes: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let began = Instant::now();
-    let Output { status, stdout, stderr } =
-        launcher(program, processes, arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
-    let took = began.elapsed();
+    let output = launcher(program, processes, arguments).output().unwrap();
+    let (out, err) = texts(&output);
+    let (said, took) = (out + &err, began.elapsed());
     assert!(took < Duration::from_secs(120), "{took:?} × {processes}, {arguments:?}\n{said}");
-    (status.code(), said)
-}
-
-fn run_of(program: &Program) -> PathBuf {
-    only_run(&program.path("runs/out/quick"))
+    (output.status.code(), said)
 }
 
 /// What a run's record tells of steps and epochs, but for times and shards: what is shared among
@@ -70,15 +71,15 @@ fn however_workers_are_spread_the_run_is_the_same() {
         &["scheme=topk", "exchange.topology=sharded"],
         &["scheme=dense", "exchange.overlap=true", "policy.bucketing=parameter"],
     ] {
-        let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+        let settings = sets(settings);
         let alone = Program::new();
-        alone.succeed(&quick(&[&words(STEPS)[..], &settings].concat()));
-        let expected = (weights(&run_of(&alone)), told(&run_of(&alone)));
+        let run = alone.train(&[&words(STEPS)[..], &settings].concat());
+        let expected = (weights(&run), told(&run));
         for processes in ["2", "4"] {
             let program = Program::new();
             let (code, said) = launch(&program, processes, &settings);
             assert_eq!(code, Some(0), "{settings:?} × {processes}\n{said}");
-            let run = run_of(&program);
+            let run = program.quick_run();
             assert!(weights(&run) == expected.0, "weights: {settings:?} × {processes}");
             assert_eq!(told(&run), expected.1, "record: {settings:?} × {processes}");
         }
@@ -90,19 +91,17 @@ fn however_workers_are_spread_the_run_is_the_same() {
 fn other_processes_go_on_from_the_checkpoint() {
     let scheme = ["--scheme", "sidco"];
     let alone = Program::new();
-    alone.succeed(&quick(&[&words(STEPS)[..], &scheme].concat()));
+    let whole = alone.train(&[&words(STEPS)[..], &scheme].concat());
     let program = Program::new();
     let (code, said) =
         launch(&program, "2", &[&scheme[..], &["--set", "train.max_steps=5"]].concat());
     assert_eq!(code, Some(0), "{said}");
-    let run = run_of(&program);
-    let mut command = Command::new("mpirun");
-    command.args(["--allow-run-as-root", "--oversubscribe", "-n", "4"]);
-    command.arg(env!("CARGO_BIN_EXE_gradwire")).args(["train", "--quiet", "--resume"]).arg(&run);
-    command.args(["--set", "train.max_steps=8"]).current_dir(program.folder.path());
+    let run = program.quick_run();
+    let mut command = mpirun(&program, "4");
+    command.args(["train", "--quiet", "--resume"]).arg(&run).args(["--set", "train.max_steps=8"]);
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(weights(&run) == weights(&run_of(&alone)));
+    assert!(output.status.success(), "{}", texts(&output).1);
+    assert!(weights(&run) == weights(&whole));
 }
 
 #[test]
@@ -113,7 +112,7 @@ fn a_worker_that_fails_elsewhere_is_named_with_its_process() {
     assert_eq!(code, Some(1), "{said}");
     let named = "worker 3 (process 1 on ";
     assert!(said.contains(named) && said.contains("panicked: injected at step 5"), "{said}");
-    let failed = &events(&run_of(&program), "failed")[0]["error"];
+    let failed = &events(&program.quick_run(), "failed")[0]["error"];
     assert!(failed.as_str().unwrap().contains(named), "{failed}");
 }
 
@@ -125,12 +124,11 @@ fn a_process_that_is_killed_ends_the_job_and_the_checkpoint_stays() {
         launch(&program, "2", &[&PATIENCE[..], &["--inject", "kill:worker=3,step=7"]].concat());
     assert_ne!(code, Some(0), "{said}");
     assert!(began.elapsed() < Duration::from_secs(40));
-    let run = run_of(&program);
+    let run = program.quick_run();
     let out = program.succeed(&["train", "--resume", run.to_str().unwrap()]);
     assert!(!out.is_empty());
     let alone = Program::new();
-    alone.succeed(&quickly(STEPS));
-    assert!(weights(&run) == weights(&run_of(&alone)));
+    assert!(weights(&run) == weights(&alone.train(&words(STEPS))));
 }
 
 /// The process of the last rank under a launcher.
@@ -154,14 +152,12 @@ fn a_process_that_stands_still_is_found_and_named() {
     let mut command = launcher(&program, "2", &[&PATIENCE[..], &endless].concat());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     begun(&program.path("runs/out/quick"));
-    let stopped = last_process(&child).to_string();
-    assert!(Command::new("kill").args(["-STOP", &stopped]).status().unwrap().success());
+    signal(last_process(&child), "-STOP");
     let began = Instant::now();
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(output.status.code(), Some(1), "{:?}", texts(&output));
     assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
-    let failed = &events(&run_of(&program), "failed")[0]["error"];
+    let failed = &events(&program.quick_run(), "failed")[0]["error"];
     let failed = failed.as_str().unwrap();
     assert!(
         failed.contains("worker 2 (process 1 on ") && failed.contains("was silent"),
@@ -175,20 +171,17 @@ fn what_cannot_be_spread_or_differs_is_refused_by_all() {
     let (code, said) = launch(&program, "3", &[]);
     assert_ne!(code, Some(0));
     assert!(said.contains("workers = 4 cannot be spread evenly over the 3 processes"), "{said}");
-    let (code, said) =
-        launch(&program, "2", &["--set", "network.mode=throttle", "--set", "network.link=1gbit"]);
+    let throttled = sets(&["network.mode=throttle", "network.link=1gbit"]);
+    let (code, said) = launch(&program, "2", &throttled);
     assert_ne!(code, Some(0));
     assert!(said.contains("throttle"), "{said}");
 
     // Two programs of one job, told different things.
-    let gradwire = env!("CARGO_BIN_EXE_gradwire");
-    let mine = quickly(STEPS);
-    let other = [&mine[..], &["--set", "train.batch=5"]].concat();
-    let mut command = Command::new("mpirun");
-    command.args(["--allow-run-as-root", "--oversubscribe"]);
-    command.args(["-n", "1", gradwire]).args(&mine).args([":", "-n", "1", gradwire]).args(&other);
-    let output = command.current_dir(program.folder.path()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let other = quick(&[&words(STEPS)[..], &["--set", "train.batch=5"]].concat());
+    let mut command = launcher(&program, "1", &[]);
+    command.args([":", "-n", "1", env!("CARGO_BIN_EXE_gradwire")]).args(&other);
+    let output = command.output().unwrap();
+    let (_, said) = texts(&output);
     assert!(!output.status.success());
     assert!(said.contains("process 1") && said.contains("train.batch = 5"), "{said}");
 }

@@ -6,7 +6,7 @@ mod common;
 #[path = "tensorboard/reader.rs"]
 mod reader;
 
-use common::{Program, events, number, only_run, quick};
+use common::{Program, events, json_lines, number, numbers, only_run, quick, says, sets};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,22 +14,19 @@ use std::path::{Path, PathBuf};
 /// A finished run of three workers, and the program that made it.
 fn trained(more: &[&str]) -> (Program, PathBuf) {
     let program = Program::new();
-    program.succeed(&quick(&[&["--workers", "3"], more].concat()));
-    let run = only_run(&program.path("runs/out/quick"));
+    let run = program.train(&[&["--workers", "3"], more].concat());
     (program, run)
 }
 
 /// The lines of `network.jsonl`.
 fn recorded(run: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(run.join("network.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    json_lines(&fs::read_to_string(run.join("network.jsonl")).unwrap())
 }
 
 /// `network replay --json` of a run.
 fn replayed(program: &Program, run: &Path, more: &[&str]) -> Vec<Value> {
     let run = run.to_str().unwrap();
-    let out = program.succeed(&[&["network", "replay", run, "--json"], more].concat());
-    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    program.rows(&[&["network", "replay", run, "--json"], more].concat())
 }
 
 #[test]
@@ -54,9 +51,9 @@ fn every_step_is_recorded_and_any_link_can_be_replayed() {
     assert_eq!(rows.len(), 4);
     assert_eq!(rows[2]["link"], "1gbit,latency=1ms");
     assert_eq!(rows[0]["pattern"], "ring allgather");
-    let seconds: Vec<f64> = rows.iter().map(|row| number(row, "total_seconds")).collect();
+    let seconds = numbers(&rows, "total_seconds");
     assert!(seconds[0] > seconds[1] && seconds[1] > seconds[3], "{seconds:?}");
-    let exposed: Vec<f64> = rows.iter().map(|row| number(row, "exposed_seconds")).collect();
+    let exposed = numbers(&rows, "exposed_seconds");
     assert!(exposed[0] > 5.0 * exposed[1] && exposed[1] > 2.0 * exposed[3], "{exposed:?}");
     assert_eq!(rows, replayed(&program, &run, &["--links", links]), "it is the same again");
 
@@ -65,6 +62,7 @@ fn every_step_is_recorded_and_any_link_can_be_replayed() {
     let [given] = &replayed(&program, &run, &with)[..] else { panic!("one link") };
     let (step, cost) = (number(given, "step_seconds"), number(given, "exposed_seconds"));
     assert!((step - 2.0 - cost).abs() < 1e-6, "{given}");
+    what_cannot_be_replayed_is_refused(&program, &run);
 }
 
 #[test]
@@ -72,9 +70,7 @@ fn a_replay_leaves_tables_plots_and_curves() {
     let (program, run) = trained(&["--scheme", "dense"]);
     let path = run.to_str().unwrap();
     let table = program.succeed(&["network", "replay", path, "--to", "0.01,1"]);
-    for part in ["ring allreduce", "100mbit", "1gbit", "10gbit", "to 1 %", "to 100 %", "never"] {
-        assert!(table.contains(part), "{part} in {table}");
-    }
+    says(&table, &["ring allreduce", "100mbit", "1gbit", "10gbit", "to 1 %", "to 100 %", "never"]);
     let folder = run.join("network");
     let csv = fs::read_to_string(folder.join("replay.csv")).unwrap();
     assert_eq!(csv.lines().count(), 4);
@@ -100,8 +96,7 @@ fn a_replay_leaves_tables_plots_and_curves() {
     assert!(folder.join("wan").exists() && !folder.join("100mbit").exists());
     fs::create_dir(program.path("mine")).unwrap();
     fs::write(program.path("mine/thesis.tex"), "x").unwrap();
-    let error = program.refuse(&["network", "replay", path, "--out", "mine"], 1);
-    assert!(error.contains("mine") && error.contains("--out"), "{error}");
+    program.refuses(&["network", "replay", path, "--out", "mine"], 1, &["mine", "--out"]);
     assert!(program.path("mine/thesis.tex").exists());
 }
 
@@ -143,9 +138,7 @@ fn throttling_takes_what_the_clock_says() {
     assert!(weights(&run) > 0);
 }
 
-#[test]
-fn what_cannot_be_is_refused() {
-    let (program, run) = trained(&[]);
+fn what_cannot_be_replayed_is_refused(program: &Program, run: &Path) {
     let path = run.to_str().unwrap();
     for (arguments, part) in [
         (&["--links", "fast"][..], "such as 250mbit"),
@@ -160,14 +153,12 @@ fn what_cannot_be_is_refused() {
         (&["--topology", "star"], "allgather"),
     ] {
         let all = [&["network", "replay", path], arguments].concat();
-        let error = program.refuse(&all, 2);
-        assert!(error.contains(part), "{arguments:?}: {error}");
+        program.refuses(&all, 2, &[part]);
     }
     let other = "{ bandwidth = \"1gbit\", ranks = [{ rank = 7, slowdown = 2.0 }] }";
-    let error = program.refuse(&["network", "replay", path, "--link", other], 1);
-    assert!(error.contains("rank 7") && error.contains("3 ranks"), "{error}");
-    let error = program.refuse(&["network", "replay", "nowhere/at/all"], 1);
-    assert!(error.contains("nowhere") && error.contains("the folder of a run"), "{error}");
+    program.refuses(&["network", "replay", path, "--link", other], 1, &["rank 7", "3 ranks"]);
+    let parts = ["nowhere", "the folder of a run"];
+    program.refuses(&["network", "replay", "nowhere/at/all"], 1, &parts);
 
     for (file, line) in [("network.jsonl", 4), ("metrics.jsonl", 3)] {
         let text = fs::read_to_string(run.join(file)).unwrap();
@@ -176,25 +167,25 @@ fn what_cannot_be_is_refused() {
             .map(|(n, l)| if n == line { l.replacen(':', ";", 1) } else { l.to_string() })
             .collect();
         fs::write(run.join(file), bad.join("\n") + "\n").unwrap();
-        let error = program.refuse(&["network", "replay", path], 1);
-        assert!(error.contains(&format!("{file}, line {line}")), "{error}");
+        program.refuses(&["network", "replay", path], 1, &[&format!("{file}, line {line}")]);
         fs::write(run.join(file), text).unwrap();
     }
+}
 
-    for (sets, part) in [
+#[test]
+fn links_that_cannot_be_are_refused() {
+    let program = Program::new();
+    for (settings, part) in [
         (&["network.mode=throttle"][..], "needs a link"),
         (&["network.mode=throttel"], "throttle"),
         (&["network.mode=throttle", "network.link=quick"], "such as 250mbit"),
         (&["network.link={bandwidth=0}"], "bandwidth = 0"),
         (&["network.link={bandwidth=1e9,stragglers=3}"], "stragglers = 3"),
     ] {
-        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
-        let error = program.refuse(&quick(&sets), 2);
-        assert!(error.contains(part), "{sets:?}: {error}");
+        program.refuses(&quick(&sets(settings)), 2, &[part]);
     }
-    let slow = ["--set", "network.mode=throttle", "--set", "network.link=10kbit"];
-    let error = program.refuse(&quick(&slow), 1);
-    assert!(error.contains("exchange.timeout") && error.contains("10kbit"), "{error}");
+    let slow = sets(&["network.mode=throttle", "network.link=10kbit"]);
+    program.refuses(&quick(&slow), 1, &["exchange.timeout", "10kbit"]);
 
     let list = program.succeed(&["network", "links"]);
     assert!(list.contains("datacenter") && list.contains("100mbit"), "{list}");
@@ -204,6 +195,5 @@ fn what_cannot_be_is_refused() {
 fn a_recipe_may_leave_the_record_out() {
     let (program, run) = trained(&["--set", "network.mode=off"]);
     assert!(!run.join("network.jsonl").exists());
-    let error = program.refuse(&["network", "replay", run.to_str().unwrap()], 1);
-    assert!(error.contains("network.mode=off"), "{error}");
+    program.refuses(&["network", "replay", run.to_str().unwrap()], 1, &["network.mode=off"]);
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Program, events, number, only_run, quick, weights};
+use common::{Program, events, number, quick, sets, weights};
 use serde_json::Value;
 
 /// What a run of the quick recipe with these settings comes to.
@@ -16,10 +16,8 @@ struct Run {
 fn run(overlap: bool, settings: &[&str]) -> Run {
     let program = Program::new();
     let overlap = format!("exchange.overlap={overlap}");
-    let mut arguments = quick(&["--set", &overlap, "--set", "exchange.overlap_bytes=4096"]);
-    arguments.extend(settings.iter().flat_map(|setting| ["--set", setting]));
-    program.succeed(&arguments);
-    let run = only_run(&program.path("runs/out/quick"));
+    let overlap = sets(&[&overlap, "exchange.overlap_bytes=4096"]);
+    let run = program.train(&[overlap, sets(settings)].concat());
     Run { steps: events(&run, "step"), weights: weights(&run) }
 }
 
@@ -85,8 +83,7 @@ fn what_cannot_overlap_is_refused() {
         ("policy.clip_norm=1", "policy.clip_norm"),
         ("exchange.overlap_bytes=-1", "overlap_bytes"),
     ] {
-        let on = ["--set", "exchange.overlap=true", "--set", "policy.bucketing=parameter"];
-        let error = program.refuse(&quick(&[&on[..], &["--set", setting]].concat()), 2);
-        assert!(error.contains(says), "{error}");
+        let sets = sets(&["exchange.overlap=true", "policy.bucketing=parameter", setting]);
+        program.refuses(&quick(&sets), 2, &[says]);
     }
 }

@@ -13,11 +13,15 @@ use gradwire::record::{
 use reader::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-fn create(out: &Path) -> Record {
+/// A record, and the folder that it is written to.
+fn create(out: &Path) -> (Record, PathBuf) {
     let place = Place::New { out, recipe: "tests", name: None };
-    Record::create(&Disk::default(), place, "workers = 2\n", &Provenance::here()).unwrap()
+    let record =
+        Record::create(&Disk::default(), place, "workers = 2\n", &Provenance::here()).unwrap();
+    let folder = record.folder().to_path_buf();
+    (record, folder)
 }
 
 /// The events of `metrics.jsonl`.
@@ -64,8 +68,7 @@ fn a_step(step: u64) -> Step {
 #[test]
 fn every_value_of_every_event_is_in_both_files() {
     let out = tempfile::tempdir().unwrap();
-    let mut record = create(out.path());
-    let folder = record.folder().to_path_buf();
+    let (mut record, folder) = create(out.path());
     let values: Vec<f32> = (-50..100).map(|i| i as f32 * 0.01).collect();
     let histogram = Histogram::of(&values);
     let sent = [
@@ -124,7 +127,12 @@ fn every_value_of_every_event_is_in_both_files() {
     assert_eq!(at(2), BTreeMap::from([("recipe", &text("```toml\nworkers = 2\n```"))]));
     assert_eq!(at(6), BTreeMap::from([("note", &text("Grüße\n\n*zwei*"))]));
 
-    let step: BTreeMap<_, _> = [
+    let scalars = |record: usize, expected: &[(&str, f32)]| {
+        let expected = expected.iter().map(|(tag, value)| (*tag, Value::Scalar(*value)));
+        let expected: BTreeMap<_, _> = expected.collect();
+        assert_eq!(at(record), expected.iter().map(|(tag, value)| (*tag, value)).collect());
+    };
+    let step = [
         ("Train/loss", 2.3),
         ("Train/accuracy", 0.0),
         ("Train/learning_rate", 0.1),
@@ -148,34 +156,28 @@ fn every_value_of_every_event_is_in_both_files() {
         ("exchange/residual_norm", 3.5),
         ("scheme/kept", 0.01),
         ("scheme/größe", 1.0),
-    ]
-    .map(|(tag, value)| (tag, Value::Scalar(value)))
-    .into();
-    assert_eq!(at(3), step.iter().map(|(tag, value)| (*tag, value)).collect());
+    ];
+    scalars(3, &step);
     assert!(matches!(at(5)["Train/loss"], Value::Scalar(loss) if loss.is_nan()));
     assert!(!at(5).contains_key("Train/accuracy"));
 
-    let epoch: BTreeMap<_, _> = [
+    let epoch = [
         ("epoch/train_loss", 1.5),
         ("epoch/train_accuracy", 0.5),
         ("epoch/seconds", 10.0),
         ("epoch/samples_per_second", 512.0),
         ("Test/loss", 1.25),
         ("Test/accuracy", 0.625),
-    ]
-    .map(|(tag, value)| (tag, Value::Scalar(value)))
-    .into();
-    assert_eq!(at(7), epoch.iter().map(|(tag, value)| (*tag, value)).collect());
+    ];
+    scalars(7, &epoch);
 
-    let results: BTreeMap<_, _> = [
+    let results = [
         ("Test/best_accuracy", 0.625),
         ("Test/bits_per_parameter", 32.0 * (2.0 * 2469.0) / (4.0 * 4.0 * 270_000.0)),
         ("Test/wire_bytes", 2.0 * 2469.0),
         ("Test/seconds", (s(6) - sent[0].time) as f32),
-    ]
-    .map(|(tag, value)| (tag, Value::Scalar(value)))
-    .into();
-    assert_eq!(at(8), results.iter().map(|(tag, value)| (*tag, value)).collect());
+    ];
+    scalars(8, &results);
     assert!(at(9).values().all(|value| !matches!(value, Value::Scalar(_))), "{:?}", at(9));
 
     let Value::Histogram(read) = at(4)["gradient/层1.weight"] else { panic!("no histogram") };
@@ -190,8 +192,7 @@ fn every_value_of_every_event_is_in_both_files() {
 #[test]
 fn nothing_is_lost_when_the_process_ends_at_once() {
     let out = tempfile::tempdir().unwrap();
-    let mut record = create(out.path());
-    let folder = record.folder().to_path_buf();
+    let (mut record, folder) = create(out.path());
     for step in 1..=1000 {
         record.record(&Event::from(a_step(step))).unwrap();
     }
@@ -204,8 +205,7 @@ fn nothing_is_lost_when_the_process_ends_at_once() {
 #[test]
 fn a_hundred_thousand_scalars() {
     let out = tempfile::tempdir().unwrap();
-    let mut record = create(out.path());
-    let folder = record.folder().to_path_buf();
+    let (mut record, folder) = create(out.path());
     let steps = 100_000 / 19 + 1;
     for step in 1..=steps {
         record.record(&Event::from(a_step(step))).unwrap();
@@ -240,8 +240,7 @@ fn the_folder_tells_what_made_it() {
 fn runs_that_start_together_get_their_own_folders() {
     let out = tempfile::tempdir().unwrap();
     let folders: BTreeSet<_> = std::thread::scope(|scope| {
-        let runs: Vec<_> =
-            (0..16).map(|_| scope.spawn(|| create(out.path()).folder().to_path_buf())).collect();
+        let runs: Vec<_> = (0..16).map(|_| scope.spawn(|| create(out.path()).1)).collect();
         runs.into_iter().map(|run| run.join().unwrap()).collect()
     });
     assert_eq!(folders.len(), 16);

@@ -3,10 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
+use common::{Program, number, signal, texts};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const EXPERIMENT: &str = r#"
@@ -69,30 +71,32 @@ scales = ["smoke"]
 otherwise = "not here"
 "#;
 
-fn command(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gradwire"));
-    command.current_dir(folder).args(["reproduce", "small.toml", "--out", "out"]).args(arguments);
-    command
+/// The command that runs the small experiment, with more arguments.
+fn small<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["reproduce", "small.toml", "--out", "out"], more].concat()
 }
 
-fn reproduce(folder: &Path, arguments: &[&str]) -> Output {
-    command(folder, arguments).output().unwrap()
+/// The same at the scale `smoke`.
+fn smoke<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    small(&[&["--scale", "smoke"], more].concat())
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// The program beside the experiment, and beside another claim of the scale `smoke` if there is one.
+fn beside(epochs: u32, claim: &str) -> Program {
+    let program = Program::new();
+    let text = EXPERIMENT.replace("STEPS", &epochs.to_string()) + claim;
+    fs::write(program.path("small.toml"), text).unwrap();
+    program
 }
 
-fn folder(epochs: u32) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let text = EXPERIMENT.replace("STEPS", &epochs.to_string());
-    fs::write(folder.path().join("small.toml"), text).unwrap();
-    folder
-}
-
-fn results(folder: &Path, scale: &str) -> Value {
-    let path = folder.join("out").join(format!("small-{scale}")).join("results.json");
+fn results(program: &Program, scale: &str) -> Value {
+    let path = program.path(&format!("out/small-{scale}/results.json"));
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// How many runs were not made again.
+fn there_already(said: &str) -> usize {
+    said.matches("was there already").count()
 }
 
 fn states(results: &Value) -> Vec<(String, String)> {
@@ -103,17 +107,16 @@ fn states(results: &Value) -> Vec<(String, String)> {
 
 #[test]
 fn a_grid_is_run_once_and_judged() {
-    let place = folder(1);
-    let first = reproduce(place.path(), &["--scale", "smoke"]);
-    assert!(first.status.success(), "{}", text(&first.stderr));
-    assert!(text(&first.stdout).contains("REPRODUCED: Top-k sends"), "{}", text(&first.stdout));
-    let found = results(place.path(), "smoke");
+    let place = beside(1, "");
+    let (told, _) = place.outputs(&smoke(&[]));
+    assert!(told.contains("REPRODUCED: Top-k sends"), "{told}");
+    let found = results(&place, "smoke");
     assert_eq!(found["runs"].as_array().unwrap().len(), 4);
     assert!(states(&found).iter().all(|(_, state)| state == "finished"));
     let verdict = &found["verdicts"][0];
     assert_eq!(verdict["ruling"], "reproduced");
     assert_eq!(verdict["measured"]["seeds"], 2);
-    let run = place.path().join("out/small-smoke/task/topk-0.1/seed-2");
+    let run = place.path("out/small-smoke/task/topk-0.1/seed-2");
     assert!(run.join("metrics.jsonl").is_file() && !run.join("checkpoints").exists());
     let measured = &found["runs"][3]["measured"];
     assert_eq!(measured["losses"].as_array().unwrap().len(), 3);
@@ -121,62 +124,49 @@ fn a_grid_is_run_once_and_judged() {
 
     // Nothing is made again, and nothing changes.
     let record = fs::read(run.join("metrics.jsonl")).unwrap();
-    let second = reproduce(place.path(), &["--scale", "smoke"]);
-    assert_eq!(text(&second.stderr).matches("was there already").count(), 4);
+    let (_, said) = place.outputs(&smoke(&[]));
+    assert_eq!(there_already(&said), 4, "{said}");
     assert_eq!(fs::read(run.join("metrics.jsonl")).unwrap(), record);
-    assert_eq!(results(place.path(), "smoke"), found);
+    assert_eq!(results(&place, "smoke"), found);
 
     // Where `results.json` is, the runs have been made.
-    let elsewhere = folder(1);
-    let there = elsewhere.path().join("out/small-smoke");
-    fs::create_dir_all(&there).unwrap();
-    fs::copy(place.path().join("out/small-smoke/results.json"), there.join("results.json"))
-        .unwrap();
-    let more = reproduce(elsewhere.path(), &["--scale", "smoke", "--seeds", "3"]);
-    assert_eq!(
-        text(&more.stderr).matches("was there already").count(),
-        4,
-        "{}",
-        text(&more.stderr)
-    );
-    let of_three = results(elsewhere.path(), "smoke");
+    let elsewhere = beside(1, "");
+    let copied = "out/small-smoke/results.json";
+    fs::create_dir_all(elsewhere.path("out/small-smoke")).unwrap();
+    fs::copy(place.path(copied), elsewhere.path(copied)).unwrap();
+    let (_, said) = elsewhere.outputs(&smoke(&["--seeds", "3"]));
+    assert_eq!(there_already(&said), 4, "{said}");
+    let of_three = results(&elsewhere, "smoke");
     assert_eq!(of_three["verdicts"][0]["measured"]["seeds"], 3);
     assert_eq!(of_three["runs"][0], found["runs"][0]);
-    let other = reproduce(elsewhere.path(), &["--scale", "smoke", "--set", "train.max_steps=2"]);
-    assert_eq!(text(&other.stderr).matches("was there already").count(), 0, "another recipe");
+    let shorter = ["--set", "train.max_steps=2"];
+    let (_, said) = texts(&elsewhere.run(&smoke(&shorter)));
+    assert_eq!(there_already(&said), 0, "another recipe: {said}");
 
     // Another recipe is another run; what was there is kept.
-    let other = reproduce(place.path(), &["--scale", "smoke", "--set", "train.max_steps=2"]);
-    assert!(other.status.success(), "{}", text(&other.stderr));
-    assert_eq!(text(&other.stderr).matches("moved what was there").count(), 4);
-    let aside = place.path().join("out/superseded/small-smoke/task/topk-0.1/seed-2-1");
+    let (_, said) = place.outputs(&smoke(&shorter));
+    assert_eq!(said.matches("moved what was there").count(), 4, "{said}");
+    let aside = place.path("out/superseded/small-smoke/task/topk-0.1/seed-2-1");
     assert_eq!(fs::read(aside.join("metrics.jsonl")).unwrap(), record);
 
     // What was not asked for, but is there, still counts.
-    let only = ["--scale", "smoke", "--set", "train.max_steps=2", "--json", "--only", "topk"];
-    let silent = reproduce(place.path(), &only);
-    let line: Value = serde_json::from_slice(&silent.stdout).unwrap();
+    let alone = ["--json", "--only", "topk"];
+    let [line] = &place.rows(&smoke(&[&shorter[..], &alone].concat()))[..] else { panic!("one") };
     assert_eq!((&line["ruling"], &line["measured"]["seeds"]), (&"reproduced".into(), &2.into()));
-    let alone = ["--scale", "smoke", "--json", "--only", "topk"];
-    let line: Value = serde_json::from_slice(&reproduce(place.path(), &alone).stdout).unwrap();
+    let [line] = &place.rows(&smoke(&alone))[..] else { panic!("one") };
     assert_eq!(line["ruling"], "not-testable", "its baseline is of another recipe");
 
     // A record that is damaged is said, and not passed over.
-    let shown = place.path().join("out/small-smoke/task/topk-0.1/seed-1/network.jsonl");
+    let shown = place.path("out/small-smoke/task/topk-0.1/seed-1/network.jsonl");
     let whole = fs::read_to_string(&shown).unwrap();
     fs::write(&shown, whole.replacen("\"step\":2", "\"step\":7", 1)).unwrap();
-    let refused = reproduce(place.path(), &alone);
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(text(&refused.stderr).contains("network.jsonl"), "{}", text(&refused.stderr));
+    place.refuses(&smoke(&alone), 1, &["network.jsonl"]);
 }
 
 /// Accuracies after three steps differ much from seed to seed: whether they are a fifth cannot be told. Arms
 /// of other claims get no more seeds.
 #[test]
 fn what_is_undecided_gets_more_seeds() {
-    let place = folder(1);
-    let path = place.path().join("small.toml");
-    let experiment = fs::read_to_string(&path).unwrap();
     let chance = r#"
 [[claims]]
 claim = "Dense is right in at least one of five"
@@ -188,26 +178,23 @@ at_least = 0.2
 scales = ["smoke"]
 otherwise = "not here"
 "#;
-    fs::write(&path, experiment + chance).unwrap();
-    let done = reproduce(place.path(), &["--scale", "smoke", "--until-decided"]);
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    let found = results(place.path(), "smoke");
+    let place = beside(1, chance);
+    let (told, _) = place.outputs(&smoke(&["--until-decided"]));
+    let found = results(&place, "smoke");
     let count = |arm| states(&found).iter().filter(|(of, _)| of == arm).count();
     let verdict = &found["verdicts"][1];
     let seeds = verdict["measured"]["seeds"].as_u64().unwrap();
     assert!(seeds > 3, "three seeds decided: {verdict}");
     assert_eq!((count("dense") as u64, count("topk-0.1")), (seeds, 3));
     assert_eq!(found["looks"], 3);
-    assert!((verdict["confidence"].as_f64().unwrap() - 29.0 / 30.0).abs() < 1e-12);
-    assert!(text(&done.stdout).contains("all 3 looks together"), "{}", text(&done.stdout));
+    assert!((number(verdict, "confidence") - 29.0 / 30.0).abs() < 1e-12);
+    assert!(told.contains("all 3 looks together"), "{told}");
 }
 
 /// A claim about speed is measured on a gradient that the run recorded; without one it is refused before
 /// anything is trained.
 #[test]
 fn speed_is_timed_on_recorded_gradients() {
-    let place = folder(1);
-    let path = place.path().join("small.toml");
     let fast = r#"
 [[claims]]
 claim = "Top-k takes time to encode"
@@ -219,74 +206,61 @@ at_least = 1e-9
 scales = ["smoke"]
 otherwise = "not here"
 "#;
-    let experiment = fs::read_to_string(&path).unwrap() + fast;
-    fs::write(&path, &experiment).unwrap();
-    let refused = reproduce(place.path(), &["--scale", "smoke"]);
-    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
-    assert!(text(&refused.stderr).contains("record.gradients"), "{}", text(&refused.stderr));
-    let records =
-        experiment.replace("record.every = 1", "record = { every = 1, gradients = \"{steps}\" }");
+    let place = beside(1, fast);
+    place.refuses(&smoke(&[]), 2, &["record.gradients"]);
+    let path = place.path("small.toml");
+    let records = fs::read_to_string(&path)
+        .unwrap()
+        .replace("record.every = 1", "record = { every = 1, gradients = \"{steps}\" }");
     fs::write(&path, records).unwrap();
-    let done = reproduce(place.path(), &["--scale", "smoke"]);
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    let found = results(place.path(), "smoke");
+    place.succeed(&smoke(&[]));
+    let found = results(&place, "smoke");
     let timings = found["timings"].as_array().unwrap();
     assert_eq!(timings.len(), 2, "one for each seed");
-    assert!(timings.iter().all(|timing| timing["encode"]["median"].as_f64().unwrap() > 0.0));
+    assert!(timings.iter().all(|timing| number(&timing["encode"], "median") > 0.0));
     assert_eq!(found["verdicts"][1]["ruling"], "reproduced", "{}", found["verdicts"][1]);
-    let again = reproduce(place.path(), &["--scale", "smoke"]);
-    assert!(again.status.success());
-    assert_eq!(results(place.path(), "smoke")["timings"], found["timings"], "timed once");
-    let table = Command::new(env!("CARGO_BIN_EXE_gradwire"))
-        .current_dir(place.path())
-        .args(["report", "--claims", "out/small-smoke"])
-        .output()
-        .unwrap();
+    place.succeed(&smoke(&[]));
+    assert_eq!(results(&place, "smoke")["timings"], found["timings"], "timed once");
+    let (table, _) = texts(&place.run(&["report", "--claims", "out/small-smoke"]));
     let line = "| small | Top-k sends at most a third of dense | 0.2× |";
-    assert!(text(&table.stdout).contains(line), "{}", text(&table.stdout));
+    assert!(table.contains(line), "{table}");
 
     // A gradient on which nothing can be timed leaves its claim open, and the others judged.
-    let folder = place.path().join("out/small-smoke");
+    let folder = place.path("out/small-smoke");
     fs::remove_file(folder.join("results.json")).unwrap();
     let gradients = folder.join("task/topk-0.1/seed-1/gradients");
     for file in fs::read_dir(gradients).unwrap() {
         fs::write(file.unwrap().path(), b"nothing").unwrap();
     }
-    let done = reproduce(place.path(), &["--scale", "smoke"]);
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    assert!(text(&done.stderr).contains("not timed: claim"), "{}", text(&done.stderr));
-    let verdicts = &results(place.path(), "smoke")["verdicts"];
+    let (_, said) = place.outputs(&smoke(&[]));
+    assert!(said.contains("not timed: claim"), "{said}");
+    let verdicts = &results(&place, "smoke")["verdicts"];
     assert_eq!(verdicts[0]["ruling"], "reproduced", "{verdicts}");
     assert_eq!(verdicts[1]["ruling"], "not-testable", "{verdicts}");
 }
 
 #[test]
 fn a_run_that_diverges_is_shown_and_the_others_are_made() {
-    let place = folder(1);
-    let done = reproduce(place.path(), &["--scale", "quick"]);
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    let found = results(place.path(), "quick");
+    let place = beside(1, "");
+    let quick = small(&["--scale", "quick"]);
+    let (_, said) = place.outputs(&quick);
     let expected = [("dense", "finished"), ("topk-0.1", "finished"), ("wild", "diverged")];
     let expected = expected.map(|(arm, state)| (arm.to_string(), state.to_string()));
-    assert_eq!(states(&found), expected);
-    assert!(text(&done.stderr).contains("diverged"), "{}", text(&done.stderr));
-    let again = reproduce(place.path(), &["--scale", "quick"]);
-    assert_eq!(text(&again.stderr).matches("was there already").count(), 3);
+    assert_eq!(states(&results(&place, "quick")), expected);
+    assert!(said.contains("diverged"), "{said}");
+    let (_, said) = place.outputs(&quick);
+    assert_eq!(there_already(&said), 3, "{said}");
 }
 
 #[test]
 #[cfg(unix)]
 fn a_grid_that_was_stopped_goes_on_where_it_was() {
-    let whole = folder(12);
-    assert!(reproduce(whole.path(), &["--scale", "quick", "--only", "topk"]).status.success());
-    let place = folder(12);
-    let arguments = ["--scale", "quick", "--only", "topk"];
-    let mut child = command(place.path(), &arguments)
-        .stderr(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let record = place.path().join("out/small-quick/task/topk-0.1/seed-1/metrics.jsonl");
+    let (whole, place) = (beside(12, ""), beside(12, ""));
+    let arguments = small(&["--scale", "quick", "--only", "topk"]);
+    whole.succeed(&arguments);
+    let mut command = place.command(&arguments);
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let record = place.path("out/small-quick/task/topk-0.1/seed-1/metrics.jsonl");
     let patience = Instant::now() + Duration::from_secs(120);
     while !fs::read_to_string(&record).is_ok_and(|text| text.contains(r#""event":"step","step":3"#))
     {
@@ -294,75 +268,57 @@ fn a_grid_that_was_stopped_goes_on_where_it_was() {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it could be stopped");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
+    signal(child.id(), "-INT");
     let stopped = child.wait_with_output().unwrap();
-    assert_eq!(stopped.status.code(), Some(130), "{}", text(&stopped.stderr));
-    assert!(text(&stopped.stderr).contains("--resume"), "{}", text(&stopped.stderr));
-    assert_eq!(states(&results(place.path(), "quick"))[0].1, "unfinished");
+    let (_, said) = texts(&stopped);
+    assert_eq!(stopped.status.code(), Some(130), "{said}");
+    assert!(said.contains("--resume"), "{said}");
+    assert_eq!(states(&results(&place, "quick"))[0].1, "unfinished");
 
-    let done = reproduce(place.path(), &["--scale", "quick", "--only", "topk", "--resume"]);
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    assert!(!place.path().join("out/superseded").exists(), "it was begun again");
-    let figures = |place: &Path| {
+    place.succeed(&[&arguments[..], &["--resume"]].concat());
+    assert!(!place.path("out/superseded").exists(), "it was begun again");
+    let figures = |place: &Program| {
         let found = results(place, "quick");
         let measured = found["runs"][0]["measured"].clone();
         (measured["losses"].clone(), measured["summary"]["test_accuracy"].clone())
     };
-    assert_eq!(figures(place.path()), figures(whole.path()));
+    assert_eq!(figures(&place), figures(&whole));
 }
 
 #[test]
 fn what_cannot_be_is_refused_before_anything_is_made() {
-    let place = folder(1);
+    let place = beside(1, "");
     for (arguments, part) in [
-        (vec!["--scale", "full"], "no scale full, but smoke, quick"),
-        (vec!["--scale", "smoke", "--only", "tpok"], "topk-0.1"),
-        (vec!["--scale", "smoke", "--set", "train.bach=3"], "did you mean `batch`"),
-        (vec!["--scale", "smoke", "--links", "1gbat"], "1gbat"),
+        (small(&["--scale", "full"]), "no scale full, but smoke, quick"),
+        (smoke(&["--only", "tpok"]), "topk-0.1"),
+        (smoke(&["--set", "train.bach=3"]), "did you mean `batch`"),
+        (smoke(&["--links", "1gbat"]), "1gbat"),
     ] {
-        let refused = reproduce(place.path(), &arguments);
-        assert_eq!(refused.status.code(), Some(2), "{arguments:?}");
-        let error = text(&refused.stderr);
-        assert!(error.contains(part), "{arguments:?}: {error}");
-        assert!(
-            !place.path().join("out").exists()
-                || !place.path().join("out/small-smoke/task").exists()
-        );
+        place.refuses(&arguments, 2, &[part]);
+        assert!(!place.path("out/small-smoke/task").exists());
     }
-    let unknown = Command::new(env!("CARGO_BIN_EXE_gradwire"))
-        .args(["reproduce", "sidcoo"])
-        .output()
-        .unwrap();
-    assert!(text(&unknown.stderr).contains("did you mean `sidco`?"), "{}", text(&unknown.stderr));
+    let (_, error) = texts(&place.run(&["reproduce", "sidcoo"]));
+    assert!(error.contains("did you mean `sidco`?"), "{error}");
 }
 
 #[test]
 fn the_list_and_the_dry_run_say_what_there_is() {
-    let list = Command::new(env!("CARGO_BIN_EXE_gradwire"))
-        .args(["reproduce", "--list"])
-        .output()
-        .unwrap();
+    let place = beside(1, "");
+    let list = place.succeed(&["reproduce", "--list"]);
     for name in ["aggregation", "casq", "dqsgd", "grace", "optquant", "sidco"] {
-        assert!(text(&list.stdout).contains(&format!("{name}: ")), "{name}");
+        assert!(list.contains(&format!("{name}: ")), "{name}");
     }
-    let place = folder(1);
-    let dry = reproduce(place.path(), &["--scale", "smoke", "--dry-run"]);
-    let said = text(&dry.stdout);
+    let said = place.succeed(&smoke(&["--dry-run"]));
     assert!(said.contains("3 steps of 16 samples, 4 runs, about"), "{said}");
     assert!(said.contains("all together about"), "{said}");
-    assert!(!place.path().join("out/small-smoke/task").exists());
+    assert!(!place.path("out/small-smoke/task").exists());
 }
 
 /// One of the paper's experiments as it is built in.
 #[test]
 fn a_built_in_experiment_runs_at_its_smallest() {
-    let place = tempfile::tempdir().unwrap();
-    let done = Command::new(env!("CARGO_BIN_EXE_gradwire"))
-        .current_dir(place.path())
-        .args(["reproduce", "casq", "--scale", "smoke", "--seeds", "1", "--out", "out"])
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    assert!(place.path().join("out/casq-smoke/results.json").is_file());
+    let program = Program::new();
+    let smallest = ["reproduce", "casq", "--scale", "smoke", "--seeds", "1", "--out", "out"];
+    program.succeed(&smallest);
+    assert!(program.path("out/casq-smoke/results.json").is_file());
 }

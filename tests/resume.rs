@@ -4,13 +4,15 @@
 
 mod common;
 
-use common::{Program, events, number, only_run, quick, told, weights, words};
+use common::{
+    Program, entries, events, number, numbers, only_run, quick, says, sets, told, weights, words,
+};
 use gradwire_exchange::Scheme;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// A run of two and a half epochs of 10 steps with checkpoints in the middle of them.
@@ -20,9 +22,7 @@ const STEPS: &str = "--set dataset.train=480 --set dataset.test=60 --set train.b
 
 /// A run that nothing disturbed, and its checkpoints in order.
 fn undisturbed(program: &Program, out: &str, more: &[&str]) -> (PathBuf, Vec<PathBuf>) {
-    let out_set = format!("record.out={out}");
-    let sets = [&words(STEPS)[..], &["--workers", "3", "--set", &out_set], more].concat();
-    program.succeed(&quick(&sets));
+    program.succeed(&quick(&[&words(STEPS)[..], &["--workers", "3", "--out", out], more].concat()));
     let run = only_run(&program.path(out).join("quick"));
     let checkpoints = checkpoints(&run);
     assert!(checkpoints.len() >= 2, "{checkpoints:?}");
@@ -30,10 +30,7 @@ fn undisturbed(program: &Program, out: &str, more: &[&str]) -> (PathBuf, Vec<Pat
 }
 
 fn checkpoints(run: &Path) -> Vec<PathBuf> {
-    let all = fs::read_dir(run.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path());
-    let mut all: Vec<_> = all.collect();
-    all.sort();
-    all
+    entries(&run.join("checkpoints"))
 }
 
 fn model(run: &Path, which: &str) -> Vec<u8> {
@@ -42,6 +39,30 @@ fn model(run: &Path, which: &str) -> Vec<u8> {
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
+}
+
+/// Goes on from a run or a checkpoint.
+fn resume(program: &Program, from: &Path, more: &[&str]) {
+    program.succeed(&[&["train", "--quiet", "--resume", text(from)], more].concat());
+}
+
+/// What a run's record tells, and its best and its last model.
+struct Outcome {
+    told: Vec<Value>,
+    models: [Vec<u8>; 2],
+}
+
+impl Outcome {
+    fn of(run: &Path) -> Self {
+        Self { told: told(run), models: ["best", "last"].map(|which| model(run, which)) }
+    }
+
+    /// Fails unless the run has come to the same.
+    fn is_of(&self, run: &Path, what: &str) {
+        let found = Self::of(run);
+        assert_eq!(found.told, self.told, "{what}: the record");
+        assert!(found.models == self.models, "{what}: the models");
+    }
 }
 
 /// Every scheme, with its own habits and with momentum correction where it keeps a residual, goes
@@ -63,13 +84,11 @@ fn every_scheme_goes_on_bit_for_bit() {
             let habits = ["--set", "optimizer.momentum=0"];
             let more = [&variant[..], &habits, &["--set", "record.histograms_every=6"]].concat();
             let (run, checkpoints) = undisturbed(&program, &format!("{name}-{number}"), &more);
-            let (before, models) = (told(&run), ["best", "last"].map(|which| model(&run, which)));
+            let before = Outcome::of(&run);
             let from = &checkpoints[0];
             assert!(!from.ends_with("step-00000010"), "in the middle of an epoch");
-            program.succeed(&["train", "--quiet", "--resume", text(from)]);
-            assert_eq!(told(&run), before, "{name}: the record");
-            let after = ["best", "last"].map(|which| model(&run, which));
-            assert!(after == models, "{name}: the models");
+            resume(&program, from, &[]);
+            before.is_of(&run, name);
             assert_eq!(events(&run, "finished").len(), 1);
         }
     }
@@ -89,13 +108,12 @@ fn batch_norm_and_adam_go_on_bit_for_bit() {
              --set record.every=1 --set checkpoint.every_steps=2 --set checkpoint.keep_last=9",
         );
         program.succeed(&[&train[..], &["--set", &batch_norm]].concat());
-        let run = only_run(&program.path("runs/out/quick"));
-        let (before, models) = (told(&run), ["best", "last"].map(|which| model(&run, which)));
+        let run = program.quick_run();
+        let before = Outcome::of(&run);
         for _ in 0..2 {
             let from = checkpoints(&run).into_iter().rev().nth(1).unwrap();
-            program.succeed(&["train", "--quiet", "--resume", text(&from)]);
-            assert_eq!(told(&run), before);
-            assert!(["best", "last"].map(|which| model(&run, which)) == models);
+            resume(&program, &from, &[]);
+            before.is_of(&run, &batch_norm);
         }
     }
 }
@@ -116,30 +134,31 @@ fn averages_go_on_bit_for_bit() {
              --set record.every=1 --set checkpoint.every_steps=4 --set checkpoint.keep_last=9",
         );
         program.succeed(&[&train[..], &["--set", &average]].concat());
-        let run = only_run(&program.path("runs/out/quick"));
-        let (before, models) = (told(&run), ["best", "last"].map(|which| model(&run, which)));
+        let run = program.quick_run();
+        let before = Outcome::of(&run);
         let from = checkpoints(&run);
-        program.succeed(&["train", "--quiet", "--resume", text(&from[1])]);
-        assert_eq!(told(&run), before, "{average}");
-        assert!(["best", "last"].map(|which| model(&run, which)) == models, "{average}");
+        resume(&program, &from[1], &[]);
+        before.is_of(&run, &average);
 
-        program.succeed(&["train", "--quiet", "--resume", text(&from[1]), "--workers", "3"]);
-        assert!(model(&run, "last") != models[1], "{average}");
-        let change = ["--force", "--set", "average.decay=0.8"];
-        program.succeed(&[&["train", "--quiet", "--resume", text(&from[0])], &change[..]].concat());
+        resume(&program, &from[1], &["--workers", "3"]);
+        assert!(model(&run, "last") != before.models[1], "{average}");
+        resume(&program, &from[0], &["--force", "--set", "average.decay=0.8"]);
     }
 }
 
-/// What a checkpoint does not hold cannot be gone on with.
+/// What a checkpoint does not hold cannot be gone on with, and a schedule that spans the run has no more
+/// of the same.
 #[test]
-fn an_average_that_was_not_kept_is_refused() {
+fn an_average_that_was_not_kept_and_a_longer_schedule_are_refused() {
     let program = Program::new();
     let (run, checkpoints) = undisturbed(&program, "out", &[]);
     let before = told(&run);
     let change = ["--force", "--set", "average={kind=\"ema\"}"];
     let begin = ["train", "--quiet", "--resume", text(&checkpoints[0])];
-    let refusal = program.refuse(&[&begin[..], &change[..]].concat(), 1);
-    assert!(refusal.contains("average.kind must be what the run was begun with"), "{refusal}");
+    let parts = ["average.kind must be what the run was begun with"];
+    program.refuses(&[&begin[..], &change[..]].concat(), 1, &parts);
+    let longer = ["train", "--resume", text(&run), "--set", "train.max_steps=30"];
+    program.refuses(&longer, 2, &["train.max_steps was 24, is 30: the schedule spans"]);
     assert_eq!(told(&run), before);
 }
 
@@ -150,20 +169,17 @@ fn rows_that_wait_go_on_bit_for_bit() {
     for (scheme, nesterov) in [("dense", "false"), ("nonzero", "true")] {
         let program = Program::new();
         let nesterov = format!("optimizer.nesterov={nesterov}");
-        let optimizer = ["--set", "optimizer.momentum=0.9", "--set", &nesterov];
-        let sets = [&["--scheme", scheme], &optimizer[..]].concat();
-        let (run, checkpoints) = undisturbed(&program, "out", &sets);
-        let (before, models) = (told(&run), ["best", "last"].map(|which| model(&run, which)));
+        let mut settings = sets(&["optimizer.momentum=0.9", &nesterov]);
+        settings.extend(["--scheme", scheme]);
+        let (run, checkpoints) = undisturbed(&program, "out", &settings);
+        let before = Outcome::of(&run);
         let optimizer = fs::read(checkpoints[0].join("optimizer.safetensors")).unwrap();
         assert!(optimizer.windows(13).any(|name| name == b"waiting/since"), "no row waits");
-        program.succeed(&["train", "--quiet", "--resume", text(&checkpoints[0])]);
-        assert_eq!(told(&run), before, "{scheme}: the record");
-        let after = ["best", "last"].map(|which| model(&run, which));
-        assert!(after == models, "{scheme}: the models");
+        resume(&program, &checkpoints[0], &[]);
+        before.is_of(&run, scheme);
 
-        let often = ["exchange.compare_replicas_every=1", "checkpoint.every_steps=2"];
-        let often = often.map(|set| ["--set", set]).concat();
-        let (other, _) = undisturbed(&program, "often", &[&sets[..], &often].concat());
+        let often = sets(&["exchange.compare_replicas_every=1", "checkpoint.every_steps=2"]);
+        let (other, _) = undisturbed(&program, "often", &[settings, often].concat());
         let [other, run] = [&other, &run].map(|run| weights(run));
         assert!(other == run, "{scheme}: read more often");
     }
@@ -178,17 +194,13 @@ fn a_killed_run_goes_on_bit_for_bit() {
     let (expected, model_expected) = (told(&run), model(&run, "last"));
 
     let program = Program::new();
-    let sets = [&words(STEPS)[..], &["--workers", "3", "--set", "record.out=out"], &sets].concat();
+    let sets = [&words(STEPS)[..], &["--workers", "3", "--out", "out"], &sets].concat();
     let mut arguments: Vec<String> = quick(&sets).iter().map(ToString::to_string).collect();
     let mut kills = 0;
     let model_found = loop {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_gradwire"))
-            .args(&arguments)
-            .current_dir(program.folder.path())
-            .stderr(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut command = program.command(&[]);
+        let command = command.args(&arguments).stderr(Stdio::null()).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
         let patience = Duration::from_millis(120 + 70 * (kills % 5));
         let began = Instant::now();
         let status = loop {
@@ -239,9 +251,7 @@ fn other_numbers_of_workers_go_on_with_every_sample() {
         let copy = program.path(&format!("copy-{workers}"));
         copy_folder(&run, &copy);
         let from = copy.join("checkpoints").join(from.file_name().unwrap());
-        let output = program.run(&["train", "--resume", text(&from), "--workers", workers]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{said}");
+        let (_, said) = program.outputs(&["train", "--resume", text(&from), "--workers", workers]);
         assert!(said.contains(&format!("{workers} workers go on with the state of 3")), "{said}");
         assert!(said.contains("after 336 of its 480 samples"), "{said}");
         let steps_told = events(&copy, "step");
@@ -250,23 +260,22 @@ fn other_numbers_of_workers_go_on_with_every_sample() {
         assert_eq!(samples, 480.0, "{workers} workers: every sample of the epoch once");
         let later = of_epoch(1.0).filter(|s| number(s, "step") > 7.0).count();
         assert_eq!(later, steps, "{workers} workers");
-        let numbers: Vec<f64> = steps_told.iter().map(|s| number(s, "step")).collect();
-        assert!(numbers.iter().zip(1..).all(|(n, i)| *n == f64::from(i)), "{numbers:?}");
+        let steps_taken = numbers(&steps_told, "step");
+        assert!(steps_taken.iter().zip(1..).all(|(n, i)| *n == f64::from(i)), "{steps_taken:?}");
         let a_step = 16 * workers.parse::<usize>().unwrap();
         let all = 7 + steps + 2 * 480usize.div_ceil(a_step);
-        assert_eq!(numbers.len(), all.min(24), "{workers} workers");
+        assert_eq!(steps_taken.len(), all.min(24), "{workers} workers");
     }
 }
 
 fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy_folder(&entry.path(), &target);
+    for path in entries(from) {
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy_folder(&path, &target);
         } else {
-            fs::copy(entry.path(), target).unwrap();
+            fs::copy(path, target).unwrap();
         }
     }
 }
@@ -280,13 +289,10 @@ fn another_recipe_is_refused_key_by_key_and_more_of_the_same_is_not() {
     let resume = |more: &[&'static str]| [&begin[..], more].concat();
     let changed = ["--set", "train.batch=8", "--set", "policy.dense_below=7", "--seed", "9"];
     let error = program.refuse(&resume(&changed), 2);
-    for part in
-        ["train.batch was 16, is 8", "policy.dense_below was left out, is 7", "seed", "--force"]
-    {
-        assert!(error.contains(part), "{part}: {error}");
-    }
-    let error = program.refuse(&resume(&["--set", "train.bach=8"]), 2);
-    assert!(error.contains("did you mean"), "{error}");
+    let parts =
+        ["train.batch was 16, is 8", "policy.dense_below was left out, is 7", "seed", "--force"];
+    says(&error, &parts);
+    program.refuses(&resume(&["--set", "train.bach=8"]), 2, &["did you mean"]);
 
     // The run has taken its 24 steps; more are more of the same.
     let more = ["--set", "train.max_steps=30", "--set", "record.every=2"];
@@ -300,13 +306,6 @@ fn another_recipe_is_refused_key_by_key_and_more_of_the_same_is_not() {
     assert_eq!(number(events(&run, "step").last().unwrap(), "step"), 32.0);
     let recipe = fs::read_to_string(run.join("recipe.toml")).unwrap();
     assert!(recipe.contains("max_steps = 32") && recipe.contains("batch = 8"), "{recipe}");
-
-    // A schedule that spans the run has no more of the same.
-    let program = Program::new();
-    let (run, _) = undisturbed(&program, "out", &[]);
-    let longer = ["train", "--resume", text(&run), "--set", "train.max_steps=30"];
-    let error = program.refuse(&longer, 2);
-    assert!(error.contains("train.max_steps was 24, is 30: the schedule spans"), "{error}");
 }
 
 /// Every file below a folder, by path.
@@ -314,8 +313,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut open = vec![folder.to_path_buf()];
     while let Some(folder) = open.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
+        for path in entries(&folder) {
             if path.is_dir() {
                 open.push(path);
             } else {
@@ -336,19 +334,18 @@ fn what_cannot_go_on_stays_as_it_is() {
         (["--seed", "7", "--force"], "seed was 1, is 7"),
         (["--workers", "2", "--quiet"], "workers was 3, is 2"),
     ] {
-        let error = program.refuse(&[&["train", "--resume", text(&run)], &more[..]].concat(), 1);
-        assert!(error.contains("no step is left") && error.contains(part), "{error}");
+        let parts = ["no step is left", part];
+        program.refuses(&[&["train", "--resume", text(&run)], &more[..]].concat(), 1, &parts);
         assert!(files(&run) == before, "{more:?} has changed the run");
     }
     let from = text(&checkpoints[0]);
-    let error = program.refuse(&["train", "--resume", from, "--scheme", "dense", "--force"], 1);
-    assert!(error.contains("taking up") && error.contains("residual"), "{error}");
+    let parts = ["taking up", "residual"];
+    program.refuses(&["train", "--resume", from, "--scheme", "dense", "--force"], 1, &parts);
     assert!(files(&run) == before, "another scheme has changed the run");
 
-    let output = program.run(&["train", "--resume", text(&run)]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && said.contains("has taken all its 24 steps"), "{said}");
-    program.succeed(&["train", "--quiet", "--resume", from]);
+    let (_, said) = program.outputs(&["train", "--resume", text(&run)]);
+    assert!(said.contains("has taken all its 24 steps"), "{said}");
+    resume(&program, &checkpoints[0], &[]);
     assert_eq!(told(&run), told_before);
 }
 
@@ -359,13 +356,12 @@ fn what_was_cut_off_before_its_first_checkpoint_begins_again() {
     let program = Program::new();
     let rare = ["--set", "checkpoint.every_minutes=0"];
     program.run(&quick(&[&rare[..], &["--inject", "kill:step=5"]].concat()));
-    let run = only_run(&program.path("runs/out/quick"));
+    let run = program.quick_run();
     assert!(events(&run, "finished").is_empty() && !run.join("checkpoints").exists());
-    let error = program.refuse(&["eval", text(&run)], 1);
-    assert!(error.contains("there is no model at"), "{error}");
+    program.refuses(&["eval", text(&run)], 1, &["there is no model at"]);
     let dry = program.succeed(&["train", "--resume", text(&run), "--dry-run"]);
     assert!(dry.contains("max_steps = 12"), "{dry}");
-    program.succeed(&["train", "--quiet", "--resume", text(&run)]);
+    resume(&program, &run, &[]);
     assert_eq!(events(&run, "finished").len(), 1);
     assert_eq!(number(&events(&run, "step")[0], "step"), 1.0);
     let mut cut = run.clone().into_os_string();
@@ -376,8 +372,7 @@ fn what_was_cut_off_before_its_first_checkpoint_begins_again() {
     assert!(model(&run, "last") == model(&straight, "last"));
 
     fs::remove_dir_all(run.join("checkpoints")).unwrap();
-    let error = program.refuse(&["train", "--resume", text(&run)], 1);
-    assert!(error.contains("there is no checkpoint in"), "{error}");
+    program.refuses(&["train", "--resume", text(&run)], 1, &["there is no checkpoint in"]);
 }
 
 #[test]
@@ -392,25 +387,19 @@ fn damaged_checkpoints_are_passed_over_and_told() {
     bytes[middle] ^= 1;
     fs::write(&file, bytes).unwrap();
 
-    let error = program.refuse(&["train", "--resume", text(newest)], 1);
-    assert!(error.contains("rank-0001.safetensors") && error.contains("checksum"), "{error}");
-    assert!(error.contains("--resume"), "what to do: {error}");
-    let output = program.run(&["train", "--resume", text(&run)]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
+    let parts = ["rank-0001.safetensors", "checksum", "--resume"];
+    program.refuses(&["train", "--resume", text(newest)], 1, &parts);
+    let (_, said) = program.outputs(&["train", "--resume", text(&run)]);
     assert!(said.contains("a newer checkpoint is damaged"), "{said}");
     assert_eq!((told(&run), model(&run, "last")), expected);
 
-    for folder in fs::read_dir(run.join("checkpoints")).unwrap() {
-        fs::remove_file(folder.unwrap().path().join("manifest.json")).unwrap();
+    for folder in entries(&run.join("checkpoints")) {
+        fs::remove_file(folder.join("manifest.json")).unwrap();
     }
-    let error = program.refuse(&["train", "--resume", text(&run)], 1);
-    assert!(error.contains("no checkpoint") && error.contains("manifest.json"), "{error}");
+    program.refuses(&["train", "--resume", text(&run)], 1, &["no checkpoint", "manifest.json"]);
     fs::remove_dir_all(run.join("checkpoints")).unwrap();
-    let error = program.refuse(&["train", "--resume", text(&run)], 1);
-    assert!(error.contains("there is no checkpoint in"), "{error}");
-    let error = program.refuse(&["train", "--resume", "nowhere/at/all"], 1);
-    assert!(error.contains("there is no run at nowhere"), "{error}");
+    program.refuses(&["train", "--resume", text(&run)], 1, &["there is no checkpoint in"]);
+    program.refuses(&["train", "--resume", "nowhere/at/all"], 1, &["there is no run at nowhere"]);
 }
 
 #[test]
@@ -431,7 +420,6 @@ fn the_newest_and_the_best_are_kept() {
     assert!(evaluated.contains("test_accuracy"), "{evaluated}");
 
     let program = Program::new();
-    let sets = [&words(STEPS)[..], &["--set", "checkpoint.keep_last=0"]].concat();
-    program.succeed(&quick(&sets));
-    assert!(!only_run(&program.path("runs/out/quick")).join("checkpoints").exists());
+    let run = program.train(&[&words(STEPS)[..], &["--set", "checkpoint.keep_last=0"]].concat());
+    assert!(!run.join("checkpoints").exists());
 }

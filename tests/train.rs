@@ -4,8 +4,7 @@
 
 mod common;
 
-use common::{Program, events, number, only_run, quick, quickly, words};
-use safetensors::SafeTensors;
+use common::{Program, events, number, numbers, only_run, quick, sets, weights, words};
 use serde_json::Value;
 use std::fs;
 
@@ -36,7 +35,7 @@ fn a_run_learns_and_leaves_a_whole_record() {
         let ratio = number(step, "wire_bytes") / number(step, "dense_bytes");
         assert!((ratio - number(step, "compression_ratio")).abs() < 1e-12);
     }
-    let sent: f64 = steps.iter().map(|s| number(s, "wire_bytes") * 2.0).sum();
+    let sent = numbers(&steps, "wire_bytes").iter().sum::<f64>() * 2.0;
     assert!((sent - number(&steps[39], "wire_bytes_total")).abs() < 1.0);
 
     let epochs = events(&run, "epoch");
@@ -47,7 +46,7 @@ fn a_run_learns_and_leaves_a_whole_record() {
 
     let evaluated = program.succeed(&["eval", "--json", run.to_str().unwrap()]);
     let evaluated: Value = serde_json::from_str(&evaluated).unwrap();
-    let best = epochs.iter().map(|e| number(e, "test_accuracy")).fold(0.0, f64::max);
+    let best = numbers(&epochs, "test_accuracy").into_iter().fold(0.0, f64::max);
     assert_eq!(number(&evaluated, "test_accuracy"), best);
 }
 
@@ -55,10 +54,9 @@ fn a_run_learns_and_leaves_a_whole_record() {
 fn the_same_seed_repeats_every_bit_and_another_does_not() {
     let run = |seed: &str| {
         let program = Program::new();
-        program.succeed(&quick(&["--workers", "3", "--seed", seed]));
-        let run = only_run(&program.path("runs/out/quick"));
-        let losses: Vec<f64> = events(&run, "step").iter().map(|s| number(s, "loss")).collect();
-        (losses, fs::read(run.join("last/model.safetensors")).unwrap())
+        let run = program.train(&["--workers", "3", "--seed", seed]);
+        let model = fs::read(run.join("last/model.safetensors")).unwrap();
+        (numbers(&events(&run, "step"), "loss"), model)
     };
     let (losses, model) = run("5");
     assert_eq!(losses.len(), 12);
@@ -74,29 +72,22 @@ fn the_same_seed_repeats_every_bit_and_another_does_not() {
 fn topologies_train_the_same_model() {
     let train = |settings: &[&str]| {
         let program = Program::new();
-        let sets = settings.iter().flat_map(|set| ["--set", set]);
-        program.succeed(&quick(&["--workers", "3"].into_iter().chain(sets).collect::<Vec<_>>()));
-        let run = only_run(&program.path("runs/out/quick"));
-        (events(&run, "step"), fs::read(run.join("last/model.safetensors")).unwrap())
+        let run = program.train(&[&["--workers", "3"], &sets(settings)[..]].concat());
+        (events(&run, "step"), weights(&run))
     };
     let (steps, allgather) = train(&[]);
     assert!(steps.iter().all(|step| step["downlink_bytes"].is_null()));
-    let losses = |steps: &[Value]| steps.iter().map(|s| number(s, "loss")).collect::<Vec<_>>();
-    for topology in ["server", "sharded"] {
-        let (found, model) = train(&[&format!("exchange.topology={topology}")]);
-        assert_eq!(losses(&found), losses(&steps), "{topology}");
-        // The file's first part holds the recipe.
-        let tensors = |file: &[u8]| {
-            let tensors = SafeTensors::deserialize(file).unwrap();
-            tensors.tensor("fc.weight").unwrap().data().to_vec()
-        };
-        assert!(tensors(&model) == tensors(&allgather), "{topology}: the weights differ");
-        assert!(found.iter().all(|step| number(step, "downlink_bytes") > 0.0));
-        assert!(found.iter().all(|step| number(step, "uplink_bytes") > 0.0));
-    }
-    let (exact, _) = train(&["exchange.topology=server"]);
+    let [exact, _] = ["server", "sharded"].map(|topology| {
+        let (found, weights) = train(&[&format!("exchange.topology={topology}")]);
+        assert_eq!(numbers(&found, "loss"), numbers(&steps, "loss"), "{topology}");
+        assert!(weights == allgather, "{topology}: the weights differ");
+        for key in ["downlink_bytes", "uplink_bytes"] {
+            assert!(numbers(&found, key).iter().all(|bytes| *bytes > 0.0), "{topology}: {key}");
+        }
+        found
+    });
     let (found, _) = train(&["exchange.topology=server", "exchange.downlink=compressed"]);
-    let down = |steps: &[Value]| steps.iter().map(|s| number(s, "downlink_bytes")).sum::<f64>();
+    let down = |steps: &[Value]| numbers(steps, "downlink_bytes").iter().sum::<f64>();
     assert!(down(&found) < down(&exact), "{} {}", down(&found), down(&exact));
 }
 
@@ -104,23 +95,21 @@ fn topologies_train_the_same_model() {
 /// order of additions.
 #[test]
 fn dense_workers_together_are_one_worker_with_their_batch() {
-    let weights = |workers: &str, batch: &str, accumulate: &str| {
+    let head = |workers: &str, batch: &str, accumulate: &str| {
         let program = Program::new();
         let (batch, accumulate) =
             (format!("train.batch={batch}"), format!("train.accumulate={accumulate}"));
         // 1,000 samples leave a last step of uneven shares in each epoch.
-        let dense = quickly("--scheme dense --set dataset.train=1000 --set train.max_steps=20");
+        let dense = words("--scheme dense --set dataset.train=1000 --set train.max_steps=20");
         let more = ["--workers", workers, "--set", &batch, "--set", &accumulate];
-        program.succeed(&[&dense[..], &more].concat());
-        let run = only_run(&program.path("runs/out/quick"));
-        let bytes = fs::read(run.join("last/model.safetensors")).unwrap();
-        let tensors = SafeTensors::deserialize(&bytes).unwrap();
-        let weights = tensors.tensor("fc.weight").unwrap().data().to_vec();
-        weights.chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect::<Vec<_>>()
+        let run = program.train(&[&dense[..], &more].concat());
+        let (_, bytes) =
+            weights(&run).into_iter().find(|(name, _)| name == "fc.weight").expect("the head");
+        bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect::<Vec<_>>()
     };
-    let one = weights("1", "96", "1");
+    let one = head("1", "96", "1");
     for (workers, batch, accumulate) in [("4", "24", "1"), ("3", "32", "1"), ("2", "16", "3")] {
-        let several = weights(workers, batch, accumulate);
+        let several = head(workers, batch, accumulate);
         for (a, b) in one.iter().zip(&several) {
             let near = (a - b).abs() <= 64.0 * f32::EPSILON * a.abs().max(0.1);
             assert!(near, "{workers} × {batch} × {accumulate}: {a} and {b}");
@@ -131,16 +120,16 @@ fn dense_workers_together_are_one_worker_with_their_batch() {
 #[test]
 fn more_workers_than_cores_and_uneven_tails_end_well() {
     let program = Program::new();
-    program.succeed(&quickly("--workers 9 --epochs 3 --set train.batch=7 --set dataset.train=70"));
-    let run = only_run(&program.path("runs/out/quick"));
+    let line = "--workers 9 --epochs 3 --set train.batch=7 --set dataset.train=70";
+    let run = program.train(&words(line));
     // 70 samples, 63 a step: the second step of an epoch has 7 samples for 9 workers.
-    let samples: Vec<f64> = events(&run, "step").iter().map(|s| number(s, "samples")).collect();
+    let samples = numbers(&events(&run, "step"), "samples");
     assert_eq!(samples, [63.0, 7.0, 63.0, 7.0, 63.0, 7.0]);
 }
 
 #[test]
 fn every_optimizer_schedule_and_policy_trains() {
-    for sets in [
+    for settings in [
         &["optimizer.kind=adamw", "optimizer.learning_rate=0.01"][..],
         &[
             "optimizer.nesterov=true",
@@ -154,12 +143,10 @@ fn every_optimizer_schedule_and_policy_trains() {
     ] {
         let program = Program::new();
         let length = ["--scheme", "dense", "--set", "train.max_steps=96"];
-        let sets: Vec<&str> = sets.iter().flat_map(|s| ["--set", s]).chain(length).collect();
-        program.succeed(&quick(&sets));
-        let run = only_run(&program.path("runs/out/quick"));
-        let losses: Vec<f64> = events(&run, "step").iter().map(|s| number(s, "loss")).collect();
+        let run = program.train(&[&sets(settings)[..], &length].concat());
+        let losses = numbers(&events(&run, "step"), "loss");
         let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
-        assert!(mean(&losses[88..]) < 0.95 * mean(&losses[..8]), "{sets:?}: {losses:?}");
+        assert!(mean(&losses[88..]) < 0.95 * mean(&losses[..8]), "{settings:?}: {losses:?}");
     }
 }
 
@@ -191,8 +178,7 @@ fn every_scheme_trains_and_is_recorded() {
 #[test]
 fn recorded_gradients_are_what_bench_codecs_reads() {
     let program = Program::new();
-    program.succeed(&quick(&["--set", "record.gradients=2", "--set", "train.max_steps=4"]));
-    let run = only_run(&program.path("runs/out/quick"));
+    let run = program.train(&sets(&["record.gradients=2", "train.max_steps=4"]));
     let file = run.join("gradients/step-000002.safetensors");
     assert!(run.join("gradients/step-000004.safetensors").is_file());
     let file = file.to_str().unwrap();
@@ -204,10 +190,8 @@ fn recorded_gradients_are_what_bench_codecs_reads() {
     assert!(error > 0.0 && error < 1.0 && number(&row, "cosine") > 0.1, "{row}");
     let table = program.succeed(&["bench", "codecs", "--gradient", file]);
     assert!(table.lines().any(|line| line.starts_with("dense")), "{table}");
-    let error = program.refuse(&["bench", "codecs", "--scheme", "topp"], 2);
-    assert!(error.contains("did you mean `topk`"), "{error}");
-    let error = program.refuse(&["bench", "codecs", "--gradient", "no.safetensors"], 2);
-    assert!(error.contains("no.safetensors"), "{error}");
+    program.refuses(&["bench", "codecs", "--scheme", "topp"], 2, &["did you mean `topk`"]);
+    program.refuses(&["bench", "codecs", "--gradient", "no.safetensors"], 2, &["no.safetensors"]);
 }
 
 #[test]
@@ -215,12 +199,9 @@ fn json_mode_prints_events_and_nothing_else() {
     let program = Program::new();
     let mut arguments = quick(&[]);
     arguments[1] = "--json";
-    let out = program.succeed(&arguments);
-    let kinds: Vec<String> = out
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap()["event"].as_str().unwrap().into())
-        .collect();
-    assert_eq!(kinds.first().map(String::as_str), Some("started"));
-    assert_eq!(kinds.last().map(String::as_str), Some("finished"));
-    assert_eq!(kinds.iter().filter(|kind| *kind == "step").count(), 12);
+    let rows = program.rows(&arguments);
+    let kinds: Vec<&str> = rows.iter().map(|row| row["event"].as_str().unwrap()).collect();
+    assert_eq!(kinds.first(), Some(&"started"));
+    assert_eq!(kinds.last(), Some(&"finished"));
+    assert_eq!(kinds.iter().filter(|kind| **kind == "step").count(), 12);
 }

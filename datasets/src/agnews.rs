@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "fetch")]
 use crate::convert;
 use crate::dataset::Shape;
-use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form, check_limits};
+use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form, check_count, check_limits};
 use crate::distribution::Distribution;
 #[cfg(feature = "fetch")]
 use crate::distribution::Hosted;
 use crate::error::{Error, Result, RowProblem};
 use crate::files::{self, FileSum, Official, Place};
-use crate::text::{Encoding, Texts, Vocabulary};
+use crate::text::{Texts, Vocabulary};
 
 /// Where AG News lies, how much of it to use and how its words are numbered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,30 +75,15 @@ impl Definition for AgNews {
     }
 
     fn validate(&self) -> Result<()> {
-        self.encoding().validate()?;
+        check_count("dataset.vocabulary", self.vocabulary, 3, 1 << 20)?;
+        check_count("dataset.length", self.length, 1, 1 << 16)?;
+        if self.minimum_count == 0 {
+            return Err(Error::setting("dataset.minimum_count", &0, "write 1 to keep every word"));
+        }
         check_limits(self.train_limit, self.test_limit)
     }
 
     fn load(&self, _scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
-        self.load(vocabulary)
-    }
-
-    fn distribution(&self) -> Option<&'static dyn Distribution> {
-        Some(&Files)
-    }
-}
-
-impl AgNews {
-    fn encoding(&self) -> Encoding {
-        Encoding {
-            vocabulary: self.vocabulary,
-            minimum_count: self.minimum_count,
-            length: self.length,
-        }
-    }
-
-    /// Reads both sets; `vocabulary` is one that was saved, or none to make one.
-    pub(crate) fn load(&self, vocabulary: Option<&str>) -> Result<Data> {
         let folder = PLACE.find(&self.dir, OFFICIAL.iter().map(|file| file.name))?;
         let mut files = Vec::new();
         let mut read = |official: &Official, limit: Option<usize>| {
@@ -135,6 +120,10 @@ impl AgNews {
             vocabulary: Some(vocabulary.to_json()?),
             normalisation: None,
         })
+    }
+
+    fn distribution(&self) -> Option<&'static dyn Distribution> {
+        Some(&Files)
     }
 }
 
@@ -291,7 +280,7 @@ fn row(record: &csv::ByteRecord, raw: &[u8]) -> std::result::Result<Row, RowProb
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::{Batch, Features};
+    use crate::dataset::{Features, batch_of};
     use proptest::prelude::*;
     use std::fs;
 
@@ -321,43 +310,29 @@ mod tests {
         let row = |class, text: &str| Row { class, text: text.to_owned() };
         let expected =
             [row(2, "Oil, up A \"barrel\" costs\\50"), row(0, "No title"), row(3, "Caf\u{e9} ")];
-        assert_eq!(read(GOOD.as_bytes()).unwrap(), expected);
-        let windows = GOOD.replace('\n', "\r\n");
-        assert_eq!(read(windows.as_bytes()).unwrap(), expected);
-        let marked = format!("\u{feff}{GOOD}");
-        assert_eq!(read(marked.as_bytes()).unwrap(), expected);
-        let unquoted = "2,a,b";
-        assert_eq!(read(unquoted.as_bytes()).unwrap(), [row(1, "a b")]);
-        let two_lines = "\"2\",\"a\",\"b\nc\"\n";
-        assert_eq!(read(two_lines.as_bytes()).unwrap(), [row(1, "a b\nc")]);
+        let (windows, marked) = (GOOD.replace('\n', "\r\n"), format!("\u{feff}{GOOD}"));
+        for contents in [GOOD, &windows, &marked] {
+            assert_eq!(read(contents.as_bytes()).unwrap(), expected, "{contents:?}");
+        }
+        assert_eq!(read(b"2,a,b").unwrap(), [row(1, "a b")], "without quotes");
+        assert_eq!(read(b"\"2\",\"a\",\"b\nc\"\n").unwrap(), [row(1, "a b\nc")], "two lines");
     }
 
     #[test]
     fn bad_rows_are_told_with_their_place() {
-        let with = |row: &[u8]| {
-            let mut contents = GOOD.as_bytes().to_vec();
-            contents.extend(row);
-            contents
+        let told = |row: &[u8], line: u64, offset: u64, problem: RowProblem| {
+            let found = refused(&[GOOD.as_bytes(), row].concat());
+            assert_eq!(found, (4, line, GOOD.len() as u64 + offset, problem));
         };
-        let start = GOOD.len() as u64;
         for class in ["0", "5", "12", "", "Class Index", " 1"] {
-            let bad = with(format!("\"{class}\",\"a\",\"b\"\n").as_bytes());
-            let problem = RowProblem::Class { found: class.to_owned() };
-            assert_eq!(refused(&bad), (4, 4, start, problem));
+            let row = format!("\"{class}\",\"a\",\"b\"\n");
+            told(row.as_bytes(), 4, 0, RowProblem::Class { found: class.to_owned() });
         }
-        assert_eq!(
-            refused(&with(b"\"1\",\"a b\"\n\"2\",\"a\",\"b\"\n")),
-            (4, 4, start, RowProblem::Columns { found: 2 })
-        );
-        assert_eq!(
-            refused(&with(b"\n\n\"1\",\"a\",\"b\",\"c\"")),
-            (4, 6, start + 2, RowProblem::Columns { found: 4 })
-        );
-        assert_eq!(refused(&with(b"\"1\",\"a\",\"cut sho")), (4, 4, start, RowProblem::OpenQuote));
-        assert_eq!(
-            refused(&with(b"\"1\",\"a\xff\",\"b\"\n")),
-            (4, 4, start + 6, RowProblem::Utf8 { column: 2, at: 6 })
-        );
+        let columns = |found| RowProblem::Columns { found };
+        told(b"\"1\",\"a b\"\n\"2\",\"a\",\"b\"\n", 4, 0, columns(2));
+        told(b"\n\n\"1\",\"a\",\"b\",\"c\"", 6, 2, columns(4));
+        told(b"\"1\",\"a\",\"cut sho", 4, 0, RowProblem::OpenQuote);
+        told(b"\"1\",\"a\xff\",\"b\"\n", 4, 6, RowProblem::Utf8 { column: 2, at: 6 });
     }
 
     #[test]
@@ -378,18 +353,20 @@ mod tests {
         AgNews { dir: dir.to_owned(), partial: true, minimum_count: 1, ..AgNews::default() }
     }
 
+    fn load(config: &AgNews, vocabulary: Option<&str>) -> Result<Data> {
+        config.load(Path::new("nowhere"), vocabulary)
+    }
+
     #[test]
     fn both_files_make_a_data_set() {
         let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join("ag_news_csv")).unwrap();
-        fs::write(dir.path().join("ag_news_csv/train.csv"), GOOD).unwrap();
-        fs::write(dir.path().join("ag_news_csv/test.csv"), "\"2\",\"Oil barrel\",\"price\"")
-            .unwrap();
-        let data = config(dir.path()).load(None).unwrap();
+        let folder = dir.path().join("ag_news_csv");
+        files::write(&folder.join("train.csv"), GOOD.as_bytes()).unwrap();
+        files::write(&folder.join("test.csv"), b"\"2\",\"Oil barrel\",\"price\"").unwrap();
+        let data = load(&config(dir.path()), None).unwrap();
         assert_eq!((data.train.len(), data.test.len()), (3, 1));
         assert_eq!(data.train.classes(), ["World", "Sports", "Business", "Sci/Tech"]);
-        let mut batch = Batch::empty();
-        data.test.batch(&[0], None, &mut batch);
+        let batch = batch_of(&*data.test, &[0], None);
         assert_eq!(batch.labels, [1]);
         let Features::Tokens { ids, length: 64 } = &batch.features else { panic!() };
         assert!(ids[0] > 1 && ids[1] > 1, "known words");
@@ -397,28 +374,25 @@ mod tests {
 
         // With the vocabulary of a run, texts get that run's ids, whatever the training set.
         let limited = AgNews { train_limit: Some(1), ..config(dir.path()) };
-        let mut again = Batch::empty();
-        limited.load(data.vocabulary.as_deref()).unwrap().test.batch(&[0], None, &mut again);
-        assert_eq!(again, batch);
-        assert!(limited.load(Some("{}")).is_err());
+        let again = load(&limited, data.vocabulary.as_deref()).unwrap();
+        assert_eq!(batch_of(&*again.test, &[0], None), batch);
+        assert!(load(&limited, Some("{}")).is_err());
     }
 
     #[test]
     fn bad_files_and_settings_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let error = config(dir.path()).load(None).err().unwrap();
+        let config = config(dir.path());
+        let error = load(&config, None).err().unwrap();
         assert!(error.to_string().contains("gradwire data fetch ag-news"), "{error}");
         fs::write(dir.path().join("train.csv"), GOOD).unwrap();
-        assert!(matches!(config(dir.path()).load(None), Err(Error::Missing { .. })));
+        assert!(matches!(load(&config, None), Err(Error::Missing { .. })));
         fs::write(dir.path().join("test.csv"), "").unwrap();
-        assert!(matches!(config(dir.path()).load(None), Err(Error::Empty { .. })));
+        assert!(matches!(load(&config, None), Err(Error::Empty { .. })));
         fs::write(dir.path().join("test.csv"), GOOD).unwrap();
-        config(dir.path()).load(None).unwrap();
-        let whole = AgNews { partial: false, ..config(dir.path()) };
-        assert!(matches!(
-            whole.load(None),
-            Err(Error::RecordCount { found: 3, official: 120_000, .. })
-        ));
+        load(&config, None).unwrap();
+        let whole = load(&AgNews { partial: false, ..config }, None);
+        assert!(matches!(whole, Err(Error::RecordCount { found: 3, official: 120_000, .. })));
         for (vocabulary, minimum_count, length) in [(2, 1, 64), (100, 0, 64), (100, 1, 0)] {
             let config = AgNews { vocabulary, minimum_count, length, ..AgNews::default() };
             assert!(matches!(config.validate(), Err(Error::Setting { .. })));

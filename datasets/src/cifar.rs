@@ -62,17 +62,11 @@ impl Definition for Cifar10 {
     }
 
     fn load(&self, _scratch: &Path, _vocabulary: Option<&str>) -> Result<Data> {
-        self.load()
+        CIFAR10.load(&self.dir, 0, self.partial, [self.train_limit, self.test_limit])
     }
 
     fn distribution(&self) -> Option<&'static dyn Distribution> {
         Some(&CIFAR10)
-    }
-}
-
-impl Cifar10 {
-    pub(crate) fn load(&self) -> Result<Data> {
-        CIFAR10.load(&self.dir, 0, self.partial, self.train_limit, self.test_limit)
     }
 }
 
@@ -129,21 +123,15 @@ impl Definition for Cifar100 {
     }
 
     fn load(&self, _scratch: &Path, _vocabulary: Option<&str>) -> Result<Data> {
-        self.load()
-    }
-
-    fn distribution(&self) -> Option<&'static dyn Distribution> {
-        Some(&CIFAR100)
-    }
-}
-
-impl Cifar100 {
-    pub(crate) fn load(&self) -> Result<Data> {
         let label = match self.labels {
             Labels::Coarse => 0,
             Labels::Fine => 1,
         };
-        CIFAR100.load(&self.dir, label, self.partial, self.train_limit, self.test_limit)
+        CIFAR100.load(&self.dir, label, self.partial, [self.train_limit, self.test_limit])
+    }
+
+    fn distribution(&self) -> Option<&'static dyn Distribution> {
+        Some(&CIFAR100)
     }
 }
 
@@ -230,38 +218,44 @@ impl Format {
         self.labels.len() + IMAGE
     }
 
-    /// Reads both sets from `dir`; the class is the record's label number `label`.
+    /// Reads both sets from `dir`, of each the first so many images; the class is the record's label
+    /// number `label`.
     fn load(
         &self,
         dir: &Path,
         label: usize,
         partial: bool,
-        train_limit: Option<usize>,
-        test_limit: Option<usize>,
+        limits: [Option<usize>; 2],
     ) -> Result<Data> {
         let folder = self.place.find(dir, self.files().iter().map(|file| file.name))?;
         let mut files = Vec::new();
         let mut gather = |officials: &[Official], limit: Option<usize>| {
-            let limit = limit.unwrap_or(usize::MAX);
             let mut gathered = Gathered::default();
             for official in officials {
-                if gathered.len() < limit {
-                    let rest = limit - gathered.len();
-                    let path = folder.join(official.name);
-                    files.push(self.gather(
-                        &path,
-                        official,
-                        label,
-                        partial,
-                        rest,
-                        &mut gathered,
-                    )?);
+                let rest = limit.map_or(usize::MAX, |limit| limit - gathered.len());
+                if rest == 0 {
+                    break;
                 }
+                let path = folder.join(official.name);
+                let (limit, expected) = (self.limit(official), self.expected(official));
+                let contents = self.place.read(&path, limit, &expected)?;
+                // All records are checked, also those that are not gathered.
+                let found = self.check(&path, &contents)?;
+                if found != official.records && !partial {
+                    let (official, offset) = (official.records, contents.len() as u64);
+                    return Err(Error::RecordCount { path, found, official, offset });
+                }
+                gathered.reserve(rest.min(found as usize));
+                for record in contents.chunks_exact(self.record_bytes()).take(rest) {
+                    let planes = record.last_chunk().expect("invariant: a record ends in an image");
+                    gathered.push(record[label], planes);
+                }
+                files.push(FileSum::new(official, &contents));
             }
             Ok(gathered)
         };
-        let train = gather(self.train, train_limit)?;
-        let test = gather(std::slice::from_ref(&self.test), test_limit)?;
+        let train = gather(self.train, limits[0])?;
+        let test = gather(std::slice::from_ref(&self.test), limits[1])?;
         let (train, test, normalisation) =
             Gathered::into_sets(train, test, self.labels[label].classes);
         Ok(Data {
@@ -272,35 +266,6 @@ impl Format {
             vocabulary: None,
             normalisation: Some(normalisation),
         })
-    }
-
-    /// Reads one file and gathers its first `limit` images. All records are checked, also those
-    /// that are not gathered.
-    fn gather(
-        &self,
-        path: &Path,
-        official: &Official,
-        label: usize,
-        partial: bool,
-        limit: usize,
-        gathered: &mut Gathered,
-    ) -> Result<FileSum> {
-        let contents = self.place.read(path, self.limit(official), &self.expected(official))?;
-        let found = self.check(path, &contents)?;
-        if found != official.records && !partial {
-            return Err(Error::RecordCount {
-                path: path.to_owned(),
-                found,
-                official: official.records,
-                offset: contents.len() as u64,
-            });
-        }
-        gathered.reserve(limit.min(found as usize));
-        for record in contents.chunks_exact(self.record_bytes()).take(limit) {
-            let planes = record.last_chunk().expect("invariant: a record ends in an image");
-            gathered.push(record[label], planes);
-        }
-        Ok(FileSum::new(official, &contents))
     }
 
     /// Checks that `contents` are whole records with labels in range, and counts them.

@@ -63,11 +63,6 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// A batch of no samples and no shape yet; [`Dataset::batch`] gives it both.
-    pub const fn empty() -> Self {
-        Self { features: Features::Tokens { ids: Vec::new(), length: 0 }, labels: Vec::new() }
-    }
-
     /// The number of samples.
     pub fn len(&self) -> usize {
         self.labels.len()
@@ -80,8 +75,9 @@ impl Batch {
 }
 
 impl Default for Batch {
+    /// A batch of no samples and no shape yet; [`Dataset::batch`] gives it both.
     fn default() -> Self {
-        Self::empty()
+        Self { features: Features::Tokens { ids: Vec::new(), length: 0 }, labels: Vec::new() }
     }
 }
 
@@ -107,4 +103,18 @@ pub enum Features {
         /// The number of ids of every text.
         length: usize,
     },
+}
+
+/// These samples of `set`, in a batch of their own.
+#[cfg(test)]
+pub(crate) fn batch_of(set: &dyn Dataset, indices: &[u32], augment: Option<&Augment>) -> Batch {
+    let mut batch = Batch::default();
+    set.batch(indices, augment, &mut batch);
+    batch
+}
+
+/// All samples of `set`.
+#[cfg(test)]
+pub(crate) fn whole(set: &dyn Dataset) -> Batch {
+    batch_of(set, &(0..set.len() as u32).collect::<Vec<_>>(), None)
 }

@@ -104,6 +104,19 @@ pub struct Data {
     pub normalisation: Option<Normalisation>,
 }
 
+/// Refuses a number that is not from `least` to `most`.
+pub(crate) fn check_count(
+    field: &'static str,
+    found: usize,
+    least: usize,
+    most: usize,
+) -> Result<()> {
+    if (least..=most).contains(&found) {
+        return Ok(());
+    }
+    Err(Error::setting(field, &found, format!("write a number from {least} to {most}")))
+}
+
 /// Limits of 0 samples are refused.
 pub(crate) fn check_limits(train: Option<usize>, test: Option<usize>) -> Result<()> {
     for (field, limit) in [("dataset.train_limit", train), ("dataset.test_limit", test)] {

@@ -135,6 +135,14 @@ impl Images {
             *out = [red[usize::from(r)], green[usize::from(g)], blue[usize::from(b)]];
         }
     }
+
+    fn normalise_view(&self, image: &[u8], view: View, out: &mut [f32]) {
+        let mut row = [0u8; ROW];
+        for (y, out) in out.chunks_exact_mut(ROW).enumerate() {
+            view.row(image, SIDE, SIDE, y, &mut row);
+            self.normalise(&row, out);
+        }
+    }
 }
 
 impl Dataset for Images {
@@ -172,20 +180,11 @@ impl Dataset for Images {
     }
 }
 
-impl Images {
-    fn normalise_view(&self, image: &[u8], view: View, out: &mut [f32]) {
-        let mut row = [0u8; ROW];
-        for (y, out) in out.chunks_exact_mut(ROW).enumerate() {
-            view.row(image, SIDE, SIDE, y, &mut row);
-            self.normalise(&row, out);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::augment::Augmentation;
+    use crate::dataset::batch_of;
 
     fn augment(seed: u64, epoch: u64) -> Augment {
         Augment { seed, epoch, how: Augmentation::default() }
@@ -234,8 +233,7 @@ mod tests {
     fn pixels_come_out_normalised_and_interleaved() {
         let (train, test, normal) = sets();
         for set in [&train, &test] {
-            let mut batch = Batch::empty();
-            set.batch(&[2, 0], None, &mut batch);
+            let batch = batch_of(set, &[2, 0], None);
             assert_eq!(batch.labels, [2, 0]);
             assert_eq!(pixels(&batch).len(), 2 * IMAGE);
             // Image 2, row 1, column 3: byte 18 + 35.
@@ -251,17 +249,14 @@ mod tests {
     #[test]
     fn buffers_are_reused_and_resized() {
         let (train, ..) = sets();
-        let mut batch = Batch::empty();
-        train.batch(&[0, 1, 2, 3], None, &mut batch);
+        let mut batch = batch_of(&train, &[0, 1, 2, 3], None);
         let buffer = pixels(&batch).as_ptr();
         train.batch(&[5], None, &mut batch);
         assert_eq!((pixels(&batch).as_ptr(), pixels(&batch).len()), (buffer, IMAGE));
         train.batch(&[], None, &mut batch);
         assert!(batch.is_empty() && pixels(&batch).is_empty());
-        let mut fresh = Batch::empty();
         train.batch(&[3, 1], Some(&augment(1, 2)), &mut batch);
-        train.batch(&[3, 1], Some(&augment(1, 2)), &mut fresh);
-        assert_eq!(batch, fresh);
+        assert_eq!(batch, batch_of(&train, &[3, 1], Some(&augment(1, 2))));
     }
 
     #[test]
@@ -270,11 +265,9 @@ mod tests {
         let black = (-normal.mean[0] / normal.deviation[0]) as f32;
         let augment = augment(0, 1);
         let all: Vec<u32> = (0..8).collect();
-        let mut batch = Batch::empty();
-        train.batch(&all, Some(&augment), &mut batch);
+        let batch = batch_of(&train, &all, Some(&augment));
         for (&index, image) in all.iter().zip(pixels(&batch).chunks_exact(IMAGE)) {
-            let view = augment.view(index);
-            if view.down < 0 {
+            if augment.view(index).down < 0 {
                 assert!(image[..ROW].iter().step_by(3).all(|&red| (red - black).abs() < 1e-6));
             }
         }
@@ -284,9 +277,8 @@ mod tests {
     fn a_sample_is_augmented_alike_in_any_company() {
         let (train, ..) = sets();
         let augment = augment(9, 4);
-        let (mut one, mut many) = (Batch::empty(), Batch::empty());
-        train.batch(&[5], Some(&augment), &mut one);
-        train.batch(&[1, 5, 2], Some(&augment), &mut many);
+        let one = batch_of(&train, &[5], Some(&augment));
+        let many = batch_of(&train, &[1, 5, 2], Some(&augment));
         assert_eq!(pixels(&one), &pixels(&many)[IMAGE..2 * IMAGE]);
     }
 }

@@ -64,5 +64,5 @@ pub use files::{FileSum, Official, Place, sha256};
 pub use images::Normalisation;
 pub use loader::{Loaded, Loader, Plan};
 pub use sampler::{Sampler, Shard};
-pub use text::{PAD, UNK, Vocabulary};
+pub use text::{PAD, UNK};
 pub use verify::{FileReport, FileState, Report, verify};

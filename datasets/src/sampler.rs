@@ -59,13 +59,11 @@ impl Sampler {
         rank: usize,
         local_batch: usize,
     ) -> Result<Self> {
-        let at_least_one = |field, value| match value {
-            0 => Err(Error::setting(field, &0, "must be at least 1")),
-            _ => Ok(()),
-        };
-        at_least_one("samples", len)?;
-        at_least_one("workers", world_size)?;
-        at_least_one("batch", local_batch)?;
+        for (field, value) in [("samples", len), ("workers", world_size), ("batch", local_batch)] {
+            if value == 0 {
+                return Err(Error::setting(field, &0, "must be at least 1"));
+            }
+        }
         if u32::try_from(len).is_err() {
             return Err(Error::setting("samples", &len, "must fit 32 bits"));
         }
@@ -110,19 +108,9 @@ impl Sampler {
         Ok((epoch - 1) * steps + (steps - left) + 1)
     }
 
-    /// The seed of the permutations.
-    pub fn seed(&self) -> u64 {
-        self.seed
-    }
-
     /// The rank whose share this is.
     pub fn rank(&self) -> usize {
         self.rank
-    }
-
-    /// The number of samples of the whole set.
-    pub fn samples(&self) -> usize {
-        self.len
     }
 
     /// The number of steps of an epoch: ⌈len / (N · local batch)⌉.

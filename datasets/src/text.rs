@@ -23,34 +23,6 @@ pub const UNK: u32 = 1;
 const PAD_TOKEN: &str = "<pad>";
 const UNK_TOKEN: &str = "<unk>";
 
-/// How a text set turns into ids, as a recipe has it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Encoding {
-    /// The largest number of ids.
-    pub(crate) vocabulary: usize,
-    /// The least number of times a word of the vocabulary occurs in the training set.
-    pub(crate) minimum_count: u64,
-    /// Ids per text.
-    pub(crate) length: usize,
-}
-
-impl Encoding {
-    pub(crate) fn validate(&self) -> Result<()> {
-        let within = |field, found: usize, least, most| match (least..=most).contains(&found) {
-            true => Ok(()),
-            false => {
-                Err(Error::setting(field, &found, format!("write a number from {least} to {most}")))
-            }
-        };
-        within("dataset.vocabulary", self.vocabulary, 3, 1 << 20)?;
-        within("dataset.length", self.length, 1, 1 << 16)?;
-        match self.minimum_count {
-            0 => Err(Error::setting("dataset.minimum_count", &0, "write 1 to keep every word")),
-            _ => Ok(()),
-        }
-    }
-}
-
 type Tokenizer =
     TokenizerImpl<WordLevel, Lowercase, BertPreTokenizer, PostProcessorWrapper, DecoderWrapper>;
 
@@ -60,7 +32,7 @@ type Tokenizer =
 /// Ids: [`PAD`], [`UNK`], then the words from the most frequent to the rarest, words equally
 /// frequent in the order of their characters.
 #[derive(Debug)]
-pub struct Vocabulary {
+pub(crate) struct Vocabulary {
     tokenizer: Tokenizer,
     len: usize,
 }
@@ -68,11 +40,7 @@ pub struct Vocabulary {
 impl Vocabulary {
     /// The most frequent words of `texts`: at most `size` ids in all, no word that occurs fewer
     /// than `minimum_count` times. Does not depend on the number of threads.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Vocabulary`] when the tokenizer refuses.
-    pub fn train<'a>(
+    pub(crate) fn train<'a>(
         texts: impl Iterator<Item = &'a str> + Send,
         size: usize,
         minimum_count: u64,
@@ -111,7 +79,7 @@ impl Vocabulary {
     ///
     /// [`Error::Vocabulary`] when it is not JSON of a tokenizer, or of one that splits texts
     /// otherwise or numbers its words otherwise than this crate does.
-    pub fn from_json(json: &str) -> Result<Self> {
+    pub(crate) fn from_json(json: &str) -> Result<Self> {
         let tokenizer = Tokenizer::from_str(json).map_err(Error::vocabulary)?;
         let same_pipeline = tokenizer.get_normalizer().is_some()
             && tokenizer.get_pre_tokenizer().is_some()
@@ -128,30 +96,17 @@ impl Vocabulary {
     }
 
     /// The vocabulary as JSON of the `tokenizers` library, to be kept with a trained model.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Vocabulary`] when the tokenizer refuses.
-    pub fn to_json(&self) -> Result<String> {
+    pub(crate) fn to_json(&self) -> Result<String> {
         self.tokenizer.to_string(false).map_err(Error::vocabulary)
     }
 
     /// The number of ids, [`PAD`] and [`UNK`] included.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Never: [`PAD`] and [`UNK`] are always there.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// The ids of the words of `text`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Vocabulary`] when the tokenizer refuses.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let model = self.tokenizer.get_model();
         let mut ids = Vec::new();
         split(text, |word| ids.push(model.token_to_id(word).unwrap_or(UNK)))
@@ -283,6 +238,7 @@ impl Dataset for Texts {
 mod tests {
     use super::*;
     use crate::augment::Augmentation;
+    use crate::dataset::batch_of;
     use proptest::prelude::*;
 
     const TEXTS: [&str; 3] =
@@ -299,28 +255,8 @@ mod tests {
 
     #[test]
     fn ids_go_by_count_then_by_word() {
-        assert_eq!(
-            words(&vocabulary(100, 1)),
-            [
-                "<pad>",
-                "<unk>",
-                "the",
-                "<",
-                ">",
-                "cat",
-                "sat",
-                "!",
-                "'",
-                ".",
-                "a",
-                "dog",
-                "end",
-                "pad",
-                "s",
-                "unk",
-                "\u{e9}t\u{e9}"
-            ]
-        );
+        let all = "<pad> <unk> the < > cat sat ! ' . a dog end pad s unk \u{e9}t\u{e9}";
+        assert_eq!(words(&vocabulary(100, 1)), all.split(' ').collect::<Vec<_>>());
         assert_eq!(words(&vocabulary(5, 1)), ["<pad>", "<unk>", "the", "<", ">"]);
         assert_eq!(words(&vocabulary(100, 3)), ["<pad>", "<unk>", "the"]);
     }
@@ -376,9 +312,8 @@ mod tests {
         let texts = ["the cat", "", "sat sat sat sat the"];
         let set = Texts::new(&texts, vec![2, 0, 1], &["a", "b", "c"], &vocabulary, 4).unwrap();
         assert_eq!(set.shape(), Shape::Text { vocabulary: 17, length: 4 });
-        let mut batch = Batch::empty();
         let augment = Augment { seed: 1, epoch: 1, how: Augmentation::default() };
-        set.batch(&[2, 0, 1], Some(&augment), &mut batch);
+        let mut batch = batch_of(&set, &[2, 0, 1], Some(&augment));
         assert_eq!(batch.labels, [1, 2, 0]);
         let ids = vec![6, 6, 6, 6, 2, 5, PAD, PAD, UNK, PAD, PAD, PAD];
         assert_eq!(batch.features, Features::Tokens { ids, length: 4 });

@@ -175,13 +175,15 @@ fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::synthetic::{SyntheticAgNews, SyntheticCifar10, SyntheticCifar100};
+    use crate::definition::Counts;
     use std::fs;
 
     fn twins(dir: &Path) {
-        SyntheticCifar10 { train: 20, test: 10, seed: 0 }.write(dir).unwrap();
-        SyntheticCifar100 { train: 20, test: 10, seed: 0 }.write(dir).unwrap();
-        SyntheticAgNews { train: 1200, test: 8, ..Default::default() }.write(dir).unwrap();
+        for (of, train, test) in [("cifar10", 20, 10), ("cifar100", 20, 10), ("ag-news", 1200, 8)] {
+            let twin = Config::twin_of(of).unwrap();
+            let counts = Counts { train: Some(train), test: Some(test), seed: 0 };
+            twin.definition().twin().unwrap().write(dir, counts).unwrap();
+        }
     }
 
     #[test]

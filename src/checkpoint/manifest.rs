@@ -2,14 +2,14 @@
 
 use super::names::file_names;
 use super::progress::{Progress, Sums};
-use crate::record::{Provenance, Summary};
-use anyhow::{Context, Result, bail, ensure};
+use crate::record::{FileSum, Provenance, Summary};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 /// What the manifest calls the format.
-pub const FORMAT: &str = "gradwire-checkpoint";
+pub(super) const FORMAT: &str = "gradwire-checkpoint";
 /// The version that this program writes, and the newest that it reads.
-pub const VERSION: u64 = 2;
+pub(super) const VERSION: u64 = 2;
 
 /// A manifest is some kilobytes; the recipe in it may be long.
 pub(super) const LONGEST_MANIFEST: u64 = 64 << 20;
@@ -20,7 +20,7 @@ const MOST_WORKERS: usize = 1024;
 /// What a checkpoint says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`FORMAT`].
+    /// `gradwire-checkpoint`.
     pub format: String,
     /// The format's version.
     pub version: u64,
@@ -50,26 +50,12 @@ pub struct Manifest {
     /// When, in seconds since the Unix epoch.
     pub time: f64,
     /// The other files.
-    pub files: Vec<FileEntry>,
-}
-
-/// A file of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileEntry {
-    /// Its name in the folder.
-    pub name: String,
-    /// Its length.
-    pub bytes: u64,
-    /// Its SHA-256, in hexadecimal.
-    pub sha256: String,
+    pub files: Vec<FileSum>,
 }
 
 impl Manifest {
     /// Checks that the text is a manifest of a version that this program reads.
-    ///
-    /// # Errors
-    /// When it is not.
-    pub fn check_version(text: &[u8]) -> Result<()> {
+    pub(super) fn check_version(text: &[u8]) -> Result<()> {
         /// What every version says.
         #[derive(Deserialize)]
         struct Head {
@@ -87,12 +73,9 @@ impl Manifest {
         Ok(())
     }
 
-    /// Reads a manifest and checks what it says of itself.
-    ///
-    /// # Errors
-    /// When it is no manifest, of a version that this program does not know, or contradicts
-    /// itself.
-    pub fn parse(text: &[u8]) -> Result<Self> {
+    /// Reads a manifest; an error when it is none, of a version that this program does not know, or
+    /// contradicts itself.
+    pub(super) fn parse(text: &[u8]) -> Result<Self> {
         Self::check_version(text)?;
         let manifest: Self = serde_json::from_slice(text).context("it is not a whole manifest")?;
         ensure!(
@@ -103,11 +86,12 @@ impl Manifest {
         let Progress { step, epoch, .. } = manifest.progress;
         ensure!(step >= 1 && epoch >= 1, "step {step} of epoch {epoch} is not possible");
         ensure!(step < 1 << 60, "step {step} is not possible");
-        let names = manifest.files.iter().map(|file| file.name.clone());
-        let expected = file_names(manifest.world_size);
-        if !names.eq(expected.iter().cloned()) {
-            bail!("it does not name the files of {} workers", manifest.world_size);
-        }
+        let names = manifest.files.iter().map(|file| &file.name);
+        ensure!(
+            names.eq(&file_names(manifest.world_size)),
+            "it does not name the files of {} workers",
+            manifest.world_size
+        );
         Ok(manifest)
     }
 }

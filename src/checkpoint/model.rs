@@ -127,8 +127,8 @@ pub fn find(path: &Path) -> Result<Saved> {
         );
     };
     let bytes = fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
-    let (_, header) = SafeTensors::read_metadata(&bytes)
-        .with_context(|| format!("{} is not a whole safetensors file", file.display()))?;
+    let not_whole = || format!("{} is not a whole safetensors file", file.display());
+    let (_, header) = SafeTensors::read_metadata(&bytes).with_context(not_whole)?;
     let metadata = header.metadata().clone().unwrap_or_default();
     let Some(about) = metadata.get(KEY) else {
         bail!("{} does not carry a recipe: it was not saved by gradwire", file.display());
@@ -138,8 +138,7 @@ pub fn find(path: &Path) -> Result<Saved> {
     let recipe = Recipe::from_toml(&about.recipe)
         .with_context(|| format!("the recipe inside {}", file.display()))?;
     if let Some(sum) = about.sha256 {
-        let tensors = SafeTensors::deserialize(&bytes)
-            .with_context(|| format!("{} is not a whole safetensors file", file.display()))?;
+        let tensors = SafeTensors::deserialize(&bytes).with_context(not_whole)?;
         ensure!(
             checksum(&tensors) == sum,
             "{} is damaged: its tensors do not have the checksum that it was saved with; use another \

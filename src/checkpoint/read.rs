@@ -1,12 +1,13 @@
 //! Finding and reading checkpoints, whose bytes may have become anything.
 
-use super::manifest::{FileEntry, LONGEST_MANIFEST, Manifest};
+use super::manifest::{LONGEST_MANIFEST, Manifest};
 use super::model::MODEL;
 use super::names::{FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, step_of};
 use super::tensors::Tensors;
 use crate::disk::Disk;
 use crate::recipe::optimizer::DECAY_MOMENTUM;
-use anyhow::{Context, Error, Result, bail, ensure};
+use crate::record::FileSum;
+use anyhow::{Context, Result, bail, ensure};
 use gradwire_datasets::sha256;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -124,7 +125,7 @@ impl Checkpoint {
             at(MANIFEST),
             manifest.progress.step
         );
-        let read = |file: &FileEntry| -> Result<Tensors> {
+        let read = |file: &FileSum| -> Result<Tensors> {
             let bytes = read_file(disk, folder, file).with_context(|| at(&file.name))?;
             Tensors::decode(&bytes).with_context(|| at(&file.name))
         };
@@ -201,11 +202,11 @@ fn read_manifest(disk: &Disk, folder: &Path) -> Result<Manifest> {
 }
 
 /// The bytes of a file, if they are those that were written.
-fn read_file(disk: &Disk, folder: &Path, file: &FileEntry) -> Result<Vec<u8>> {
+fn read_file(disk: &Disk, folder: &Path, file: &FileSum) -> Result<Vec<u8>> {
     let path = folder.join(&file.name);
     let found = fs::metadata(&path)?.len();
     ensure!(found == file.bytes, "it has {found} bytes where {} were written", file.bytes);
-    let bytes = disk.read(&path, file.bytes).map_err(Error::from)?;
+    let bytes = disk.read(&path, file.bytes)?;
     ensure!(
         sha256(&bytes) == file.sha256,
         "its bytes are not those that were written: its checksum differs from the manifest's"

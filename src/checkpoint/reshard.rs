@@ -118,13 +118,8 @@ fn f32s<'a>(name: &str, tensors: &[&'a Tensor]) -> Result<Vec<&'a [f32]>> {
 
 fn in_words(old: usize, new: usize, first: &Tensors, own: &[&str], lost: &[&str]) -> String {
     let mut words = format!("{new} workers go on with the state of {old}");
-    let kept = ADDED.map(|name| name.trim_start_matches("exchange/"));
-    let kept: Vec<&str> = ADDED
-        .iter()
-        .zip(kept)
-        .filter(|(name, _)| first.0.contains_key(**name))
-        .map(|(_, word)| word)
-        .collect();
+    let kept = ADDED.into_iter().filter(|name| first.0.contains_key(*name));
+    let kept: Vec<&str> = kept.map(|name| name.trim_start_matches("exchange/")).collect();
     if !kept.is_empty() {
         words += &format!(
             ": the {} of old rank i, times {new}/{old}, is added to new rank i mod {new}, so that \
@@ -179,11 +174,11 @@ mod tests {
         tensors
     }
 
-    fn means(ranks: &[Tensors], name: &str) -> Vec<f64> {
-        let mut means = vec![0.0; 64];
+    /// The means over ranks, element by element, of what `vector` takes of each.
+    fn means<T>(ranks: &[T], vector: impl Fn(&T) -> &[f32]) -> Vec<f64> {
+        let mut means = vec![0.0; vector(&ranks[0]).len()];
         for rank in ranks {
-            let values = rank.f32s(name, &[64]).unwrap().iter();
-            let each = means.iter_mut().zip(values);
+            let each = means.iter_mut().zip(vector(rank));
             each.for_each(|(mean, value)| *mean += f64::from(*value) / ranks.len() as f64);
         }
         means
@@ -197,7 +192,8 @@ mod tests {
             let words = after.reshard(new, BatchNorm::Averaged).unwrap();
             assert_eq!(after.ranks.len(), new);
             for name in ADDED {
-                let (was, is) = (means(&before, name), means(&after.ranks, name));
+                let of = |ranks: &[Tensors]| means(ranks, |rank| rank.f32s(name, &[64]).unwrap());
+                let (was, is) = (of(&before), of(&after.ranks));
                 for (i, (was, is)) in was.iter().zip(&is).enumerate() {
                     // Half a unit in the last place of each new rank's value.
                     let ulp = |rank: &Tensors| {
@@ -266,14 +262,8 @@ mod tests {
         checkpoint.ranks.iter().map(|rank| rank.state("exchange")).collect()
     }
 
-    fn mean_residual(states: &[State]) -> Vec<f64> {
-        let mut mean = vec![0.0; 640];
-        for state in states {
-            let residual = state.f32s("residual", 640).unwrap().iter();
-            let each = mean.iter_mut().zip(residual);
-            each.for_each(|(mean, value)| *mean += f64::from(*value) / states.len() as f64);
-        }
-        mean
+    fn residual(state: &State) -> &[f32] {
+        state.f32s("residual", 640).unwrap()
     }
 
     /// What ranks had not said when they became more or fewer does to the weights what it would have
@@ -302,8 +292,8 @@ mod tests {
                 }
                 // By and by: what has been said and what has not are together what was not.
                 let (said, left) = exchanged(&scheme, &policy, &moved, new, (5..=8, false));
-                let due = mean_residual(&states);
-                for (i, left) in mean_residual(&left).into_iter().enumerate() {
+                let due = means(&states, residual);
+                for (i, left) in means(&left, residual).into_iter().enumerate() {
                     let said: f64 = said.iter().map(|mean| f64::from(mean[i])).sum();
                     near(said + left, due[i]);
                 }

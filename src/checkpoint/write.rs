@@ -1,7 +1,7 @@
 //! Writing a checkpoint so that it is there whole or not at all, and removing those that have had
 //! their time.
 
-use super::manifest::{FORMAT, FileEntry, LONGEST_MANIFEST, Manifest, VERSION};
+use super::manifest::{FORMAT, LONGEST_MANIFEST, Manifest, VERSION};
 use super::model::{MODEL, metadata};
 use super::names::{
     FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, discard, folder_name, rank_name,
@@ -10,7 +10,7 @@ use super::part::Part;
 use super::progress::{Progress, Sums};
 use crate::disk::Disk;
 use crate::recipe::Recipe;
-use crate::record::{Provenance, Summary};
+use crate::record::{FileSum, Provenance, Summary};
 use anyhow::{Context, Result, ensure};
 use gradwire_datasets::sha256;
 use std::io::Write;
@@ -51,15 +51,10 @@ pub fn write(disk: &Disk, run: &Path, whole: Whole) -> Result<(PathBuf, u64)> {
     clear(disk, &place)?;
     sync_records(disk, run)?;
     disk.create_folder(&partial).with_context(|| cannot("making", &partial))?;
-    let written = fill(disk, &partial, whole);
-    let bytes = match written {
-        Ok(bytes) => bytes,
-        Err(error) => {
-            // Room for the next attempt. If this fails too, the next one clears up.
-            let _ = disk.remove_folder(&partial);
-            return Err(error);
-        }
-    };
+    let bytes = fill(disk, &partial, whole).inspect_err(|_| {
+        // Room for the next attempt. If this fails too, the next one clears up.
+        let _ = disk.remove_folder(&partial);
+    })?;
     disk.sync_folder(&partial).with_context(|| cannot("syncing", &partial))?;
     if folder.exists() {
         discard(disk, &folder)?;
@@ -71,9 +66,6 @@ pub fn write(disk: &Disk, run: &Path, whole: Whole) -> Result<(PathBuf, u64)> {
 
 /// Removes checkpoints until those of the newest `last` steps are left, and with `best` that of the
 /// best test accuracy (the oldest of several).
-///
-/// # Errors
-/// When one cannot be read or removed.
 pub(super) fn retain(disk: &Disk, run: &Path, last: usize, best: bool) -> Result<()> {
     let all = by_age(disk, run)?;
     if all.len() <= last {
@@ -83,12 +75,9 @@ pub(super) fn retain(disk: &Disk, run: &Path, last: usize, best: bool) -> Result
         let bytes = disk.read(&folder.join(MANIFEST), LONGEST_MANIFEST).ok()?;
         Manifest::parse(&bytes).ok()?.test_accuracy
     };
-    let keep = if best {
-        let scored = all.iter().filter_map(|(step, folder)| Some((accuracy(folder)?, *step)));
-        scored.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1))).map(|(_, step)| step)
-    } else {
-        None
-    };
+    let candidates = all.iter().filter(|_| best);
+    let scored = candidates.filter_map(|(step, folder)| Some((accuracy(folder)?, *step)));
+    let keep = scored.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1))).map(|(_, step)| step);
     for (step, folder) in all.into_iter().skip(last).filter(|(step, _)| Some(*step) != keep) {
         discard(disk, &folder)
             .with_context(|| format!("removing the checkpoint of step {step}"))?;
@@ -171,7 +160,7 @@ fn fill(disk: &Disk, folder: &Path, whole: Whole) -> Result<u64> {
 }
 
 /// Writes one file and brings it to the disk.
-fn put(disk: &Disk, folder: &Path, name: &str, bytes: &[u8]) -> Result<FileEntry> {
+fn put(disk: &Disk, folder: &Path, name: &str, bytes: &[u8]) -> Result<FileSum> {
     let path = folder.join(name);
     let write = || {
         let mut file = disk.create(&path)?;
@@ -179,5 +168,5 @@ fn put(disk: &Disk, folder: &Path, name: &str, bytes: &[u8]) -> Result<FileEntry
         file.sync()
     };
     write().with_context(|| format!("writing {}", path.display()))?;
-    Ok(FileEntry { name: name.into(), bytes: bytes.len() as u64, sha256: sha256(bytes) })
+    Ok(FileSum { name: name.into(), bytes: bytes.len() as u64, sha256: sha256(bytes) })
 }

@@ -103,19 +103,19 @@ impl Writer {
     /// # Errors
     /// When the thread has panicked.
     pub fn finish(mut self) -> Result<Vec<Outcome>> {
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            thread.join().map_err(|_| anyhow!("the thread that writes checkpoints panicked"))?;
-        }
+        self.end().map_err(|_| anyhow!("the thread that writes checkpoints panicked"))?;
         Ok(self.done())
+    }
+
+    /// Waits until everything is written and the thread has ended.
+    fn end(&mut self) -> thread::Result<()> {
+        self.jobs = None;
+        self.thread.take().map_or(Ok(()), JoinHandle::join)
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let _ = self.end();
     }
 }

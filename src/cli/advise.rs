@@ -2,7 +2,7 @@
 
 use super::changes::Changes;
 use super::doing::Doing;
-use super::refused::Refused;
+use super::refused::Failure;
 use crate::machine;
 use crate::network::advise::{self, BreakEven, Compute, Measured, Workload};
 use crate::recipe::{self, Recipe};
@@ -53,18 +53,17 @@ struct Verdict<'a> {
 
 impl Advise {
     /// Measures and prints.
-    pub(super) fn run(self) -> Result<Result<()>, Refused> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         let Self { recipe, changes, links, against, steps, compute, json } = self;
-        let recipe = changes.source(Some(recipe)).load().map_err(Refused)?;
-        let links = Link::parse_list(&links).map_err(|error| Refused(error.into()))?;
+        let recipe = changes.source(Some(recipe)).load().map_err(Failure::refused)?;
+        let links = Link::parse_list(&links).map_err(|error| Failure::refused(error.into()))?;
         let asked = against.iter().map(|text| recipe::scheme_of(text));
-        let asked: Vec<Scheme> = asked.collect::<Result<_>>().map_err(Refused)?;
-        let fits = compute.is_none_or(|seconds| (1e-9..=86_400.0).contains(&seconds));
-        if !fits {
-            let seconds = compute.unwrap_or(0.0);
-            return Err(Refused(anyhow!("--compute {seconds}: write seconds above 0")));
+        let asked: Vec<Scheme> = asked.collect::<Result<_>>().map_err(Failure::refused)?;
+        if let Some(seconds) = compute.filter(|seconds| !(1e-9..=86_400.0).contains(seconds)) {
+            let error = anyhow!("--compute {seconds}: write seconds above 0");
+            return Err(Failure::refused(error));
         }
-        Ok(advise(&recipe, &links, &schemes(&recipe, asked), steps, compute, json))
+        Ok(advise(&recipe, &links, &schemes(&recipe, asked), steps, compute, json)?)
     }
 }
 

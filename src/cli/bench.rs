@@ -2,7 +2,7 @@
 
 use super::codecs::Codecs;
 use super::doing::Doing;
-use super::refused::Refused;
+use super::refused::Failure;
 use super::time_to_accuracy::TimeToAccuracy;
 use crate::bench::training::{self, Measured};
 use crate::machine;
@@ -56,13 +56,13 @@ pub(super) struct Train {
 
 impl Command {
     /// Measures and prints.
-    pub(super) fn run(self) -> Result<Result<ExitCode>, Refused> {
-        let done = |ended: Result<()>| ended.map(|()| ExitCode::SUCCESS);
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
         match self {
-            Self::Train(train) => train.run().map(done),
-            Self::Codecs(codecs) => codecs.run().map(done),
-            Self::TimeToAccuracy(runs) => runs.run(),
+            Self::Train(train) => train.run()?,
+            Self::Codecs(codecs) => codecs.run()?,
+            Self::TimeToAccuracy(runs) => return runs.run(),
         }
+        Ok(ExitCode::SUCCESS)
     }
 
     /// Whether it makes no run.
@@ -75,19 +75,17 @@ impl Command {
 }
 
 impl Train {
-    fn run(self) -> Result<Result<()>, Refused> {
-        let train = self;
-        let (threads, steps, json) = (train.threads, train.steps, train.json);
-        let recipe = train.source().load().map_err(Refused)?;
+    fn run(self) -> Result<(), Failure> {
+        let (threads, steps, json) = (self.threads, self.steps, self.json);
+        let recipe = self.source().load().map_err(Failure::refused)?;
         let threads = match threads {
             0 => recipe.threads_per_worker(machine::cores()),
             threads => threads as usize,
         };
-        let what = format!("taking {steps} steps of {}", recipe.model.name());
-        let doing = Doing::unmeasured(&what);
+        let doing = Doing::unmeasured(&format!("taking {steps} steps of {}", recipe.model.name()));
         let measured = training::measure(&recipe, threads, steps);
         drop(doing);
-        Ok(measured.and_then(|measured| show(&measured, json)))
+        Ok(show(&measured?, json)?)
     }
 
     fn source(self) -> Source {

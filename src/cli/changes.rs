@@ -1,6 +1,7 @@
 //! What the command line changes in a recipe, whatever the command.
 
 use crate::recipe::Source;
+use anyhow::{Result, ensure};
 use clap::Args;
 use toml::Value;
 
@@ -80,9 +81,13 @@ impl TrainingChanges {
         self.changes.out.as_deref()
     }
 
-    /// The seed, if one is named.
-    pub(super) fn seed(&self) -> Option<i64> {
-        self.changes.seed
+    /// Refuses a seed where all of so many are taken in turn.
+    pub(super) fn without_seed(&self, seeds: u64) -> Result<()> {
+        ensure!(
+            self.changes.seed.is_none(),
+            "--seed is for one run; --seeds {seeds} makes every run with seeds 1 to {seeds}"
+        );
+        Ok(())
     }
 
     /// The recipe that is named, with the changes.

@@ -1,6 +1,6 @@
 //! `gradwire bench codecs`: the table of all schemes over one gradient.
 
-use super::refused::Refused;
+use super::refused::Failure;
 use crate::bench::codecs::{self, Measured};
 use crate::recipe;
 use crate::record::gradient;
@@ -33,19 +33,19 @@ pub(super) struct Codecs {
 
 impl Codecs {
     /// Measures and prints, row by row.
-    pub(super) fn run(self) -> Result<Result<()>, Refused> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         let named = self.schemes.iter().map(|text| recipe::scheme_of(text));
-        let named: Vec<Scheme> = named.collect::<Result<_>>().map_err(Refused)?;
+        let named: Vec<Scheme> = named.collect::<Result<_>>().map_err(Failure::refused)?;
         let schemes = match (named.is_empty(), self.specimens) {
             (false, _) => named,
             (true, true) => Scheme::specimens(),
             (true, false) => Scheme::all(),
         };
         let gradient = match &self.gradient {
-            Some(file) => gradient::load(file).map_err(Refused)?,
+            Some(file) => gradient::load(file).map_err(Failure::refused)?,
             None => codecs::laplace(self.d as usize, 1),
         };
-        Ok(self.table(&schemes, &gradient))
+        Ok(self.table(&schemes, &gradient)?)
     }
 
     fn table(&self, schemes: &[Scheme], gradient: &gradient::Gradient) -> Result<()> {

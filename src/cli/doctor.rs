@@ -1,6 +1,6 @@
 //! `gradwire doctor`: what this machine has, and whether this build computes right on it.
 
-use super::refused::Refused;
+use super::refused::Failure;
 use crate::doctor::check::{Check, Summary};
 use crate::doctor::facts::{self, Fact};
 use crate::doctor::selftest;
@@ -29,9 +29,9 @@ fn device(text: &str) -> Result<Device, String> {
 
 impl Doctor {
     /// Tells and tests; code 1 when a check did not pass.
-    pub(super) fn run(&self) -> Result<Result<ExitCode>, Refused> {
-        let targets = selftest::targets(self.device).map_err(Refused)?;
-        Ok(self.examine(&targets))
+    pub(super) fn run(&self) -> Result<ExitCode, Failure> {
+        let targets = selftest::targets(self.device).map_err(Failure::refused)?;
+        Ok(self.examine(&targets)?)
     }
 
     fn examine(&self, targets: &[Option<usize>]) -> Result<ExitCode> {

@@ -1,9 +1,10 @@
 //! What `reproduce` and `sweep` have in common: a grid of runs is shown, made and judged.
 
 use super::doing::Doing;
-use super::refused::Refused;
+use super::refused::Failure;
 use super::signals::Signals;
 use crate::disk::Disk;
+use crate::recipe::Recipe;
 use crate::record::Mode;
 use crate::study::definition::Experiment;
 use crate::study::estimate;
@@ -13,6 +14,7 @@ use crate::study::report;
 use crate::study::results::{Outcome, Results, Ruling, Run};
 use crate::study::runner::{Job, News};
 use crate::study::scale::Scale;
+use crate::study::sweep::{SCALE, Sweep};
 use crate::train::flags::StepFlags;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -72,6 +74,21 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// All runs of a sweep over `recipe`, in full and where its runs are written.
+    pub(super) fn of_sweep(recipe: Recipe, sweep: &Sweep, target: Option<f64>) -> Result<Self> {
+        Ok(Self {
+            name: recipe.name,
+            experiment: sweep.experiment()?,
+            scale: Scale::from(SCALE),
+            links: Vec::new(),
+            sets: Vec::new(),
+            out: recipe.record.out,
+            dir: None,
+            announced: true,
+            target,
+        })
+    }
+
     fn folder(&self) -> PathBuf {
         self.out.join(format!("{}-{}", self.name, self.scale.name()))
     }
@@ -85,7 +102,7 @@ impl Running {
     }
 
     /// Runs an experiment, or shows what would be run.
-    pub(super) fn run(&self, asked: &Asked) -> Result<Result<ExitCode>, Refused> {
+    pub(super) fn run(&self, asked: &Asked) -> Result<ExitCode, Failure> {
         let Asked { name, experiment, scale, .. } = asked;
         let folder = asked.folder();
         let links = if asked.links.is_empty() { &experiment.links } else { &asked.links };
@@ -96,25 +113,17 @@ impl Running {
         };
         let looks: &[u64] = if self.until_decided { &LOOKS } else { &[] };
         let seeds = looks.first().copied().or(self.seeds);
-        let grid = plan(seeds, self.only.clone()).map_err(Refused)?;
-        if self.dry_run {
-            return Ok(show_plan(name, scale, &grid, &folder).map(|()| ExitCode::SUCCESS));
-        }
+        let grid = plan(seeds, self.only.clone()).map_err(Failure::refused)?;
         let silent = self.quiet || self.json;
-        if asked.announced
-            && !silent
-            && let Err(error) = show_plan(name, scale, &grid, &folder)
-        {
-            return Ok(Err(error));
+        if self.dry_run || (asked.announced && !silent) {
+            show_plan(name, scale, &grid, &folder)?;
+        }
+        if self.dry_run {
+            return Ok(ExitCode::SUCCESS);
         }
         let flags = Arc::new(StepFlags::default());
-        let signals = match Signals::listen(&flags.stop_flag(), false) {
-            Ok(signals) => signals,
-            Err(error) => return Ok(Err(error).context("listening to SIGINT and SIGTERM")),
-        };
-        if let Err(error) = signals.answer(", with a checkpoint of the run") {
-            return Ok(Err(error).context("listening to SIGINT and SIGTERM"));
-        }
+        let then = ", with a checkpoint of the run";
+        let signals = Signals::listen(&flags.stop_flag(), false, Some(then))?;
         let run = |grid: &Grid| {
             let job = Job {
                 name,
@@ -140,38 +149,32 @@ impl Running {
                 }
             })
         };
-        let all_looks = || {
-            let mut results = run(&grid)?;
-            for seeds in looks.iter().skip(1) {
-                let open = undecided(experiment, &results);
-                if open.is_empty() || flags.stopping() {
-                    break;
-                }
-                results = run(&plan(Some(*seeds), open)?)?;
+        let mut results = run(&grid)?;
+        for seeds in looks.iter().skip(1) {
+            let open = undecided(experiment, &results);
+            if open.is_empty() || flags.stopping() {
+                break;
             }
-            Ok::<_, anyhow::Error>(results)
-        };
-        Ok(all_looks().map(|results| {
-            self.show(&results, &folder, asked.target);
-            match signals.heard().filter(|_| !is_complete(&results)) {
-                Some(signal) => {
-                    eprintln!("Stopped by {}; go on with: {} --resume", signal.name, command());
-                    ExitCode::from(signal.exit_code)
-                }
-                None if results.runs.iter().any(has_failed) => ExitCode::FAILURE,
-                None => ExitCode::SUCCESS,
+            results = run(&plan(Some(*seeds), open)?)?;
+        }
+        self.show(&results, &folder, asked.target);
+        Ok(match signals.heard().filter(|_| !is_complete(&results)) {
+            Some(signal) => {
+                eprintln!("Stopped by {}; go on with: {} --resume", signal.name, command());
+                ExitCode::from(signal.exit_code)
             }
-        }))
+            None if results.runs.iter().any(has_failed) => ExitCode::FAILURE,
+            None => ExitCode::SUCCESS,
+        })
     }
 
     fn show(&self, results: &Results, folder: &Path, target: Option<f64>) {
         let reached = target.map(|target| report::reached(results, target));
         if self.json {
-            let lines = match &reached {
+            let lines: Vec<serde_json::Result<String>> = match &reached {
                 Some(reached) => reached.iter().map(serde_json::to_string).collect(),
                 None => results.verdicts.iter().map(serde_json::to_string).collect(),
             };
-            let lines: Vec<serde_json::Result<String>> = lines;
             for line in lines {
                 match line {
                     Ok(line) => println!("{line}"),

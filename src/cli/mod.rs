@@ -35,7 +35,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use doing::Doing;
 use named::Among;
-use refused::{Refused, tell};
+use refused::{Failure, tell};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -126,8 +126,7 @@ impl Cli {
         if only_prints && let Err(error) = signals::end_with_the_reader() {
             return tell(&anyhow!(error).context("listening to SIGPIPE"), ExitCode::FAILURE);
         }
-        let plain =
-            |done: Result<Result<()>, Refused>| done.map(|done| done.map(|()| ExitCode::SUCCESS));
+        let plain = |done: Result<(), Failure>| done.map(|()| ExitCode::SUCCESS);
         let done = match self.command {
             Command::Train(train) => train.run(),
             Command::Reproduce(reproduce) => reproduce.run(),
@@ -137,25 +136,21 @@ impl Cli {
             Command::Runs(runs) => plain(runs.run()),
             Command::Eval(eval) => {
                 let one = eval.among.one(&eval.checkpoint);
-                plain(one.map(|checkpoint| Eval { checkpoint, ..eval }.run()))
+                plain(one.and_then(|checkpoint| Ok(Eval { checkpoint, ..eval }.run()?)))
             }
             Command::Advise(advise) => plain(advise.run()),
             Command::Compare(compare) => plain(compare.run()),
             Command::Report(report) => plain(report.run()),
             Command::Network(network) => plain(network.run()),
-            Command::Data(data) => plain(Ok(data.run())),
-            Command::New(new) => plain(new.run().map(Ok).map_err(Refused)),
-            Command::List(list) => plain(list.run().map(Ok).map_err(Refused)),
+            Command::Data(data) => plain(data.run().map_err(Failure::from)),
+            Command::New(new) => plain(new.run().map_err(Failure::refused)),
+            Command::List(list) => plain(list.run().map_err(Failure::refused)),
             Command::Completions { shell } => {
                 completions::print(shell, Self::command());
                 return ExitCode::SUCCESS;
             }
         };
-        match done {
-            Ok(Ok(code)) => code,
-            Ok(Err(error)) => tell(&error, ExitCode::FAILURE),
-            Err(Refused(error)) => tell(&error, ExitCode::from(2)),
-        }
+        done.unwrap_or_else(|Failure { error, code }| tell(&error, code))
     }
 }
 

@@ -1,8 +1,9 @@
 //! Runs by name: a word where the folder of a run can stand.
 
-use super::refused::Refused;
+use super::refused::Failure;
 use crate::disk::Disk;
 use crate::study::runs;
+use anyhow::Result;
 use clap::Args;
 use std::path::{Component, Path, PathBuf};
 
@@ -16,24 +17,24 @@ pub(super) struct Among {
 
 impl Among {
     /// The folders that `words` mean.
-    pub(super) fn all(&self, words: &[PathBuf]) -> Result<Vec<PathBuf>, Refused> {
+    pub(super) fn all(&self, words: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
         words.iter().map(|word| self.one(word)).collect()
     }
 
     /// The folder that `word` means.
-    pub(super) fn one(&self, word: &Path) -> Result<PathBuf, Refused> {
-        meant(&self.folder, word)
+    pub(super) fn one(&self, word: &Path) -> Result<PathBuf, Failure> {
+        meant(&self.folder, word).map_err(Failure::refused)
     }
 }
 
 /// The path itself where something is there, or where it is more than a word; else the run under `out`
 /// that the word means.
-pub(super) fn meant(out: &Path, word: &Path) -> Result<PathBuf, Refused> {
+pub(super) fn meant(out: &Path, word: &Path) -> Result<PathBuf> {
     let mut parts = word.components();
     let is_word = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
     match word.to_str() {
         Some(word) if is_word && !Path::new(word).exists() => {
-            runs::find(&Disk::default(), out, word).map_err(Refused)
+            runs::find(&Disk::default(), out, word)
         }
         _ if word.exists() || !out.join(word).exists() => Ok(word.to_path_buf()),
         _ => Ok(out.join(word)),

@@ -1,7 +1,7 @@
 //! `gradwire network`: what recorded runs would have taken on other networks.
 
 use super::named::Among;
-use super::refused::Refused;
+use super::refused::Failure;
 use crate::disk::Disk;
 use crate::network::replay::{Assumptions, Run};
 use crate::network::report::{Named, Report};
@@ -79,19 +79,17 @@ const USUAL: &str = "100mbit,1gbit,10gbit";
 
 impl Command {
     /// Does it.
-    pub(super) fn run(self) -> Result<Result<()>, Refused> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         match self {
-            Self::Links => {
-                links();
-                Ok(Ok(()))
-            }
+            Self::Links => links(),
             Self::Replay(replay) => {
-                let assumptions = replay.assumptions().map_err(Refused)?;
-                let links = replay.named_links().map_err(Refused)?;
+                let assumptions = replay.assumptions().map_err(Failure::refused)?;
+                let links = replay.named_links().map_err(Failure::refused)?;
                 let runs = replay.among.all(&replay.runs)?;
-                Ok(replay.run(&runs, &assumptions, links))
+                replay.run(&runs, &assumptions, links)?;
             }
         }
+        Ok(())
     }
 }
 

@@ -4,8 +4,24 @@ use anyhow::Error;
 use std::fmt;
 use std::process::ExitCode;
 
-/// A refusal of what was asked, before anything was started.
-pub(super) struct Refused(pub(super) Error);
+/// Why a command did not do what was asked, and the exit code that says so.
+pub(super) struct Failure {
+    pub(super) error: Error,
+    pub(super) code: ExitCode,
+}
+
+impl Failure {
+    /// A refusal of what was asked, before anything was started.
+    pub(super) fn refused(error: Error) -> Self {
+        Self { error, code: ExitCode::from(2) }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, code: ExitCode::FAILURE }
+    }
+}
 
 /// Tells an error, unless it has been told; the exit code that is given.
 pub(super) fn tell(error: &Error, code: ExitCode) -> ExitCode {

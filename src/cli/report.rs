@@ -1,14 +1,14 @@
 //! `gradwire report` and `gradwire compare`: people's own runs, put together.
 
 use super::named::Among;
-use super::refused::Refused;
+use super::refused::Failure;
 use crate::disk::Disk;
 use crate::study::collection::{self, Collection};
 use crate::study::report;
 use anyhow::{Context, Result};
 use clap::Args;
 use gradwire_exchange::network::Link;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Which runs, and how they are looked at.
 #[derive(Debug, Args)]
@@ -53,77 +53,68 @@ pub(super) struct Compare {
 
 impl Runs {
     /// The same with the folders that names mean.
-    fn found(self) -> Result<Self, Refused> {
+    fn found(self) -> Result<Self, Failure> {
         Ok(Self { runs: self.among.all(&self.runs)?, ..self })
     }
 
-    fn collect(&self, disk: &Disk) -> Result<Result<Collection>, Refused> {
+    fn collect(&self, disk: &Disk) -> Result<Collection, Failure> {
         let links = Link::parse_list(&self.links);
-        let links = links.with_context(|| format!("--links {}", self.links)).map_err(Refused)?;
-        Ok(collection::collect(disk, &self.runs, &links, self.baseline.as_deref()).map(
-            |mut collection| {
-                let words: Vec<String> =
-                    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-                collection.results.command = report::command_line(&words);
-                collection
-            },
-        ))
+        let links = links.with_context(|| format!("--links {}", self.links));
+        let (links, baseline) = (links.map_err(Failure::refused)?, self.baseline.as_deref());
+        let mut collection = collection::collect(disk, &self.runs, &links, baseline)?;
+        let words: Vec<String> =
+            std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+        collection.results.command = report::command_line(&words);
+        Ok(collection)
     }
 }
 
 impl Report {
     /// Does it.
-    pub(super) fn run(mut self) -> Result<Result<()>, Refused> {
+    pub(super) fn run(mut self) -> Result<(), Failure> {
         let disk = Disk::default();
         self.runs = self.runs.found()?;
         if self.claims {
-            return Ok(report::claims(&disk, &self.runs.runs).map(|text| print!("{text}")));
+            print!("{}", report::claims(&disk, &self.runs.runs)?);
+            return Ok(());
         }
-        let collection = match self.runs.collect(&disk)? {
-            Ok(collection) => collection,
-            Err(error) => return Ok(Err(error)),
-        };
-        let beside = || self.runs.runs[0].canonicalize().unwrap_or(self.runs.runs[0].clone());
-        let folder = self.out.clone().unwrap_or_else(|| {
-            let first = &self.runs.runs[0];
-            let parent = first.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let parent = parent.map_or_else(
-                || beside().parent().map_or_else(|| PathBuf::from("."), PathBuf::from),
-                PathBuf::from,
-            );
-            parent.join("report")
-        });
-        Ok(report::write(&disk, &folder, &collection.results).map(|()| {
-            print!("{}", report::terminal(&collection.results));
-            left_out(&collection);
-            differences(&collection);
-            println!("\nreport in {}", folder.join(report::HTML).display());
-        }))
+        let collection = self.runs.collect(&disk)?;
+        let folder = self.out.unwrap_or_else(|| beside(&self.runs.runs[0]).join("report"));
+        report::write(&disk, &folder, &collection.results)?;
+        show(&collection);
+        println!("\nreport in {}", folder.join(report::HTML).display());
+        Ok(())
     }
 }
 
 impl Compare {
     /// Does it.
-    pub(super) fn run(mut self) -> Result<Result<()>, Refused> {
-        self.runs = self.runs.found()?;
-        let collection = match self.runs.collect(&Disk::default())? {
-            Ok(collection) => collection,
-            Err(error) => return Ok(Err(error)),
-        };
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let collection = self.runs.found()?.collect(&Disk::default())?;
         if self.json {
-            return Ok(json(&collection));
+            json(&collection)?;
+        } else {
+            show(&collection);
         }
-        print!("{}", report::terminal(&collection.results));
-        left_out(&collection);
-        differences(&collection);
-        Ok(Ok(()))
+        Ok(())
     }
 }
 
-fn left_out(collection: &Collection) {
-    for line in &collection.left_out {
-        println!("{line}");
+/// The folder that a run's folder is in.
+fn beside(run: &Path) -> PathBuf {
+    match run.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => {
+            let whole = run.canonicalize().unwrap_or_else(|_| run.to_path_buf());
+            whole.parent().map_or_else(|| PathBuf::from("."), PathBuf::from)
+        }
     }
+}
+
+fn show(collection: &Collection) {
+    print!("{}", report::terminal(&collection.results));
+    collection.left_out.iter().for_each(|line| println!("{line}"));
+    differences(collection);
 }
 
 /// What else than the scheme may be the reason for a difference comes first.

@@ -2,7 +2,7 @@
 
 use super::changes::tagged;
 use super::grid::{Asked, Running};
-use super::refused::Refused;
+use super::refused::Failure;
 use crate::study::definition::Experiment;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -50,16 +50,19 @@ impl Reproduce {
     }
 
     /// Does it.
-    pub(super) fn run(self) -> Result<Result<ExitCode>, Refused> {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
         if self.list {
-            return Ok(list().map(|()| ExitCode::SUCCESS));
+            list()?;
+            return Ok(ExitCode::SUCCESS);
         }
         let name = self.name.as_deref().unwrap_or_default();
-        let (name, experiment) = Experiment::load(name).map_err(Refused)?;
+        let (name, experiment) = Experiment::load(name).map_err(Failure::refused)?;
         let scale = experiment.scale(self.scale.as_deref());
-        let scale = scale.with_context(|| format!("experiment {name}")).map_err(Refused)?;
+        let scale =
+            scale.with_context(|| format!("experiment {name}")).map_err(Failure::refused)?;
         for link in &self.links {
-            Link::parse(link).with_context(|| format!("--links {link}")).map_err(Refused)?;
+            let parsed = Link::parse(link).with_context(|| format!("--links {link}"));
+            parsed.map_err(Failure::refused)?;
         }
         let tags = tagged(self.tags).map(|(key, words)| format!("{key}={words}"));
         self.running.run(&Asked {

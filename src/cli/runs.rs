@@ -1,12 +1,12 @@
 //! `gradwire runs`: which runs there are, and removing them.
 
 use super::named::Among;
-use super::refused::Refused;
+use super::refused::Failure;
 use crate::disk::Disk;
 use crate::record::remove::{Belongings, belongings, remove};
 use crate::study::plot::say;
 use crate::study::runs::{Glance, State, glance, under};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use console::{Term, measure_text_width};
 use std::io::{self, IsTerminal, Write};
@@ -88,10 +88,10 @@ impl Stands {
 
 impl Runs {
     /// Does it.
-    pub(super) fn run(self) -> Result<Result<()>, Refused> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         match self.command {
             Some(Command::Remove(remove)) => remove.run(),
-            None => Ok(self.list.run()),
+            None => Ok(self.list.run()?),
         }
     }
 }
@@ -220,16 +220,15 @@ fn cut(text: &str, room: usize, end: bool) -> String {
 }
 
 impl Remove {
-    fn run(&self) -> Result<Result<()>, Refused> {
+    fn run(&self) -> Result<(), Failure> {
         let disk = Disk::default();
         let mut runs: Vec<Belongings> = Vec::new();
         for folder in self.among.all(&self.runs)? {
-            let run = belongings(&disk, &folder).map_err(Refused)?;
-            let busy = glance(&disk, &folder).state == State::Running;
-            if busy {
+            let run = belongings(&disk, &folder).map_err(Failure::refused)?;
+            if glance(&disk, &folder).state == State::Running {
                 let folder = folder.display();
-                let error = anyhow::anyhow!("a process is at work in {folder}: wait for its end");
-                return Err(Refused(error));
+                let error = anyhow!("a process is at work in {folder}: wait for its end");
+                return Err(Failure::refused(error));
             }
             if !runs.contains(&run) {
                 runs.push(run);
@@ -245,21 +244,21 @@ impl Remove {
         let many = if runs.len() == 1 { "1 run".into() } else { format!("{} runs", runs.len()) };
         if !self.yes {
             let question = format!("Remove {many}, {}? [y/N] ", bytes(&runs));
-            match answer(&question) {
-                Ok(Some(true)) => {}
-                Ok(Some(false)) => {
+            match answer(&question)? {
+                Some(true) => {}
+                Some(false) => {
                     println!("nothing was removed");
-                    return Ok(Ok(()));
+                    return Ok(());
                 }
-                Ok(None) => {
+                None => {
                     println!("nothing was removed: there is no one to ask; --yes removes {many}");
-                    return Ok(Ok(()));
+                    return Ok(());
                 }
-                Err(error) => return Ok(Err(error)),
             }
         }
-        let removed = runs.iter().try_for_each(|run| remove(&disk, run));
-        Ok(removed.map(|()| println!("removed {many}, {}", bytes(&runs))))
+        runs.iter().try_for_each(|run| remove(&disk, run))?;
+        println!("removed {many}, {}", bytes(&runs));
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! SIGINT and SIGTERM, and SIGUSR1 where a launcher passes that on: the first asks for the end of the run after the step, with a checkpoint; the
 //! second ends the process at once, as if nobody had been listening.
 
+use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM, SIGUSR1};
 use signal_hook::{flag, iterator};
 use std::sync::Arc;
@@ -38,12 +39,26 @@ pub(super) fn end_with_the_output() {
 pub(super) struct Signals(Arc<AtomicUsize>);
 
 impl Signals {
-    /// From now on the first signal sets `stop`. In a job of several processes SIGUSR1 is one: `mpirun`
-    /// passes it on, where it answers SIGINT and SIGTERM by ending the job itself.
+    /// From now on the first signal sets `stop`, and what becomes of it, `then`, is said on the
+    /// terminal. In a job of several processes SIGUSR1 is one: `mpirun` passes it on, where it answers
+    /// SIGINT and SIGTERM by ending the job itself.
     ///
     /// # Errors
     /// When the system does not allow it.
-    pub(super) fn listen(stop: &Arc<AtomicBool>, in_job: bool) -> io::Result<Self> {
+    pub(super) fn listen(
+        stop: &Arc<AtomicBool>,
+        in_job: bool,
+        then: Option<&'static str>,
+    ) -> Result<Self> {
+        let signals = Self::register(stop, in_job);
+        let answered = signals.and_then(|signals| {
+            then.map_or(Ok(()), answer)?;
+            Ok(signals)
+        });
+        answered.context("listening to SIGINT and SIGTERM")
+    }
+
+    fn register(stop: &Arc<AtomicBool>, in_job: bool) -> io::Result<Self> {
         let last = Arc::new(AtomicUsize::new(0));
         for signal in [SIGINT, SIGTERM].into_iter().chain(in_job.then_some(SIGUSR1)) {
             // In this order: the first signal finds `stop` unset, the second finds it set.
@@ -52,20 +67,6 @@ impl Signals {
             flag::register_usize(signal, Arc::clone(&last), signal.unsigned_abs() as usize)?;
         }
         Ok(Self(last))
-    }
-
-    /// Says on the terminal, at the first signal, what becomes of it.
-    ///
-    /// # Errors
-    /// When the system does not allow it.
-    pub(super) fn answer(&self, then: &'static str) -> io::Result<()> {
-        let mut heard = iterator::Signals::new([SIGINT, SIGTERM])?;
-        thread::Builder::new().name("signals".into()).spawn(move || {
-            if heard.forever().next().is_some() {
-                eprintln!("\nending after this step{then}; once more ends at once");
-            }
-        })?;
-        Ok(())
     }
 
     /// The signal that was heard, if one was.
@@ -77,6 +78,17 @@ impl Signals {
             _ => None,
         }
     }
+}
+
+/// Says on the terminal, at the first signal, what becomes of it.
+fn answer(then: &'static str) -> io::Result<()> {
+    let mut heard = iterator::Signals::new([SIGINT, SIGTERM])?;
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        if heard.forever().next().is_some() {
+            eprintln!("\nending after this step{then}; once more ends at once");
+        }
+    })?;
+    Ok(())
 }
 
 /// A signal that asks for the end.

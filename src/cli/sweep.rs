@@ -2,12 +2,11 @@
 
 use super::changes::TrainingChanges;
 use super::grid::{Asked, Running};
-use super::refused::Refused;
+use super::refused::Failure;
 use crate::recipe::Recipe;
 use crate::study::question::Question;
-use crate::study::scale::Scale;
-use crate::study::sweep::{Over, SCALE, Sweep as Grid};
-use anyhow::{Context, Result, ensure};
+use crate::study::sweep::{Over, Sweep as Grid};
+use anyhow::{Context, Result};
 use clap::Args;
 use gradwire_exchange::network::Link;
 use std::process::ExitCode;
@@ -55,17 +54,14 @@ impl Sweep {
     }
 
     /// Does it.
-    pub(super) fn run(self) -> Result<Result<ExitCode>, Refused> {
-        let (running, asked) = self.plan().map_err(Refused)?;
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let (running, asked) = self.plan().map_err(Failure::refused)?;
         running.run(&asked)
     }
 
     /// The experiment, and how it is to be run.
     fn plan(self) -> Result<(Running, Asked)> {
-        ensure!(
-            self.changes.seed().is_none(),
-            "--seed is for one run; --seeds {SEEDS} makes every run with seeds 1 to {SEEDS}"
-        );
+        self.changes.without_seed(SEEDS)?;
         for link in &self.links {
             Link::parse(link).with_context(|| format!("--links {link}"))?;
         }
@@ -83,17 +79,6 @@ impl Sweep {
             links: self.links,
             seeds: self.running.seeds.unwrap_or(SEEDS),
         };
-        let asked = Asked {
-            name: typed.name,
-            experiment: sweep.experiment()?,
-            scale: Scale::from(SCALE),
-            links: Vec::new(),
-            sets: Vec::new(),
-            out: typed.record.out,
-            dir: None,
-            announced: true,
-            target: None,
-        };
-        Ok((self.running, asked))
+        Ok((self.running, Asked::of_sweep(typed, &sweep, None)?))
     }
 }

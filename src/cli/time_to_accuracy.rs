@@ -2,10 +2,9 @@
 
 use super::changes::TrainingChanges;
 use super::grid::{Asked, Running};
-use super::refused::Refused;
+use super::refused::Failure;
 use crate::recipe::Recipe;
-use crate::study::scale::Scale;
-use crate::study::sweep::{Over, SCALE, Sweep};
+use crate::study::sweep::{Over, Sweep};
 use anyhow::{Result, ensure};
 use clap::Args;
 use std::process::ExitCode;
@@ -46,8 +45,8 @@ impl TimeToAccuracy {
     }
 
     /// Trains and prints.
-    pub(super) fn run(self) -> Result<Result<ExitCode>, Refused> {
-        let (running, asked) = self.plan().map_err(Refused)?;
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let (running, asked) = self.plan().map_err(Failure::refused)?;
         running.run(&asked)
     }
 
@@ -58,12 +57,7 @@ impl TimeToAccuracy {
             "--target {} must be above 0 and at most 100 percent, such as 93",
             self.target
         );
-        ensure!(
-            self.changes.seed().is_none(),
-            "--seed is for one run; --seeds {} makes every run with seeds 1 to {}",
-            self.seeds,
-            self.seeds
-        );
+        self.changes.without_seed(self.seeds)?;
         let recipe = self.changes.source(Some(self.recipe)).table()?;
         let typed = Recipe::from_table(recipe.clone())?;
         let sweep = Sweep {
@@ -74,17 +68,7 @@ impl TimeToAccuracy {
             links: Vec::new(),
             seeds: self.seeds,
         };
-        let asked = Asked {
-            name: typed.name,
-            experiment: sweep.experiment()?,
-            scale: Scale::from(SCALE),
-            links: Vec::new(),
-            sets: Vec::new(),
-            out: typed.record.out,
-            dir: None,
-            announced: true,
-            target: Some(self.target / 100.0),
-        };
+        let asked = Asked::of_sweep(typed, &sweep, Some(self.target / 100.0))?;
         Ok((Running::of_seeds(self.seeds, self.resume, self.dry_run, self.json), asked))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::changes::TrainingChanges;
 use super::named::meant;
-use super::refused::{Refused, Told, tell};
+use super::refused::{Failure, Told, tell};
 use super::signals::Signals;
 use crate::checkpoint;
 use crate::cluster::Job;
@@ -61,22 +61,24 @@ pub(super) struct Train {
 
 impl Train {
     /// Trains.
-    pub(super) fn run(self) -> Result<Result<ExitCode>, Refused> {
-        let faults = Faults::parse(self.inject.as_deref().unwrap_or_default()).map_err(Refused)?;
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let faults = Faults::parse(self.inject.as_deref().unwrap_or_default());
+        let faults = faults.map_err(Failure::refused)?;
         let disk = faults.disk().map_or_else(Disk::default, Disk::failing);
         let named = self.recipe.is_some();
         let out = PathBuf::from(self.changes.out().unwrap_or("runs/out"));
         let mut source = self.changes.source(self.recipe);
         source.flags.extend(self.name.map(|name| ("record.name", Value::String(name))));
-        let job = if self.dry_run { Job::alone() } else { Job::join().map_err(Refused)? };
+        let job = if self.dry_run { Ok(Job::alone()) } else { Job::join() };
+        let job = job.map_err(Failure::refused)?;
         if !job.leads() {
             // Whether and where the run goes on is process 0's business.
             let own = (named || self.resume.is_none()).then(|| source.load());
-            return Ok(Ok(follow(job, own, disk, faults)));
+            return Ok(follow(job, own, disk, faults));
         }
         let resume = match self.resume.map(|word| meant(&out, &word)).transpose() {
             Ok(resume) => resume,
-            Err(Refused(error)) => return Err(Refused(dissolved(job, error))),
+            Err(error) => return Err(Failure::refused(dissolved(job, error))),
         };
         let start = match &resume {
             None => Ok(Begin::Fresh),
@@ -84,7 +86,7 @@ impl Train {
         };
         let start = match start {
             Ok(start) => start,
-            Err(error) => return Ok(Err(dissolved(job, error))),
+            Err(error) => return Err(dissolved(job, error).into()),
         };
         let recipe = match start.recipe() {
             Some(recipe) if !named => source.load_on(recipe),
@@ -102,10 +104,11 @@ impl Train {
         });
         let recipe = match accepted {
             Ok(recipe) => recipe,
-            Err(error) => return Err(Refused(dissolved(job, error))),
+            Err(error) => return Err(Failure::refused(dissolved(job, error))),
         };
         if self.dry_run {
-            return Ok(show(&recipe).map(|()| ExitCode::SUCCESS));
+            show(&recipe)?;
+            return Ok(ExitCode::SUCCESS);
         }
         let mode = match (self.quiet, self.json) {
             (true, _) => Mode::Quiet,
@@ -114,19 +117,13 @@ impl Train {
         };
         let start = match start.into_start(&disk) {
             Ok(start) => start,
-            Err(error) => return Ok(Err(dissolved(job, error))),
+            Err(error) => return Err(dissolved(job, error).into()),
         };
         let flags = Arc::new(StepFlags::default());
-        let signals = match Signals::listen(&flags.stop_flag(), job.is_shared()) {
-            Ok(signals) => signals,
-            Err(error) => return Ok(Err(error).context("listening to SIGINT and SIGTERM")),
-        };
         let faults = Arc::new(faults);
         let keeps = recipe.checkpoint.keep_last > 0;
         let then = if keeps { ", with a checkpoint" } else { "" };
-        if let Err(error) = signals.answer(then) {
-            return Ok(Err(error).context("listening to SIGINT and SIGTERM"));
-        }
+        let signals = Signals::listen(&flags.stop_flag(), job.is_shared(), Some(then))?;
         let trained = Session::lead(&job, recipe).and_then(|session| {
             train(&job, Session { disk, flags, faults, ..session }, mode, start)
         });
@@ -135,7 +132,7 @@ impl Train {
             Err(error) => tell(&error, ExitCode::FAILURE),
         };
         job.end(code != ExitCode::FAILURE);
-        Ok(Ok(code))
+        Ok(code)
     }
 }
 
@@ -220,7 +217,7 @@ fn follow(job: Job, own: Option<Result<Recipe>>, disk: Disk, faults: Faults) -> 
     let faults = Arc::new(faults);
     // Whether process 0 has let this one begin.
     let followed = || -> Result<bool> {
-        Signals::listen(&flags.stop_flag(), true).context("listening to SIGINT and SIGTERM")?;
+        Signals::listen(&flags.stop_flag(), true, None)?;
         let Some((session, go)) = follow::join(&job, own)? else { return Ok(false) };
         follow::train(&job, Session { disk, flags, faults, ..session }, *go).map(|()| true)
     };

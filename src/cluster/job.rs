@@ -31,7 +31,7 @@ pub struct Job {
     pub(super) machines: OnceLock<Vec<Machine>>,
     /// Compute threads of each worker, where the recipe leaves them open.
     pub(super) threads: OnceLock<usize>,
-    /// Of the processes on this machine, which this is.
+    /// This process's number among those on this machine.
     place: usize,
     /// Whether the run has begun.
     pub(super) begun: AtomicBool,
@@ -40,14 +40,13 @@ pub struct Job {
 impl Job {
     /// A process by itself.
     pub fn alone() -> Self {
-        let (machines, threads) = (OnceLock::new(), OnceLock::new());
         Self {
             process: 0,
             processes: 1,
             cluster: None,
             inbox: never(),
-            machines,
-            threads,
+            machines: OnceLock::new(),
+            threads: OnceLock::new(),
             place: 0,
             begun: AtomicBool::new(false),
         }

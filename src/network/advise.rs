@@ -83,9 +83,7 @@ impl Workload {
     /// When the model does not fit the data, or the loss is not finite.
     pub fn measure(recipe: &Recipe, data: &Data, threads: usize, steps: u64) -> Result<Self> {
         let pool = ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build()?;
-        let workload = pool.install(|| train(recipe, data, steps));
-        drop(pool);
-        workload
+        pool.install(|| train(recipe, data, steps))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::disk::Disk;
 use crate::record::network::{self, Header, Row, Stretch, pattern};
-use crate::record::{self, Event, Kind};
+use crate::record::{self, Epoch, Event, Kind};
 use anyhow::{Context, Result, bail};
 use gradwire_exchange::Operation;
 use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Took, Work};
@@ -80,12 +80,9 @@ impl Run {
             Kind::Started(_) if started == 0.0 => started = event.time,
             Kind::Step(step) if step.step <= last => losses.push((step.step, step.loss)),
             Kind::Epoch(epoch) if epoch.step <= last => {
-                let loss = epoch.test_loss;
-                evaluations.extend(epoch.test_accuracy.map(|accuracy| Evaluation {
-                    step: epoch.step,
-                    accuracy,
-                    loss,
-                }));
+                let Epoch { step, test_accuracy, test_loss: loss, .. } = epoch;
+                let found = test_accuracy.map(|accuracy| Evaluation { step, accuracy, loss });
+                evaluations.extend(found);
             }
             _ => {}
         })?;
@@ -129,9 +126,7 @@ impl Run {
         let pattern = self.shown_pattern(pattern_of(&self.header)?, assumptions);
         Ok(Replayed { link: link.clone(), pattern, steps, ends })
     }
-}
 
-impl Run {
     /// How the run's collectives travelled: as its messages, unless all of them were another
     /// operation.
     fn shown_pattern(&self, messages: Pattern, assumptions: &Assumptions) -> Pattern {

@@ -14,6 +14,7 @@ pub mod schedule;
 pub mod schema;
 mod settings;
 mod table;
+mod typed;
 mod validation;
 mod words;
 
@@ -23,4 +24,5 @@ pub use settings::{
     BatchNorm, Checkpoint, Exchange, Faults, NEWEST, OnWorkerLoss, Recipe, Record, TestViews,
     Train, in_words, synthetic_for,
 };
-pub use table::{Recipes, Source, nearest, scheme_of, split_values};
+pub use table::{Recipes, Source, scheme_of, split_values};
+pub use typed::nearest;

@@ -1,10 +1,9 @@
 //! What the person at the terminal sees.
 
-use super::display;
 use super::event::{Event, Kind};
 use super::json_lines::JsonLines;
 use super::progress::Progress;
-use super::recorder::{Recorder, Stream};
+use super::{Stream, display};
 use anyhow::{Context, Result};
 use std::io::{self, IsTerminal, Write};
 
@@ -30,9 +29,7 @@ pub enum Mode {
 ///
 /// Dropping it takes an unfinished progress bar off the screen, so that what follows, an error for
 /// instance, stands on a line of its own.
-pub struct Console {
-    face: Face,
-}
+pub struct Console(Face);
 
 enum Face {
     Progress(Box<Progress>),
@@ -51,14 +48,15 @@ impl Console {
 
     /// Shows events on these streams, with a bar (always on stderr) or without.
     fn with(mode: Mode, out: Stream, err: Stream, bar: bool) -> Self {
-        let face = match mode {
-            Mode::Default => Face::Progress(Box::new(Progress::new(out, err, bar))),
-            Mode::Brief => Face::Progress(Box::new(Progress::brief(out, err, bar))),
+        Self(match mode {
+            Mode::Default | Mode::Brief => {
+                let brief = mode == Mode::Brief;
+                Face::Progress(Box::new(Progress::new(out, err, bar, brief)))
+            }
             Mode::Quiet => Face::Quiet { out, err },
             Mode::Silent => Face::Quiet { out: Box::new(io::sink()), err },
             Mode::Json => Face::Json(JsonLines::new(out)),
-        };
-        Self { face }
+        })
     }
 
     /// Shows one event.
@@ -67,9 +65,9 @@ impl Console {
     /// Standard output was closed or is full. What goes to stderr is not worth a run: failures
     /// there are passed over.
     pub fn record(&mut self, event: &Event) -> Result<()> {
-        let shown = match &mut self.face {
+        let shown = match &mut self.0 {
             Face::Progress(progress) => progress.record(event),
-            Face::Json(lines) => lines.record(event),
+            Face::Json(lines) => lines.write(event),
             Face::Quiet { out, err } => match &event.kind {
                 Kind::Warning(warning) => {
                     let _ = writeln!(err, "{}", display::warning(warning));
@@ -82,10 +80,9 @@ impl Console {
         shown.context("cannot write to standard output")
     }
 
-    /// Takes an unfinished progress bar off the screen, so that what follows stands on a line of
-    /// its own.
+    /// Takes an unfinished progress bar off the screen.
     pub fn end(&mut self) {
-        if let Face::Progress(progress) = &mut self.face {
+        if let Face::Progress(progress) = &mut self.0 {
             progress.clear();
         }
     }
@@ -94,27 +91,16 @@ impl Console {
 #[cfg(test)]
 mod tests {
     use super::super::event::{Epoch, Failed, Finished, Started, Step, Warning};
+    use super::super::memory::Memory;
     use super::super::summary::Summary;
     use super::*;
-    use std::sync::{Arc, Mutex};
 
-    #[derive(Clone, Default)]
-    struct Screen(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Screen {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Screen {
-        fn text(&self) -> String {
-            let bytes = self.0.lock().unwrap();
-            console::strip_ansi_codes(std::str::from_utf8(&bytes).unwrap()).into_owned()
-        }
+    /// A console, and what stands on its stdout and stderr.
+    fn console(mode: Mode, bar: bool) -> (Console, impl Fn() -> (String, String)) {
+        let (out, err) = (Memory::default(), Memory::default());
+        let console = Console::with(mode, Box::new(out.clone()), Box::new(err.clone()), bar);
+        let plain = |screen: &Memory| console::strip_ansi_codes(&screen.text()).into_owned();
+        (console, move || (plain(&out), plain(&err)))
     }
 
     /// Two epochs of two steps, a step every six seconds, and an end.
@@ -183,12 +169,9 @@ mod tests {
 
     /// What stands on stdout and stderr after the run.
     fn show(mode: Mode, bar: bool) -> (String, String) {
-        let (out, err) = (Screen::default(), Screen::default());
-        let mut console = Console::with(mode, Box::new(out.clone()), Box::new(err.clone()), bar);
-        for event in run() {
-            console.record(&event).unwrap();
-        }
-        (out.text(), err.text())
+        let (mut console, shown) = console(mode, bar);
+        run().iter().for_each(|event| console.record(event).unwrap());
+        shown()
     }
 
     const HEAD: &str = "\
@@ -261,14 +244,11 @@ warning at step 3: careful
 
     #[test]
     fn a_failed_run_leaves_the_error_to_the_caller() {
-        let (out, err) = (Screen::default(), Screen::default());
-        let mut console =
-            Console::with(Mode::Default, Box::new(out.clone()), Box::new(err.clone()), true);
-        console
-            .record(&Event::from(Failed { error: "disk full".into(), diverged: false }))
-            .unwrap();
+        let (mut console, shown) = console(Mode::Default, true);
+        let failed = Failed { error: "disk full".into(), diverged: false };
+        console.record(&Event::from(failed)).unwrap();
         console.end();
-        assert_eq!((out.text(), err.text()), (String::new(), String::new()));
+        assert_eq!(shown(), (String::new(), String::new()));
     }
 
     #[test]

@@ -3,16 +3,12 @@
 use super::event::{Epoch, Event, Kind, Step, now};
 use super::hparams::{self, Settings};
 use super::layout::layout;
-use super::recorder::Recorder;
-use super::tensorboard::{TensorBoard, histogram, scalar, text};
+use super::tensorboard::{TensorBoard, histogram, scalar, scalars, text};
 use std::io::{self, Write};
 use tensorboard_proto::summary::Summary_Value;
 
 /// Says before everything else what is trained, in which `trial`, to the HParams dashboard, and which charts to
 /// show, to that of custom scalars.
-///
-/// # Errors
-/// It could not be written.
 pub(super) fn introduce<W: Write>(
     file: &mut TensorBoard<W>,
     trial: &str,
@@ -22,8 +18,9 @@ pub(super) fn introduce<W: Write>(
     file.values(time, 0, vec![hparams::start(trial, settings, time), layout()])
 }
 
-impl<W: Write + Send> Recorder for TensorBoard<W> {
-    fn record(&mut self, event: &Event) -> io::Result<()> {
+impl<W: Write> TensorBoard<W> {
+    /// Writes what TensorBoard shows of an event; it is out of this process when this returns.
+    pub(super) fn record(&mut self, event: &Event) -> io::Result<()> {
         match &event.kind {
             Kind::Step(step) => {
                 self.step = step.step;
@@ -77,35 +74,30 @@ fn of_step(step: &Step) -> Vec<Summary_Value> {
         scalar("exchange/bits_per_parameter", step.bits_per_parameter),
         scalar("exchange/compression_ratio", step.compression_ratio),
     ];
-    values.extend(step.accuracy.map(|value| scalar("Train/accuracy", value)));
-    values.extend(step.gradient_norm.map(|value| scalar("Train/gradient_norm", value)));
-    values.extend(step.residual_norm.map(|value| scalar("exchange/residual_norm", value)));
-    let sent = [("uplink", step.uplink_bytes), ("downlink", step.downlink_bytes)];
-    values.extend(
-        sent.into_iter().filter_map(|(way, bytes)| {
-            Some(scalar(&format!("exchange/{way}_bytes"), bytes? as f64))
-        }),
-    );
-    if step.seconds > 0.0 {
-        values.push(scalar("speed/samples_per_second", step.samples as f64 / step.seconds));
-    }
-    for (name, seconds) in step.phases.named() {
-        values.push(scalar(&format!("phase/{name}"), seconds));
-    }
-    for (name, value) in &step.gauges {
-        values.push(scalar(&format!("scheme/{name}"), *value));
-    }
+    let speed = (step.seconds > 0.0).then(|| step.samples as f64 / step.seconds);
+    values.extend(scalars([
+        ("Train/accuracy", step.accuracy),
+        ("Train/gradient_norm", step.gradient_norm),
+        ("exchange/residual_norm", step.residual_norm),
+        ("exchange/uplink_bytes", step.uplink_bytes.map(|bytes| bytes as f64)),
+        ("exchange/downlink_bytes", step.downlink_bytes.map(|bytes| bytes as f64)),
+        ("speed/samples_per_second", speed),
+    ]));
+    let phases = step.phases.named();
+    values.extend(phases.map(|(name, seconds)| scalar(&format!("phase/{name}"), seconds)));
+    let gauges = step.gauges.iter();
+    values.extend(gauges.map(|(name, value)| scalar(&format!("scheme/{name}"), *value)));
     values
 }
 
 fn of_epoch(epoch: &Epoch) -> Vec<Summary_Value> {
-    let mut values = vec![
-        scalar("epoch/train_loss", epoch.train_loss),
-        scalar("epoch/seconds", epoch.seconds),
-        scalar("epoch/samples_per_second", epoch.samples_per_second),
+    let values = [
+        ("epoch/train_loss", Some(epoch.train_loss)),
+        ("epoch/seconds", Some(epoch.seconds)),
+        ("epoch/samples_per_second", Some(epoch.samples_per_second)),
+        ("epoch/train_accuracy", epoch.train_accuracy),
+        ("Test/loss", epoch.test_loss),
+        ("Test/accuracy", epoch.test_accuracy),
     ];
-    values.extend(epoch.train_accuracy.map(|value| scalar("epoch/train_accuracy", value)));
-    values.extend(epoch.test_loss.map(|value| scalar("Test/loss", value)));
-    values.extend(epoch.test_accuracy.map(|value| scalar("Test/accuracy", value)));
-    values
+    scalars(values).collect()
 }

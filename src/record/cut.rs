@@ -36,19 +36,18 @@ pub fn cut(disk: &Disk, run: &Path, step: u64) -> Result<Cut> {
     let files = disk.list(run).with_context(|| format!("listing {}", run.display()))?;
     for path in files.iter().filter(|path| path.is_file()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let keep: &dyn Fn(&[u8], &mut Cut) -> Vec<u8> = if name.ends_with(".jsonl") {
-            &|bytes, cut| lines(bytes, step, cut)
-        } else if name.contains("tfevents") {
-            &|bytes, cut| {
-                let (kept, damage) = event_file::up_to(bytes, step, hparams::END);
-                cut.torn.extend(damage.map(|damage| format!("{name}: {damage}")));
-                kept
-            }
-        } else {
+        let is_lines = name.ends_with(".jsonl");
+        if !is_lines && !name.contains("tfevents") {
             continue;
-        };
+        }
         let bytes = disk.read(path, u64::MAX).with_context(|| path.display().to_string())?;
-        let kept = keep(&bytes, &mut cut);
+        let kept = if is_lines {
+            lines(&bytes, step, &mut cut)
+        } else {
+            let (kept, damage) = event_file::up_to(&bytes, step, hparams::END);
+            cut.torn.extend(damage.map(|damage| format!("{name}: {damage}")));
+            kept
+        };
         if kept.len() != bytes.len() {
             disk.replace(path, &kept).with_context(|| folder::cannot_write(path))?;
         }
@@ -59,7 +58,7 @@ pub fn cut(disk: &Disk, run: &Path, step: u64) -> Result<Cut> {
 
 /// The lines that tell of steps up to `step`.
 fn lines(bytes: &[u8], step: u64, cut: &mut Cut) -> Vec<u8> {
-    /// What decides.
+    /// The keys that decide.
     #[derive(Deserialize)]
     struct Line {
         event: Option<String>,
@@ -92,12 +91,11 @@ fn lines(bytes: &[u8], step: u64, cut: &mut Cut) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::super::event::{Checkpoint, Event, Failed, Finished, Started, Step, Warning};
-    use super::super::event_file::{Fault, Records};
-    use super::super::{Recorder, TensorBoard};
+    use super::super::event_file::Fault;
+    use super::super::memory::Memory;
+    use super::super::tensorboard::TensorBoard;
     use super::*;
     use std::fs;
-    use std::io::Write;
-    use std::sync::{Arc, Mutex};
 
     fn step(step: u64) -> Event {
         Event::from(Step { step, loss: 0.5, ..Step::default() })
@@ -136,29 +134,13 @@ mod tests {
         assert_eq!(lines(&json(&kept), u64::MAX, &mut cut), json(&kept));
     }
 
-    #[derive(Clone, Default)]
-    struct Shared(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Shared {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
     fn curves(steps: std::ops::RangeInclusive<u64>) -> Vec<u8> {
-        let file = Shared::default();
-        let mut board = TensorBoard::new(file.clone()).unwrap();
-        // The same moment in all of them, so that their bytes can be compared.
+        let file = Memory::default();
+        // The same moments in all of them, so that their bytes can be compared.
+        let mut board = TensorBoard::new(file.clone(), 0.5).unwrap();
         let fixed = |n| Event { time: n as f64, ..step(n) };
         steps.for_each(|n| board.record(&fixed(n)).unwrap());
-        let mut bytes = file.0.lock().unwrap().clone();
-        // The header's time is the present.
-        let header = Records::new(&bytes).next().unwrap().unwrap().whole.len();
-        bytes.drain(..header);
-        bytes
+        file.bytes()
     }
 
     fn points(bytes: &[u8], step: u64) -> Vec<u8> {
@@ -182,13 +164,13 @@ mod tests {
 
     #[test]
     fn the_end_of_a_run_goes_whatever_its_step() {
-        let file = Shared::default();
-        let mut board = TensorBoard::new(file.clone()).unwrap();
+        let file = Memory::default();
+        let mut board = TensorBoard::new(file.clone(), 0.5).unwrap();
         board.record(&step(1)).unwrap();
-        let going_on = file.0.lock().unwrap().clone();
+        let going_on = file.bytes();
         for end in [Event::from(Finished::default()), Event::from(Failed::default())] {
             board.record(&end).unwrap();
-            let ended = file.0.lock().unwrap().clone();
+            let ended = file.bytes();
             assert!(ended.len() > going_on.len());
             assert_eq!(points(&ended, 1), going_on);
         }

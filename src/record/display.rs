@@ -4,7 +4,7 @@ use super::event::{Epoch, Finished, Started, Step, Warning};
 use super::summary::Summary;
 use console::{Style, style};
 use indicatif::{HumanBytes, HumanCount};
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 /// Columns of the widest bar in the summary.
 const BAR: f64 = 30.0;
@@ -48,60 +48,48 @@ impl Pace {
 pub(super) fn header(started: &Started) -> String {
     let bold = Style::new().for_stderr().bold();
     let dim = Style::new().for_stderr().dim();
-    let Started { parameters, train_samples, test_samples, unit, .. } = started;
-    let table = format!(
-        "{:>7} {:>10} {:>6} {:>10} {:>6} {:>9} {:>10} {:>8}",
-        "epoch",
-        "train loss",
-        "acc",
-        "test loss",
-        "acc",
-        format!("{unit}/s"),
-        "bits/param",
-        "time"
-    );
+    let Started { unit, epochs, steps, steps_per_epoch, .. } = started;
+    let all_steps = HumanCount(*steps);
     let goes_on = match started.first_step {
         0 | 1 => String::new(),
-        step if step > started.steps => {
-            format!(
-                "\nhas taken all its {} steps: nothing is left to do",
-                HumanCount(started.steps)
-            )
+        step if step > *steps => {
+            format!("\nhas taken all its {all_steps} steps: nothing is left to do")
         }
-        step => format!("\ngoes on at step {} of {}", HumanCount(step), HumanCount(started.steps)),
+        step => format!("\ngoes on at step {} of {all_steps}", HumanCount(step)),
     };
+    let made_up = if twin_of(started).is_some() { ", all made up" } else { "" };
+    let (length, of) = if steps < steps_per_epoch {
+        (plural(*steps, "step"), format!("an epoch's {}", HumanCount(*steps_per_epoch)))
+    } else {
+        (plural(*epochs, "epoch"), plural(*steps_per_epoch, "step"))
+    };
+    let [parameters, train, test, batch] =
+        [started.parameters, started.train_samples, started.test_samples, started.batch]
+            .map(HumanCount);
+    let speed = format!("{unit}/s");
+    let table =
+        columns(&["epoch", "train loss", "acc", "test loss", "acc", &speed, "bits/param", "time"]);
+    let title = bold.apply_to(title(started));
+    let samples =
+        format!("{parameters} parameters, {train} training and {test} test {unit}{made_up}");
+    let place = dim.apply_to(format!("record in {}", started.folder));
+    let table = dim.apply_to(table);
     format!(
-        "{}\n{}\n{}{goes_on}\n{}\n\n{}",
-        bold.apply_to(title(started)),
-        format_args!(
-            "{} parameters, {} training and {} test {unit}{}",
-            HumanCount(*parameters),
-            HumanCount(*train_samples),
-            HumanCount(*test_samples),
-            if twin_of(started).is_some() { ", all made up" } else { "" },
-        ),
-        format_args!(
-            "{} of {}, {} {unit} a step",
-            match started.steps < started.steps_per_epoch {
-                true => plural(started.steps, "step"),
-                false => plural(started.epochs, "epoch"),
-            },
-            match started.steps < started.steps_per_epoch {
-                true => format!("an epoch's {}", HumanCount(started.steps_per_epoch)),
-                false => plural(started.steps_per_epoch, "step"),
-            },
-            HumanCount(started.batch),
-        ),
-        dim.apply_to(format_args!("record in {}", started.folder)),
-        dim.apply_to(table),
+        "{title}\n{samples}\n{length} of {of}, {batch} {unit} a step{goes_on}\n{place}\n\n{table}"
     )
+}
+
+/// A line of the table of epochs.
+fn columns<T: Display>(cells: &[T; 8]) -> String {
+    let widths: [usize; 8] = [7, 10, 6, 10, 6, 9, 10, 8];
+    let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:>width$}"));
+    padded.collect::<Vec<_>>().join(" ")
 }
 
 /// One line of the table of epochs.
 pub(super) fn row(started: &Started, epoch: &Epoch, pace: &Pace) -> String {
-    format!(
-        "{:>7} {:>10} {:>6} {:>10} {:>6} {:>9} {:>10} {:>8}",
-        epoch_of(started, epoch.epoch).trim_start(),
+    columns(&[
+        epoch_of(started, epoch.epoch),
         loss(Some(epoch.train_loss)),
         percent(epoch.train_accuracy),
         loss(epoch.test_loss),
@@ -109,7 +97,7 @@ pub(super) fn row(started: &Started, epoch: &Epoch, pace: &Pace) -> String {
         rate(epoch.samples_per_second),
         bits(pace.bits()),
         duration(epoch.seconds + epoch.evaluation_seconds),
-    )
+    ])
 }
 
 /// `epoch/epochs`, as wide as the table's first column.
@@ -185,16 +173,14 @@ pub(super) fn summary(finished: &Finished, started: Option<&Started>) -> String 
         line("trained", &title(started));
     }
     line("result", &result(summary));
-    line(
-        "speed",
-        &format!(
-            "{} {}/s, {} in {}",
-            rate(summary.samples_per_second()),
-            summary.unit,
-            plural(summary.steps, "step"),
-            duration(summary.seconds),
-        ),
+    let speed = format!(
+        "{} {}/s, {} in {}",
+        rate(summary.samples_per_second()),
+        summary.unit,
+        plural(summary.steps, "step"),
+        duration(summary.seconds),
     );
+    line("speed", &speed);
     line("wire", &wire(summary));
     for (index, text) in shares(summary).iter().enumerate() {
         line(if index == 0 { "time" } else { "" }, text);
@@ -242,21 +228,13 @@ fn result(summary: &Summary) -> String {
 }
 
 fn wire(summary: &Summary) -> String {
-    let sent = HumanBytes(summary.wire_bytes);
-    match summary.compression_ratio() {
-        Some(ratio) if ratio > 0.99 => format!(
-            "{sent}, as dense ({}), {} bits per parameter",
-            HumanBytes(summary.dense_bytes),
-            bits(summary.bits_per_parameter),
-        ),
-        Some(ratio) if ratio > 0.0 => format!(
-            "{sent}, {}× less than dense ({}), {} bits per parameter",
-            times(1.0 / ratio),
-            HumanBytes(summary.dense_bytes),
-            bits(summary.bits_per_parameter),
-        ),
-        _ => "nothing sent".into(),
-    }
+    let beside = match summary.compression_ratio() {
+        Some(ratio) if ratio > 0.99 => "as dense".to_string(),
+        Some(ratio) if ratio > 0.0 => format!("{}× less than dense", times(1.0 / ratio)),
+        _ => return "nothing sent".into(),
+    };
+    let [sent, dense] = [summary.wire_bytes, summary.dense_bytes].map(HumanBytes);
+    format!("{sent}, {beside} ({dense}), {} bits per parameter", bits(summary.bits_per_parameter))
 }
 
 /// Where the time of the run went: name, milliseconds a step, share, bar.
@@ -267,16 +245,13 @@ fn shares(summary: &Summary) -> Vec<String> {
         return Vec::new();
     }
     let other = total - inside - summary.evaluation_seconds;
-    let named = summary.phases.named().map(|(name, seconds)| (name, seconds, true));
-    named
-        .chain([("evaluation", summary.evaluation_seconds, false), ("other", other, false)])
-        .map(|(name, seconds, each_step)| {
+    let a_step = |seconds: f64| format!("{:.2} ms a step", seconds / summary.steps as f64 * 1e3);
+    let phases = summary.phases.named().map(|(name, seconds)| (name, seconds, a_step(seconds)));
+    let rest = [("evaluation", summary.evaluation_seconds), ("other", other)];
+    phases
+        .chain(rest.map(|(name, seconds)| (name, seconds, duration(seconds))))
+        .map(|(name, seconds, each)| {
             let share = seconds / total;
-            let each = if each_step {
-                format!("{:.2} ms a step", seconds / summary.steps as f64 * 1e3)
-            } else {
-                duration(seconds)
-            };
             let bar = style("━".repeat((share * BAR).round() as usize)).cyan();
             format!("{name:<11}{:>6}  {each:>17}  {bar}", percent(Some(share)))
                 .trim_end()

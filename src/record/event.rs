@@ -286,10 +286,8 @@ impl Summary {
                 self.train_loss = Some(epoch.train_loss);
                 self.test_loss = epoch.test_loss.or(self.test_loss);
                 self.test_accuracy = epoch.test_accuracy.or(self.test_accuracy);
-                if epoch
-                    .test_accuracy
-                    .is_some_and(|now| self.best_accuracy.is_none_or(|best| now > best))
-                {
+                // `None` is less than any accuracy.
+                if epoch.test_accuracy > self.best_accuracy {
                     self.best_accuracy = epoch.test_accuracy;
                     self.best_epoch = Some(epoch.epoch);
                 }

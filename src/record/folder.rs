@@ -84,6 +84,12 @@ pub(super) fn open(disk: &Disk, path: &Path) -> Result<File> {
     disk.create(path).with_context(|| cannot_write(path))
 }
 
+/// Opens a file to write at its end; makes it where there is none.
+pub(super) fn append(disk: &Disk, path: &Path) -> Result<File> {
+    let opened = if path.exists() { disk.append(path) } else { disk.create(path) };
+    opened.with_context(|| cannot_write(path))
+}
+
 /// Makes a file with this content.
 pub(super) fn write(disk: &Disk, path: &Path, content: &str) -> Result<()> {
     open(disk, path)?.write_all(content.as_bytes()).with_context(|| cannot_write(path))
@@ -100,17 +106,11 @@ pub(super) fn cannot_write(path: &Path) -> String {
 /// Says which folder could not be made, what is in its way, and what to do.
 fn cannot_make(folder: &Path) -> String {
     let obstacle = folder.ancestors().find(|path| path.exists() && !path.is_dir());
-    match obstacle {
-        Some(file) => format!(
-            "cannot make the run's folder {}: {} is not a folder; choose another with --out",
-            folder.display(),
-            file.display()
-        ),
-        None => format!(
-            "cannot make the run's folder {}: choose a place you may write to with --out",
-            folder.display()
-        ),
-    }
+    let advice = match obstacle {
+        Some(file) => format!("{} is not a folder; choose another with --out", file.display()),
+        None => "choose a place you may write to with --out".to_string(),
+    };
+    format!("cannot make the run's folder {}: {advice}", folder.display())
 }
 
 #[cfg(test)]

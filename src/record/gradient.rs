@@ -44,36 +44,24 @@ pub fn save<'a>(
 /// # Errors
 /// When the folder cannot be listed.
 pub fn last(disk: &Disk, run: &Path) -> Result<Option<PathBuf>> {
-    let folder = run.join(FOLDER);
-    if !folder.is_dir() {
-        return Ok(None);
-    }
-    let files = disk.list(&folder).with_context(|| format!("listing {}", folder.display()))?;
-    Ok(files
-        .into_iter()
-        .filter_map(|file| Some((step_of(&file)?, file)))
-        .max()
-        .map(|(_, file)| file))
+    Ok(recorded(disk, run)?.into_iter().max().map(|(_, file)| file))
 }
 
-/// The step of a file of this folder; `None` for another file.
-fn step_of(file: &Path) -> Option<u64> {
-    let name = file.file_stem()?.to_str()?;
-    name.strip_prefix("step-")?.parse().ok()
+/// The gradients that a run recorded: step and file.
+fn recorded(disk: &Disk, run: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let folder = run.join(FOLDER);
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let step_of =
+        |file: &Path| file.file_stem()?.to_str()?.strip_prefix("step-")?.parse::<u64>().ok();
+    let files = disk.list(&folder).with_context(|| format!("listing {}", folder.display()))?;
+    Ok(files.into_iter().filter_map(|file| Some((step_of(&file)?, file))).collect())
 }
 
 /// Removes the gradients of steps after `step`.
-///
-/// # Errors
-/// When one cannot be removed.
 pub(super) fn cut(disk: &Disk, run: &Path, step: u64) -> Result<()> {
-    let folder = run.join(FOLDER);
-    if !folder.is_dir() {
-        return Ok(());
-    }
-    let later = |path: &PathBuf| step_of(path).is_some_and(|number| number > step);
-    let files = disk.list(&folder).with_context(|| format!("listing {}", folder.display()))?;
-    for file in files.into_iter().filter(later) {
+    for (_, file) in recorded(disk, run)?.into_iter().filter(|(number, _)| *number > step) {
         disk.remove_file(&file).with_context(|| format!("removing {}", file.display()))?;
     }
     Ok(())

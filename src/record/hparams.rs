@@ -13,7 +13,7 @@
 use super::event::{Event, Finished, Kind};
 use super::proto::Message;
 use super::summary::Summary;
-use super::tensorboard::{nothing, of_plugin};
+use super::tensorboard::{nothing, of_plugin, scalars};
 use crate::disk::Disk;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
@@ -49,9 +49,6 @@ const LEFT_OUT: [&str; 11] = [
 ];
 
 /// The settings in a resolved recipe.
-///
-/// # Errors
-/// When it is no TOML.
 pub(super) fn settings(resolved: &str) -> Result<Settings> {
     let recipe: toml::Table = resolved.parse().context("the resolved recipe is no TOML")?;
     let mut settings = Settings::new();
@@ -84,7 +81,7 @@ pub(super) fn settings(resolved: &str) -> Result<Settings> {
 /// dashboard calls a trial, in a narrow column: `trial` begins with what tells runs apart.
 pub(super) fn start(trial: &str, settings: &Settings, time: f64) -> Summary_Value {
     let entry = |(key, value): (&String, &Value)| {
-        Message::default().text(1, key).message(2, &Setting::of(value).message())
+        Message::default().text(1, key).message(2, &in_message(value))
     };
     let info = Message::default().messages(1, settings.iter().map(entry));
     let info = info.text(4, trial).number(5, time);
@@ -94,7 +91,7 @@ pub(super) fn start(trial: &str, settings: &Settings, time: f64) -> Summary_Valu
 /// What the dashboard calls the run in `folder`: its name, or else scheme and seed, then its folder. A run
 /// that begins again in the folder of another is told from it by `again`.
 pub(super) fn trial(settings: &Settings, name: Option<&str>, folder: &Path, again: &str) -> String {
-    let word = |key: &str| settings.get(key).map(|value| Setting::of(value).word().into_owned());
+    let word = |key: &str| settings.get(key).map(in_words);
     let label = match (name, word("scheme"), word("seed")) {
         (Some(name), ..) => name.to_string(),
         (None, Some(scheme), Some(seed)) => format!("{scheme} seed {seed}"),
@@ -104,14 +101,14 @@ pub(super) fn trial(settings: &Settings, name: Option<&str>, folder: &Path, agai
 }
 
 /// What a run has come to by an evaluation, beside accuracy and loss, and what it had cost.
-pub(super) fn results(summary: &Summary) -> Vec<(String, f64)> {
+pub(super) fn results(summary: &Summary) -> Vec<Summary_Value> {
     let figures = [
         ("Test/best_accuracy", summary.best_accuracy),
         ("Test/bits_per_parameter", Some(summary.bits_per_parameter)),
         ("Test/seconds", Some(summary.seconds)),
         ("Test/wire_bytes", Some(summary.wire_bytes as f64)),
     ];
-    figures.into_iter().filter_map(|(tag, value)| Some((tag.to_string(), value?))).collect()
+    scalars(figures).collect()
 }
 
 /// Removes the description of an experiment that an earlier version left in the folder of its runs: it
@@ -121,74 +118,47 @@ pub(super) fn results(summary: &Summary) -> Vec<(String, f64)> {
 /// When it cannot be removed.
 pub fn forget_description(disk: &Disk, logdir: &Path) -> Result<()> {
     let path = logdir.join(DESCRIPTION);
-    match path.exists() {
-        true => disk.remove_file(&path).with_context(|| format!("removing {}", path.display())),
-        false => Ok(()),
+    if path.exists() {
+        disk.remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
     }
-}
-
-/// How a run has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
-    /// It was stopped on request.
-    Unknown = 0,
-    /// It took all its steps.
-    Success = 1,
-    /// It was stopped by an error.
-    Failure = 2,
+    Ok(())
 }
 
 /// That a run has ended: `HParamsPluginData { session_end_info = 4 }`, `SessionEndInfo { status = 1,
-/// end_time_secs = 2 }`. Nothing for events that are no end.
+/// end_time_secs = 2 }`, `Status { STATUS_UNKNOWN = 0, STATUS_SUCCESS = 1, STATUS_FAILURE = 2 }`.
+/// Nothing for events that are no end.
 pub(super) fn end(event: &Event, last_step: Option<u64>) -> Vec<Summary_Value> {
     let status = match &event.kind {
-        Kind::Finished(Finished { summary, .. }) => {
-            let whole = last_step.is_some_and(|last| summary.step >= last);
-            if whole { Status::Success } else { Status::Unknown }
-        }
-        Kind::Failed(_) => Status::Failure,
+        Kind::Finished(Finished { summary, .. }) => match last_step {
+            Some(last) if summary.step >= last => 1,
+            // It was stopped on request.
+            _ => 0,
+        },
+        Kind::Failed(_) => 2,
         _ => return Vec::new(),
     };
-    let info = Message::default().choice(1, status as i32).number(2, event.time);
+    let info = Message::default().choice(1, status).number(2, event.time);
     let data = Message::default().message(4, &info);
     vec![of_plugin(END, PLUGIN, data.into_bytes(), nothing())]
 }
 
-/// A value as the dashboard has them.
-#[derive(Clone, Debug, PartialEq)]
-enum Setting<'a> {
-    Number(f64),
-    Flag(bool),
-    Word(std::borrow::Cow<'a, str>),
+/// A setting in words.
+fn in_words(value: &Value) -> String {
+    match value {
+        Value::String(word) => word.clone(),
+        Value::Integer(number) => (*number as f64).to_string(),
+        other => other.to_string(),
+    }
 }
 
-impl<'a> Setting<'a> {
-    fn of(value: &'a Value) -> Self {
-        match value {
-            Value::Integer(number) => Setting::Number(*number as f64),
-            // JSON, in which the dashboard gets them, has no other numbers.
-            Value::Float(number) if number.is_finite() => Setting::Number(*number),
-            Value::Boolean(flag) => Setting::Flag(*flag),
-            Value::String(word) => Setting::Word(word.into()),
-            other => Setting::Word(other.to_string().into()),
-        }
-    }
-
-    /// In words.
-    fn word(&self) -> std::borrow::Cow<'a, str> {
-        match self {
-            Setting::Number(number) => number.to_string().into(),
-            Setting::Flag(flag) => flag.to_string().into(),
-            Setting::Word(word) => word.clone(),
-        }
-    }
-
-    /// `google.protobuf.Value { number_value = 2, string_value = 3, bool_value = 4 }`.
-    fn message(&self) -> Message {
-        match self {
-            Setting::Number(number) => Message::default().number(2, *number),
-            Setting::Word(word) => Message::default().text(3, word),
-            Setting::Flag(flag) => Message::default().flag(4, *flag),
-        }
+/// A setting as the dashboard has them: `google.protobuf.Value { number_value = 2, string_value = 3,
+/// bool_value = 4 }`.
+fn in_message(value: &Value) -> Message {
+    match value {
+        Value::Integer(number) => Message::default().number(2, *number as f64),
+        // JSON, in which the dashboard gets them, has no other numbers.
+        Value::Float(number) if number.is_finite() => Message::default().number(2, *number),
+        Value::Boolean(flag) => Message::default().flag(4, *flag),
+        other => Message::default().text(3, &in_words(other)),
     }
 }

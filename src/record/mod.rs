@@ -28,9 +28,9 @@
 //! |---|---|
 //! | `recipe.toml` | the recipe with every default and override resolved |
 //! | `provenance.json` | what produced the figures: version, commit, machine, data ([`Provenance`]) |
-//! | `metrics.jsonl` | every event, one JSON object a line: the record of truth ([`JsonLines`]) |
+//! | `metrics.jsonl` | every event, one JSON object a line: the record of truth |
 //! | `network.jsonl` | of every step, what each rank computed and sent ([`network`]) |
-//! | `events.out.tfevents.…` | the same as curves, histograms and texts ([`TensorBoard`]) |
+//! | `events.out.tfevents.…` | the same as curves, histograms and texts, for TensorBoard |
 //!
 //! An event is in both files when [`Record::record`] returns: nothing is buffered here that a
 //! killed process could lose.
@@ -48,12 +48,13 @@ pub mod hparams;
 mod json_lines;
 mod layout;
 mod live;
+#[cfg(test)]
+mod memory;
 pub mod network;
 mod number;
 mod progress;
 mod proto;
 mod provenance;
-mod recorder;
 pub mod remove;
 pub mod replay;
 mod run;
@@ -68,9 +69,9 @@ pub use event::{
 };
 pub use folder::set_aside;
 pub use histogram::Histogram;
-pub use json_lines::JsonLines;
 pub use provenance::{FileSum, Provenance};
-pub use recorder::Recorder;
 pub use run::{METRICS, Place, RECIPE, Record, is_run, is_written, lock, read_metrics};
 pub use summary::{Phases, Summary};
-pub use tensorboard::TensorBoard;
+
+/// Somewhere bytes go.
+type Stream = Box<dyn std::io::Write + Send>;

@@ -1,8 +1,8 @@
 //! `network.jsonl`: of every step, what each rank computed and sent: enough to tell how long the
 //! same run would have taken on any network.
 //!
-//! The first line is a [`Header`], every other a [`Row`], or another header where the run was gone on
-//! with, perhaps by another number of ranks; rows follow one another without a gap.
+//! The first line is a [`Header`], every other a [`Row`], or another header where the run was resumed,
+//! perhaps by another number of ranks; rows follow one another without a gap.
 //! Times are nanoseconds, sizes are bytes, lists run over ranks and, within them, over the collectives
 //! of the step in their order: one for each group of buckets and kind of message.
 
@@ -11,7 +11,6 @@ use anyhow::{Context, Result, ensure};
 use gradwire_exchange::Operation;
 use gradwire_exchange::network::{Link, Pattern};
 use serde::{Deserialize, Serialize};
-use std::io::Write;
 use std::path::Path;
 
 /// The file's name in a run's folder.
@@ -25,12 +24,12 @@ const MAX_RANKS: usize = u16::MAX as usize;
 /// The largest record that is read: a thousand bytes for each of four million steps.
 const MAX_BYTES: u64 = 1 << 32;
 
-/// Steps of which the same holds.
+/// A header, and the steps that were taken under it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stretch {
-    /// What holds for them.
+    /// What holds for all of the steps.
     pub header: Header,
-    /// They, in order.
+    /// The steps, in order.
     pub rows: Vec<Row>,
 }
 
@@ -129,6 +128,13 @@ impl Row {
             "step {} does not follow step {after}: lines are missing or out of order",
             self.step
         );
+        let of_ranks = [("compute", self.compute.len(), false), ("learn", self.learn.len(), true)];
+        for (name, length, optional) in of_ranks {
+            ensure!(
+                length == ranks || (optional && length == 0),
+                "`{name}` is of {length} ranks, the run of {ranks}"
+            );
+        }
         let groups = self.up.first().map_or(0, Vec::len);
         let lists = [
             ("encode", &self.encode, false),
@@ -136,11 +142,6 @@ impl Row {
             ("up", &self.up, false),
             ("down", &self.down, true),
         ];
-        ensure!(
-            self.compute.len() == ranks,
-            "`compute` is of {} ranks, the run of {ranks}",
-            self.compute.len()
-        );
         for (name, list, optional) in lists {
             let fits = list.len() == ranks && list.iter().all(|of| of.len() == groups);
             ensure!(
@@ -148,46 +149,17 @@ impl Row {
                 "`{name}` does not hold {groups} collectives of {ranks} ranks"
             );
         }
-        let fits = |length| length == 0 || length == groups;
+        let Self { aggregate, dense, ready, operations, .. } = self;
+        let lengths = [aggregate.len(), dense.len(), ready.len(), operations.len()];
         ensure!(
-            fits(self.aggregate.len())
-                && fits(self.dense.len())
-                && fits(self.ready.len())
-                && fits(self.operations.len()),
+            lengths.into_iter().all(|length| length == 0 || length == groups),
             "`aggregate`, `dense`, `ready` or `operations` does not hold {groups} collectives"
         );
         ensure!(
-            self.learn.is_empty() || self.learn.len() == ranks,
-            "`learn` is of {} ranks, the run of {ranks}",
-            self.learn.len()
-        );
-        ensure!(
-            self.ready.iter().all(|share| (0.0..=1.0).contains(share)),
+            ready.iter().all(|share| (0.0..=1.0).contains(share)),
             "`ready` holds what is no share of the backward pass, 0 to 1"
         );
         Ok(())
-    }
-}
-
-/// A record that is being written.
-pub(super) struct Lines<W> {
-    writer: W,
-    line: Vec<u8>,
-}
-
-impl<W: Write> Lines<W> {
-    /// Goes on writing.
-    pub(super) fn new(writer: W) -> Self {
-        Self { writer, line: Vec::new() }
-    }
-
-    /// Writes one line, in one piece.
-    pub(super) fn write(&mut self, line: &impl Serialize) -> std::io::Result<()> {
-        self.line.clear();
-        serde_json::to_writer(&mut self.line, line)?;
-        self.line.push(b'\n');
-        self.writer.write_all(&self.line)?;
-        self.writer.flush()
     }
 }
 
@@ -243,6 +215,7 @@ fn header(line: &[u8]) -> Result<Header> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::json_lines::JsonLines;
     use super::*;
 
     fn header(ranks: usize) -> Header {
@@ -276,7 +249,7 @@ mod tests {
 
     fn written(rows: &[Row]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let mut lines = Lines::new(&mut bytes);
+        let mut lines = JsonLines::new(&mut bytes);
         lines.write(&header(2)).unwrap();
         rows.iter().for_each(|row| lines.write(row).unwrap());
         bytes
@@ -292,9 +265,9 @@ mod tests {
         let torn = &bytes[..bytes.len() - 5];
         assert_eq!(read(torn)[0].rows, rows[..2]);
         // Gone on with after step 2, at first in vain, by one rank.
-        let mut lines = Lines::new(torn[..torn.len() - 100].to_vec());
-        let end = lines.writer.iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
-        lines.writer.truncate(end);
+        let end = torn[..torn.len() - 100].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+        let mut gone_on = torn[..end].to_vec();
+        let mut lines = JsonLines::new(&mut gone_on);
         let one = |lists: &[Vec<u64>]| lists[..1].to_vec();
         let Row { compute, encode, decode, up, .. } = row(3);
         let compute = compute[..1].to_vec();
@@ -303,7 +276,7 @@ mod tests {
         lines.write(&header(5)).unwrap();
         lines.write(&header(1)).unwrap();
         lines.write(&alone).unwrap();
-        let both = read(&lines.writer);
+        let both = read(&gone_on);
         assert_eq!((both.len(), both[0].rows.len()), (2, 2), "{both:?}");
         assert_eq!(both[1], Stretch { header: header(1), rows: vec![alone] });
     }

@@ -1,9 +1,9 @@
 //! The progress of a run: a bar where there is a terminal, lines now and then where there is none.
 
+use super::Stream;
 use super::display::{self, Pace};
 use super::event::{Event, Kind, Started, Step};
 use super::live::Curves;
-use super::recorder::Stream;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use std::fmt::Write;
 use std::io;
@@ -40,12 +40,13 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(out: Stream, err: Stream, live: bool) -> Self {
+    /// `brief` shows the way, and neither what is trained, nor epochs, nor the summary.
+    pub(super) fn new(out: Stream, err: Stream, live: bool, brief: bool) -> Self {
         Self {
             out,
             err,
             live,
-            brief: false,
+            brief,
             bar: None,
             run: None,
             pace: Pace::default(),
@@ -54,13 +55,6 @@ impl Progress {
             drawing: Arc::default(),
             drawn: None,
         }
-    }
-
-    /// Shows the way, and neither what is trained, nor epochs, nor the summary.
-    pub(super) fn brief(out: Stream, err: Stream, live: bool) -> Self {
-        let mut progress = Self::new(out, err, live);
-        progress.brief = true;
-        progress
     }
 
     pub(super) fn record(&mut self, event: &Event) -> io::Result<()> {
@@ -88,11 +82,8 @@ impl Progress {
             Kind::Finished(_) if self.brief => self.clear(),
             Kind::Finished(finished) => {
                 self.clear();
-                write!(
-                    self.out,
-                    "\n{}",
-                    display::summary(finished, self.run.as_ref().map(|run| &run.0))
-                )?;
+                let started = self.run.as_ref().map(|(started, _)| started);
+                write!(self.out, "\n{}", display::summary(finished, started))?;
                 self.out.flush()?;
             }
             Kind::Failed(_) => self.clear(),

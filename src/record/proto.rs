@@ -37,7 +37,7 @@ impl Message {
         values.into_iter().fold(self, |message, value| message.message(field, &value))
     }
 
-    /// The bytes of it.
+    /// Its bytes.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.0
     }

@@ -36,7 +36,7 @@ pub struct Provenance {
     pub data: Vec<FileSum>,
 }
 
-/// One file of the data set.
+/// A file: of the data set, or of a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSum {
     /// Its name.

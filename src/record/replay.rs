@@ -1,9 +1,8 @@
 //! What a replay leaves behind: a folder of tables and plots, and TensorBoard curves against virtual
 //! time.
 
-use super::recorder::Stream;
-use super::tensorboard::TensorBoard;
-use super::{folder, tensorboard};
+use super::folder;
+use super::tensorboard::{TensorBoard, scalar};
 use crate::disk::Disk;
 use anyhow::{Context, Result, ensure};
 use std::path::Path;
@@ -60,15 +59,12 @@ pub fn write(
     for Curves { name, began, points } in curves {
         let sub = folder.join(name);
         disk.create_folder(&sub).with_context(|| folder::cannot_write(&sub))?;
-        let path = sub.join(tensorboard::file_name(&[]));
-        let stream = Box::new(folder::open(disk, &path)?) as Stream;
-        let write = || -> std::io::Result<()> {
-            let mut file = TensorBoard::begin(stream, *began)?;
+        TensorBoard::create(disk, &sub, &[], *began, |file| {
             points.iter().try_for_each(|Point { seconds, step, values }| {
-                file.scalars(began + seconds, *step, values)
+                let values = values.iter().map(|(tag, value)| scalar(tag, *value));
+                file.values(began + seconds, *step, values.collect())
             })
-        };
-        write().with_context(|| folder::cannot_write(&path))?;
+        })?;
     }
     Ok(())
 }

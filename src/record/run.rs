@@ -1,12 +1,11 @@
 //! The files of one run.
 
-use super::event::{Event, Failed, Finished, Kind, Text, Warning};
+use super::event::{Event, Failed, Finished, Kind, Text, Warning, now};
 use super::json_lines::JsonLines;
 use super::provenance::Provenance;
-use super::recorder::{Recorder, Stream};
 use super::summary::Summary;
 use super::tensorboard::TensorBoard;
-use super::{curves, folder, hparams, network, tensorboard};
+use super::{Stream, curves, folder, hparams, network};
 use crate::disk::{Disk, Lock};
 use anyhow::{Context, Result, anyhow};
 use std::io;
@@ -21,7 +20,7 @@ use std::time::Duration;
 /// When there is no record, or a line is damaged: with file and line.
 pub fn read_metrics(disk: &Disk, folder: &Path, mut take: impl FnMut(Event)) -> Result<()> {
     const MAX_BYTES: u64 = 1 << 32;
-    let path = folder.join("metrics.jsonl");
+    let path = folder.join(METRICS);
     let bytes = disk.read(&path, MAX_BYTES).with_context(|| {
         format!("cannot read {}: is {} the folder of a run?", path.display(), folder.display())
     })?;
@@ -66,7 +65,7 @@ pub struct Record {
     folder: PathBuf,
     lines: JsonLines<Stream>,
     tensorboard: Option<TensorBoard<Stream>>,
-    network: Option<network::Lines<Stream>>,
+    network: Option<JsonLines<Stream>>,
     summary: Summary,
     /// No other process writes the same run.
     _lock: Option<Lock>,
@@ -90,12 +89,7 @@ pub fn is_run(folder: &Path) -> bool {
 /// Whether a process is at work in a run.
 pub fn is_written(disk: &Disk, run: &Path) -> bool {
     let path = run.join(LOCK);
-    (1..=TRIES).all(|tried| {
-        if tried > 1 {
-            thread::sleep(PAUSE);
-        }
-        disk.is_locked(&path)
-    })
+    tried(|| disk.is_locked(&path), |locked| *locked)
 }
 
 /// How often a lock is tried before it is taken for held, with what pause: whoever asks whether a run is
@@ -103,22 +97,28 @@ pub fn is_written(disk: &Disk, run: &Path) -> bool {
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// What the first attempt comes to that does not find the lock held, or else the last.
+fn tried<T>(mut attempt: impl FnMut() -> T, held: impl Fn(&T) -> bool) -> T {
+    for _ in 1..TRIES {
+        let found = attempt();
+        if !held(&found) {
+            return found;
+        }
+        thread::sleep(PAUSE);
+    }
+    attempt()
+}
+
 /// Takes the lock of a run's folder.
 ///
 /// # Errors
 /// When another process writes this run, or the lock's file cannot be made.
 pub fn lock(disk: &Disk, run: &Path) -> Result<Lock> {
     let path = run.join(LOCK);
-    let mut taken = disk.lock(&path);
-    for _ in 1..TRIES {
-        let held = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
-        if !taken.as_ref().is_err_and(held) {
-            break;
-        }
-        thread::sleep(PAUSE);
-        taken = disk.lock(&path);
-    }
-    taken.map_err(|error| match error.kind() {
+    let held = |taken: &io::Result<Lock>| {
+        taken.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    };
+    tried(|| disk.lock(&path), held).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => {
             anyhow!("another process is training in {}: wait for its end, or end it", run.display())
         }
@@ -141,34 +141,26 @@ impl Record {
         provenance: &Provenance,
     ) -> Result<Self> {
         let settings = hparams::settings(resolved)?;
-        let name = match place {
-            Place::New { name, .. } | Place::Given { name, .. } => name,
-        };
-        let (out, folder) = match place {
-            Place::New { out, recipe, .. } => (out, folder::create(disk, out, recipe, name)?),
-            Place::Given { folder, .. } => (
-                folder.parent().unwrap_or(folder),
-                folder::create_given(disk, folder).map(|()| folder.to_path_buf())?,
-            ),
+        let (name, out, folder, again) = match place {
+            Place::New { out, recipe, name } => {
+                (name, out, folder::create(disk, out, recipe, name)?, String::new())
+            }
+            Place::Given { folder, name } => {
+                folder::create_given(disk, folder)?;
+                let again = format!(" · {}", folder::now());
+                (name, folder.parent().unwrap_or(folder), folder.to_path_buf(), again)
+            }
         };
         let lock = lock(disk, &folder)?;
         folder::write(disk, &folder.join(RECIPE), resolved)?;
         folder::write(disk, &folder.join(PROVENANCE), &provenance.to_json())?;
         let lines = folder::open(disk, &folder.join(METRICS))?;
-        let path = folder.join(tensorboard::file_name(&[]));
-        let curves = folder::open(disk, &path)?;
-        let mut record = Self::over(out, folder, Box::new(lines), Box::new(curves))
-            .with_context(|| folder::cannot_write(&path))?;
-        record._lock = Some(lock);
-        if let Some(tensorboard) = &mut record.tensorboard {
-            let again = match place {
-                Place::New { .. } => String::new(),
-                Place::Given { .. } => format!(" · {}", folder::now()),
-            };
-            let trial = hparams::trial(&settings, name, &record.folder, &again);
-            curves::introduce(tensorboard, &trial, &settings)
-                .with_context(|| folder::cannot_write(&path))?;
-        }
+        let trial = hparams::trial(&settings, name, &folder, &again);
+        let curves = TensorBoard::create(disk, &folder, &[], now(), |file| {
+            curves::introduce(file, &trial, &settings)
+        })?;
+        let record = Self::over(out, folder, Box::new(lines), curves);
+        let mut record = Self { _lock: Some(lock), ..record };
         record.record(&Event::from(Text {
             step: 0,
             tag: "recipe".into(),
@@ -200,39 +192,27 @@ impl Record {
         };
         replace(RECIPE, resolved)?;
         replace(&format!("provenance-{first_step:08}.json"), &provenance.to_json())?;
-        let metrics = folder.join(METRICS);
         // A run that was stopped before its first line has none.
-        let lines = match metrics.exists() {
-            true => disk.append(&metrics).with_context(|| folder::cannot_write(&metrics))?,
-            false => folder::open(disk, &metrics)?,
-        };
+        let lines = folder::append(disk, &folder.join(METRICS))?;
         let files = disk.list(folder).with_context(|| format!("listing {}", folder.display()))?;
-        let path = folder.join(tensorboard::file_name(&files));
-        let curves = folder::open(disk, &path)?;
+        let curves =
+            TensorBoard::create(disk, folder, &files, now(), |file| file.restart_at(first_step))?;
         let out = folder.parent().and_then(Path::parent).unwrap_or(folder);
-        let begin = || -> io::Result<Self> {
-            let mut record =
-                Self::over(out, folder.to_path_buf(), Box::new(lines), Box::new(curves))?;
-            if let Some(tensorboard) = &mut record.tensorboard {
-                tensorboard.restart_at(first_step)?;
-            }
-            Ok(record)
-        };
-        let record = begin().with_context(|| folder::cannot_write(&path))?;
+        let record = Self::over(out, folder.to_path_buf(), Box::new(lines), curves);
         Ok(Self { summary, _lock: Some(lock), ..record })
     }
 
     /// A record in a folder whose files are open.
-    fn over(out: &Path, folder: PathBuf, lines: Stream, curves: Stream) -> io::Result<Self> {
-        Ok(Self {
+    fn over(out: &Path, folder: PathBuf, lines: Stream, curves: TensorBoard<Stream>) -> Self {
+        Self {
             out: out.to_path_buf(),
             folder,
             lines: JsonLines::new(lines),
-            tensorboard: Some(TensorBoard::new(curves)?),
+            tensorboard: Some(curves),
             network: None,
             summary: Summary::default(),
             _lock: None,
-        })
+        }
     }
 
     /// The run's folder; checkpoints and models belong in it too.
@@ -267,8 +247,7 @@ impl Record {
             && epoch.test_accuracy.is_some()
             && shown.is_ok()
         {
-            let results = hparams::results(&self.summary);
-            shown = tensorboard.scalars(event.time, epoch.step, &results);
+            shown = tensorboard.values(event.time, epoch.step, hparams::results(&self.summary));
         }
         let Err(error) = shown else { return Ok(None) };
         self.tensorboard = None;
@@ -290,11 +269,7 @@ impl Record {
     /// It could not be made or opened.
     pub fn begin_network(&mut self, disk: &Disk, header: &network::Header) -> Result<()> {
         let path = self.folder.join(network::FILE);
-        let file = match path.exists() {
-            true => disk.append(&path).with_context(|| folder::cannot_write(&path))?,
-            false => folder::open(disk, &path)?,
-        };
-        let mut lines = network::Lines::new(Box::new(file) as Stream);
+        let mut lines = JsonLines::new(Box::new(folder::append(disk, &path)?) as Stream);
         lines.write(header).with_context(|| folder::cannot_write(&path))?;
         self.network = Some(lines);
         Ok(())
@@ -351,76 +326,46 @@ impl Record {
     /// Writes to the record of truth.
     fn truth(&mut self, event: &Event) -> Result<()> {
         self.summary.observe(event);
-        self.lines.record(event).with_context(|| folder::cannot_write(&self.folder.join(METRICS)))
+        self.lines.write(event).with_context(|| folder::cannot_write(&self.folder.join(METRICS)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::event::Step;
+    use super::super::memory::Memory;
     use super::*;
-    use std::io::Write;
-    use std::sync::{Arc, Mutex};
-
-    /// Takes so many bytes, then is full.
-    #[derive(Clone)]
-    struct Room {
-        content: Arc<Mutex<Vec<u8>>>,
-        room: usize,
-    }
-
-    impl Room {
-        fn new(room: usize) -> Self {
-            Self { content: Arc::default(), room }
-        }
-        fn events(&self) -> Vec<Event> {
-            let content = self.content.lock().unwrap();
-            let lines = std::str::from_utf8(&content).unwrap().lines();
-            lines.map(|line| serde_json::from_str(line).unwrap()).collect()
-        }
-    }
-
-    impl Write for Room {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let mut content = self.content.lock().unwrap();
-            let taken = bytes.len().min(self.room - content.len());
-            if taken == 0 {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-            content.extend_from_slice(&bytes[..taken]);
-            Ok(taken)
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     fn step(step: u64) -> Event {
         Event::from(Step { step, loss: 1.0, ..Step::default() })
     }
 
-    fn over(lines: &Room, curves: &Room) -> Record {
-        let (lines, curves) = (Box::new(lines.clone()), Box::new(curves.clone()));
-        Record::over("out".as_ref(), "out/a/b".into(), lines, curves).unwrap()
+    fn over(lines: &Memory, curves: Memory) -> Record {
+        let curves = TensorBoard::new(Box::new(curves) as Stream, 0.0).unwrap();
+        Record::over("out".as_ref(), "out/a/b".into(), Box::new(lines.clone()), curves)
+    }
+
+    fn events(lines: &Memory) -> Vec<Event> {
+        lines.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     #[test]
     fn without_tensorboard_the_run_goes_on_and_is_told_once() {
-        let (lines, curves) = (Room::new(usize::MAX), Room::new(1000));
-        let mut record = over(&lines, &curves);
+        let lines = Memory::default();
+        let mut record = over(&lines, Memory::with_room(1000));
         let warnings: Vec<_> = (1..=20).filter_map(|i| record.record(&step(i)).unwrap()).collect();
         let [Event { kind: Kind::Warning(warning), .. }] = &warnings[..] else {
             panic!("one warning, not {warnings:?}")
         };
         assert!(warning.message.contains("out/a/b") && warning.step.is_some(), "{warning:?}");
-        assert_eq!(lines.events().len(), 21);
-        assert!(lines.events().contains(&warnings[0]));
+        assert_eq!(events(&lines).len(), 21);
+        assert!(events(&lines).contains(&warnings[0]));
         assert_eq!((record.summary().steps, record.summary().warnings), (20, 1));
     }
 
     #[test]
     fn without_metrics_the_run_stops() {
-        let mut record = over(&Room::new(1000), &Room::new(usize::MAX));
+        let mut record = over(&Memory::with_room(1000), Memory::default());
         let error = (1..=20).find_map(|i| record.record(&step(i)).err()).unwrap();
         let error = format!("{error:#}");
         assert!(error.contains("out/a/b/metrics.jsonl") && error.contains("--out"), "{error}");
@@ -428,8 +373,8 @@ mod tests {
 
     #[test]
     fn steps_passed_over_count_in_the_summary() {
-        let lines = Room::new(usize::MAX);
-        let mut record = over(&lines, &Room::new(usize::MAX));
+        let lines = Memory::default();
+        let mut record = over(&lines, Memory::default());
         record.pass_over(&step(1));
         record.record(&step(2)).unwrap();
         let Kind::Finished(finished) = record.finish().unwrap().kind else {
@@ -437,19 +382,19 @@ mod tests {
         };
         assert_eq!(finished.summary.steps, 2);
         assert_eq!((finished.folder.as_str(), finished.out.as_str()), ("out/a/b", "out"));
-        assert_eq!(lines.events().len(), 2);
+        assert_eq!(events(&lines).len(), 2);
     }
 
     #[test]
     fn a_failure_is_written_with_its_causes() {
-        let lines = Room::new(usize::MAX);
-        let record = over(&lines, &Room::new(usize::MAX));
+        let lines = Memory::default();
+        let record = over(&lines, Memory::default());
         let error = anyhow::anyhow!("loss is NaN").context("worker 1, step 3");
         let event = record.fail(&error, true).unwrap();
         assert_eq!(
             event.kind,
             Kind::Failed(Failed { error: "worker 1, step 3: loss is NaN".into(), diverged: true })
         );
-        assert_eq!(lines.events(), [event]);
+        assert_eq!(events(&lines), [event]);
     }
 }

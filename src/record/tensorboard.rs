@@ -5,11 +5,14 @@
 //! cannot be written. Here the file is ours, every event is written before the call returns, and
 //! failures are errors.
 
-use super::event;
+use super::event::now;
 use super::histogram::Histogram;
+use super::{Stream, folder};
+use crate::disk::Disk;
+use anyhow::{Context, Result};
 use protobuf::{Message, RepeatedField};
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tensorboard_proto::event::{Event as Proto, SessionLog, SessionLog_SessionStatus};
 use tensorboard_proto::summary::{
     Summary, Summary_Value, SummaryMetadata, SummaryMetadata_PluginData,
@@ -26,7 +29,7 @@ use tensorboard_rs::summary;
 /// `phase/`, `scheme/`, `speed/`. TensorBoard shows groups in order of name, capital letters first, and
 /// opens the first two. It keeps scalars as f32. A [`Kind::Step`](super::Kind::Step) becomes one
 /// record with all its scalars, so a file has few more records than the run has steps.
-pub struct TensorBoard<W: Write> {
+pub(super) struct TensorBoard<W: Write> {
     records: RecordWriter<BufWriter<W>>,
     /// The last step so far.
     pub(super) step: u64,
@@ -34,24 +37,32 @@ pub struct TensorBoard<W: Write> {
     pub(super) last_step: Option<u64>,
 }
 
-impl<W: Write> TensorBoard<W> {
-    /// Begins an event file.
-    ///
-    /// # Errors
-    /// The header could not be written.
-    pub fn new(writer: W) -> io::Result<Self> {
-        Self::begin(writer, event::now())
+impl TensorBoard<Stream> {
+    /// Makes an event file in a folder, which comes after those in `earlier`, begins it at a time in
+    /// seconds since the Unix epoch, and writes what comes first into it.
+    pub(super) fn create(
+        disk: &Disk,
+        folder: &Path,
+        earlier: &[PathBuf],
+        time: f64,
+        write_first: impl FnOnce(&mut Self) -> io::Result<()>,
+    ) -> Result<Self> {
+        let path = folder.join(file_name(earlier));
+        let stream: Stream = Box::new(folder::open(disk, &path)?);
+        let begun = Self::new(stream, time).and_then(|mut file| {
+            write_first(&mut file)?;
+            Ok(file)
+        });
+        begun.with_context(|| folder::cannot_write(&path))
     }
+}
 
-    /// Begins an event file at a time of its own, in seconds since the Unix epoch.
-    ///
-    /// # Errors
-    /// The header could not be written.
-    pub(super) fn begin(writer: W, time: f64) -> io::Result<Self> {
+impl<W: Write> TensorBoard<W> {
+    /// Begins an event file at a time in seconds since the Unix epoch.
+    pub(super) fn new(writer: W, time: f64) -> io::Result<Self> {
         let records = RecordWriter::new(BufWriter::new(writer));
         let mut file = Self { records, step: 0, last_step: None };
-        let mut header = Proto::new();
-        header.set_wall_time(time);
+        let mut header = event(time, 0);
         header.set_file_version("brain.Event:2".into());
         file.write(&header)?;
         Ok(file)
@@ -59,27 +70,12 @@ impl<W: Write> TensorBoard<W> {
 
     /// Tells whoever shows the curves that a process begins at `step`: points that an earlier one
     /// has written for it and later steps are not to be shown.
-    ///
-    /// # Errors
-    /// It could not be written.
-    pub fn restart_at(&mut self, step: u64) -> io::Result<()> {
+    pub(super) fn restart_at(&mut self, step: u64) -> io::Result<()> {
         let mut log = SessionLog::new();
         log.set_status(SessionLog_SessionStatus::START);
-        let mut proto = Proto::new();
-        proto.set_wall_time(event::now());
-        proto.set_step(i64::try_from(step).unwrap_or(i64::MAX));
+        let mut proto = event(now(), step);
         proto.set_session_log(log);
         self.write(&proto)
-    }
-
-    /// Writes scalars that belong to one step.
-    pub(super) fn scalars(
-        &mut self,
-        time: f64,
-        step: u64,
-        values: &[(String, f64)],
-    ) -> io::Result<()> {
-        self.values(time, step, values.iter().map(|(tag, value)| scalar(tag, *value)).collect())
     }
 
     /// Writes values that belong to one step.
@@ -91,9 +87,7 @@ impl<W: Write> TensorBoard<W> {
     ) -> io::Result<()> {
         let mut summary = Summary::new();
         summary.set_value(RepeatedField::from_vec(values));
-        let mut proto = Proto::new();
-        proto.set_wall_time(time);
-        proto.set_step(i64::try_from(step).unwrap_or(i64::MAX));
+        let mut proto = event(time, step);
         proto.set_summary(summary);
         self.write(&proto)
     }
@@ -105,14 +99,22 @@ impl<W: Write> TensorBoard<W> {
     }
 }
 
+/// An event that says nothing yet.
+fn event(time: f64, step: u64) -> Proto {
+    let mut proto = Proto::new();
+    proto.set_wall_time(time);
+    proto.set_step(i64::try_from(step).unwrap_or(i64::MAX));
+    proto
+}
+
 /// A name for the file, of the form TensorBoard looks for, which comes after those of the files
 /// in `earlier`: TensorBoard reads a run's files in order of name.
-pub(super) fn file_name(earlier: &[PathBuf]) -> String {
+fn file_name(earlier: &[PathBuf]) -> String {
     let second = |path: &PathBuf| -> Option<u64> {
         path.file_name()?.to_str()?.strip_prefix(PREFIX)?.split('.').next()?.parse().ok()
     };
     let last = earlier.iter().filter_map(second).max();
-    let second = (event::now() as u64).max(last.map_or(0, |last| last.saturating_add(1)));
+    let second = (now() as u64).max(last.map_or(0, |last| last.saturating_add(1)));
     format!("{PREFIX}{second:010}.gradwire.{}", std::process::id())
 }
 
@@ -121,6 +123,13 @@ const PREFIX: &str = "events.out.tfevents.";
 
 pub(super) fn scalar(tag: &str, value: f64) -> Summary_Value {
     only(summary::scalar(tag, value as f32))
+}
+
+/// Those scalars that there are.
+pub(super) fn scalars<'a>(
+    values: impl IntoIterator<Item = (&'a str, Option<f64>)>,
+) -> impl Iterator<Item = Summary_Value> {
+    values.into_iter().filter_map(|(tag, value)| Some(scalar(tag, value?)))
 }
 
 pub(super) fn histogram(tag: &str, histogram: &Histogram) -> Summary_Value {

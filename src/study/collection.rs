@@ -110,21 +110,16 @@ pub fn collect(
         {
             None => runs.push(run),
             Some(other) => {
-                let (kept, gone) = if worth(&run) > worth(other) {
-                    let gone = std::mem::replace(other, run);
-                    (&*other, gone)
-                } else {
-                    (&*other, run)
-                };
+                let mut gone = run;
+                if worth(&gone) > worth(other) {
+                    std::mem::swap(&mut gone, other);
+                }
+                let finished = [&*other, &gone].map(|run| run.outcome.is_finished());
                 left_out.push(format!(
                     "{} is left out: it has recipe and seed of {}, which {}",
                     gone.folder.display(),
-                    kept.folder.display(),
-                    if kept.outcome.is_finished() && !gone.outcome.is_finished() {
-                        "finished"
-                    } else {
-                        "is newer"
-                    }
+                    other.folder.display(),
+                    if finished == [true, false] { "finished" } else { "is newer" }
                 ));
             }
         }
@@ -225,8 +220,7 @@ fn varied<'a>(own: &Keys, others: impl Iterator<Item = &'a Keys>) -> String {
             words += &match value {
                 Value::Boolean(true) => format!(" {key}"),
                 Value::Boolean(false) => format!(" no {key}"),
-                Value::String(word) => format!(" {key} {word}"),
-                value => format!(" {key} {value}"),
+                value => format!(" {key} {}", definition::said(value)),
             };
         }
     }

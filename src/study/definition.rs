@@ -123,43 +123,33 @@ impl Choice {
 impl Member {
     /// One choice for each combination of the values that it goes over.
     pub fn choices(&self) -> Vec<Choice> {
-        let mut rows: Vec<Vec<(&str, &Value)>> = vec![Vec::new()];
+        let mut rows: Vec<Vec<(&String, &Value)>> = vec![Vec::new()];
         for (key, values) in &self.over {
-            let longer = |row: &Vec<_>| {
-                values
-                    .iter()
-                    .map(|value| [row.clone(), vec![(key.as_str(), value)]].concat())
-                    .collect()
-            };
-            rows = rows.iter().flat_map(|row| -> Vec<_> { longer(row) }).collect();
+            let mut longer = Vec::new();
+            for row in &rows {
+                longer.extend(values.iter().map(|value| [&row[..], &[(key, value)]].concat()));
+            }
+            rows = longer;
         }
         rows.iter().map(|row| self.choice(row)).collect()
     }
 
-    fn choice(&self, values: &[(&str, &Value)]) -> Choice {
-        let said: Vec<String> = values.iter().map(|(_, value)| said(value)).collect();
-        let name = [std::slice::from_ref(&self.name), &said].concat().join("-");
-        let label = values.iter().fold(self.label.clone(), |label, (key, value)| {
-            label.replace(&format!("{{{key}}}"), &said_of(value))
-        });
-        let mut recipe = Value::Table(self.recipe.clone());
+    fn choice(&self, values: &[(&String, &Value)]) -> Choice {
+        let (mut name, mut label) = (self.name.clone(), self.label.clone());
+        let mut recipe = self.recipe.clone();
         for (key, value) in values {
-            replace(&mut recipe, &format!("{{{key}}}"), value);
+            let (place, said) = (format!("{{{key}}}"), said(value));
+            let in_folder = said.replace(|c: char| !c.is_alphanumeric() && c != '.', "-");
+            name += &format!("-{in_folder}");
+            label = label.replace(&place, &said);
+            replace(&mut recipe, &place, value);
         }
-        let recipe = match recipe {
-            Value::Table(table) => table,
-            _ => Table::new(),
-        };
         Choice { member: self.name.clone(), label: Label { name, label }, recipe }
     }
 }
 
-/// A value as part of a folder's name.
-fn said(value: &Value) -> String {
-    said_of(value).replace(|c: char| !c.is_alphanumeric() && c != '.', "-")
-}
-
-fn said_of(value: &Value) -> String {
+/// A value as people write it.
+pub(super) fn said(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -167,11 +157,15 @@ fn said_of(value: &Value) -> String {
 }
 
 /// Puts `value` wherever exactly the text `place` stands.
-pub(super) fn replace(at: &mut Value, place: &str, value: &Value) {
+pub(super) fn replace(table: &mut Table, place: &str, value: &Value) {
+    table.iter_mut().for_each(|(_, at)| replace_at(at, place, value));
+}
+
+fn replace_at(at: &mut Value, place: &str, value: &Value) {
     match at {
         Value::String(text) if text == place => *at = value.clone(),
-        Value::Table(table) => table.iter_mut().for_each(|(_, at)| replace(at, place, value)),
-        Value::Array(array) => array.iter_mut().for_each(|at| replace(at, place, value)),
+        Value::Table(table) => replace(table, place, value),
+        Value::Array(array) => array.iter_mut().for_each(|at| replace_at(at, place, value)),
         _ => {}
     }
 }
@@ -201,11 +195,9 @@ impl Experiment {
     /// When there is none (with the nearest name), or it says what cannot be.
     pub fn load(name: &str) -> Result<(String, Self)> {
         let all = Self::built_in();
-        if let Some((name, text)) = all.iter().find(|(built_in, _)| built_in == name) {
-            return Ok((
-                name.clone(),
-                Self::parse(text).with_context(|| format!("experiment {name}"))?,
-            ));
+        let parse = |text: &str| Self::parse(text).with_context(|| format!("experiment {name}"));
+        if let Some((_, text)) = all.iter().find(|(built_in, _)| built_in == name) {
+            return Ok((name.into(), parse(text)?));
         }
         let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
         let path = Path::new(name);
@@ -221,7 +213,7 @@ impl Experiment {
             );
         }
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
-        let experiment = Self::parse(&text).with_context(|| format!("experiment {name}"))?;
+        let experiment = parse(&text)?;
         Ok((experiment.name_in(path), experiment))
     }
 

@@ -1,10 +1,10 @@
 //! How long the runs of a grid will take here.
 
+use super::definition::Choice;
 use super::grid::{Grid, Planned};
 use crate::bench::training;
 use crate::machine::cores;
 use anyhow::{Context, Result};
-use std::collections::BTreeMap;
 
 /// Steps that are timed.
 const STEPS: u64 = 3;
@@ -18,22 +18,14 @@ const EVALUATION: f64 = 3.0;
 /// # Errors
 /// When a step fails.
 pub fn seconds(grid: &Grid) -> Result<Vec<f64>> {
-    let mut rates: BTreeMap<&str, f64> = BTreeMap::new();
-    let mut all = Vec::new();
-    for task in &grid.tasks {
-        let name = task.label.name.as_str();
-        let mut sum = 0.0;
-        for planned in grid.wanted().filter(|planned| planned.task == name) {
-            let rate = match rates.get(name) {
-                Some(rate) => *rate,
-                None => rate(planned).with_context(|| format!("timing a step of {name}"))?,
-            };
-            rates.insert(name, rate);
-            sum += samples(planned) / rate;
-        }
-        all.push(sum);
-    }
-    Ok(all)
+    let seconds = |task: &Choice| {
+        let name = &task.label.name;
+        let runs: Vec<&Planned> = grid.wanted().filter(|planned| planned.task == *name).collect();
+        let Some(first) = runs.first() else { return Ok(0.0) };
+        let rate = rate(first).with_context(|| format!("timing a step of {name}"))?;
+        Ok(runs.iter().fold(0.0, |sum, planned| sum + samples(planned) / rate))
+    };
+    grid.tasks.iter().map(seconds).collect()
 }
 
 /// Training samples per second over all ranks.

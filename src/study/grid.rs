@@ -9,6 +9,7 @@ use crate::train::course::Course;
 use crate::train::session::{file_sums, load};
 use anyhow::{Context, Result, ensure};
 use gradwire_datasets as datasets;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -182,26 +183,18 @@ struct Plan<'a> {
 impl Plan<'_> {
     fn planned(&self, size: &mut dyn FnMut(&Recipe) -> Result<Size>) -> Result<Planned> {
         let (task, arm) = (&self.task.label.name, &self.arm.label.name);
-        let of = |tables: &std::collections::BTreeMap<String, Table>, choice: &Choice| {
-            let mut layers: Vec<Table> = Vec::new();
-            for name in [&choice.member, &choice.label.name] {
-                layers.extend(tables.get(name).cloned());
-            }
-            layers.dedup();
-            layers
-        };
         let mut own = Table::new();
         own.insert("name".into(), format!("{task}-{arm}").into());
         own.insert("seed".into(), Value::Integer(i64::try_from(self.seed)?));
         let record = Table::from_iter([("out".into(), self.out.to_string_lossy().as_ref().into())]);
         own.insert("record".into(), record.into());
-        let mut layers =
-            vec![self.experiment.recipe.clone(), self.task.recipe.clone(), self.arm.recipe.clone()];
-        layers.push(self.setting.recipe.clone());
-        layers.extend(of(&self.setting.task, self.task));
-        layers.extend(of(&self.setting.arm, self.arm));
-        layers.push(own);
-        let table = Recipe::layered(&layers, &self.wish.sets)?;
+        let setting = self.setting;
+        let mut layers = vec![&self.experiment.recipe, &self.task.recipe, &self.arm.recipe];
+        layers.push(&setting.recipe);
+        layers.extend(own_layers(&setting.task, self.task));
+        layers.extend(own_layers(&setting.arm, self.arm));
+        layers.push(&own);
+        let table = Recipe::layered(layers, &self.wish.sets)?;
         // The number of steps does not depend on what stands in its place.
         let draft = self.recipe(&table, 1)?;
         let Size { samples, data } = size(&draft)?;
@@ -224,9 +217,8 @@ impl Plan<'_> {
     }
 
     fn recipe(&self, table: &Table, steps: i64) -> Result<Recipe> {
-        let mut value = Value::Table(table.clone());
-        replace(&mut value, STEPS, &Value::Integer(steps.max(1)));
-        let Value::Table(table) = value else { return Recipe::from_table(Table::new()) };
+        let mut table = table.clone();
+        replace(&mut table, STEPS, &Value::Integer(steps.max(1)));
         let recipe = Recipe::from_table(table)?;
         recipe.may_run()?;
         match &self.wish.dir {
@@ -234,6 +226,14 @@ impl Plan<'_> {
             _ => Ok(recipe),
         }
     }
+}
+
+/// What is said of a task or an arm, first by its name without values.
+fn own_layers<'t>(tables: &'t BTreeMap<String, Table>, choice: &Choice) -> Vec<&'t Table> {
+    let names = [&choice.member, &choice.label.name];
+    let mut layers: Vec<&Table> = names.iter().filter_map(|name| tables.get(*name)).collect();
+    layers.dedup();
+    layers
 }
 
 /// Whether the data set comes from files in a folder.

@@ -202,6 +202,11 @@ impl Measured {
         }
     }
 
+    /// The mean of a gauge over all recorded steps.
+    pub fn gauge(&self, name: &str) -> Option<f64> {
+        Some(self.gauge_means.get(name)?.mean)
+    }
+
     /// The run on the link of this word.
     pub fn link(&self, word: &str) -> Option<&OnLink> {
         self.links.iter().find(|on| on.link == word)
@@ -328,15 +333,20 @@ fn gauges_of(step: &Step) -> impl Iterator<Item = (&str, f64)> {
         .chain(step.residual_norm.map(|norm| ("residual_norm", norm)))
 }
 
+/// The values of each gauge over these steps.
+fn by_gauge(steps: &[Step]) -> BTreeMap<&str, Vec<f64>> {
+    let mut values: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (name, value) in steps.iter().flat_map(gauges_of) {
+        values.entry(name).or_default().push(value);
+    }
+    values
+}
+
 fn gauges(steps: &[Step]) -> BTreeMap<String, Vec<(u64, f64)>> {
     let mut gauges: BTreeMap<String, Vec<(u64, f64)>> = BTreeMap::new();
     for group in groups(steps) {
-        let mut sums: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-        for (name, value) in group.iter().flat_map(gauges_of) {
-            sums.entry(name).or_default().push(value);
-        }
         let last = group.last().map_or(0, |step| step.step);
-        for (name, values) in sums {
+        for (name, values) in by_gauge(group) {
             let point = mean(values.into_iter()).map(|mean| (last, mean));
             gauges.entry(name.into()).or_default().extend(point);
         }
@@ -345,11 +355,8 @@ fn gauges(steps: &[Step]) -> BTreeMap<String, Vec<(u64, f64)>> {
 }
 
 fn gauge_means(steps: &[Step]) -> BTreeMap<String, Moments> {
-    let mut values: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for (name, value) in steps.iter().flat_map(gauges_of) {
-        values.entry(name).or_default().push(value);
-    }
-    values.into_iter().map(|(name, values)| (name.to_string(), Moments::of(&values))).collect()
+    let values = by_gauge(steps).into_iter();
+    values.map(|(name, values)| (name.to_string(), Moments::of(&values))).collect()
 }
 
 /// The work of a step, medians over all steps.

@@ -113,9 +113,9 @@ impl Question {
             Some(word) => {
                 let exact = arms.iter().find(|arm| arm.label.name == *word);
                 let fitting: Vec<&Choice> = arms.iter().filter(|arm| arm.is(word)).collect();
-                let found = match (exact, fitting.as_slice()) {
-                    (Some(arm), _) => name(arm),
-                    (None, [arm]) => name(arm),
+                match (exact, fitting.as_slice()) {
+                    (Some(arm), _) => Some(name(arm)),
+                    (None, [arm]) => Some(name(arm)),
                     (None, []) => {
                         bail!("--ask {:?}: there is no arm {word:?}; arms: {}", self.text, there())
                     }
@@ -123,8 +123,7 @@ impl Question {
                         let names: Vec<String> = several.iter().map(|arm| name(arm)).collect();
                         bail!("--ask {:?}: {word:?} may be {}", self.text, names.join(" or "))
                     }
-                };
-                Some(found)
+                }
             }
         };
         let about = |arm: &&Choice| match &self.of {

@@ -61,7 +61,13 @@ impl Results {
 
     /// A ruling in words: what became of a paper's claim, or the answer to a question.
     pub fn in_words(&self, ruling: Ruling) -> &'static str {
-        if self.is_own_question() { ruling.answer() } else { ruling.words() }
+        let [verdict, answer] = match ruling {
+            Ruling::Reproduced => ["reproduced", "yes"],
+            Ruling::Contradicted => ["contradicted at this scale", "no"],
+            Ruling::Undecided => ["undecided"; 2],
+            Ruling::NotTestable => ["not testable at this scale", "no answer"],
+        };
+        if self.is_own_question() { answer } else { verdict }
     }
 }
 
@@ -141,6 +147,11 @@ impl Outcome {
     /// Whether figures of the whole run may be taken from it.
     pub fn is_finished(&self) -> bool {
         *self == Self::Finished
+    }
+
+    /// Whether making the run again would come to nothing else: it finished, or it diverged.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::Finished | Self::Diverged { .. })
     }
 
     /// In one word.
@@ -241,24 +252,4 @@ impl Ruling {
     /// All, in the order in which they are counted.
     pub const ALL: [Self; 4] =
         [Self::Reproduced, Self::Contradicted, Self::Undecided, Self::NotTestable];
-
-    /// As the answer to a question that no paper's claim stands behind.
-    pub fn answer(self) -> &'static str {
-        match self {
-            Self::Reproduced => "yes",
-            Self::Contradicted => "no",
-            Self::Undecided => "undecided",
-            Self::NotTestable => "no answer",
-        }
-    }
-
-    /// As the verdict on a claim.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Reproduced => "reproduced",
-            Self::Contradicted => "contradicted at this scale",
-            Self::Undecided => "undecided",
-            Self::NotTestable => "not testable at this scale",
-        }
-    }
 }

@@ -119,35 +119,24 @@ impl Job<'_> {
         self.keep(&runs, &kept.timings)?;
         record::hparams::forget_description(&self.disk, &self.folder)?;
         let mut pace = Pace::default();
-        let known = |run: &Run| matches!(run.outcome, Outcome::Finished | Outcome::Diverged { .. });
-        let is_open = |i: usize, runs: &[Run]| self.grid.runs[i].wanted && !known(&runs[i]);
-        let mut number = 0;
-        for (index, planned) in self.grid.runs.iter().enumerate() {
-            if !planned.wanted {
-                continue;
+        let is_open =
+            |i: usize, runs: &[Run]| self.grid.runs[i].wanted && !runs[i].outcome.is_final();
+        let wanted = self.grid.runs.iter().enumerate().filter(|(_, planned)| planned.wanted);
+        for (number, (index, planned)) in (1..).zip(wanted) {
+            let began = (!runs[index].outcome.is_final()).then(Instant::now);
+            if let Some(began) = began {
+                if self.flags.stopping() {
+                    break;
+                }
+                tell(&News::Begins(number, planned));
+                let steps = self.make(planned, &mut tell)?;
+                runs[index] = self.found(planned, &links, &kept)?;
+                pace.add(planned, steps, began.elapsed());
+                self.keep(&runs, &kept.timings)?;
             }
-            number += 1;
-            let known =
-                |run: &Run| matches!(run.outcome, Outcome::Finished | Outcome::Diverged { .. });
-            if known(&runs[index]) {
-                let left = pace.left(&self.grid.runs, |i| i > index && is_open(i, &runs));
-                let run = &runs[index];
-                tell(&News::Ended { number, planned, run, seconds: None, left });
-                continue;
-            }
-            if self.flags.stopping() {
-                break;
-            }
-            tell(&News::Begins(number, planned));
-            let began = Instant::now();
-            let steps = self.make(planned, &mut tell)?;
-            runs[index] = self.found(planned, &links, &kept)?;
-            pace.add(planned, steps, began.elapsed());
-            self.keep(&runs, &kept.timings)?;
             let left = pace.left(&self.grid.runs, |i| i > index && is_open(i, &runs));
-            let seconds = Some(began.elapsed().as_secs_f64());
-            let run = &runs[index];
-            tell(&News::Ended { number, planned, run, seconds, left });
+            let seconds = began.map(|began| began.elapsed().as_secs_f64());
+            tell(&News::Ended { number, planned, run: &runs[index], seconds, left });
         }
         if !self.flags.stopping() {
             let (disk, folder) = (&self.disk, self.folder.as_path());
@@ -185,24 +174,23 @@ impl Job<'_> {
             train(&alone, session, self.mode, start)
         });
         match trained {
-            Ok(trained) if !trained.stopped => {
+            Ok(trained) => {
                 let checkpoints = folder.join(checkpoint::FOLDER);
-                if checkpoints.exists() {
+                if !trained.stopped && checkpoints.exists() {
                     self.disk
                         .remove_folder(&checkpoints)
                         .with_context(|| format!("cannot remove {}", checkpoints.display()))?;
                 }
                 Ok(steps)
             }
-            Ok(_) => Ok(steps),
             // What the record tells is shown, and does not keep the others from being made.
-            Err(error) => match folder.join(record::METRICS).exists() {
-                true => match outcome(&self.disk, &folder)? {
-                    Outcome::Diverged { .. } | Outcome::Failed { .. } => Ok(steps),
+            Err(error) => {
+                let recorded = folder.join(record::METRICS).exists();
+                match recorded.then(|| outcome(&self.disk, &folder)).transpose()? {
+                    Some(Outcome::Diverged { .. } | Outcome::Failed { .. }) => Ok(steps),
                     _ => Err(error),
-                },
-                false => Err(error),
-            },
+                }
+            }
         }
     }
 
@@ -375,8 +363,7 @@ impl Kept {
         let recipe = Recipe::from_toml(&run.recipe).ok()?;
         let same = change(&recipe, &measured.provenance, planned).ok()?.is_none();
         let replayed = links.iter().all(|(word, _)| measured.link(word).is_some());
-        let ended = matches!(run.outcome, Outcome::Finished | Outcome::Diverged { .. });
-        (same && replayed && ended).then_some(run)
+        (same && replayed && run.outcome.is_final()).then_some(run)
     }
 }
 

@@ -1,8 +1,7 @@
 //! An experiment from a question: a recipe, values to go over, and what is to be answered.
 
-use super::definition::{Choice, Experiment, Member, Setting};
+use super::definition::{Choice, Experiment, Member, Setting, said};
 use super::question::Question;
-use super::results::Label;
 use super::scale::Scale;
 use crate::recipe::{Recipe, split_values};
 use anyhow::{Context, Result, ensure};
@@ -242,13 +241,9 @@ fn kinds(recipe: &Table, arms: &[Choice]) -> Result<Vec<Choice>> {
 }
 
 fn member(parts: &[String], label: String, recipe: Table) -> Member {
-    let Label { name, label } = Label { name: folder_name(&parts.join("-")), label };
-    Member { name, label, over: BTreeMap::new(), recipe }
-}
-
-fn folder_name(text: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
-    text.replace(|c: char| !plain(c), "-")
+    let name = parts.join("-").replace(|c: char| !plain(c), "-");
+    Member { name, label, over: BTreeMap::new(), recipe }
 }
 
 fn typed(recipe: &Table, own: &Table) -> Result<Recipe> {
@@ -263,13 +258,6 @@ fn typed(recipe: &Table, own: &Table) -> Result<Recipe> {
 
 fn last(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
-}
-
-fn said(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]

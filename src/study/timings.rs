@@ -47,10 +47,9 @@ pub fn measure(
             }
             let at = folder.join(&run.folder);
             let Some(file) = gradient::last(disk, &at)? else { continue };
-            let planned: Option<Vec<&Planned>> =
-                arms.iter().map(|arm| planned(grid, run, arm)).collect();
-            let Some(planned) = planned else { continue };
-            let schemes: Vec<_> = planned.iter().map(|planned| &planned.recipe.scheme).collect();
+            let scheme = |arm: &String| Some(&planned(grid, run, arm)?.recipe.scheme);
+            let schemes: Option<Vec<_>> = arms.iter().map(scheme).collect();
+            let Some(schemes) = schemes else { continue };
             let speeds = gradient::load(&file)
                 .and_then(|gradient| codecs::in_turns(&schemes, &gradient))
                 .with_context(|| format!("claim {:?}: timing on {}", claim.claim, file.display()));

@@ -172,29 +172,20 @@ fn numbers(
     own: &Measured,
     other: Option<&Measured>,
 ) -> Option<(f64, Option<f64>)> {
-    let pair = match claim.measure {
-        Measure::SecondsToLoss => to_the_same_loss(claim, own, other?)?,
-        Measure::EncodeSeconds | Measure::DecodeSeconds => {
-            let timed = |arm: &str| {
-                let is = |timing: &&Timing| timing.is_of(claim, own) && timing.arm == arm;
-                let timing = timings.iter().find(is)?;
-                let of_encoding = claim.measure == Measure::EncodeSeconds;
-                let spread = if of_encoding { timing.encode } else { timing.decode };
-                Some(spread.median)
-            };
-            let other = match &claim.against {
-                Some(against) => Some(timed(against)?),
-                None => None,
-            };
-            (timed(&claim.arm)?, other)
-        }
-        _ => {
-            let other = match other {
-                Some(other) => Some(measure(claim, other)?),
-                None => None,
-            };
-            (measure(claim, own)?, other)
-        }
+    let pair = if claim.measure == Measure::SecondsToLoss {
+        to_the_same_loss(claim, own, other?)?
+    } else {
+        let timing = |arm: &str| timings.iter().find(|t| t.is_of(claim, own) && t.arm == arm);
+        let number = |arm: &str, run: &Measured| match claim.measure {
+            Measure::EncodeSeconds => Some(timing(arm)?.encode.median),
+            Measure::DecodeSeconds => Some(timing(arm)?.decode.median),
+            _ => measure(claim, run),
+        };
+        let other = match claim.against.as_deref().zip(other) {
+            Some((arm, run)) => Some(number(arm, run)?),
+            None => None,
+        };
+        (number(&claim.arm, own)?, other)
     };
     Some(match (claim.compare, pair) {
         (Compare::SpeedUp, (own, Some(other))) => (other, Some(own)),
@@ -236,7 +227,7 @@ fn measure(claim: &Claim, run: &Measured) -> Option<f64> {
         Measure::Reduction => run.summary.compression_ratio().map(f64::recip),
         Measure::StepSeconds => on().map(|on| on.step_seconds),
         Measure::SecondsToLoss | Measure::EncodeSeconds | Measure::DecodeSeconds => None,
-        Measure::Gauge => run.gauge_means.get(claim.gauge.as_deref()?).map(|moments| moments.mean),
+        Measure::Gauge => run.gauge(claim.gauge.as_deref()?),
         Measure::DownlinkBytes => run.downlink_bytes,
     }
 }
@@ -276,9 +267,8 @@ fn rule(
         return untestable(format!("{against} diverged with {}", seeds(found.diverged[1])));
     }
     if found.diverged[0] > 0 {
-        let [arm, count, of] =
-            [claim.arm.clone(), found.diverged[0].to_string(), seeds(found.planned)];
-        let why = format!("{arm} diverged with {count} of {of}");
+        let of = seeds(found.planned);
+        let why = format!("{} diverged with {} of {of}", claim.arm, found.diverged[0]);
         // A claim of so much at least speaks of a run that goes well.
         return match claim.at_least {
             Some(_) => Ruled::new(Ruling::Contradicted, why),

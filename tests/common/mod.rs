@@ -22,22 +22,34 @@ impl Program {
         Self { folder: tempfile::tempdir().expect("a scratch folder") }
     }
 
+    /// The program with `arguments`, not started yet.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gradwire"));
+        command.args(arguments).current_dir(self.folder.path()).env_remove("GRADWIRE_KERNELS");
+        command
+    }
+
     /// Runs it with `arguments`, to its end.
     pub fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_gradwire"))
-            .args(arguments)
-            .current_dir(self.folder.path())
-            .env_remove("GRADWIRE_KERNELS")
-            .output()
-            .expect("the program starts")
+        self.command(arguments).output().expect("the program starts")
+    }
+
+    /// Runs it and expects success; its standard output and its standard error.
+    pub fn outputs(&self, arguments: &[&str]) -> (String, String) {
+        let output = self.run(arguments);
+        let (out, err) = texts(&output);
+        assert!(output.status.success(), "{arguments:?} failed\n{out}\n{err}");
+        (out, err)
     }
 
     /// Runs it and expects success; its standard output.
     pub fn succeed(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        let (out, err) = texts(&output);
-        assert!(output.status.success(), "{arguments:?} failed\n{out}\n{err}");
-        out
+        self.outputs(arguments).0
+    }
+
+    /// Runs it and expects success; the JSON of each line of its standard output.
+    pub fn rows(&self, arguments: &[&str]) -> Vec<Value> {
+        json_lines(&self.succeed(arguments))
     }
 
     /// Runs it and expects the exit code `code`; its standard error.
@@ -48,23 +60,59 @@ impl Program {
         err
     }
 
+    /// Runs it and expects the exit code `code`, and all of these words in its standard error.
+    #[track_caller]
+    pub fn refuses(&self, arguments: &[&str], code: i32, words: &[&str]) {
+        says(&self.refuse(arguments, code), words);
+    }
+
+    /// Trains the quick recipe with more arguments; the run's folder.
+    pub fn train(&self, more: &[&str]) -> PathBuf {
+        self.succeed(&quick(more));
+        self.quick_run()
+    }
+
+    /// The only run of the quick recipe.
+    pub fn quick_run(&self) -> PathBuf {
+        only_run(&self.path("runs/out/quick"))
+    }
+
     /// A path within the working folder.
     pub fn path(&self, path: &str) -> PathBuf {
         self.folder.path().join(path)
     }
 }
 
-fn texts(output: &Output) -> (String, String) {
+/// Fails unless all of these words are in `text`.
+#[track_caller]
+pub fn says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is missing: {text}");
+    }
+}
+
+/// What a process has written, as text: standard output and standard error.
+pub fn texts(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (text(&output.stdout), text(&output.stderr))
 }
 
+/// The JSON of each line.
+pub fn json_lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What lies in a folder, in order of the names.
+pub fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut entries: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    entries
+}
+
 /// The only run in `folder`, which holds stamps.
 pub fn only_run(folder: &Path) -> PathBuf {
-    let mut runs: Vec<_> = fs::read_dir(folder)
-        .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let mut runs = entries(folder);
     assert_eq!(runs.len(), 1, "{runs:?}");
     runs.pop().unwrap()
 }
@@ -84,6 +132,12 @@ pub fn begun(folder: &Path) -> PathBuf {
     }
 }
 
+/// Sends a signal such as `-INT` to a process.
+pub fn signal(process: u32, name: &str) {
+    let kill = Command::new("kill").args([name, &process.to_string()]).status().unwrap();
+    assert!(kill.success());
+}
+
 /// The weights of a run's last model, by name: their bytes.
 pub fn weights(run: &Path) -> Vec<(String, Vec<u8>)> {
     let bytes = fs::read(run.join("last/model.safetensors")).expect("the run's last model");
@@ -96,14 +150,24 @@ pub fn weights(run: &Path) -> Vec<(String, Vec<u8>)> {
 
 /// The events of one kind in a run's metrics.
 pub fn events(run: &Path, kind: &str) -> Vec<Value> {
-    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
-    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    all.filter(|event| event["event"] == kind).collect()
+    let mut all = json_lines(&fs::read_to_string(run.join("metrics.jsonl")).unwrap());
+    all.retain(|event| event["event"] == kind);
+    all
 }
 
 /// A number in an event.
 pub fn number(event: &Value, key: &str) -> f64 {
     event[key].as_f64().unwrap_or_else(|| panic!("{key} in {event}"))
+}
+
+/// A number in each of these events.
+pub fn numbers(events: &[Value], key: &str) -> Vec<f64> {
+    events.iter().map(|event| number(event, key)).collect()
+}
+
+/// `--set` before each of these settings.
+pub fn sets<'a>(settings: &[&'a str]) -> Vec<&'a str> {
+    settings.iter().flat_map(|setting| ["--set", setting]).collect()
 }
 
 /// The words of a command line without quotes.
@@ -135,4 +199,23 @@ pub fn told(run: &Path) -> Vec<Value> {
         event.retain(|key, _| !times.contains(&key.as_str()) && !key.ends_with("seconds"));
     }
     told
+}
+
+/// What a run came to: its last model's weights by name, and what its record tells.
+pub struct Outcome {
+    weights: Vec<(String, Vec<u8>)>,
+    told: Vec<Value>,
+}
+
+impl Outcome {
+    /// Of the run in this folder.
+    pub fn of(run: &Path) -> Self {
+        Self { weights: weights(run), told: told(run) }
+    }
+
+    /// Fails unless the run in this folder came to the same.
+    pub fn is_of(&self, run: &Path, what: &str) {
+        assert!(weights(run) == self.weights, "{what}: the weights");
+        assert_eq!(told(run), self.told, "{what}: the record");
+    }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::dataset::{Batch, Features};
+use crate::dataset::{Features, batch_of, whole};
 use proptest::prelude::*;
 use std::fs;
 
@@ -20,19 +20,17 @@ fn config(dir: &Path) -> Cifar10 {
     Cifar10 { dir: dir.to_owned(), partial: true, ..Cifar10::default() }
 }
 
-fn labels(data: &dyn crate::Dataset) -> Vec<u32> {
-    let mut batch = Batch::empty();
-    data.batch(&(0..data.len() as u32).collect::<Vec<_>>(), None, &mut batch);
-    batch.labels
+fn load(config: &impl Definition) -> Result<Data> {
+    config.load(Path::new("nowhere"), None)
 }
 
 #[test]
 fn files_are_read_in_order() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), 4);
-    let data = config(dir.path()).load().unwrap();
-    assert_eq!(labels(&*data.train), (0..20).map(|i| i % 10).collect::<Vec<_>>());
-    assert_eq!(labels(&*data.test), [0, 1, 2, 3]);
+    let data = load(&config(dir.path())).unwrap();
+    assert_eq!(whole(&*data.train).labels, (0..20).map(|i| i % 10).collect::<Vec<_>>());
+    assert_eq!(whole(&*data.test).labels, [0, 1, 2, 3]);
     assert_eq!(data.files.len(), 6);
     assert_eq!((data.files[5].name.as_str(), data.files[5].bytes), ("test_batch.bin", 4 * 3073));
     // Bytes 0..=19, each equally often.
@@ -50,11 +48,11 @@ fn planes_become_pixels() {
         record.extend((0..1024).map(|i| plane + (i == 33) as u8));
     }
     fs::write(dir.path().join("test_batch.bin"), record).unwrap();
-    let data = config(dir.path()).load().unwrap();
+    let data = load(&config(dir.path())).unwrap();
     let normal = data.normalisation.unwrap();
-    let mut batch = Batch::empty();
-    data.test.batch(&[0], None, &mut batch);
-    let Features::Images { pixels, .. } = batch.features else { panic!() };
+    let Features::Images { pixels, .. } = batch_of(&*data.test, &[0], None).features else {
+        panic!()
+    };
     for (position, pixel) in pixels.chunks_exact(3).enumerate() {
         for (c, plane) in [200.0, 100.0, 50.0].into_iter().enumerate() {
             let byte = plane + f64::from(position == 33);
@@ -70,9 +68,9 @@ fn limits_take_the_first_images_and_read_no_further() {
     write(dir.path(), 4);
     fs::remove_file(dir.path().join("data_batch_3.bin")).unwrap();
     let limited = Cifar10 { train_limit: Some(6), test_limit: Some(2), ..config(dir.path()) };
-    let data = limited.load().unwrap();
-    assert_eq!(labels(&*data.train), [0, 1, 2, 3, 4, 5]);
-    assert_eq!(labels(&*data.test), [0, 1]);
+    let data = load(&limited).unwrap();
+    assert_eq!(whole(&*data.train).labels, [0, 1, 2, 3, 4, 5]);
+    assert_eq!(whole(&*data.test).labels, [0, 1]);
     let zero = Cifar10 { train_limit: Some(0), ..config(dir.path()) };
     assert!(matches!(zero.validate(), Err(Error::Setting { .. })));
 }
@@ -88,14 +86,15 @@ fn cifar100_has_two_labels() {
         fs::write(dir.path().join(file.name), &contents).unwrap();
     }
     let fine = Cifar100 { dir: dir.path().into(), partial: true, ..Cifar100::default() };
-    assert_eq!(labels(&*fine.load().unwrap().train), [0, 99]);
-    assert_eq!(fine.load().unwrap().train.classes().len(), 100);
+    let train = load(&fine).unwrap().train;
+    assert_eq!((whole(&*train).labels, train.classes().len()), (vec![0, 99], 100));
     let coarse = Cifar100 { labels: Labels::Coarse, ..fine };
-    assert_eq!(labels(&*coarse.load().unwrap().train), [4, 1]);
-    assert_eq!(coarse.load().unwrap().train.classes()[4], "fruit_and_vegetables");
+    let train = load(&coarse).unwrap().train;
+    assert_eq!(whole(&*train).labels, [4, 1]);
+    assert_eq!(train.classes()[4], "fruit_and_vegetables");
     contents[3074] = 20;
     fs::write(dir.path().join("test.bin"), &contents).unwrap();
-    let error = coarse.load().err().unwrap();
+    let error = load(&coarse).err().unwrap();
     assert!(
         matches!(
             error,
@@ -126,7 +125,7 @@ fn every_bad_file_is_told_with_place_and_remedy() {
     let good = fs::read(&path).unwrap();
     let fails = |contents: &[u8], config: &Cifar10| {
         fs::write(&path, contents).unwrap();
-        let error = config.load().err().expect("a bad file was accepted");
+        let error = load(config).err().expect("a bad file was accepted");
         let message = error.to_string();
         assert!(message.contains("data_batch_2.bin") && message.contains("again"), "{message}");
         error
@@ -149,14 +148,14 @@ fn every_bad_file_is_told_with_place_and_remedy() {
     fs::write(&path, &good).unwrap();
 
     // Without `partial`, a file must have the official number of records.
-    let error = Cifar10 { partial: false, ..config.clone() }.load().err().unwrap();
+    let error = load(&Cifar10 { partial: false, ..config.clone() }).err().unwrap();
     assert!(matches!(error, Error::RecordCount { found: 4, official: 10_000, offset: 12_292, .. }));
     assert!(error.to_string().contains("dataset.partial=true"), "{error}");
 
     fs::remove_file(&path).unwrap();
-    let error = config.load().err().unwrap();
+    let error = load(&config).err().unwrap();
     assert!(matches!(error, Error::Missing { .. }));
     assert!(error.to_string().contains("gradwire data fetch cifar10"), "{error}");
     fs::create_dir(&path).unwrap();
-    assert!(matches!(config.load().err().unwrap(), Error::Read { .. }));
+    assert!(matches!(load(&config).err().unwrap(), Error::Read { .. }));
 }

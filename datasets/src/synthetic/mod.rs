@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::agnews::{self, AgNews};
 use crate::cifar::{self, Cifar10, Cifar100, Format};
-use crate::definition::{About, Counts, Data, Definition, Form, Twin};
-use crate::error::{Error, Result};
+use crate::definition::{About, Counts, Data, Definition, Form, Twin, check_count};
+use crate::error::Result;
 use crate::files;
 
 /// A twin of CIFAR-10: each class has a colour and a texture of its own.
@@ -89,18 +89,6 @@ impl Default for SyntheticAgNews {
 }
 
 impl SyntheticCifar10 {
-    /// Writes the twin's `cifar-10-batches-bin/` into `dir` and gives back the files' paths.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Setting`] when a count is impossible, [`Error::InTheWay`] when a file of one of
-    /// the names is there with other contents (the real data set, say), [`Error::Write`] when one
-    /// cannot be written.
-    pub fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
-        self.validate()?;
-        create(self.files(dir))
-    }
-
     fn files(&self, dir: &Path) -> Vec<Made> {
         images::files(&cifar::CIFAR10, dir, self.train, self.test, self.seed)
     }
@@ -123,10 +111,10 @@ impl Definition for SyntheticCifar10 {
         check_images(&cifar::CIFAR10, self.train, self.test)
     }
 
-    fn load(&self, scratch: &Path, _vocabulary: Option<&str>) -> Result<Data> {
+    fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
         let dir = folder(scratch, self.about().name, self.train, self.test, self.seed);
         replace(&self.files(&dir))?;
-        Cifar10 { dir, partial: true, ..Cifar10::default() }.load()
+        Cifar10 { dir, partial: true, ..Cifar10::default() }.load(scratch, vocabulary)
     }
 
     fn twin(&self) -> Option<&dyn Twin> {
@@ -141,23 +129,13 @@ impl Twin for SyntheticCifar10 {
 
     fn write(&self, dir: &Path, counts: Counts) -> Result<Vec<PathBuf>> {
         let (train, test) = (counts.train.unwrap_or(self.train), counts.test.unwrap_or(self.test));
-        Self { train, test, seed: counts.seed }.write(dir)
+        let twin = Self { train, test, seed: counts.seed };
+        twin.validate()?;
+        create(twin.files(dir))
     }
 }
 
 impl SyntheticCifar100 {
-    /// Writes the twin's `cifar-100-binary/` into `dir` and gives back the files' paths.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Setting`] when a count is impossible, [`Error::InTheWay`] when a file of one of
-    /// the names is there with other contents (the real data set, say), [`Error::Write`] when one
-    /// cannot be written.
-    pub fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
-        self.validate()?;
-        create(self.files(dir))
-    }
-
     fn files(&self, dir: &Path) -> Vec<Made> {
         images::files(&cifar::CIFAR100, dir, self.train, self.test, self.seed)
     }
@@ -180,10 +158,10 @@ impl Definition for SyntheticCifar100 {
         check_images(&cifar::CIFAR100, self.train, self.test)
     }
 
-    fn load(&self, scratch: &Path, _vocabulary: Option<&str>) -> Result<Data> {
+    fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
         let dir = folder(scratch, self.about().name, self.train, self.test, self.seed);
         replace(&self.files(&dir))?;
-        Cifar100 { dir, partial: true, ..Cifar100::default() }.load()
+        Cifar100 { dir, partial: true, ..Cifar100::default() }.load(scratch, vocabulary)
     }
 
     fn twin(&self) -> Option<&dyn Twin> {
@@ -198,23 +176,13 @@ impl Twin for SyntheticCifar100 {
 
     fn write(&self, dir: &Path, counts: Counts) -> Result<Vec<PathBuf>> {
         let (train, test) = (counts.train.unwrap_or(self.train), counts.test.unwrap_or(self.test));
-        Self { train, test, seed: counts.seed }.write(dir)
+        let twin = Self { train, test, seed: counts.seed };
+        twin.validate()?;
+        create(twin.files(dir))
     }
 }
 
 impl SyntheticAgNews {
-    /// Writes the twin's `ag_news_csv/` into `dir` and gives back the files' paths.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Setting`] when a count is impossible, [`Error::InTheWay`] when a file of one of
-    /// the names is there with other contents (the real data set, say), [`Error::Write`] when one
-    /// cannot be written.
-    pub fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
-        self.validate()?;
-        create(self.files(dir))
-    }
-
     fn files(&self, dir: &Path) -> Vec<Made> {
         text::files(dir, self.train, self.test, self.seed)
     }
@@ -254,7 +222,7 @@ impl Definition for SyntheticAgNews {
     fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
         let dir = folder(scratch, self.about().name, self.train, self.test, self.seed);
         replace(&self.files(&dir))?;
-        self.reader(dir).load(vocabulary)
+        self.reader(dir).load(scratch, vocabulary)
     }
 
     fn twin(&self) -> Option<&dyn Twin> {
@@ -269,7 +237,9 @@ impl Twin for SyntheticAgNews {
 
     fn write(&self, dir: &Path, counts: Counts) -> Result<Vec<PathBuf>> {
         let (train, test) = (counts.train.unwrap_or(self.train), counts.test.unwrap_or(self.test));
-        Self { train, test, seed: counts.seed, ..self.clone() }.write(dir)
+        let twin = Self { train, test, seed: counts.seed, ..self.clone() };
+        twin.validate()?;
+        create(twin.files(dir))
     }
 }
 
@@ -298,18 +268,16 @@ fn check_images(format: &Format, train: usize, test: usize) -> Result<()> {
     check_count("dataset.test", test, 1, format.test.records as usize)
 }
 
-fn check_count(field: &'static str, found: usize, least: usize, most: usize) -> Result<()> {
-    if (least..=most).contains(&found) {
-        return Ok(());
-    }
-    Err(Error::setting(field, &found, format!("write a number from {least} to {most}")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::dataset::{Batch, Dataset, Features};
+    use crate::dataset::{Dataset, Features, whole};
+    use crate::error::Error;
+
+    fn counts(train: usize, test: usize, seed: u64) -> Counts {
+        Counts { train: Some(train), test: Some(test), seed }
+    }
 
     /// The features that the classes differ in: mean of each channel, and strength of the gratings
     /// of 1, 3, 5, 7, 9 waves across and down.
@@ -333,8 +301,7 @@ mod tests {
     }
 
     fn featured(set: &dyn Dataset) -> Vec<(usize, Vec<f32>)> {
-        let mut batch = Batch::empty();
-        set.batch(&(0..set.len() as u32).collect::<Vec<_>>(), None, &mut batch);
+        let batch = whole(set);
         let Features::Images { pixels, .. } = &batch.features else { panic!() };
         let features = pixels.chunks_exact(3072).map(features);
         batch.labels.iter().map(|&label| label as usize).zip(features).collect()
@@ -379,8 +346,7 @@ mod tests {
     /// The share of test texts that naive Bayes on the words of the training texts classifies right.
     fn bayes(data: &Data) -> f64 {
         let read = |set: &dyn Dataset| {
-            let mut batch = Batch::empty();
-            set.batch(&(0..set.len() as u32).collect::<Vec<_>>(), None, &mut batch);
+            let batch = whole(set);
             let Features::Tokens { ids, length } = batch.features else { panic!() };
             let texts = ids.chunks_exact(length).map(<[u32]>::to_vec);
             batch.labels.into_iter().zip(texts).collect::<Vec<_>>()
@@ -412,7 +378,7 @@ mod tests {
     #[test]
     fn made_up_news_exercises_the_parser() {
         let dir = tempfile::tempdir().unwrap();
-        let paths = SyntheticAgNews::default().write(dir.path()).unwrap();
+        let paths = SyntheticAgNews::default().write(dir.path(), Counts::default()).unwrap();
         let text = std::fs::read_to_string(&paths[0]).unwrap();
         for token in ["\"\"", "\\", ", ", "$", "'s"] {
             assert!(text.contains(token), "{token}");
@@ -425,14 +391,14 @@ mod tests {
     fn the_same_seed_writes_the_same_bytes() {
         let dir = tempfile::tempdir().unwrap();
         let bytes = |seed, folder: &str| {
-            let twin = SyntheticCifar10 { train: 7, test: 2, seed };
-            let paths = twin.write(&dir.path().join(folder)).unwrap();
+            let twin = SyntheticCifar10::default();
+            let paths = twin.write(&dir.path().join(folder), counts(7, 2, seed)).unwrap();
             assert_eq!(paths.len(), 6);
             paths.iter().map(|path| std::fs::read(path).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(bytes(1, "a"), bytes(1, "b"));
         assert_ne!(bytes(1, "a"), bytes(2, "c"));
-        let other = SyntheticCifar10 { train: 8, test: 2, seed: 1 }.write(&dir.path().join("a"));
+        let other = SyntheticCifar10::default().write(&dir.path().join("a"), counts(8, 2, 1));
         assert!(matches!(other, Err(Error::InTheWay { .. })), "a file was written over");
         assert!(bytes(1, "a").iter().all(|file| !file.is_empty()));
     }
@@ -441,8 +407,8 @@ mod tests {
     fn impossible_counts_are_refused() {
         let scratch = Path::new("nowhere");
         for (train, test) in [(4, 1), (50_001, 1), (5, 0), (5, 10_001)] {
-            let twin = SyntheticCifar10 { train, test, seed: 0 };
-            assert!(matches!(twin.write(scratch), Err(Error::Setting { .. })));
+            let written = SyntheticCifar10::default().write(scratch, counts(train, test, 0));
+            assert!(matches!(written, Err(Error::Setting { .. })));
         }
     }
 }

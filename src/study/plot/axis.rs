@@ -54,18 +54,13 @@ impl Axis {
     /// them when there are few. Values that are not above 0 have no place.
     pub fn logarithmic(title: &str, values: impl IntoIterator<Item = f64>, say: Say) -> Self {
         Self::of_factors(title, values, say, |ends| {
-            let decades = ends[0].floor() as i32..=ends[1].ceil() as i32;
-            let powers = |within: &'static [f64]| {
-                let of = decades.clone();
-                of.flat_map(move |power| within.iter().map(move |m| m * 10f64.powi(power)))
-            };
+            let powers = ends[0].floor() as i32..=ends[1].ceil() as i32;
             // Where decades are many, one in so many is labelled.
-            let every = (decades.clone().count() / TICKS).max(1) as i32;
-            let tens = decades.clone().filter(move |power| power % every == 0);
+            let every = (powers.clone().count() / TICKS).max(1) as i32;
             vec![
-                powers(&[1.0, 2.0, 5.0]).collect(),
-                powers(&[1.0, 3.0]).collect(),
-                tens.map(|power| 10f64.powi(power)).collect(),
+                decades(&[1.0, 2.0, 5.0], powers.clone()),
+                decades(&[1.0, 3.0], powers.clone()),
+                decades(&[1.0], powers.filter(|power| power % every == 0)),
             ]
         })
     }
@@ -80,11 +75,11 @@ impl Axis {
         ];
         const FEW: [f64; 9] = [1.0, 10.0, 60.0, 600.0, 3_600.0, 36_000.0, 864e2, 864e3, 864e4];
         Self::of_factors(title, values, clock, |_| {
-            let below = |within: &'static [f64]| {
-                (-9..0).flat_map(move |power| within.iter().map(move |m| m * 10f64.powi(power)))
-            };
             let above = ROUND.iter().flat_map(|(unit, many)| many.iter().map(move |m| m * unit));
-            vec![below(&[1.0, 2.0, 5.0]).chain(above).collect(), below(&[1.0]).chain(FEW).collect()]
+            vec![
+                decades(&[1.0, 2.0, 5.0], -9..0).into_iter().chain(above).collect(),
+                decades(&[1.0], -9..0).into_iter().chain(FEW).collect(),
+            ]
         })
     }
 
@@ -115,17 +110,16 @@ impl Axis {
         let air = (0.04 * (high - low)).max(0.02);
         let ends = [low - air, high + air];
         let within = |value: &f64| (ends[0]..=ends[1]).contains(&value.log10());
-        let sparser = candidates(ends).into_iter().map(|list| {
-            let mut kept: Vec<f64> = list.into_iter().filter(within).collect();
-            kept.dedup();
-            kept
-        });
-        let mut lists: Vec<Vec<f64>> = sparser.collect();
+        let mut lists = candidates(ends);
+        for list in &mut lists {
+            list.retain(within);
+            list.dedup();
+        }
         let few = lists.iter().position(|list| list.len() <= TICKS);
         let mut chosen = lists.swap_remove(few.unwrap_or(lists.len() - 1));
         if chosen.len() < 3 {
-            let spread = even(ends.map(|log| 10f64.powf(log)));
-            let spread: Vec<f64> = spread.into_iter().filter(within).collect();
+            let mut spread = even(ends.map(|log| 10f64.powf(log)));
+            spread.retain(within);
             if spread.len() > chosen.len() {
                 chosen = spread;
             }
@@ -195,6 +189,11 @@ fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
         None => Some((value, value)),
         Some((low, high)) => Some((low.min(value), high.max(value))),
     })
+}
+
+/// Each of `factors` times each power of ten.
+fn decades(factors: &[f64], powers: impl Iterator<Item = i32>) -> Vec<f64> {
+    powers.flat_map(|power| factors.iter().map(move |m| m * 10f64.powi(power))).collect()
 }
 
 /// Round values at even distances between two ends.

@@ -142,11 +142,11 @@ impl Canvas<'_> {
         }
         let full = style.fill == Fill::Full;
         let (colour, ground) = (style.colour.rgb, style::GROUND.rgb);
+        let inside = if full { colour } else { ground };
         let outline = colour.stroke_width(fine(1.6f64.min(radius / 3.0)) as u32);
         let (x, y) = place;
         let corners: &[Place] = match style.mark {
             Mark::Circle => {
-                let inside = if full { colour } else { ground };
                 let radius = fine(radius);
                 self.area.draw(&Circle::new(point(place), radius, inside.filled()))?;
                 self.area.draw(&Circle::new(point(place), radius, outline))?;
@@ -168,7 +168,6 @@ impl Canvas<'_> {
         };
         let at = |(dx, dy): &Place| point((x + dx * radius, y + dy * radius));
         let mut points: Vec<(i32, i32)> = corners.iter().map(at).collect();
-        let inside = if full { colour } else { ground };
         self.area.draw(&Polygon::new(points.clone(), inside.filled()))?;
         points.extend_from_within(..2.min(points.len()));
         self.area.draw(&PathElement::new(points, outline))?;

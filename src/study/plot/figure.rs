@@ -81,7 +81,7 @@ impl Figure {
             self.series.iter().map(|series| wrap(&series.name, LETTERS, 2)).collect();
         let lines = names.iter().map(Vec::len).sum::<usize>() + self.guide_names().len();
         let height = HEIGHT.max((lines as f64 * ROW + 70.0) as u32);
-        canvas::svg(&self.title, (WIDTH, height), |canvas| self.draw(canvas, &names, height))
+        canvas::svg(&self.title, (WIDTH, height), |canvas| self.draw(canvas, &names))
     }
 
     fn guide_names(&self) -> Vec<&str> {
@@ -90,7 +90,7 @@ impl Figure {
         names
     }
 
-    fn draw(&self, canvas: &Canvas<'_>, names: &[Vec<String>], height: u32) -> Drawn {
+    fn draw(&self, canvas: &Canvas<'_>, names: &[Vec<String>]) -> Drawn {
         let guides = self.guide_names();
         let words = names.iter().flatten().map(String::as_str).chain(guides.iter().copied());
         let widest = words.map(|word| canvas::width(word, FONT)).fold(0.0, f64::max);
@@ -154,7 +154,7 @@ impl Figure {
             }
         }
         self.label(canvas, all, left - 12.0)?;
-        self.legend(canvas, names, (left, f64::from(height)))
+        self.legend(canvas, names, left)
     }
 
     /// Writes names beside points, to the left of `right`.
@@ -188,7 +188,7 @@ impl Figure {
         Ok(())
     }
 
-    fn legend(&self, canvas: &Canvas<'_>, names: &[Vec<String>], (left, _): Place) -> Drawn {
+    fn legend(&self, canvas: &Canvas<'_>, names: &[Vec<String>], left: f64) -> Drawn {
         let mut y = 44.0;
         for (series, lines) in self.series.iter().zip(names) {
             let Style { colour, dash, .. } = series.style;

@@ -38,16 +38,7 @@ fn table(all: &[Results]) -> String {
     for (results, verdict) in all.iter().flat_map(|of| of.verdicts.iter().map(move |v| (of, v))) {
         let say = |value| words::in_unit(value, verdict.unit);
         let claimed = verdict.claimed.map_or_else(|| "in words".into(), say);
-        let measured = match verdict.measured {
-            None => String::new(),
-            Some(measured) => match measured.ends {
-                Some([low, high]) => {
-                    let (mean, seeds) = (say(measured.mean), measured.seeds);
-                    format!("{mean} ({} to {}, {seeds} seeds)", say(low), say(high))
-                }
-                None => say(measured.mean),
-            },
-        };
+        let measured = words::mean_and_ends(verdict).unwrap_or_default();
         let more = match (verdict.ruling, verdict.more_seeds) {
             (Ruling::Undecided, Some(more)) => format!(" ({more} seeds more)"),
             _ => String::new(),
@@ -70,28 +61,13 @@ fn table(all: &[Results]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::digest::tests::verdict;
     use super::*;
-    use crate::study::results::{Test, Unit, Verdict};
-    use crate::study::statistics::Interval;
+    use crate::study::results::Verdict;
 
     #[test]
     fn every_claim_has_a_line_and_is_counted() {
-        let verdict = Verdict {
-            claim: "twice | as fast".into(),
-            source: "Table 1".into(),
-            measure: "seconds".into(),
-            unit: Unit::Factor,
-            claimed: Some(2.0),
-            bounds: [Some(2.0), None],
-            measured: Some(Interval { mean: 1.9, ends: Some([1.5, 2.4]), seeds: 3 }),
-            confidence: 0.9,
-            test: Test::Paired,
-            correlation: None,
-            welch: None,
-            ruling: Ruling::Undecided,
-            more_seeds: Some(4),
-            why: "straddles".into(),
-        };
+        let verdict = Verdict { more_seeds: Some(4), ..verdict(Ruling::Undecided) };
         let results = Results {
             experiment: "casq".into(),
             paper: "Somebody 2020".into(),

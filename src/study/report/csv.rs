@@ -2,7 +2,7 @@
 
 use super::digest::{Arm, Over, Task};
 use super::tables::{accuracy, best_accuracy, bits, bytes_per_step};
-use crate::study::measured::Measured;
+use crate::study::measured::{Measured, OnLink};
 use crate::study::results::{Outcome, Results, Run};
 use anyhow::{Context, Result};
 
@@ -22,8 +22,18 @@ const FIGURES: [Figure; 13] = [
     ("compute_seconds", |m| Some(m.work.compute)),
     ("encode_seconds", |m| Some(m.work.encode)),
     ("decode_seconds", |m| Some(m.work.decode)),
-    ("kept_ratio", |m| Some(m.gauge_means.get("kept_ratio")?.mean)),
+    ("kept_ratio", |m| m.gauge("kept_ratio")),
     ("wall_seconds", |m| Some(m.summary.seconds)),
+];
+
+/// One figure of a run on a link: how its columns begin, and where it is read.
+type FigureOnLink = (&'static str, fn(&OnLink) -> f64);
+
+/// The figures of a run on a link.
+const ON_LINK: [FigureOnLink; 3] = [
+    ("step_seconds", |link| link.step_seconds),
+    ("exposed_seconds", |link| link.exposed_seconds),
+    ("seconds", |link| link.seconds),
 ];
 
 /// A line for each run, those that did not finish as far as they went.
@@ -38,9 +48,7 @@ pub(super) fn runs(results: &Results) -> Result<String> {
     .to_vec();
     head.extend(FIGURES.iter().map(|(name, _)| name.to_string()));
     for link in &results.links {
-        head.extend(
-            ["step_seconds", "exposed_seconds", "seconds"].map(|of| format!("{of}_{link}")),
-        );
+        head.extend(ON_LINK.map(|(name, _)| format!("{name}_{link}")));
     }
     let row = |run: &Run| {
         let error = match &run.outcome {
@@ -65,14 +73,7 @@ pub(super) fn runs(results: &Results) -> Result<String> {
         row.extend(FIGURES.iter().map(|(_, of)| number(measured.and_then(of))));
         for word in &results.links {
             let link = measured.and_then(|m| m.link(word));
-            row.extend(
-                [
-                    link.map(|link| link.step_seconds),
-                    link.map(|link| link.exposed_seconds),
-                    link.map(|link| link.seconds),
-                ]
-                .map(number),
-            );
+            row.extend(ON_LINK.map(|(_, of)| number(link.map(of))));
         }
         row
     };

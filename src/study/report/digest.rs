@@ -61,16 +61,11 @@ pub(super) struct Reached {
 pub(super) fn tasks<'a>(results: &'a Results) -> Vec<Task<'a>> {
     let styles = styles(results);
     let task = |label: &'a Label| {
-        let arms: Vec<Arm<'_>> = results
-            .arms
-            .iter()
-            .zip(&styles)
-            .map(|(arm, style)| {
-                let of = |run: &&Run| run.task == label.name && run.arm == arm.name;
-                Arm { label: arm, style: *style, runs: results.runs.iter().filter(of).collect() }
-            })
-            .filter(|arm| !arm.runs.is_empty())
-            .collect();
+        let arms = results.arms.iter().zip(&styles).map(|(arm, style)| {
+            let of = |run: &&Run| run.task == label.name && run.arm == arm.name;
+            Arm { label: arm, style: *style, runs: results.runs.iter().filter(of).collect() }
+        });
+        let arms: Vec<Arm<'_>> = arms.filter(|arm| !arm.runs.is_empty()).collect();
         let baseline = results.baseline.as_ref();
         let baseline = baseline.and_then(|name| arms.iter().position(|a| a.label.name == *name));
         Task { label, links: links(&arms), arms, baseline }
@@ -238,11 +233,11 @@ impl<'a> Arm<'a> {
 
 /// What became of a run that did not finish, in a sentence; `None` for one that did.
 pub(super) fn trouble(run: &Run) -> Option<String> {
-    let step = run.measured.as_ref().map_or(0, |measured| measured.summary.step);
-    let planned = run.measured.as_ref().map_or(0, |measured| measured.planned_steps);
-    let after = match step {
-        0 => "before its first step".to_string(),
-        step => format!("after step {step} of {planned}"),
+    let after = match &run.measured {
+        Some(Measured { summary, planned_steps, .. }) if summary.step > 0 => {
+            format!("after step {} of {planned_steps}", summary.step)
+        }
+        _ => "before its first step".to_string(),
     };
     let what = match &run.outcome {
         Outcome::Finished => return None,
@@ -259,6 +254,7 @@ pub(super) mod tests {
     use super::*;
     use crate::record::Summary;
     use crate::study::measured::{Evaluation, Loss, Work};
+    use crate::study::results::{Ruling, Test, Unit, Verdict};
     use std::path::PathBuf;
 
     /// A run on two links that found this accuracy.
@@ -290,6 +286,16 @@ pub(super) mod tests {
             ..Summary::default()
         };
         let gauge = points.clone().map(|n| (10 * n, 1.0 + 0.1 / n as f64)).collect();
+        let loss = |n: u64| Loss {
+            step: 10 * n,
+            loss: 2.0 / n as f64 + seed as f64 / 100.0,
+            bytes: n as f64 * bits * 1e4,
+        };
+        let evaluation = |step: u64, accuracy, loss, seconds| {
+            let bytes = step as f64 * 1e3;
+            Evaluation { step, accuracy, loss, bytes, seconds: Some(seconds) }
+        };
+        let kept = Moments { count: 200, mean: 1.02, deviation: 0.05 };
         let measured = Measured {
             model: "textcnn".into(),
             dataset: "synthetic".into(),
@@ -300,34 +306,13 @@ pub(super) mod tests {
             parameters: 1000,
             summary,
             sent: bits * 1e6 / 4.0,
-            losses: (1..=20u64)
-                .map(|n| Loss {
-                    step: 10 * n,
-                    loss: 2.0 / n as f64 + seed as f64 / 100.0,
-                    bytes: n as f64 * bits * 1e4,
-                })
-                .collect(),
+            losses: points.clone().map(loss).collect(),
             evaluations: vec![
-                Evaluation {
-                    step: 100,
-                    accuracy: 0.8 * accuracy,
-                    loss: None,
-                    bytes: 1e5,
-                    seconds: Some(5.0),
-                },
-                Evaluation {
-                    step: 200,
-                    accuracy,
-                    loss: Some(0.5),
-                    bytes: 2e5,
-                    seconds: Some(12.0),
-                },
+                evaluation(100, 0.8 * accuracy, None, 5.0),
+                evaluation(200, accuracy, Some(0.5), 12.0),
             ],
-            gauges: BTreeMap::from([("kept_ratio".to_string(), gauge)]),
-            gauge_means: BTreeMap::from([(
-                "kept_ratio".to_string(),
-                Moments { count: 200, mean: 1.02, deviation: 0.05 },
-            )]),
+            gauges: [("kept_ratio".to_string(), gauge)].into(),
+            gauge_means: [("kept_ratio".to_string(), kept)].into(),
             work: Work { compute: 0.05, encode: 0.002, decode: 0.001 },
             links: vec![link("1gbit", 1e9), link("100mbit", 1e8)],
             ..Measured::default()
@@ -374,6 +359,26 @@ pub(super) mod tests {
             links: vec!["1gbit".into(), "100mbit".into()],
             runs,
             ..Results::default()
+        }
+    }
+
+    /// What was measured of the claim that something is twice as fast.
+    pub(in super::super) fn verdict(ruling: Ruling) -> Verdict {
+        Verdict {
+            claim: "twice | as fast".into(),
+            source: "Table 1".into(),
+            measure: "seconds".into(),
+            unit: Unit::Factor,
+            claimed: Some(2.0),
+            bounds: [Some(2.0), None],
+            measured: Some(Interval { mean: 1.9, ends: Some([1.5, 2.4]), seeds: 3 }),
+            confidence: 0.9,
+            test: Test::Paired,
+            correlation: None,
+            welch: None,
+            ruling,
+            more_seeds: None,
+            why: "it is what was measured".into(),
         }
     }
 

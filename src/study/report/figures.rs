@@ -20,13 +20,10 @@ pub(super) const BANDS: &str = "Lines are means over the seeds that finished, ba
 pub(super) fn of_task(task: &Task<'_>) -> Result<Vec<Plot>> {
     let mut plots = Vec::new();
     plots.extend(accuracy_by_bits(task)?);
-    plots.extend(accuracies(task, Against::Steps)?);
-    plots.extend(losses(task, Against::Steps)?);
-    plots.extend(accuracies(task, Against::Bytes)?);
-    plots.extend(losses(task, Against::Bytes)?);
-    for link in &task.links {
-        plots.extend(accuracies(task, Against::Time(link))?);
-        plots.extend(losses(task, Against::Time(link))?);
+    let links = task.links.iter().map(|link| Against::Time(link));
+    for against in [Against::Steps, Against::Bytes].into_iter().chain(links) {
+        plots.extend(accuracies(task, against)?);
+        plots.extend(losses(task, against)?);
     }
     plots.extend(time_by_bandwidth(task)?);
     plots.extend(gauge(task, "kept_ratio")?);
@@ -36,13 +33,14 @@ pub(super) fn of_task(task: &Task<'_>) -> Result<Vec<Plot>> {
 }
 
 /// A file's name, whatever its parts are called.
-pub(super) fn file_name(task: &str, plot: &str) -> String {
+fn file_name(task: &str, plot: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     format!("{task}-{plot}").chars().map(plain).collect()
 }
 
-fn plot(task: &Task<'_>, name: &str, caption: String, figure: &Figure) -> Result<Plot> {
-    let name = file_name(&task.label.name, name);
+/// A figure for a report, its file named after a task and what it shows.
+pub(super) fn plot(task: &str, name: &str, caption: String, figure: &Figure) -> Result<Plot> {
+    let name = file_name(task, name);
     Ok(Plot { name, title: figure.title.clone(), caption, svg: figure.svg()? })
 }
 
@@ -50,16 +48,16 @@ fn plot(task: &Task<'_>, name: &str, caption: String, figure: &Figure) -> Result
 const WIDE: f64 = 4.0;
 
 /// How many times as far the longest line goes as the shortest.
-fn spread(series: &[&Series]) -> f64 {
+fn spread(series: &[Series]) -> f64 {
     let ends = series.iter().filter_map(|s| Some(s.points.last()?.0)).filter(|x| *x > 0.0);
     let ends: Vec<f64> = ends.collect();
     let of = |pick: fn(f64, f64) -> f64| ends.iter().copied().reduce(pick).unwrap_or(1.0);
     of(f64::max) / of(f64::min)
 }
 
-fn xs(series: &[&Series]) -> Vec<f64> {
-    let points = series.iter().flat_map(|s| s.points.iter().chain(s.strays.iter().flatten()));
-    points.map(|(x, _)| *x).collect()
+/// The points of all lines, those of runs that did not finish among them.
+fn points(series: &[Series]) -> impl Iterator<Item = &(f64, f64)> {
+    series.iter().flat_map(|s| s.points.iter().chain(s.strays.iter().flatten()))
 }
 
 fn accuracy_by_bits(task: &Task<'_>) -> Result<Option<Plot>> {
@@ -112,7 +110,7 @@ fn accuracy_by_bits(task: &Task<'_>) -> Result<Option<Plot>> {
         guides: vec![("Pareto front".into(), front.iter().map(|i| points[*i]).collect())],
         series,
     };
-    plot(task, "accuracy-bits", caption, &figure).map(Some)
+    plot(&task.label.name, "accuracy-bits", caption, &figure).map(Some)
 }
 
 /// The least accuracy that is shown in its place, and which points lie below: what failed should
@@ -128,14 +126,13 @@ fn least_shown(points: &[(f64, f64)]) -> (f64, Vec<usize>) {
 
 /// The axis of what curves run against.
 fn x_axis(against: Against<'_>, series: &[Series]) -> Axis {
-    let series: Vec<&Series> = series.iter().collect();
-    let (points, wide) = (xs(&series), spread(&series) > WIDE);
+    let (xs, wide) = (points(series).map(|p| p.0), spread(series) > WIDE);
     match (against, wide) {
-        (Against::Steps, _) => Axis::linear("step", points, say::count),
-        (Against::Bytes, true) => Axis::logarithmic(BYTES, points, say::bytes),
-        (Against::Bytes, false) => Axis::linear(BYTES, points, say::bytes),
-        (Against::Time(_), true) => Axis::time("virtual time", points),
-        (Against::Time(_), false) => Axis::even_time("virtual time", points),
+        (Against::Steps, _) => Axis::linear("step", xs, say::count),
+        (Against::Bytes, true) => Axis::logarithmic(BYTES, xs, say::bytes),
+        (Against::Bytes, false) => Axis::linear(BYTES, xs, say::bytes),
+        (Against::Time(_), true) => Axis::time("virtual time", xs),
+        (Against::Time(_), false) => Axis::even_time("virtual time", xs),
     }
 }
 
@@ -165,36 +162,29 @@ fn losses(task: &Task<'_>, against: Against<'_>) -> Result<Option<Plot>> {
     let (name, title) = names(against);
     let title = format!("Training loss against {title}");
     let figure = Figure { title, x: x_axis(against, &series), y, series, guides: Vec::new() };
-    plot(task, &format!("loss-{name}"), caption, &figure).map(Some)
+    plot(&task.label.name, &format!("loss-{name}"), caption, &figure).map(Some)
 }
 
 /// The accuracy on the test set against something, where runs were evaluated more than once.
 fn accuracies(task: &Task<'_>, against: Against<'_>) -> Result<Option<Plot>> {
     let of = |arm: &Arm<'_>| curve(arm, |measured| curves::accuracy(measured, against));
     let series: Vec<Series> = task.arms.iter().filter_map(of).collect();
-    let points = |series: &Series| {
-        series.points.iter().chain(series.strays.iter().flatten()).map(|p| p.1).collect::<Vec<_>>()
-    };
     if series.iter().all(|series| series.points.len() < 2) {
         return Ok(None);
     }
-    let y = Axis::linear(
-        "accuracy on the test set",
-        series.iter().flat_map(points).collect::<Vec<_>>(),
-        say::percent,
-    );
+    let y = Axis::linear("accuracy on the test set", points(&series).map(|p| p.1), say::percent);
     let (name, title) = names(against);
     let title = format!("Accuracy against {title}");
     let x = x_axis(against, &series);
     let figure = Figure { title, x, y, series, guides: Vec::new() };
-    plot(task, &format!("accuracy-{name}"), BANDS.into(), &figure).map(Some)
+    plot(&task.label.name, &format!("accuracy-{name}"), BANDS.into(), &figure).map(Some)
 }
 
 /// An axis that shows all that finished, and whether something that did not lies beyond it.
 fn loss_axis(series: &[Series]) -> (Axis, bool) {
     const FACTORS: f64 = 20.0;
-    let of = |series: &Series| -> Vec<f64> { series.points.iter().map(|p| p.1).collect() };
-    let means: Vec<f64> = series.iter().flat_map(of).filter(|loss| loss.is_finite()).collect();
+    let means = series.iter().flat_map(|s| &s.points).map(|p| p.1);
+    let means: Vec<f64> = means.filter(|loss| loss.is_finite()).collect();
     let strays = series.iter().flat_map(|s| s.strays.iter().flatten()).map(|p| p.1);
     let strays: Vec<f64> = strays.filter(|loss| loss.is_finite()).collect();
     let most = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -247,7 +237,7 @@ fn time_by_bandwidth(task: &Task<'_>) -> Result<Option<Plot>> {
     if !never.is_empty() {
         caption += &format!(" Not drawn, because not every seed reached it: {}.", never.join(", "));
     }
-    plot(task, "time-bandwidth", caption, &figure).map(Some)
+    plot(&task.label.name, "time-bandwidth", caption, &figure).map(Some)
 }
 
 /// A gauge against steps.
@@ -264,7 +254,7 @@ fn gauge(task: &Task<'_>, name: &str) -> Result<Option<Plot>> {
     let (least, most) = (ends(f64::min, f64::INFINITY), ends(f64::max, f64::NEG_INFINITY));
     let wide = least > 0.0 && most > 10.0 * least;
     let mut guides = Vec::new();
-    let x = xs(&series.iter().collect::<Vec<_>>());
+    let x: Vec<f64> = points(&series).map(|p| p.0).collect();
     if name == "kept_ratio" {
         let last = x.iter().copied().fold(1.0, f64::max);
         guides.push(("as wanted".to_string(), vec![(0.0, 1.0), (last, 1.0)]));
@@ -280,7 +270,7 @@ fn gauge(task: &Task<'_>, name: &str) -> Result<Option<Plot>> {
         series,
         guides,
     };
-    plot(task, &name.replace('_', "-"), BANDS.into(), &figure).map(Some)
+    plot(&task.label.name, &name.replace('_', "-"), BANDS.into(), &figure).map(Some)
 }
 
 /// A text that begins with a capital letter.

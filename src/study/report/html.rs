@@ -1,121 +1,99 @@
 //! A report as one HTML file that needs nothing beside it: no network, no scripts.
 
 use super::document::{Block, Cell, Plot, Table, Tone};
-use std::fmt::Write;
 
 /// How pages look, in light and dark.
 const STYLE: &str = include_str!("style.css");
 
 /// The whole page.
 pub(super) fn page(title: &str, blocks: &[Block]) -> String {
-    let mut html = format!(
+    let title = escape(title);
+    format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{}</h1>\n",
-        escape(title),
-        escape(title)
-    );
-    contents(&mut html, blocks);
-    render(&mut html, blocks);
-    html.push_str("</main>\n</body>\n</html>\n");
-    html
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
+         <h1>{title}</h1>\n{}{}</main>\n</body>\n</html>\n",
+        contents(blocks),
+        render(blocks)
+    )
 }
 
 /// Where to find what.
-fn contents(html: &mut String, blocks: &[Block]) {
-    let headings: Vec<&str> = blocks
-        .iter()
-        .filter_map(|block| match block {
-            Block::Heading(2, text) => Some(text.as_str()),
-            _ => None,
-        })
-        .collect();
-    if headings.len() < 2 {
-        return;
-    }
-    html.push_str("<nav>");
-    for heading in headings {
-        let _ = write!(html, "<a href=\"#{}\">{}</a>", anchor(heading), escape(heading));
-    }
-    html.push_str("</nav>\n");
-}
-
-fn render(html: &mut String, blocks: &[Block]) {
-    let mut plots = false;
-    for block in blocks {
-        let plot = matches!(block, Block::Plot(_));
-        if plot != plots {
-            html.push_str(if plot { "<div class=\"plots\">\n" } else { "</div>\n" });
-            plots = plot;
+fn contents(blocks: &[Block]) -> String {
+    let link = |block: &Block| match block {
+        Block::Heading(2, text) => {
+            Some(format!("<a href=\"#{}\">{}</a>", anchor(text), escape(text)))
         }
-        one(html, block);
-    }
-    if plots {
-        html.push_str("</div>\n");
-    }
+        _ => None,
+    };
+    let links: Vec<String> = blocks.iter().filter_map(link).collect();
+    if links.len() < 2 { String::new() } else { format!("<nav>{}</nav>\n", links.concat()) }
 }
 
-fn one(html: &mut String, block: &Block) {
-    let _ = match block {
+/// Blocks in order; plots that follow one another stand together.
+fn render(blocks: &[Block]) -> String {
+    let is_plot = |block: &Block| matches!(block, Block::Plot(_));
+    let group = |blocks: &[Block]| {
+        let html: String = blocks.iter().map(one).collect();
+        if is_plot(&blocks[0]) { format!("<div class=\"plots\">\n{html}</div>\n") } else { html }
+    };
+    blocks.chunk_by(|a, b| is_plot(a) == is_plot(b)).map(group).collect()
+}
+
+fn one(block: &Block) -> String {
+    match block {
         Block::Heading(level, text) => {
             let anchor =
                 if *level == 2 { format!(" id=\"{}\"", anchor(text)) } else { String::new() };
-            writeln!(html, "<h{level}{anchor}>{}</h{level}>", escape(text))
+            format!("<h{level}{anchor}>{}</h{level}>\n", escape(text))
         }
-        Block::Text(text) => writeln!(html, "<p>{}</p>", escape(text)),
-        Block::Note(text) => writeln!(html, "<p class=\"note\">{}</p>", escape(text)),
+        Block::Text(text) => format!("<p>{}</p>\n", escape(text)),
+        Block::Note(text) => format!("<p class=\"note\">{}</p>\n", escape(text)),
         Block::Facts(facts) => {
-            html.push_str("<dl>\n");
-            for (name, value) in facts {
-                let _ = writeln!(html, "<dt>{}</dt><dd>{}</dd>", escape(name), escape(value));
-            }
-            writeln!(html, "</dl>")
+            let fact = |(name, value): &(String, String)| {
+                format!("<dt>{}</dt><dd>{}</dd>\n", escape(name), escape(value))
+            };
+            format!("<dl>\n{}</dl>\n", facts.iter().map(fact).collect::<String>())
         }
-        Block::Table(of) => {
-            table(html, of);
-            Ok(())
-        }
+        Block::Table(of) => table(of),
         Block::Plot(Plot { caption, svg, .. }) => {
-            writeln!(html, "<figure>{svg}<figcaption>{}</figcaption></figure>", escape(caption))
+            format!("<figure>{svg}<figcaption>{}</figcaption></figure>\n", escape(caption))
         }
         Block::Warnings(lines) => {
-            html.push_str("<ul class=\"warnings\">\n");
-            for line in lines {
-                let _ = writeln!(html, "<li>{}</li>", escape(line));
-            }
-            writeln!(html, "</ul>")
+            let lines = lines.iter().map(|line| format!("<li>{}</li>\n", escape(line)));
+            format!("<ul class=\"warnings\">\n{}</ul>\n", lines.collect::<String>())
         }
-        Block::Commands(lines) => writeln!(html, "<pre>{}</pre>", escape(&lines.join("\n"))),
+        Block::Commands(lines) => format!("<pre>{}</pre>\n", escape(&lines.join("\n"))),
         Block::Folded(title, blocks) => {
-            let _ = writeln!(html, "<details><summary>{}</summary>", escape(title));
-            render(html, blocks);
-            writeln!(html, "</details>")
+            let (title, inner) = (escape(title), render(blocks));
+            format!("<details><summary>{title}</summary>\n{inner}</details>\n")
         }
-    };
+    }
 }
 
-fn table(html: &mut String, table: &Table) {
-    html.push_str("<div class=\"table\"><table>\n<thead><tr>");
-    for (title, figures) in &table.columns {
+fn table(table: &Table) -> String {
+    let title = |(title, figures): &(String, bool)| {
         let class = if *figures { " class=\"figure\"" } else { "" };
-        let _ = write!(html, "<th{class}>{}</th>", escape(title));
-    }
-    html.push_str("</tr></thead>\n<tbody>\n");
-    for row in &table.rows {
-        html.push_str("<tr>");
-        for (cell, (_, figures)) in row.iter().zip(&table.columns) {
-            self::cell(html, cell, *figures);
-        }
-        html.push_str("</tr>\n");
-    }
-    html.push_str("</tbody></table></div>\n");
-    if !table.note.is_empty() {
-        let _ = writeln!(html, "<p class=\"note\">{}</p>", escape(&table.note));
-    }
+        format!("<th{class}>{}</th>", escape(title))
+    };
+    let titles: String = table.columns.iter().map(title).collect();
+    let row = |row: &Vec<Cell>| {
+        let cells = row.iter().zip(&table.columns).map(|(of, (_, figures))| cell(of, *figures));
+        format!("<tr>{}</tr>\n", cells.collect::<String>())
+    };
+    let rows: String = table.rows.iter().map(row).collect();
+    let note = match table.note.as_str() {
+        "" => String::new(),
+        note => format!("<p class=\"note\">{}</p>\n", escape(note)),
+    };
+    format!(
+        "<div class=\"table\"><table>\n<thead><tr>{titles}</tr></thead>\n\
+         <tbody>\n{rows}</tbody></table></div>\n{note}"
+    )
 }
 
-fn cell(html: &mut String, cell: &Cell, figures: bool) {
+fn cell(cell: &Cell, figures: bool) -> String {
     let tone = match cell.tone {
         Tone::Plain => "",
         Tone::Good => "good",
@@ -123,22 +101,17 @@ fn cell(html: &mut String, cell: &Cell, figures: bool) {
         Tone::Faint => "faint",
     };
     let class = [if figures { "figure" } else { "" }, tone].join(" ");
-    let _ = write!(html, "<td class=\"{}\">", class.trim());
-    let text = escape(&cell.text);
-    match cell.style.map(|style| style.swatch().unwrap_or_default()) {
-        Some(swatch) => {
-            let swatch = format!("<span class=\"swatch\">{swatch}</span>");
-            let _ = write!(html, "<span class=\"arm\">{swatch}{text}</span>");
-        }
-        None => html.push_str(&text),
+    let mut text = escape(&cell.text);
+    if let Some(swatch) = cell.style.map(|style| style.swatch().unwrap_or_default()) {
+        text = format!("<span class=\"arm\"><span class=\"swatch\">{swatch}</span>{text}</span>");
     }
     if let Some(badge) = &cell.badge {
-        let _ = write!(html, " <span class=\"badge\">{}</span>", escape(badge));
+        text += &format!(" <span class=\"badge\">{}</span>", escape(badge));
     }
     if !cell.below.is_empty() {
-        let _ = write!(html, "<span class=\"below\">{}</span>", escape(&cell.below));
+        text += &format!("<span class=\"below\">{}</span>", escape(&cell.below));
     }
-    html.push_str("</td>");
+    format!("<td class=\"{}\">{text}</td>", class.trim())
 }
 
 /// A heading's place in the page.
@@ -150,18 +123,11 @@ fn anchor(text: &str) -> String {
 
 /// A text in which nothing is taken for a tag, or for the end of an attribute.
 pub(super) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c => escaped.push(c),
-        }
-    }
-    escaped
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+        .replace('\'', "&#39;")
 }
 
 #[cfg(test)]

@@ -1,81 +1,58 @@
 //! A report as Markdown, for pages that show it beside code. Plots are files beside it.
 
 use super::document::{Block, Cell, Plot, Table, Tone};
-use std::fmt::Write;
 
 /// The whole page; plots are in the folder `plots`.
 pub(super) fn page(title: &str, blocks: &[Block]) -> String {
-    let mut text = format!("# {}\n\n", escape(title));
-    render(&mut text, blocks);
-    text
+    format!("# {}\n\n{}", escape(title), render(blocks))
 }
 
-fn render(text: &mut String, blocks: &[Block]) {
-    for block in blocks {
-        let _ = match block {
-            Block::Heading(level, title) => {
-                writeln!(text, "{} {}\n", "#".repeat((*level).into()), escape(title))
-            }
-            Block::Text(paragraph) | Block::Note(paragraph) => {
-                writeln!(text, "{}\n", escape(paragraph))
-            }
-            Block::Facts(facts) => {
-                for (name, value) in facts {
-                    let _ = writeln!(text, "- **{}**: {}", escape(name), escape(value));
-                }
-                writeln!(text)
-            }
-            Block::Table(of) => {
-                table(text, of);
-                Ok(())
-            }
-            Block::Plot(Plot { name, title, caption, .. }) => {
-                let (title, caption) = (escape(title), escape(caption));
-                writeln!(text, "![{title}](plots/{name}.svg)\n\n{caption}\n")
-            }
-            Block::Warnings(lines) => {
-                for line in lines {
-                    let _ = writeln!(text, "- {}", escape(line));
-                }
-                writeln!(text)
-            }
-            Block::Commands(lines) => writeln!(text, "```sh\n{}\n```\n", fenced(lines)),
-            Block::Folded(title, blocks) => {
-                let title = super::html::escape(title);
-                let _ = writeln!(text, "<details><summary>{title}</summary>\n");
-                render(text, blocks);
-                writeln!(text, "</details>\n")
-            }
-        };
-    }
+fn render(blocks: &[Block]) -> String {
+    blocks.iter().map(one).collect()
 }
 
-/// Lines that cannot end the fence around them.
-fn fenced(lines: &[String]) -> String {
-    lines.join("\n").replace("```", "'''")
-}
-
-fn table(text: &mut String, table: &Table) {
-    text.push('|');
-    for (title, _) in &table.columns {
-        let _ = write!(text, " {} |", escape(title));
-    }
-    text.push_str("\n|");
-    for (_, figures) in &table.columns {
-        text.push_str(if *figures { "---:|" } else { "---|" });
-    }
-    text.push('\n');
-    for row in &table.rows {
-        text.push('|');
-        for cell in row {
-            let _ = write!(text, " {} |", words(cell));
+fn one(block: &Block) -> String {
+    match block {
+        Block::Heading(level, title) => {
+            format!("{} {}\n\n", "#".repeat((*level).into()), escape(title))
         }
-        text.push('\n');
+        Block::Text(text) | Block::Note(text) => format!("{}\n\n", escape(text)),
+        Block::Facts(facts) => {
+            let fact = |(name, value): &(String, String)| {
+                format!("- **{}**: {}\n", escape(name), escape(value))
+            };
+            facts.iter().map(fact).collect::<String>() + "\n"
+        }
+        Block::Table(of) => table(of),
+        Block::Plot(Plot { name, title, caption, .. }) => {
+            format!("![{}](plots/{name}.svg)\n\n{}\n\n", escape(title), escape(caption))
+        }
+        Block::Warnings(lines) => {
+            let lines = lines.iter().map(|line| format!("- {}\n", escape(line)));
+            lines.collect::<String>() + "\n"
+        }
+        Block::Commands(lines) => {
+            // No line may end the fence around it.
+            format!("```sh\n{}\n```\n\n", lines.join("\n").replace("```", "'''"))
+        }
+        Block::Folded(title, blocks) => {
+            let (title, inner) = (super::html::escape(title), render(blocks));
+            format!("<details><summary>{title}</summary>\n\n{inner}</details>\n\n")
+        }
     }
-    text.push('\n');
-    if !table.note.is_empty() {
-        let _ = writeln!(text, "{}\n", escape(&table.note));
-    }
+}
+
+fn table(table: &Table) -> String {
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let titles = line(table.columns.iter().map(|(title, _)| escape(title)).collect());
+    let sides = table.columns.iter().map(|(_, figures)| if *figures { "---:|" } else { "---|" });
+    let sides: String = sides.collect();
+    let rows: String = table.rows.iter().map(|row| line(row.iter().map(words).collect())).collect();
+    let note = match table.note.as_str() {
+        "" => String::new(),
+        note => format!("{}\n\n", escape(note)),
+    };
+    format!("{titles}|{sides}\n{rows}\n{note}")
 }
 
 fn words(cell: &Cell) -> String {
@@ -84,30 +61,21 @@ fn words(cell: &Cell) -> String {
         words = format!("**{words}**");
     }
     if let Some(badge) = &cell.badge {
-        let _ = write!(words, " **({})**", escape(badge));
+        words += &format!(" **({})**", escape(badge));
     }
     if !cell.below.is_empty() {
-        let _ = write!(words, "<br>{}", escape(&cell.below));
+        words += &format!("<br>{}", escape(&cell.below));
     }
     words
 }
 
 /// A text on one line in which nothing is taken for markup.
 fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.split_whitespace().collect::<Vec<_>>().join(" ").chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '\\' | '`' | '*' | '_' | '|' | '[' | ']' | '#' | '$' | '~' => {
-                escaped.push('\\');
-                escaped.push(c);
-            }
-            c => escaped.push(c),
-        }
-    }
-    escaped
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let escaped = line.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    // The backslash comes first: the others bring some.
+    let marks = ['\\', '`', '*', '_', '|', '[', ']', '#', '$', '~'];
+    marks.iter().fold(escaped, |text, mark| text.replace(*mark, &format!("\\{mark}")))
 }
 
 #[cfg(test)]

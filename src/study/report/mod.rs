@@ -198,9 +198,9 @@ fn verdicts(results: &Results) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use super::digest::tests::results;
+    use super::digest::tests::{results, verdict};
     use super::*;
-    use crate::study::results::{Test, Unit, Verdict};
+    use crate::study::results::{Outcome, Verdict};
     use crate::study::statistics::Interval;
     use std::fs;
 
@@ -219,19 +219,9 @@ mod tests {
         results.command = "gradwire reproduce test".into();
         results.verdicts.push(Verdict {
             claim: "1.9 times as fast <b>".into(),
-            source: "Table 2".into(),
-            measure: "time to 86 % of dense over that of top-k".into(),
-            unit: Unit::Factor,
             claimed: Some(1.9),
-            bounds: [Some(1.5), None],
             measured: Some(Interval { mean: 1.2, ends: Some([1.1, 1.3]), seeds: 3 }),
-            confidence: 0.9,
-            test: Test::Paired,
-            correlation: None,
-            welch: None,
-            ruling: Ruling::Contradicted,
-            more_seeds: None,
-            why: "the interval lies below".into(),
+            ..verdict(Ruling::Contradicted)
         });
         let (folder, html, markdown) = written(&results);
         for part in [
@@ -269,7 +259,7 @@ mod tests {
         let mut results = results();
         for run in &mut results.runs {
             run.measured = None;
-            run.outcome = crate::study::results::Outcome::Missing;
+            run.outcome = Outcome::Missing;
         }
         let (_folder, html, _) = written(&results);
         assert!(html.contains("0 of 7 finished, 7 missing"));

@@ -1,8 +1,9 @@
 //! What produced the figures, and how to produce them again.
 
 use super::document::{Block, Cell, Table};
+use super::words;
 use crate::record::Provenance;
-use crate::study::results::{Results, Run};
+use crate::study::results::Results;
 
 /// The name of a fact, and where it is read.
 type Fact = (&'static str, fn(&Provenance) -> String);
@@ -47,13 +48,7 @@ pub(super) fn section(results: &Results) -> Vec<Block> {
 
 /// What all runs say, each thing once, with the number of runs where they differ.
 fn distinct(all: &[&Provenance], of: &dyn Fn(&Provenance) -> String) -> String {
-    let mut said: Vec<(String, usize)> = Vec::new();
-    for text in all.iter().map(|provenance| of(provenance)) {
-        match said.iter_mut().find(|(known, _)| *known == text) {
-            Some((_, count)) => *count += 1,
-            None => said.push((text, 1)),
-        }
-    }
+    let said = words::counted(all.iter().map(|provenance| of(provenance)));
     let alone = said.len() == 1;
     let word = |(text, count): (String, usize)| match (alone, count) {
         (true, _) => text,
@@ -81,24 +76,17 @@ fn data(all: &[&Provenance]) -> Table {
 fn runs(results: &Results) -> Table {
     let mut table = Table::new(&["run", "outcome", "command"]);
     for run in &results.runs {
+        let measured = run.measured.as_ref();
+        let name = measured.and_then(|measured| measured.name.clone());
+        let command = measured.map(|measured| command_line(&measured.provenance.command));
+        let command = command.filter(|command| !command.is_empty());
         table.rows.push(vec![
-            Cell { below: name(run), ..run.folder.display().to_string().into() },
+            Cell { below: name.unwrap_or_default(), ..run.folder.display().to_string().into() },
             run.outcome.word().into(),
-            command(run).map_or_else(Cell::none, Cell::from),
+            command.map_or_else(Cell::none, Cell::from),
         ]);
     }
     table
-}
-
-/// What a run is called; empty for one without a name.
-fn name(run: &Run) -> String {
-    run.measured.as_ref().and_then(|measured| measured.name.clone()).unwrap_or_default()
-}
-
-/// The command line of a run, as it can be typed.
-fn command(run: &Run) -> Option<String> {
-    let words = &run.measured.as_ref()?.provenance.command;
-    (!words.is_empty()).then(|| command_line(words))
 }
 
 /// A command as it can be typed.

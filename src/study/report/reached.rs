@@ -31,13 +31,6 @@ pub struct Reached {
     pub bytes: Vec<f64>,
 }
 
-impl Reached {
-    /// The seconds of the runs that came there.
-    fn known(&self) -> Vec<f64> {
-        self.seconds.iter().copied().flatten().collect()
-    }
-}
-
 /// How the finished runs of each arm came to `target`.
 pub fn reached(results: &Results, target: f64) -> Vec<Reached> {
     let mut all = Vec::new();
@@ -86,7 +79,7 @@ pub fn reached_in_words(all: &[Reached]) -> String {
 fn row(reached: &Reached) -> Vec<String> {
     let none = || "–".to_string();
     let accuracy = Moments::of(&reached.accuracies);
-    let accuracy = if accuracy.count == 0 { none() } else { words::percent_about(&accuracy) };
+    let accuracy = if accuracy.count == 0 { none() } else { words::accuracy(&accuracy) };
     let time = |seconds: &[f64]| {
         let Moments { mean, deviation, count } = Moments::of(seconds);
         match count {
@@ -95,7 +88,7 @@ fn row(reached: &Reached) -> Vec<String> {
             _ => say::duration_about(mean, deviation),
         }
     };
-    let known = reached.known();
+    let known: Vec<f64> = reached.seconds.iter().copied().flatten().collect();
     let bytes = Moments::of(&reached.bytes);
     vec![
         reached.arm.clone(),

@@ -92,13 +92,6 @@ pub fn rows(results: &Results) -> Vec<Row> {
 }
 
 fn row(task: &Task<'_>, arm: &Arm<'_>) -> Row {
-    let mut outcomes: Vec<(&'static str, usize)> = Vec::new();
-    for word in arm.runs.iter().map(|run| run.outcome.word()) {
-        match outcomes.iter_mut().find(|(known, _)| *known == word) {
-            Some((_, count)) => *count += 1,
-            None => outcomes.push((word, 1)),
-        }
-    }
     let target = task.target();
     let on_link = |word: &String| {
         let seconds = arm.on_link(word, |link| link.step_seconds)?;
@@ -124,7 +117,7 @@ fn row(task: &Task<'_>, arm: &Arm<'_>) -> Row {
         task: task.label.label.clone(),
         arm: arm.label.label.clone(),
         names: words::names(arm),
-        outcomes,
+        outcomes: words::counted(arm.runs.iter().map(|run| run.outcome.word())),
         accuracy: arm.over(accuracy).map(Figure::from),
         best_accuracy: arm.over(best_accuracy).map(Figure::from),
         bits_per_parameter: arm.over(bits).map(Figure::from),

@@ -33,8 +33,9 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
     let against = task.baseline().map(|arm| format!("accuracy against {}", arm.label.label));
     let evaluated = task.arms.iter().any(|arm| arm.over(accuracy).is_some());
     let mut columns = vec!["arm", "#seeds"];
-    columns.extend(if evaluated { ["#accuracy", "#best accuracy"] } else { ["#", "#"] });
-    columns.retain(|column| *column != "#");
+    if evaluated {
+        columns.extend(["#accuracy", "#best accuracy"]);
+    }
     columns.extend(["#training loss", "#bits per parameter", "#compression ratio"]);
     columns.push("#sent per rank and step");
     if let Some(against) = against.as_deref().filter(|_| evaluated) {
@@ -48,10 +49,10 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
                 arm,
                 arm.over(accuracy).map_or_else(Cell::none, |over| Cell {
                     below: words::reach(&over.interval),
-                    ..Cell::from(words::accuracy(&over))
+                    ..Cell::from(words::accuracy(&over.moments))
                 }),
             ));
-            row.push(or_none(arm.over(best_accuracy).map(|over| words::accuracy(&over))));
+            row.push(or_none(arm.over(best_accuracy).map(|over| words::accuracy(&over.moments))));
         }
         let loss = arm.over(|measured| measured.summary.train_loss);
         let loss = or_none(loss.map(|over| words::plain(&over)));
@@ -68,7 +69,7 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
         row.push(or_none(arm.over(bytes_per_step).map(|over| say::bytes(over.moments.mean))));
         if evaluated && task.baseline().is_some() {
             row.push(match task.against_baseline(arm, accuracy) {
-                Some(comparison) => words::against(&comparison, words::points),
+                Some(comparison) => words::against(&comparison),
                 None => Cell::none(),
             });
         }
@@ -193,7 +194,7 @@ pub(super) fn gauges(task: &Task<'_>) -> Option<Table> {
 }
 
 fn gauge(arm: &Arm<'_>, name: &str) -> Cell {
-    let Some(over) = arm.over(|m| Some(m.gauge_means.get(name)?.mean)) else {
+    let Some(over) = arm.over(|m| m.gauge(name)) else {
         return Cell::none();
     };
     let steps = arm.over(|m| m.gauge_means.get(name).map(|moments| moments.deviation));

@@ -49,15 +49,10 @@ fn rows(task: &Task<'_>) -> Vec<Vec<String>> {
     let titles = ["arm", "seeds", "accuracy", "bits/param", "bytes/step", "ratio"];
     let mut head: Vec<String> = titles.map(String::from).to_vec();
     head.extend(task.links.iter().map(|link| format!("step {link}")));
-    let of_links = |arm: &Arm<'_>| -> Vec<String> {
-        let step = |word: &String| arm.on_link(word, |link| link.step_seconds);
-        let seconds = task.links.iter().map(step);
-        seconds.map(|over| or_none(over.map(|over| say::duration(over.moments.mean)))).collect()
+    let mean = |over: Option<digest::Over>, say: fn(f64) -> String| {
+        or_none(over.map(|over| say(over.moments.mean)))
     };
     let row = |arm: &Arm<'_>| {
-        let three = |over: Option<digest::Over>, say: fn(f64) -> String| {
-            or_none(over.map(|over| say(over.moments.mean)))
-        };
         let seeds = match arm.badge() {
             Some(badge) => format!("{} ({badge})", arm.seeds()),
             None => arm.seeds(),
@@ -65,12 +60,13 @@ fn rows(task: &Task<'_>) -> Vec<Vec<String>> {
         let mut row = vec![
             arm.label.label.clone(),
             seeds,
-            or_none(arm.over(accuracy).map(|over| words::accuracy(&over))),
-            three(arm.over(bits), say::three_digits),
-            three(arm.over(bytes_per_step), say::bytes),
-            three(arm.over(|m| m.summary.compression_ratio()), say::three_digits),
+            or_none(arm.over(accuracy).map(|over| words::accuracy(&over.moments))),
+            mean(arm.over(bits), say::three_digits),
+            mean(arm.over(bytes_per_step), say::bytes),
+            mean(arm.over(|m| m.summary.compression_ratio()), say::three_digits),
         ];
-        row.extend(of_links(arm));
+        let step = |word: &String| arm.on_link(word, |link| link.step_seconds);
+        row.extend(task.links.iter().map(|word| mean(step(word), say::duration)));
         row
     };
     std::iter::once(head).chain(task.arms.iter().map(row)).collect()
@@ -163,12 +159,13 @@ fn chance(task: &Task<'_>) -> Vec<String> {
 mod tests {
     use super::super::digest::tests::results;
     use super::*;
+    use crate::study::results::Outcome;
 
     #[test]
     fn what_one_seed_cannot_tell_is_said_once() {
         let mut results = results();
         results.runs.retain(|run| run.seed == 1);
-        results.runs[2].outcome = crate::study::results::Outcome::Finished;
+        results.runs[2].outcome = Outcome::Finished;
         results.runs[2].measured = results.runs[1].measured.clone();
         let text = terminal(&results);
         let said = "accuracies against dense: with one seed nothing can be said about chance";

@@ -5,7 +5,6 @@ use super::document::{Cell, Tone};
 use crate::study::decision::SIDE;
 use crate::study::plot::say::{self, three_digits};
 use crate::study::results::{Results, Ruling, Unit, Verdict};
-
 use crate::study::statistics::{Comparison, Interval, Moments};
 use crate::study::verdict::percent;
 
@@ -15,13 +14,8 @@ pub(super) fn names(arm: &Arm<'_>) -> Vec<String> {
     named.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
 }
 
-/// A fraction in percent: `93.41 ± 0.20 %`.
-pub(super) fn accuracy(over: &Over) -> String {
-    percent_about(&over.moments)
-}
-
-/// A mean of fractions in percent, with its deviation if there are several.
-pub(super) fn percent_about(moments: &Moments) -> String {
+/// A mean of fractions in percent, with its deviation if there are several: `93.41 ± 0.20 %`.
+pub(super) fn accuracy(moments: &Moments) -> String {
     let mean = moments.mean * 100.0;
     match moments.count {
         1 => format!("{mean:.2} %"),
@@ -51,9 +45,9 @@ pub(super) fn points(difference: f64) -> String {
     format!("{:.2} points", (difference * 100.0).abs())
 }
 
-/// A comparison with a baseline: how far above or below, and what can be said about chance.
-pub(super) fn against(comparison: &Comparison, say: fn(f64) -> String) -> Cell {
-    let amount = say(comparison.difference);
+/// A comparison of accuracies with a baseline: how far above or below, and what can be said about chance.
+pub(super) fn against(comparison: &Comparison) -> Cell {
+    let amount = points(comparison.difference);
     let text = match comparison.difference {
         d if d > 0.0 => format!("{amount} above"),
         d if d < 0.0 => format!("{amount} below"),
@@ -80,21 +74,26 @@ pub(super) fn in_unit(value: f64, unit: Unit) -> String {
 /// A verdict in a few lines, for the terminal.
 pub fn verdict(results: &Results, verdict: &Verdict) -> String {
     let Verdict { claim, measure, ruling, why, .. } = verdict;
-    let say = |value| in_unit(value, verdict.unit);
     let claimed = match (verdict.claimed, results.is_own_question()) {
-        (Some(claimed), _) => format!("claimed {}, ", say(claimed)),
+        (Some(claimed), _) => format!("claimed {}, ", in_unit(claimed, verdict.unit)),
         (None, true) => String::new(),
         (None, false) => "claimed no number, ".into(),
     };
-    let measured = match verdict.measured {
-        None => "nothing".into(),
-        Some(Interval { mean, ends: None, .. }) => say(mean),
-        Some(Interval { mean, ends: Some([low, high]), seeds }) => {
-            format!("{} ({} to {}, {seeds} seeds)", say(mean), say(low), say(high))
-        }
-    };
+    let measured = mean_and_ends(verdict).unwrap_or_else(|| "nothing".into());
     let ruling = results.in_words(*ruling).to_uppercase();
     format!("{ruling}: {claim}\n  {claimed}measured {measured}: {measure}\n  {why}")
+}
+
+/// What was measured for a verdict, with its interval where there is one.
+pub(super) fn mean_and_ends(verdict: &Verdict) -> Option<String> {
+    let Interval { mean, ends, seeds } = verdict.measured?;
+    let say = |value| in_unit(value, verdict.unit);
+    Some(match ends {
+        Some([low, high]) => {
+            format!("{} ({} to {}, {seeds} seeds)", say(mean), say(low), say(high))
+        }
+        None => say(mean),
+    })
 }
 
 /// What was measured for a verdict, and its interval; of pairs, how they vary together and what
@@ -138,6 +137,18 @@ pub fn chance(results: &Results) -> String {
     )
 }
 
+/// Each of these once, in the order in which they come, and how many times it comes.
+pub(super) fn counted<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<(T, usize)> {
+    let mut counts: Vec<(T, usize)> = Vec::new();
+    for one in all {
+        match counts.iter_mut().find(|(known, _)| *known == one) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((one, 1)),
+        }
+    }
+    counts
+}
+
 /// How many runs there are, and what became of them.
 pub(super) fn progress(results: &Results) -> String {
     let count = |word| results.runs.iter().filter(|run| run.outcome.word() == word).count();
@@ -163,10 +174,9 @@ pub(super) fn bounds(verdict: &Verdict) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::digest::tests;
     use super::*;
-    use crate::study::results::Test;
     use crate::study::statistics;
-    use crate::study::statistics::Moments;
 
     fn over(values: &[f64]) -> Over {
         let interval = statistics::interval(values).unwrap();
@@ -175,8 +185,8 @@ mod tests {
 
     #[test]
     fn figures_have_the_digits_that_count() {
-        assert_eq!(accuracy(&over(&[0.9341])), "93.41 %");
-        assert_eq!(accuracy(&over(&[0.93, 0.95])), "94.00 ± 1.41 %");
+        assert_eq!(accuracy(&Moments::of(&[0.9341])), "93.41 %");
+        assert_eq!(accuracy(&Moments::of(&[0.93, 0.95])), "94.00 ± 1.41 %");
         assert_eq!(plain(&over(&[0.40401, 0.40402])), "0.404");
         assert_eq!(plain(&over(&[7.0, 9.0])), "8 ± 1.4");
         assert_eq!(reach(&over(&[0.5]).interval), "");
@@ -187,20 +197,12 @@ mod tests {
     #[test]
     fn a_verdict_is_said_in_its_unit() {
         let mut verdict = Verdict {
-            claim: "as good".into(),
-            source: "Table 1".into(),
-            measure: "accuracy less dense".into(),
             unit: Unit::Points,
-            claimed: Some(0.002),
             bounds: [Some(-0.005), None],
             measured: Some(Interval { mean: -0.01, ends: Some([-0.02, 0.0]), seeds: 3 }),
-            confidence: 0.9,
-            test: Test::Paired,
             correlation: Some(0.5),
             welch: Some([-0.03, 0.01]),
-            ruling: Ruling::Undecided,
-            more_seeds: Some(2),
-            why: "no".into(),
+            ..tests::verdict(Ruling::Undecided)
         };
         let cell = measured(&verdict);
         assert_eq!(cell.text, "-1.00 points");
@@ -217,23 +219,7 @@ mod tests {
 
     #[test]
     fn verdicts_are_counted_and_so_is_chance() {
-        let verdict = |ruling| Verdict {
-            claim: String::new(),
-            source: String::new(),
-            measure: String::new(),
-            unit: Unit::Number,
-            claimed: None,
-            bounds: [None, None],
-            measured: None,
-            confidence: 0.9,
-            test: Test::OneArm,
-            correlation: None,
-            welch: None,
-            ruling,
-            more_seeds: None,
-            why: String::new(),
-        };
-        let verdicts = [0, 0, 0, 1, 2, 3].map(|place| verdict(Ruling::ALL[place])).to_vec();
+        let verdicts = [0, 0, 0, 1, 2, 3].map(|place| tests::verdict(Ruling::ALL[place])).to_vec();
         let paper = "Somebody 2020".to_string();
         let mut results = Results { paper, verdicts, ..Results::default() };
         let said = chance(&results);
@@ -250,7 +236,7 @@ mod tests {
 
     #[test]
     fn differences_are_coloured_only_when_they_are_hardly_chance() {
-        let cell = |a: &[f64], b: &[f64]| against(&statistics::welch(a, b).unwrap(), points);
+        let cell = |a: &[f64], b: &[f64]| against(&statistics::welch(a, b).unwrap());
         let chance = cell(&[0.5, 0.6], &[0.55, 0.6]);
         assert_eq!((chance.text.as_str(), chance.tone), ("2.50 points below", Tone::Plain));
         let clear = cell(&[0.9, 0.9001], &[0.5, 0.5001]);

@@ -2,11 +2,32 @@
 
 use super::digest::Task;
 use super::document::Plot;
-use super::figures::{BANDS, capital, file_name};
+use super::figures::{BANDS, capital, plot};
 use crate::study::measured::Measured;
 use crate::study::plot::{Axis, Figure, Say, Series, say};
 use crate::study::statistics::Moments;
 use anyhow::Result;
+
+/// Where a figure of a run is read.
+type Of = fn(&Measured) -> Option<f64>;
+
+/// What is shown: its name, its title, where it is read, and how it is said.
+const SHOWN: [(&str, &str, Of, Say); 4] = [
+    ("union", "elements in the union of all supports", |m| m.gauge("union"), say::count),
+    (
+        "union-ratio",
+        "union over what one rank keeps",
+        |m| m.gauge("union_ratio"),
+        say::three_digits,
+    ),
+    (
+        "server-bytes",
+        "bytes the union costs a server in a step",
+        |m| m.gauge("server_bytes"),
+        say::bytes,
+    ),
+    ("downlink", "bytes sent back to all ranks in a step", |m| m.downlink_bytes, say::bytes),
+];
 
 /// What grows with the number of workers, where tasks differ in nothing else: unions of supports
 /// and what a server sends back.
@@ -24,14 +45,7 @@ pub(super) fn by_workers(tasks: &[Task<'_>]) -> Result<Vec<Plot>> {
     for kind in kinds {
         let alike: Vec<&Task<'_>> =
             tasks.iter().filter(|task| first(task).as_ref() == Some(&kind)).collect();
-        type Of = fn(&Measured) -> Option<f64>;
-        let gauge_of: [(&str, &str, Of, Say); 4] = [
-            ("union", "elements in the union of all supports", union, say::count),
-            ("union-ratio", "union over what one rank keeps", union_ratio, say::three_digits),
-            ("server-bytes", "bytes the union costs a server in a step", server_bytes, say::bytes),
-            ("downlink", "bytes sent back to all ranks in a step", downlink, say::bytes),
-        ];
-        for (name, title, of, say) in gauge_of {
+        for (name, title, of, say) in SHOWN {
             let series = workers_series(&alike, of);
             let many = series.iter().any(|series| series.points.len() > 1);
             if !many {
@@ -47,31 +61,13 @@ pub(super) fn by_workers(tasks: &[Task<'_>]) -> Result<Vec<Plot>> {
                 guides: Vec::new(),
                 series,
             };
-            plots.push(Plot {
-                name: file_name(&format!("{}-{}", kind.0, kind.1), &format!("workers-{name}")),
-                title: figure.title.clone(),
-                caption: format!("{} on {}. {BANDS}", kind.0, kind.1),
-                svg: figure.svg()?,
-            });
+            let (model, dataset) = &kind;
+            let caption = format!("{model} on {dataset}. {BANDS}");
+            let (task, name) = (format!("{model}-{dataset}"), format!("workers-{name}"));
+            plots.push(plot(&task, &name, caption, &figure)?);
         }
     }
     Ok(plots)
-}
-
-fn union(measured: &Measured) -> Option<f64> {
-    Some(measured.gauge_means.get("union")?.mean)
-}
-
-fn union_ratio(measured: &Measured) -> Option<f64> {
-    Some(measured.gauge_means.get("union_ratio")?.mean)
-}
-
-fn server_bytes(measured: &Measured) -> Option<f64> {
-    Some(measured.gauge_means.get("server_bytes")?.mean)
-}
-
-fn downlink(measured: &Measured) -> Option<f64> {
-    measured.downlink_bytes
 }
 
 /// A line for each arm over tasks that differ in their number of workers.
@@ -108,13 +104,11 @@ mod tests {
     #[test]
     fn workers_are_compared_where_tasks_differ_in_them_alone() {
         let mut results = results();
-        let few = results.runs.clone();
         results.tasks[1].name = "text-8".into();
-        for (run, workers) in few.into_iter().map(|run| (run, 8)) {
-            let mut run = run;
+        for mut run in results.runs.clone() {
             run.task = "text-8".into();
             if let Some(measured) = &mut run.measured {
-                measured.workers = workers;
+                measured.workers = 8;
             }
             results.runs.push(run);
         }

@@ -31,8 +31,13 @@ fn claim(more: &str) -> Claim {
     toml::from_str(&text).unwrap()
 }
 
+/// At the scale `quick`.
+fn judged(claim: &Claim, results: &Results) -> Verdict {
+    judge(claim, String::new(), &Scale::from("quick"), results)
+}
+
 fn ruling(runs: Vec<Run>) -> (Ruling, String) {
-    let verdict = judge(&claim(""), String::new(), &Scale::from("quick"), &results(runs));
+    let verdict = judged(&claim(""), &results(runs));
     (verdict.ruling, verdict.why)
 }
 
@@ -62,9 +67,9 @@ fn an_interval_lies_within_outside_or_across() {
 #[test]
 fn who_looks_often_must_be_surer() {
     let mut results = results(against(&[0.895, 0.893, 0.897]));
-    let once = judge(&claim(""), String::new(), &Scale::from("quick"), &results);
+    let once = judged(&claim(""), &results);
     results.looks = 3;
-    let thrice = judge(&claim(""), String::new(), &Scale::from("quick"), &results);
+    let thrice = judged(&claim(""), &results);
     assert_eq!((once.ruling, thrice.ruling), (Ruling::Reproduced, Ruling::Undecided));
     assert!(thrice.why.contains("96.7 %") && thrice.more_seeds.is_some(), "{}", thrice.why);
     let width = |verdict: &Verdict| verdict.measured.unwrap().ends.map(|[l, h]| h - l).unwrap();
@@ -74,15 +79,12 @@ fn who_looks_often_must_be_surer() {
 #[test]
 fn pairs_need_the_same_start_and_data() {
     let mut runs = against(&[0.9, 0.91, 0.89]);
-    let verdict = |runs: &[Run]| {
-        judge(&claim(""), String::new(), &Scale::from("quick"), &results(runs.to_vec()))
-    };
-    let paired = verdict(&runs);
+    let paired = judged(&claim(""), &results(runs.clone()));
     assert_eq!((paired.test, paired.welch.is_some()), (Test::Paired, true));
     for run in &mut runs[3..] {
         run.measured.as_mut().unwrap().batch = 64;
     }
-    let apart = verdict(&runs);
+    let apart = judged(&claim(""), &results(runs));
     assert_eq!((apart.test, apart.welch), (Test::Welch, None));
 }
 
@@ -96,14 +98,14 @@ fn savings_are_judged_by_their_ratio() {
     for (run, bits) in runs.iter_mut().zip([4.0, 4.4, 3.6, 8.0, 8.0, 8.0]) {
         run.measured.as_mut().unwrap().summary.bits_per_parameter = bits;
     }
-    let verdict = judge(&claim, String::new(), &Scale::from("quick"), &results(runs.clone()));
+    let verdict = judged(&claim, &results(runs.clone()));
     let measured = verdict.measured.unwrap();
     assert!((measured.mean - (1.0 - (4.0f64 * 4.4 * 3.6).cbrt() / 8.0)).abs() < 1e-12);
     let [low, high] = measured.ends.unwrap();
     assert!(low < measured.mean && measured.mean < high && high < 1.0);
     assert_eq!(verdict.ruling, Ruling::Reproduced, "{}", verdict.why);
     runs[0].measured.as_mut().unwrap().summary.bits_per_parameter = 0.0;
-    let verdict = judge(&claim, String::new(), &Scale::from("quick"), &results(runs));
+    let verdict = judged(&claim, &results(runs));
     assert_eq!(verdict.ruling, Ruling::NotTestable, "{}", verdict.why);
 }
 
@@ -129,19 +131,17 @@ fn what_went_wrong_is_said_and_not_left_out() {
 fn a_seed_without_a_finite_number_is_not_left_out() {
     let whole = ruling(against(&[0.9, 0.901, 0.899, 0.9]));
     assert_eq!(whole.0, Ruling::Reproduced);
+    let why = "1 of 4 seeds have no finite value";
     for absent in [Some(f64::NAN), Some(f64::INFINITY), None] {
         for spoilt in [1, 5] {
             let mut runs = against(&[0.9, 0.901, 0.899, 0.9]);
             runs[spoilt].measured.as_mut().unwrap().summary.test_accuracy = absent;
-            assert_eq!(
-                ruling(runs),
-                (Ruling::NotTestable, "1 of 4 seeds have no finite value".into())
-            );
+            assert_eq!(ruling(runs), (Ruling::NotTestable, why.into()));
         }
     }
     let mut runs = against(&[0.9, 0.901, 0.899, 0.9]);
     runs[2].measured = None;
-    assert_eq!(ruling(runs).1, "1 of 4 seeds have no finite value");
+    assert_eq!(ruling(runs).1, why);
 }
 
 #[test]
@@ -193,8 +193,7 @@ fn speed_is_what_was_timed_on_the_run_s_own_gradient() {
     (claim.measure, claim.compare) = (Measure::EncodeSeconds, Compare::SpeedUp);
     (claim.at_least, claim.seeds) = (Some(1.0), 2);
     let mut found = results(against(&[0.9, 0.9]));
-    let verdict = |found: &Results| judge(&claim, String::new(), &Scale::from("quick"), found);
-    assert_eq!(verdict(&found).ruling, Ruling::NotTestable, "nothing was timed");
+    assert_eq!(judged(&claim, &found).ruling, Ruling::NotTestable, "nothing was timed");
     let timing = |arm: &str, seed, started, median| Timing {
         task: "t".into(),
         of: "a".into(),
@@ -208,8 +207,12 @@ fn speed_is_what_was_timed_on_the_run_s_own_gradient() {
         found.timings.push(timing("a", seed, 0.0, 1.0));
         found.timings.push(timing("b", seed, 0.0, 3.0 + seed as f64));
     }
-    let timed = verdict(&found);
+    let timed = judged(&claim, &found);
     assert!((timed.measured.unwrap().mean - 20.0f64.sqrt()).abs() < 1e-9);
     found.timings[0].started = 1.0;
-    assert_eq!(verdict(&found).ruling, Ruling::NotTestable, "timed on another run's gradient");
+    assert_eq!(
+        judged(&claim, &found).ruling,
+        Ruling::NotTestable,
+        "timed on another run's gradient"
+    );
 }
