@@ -206,7 +206,7 @@ fn files_and_folders_that_changed_places_are_noticed() {
 #[test]
 fn manifests_that_lie_are_refused() {
     type Lie<'a> = (&'a str, &'a dyn Fn(&mut Value));
-    let lies: [Lie<'_>; 14] = [
+    let lies: [Lie<'_>; 16] = [
         ("version 3", &|m| m["version"] = 3.into()),
         ("version 0", &|m| m["version"] = 0.into()),
         ("format", &|m| m["format"] = "other".into()),
@@ -217,6 +217,8 @@ fn manifests_that_lie_are_refused() {
         ("epoch 0", &|m| m["epoch"] = 0.into()),
         ("step 0", &|m| m["step"] = 0.into()),
         ("not possible", &|m| m["step"] = u64::MAX.into()),
+        ("not possible", &|m| m["epoch"] = u64::MAX.into()),
+        ("updates are not possible", &|m| m["updates"] = u64::MAX.into()),
         ("name the files", &|m| m["files"][2]["name"] = "../../../etc/passwd".into()),
         ("name the files", &|m| drop(m["files"].as_array_mut().unwrap().pop())),
         ("were written", &|m| m["files"][2]["bytes"] = u64::MAX.into()),

@@ -130,6 +130,21 @@ fn a_lost_worker_is_restarted_as_if_nothing_had_been() {
     }
 }
 
+/// Until its first own checkpoint such a run has only one of the recipe before.
+#[test]
+fn a_run_that_was_forced_to_go_on_restarts_too() {
+    let program = Program::new();
+    assert_eq!(injected(&program, "panic:worker=2,step=12", &[]).0, Some(1));
+    let run = program.quick_run();
+    let changed = sets(&["optimizer.learning_rate=0.05", "faults.on_worker_loss=restart"]);
+    let again = ["train", "--quiet", "--resume", run.to_str().unwrap(), "--force"];
+    let fault = ["--inject", "panic:worker=1,step=13"];
+    program.succeed(&[&again[..], &fault, &changed].concat());
+    let warnings = events(&run, "warning");
+    let said = |w: &Value| w["message"].to_string().contains("start again from the checkpoint");
+    assert!(warnings.iter().any(said), "{warnings:?}");
+}
+
 #[test]
 fn restarts_are_counted_and_need_a_checkpoint() {
     let restart = sets(&["faults.on_worker_loss=restart", "faults.restarts=1"]);

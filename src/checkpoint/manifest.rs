@@ -14,6 +14,9 @@ pub(super) const VERSION: u64 = 2;
 /// A manifest is some kilobytes; the recipe in it may be long.
 pub(super) const LONGEST_MANIFEST: u64 = 64 << 20;
 
+/// More steps, or updates of anything, than a run can have.
+pub const MOST_UPDATES: u64 = 1 << 60;
+
 /// The most workers that a run can have.
 const MOST_WORKERS: usize = 1024;
 
@@ -35,7 +38,7 @@ pub struct Manifest {
     pub learning_rate: f64,
     /// The updates the optimizer has made.
     pub updates: u64,
-    /// The best test accuracy so far.
+    /// The test accuracy of the best model that is saved.
     pub best: Option<f64>,
     /// The test accuracy after this very step, if it was evaluated.
     pub test_accuracy: Option<f64>,
@@ -85,7 +88,11 @@ impl Manifest {
         );
         let Progress { step, epoch, .. } = manifest.progress;
         ensure!(step >= 1 && epoch >= 1, "step {step} of epoch {epoch} is not possible");
-        ensure!(step < 1 << 60, "step {step} is not possible");
+        ensure!(step < MOST_UPDATES, "step {step} is not possible");
+        // So that the number of an epoch's first step is no more than 64 bits.
+        ensure!(epoch < 1 << 31, "epoch {epoch} is not possible");
+        let updates = manifest.updates;
+        ensure!(updates < MOST_UPDATES, "{updates} updates are not possible");
         let names = manifest.files.iter().map(|file| &file.name);
         ensure!(
             names.eq(&file_names(manifest.world_size)),

@@ -35,7 +35,7 @@ mod tensors;
 mod write;
 mod writer;
 
-pub use manifest::Manifest;
+pub use manifest::{MOST_UPDATES, Manifest};
 pub use model::{BEST, LAST, MODEL, Saved, VOCABULARY, find, load, save, save_vocabulary};
 pub use names::FOLDER;
 pub use part::{Part, Shared};

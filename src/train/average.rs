@@ -34,70 +34,57 @@ impl Average {
         Ok(Some(Self { config, weights, buffers, updates: 0 }))
     }
 
-    /// Whether [`after_step`](Self::after_step) does anything after the step at `place`, which may be
-    /// the run's `last`.
+    /// Whether [`after_step`](Self::after_step) is to be called after the step at `place`.
     #[must_use]
-    pub(super) fn is_due(&self, place: u64, last: bool) -> bool {
+    pub(super) fn is_due(&self, place: u64) -> bool {
         match self.config {
             Config::None => false,
-            Config::Ema(Ema { every, .. }) => place.is_multiple_of(every),
-            Config::Lookahead(Lookahead { every, .. }) => last || place.is_multiple_of(every),
+            Config::Ema(Ema { every, .. }) | Config::Lookahead(Lookahead { every, .. }) => {
+                place.is_multiple_of(every)
+            }
         }
     }
 
+    /// Whether [`after_step`](Self::after_step) changes the weights, and does not only read them.
+    #[must_use]
+    pub(super) fn changes_weights(&self) -> bool {
+        matches!(self.config, Config::Lookahead(_))
+    }
+
     /// Takes up the weights after the step at `place` of a run of `steps` steps, and gives them back
-    /// changed where the rule says so; after the run's last step they are the average.
+    /// changed where the rule says so.
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub(super) fn after_step(
-        &mut self,
-        replica: &Replica,
-        place: u64,
-        steps: u64,
-        last: bool,
-    ) -> Result<()> {
+    pub(super) fn after_step(&mut self, replica: &Replica, place: u64, steps: u64) -> Result<()> {
+        self.updates += 1;
         match self.config {
             Config::None => Ok(()),
-            Config::Ema(Ema { decay, every }) => {
-                if !place.is_multiple_of(every) {
-                    return Ok(());
-                }
-                self.updates += 1;
+            Config::Ema(Ema { decay, .. }) => {
                 // With this share the average is Σ d^(n−i)·θ_i / Σ d^(n−i) over the updates i = 1…n.
                 let updates = i32::try_from(self.updates).unwrap_or(i32::MAX);
                 let share = ((1.0 - decay) / (1.0 - decay.powi(updates))) as f32;
                 self.each(replica, |average, weight| *average += share * (*weight - *average))
             }
-            Config::Lookahead(Lookahead { decay, ramp, every }) => {
-                if place.is_multiple_of(every) {
-                    self.updates += 1;
-                    let done = place as f64 / steps.max(1) as f64;
-                    let share = (1.0 - decay * done.min(1.0).powf(ramp)) as f32;
-                    self.each(replica, |average, weight| {
-                        *average += share * (*weight - *average);
-                        *weight = *average;
-                    })
-                } else if last {
-                    self.each(replica, |average, weight| *weight = *average)
-                } else {
-                    Ok(())
-                }
+            Config::Lookahead(Lookahead { decay, ramp, .. }) => {
+                let done = place as f64 / steps.max(1) as f64;
+                let share = (1.0 - decay * done.min(1.0).powf(ramp)) as f32;
+                self.each(replica, |average, weight| {
+                    *average += share * (*weight - *average);
+                    *weight = *average;
+                })
             }
         }
     }
 
-    /// Exchanges the weights and the average, if it is the average that is evaluated and saved; called
-    /// again it puts them back.
+    /// Exchanges the weights and the average, which is what is evaluated and saved; called again it puts
+    /// them back.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub(super) fn swap(&mut self, replica: &Replica) -> Result<()> {
-        match self.config {
-            // Before its first update the average is that of nothing.
-            Config::Ema(_) if self.updates > 0 => self.each(replica, std::mem::swap),
-            Config::None | Config::Ema(_) | Config::Lookahead(_) => Ok(()),
-        }
+        // Before its first update the average is what training began with.
+        if self.updates == 0 { Ok(()) } else { self.each(replica, std::mem::swap) }
     }
 
     /// Calls `change` with each average and what it is the average of.
@@ -161,11 +148,10 @@ mod tests {
         for place in 1..=8u64 {
             let value = (place * place) as f32;
             set(&replica, value);
-            let last = place == 8;
-            assert_eq!(average.is_due(place, last), place % 2 == 0);
-            average.after_step(&replica, place, 8, last).unwrap();
-            assert_eq!(get(&replica), value, "training goes on from the weights");
-            if place % 2 == 0 {
+            assert_eq!(average.is_due(place), place % 2 == 0);
+            if average.is_due(place) {
+                average.after_step(&replica, place, 8).unwrap();
+                assert_eq!(get(&replica), value, "training goes on from the weights");
                 (sum, weights) = (decay * sum + f64::from(value), decay * weights + 1.0);
             }
         }
@@ -177,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_return_to_slow_ones_every_few_steps_and_at_the_end() {
+    fn weights_return_every_few_steps_to_slow_ones_which_are_evaluated() {
         let (_folder, recipe, replica) =
             replica("average={kind='lookahead',decay=0.5,ramp=1,every=2}");
         set(&replica, 0.0);
@@ -186,15 +172,18 @@ mod tests {
         for place in 1..=5u64 {
             let fast = get(&replica) + 1.0;
             set(&replica, fast);
-            average.after_step(&replica, place, 5, place == 5).unwrap();
-            if place % 2 == 0 {
+            if average.is_due(place) {
+                average.after_step(&replica, place, 5).unwrap();
                 slow += (1.0 - 0.5 * place as f32 / 5.0) * (fast - slow);
+                assert!((get(&replica) - slow).abs() < 1e-6, "{place}");
             }
-            let expected = if place % 2 == 0 || place == 5 { slow } else { fast };
-            assert!((get(&replica) - expected).abs() < 1e-6, "{place}");
+            let trained = get(&replica);
+            average.swap(&replica).unwrap();
+            assert!((get(&replica) - if place == 1 { fast } else { slow }).abs() < 1e-6, "{place}");
+            average.swap(&replica).unwrap();
+            assert_eq!(get(&replica), trained, "training goes on from the weights");
         }
-        average.swap(&replica).unwrap();
-        assert!((get(&replica) - slow).abs() < 1e-6, "what is trained is what is evaluated");
+        assert!((get(&replica) - slow - 1.0).abs() < 1e-6, "the last step's weights stay");
     }
 
     #[test]

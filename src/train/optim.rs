@@ -66,6 +66,18 @@ impl Optimizer {
         param.update(|weights| table.catch_up(weights, momentum, rows))
     }
 
+    /// Brings all rows of the table up to date for good, so that none waits any more; to be called before
+    /// somebody else than [`step`](Self::step) changes them.
+    ///
+    /// # Errors
+    /// As [`catch_up`](Self::catch_up).
+    pub fn settle(&mut self, params: &Params) -> Result<()> {
+        let momentum = self.momentum();
+        let Some(table) = &mut self.table else { return Ok(()) };
+        let momentum = stretch(&mut self.vectors, momentum, &table.range);
+        table_of(table, params)?.update(|weights| table.settle(weights, momentum))
+    }
+
     /// What the table's rows wait with, if any do.
     ///
     /// # Errors

@@ -52,7 +52,8 @@ impl Recovery {
             }
             recipe.workers -= 1;
         }
-        let resume = match Resume::find(&session.disk, folder, false) {
+        // Recipe and data have been accepted when this process began, perhaps by force.
+        let resume = match Resume::find(&session.disk, folder, true) {
             Ok(resume) => resume,
             Err(none) => {
                 let none = anyhow!("{none:#}");

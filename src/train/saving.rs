@@ -16,11 +16,18 @@ pub(crate) struct Saving {
     reserved: Option<u64>,
     /// The best test accuracy so far, on every rank.
     pub(crate) best: Option<f64>,
+    /// On rank 0 that of the best model that could be saved.
+    pub(crate) saved: Option<f64>,
 }
 
 impl Saving {
     pub(crate) fn new() -> Self {
-        Self { since: Instant::now(), owed: false, reserved: None, best: None }
+        Self { since: Instant::now(), owed: false, reserved: None, best: None, saved: None }
+    }
+
+    /// Whether a model of this test accuracy is better than the one that is saved.
+    pub(crate) fn is_best(&self, accuracy: Option<f64>) -> bool {
+        accuracy.is_some_and(|now| self.saved.is_none_or(|saved| now > saved))
     }
 
     /// Decides, on rank 0 and for all ranks, whether to save after `step`.
@@ -62,5 +69,18 @@ impl Saving {
         }
         flags.set_writing(true);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_could_not_be_saved_is_no_bar_for_later_ones() {
+        let mut saving = Saving::new();
+        assert!(saving.is_best(Some(0.5)) && !saving.is_best(None));
+        (saving.best, saving.saved) = (Some(0.9), Some(0.8));
+        assert!(saving.is_best(Some(0.85)) && !saving.is_best(Some(0.8)));
     }
 }

@@ -27,7 +27,8 @@ impl Schedule {
         let done = step.saturating_sub(1) as f64;
         let warmup = self.config.warmup() * self.steps_per_epoch;
         if done < warmup {
-            return self.base * (done + 1.0) / warmup.max(1.0);
+            // A warm-up may end within a step.
+            return self.base * ((done + 1.0) / warmup).min(1.0);
         }
         let epoch = done / self.steps_per_epoch;
         let factor = match &self.config {
@@ -84,6 +85,8 @@ mod tests {
     fn warm_up_is_linear_and_ends_at_the_base_rate() {
         let c = Constant { warmup: 1.0 };
         assert_eq!(rates(Config::Constant(c), 4, 2)[..5], [0.25, 0.5, 0.75, 1.0, 1.0]);
+        let within_a_step = Constant { warmup: 0.5 };
+        assert_eq!(rates(Config::Constant(within_a_step), 5, 1)[..4], [0.4, 0.8, 1.0, 1.0]);
     }
 
     #[test]

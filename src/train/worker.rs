@@ -407,13 +407,16 @@ impl Worker {
     /// Takes up the step's weights into their average, if there is one and it is time.
     fn update_average(&mut self, step: u64) -> Result<()> {
         let course = &self.session.course;
-        let (place, last) = (course.place(step), step == course.last_step());
-        let Some(average) = self.average.as_mut().filter(|average| average.is_due(place, last))
-        else {
+        let place = course.place(step);
+        let Some(average) = self.average.as_mut().filter(|average| average.is_due(place)) else {
             return Ok(());
         };
-        self.optimizer.catch_up(&self.replica.params, None)?;
-        average.after_step(&self.replica, place, course.place(course.last_step()), last)
+        if average.changes_weights() {
+            self.optimizer.settle(&self.replica.params)?;
+        } else {
+            self.optimizer.catch_up(&self.replica.params, None)?;
+        }
+        average.after_step(&self.replica, place, course.place(course.last_step()))
     }
 
     /// Puts what is evaluated and saved in the weights' place, and the weights back when called again.

@@ -107,6 +107,39 @@ fn train(definition: &dyn Definition, moves: bool) -> (Vec<f32>, Vec<Vec<f32>>) 
     (params.iter().flat_map(elements).collect(), state)
 }
 
+/// Weights that are changed between steps, as Lookahead changes them, are what the next step begins with, of
+/// rows that waited too.
+#[test]
+fn rows_that_have_settled_may_be_changed() {
+    let train = |table| {
+        let params = Params::new(&fasttext());
+        let sgd = Config::Sgd(Sgd { momentum: 0.9, ..Sgd::default() });
+        let mut optimizer = Optimizer::new(sgd.definition(), 0.0, &params, table);
+        let embedding = params.iter().find(|param| Some(param.name.as_str()) == TABLE).unwrap();
+        for step in 1..=9 {
+            let mut flat = vec![0.0; params.len()];
+            // Of the table one row in a step, and each row at most once.
+            flat[embedding.range.clone()]
+                .chunks_mut(embedding.var.dims()[1])
+                .nth(step)
+                .unwrap()
+                .fill(0.5);
+            optimizer.step(&params, &mut flat, &everywhere(&params), 0.1).unwrap();
+            if step % 3 == 0 {
+                optimizer.settle(&params).unwrap();
+                params.update(|_, weights| weights.iter_mut().for_each(|w| *w *= 0.5)).unwrap();
+            }
+            // Reading leaves no trace.
+            optimizer.catch_up(&params, Some(&[1, 2])).unwrap();
+        }
+        optimizer.catch_up(&params, None).unwrap();
+        params.iter().flat_map(elements).collect::<Vec<f32>>()
+    };
+    for (waited, updated) in train(TABLE).into_iter().zip(train(None)) {
+        assert!((waited - updated).abs() < 1e-5, "{waited} {updated}");
+    }
+}
+
 /// A checkpoint with the optimizer's state.
 fn saved(optimizer: &Optimizer) -> Checkpoint {
     let mut tensors = Tensors::default();

@@ -30,10 +30,15 @@ impl Worker {
             self.saving.best = accuracy;
         }
         if self.post.rank() == 0 {
-            if best && let Err(error) = self.save_as(checkpoint::BEST, step, accuracy) {
-                let message =
-                    format!("{error:#}; training goes on, and the best model before stays");
-                self.report(Report::Warning(Warning { step: Some(step), message }))?;
+            if self.saving.is_best(accuracy) {
+                match self.save_as(checkpoint::BEST, step, accuracy) {
+                    Ok(()) => self.saving.saved = accuracy,
+                    Err(error) => {
+                        let message =
+                            format!("{error:#}; training goes on, and the best model before stays");
+                        self.report(Report::Warning(Warning { step: Some(step), message }))?;
+                    }
+                }
             }
             if last {
                 self.save_as(checkpoint::LAST, step, accuracy)?;

@@ -2,7 +2,7 @@
 
 use super::norms::PASSES;
 use super::{Worker, exchange, optimizer};
-use crate::checkpoint::{Checkpoint, Part, Shared, Tensor, Tensors};
+use crate::checkpoint::{Checkpoint, MOST_UPDATES, Part, Shared, Tensor, Tensors};
 use crate::recipe::Recipe;
 use crate::record::Warning;
 use crate::train::average::Average;
@@ -109,7 +109,7 @@ impl Worker {
             optimizer,
             updates: self.optimizer.steps(),
             learning_rate: self.schedule.at(self.session.course.place(step)),
-            best: self.saving.best,
+            best: self.saving.saved,
             test_accuracy,
         })
     }
@@ -134,7 +134,8 @@ impl Worker {
             let step = Some(checkpoint.manifest.progress.step + 1);
             self.report(Report::Warning(Warning { step, message }))?;
         }
-        self.saving.best = checkpoint.manifest.best;
+        (self.saving.best, self.saving.saved) =
+            (checkpoint.manifest.best, checkpoint.manifest.best);
         Ok(())
     }
 }
@@ -224,6 +225,7 @@ fn take_up_average(average: &mut Average, checkpoint: &Checkpoint, own: &Tensors
         Some(Tensor { values: Entry::U64(updates), .. }) if updates.len() == 1 => updates[0],
         _ => bail!("it does not say how often it was updated"),
     };
+    ensure!(average.updates < MOST_UPDATES, "{} updates are not possible", average.updates);
     Ok(())
 }
 
