@@ -46,7 +46,8 @@ const MAX_BUCKET: usize = 1 << 29;
 /// whichever group failed. In the gradient, groups that had been exchanged hold the mean; the
 /// others are as given, and so is the group that failed after [`Error::NonFinite`] and
 /// [`Error::Aborted`], which reach every rank alike (but for local clipping without feedback,
-/// which scales the gradient in place). After these two the group of ranks can go on, with a new
+/// which scales the gradient in place, and for buckets that are sent as they are beside those of a
+/// scheme of several rounds, which may hold the mean). After these two the group of ranks can go on, with a new
 /// step or the same. After any other error it is broken: drop the exchange, which tells the peers.
 pub struct Exchange {
     layout: Layout,
@@ -287,7 +288,7 @@ impl Exchange {
         &mut self,
         group: usize,
         mut held: Held<'_>,
-        support: Option<&mut Support>,
+        mut support: Option<&mut Support>,
     ) -> Result<()> {
         let refuse = |problem: String| Err(Error::Groups { problem });
         let expected = match self.groups.get(group) {
@@ -313,19 +314,29 @@ impl Exchange {
             Some(None) => {}
         }
         let place = self.place(underway.step);
-        let heard = self.exchange_in(place, group, &mut held, support, &mut underway.traffic)?;
-        underway.heard[group] = Some(heard);
+        let given = support.as_deref().cloned().unwrap_or_default();
+        let taken = (support.as_deref_mut(), &given);
+        match self.exchange_in(place, group, &mut held, taken, &mut underway.traffic) {
+            Ok(heard) => underway.heard[group] = Some(heard),
+            Err(error) => {
+                if let Some(support) = support {
+                    *support = given;
+                }
+                return Err(error);
+            }
+        }
         self.underway = Some(underway);
         Ok(())
     }
 
-    /// A group's collectives, one after the other.
+    /// A group's collectives, one after the other. `support` becomes that of the mean; `given` is what it
+    /// was.
     fn exchange_in(
         &mut self,
         place: Place,
         group: usize,
         held: &mut Held<'_>,
-        mut support: Option<&mut Support>,
+        (mut support, given): (Option<&mut Support>, &Support),
         traffic: &mut Traffic,
     ) -> Result<(Vec<Item>, Heard)> {
         let start = Stopwatch::start();
@@ -357,9 +368,7 @@ impl Exchange {
         // Measuring was timed by what passed: the same share of both clocks is taken off.
         let share = leg.encode.as_secs_f64() / passed.as_secs_f64().max(1e-9);
         leg.encode_cpu = computed.mul_f64(share.min(1.0));
-        let mut within = Support::default();
         if let Some(support) = &mut support {
-            within.clone_from(support);
             support.clear();
         }
         let as_sent = self.feedback.is_none();
@@ -371,7 +380,7 @@ impl Exchange {
             collective: &mut *self.collective,
             held: Held { values: held.values, one: held.one },
             as_sent,
-            within,
+            within: given,
             support,
             buffers: &mut self.buffers[group],
             leg: &mut leg,

@@ -104,7 +104,8 @@ pub struct Traffic {
     /// have sent.
     pub wire_bytes: u64,
     /// Bytes that came of all messages and went back to this rank: from a server its message; with
-    /// shards what this rank shared of its own. 0 over an allgather.
+    /// shards what this rank shared of its own. 0 over an allgather, as that of messages between processes
+    /// whose ranks divide the shards among themselves.
     pub downlink_bytes: u64,
     /// Bytes of the same message sent as plain f32, all headers included.
     pub dense_bytes: u64,

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use common::{Random, bits, each_rank, half, parameters};
 use gradwire_exchange::cluster::{Cluster, Letters, NOTES, Notes, channels};
 use gradwire_exchange::{
-    Bucketing, Collective, Downlink, Error, Exchange, Policy, Result, Scheme, State, Topology,
-    Wiring,
+    Bucketing, Collective, Downlink, Error, Exchange, Operation, Policy, Result, Scheme, State,
+    Topology, Wiring,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -117,6 +117,23 @@ fn processes_come_to_the_bits_of_one() {
 }
 
 const SPREADS: [(usize, usize); 2] = [(4, 1), (2, 2)];
+
+/// Means of shards come back within a process, where all ranks are in one; between processes only messages
+/// travel.
+#[test]
+fn what_stays_in_a_process_does_not_count_as_sent_back() {
+    let returned = |_, end| {
+        let mut exchange = over(Topology::Sharded, &half(), end);
+        let traffic = exchange.allreduce(1, &mut vec![1.0; LENGTH]).unwrap();
+        (traffic.downlink_bytes > 0, traffic.legs[0].operation)
+    };
+    let one = each_rank(Topology::Sharded.connect(4, PATIENT).unwrap(), returned);
+    assert_eq!(one, [(true, Operation::Messages); 4]);
+    for spread in SPREADS {
+        let several = across(Topology::Sharded, spread, PATIENT, returned);
+        assert_eq!(several, [(false, Operation::Allgather); 4], "{spread:?}");
+    }
+}
 
 fn over(topology: Topology, scheme: &Scheme, end: Box<dyn Collective>) -> Exchange {
     Exchange::with(scheme, topology, Bucketing::Parameter, parameters(&LENGTHS), 9, end).unwrap()

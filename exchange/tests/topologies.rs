@@ -187,6 +187,62 @@ fn a_known_support_changes_no_bit() {
     }
 }
 
+/// After a refusal the gradient and its support are as given, so that the step can be made again.
+#[test]
+fn a_refused_step_leaves_the_support_as_it_was() {
+    for (wiring, name) in wirings().into_iter().flat_map(|w| ["dense", "nonzero"].map(|n| (w, n))) {
+        let named = |scheme: &Scheme| scheme.about().name == name;
+        let scheme = Scheme::specimens().into_iter().find(named).unwrap();
+        if wiring.validate(&scheme, &policy(Bucketing::Whole)).is_err() {
+            continue;
+        }
+        let means = over_each(wiring, 3, PATIENT, |rank, end| {
+            let bucketing = Bucketing::Whole;
+            let mut exchange =
+                Exchange::with(&scheme, wiring, bucketing, parameters(&LENGTHS), 9, end).unwrap();
+            let place = 1000 * rank;
+            let mut given = Support::nothing(LENGTH);
+            given.add(place..place + 1);
+            let (mut gradient, mut support) = (vec![0.0; LENGTH], given.clone());
+            gradient[place] = if rank == 1 { f32::NAN } else { 3.0 };
+            let refused = exchange.allreduce(1, Gradient::within(&mut gradient, &mut support));
+            assert!(matches!(refused, Err(Error::NonFinite { rank: 1, .. })), "{refused:?}");
+            assert_eq!(support, given, "{name} {wiring:?}");
+            gradient[place] = 3.0;
+            exchange.allreduce(1, Gradient::within(&mut gradient, &mut support)).unwrap();
+            gradient
+        });
+        for mean in means {
+            let places: Vec<usize> = (0..LENGTH).filter(|i| mean[*i] != 0.0).collect();
+            assert_eq!(places, [0, 1000, 2000], "{name} {wiring:?}");
+            assert!(places.iter().all(|place| (mean[*place] - 1.0).abs() < 1e-6));
+        }
+    }
+}
+
+/// An answer that comes after a rank has given the server up is none to that rank's next question.
+#[test]
+fn who_has_given_up_a_server_does_not_hear_it_any_more() {
+    struct Slow;
+    impl Serve for Slow {
+        fn serve(&mut self, _messages: &[Payload], answer: &mut Vec<u8>) -> bool {
+            std::thread::sleep(Duration::from_millis(400));
+            answer.push(1);
+            true
+        }
+    }
+    each_rank(star(2, Duration::from_millis(50)).unwrap(), |rank, mut end| {
+        if rank == 0 {
+            end.install(Box::new(Slow));
+        }
+        let first = end.ask(vec![0]).unwrap_err();
+        assert!(matches!(first, Error::ServerSilent { .. }), "{first:?}");
+        std::thread::sleep(Duration::from_millis(600));
+        assert_eq!(end.ask(vec![0]).unwrap_err(), first);
+        assert_eq!(end.allgather(vec![0]).unwrap_err(), first);
+    });
+}
+
 #[test]
 fn a_compressed_downlink_is_the_same_on_every_rank_and_every_time() {
     for scheme in Scheme::codecs().into_iter().filter(|scheme| *scheme != Scheme::default()) {

@@ -55,8 +55,8 @@ pub struct Spoke {
     timeout: Duration,
     server: Sender<Up>,
     answers: Receiver<Down>,
-    /// Why there will be no more rounds.
-    broken: Option<Down>,
+    /// Why there will be no more rounds: an answer that comes late is none to a later question.
+    broken: Option<Error>,
 }
 
 /// From a rank to the server.
@@ -111,29 +111,31 @@ pub fn star(world_size: usize, timeout: Duration) -> Result<Vec<Spoke>> {
 
 impl Spoke {
     fn round(&mut self, payload: Payload, asks: bool) -> Result<Down> {
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
+        }
+        let answer = self.asked(payload, asks);
+        self.broken = answer.as_ref().err().cloned();
+        answer
+    }
+
+    fn asked(&mut self, payload: Payload, asks: bool) -> Result<Down> {
         let (by, awaited) = (self.rank, Awaited::Message);
         // The server's own diagnosis comes first; this is for a server that says nothing.
-        let patience = 2 * self.timeout;
-        let down = match self.broken.take() {
-            Some(broken) => broken,
-            None => {
-                // A server that is gone may have left word why: receiving decides.
-                let _ = self.server.send(Up::Message { rank: by, payload, asks });
-                self.answers.recv_timeout(patience).map_err(|error| match error {
-                    RecvTimeoutError::Disconnected => Error::ServerLost { by, awaited },
-                    RecvTimeoutError::Timeout => {
-                        Error::ServerSilent { by, awaited, after: patience }
-                    }
-                })?
+        let patience = self.timeout.saturating_mul(2);
+        // A server that is gone may have left word why: receiving decides.
+        let _ = self.server.send(Up::Message { rank: by, payload, asks });
+        match self.answers.recv_timeout(patience) {
+            Ok(Down::Lost(rank)) => Err(Error::PeerLost { rank, by, awaited }),
+            Ok(Down::Silent(rank)) => {
+                Err(Error::Timeout { rank, by, awaited, after: self.timeout })
             }
-        };
-        let error = match down {
-            Down::Lost(rank) => Error::PeerLost { rank, by, awaited },
-            Down::Silent(rank) => Error::Timeout { rank, by, awaited, after: self.timeout },
-            answer => return Ok(answer),
-        };
-        self.broken = Some(down);
-        Err(error)
+            Ok(answer) => Ok(answer),
+            Err(RecvTimeoutError::Disconnected) => Err(Error::ServerLost { by, awaited }),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(Error::ServerSilent { by, awaited, after: patience })
+            }
+        }
     }
 }
 

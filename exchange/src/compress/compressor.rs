@@ -94,7 +94,8 @@ pub trait Compressor: Send {
     }
 
     /// The bytes that every element takes, if each element of a bucket takes as many and a message
-    /// has nothing else: then a message can be cut between any two elements.
+    /// has nothing else: then a message can be cut between any two elements. Where that saves bytes ranks
+    /// are sent parts of messages, and [`observe`](Self::observe) is called without any.
     fn element_bytes(&self) -> Option<usize> {
         None
     }

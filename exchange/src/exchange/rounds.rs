@@ -12,7 +12,7 @@ use crate::reducer::{BucketGradient, Mail, Next, Round};
 use crate::topology::Work;
 use crate::traffic::{Leg, Operation};
 use crate::wire::{Frame, Kind, Reader, floats};
-use crate::{Error, Result, Traffic};
+use crate::{Error, Result, Support, Traffic};
 
 /// Items that were posted, and the message about them.
 type Posted = (Vec<Item>, Vec<u8>);
@@ -191,6 +191,7 @@ impl Exchange {
     ) -> Result<()> {
         leg.operation = Operation::Allreduce;
         leg.wire_bytes = mine.len() as u64;
+        let nowhere = Support::default();
         let mut work = Work {
             place,
             items,
@@ -199,7 +200,7 @@ impl Exchange {
             collective: &mut *self.collective,
             held: Held { values: held.values, one: held.one },
             as_sent: false,
-            within: crate::Support::default(),
+            within: &nowhere,
             support: None,
             buffers: &mut self.buffers[leg.group],
             leg: &mut leg,

@@ -156,17 +156,22 @@ struct AggregationAware {
     gauges: Vec<Gauge>,
 }
 
+/// What is told of a union.
+const UNION_GAUGES: [&str; 4] = ["union", "union_ratio", "server_bytes", "server_bytes_bound"];
+
 impl AggregationAware {
     /// Tells of the last union what a server would pay for it.
     fn note_union(&mut self, step: u64, ranks: usize, length: usize) {
         let union = self.memory.union().map_or(0, <[u32]>::len) as f64;
         let k = self.config.ratio.count(length, step) as f64;
         let bound = (k * ranks as f64).min(length as f64);
+        // Without a message, as in the first steps of a warm-up, nothing has cleared those of the step before.
+        self.gauges.retain(|gauge| !UNION_GAUGES.contains(&gauge.name));
         self.gauges.extend([
-            Gauge::sum("union", union),
-            Gauge::mean("union_ratio", union / k, k),
-            Gauge::sum("server_bytes", SERVER_BYTES * union),
-            Gauge::sum("server_bytes_bound", SERVER_BYTES * bound),
+            Gauge::sum(UNION_GAUGES[0], union),
+            Gauge::mean(UNION_GAUGES[1], union / k, k),
+            Gauge::sum(UNION_GAUGES[2], SERVER_BYTES * union),
+            Gauge::sum(UNION_GAUGES[3], SERVER_BYTES * bound),
         ]);
     }
 

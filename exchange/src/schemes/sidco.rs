@@ -31,7 +31,8 @@
 //! feedback is biased by up to a factor of four. Of the authors' three rules of adaptation this
 //! is mode −1; the other two oscillate. Where their code fails we go on: a zero gradient is an
 //! empty message; magnitudes that no law fits have the exponential law's threshold in the first
-//! stage and keep the last one later; if nothing is above the threshold, the largest is sent.
+//! stage and keep the last one later; if nothing is above the threshold, the largest is sent. A zero
+//! gradient counts as one of which nothing was kept: several in a row raise the number of stages.
 //! `bounce` and `nonzero` are ours.
 //!
 //! # What was not public

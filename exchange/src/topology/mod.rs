@@ -329,7 +329,7 @@ pub(crate) struct Work<'a> {
     /// Whether the gradient is what this rank has encoded, bit for bit.
     pub(crate) as_sent: bool,
     /// Where this rank's own gradient may be other than zero, if `support` is there.
-    pub(crate) within: Support,
+    pub(crate) within: &'a Support,
     /// Where the mean may be other than zero, as far as it has been taken.
     pub(crate) support: Option<&'a mut Support>,
     pub(crate) buffers: &'a mut Buffers,
@@ -394,7 +394,7 @@ impl Work<'_> {
         let bucket = &self.buckets[item.bucket];
         match &mut self.support {
             Some(support) => {
-                bucket.put_within(start, values, &self.within, support, &mut self.held);
+                bucket.put_within(start, values, self.within, support, &mut self.held);
             }
             None => bucket.put(start, values, &mut self.held),
         }

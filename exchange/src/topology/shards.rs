@@ -61,14 +61,16 @@ impl Group {
 /// # Errors
 /// As [`Route::reduce`](super::Route::reduce).
 pub(super) fn reduce(work: &mut Work<'_>, group: Group, mine: Vec<u8>) -> Result<Vec<Payload>> {
-    let operation = work.leg.operation;
+    let Group { first, ranks, all } = group;
+    // Between processes whole messages travel, and nothing else.
+    let operation = if all { work.leg.operation } else { Operation::Allgather };
+    work.leg.operation = operation;
     let sent = Stopwatch::start();
-    work.collective.announce(Stage::Scatter(operation));
+    work.collective.announce(if all { Stage::Scatter(operation) } else { Stage::Whole(operation) });
     let messages = work.allgather(mine)?;
     let (scattering, _) = sent.read();
     let received = Stopwatch::start();
     let frames = work.place.skim(work.items, &messages)?;
-    let Group { first, ranks, all } = group;
     let seat = work.place.rank - first;
     let pieces = cut(work.buckets, work.items, ranks);
     let mut result = work.buffers.results();
@@ -82,13 +84,17 @@ pub(super) fn reduce(work: &mut Work<'_>, group: Group, mine: Vec<u8>) -> Result
         refusal::write(work.place.header(Kind::Abort, 0), &error, &mut result);
     }
     drop(frames);
-    if operation != Operation::Allreduce {
+    if all && operation != Operation::Allreduce {
         work.leg.downlink_bytes = result.len() as u64;
     }
     let averaging = received.read();
     let averaged = Stopwatch::start();
-    work.collective.announce(Stage::Share(operation));
-    let results = if all { work.allgather(result)? } else { share(work, first, result)? };
+    let results = if all {
+        work.collective.announce(Stage::Share(operation));
+        work.allgather(result)?
+    } else {
+        share(work, first, result)?
+    };
     let (sharing, _) = averaged.read();
     let shared = Stopwatch::start();
     let refused = results.iter().find_map(|result| Frame::refusal_of(result));

@@ -319,13 +319,16 @@ impl Desk {
         let unlike = |process: usize, expected: usize, found: usize| {
             Broken::Garbled(process * seats, Fault::Length { expected, found })
         };
+        let divided = |said: &Said| matches!(said, Said::Each(parts) if parts.len() != seats);
         let mine: Vec<Said> = group.said.iter_mut().filter_map(Option::take).collect();
         (group.began, group.sent) = (None, false);
         if group.central && self.process != 0 {
             let ranks = seats * self.processes;
             match parts.pop() {
                 Some((_, Parcel::Answer(answer))) => group.hand_back(&answer),
-                Some((_, Parcel::Round(all))) if all.len() == ranks => group.hand_out(&all),
+                Some((_, Parcel::Round(all))) if all.len() == ranks && !all.iter().any(divided) => {
+                    group.hand_out(&all);
+                }
                 _ => return Err(unlike(0, ranks, 0)),
             }
             return Ok(());
@@ -346,7 +349,6 @@ impl Desk {
                 _ => return Err(unlike(process, seats, 0)),
             }
         }
-        let divided = |said: &Said| matches!(said, Said::Each(parts) if parts.len() != seats);
         if let Some(rank) = all.iter().position(divided) {
             return Err(unlike(rank / seats, seats, 0));
         }

@@ -23,6 +23,8 @@ pub struct Member {
     pub(super) first: usize,
     /// Whether there is a server.
     pub(super) central: bool,
+    /// Why there will be no more rounds: a reply that comes late is none to a later call.
+    pub(super) broken: Option<Error>,
 }
 
 impl fmt::Debug for Member {
@@ -33,9 +35,18 @@ impl fmt::Debug for Member {
 
 impl Member {
     fn round(&mut self, said: Said) -> Result<Reply> {
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
+        }
+        let reply = self.asked(said);
+        self.broken = reply.as_ref().err().cloned();
+        reply
+    }
+
+    fn asked(&mut self, said: Said) -> Result<Reply> {
         self.calls.send(Call::Said { seat: self.rank - self.first, said });
         // The courier's own diagnosis comes first; this is for a courier that says nothing.
-        let patience = self.timeout.mul_f64(2.5);
+        let patience = self.timeout.saturating_mul(5) / 2;
         let reply = self.answers.recv_timeout(patience);
         match reply {
             Ok(Reply::Broken(broken)) => Err(broken.error(self.rank, self.timeout)),

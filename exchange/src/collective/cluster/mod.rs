@@ -149,8 +149,17 @@ impl Cluster {
         let member = |(answers, neighbours): (_, super::Mesh)| {
             let rank = first + neighbours.rank();
             let calls = self.calls.clone();
-            let member =
-                Member { rank, world_size, timeout, calls, answers, neighbours, central, first };
+            let member = Member {
+                rank,
+                world_size,
+                timeout,
+                calls,
+                answers,
+                neighbours,
+                central,
+                first,
+                broken: None,
+            };
             Box::new(member) as _
         };
         Ok(ends.into_iter().zip(neighbours).map(member).collect())

@@ -205,6 +205,18 @@ fn only_what_is_significant_is_sent_but_never_nothing() {
     assert_eq!(rounds[1].0[0], [0], "residual and gradient are 2 almost everywhere");
 }
 
+/// As in a warm-up, whose steps are sent as they are.
+#[test]
+fn steps_without_a_message_tell_of_their_own_union_alone() {
+    let mut compressor = build(&Config::default(), 300, 0);
+    for step in 1..=3 {
+        let messages = [None, None];
+        compressor.take_in(&Observed { step, messages: &messages, mean: &[1.0; 300] }).unwrap();
+        assert_eq!(compressor.gauges().len(), 4);
+        assert_eq!(gauge(compressor.gauges(), "union"), 300.0, "everything was sent");
+    }
+}
+
 #[test]
 fn a_state_of_nonsense_is_refused() {
     let config = Config::default();
