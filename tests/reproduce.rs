@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Program, number, signal, texts};
+use common::{Program, number, says, signal, texts};
 use serde_json::Value;
 use std::fs;
 use std::process::Stdio;
@@ -94,6 +94,17 @@ fn results(program: &Program, scale: &str) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
+/// Another machine, to which only the `results.json` of the scale `smoke` was copied.
+fn elsewhere(place: &Program) -> Program {
+    let elsewhere = beside(1, "");
+    fs::create_dir_all(elsewhere.path("out/small-smoke")).unwrap();
+    fs::copy(place.path(RESULTS), elsewhere.path(RESULTS)).unwrap();
+    elsewhere
+}
+
+/// The results of the scale `smoke`.
+const RESULTS: &str = "out/small-smoke/results.json";
+
 /// How many runs were not made again.
 fn there_already(said: &str) -> usize {
     said.matches("was there already").count()
@@ -130,10 +141,7 @@ fn a_grid_is_run_once_and_judged() {
     assert_eq!(results(&place, "smoke"), found);
 
     // Where `results.json` is, the runs have been made.
-    let elsewhere = beside(1, "");
-    let copied = "out/small-smoke/results.json";
-    fs::create_dir_all(elsewhere.path("out/small-smoke")).unwrap();
-    fs::copy(place.path(copied), elsewhere.path(copied)).unwrap();
+    let elsewhere = elsewhere(&place);
     let (_, said) = elsewhere.outputs(&smoke(&["--seeds", "3"]));
     assert_eq!(there_already(&said), 4, "{said}");
     let of_three = results(&elsewhere, "smoke");
@@ -161,6 +169,51 @@ fn a_grid_is_run_once_and_judged() {
     let whole = fs::read_to_string(&shown).unwrap();
     fs::write(&shown, whole.replacen("\"step\":2", "\"step\":7", 1)).unwrap();
     place.refuses(&smoke(&alone), 1, &["network.jsonl"]);
+}
+
+/// The folders of the runs are on the machine that made them: what only `results.json` holds is neither
+/// lost nor made again, whatever is asked for in between.
+#[test]
+fn what_was_copied_outlives_other_questions() {
+    let place = beside(1, "");
+    let three = ["--seeds", "3"];
+    place.succeed(&smoke(&three));
+    let elsewhere = elsewhere(&place);
+    let planned = elsewhere.succeed(&smoke(&[&three[..], &["--dry-run"]].concat()));
+    says(&planned, &["6 runs in out/small-smoke, 6 of them made already", "together about 0 s"]);
+    let (runs, file) = (results(&place, "smoke")["runs"].clone(), elsewhere.path(RESULTS));
+    assert_eq!(fs::read(&file).unwrap(), fs::read(place.path(RESULTS)).unwrap());
+
+    // Fewer seeds: the third is in no table, and there when it is asked for again.
+    elsewhere.succeed(&smoke(&["--seeds", "2"]));
+    let fewer = results(&elsewhere, "smoke");
+    let count = |key: &str| fewer[key].as_array().unwrap().len();
+    assert_eq!((count("runs"), count("others")), (4, 2));
+    assert_eq!(fewer["verdicts"][0]["measured"]["seeds"], 2);
+    let table = fs::read_to_string(elsewhere.path("out/small-smoke/runs.csv")).unwrap();
+    assert_eq!(table.lines().count(), 1 + 4, "{table}");
+    let (_, said) = elsewhere.outputs(&smoke(&three));
+    assert_eq!(there_already(&said), 6, "{said}");
+    let found = results(&elsewhere, "smoke");
+    assert_eq!((&found["runs"], &found["others"]), (&runs, &Value::Null));
+
+    // Other links: a replay takes the record.
+    let before = fs::read(&file).unwrap();
+    let other_links = [&three[..], &["--links", "wan"]].concat();
+    let parts = ["replayed on 1gbit", "cannot be replayed on wan", "another --out"];
+    elsewhere.refuses(&smoke(&other_links), 1, &parts);
+    elsewhere.refuses(&smoke(&[&other_links[..], &["--dry-run"]].concat()), 1, &parts);
+    assert_eq!(fs::read(&file).unwrap(), before);
+
+    // Another recipe: the file is kept where superseded runs are.
+    let shorter = ["--only", "dense", "--set", "train.max_steps=2"];
+    let (_, said) = elsewhere.outputs(&smoke(&shorter));
+    says(&said, &["kept what results.json held in out/superseded", "train.max_steps was 3, is 2"]);
+    let copy = elsewhere.path("out/superseded/small-smoke/results-1.json");
+    assert_eq!(fs::read(&copy).unwrap(), before);
+    let (_, said) = elsewhere.outputs(&smoke(&shorter));
+    assert!(!said.contains("kept what"), "{said}");
+    assert_eq!(results(&elsewhere, "smoke")["others"].as_array().unwrap().len(), 2);
 }
 
 /// Accuracies after three steps differ much from seed to seed: whether they are a fifth cannot be told. Arms
@@ -312,6 +365,15 @@ fn the_list_and_the_dry_run_say_what_there_is() {
     assert!(said.contains("3 steps of 16 samples, 4 runs, about"), "{said}");
     assert!(said.contains("all together about"), "{said}");
     assert!(!place.path("out/small-smoke/task").exists());
+
+    place.succeed(&smoke(&["--only", "dense"]));
+    let said = place.succeed(&smoke(&["--dry-run"]));
+    let made = "2 of them made already";
+    says(
+        &said,
+        &[&format!("4 runs in out/small-smoke, {made}\n"), &format!("4 runs, {made}, about")],
+    );
+    assert!(!said.contains("together about 0 s"), "{said}");
 }
 
 /// One of the paper's experiments as it is built in.

@@ -45,7 +45,11 @@ fn a_question_is_answered_by_one_command_and_can_be_edited() {
     let report = fs::read_to_string(program.path("runs/out/small-sweep/report.md")).unwrap();
     assert!(report.contains("Asked and measured") && !report.contains("claimed"), "{report}");
 
-    // The same again makes no run; neither does the experiment that it left, with another claim.
+    // The same again makes no run, and says so before; neither does the experiment that it left, with
+    // another claim.
+    let planned = program.succeed(&asked(&[&questions[..], &["--dry-run"]].concat()));
+    let made = "10 of them made already";
+    says(&planned, &[&format!("10 runs in runs/out/small-sweep, {made}"), "together about 0 s"]);
     let rulings = program.rows(&asked(&[&questions[..], &["--json"]].concat()));
     assert_eq!(rulings.len(), 5 + 2);
     assert_eq!(rulings[0]["ruling"], "contradicted");
@@ -63,6 +67,7 @@ fn what_cannot_be_asked_is_refused_before_anything_is_made() {
     for (more, part) in [
         (vec!["--ask", "accuracy within 1 % of dense"], "points"),
         (vec!["--ask", "accuracy within 1 point of dnse"], "arms: dense, topk-0.5"),
+        (vec!["--ask", "seconds to loss at 100mbit at most 60 s"], "at least 30 % less than dense"),
         (vec!["--over", "scheme.ratoi=1,2"], "ratoi"),
         (vec!["--over", "train.batch"], "no '='"),
         (vec!["--baseline", "casq"], "casq"),

@@ -8,7 +8,7 @@ use crate::recipe::Recipe;
 use crate::record::Mode;
 use crate::study::definition::Experiment;
 use crate::study::estimate;
-use crate::study::grid::{Grid, Wish};
+use crate::study::grid::{Grid, Planned, Wish};
 use crate::study::plot::say::duration;
 use crate::study::report;
 use crate::study::results::{Outcome, Results, Ruling, Run};
@@ -40,7 +40,7 @@ pub(super) struct Running {
     /// again; finished ones are never made twice
     #[arg(long)]
     resume: bool,
-    /// Show the runs and how long they will take here, and stop
+    /// Show the runs and how long those still to be made will take here, and stop
     #[arg(long)]
     pub(super) dry_run: bool,
     /// Show nothing but the verdicts
@@ -105,45 +105,30 @@ impl Running {
     pub(super) fn run(&self, asked: &Asked) -> Result<ExitCode, Failure> {
         let Asked { name, experiment, scale, .. } = asked;
         let folder = asked.folder();
-        let links = if asked.links.is_empty() { &experiment.links } else { &asked.links };
         let plan = |seeds: Option<u64>, only: Vec<String>| {
             let wish = Wish { seeds, only, dir: asked.dir.clone(), sets: asked.sets.clone() };
             let grid = Grid::plan(experiment, scale, &wish, &folder);
             grid.with_context(|| format!("experiment {name}"))
         };
-        let looks: &[u64] = if self.until_decided { &LOOKS } else { &[] };
+        let looks = self.looks();
         let seeds = looks.first().copied().or(self.seeds);
         let grid = plan(seeds, self.only.clone()).map_err(Failure::refused)?;
-        let silent = self.quiet || self.json;
+        let flags = Arc::new(StepFlags::default());
+        let silent = self.is_silent();
         if self.dry_run || (asked.announced && !silent) {
-            show_plan(name, scale, &grid, &folder)?;
+            show_plan(&self.job(asked, &grid, &flags))?;
         }
         if self.dry_run {
             return Ok(ExitCode::SUCCESS);
         }
-        let flags = Arc::new(StepFlags::default());
         let then = ", with a checkpoint of the run";
         let signals = Signals::listen(&flags.stop_flag(), false, Some(then))?;
         let run = |grid: &Grid| {
-            let job = Job {
-                name,
-                experiment,
-                scale,
-                grid,
-                folder: folder.clone(),
-                links: links.clone(),
-                command: command(),
-                mode: if silent { Mode::Silent } else { Mode::Brief },
-                disk: Disk::default(),
-                flags: Arc::clone(&flags),
-                resume: self.resume,
-                looks: looks.len().max(1),
-            };
             let all = grid.wanted().count();
             if !silent && !asked.announced {
                 eprintln!("{name}, {}: {all} runs in {}", scale.name(), folder.display());
             }
-            job.run(|news| {
+            self.job(asked, grid, &flags).run(|news| {
                 if !silent {
                     tell(news, all);
                 }
@@ -166,6 +151,35 @@ impl Running {
             None if results.runs.iter().any(has_failed) => ExitCode::FAILURE,
             None => ExitCode::SUCCESS,
         })
+    }
+
+    fn is_silent(&self) -> bool {
+        self.quiet || self.json
+    }
+
+    /// The seeds after which verdicts are looked at, if several times.
+    fn looks(&self) -> &'static [u64] {
+        if self.until_decided { &LOOKS } else { &[] }
+    }
+
+    /// The runs of a grid, and how they are made.
+    fn job<'a>(&self, asked: &'a Asked, grid: &'a Grid, flags: &Arc<StepFlags>) -> Job<'a> {
+        let Asked { name, experiment, scale, .. } = asked;
+        let links = if asked.links.is_empty() { &experiment.links } else { &asked.links };
+        Job {
+            name,
+            experiment,
+            scale,
+            grid,
+            folder: asked.folder(),
+            links: links.clone(),
+            command: command(),
+            mode: if self.is_silent() { Mode::Silent } else { Mode::Brief },
+            disk: Disk::default(),
+            flags: Arc::clone(flags),
+            resume: self.resume,
+            looks: self.looks().len().max(1),
+        }
     }
 
     fn show(&self, results: &Results, folder: &Path, target: Option<f64>) {
@@ -247,23 +261,30 @@ fn reason(run: &Run) -> &str {
     }
 }
 
-/// Prints the runs of a grid and how long they will take.
-fn show_plan(name: &str, scale: &Scale, grid: &Grid, folder: &Path) -> Result<()> {
-    println!("{name}, {}: {} runs in {}", scale.name(), grid.wanted().count(), folder.display());
-    let doing = Doing::unmeasured("taking some steps of each task, to tell how long it takes");
-    let seconds = estimate::seconds(grid)?;
+/// Prints the runs of a grid, and how long those take that are still to be made.
+fn show_plan(job: &Job<'_>) -> Result<()> {
+    let (grid, left) = (job.grid, job.left()?);
+    let all = grid.wanted().count();
+    let there = made(all - left.len());
+    println!("{}, {}: {all} runs in {}{there}", job.name, job.scale.name(), job.folder.display());
+    let doing = (!left.is_empty())
+        .then(|| Doing::unmeasured("taking some steps of each task, to tell how long it takes"));
+    let seconds = estimate::seconds(&grid.tasks, &left)?;
     drop(doing);
     for (task, seconds) in grid.tasks.iter().zip(&seconds) {
-        let runs: Vec<_> = grid.wanted().filter(|run| run.task == task.label.name).collect();
+        let is_of_task = |run: &&Planned| run.task == task.label.name;
+        let runs: Vec<&Planned> = grid.wanted().filter(is_of_task).collect();
         let Some(first) = runs.first() else { continue };
+        let open = left.iter().copied().filter(is_of_task).count();
         println!(
-            "{}: {}, {} workers, {} steps of {} samples, {} runs, about {}",
+            "{}: {}, {} workers, {} steps of {} samples, {} runs{}, about {}",
             task.label.name,
             task.label.label,
             first.recipe.workers,
             first.steps,
             first.recipe.workers * first.recipe.local_batch(),
             runs.len(),
+            made(runs.len() - open),
             duration(*seconds),
         );
         for arm in &grid.arms {
@@ -279,6 +300,14 @@ fn show_plan(name: &str, scale: &Scale, grid: &Grid, folder: &Path) -> Result<()
     Ok(())
 }
 
+/// How many of some runs need not be made again, if any, to stand behind their number.
+fn made(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        count => format!(", {count} of them made already"),
+    }
+}
+
 /// Says what happened to a run.
 fn tell(news: &News<'_>, all: usize) {
     let width = all.to_string().len();
@@ -289,6 +318,9 @@ fn tell(news: &News<'_>, all: usize) {
         ),
         News::Superseded(place, why) => {
             eprintln!("    moved what was there to {}: {why}", place.display());
+        }
+        News::Copied(copy, what) => {
+            eprintln!("kept what results.json held in {}: {what}", copy.display());
         }
         News::Untimed(why) => eprintln!("not timed: {why}"),
         News::Ended { number, planned, run, seconds, left } => {

@@ -28,7 +28,7 @@ pub(super) struct TimeToAccuracy {
     /// again; finished ones are never made twice
     #[arg(long)]
     resume: bool,
-    /// Show the runs and how long they will take here, and stop
+    /// Show the runs and how long those still to be made will take here, and stop
     #[arg(long)]
     dry_run: bool,
     /// Print each arm as a line of JSON, and nothing else

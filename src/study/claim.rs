@@ -91,6 +91,10 @@ impl Claim {
             "`gauge` goes with measure = \"gauge\""
         );
         ensure!(
+            self.measure != Measure::SecondsToLoss || self.against.is_some(),
+            "`against` must name an arm: seconds are told to the training loss that both end below"
+        );
+        ensure!(
             (self.compare == Compare::Value) == self.against.is_none()
                 || self.measure == Measure::SecondsToLoss,
             "`compare` and `against` go together"
@@ -242,6 +246,33 @@ impl Compare {
             Self::SpeedUp => "how many times as fast as",
             Self::Ratio => "over that of",
             Self::Saving => "saved against",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without a second arm there is no loss to tell the seconds to, and no run would measure it.
+    #[test]
+    fn seconds_to_a_loss_need_another_arm() {
+        let refused = |more: &str| {
+            let text = format!(
+                "claim = 'c'\ntask = 't'\narm = 'a'\nmeasure = 'seconds-to-loss'\nlink = '1gbit'\n\
+                 at_most = 60.0\n{more}"
+            );
+            let claim: Claim = toml::from_str(&text).unwrap();
+            let [tasks, arms, links] = [&["t"][..], &["a", "b"], &["1gbit"]]
+                .map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>());
+            claim.validate(&tasks, &arms, &links).err().map(|error| error.to_string())
+        };
+        for alone in ["", "compare = 'difference'"] {
+            let error = refused(alone).unwrap();
+            assert!(error.contains("`against` must name an arm"), "{error}");
+        }
+        for both in ["against = 'b'", "against = 'b'\ncompare = 'difference'"] {
+            assert_eq!(refused(both), None);
         }
     }
 }

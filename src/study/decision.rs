@@ -4,9 +4,11 @@
 //! Each side of an interval is wrong with a probability of at most [`SIDE`]. That is a one-sided test
 //! where a claim has one bound, and two one-sided tests, each at 5 %, where it has two (equivalence:
 //! Schuirmann 1987, "A comparison of the two one-sided tests procedure and the power approach"), so
-//! that the interval shown is the 90 % one. Who looks several times, and stops as soon as something is
-//! decided, has several chances to be wrong: each of so many looks gets an equal part of the 5 %
-//! (Bonferroni), which bounds the error of all of them together.
+//! that the interval shown is the 90 % one. The opposite of a claim with two bounds can be wrong on
+//! either side: there each side has half the error, so that it is the 95 % interval that must lie
+//! outside. Who looks several times, and stops as soon as something is decided, has several chances to
+//! be wrong: each of so many looks gets an equal part of the 5 % (Bonferroni), which bounds the error
+//! of all of them together.
 
 use super::statistics::{Estimate, correlation};
 
@@ -71,7 +73,7 @@ pub struct Estimated {
 pub enum Decision {
     /// The whole interval lies within the bounds.
     Within,
-    /// The whole interval lies outside of them.
+    /// The whole interval lies outside of them, at the error of [`Bounds::side_outside`].
     Outside,
     /// It straddles a bound.
     Straddles,
@@ -88,6 +90,16 @@ impl Bounds {
 
     fn exclude(self, [low, high]: [f64; 2]) -> bool {
         self.0.is_some_and(|least| high < least) || self.1.is_some_and(|most| low > most)
+    }
+
+    /// The error on each side of the interval that must lie outside of the bounds, so that a truth
+    /// within them is missed with a probability of at most `side`: half of it where the interval may
+    /// lie on either side of them.
+    pub fn side_outside(self, side: f64) -> f64 {
+        match self {
+            Self(Some(_), Some(_)) => side / 2.0,
+            _ => side,
+        }
     }
 }
 
@@ -132,11 +144,12 @@ impl Estimated {
         Some(self.welch?.ends(side)?.map(|end| self.average.back(end)))
     }
 
-    /// What follows at the error `side` on each side. One seed decides by its number alone: whether it
-    /// may is for the caller to say.
+    /// What follows when a decision may be wrong with the probability `side`. One seed decides by its
+    /// number alone: whether it may is for the caller to say.
     pub fn decide(&self, bounds: Bounds, side: f64) -> Decision {
-        let ends = self.ends(side).unwrap_or([self.mean(); 2]);
-        match (bounds.hold(ends), bounds.exclude(ends)) {
+        let ends = |side| self.ends(side).unwrap_or([self.mean(); 2]);
+        let outside = bounds.exclude(ends(bounds.side_outside(side)));
+        match (bounds.hold(ends(side)), outside) {
             (true, _) => Decision::Within,
             (false, true) => Decision::Outside,
             (false, false) => Decision::Straddles,
@@ -146,10 +159,13 @@ impl Estimated {
     /// How many seeds beyond those that there are would decide, if mean and deviation stayed as they
     /// are; `None` for more than [`MOST_SEEDS`].
     pub fn more_seeds(&self, bounds: Bounds, side: f64) -> Option<usize> {
-        self.estimate.more_seeds(side, MOST_SEEDS, |ends| {
-            let ends = ends.map(|end| self.average.back(end));
-            bounds.hold(ends) || bounds.exclude(ends)
-        })
+        let more = |side: f64, decides: fn(Bounds, [f64; 2]) -> bool| {
+            self.estimate.more_seeds(side, MOST_SEEDS, |ends| {
+                decides(bounds, ends.map(|end| self.average.back(end)))
+            })
+        };
+        // The mean lies within the bounds or outside of them: only one of both can come.
+        more(side, Bounds::hold).or_else(|| more(bounds.side_outside(side), Bounds::exclude))
     }
 }
 
@@ -243,6 +259,27 @@ mod tests {
         assert!(within == 0.0 && outside > 0.9, "{within} {outside}");
     }
 
+    /// A window that is narrow against the deviation can be missed on either side: both together err
+    /// in five of a hundred. With all of the error on each side, which is what half of twice the error
+    /// is, they would err nearly twice as often.
+    #[test]
+    fn a_narrow_window_is_missed_in_five_of_a_hundred() {
+        let bounds = Bounds(Some(-0.0002), Some(0.0002));
+        let of = |seeds: usize, difference: f64, side: f64| {
+            let mut draws = Draws::new(20 + seeds as u64);
+            shares(|| decide(&Sample::Paired(draws.pairs(seeds, difference)), bounds, side))
+        };
+        for seeds in [3, 10] {
+            for truth in [-0.0002, 0.0, 0.0002] {
+                let [within, outside, _] = of(seeds, truth, SIDE);
+                assert!(within < 0.01, "{seeds} seeds at {truth}: {within}");
+                assert!((0.025..0.06).contains(&outside), "{seeds} seeds at {truth}: {outside}");
+            }
+            let [_, outside, _] = of(seeds, 0.0, 2.0 * SIDE);
+            assert!(outside > 0.075, "uncorrected, {seeds} seeds: {outside}");
+        }
+    }
+
     /// Three seeds, then six, then ten, until something is decided, with a truth at the bound: each
     /// wrong decision stays below five of a hundred only when each look has its part of the error.
     #[test]
@@ -299,5 +336,14 @@ mod tests {
         assert!((1..10).contains(&more), "{more}");
         assert_eq!(of(&[-0.02, -0.01, 0.0]).more_seeds(bounds, SIDE), None, "at the very edge");
         assert_eq!(of(&[0.5]).decide(bounds, SIDE), Decision::Within);
+        // The 90 % interval begins at 0.0066, the 95 % one at 0.0050, and with a fourth seed at 0.0068.
+        let above = of(&[0.008, 0.012, 0.010]);
+        let window = Bounds(Some(-0.006), Some(0.006));
+        assert_eq!(above.decide(Bounds(None, Some(0.006)), SIDE), Decision::Outside);
+        assert_eq!(above.decide(window, SIDE), Decision::Straddles);
+        assert_eq!(above.more_seeds(window, SIDE), Some(1));
+        let within = of(&[0.004, -0.004, 0.001]);
+        assert_eq!(within.decide(window, SIDE), Decision::Straddles);
+        assert_eq!(within.more_seeds(window, SIDE), Some(1));
     }
 }

@@ -1,7 +1,7 @@
-//! How long the runs of a grid will take here.
+//! How long the runs of a grid that are still to be made will take here.
 
 use super::definition::Choice;
-use super::grid::{Grid, Planned};
+use super::grid::Planned;
 use crate::bench::training;
 use crate::machine::cores;
 use anyhow::{Context, Result};
@@ -12,20 +12,22 @@ const STEPS: u64 = 3;
 /// How many times as fast a sample is evaluated as trained on: one pass of three.
 const EVALUATION: f64 = 3.0;
 
-/// Seconds of each task's runs together, in the grid's order: a few steps of each task are taken
-/// here and now, with its first arm and at most as many workers as there are cores.
+/// Seconds of each task's share of `runs`, in the order of `tasks`: a few steps of each task that has
+/// one are taken here and now, as its first run takes them, with at most as many workers as there are
+/// cores.
 ///
 /// # Errors
 /// When a step fails.
-pub fn seconds(grid: &Grid) -> Result<Vec<f64>> {
+pub fn seconds(tasks: &[Choice], runs: &[&Planned]) -> Result<Vec<f64>> {
     let seconds = |task: &Choice| {
         let name = &task.label.name;
-        let runs: Vec<&Planned> = grid.wanted().filter(|planned| planned.task == *name).collect();
+        let of_task = runs.iter().copied().filter(|planned| planned.task == *name);
+        let runs: Vec<&Planned> = of_task.collect();
         let Some(first) = runs.first() else { return Ok(0.0) };
         let rate = rate(first).with_context(|| format!("timing a step of {name}"))?;
         Ok(runs.iter().fold(0.0, |sum, planned| sum + samples(planned) / rate))
     };
-    grid.tasks.iter().map(seconds).collect()
+    tasks.iter().map(seconds).collect()
 }
 
 /// Training samples per second over all ranks.

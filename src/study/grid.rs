@@ -1,10 +1,11 @@
 //! From an experiment and a scale to the recipes of its runs.
 
 use super::definition::{Choice, Experiment, Setting, replace};
+use super::results::Run;
 use super::scale::Scale;
 use crate::checkpoint::Progress;
 use crate::recipe::Recipe;
-use crate::record::FileSum;
+use crate::record::{FileSum, Provenance};
 use crate::train::course::Course;
 use crate::train::session::{file_sums, load};
 use anyhow::{Context, Result, ensure};
@@ -42,6 +43,11 @@ impl Grid {
     pub fn wanted(&self) -> impl Iterator<Item = &Planned> {
         self.runs.iter().filter(|planned| planned.wanted)
     }
+
+    /// What is planned in the place of a run, if the grid has one for it.
+    pub(super) fn planned(&self, run: &Run) -> Option<&Planned> {
+        self.runs.iter().find(|planned| planned.has_place_of(run))
+    }
 }
 
 /// A run that is to be made.
@@ -63,6 +69,36 @@ pub struct Planned {
     pub samples: [usize; 2],
     /// The files of its data set.
     pub data: Vec<FileSum>,
+}
+
+impl Planned {
+    /// Whether a run is of this task, arm and seed, whatever else it is.
+    pub(super) fn has_place_of(&self, run: &Run) -> bool {
+        (&self.task, &self.arm, self.recipe.seed) == (&run.task, &run.arm, run.seed)
+    }
+
+    /// What about a run of this recipe, made by this program on these data, is not as planned.
+    pub(super) fn change(
+        &self,
+        recipe: &Recipe,
+        provenance: &Provenance,
+    ) -> Result<Option<String>> {
+        let changes = recipe.changes(&self.recipe)?;
+        let decisive =
+            |key: &str| key == "workers" || key == "train.epochs" || key == "train.max_steps";
+        let change = changes.iter().find(|c| c.objection.is_some() || decisive(&c.key));
+        if let Some(change) = change {
+            return Ok(Some(change.to_string()));
+        }
+        let here = Provenance::here();
+        if provenance.version != here.version {
+            return Ok(Some(format!("version was {}, is {}", provenance.version, here.version)));
+        }
+        if provenance.data != self.data {
+            return Ok(Some("the data files are others".into()));
+        }
+        Ok(None)
+    }
 }
 
 /// Stands where the number of the run's steps is to be.

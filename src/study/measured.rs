@@ -342,21 +342,26 @@ fn by_gauge(steps: &[Step]) -> BTreeMap<&str, Vec<f64>> {
     values
 }
 
+/// The curves of the gauges. What is not finite is left out: JSON has no number for it, and a run that
+/// has it could not be read again.
 fn gauges(steps: &[Step]) -> BTreeMap<String, Vec<(u64, f64)>> {
     let mut gauges: BTreeMap<String, Vec<(u64, f64)>> = BTreeMap::new();
     for group in groups(steps) {
         let last = group.last().map_or(0, |step| step.step);
         for (name, values) in by_gauge(group) {
-            let point = mean(values.into_iter()).map(|mean| (last, mean));
-            gauges.entry(name.into()).or_default().extend(point);
+            if let Some(value) = mean(values.into_iter()).filter(|value| value.is_finite()) {
+                gauges.entry(name.into()).or_default().push((last, value));
+            }
         }
     }
     gauges
 }
 
+/// Mean and deviation of each gauge that has them, likewise.
 fn gauge_means(steps: &[Step]) -> BTreeMap<String, Moments> {
     let values = by_gauge(steps).into_iter();
-    values.map(|(name, values)| (name.to_string(), Moments::of(&values))).collect()
+    let means = values.map(|(name, values)| (name.to_string(), Moments::of(&values)));
+    means.filter(|(_, of)| of.mean.is_finite() && of.deviation.is_finite()).collect()
 }
 
 /// The work of a step, medians over all steps.
@@ -416,5 +421,30 @@ mod tests {
         assert_eq!(notes.evaluations[0].bytes, 3000.0);
         let points = losses(&notes.steps, &notes.sent);
         assert_eq!(points.iter().map(|point| point.bytes).collect::<Vec<_>>(), notes.sent);
+    }
+
+    /// A residual may overflow before the run diverges.
+    #[test]
+    fn what_was_measured_can_be_read_again() {
+        let step = |step: u64, norm: f64| Step {
+            step,
+            residual_norm: Some(norm),
+            gauges: vec![("kept_ratio".into(), 1.0)],
+            ..Step::default()
+        };
+        let steps = [step(1, 2.0), step(2, f64::INFINITY), step(3, f64::NAN)];
+        let measured = Measured {
+            gauges: gauges(&steps),
+            gauge_means: gauge_means(&steps),
+            ..Measured::default()
+        };
+        assert_eq!(measured.gauges["residual_norm"], [(1, 2.0)]);
+        assert_eq!(measured.gauges["kept_ratio"].len(), 3);
+        assert_eq!(
+            (measured.gauge("residual_norm"), measured.gauge("kept_ratio")),
+            (None, Some(1.0))
+        );
+        let json = serde_json::to_string(&measured).unwrap();
+        assert_eq!(serde_json::from_str::<Measured>(&json).unwrap(), measured);
     }
 }

@@ -7,6 +7,7 @@ pub mod decision;
 pub mod definition;
 pub mod estimate;
 pub mod grid;
+mod kept;
 pub mod measured;
 mod pace;
 pub mod plot;

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! The unit of an accuracy is `%`, that of a difference of accuracies `point` or `points`; `within N %`
-//! of another measure is a ratio. Words may be joined by `-`.
+//! of another measure is a ratio. Seconds to a loss are compared with an arm: the loss is the one that
+//! both end below. Words may be joined by `-`.
 
 use super::claim::{Claim, Compare, Measure};
 use super::definition::Choice;
@@ -251,6 +252,11 @@ impl Words<'_> {
         let unit = self.unit(measure, compared)?;
         let number = number * unit.size();
         if !compared {
+            ensure!(
+                measure != Measure::SecondsToLoss,
+                "the loss is the one that two arms end below: name the other, as in `at least 30 % less \
+                 than dense`"
+            );
             return Ok(one_sided(Compare::Value, unit.of(Compare::Value), None, number, least));
         }
         ensure!(unit != Said::Percent, "say a ratio as `at least 1.05 times that of` an arm");
@@ -413,6 +419,7 @@ mod tests {
             ("step seconds at 1gbat 2 times as fast as dense", "1gbat"),
             ("loss 2 times as fast as dense", "only seconds"),
             ("loss within 1 point of dense", "points are for accuracies"),
+            ("seconds to loss at 100mbit at most 60 s", "than dense"),
             ("accuracy at least -1 points above dense", "\"-1\""),
             ("accuracy at least nan %", "\"nan\""),
         ] {

@@ -38,6 +38,10 @@ pub struct Results {
     pub links: Vec<String>,
     /// Every run of the grid, in the order of tasks, arms and seeds.
     pub runs: Vec<Run>,
+    /// Runs that earlier results held and this grid has no place for, such as those of more seeds. No
+    /// table, plot or verdict shows them; they are there for whoever asks for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Run>,
     /// How fast schemes encode and decode gradients that runs recorded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timings: Vec<Timing>,
@@ -119,6 +123,16 @@ pub struct Run {
     /// What its record says; absent where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
+}
+
+impl Run {
+    /// Whether it is this very run: in the same place, begun at the same moment, ended alike.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        let began = |run: &Self| run.measured.as_ref().map(|measured| measured.summary.started);
+        (&self.task, &self.arm, self.seed) == (&other.task, &other.arm, other.seed)
+            && began(self) == began(other)
+            && self.outcome == other.outcome
+    }
 }
 
 /// How a run ended.

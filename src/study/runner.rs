@@ -5,13 +5,15 @@
 //! stopped is gone on with from its last checkpoint, or begun again. What another recipe, version
 //! or data have left there is moved to `<out>/superseded/`, never removed. A run without a folder, but
 //! in the `results.json` that lies in the experiment's folder, was made too, on another machine
-//! perhaps: whoever has that file goes on from it.
+//! perhaps: whoever has that file goes on from it. Its runs that the grid has no place for stay in it,
+//! and a copy of it goes to `<out>/superseded/` before others take the place of its runs.
 
 use super::definition::{self, Choice, Experiment};
 use super::grid::{Grid, Planned};
+use super::kept::Kept;
 use super::measured::Measured;
 use super::pace::Pace;
-use super::results::{Label, Outcome, Results, Run, Timing};
+use super::results::{Label, Outcome, Results, Run};
 use super::scale::Scale;
 use super::{timings, verdict};
 use crate::checkpoint;
@@ -27,7 +29,6 @@ use crate::train::resume::Resume;
 use crate::train::session::Session;
 use anyhow::{Context, Result};
 use gradwire_exchange::network::Link;
-use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -66,6 +67,8 @@ pub enum News<'a> {
     Begins(usize, &'a Planned),
     /// What was in its folder was moved away: where to, and why.
     Superseded(&'a Path, &'a str),
+    /// Something in `results.json` does not count here: where a copy of the file is, and what it is.
+    Copied(&'a Path, &'a str),
     /// Schemes could not be timed for a claim, and why.
     Untimed(&'a str),
     /// It was there already, or has ended.
@@ -103,20 +106,20 @@ impl Job<'_> {
             format!("cannot make {}: choose another --out", self.folder.display())
         })?;
         let _lock = record::lock(&self.disk, &self.folder)?;
-        let links = self.links.iter().map(|word| Ok((word.clone(), Link::parse(word)?)));
-        let links: Vec<Named> = links.collect::<Result<_>>()?;
+        let links = self.named_links()?;
         let text = toml::to_string(self.experiment)?;
         let path = self.folder.join(definition::FILE);
         self.disk.replace(&path, text.as_bytes()).with_context(|| cannot_write(&path))?;
 
-        let mut kept = Kept::read(&self.disk, &self.folder);
+        let mut kept = Kept::read(&self.disk, &self.folder)?;
         let mut runs: Vec<Run> = self
             .grid
             .runs
             .iter()
             .map(|planned| self.found(planned, &links, &kept))
             .collect::<Result<_>>()?;
-        self.keep(&runs, &kept.timings)?;
+        self.copy_what_is_lost(&kept, &runs, &mut tell)?;
+        self.keep(&runs, &kept)?;
         record::hparams::forget_description(&self.disk, &self.folder)?;
         let mut pace = Pace::default();
         let is_open =
@@ -132,7 +135,7 @@ impl Job<'_> {
                 let steps = self.make(planned, &mut tell)?;
                 runs[index] = self.found(planned, &links, &kept)?;
                 pace.add(planned, steps, began.elapsed());
-                self.keep(&runs, &kept.timings)?;
+                self.keep(&runs, &kept)?;
             }
             let left = pace.left(&self.grid.runs, |i| i > index && is_open(i, &runs));
             let seconds = began.map(|began| began.elapsed().as_secs_f64());
@@ -145,9 +148,35 @@ impl Job<'_> {
                 timings::measure(disk, folder, self.experiment, self.grid, &runs, known, |why| {
                     tell(&News::Untimed(why));
                 })?;
-            self.keep(&runs, &kept.timings)?;
+            self.keep(&runs, &kept)?;
         }
-        Ok(self.results(&runs, &kept.timings))
+        Ok(self.results(&runs, &kept))
+    }
+
+    /// The runs that were asked for and are still to be made, by what is in the folder now.
+    ///
+    /// # Errors
+    /// When the folder cannot be read, or a run that was made elsewhere was not replayed on the links.
+    pub fn left(&self) -> Result<Vec<&Planned>> {
+        let links = self.named_links()?;
+        let kept = Kept::read(&self.disk, &self.folder)?;
+        let mut left = Vec::new();
+        for planned in self.grid.wanted() {
+            let made = match self.held(planned)? {
+                Held::Same(outcome) => outcome.is_final(),
+                Held::Nothing => kept.run(planned, &links)?.is_some(),
+                Held::Other(_) => false,
+            };
+            if !made {
+                left.push(planned);
+            }
+        }
+        Ok(left)
+    }
+
+    /// The links, each with its word.
+    fn named_links(&self) -> Result<Vec<Named>> {
+        self.links.iter().map(|word| Ok((word.clone(), Link::parse(word)?))).collect()
     }
 
     /// Makes one run, and gives back how many steps it had to take. Whatever becomes of it stands in its
@@ -202,18 +231,42 @@ impl Job<'_> {
         tell: &mut impl FnMut(&News<'_>),
     ) -> Result<Start> {
         let folder = self.folder.join(&planned.folder);
-        let out = self.folder.parent().unwrap_or(&self.folder);
-        let experiment = self.folder.file_name().unwrap_or_default();
-        let aside = out.join("superseded").join(experiment).join(&planned.folder);
-        let parent = aside.parent().unwrap_or(&aside);
-        self.disk.create_folders(parent).with_context(|| cannot_write(parent))?;
-        let places = (1..).map(|n| parent.join(format!("seed-{}-{n}", planned.recipe.seed)));
-        let free = places.into_iter().find(|place| !place.exists()).unwrap_or(aside);
+        let above = planned.folder.parent().unwrap_or(&planned.folder);
+        let seed = planned.recipe.seed;
+        let free = self.superseded(above, |number| format!("seed-{seed}-{number}"))?;
         self.disk
             .rename(&folder, &free)
             .with_context(|| format!("cannot move {} to {}", folder.display(), free.display()))?;
         tell(&News::Superseded(&free, why));
         Ok(Start::In(folder))
+    }
+
+    /// Keeps a copy of the `results.json` that is about to be replaced, if something in it would be lost.
+    fn copy_what_is_lost(
+        &self,
+        kept: &Kept,
+        runs: &[Run],
+        tell: &mut impl FnMut(&News<'_>),
+    ) -> Result<()> {
+        let Some(what) = kept.lost(self.grid, runs) else { return Ok(()) };
+        let copy = self.superseded(Path::new(""), |number| format!("results-{number}.json"))?;
+        self.disk.replace(&copy, &kept.bytes).with_context(|| cannot_write(&copy))?;
+        tell(&News::Copied(&copy, &what));
+        Ok(())
+    }
+
+    /// A place for what is no longer to be in `folder`, which is within the experiment's: the first whose
+    /// number is free.
+    fn superseded(&self, folder: &Path, name: impl Fn(u64) -> String) -> Result<PathBuf> {
+        let out = self.folder.parent().unwrap_or(&self.folder);
+        let experiment = self.folder.file_name().unwrap_or_default();
+        let above = out.join("superseded").join(experiment).join(folder);
+        self.disk.create_folders(&above).with_context(|| cannot_write(&above))?;
+        let mut number = 1;
+        while above.join(name(number)).exists() {
+            number += 1;
+        }
+        Ok(above.join(name(number)))
     }
 
     /// What the folder of a planned run holds.
@@ -233,7 +286,7 @@ impl Job<'_> {
     fn found(&self, planned: &Planned, links: &[Named], kept: &Kept) -> Result<Run> {
         let outcome = match self.held(planned)? {
             Held::Same(outcome) => outcome,
-            Held::Nothing => match kept.run(planned, links) {
+            Held::Nothing => match kept.run(planned, links)? {
                 Some(run) => return Ok(run),
                 None => Outcome::Missing,
             },
@@ -260,12 +313,12 @@ impl Job<'_> {
         })
     }
 
-    fn keep(&self, runs: &[Run], timings: &[Timing]) -> Result<()> {
-        report::write(&self.disk, &self.folder, &self.results(runs, timings))
+    fn keep(&self, runs: &[Run], kept: &Kept) -> Result<()> {
+        report::write(&self.disk, &self.folder, &self.results(runs, kept))
     }
 
     /// What was asked for, and what else there is of the same grid.
-    fn results(&self, runs: &[Run], timings: &[Timing]) -> Results {
+    fn results(&self, runs: &[Run], kept: &Kept) -> Results {
         let pairs = self.grid.runs.iter().zip(runs);
         let shown =
             pairs.filter(|(planned, run)| planned.wanted || run.outcome != Outcome::Missing);
@@ -293,7 +346,8 @@ impl Job<'_> {
             arms,
             links: self.links.clone(),
             runs,
-            timings: timings.to_vec(),
+            others: kept.others(self.grid),
+            timings: kept.timings.clone(),
             looks: self.looks,
             verdicts: Vec::new(),
         };
@@ -311,60 +365,7 @@ fn difference(disk: &Disk, folder: &Path, planned: &Planned) -> Result<Option<St
     };
     let recipe = Recipe::from_toml(&String::from_utf8_lossy(&read("recipe.toml")?))?;
     let provenance: Provenance = serde_json::from_slice(&read("provenance.json")?)?;
-    change(&recipe, &provenance, planned)
-}
-
-/// What about a run of this recipe, made by this program on these data, is not as planned.
-fn change(recipe: &Recipe, provenance: &Provenance, planned: &Planned) -> Result<Option<String>> {
-    let changes = recipe.changes(&planned.recipe)?;
-    let decisive =
-        |key: &str| key == "workers" || key == "train.epochs" || key == "train.max_steps";
-    let change = changes.iter().find(|c| c.objection.is_some() || decisive(&c.key));
-    if let Some(change) = change {
-        return Ok(Some(change.to_string()));
-    }
-    let here = Provenance::here();
-    if provenance.version != here.version {
-        return Ok(Some(format!("version was {}, is {}", provenance.version, here.version)));
-    }
-    if provenance.data != planned.data {
-        return Ok(Some("the data files are others".into()));
-    }
-    Ok(None)
-}
-
-/// What the `results.json` of an earlier invocation holds, here or on another machine.
-#[derive(Default, Deserialize)]
-struct Kept {
-    #[serde(default)]
-    runs: Vec<serde_json::Value>,
-    #[serde(default)]
-    timings: Vec<Timing>,
-}
-
-impl Kept {
-    /// Of the experiment's folder. What is not there, or of another form, holds nothing: runs are then
-    /// what their folders tell.
-    fn read(disk: &Disk, folder: &Path) -> Self {
-        const MAX_BYTES: u64 = 1 << 28;
-        let bytes = disk.read(&folder.join(report::JSON), MAX_BYTES).ok();
-        bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
-    }
-
-    /// The run that is planned, if it is there, ended, was made of the same recipe and data by the same
-    /// version, and replayed on all of `links`.
-    fn run(&self, planned: &Planned, links: &[Named]) -> Option<Run> {
-        let is = |run: &Run| {
-            run.task == planned.task && run.arm == planned.arm && run.seed == planned.recipe.seed
-        };
-        let runs = self.runs.iter().filter_map(|run| Run::deserialize(run).ok());
-        let run = runs.into_iter().find(is)?;
-        let measured = run.measured.as_ref()?;
-        let recipe = Recipe::from_toml(&run.recipe).ok()?;
-        let same = change(&recipe, &measured.provenance, planned).ok()?.is_none();
-        let replayed = links.iter().all(|(word, _)| measured.link(word).is_some());
-        (same && replayed && run.outcome.is_final()).then_some(run)
-    }
+    planned.change(&recipe, &provenance)
 }
 
 /// How the run in `folder` ended, by its record.

@@ -266,14 +266,10 @@ fn rule(
     if found.diverged[1] > 0 {
         return untestable(format!("{against} diverged with {}", seeds(found.diverged[1])));
     }
-    if found.diverged[0] > 0 {
-        let of = seeds(found.planned);
-        let why = format!("{} diverged with {} of {of}", claim.arm, found.diverged[0]);
-        // A claim of so much at least speaks of a run that goes well.
-        return match claim.at_least {
-            Some(_) => Ruled::new(Ruling::Contradicted, why),
-            None => untestable(why),
-        };
+    if found.diverged[0] > 0
+        && let Some(ruled) = of_divergence(claim, found)
+    {
+        return ruled;
     }
     if found.missing > 0 {
         let runs = if found.missing == 1 { "run is" } else { "runs are" };
@@ -297,12 +293,15 @@ fn rule(
         ));
     }
     let bounds = bounds(claim);
-    let what = match estimated.ends(side) {
+    let interval = |side: f64| match estimated.ends(side) {
         Some(_) => format!("the {} interval", percent(1.0 - 2.0 * side)),
         None => "the measured value".into(),
     };
+    // What is undecided straddles a bound with this one, too, which is never the narrower.
+    let what = interval(bounds.side_outside(side));
     match estimated.decide(bounds, side) {
         Decision::Within => {
+            let what = interval(side);
             Ruled::new(Ruling::Reproduced, format!("{what} lies within what was asked for"))
         }
         Decision::Outside => {
@@ -324,6 +323,37 @@ fn rule(
             Ruled { ruling: Ruling::Undecided, more_seeds, why }
         }
     }
+}
+
+/// What follows where runs of the claim's own arm diverged: such a run's accuracy is worse, and its
+/// loss higher, than any number. What else would have been measured of it nobody knows. `None` where
+/// the other runs are needed to tell, and are not there.
+fn of_divergence(claim: &Claim, found: &Found) -> Option<Ruled> {
+    let diverged = found.diverged[0];
+    let why = format!("{} diverged with {diverged} of {}", claim.arm, seeds(found.planned));
+    // The more is saved, or the more times as fast it is, the less is the arm's own number.
+    let [least, most] = match claim.compare {
+        Compare::SpeedUp | Compare::Saving => [claim.at_most, claim.at_least],
+        Compare::Value | Compare::Difference | Compare::Ratio => [claim.at_least, claim.at_most],
+    };
+    let missed = match claim.measure {
+        Measure::Accuracy => least,
+        Measure::Loss => most,
+        _ => return Some(Ruled::new(Ruling::NotTestable, why)),
+    };
+    if missed.is_some() {
+        return Some(Ruled::new(Ruling::Contradicted, why));
+    }
+    if found.missing > 0 {
+        return None;
+    }
+    // It is asked whether the arm breaks down, and one seed may do so by chance.
+    Some(if diverged == found.planned && diverged >= claim.seeds {
+        Ruled::new(Ruling::Reproduced, format!("{why}, which is worse than any number"))
+    } else {
+        let why = format!("{why}; it counts where all do, at least {}", claim.seeds);
+        Ruled::new(Ruling::Undecided, why)
+    })
 }
 
 /// `90 %`, `96.7 %`.

@@ -4,7 +4,7 @@
 //! be those of the average.
 
 use crate::recipe::average::{Config, Ema, Lookahead};
-use crate::train::params::{Params, update_buffers};
+use crate::train::params::{Params, is_statistic, update_buffers};
 use crate::train::replica::Replica;
 use anyhow::Result;
 
@@ -30,7 +30,7 @@ impl Average {
         }
         let (mut weights, mut buffers) = (Vec::new(), Vec::new());
         each_weight(&replica.params, |values| weights.extend_from_slice(values))?;
-        update_buffers(&replica.store, |values| buffers.extend_from_slice(values))?;
+        each_statistic(replica, |values| buffers.extend_from_slice(values))?;
         Ok(Some(Self { config, weights, buffers, updates: 0 }))
     }
 
@@ -58,6 +58,11 @@ impl Average {
     /// As [`new`](Self::new).
     pub(super) fn after_step(&mut self, replica: &Replica, place: u64, steps: u64) -> Result<()> {
         self.updates += 1;
+        if self.updates == 1 {
+            // Statistics begin as those of nothing: no average is to remember that.
+            self.buffers.clear();
+            each_statistic(replica, |values| self.buffers.extend_from_slice(values))?;
+        }
         match self.config {
             Config::None => Ok(()),
             Config::Ema(Ema { decay, .. }) => {
@@ -97,12 +102,17 @@ impl Average {
         let mut averages = self.weights.as_mut_slice();
         each_weight(&replica.params, |values| along(&mut averages, values))?;
         let mut averages = self.buffers.as_mut_slice();
-        update_buffers(&replica.store, |values| along(&mut averages, values))
+        each_statistic(replica, |values| along(&mut averages, values))
     }
 }
 
 fn each_weight(params: &Params, mut visit: impl FnMut(&mut [f32])) -> Result<()> {
     params.update(|_, values| visit(values))
+}
+
+/// The running statistics; how many passes they are of stays as it is.
+fn each_statistic(replica: &Replica, visit: impl FnMut(&mut [f32])) -> Result<()> {
+    update_buffers(&replica.store, is_statistic, visit)
 }
 
 #[cfg(test)]
@@ -125,16 +135,23 @@ mod tests {
 
     fn set(replica: &Replica, value: f32) {
         each_weight(&replica.params, |values| values.fill(value)).unwrap();
-        update_buffers(&replica.store, |values| values.fill(value)).unwrap();
+        update_buffers(&replica.store, |_| true, |values| values.fill(value)).unwrap();
     }
 
-    /// The value that all weights and all statistics have.
-    fn get(replica: &Replica) -> f32 {
-        let mut all = Vec::new();
-        each_weight(&replica.params, |values| all.extend_from_slice(values)).unwrap();
-        update_buffers(&replica.store, |values| all.extend_from_slice(values)).unwrap();
-        assert!(all.iter().all(|value| *value == all[0]));
-        all[0]
+    /// The value that all weights have, and that of all statistics.
+    fn get(replica: &Replica) -> [f32; 2] {
+        let (mut weights, mut statistics) = (Vec::new(), Vec::new());
+        each_weight(&replica.params, |values| weights.extend_from_slice(values)).unwrap();
+        each_statistic(replica, |values| statistics.extend_from_slice(values)).unwrap();
+        [weights, statistics].map(|all| {
+            assert!(all.iter().all(|value| *value == all[0]));
+            all[0]
+        })
+    }
+
+    fn assert_close(found: [f32; 2], expected: [f32; 2]) {
+        let close = found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4);
+        assert!(close, "{found:?} {expected:?}");
     }
 
     #[test]
@@ -151,15 +168,30 @@ mod tests {
             assert_eq!(average.is_due(place), place % 2 == 0);
             if average.is_due(place) {
                 average.after_step(&replica, place, 8).unwrap();
-                assert_eq!(get(&replica), value, "training goes on from the weights");
+                assert_eq!(get(&replica), [value; 2], "training goes on from the weights");
                 (sum, weights) = (decay * sum + f64::from(value), decay * weights + 1.0);
             }
         }
         assert_eq!(average.updates, 4);
         average.swap(&replica).unwrap();
-        assert!((f64::from(get(&replica)) - sum / weights).abs() < 1e-4);
+        assert_close(get(&replica), [(sum / weights) as f32; 2]);
         average.swap(&replica).unwrap();
-        assert_eq!(get(&replica), 64.0);
+        assert_eq!(get(&replica), [64.0; 2]);
+    }
+
+    #[test]
+    fn passes_are_counted_and_not_averaged() {
+        let (_folder, recipe, replica) = replica("average={kind='lookahead',every=1}");
+        let mut average = Average::new(recipe.average, &replica).unwrap().unwrap();
+        let passes = |name: &str| !is_statistic(name);
+        for place in 1..=3u64 {
+            update_buffers(&replica.store, passes, |count| count[0] += 1.0).unwrap();
+            average.after_step(&replica, place, 3).unwrap();
+            average.swap(&replica).unwrap();
+            let mut counts = Vec::new();
+            update_buffers(&replica.store, passes, |count| counts.push(count[0])).unwrap();
+            assert!(!counts.is_empty() && counts.iter().all(|count| *count == place as f32));
+        }
     }
 
     #[test]
@@ -168,22 +200,25 @@ mod tests {
             replica("average={kind='lookahead',decay=0.5,ramp=1,every=2}");
         set(&replica, 0.0);
         let mut average = Average::new(recipe.average, &replica).unwrap().unwrap();
-        let mut slow = 0.0f32;
+        let mut slow = [0.0f32; 2];
         for place in 1..=5u64 {
-            let fast = get(&replica) + 1.0;
+            let fast = get(&replica)[0] + 1.0;
             set(&replica, fast);
             if average.is_due(place) {
                 average.after_step(&replica, place, 5).unwrap();
-                slow += (1.0 - 0.5 * place as f32 / 5.0) * (fast - slow);
-                assert!((get(&replica) - slow).abs() < 1e-6, "{place}");
+                let share = 1.0 - 0.5 * place as f32 / 5.0;
+                // Statistics have no beginning that an average could return to.
+                let before = if place == 2 { [0.0, fast] } else { slow };
+                slow = before.map(|slow| slow + share * (fast - slow));
+                assert_close(get(&replica), slow);
             }
             let trained = get(&replica);
             average.swap(&replica).unwrap();
-            assert!((get(&replica) - if place == 1 { fast } else { slow }).abs() < 1e-6, "{place}");
+            assert_close(get(&replica), if place == 1 { [fast; 2] } else { slow });
             average.swap(&replica).unwrap();
             assert_eq!(get(&replica), trained, "training goes on from the weights");
         }
-        assert!((get(&replica) - slow - 1.0).abs() < 1e-6, "the last step's weights stay");
+        assert_close(get(&replica), [slow[0] + 1.0; 2]);
     }
 
     #[test]

@@ -208,14 +208,27 @@ fn hash_bits(elements: &[f32]) -> u64 {
         .fold(elements.len() as u64, |hash, lane| (hash ^ lane).wrapping_mul(PRIME).rotate_left(29))
 }
 
-/// Calls `change` with the values of each running statistic, in the order of their names, and keeps what it
-/// leaves; on a GPU they cross once each way.
+/// What the name of a batch norm's count of passes ends with.
+pub(super) const PASSES: &str = "num_batches_tracked";
+
+/// Whether a buffer of that name holds means or variances, and is no count of passes.
+pub(super) fn is_statistic(name: &str) -> bool {
+    !name.ends_with(PASSES)
+}
+
+/// Calls `change` with the values of each buffer whose name is `wanted`, in the order of their names, and keeps
+/// what it leaves; on a GPU they cross once each way.
 ///
 /// # Errors
-/// When a statistic is not contiguous `f32`.
-pub(super) fn update_buffers(store: &Store, mut change: impl FnMut(&mut [f32])) -> Result<()> {
+/// When a buffer is not contiguous `f32`.
+pub(super) fn update_buffers(
+    store: &Store,
+    wanted: impl Fn(&str) -> bool,
+    mut change: impl FnMut(&mut [f32]),
+) -> Result<()> {
     let buffers = store.buffers();
-    let vars: Vec<&Var> = buffers.iter().map(|(_, var)| var).collect();
+    let vars: Vec<&Var> =
+        buffers.iter().filter(|(name, _)| wanted(name)).map(|(_, var)| var).collect();
     // They are few: memory that is kept for them would not pay.
     let host = HostBuffer::default();
     update_all(&vars, &host, |_, values| change(values)).context("updating the running statistics")

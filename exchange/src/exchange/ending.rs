@@ -123,7 +123,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Makes what the step has prepared last: residual, and what compressors and reducers learnt.
+    /// Makes what the step has prepared last: residual, and what compressors and reducers learnt. Gauges are of
+    /// messages: steps of a warm-up have none.
     fn settle(&mut self, place: Place, means: Means<'_>, gauges: &mut Vec<Gauge>) {
         use crate::compress::StepEnd;
 
@@ -138,7 +139,9 @@ impl Exchange {
             if let (Engine::Rounds(reducer, _), true) = (&mut bucket.engine, warm) {
                 reducer.commit();
             }
-            Gauge::merge_into(gauges, bucket.gauges());
+            if warm {
+                Gauge::merge_into(gauges, bucket.gauges());
+            }
         }
     }
 }

@@ -124,6 +124,7 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Result<Vec<Block>> {
     for task in tasks {
         blocks.push(Block::Heading(2, task.label.label.clone()));
         blocks.extend(tables::troubles(task));
+        blocks.extend(provenance::mixed(task));
         blocks.push(Block::Table(tables::reached(task)));
         let target = task.target();
         for link in &task.links {
@@ -187,9 +188,10 @@ fn verdicts(results: &Results) -> Table {
     table.note = format!(
         "{yes}: the whole interval over seeds lies where it counts; {no}: it lies wholly \
          outside; undecided: it straddles an edge. The interval errs with {} at most on each side: one \
-         one-sided t-test for a claim with one bound, two (equivalence) for a claim with two. Factors, \
-         savings and times are averaged as logarithms. Seeds are paired where they give both arms the same \
-         start and the same data.{looks} {}",
+         one-sided t-test for a claim with one bound, two (equivalence) for a claim with two, whose \
+         opposite must be seen with half the error on each side. Factors, savings and times are averaged \
+         as logarithms. Seeds are paired where they give both arms the same start and the same \
+         data.{looks} {}",
         percent(SIDE),
         chance(results)
     );

@@ -1,5 +1,6 @@
 //! What produced the figures, and how to produce them again.
 
+use super::digest::{Arm, Task};
 use super::document::{Block, Cell, Table};
 use super::words;
 use crate::record::Provenance;
@@ -44,6 +45,19 @@ pub(super) fn section(results: &Results) -> Vec<Block> {
     let title = format!("Every run with its command: {}", results.runs.len());
     blocks.push(Block::Folded(title, vec![Block::Table(runs(results))]));
     blocks
+}
+
+/// A warning where the finished runs of a task do not come from one machine and one build: what is
+/// compared by time then compares these, too.
+pub(super) fn mixed(task: &Task<'_>) -> Option<Block> {
+    let made = task.arms.iter().flat_map(Arm::finished).map(|(_, measured)| {
+        let Provenance { commit, rustc, profile, cpu, cores, kernels, threads, .. } =
+            &measured.provenance;
+        (commit, rustc, profile, cpu, cores, kernels, threads)
+    });
+    let warning = "Times cannot be compared: these runs were made on different machines, by different \
+                   builds or with different numbers of threads, as the provenance below tells.";
+    (words::counted(made).len() > 1).then(|| Block::Warnings(vec![warning.into()]))
 }
 
 /// What all runs say, each thing once, with the number of runs where they differ.
@@ -105,9 +119,32 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::digest::tests::results;
+    use super::super::digest::{self, tests::results};
     use super::*;
     use crate::record::FileSum;
+
+    #[test]
+    fn times_of_different_machines_are_not_compared_in_silence() {
+        let mut results = results();
+        assert!(mixed(&digest::tasks(&results)[0]).is_none());
+        // The run that diverged has no part in a mean.
+        results.runs[5].measured.as_mut().unwrap().provenance.cpu = "B".into();
+        assert!(mixed(&digest::tasks(&results)[0]).is_none());
+        let changes: [fn(&mut Provenance); 4] = [
+            |provenance| provenance.cpu = "B".into(),
+            |provenance| provenance.threads = 8,
+            |provenance| provenance.profile = "debug".into(),
+            |provenance| provenance.commit = Some("1234567".into()),
+        ];
+        for change in changes {
+            let mut results = results.clone();
+            change(&mut results.runs[0].measured.as_mut().unwrap().provenance);
+            let Some(Block::Warnings(lines)) = mixed(&digest::tasks(&results)[0]) else {
+                panic!("no warning")
+            };
+            assert!(lines[0].contains("Times cannot be compared"), "{lines:?}");
+        }
+    }
 
     #[test]
     fn each_thing_is_said_once_and_differences_are_counted() {

@@ -118,7 +118,8 @@ pub(super) fn measured(verdict: &Verdict) -> Cell {
     Cell { below, ..Cell::from(say(mean)) }
 }
 
-/// How many claims got each verdict, and how many of the verdicts chance alone may have got wrong.
+/// How many claims got each verdict, how many of the verdicts chance alone may have got wrong, and what
+/// it costs to look again at those that are undecided.
 pub fn chance(results: &Results) -> String {
     let count = |ruling| results.verdicts.iter().filter(|v| v.ruling == ruling).count();
     let counts =
@@ -128,9 +129,17 @@ pub fn chance(results: &Results) -> String {
         0 | 1 => String::new(),
         looks => format!(", all {looks} looks together"),
     };
+    let again = match (count(Ruling::Undecided), results.looks) {
+        (0, _) => "",
+        (_, 0 | 1) => {
+            " Seeds added by hand are one more look, and several looks err more often than that: \
+             --until-decided pays for its looks."
+        }
+        _ => " Seeds added by hand are one more look, and err more often than that.",
+    };
     format!(
         "{}. A verdict of the first two kinds is wrong with a probability of at most {}{looks}: of \
-         these {decided}, chance alone gets at most {} wrong on average.",
+         these {decided}, chance alone gets at most {} wrong on average.{again}",
         counts.join(", "),
         percent(SIDE),
         three_digits(decided as f64 * SIDE)
@@ -227,11 +236,16 @@ mod tests {
             "3 reproduced, 1 contradicted at this scale, 1 undecided, 1 not testable at this scale."
         ));
         assert!(said.contains("of these 4, chance alone gets at most 0.2 wrong"), "{said}");
+        assert!(said.ends_with("--until-decided pays for its looks."), "{said}");
         results.looks = 3;
-        assert!(chance(&results).contains("at most 5 %, all 3 looks together"));
+        let said = chance(&results);
+        assert!(said.contains("at most 5 %, all 3 looks together"), "{said}");
+        assert!(said.contains("added by hand") && !said.contains("--until"), "{said}");
         results.paper.clear();
         let said = chance(&results);
         assert!(said.starts_with("3 yes, 1 no, 1 undecided, 1 no answer."), "{said}");
+        results.verdicts.retain(|verdict| verdict.ruling != Ruling::Undecided);
+        assert!(chance(&results).ends_with("wrong on average."), "nothing is left to look at");
     }
 
     #[test]

@@ -126,6 +126,72 @@ fn what_went_wrong_is_said_and_not_left_out() {
     assert_eq!((verdict.ruling, verdict.why.as_str()), (Ruling::NotTestable, "too small"));
 }
 
+/// The accuracy of a run that diverged is worse, and its loss higher, than any number; nothing follows
+/// for anything else.
+#[test]
+fn divergence_is_judged_by_what_is_measured() {
+    use Compare::{Difference, Ratio, Saving};
+    let (least, most, both) = ([Some(0.1), None], [None, Some(0.1)], [Some(-0.1), Some(0.1)]);
+    let of = |measure: Measure, compare: Compare, bounds: [Option<f64>; 2], diverged: usize| {
+        let mut claim = claim("");
+        (claim.measure, claim.compare) = (measure, compare);
+        [claim.at_least, claim.at_most] = bounds;
+        let mut runs = against(&[0.9; 3]);
+        for run in &mut runs[..diverged] {
+            run.outcome = Outcome::Diverged { error: "NaN".into() };
+        }
+        let whole = judged(&claim, &results(runs.clone())).ruling;
+        runs[5].outcome = Outcome::Missing;
+        (whole, judged(&claim, &results(runs)).ruling)
+    };
+    for (measure, compare, bounds) in [
+        (Measure::Accuracy, Difference, least),
+        (Measure::Accuracy, Difference, both),
+        (Measure::Accuracy, Saving, most),
+        (Measure::Loss, Difference, most),
+        (Measure::Loss, Ratio, both),
+        (Measure::Loss, Saving, least),
+    ] {
+        let found = of(measure, compare, bounds, 1);
+        assert_eq!(found.0, Ruling::Contradicted, "{measure:?} {compare:?} {bounds:?}");
+    }
+    for (measure, bounds) in [(Measure::Accuracy, most), (Measure::Loss, least)] {
+        let some = of(measure, Difference, bounds, 2);
+        assert_eq!(some, (Ruling::Undecided, Ruling::NotTestable), "{measure:?}");
+        let all = of(measure, Difference, bounds, 3);
+        assert_eq!(all, (Ruling::Reproduced, Ruling::NotTestable), "{measure:?}");
+    }
+    for measure in [Measure::BestAccuracy, Measure::Gauge, Measure::BitsPerParameter] {
+        for bounds in [least, most, both] {
+            let found = of(measure, Difference, bounds, 1);
+            assert_eq!(found.0, Ruling::NotTestable, "{measure:?} {bounds:?}");
+        }
+    }
+}
+
+/// The 90 % interval lies above both bounds, the 95 % one does not: the opposite is not shown yet.
+#[test]
+fn outside_of_two_bounds_takes_a_wider_interval() {
+    let mut claim = claim("");
+    (claim.at_least, claim.at_most) = (Some(-0.006), Some(0.006));
+    let of = |claim: &Claim, accuracies: &[f64]| {
+        let verdict = judged(claim, &results(against(accuracies)));
+        (verdict.ruling, verdict.why)
+    };
+    for (accuracies, ruling, part) in [
+        ([0.9, 0.901, 0.899], Ruling::Reproduced, "the 90 % interval lies within"),
+        ([0.908, 0.912, 0.910], Ruling::Undecided, "the 95 % interval over 3 seeds"),
+        ([0.93, 0.931, 0.929], Ruling::Contradicted, "the 95 % interval lies wholly outside"),
+    ] {
+        let found = of(&claim, &accuracies);
+        assert_eq!(found.0, ruling, "{}", found.1);
+        assert!(found.1.contains(part), "{}", found.1);
+    }
+    claim.at_least = None;
+    let found = of(&claim, &[0.908, 0.912, 0.910]);
+    assert_eq!(found.0, Ruling::Contradicted, "{}", found.1);
+}
+
 /// Enough seeds are left without it, and they agree: it must not be left out.
 #[test]
 fn a_seed_without_a_finite_number_is_not_left_out() {

@@ -2,13 +2,10 @@
 
 use super::Worker;
 use crate::recipe::BatchNorm;
-use crate::train::params::update_buffers;
+use crate::train::params::{PASSES, update_buffers};
 use anyhow::Result;
 use gradwire_datasets::{Augment, Batch};
 use gradwire_models::kernels::flat::update_in_place;
-
-/// What the name of a batch norm's count of passes ends with.
-pub(super) const PASSES: &str = "num_batches_tracked";
 
 impl Worker {
     /// Computes the running statistics anew, of the weights as they are: the mean over as many forward
@@ -43,21 +40,25 @@ impl Worker {
         Ok(Some(kept))
     }
 
-    /// All running statistics, one after the other in the order of their names.
+    /// All running statistics and counts of passes, one after the other in the order of their names.
     fn statistics(&self) -> Result<Vec<f32>> {
         let mut flat = Vec::new();
-        update_buffers(&self.replica.store, |elements| flat.extend_from_slice(elements))?;
+        update_buffers(&self.replica.store, |_| true, |elements| flat.extend_from_slice(elements))?;
         Ok(flat)
     }
 
-    /// Sets all running statistics to what [`statistics`](Self::statistics) gave.
+    /// Sets them to what [`statistics`](Self::statistics) gave.
     pub(super) fn set_statistics(&self, flat: &[f32]) -> Result<()> {
         let mut rest = flat;
-        update_buffers(&self.replica.store, |elements| {
-            let (mine, others) = rest.split_at(elements.len());
-            elements.copy_from_slice(mine);
-            rest = others;
-        })
+        update_buffers(
+            &self.replica.store,
+            |_| true,
+            |elements| {
+                let (mine, others) = rest.split_at(elements.len());
+                elements.copy_from_slice(mine);
+                rest = others;
+            },
+        )
     }
 
     /// Makes batch norm's running statistics the same on all ranks, by the recipe's policy.

@@ -1,6 +1,5 @@
 //! A worker's state: handed in for a checkpoint, taken up from one.
 
-use super::norms::PASSES;
 use super::{Worker, exchange, optimizer};
 use crate::checkpoint::{Checkpoint, MOST_UPDATES, Part, Shared, Tensor, Tensors};
 use crate::recipe::Recipe;
@@ -8,6 +7,7 @@ use crate::record::Warning;
 use crate::train::average::Average;
 use crate::train::flags::Decision;
 use crate::train::optim::{Optimizer, Waiting};
+use crate::train::params::PASSES;
 use crate::train::post::Phase;
 use crate::train::replica::Replica;
 use crate::train::report::Report;
