@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ pub enum Operation {
     Create,
     /// Opening a file to write at its end.
     Append,
-    /// Writing bytes.
+    /// Writing bytes, or taking some off the end of a file.
     Write,
     /// Waiting until a file's bytes have reached the disk.
     SyncFile,
@@ -324,6 +324,25 @@ impl File {
         self.disk.check(Operation::SyncFile)?;
         self.file.sync_all()
     }
+
+    /// How many bytes the file has.
+    ///
+    /// # Errors
+    /// When the file system does not tell.
+    pub fn length(&self) -> io::Result<u64> {
+        self.file.metadata().map(|about| about.len())
+    }
+
+    /// Takes off everything after the first `length` bytes. What is written next follows these.
+    ///
+    /// # Errors
+    /// When the file system does not do it.
+    pub fn cut(&mut self, length: u64) -> io::Result<()> {
+        self.disk.check(Operation::Write)?;
+        self.file.set_len(length)?;
+        self.file.seek(SeekFrom::Start(length))?;
+        Ok(())
+    }
 }
 
 impl Write for File {
@@ -361,6 +380,22 @@ mod tests {
         assert_eq!((disk.failed(), disk.tried()), (2, 5));
         // Half of what failed has reached the file.
         assert_eq!(fs::read_to_string(&path).unwrap(), "1234121212341234");
+    }
+
+    #[test]
+    fn what_is_written_after_a_cut_follows_what_was_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let disk = Disk::default();
+        let mut made = disk.create(&path).unwrap();
+        made.write_all(b"123456").unwrap();
+        made.cut(4).unwrap();
+        made.write_all(b"x").unwrap();
+        let mut opened = disk.append(&path).unwrap();
+        assert_eq!(opened.length().unwrap(), 5);
+        opened.cut(2).unwrap();
+        opened.write_all(b"y").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "12y");
     }
 
     #[test]

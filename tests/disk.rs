@@ -8,7 +8,7 @@ use common::Outcome;
 use gradwire::cluster::Job;
 use gradwire::disk::{Disk, Fault};
 use gradwire::recipe::{Recipe, Source};
-use gradwire::record::Mode;
+use gradwire::record::{Event, Kind, Mode, network, read_metrics};
 use gradwire::train::launch::{Start, train};
 use gradwire::train::resume::Resume;
 use gradwire::train::session::Session;
@@ -60,6 +60,19 @@ fn half_written(folder: &Path) -> Vec<PathBuf> {
     here.cloned().chain(inside).collect()
 }
 
+/// Fails unless the records of a run, as far as it came, can be read.
+fn can_be_read(run: &Path, what: &str) {
+    if !run.join("metrics.jsonl").exists() {
+        return;
+    }
+    let (disk, mut steps) = (Disk::default(), 0);
+    let count = |event: Event| steps += u64::from(matches!(event.kind, Kind::Step(_)));
+    read_metrics(&disk, run, count).unwrap_or_else(|error| panic!("{what}: {error:#}"));
+    if steps > 0 {
+        network::read(&disk, run).unwrap_or_else(|error| panic!("{what}: {error:#}"));
+    }
+}
+
 fn every_operation_fails(count: u64, stride: usize) {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
@@ -99,6 +112,7 @@ fn every_operation_fails(count: u64, stride: usize) {
             fs::create_dir_all(out.join("first-look")).unwrap();
             continue;
         };
+        can_be_read(&run, &format!("operation {first}"));
         match Resume::find(&Disk::default(), &run, false) {
             Ok(resume) => {
                 resumed += 1;

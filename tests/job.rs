@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::weights;
+use common::{events, only_run, weights};
 use gradwire::cluster::{Job, letterbox};
 use gradwire::disk::Disk;
 use gradwire::recipe::{Recipe, Source};
@@ -42,14 +42,28 @@ fn recipe(out: &Path, settings: &[&str]) -> Recipe {
 /// What became of process 0, and of those that follow: whether they were let begin.
 type Ended = (anyhow::Result<Outcome>, Vec<anyhow::Result<bool>>);
 
+/// What a process does that follows, up to its end, with its own recipe.
+type Follower = fn(&Job, Recipe, Arc<Faults>) -> anyhow::Result<bool>;
+
 /// What a follower's process does, up to its end.
 fn followed(job: &Job, own: Recipe, faults: Arc<Faults>) -> anyhow::Result<bool> {
     let Some((session, go)) = follow::join(job, Some(Ok(own)))? else { return Ok(false) };
     follow::train(job, Session { faults, ..session }, *go).map(|()| true)
 }
 
+/// What a follower's process does that cannot begin when it may: processes agree only once.
+fn cannot_begin(job: &Job, own: Recipe, faults: Arc<Faults>) -> anyhow::Result<bool> {
+    job.take_up(Vec::new(), 1)?;
+    followed(job, own, faults)
+}
+
 /// Trains in as many processes; each reads the recipe of its number.
 fn job(recipes: &[Recipe], start: Start, faults: &str) -> Ended {
+    job_with(followed, recipes, start, faults)
+}
+
+/// As [`job`], with what the processes that follow do.
+fn job_with(follower: Follower, recipes: &[Recipe], start: Start, faults: &str) -> Ended {
     let (letters, boxes): (Vec<_>, Vec<_>) = recipes.iter().map(|_| letterbox()).unzip();
     let clusters = channels(letters).unwrap();
     let mut jobs =
@@ -62,7 +76,7 @@ fn job(recipes: &[Recipe], start: Start, faults: &str) -> Ended {
             .map(|(job, own)| {
                 let faults = faults.clone();
                 scope.spawn(move || {
-                    let followed = followed(&job, own.clone(), faults);
+                    let followed = follower(&job, own.clone(), faults);
                     // One that has failed waits here to be ended by process 0, as threads cannot be.
                     if let Ok(followed) = &followed {
                         job.end(*followed);
@@ -132,4 +146,32 @@ fn a_failure_elsewhere_is_named_and_a_difference_refused() {
     let (outcome, _) = job(&[three.clone(), three.clone(), three], Start::Fresh, "");
     let told = format!("{:#}", outcome.unwrap_err());
     assert!(told.contains("cannot be spread evenly over the 3 processes"), "{told}");
+}
+
+#[test]
+fn a_process_that_cannot_begin_is_named_with_the_reason() {
+    let out = tempfile::tempdir().unwrap();
+    let same = recipe(out.path(), &["exchange.timeout=5"]);
+    let both = [same.clone(), same];
+    let (outcome, followed) = job_with(cannot_begin, &both, Start::Fresh, "");
+    let run = only_run(&out.path().join("quick"));
+    let recorded = events(&run, "failed")[0]["error"].to_string();
+    for told in [format!("{:#}", outcome.unwrap_err()), recorded] {
+        let named = told.contains("worker 2 (process 1 on ") && told.contains("agree once");
+        assert!(named && told.contains("before the first step"), "{told}");
+    }
+    let own = followed[0].as_ref().unwrap_err();
+    assert!(own.to_string().contains("agree once"), "{own}");
+}
+
+#[test]
+fn a_process_without_the_memory_is_named_before_anything_is_made() {
+    let out = tempfile::tempdir().unwrap();
+    let large = recipe(out.path(), &["model.dim=100000000000"]);
+    let (outcome, followed) = job(&[large.clone(), large], Start::Fresh, "");
+    let told = format!("{:#}", outcome.unwrap_err());
+    assert!(told.contains("process 1 (worker 2 and up, on "), "{told}");
+    assert!(told.contains("2 workers with") && told.contains("fewer workers"), "{told}");
+    assert!(matches!(followed[0], Ok(false)));
+    assert!(!out.path().join("quick").exists());
 }

@@ -6,7 +6,7 @@ mod common;
 #[path = "tensorboard/reader.rs"]
 mod reader;
 
-use common::{Program, events, json_lines, number, numbers, only_run, quick, says, sets};
+use common::{Program, entries, events, json_lines, number, numbers, only_run, quick, says, sets};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -91,9 +91,25 @@ fn a_replay_leaves_tables_plots_and_curves() {
         assert!((event.wall_time - started - evaluation[0].as_f64().unwrap()).abs() < 1e-5);
     }
 
-    // Another replay takes the place of this one; a folder with something else in it is left.
-    program.succeed(&["network", "replay", path, "--links", "wan"]);
+    // Links that cannot be told apart take nothing's place.
+    for links in [&["--links", "wan,1gbit,wan"][..], &["--links", "wan", "--link", "wan "]] {
+        let again = [&["network", "replay", path], links].concat();
+        program.refuses(&again, 2, &["wan is given twice"]);
+    }
+    assert_eq!(fs::read_to_string(folder.join("replay.json")).unwrap(), json);
+
+    // Another replay takes the place of this one, and of nothing else that is there.
+    let mine = ["notes.md", "mine.svg", "1gbit/notes.md"].map(|name| folder.join(name));
+    mine.iter().for_each(|path| fs::write(path, "mine").unwrap());
+    let long = format!("{{ preset = \"wan\",{}mtu = 1500 }}", " ".repeat(300));
+    program.succeed(&["network", "replay", path, "--links", "wan", "--link", &long]);
     assert!(folder.join("wan").exists() && !folder.join("100mbit").exists());
+    assert_eq!(entries(&folder.join("1gbit")), [folder.join("1gbit/notes.md")]);
+    program.succeed(&["network", "replay", path, "--links", "1gbit"]);
+    assert!(!folder.join("wan").exists() && !reader::read_folder(&folder.join("1gbit")).is_empty());
+    assert!(mine.iter().all(|path| fs::read_to_string(path).unwrap() == "mine"));
+
+    // A folder with something else in it is left.
     fs::create_dir(program.path("mine")).unwrap();
     fs::write(program.path("mine/thesis.tex"), "x").unwrap();
     program.refuses(&["network", "replay", path, "--out", "mine"], 1, &["mine", "--out"]);

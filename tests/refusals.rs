@@ -5,8 +5,8 @@
 
 mod common;
 
-use common::{Program, events, only_run, quick, quickly, says, texts, words};
-use serde_json::Value;
+use common::{Program, events, forged, only_run, quick, quickly, says, texts, words};
+use serde_json::{Value, json};
 use std::fs;
 
 /// Half of all crates are there to download data: a build without them says what to build instead.
@@ -37,6 +37,19 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
             "nothing to compress",
         ),
         ("train --scheme qsgd --set exchange.topology=sharded", "policy.bucketing"),
+        ("train --set average.kind=none --set average.decay=0.9", "it has no settings"),
+        (
+            "train --set train.batch=6148914691236517206 --set train.accumulate=3",
+            "train.accumulate = 3",
+        ),
+        (
+            "train --set faults.on_worker_loss=restart --set checkpoint.keep_last=0",
+            "write checkpoint.keep_last = 2",
+        ),
+        (
+            "train --set faults.on_worker_loss=shrink --set checkpoint.keep_last=0",
+            "faults.on_worker_loss = \"stop\"",
+        ),
         ("train --workers 0", "workers"),
         ("train --workers many", "--workers"),
         ("train --epoch 3", "--epochs"),
@@ -162,22 +175,6 @@ fn models_that_are_none_are_refused() {
     }
 }
 
-/// A model file with another text about itself and other data.
-fn forged(bytes: &[u8], about: impl Fn(&mut Value), data: impl Fn(&mut [u8])) -> Vec<u8> {
-    let (length, rest) = bytes.split_first_chunk::<8>().unwrap();
-    let (header, tensors) = rest.split_at(u64::from_le_bytes(*length) as usize);
-    let mut header: Value = serde_json::from_slice(header).unwrap();
-    let said = &mut header["__metadata__"]["gradwire"];
-    let mut said_about: Value = serde_json::from_str(said.as_str().unwrap()).unwrap();
-    about(&mut said_about);
-    *said = said_about.to_string().into();
-    let header = header.to_string();
-    let mut tensors = tensors.to_vec();
-    data(&mut tensors);
-    let length = (header.len() as u64).to_le_bytes();
-    [&length[..], header.as_bytes(), &tensors].concat()
-}
-
 #[test]
 fn damaged_models_are_refused_and_equal_runs_leave_equal_ones() {
     let program = Program::new();
@@ -205,6 +202,18 @@ fn damaged_models_are_refused_and_equal_runs_leave_equal_ones() {
     let nothing = forged(&good, unsigned, |data| data.fill(0xff));
     program.refuses(&eval(&nothing), 1, &["loss", "NaN"]);
     program.succeed(&eval(&forged(&good, unsigned, |_| ())));
+    let normalised = |mean: Value, deviation: Value| {
+        let by = json!({ "mean": mean, "deviation": deviation });
+        forged(&good, |about| about["normalisation"] = by.clone(), |_| ())
+    };
+    let fine = json!([0.5, 0.5, 0.5]);
+    program.succeed(&eval(&normalised(fine.clone(), json!([0.2, 0, 0.2]))));
+    for wrong in [json!([0.2, 0.2, -0.2]), json!([0.2, 0.2, 1e300])] {
+        program.refuses(&eval(&normalised(fine.clone(), wrong)), 1, &["damaged", "no pixels"]);
+    }
+    for wrong in [json!([0.5, 0.5]), json!([0.5, 0.5, 0.5, 0.5]), json!([0.5, 0.5, null])] {
+        program.refuses(&eval(&normalised(wrong, fine.clone())), 1, &["the metadata of"]);
+    }
 }
 
 #[test]

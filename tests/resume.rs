@@ -293,6 +293,11 @@ fn another_recipe_is_refused_key_by_key_and_more_of_the_same_is_not() {
         ["train.batch was 16, is 8", "policy.dense_below was left out, is 7", "seed", "--force"];
     says(&error, &parts);
     program.refuses(&resume(&["--set", "train.bach=8"]), 2, &["did you mean"]);
+    // The run's written recipe is its recipe, and errors are measured as often as steps are recorded.
+    let written = run.join("recipe.toml");
+    let again = ["train", text(&written), "--resume", text(&run), "--set", "record.every=3"];
+    let shown = program.succeed(&[&again[..], &["--dry-run"]].concat());
+    says(&shown, &["every = 3", "measure_every = 3"]);
 
     // The run has taken its 24 steps; more are more of the same.
     let more = ["--set", "train.max_steps=30", "--set", "record.every=2"];
@@ -347,6 +352,26 @@ fn what_cannot_go_on_stays_as_it_is() {
     assert!(said.contains("has taken all its 24 steps"), "{said}");
     resume(&program, &checkpoints[0], &[]);
     assert_eq!(told(&run), told_before);
+}
+
+/// Whoever insists: half a record of the network could not be read.
+#[test]
+fn the_network_is_recorded_from_the_first_step_or_not_at_all() {
+    let program = Program::new();
+    for (begun, other) in [("off", "record"), ("record", "off")] {
+        let [begun, set] = [begun, other].map(|mode| format!("network.mode={mode}"));
+        let (run, checkpoints) = undisturbed(&program, other, &["--set", &begun]);
+        let before = files(&run);
+        let changed =
+            ["train", "--quiet", "--resume", text(&checkpoints[0]), "--set", set.as_str()];
+        for force in [vec![], vec!["--force"]] {
+            let parts = ["network.mode was", "go on with network.mode as it was"];
+            program.refuses(&[&changed[..], &force].concat(), 2, &parts);
+        }
+        assert!(files(&run) == before, "{set} has changed the run");
+        resume(&program, &checkpoints[0], &[]);
+        program.succeed(&["compare", text(&run)]);
+    }
 }
 
 /// Who was killed before the first checkpoint begins again, in the same folder; one that has ended does

@@ -6,6 +6,8 @@
 mod common;
 
 use common::{Program, says, words};
+use gradwire::disk::Disk;
+use gradwire::record::lock;
 use std::fs;
 
 /// A sweep that takes seconds in a debug build.
@@ -101,4 +103,35 @@ fn what_is_printed_to_start_from_can_be_run() {
     let parts = ["large, small: name one with --scale"];
     program.refuses(&["reproduce", "mine.toml", "--dry-run"], 2, &parts);
     program.refuses(&["new", "recipe", "--from", "nothing"], 2, &["cifar10-topk"]);
+}
+
+/// A run that another process is at work in is neither moved away nor begun again.
+#[test]
+fn a_run_that_is_being_written_stays_where_it_is() {
+    let program = Program::new();
+    let line = ASKED.replace("--seeds 2", "--seeds 1").replace(",sidco", "").replace("0.5,", "");
+    let longer = line.replace("max_steps=3", "max_steps=4");
+    let same: Vec<&str> = line.split_whitespace().collect();
+    let other: Vec<&str> = longer.split_whitespace().collect();
+    let on = [&same[..], &["--resume"]].concat();
+    program.succeed(&same);
+    let run = program.path("runs/out/small-sweep/fasttext/dense/seed-1");
+    let metrics = run.join("metrics.jsonl");
+    let whole = fs::read_to_string(&metrics).unwrap();
+    let is_end = |line: &&str| line.contains("\"event\":\"finished\"");
+    let open: String = whole.split_inclusive('\n').filter(|line| !is_end(line)).collect();
+    assert_ne!(open, whole);
+    fs::write(&metrics, &open).unwrap();
+
+    let held = lock(&Disk::default(), &run).unwrap();
+    for sweep in [&on, &same, &other] {
+        program.refuses(sweep, 1, &["another process is training in", "dense/seed-1"]);
+        assert_eq!(fs::read_to_string(&metrics).unwrap(), open, "{sweep:?}");
+    }
+    let aside = program.path("runs/out/superseded/small-sweep/fasttext/dense/seed-1-1");
+    assert!(!aside.exists());
+    drop(held);
+    program.succeed(&on);
+    assert_eq!(fs::read_to_string(aside.join("metrics.jsonl")).unwrap(), open);
+    assert!(fs::read_to_string(&metrics).unwrap().contains("\"event\":\"finished\""));
 }

@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::{Program, events, number, numbers, only_run, quick, sets, weights, words};
+use common::{
+    Program, entries, events, forged, number, numbers, only_run, quick, sets, weights, words,
+};
 use serde_json::Value;
 use std::fs;
 
@@ -48,6 +50,46 @@ fn a_run_learns_and_leaves_a_whole_record() {
     let evaluated: Value = serde_json::from_str(&evaluated).unwrap();
     let best = numbers(&epochs, "test_accuracy").into_iter().fold(0.0, f64::max);
     assert_eq!(number(&evaluated, "test_accuracy"), best);
+}
+
+/// What lies beside the test set is no part of what a model makes of it.
+#[test]
+fn a_model_is_evaluated_as_it_was_trained_whatever_training_images_there_are() {
+    let program = Program::new();
+    program.succeed(&words("data synth cifar10 --train 80 --test 40"));
+    program.succeed(&words(
+        "train --quiet --epochs 2 --workers 1 --set dataset={kind=\"cifar10\",partial=true} \
+         --set train.batch=16 --set checkpoint.every_steps=5",
+    ));
+    let run = only_run(&program.path("runs/out/first-look"));
+    // A model of an earlier version does not say what its pixels were normalised by.
+    let silent = |about: &mut Value| {
+        let normalisation = about.as_object_mut().unwrap().remove("normalisation");
+        assert_eq!(normalisation.unwrap()["mean"].as_array().unwrap().len(), 3);
+    };
+    let old = forged(&fs::read(run.join("best/model.safetensors")).unwrap(), silent, |_| ());
+    let old_file = program.path("old.safetensors");
+    fs::write(&old_file, old).unwrap();
+    let newest = entries(&run.join("checkpoints")).pop().unwrap();
+    let losses = || {
+        [&run, &run.join("last"), &newest, &old_file].map(|model| {
+            let told = program.succeed(&["eval", "--json", model.to_str().unwrap()]);
+            number(&serde_json::from_str(&told).unwrap(), "test_loss")
+        })
+    };
+    let before = losses();
+    assert_eq!(before[0], before[3]);
+    for file in 1..=5 {
+        let file = program.path(&format!("data/cifar-10-batches-bin/data_batch_{file}.bin"));
+        let mut images = fs::read(&file).unwrap();
+        for image in images.chunks_exact_mut(3073) {
+            image[1..].iter_mut().for_each(|pixel| *pixel /= 4);
+        }
+        fs::write(&file, images).unwrap();
+    }
+    let after = losses();
+    assert_eq!(before[..3], after[..3]);
+    assert_ne!(before[3], after[3]);
 }
 
 #[test]

@@ -6,7 +6,8 @@ use parquet::file::reader::FileReader;
 use parquet::record::{Field, Row};
 
 use crate::error::{Error, Result};
-use crate::images::{CHANNELS, IMAGE, SIDE};
+use crate::images::{IMAGE, SIDE};
+use crate::normalisation::CHANNELS;
 
 /// Images in a column `img` of PNG files and their `labels`, as CIFAR records.
 pub(crate) fn images(

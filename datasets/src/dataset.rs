@@ -1,6 +1,9 @@
 //! What a data set is to the trainer: numbered samples, copied into batches on demand.
 
+use std::sync::Arc;
+
 use crate::augment::Augment;
+use crate::normalisation::Normalisation;
 
 /// A training or test set, resident in memory.
 ///
@@ -20,6 +23,13 @@ pub trait Dataset: Send + Sync {
 
     /// The shape of one sample.
     fn shape(&self) -> Shape;
+
+    /// The same samples with their pixels normalised by `normalisation`, that of the training set of
+    /// an earlier run, in place of their own. None, unless the data set says otherwise, where there
+    /// are no pixels to normalise.
+    fn normalised_by(&self, _normalisation: &Normalisation) -> Option<Arc<dyn Dataset>> {
+        None
+    }
 
     /// Copies the samples numbered `indices`, in that order, into `into`, whose buffers are reused.
     ///

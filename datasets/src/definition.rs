@@ -9,7 +9,7 @@ use crate::dataset::{Dataset, Shape};
 use crate::distribution::Distribution;
 use crate::error::{Error, Result};
 use crate::files::FileSum;
-use crate::images::Normalisation;
+use crate::normalisation::Normalisation;
 
 /// The folder in which data sets are looked for and put when none is named.
 pub const DEFAULT_DIR: &str = "data";

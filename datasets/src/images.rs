@@ -4,69 +4,16 @@ use std::sync::Arc;
 
 use crate::augment::{Augment, View};
 use crate::dataset::{Batch, Dataset, Features, Shape};
+use crate::normalisation::{CHANNELS, Normalisation, Table};
 
 /// Rows and columns of every image.
 pub(crate) const SIDE: usize = 32;
-/// Red, green, blue.
-pub(crate) const CHANNELS: usize = 3;
 /// Bytes of one image.
 pub(crate) const IMAGE: usize = SIDE * SIDE * CHANNELS;
 /// The same for whoever reads them.
 pub(crate) const SHAPE: Shape = Shape::Image { height: SIDE, width: SIDE, channels: CHANNELS };
 /// Bytes of one row of an image.
 const ROW: usize = SIDE * CHANNELS;
-
-/// Mean and deviation of a training set's pixels per channel (red, green, blue), in units of the
-/// full brightness 255. Both sets are shifted and scaled by them.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
-pub struct Normalisation {
-    /// Mean over all pixels of all training images.
-    pub mean: [f64; CHANNELS],
-    /// Standard deviation over the same pixels (divided by their number, not by one less).
-    pub deviation: [f64; CHANNELS],
-}
-
-impl Normalisation {
-    /// Of the pixels of `pixels`, images one after the other. Exact up to the last rounding:
-    /// the sums are integers.
-    fn of(pixels: &[u8]) -> Self {
-        let mut counts = [[0u64; 256]; CHANNELS];
-        let (pixels, _) = pixels.as_chunks::<CHANNELS>();
-        for pixel in pixels {
-            for (count, &value) in counts.iter_mut().zip(pixel) {
-                count[usize::from(value)] += 1;
-            }
-        }
-        let n = pixels.len() as f64;
-        let mut this = Self { mean: [0.0; CHANNELS], deviation: [0.0; CHANNELS] };
-        for (channel, counts) in counts.iter().enumerate() {
-            let moment = |power: u32| {
-                let terms =
-                    counts.iter().zip(0u64..).map(|(&count, value)| count * value.pow(power));
-                terms.sum::<u64>() as f64 / n
-            };
-            let mean = moment(1);
-            this.mean[channel] = mean / 255.0;
-            this.deviation[channel] = (moment(2) - mean * mean).max(0.0).sqrt() / 255.0;
-        }
-        this
-    }
-
-    /// What each byte becomes, per channel. A channel that is the same everywhere is only shifted.
-    fn table(&self) -> Table {
-        std::array::from_fn(|channel| {
-            let deviation = match self.deviation[channel] {
-                0.0 => 1.0,
-                deviation => deviation,
-            };
-            std::array::from_fn(|value| {
-                ((value as f64 / 255.0 - self.mean[channel]) / deviation) as f32
-            })
-        })
-    }
-}
-
-type Table = [[f32; 256]; CHANNELS];
 
 /// Images being read: pixels channel by channel come in, pixel by pixel they are kept.
 #[derive(Default)]
@@ -118,6 +65,7 @@ impl Gathered {
 }
 
 /// A set of images.
+#[derive(Clone)]
 pub(crate) struct Images {
     /// Image after image, row after row, pixel after pixel, red green blue.
     pixels: Vec<u8>,
@@ -156,6 +104,10 @@ impl Dataset for Images {
 
     fn shape(&self) -> Shape {
         SHAPE
+    }
+
+    fn normalised_by(&self, normalisation: &Normalisation) -> Option<Arc<dyn Dataset>> {
+        Some(Arc::new(Self { table: Arc::new(normalisation.table()), ..self.clone() }))
     }
 
     fn batch(&self, indices: &[u32], augment: Option<&Augment>, into: &mut Batch) {
@@ -244,6 +196,17 @@ mod tests {
             assert!(found[1].abs() < 1e-6, "a constant channel becomes 0");
             assert!((f64::from(found[2]) - value(202.0, 2)).abs() < 1e-6);
         }
+    }
+
+    #[test]
+    fn a_set_takes_the_normalisation_of_another() {
+        let (_, test, normal) = sets();
+        let half = Normalisation { deviation: normal.deviation.map(|d| d / 2.0), ..normal };
+        let other = test.normalised_by(&half).unwrap();
+        let (own, other) = (batch_of(&test, &[2, 0], None), batch_of(&*other, &[2, 0], None));
+        assert_eq!(own.labels, other.labels);
+        let twice: Vec<f32> = pixels(&own).iter().map(|value| 2.0 * value).collect();
+        assert_eq!(pixels(&other), twice);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Trained models on disk: PyTorch's state dictionary as safetensors, with the recipe inside.
 //!
 //! `<run>/best/model.safetensors` is the model of the best test accuracy so far,
-//! `<run>/last/model.safetensors` the model at the end. Each carries the recipe in its metadata,
-//! so the file alone can be evaluated.
+//! `<run>/last/model.safetensors` the model at the end. Each carries the recipe in its metadata, and
+//! for images what their pixels were normalised by, so the file alone can be evaluated.
 
 use crate::disk::Disk;
 use crate::recipe::{self, Recipe};
 use anyhow::{Context, Result, bail, ensure};
-use gradwire_datasets::sha256;
+use gradwire_datasets::{Normalisation, sha256};
 use gradwire_models::Store;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
@@ -36,6 +36,9 @@ struct About {
     step: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     test_accuracy: Option<f64>,
+    /// Of the pixels that it learned from; files of earlier versions, and of text models, have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    normalisation: Option<Normalisation>,
     /// [`checksum`]; files of earlier versions have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
@@ -50,6 +53,8 @@ pub struct Saved {
     pub recipe: Recipe,
     /// The step it was saved after.
     pub step: u64,
+    /// What the pixels that it learned from were normalised by, if the file says so.
+    pub normalisation: Option<Normalisation>,
     /// The vocabulary saved with its run, for text models.
     pub vocabulary: Option<PathBuf>,
 }
@@ -65,6 +70,7 @@ pub fn save(
     recipe: &Recipe,
     step: u64,
     test_accuracy: Option<f64>,
+    normalisation: Option<Normalisation>,
 ) -> Result<()> {
     disk.create_folders(folder)?;
     let tensors = store.trainable().into_iter().chain(store.buffers()).chain(store.fixed());
@@ -73,7 +79,7 @@ pub fn save(
     // The sum is of what a reader finds, and so is made from the bytes.
     let bytes = safetensors::serialize(tensors.clone(), None)?;
     let sum = checksum(&SafeTensors::deserialize(&bytes)?);
-    let (key, about) = metadata(recipe, step, test_accuracy, Some(sum))?;
+    let (key, about) = metadata(recipe, step, test_accuracy, normalisation, Some(sum))?;
     let metadata = HashMap::from([(key.to_string(), about)]);
     let bytes = safetensors::serialize(tensors, Some(metadata))?;
     disk.replace(&file, &bytes).with_context(|| format!("writing {}", file.display()))
@@ -85,11 +91,12 @@ pub(super) fn metadata(
     recipe: &Recipe,
     step: u64,
     test_accuracy: Option<f64>,
+    normalisation: Option<Normalisation>,
     sha256: Option<String>,
 ) -> Result<(&'static str, String)> {
     let mut recipe = recipe.clone();
     recipe.record.out = recipe::Record::default().out;
-    let about = About { recipe: recipe.to_toml()?, step, test_accuracy, sha256 };
+    let about = About { recipe: recipe.to_toml()?, step, test_accuracy, normalisation, sha256 };
     Ok((KEY, serde_json::to_string(&about)?))
 }
 
@@ -137,6 +144,12 @@ pub fn find(path: &Path) -> Result<Saved> {
         .with_context(|| format!("the metadata of {}", file.display()))?;
     let recipe = Recipe::from_toml(&about.recipe)
         .with_context(|| format!("the recipe inside {}", file.display()))?;
+    ensure!(
+        about.normalisation.is_none_or(|normalisation| normalisation.is_possible()),
+        "{} is damaged: the mean and deviation that it names are those of no pixels; use another model \
+         of the run, or its checkpoints",
+        file.display()
+    );
     if let Some(sum) = about.sha256 {
         let tensors = SafeTensors::deserialize(&bytes).with_context(not_whole)?;
         ensure!(
@@ -150,7 +163,8 @@ pub fn find(path: &Path) -> Result<Saved> {
     // Beside the model file, in the run's folder, in that of the run that the checkpoint is of.
     let mut beside = ["", "..", "../.."].map(|up| folder.join(up).join(VOCABULARY)).into_iter();
     let vocabulary = beside.find(|p| p.is_file());
-    Ok(Saved { file, recipe, step: about.step, vocabulary })
+    let (step, normalisation) = (about.step, about.normalisation);
+    Ok(Saved { file, recipe, step, normalisation, vocabulary })
 }
 
 /// Sets a model's variables from a file.

@@ -1,6 +1,7 @@
 //! What the ranks hand in for a checkpoint.
 
 use super::tensors::Tensors;
+use gradwire_datasets::Normalisation;
 
 /// One rank's state at the end of a step: copied there, so that training goes on while it is
 /// written.
@@ -33,4 +34,6 @@ pub struct Shared {
     pub best: Option<f64>,
     /// The test accuracy after this very step, if it was evaluated.
     pub test_accuracy: Option<f64>,
+    /// What the pixels of its data were normalised by, for images.
+    pub normalisation: Option<Normalisation>,
 }

@@ -125,7 +125,8 @@ fn fill(disk: &Disk, folder: &Path, whole: Whole) -> Result<u64> {
     let mut model = shared.weights;
     let buffers = parts[0].own.under("buffers");
     model.0.extend(buffers.map(|(name, tensor)| (name.to_string(), tensor.clone())));
-    let about = metadata(&recipe, progress.step, shared.test_accuracy, None)?;
+    let (test_accuracy, normalisation) = (shared.test_accuracy, shared.normalisation);
+    let about = metadata(&recipe, progress.step, test_accuracy, normalisation, None)?;
     files.push(put(disk, folder, MODEL, &model.encode(Some(about))?)?);
     drop(model);
     files.push(put(disk, folder, OPTIMIZER, &shared.optimizer.encode(None)?)?);
@@ -143,7 +144,7 @@ fn fill(disk: &Disk, folder: &Path, whole: Whole) -> Result<u64> {
         learning_rate: shared.learning_rate,
         updates: shared.updates,
         best: shared.best,
-        test_accuracy: shared.test_accuracy,
+        test_accuracy,
         sums,
         summary,
         recipe: recipe.to_toml()?,

@@ -6,7 +6,7 @@ use crate::disk::Disk;
 use crate::network::replay::{Assumptions, Run};
 use crate::network::report::{Named, Report};
 use crate::record::network::REPLAY;
-use crate::record::replay::{TABLE, write};
+use crate::record::replay::{ACCURACY, COMPARISON, SHEET, TABLE, write};
 use crate::study::replays;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
@@ -154,7 +154,11 @@ impl Replay {
                 true => table(text).with_context(|| format!("--link {text}"))?,
                 false => Link::parse(text)?,
             };
-            named.push((text.clone(), link));
+            named.push((text.trim().to_string(), link));
+        }
+        for (place, (word, _)) in named.iter().enumerate() {
+            let twice = named[..place].iter().any(|(other, _)| other == word);
+            ensure!(!twice, "{word} is given twice: write each link once");
         }
         Ok(named)
     }
@@ -192,10 +196,10 @@ impl Replay {
         let folder = self.out.clone().unwrap_or_else(|| folders[0].join(REPLAY));
         let mut files = vec![
             (TABLE, serde_json::to_string_pretty(&report.figures())? + "\n"),
-            ("replay.csv", replays::csv(&report)),
-            ("accuracy.svg", replays::accuracy_plot(&report, 0)?),
+            (SHEET, replays::csv(&report)),
+            (ACCURACY, replays::accuracy_plot(&report, 0)?),
         ];
-        files.extend(replays::comparison_plot(&report)?.map(|plot| ("comparison.svg", plot)));
+        files.extend(replays::comparison_plot(&report)?.map(|plot| (COMPARISON, plot)));
         write(&disk, &folder, &files, &report.curves(0))?;
         if self.json {
             for row in report.figures() {

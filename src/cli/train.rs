@@ -6,7 +6,7 @@ use super::refused::{Failure, Told, tell};
 use super::signals::Signals;
 use crate::checkpoint;
 use crate::cluster::Job;
-use crate::disk::Disk;
+use crate::disk::{Disk, Lock};
 use crate::recipe::Recipe;
 use crate::record::{self, Mode};
 use crate::study::results::Outcome as Ending;
@@ -15,6 +15,7 @@ use crate::train::faults::Faults;
 use crate::train::flags::StepFlags;
 use crate::train::follow;
 use crate::train::launch::{Outcome, Start, train};
+use crate::train::loss::Loss;
 use crate::train::memory;
 use crate::train::resume::Resume;
 use crate::train::session::Session;
@@ -147,8 +148,9 @@ fn show(recipe: &Recipe) -> Result<()> {
 enum Begin {
     Fresh,
     Resume(Box<Resume>),
-    /// From its first step, in the folder of a run that was cut off before its first checkpoint.
-    InPlace(PathBuf, Box<Recipe>),
+    /// From its first step, in the folder of a run that was cut off before its first checkpoint; the lock
+    /// keeps others away until that folder has been set aside.
+    InPlace(PathBuf, Box<Recipe>, Lock),
 }
 
 impl Begin {
@@ -164,15 +166,14 @@ impl Begin {
         let recipe = fs::read_to_string(path.join("recipe.toml"));
         match recipe {
             Ok(text) if nothing && cut_off() => {
-                // Another process may be at work in it.
+                // Another process may be at work in it, or may be about to begin it again.
                 let lock = record::lock(disk, path)?;
-                drop(lock);
                 if !only_looks {
                     eprintln!("the run was cut off before its first checkpoint: it begins again");
                 }
                 let recipe = Recipe::from_toml(&text)
                     .with_context(|| format!("the recipe of {}", path.display()))?;
-                Ok(Self::InPlace(path.to_path_buf(), Box::new(recipe)))
+                Ok(Self::InPlace(path.to_path_buf(), Box::new(recipe), lock))
             }
             _ => Err(error),
         }
@@ -183,7 +184,7 @@ impl Begin {
         match self {
             Self::Fresh => None,
             Self::Resume(resume) => Some(&resume.recipe),
-            Self::InPlace(_, recipe) => Some(recipe),
+            Self::InPlace(_, recipe, _) => Some(recipe),
         }
     }
 
@@ -192,8 +193,9 @@ impl Begin {
         match self {
             Self::Fresh => Ok(Start::Fresh),
             Self::Resume(resume) => Ok(Start::Resume(resume)),
-            Self::InPlace(folder, _) => {
+            Self::InPlace(folder, _, lock) => {
                 record::set_aside(disk, &folder)?;
+                drop(lock);
                 Ok(Start::In(folder))
             }
         }
@@ -225,7 +227,12 @@ fn follow(job: Job, own: Option<Result<Recipe>>, disk: Disk, faults: Faults) -> 
         Ok(true) => (true, ExitCode::SUCCESS),
         Ok(false) => (false, ExitCode::from(2)),
         // Process 0 has been told, and tells which of all causes was the first.
-        Err(_) => (false, ExitCode::FAILURE),
+        Err(error) if error.is::<Loss>() => (false, ExitCode::FAILURE),
+        // Process 0 may never hear of anything else.
+        Err(error) => {
+            let named = error.context(format!("process {}", job.process()));
+            (false, tell(&named, ExitCode::FAILURE))
+        }
     };
     job.end(well);
     code
@@ -244,4 +251,29 @@ fn stopped_by(signals: &Signals, outcome: &Outcome, keeps: bool) -> ExitCode {
     };
     eprintln!("Stopped by {} after step {}; {then}", signal.name, outcome.summary.step);
     ExitCode::from(signal.exit_code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Source;
+
+    /// Of two processes that are to begin the same run again, one does.
+    #[test]
+    fn what_begins_again_is_kept_from_others_until_it_is_set_aside() {
+        let out = tempfile::tempdir().unwrap();
+        let (disk, run) = (Disk::default(), out.path().join("run"));
+        fs::create_dir(&run).unwrap();
+        let recipe = Source { recipe: None, flags: Vec::new(), sets: Vec::new() }.load().unwrap();
+        fs::write(run.join("recipe.toml"), recipe.to_toml().unwrap()).unwrap();
+        fs::write(run.join(record::METRICS), "").unwrap();
+
+        let first = Begin::again(&disk, &run, false, true).unwrap();
+        let second = Begin::again(&disk, &run, false, true).err().unwrap().to_string();
+        assert!(second.contains("another process is training in"), "{second}");
+        assert!(matches!(first.into_start(&disk).unwrap(), Start::In(folder) if folder == run));
+        let aside = out.path().join("run-cut-off-1");
+        assert!(!run.exists() && aside.join("recipe.toml").is_file());
+        record::lock(&disk, &aside).unwrap();
+    }
 }

@@ -92,6 +92,11 @@ impl Job {
         Self { process, processes, cluster: Some(cluster), inbox, ..Self::alone() }
     }
 
+    /// This process's number, from 0.
+    pub fn process(&self) -> usize {
+        self.process
+    }
+
     /// Whether this process leads: it is the first, or the only one.
     pub fn leads(&self) -> bool {
         self.process == 0

@@ -320,7 +320,7 @@ pub fn exchange(recipe: &Recipe, scheme: &Scheme, workload: &Workload) -> Result
         decode: sum(|leg| leg.decode) + seconds(&|traffic| traffic.finish_cpu),
         aggregate: sum(|leg| leg.aggregate),
         wire_bytes: mean(&|traffic| traffic.wire_bytes as f64),
-        downlink_bytes: mean(&|traffic| traffic.downlink_bytes as f64),
+        downlink_bytes: sum(|leg| leg.down),
         bits_per_parameter: mean(&Traffic::bits_per_parameter),
         error,
         risk: Risk::of(error, scheme.feedback(), scheme.law(), recipe.workers),
@@ -329,7 +329,8 @@ pub fn exchange(recipe: &Recipe, scheme: &Scheme, workload: &Workload) -> Result
 }
 
 /// What the collectives of a step take, from several steps. Where every rank decodes every message,
-/// `more` times as many ranks decode in proportion, and a server aggregates in proportion.
+/// `more` times as many ranks decode in proportion, a server aggregates in proportion, and each rank's
+/// share of a mean is so many times as short.
 fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<MeasuredLeg> {
     let count = counted.iter().map(|traffic| traffic.legs.len()).max().unwrap_or(0);
     let leg = |number: usize| {
@@ -339,10 +340,11 @@ fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<Measu
             all().map(|leg| of(leg) as f64).sum::<f64>() / all().count().max(1) as f64
         };
         let operation = all().next().map_or(Operation::Messages, |leg| leg.operation);
-        let (decoded, aggregated) = match messages.of(operation) {
-            Pattern::RingAllgather => (more, 1.0),
-            Pattern::Server => (1.0, more),
-            Pattern::RingAllreduce | Pattern::Sharded => (1.0, 1.0),
+        let (decoded, aggregated, returned) = match messages.of(operation) {
+            Pattern::RingAllgather => (more, 1.0, 1.0),
+            Pattern::Server => (1.0, more, 1.0),
+            Pattern::RingAllreduce => (1.0, 1.0, 1.0),
+            Pattern::Sharded => (1.0, 1.0, 1.0 / more),
         };
         // What a server took is told by one rank alone.
         let told = all().map(|leg| leg.aggregate_cpu.as_secs_f64()).filter(|took| *took > 0.0);
@@ -352,7 +354,7 @@ fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<Measu
             decode: decoded * seconds(|leg| leg.decode_cpu),
             aggregate: aggregated * median(told),
             up: mean(|leg| leg.wire_bytes),
-            down: mean(|leg| leg.downlink_bytes),
+            down: returned * mean(|leg| leg.downlink_bytes),
         }
     };
     (0..count).map(leg).collect()

@@ -138,7 +138,7 @@ impl<'a> Report<'a> {
     /// Curves against virtual time for TensorBoard, one for each link; of the run of this number.
     pub fn curves(&self, number: usize) -> Vec<Curves> {
         let run = &self.runs[number];
-        let curve = |(replay, (word, _)): (&Replayed, &Named)| {
+        let curve = |(replay, name): (&Replayed, String)| {
             let mut points = Vec::new();
             for (step, loss) in &run.losses {
                 add(&mut points, replay.at(*step), *step, [("Train", "loss", *loss)]);
@@ -154,11 +154,31 @@ impl<'a> Report<'a> {
                 add(&mut points, replay.at(e.step), e.step, values.into_iter().flatten());
             }
             points.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-            let plain = |c: char| if c.is_alphanumeric() || c == '.' { c } else { '-' };
-            Curves { name: word.chars().map(plain).collect(), began: run.started, points }
+            Curves { name, began: run.started, points }
         };
-        self.replayed[number].iter().zip(self.links).map(curve).collect()
+        self.replayed[number].iter().zip(folders(self.links)).map(curve).collect()
     }
+}
+
+/// The most characters of a link's word in the name of a folder.
+const LONGEST: usize = 60;
+
+/// What the folders of the links' curves are called: by their words, in characters that file systems
+/// take. A number tells words apart that would become the same.
+fn folders(links: &[Named]) -> Vec<String> {
+    let plain = |c: char| if c.is_alphanumeric() || c == '.' { c } else { '-' };
+    let mut names: Vec<String> = Vec::new();
+    for (word, _) in links {
+        let name: String = word.chars().take(LONGEST).map(plain).collect();
+        let mut free = name.clone();
+        let mut number = 1;
+        while names.contains(&free) {
+            number += 1;
+            free = format!("{name}-{number}");
+        }
+        names.push(free);
+    }
+    names
 }
 
 /// Adds the values at a step twice: under their own tags at the step, and under `virtual_ms/` where
@@ -202,5 +222,21 @@ fn name(pattern: Pattern) -> &'static str {
         Pattern::RingAllreduce => "ring allreduce",
         Pattern::Server => "server",
         Pattern::Sharded => "sharded",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_curves_have_names_of_their_own_that_are_not_too_long() {
+        let long = |end: &str| format!("{{ preset = \"wan\",{}mtu = {end} }}", " ".repeat(300));
+        let words = ["1gbit,latency=1ms".to_string(), long("1500"), long("9000"), "ä".repeat(300)];
+        let links = words.map(|word| (word, Link::of(1e9)));
+        let names = folders(&links);
+        assert_eq!(names[0], "1gbit-latency-1ms");
+        assert_eq!(names[2], format!("{}-2", names[1]));
+        assert!(names.iter().all(|name| name.len() <= 255), "{names:?}");
     }
 }

@@ -5,18 +5,22 @@ use serde::{Deserialize, Serialize};
 
 /// Which average of the weights is kept beside them, and what becomes of it. Batch norm's running
 /// statistics are averaged as the weights are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Config {
     /// None: what is trained is what is evaluated and saved.
-    #[default]
-    None,
+    None(Nothing),
     /// An exponential moving average, which is evaluated and saved in place of the weights; training
     /// goes on from the weights themselves (Polyak and Juditsky 1992; Tarvainen and Valpola 2017).
     Ema(Ema),
     /// Slow weights, to which the weights return every few steps (Zhang et al. 2019, algorithm 1).
     Lookahead(Lookahead),
 }
+
+/// The settings of [`Config::None`]: there are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
 
 /// Settings of [`Config::Ema`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -60,6 +64,12 @@ impl Default for Lookahead {
     }
 }
 
+impl Default for Config {
+    fn default() -> Self {
+        Self::None(Nothing {})
+    }
+}
+
 impl Config {
     /// Whether what is done after a step depends on how many steps the run has.
     pub fn spans_the_run(&self) -> bool {
@@ -72,7 +82,7 @@ impl Config {
     /// A sentence that names the key and what to write instead.
     pub fn validate(&self) -> Result<(), String> {
         let (decay, every) = match self {
-            Self::None => return Ok(()),
+            Self::None(_) => return Ok(()),
             Self::Ema(Ema { decay, every }) | Self::Lookahead(Lookahead { decay, every, .. }) => {
                 (*decay, *every)
             }
@@ -112,10 +122,20 @@ mod tests {
             let message = bad.validate().unwrap_err();
             assert!(message.starts_with("average."), "{message}");
         }
-        for good in
-            [Config::None, Config::Ema(Ema::default()), Config::Lookahead(Lookahead::default())]
-        {
+        for good in [
+            Config::default(),
+            Config::Ema(Ema::default()),
+            Config::Lookahead(Lookahead::default()),
+        ] {
             assert_eq!(good.validate(), Ok(()));
         }
+    }
+
+    #[test]
+    fn no_average_has_no_settings() {
+        let text = toml::to_string(&Config::default()).unwrap();
+        assert_eq!(text, "kind = \"none\"\n");
+        assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
+        assert!(toml::from_str::<Config>(&format!("{text}decay = 0.9")).is_err());
     }
 }

@@ -1,5 +1,6 @@
 //! Two recipes, key by key: whether a run begun with one may go on with the other.
 
+use super::network::Mode;
 use super::settings::Recipe;
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -25,6 +26,9 @@ const FREE: [&str; 13] = [
 /// Keys that only say when the run ends.
 const LENGTH: [&str; 2] = ["train.epochs", "train.max_steps"];
 
+/// The key that says whether the network is recorded.
+const NETWORK_MODE: &str = "network.mode";
+
 /// A key that two recipes say different things about.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
@@ -43,6 +47,12 @@ impl Change {
     pub fn decides(&self) -> bool {
         !is_one_of(&self.key, &FREE)
     }
+
+    /// Whether a run that goes on with it would have a record of the network that no one can read, because
+    /// it is of a part of the steps.
+    pub fn parts_the_record(&self) -> bool {
+        self.key == NETWORK_MODE && self.objection.is_some()
+    }
 }
 
 impl Recipe {
@@ -58,7 +68,7 @@ impl Recipe {
             key: key.clone(),
             old: old_keys.get(key).cloned(),
             new: new_keys.get(key).cloned(),
-            objection: objection(key, new),
+            objection: objection(key, self, new),
         };
         Ok(changed.map(change).collect())
     }
@@ -84,7 +94,14 @@ fn is_one_of(key: &str, list: &[&str]) -> bool {
 }
 
 /// Why a change of this key makes another run of it.
-fn objection(key: &str, new: &Recipe) -> Option<&'static str> {
+fn objection(key: &str, old: &Recipe, new: &Recipe) -> Option<&'static str> {
+    let records = |recipe: &Recipe| recipe.network.mode != Mode::Off;
+    if key == NETWORK_MODE && records(old) != records(new) {
+        return Some(
+            "network.jsonl tells of all steps of a run or of none: go on with network.mode as it was, or \
+             begin a run of its own",
+        );
+    }
     if is_one_of(key, &FREE) || key == "workers" {
         return None;
     }
@@ -170,6 +187,17 @@ mod tests {
         // Another kind of anything is told by its kind and by the settings that came and went.
         let scheme = objections(&["scheme=topk"], &["scheme=qsgd"]);
         assert!(scheme.contains(&r#"scheme.kind was "topk", is "qsgd""#.to_string()), "{scheme:?}");
+    }
+
+    #[test]
+    fn the_network_is_recorded_all_the_time_or_never() {
+        let [off, on] = ["network.mode=off", "network.mode=record"];
+        let throttle = ["network.mode=throttle", "network.link=1gbit"];
+        assert_eq!(objections(&[off], &[on]), [r#"network.mode was "off", is "record""#]);
+        assert_eq!(objections(&[on], &[off]).len(), 1);
+        assert_eq!(objections(&throttle, &[off]).len(), 1);
+        assert_eq!(objections(&[on], &throttle), [""; 0]);
+        assert_eq!(objections(&throttle, &[on]), [""; 0]);
     }
 
     #[test]

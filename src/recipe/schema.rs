@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 /// The parts of a recipe that are chosen by name: `scheme = "topk"` is short for
 /// `[scheme] kind = "topk"`.
-pub(super) const CHOSEN_BY_NAME: [&str; 5] =
-    ["dataset", "model", "scheme", "optimizer", "schedule"];
+pub(super) const CHOSEN_BY_NAME: [&str; 6] =
+    ["dataset", "model", "scheme", "optimizer", "schedule", "average"];
 
 /// The schema of a file that serde reads as a `T`. It has no references, so that each key has
 /// everything about it in one place, and nothing is null, which TOML has not.

@@ -371,7 +371,7 @@ impl Recipe {
     }
 
     /// What a server sends back where the recipe is silent; nothing where there is no server.
-    fn usual_downlink(&self) -> Option<exchange::Downlink> {
+    pub(super) fn usual_downlink(&self) -> Option<exchange::Downlink> {
         let usual = Some(exchange::Downlink::default());
         let wiring = exchange::Wiring { downlink: usual, ..self.exchange.wiring() };
         usual.filter(|_| wiring.validate(&self.scheme, &self.policy()).is_ok())

@@ -76,14 +76,15 @@ impl Source {
         self.change(Table::try_from(base)?)
     }
 
-    /// The recipe as it is written, with the command line's changes, neither typed nor checked.
+    /// The recipe as it is written, with the command line's changes, neither typed nor checked. What a
+    /// whole recipe says only as it is usual is left out, as in [`Source::load_on`].
     ///
     /// # Errors
     /// When the file cannot be read or is no TOML, or a change is none.
     pub fn table(&self) -> Result<Table> {
         let mut table = self.read()?;
         expand_names(&mut table);
-        self.changed(table)
+        self.changed(without_habits(table)?)
     }
 
     /// Applies the command line's changes, types and checks.
@@ -204,6 +205,28 @@ impl Recipe {
     }
 }
 
+/// The table of a whole recipe, silent about what surrounds the scheme wherever it says what is usual:
+/// another scheme then brings its own habits, whether or not the recipe was written out. A table that
+/// is no recipe before it is changed stays as it is.
+///
+/// # Errors
+/// When what is usual does not fit TOML.
+fn without_habits(mut table: Table) -> Result<Table> {
+    let Ok(recipe) = typed::<Recipe>(table.clone()) else { return Ok(table) };
+    // Where there is no server, its answer is refused later on, and must not get lost here.
+    let downlink_is_usual = recipe.exchange.downlink == recipe.usual_downlink();
+    let own = Table::try_from(recipe.without_habits()?.policy)?;
+    if let Some(Value::Table(policy)) = table.get_mut("policy") {
+        policy.retain(|key, _| own.contains_key(key));
+    }
+    if let Some(Value::Table(exchange)) = table.get_mut("exchange")
+        && downlink_is_usual
+    {
+        exchange.remove("downlink");
+    }
+    Ok(table)
+}
+
 /// Applies `path=value` pairs in order.
 ///
 /// # Errors
@@ -321,6 +344,9 @@ fn parse_value(text: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipe::average;
+    use gradwire_exchange::Bucketing;
+    use std::fs;
 
     fn load(recipe: Option<&str>, sets: &[&str]) -> Result<Recipe> {
         let sets = sets.iter().map(ToString::to_string).collect();
@@ -356,6 +382,10 @@ mod tests {
     fn another_kind_drops_the_old_kinds_keys() {
         let recipe = load(None, &["scheme=dense"]).unwrap();
         assert_eq!(recipe.scheme.about().name, "dense");
+        let ema = "average={ kind = \"ema\", decay = 0.9 }";
+        let recipe = load(None, &[ema, "average.kind=lookahead"]).unwrap();
+        assert_eq!(recipe.average, average::Config::Lookahead(average::Lookahead::default()));
+        assert_eq!(load(None, &[ema, "average=none"]).unwrap().average, average::Config::default());
     }
 
     #[test]
@@ -372,6 +402,67 @@ mod tests {
         assert_eq!(topk.policy().momentum_correction, Some(0.0));
         let own = load(Some("cifar10-dgc"), &["policy.momentum_correction=0.5"]).unwrap();
         assert_eq!(source.load_on(&own).unwrap().policy().momentum_correction, Some(0.5));
+    }
+
+    /// Writes a recipe into a file that has its name.
+    fn written_out(folder: &Path, recipe: &Recipe) -> String {
+        let file = folder.join(format!("{}.toml", recipe.name));
+        fs::write(&file, recipe.to_toml().unwrap()).unwrap();
+        file.to_str().unwrap().to_string()
+    }
+
+    #[test]
+    fn a_written_out_recipe_is_changed_as_the_one_that_it_was_written_from() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, first, then) in [
+            ("cifar10-dense", "seed=1", "scheme=dgc"),
+            ("cifar10-dense", "optimizer={ kind = 'sgd', momentum = 0 }", "scheme=dgc"),
+            ("cifar10-dense", "seed=1", "scheme=signsgd"),
+            ("cifar10-dense", "seed=1", "scheme=casq"),
+            ("cifar10-dense", "policy.dense_below=7", "scheme=casq"),
+            ("cifar10-dgc", "seed=1", "scheme=topk"),
+            ("cifar10-dgc", "policy.momentum_correction=0.5", "scheme=topk"),
+            ("cifar10-powersgd", "seed=1", "scheme.start_step=1000"),
+            ("cifar10-topk", "seed=1", "record.every=3"),
+            ("cifar10-topk", "policy.measure_every=5", "record.every=3"),
+            ("first-look", "exchange.topology=server", "exchange.topology=allgather"),
+        ] {
+            let file = written_out(folder.path(), &load(Some(name), &[first]).unwrap());
+            let expected = load(Some(name), &[first, then]).ok();
+            assert_eq!(load(Some(&file), &[then]).ok(), expected, "{name} {first} {then}");
+        }
+    }
+
+    #[test]
+    fn a_written_out_recipe_leaves_habits_to_the_scheme_and_keeps_its_own_policy() {
+        let folder = tempfile::tempdir().unwrap();
+        let dense = load(Some("cifar10-dense"), &["policy.dense_below=7"]).unwrap();
+        let file = written_out(folder.path(), &dense);
+        let refused = format!("{:#}", load(Some(&file), &["scheme=dgc"]).unwrap_err());
+        assert!(refused.contains("policy.momentum_correction = 0.9 takes the place"), "{refused}");
+        let casq = load(Some(&file), &["scheme=casq"]).unwrap().policy();
+        assert_eq!((casq.bucketing, casq.dense_below), (Some(Bucketing::Parameter), Some(7)));
+
+        // A layer changes it as a flag does.
+        let table = Source { recipe: Some(file), ..Source::default() }.table().unwrap();
+        let signs = Recipe::layered([&table], &["scheme=signsgd".into()]).unwrap();
+        let signs = Recipe::from_table(signs).unwrap().policy();
+        assert_eq!((signs.bucketing, signs.dense_below), (Some(Bucketing::Parameter), Some(7)));
+
+        let powersgd = load(Some("cifar10-powersgd"), &[]).unwrap();
+        let file = written_out(folder.path(), &powersgd);
+        let later = load(Some(&file), &["scheme.start_step=1000"]).unwrap();
+        assert_eq!(later.policy().warmup_steps, Some(999));
+    }
+
+    #[test]
+    fn a_file_that_says_what_no_server_sends_back_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mine.toml");
+        let parts = "dataset = 'synthetic-cifar10'\nmodel = 'resnet20'\nscheme = 'topk'\n";
+        fs::write(&file, format!("{parts}[exchange]\ndownlink = 'exact'\n")).unwrap();
+        let refused = format!("{:#}", load(file.to_str(), &[]).unwrap_err());
+        assert!(refused.contains("exchange.topology = \"server\""), "{refused}");
     }
 
     #[test]
@@ -417,6 +508,13 @@ mod tests {
             (vec!["network.link=1gbit"], "network.mode"),
             (vec!["train.label_smoothing=1e300"], "= 1e300 must"),
             (vec!["train.batch=0"], "train.batch"),
+            (
+                vec!["train.batch=6148914691236517206", "train.accumulate=3"],
+                "write a smaller train.batch",
+            ),
+            (vec!["train.batch=4611686018427387904"], "write a smaller train.batch"),
+            (vec!["average.kind=none", "average.bogus=3"], "it has no settings"),
+            (vec!["average.decay=0.9"], "`average.kind` is missing"),
             (vec!["workers=-1"], "workers"),
             (vec!["model=textcnn"], "models for it: resnet20"),
             (vec!["train.label_smoothing=1.5"], "label_smoothing"),

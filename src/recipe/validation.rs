@@ -1,6 +1,6 @@
 //! What a recipe is refused for, each with what to write instead.
 
-use super::settings::{NEWEST, Recipe, TestViews};
+use super::settings::{NEWEST, OnWorkerLoss, Recipe, TestViews};
 use super::words::in_a_recipe;
 use gradwire_exchange as exchange;
 use gradwire_models::{self as models, InputKind};
@@ -67,7 +67,15 @@ impl Recipe {
         ] {
             refuse(value == 0, || format!("{key} = 0: it must be at least 1"))?;
         }
-        Ok(())
+        let local = t.batch.checked_mul(t.accumulate);
+        refuse(local.and_then(|local| local.checked_mul(self.workers)).is_none(), || {
+            format!(
+                "train.batch = {} times train.accumulate = {} for each of {} workers is more samples \
+                 than can be counted; write a smaller train.batch, such as 64, or a smaller \
+                 train.accumulate",
+                t.batch, t.accumulate, self.workers
+            )
+        })
     }
 
     /// Refuses fractions and times out of their range.
@@ -162,6 +170,12 @@ impl Recipe {
                 optimizer.about().name,
                 followed.err().unwrap_or_default()
             )
+        })?;
+        let goes_on = self.faults.on_worker_loss != OnWorkerLoss::Stop;
+        refuse(goes_on && self.checkpoint.keep_last == 0, || {
+            "faults.on_worker_loss goes on from the last checkpoint, and checkpoint.keep_last = 0 keeps \
+             none; write checkpoint.keep_last = 2, or faults.on_worker_loss = \"stop\""
+                .into()
         })?;
         let clip = self.train.clip_norm.filter(|clip| clip.is_finite() && *clip > 0.0);
         let cuts = clip.is_some() && self.scheme.feedback() && !policy.force;

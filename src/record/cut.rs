@@ -1,9 +1,7 @@
 //! Taking back what was recorded after a step, so that a run can go on from there.
 
-use super::event_file;
-use super::folder;
-use super::gradient;
-use super::hparams;
+use super::run::METRICS;
+use super::{event_file, folder, gradient, hparams, network, tensorboard};
 use crate::disk::Disk;
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -23,10 +21,10 @@ pub struct Cut {
 }
 
 /// Takes everything that tells of steps after `step` out of the records of `run`: lines of
-/// `metrics.jsonl` and of every other `*.jsonl` whose `step` is greater, points of TensorBoard's
+/// `metrics.jsonl` and `network.jsonl` whose `step` is greater, points of the program's own event
 /// files, gradients. So too what says that the run has ended, lines that are no JSON, and an event
 /// file from the first record on that is damaged, because nothing after it can be found. Each file
-/// is replaced as a whole, or left as it is where nothing has to go.
+/// is replaced as a whole, or left as it is where nothing has to go. Other files are left alone.
 ///
 /// # Errors
 /// When a file cannot be read or replaced. What was cut until then stays cut; to do it again does
@@ -36,8 +34,8 @@ pub fn cut(disk: &Disk, run: &Path, step: u64) -> Result<Cut> {
     let files = disk.list(run).with_context(|| format!("listing {}", run.display()))?;
     for path in files.iter().filter(|path| path.is_file()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let is_lines = name.ends_with(".jsonl");
-        if !is_lines && !name.contains("tfevents") {
+        let is_lines = name == METRICS || name == network::FILE;
+        if !is_lines && !tensorboard::is_own(&name) {
             continue;
         }
         let bytes = disk.read(path, u64::MAX).with_context(|| path.display().to_string())?;
@@ -181,10 +179,14 @@ mod tests {
         let run = tempfile::tempdir().unwrap();
         let path = |name: &str| run.path().join(name);
         fs::write(path("metrics.jsonl"), json(&[step(1), step(2), step(3)])).unwrap();
-        fs::write(path("other.jsonl"), "{\"step\":2}\n{\"step\":3}\n{\"rate\":1}\n").unwrap();
-        fs::write(path("events.out.tfevents.1.x"), curves(1..=3)).unwrap();
+        let rows = "{\"step\":2}\n{\"step\":3}\n{\"rate\":1}\n";
+        fs::write(path("network.jsonl"), rows).unwrap();
+        fs::write(path("events.out.tfevents.1.gradwire.7"), curves(1..=3)).unwrap();
         let torn = [curves(1..=2), vec![7; 30]].concat();
-        fs::write(path("events.out.tfevents.2.x"), torn).unwrap();
+        fs::write(path("events.out.tfevents.2.gradwire.7"), &torn).unwrap();
+        // What others have put there is theirs.
+        fs::write(path("mine.jsonl"), rows).unwrap();
+        fs::write(path("events.out.tfevents.2.host.7"), &torn).unwrap();
         fs::write(path("recipe.toml"), "step = 3").unwrap();
         fs::create_dir(path("gradients")).unwrap();
         for step in [2, 3] {
@@ -194,11 +196,13 @@ mod tests {
         assert_eq!(found.lines, 2);
         let at = curves(1..=2).len();
         let damage = event_file::Damage { offset: at, fault: Fault::LengthSum };
-        assert_eq!(found.torn, [format!("events.out.tfevents.2.x: {damage}")]);
+        assert_eq!(found.torn, [format!("events.out.tfevents.2.gradwire.7: {damage}")]);
         let read = |name: &str| fs::read(path(name)).unwrap();
-        assert_eq!(String::from_utf8(read("other.jsonl")).unwrap(), "{\"step\":2}\n{\"rate\":1}\n");
-        assert_eq!(read("events.out.tfevents.1.x"), curves(1..=2));
-        assert_eq!(read("events.out.tfevents.2.x"), curves(1..=2));
+        assert_eq!(read("network.jsonl"), b"{\"step\":2}\n{\"rate\":1}\n");
+        assert_eq!(read("events.out.tfevents.1.gradwire.7"), curves(1..=2));
+        assert_eq!(read("events.out.tfevents.2.gradwire.7"), curves(1..=2));
+        assert_eq!(read("mine.jsonl"), rows.as_bytes());
+        assert_eq!(read("events.out.tfevents.2.host.7"), torn);
         assert_eq!(read("metrics.jsonl").iter().filter(|byte| **byte == b'\n').count(), 2);
         assert!(path("gradients/step-000002.safetensors").is_file());
         assert!(!path("gradients/step-000003.safetensors").exists());

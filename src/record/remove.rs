@@ -1,7 +1,7 @@
 //! Removing a run: what belongs to it, and nothing else.
 
 use super::run::{LOCK, METRICS, RECIPE, is_run, lock};
-use super::{gradient, network};
+use super::{gradient, network, replay, tensorboard};
 use crate::disk::Disk;
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -72,20 +72,18 @@ fn is_folder(parts: &[&str]) -> bool {
 /// Whether a run makes a file of this path within its folder.
 fn is_file(parts: &[&str]) -> bool {
     let ends = |name: &str, ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
-    let curves = |name: &str| name.starts_with("events.out.tfevents.");
     match parts {
         [name] => {
             let name = name.strip_suffix(".partial").unwrap_or(name);
             let known = [RECIPE, METRICS, network::FILE, LOCK, "tokenizer.json"];
             known.contains(&name)
-                || curves(name)
+                || tensorboard::is_own(name)
                 || name.starts_with("provenance") && name.ends_with(".json")
         }
         ["best" | "last", name] => ends(name, &[".safetensors", ".partial"]),
         ["checkpoints", _, name] => ends(name, &[".safetensors", ".json", ".sha256", ".partial"]),
         [gradient::FOLDER, name] => name.starts_with("step-"),
-        [network::REPLAY, name] => ends(name, &[".json", ".csv", ".svg"]) || curves(name),
-        [network::REPLAY, _, name] => curves(name),
+        [network::REPLAY, within @ ..] => replay::is_file(within),
         _ => false,
     }
 }
@@ -139,7 +137,7 @@ mod tests {
         run
     }
 
-    const OWN: [&str; 14] = [
+    const OWN: [&str; 15] = [
         "recipe.toml",
         "provenance.json",
         "provenance-00000012.json",
@@ -153,6 +151,7 @@ mod tests {
         "checkpoints/step-00000001/manifest.json",
         "checkpoints/.step-00000002.partial/rank-0000.safetensors",
         "gradients/step-000001.safetensors",
+        "network/replay.json",
         "network/1gbit/events.out.tfevents.1.gradwire.2",
     ];
 
@@ -162,12 +161,18 @@ mod tests {
         let disk = Disk::default();
         let run = tree(out.path(), &OWN);
         let found = belongings(&disk, &run).unwrap();
-        assert_eq!((found.files.len(), found.bytes), (14, 56));
-        assert_eq!(found.files[12..], [RECIPE, LOCK].map(|name| run.join(name)));
+        assert_eq!((found.files.len(), found.bytes), (15, 60));
+        assert_eq!(found.files[13..], [RECIPE, LOCK].map(|name| run.join(name)));
         remove(&disk, &found).unwrap();
         assert!(!run.exists());
 
-        let foreign = ["notes.md", "best/mine.txt", "checkpoints/other/model.safetensors"];
+        let foreign = [
+            "notes.md",
+            "events.out.tfevents.1.host.2",
+            "best/mine.txt",
+            "checkpoints/other/model.safetensors",
+            "network/mine.svg",
+        ];
         let run = tree(out.path(), &[&OWN[..], &foreign].concat());
         let elsewhere = tree(&out.path().join("elsewhere"), &["step-1.safetensors"]);
         #[cfg(unix)]

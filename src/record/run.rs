@@ -6,7 +6,7 @@ use super::provenance::Provenance;
 use super::summary::Summary;
 use super::tensorboard::TensorBoard;
 use super::{Stream, curves, folder, hparams, network};
-use crate::disk::{Disk, Lock};
+use crate::disk::{Disk, File, Lock};
 use anyhow::{Context, Result, anyhow};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -126,6 +126,11 @@ pub fn lock(disk: &Disk, run: &Path) -> Result<Lock> {
     })
 }
 
+/// Writes lines at the end of the file of this path.
+fn json_lines(file: File, path: &Path) -> Result<JsonLines<Stream>> {
+    JsonLines::in_file(file).with_context(|| folder::cannot_write(path))
+}
+
 impl Record {
     /// Makes the run's folder and the files in it.
     ///
@@ -154,12 +159,13 @@ impl Record {
         let lock = lock(disk, &folder)?;
         folder::write(disk, &folder.join(RECIPE), resolved)?;
         folder::write(disk, &folder.join(PROVENANCE), &provenance.to_json())?;
-        let lines = folder::open(disk, &folder.join(METRICS))?;
+        let path = folder.join(METRICS);
+        let lines = json_lines(folder::open(disk, &path)?, &path)?;
         let trial = hparams::trial(&settings, name, &folder, &again);
         let curves = TensorBoard::create(disk, &folder, &[], now(), |file| {
             curves::introduce(file, &trial, &settings)
         })?;
-        let record = Self::over(out, folder, Box::new(lines), curves);
+        let record = Self::over(out, folder, lines, curves);
         let mut record = Self { _lock: Some(lock), ..record };
         record.record(&Event::from(Text {
             step: 0,
@@ -193,21 +199,27 @@ impl Record {
         replace(RECIPE, resolved)?;
         replace(&format!("provenance-{first_step:08}.json"), &provenance.to_json())?;
         // A run that was stopped before its first line has none.
-        let lines = folder::append(disk, &folder.join(METRICS))?;
+        let path = folder.join(METRICS);
+        let lines = json_lines(folder::append(disk, &path)?, &path)?;
         let files = disk.list(folder).with_context(|| format!("listing {}", folder.display()))?;
         let curves =
             TensorBoard::create(disk, folder, &files, now(), |file| file.restart_at(first_step))?;
         let out = folder.parent().and_then(Path::parent).unwrap_or(folder);
-        let record = Self::over(out, folder.to_path_buf(), Box::new(lines), curves);
+        let record = Self::over(out, folder.to_path_buf(), lines, curves);
         Ok(Self { summary, _lock: Some(lock), ..record })
     }
 
     /// A record in a folder whose files are open.
-    fn over(out: &Path, folder: PathBuf, lines: Stream, curves: TensorBoard<Stream>) -> Self {
+    fn over(
+        out: &Path,
+        folder: PathBuf,
+        lines: JsonLines<Stream>,
+        curves: TensorBoard<Stream>,
+    ) -> Self {
         Self {
             out: out.to_path_buf(),
             folder,
-            lines: JsonLines::new(lines),
+            lines,
             tensorboard: Some(curves),
             network: None,
             summary: Summary::default(),
@@ -269,7 +281,7 @@ impl Record {
     /// It could not be made or opened.
     pub fn begin_network(&mut self, disk: &Disk, header: &network::Header) -> Result<()> {
         let path = self.folder.join(network::FILE);
-        let mut lines = JsonLines::new(Box::new(folder::append(disk, &path)?) as Stream);
+        let mut lines = json_lines(folder::append(disk, &path)?, &path)?;
         lines.write(header).with_context(|| folder::cannot_write(&path))?;
         self.network = Some(lines);
         Ok(())
@@ -342,7 +354,8 @@ mod tests {
 
     fn over(lines: &Memory, curves: Memory) -> Record {
         let curves = TensorBoard::new(Box::new(curves) as Stream, 0.0).unwrap();
-        Record::over("out".as_ref(), "out/a/b".into(), Box::new(lines.clone()), curves)
+        let lines = JsonLines::new(Box::new(lines.clone()) as Stream);
+        Record::over("out".as_ref(), "out/a/b".into(), lines, curves)
     }
 
     fn events(lines: &Memory) -> Vec<Event> {

@@ -115,11 +115,18 @@ fn file_name(earlier: &[PathBuf]) -> String {
     };
     let last = earlier.iter().filter_map(second).max();
     let second = (now() as u64).max(last.map_or(0, |last| last.saturating_add(1)));
-    format!("{PREFIX}{second:010}.gradwire.{}", std::process::id())
+    format!("{PREFIX}{second:010}{WRITER}{}", std::process::id())
 }
 
-/// What the names of event files begin with.
+/// Whether an event file of this name is one that this program has written.
+pub(super) fn is_own(name: &str) -> bool {
+    name.strip_prefix(PREFIX).is_some_and(|rest| rest.contains(WRITER))
+}
+
+/// What the names of event files begin with, whoever writes them.
 const PREFIX: &str = "events.out.tfevents.";
+/// What stands in the names of this program's, where other programs name the machine.
+const WRITER: &str = ".gradwire.";
 
 pub(super) fn scalar(tag: &str, value: f64) -> Summary_Value {
     only(summary::scalar(tag, value as f32))

@@ -3,7 +3,8 @@
 //! `<out>/<experiment>-<scale>/<task>/<arm>/seed-<n>/` is a run's folder. A run that took all its
 //! steps, or diverged, with the same recipe, version and data is not made again. One that was
 //! stopped is gone on with from its last checkpoint, or begun again. What another recipe, version
-//! or data have left there is moved to `<out>/superseded/`, never removed. A run without a folder, but
+//! or data have left there is moved to `<out>/superseded/`, never removed. What another process is at work
+//! in is not moved: the grid stops there. A run without a folder, but
 //! in the `results.json` that lies in the experiment's folder, was made too, on another machine
 //! perhaps: whoever has that file goes on from it. Its runs that the grid has no place for stay in it,
 //! and a copy of it goes to `<out>/superseded/` before others take the place of its runs.
@@ -224,6 +225,9 @@ impl Job<'_> {
     }
 
     /// Moves what is in a run's folder aside.
+    ///
+    /// # Errors
+    /// When another process is at work in the folder, or it cannot be moved.
     fn begin_again(
         &self,
         planned: &Planned,
@@ -233,6 +237,8 @@ impl Job<'_> {
         let folder = self.folder.join(&planned.folder);
         let above = planned.folder.parent().unwrap_or(&planned.folder);
         let seed = planned.recipe.seed;
+        // A file where the folder should be is nobody's run, and has no place for a lock.
+        let _lock = folder.is_dir().then(|| record::lock(&self.disk, &folder)).transpose()?;
         let free = self.superseded(above, |number| format!("seed-{seed}-{number}"))?;
         self.disk
             .rename(&folder, &free)

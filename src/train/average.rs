@@ -25,7 +25,7 @@ impl Average {
     /// # Errors
     /// When a variable does not lie in memory as one contiguous `f32` slice.
     pub(super) fn new(config: Config, replica: &Replica) -> Result<Option<Self>> {
-        if config == Config::None {
+        if config == Config::default() {
             return Ok(None);
         }
         let (mut weights, mut buffers) = (Vec::new(), Vec::new());
@@ -38,7 +38,7 @@ impl Average {
     #[must_use]
     pub(super) fn is_due(&self, place: u64) -> bool {
         match self.config {
-            Config::None => false,
+            Config::None(_) => false,
             Config::Ema(Ema { every, .. }) | Config::Lookahead(Lookahead { every, .. }) => {
                 place.is_multiple_of(every)
             }
@@ -64,7 +64,7 @@ impl Average {
             each_statistic(replica, |values| self.buffers.extend_from_slice(values))?;
         }
         match self.config {
-            Config::None => Ok(()),
+            Config::None(_) => Ok(()),
             Config::Ema(Ema { decay, .. }) => {
                 // With this share the average is Σ d^(n−i)·θ_i / Σ d^(n−i) over the updates i = 1…n.
                 let updates = i32::try_from(self.updates).unwrap_or(i32::MAX);

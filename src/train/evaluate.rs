@@ -16,7 +16,8 @@ pub struct Evaluation<'a> {
 }
 
 impl<'a> Evaluation<'a> {
-    /// Reads the test set of `saved.recipe`.
+    /// Reads the test set of `saved.recipe`. Its images are normalised as those that the model learned
+    /// from; where the model's file does not say how, by the training set beside them.
     ///
     /// # Errors
     /// When the data is missing or damaged.
@@ -28,7 +29,11 @@ impl<'a> Evaluation<'a> {
             ),
             None => None,
         };
-        let data = session::load(&saved.recipe, vocabulary.as_deref())?;
+        let mut data = session::load(&saved.recipe, vocabulary.as_deref())?;
+        let normalisation = saved.normalisation.as_ref();
+        if let Some(test) = normalisation.and_then(|by| data.test.normalised_by(by)) {
+            data.test = test;
+        }
         Ok(Self { saved, data })
     }
 

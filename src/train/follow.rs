@@ -4,11 +4,13 @@ use crate::cluster::{Go, Hello, Job, Letter, SLOWEST, accept};
 use crate::recipe::Recipe;
 use crate::train::course::Course;
 use crate::train::crew::{Crew, run_workers};
+use crate::train::loss::{Failure, Loss};
 use crate::train::memory;
 use crate::train::pace::Pace;
-use crate::train::relay::Relayed;
+use crate::train::post::Place;
+use crate::train::relay::{Account, Relayed};
 use crate::train::session::{Session, load};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Error, Result, bail, ensure};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,6 +30,8 @@ pub fn join(job: &Job, own: Option<Result<Recipe>>) -> Result<Option<(Session, B
     let ready = recipe.and_then(|recipe| {
         let data = load(&recipe, None)?;
         let session = Session::new(recipe, data)?;
+        // Process 0 looks after the memory of its own machine only.
+        memory::check(&session.recipe, session.parameters()?, job.workers(&session.recipe)?)?;
         Ok((Hello::new(&session.provenance(0)), session))
     });
     let (hello, session) = match ready {
@@ -51,21 +55,14 @@ fn hear(job: &Job) -> Result<Letter> {
     }
 }
 
-/// Trains this process's workers as process 0 says.
+/// Trains this process's workers as process 0 says, and takes leave.
 ///
 /// # Errors
-/// When a worker fails, here or elsewhere; process 0 has been told.
-pub fn train(job: &Job, mut session: Session, go: Go) -> Result<()> {
-    let Go { folder, progress, threads, machines, state } = go;
-    job.take_up(machines, threads)?;
-    session.course = Course::new(&session.recipe, session.data.train.len(), progress)?;
-    session.folder = Some(PathBuf::from(folder));
-    let from = state.map(|state| state.checkpoint()).transpose()?.map(Arc::new);
-    let parameters = session.parameters()?;
-    memory::check(&session.recipe, parameters, job.workers(&session.recipe)?)?;
-    let pace = Pace::new(&session.recipe, parameters)?;
-    let crew = Crew { job, session: Arc::new(session), threads, pace: &pace, from };
-    run_workers(crew, |report| job.write(0, &Relayed::of(report)?.letter()?))?;
+/// A [`Loss`] when a worker fails, here or elsewhere; process 0 has been told. Any other error when this
+/// process cannot begin, which process 0 is told, or when process 0 does not take leave.
+pub fn train(job: &Job, session: Session, go: Go) -> Result<()> {
+    let first = job.first_rank(job.workers(&session.recipe)?);
+    work(job, session, go).map_err(|error| told(job, first, error))?;
     let deadline = Instant::now() + SLOWEST;
     loop {
         let letter = job.read(deadline)?;
@@ -74,4 +71,30 @@ pub fn train(job: &Job, mut session: Session, go: Go) -> Result<()> {
             return Ok(());
         }
     }
+}
+
+/// Trains this process's workers to their end.
+fn work(job: &Job, mut session: Session, go: Go) -> Result<()> {
+    let Go { folder, progress, threads, machines, state } = go;
+    job.take_up(machines, threads)?;
+    session.course = Course::new(&session.recipe, session.data.train.len(), progress)?;
+    session.folder = Some(PathBuf::from(folder));
+    let from = state.map(|state| state.checkpoint()).transpose()?.map(Arc::new);
+    let parameters = session.parameters()?;
+    let pace = Pace::new(&session.recipe, parameters)?;
+    let crew = Crew { job, session: Arc::new(session), threads, pace: &pace, from };
+    run_workers(crew, |report| job.write(0, &Relayed::of(report)?.letter()?))
+}
+
+/// Tells process 0 of an error as one of the worker `first`, unless the workers' own account has told it;
+/// gives the error back.
+fn told(job: &Job, first: usize, error: Error) -> Error {
+    if error.is::<Loss>() {
+        return error;
+    }
+    let failure = Failure::new(first, Place::start(), error);
+    let account = Relayed::Failed(vec![Account::from(&failure)]);
+    // Whether or not it can be written down, the error itself is what counts.
+    let _ = account.letter().and_then(|letter| job.write(0, &letter));
+    failure.error
 }

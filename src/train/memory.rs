@@ -20,7 +20,7 @@ pub fn least(recipe: &Recipe, parameters: u64, workers: usize) -> u64 {
     let rule = recipe.optimizer.definition().rule(policy.momentum());
     let [weights, gradient] = [1, 1];
     let residual = u64::from(recipe.scheme.feedback() || corrects);
-    let average = u64::from(recipe.average != average::Config::None);
+    let average = u64::from(recipe.average != average::Config::default());
     let vectors =
         weights + gradient + rule.vectors().len() as u64 + residual + u64::from(corrects) + average;
     let each = (size_of::<f32>() as u64 * vectors).saturating_mul(parameters);

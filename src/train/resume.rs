@@ -51,8 +51,8 @@ impl Resume {
     /// earlier version let begin goes on as it was begun.
     ///
     /// # Errors
-    /// Names each key that would make another run of it, with the old and the new value;
-    /// [`Recipe::may_run`].
+    /// Names each key that would make another run of it, with the old and the new value, and a change
+    /// that would spoil its record, which nobody can force; [`Recipe::may_run`].
     pub fn accept(&self, recipe: &Recipe) -> Result<Vec<Change>> {
         let begun = Recipe::from_toml(&self.checkpoint.manifest.recipe)
             .with_context(|| format!("the recipe in {}", self.checkpoint.folder.display()))?;
@@ -60,6 +60,13 @@ impl Resume {
             recipe.may_run()?;
         }
         let changes = begun.changes(recipe)?;
+        if let Some(change) = changes.iter().find(|change| change.parts_the_record()) {
+            bail!(
+                "the run in {} cannot go on: {change}; {}",
+                self.run.display(),
+                change.objection.unwrap_or_default()
+            );
+        }
         let refused: Vec<String> = changes
             .iter()
             .filter_map(|change| Some(format!("\n  {change}: {}", change.objection?)))

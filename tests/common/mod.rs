@@ -148,6 +148,22 @@ pub fn weights(run: &Path) -> Vec<(String, Vec<u8>)> {
     tensors
 }
 
+/// A model file with another text about itself and other data.
+pub fn forged(bytes: &[u8], about: impl Fn(&mut Value), data: impl Fn(&mut [u8])) -> Vec<u8> {
+    let (length, rest) = bytes.split_first_chunk::<8>().unwrap();
+    let (header, tensors) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let mut header: Value = serde_json::from_slice(header).unwrap();
+    let said = &mut header["__metadata__"]["gradwire"];
+    let mut said_about: Value = serde_json::from_str(said.as_str().unwrap()).unwrap();
+    about(&mut said_about);
+    *said = said_about.to_string().into();
+    let header = header.to_string();
+    let mut tensors = tensors.to_vec();
+    data(&mut tensors);
+    let length = (header.len() as u64).to_le_bytes();
+    [&length[..], header.as_bytes(), &tensors].concat()
+}
+
 /// The events of one kind in a run's metrics.
 pub fn events(run: &Path, kind: &str) -> Vec<Value> {
     let mut all = json_lines(&fs::read_to_string(run.join("metrics.jsonl")).unwrap());

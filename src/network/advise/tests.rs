@@ -1,4 +1,4 @@
-//! Break-even bandwidths, risks, and a server's time.
+//! Break-even bandwidths, risks, a server's time, and what shards send back.
 
 use super::*;
 use crate::recipe::Source;
@@ -72,6 +72,34 @@ fn a_servers_time_is_charged_and_grows_with_the_ranks() {
     assert_eq!(legs(1.0)[0].aggregate, told);
     assert_eq!(legs(2.0)[0].aggregate, 2.0 * told);
     assert_eq!(legs(2.0)[0].decode, legs(1.0)[0].decode);
+}
+
+/// Of eight ranks each passes on an eighth of the mean, of 64 a 64th.
+#[test]
+fn what_shards_send_back_shrinks_with_the_ranks() {
+    // Of eight ranks: 80,000 values as f16, and an eighth of their mean as f32.
+    let mut leg = Leg::default();
+    leg.operation = Operation::ReduceScatter;
+    (leg.wire_bytes, leg.downlink_bytes) = (160_000, 40_000);
+    let mut traffic = Traffic::default();
+    traffic.legs.push(leg);
+    let legs = |more| measured_legs(std::slice::from_ref(&traffic), Pattern::RingAllgather, more);
+    assert_eq!((legs(1.0)[0].down, legs(8.0)[0].down), (40_000.0, 5_000.0));
+
+    let source = Source { recipe: Some("first-look".into()), ..Source::default() };
+    let mut recipe = source.load().unwrap();
+    let link = Link { latency: 0.0, header: 0, ..Link::of(1e6) };
+    for (workers, more, seconds) in [
+        // 7 shares of 20,000 bytes, then 7 of 40,000.
+        (8, 1.0, 7.0 * (0.16 + 0.32)),
+        // 63 shares of 2,500 bytes, then 63 of 5,000.
+        (64, 8.0, 63.0 * (0.02 + 0.04)),
+    ] {
+        recipe.workers = workers;
+        let ours = Measured { legs: legs(more), ..measured(0.0, 0.0) };
+        let found = step_seconds(&recipe, &Compute::default(), &ours, &link).unwrap();
+        assert!((found - seconds).abs() < 1e-6, "{workers} workers: {found} {seconds}");
+    }
 }
 
 #[test]

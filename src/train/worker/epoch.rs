@@ -6,6 +6,7 @@ use crate::record::Warning;
 use crate::train::evaluate::evaluate_share;
 use crate::train::post::Phase;
 use crate::train::report::{Epoch, Report};
+use crate::train::session::Session;
 use anyhow::{Context, Result};
 use gradwire_datasets::Dataset;
 use std::time::Instant;
@@ -68,7 +69,8 @@ impl Worker {
     fn save_as(&self, which: &str, step: u64, accuracy: Option<f64>) -> Result<()> {
         let Some(folder) = &self.session.folder else { return Ok(()) };
         let (folder, store) = (folder.join(which), &self.replica.store);
-        checkpoint::save(&self.session.disk, &folder, store, &self.session.recipe, step, accuracy)
+        let Session { disk, recipe, data, .. } = &*self.session;
+        checkpoint::save(disk, &folder, store, recipe, step, accuracy, data.normalisation)
             .with_context(|| format!("saving the {which} model"))
     }
 }

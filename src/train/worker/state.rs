@@ -111,6 +111,7 @@ impl Worker {
             learning_rate: self.schedule.at(self.session.course.place(step)),
             best: self.saving.saved,
             test_accuracy,
+            normalisation: self.session.data.normalisation,
         })
     }
 
