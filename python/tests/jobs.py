@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import warnings
 
 import numpy
 import torch
@@ -350,3 +351,112 @@ def half_a_step(rank, world_size):
     except RuntimeError as error:
         return str(error)
     return None
+
+
+def _second_step_fails(ddp, state, rank):
+    """What backward of the second step raises, after how many seconds, and what `close` leaves."""
+    begin = time.monotonic()
+    try:
+        backward(ddp, rank, 1)
+    except RuntimeError as error:
+        said = str(error)
+    else:
+        said = None
+    seconds = time.monotonic() - begin
+    state.close()
+    return said, seconds, type(state.failure).__name__
+
+
+def refused(rank, world_size, giving_up_fails):
+    """PyTorch refuses every message of the second step."""
+    ddp, state = wrapped("topk", timeout=30)
+    backward(ddp, rank, 0)
+
+    def refuse(*_, **__):
+        raise ValueError("no such group")
+
+    if giving_up_fails:
+        state._give_up = refuse
+    send, receive = dist.isend, dist.irecv
+    dist.isend = dist.irecv = refuse
+    try:
+        return _second_step_fails(ddp, state, rank)
+    finally:
+        dist.isend, dist.irecv = send, receive
+
+
+def destroyed(rank, world_size, folder):
+    """The process group is destroyed and made anew before the second step."""
+    ddp, state = wrapped("topk", timeout=30)
+    backward(ddp, rank, 0)
+    dist.barrier()
+    dist.destroy_process_group()
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
+    return _second_step_fails(ddp, state, rank)
+
+
+def saved_too_late(rank, world_size):
+    """What `state_dict` says before and after `close`, of states with and without a step."""
+    ddp, state = wrapped("topk", timeout=30)
+    backward(ddp, rank, 0)
+    saved = state.state_dict()
+    state.close()
+    loaded = gradwire.torch.State("topk", timeout=30)
+    loaded.load_state_dict(saved)
+    loaded.close()
+    assert loaded.state_dict()["residual"] is saved["residual"]
+    try:
+        state.state_dict()
+    except gradwire.StateError as error:
+        return str(error)
+    return None
+
+
+def unused(rank, world_size):
+    """Two parameters whose gradients are 1, 2, 3 and so on, times the rank's number. After the first
+    step none uses the second one: the sum of its means, and the sum that was to come."""
+    averager = gradwire.torch.Averager("topk", ratio=0.1, timeout=30)
+    first, second = (torch.nn.Parameter(torch.zeros(500)) for _ in range(2))
+    own, total = torch.arange(1.0, 501.0), torch.zeros(500)
+    second.grad = own * (rank + 1)
+    for _ in range(12):
+        first.grad = torch.zeros(500)
+        averager.reduce_([first, second])
+        total += second.grad
+        second.grad = None
+    return total.tolist(), (own * 1.5).tolist()
+
+
+def warned(rank, world_size, scheme, settings, find_unused_parameters):
+    """The warnings of a State for a wrapper that looks for unused parameters."""
+    ddp = DistributedDataParallel(model(), find_unused_parameters=find_unused_parameters)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gradwire.torch.State(scheme, parameters=ddp, timeout=30, **settings)
+    return [str(one.message) for one in caught if one.filename == __file__]
+
+
+def scaled(rank, world_size, program):
+    """Three steps of the page's program with a GradScaler; in the second one rank 1 alone has a
+    gradient that is infinite. Scales, whether the weights moved, and the last weights."""
+    module = model()
+    names = {
+        "gradwire": gradwire,
+        "model": module,
+        "optimizer": torch.optim.SGD(module.parameters(), lr=0.2),
+        "scaler": torch.amp.GradScaler("cpu", init_scale=1024.0),
+        "averager": gradwire.torch.Averager("topk", ratio=0.1, timeout=30),
+    }
+    found = []
+    for step in range(3):
+        before = weights(module)
+        inputs, labels = batch(rank, step)
+        loss = torch.nn.functional.cross_entropy(module(inputs), labels)
+        names["loss"] = loss * float("inf") if (rank, step) == (1, 1) else loss
+        names["optimizer"].zero_grad()
+        exec(program, names)
+        found.append((names["scaler"].get_scale(), not numpy.array_equal(before, weights(module))))
+    residual = names["averager"].state_dict()["residual"]
+    largest = max(part.abs().max().item() for part in residual.values())
+    return found, weights(module), largest

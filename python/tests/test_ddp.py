@@ -239,3 +239,43 @@ def test_a_rank_that_leaves_in_the_middle_of_a_step_is_named():
     own, other = run(jobs.half_a_step, 2)
     assert own == "own"
     assert "rank 0 is gone" in other, other
+
+
+@pytest.mark.parametrize("giving_up_fails", [False, True])
+def test_backward_raises_when_pytorch_takes_no_more_messages(giving_up_fails):
+    for words, seconds, failure in run(jobs.refused, 2, giving_up_fails):
+        assert "no such group" in words, words
+        assert seconds < 10
+        assert failure == ("ValueError" if giving_up_fails else "TransportError")
+
+
+def test_backward_raises_and_close_does_not_after_destroy_process_group(tmp_path):
+    for words, seconds, failure in run(jobs.destroyed, 2, str(tmp_path)):
+        # PyTorch before 2 has one type of error for this and for a lost peer.
+        assert "PyTorch no longer knows the group" in words or "is gone" in words, words
+        assert seconds < 10
+        assert failure in ("TransportError", "PeerLostError")
+
+
+def test_a_state_without_its_residual_is_not_saved():
+    for words in run(jobs.saved_too_late, 2):
+        assert "the state has been closed" in words and "earlier checkpoint" in words, words
+
+
+def test_an_averager_brings_the_residual_of_a_parameter_that_no_rank_uses():
+    for brought, expected in run(jobs.unused, 2):
+        assert brought == expected
+
+
+@pytest.mark.parametrize(
+    "scheme, settings, find, warns",
+    [
+        ("topk", {}, True, True),
+        ("topk", {}, False, False),
+        ("topk", {"feedback": False}, True, False),
+        ("dense", {}, True, False),
+    ],
+)
+def test_unused_parameters_with_feedback_are_warned_about(scheme, settings, find, warns):
+    for said in run(jobs.warned, 2, scheme, settings, find):
+        assert len(said) == warns and all("find_unused_parameters" in one for one in said), said

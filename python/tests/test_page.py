@@ -40,6 +40,21 @@ def test_two_processes_train_with_the_program_of_the_page(tmp_path):
     assert all(int(sent) < 0.1 * int(dense) for _, _, sent, dense in said)
 
 
+def test_ranks_skip_together_with_the_scaler_of_the_page():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if not hasattr(torch.amp, "GradScaler"):
+        pytest.skip("needs a GradScaler for the processor: PyTorch 2.3 or newer")
+    import jobs
+    import numpy
+    from ranks import run
+
+    ranks = run(jobs.scaled, 2, block("scaler.scale("))
+    for found, weights, residual in ranks:
+        assert found == [(1024.0, True), (512.0, False), (512.0, True)]
+        assert numpy.array_equal(weights, ranks[0][1])
+        assert residual < 1
+
+
 def test_the_programs_for_arrays_and_for_runs(tmp_path, capsys, monkeypatch):
     exec(compile(block("Compressor("), "page", "exec"), {})
     length, gauges = capsys.readouterr().out.split(" ", 1)

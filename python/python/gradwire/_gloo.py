@@ -89,12 +89,12 @@ class Gloo:
                 continue
             try:
                 sent.append(self._send(words, peer, _HEADER))
-            except RuntimeError:
-                pass  # It is gone too.
+            except Exception:
+                pass  # It is gone too, or the process group is.
         for work in sent:
             try:
                 work.wait(timedelta(seconds=min(1.0, self.timeout)))
-            except RuntimeError:
+            except Exception:
                 pass  # It is gone too.
 
     def _exchange(
@@ -141,7 +141,7 @@ class Gloo:
         for peer, tensor in tensors.items():
             try:
                 works[peer] = post(tensor, peer, tag)
-            except RuntimeError as error:
+            except (RuntimeError, ValueError) as error:
                 self._lose(peer, error)
         return works
 
@@ -150,14 +150,21 @@ class Gloo:
             left = max(0.001, end - time.monotonic())
             try:
                 work.wait(timedelta(seconds=left))
-            except RuntimeError as error:
+            except (RuntimeError, ValueError) as error:
                 if time.monotonic() < end:
                     self._lose(peer, error)
                 self.leave(peer, silent=True)
                 words = f"rank {peer} was silent for {self.timeout:g} s"
                 raise PeerTimeoutError(words, peer, after=self.timeout) from error
 
-    def _lose(self, peer: int, error: RuntimeError) -> None:
+    def _lose(self, peer: int, error: Exception) -> None:
+        if isinstance(error, ValueError):
+            # PyTorch itself refuses the call, and no peer is to blame.
+            self.leave()
+            raise TransportError(
+                f"PyTorch no longer knows the group of ranks ({error}); after "
+                "destroy_process_group make a new state on every rank"
+            ) from error
         self.leave(peer)
         raise PeerLostError(f"rank {peer} is gone", peer) from error
 

@@ -11,6 +11,7 @@ every rank's residual for a checkpoint.
 
 import hashlib
 import json
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import timedelta
@@ -108,8 +109,14 @@ class _Ranks:
         """What this rank has to keep for its next message: the step, the residual by parameter,
         and what the scheme has learnt. Tensors, numbers and strings only, for `torch.save`.
 
-        Every rank has a residual of its own: see `gather_state`.
+        Every rank has a residual of its own: see `gather_state`. After `close`, or a failure that
+        breaks the group of ranks, the residual is gone, and this raises `StateError`.
         """
+        if self._exchange is None and self._shapes:
+            raise StateError(
+                "there is no state to save: this rank's residual went with its exchange "
+                f"({self._failure}); go on from an earlier checkpoint"
+            ) from self._failure
         if self._exchange is None:
             return dict(self._saved) if self._saved is not None else self._head()
         saved: Dict[str, Any] = self._head()
@@ -295,6 +302,17 @@ class State(_Ranks):
             timeout=timeout,
             **settings,
         )
+        if (
+            isinstance(parameters, torch.nn.parallel.DistributedDataParallel)
+            and parameters.find_unused_parameters
+            and "residual" in Exchange({}, scheme, **settings).state()
+        ):
+            warnings.warn(
+                "find_unused_parameters=True loses residuals: of a parameter that no rank used in a "
+                "step the residual is sent, and DistributedDataParallel discards the mean; use "
+                "gradwire.torch.Averager instead, or a scheme without error feedback",
+                stacklevel=2,
+            )
         self._tasks: List[_Task] = []
         # Of each group of the exchange's buckets the parameters that it waits for.
         self._awaited: List[List[str]] = []
@@ -333,7 +351,10 @@ class State(_Ranks):
             try:
                 return self._take(task)
             except BaseException as raised:
-                error = self._give_up(raised)
+                try:
+                    error = self._give_up(raised)
+                except BaseException as worse:
+                    error = self._failure = worse
         self._step_error = error
         self._fail(error)
 
