@@ -68,7 +68,7 @@ impl Sweep {
     /// # Errors
     /// When a value cannot be, no scheme has a setting, or a question names what is not there.
     pub fn experiment(&self) -> Result<Experiment> {
-        let recipe = self.base();
+        let mut recipe = self.base();
         // A part is chosen before its settings.
         let mut over: Vec<&Over> = self.over.iter().collect();
         over.sort_by_key(|over| over.path.contains('.'));
@@ -100,6 +100,13 @@ impl Sweep {
             None if named("dense") => "dense".into(),
             None => arms.first().map(|arm| arm.name.clone()).unwrap_or_default(),
         };
+        if self.questions.iter().any(Question::is_timed) {
+            // No recipe by itself: a scale fills the number in.
+            let record = recipe.entry("record").or_insert_with(|| Value::Table(Table::new()));
+            if let Value::Table(record) = record {
+                record.insert("gradients".into(), "{steps}".into());
+            }
+        }
         let paths: Vec<&str> = self.over.iter().map(|over| over.path.as_str()).collect();
         let setting = Setting { seeds: (1..=self.seeds).collect(), ..Setting::default() };
         let experiment = Experiment {
@@ -127,12 +134,6 @@ impl Sweep {
         if let Some(Value::Table(record)) = recipe.get_mut("record") {
             record.remove("out");
             record.remove("name");
-        }
-        if self.questions.iter().any(Question::is_timed) {
-            let record = recipe.entry("record").or_insert_with(|| Value::Table(Table::new()));
-            if let Value::Table(record) = record {
-                record.insert("gradients".into(), "{steps}".into());
-            }
         }
         recipe
     }
@@ -321,6 +322,10 @@ mod tests {
         assert_eq!(names(&experiment.arms), ["dense", "topk-ratio-0.1-values-f16"]);
         let experiment = sweep(&["scheme=topk,dense"], &["encode seconds at most 1"]).unwrap();
         assert_eq!(experiment.recipe["record"]["gradients"].as_str(), Some("{steps}"));
+        // A setting that a scheme does not have is left out for it here, too.
+        let over = ["scheme=dense,topk", "scheme.ratio=0.1,0.01"];
+        let timed = sweep(&over, &["encode seconds 3 times as fast as topk-0.01"]).unwrap();
+        assert_eq!(names(&timed.arms), ["dense", "topk-0.1", "topk-0.01"]);
     }
 
     #[test]
