@@ -53,8 +53,10 @@ fn launch(program: &Program, processes: &str, arguments: &[&str]) -> (Option<i32
 fn told(run: &Path) -> Vec<Value> {
     let mut told = common::told(run);
     for event in &mut told {
-        let event = event.as_object_mut().unwrap();
-        ["uplink_bytes", "downlink_bytes"].map(|key| event.remove(key));
+        event
+            .as_object_mut()
+            .unwrap()
+            .retain(|key, _| key != "uplink_bytes" && key != "downlink_bytes");
     }
     told
 }
