@@ -1,0 +1,190 @@
+use super::*;
+use crate::recipe::average;
+use gradwire_exchange::Bucketing;
+use std::fs;
+
+fn load(recipe: Option<&str>, sets: &[&str]) -> Result<Recipe> {
+    let sets = sets.iter().map(ToString::to_string).collect();
+    Source { recipe: recipe.map(Into::into), flags: vec![], sets }.load()
+}
+
+fn refusal(sets: &[&str]) -> String {
+    format!("{:#}", load(None, sets).unwrap_err())
+}
+
+#[test]
+fn every_built_in_recipe_is_valid_and_survives_its_own_toml() {
+    for (name, text) in Recipes::all() {
+        let recipe = load(Some(&name), &[]).unwrap_or_else(|e| panic!("{name}: {e:#}"));
+        assert_eq!(recipe.name, name);
+        assert!(Recipes::headline(text).len() > 10, "{name} has no headline");
+        assert_eq!(Recipe::from_toml(&recipe.to_toml().unwrap()).unwrap(), recipe);
+    }
+}
+
+#[test]
+fn sets_reach_every_depth_and_keep_their_types() {
+    let recipe = load(
+        None,
+        &["train.batch=7", "scheme.ratio=0.5", "name=probe", "train.clip_norm=2.5", "seed=9"],
+    )
+    .unwrap();
+    assert_eq!((recipe.train.batch, recipe.name.as_str(), recipe.seed), (7, "probe", 9));
+    assert_eq!(recipe.train.clip_norm, Some(2.5));
+}
+
+#[test]
+fn another_kind_drops_the_old_kinds_keys() {
+    let recipe = load(None, &["scheme=dense"]).unwrap();
+    assert_eq!(recipe.scheme.about().name, "dense");
+    let ema = "average={ kind = \"ema\", decay = 0.9 }";
+    let recipe = load(None, &[ema, "average.kind=lookahead"]).unwrap();
+    assert_eq!(recipe.average, average::Config::Lookahead(average::Lookahead::default()));
+    assert_eq!(load(None, &[ema, "average=none"]).unwrap().average, average::Config::default());
+}
+
+#[test]
+fn a_recipe_says_what_is_in_force_and_another_scheme_brings_its_own() {
+    let dgc = load(Some("cifar10-dgc"), &["record.every=7"]).unwrap();
+    let text = dgc.to_toml().unwrap();
+    for line in ["momentum_correction = 0.9", "measure_every = 7", "bucketing = \"whole\""] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    let read = Recipe::from_toml(&text).unwrap();
+    assert_eq!(read, dgc);
+    let source = Source { sets: vec!["scheme=topk".into()], ..Source::default() };
+    let topk = source.load_on(&read).unwrap();
+    assert_eq!(topk.policy().momentum_correction, Some(0.0));
+    let own = load(Some("cifar10-dgc"), &["policy.momentum_correction=0.5"]).unwrap();
+    assert_eq!(source.load_on(&own).unwrap().policy().momentum_correction, Some(0.5));
+}
+
+/// Writes a recipe into a file that has its name.
+fn written_out(folder: &Path, recipe: &Recipe) -> String {
+    let file = folder.join(format!("{}.toml", recipe.name));
+    fs::write(&file, recipe.to_toml().unwrap()).unwrap();
+    file.to_str().unwrap().to_string()
+}
+
+#[test]
+fn a_written_out_recipe_is_changed_as_the_one_that_it_was_written_from() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, first, then) in [
+        ("cifar10-dense", "seed=1", "scheme=dgc"),
+        ("cifar10-dense", "optimizer={ kind = 'sgd', momentum = 0 }", "scheme=dgc"),
+        ("cifar10-dense", "seed=1", "scheme=signsgd"),
+        ("cifar10-dense", "seed=1", "scheme=casq"),
+        ("cifar10-dense", "policy.dense_below=7", "scheme=casq"),
+        ("cifar10-dgc", "seed=1", "scheme=topk"),
+        ("cifar10-dgc", "policy.momentum_correction=0.5", "scheme=topk"),
+        ("cifar10-powersgd", "seed=1", "scheme.start_step=1000"),
+        ("cifar10-topk", "seed=1", "record.every=3"),
+        ("cifar10-topk", "policy.measure_every=5", "record.every=3"),
+        ("first-look", "exchange.topology=server", "exchange.topology=allgather"),
+    ] {
+        let file = written_out(folder.path(), &load(Some(name), &[first]).unwrap());
+        let expected = load(Some(name), &[first, then]).ok();
+        assert_eq!(load(Some(&file), &[then]).ok(), expected, "{name} {first} {then}");
+    }
+}
+
+#[test]
+fn a_written_out_recipe_leaves_habits_to_the_scheme_and_keeps_its_own_policy() {
+    let folder = tempfile::tempdir().unwrap();
+    let dense = load(Some("cifar10-dense"), &["policy.dense_below=7"]).unwrap();
+    let file = written_out(folder.path(), &dense);
+    let refused = format!("{:#}", load(Some(&file), &["scheme=dgc"]).unwrap_err());
+    assert!(refused.contains("policy.momentum_correction = 0.9 takes the place"), "{refused}");
+    let casq = load(Some(&file), &["scheme=casq"]).unwrap().policy();
+    assert_eq!((casq.bucketing, casq.dense_below), (Some(Bucketing::Parameter), Some(7)));
+
+    // A layer changes it as a flag does.
+    let table = Source { recipe: Some(file), ..Source::default() }.table().unwrap();
+    let signs = Recipe::layered([&table], &["scheme=signsgd".into()]).unwrap();
+    let signs = Recipe::from_table(signs).unwrap().policy();
+    assert_eq!((signs.bucketing, signs.dense_below), (Some(Bucketing::Parameter), Some(7)));
+
+    let powersgd = load(Some("cifar10-powersgd"), &[]).unwrap();
+    let file = written_out(folder.path(), &powersgd);
+    let later = load(Some(&file), &["scheme.start_step=1000"]).unwrap();
+    assert_eq!(later.policy().warmup_steps, Some(999));
+}
+
+#[test]
+fn a_file_that_says_what_no_server_sends_back_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mine.toml");
+    let parts = "dataset = 'synthetic-cifar10'\nmodel = 'resnet20'\nscheme = 'topk'\n";
+    fs::write(&file, format!("{parts}[exchange]\ndownlink = 'exact'\n")).unwrap();
+    let refused = format!("{:#}", load(file.to_str(), &[]).unwrap_err());
+    assert!(refused.contains("exchange.topology = \"server\""), "{refused}");
+}
+
+#[test]
+fn what_a_server_sends_back_is_told_where_there_is_one() {
+    let server = load(None, &["exchange.topology=server"]).unwrap();
+    let told = server.to_toml().unwrap();
+    assert!(told.contains("downlink = \"exact\""), "{told}");
+    assert_eq!(Recipe::from_toml(&told).unwrap(), server);
+    assert!(!load(None, &[]).unwrap().to_toml().unwrap().contains("downlink"));
+}
+
+#[test]
+fn unknown_keys_and_names_are_refused_with_the_nearest() {
+    for (set, near) in [
+        ("train.bach=3", "`batch`"),
+        ("scheme.ratoi=0.1", "`ratio`"),
+        ("model=resnet21", "`resnet20`"),
+        ("scheme=topkk", "`topk`"),
+        ("dataset=synthetic-cifar11", "`synthetic-cifar10`"),
+        ("workes=3", "`workers`"),
+        ("schedule.kind=cosin", "`cosine`"),
+        ("lr=0.1", "`optimizer.learning_rate`"),
+        ("clip_norm=1", "`train.clip_norm` or `policy.clip_norm`"),
+    ] {
+        let message = refusal(&[set]);
+        assert!(message.contains(&format!("did you mean {near}")), "{set}: {message}");
+    }
+    let message = format!("{:#}", load(Some("sidco"), &[]).unwrap_err());
+    assert!(message.contains("gradwire reproduce sidco"), "{message}");
+    let message = format!("{:#}", load(Some("first-lok"), &[]).unwrap_err());
+    assert!(message.contains("did you mean `first-look`"), "{message}");
+}
+
+#[test]
+fn wrong_types_and_impossible_combinations_are_refused() {
+    for (sets, part) in [
+        (vec!["train.batch=many"], "expected a whole number"),
+        (vec!["workers=1.5"], "expected a whole number"),
+        (vec!["scheme.ratio=abc"], "a ratio is a number such as 0.01"),
+        (vec!["scheme=qsgd", "scheme.levels=1.5"], "expected a whole number"),
+        (vec!["scheme=dense", "scheme.x=1"], "it has no settings"),
+        (vec!["dataset.train=0"], "dataset.train"),
+        (vec!["network.link=1gbit"], "network.mode"),
+        (vec!["train.label_smoothing=1e300"], "= 1e300 must"),
+        (vec!["train.batch=0"], "train.batch"),
+        (
+            vec!["train.batch=6148914691236517206", "train.accumulate=3"],
+            "write a smaller train.batch",
+        ),
+        (vec!["train.batch=4611686018427387904"], "write a smaller train.batch"),
+        (vec!["average.kind=none", "average.bogus=3"], "it has no settings"),
+        (vec!["average.decay=0.9"], "`average.kind` is missing"),
+        (vec!["workers=-1"], "workers"),
+        (vec!["model=textcnn"], "models for it: resnet20"),
+        (vec!["train.label_smoothing=1.5"], "label_smoothing"),
+        (vec!["scheme.ratio=0"], "ratio"),
+        (vec!["scheme.ratio=nan"], "ratio"),
+        (vec!["train.clip_norm=-1"], "clip_norm"),
+        (vec!["exchange.timeout=0"], "timeout"),
+        (vec!["schedule.warmup=99"], "warmup"),
+        (vec!["optimizer.momentum=0", "optimizer.nesterov=true"], "nesterov"),
+        (vec!["name=../elsewhere"], "folder"),
+        (vec!["train.batch.x=1"], "not a table"),
+        (vec!["train"], "no '='"),
+        (vec!["train..batch=1"], "dots"),
+    ] {
+        let message = refusal(&sets);
+        assert!(message.contains(part), "{sets:?}: {message}");
+    }
+}
