@@ -53,8 +53,11 @@ impl Ratio {
         match self {
             Ratio::Constant(ratio) => ratio,
             Ratio::Falling(Fall { start, end, steps }) => {
-                let done = step.saturating_sub(1) as f64 / steps.saturating_sub(1).max(1) as f64;
-                start * (end / start).powf(done.min(1.0))
+                if step >= steps {
+                    return end;
+                }
+                let done = step.saturating_sub(1) as f64 / (steps - 1).max(1) as f64;
+                start * (end / start).powf(done)
             }
         }
     }
@@ -105,6 +108,10 @@ mod tests {
         }
         assert_eq!((ratio.count(1000, 1), ratio.count(1000, 9), ratio.most(1000)), (160, 10, 160));
         assert_eq!(ratio.validate("topk"), Ok(()));
+        for steps in [0, 1] {
+            let ratio = Ratio::Falling(Fall { start: 0.16, end: 0.01, steps });
+            assert_eq!(ratio.at(1), 0.01, "from step {steps} on");
+        }
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub(crate) fn send(
     out: &mut Vec<u8>,
 ) -> Sent {
     put_count(positions.len() as u32, out);
-    sender.put(values(positions, gradient), step, out);
+    sender.send(positions, values(positions, gradient), step, out);
     put_positions(positions, gradient, out)
 }
 

@@ -80,7 +80,7 @@ impl<S: Select> Compressor for Sparsifier<S> {
     }
 
     fn sent(&self) -> Option<&[u32]> {
-        Some(self.choice.positions())
+        Some(self.sender.spoken(self.choice.positions()))
     }
 
     fn save(&self, state: &mut State) {

@@ -204,6 +204,8 @@ pub(crate) struct Sender {
     quantiser: Quantiser,
     kept: Vec<f32>,
     codes: Vec<u8>,
+    /// Where the last message says something, if its values are quantised.
+    spoken: Vec<u32>,
 }
 
 impl Sender {
@@ -222,11 +224,36 @@ impl Sender {
             quantiser: Quantiser::with_capacity(blocks),
             kept: Vec::with_capacity(room),
             codes: Vec::with_capacity(room),
+            spoken: Vec::with_capacity(room),
         }
     }
 
-    /// Appends the values, those of the message at `step`.
-    pub(crate) fn put(&mut self, values: impl Iterator<Item = f32>, step: u64, out: &mut Vec<u8>) {
+    /// Appends the values of the elements at `positions`, those of the message at `step`.
+    pub(crate) fn send(
+        &mut self,
+        positions: &[u32],
+        values: impl Iterator<Item = f32>,
+        step: u64,
+        out: &mut Vec<u8>,
+    ) {
+        self.put(values, step, out);
+        let Values::Quantised(Quantised::Qsgd(qsgd)) = self.values else { return };
+        let levels = levels_of(qsgd.levels);
+        let said = positions.iter().zip(&self.codes).filter(|(_, code)| **code & levels != 0);
+        self.spoken.clear();
+        self.spoken.extend(said.map(|(position, _)| *position));
+    }
+
+    /// The positions among those of the last message, `positions`, of which it says something: a
+    /// value that was rounded to level 0 stays whole.
+    pub(crate) fn spoken<'a>(&'a self, positions: &'a [u32]) -> &'a [u32] {
+        match self.values {
+            Values::Plain(_) => positions,
+            Values::Quantised(_) => &self.spoken,
+        }
+    }
+
+    fn put(&mut self, values: impl Iterator<Item = f32>, step: u64, out: &mut Vec<u8>) {
         match self.values {
             Values::Plain(format) => format.put(values, out),
             Values::Quantised(Quantised::Qsgd(qsgd)) => {
@@ -266,10 +293,15 @@ impl Sender {
     }
 }
 
+/// The bits of a code that hold its level, of levels up to `top`.
+fn levels_of(top: u8) -> u8 {
+    (1 << (width(top) - 1)) - 1
+}
+
 /// The scale up to `scale` with which the codes of a block are nearest to its values: ⟨x, q⟩/‖q‖², of
 /// q that says of each value its sign and a share of the scale; 0 where all shares are.
 fn fitted(scale: f32, values: &[f32], codes: &[u8], ladder: impl Ladder) -> f32 {
-    let levels = (1 << (width(ladder.top()) - 1)) - 1;
+    let levels = levels_of(ladder.top());
     let (mut product, mut square) = (0.0, 0.0);
     for (value, code) in values.iter().zip(codes) {
         let share = f64::from(ladder.share(code & levels));
@@ -321,6 +353,22 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_message_speaks_of_what_it_gives_a_value(
+            values in prop::collection::vec(0.1f32..3.0, 0..600),
+        ) {
+            let positions: Vec<u32> = (0..values.len() as u32).map(|i| 3 * i).collect();
+            for setting in settings() {
+                let (mut out, seat) = (Vec::new(), Seat::alone(values.len(), 5));
+                let mut sender = Sender::new(setting, true, values.len(), &seat);
+                sender.send(&positions, values.iter().copied(), 3, &mut out);
+                let found = read(setting, &out, values.len()).unwrap();
+                let told = positions.iter().zip(&found).filter(|(_, value)| **value != 0.0);
+                let told: Vec<u32> = told.map(|(position, _)| *position).collect();
+                prop_assert_eq!(sender.spoken(&positions), &told);
+            }
+        }
+
         #[test]
         fn quantised_values_arrive_as_a_message_of_qsgd_does(
             values in prop::collection::vec(-3f32..3.0, 0..1500), trailer: [u8; 3],

@@ -14,7 +14,7 @@
 //! inside it, and the union shrinks.
 //!
 //! # Wire
-//! A sparse message of k elements, whatever the rule:
+//! A sparse message of at most k elements, whatever the rule:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -321,7 +321,7 @@ impl Compressor for AggregationAware {
     }
 
     fn sent(&self) -> Option<&[u32]> {
-        Some(&self.selected)
+        Some(self.sender.spoken(&self.selected))
     }
 
     fn save(&self, state: &mut State) {

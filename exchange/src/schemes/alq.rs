@@ -17,7 +17,7 @@
 //! | 4·2^bits | the levels, f32 |
 //! | 4·⌈n/block⌉ | each block's largest magnitude, f32 |
 //! | ⌈n·bits/8⌉ | the number of each element's level |
-//! | 0 or 8 + 4·48 | total weight, f64; over it, f32: weights, weighted means, weighted variances |
+//! | 0 or 8 + 4·48 | total weight, f64; over it, f32: weights, weighted means, weighted mean squares |
 //!
 //! # State
 //! The shared levels, and the moving average of the statistic behind them.
@@ -176,25 +176,28 @@ impl Fit for Mixture {
 
     fn gather(&self, block: &[f32], scale: f32, sums: &mut [f64]) {
         let (n, scale) = (block.len() as f64, f64::from(scale));
-        let mean = block.iter().map(|value| f64::from(*value) / scale).sum::<f64>() / n;
-        let square = |value: &f32| (f64::from(*value) / scale - mean).powi(2);
-        let variance = block.iter().map(square).sum::<f64>() / n;
+        let values = || block.iter().map(|value| f64::from(*value) / scale);
+        let mean = values().sum::<f64>() / n;
+        let squares = values().map(|value| value * value).sum::<f64>() / n;
+        let variance = (squares - mean * mean).max(0.0);
         // Infinite for a constant block, and then clamped.
         let component = (-variance.log2()).clamp(0.0, COMPONENTS as f64 - 1.0) as usize;
         let weight = n * scale * scale;
         sums[component] += weight;
         sums[COMPONENTS + component] += weight * mean;
-        sums[2 * COMPONENTS + component] += weight * variance;
+        sums[2 * COMPONENTS + component] += weight * squares;
     }
 
     fn solve(&mut self, terms: &[f64], levels: &mut [f32]) {
         self.bins.fill([0.0; 3]);
         for component in 0..COMPONENTS {
-            let [weight, mean, variance] =
+            let [weight, mean, squares] =
                 std::array::from_fn(|order| terms[order * COMPONENTS + component]);
             if weight > 0.0 {
-                let deviation = (variance / weight).max(0.0).sqrt().max(LEAST_DEVIATION);
-                self.spread(weight, mean / weight, deviation);
+                let mean = mean / weight;
+                // That of blocks about their means, and of their means about the component's.
+                let variance = (squares / weight - mean * mean).max(0.0);
+                self.spread(weight, mean, variance.sqrt().max(LEAST_DEVIATION));
             }
         }
         self.distribution.fill(self.bins.iter().copied());
@@ -299,6 +302,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Blocks that differ in their means alone are as wide as their means lie apart.
+    #[test]
+    fn blocks_far_from_each_other_have_levels_where_their_values_are() {
+        let mut mixture = Mixture::new(8);
+        let (mut terms, mut levels) = (vec![0.0; mixture.terms()], [0.0; 8]);
+        for sign in [1.0, -1.0] {
+            let block = [0.9, 0.95, 1.0, 0.9, 0.95, 1.0, 0.9, 0.95].map(|value: f32| sign * value);
+            mixture.gather(&block, 1.0, &mut terms);
+        }
+        mixture.solve(&terms, &mut levels);
+        assert!(levels[4] > 0.1, "{levels:?}");
     }
 
     #[test]

@@ -208,8 +208,9 @@ impl Definition for Config {
         };
         match self.target {
             Target::Bits(bits) => {
-                let wanted = "write 2 to 8 bits per element";
-                require((2.0..=8.0).contains(&bits), scheme, "target.bits", bits, wanted)
+                let reach = f64::from(min_bits)..=f64::from(max_bits);
+                let wanted = "write bits per element from min_bits to max_bits";
+                require(reach.contains(&bits), scheme, "target.bits", bits, wanted)
             }
             Target::K(k) => positive("target.k", k),
             Target::Error(error) => positive("target.error", error),

@@ -5,8 +5,8 @@
 //! of BFLOAT16 for Deep Learning Training") for bf16.
 //!
 //! # Idea
-//! Half the bits are noise beside the gradient's own. fp16 has 11 bits of precision between 6e-8
-//! and 65,504; bf16 has 8, over the whole range of f32.
+//! Half the bits are noise beside the gradient's own. fp16 has 11 bits of precision between 6e-5
+//! and 65,504, and ever fewer down to 6e-8; bf16 has 8, over the whole range of f32.
 //!
 //! # Wire
 //! | bytes | what |

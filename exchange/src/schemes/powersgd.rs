@@ -69,8 +69,8 @@ pub struct Config {
     /// Columns of the factors, r: at least 1. Default 4.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub rank: usize,
-    /// The first step that is compressed, counted from 1: those before are sent as they are.
-    /// Default 1.
+    /// The first step that is compressed, counted from 1: those before are sent as they are,
+    /// unless `policy.warmup_steps` says otherwise. Default 1.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub start_step: u64,
     /// A matrix is compressed when (n + m)·r times this is less than n·m; above 0. Default 2.

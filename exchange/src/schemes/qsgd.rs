@@ -23,7 +23,7 @@
 //! The defaults are those of the paper's experiments: 4 bits (7 levels), blocks of 512, scaled by
 //! the largest magnitude, which the paper proposes beside the L2 norm of its theory. (GRACE, which
 //! many comparisons use, has 127 levels and the L2 norm of the whole tensor.) Entropy coding is
-//! Elias γ where the paper has ω: shorter for levels below 15. The level goes up where the
+//! Elias γ where the paper has ω: never longer for levels below 127. The level goes up where the
 //! fractional part is larger than the random number; published code that has it the other way
 //! round is biased and has many times the error. A block whose L2 norm is beyond 2^112 is scaled by
 //! its largest magnitude, which is as unbiased: elements as large as that norm could not be added up.

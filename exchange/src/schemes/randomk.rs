@@ -234,7 +234,7 @@ impl Compressor for Randomk {
             self.config.unbiased && values.clone().any(|value| value.abs() > MOST_SCALED);
         put_count(k as u32, out);
         out.extend_from_slice(&self.key.to_le_bytes());
-        self.sender.put(values, step, out);
+        self.sender.send(&self.positions, values, step, out);
         self.gauges.clear();
         self.gauges.push(Gauge::sum("kept", k as f64));
         if too_large { Encoded::Dense } else { Encoded::Message }
@@ -262,7 +262,7 @@ impl Compressor for Randomk {
     }
 
     fn sent(&self) -> Option<&[u32]> {
-        Some(&self.positions)
+        Some(self.sender.spoken(&self.positions))
     }
 
     fn gauges(&self) -> &[Gauge] {

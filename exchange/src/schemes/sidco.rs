@@ -21,8 +21,8 @@
 //! | … | their positions ([`wire::indices`](crate::wire::indices)) |
 //!
 //! # State
-//! With adaptive stages, of each bucket and rank: the number of stages, and the sum and number of
-//! k̂/k since it last could change.
+//! With adaptive stages, of each bucket and rank: the number of stages, the sum and number of k̂/k
+//! since it last could change, and with `bounce` the direction that it found.
 //!
 //! # Where we differ
 //! Recipes with one flattened vector are the default, as in the authors' runs. The location of a

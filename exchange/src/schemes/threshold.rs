@@ -6,8 +6,8 @@
 //! threshold for the whole training minimises the total error for the bytes spent.
 //!
 //! # Idea
-//! With feedback what waits is at most λ an element, whatever the gradient's length; how much is
-//! sent follows from the gradient: much at first, little at the end.
+//! With feedback and values in f32, what waits is at most λ an element, whatever the gradient's length;
+//! how much is sent follows from the gradient: much at first, little at the end.
 //!
 //! # Wire
 //! A sparse message of as many elements as are above the threshold (strictly), which may be none:
@@ -20,7 +20,8 @@
 //!
 //! # Where we differ
 //! λ is given, not derived from a budget. The decoded vector is never farther from the gradient
-//! than zero is, but nothing forces it to be nearer: what holds is ‖C(g) − g‖² ≤ n·λ².
+//! than zero is, but nothing forces it to be nearer: what holds, with values in f32, is
+//! ‖C(g) − g‖² ≤ n·λ².
 
 use serde::{Deserialize, Serialize};
 

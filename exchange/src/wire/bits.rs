@@ -68,7 +68,7 @@ impl<'a> BitReader<'a> {
         Self { bytes, total: bytes.len(), pending: 0, count: 0 }
     }
 
-    /// Holds at least 56 bits bits afterwards, or all that are left.
+    /// Holds at least 56 bits afterwards, or all that are left.
     fn refill(&mut self) {
         if let Some(next) = self.bytes.first_chunk() {
             let more = (63 - self.count) / 8;

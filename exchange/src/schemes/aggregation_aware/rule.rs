@@ -112,7 +112,7 @@ impl Rule {
             require((0.0..=1.0).contains(&p), scheme, "rule.p", p, "write a share from 0 to 1")
         };
         let weight = |key, value: f64, least: f64, wanted| {
-            require(value.is_finite() && value >= least, scheme, key, value, wanted)
+            require((value as f32).is_finite() && value >= least, scheme, key, value, wanted)
         };
         match self {
             Rule::PrevUnion { p } | Rule::Leader { p } => places(p),

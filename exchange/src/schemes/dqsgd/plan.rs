@@ -13,6 +13,9 @@ use crate::{Error, Result, State};
 /// the tests; the smaller, the longer the bits follow the norm, and the farther off the mean.
 const CORRECTION: f64 = 4.0;
 
+/// The most rounds that a state may count: those to come are added to them.
+const MOST_ROUNDS: u64 = u64::MAX / 2;
+
 /// The bits planned, and what they follow from.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Plan {
@@ -135,7 +138,10 @@ impl Plan {
         for (norm, bits) in restored.norms.iter_mut().zip(norms) {
             *norm = number("norms", *bits)?;
         }
-        restored.rounds = state.u64s("rounds", 1)?[0];
+        restored.rounds = match state.u64s("rounds", 1)?[0] {
+            rounds @ 0..=MOST_ROUNDS => rounds,
+            other => return Err(refuse("rounds", format!("holds {other}, which no run reaches"))),
+        };
         let plan = state.u64s("plan", 4)?;
         restored.spent = number("plan", plan[0])?;
         restored.norm = number("plan", plan[1])?;

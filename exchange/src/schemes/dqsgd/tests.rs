@@ -247,7 +247,18 @@ fn a_zero_gradient_asks_for_the_fewest_bits_and_a_broken_state_is_refused() {
     let mut other = Plan::new(&config);
     other.restore(&state).unwrap();
     assert_eq!(other, plan);
-    state.insert("norms", Entry::U64(vec![0, f64::NAN.to_bits()]));
-    assert!(matches!(other.restore(&state), Err(Error::State { .. })));
-    assert_eq!(other, plan);
+    for (entry, nonsense) in [("norms", vec![0, f64::NAN.to_bits()]), ("rounds", vec![u64::MAX])] {
+        let mut state = state.clone();
+        state.insert(entry, Entry::U64(nonsense));
+        assert!(matches!(other.restore(&state), Err(Error::State { .. })), "{entry}");
+        assert_eq!(other, plan);
+    }
+}
+
+#[test]
+fn a_mean_that_its_bits_cannot_have_is_refused() {
+    for (min_bits, max_bits, good) in [(2, 8, true), (4, 5, true), (6, 8, false), (2, 4, false)] {
+        let config = Config { min_bits, max_bits, ..Config::default() };
+        assert_eq!(config.validate().is_ok(), good, "4.5 of {min_bits} to {max_bits}");
+    }
 }
