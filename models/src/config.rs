@@ -181,6 +181,17 @@ mod tests {
     }
 
     #[test]
+    fn what_no_machine_holds_is_counted_or_refused_at_once() {
+        let image = Input::Image { channels: 3, height: 32, width: 32 };
+        let huge = parse(json!({"kind": "airbench", "widths": [1u64 << 30, 1, 1]})).unwrap();
+        assert!(huge.parameters(&image, 10).unwrap() > 9 << 60);
+        let heads = parse(json!({"kind": "transformer", "heads": 1u64 << 60})).unwrap();
+        assert!(refusal(&heads, &TEXT, 4).contains("use 128 heads"));
+        let layers = parse(json!({"kind": "transformer", "layers": 1u64 << 40})).unwrap();
+        assert!(refusal(&layers, &TEXT, 4).contains("at most 1024"));
+    }
+
+    #[test]
     fn an_unknown_name_or_key_is_refused() {
         assert!(parse(json!({"kind": "resnet21"})).is_err());
         assert!(parse(json!({"kind": "resnet20", "depth": 3})).is_err());

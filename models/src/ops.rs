@@ -313,12 +313,12 @@ pub fn bilstm(xs: &Tensor, ids: &Tensor, forward: &Lstm, reverse: &Lstm) -> Resu
 /// ```
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
     let (batch, _) = logits.dims2()?;
+    if batch == 0 {
+        bail!("cross_entropy: the mean over an empty batch is undefined; skip the step instead");
+    }
     fits("cross_entropy: targets", targets, &[batch])?;
     if targets.dtype() != DType::U32 {
         bail!("cross_entropy: targets must be u32, got {:?}", targets.dtype());
-    }
-    if batch == 0 {
-        bail!("cross_entropy: the mean over an empty batch is undefined; skip the step instead");
     }
     some("cross_entropy: logits", logits)?;
     if !(0. ..1.).contains(&smoothing) {

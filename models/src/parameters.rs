@@ -1,6 +1,6 @@
 //! What norms, activations, LSTMs and encoder layers are told, whichever arithmetic computes them.
 
-use candle_core::{Result, Tensor, Var};
+use candle_core::{DType, Result, Tensor, Var};
 use serde::{Deserialize, Serialize};
 
 /// The form of the Gaussian error linear unit of Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)",
@@ -144,9 +144,10 @@ impl Running {
         let passes = (before.clamp(0f32, Self::SETTLED - 1.)? + 1.)?;
         self.passes.set(&passes)?;
         // A momentum of 1 leaves nothing of the past: its logarithm would be infinite.
-        let past =
-            (passes.reshape(1)? * (1. - self.momentum).max(f64::MIN_POSITIVE).ln())?.exp()?;
-        past.affine(-1., 1.)?.recip()? * self.momentum
+        let logarithm = (1. - self.momentum).max(f64::MIN_POSITIVE).ln();
+        // In f64: with a small momentum nearly everything cancels.
+        let past = (passes.reshape(1)?.to_dtype(DType::F64)? * logarithm)?.exp()?;
+        (past.affine(-1., 1.)?.recip()? * self.momentum)?.to_dtype(DType::F32)
     }
 }
 

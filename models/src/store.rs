@@ -18,7 +18,8 @@ use crate::parameters::Running;
 ///
 /// A variable's starting value depends on the seed, its name and its shape alone: not on the
 /// order in which a model asks, nor on candle's generator (which cannot be seeded on a CPU). Two
-/// stores of one seed are bit-identical.
+/// stores of one seed are bit-identical, on machines with the same C library (its logarithm, sine and
+/// cosine make normal values).
 ///
 /// Row [`PAD`](crate::PAD) of a variable named `embedding.weight` starts at zero, as
 /// `nn.Embedding(padding_idx = 0)` does.
@@ -186,7 +187,7 @@ struct Variables {
 }
 
 impl Variables {
-    /// No code panics while holding the lock, and a map of finished variables is whole anyway.
+    /// Whatever panicked while it held the lock: a map of finished variables is whole.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Var>> {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -225,7 +226,7 @@ impl SimpleBackend for Backend {
 }
 
 /// The number of trainable elements that `build` asks its builder for. Each variable that it gets is
-/// one zero, broadcast to the variable's shape.
+/// one zero, broadcast to the variable's shape; a batch norm's statistics are not broadcast.
 ///
 /// # Errors
 /// What `build` returns, and when the number does not fit.
@@ -253,7 +254,9 @@ impl SimpleBackend for Outline {
     fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
         let mut shapes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         shapes.insert(name.to_owned(), s.dims().to_vec());
-        Tensor::zeros((), dtype, dev)?.broadcast_as(s)
+        let zero = Tensor::zeros((), dtype, dev)?;
+        // A batch norm copies its statistics, all that they are broadcast to.
+        if is_buffer(name) { Ok(zero) } else { zero.broadcast_as(s) }
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {

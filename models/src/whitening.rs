@@ -25,7 +25,7 @@ pub(crate) fn filters(side: usize, channels: usize) -> usize {
 /// Images of another rank, without a patch, or with values that are not finite.
 pub(crate) fn weight(images: &Tensor, side: usize) -> Result<Tensor> {
     let (count, height, width, channels) = images.dims4()?;
-    if count == 0 || height < side || width < side {
+    if count == 0 || channels == 0 || height < side || width < side {
         bail!(
             "whitening: {count} images of {height}x{width} pixels have no {side}x{side} patches; give it some training images"
         );

@@ -26,7 +26,7 @@ pub struct SgdStep {
 }
 
 /// One step of stochastic gradient descent with momentum, without dampening:
-/// `g += λp; m = μm + g` (`m = g` at the first step)`; p -= lr·m` (`lr·(g + μm)` with Nesterov).
+/// `g += λp; m = μm + g` (`m = g` at the first step)`;` `p -= lr·m` (`lr·(g + μm)` with Nesterov).
 ///
 /// # Panics
 /// When `grad`, or `momentum` while its factor is not 0, differs from `param` in length.

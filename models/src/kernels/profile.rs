@@ -47,7 +47,8 @@ kinds! {
     BatchNorm "batch norm"
     /// Batch norms, backward: their sums. The gradient of the input is computed by the convolution that takes it.
     BatchNormBackward "batch norm, backward"
-    /// Pooling and shortcuts, forward and backward.
+    /// Pooling and shortcuts: max-pooling forward, the others both ways. What a convolution pools by itself is its own,
+    /// and the gradient of a max-pooling is computed by whatever reads it.
     Pooling "pooling and shortcuts"
     /// Look-ups in embedding tables.
     Embedding "embedding"

@@ -59,7 +59,7 @@ impl Definition for Config {
             embedding,
             forward: self.direction("", &vb.pp("lstm"))?,
             reverse: self.direction("_reverse", &vb.pp("lstm"))?,
-            fc: Linear::new(2 * self.hidden, classes, &vb.pp("fc"))?,
+            fc: Linear::new(self.hidden.saturating_mul(2), classes, &vb.pp("fc"))?,
         }))
     }
 }
@@ -67,7 +67,7 @@ impl Definition for Config {
 impl Config {
     /// One direction's variables, U(±1/√hidden) as `nn.LSTM`'s.
     fn direction(&self, suffix: &str, vb: &VarBuilder) -> Result<Lstm> {
-        let gates = 4 * self.hidden;
+        let gates = self.hidden.saturating_mul(4);
         let init = uniform(self.hidden);
         let name = |part: &str| format!("{part}_l0{suffix}");
         Ok(Lstm {

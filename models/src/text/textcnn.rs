@@ -72,14 +72,15 @@ impl Definition for Config {
         let embedding = super::embedding(vocabulary, self.dim, vb)?;
         let convs = self.widths.iter().enumerate().map(|(i, &width)| {
             let vb = vb.pp("convs").pp(i);
-            let init = uniform(self.dim * width);
+            let init = uniform(self.dim.saturating_mul(width));
             Ok(Conv1d {
                 weight: vb.get_with_hints((self.filters, self.dim, width), "weight", init)?,
                 bias: vb.get_with_hints(self.filters, "bias", init)?,
             })
         });
         let convs = convs.collect::<Result<Vec<_>>>()?;
-        let fc = Linear::new(self.widths.len() * self.filters, classes, &vb.pp("fc"))?;
+        let fc =
+            Linear::new(self.widths.len().saturating_mul(self.filters), classes, &vb.pp("fc"))?;
         Ok(Box::new(Textcnn { embedding, convs, fc }))
     }
 }

@@ -21,6 +21,9 @@ use crate::layers::{Linear, uniform};
 use crate::ops::{self, Dense, FeedForward, Gelu, Norm, SelfAttention};
 use crate::packing::Packing;
 
+/// The most layers: each is built to count its parameters, before anybody asks whether a machine has room for them.
+const MOST_LAYERS: usize = 1024;
+
 /// Settings of `transformer`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -32,8 +35,8 @@ pub struct Config {
     /// Attention heads of a layer; they divide `dim`.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub heads: usize,
-    /// Encoder layers.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    /// Encoder layers, at most 1024.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1024)))]
     pub layers: usize,
     /// Inner width of the feed-forward networks.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
@@ -76,9 +79,17 @@ impl Definition for Config {
             bail!("transformer: dim, heads, layers, feed_forward and positions must be at least 1");
         }
         if !dim.is_multiple_of(heads) {
-            let fewer = (1..=heads).rev().find(|heads| dim.is_multiple_of(*heads)).unwrap_or(1);
+            let fewer = (1..=heads.min(dim).min(1 << 16))
+                .rev()
+                .find(|heads| dim.is_multiple_of(*heads))
+                .unwrap_or(1);
             bail!(
                 "transformer: {heads} heads do not divide a dim of {dim}; use {fewer} heads, or a dim that is a multiple of {heads}"
+            );
+        }
+        if layers > MOST_LAYERS {
+            bail!(
+                "transformer: {layers} layers are more than any machine trains; use at most {MOST_LAYERS}"
             );
         }
         if length > positions {
