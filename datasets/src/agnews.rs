@@ -245,6 +245,10 @@ fn parse(path: &Path, contents: &[u8]) -> Result<Vec<Row>> {
             problem,
         });
     }
+    if rows.is_empty() {
+        let expected = "a row for each record, of class, title, description,".into();
+        return Err(Error::Empty { path: path.to_owned(), expected });
+    }
     Ok(rows)
 }
 
@@ -387,8 +391,10 @@ mod tests {
         assert!(error.to_string().contains("gradwire data fetch ag-news"), "{error}");
         fs::write(dir.path().join("train.csv"), GOOD).unwrap();
         assert!(matches!(load(&config, None), Err(Error::Missing { .. })));
-        fs::write(dir.path().join("test.csv"), "").unwrap();
-        assert!(matches!(load(&config, None), Err(Error::Empty { .. })));
+        for nothing in ["", "\n", "\r\n\n"] {
+            fs::write(dir.path().join("test.csv"), nothing).unwrap();
+            assert!(matches!(load(&config, None), Err(Error::Empty { .. })), "{nothing:?}");
+        }
         fs::write(dir.path().join("test.csv"), GOOD).unwrap();
         load(&config, None).unwrap();
         let whole = load(&AgNews { partial: false, ..config }, None);

@@ -124,13 +124,21 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     fs::create_dir_all(folder).map_err(failed)?;
-    let temporary = unused_name(path);
-    let written = fs::File::create_new(&temporary).and_then(|mut file| {
+    // A process on another machine, or in another container, may have this one's number.
+    let (temporary, mut file) = loop {
+        let name = unused_name(path);
+        match fs::File::create_new(&name) {
+            Ok(file) => break (name, file),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(error)),
+        }
+    };
+    let mut written = || {
         file.write_all(contents)?;
         file.sync_all()?;
         fs::rename(&temporary, path)
-    });
-    written.map_err(|cause| {
+    };
+    written().map_err(|cause| {
         // The first error is the one to report; what is left of the temporary file is only waste.
         let _ = fs::remove_file(&temporary);
         failed(cause)
@@ -148,7 +156,7 @@ pub(crate) fn create<C: AsRef<[u8]>>(files: &[(PathBuf, C)]) -> Result<()> {
     files.iter().try_for_each(|(path, contents)| write(path, contents.as_ref()))
 }
 
-/// A name next to `path` that no other thread or process writes to.
+/// A name next to `path` that no other thread of this process writes to.
 fn unused_name(path: &Path) -> PathBuf {
     use std::sync::atomic::{AtomicU64, Ordering};
     static COUNTER: AtomicU64 = AtomicU64::new(0);
