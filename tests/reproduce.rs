@@ -140,8 +140,9 @@ fn a_grid_is_run_once_and_judged() {
     assert_eq!(fs::read(run.join("metrics.jsonl")).unwrap(), record);
     assert_eq!(results(&place, "smoke"), found);
 
-    // Where `results.json` is, the runs have been made.
+    // Where `results.json` is, the runs have been made, whatever lies in the place of one.
     let elsewhere = elsewhere(&place);
+    fs::create_dir_all(elsewhere.path("out/small-smoke/task/dense/seed-1")).unwrap();
     let (_, said) = elsewhere.outputs(&smoke(&["--seeds", "3"]));
     assert_eq!(there_already(&said), 4, "{said}");
     let of_three = results(&elsewhere, "smoke");
@@ -274,6 +275,35 @@ otherwise = "not here"
     assert_eq!(found["verdicts"][1]["ruling"], "reproduced", "{}", found["verdicts"][1]);
     place.succeed(&smoke(&[]));
     assert_eq!(results(&place, "smoke")["timings"], found["timings"], "timed once");
+
+    // What is compared is timed in the same turns: one more arm, and the first is timed anew.
+    let more = r#"
+[[arms]]
+name = "qsgd"
+label = "QSGD"
+recipe.scheme = "qsgd"
+
+[[claims]]
+claim = "Top-k encodes in less time than QSGD, or in more"
+source = "this test"
+task = "task"
+arm = "topk-0.1"
+against = "qsgd"
+measure = "encode-seconds"
+compare = "ratio"
+unit = "factor"
+at_least = 1e-9
+scales = ["smoke"]
+otherwise = "not here"
+"#;
+    let two = r#"arms = ["dense", "topk"]"#;
+    let text = fs::read_to_string(&path).unwrap();
+    let text = text.replace(two, r#"arms = ["dense", "topk", "qsgd"]"#) + more;
+    fs::write(&path, text).unwrap();
+    place.succeed(&smoke(&[]));
+    let turns = results(&place, "smoke")["timings"].as_array().unwrap().clone();
+    assert_eq!(turns.len(), 4, "two arms with two seeds");
+    assert!(!turns.iter().any(|timing| timings.contains(timing)), "{turns:?}, {timings:?}");
     let (table, _) = texts(&place.run(&["report", "--claims", "out/small-smoke"]));
     let line = "| small | Top-k sends at most a third of dense | 0.2× |";
     assert!(table.contains(line), "{table}");
@@ -286,7 +316,7 @@ otherwise = "not here"
         fs::write(file.unwrap().path(), b"nothing").unwrap();
     }
     let (_, said) = place.outputs(&smoke(&[]));
-    assert!(said.contains("not timed: claim"), "{said}");
+    assert!(said.contains("not timed: timing schemes on"), "{said}");
     let verdicts = &results(&place, "smoke")["verdicts"];
     assert_eq!(verdicts[0]["ruling"], "reproduced", "{verdicts}");
     assert_eq!(verdicts[1]["ruling"], "not-testable", "{verdicts}");

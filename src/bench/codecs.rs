@@ -22,12 +22,12 @@ pub struct Measured {
     pub scheme: String,
     /// GB/s that are encoded.
     pub encode_gb_s: f64,
-    /// GB/s that are decoded and added up.
-    pub decode_gb_s: f64,
+    /// GB/s that are decoded and added up; absent where the gradient would be sent as it is.
+    pub decode_gb_s: Option<f64>,
     /// The same as shares of what a copy in memory reached in the same rounds.
     pub encode_of_memcpy: f64,
     /// See `encode_of_memcpy`.
-    pub decode_of_memcpy: f64,
+    pub decode_of_memcpy: Option<f64>,
     /// Bits per parameter, mean over messages, without the frame's header.
     pub bits_per_parameter: f64,
     /// ‖ĝ − g‖² / ‖g‖².
@@ -101,9 +101,9 @@ pub fn measure(name: String, scheme: &Scheme, gradient: &Gradient) -> Result<Mea
     Ok(Measured {
         scheme: name,
         encode_gb_s: encode,
-        decode_gb_s: decode,
+        decode_gb_s: (!dense).then_some(decode),
         encode_of_memcpy: encode / copy,
-        decode_of_memcpy: decode / copy,
+        decode_of_memcpy: (!dense).then_some(decode / copy),
         bits_per_parameter: 8.0 * bytes as f64 / n / flat.len() as f64,
         error: error / n,
         cosine: cosine / n,
@@ -189,8 +189,10 @@ impl Bucket {
             Bucket::Codec(compressor, wire) => {
                 wire.clear();
                 let start = Instant::now();
-                let dense = compressor.encode(gradient, step, wire) == Encoded::Dense;
+                let encoded = compressor.encode(gradient, step, wire);
                 let encode = start.elapsed();
+                // As an exchange does: what is longer than the gradient is not sent.
+                let dense = encoded == Encoded::Dense || wire.len() > size_of_val(gradient);
                 said.fill(0.0);
                 let mut decode = Duration::ZERO;
                 if !dense {

@@ -7,10 +7,10 @@ use super::tensors::Tensors;
 use crate::disk::Disk;
 use crate::recipe::optimizer::DECAY_MOMENTUM;
 use crate::record::FileSum;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use gradwire_datasets::sha256;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// One line.
 const LONGEST_SUM: u64 = 1 << 10;
@@ -59,6 +59,11 @@ pub fn locate(path: &Path) -> Result<Place> {
         path.display()
     );
     if step_of(path).is_none() && !path.join(MANIFEST).is_file() {
+        ensure!(
+            path.join(FOLDER).is_dir() || path.join("recipe.toml").is_file(),
+            "{} is the folder of no run, and holds no checkpoint: give the one that `gradwire train` said its record is in",
+            path.display()
+        );
         return Ok(Place { run: path.to_path_buf(), folder: None });
     }
     // Its run is two folders up, which a path such as `.` does not spell out.
@@ -95,7 +100,14 @@ pub fn find_newest(disk: &Disk, place: &Place) -> Result<Found> {
     for (_, folder) in by_age(disk, run)? {
         match Checkpoint::read(disk, &folder) {
             Ok(checkpoint) => return Ok(Found { checkpoint, damaged }),
-            Err(error) => damaged.push(format!("{error:#}")),
+            Err(error) if is_damage(&error) => damaged.push(format!("{error:#}")),
+            Err(error) => {
+                return Err(error.context(format!(
+                    "the newest checkpoint cannot be read now, but may be whole: mend what keeps it from \
+                     being read, or name an older one in {} to go back to it",
+                    run.join(FOLDER).display()
+                )));
+            }
         }
     }
     let all = run.join(FOLDER);
@@ -108,6 +120,14 @@ pub fn find_newest(disk: &Disk, place: &Place) -> Result<Found> {
     }
     let list = damaged.iter().map(|problem| format!("\n  {problem}")).collect::<String>();
     bail!("no checkpoint in {} is whole: start the run anew{list}", all.display())
+}
+
+/// Whether a checkpoint is not whole, as far as this error tells. Permissions and a file system that
+/// fails for a moment say nothing about it, and whoever passes over a checkpoint removes it later.
+fn is_damage(error: &Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, IsADirectory, NotADirectory, NotFound};
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+    io.is_none_or(|io| matches!(io.kind(), NotFound | FileTooLarge | IsADirectory | NotADirectory))
 }
 
 impl Checkpoint {

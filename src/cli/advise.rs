@@ -92,7 +92,8 @@ fn advise(
     doing.now(&format!("taking {steps} steps of {}", recipe.model.name()));
     let threads = recipe.threads_per_worker(machine::cores());
     let workload = Workload::measure(recipe, &data, threads, steps)?;
-    let compute = compute.map_or(workload.compute, |seconds| workload.compute.scaled(seconds));
+    let asked = compute;
+    let compute = asked.map_or(workload.compute, |seconds| workload.compute.scaled(seconds));
     let mut measured = Vec::new();
     let mut refused = Vec::new();
     for scheme in schemes {
@@ -117,10 +118,15 @@ fn advise(
         .map(|(word, link)| verdict(recipe, &compute, &measured, dense, (word, link)))
         .collect::<Result<Vec<_>>>()?;
     if json {
-        return lines(&compute, &measured, &evens, &verdicts);
+        lines(&compute, &measured, &evens, &verdicts)?;
+        for (scheme, error) in &refused {
+            println!("{}", json!({"scheme": scheme, "left_out": format!("{error:#}")}));
+        }
+        return Ok(());
     }
+    let measured_here = if asked.is_some() { "as asked" } else { "on this machine" };
     println!(
-        "{} on {}, {} workers, batch {}: {:.1} ms of computing a step on this machine ({} steps, \
+        "{} on {}, {} workers, batch {}: {:.1} ms of computing a step {measured_here} ({} steps, \
          {} parameters)",
         recipe.model.name(),
         recipe.dataset.name(),

@@ -44,9 +44,10 @@ pub(super) struct Train {
     #[arg(long, default_value_t = 64)]
     batch: u32,
     /// Steps to measure
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     steps: u64,
-    /// Change any other value of the recipe; may be repeated
+    /// Change any other value of the recipe but how long it trains and what it records; may be
+    /// repeated
     #[arg(long = "set", value_name = "PATH=VALUE")]
     sets: Vec<String>,
     /// Print the result as a line of JSON

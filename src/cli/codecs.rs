@@ -80,16 +80,17 @@ impl Codecs {
 
 fn show(row: &Measured, width: usize) {
     print!("{:<width$} ", row.scheme);
-    if row.dense {
-        println!("is sent as it is: the scheme cannot say this gradient");
+    let (Some(decode_gb_s), Some(decode_of_memcpy)) = (row.decode_gb_s, row.decode_of_memcpy)
+    else {
+        println!("is sent as it is: the scheme has no shorter message for this gradient");
         return;
-    }
+    };
     println!(
         "{:>7.2} {:>6.2} {:>7.2} {:>6.2} {:>9.3} {:>8.4} {:>7.4}",
         row.encode_gb_s,
         row.encode_of_memcpy,
-        row.decode_gb_s,
-        row.decode_of_memcpy,
+        decode_gb_s,
+        decode_of_memcpy,
         row.bits_per_parameter,
         row.error,
         row.cosine

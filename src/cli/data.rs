@@ -130,7 +130,10 @@ impl Synth {
         for file in files {
             println!("wrote {}", file.display());
         }
-        println!("train on it with --dir {} --set dataset.partial=true", dir.display());
+        println!(
+            "train on it with --dataset {name} --dir {} --set dataset.partial=true",
+            dir.display()
+        );
         Ok(())
     }
 }

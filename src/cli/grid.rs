@@ -6,6 +6,7 @@ use super::signals::Signals;
 use crate::disk::Disk;
 use crate::recipe::Recipe;
 use crate::record::Mode;
+use crate::study::claim::Claim;
 use crate::study::definition::Experiment;
 use crate::study::estimate;
 use crate::study::grid::{Grid, Planned, Wish};
@@ -136,7 +137,7 @@ impl Running {
         };
         let mut results = run(&grid)?;
         for seeds in looks.iter().skip(1) {
-            let open = undecided(experiment, &results);
+            let open = undecided(experiment, &results, &self.only);
             if open.is_empty() || flags.stopping() {
                 break;
             }
@@ -183,6 +184,9 @@ impl Running {
     }
 
     fn show(&self, results: &Results, folder: &Path, target: Option<f64>) {
+        let failed = results.runs.iter().filter(|run| has_failed(run));
+        let failed = failed
+            .map(|run| format!("failed: {}: {}", folder.join(&run.folder).display(), reason(run)));
         let reached = target.map(|target| report::reached(results, target));
         if self.json {
             let lines: Vec<serde_json::Result<String>> = match &reached {
@@ -195,6 +199,7 @@ impl Running {
                     Err(error) => eprintln!("a result is no JSON: {error}"),
                 }
             }
+            failed.for_each(|line| eprintln!("{line}"));
             return;
         }
         if let Some(reached) = reached {
@@ -209,9 +214,7 @@ impl Running {
         if !results.verdicts.is_empty() {
             println!("{}", report::chance(results));
         }
-        for run in results.runs.iter().filter(|run| has_failed(run)) {
-            println!("failed: {}: {}", folder.join(&run.folder).display(), reason(run));
-        }
+        failed.for_each(|line| println!("{line}"));
         println!(
             "report in {}; curves: tensorboard --logdir {}",
             folder.join("report.html").display(),
@@ -222,22 +225,28 @@ impl Running {
 
 /// The command as it can be typed again, but for `--resume`.
 fn command() -> String {
-    let quoted =
-        |word: &str| match word.chars().all(|c| c.is_alphanumeric() || "-_./=,:".contains(c)) {
-            true => word.to_string(),
-            false => format!("'{}'", word.replace('\'', "'\\''")),
-        };
-    let words = std::env::args().skip(1).filter(|word| word != "--resume");
-    words.fold("gradwire".to_string(), |all, word| all + " " + &quoted(&word))
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let words = std::iter::once("gradwire".into()).chain(words.filter(|word| word != "--resume"));
+    report::command_line(&words.collect::<Vec<_>>())
 }
 
 /// Seeds after which `--until-decided` looks at the verdicts.
 const LOOKS: [u64; 3] = [3, 6, 10];
 
-/// The arms, each as task/arm, of the claims that are undecided.
-fn undecided(experiment: &Experiment, results: &Results) -> Vec<String> {
+/// The arms, each as task/arm, of the claims that are undecided and about an arm that `only` names.
+fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec<String> {
     let claims = experiment.claims.iter().zip(&results.verdicts);
-    let open = claims.filter(|(_, verdict)| verdict.ruling == Ruling::Undecided);
+    // Whether an arm that diverged with some seeds breaks down is not told by more seeds.
+    let has_diverged = |claim: &Claim| {
+        let of_arm = |run: &&Run| (&run.task, &run.arm) == (&claim.task, &claim.arm);
+        let mut runs = results.runs.iter().filter(of_arm);
+        runs.any(|run| matches!(run.outcome, Outcome::Diverged { .. }))
+    };
+    let open = claims.filter(|(claim, verdict)| {
+        verdict.ruling == Ruling::Undecided
+            && !has_diverged(claim)
+            && experiment.is_asked(only, &claim.task, &claim.arm)
+    });
     let arms = open.flat_map(|(claim, _)| {
         let arms = std::iter::once(&claim.arm).chain(&claim.against);
         arms.map(|arm| format!("{}/{arm}", claim.task))

@@ -157,13 +157,14 @@ impl Cli {
 impl Eval {
     fn run(self) -> Result<()> {
         let mut saved = checkpoint::find(&self.checkpoint).map_err(|error| {
+            let best = self.checkpoint.join(checkpoint::BEST).join(checkpoint::MODEL);
             match checkpoint::newest(&self.checkpoint) {
-                Some(newest) => anyhow!(
+                Some(newest) if !best.is_file() => anyhow!(
                     "the run in {} has no model yet; evaluate its newest checkpoint: gradwire eval {}",
                     self.checkpoint.display(),
                     newest.display()
                 ),
-                None => error,
+                _ => error,
             }
         })?;
         if let Some(dir) = self.dir {

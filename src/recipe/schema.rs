@@ -314,6 +314,10 @@ mod tests {
             if path.starts_with("scheme.ratio.") {
                 beside.push("scheme.ratio={ start = 1.0, end = 5e-324, steps = 9 }");
             }
+            if path == "scheme.min_bits" || path == "scheme.max_bits" {
+                // A mean of bits has to lie between the two.
+                beside.push("scheme.target={ error = 1.0 }");
+            }
             if path.starts_with("network.link") {
                 beside.extend(["network.mode=throttle", "network.link={ bandwidth = 1e6 }"]);
             }

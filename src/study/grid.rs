@@ -191,6 +191,17 @@ impl Grid {
     }
 }
 
+impl Experiment {
+    /// Whether `only`, the names of a wish, speaks of an arm on a task; no names speak of all.
+    pub fn is_asked(&self, only: &[String], task: &str, arm: &str) -> bool {
+        let find =
+            |choices: Vec<Choice>, name: &str| choices.into_iter().find(|c| c.label.name == name);
+        let (task, arm) = (find(self.task_choices(), task), find(self.arm_choices(), arm));
+        let Some((task, arm)) = task.zip(arm) else { return false };
+        only.is_empty() || only.iter().any(|name| asked(name, &task, &arm))
+    }
+}
+
 /// Whether a name of `--only` speaks of these.
 fn asked(name: &str, task: &Choice, arm: &Choice) -> bool {
     match name.split_once('/') {

@@ -89,6 +89,9 @@ pub struct Timing {
     pub started: f64,
     /// The arm whose scheme was timed.
     pub arm: String,
+    /// That scheme with its settings, in words.
+    #[serde(default)]
+    pub scheme: String,
     /// Seconds of encoding.
     pub encode: Spread,
     /// Seconds of decoding one message and adding it up.

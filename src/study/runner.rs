@@ -4,9 +4,9 @@
 //! steps, or diverged, with the same recipe, version and data is not made again. One that was
 //! stopped is gone on with from its last checkpoint, or begun again. What another recipe, version
 //! or data have left there is moved to `<out>/superseded/`, never removed. What another process is at work
-//! in is not moved: the grid stops there. A run without a folder, but
-//! in the `results.json` that lies in the experiment's folder, was made too, on another machine
-//! perhaps: whoever has that file goes on from it. Its runs that the grid has no place for stay in it,
+//! in is not moved: the grid stops there. A run whose folder
+//! is not there or holds something else, but that the `results.json` in the experiment's folder has, was
+//! made too, on another machine perhaps: whoever has that file goes on from it. Its runs that the grid has no place for stay in it,
 //! and a copy of it goes to `<out>/superseded/` before others take the place of its runs.
 
 use super::definition::{self, Choice, Experiment};
@@ -96,6 +96,13 @@ enum Held {
     Other(String),
 }
 
+impl Held {
+    /// Whether it is the run that is planned, and the run has nothing left to do.
+    fn has_ended(&self) -> bool {
+        matches!(self, Self::Same(outcome) if outcome.is_final())
+    }
+}
+
 impl Job<'_> {
     /// Makes every run that is missing, and writes results and report after each. A run that fails
     /// does not keep the others from being made. Ends early when that is asked for.
@@ -163,12 +170,7 @@ impl Job<'_> {
         let kept = Kept::read(&self.disk, &self.folder)?;
         let mut left = Vec::new();
         for planned in self.grid.wanted() {
-            let made = match self.held(planned)? {
-                Held::Same(outcome) => outcome.is_final(),
-                Held::Nothing => kept.run(planned, &links)?.is_some(),
-                Held::Other(_) => false,
-            };
-            if !made {
+            if !self.held(planned)?.has_ended() && kept.run(planned, &links)?.is_none() {
                 left.push(planned);
             }
         }
@@ -290,13 +292,15 @@ impl Job<'_> {
 
     /// A planned run, as far as it has been made.
     fn found(&self, planned: &Planned, links: &[Named], kept: &Kept) -> Result<Run> {
-        let outcome = match self.held(planned)? {
+        let held = self.held(planned)?;
+        if !held.has_ended()
+            && let Some(run) = kept.run(planned, links)?
+        {
+            return Ok(run);
+        }
+        let outcome = match held {
             Held::Same(outcome) => outcome,
-            Held::Nothing => match kept.run(planned, links)? {
-                Some(run) => return Ok(run),
-                None => Outcome::Missing,
-            },
-            Held::Other(_) => Outcome::Missing,
+            Held::Nothing | Held::Other(_) => Outcome::Missing,
         };
         let folder = self.folder.join(&planned.folder);
         let measured = match outcome {
@@ -312,7 +316,7 @@ impl Job<'_> {
             folder: planned.folder.clone(),
             recipe: match outcome {
                 Outcome::Missing => String::new(),
-                _ => planned.recipe.to_toml()?,
+                _ => recipe(&self.disk, &folder)?,
             },
             outcome,
             measured,
@@ -364,14 +368,20 @@ impl Job<'_> {
 
 /// What about the run in `folder` is not as planned; `None` when it is the planned run.
 fn difference(disk: &Disk, folder: &Path, planned: &Planned) -> Result<Option<String>> {
-    const MAX_BYTES: u64 = 1 << 24;
-    let read = |name: &str| {
-        let path = folder.join(name);
-        disk.read(&path, MAX_BYTES).with_context(|| format!("cannot read {}", path.display()))
-    };
-    let recipe = Recipe::from_toml(&String::from_utf8_lossy(&read("recipe.toml")?))?;
-    let provenance: Provenance = serde_json::from_slice(&read("provenance.json")?)?;
+    let recipe = Recipe::from_toml(&recipe(disk, folder)?)?;
+    let provenance: Provenance = serde_json::from_slice(&read(disk, folder, "provenance.json")?)?;
     planned.change(&recipe, &provenance)
+}
+
+/// The recipe that the run in `folder` was made of, as it was written then.
+fn recipe(disk: &Disk, folder: &Path) -> Result<String> {
+    Ok(String::from_utf8_lossy(&read(disk, folder, "recipe.toml")?).into_owned())
+}
+
+fn read(disk: &Disk, folder: &Path, name: &str) -> Result<Vec<u8>> {
+    const MAX_BYTES: u64 = 1 << 24;
+    let path = folder.join(name);
+    disk.read(&path, MAX_BYTES).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// How the run in `folder` ended, by its record.

@@ -29,53 +29,61 @@ pub fn measure(
     mut tell: impl FnMut(&str),
 ) -> Result<Vec<Timing>> {
     let mut timings = known;
-    for claim in experiment.claims.iter().filter(|claim| claim.measure.is_timed()) {
-        for run in runs.iter().filter(|run| run.task == claim.task && run.arm == claim.arm) {
-            let Some(measured) = run.measured.as_ref().filter(|_| run.outcome.is_finished()) else {
-                continue;
-            };
-            let started = measured.summary.started;
-            let has = |arm: &String| {
-                timings.iter().any(|timing| {
-                    (&timing.task, &timing.of, &timing.arm) == (&run.task, &run.arm, arm)
-                        && (timing.seed, timing.started) == (run.seed, started)
-                })
-            };
-            let arms = arms(claim);
-            if arms.iter().all(has) {
+    for run in runs {
+        let Some(measured) = run.measured.as_ref().filter(|_| run.outcome.is_finished()) else {
+            continue;
+        };
+        let arms = compared_on(experiment, grid, run);
+        let started = measured.summary.started;
+        let is_known = |arm: &Planned| {
+            timings.iter().any(|timing| {
+                (&timing.task, &timing.of, &timing.arm) == (&run.task, &run.arm, &arm.arm)
+                    && (timing.seed, timing.started) == (run.seed, started)
+                    && timing.scheme == arm.recipe.scheme_in_words()
+            })
+        };
+        if arms.iter().all(|arm| is_known(arm)) {
+            continue;
+        }
+        let Some(file) = gradient::last(disk, &folder.join(&run.folder))? else { continue };
+        let schemes: Vec<_> = arms.iter().map(|arm| &arm.recipe.scheme).collect();
+        let speeds = gradient::load(&file)
+            .and_then(|gradient| codecs::in_turns(&schemes, &gradient))
+            .with_context(|| format!("timing schemes on {}", file.display()));
+        let speeds = match speeds {
+            Ok(speeds) => speeds,
+            Err(error) => {
+                tell(&format!("{error:#}"));
                 continue;
             }
-            let at = folder.join(&run.folder);
-            let Some(file) = gradient::last(disk, &at)? else { continue };
-            let scheme = |arm: &String| Some(&planned(grid, run, arm)?.recipe.scheme);
-            let schemes: Option<Vec<_>> = arms.iter().map(scheme).collect();
-            let Some(schemes) = schemes else { continue };
-            let speeds = gradient::load(&file)
-                .and_then(|gradient| codecs::in_turns(&schemes, &gradient))
-                .with_context(|| format!("claim {:?}: timing on {}", claim.claim, file.display()));
-            let speeds = match speeds {
-                Ok(speeds) => speeds,
-                Err(error) => {
-                    tell(&format!("{error:#}"));
-                    continue;
-                }
-            };
-            timings.retain(|timing| {
-                (&timing.task, &timing.of, timing.seed) != (&run.task, &run.arm, run.seed)
-                    || !arms.contains(&timing.arm)
-            });
-            for (arm, [encode, decode]) in arms.into_iter().zip(speeds) {
-                let (task, of, seed) = (run.task.clone(), run.arm.clone(), run.seed);
-                timings.push(Timing { task, of, seed, started, arm, encode, decode });
-            }
+        };
+        timings.retain(|timing| {
+            (&timing.task, &timing.of, timing.seed) != (&run.task, &run.arm, run.seed)
+        });
+        for (arm, [encode, decode]) in arms.into_iter().zip(speeds) {
+            let (task, of, seed) = (run.task.clone(), run.arm.clone(), run.seed);
+            let (arm, scheme) = (arm.arm.clone(), arm.recipe.scheme_in_words());
+            timings.push(Timing { task, of, seed, started, arm, scheme, encode, decode });
         }
     }
     Ok(timings)
 }
 
-/// The arms whose schemes a claim compares.
-fn arms(claim: &Claim) -> Vec<String> {
-    std::iter::once(&claim.arm).chain(&claim.against).cloned().collect()
+/// The arms that claims about speed compare on the gradient of a run, each once, so that all are timed
+/// in the same turns.
+fn compared_on<'a>(experiment: &Experiment, grid: &'a Grid, run: &Run) -> Vec<&'a Planned> {
+    let is_of = |claim: &&Claim| {
+        claim.measure.is_timed() && (&claim.task, &claim.arm) == (&run.task, &run.arm)
+    };
+    let mut names: Vec<&String> = Vec::new();
+    for claim in experiment.claims.iter().filter(is_of) {
+        for arm in std::iter::once(&claim.arm).chain(&claim.against) {
+            if !names.contains(&arm) {
+                names.push(arm);
+            }
+        }
+    }
+    names.into_iter().filter_map(|arm| planned(grid, run, arm)).collect()
 }
 
 /// What is planned of an arm on the task of a run, with its seed.

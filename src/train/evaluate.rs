@@ -2,7 +2,8 @@
 
 use crate::checkpoint::{self, Saved, Score};
 use crate::machine;
-use crate::train::replica::Replica;
+use crate::train::memory;
+use crate::train::replica::{Replica, input};
 use crate::train::session;
 use anyhow::{Context, Result};
 use gradwire_datasets::{Batch, Data, Dataset, Shard};
@@ -29,7 +30,11 @@ impl<'a> Evaluation<'a> {
             ),
             None => None,
         };
-        let mut data = session::load(&saved.recipe, vocabulary.as_deref())?;
+        let data = session::load(&saved.recipe, vocabulary.as_deref());
+        let mut data = data.with_context(|| match &saved.vocabulary {
+            Some(file) => format!("reading texts by the vocabulary {}", file.display()),
+            None => "reading what it is tested on".into(),
+        })?;
         let normalisation = saved.normalisation.as_ref();
         if let Some(test) = normalisation.and_then(|by| data.test.normalised_by(by)) {
             data.test = test;
@@ -49,6 +54,10 @@ impl<'a> Evaluation<'a> {
     /// When the file's variables are not the model's, or the model fails.
     pub fn run(&self, beat: impl Fn() + Send) -> Result<Score> {
         let (recipe, test) = (&self.saved.recipe, &*self.data.test);
+        // The recipe is the file's own word: nothing is allocated by it unseen.
+        memory::check_weights(
+            recipe.model.parameters(&input(test.shape()), test.classes().len())?,
+        )?;
         let evaluate = || -> Result<Score> {
             let replica = Replica::new(recipe, test, 0)?;
             checkpoint::load(self.saved, &replica.store)?;

@@ -196,6 +196,7 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
     };
     let changes = resume.accept(recipe)?;
     resume.accept_data(&provenance.data)?;
+    resume.accept_vocabulary(data.vocabulary.as_deref())?;
     let progress = resume.checkpoint.manifest.progress;
     let course = Course::new(recipe, samples, progress)
         .with_context(|| format!("going on from {}", resume.checkpoint.folder.display()))?;

@@ -71,6 +71,24 @@ pub fn check(recipe: &Recipe, parameters: u64, workers: usize) -> Result<Option<
     }))
 }
 
+/// Compares what the weights of a model take with what there is.
+///
+/// # Errors
+/// When it is more than the machine has, or than this process may have.
+pub fn check_weights(parameters: u64) -> Result<()> {
+    let weights = parameters.saturating_mul(size_of::<f32>() as u64);
+    let total = machine::memory().map_or(u64::MAX, |memory| memory.total);
+    ensure!(
+        weights <= total,
+        "a model of {} parameters takes {} of memory, and there are {}: was it trained elsewhere, or is its \
+         file damaged?",
+        HumanCount(parameters),
+        HumanBytes(weights),
+        HumanBytes(total)
+    );
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,5 +115,6 @@ mod tests {
         let error = check(&recipe, u64::MAX / 2, 8).unwrap_err().to_string();
         assert!(error.starts_with("8 workers with"), "{error}");
         assert!(error.contains("fewer workers"), "{error}");
+        assert!(check_weights(10).is_ok() && check_weights(u64::MAX).is_err());
     }
 }

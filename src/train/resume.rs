@@ -119,6 +119,25 @@ impl Resume {
         }
     }
 
+    /// Checks that texts are told in the words that the model has learned: data that were forced on the
+    /// run may number words otherwise.
+    ///
+    /// # Errors
+    /// When they do.
+    pub fn accept_vocabulary(&self, found: Option<&str>) -> Result<()> {
+        let file = self.run.join(checkpoint::VOCABULARY);
+        let (true, Some(found), true) = (self.force, found, file.is_file()) else { return Ok(()) };
+        let begun = fs::read_to_string(&file);
+        let begun = begun.with_context(|| format!("reading the vocabulary {}", file.display()))?;
+        ensure!(
+            found == begun,
+            "the texts number words otherwise than {}, by which the model has learned them: go on with \
+             the texts that the run was begun with, or begin a run of its own",
+            file.display()
+        );
+        Ok(())
+    }
+
     /// What the person should know before the first step.
     pub fn warnings(
         &self,

@@ -47,17 +47,27 @@ pub(super) fn section(results: &Results) -> Vec<Block> {
     blocks
 }
 
-/// A warning where the finished runs of a task do not come from one machine and one build: what is
-/// compared by time then compares these, too.
+/// Warnings where the finished runs of a task do not come from one machine and one build: what is
+/// compared by time then compares these, too, and another commit may compute something else.
 pub(super) fn mixed(task: &Task<'_>) -> Option<Block> {
-    let made = task.arms.iter().flat_map(Arm::finished).map(|(_, measured)| {
-        let Provenance { commit, rustc, profile, cpu, cores, kernels, threads, .. } =
-            &measured.provenance;
+    let made = || task.arms.iter().flat_map(Arm::finished).map(|(_, made)| &made.provenance);
+    let builds = made().map(|provenance| {
+        let Provenance { commit, rustc, profile, cpu, cores, kernels, threads, .. } = provenance;
         (commit, rustc, profile, cpu, cores, kernels, threads)
     });
-    let warning = "Times cannot be compared: these runs were made on different machines, by different \
-                   builds or with different numbers of threads, as the provenance below tells.";
-    (words::counted(made).len() > 1).then(|| Block::Warnings(vec![warning.into()]))
+    let mut warnings = Vec::new();
+    if words::counted(builds).len() > 1 {
+        let warning = "Times cannot be compared: these runs were made on different machines, by \
+                       different builds or with different numbers of threads, as the provenance below \
+                       tells.";
+        warnings.push(warning.into());
+    }
+    if words::counted(made().map(|provenance| &provenance.commit)).len() > 1 {
+        let warning = "These runs were made by different commits, as the provenance below tells: see in \
+                       the changelog whether what they train has changed in between.";
+        warnings.push(warning.into());
+    }
+    (!warnings.is_empty()).then_some(Block::Warnings(warnings))
 }
 
 /// What all runs say, each thing once, with the number of runs where they differ.
@@ -143,6 +153,9 @@ mod tests {
                 panic!("no warning")
             };
             assert!(lines[0].contains("Times cannot be compared"), "{lines:?}");
+            let of_commits = lines.iter().any(|line| line.contains("different commits"));
+            let commit = &results.runs[0].measured.as_ref().unwrap().provenance.commit;
+            assert_eq!(of_commits, commit.as_deref() == Some("1234567"), "{lines:?}");
         }
     }
 

@@ -39,10 +39,9 @@ pub(super) fn by_workers(tasks: &[Task<'_>]) -> Result<Vec<Plot>> {
         let measured = task.arms.iter().flat_map(|arm| &arm.runs).find_map(|r| r.measured.as_ref());
         measured.map(|m| (m.model.clone(), m.dataset.clone()))
     };
-    let mut kinds: Vec<(String, String)> = tasks.iter().filter_map(first).collect();
-    kinds.dedup();
+    let kinds = super::words::counted(tasks.iter().filter_map(first));
     let mut plots = Vec::new();
-    for kind in kinds {
+    for (kind, _) in kinds {
         let alike: Vec<&Task<'_>> =
             tasks.iter().filter(|task| first(task).as_ref() == Some(&kind)).collect();
         for (name, title, of, say) in SHOWN {

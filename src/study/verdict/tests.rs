@@ -266,6 +266,7 @@ fn speed_is_what_was_timed_on_the_run_s_own_gradient() {
         seed,
         started,
         arm: arm.into(),
+        scheme: String::new(),
         encode: Spread { median, ..Spread::default() },
         decode: Spread::default(),
     };
