@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::compress::{Built, Compressor, Encoded, Law, Method, Seat};
 use crate::rng::Stream;
-use crate::{Bucketing, Error, Exchange, Layout, Policy, Solo, State, mesh};
+use crate::{Bucketing, Collective, Error, Exchange, Layout, Policy, Solo, State, mesh};
 
 /// A law that a scheme breaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +55,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LENGTHS: [usize; 6] = [1, 7, 64, 513, 1025, 6007];
 
 /// Runs the laws over a scheme: awkward gradients (zeros, constant, one spike, subnormal, huge,
-/// Laplace distributed) of several lengths, one rank and three, messages cut short and damaged.
+/// Laplace distributed) of several lengths, one rank and several, of which all or one have something
+/// to say or one refuses a step, messages cut short and damaged.
 ///
 /// # Errors
 /// The first law that is broken, on what, and what was found.
@@ -69,9 +70,11 @@ pub fn check(scheme: &dyn Method) -> Result<(), Violation> {
             goes_on(scheme, &gradient, &case)?;
         }
         group(scheme, length)?;
+        hears_each(scheme, length)?;
         stops(scheme, length)?;
+        stops_together(scheme, length)?;
     }
-    Ok(())
+    unbiased(scheme)
 }
 
 fn broken(law: &'static str, case: &str, found: impl fmt::Display) -> Violation {
@@ -132,8 +135,33 @@ fn bare() -> Policy {
 }
 
 fn alone(scheme: &dyn Method, length: usize) -> crate::Result<Exchange> {
-    let end = Box::new(Solo);
-    Exchange::with(scheme, crate::Topology::default(), bare(), layout(length), 42, end)
+    end(scheme, length, Box::new(Solo))
+}
+
+/// What each of `count` ranks comes to, every rank on a thread of its own.
+fn ranks<T: Send>(
+    count: usize,
+    rank: impl Fn(usize, Box<dyn Collective>) -> crate::Result<T> + Sync,
+) -> crate::Result<Vec<T>> {
+    std::thread::scope(|scope| {
+        let (ends, rank) = (mesh(count, PATIENCE).into_iter().enumerate(), &rank);
+        let threads: Vec<_> =
+            ends.map(|(number, end)| scope.spawn(move || rank(number, Box::new(end)))).collect();
+        let ended = threads.into_iter().map(|thread| match thread.join() {
+            Ok(ended) => ended,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        ended.collect()
+    })
+}
+
+/// One rank's end of an exchange.
+fn end(
+    scheme: &dyn Method,
+    length: usize,
+    collective: Box<dyn Collective>,
+) -> crate::Result<Exchange> {
+    Exchange::with(scheme, crate::Topology::default(), bare(), layout(length), 42, collective)
 }
 
 fn square(values: impl Iterator<Item = f64>) -> f64 {
@@ -164,9 +192,7 @@ fn nearer(scheme: &dyn Method, gradient: &[f32], case: &str) -> Result<(), Viola
         let found = format!("{} bytes of {}", traffic.wire_bytes, traffic.dense_bytes);
         return Err(broken(COST, case, found));
     }
-    let whole = square(gradient.iter().map(|g| f64::from(*g)));
-    let errors = said.iter().zip(gradient).map(|(s, g)| f64::from(*s) - f64::from(*g));
-    let error = square(errors);
+    let (error, whole) = distance(&said, gradient);
     let kept = match scheme.law() {
         Law::Exact => bits(&said) == bits(gradient),
         Law::Contraction if case.contains(LAPLACE) && gradient.len() > 1 => error < whole,
@@ -175,6 +201,12 @@ fn nearer(scheme: &dyn Method, gradient: &[f32], case: &str) -> Result<(), Viola
     };
     let found = || format!("{:?}, and ‖C(g) − g‖² = {error:e}, ‖g‖² = {whole:e}", scheme.law());
     if kept { Ok(()) } else { Err(broken(NEARER, case, found())) }
+}
+
+/// ‖said − gradient‖² and ‖gradient‖².
+fn distance(said: &[f32], gradient: &[f32]) -> (f64, f64) {
+    let errors = said.iter().zip(gradient).map(|(s, g)| f64::from(*s) - f64::from(*g));
+    (square(errors), square(gradient.iter().map(|g| f64::from(*g))))
 }
 
 /// Messages of a scheme that has such, cut short and damaged.
@@ -212,14 +244,11 @@ type Ended = (Vec<Vec<u32>>, State, Vec<f64>);
 /// Three ranks over four steps.
 fn run(scheme: &dyn Method, length: usize) -> crate::Result<Vec<Ended>> {
     const STEPS: u64 = 4;
-    let rank = |end: crate::Mesh| -> crate::Result<Ended> {
-        let rank = crate::Collective::rank(&end) as u64;
-        let end = Box::new(end);
-        let topology = crate::Topology::default();
-        let mut exchange = Exchange::with(scheme, topology, bare(), layout(length), 42, end)?;
+    ranks(3, |rank, collective| {
+        let mut exchange = end(scheme, length, collective)?;
         let (mut means, mut balance) = (Vec::new(), vec![0.0; length]);
         for step in 1..=STEPS {
-            let given = laplaces(100 * step + rank, length);
+            let given = laplaces(100 * step + rank as u64, length);
             let mut mean = given.clone();
             exchange.allreduce(step, &mut mean)?;
             for ((balance, given), mean) in balance.iter_mut().zip(&given).zip(&mean) {
@@ -231,15 +260,6 @@ fn run(scheme: &dyn Method, length: usize) -> crate::Result<Vec<Ended>> {
             balance.iter_mut().zip(residual).for_each(|(sum, left)| *sum -= f64::from(*left));
         }
         Ok((means, exchange.save(), balance))
-    };
-    std::thread::scope(|scope| {
-        let ends = mesh(3, PATIENCE).into_iter();
-        let threads: Vec<_> = ends.map(|end| scope.spawn(|| rank(end))).collect();
-        let ended = threads.into_iter().map(|thread| match thread.join() {
-            Ok(ended) => ended,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        ended.collect()
     })
 }
 
@@ -268,6 +288,81 @@ fn group(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
     Ok(())
 }
 
+/// What a rank says arrives, whichever it is: of three ranks the others have zeros, so that thrice the
+/// mean is what the scheme makes of the one's gradient.
+fn hears_each(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
+    const RANKS: usize = 3;
+    for speaker in 0..RANKS {
+        let case =
+            format!("rank {speaker} of {RANKS} alone has {length} elements that are not zero");
+        let gradient = laplaces(7, length);
+        let means = ranks(RANKS, |rank, collective| {
+            let mut mean = if rank == speaker { gradient.clone() } else { vec![0.0; length] };
+            end(scheme, length, collective)?.allreduce(1, &mut mean)?;
+            Ok(mean)
+        });
+        let mut said = means.map_err(|error| broken(NEARER, &case, error))?.swap_remove(0);
+        said.iter_mut().for_each(|value| *value *= RANKS as f32);
+        let (error, whole) = distance(&said, &gradient);
+        let kept = match scheme.law() {
+            Law::Exact => error <= whole * 1e-12,
+            Law::Contraction => error <= whole * (1.0 + 1e-5),
+            Law::Unbiased | Law::Biased => true,
+        };
+        if !kept {
+            let found =
+                format!("{:?}, and ‖3·mean − g‖² = {error:e}, ‖g‖² = {whole:e}", scheme.law());
+            return Err(broken(NEARER, &case, found));
+        }
+    }
+    Ok(())
+}
+
+/// Over many steps, what a scheme says is right on average, if it says that it is: along the gradient,
+/// its signs, and the sum of all elements.
+fn unbiased(scheme: &dyn Method) -> Result<(), Violation> {
+    const STEPS: u64 = 200;
+    const DEVIATIONS: f64 = 6.0;
+    if scheme.law() != Law::Unbiased {
+        return Ok(());
+    }
+    for length in [513, 6007] {
+        let case = format!("the mean of {STEPS} steps on {LAPLACE} of {length}");
+        let gradient = laplaces(length as u64, length);
+        let blame = |error: Error| broken(NEARER, &case, error);
+        let mut exchange = alone(scheme, length).map_err(blame)?;
+        let mut misses: [Vec<f64>; 3] = Default::default();
+        for step in 1..=STEPS {
+            let mut said = gradient.clone();
+            exchange.allreduce(step, &mut said).map_err(blame)?;
+            let mut miss = [0.0; 3];
+            for (said, given) in said.iter().zip(&gradient) {
+                let (error, given) = (f64::from(*said) - f64::from(*given), f64::from(*given));
+                let along = [given, given.signum(), 1.0];
+                miss.iter_mut().zip(along).for_each(|(sum, along)| *sum += error * along);
+            }
+            misses.iter_mut().zip(miss).for_each(|(all, one)| all.push(one));
+        }
+        let names = ["the gradient", "its signs", "all elements"];
+        let sizes = [
+            square(gradient.iter().map(|g| f64::from(*g))),
+            gradient.iter().map(|g| f64::from(g.abs())).sum(),
+            gradient.iter().map(|g| f64::from(g.abs())).sum(),
+        ];
+        for ((misses, name), size) in misses.iter().zip(names).zip(sizes) {
+            let count = misses.len() as f64;
+            let mean = misses.iter().sum::<f64>() / count;
+            let deviation = (square(misses.iter().map(|miss| miss - mean)) / count / count).sqrt();
+            if mean.abs() > DEVIATIONS * deviation + 1e-5 * size {
+                let found =
+                    format!("Unbiased, and along {name} it misses by {mean:e} ± {deviation:e}");
+                return Err(broken(NEARER, &case, found));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn stops(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
     let case = format!("{length} elements");
     let mut exchange = alone(scheme, length).map_err(|error| broken(STOPS, &case, error))?;
@@ -282,6 +377,45 @@ fn stops(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
         }
         if bits(&gradient) != copy || exchange.save() != before {
             return Err(broken(STOPS, &case, format!("{special} leaves a trace")));
+        }
+    }
+    Ok(())
+}
+
+/// A step that another rank refuses leaves no trace on this one: it is made again as if for the first
+/// time.
+fn stops_together(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
+    let case = format!("two ranks with {length} elements, of which the second refuses a step");
+    let blame = |error: Error| broken(STOPS, &case, error);
+    let run = |refuses: bool| {
+        ranks(2, |rank, collective| {
+            let mut exchange = end(scheme, length, collective)?;
+            let (mut left, mut means) = (true, Vec::new());
+            for step in 1..=2 {
+                let given = laplaces(10 * step + rank as u64, length);
+                if refuses && step == 2 {
+                    let (mut bad, before) = (given.clone(), exchange.save());
+                    if rank == 1 {
+                        bad[length / 2] = f32::NAN;
+                    }
+                    let refused = exchange.allreduce(step, &mut bad);
+                    left = matches!(refused, Err(Error::NonFinite { rank: 1, .. }))
+                        && exchange.save() == before;
+                }
+                let mut mean = given;
+                exchange.allreduce(step, &mut mean)?;
+                means.push(bits(&mean));
+            }
+            Ok((left, means, exchange.save()))
+        })
+    };
+    let (plain, refused) = (run(false).map_err(blame)?, run(true).map_err(blame)?);
+    for (rank, (one, other)) in plain.iter().zip(&refused).enumerate() {
+        if !other.0 {
+            return Err(broken(STOPS, &case, format!("rank {rank} goes on, or has another state")));
+        }
+        if (&one.1, &one.2) != (&other.1, &other.2) {
+            return Err(broken(STOPS, &case, format!("rank {rank} then ends otherwise")));
         }
     }
     Ok(())

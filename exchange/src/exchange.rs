@@ -457,14 +457,21 @@ impl Exchange {
         state
     }
 
-    /// Takes up what [`save`](Self::save) returned, before any rank's next step. A step that is
-    /// under way is given up.
+    /// Takes up what [`save`](Self::save) returned, before any rank's next step; after an error
+    /// everything is as it was. A step that is under way is given up.
     ///
     /// # Errors
     /// [`Error::State`] when an entry is missing or does not fit, or when there is a residual
     /// that this scheme would silently lose.
     pub fn restore(&mut self, state: &State) -> Result<()> {
         self.underway = None;
+        let before = self.save();
+        self.take_up(state).inspect_err(|_| {
+            self.take_up(&before).expect("invariant: what this exchange saved it can take up");
+        })
+    }
+
+    fn take_up(&mut self, state: &State) -> Result<()> {
         Feedback::restore(self.feedback.as_mut(), self.layout.len(), state)?;
         Bucket::restore_all(&mut self.buckets, state)?;
         self.route.restore(state)

@@ -9,9 +9,9 @@ use gradwire_exchange::wire::Format;
 use gradwire_exchange::wire::Reader;
 use gradwire_exchange::wire::frame::{self, Frame, Kind};
 use gradwire_exchange::{
-    About, BucketGradient, Bucketing, Built, Collective, Encoded, Entry, Error, Exchange, Law,
-    Layout, Method, Next, Observed, Payload, Policy, Quantity, Reducer, Result, Round, Scheme,
-    Seat, Solo, Soundness, State, contract,
+    About, BucketGradient, Bucketing, Built, Collective, Compressor, Encoded, Entry, Error,
+    Exchange, Law, Layout, Method, Next, Observed, Payload, Policy, Quantity, Reducer, Result,
+    Round, Scheme, Seat, Solo, Soundness, State, contract,
 };
 use proptest::prelude::*;
 
@@ -526,6 +526,106 @@ fn the_public_contract_sees_a_scheme_that_loses_what_it_was_given() {
     contract::check(&TwoRounds { spoils: false }).unwrap();
     let violation = contract::check(&TwoRounds { spoils: true }).unwrap_err();
     assert!(violation.to_string().contains("what was given"), "{violation}");
+}
+
+/// A scheme with one flaw that no step of a single rank shows.
+#[derive(Clone, Copy, Debug)]
+enum Flawed {
+    /// Every rank takes what rank 0 says for the mean.
+    Deaf,
+    /// It says nothing, and calls that right on average.
+    Silent,
+    /// Encoding changes what it saves, though the step may be refused.
+    Hasty,
+}
+
+impl Method for Flawed {
+    fn about(&self) -> About {
+        About { name: "flawed", line: "has a flaw", paper: "" }
+    }
+
+    fn feedback(&self) -> bool {
+        false
+    }
+
+    fn soundness(&self) -> Soundness {
+        Soundness::Unsound("it has a flaw")
+    }
+
+    fn law(&self) -> Law {
+        if matches!(self, Flawed::Silent) { Law::Unbiased } else { Law::Exact }
+    }
+
+    fn build(&self, _seat: &Seat) -> Built {
+        match self {
+            Flawed::Deaf => Built::Reducer(Box::new(Deaf)),
+            Flawed::Silent | Flawed::Hasty => {
+                Built::Codec(Box::new(Codec { flaw: *self, steps: 0 }))
+            }
+        }
+    }
+}
+
+struct Deaf;
+
+impl Reducer for Deaf {
+    fn reduce(&mut self, bucket: &mut BucketGradient<'_>, round: &mut Round<'_>) -> Result<Next> {
+        if round.number() == 0 {
+            let bytes: Vec<u8> = bucket.due().iter().flat_map(|due| due.to_le_bytes()).collect();
+            round.allgather(&bytes);
+            return Ok(Next::Again);
+        }
+        let first = round.messages().next().unwrap().as_chunks().0;
+        let values = bucket.mean_mut().iter_mut().zip(first);
+        values.for_each(|(mean, bytes)| *mean = f32::from_le_bytes(*bytes));
+        Ok(Next::Done)
+    }
+}
+
+struct Codec {
+    flaw: Flawed,
+    steps: u64,
+}
+
+impl Compressor for Codec {
+    fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) -> Encoded {
+        if matches!(self.flaw, Flawed::Hasty) {
+            self.steps += 1;
+            out.extend(gradient.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        Encoded::Message
+    }
+
+    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+        let mut reader = Reader::new(wire);
+        if matches!(self.flaw, Flawed::Hasty) {
+            for sum in sum {
+                *sum += weight * f32::from_bits(reader.u32()?);
+            }
+        }
+        Ok(reader.finish()?)
+    }
+
+    fn save(&self, state: &mut State) {
+        state.insert("steps", Entry::U64(vec![self.steps]));
+    }
+
+    fn restore(&mut self, state: &State) -> Result<()> {
+        self.steps = state.u64s("steps", 1)?[0];
+        Ok(())
+    }
+}
+
+#[test]
+fn the_public_contract_sees_flaws_that_one_rank_does_not_show() {
+    for (flaw, seen) in [
+        (Flawed::Deaf, "of 3 alone has"),
+        (Flawed::Silent, "along the gradient it misses"),
+        (Flawed::Hasty, "of which the second refuses a step"),
+    ] {
+        let violation = contract::check(&flaw).unwrap_err().to_string();
+        assert!(violation.contains(seen), "{flaw:?}: {violation}");
+    }
 }
 
 /// Rank 0 of two, of which the other says the same but for the last number that is learnt from it.

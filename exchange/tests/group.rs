@@ -199,3 +199,19 @@ fn a_gradient_of_another_length_and_an_empty_one() {
     });
     assert!(ranks.iter().all(|traffic| traffic.wire_bytes == 24 && traffic.dense_fallbacks == 0));
 }
+
+/// What arrives after a call has given up is not taken for what the next call awaits.
+#[test]
+fn an_end_that_has_given_up_stays_given_up() {
+    let ends = mesh(2, Duration::from_millis(50)).try_into();
+    let [mut first, mut second]: [gradwire_exchange::Mesh; 2] = ends.unwrap();
+    let silent = first.sum_f64(&mut [1.0]).unwrap_err();
+    assert!(matches!(silent, Error::Timeout { rank: 1, .. }), "{silent}");
+    // The other comes late: for it the call succeeds.
+    let mut sum = [100.0];
+    second.sum_f64(&mut sum).unwrap();
+    assert_eq!(sum, [101.0]);
+    assert_eq!(first.sum_f64(&mut [10.0]).unwrap_err(), silent);
+    let beyond = second.broadcast(2, &mut vec![1]).unwrap_err();
+    assert!(matches!(beyond, Error::Transport { .. }), "{beyond}");
+}

@@ -24,6 +24,10 @@ pub(super) fn broadcast<C: Collective + ?Sized>(
     root: usize,
     bytes: &mut Vec<u8>,
 ) -> Result<()> {
+    if root >= group.world_size() {
+        let problem = format!("rank {root} is to broadcast, of {}", group.world_size());
+        return Err(Error::Transport { problem });
+    }
     let mine: &[u8] = if group.rank() == root { bytes } else { &[] };
     let gathered = Gathered::new(group, Kind::Broadcast, Awaited::Broadcast, mine)?;
     gathered.each(|from, payload| {

@@ -19,17 +19,21 @@ pub struct Mesh {
     timeout: Duration,
     /// By rank.
     mailboxes: Arc<[Mailbox]>,
+    /// What this end gave up a message for: what comes late would be taken for the next.
+    broken: Option<Error>,
 }
 
 /// Joins `world_size` ranks and returns their ends in order of rank, one for each thread.
 ///
 /// An allgather fails when it has not heard from everybody within `timeout` of sending its own
-/// message, so it must be longer than the slowest rank's lag behind the fastest. Dropping an end
+/// message, so it must be longer than the slowest rank's lag behind the fastest; an end that has failed
+/// fails from then on. Dropping an end
 /// tells the others that the rank is gone, whomever else they are waiting for.
 pub fn mesh(world_size: usize, timeout: Duration) -> Vec<Mesh> {
     let mailboxes: Arc<[Mailbox]> =
         (0..world_size).map(|owner| Mailbox::new(owner, world_size)).collect();
-    (0..world_size).map(|rank| Mesh { rank, timeout, mailboxes: mailboxes.clone() }).collect()
+    let end = |rank| Mesh { rank, timeout, mailboxes: mailboxes.clone(), broken: None };
+    (0..world_size).map(end).collect()
 }
 
 impl Collective for Mesh {
@@ -46,6 +50,9 @@ impl Collective for Mesh {
     }
 
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
+        }
         let mine = Payload::from(mine);
         for (to, mailbox) in self.mailboxes.iter().enumerate() {
             if to != self.rank {
@@ -56,13 +63,12 @@ impl Collective for Mesh {
         let taken =
             self.mailboxes[self.rank].take_all(self.timeout, |from, theirs| all[from] = theirs);
         let (by, awaited) = (self.rank, Awaited::Message);
-        match taken {
-            Ok(()) => Ok(all),
-            Err(Missing::Gone(rank)) => Err(Error::PeerLost { rank, by, awaited }),
-            Err(Missing::Silent(rank)) => {
-                Err(Error::Timeout { rank, by, awaited, after: self.timeout })
-            }
-        }
+        let broken = match taken {
+            Ok(()) => return Ok(all),
+            Err(Missing::Gone(rank)) => Error::PeerLost { rank, by, awaited },
+            Err(Missing::Silent(rank)) => Error::Timeout { rank, by, awaited, after: self.timeout },
+        };
+        Err(self.broken.insert(broken).clone())
     }
 }
 

@@ -94,7 +94,12 @@ fn divided(work: &mut Work<'_>, mine: &[u8]) -> Result<()> {
     let shared = Stopwatch::start();
     let results = work.allgather(result)?;
     let (sharing, _) = shared.read();
-    averaged?;
+    if let Err(error) = averaged {
+        // Several shards may have a mean that overflows: all ranks tell of the first.
+        let first =
+            first_refusal(&results).filter(|_| matches!(error, Error::NonFiniteMean { .. }));
+        return Err(first.unwrap_or(error));
+    }
     let taken = Stopwatch::start();
     if let Some(refusal) = first_refusal(&results) {
         return Err(refusal);

@@ -340,7 +340,13 @@ impl Work<'_> {
     /// Gives `mine` to every rank and takes everybody's.
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
         let awaited = self.place.awaited();
-        self.collective.allgather(mine).map_err(|error| error.awaiting(awaited))
+        let messages = self.collective.allgather(mine).map_err(|error| error.awaiting(awaited))?;
+        let (found, ranks) = (messages.len(), self.place.world_size);
+        if found != ranks {
+            let problem = format!("an allgather of {ranks} ranks gave {found} messages");
+            return Err(Error::Transport { problem });
+        }
+        Ok(messages)
     }
 
     /// What reads messages about an item.

@@ -264,8 +264,8 @@ impl Desk {
     /// Why a round that has begun will not be completed.
     fn missing(&self, group: &Group, first: usize) -> Option<Broken> {
         let seats = group.answers.len();
-        let silent = (0..seats).find(|seat| group.said[*seat].is_none());
-        if let Some(seat) = silent.filter(|seat| group.left[*seat]) {
+        let is_silent = |seat: &usize| group.said[*seat].is_none();
+        if let Some(seat) = (0..seats).find(|seat| is_silent(seat) && group.left[*seat]) {
             return Some(Broken::Lost(first + seat));
         }
         let mut partners = self.partners(group).filter(|q| self.heard[*q].is_empty());
@@ -273,7 +273,7 @@ impl Desk {
             return Some(broken);
         }
         let waited = group.began?.elapsed();
-        if let Some(seat) = silent {
+        if let Some(seat) = (0..seats).find(is_silent) {
             return (waited > group.timeout).then_some(Broken::Silent(first + seat));
         }
         // Who is late in another process is known better there, or by the server: their word comes
