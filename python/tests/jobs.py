@@ -437,6 +437,122 @@ def warned(rank, world_size, scheme, settings, find_unused_parameters):
     return [str(one.message) for one in caught if one.filename == __file__]
 
 
+def warned_of_momentum(rank, world_size, kind, scheme, settings):
+    """The warnings of a State or an Averager that is made here."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        getattr(gradwire.torch, kind)(scheme, timeout=30, **settings)
+    return [str(one.message) for one in caught if one.filename == __file__]
+
+
+def named_twice(rank, world_size):
+    """Two parameters of one name, between two steps that fit: what is said, and what is changed."""
+    first, second = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+    averager = gradwire.torch.Averager("dense", timeout=30)
+    averager.reduce_([("first", first), ("second", second)])
+    for one in (first, second):
+        one.grad = torch.full((2,), float(rank))
+    try:
+        averager.reduce_([("first", first), ("first", second)])
+        said = None
+    except gradwire.InputError as error:
+        said = str(error)
+    before = [one.grad.tolist() for one in (first, second)]
+    averager.reduce_([("first", first), ("second", second)])
+    return said, before, [one.grad.tolist() for one in (first, second)]
+
+
+def other_types(rank, world_size, dtype):
+    """An Averager is given a gradient of a type that it does not take, and then one that it does."""
+    averager = gradwire.torch.Averager("dense", timeout=30)
+    parameter = torch.nn.Parameter(torch.zeros(3, dtype=dtype))
+    parameter.grad = torch.full_like(parameter, rank + 1)
+    try:
+        averager.reduce_([("scale", parameter)])
+        said = None
+    except gradwire.InputError as error:
+        said = str(error)
+    unchanged = torch.equal(parameter.grad, torch.full_like(parameter, rank + 1))
+    fitting = torch.nn.Parameter(torch.zeros(3))
+    fitting.grad = torch.full((3,), float(rank))
+    averager.reduce_([("scale", fitting)])
+    return said, unchanged, fitting.grad.tolist()
+
+
+def doubles_in_ddp(rank, world_size):
+    """What backward of a model in float64 raises, and whether that breaks the group of ranks."""
+    ddp, state = wrapped("dense", dtype=torch.float64, timeout=30)
+    try:
+        backward(ddp, rank, 0, torch.float64)
+    except RuntimeError as error:
+        return str(error), state.failure
+    return None
+
+
+def back_to_the_beginning(rank, world_size, settings):
+    """Three steps, and three more after loading what was saved before the first: their means."""
+    ddp, state = wrapped("topk", 0.05, timeout=30, **settings)
+    saved = state.state_dict()
+
+    def part():
+        found = []
+        for step in range(3):
+            ddp.zero_grad()
+            backward(ddp, rank, step)
+            found.append(gradients(ddp))
+        return found
+
+    first = part()
+    state.load_state_dict(saved)
+    begun = state.step
+    return first, part(), begun, state.step
+
+
+def in_pieces(rank, world_size):
+    """Messages about as long as a piece, to each rank another: of each turn, whether all came."""
+    gloo, lengths = gradwire._gloo.Gloo(None, 30.0), [0, 1, 999, 1000, 1001, 3500]
+
+    def message(turn, giver, taker):
+        length = lengths[(turn + giver + 2 * taker) % len(lengths)]
+        generator = numpy.random.default_rng([turn, giver, taker])
+        return generator.integers(0, 256, length, dtype=numpy.uint8)
+
+    def turn(number):
+        found = gloo.alltoall([message(number, rank, taker) for taker in range(world_size)])
+        expected = [message(number, giver, rank) for giver in range(world_size)]
+        return all(numpy.array_equal(one, other) for one, other in zip(found, expected))
+
+    piece, gradwire._gloo._PIECE = gradwire._gloo._PIECE, 1000
+    try:
+        return [turn(number) for number in range(len(lengths))]
+    finally:
+        gradwire._gloo._PIECE = piece
+
+
+def announced(rank, world_size):
+    """Rank 1 announces the longest message and sends nothing of it: whom rank 0 misses, and the
+    most memory that it asks for at once."""
+    gloo = gradwire._gloo.Gloo(None, 2.0)
+    if rank == 1:
+        header = torch.tensor([gradwire._gloo._MESSAGE, gradwire._gloo._LONGEST])
+        gloo._send(header, 0, gradwire._gloo._HEADER).wait()
+        return None
+    empty, asked = torch.empty, []
+
+    def noted(*size, **options):
+        asked.append(size[0])
+        return empty(*size, **options)
+
+    torch.empty = noted
+    try:
+        gloo.allgather(numpy.zeros(3, dtype=numpy.uint8))
+    except gradwire.PeerTimeoutError as error:
+        return error.rank, max(asked)
+    finally:
+        torch.empty = empty
+    return None
+
+
 def scaled(rank, world_size, program):
     """Three steps of the page's program with a GradScaler; in the second one rank 1 alone has a
     gradient that is infinite. Scales, whether the weights moved, and the last weights."""

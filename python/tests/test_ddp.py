@@ -279,3 +279,57 @@ def test_an_averager_brings_the_residual_of_a_parameter_that_no_rank_uses():
 def test_unused_parameters_with_feedback_are_warned_about(scheme, settings, find, warns):
     for said in run(jobs.warned, 2, scheme, settings, find):
         assert len(said) == warns and all("find_unused_parameters" in one for one in said), said
+
+
+@pytest.mark.parametrize(
+    "kind, scheme, settings, warns",
+    [
+        ("State", "dgc", {}, True),
+        ("Averager", "dgc", {}, True),
+        ("State", "dgc", {"momentum_correction": 0}, False),
+        ("State", "dgc", {"momentum_correction": 0.9}, False),
+        ("State", "dgc", {"feedback": False}, False),
+        ("Averager", "topk", {}, False),
+    ],
+)
+def test_momentum_that_nobody_asked_for_is_warned_about(kind, scheme, settings, warns):
+    for said in run(jobs.warned_of_momentum, 2, kind, scheme, settings):
+        assert len(said) == warns and all("momentum_correction" in one for one in said), said
+
+
+def test_a_name_that_is_given_twice_is_refused_and_the_next_step_works():
+    for rank, (words, before, means) in enumerate(run(jobs.named_twice, 2)):
+        assert words is not None and "`first`" in words, words
+        assert before == [[float(rank)] * 2] * 2
+        assert means == [[0.5] * 2] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
+def test_gradients_that_float32_does_not_hold_are_refused(dtype):
+    for words, unchanged, mean in run(jobs.other_types, 2, dtype):
+        assert words is not None and "`scale`" in words and str(dtype) in words, words
+        assert unchanged and mean == [0.5] * 3
+
+
+def test_backward_refuses_gradients_of_sixty_four_bits():
+    for found in run(jobs.doubles_in_ddp, 2):
+        assert found is not None
+        words, failure = found
+        assert "`parameter." in words and "torch.float64" in words, words
+        assert failure is None
+
+
+@pytest.mark.parametrize("settings", [{}, {"bucketing": "parameter"}])
+def test_a_state_from_before_the_first_step_goes_back_to_the_beginning(settings):
+    for first, again, begun, step in run(jobs.back_to_the_beginning, 2, {"ratio": 0.1, **settings}):
+        assert (begun, step) == (0, 3)
+        assert all(numpy.array_equal(one, other) for one, other in zip(first, again))
+
+
+def test_messages_in_pieces_are_what_was_sent():
+    assert run(jobs.in_pieces, 3) == [[True] * 6] * 3
+
+
+def test_an_announced_length_takes_no_memory_before_the_bytes_come():
+    blamed, asked = run(jobs.announced, 2)[0]
+    assert blamed == 1 and asked <= 1 << 26

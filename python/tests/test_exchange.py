@@ -165,6 +165,42 @@ def test_a_gradient_that_is_not_finite_changes_nothing_on_any_rank():
     assert ranks(2, run) == [(1, 2, "conv.weight", 4)] * 2
 
 
+@pytest.mark.parametrize("refuses", ["gradient", "abort"])
+def test_a_refusal_meets_the_alltoall_of_the_other_ranks(refuses):
+    def run(end):
+        exchange = gradwire.Exchange(SHAPES, "dense", end)
+        values = gradient(end.rank, 1)
+        if end.rank == 1:
+            values[20] = numpy.nan
+        with pytest.raises((gradwire.NonFiniteError, gradwire.AbortedError)) as caught:
+            if end.rank == 1 and refuses == "abort":
+                exchange.abort(1, "no more data")
+            else:
+                exchange.allreduce(1, values)
+        exchange.allreduce(1, gradient(end.rank, 1))
+        return type(caught.value), caught.value.rank
+
+    kind = gradwire.NonFiniteError if refuses == "gradient" else gradwire.AbortedError
+    assert ranks(3, run, Dividing) == [(kind, 1)] * 3
+
+
+@pytest.mark.parametrize("end", [End, Dividing])
+def test_a_mean_that_overflows_leaves_the_residual_and_the_next_step_works(end):
+    def run(end):
+        exchange = gradwire.Exchange(SHAPES, "topk", end, ratio=0.1)
+        exchange.allreduce(1, gradient(end.rank, 1))
+        before = exchange.state()["residual"]
+        values = gradient(end.rank, 2)
+        values[20] = 3e38
+        with pytest.raises(gradwire.NonFiniteError) as caught:
+            exchange.allreduce(2, values)
+        assert numpy.array_equal(exchange.state()["residual"], before)
+        exchange.allreduce(2, gradient(end.rank, 2))
+        return caught.value.rank, caught.value.step, caught.value.parameter
+
+    assert ranks(2, run, end) == [(None, 2, "conv.weight")] * 2
+
+
 def test_a_rank_that_aborts_is_heard():
     def run(end):
         exchange = gradwire.Exchange(SHAPES, "qsgd", end)

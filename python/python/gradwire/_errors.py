@@ -47,8 +47,13 @@ class StateError(Error, ValueError):
 
 
 class NonFiniteError(Error, ArithmeticError):
-    """A gradient is NaN or infinite. Every rank raises it, nothing has been applied, and the next
-    step can be tried."""
+    """A gradient is NaN or infinite, or the mean over ranks is; `rank` is None then. Every rank
+    raises it, and the next step can be tried.
+
+    Residuals are what they were, and so are the gradients of a `State` or an `Averager`. An array
+    that was given to `Exchange` may have been overwritten in part: by a mean that is not finite,
+    and by those of groups that were exchanged before.
+    """
 
 
 class AbortedError(Error):

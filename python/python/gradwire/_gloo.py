@@ -1,7 +1,8 @@
 """Messages of bytes between the processes of a PyTorch process group.
 
 Every message goes from each rank to each other rank by itself, its length first: so nothing is
-padded, an empty message is never sent, and a peer that fails is known by its rank. A rank that
+padded, an empty message is never sent, and a peer that fails is known by its rank. Long messages go
+in pieces, so that memory grows as bytes come, whatever length a peer has announced. A rank that
 notices a loss tells the others whom it misses before it leaves, so that all of them name the rank
 that went first.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy
 import torch
@@ -29,6 +30,8 @@ _HEADER, _BODY = 1, 2
 _MESSAGE, _LOST, _SILENT = 0, 1, 2
 # The longest message that is taken from a peer; the exchange itself writes no longer one.
 _LONGEST = 1 << 36
+# Bytes of a message that travel as one; the same on every rank.
+_PIECE = 1 << 26
 
 
 class Gloo:
@@ -110,23 +113,52 @@ class Gloo:
         receiving = self._begin(heard, _HEADER, self._receive)
         sending = self._begin(headers, _HEADER, self._send)
         self._wait(receiving, end)
-        received: Dict[int, torch.Tensor] = {}
+        lengths: Dict[int, int] = {}
         for peer in self._others:
             what, length = (int(value) for value in heard[peer])
             if what != _MESSAGE:
                 self._hear(peer, what, length)
             if not 0 <= length <= _LONGEST:
                 raise MessageError(f"rank {peer} announces a message of {length} bytes", peer)
-            received[peer] = torch.empty(length, dtype=torch.uint8)
-        given = {peer: bodies[peer] for peer in self._others if len(bodies[peer])}
-        taken = {peer: body for peer, body in received.items() if len(body)}
-        receiving = self._begin(taken, _BODY, self._receive)
-        bodies_sent = self._begin(given, _BODY, self._send)
-        self._wait(receiving, end)
-        self._wait(sending, end)
-        self._wait(bodies_sent, end)
+            lengths[peer] = length
+        received, bodies_sent = self._pass_bodies(bodies, lengths, end)
+        for works in [sending, *bodies_sent]:
+            self._wait(works, end)
         received[self.rank] = bodies[self.rank]
         return [received[one].numpy() for one in range(self.world_size)]
+
+    def _pass_bodies(
+        self, bodies: Sequence[torch.Tensor], lengths: Dict[int, int], end: float
+    ) -> Tuple[Dict[int, torch.Tensor], List[Dict[int, Any]]]:
+        """Begins to send each peer its body, and takes the peers' bodies of these lengths. There
+        is room for the next piece only when the one before has come."""
+        pieces: Dict[int, List[torch.Tensor]] = {peer: [] for peer in self._others}
+        sending: List[Dict[int, Any]] = []
+        for begin in range(0, max([1, *lengths.values()]), _PIECE):
+            room = {
+                peer: torch.empty(min(_PIECE, length - begin), dtype=torch.uint8)
+                for peer, length in lengths.items()
+                if begin < length
+            }
+            receiving = self._begin(room, _BODY, self._receive)
+            if begin == 0:
+                sending = [self._begin(given, _BODY, self._send) for given in self._cut(bodies)]
+            self._wait(receiving, end)
+            for peer, piece in room.items():
+                pieces[peer].append(piece)
+        return {peer: _joined(pieces.pop(peer)) for peer in self._others}, sending
+
+    def _cut(self, bodies: Sequence[torch.Tensor]) -> List[Dict[int, torch.Tensor]]:
+        """The first piece for each peer that has one, then the second, and so on."""
+        longest = max((len(bodies[peer]) for peer in self._others), default=0)
+        return [
+            {
+                peer: bodies[peer][begin : begin + _PIECE]
+                for peer in self._others
+                if begin < len(bodies[peer])
+            }
+            for begin in range(0, longest, _PIECE)
+        ]
 
     def _hear(self, peer: int, what: int, missing: int) -> None:
         """Raises what a rank said before it left."""
@@ -173,3 +205,10 @@ class Gloo:
 
     def _receive(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
         return dist.irecv(tensor, src=self._ranks[peer], group=self.group, tag=tag)
+
+
+def _joined(pieces: List[torch.Tensor]) -> torch.Tensor:
+    """The message that came in these pieces; one piece is not copied."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return torch.cat([torch.empty(0, dtype=torch.uint8), *pieces])

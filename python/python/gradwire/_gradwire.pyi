@@ -58,10 +58,13 @@ class Exchange:
     """Turns each rank's gradient into the mean over ranks, bit-identical on all of them.
 
     `parameters` gives the shape of each parameter; the flat gradient has them in order of name
-    (`layout`). `transport` carries the messages; without one there is one rank. All ranks make the
-    same calls with the same arguments. `start_step` is the first step that is compressed;
-    `bucketing` is "whole", "parameter" or a number of bytes; the other arguments are those of the
-    policy around a scheme, and `settings` are the scheme's.
+    (`layout`). `transport` carries the messages; without one there is one rank. If it has an
+    `alltoall`, an `allgather` of one rank must be able to meet the `alltoall` of another (see
+    `Transport`). All ranks make the same calls with the same arguments. `start_step` is the first
+    step that is compressed; `bucketing` is "whole", "parameter" or a number of bytes; the other
+    arguments are those of the policy around a scheme, and `settings` are the scheme's. What is None
+    is the scheme's habit: a `momentum_correction` of 0.9 for `dgc`, after which the optimizer must
+    have no momentum of its own.
     """
 
     def __new__(
@@ -95,7 +98,8 @@ class Exchange:
         last."""
 
     def allreduce(self, step: int, gradient: NDArray[numpy.float32]) -> Traffic:
-        """Overwrites the flat gradient by its mean over ranks: one whole step."""
+        """Overwrites the flat gradient by its mean over ranks: one whole step. When it raises, some
+        elements may have been overwritten already; the residual is what it was."""
 
     def begin(self, step: int) -> None:
         """Begins a step whose groups are exchanged one by one; nothing is sent yet."""

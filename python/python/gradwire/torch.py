@@ -39,11 +39,16 @@ Parameters = Union[torch.nn.Module, Iterable[Tuple[str, torch.Tensor]], Iterable
 
 # What a saved state is written as; another number is refused.
 _VERSION = 1
+# What gradients may be made of: their mean is taken in float32.
+_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class _Ranks:
     """The exchange of this process, with what State and Averager have in common: a layout that the
     first step fixes, the flat gradient in ordinary memory, the step's number, saved states."""
+
+    # The calls from a warning here to the line that makes the object.
+    _DEPTH = 2
 
     def __init__(
         self,
@@ -55,7 +60,14 @@ class _Ranks:
         **settings: Any,
     ) -> None:
         # Refuses settings that are not possible before anybody waits for anybody.
-        Exchange({}, scheme, **settings)
+        alone = Exchange({}, scheme, **settings)
+        if settings.get("momentum_correction") is None and "velocity" in alone.state():
+            warnings.warn(
+                f"scheme `{scheme}` applies momentum before it compresses, unless momentum_correction "
+                "says otherwise: give the optimizer none, or it acts twice (momentum_correction=0 "
+                "leaves it to the optimizer; a momentum_correction that is given ends this warning)",
+                stacklevel=self._DEPTH,
+            )
         if isinstance(timeout, timedelta):
             timeout = timeout.total_seconds()
         self._scheme = scheme
@@ -132,7 +144,8 @@ class _Ranks:
 
     def load_state_dict(self, saved: Dict[str, Any]) -> None:
         """Takes up what `state_dict` returned on this rank, or what `gather_state` returned, of
-        which it takes this rank's part. Before the first step it is kept until then."""
+        which it takes this rank's part. Before the first step it is kept until then. What was saved
+        before the first step goes back to the beginning."""
         if isinstance(saved, dict) and "ranks" in saved:
             ranks = saved["ranks"]
             if len(ranks) != self.world_size:
@@ -171,7 +184,9 @@ class _Ranks:
     def _restore(self, saved: Dict[str, Any]) -> None:
         assert self._exchange is not None
         if saved["step"] == 0 and not saved["parameters"]:
-            return  # Saved before any step: there was nothing to keep.
+            # Saved before any step: there was nothing to keep.
+            self._exchange, self._step = self._new_exchange(self._shapes), 0
+            return
         if saved["parameters"] != self._shapes:
             which = sorted(set(saved["parameters"]) ^ set(self._shapes)) or [
                 name for name, shape in self._shapes.items() if saved["parameters"][name] != shape
@@ -193,6 +208,10 @@ class _Ranks:
         self._exchange.load_state(entries)
         self._step = int(saved["step"])
 
+    def _new_exchange(self, shapes: Dict[str, List[int]]) -> Exchange:
+        """One that has made no step."""
+        return Exchange(shapes, self._scheme, self._transport, **self._settings)
+
     def _build(self, shapes: Dict[str, List[int]], pinned: bool) -> None:
         """Fixes the layout, as all ranks have it."""
         text = json.dumps([self._scheme, self._settings, shapes], sort_keys=True)
@@ -204,7 +223,7 @@ class _Ranks:
                     f"rank {rank} has another scheme, other settings or another model than rank 0; "
                     "make the state with the same arguments on every rank"
                 )
-        exchange = Exchange(shapes, self._scheme, self._transport, **self._settings)
+        exchange = self._new_exchange(shapes)
         self._shapes = {name: shapes[name] for name in sorted(shapes)}
         self._places = {name: slice(begin, end) for name, begin, end in exchange.layout}
         length = exchange.layout[-1][2] if exchange.layout else 0
@@ -282,9 +301,13 @@ class State(_Ranks):
     in the module's order. `start_step` is the first step that is compressed. `bucketing` says what
     is compressed as one: "whole" (the default), "parameter", or a number of bytes; with the last two
     the exchange overlaps with the backward pass. `timeout` is how long a rank may be silent.
+    `momentum_correction` above 0 (0.9 for `dgc`, unless it is given) takes the place of the
+    optimizer's momentum, which must be 0 then.
 
     Make it on every rank, with the same arguments, after `init_process_group`.
     """
+
+    _DEPTH = 3
 
     def __init__(
         self,
@@ -405,8 +428,11 @@ class State(_Ranks):
             self._names = names
         shapes = {self._name(one): list(one.shape) for one in parameters}
         self._build(shapes, pinned=any(task.event is not None for task in self._tasks))
-        assert self._exchange is not None
-        self._awaited = [[name for names in self._exchange.buckets for name in names]]
+
+    def _new_exchange(self, shapes: Dict[str, List[int]]) -> Exchange:
+        exchange = super()._new_exchange(shapes)
+        self._awaited = [[name for names in exchange.buckets for name in names]]
+        return exchange
 
     def _name(self, parameter: torch.Tensor) -> str:
         assert self._names is not None
@@ -427,6 +453,7 @@ class State(_Ranks):
                     f"parameter `{name}` has {gradient.numel()} elements, and had others or none in "
                     "the first step; make a new State when the model changes"
                 )
+            _check_type(name, gradient)
             if name in self._arrived:
                 raise InputError(f"parameter `{name}` is in two buckets of this step")
             self._arrived.add(name)
@@ -505,8 +532,8 @@ class Averager(_Ranks):
 
     def reduce_(self, parameters: Parameters) -> Traffic:
         """Overwrites the gradient of each parameter by its mean over ranks, and says what that
-        cost. A parameter without a gradient counts as zero, and gets one. When it raises, no
-        gradient has been changed."""
+        cost. A parameter without a gradient counts as zero, and gets one. No two parameters may
+        have the same name. When it raises, no gradient has been changed."""
         self._check()
         try:
             return self._reduce(dict(_named(parameters)))
@@ -529,6 +556,7 @@ class Averager(_Ranks):
             )
         for name, parameter in parameters.items():
             gradient, place = parameter.grad, self._flat[self._places[name]]
+            _check_type(name, parameter if gradient is None else gradient)
             if gradient is None:
                 place.zero_()
             else:
@@ -542,6 +570,16 @@ class Averager(_Ranks):
                 gradient = _local(parameter.grad)
                 gradient.copy_(self._flat[self._places[name]].view(gradient.shape))
         return traffic
+
+
+def _check_type(name: str, gradient: torch.Tensor) -> None:
+    """Refuses a gradient that float32 would not hold."""
+    if gradient.dtype not in _TYPES:
+        raise InputError(
+            f"the gradient of parameter `{name}` is of {gradient.dtype}, and only float16, bfloat16 and "
+            "float32 are averaged; convert the model with `model.float()`, and make a complex "
+            "parameter a real one with `torch.view_as_real`"
+        )
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
@@ -560,12 +598,19 @@ def _named(parameters: Parameters) -> List[Tuple[str, torch.Tensor]]:
     if all(isinstance(one, torch.Tensor) for one in given):
         width = len(str(len(given)))
         return [(f"parameter.{i:0{width}}", one) for i, one in enumerate(given)]
+    names: Set[str] = set()
     for one in given:
         if not (isinstance(one, tuple) and len(one) == 2 and isinstance(one[1], torch.Tensor)):
             raise InputError(
                 "parameters are a module, its `named_parameters()`, or tensors; this holds a "
                 f"`{type(one).__name__}`"
             )
+        if one[0] in names:
+            raise InputError(
+                f"two parameters have the name `{one[0]}`; give each a name of its own, such as "
+                "`named_parameters()` of a module that holds both"
+            )
+        names.add(one[0])
     return given
 
 
