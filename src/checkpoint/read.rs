@@ -124,7 +124,7 @@ pub fn find_newest(disk: &Disk, place: &Place) -> Result<Found> {
 
 /// Whether a checkpoint is not whole, as far as this error tells. Permissions and a file system that
 /// fails for a moment say nothing about it, and whoever passes over a checkpoint removes it later.
-fn is_damage(error: &Error) -> bool {
+pub(super) fn is_damage(error: &Error) -> bool {
     use io::ErrorKind::{FileTooLarge, IsADirectory, NotADirectory, NotFound};
     let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
     io.is_none_or(|io| matches!(io.kind(), NotFound | FileTooLarge | IsADirectory | NotADirectory))

@@ -2,6 +2,7 @@
 
 use super::model::{BEST, LAST, MODEL, find};
 use super::names::{by_age, discard};
+use super::read::is_damage;
 use crate::disk::Disk;
 use anyhow::{Context, Result};
 use std::path::Path;
@@ -18,8 +19,13 @@ pub fn rewind(disk: &Disk, run: &Path, step: u64) -> Result<bool> {
     }
     for which in [BEST, LAST] {
         let file = run.join(which).join(MODEL);
-        // One that cannot be read is of no use to anybody.
-        let stale = file.is_file() && find(&file).ok().is_none_or(|saved| saved.step > step);
+        let stale = file.is_file()
+            && match find(&file) {
+                Ok(saved) => saved.step > step,
+                // A damaged one is of no use to anybody.
+                Err(error) if is_damage(&error) => true,
+                Err(error) => return Err(error),
+            };
         if stale {
             disk.remove_file(&file).with_context(|| format!("removing {}", file.display()))?;
         }

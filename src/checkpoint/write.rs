@@ -9,7 +9,7 @@ use super::names::{
 use super::part::Part;
 use super::progress::{Progress, Sums};
 use crate::disk::Disk;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, average};
 use crate::record::{FileSum, Provenance, Summary};
 use anyhow::{Context, Result, ensure};
 use gradwire_datasets::sha256;
@@ -126,6 +126,8 @@ fn fill(disk: &Disk, folder: &Path, whole: Whole) -> Result<u64> {
     let buffers = parts[0].own.under("buffers");
     model.0.extend(buffers.map(|(name, tensor)| (name.to_string(), tensor.clone())));
     let (test_accuracy, normalisation) = (shared.test_accuracy, shared.normalisation);
+    // What was tested under an average were other weights.
+    let test_accuracy = test_accuracy.filter(|_| recipe.average == average::Config::default());
     let about = metadata(&recipe, progress.step, test_accuracy, normalisation, None)?;
     files.push(put(disk, folder, MODEL, &model.encode(Some(about))?)?);
     drop(model);

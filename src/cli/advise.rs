@@ -193,6 +193,7 @@ fn table(measured: &[Measured], evens: &[BreakEven]) {
 fn words(even: BreakEven) -> String {
     match even {
         BreakEven::Below(bandwidth) => format!("below {}", rate(bandwidth)),
+        BreakEven::Above(bandwidth) => format!("above {}", rate(bandwidth)),
         BreakEven::Always => "on every link".into(),
         BreakEven::Never => "on no link".into(),
     }

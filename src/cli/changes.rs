@@ -1,6 +1,7 @@
 //! What the command line changes in a recipe, whatever the command.
 
 use crate::recipe::Source;
+use crate::study::grid::names_seed;
 use anyhow::{Result, ensure};
 use clap::Args;
 use toml::Value;
@@ -83,8 +84,9 @@ impl TrainingChanges {
 
     /// Refuses a seed where all of so many are taken in turn.
     pub(super) fn without_seed(&self, seeds: u64) -> Result<()> {
+        let is_set = self.changes.sets.iter().any(|set| names_seed(set));
         ensure!(
-            self.changes.seed.is_none(),
+            self.changes.seed.is_none() && !is_set,
             "--seed is for one run; --seeds {seeds} makes every run with seeds 1 to {seeds}"
         );
         Ok(())

@@ -277,7 +277,7 @@ fn show_plan(job: &Job<'_>) -> Result<()> {
     let there = made(all - left.len());
     println!("{}, {}: {all} runs in {}{there}", job.name, job.scale.name(), job.folder.display());
     let doing = (!left.is_empty())
-        .then(|| Doing::unmeasured("taking some steps of each task, to tell how long it takes"));
+        .then(|| Doing::unmeasured("taking some steps of each arm, to tell how long it takes"));
     let seconds = estimate::seconds(&grid.tasks, &left)?;
     drop(doing);
     for (task, seconds) in grid.tasks.iter().zip(&seconds) {

@@ -114,7 +114,8 @@ pub fn accept(leader: &str, own: Option<Result<Recipe>>) -> Result<Recipe> {
     let mut recipe = Recipe::from_toml(leader).context("process 0's recipe")?;
     let Some(own) = own.transpose()? else { return Ok(recipe) };
     let changes = recipe.changes(&own)?;
-    let Some(change) = changes.iter().find(|change| change.objection.is_some()) else {
+    let Some(change) = changes.iter().find(|change| change.decides() || change.objection.is_some())
+    else {
         recipe.dataset = own.dataset;
         return Ok(recipe);
     };

@@ -405,6 +405,8 @@ pub fn step_seconds(
 pub enum BreakEven {
     /// Below this many bit/s it is faster, above slower.
     Below(f64),
+    /// Above this many bit/s it is faster, below slower: it moves more bytes in fewer hops.
+    Above(f64),
     /// It is faster on every link.
     Always,
     /// It is faster on no link.
@@ -428,15 +430,17 @@ pub fn break_even(
     };
     let (mut low, mut high) = (1e4f64, 1e13f64);
     match (gains(low)?, gains(high)?) {
-        (_, true) => return Ok(BreakEven::Always),
+        (true, true) => return Ok(BreakEven::Always),
         (false, false) => return Ok(BreakEven::Never),
-        (true, false) => {}
+        (true, false) | (false, true) => {}
     }
+    let below = gains(low)?;
     while high / low > 1.01 {
         let middle = (low * high).sqrt();
-        if gains(middle)? { low = middle } else { high = middle }
+        if gains(middle)? == below { low = middle } else { high = middle }
     }
-    Ok(BreakEven::Below((low * high).sqrt()))
+    let at = (low * high).sqrt();
+    Ok(if below { BreakEven::Below(at) } else { BreakEven::Above(at) })
 }
 
 #[cfg(test)]

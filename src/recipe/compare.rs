@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use toml::Value;
 
 /// Keys, or tables of keys, that no later step's weights depend on.
-const FREE: [&str; 13] = [
+const FREE: [&str; 15] = [
     "name",
     "threads",
     "dataset.dir",
@@ -15,6 +15,8 @@ const FREE: [&str; 13] = [
     "exchange.compare_replicas_every",
     "exchange.overlap",
     "exchange.overlap_bytes",
+    "policy.measure_every",
+    "policy.force",
     "train.evaluation_batch",
     "train.evaluate_every",
     "network",

@@ -247,11 +247,16 @@ fn assign(table: &mut Table, sets: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Tables that are said whole: what one says of the link or the target is not completed by another.
+const WHOLE: [&str; 2] = ["link", "target"];
+
 /// Puts everything that `over` says in the place of what `table` says.
 fn merge(table: &mut Table, over: Table) {
     for (key, value) in over {
         match (table.get_mut(&key), value) {
-            (Some(Value::Table(under)), Value::Table(over)) => merge(under, over),
+            (Some(Value::Table(under)), Value::Table(over)) if !WHOLE.contains(&key.as_str()) => {
+                merge(under, over);
+            }
             (_, value) => {
                 table.insert(key, value);
             }

@@ -281,7 +281,8 @@ impl Summary {
                 self.bits_per_parameter = 32.0 * self.compression_ratio().unwrap_or(0.0);
             }
             Kind::Epoch(epoch) => {
-                self.epochs += 1;
+                // A run that ended within an epoch and goes on tells of it twice.
+                self.epochs = self.epochs.max(epoch.epoch);
                 self.evaluation_seconds += epoch.evaluation_seconds;
                 self.train_loss = Some(epoch.train_loss);
                 self.test_loss = epoch.test_loss.or(self.test_loss);

@@ -126,6 +126,10 @@ impl Grid {
         out: &Path,
         size: &mut dyn FnMut(&Recipe) -> Result<Size>,
     ) -> Result<Self> {
+        ensure!(
+            !wish.sets.iter().any(|set| names_seed(set)),
+            "--set seed: every run has a seed of its own; --seeds N makes runs with seeds 1 to N"
+        );
         let setting = experiment.scales.get(scale).with_context(|| {
             let there: Vec<&str> = experiment.scales.keys().map(Scale::name).collect();
             format!("it has no scale {}, but {}", scale.name(), there.join(", "))
@@ -213,6 +217,11 @@ fn asked(name: &str, task: &Choice, arm: &Choice) -> bool {
 fn names(choices: &[Choice]) -> String {
     let names: Vec<&str> = choices.iter().map(|c| c.label.name.as_str()).collect();
     names.join(", ")
+}
+
+/// Whether an assignment such as `seed=3` is to the seed.
+pub fn names_seed(assignment: &str) -> bool {
+    assignment.split('=').next().is_some_and(|path| path.trim() == "seed")
 }
 
 /// What a run's recipe is made of.

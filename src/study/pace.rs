@@ -14,6 +14,9 @@ impl Pace {
     /// Learns from a run that has taken `steps` steps now; those of an earlier invocation are not among
     /// them.
     pub(super) fn add(&mut self, planned: &Planned, steps: u64, took: Duration) {
+        if steps == 0 {
+            return;
+        }
         let (task, arm) = (planned.task.clone(), planned.arm.clone());
         self.taken.push((task, arm, steps, took.as_secs_f64()));
     }

@@ -280,7 +280,23 @@ impl Words<'_> {
             _ => None,
         };
         if said.is_some() {
-            self.0.remove(0);
+            let word = self.0.remove(0);
+            let is_time = matches!(
+                measure,
+                Measure::StepSeconds
+                    | Measure::SecondsToLoss
+                    | Measure::EncodeSeconds
+                    | Measure::DecodeSeconds
+            );
+            // What a gauge counts is the scheme's to say.
+            let fits = measure == Measure::Gauge
+                || match word {
+                    "bit" | "bits" => measure == Measure::BitsPerParameter,
+                    "byte" | "bytes" => measure == Measure::DownlinkBytes,
+                    "s" | "second" | "seconds" => is_time,
+                    _ => true,
+                };
+            ensure!(fits, "{} is not said in {word}", measure.words());
         }
         match (said.unwrap_or(Said::Plain), is_accuracy) {
             (Said::Points, true) if compared => Ok(Said::Points),

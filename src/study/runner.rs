@@ -219,7 +219,8 @@ impl Job<'_> {
             Err(error) => {
                 let recorded = folder.join(record::METRICS).exists();
                 match recorded.then(|| outcome(&self.disk, &folder)).transpose()? {
-                    Some(Outcome::Diverged { .. } | Outcome::Failed { .. }) => Ok(steps),
+                    // How many steps it came to says nothing about the next.
+                    Some(Outcome::Diverged { .. } | Outcome::Failed { .. }) => Ok(0),
                     _ => Err(error),
                 }
             }

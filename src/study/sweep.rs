@@ -47,6 +47,10 @@ impl Over {
         let values = split_values(values);
         ensure!(!values.is_empty(), "--over {text:?} names no value");
         let path = path.trim();
+        ensure!(
+            path != "seed",
+            "--over seed: runs of an arm differ in nothing else; write --seeds N"
+        );
         Ok(Self { path: path.strip_suffix(".kind").unwrap_or(path).to_string(), values })
     }
 

@@ -9,7 +9,7 @@ use crate::recipe::nearest;
 use crate::train::post::Post;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use gradwire_exchange::{
-    self as exchange, Alltoall, Answer, Central, Collective, Payload, Serve, Stage,
+    self as exchange, Alltoall, Answer, Central, Collective, Difference, Payload, Serve, Stage,
 };
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::raise;
@@ -241,6 +241,28 @@ impl Collective for Wire {
 
     fn neighbours(&mut self) -> Option<&mut dyn Collective> {
         self.inner.neighbours()
+    }
+
+    // Of the others the inner one may have a form of its own, which has another pace.
+
+    fn barrier(&mut self) -> exchange::Result<()> {
+        self.inner.barrier()
+    }
+
+    fn broadcast(&mut self, root: usize, bytes: &mut Vec<u8>) -> exchange::Result<()> {
+        self.inner.broadcast(root, bytes)
+    }
+
+    fn sum_f64(&mut self, values: &mut [f64]) -> exchange::Result<()> {
+        self.inner.sum_f64(values)
+    }
+
+    fn mean_f32(&mut self, values: &mut [f32]) -> exchange::Result<()> {
+        self.inner.mean_f32(values)
+    }
+
+    fn compare(&mut self, values: &[u64]) -> exchange::Result<Option<Difference>> {
+        self.inner.compare(values)
     }
 
     fn alltoall(&mut self) -> Option<&mut dyn Alltoall> {

@@ -102,17 +102,18 @@ fn attempt(
     let provenance = session.provenance(threads);
     let Ready { mut record, course, sums, from, events } = make_ready(session, start, &provenance)?;
     let folder = record.folder().to_path_buf();
-    let disk = &session.disk;
-    if let Some(vocabulary) = &session.data.vocabulary {
-        checkpoint::save_vocabulary(disk, &folder, vocabulary)?;
-    }
-    if let Some(header) = network_header(&session.recipe, threads, parameters) {
-        record.begin_network(disk, &header)?;
-    }
-    job.begin(&session.recipe, &folder, course.from(), from.as_deref())?;
     let shared = Arc::new(Session { course, folder: Some(folder.clone()), ..session.clone() });
+    let began = begin(job, &shared, &mut record, from.as_deref(), threads, parameters)
+        .and_then(|()| CheckpointDriver::new(shared.clone(), provenance));
+    let mut driver = match began {
+        Ok(driver) => driver,
+        Err(error) => {
+            // The error itself is what the person must see.
+            let _ = record.fail(&error, false);
+            return Err(error);
+        }
+    };
     let mut tally = Tally::new(&shared.recipe, course, sums);
-    let mut driver = CheckpointDriver::new(shared.clone(), provenance)?;
     let warning = |message: &String| {
         Event::from(Warning { step: Some(course.first_step()), message: message.clone() })
     };
@@ -127,7 +128,10 @@ fn attempt(
             if let Report::Part(part) = report {
                 driver.add(*part, &tally, record.summary());
             } else {
-                for (event, recorded) in tally.add(report) {
+                let events = tally.add(report);
+                // First: a step without its row could not be replayed.
+                tally.rows().iter().try_for_each(|row| record.network(row))?;
+                for (event, recorded) in events {
                     if recorded {
                         keep(&mut record, console, &event)?;
                     } else {
@@ -135,7 +139,6 @@ fn attempt(
                         console.record(&event)?;
                     }
                 }
-                tally.rows().iter().try_for_each(|row| record.network(row))?;
             }
             driver.news().iter().try_for_each(|event| keep(&mut record, console, event))
         })
@@ -161,6 +164,26 @@ fn attempt(
             Err(error)
         }
     }
+}
+
+/// Writes what belongs to a run beside its record, and lets the other processes begin.
+fn begin(
+    job: &Job,
+    session: &Session,
+    record: &mut Record,
+    from: Option<&Checkpoint>,
+    threads: usize,
+    parameters: u64,
+) -> Result<()> {
+    let Session { recipe, data, disk, course, .. } = session;
+    let folder = record.folder().to_path_buf();
+    if let Some(vocabulary) = &data.vocabulary {
+        checkpoint::save_vocabulary(disk, &folder, vocabulary)?;
+    }
+    if let Some(header) = network_header(recipe, threads, parameters) {
+        record.begin_network(disk, &header)?;
+    }
+    job.begin(recipe, &folder, course.from(), from)
 }
 
 /// A run that can take its first step.

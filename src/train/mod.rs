@@ -30,6 +30,6 @@ pub mod schedule;
 pub mod session;
 pub mod spent;
 pub mod tally;
-mod views;
+pub(crate) mod views;
 mod watch;
 pub mod worker;

@@ -6,8 +6,8 @@ use crate::recipe::{Change, Recipe};
 use crate::record::{self, Cut, FileSum, Provenance, Text, Warning};
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// A run to go on with. While this lives, no other process writes it.
 #[derive(Debug)]
@@ -41,7 +41,10 @@ impl Resume {
         // continued.
         let recipe = match fs::read_to_string(run.join("recipe.toml")) {
             Ok(text) => Recipe::from_toml(&text),
-            Err(_) => Recipe::from_toml(&checkpoint.manifest.recipe),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Recipe::from_toml(&checkpoint.manifest.recipe)
+            }
+            Err(error) => Err(error.into()),
         };
         let recipe = recipe.with_context(|| format!("the recipe of {}", run.display()))?;
         Ok(Self { run, checkpoint, recipe, damaged, force, lock })

@@ -9,7 +9,7 @@ use crate::train::course::Course;
 use crate::train::report::{Epoch, Report, Step};
 use crate::train::spent::{nanoseconds, nanoseconds_of};
 use gradwire_exchange::{Leg, Operation};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Gathers reports until all ranks have told of a step.
 pub struct Tally {
@@ -18,8 +18,8 @@ pub struct Tally {
     course: Course,
     /// Steps that some ranks have told of.
     open: BTreeMap<u64, Vec<Option<Step>>>,
-    /// An epoch that rank 0 has told of before the others had told of its last step.
-    pending: Option<Epoch>,
+    /// Epochs that rank 0 has told of before the others had told of their last steps.
+    pending: VecDeque<Epoch>,
     sums: Sums,
     /// What the ranks computed and sent in the steps told of since anyone asked.
     rows: Vec<Row>,
@@ -33,7 +33,7 @@ impl Tally {
             every: recipe.record.every,
             course,
             open: BTreeMap::new(),
-            pending: None,
+            pending: VecDeque::new(),
             sums,
             rows: Vec::new(),
         }
@@ -51,7 +51,7 @@ impl Tally {
             Report::Histograms(histograms) => vec![(Event::from(histograms), true)],
             Report::Warning(warning) => vec![(Event::from(warning), true)],
             Report::Epoch(epoch) => {
-                self.pending = Some(epoch);
+                self.pending.push_back(epoch);
                 self.ended_epoch().into_iter().collect()
             }
             Report::Part(_) => Vec::new(),
@@ -84,9 +84,13 @@ impl Tally {
         Some((self.step(&ranks), recorded))
     }
 
-    /// The pending epoch's event, once all ranks have told of its last step.
+    /// The first pending epoch's event, once all ranks have told of its last step.
     fn ended_epoch(&mut self) -> Option<(Event, bool)> {
-        let epoch = self.pending.take_if(|epoch| !self.open.keys().any(|s| *s <= epoch.step))?;
+        let last = self.pending.front()?.step;
+        if self.open.keys().any(|step| *step <= last) {
+            return None;
+        }
+        let epoch = self.pending.pop_front()?;
         Some((self.epoch(&epoch), true))
     }
 
@@ -143,8 +147,11 @@ impl Tally {
     }
 
     fn epoch(&mut self, epoch: &Epoch) -> Event {
-        let train = std::mem::take(&mut self.sums.train);
-        let seconds = std::mem::take(&mut self.sums.seconds);
+        let (train, seconds) = (self.sums.train, self.sums.seconds);
+        // A run that ends within an epoch may go on with it, when it is prolonged.
+        if self.course.ends_epoch(epoch.step) {
+            (self.sums.train, self.sums.seconds) = Default::default();
+        }
         Event::from(record::Epoch {
             epoch: epoch.epoch,
             step: epoch.step,
@@ -223,6 +230,8 @@ const RESIDUAL_NORM: &str = "residual_norm";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::Progress;
+    use crate::recipe::Source;
     use gradwire_exchange::Traffic;
     use std::time::Duration;
 
@@ -251,6 +260,31 @@ mod tests {
         assert_eq!(row.encode, [[3100, 100, 4100]]);
         assert_eq!(row.dense, [400, 0, 800]);
         assert_eq!(row.ready, [0.25, 0.25, 1.0]);
+    }
+
+    /// Rank 0 may be epochs ahead in what it tells: each epoch has the steps that are its own.
+    #[test]
+    fn epochs_that_one_rank_is_ahead_by_are_told_one_after_the_other() {
+        let sets = ["workers=2", "train.batch=8", "dataset.train=16"].map(String::from);
+        let recipe = Source { sets: sets.into(), ..Source::default() }.load().unwrap();
+        let course = Course::new(&recipe, 16, Progress::START).unwrap();
+        assert!(course.ends_epoch(1) && course.ends_epoch(2));
+        let mut tally = Tally::new(&recipe, course, Sums::default());
+        let step = |step, rank| {
+            let score = Score { loss: step as f64, correct: 0, samples: 8 };
+            let traffic = Traffic::default();
+            Report::Step(Box::new(Step { step, rank, score, traffic, ..Step::default() }))
+        };
+        let epoch =
+            |step| Report::Epoch(Epoch { epoch: step, step, test: None, evaluation_seconds: 0.0 });
+        let mut told = Vec::new();
+        for report in [step(1, 0), epoch(1), step(2, 0), epoch(2), step(1, 1), step(2, 1)] {
+            told.extend(tally.add(report).into_iter().filter_map(|(event, _)| match event.kind {
+                record::Kind::Epoch(epoch) => Some((epoch.epoch, epoch.train_loss)),
+                _ => None,
+            }));
+        }
+        assert_eq!(told, [(1, 0.125), (2, 0.25)]);
     }
 
     #[test]

@@ -15,6 +15,11 @@ pub(super) struct View {
     mirror: bool,
 }
 
+/// How many times an evaluation looks at each sample.
+pub(crate) fn count(views: TestViews) -> usize {
+    of(views).len()
+}
+
 /// The views of an image; the first is the image itself, and their weights add up to 1.
 #[must_use]
 pub(super) fn of(views: TestViews) -> Vec<View> {

@@ -202,7 +202,7 @@ impl Worker {
         self.loader.recycle(loaded.batch);
         let Overlapped { traffic, exposed, ready, laid } = match overlapped {
             Some(overlapped) => overlapped,
-            None => self.exchange_after(step)?,
+            None => self.exchange_after(step, samples)?,
         };
         let exposed = exposed.as_secs_f64();
         add_exchange(&mut spent.wall, &traffic, exposed);
@@ -247,7 +247,7 @@ impl Worker {
     }
 
     /// The exchange after the backward pass, nothing of it hidden.
-    fn exchange_after(&mut self, step: u64) -> Result<Overlapped> {
+    fn exchange_after(&mut self, step: u64, samples: usize) -> Result<Overlapped> {
         if let Some(histograms) = self.histograms(step)? {
             self.report(Report::Histograms(histograms))?;
         }
@@ -257,7 +257,10 @@ impl Worker {
         let gradient = Gradient::within(&mut self.gradient.flat, &mut self.gradient.support);
         let traffic = self.exchange.allreduce(step, gradient)?;
         let exposed = began.elapsed();
-        if let Overlap::Learning(first) = &mut self.overlap {
+        // A rank without samples would learn that nothing is ever early: all wait for a step in which
+        // each has some.
+        let all_had_some = samples >= self.exchange.collective().world_size();
+        if let (true, Overlap::Learning(first)) = (all_had_some, &mut self.overlap) {
             let (params, bytes) =
                 (&self.replica.params, self.session.recipe.exchange.overlap_bytes);
             let plan = OverlapPlan::learn(params, first.as_ref(), &mut self.exchange, bytes)?;
@@ -289,6 +292,10 @@ impl Worker {
         if batch.is_empty() {
             self.gradient.flat.fill(0.0);
             self.gradient.support.clear();
+            if self.session.faults.spoils_gradient(self.post.rank(), self.post.place().step) {
+                self.gradient.flat.fill(f32::NAN);
+                self.gradient.support.fill();
+            }
         }
         if let Features::Tokens { ids, .. } = &batch.features {
             let catch_up = || self.optimizer.catch_up(&self.replica.params, Some(ids));

@@ -142,6 +142,11 @@ impl Collective for Throttled {
         self.arrive();
         let messages = self.inner.allgather(mine)?;
         let mut sent: Vec<Sent> = messages.iter().map(|message| up(message.len())).collect();
+        if self.inner.central().is_some() {
+            // The server passes everything on to everybody.
+            let all = sent.iter().map(|sent| sent.up).sum();
+            sent.iter_mut().for_each(|sent| sent.down = all);
+        }
         let operation = match std::mem::replace(&mut self.stage, Stage::Whole(Operation::Messages))
         {
             Stage::Whole(operation) => operation,

@@ -65,6 +65,11 @@ impl Axis {
         })
     }
 
+    /// Whether it is logarithmic.
+    pub(super) fn is_logarithmic(&self) -> bool {
+        self.logarithmic
+    }
+
     /// A logarithmic axis of seconds, labelled where clocks have round figures.
     pub fn time(title: &str, values: impl IntoIterator<Item = f64>) -> Self {
         const ROUND: [(f64, &[f64]); 4] = [

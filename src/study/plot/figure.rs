@@ -127,7 +127,9 @@ impl Figure {
         };
         for series in &self.series {
             let high = series.band.iter().map(|[x, _, high]| (*x, *high));
-            let low = series.band.iter().rev().map(|[x, low, _]| (*x, *low));
+            // On a logarithmic axis what is not above 0 lies at the edge.
+            let edge = if self.y.is_logarithmic() { f64::MIN_POSITIVE } else { f64::MIN };
+            let low = series.band.iter().rev().map(|[x, low, _]| (*x, low.max(edge)));
             let corners = all(&high.chain(low).collect::<Vec<_>>());
             canvas.shade(&corners, series.style.colour, 0.16)?;
         }

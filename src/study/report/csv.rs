@@ -68,7 +68,7 @@ pub(super) fn runs(results: &Results) -> Result<String> {
             measured.and_then(|m| m.name.clone()).unwrap_or_default(),
             measured.map_or(String::new(), |m| m.settings.clone()),
             count(|m| m.workers as u64),
-            count(|m| m.summary.steps),
+            count(|m| m.summary.step),
         ];
         row.extend(FIGURES.iter().map(|(_, of)| number(measured.and_then(of))));
         for word in &results.links {

@@ -35,8 +35,19 @@ impl Worker {
                 match self.save_as(checkpoint::BEST, step, accuracy) {
                     Ok(()) => self.saving.saved = accuracy,
                     Err(error) => {
-                        let message =
-                            format!("{error:#}; training goes on, and the best model before stays");
+                        let place =
+                            self.session.folder.as_ref().map(|run| run.join(checkpoint::BEST));
+                        let found = place.map(|place| checkpoint::find(&place));
+                        // What failed may have been the last thing, after which the file was there.
+                        let stands =
+                            found.is_some_and(|found| found.is_ok_and(|it| it.step == step));
+                        let then = if stands {
+                            self.saving.saved = accuracy;
+                            "it is in its place, but a power cut may take it back"
+                        } else {
+                            "the best model before stays"
+                        };
+                        let message = format!("{error:#}; training goes on, and {then}");
                         self.report(Report::Warning(Warning { step: Some(step), message }))?;
                     }
                 }

@@ -1,5 +1,6 @@
 //! A worker's state: handed in for a checkpoint, taken up from one.
 
+use super::shown::shown;
 use super::{Worker, exchange, optimizer};
 use crate::checkpoint::{Checkpoint, MOST_UPDATES, Part, Shared, Tensor, Tensors};
 use crate::recipe::Recipe;
@@ -237,6 +238,11 @@ fn take_up_average(average: &mut Average, checkpoint: &Checkpoint, own: &Tensors
 /// When it is not of this model, optimizer and scheme: which tensor, and how it differs.
 pub(crate) fn try_all(recipe: &Recipe, data: &dyn Dataset, checkpoint: &Checkpoint) -> Result<()> {
     let replica = Replica::new(recipe, data, 0)?;
+    if recipe.record.histograms_every > 0 {
+        let params: Vec<_> = replica.params.iter().collect();
+        let about: Vec<_> = params.iter().map(|p| (p.name.as_str(), p.var.dims())).collect();
+        shown(recipe.record.histograms.as_deref(), &about)?;
+    }
     let timeout = Duration::from_secs_f64(recipe.exchange.timeout);
     let ends = recipe.exchange.topology.connect(recipe.workers, timeout)?;
     for (rank, end) in ends.into_iter().enumerate() {
