@@ -74,6 +74,9 @@ fn what_cannot_be_asked_is_refused_before_anything_is_made() {
         (vec!["--over", "train.batch"], "no '='"),
         (vec!["--baseline", "casq"], "casq"),
         (vec!["--seed", "3"], "--seeds"),
+        (vec!["--set", "seed = 3"], "--seeds"),
+        (vec!["--over", "seed=1,2"], "--seeds"),
+        (vec!["--ask", "bits per parameter at most 1 byte"], "is not said in byte"),
         (vec!["--links", "1gbat"], "1gbat"),
         (vec!["--set", "train.bach=3"], "did you mean `batch`"),
     ] {

@@ -46,6 +46,9 @@ fn the_break_even_bandwidth_is_where_the_saved_bytes_cost_what_encoding_does() {
     assert_eq!(never, BreakEven::Never);
     let free = break_even(&recipe, &compute, (&measured(1e6, -1e-3), &dense), &link).unwrap();
     assert_eq!(free, BreakEven::Always);
+    // More bytes, and less time beside them: where bytes cost nearly nothing.
+    let above = break_even(&recipe, &compute, (&measured(2e7, -1e-3), &dense), &link).unwrap();
+    assert!(matches!(above, BreakEven::Above(from) if from > 1e9), "{above:?}");
 }
 
 /// Of four ranks the first tells what the server took; eight send it twice as much.
