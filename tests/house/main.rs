@@ -99,7 +99,6 @@ fn each_concern_has_its_place() {
             "src/train/params.rs",
             "src/train/optim/tests.rs",
             "src/train/worker",
-            "src/checkpoint/",
             "src/train/replica.rs",
         ],
     );
