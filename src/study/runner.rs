@@ -4,10 +4,10 @@
 //! steps, or diverged, with the same recipe, version and data is not made again. One that was
 //! stopped is gone on with from its last checkpoint, or begun again. What another recipe, version
 //! or data have left there is moved to `<out>/superseded/`, never removed. What another process is at work
-//! in is not moved: the grid stops there. A run whose folder
-//! is not there or holds something else, but that the `results.json` in the experiment's folder has, was
-//! made too, on another machine perhaps: whoever has that file goes on from it. Its runs that the grid has no place for stay in it,
-//! and a copy of it goes to `<out>/superseded/` before others take the place of its runs.
+//! in is not moved: the grid stops there. A run that the `results.json` in the experiment's folder has
+//! was made too, on another machine perhaps, also where its own folder is not there or holds something
+//! else: whoever has that file goes on from it. Its runs that the grid has no place for stay in it, and a
+//! copy of it goes to `<out>/superseded/` before others take the place of its runs.
 
 use super::definition::{self, Choice, Experiment};
 use super::grid::{Grid, Planned};

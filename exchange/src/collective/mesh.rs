@@ -26,9 +26,9 @@ pub struct Mesh {
 /// Joins `world_size` ranks and returns their ends in order of rank, one for each thread.
 ///
 /// An allgather fails when it has not heard from everybody within `timeout` of sending its own
-/// message, so it must be longer than the slowest rank's lag behind the fastest; an end that has failed
-/// fails from then on. Dropping an end
-/// tells the others that the rank is gone, whomever else they are waiting for.
+/// message, so it must be longer than the slowest rank's lag behind the fastest. An end that has
+/// failed fails from then on. Dropping an end tells the others that the rank is gone, whomever else
+/// they are waiting for.
 pub fn mesh(world_size: usize, timeout: Duration) -> Vec<Mesh> {
     let mailboxes: Arc<[Mailbox]> =
         (0..world_size).map(|owner| Mailbox::new(owner, world_size)).collect();
