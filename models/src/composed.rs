@@ -10,11 +10,14 @@ use candle_core::{DType, Result, Tensor, Var};
 use candle_nn::ops::sigmoid;
 
 use crate::PAD;
+use crate::activations::activate;
+use crate::fused;
 use crate::packing::Packing;
 use crate::parameters::{
-    Activation, Affine, Dense, FeedForward, Gelu, LAYER_NORM_EPSILON, Lstm, Norm, Running,
-    SelfAttention,
+    Activation, Affine, Dense, FeedForward, LAYER_NORM_EPSILON, Lstm, Norm, Running, SelfAttention,
 };
+
+pub use crate::activations::{gelu, relu};
 
 /// See [`ops::conv2d`](crate::ops::conv2d). Windows are laid out as rows of a matrix, then
 /// multiplied with the weights: right for every shape, stride and padding.
@@ -110,32 +113,6 @@ pub fn bias(xs: &Tensor, bias: &Tensor, activation: Activation) -> Result<Tensor
     activate(&xs.broadcast_add(bias)?, activation)
 }
 
-/// Applies the activation to each element.
-fn activate(xs: &Tensor, activation: Activation) -> Result<Tensor> {
-    match activation {
-        Activation::Identity => Ok(xs.clone()),
-        Activation::Relu => relu(xs),
-        Activation::Gelu(form) => gelu(xs, form),
-    }
-}
-
-/// GELU by its definition: candle's own takes some constants of its derivative with six digits.
-pub fn gelu(xs: &Tensor, form: Gelu) -> Result<Tensor> {
-    let below = match form {
-        Gelu::Exact => (xs * std::f64::consts::FRAC_1_SQRT_2)?.erf()?,
-        Gelu::Tanh => {
-            let inner = (xs + (xs.sqr()?.mul(xs)? * 0.044_715)?)?;
-            (inner * std::f64::consts::FRAC_2_PI.sqrt())?.tanh()?
-        }
-    };
-    xs * ((below + 1.)? * 0.5)?
-}
-
-/// `max(xs, 0)`; the gradient at exactly 0 is 0, as PyTorch's, and NaN stays NaN.
-pub fn relu(xs: &Tensor) -> Result<Tensor> {
-    xs.le(0f32)?.where_cond(&xs.zeros_like()?, xs)
-}
-
 /// See [`ops::global_average_pool`](crate::ops::global_average_pool).
 pub fn global_average_pool(xs: &Tensor) -> Result<Tensor> {
     xs.flatten(1, 2)?.mean(1)
@@ -173,18 +150,19 @@ pub fn linear(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 /// See [`ops::embedding`](crate::ops::embedding).
 pub fn embedding(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
     let (batch, length) = ids.dims2()?;
-    let rows = table.index_select(&ids.flatten_all()?, 0)?;
-    let rows = rows.reshape((batch, length, ()))?;
-    let is_pad = ids.eq(PAD)?.unsqueeze(2)?.broadcast_as(rows.shape())?;
-    is_pad.where_cond(&rows.detach(), &rows)
+    embedded(ids.flatten_all()?.to_vec1()?, table)?.reshape((batch, length, ()))
 }
 
 /// See [`ops::embedding_mean`](crate::ops::embedding_mean).
 pub fn embedding_mean(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
-    let (batch, length) = ids.dims2()?;
-    let rows = table.index_select(&ids.flatten_all()?, 0)?;
     let weights = token_weights(ids)?.unsqueeze(1)?;
-    weights.matmul(&rows.reshape((batch, length, ()))?)?.squeeze(1)
+    weights.matmul(&embedding(ids, table)?)?.squeeze(1)
+}
+
+/// The rows of a table for these tokens, `[ids.len(), D]`; no gradient flows from padding.
+fn embedded(ids: Vec<u32>, table: &Tensor) -> Result<Tensor> {
+    let tokens = (0..).zip(&ids).filter(|(_, id)| **id != PAD).map(|(place, _)| place).collect();
+    fused::picked(table, ids, tokens)
 }
 
 /// For `ids [B, L]`: 1 / (number of tokens) at each token, 0 at padding, as f32.
@@ -250,9 +228,19 @@ fn lstm_mean(
 
 /// See [`ops::token_rows`](crate::ops::token_rows).
 pub fn token_rows(packing: &Packing, table: &Tensor, positions: &Tensor) -> Result<Tensor> {
-    let ids = Tensor::from_slice(packing.ids(), (1, packing.rows()), table.device())?;
-    let places = Tensor::from_iter(packing.positions().map(|at| at as u32), table.device())?;
-    embedding(&ids, table)?.squeeze(0)? + positions.index_select(&places, 0)?
+    let places = packing.positions().map(|at| at as u32).collect();
+    let positions = fused::picked(positions, places, all(packing))?;
+    embedded(packing.ids().to_vec(), table)? + positions
+}
+
+/// The numbers of the packed rows.
+fn all(packing: &Packing) -> Vec<u32> {
+    (0..packing.rows() as u32).collect()
+}
+
+/// Where the packed rows stand among `[B, L]`.
+fn places(packing: &Packing) -> Vec<u32> {
+    packing.places().iter().map(|&place| place as u32).collect()
 }
 
 /// See [`ops::text_mean`](crate::ops::text_mean).
@@ -266,15 +254,16 @@ pub fn text_mean(xs: &Tensor, packing: &Packing) -> Result<Tensor> {
     weights.matmul(&texts)?.squeeze(1)
 }
 
-/// Packed rows as `[B, L, D]`, where padding repeats the first row, and for `[B, L]` a row of zeros with −1e30 at
+/// Packed rows as `[B, L, D]`, where padding repeats the first row and gives it no gradient, and for `[B, L]` a row of zeros with −1e30 at
 /// padding: added to a score, it leaves none of it.
 fn padded(xs: &Tensor, packing: &Packing) -> Result<(Tensor, Tensor)> {
     let shape = (packing.batch(), packing.length());
-    let (mut rows, mut mask) = (vec![0u32; shape.0 * shape.1], vec![-1e30f32; shape.0 * shape.1]);
+    let (mut numbers, mut mask) =
+        (vec![0u32; shape.0 * shape.1], vec![-1e30f32; shape.0 * shape.1]);
     for (row, &place) in packing.places().iter().enumerate() {
-        (rows[place], mask[place]) = (row as u32, 0.);
+        (numbers[place], mask[place]) = (row as u32, 0.);
     }
-    let texts = xs.index_select(&Tensor::new(rows, xs.device())?, 0)?;
+    let texts = fused::picked(xs, numbers, places(packing))?;
     Ok((texts.reshape((shape.0, shape.1, ()))?, Tensor::from_vec(mask, shape, xs.device())?))
 }
 
@@ -300,9 +289,8 @@ pub fn self_attention(xs: &Tensor, packing: &Packing, of: &SelfAttention) -> Res
     let powers = scores.broadcast_sub(&scores.max_keepdim(3)?.detach())?.exp()?;
     let weights = powers.broadcast_div(&powers.sum_keepdim(3)?)?;
     let mixed = weights.matmul(&value)?.transpose(1, 2)?.contiguous()?;
-    let places = packing.places().iter().map(|&place| place as u32);
-    let places = Tensor::from_iter(places, xs.device())?;
-    let mixed = mixed.reshape((batch * length, dim))?.index_select(&places, 0)?;
+    let mixed = mixed.reshape((batch * length, dim))?;
+    let mixed = fused::picked(&mixed, places(packing), all(packing))?;
     xs + project(&mixed, &of.out_proj)?
 }
 

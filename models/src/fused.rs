@@ -1,21 +1,24 @@
-//! Convolution and batch norm for GPUs, where [`composed`](crate::composed) would take ten to twenty passes over memory.
+//! What GPUs compute otherwise than [`composed`](crate::composed), which would take ten to twenty passes over memory, or
+//! one thread where there is work for thousands.
 //!
-//! Windows of a convolution are laid out as rows by one kernel, and candle's matrix product does the rest, forward and
-//! backward. candle's own convolutions are not used in training: the gradient of their input is a `conv_transpose2d`,
-//! which is no matrix product. Batch norm with its residual and ReLU is one pass forward after the statistics.
+//! Windows of a convolution are laid out as rows by one kernel, and matrix products do the rest, forward and backward.
+//! candle's own convolutions are not used in training: the gradient of their input is a `conv_transpose2d`, which is no
+//! matrix product. Batch norm with its residual and ReLU is one pass forward after the statistics. The gradient of a table
+//! is summed row by row, where candle has one thread for each column.
 //!
 //! Each operation is written twice: as a CUDA kernel (`kernels.cu`), compiled by NVRTC when first used, and in plain Rust.
 //! The Rust is what says what the kernel does, and tests run it in the kernel's place, with the same gradients around it.
 
+mod convolution;
 #[cfg(feature = "cuda")]
 mod launch;
 mod norm;
 mod operation;
-mod windows;
+mod rows;
 
 use candle_core::{Result, Tensor, Var};
 
-use crate::composed;
+use crate::activations;
 use crate::kernels::conv::Sizes;
 use crate::parameters::{Activation, Affine, Running};
 
@@ -37,11 +40,16 @@ pub(crate) fn conv2d(
     let xs = if input_gradient { xs.clone() } else { xs.detach() };
     let weight = weight.permute((2, 3, 1, 0))?;
     let weight = weight.reshape((rows * columns * sizes.inputs, sizes.outputs))?;
-    let shape = (sizes.batch, sizes.out_height(), sizes.out_width(), sizes.outputs);
-    let is_one_pixel = sizes.kernel == (1, 1) && stride == 1 && padding == 0;
-    let windows =
-        if is_one_pixel { xs.reshape(((), sizes.inputs))? } else { windows::windows(&xs, sizes)? };
-    windows.matmul(&weight)?.reshape(shape)
+    convolution::convolve(&xs, &weight, sizes, input_gradient)
+}
+
+/// The rows of `table [R, D]` with these numbers: `[numbers.len(), D]`. Gradient flows back from the picks at the places
+/// `giving` alone. What [`composed`](crate::composed) takes on the processor too.
+///
+/// # Errors
+/// A number that no row has, and a place that no pick has.
+pub(crate) fn picked(table: &Tensor, numbers: Vec<u32>, giving: Vec<u32>) -> Result<Tensor> {
+    rows::picked(table, numbers, giving)
 }
 
 /// See [`ops::batch_norm`](crate::ops::batch_norm).
@@ -86,7 +94,7 @@ pub(crate) fn batch_norm(
     let relu = activation == Activation::Relu;
     let ys = norm::normalise(&xs, &table, residual, relu, train)?;
     match activation {
-        Activation::Gelu(form) => composed::gelu(&ys, form),
+        Activation::Gelu(form) => activations::gelu(&ys, form),
         Activation::Identity | Activation::Relu => Ok(ys),
     }
 }

@@ -83,7 +83,13 @@ pub fn device(gpu: Option<usize>) -> Result<Device> {
             let open = || format!("opening GPU {number}");
             let device = Device::new_cuda(number).map_err(|error| error.context(open()))?;
             #[cfg(feature = "cuda")]
-            keep_memory(&device).map_err(|error| error.context(open()))?;
+            {
+                keep_memory(&device).map_err(|error| error.context(open()))?;
+                // Every tensor would get two events of the driver, for streams that wait for each other.
+                // SAFETY: a tensor stays on the thread that made it, as this function asks, and so on one stream. What
+                // the host reads and writes waits for the stream itself.
+                unsafe { device.as_cuda_device()?.disable_event_tracking() };
+            }
             Ok(device)
         }
     }

@@ -29,6 +29,7 @@
 //! Errors are candle's, because [`ModuleT`](candle_nn::ModuleT) fixes that type; the messages
 //! name the variable or shape at fault.
 
+mod activations;
 pub mod airbench;
 pub mod compare;
 pub mod composed;

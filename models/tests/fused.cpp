@@ -45,6 +45,9 @@ static void launch(Place grid, Place threads, const std::function<void()> &kerne
 // A grid of fewer threads than elements, as of large arrays.
 static void elementwise(const std::function<void()> &kernel) { launch({3, 1, 1}, {7, 1, 1}, kernel); }
 
+// The same of rows: threads beside each other take its elements, the others other rows.
+static void by_row(const std::function<void()> &kernel) { launch({3, 1, 1}, {2, 4, 1}, kernel); }
+
 static Floats values(size_t count, unsigned seed) {
   Floats all(count);
   for (auto &value : all) {
@@ -67,11 +70,13 @@ static void convolutions(u32 height, u32 width, u32 rows, u32 columns, u32 strid
   Floats xs = values(batch * height * width * channels, 1), weight = values(rows * columns * channels * filters, 2);
   u64 taps = rows * columns * channels, count = batch * tall * wide * taps;
   Floats laid(count, NAN), back(xs.size(), NAN), gradient = values(count, 3);
-  elementwise([&] {
-    windows(count, xs.data(), laid.data(), height, width, channels, tall, wide, rows, columns, stride, padding);
+  // Fewer threads than a row has elements, and than there are rows.
+  by_row([&] {
+    windows(batch * tall * wide, xs.data(), laid.data(), height, width, channels, tall, wide, rows, columns, stride, padding);
   });
-  elementwise([&] {
-    fold(xs.size(), gradient.data(), back.data(), height, width, channels, tall, wide, rows, columns, stride, padding);
+  by_row([&] {
+    fold(batch * height * width, gradient.data(), back.data(), height, width, channels, tall, wide, rows, columns, stride,
+         padding);
   });
   // The product of rows with weights is the convolution.
   for (u32 image = 0; image < batch; image++)
@@ -96,6 +101,25 @@ static void convolutions(u32 height, u32 width, u32 rows, u32 columns, u32 strid
   for (u64 i = 0; i < count; i++) forward += (double)laid[i] * gradient[i];
   for (u64 i = 0; i < xs.size(); i++) backward += (double)xs[i] * back[i];
   near("fold", backward, forward, 1e-5);
+}
+
+static void tables() {
+  const u32 rows = 6, width = 5, picks = 8;
+  const u32 numbers[picks] = {4, 0, 2, 4, 4, 0, 5, 1};
+  Floats table = values(rows * width, 9), picked(picks * width, NAN), gs = values(picks * width, 10);
+  launch({picks, 1, 1}, {3, 1, 1}, [&] { pick_rows(width, numbers, table.data(), picked.data()); });
+  for (u32 i = 0; i < picks * width; i++) near("pick_rows", picked[i], table[numbers[i / width] * width + i % width], 0.);
+  // The picks of row 5 give nothing, nor does the second of row 4.
+  const u32 taken[] = {0, 1, 2, 4}, starts[] = {0, 2, 3, 4, 6}, places[] = {1, 5, 7, 2, 0, 4};
+  Floats back(rows * width, 0.f);
+  launch({4, 1, 1}, {3, 1, 1}, [&] { sum_rows(width, taken, starts, places, gs.data(), back.data()); });
+  for (u32 row = 0; row < rows; row++)
+    for (u32 column = 0; column < width; column++) {
+      double right = 0.;
+      for (u32 pick : places)
+        if (numbers[pick] == row) right += gs[pick * width + column];
+      near("sum_rows", back[row * width + column], right, 1e-6);
+    }
 }
 
 static Floats sums(u64 rows, u32 channels, Summand summand, const Floats &xs, const Floats &gs, const Floats &table,
@@ -166,6 +190,8 @@ int main() {
   convolutions(7, 6, 3, 3, 2, 1);
   convolutions(6, 6, 1, 1, 2, 0);
   convolutions(5, 9, 2, 5, 3, 2);
+  convolutions(7, 8, 2, 2, 3, 0);
+  tables();
   for (bool relu : {false, true})
     for (bool train : {false, true}) {
       batch_norm(37, 5, 2, relu, train);

@@ -11,50 +11,66 @@ typedef unsigned long long u64;
 __device__ static u64 first() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ static u64 step() { return (u64)gridDim.x * blockDim.x; }
 
-// The windows of a convolution as rows: to[window][row][column][channel], zeros outside of the image. `n` elements of `to`.
-extern "C" __global__ void windows(u64 n, const float *xs, float *to, u32 height, u32 width, u32 channels, u32 out_height,
+// The windows of a convolution as rows: to[window][row][column][channel], zeros outside of the image. Threads beside each
+// other in a block take elements of a window, those below each other windows: a window is found once for all its elements.
+extern "C" __global__ void windows(u32 n, const float *xs, float *to, u32 height, u32 width, u32 channels, u32 out_height,
                                    u32 out_width, u32 rows, u32 columns, u32 stride, u32 padding) {
-  for (u64 i = first(); i < n; i += step()) {
-    u64 rest = i;
-    u32 channel = rest % channels;
-    rest /= channels;
-    u32 column = rest % columns;
-    rest /= columns;
-    u32 row = rest % rows;
-    rest /= rows;
-    u32 out_x = rest % out_width;
-    rest /= out_width;
-    u32 out_y = rest % out_height;
-    u64 image = rest / out_height;
-    long long y = (long long)out_y * stride + row - padding, x = (long long)out_x * stride + column - padding;
-    bool inside = y >= 0 && y < height && x >= 0 && x < width;
-    to[i] = inside ? xs[((image * height + y) * width + x) * channels + channel] : 0.f;
+  u32 span = columns * channels, taps = rows * span;
+  for (u64 i = (u64)blockIdx.x * blockDim.y + threadIdx.y; i < n; i += (u64)gridDim.x * blockDim.y) {
+    u32 window = (u32)i, out_x = window % out_width, line = window / out_width;
+    u32 out_y = line % out_height, image = line / out_height;
+    long long top = (long long)out_y * stride - padding, left = (long long)out_x * stride - padding;
+    // A row of the window is a row of the image from this element on, cut off at the image's ends.
+    long long from = left * channels, end = (long long)width * channels;
+    for (u32 tap = threadIdx.x; tap < taps; tap += blockDim.x) {
+      long long y = top + tap / span, x = from + tap % span;
+      bool inside = y >= 0 && y < height && x >= 0 && x < end;
+      to[i * taps + tap] = inside ? xs[((u64)image * height + y) * end + x] : 0.f;
+    }
   }
 }
 
-// The gradient of `windows`: each pixel is the sum of its places in all windows, in their order. `n` elements of `to`.
-extern "C" __global__ void fold(u64 n, const float *windows, float *to, u32 height, u32 width, u32 channels,
+// The gradient of `windows`: each pixel is the sum of its places in all windows, row by row of their kernel. Threads beside
+// each other take channels of a pixel, those below each other pixels, of which there are `n`.
+extern "C" __global__ void fold(u32 n, const float *windows, float *to, u32 height, u32 width, u32 channels,
                                 u32 out_height, u32 out_width, u32 rows, u32 columns, u32 stride, u32 padding) {
-  for (u64 i = first(); i < n; i += step()) {
-    u64 rest = i;
-    u32 channel = rest % channels;
-    rest /= channels;
-    u32 x = rest % width;
-    rest /= width;
-    u32 y = rest % height;
-    u64 image = rest / height;
-    float sum = 0.f;
-    for (u32 row = 0; row < rows; row++) {
-      long long top = (long long)y + padding - row;
-      if (top < 0 || top % stride != 0 || top / stride >= out_height) continue;
-      for (u32 column = 0; column < columns; column++) {
-        long long left = (long long)x + padding - column;
-        if (left < 0 || left % stride != 0 || left / stride >= out_width) continue;
-        u64 window = (image * out_height + top / stride) * out_width + left / stride;
-        sum += windows[((window * rows + row) * columns + column) * channels + channel];
+  for (u64 i = (u64)blockIdx.x * blockDim.y + threadIdx.y; i < n; i += (u64)gridDim.x * blockDim.y) {
+    u32 pixel = (u32)i, line = pixel / width;
+    u32 left = pixel % width + padding, above = line % height + padding, image = line / height;
+    for (u32 channel = threadIdx.x; channel < channels; channel += blockDim.x) {
+      float sum = 0.f;
+      // Row `row` of the kernel is at this pixel in windows of line `out_y`; one line up it is `stride` rows further.
+      u32 out_y = above / stride;
+      for (u32 row = above % stride; row < rows && row <= above; row += stride, out_y--) {
+        if (out_y >= out_height) continue;
+        u32 out_x = left / stride;
+        for (u32 column = left % stride; column < columns && column <= left; column += stride, out_x--) {
+          if (out_x >= out_width) continue;
+          u64 window = ((u64)image * out_height + out_y) * out_width + out_x;
+          sum += windows[((window * rows + row) * columns + column) * channels + channel];
+        }
       }
+      to[i * channels + channel] = sum;
     }
-    to[i] = sum;
+  }
+}
+
+// The rows of a table with these numbers, a block for each.
+extern "C" __global__ void pick_rows(u32 width, const u32 *numbers, const float *table, float *to) {
+  const float *row = table + (u64)numbers[blockIdx.x] * width;
+  for (u32 column = threadIdx.x; column < width; column += blockDim.x) to[(u64)blockIdx.x * width + column] = row[column];
+}
+
+// The gradient of `pick_rows`: for each number, a block, the sum of its picks' gradients in their order. The picks of the
+// number at i are picks[starts[i]] to picks[starts[i + 1] - 1]. Other rows of `to` stay.
+extern "C" __global__ void sum_rows(u32 width, const u32 *numbers, const u32 *starts, const u32 *picks, const float *gs,
+                                    float *to) {
+  u32 first = starts[blockIdx.x], end = starts[blockIdx.x + 1];
+  float *row = to + (u64)numbers[blockIdx.x] * width;
+  for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
+    float sum = 0.f;
+    for (u32 pick = first; pick < end; pick++) sum += gs[(u64)picks[pick] * width + column];
+    row[column] = sum;
   }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use candle_core::cuda_backend::cudarc::cublas::{Gemm, GemmConfig, sys::cublasOperation_t};
 use candle_core::cuda_backend::cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, CudaView, LaunchArgs, LaunchConfig, PushKernelArg,
 };
@@ -10,6 +11,7 @@ use candle_core::cuda_backend::{CudaDevice, CudaStorage, WrapErr};
 use candle_core::{Error, Layout, Result};
 
 use super::norm::Columns;
+use super::rows::SumRows;
 use crate::kernels::conv::Sizes;
 use crate::kernels::counts;
 
@@ -102,14 +104,59 @@ impl<'a> Gpu<'a> {
         Ok(Function { function: function.into_cuda_function(), stream: self.0.cuda_stream() })
     }
 
-    /// `windows` or `fold`, to so many elements.
-    pub(super) fn windows(
+    /// The product of matrices, row after row: `a [m, k]` times `b [k, n]`.
+    pub(super) fn product(
+        &self,
+        a: &View,
+        b: &View,
+        (m, k, n): (usize, usize, usize),
+    ) -> Result<Array> {
+        let long = |values: &View, rows: usize, columns: usize| {
+            counts::elements(&[rows, columns]) == Some(values.len())
+        };
+        if !long(a, m, k) || !long(b, k, n) {
+            candle_core::bail!(
+                "a product of [{m}, {k}] and [{k}, {n}] is not one of {} and {} elements",
+                a.len(),
+                b.len()
+            );
+        }
+        let mut to = self.array(m * n)?;
+        let size = |size: usize| i32::try_from(size).map_err(|_| too_large(size));
+        let (m, k, n) = (size(m)?, size(k)?, size(n)?);
+        // cuBLAS counts column after column: its matrices are ours transposed, and so is its product.
+        let none = cublasOperation_t::CUBLAS_OP_N;
+        let (transa, transb, alpha, beta) = (none, none, 1., 0.);
+        let config =
+            GemmConfig { transa, transb, m: n, n: m, k, alpha, lda: n, ldb: k, beta, ldc: n };
+        // SAFETY: the arrays are as long as the sizes say, `to` included; it is written whole, for `beta` is 0.
+        unsafe { self.0.cublas_handle().gemm(config, b, a, &mut to) }.w()?;
+        Ok(to)
+    }
+
+    /// The windows of a convolution of `xs`.
+    pub(super) fn windows(&self, of: &Sizes, xs: &View) -> Result<Array> {
+        let windows = of.batch * of.out_height() * of.out_width();
+        let taps = of.kernel.0 * of.kernel.1 * of.inputs;
+        self.images("windows", of, xs, (windows, taps))
+    }
+
+    /// The sums of each pixel's places in the windows `xs` of a convolution.
+    pub(super) fn fold(&self, of: &Sizes, xs: &View) -> Result<Array> {
+        self.images("fold", of, xs, (of.batch * of.height * of.width, of.inputs))
+    }
+
+    /// `windows` or `fold`, to so many rows of so many elements.
+    fn images(
         &self,
         kernel: &str,
         of: &Sizes,
         xs: &View,
-        count: usize,
+        (rows, width): (usize, usize),
     ) -> Result<Array> {
+        let Some(count) = counts::elements(&[rows, width]) else {
+            candle_core::bail!("{kernel}: no memory has {rows} rows of {width}");
+        };
         let mut to = self.array(count)?;
         let sizes = [
             of.height,
@@ -123,15 +170,57 @@ impl<'a> Gpu<'a> {
             of.padding,
         ];
         let sizes = sizes.into_iter().map(number).collect::<Result<Vec<_>>>()?;
-        let (function, count) = (self.function(kernel)?, count as u64);
+        let (function, rows) = (self.function(kernel)?, number(rows)?);
         let mut launch = function.builder();
-        launch.arg(&count).arg(xs).arg(&mut to);
+        launch.arg(&rows).arg(xs).arg(&mut to);
         sizes.iter().for_each(|size| {
             launch.arg(size);
         });
+        // As many threads beside each other as a row has elements, up to a warp; the others take other rows.
+        let lanes = number(width)?.min(32).next_power_of_two();
+        let block_dim = (lanes, BLOCK / lanes, 1);
+        let grid_dim = (rows.div_ceil(block_dim.1).clamp(1, BLOCKS), 1, 1);
+        let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
         // SAFETY: the arguments are those of the kernel, by number and type. It reads `xs` where the sizes that `to` and
-        // `xs` were counted by place a pixel, and writes the `count` elements of `to`.
-        unsafe { elementwise(launch, count) }?;
+        // `xs` were counted by place a pixel, and writes `rows` rows of `to`.
+        unsafe { launch.launch(config) }.w()?;
+        Ok(to)
+    }
+
+    /// `pick_rows` of a table with rows of that width. Its rows have all the numbers.
+    pub(super) fn pick_rows(&self, table: &View, numbers: &[u32], width: usize) -> Result<Array> {
+        let picks = numbers.len();
+        let Some(count) = counts::elements(&[picks, width]) else {
+            candle_core::bail!("no memory has {picks} rows of {width}");
+        };
+        let mut to = self.array(count)?;
+        let numbers = self.0.clone_htod(numbers)?;
+        let (function, columns) = (self.function("pick_rows")?, number(width)?);
+        let mut launch = function.builder();
+        launch.arg(&columns).arg(&numbers).arg(table).arg(&mut to);
+        // SAFETY: the arguments are those of the kernel, by number and type. Its grid has a block for each number, the
+        // table has a row of each, and `to` a row for each.
+        unsafe { by_row(launch, picks, columns) }?;
+        Ok(to)
+    }
+
+    /// `sum_rows` of the gradients of picks, to so many elements.
+    pub(super) fn sum_rows(&self, of: &SumRows, gradients: &View, count: usize) -> Result<Array> {
+        let mut to = self.0.alloc_zeros::<f32>(count)?;
+        let [numbers, starts, picks] = [&of.numbers, &of.starts, &of.picks];
+        if numbers.is_empty() {
+            return Ok(to);
+        }
+        let rows = numbers.len();
+        let lists = [numbers, starts, picks].map(|list| self.0.clone_htod(list));
+        let [numbers, starts, picks] = lists;
+        let (numbers, starts, picks) = (numbers?, starts?, picks?);
+        let (function, width) = (self.function("sum_rows")?, number(of.width)?);
+        let mut launch = function.builder();
+        launch.arg(&width).arg(&numbers).arg(&starts).arg(&picks).arg(gradients).arg(&mut to);
+        // SAFETY: the arguments are those of the kernel, by number and type. Its grid has a block for each number, `to` has
+        // a row of each, `starts` one entry more, which are places in `picks`, and `gradients` has a row of each pick.
+        unsafe { by_row(launch, rows, width) }?;
         Ok(to)
     }
 
@@ -219,8 +308,11 @@ impl<'a> Gpu<'a> {
 
 /// A size as kernels take it.
 fn number(size: usize) -> Result<u32> {
-    u32::try_from(size)
-        .map_err(|_| Error::Msg(format!("a size of {size} is too large for a GPU's kernels")))
+    u32::try_from(size).map_err(|_| too_large(size))
+}
+
+fn too_large(size: usize) -> Error {
+    Error::Msg(format!("a size of {size} is too large for a GPU's kernels"))
 }
 
 /// Launches a grid-stride loop over `count` elements.
@@ -231,6 +323,22 @@ unsafe fn elementwise(mut launch: LaunchArgs, count: u64) -> Result<()> {
     let blocks = count.div_ceil(u64::from(BLOCK)).clamp(1, u64::from(BLOCKS)) as u32;
     let config =
         LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (BLOCK, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: the caller's.
+    unsafe { launch.launch(config) }.w()?;
+    Ok(())
+}
+
+/// Launches a block for each of so many rows, at least one, of so many columns.
+///
+/// # Safety
+/// The arguments must be those of the kernel, and their arrays as long as it goes.
+unsafe fn by_row(mut launch: LaunchArgs, rows: usize, columns: u32) -> Result<()> {
+    let threads = columns.clamp(1, BLOCK).next_power_of_two();
+    let config = LaunchConfig {
+        grid_dim: (number(rows)?, 1, 1),
+        block_dim: (threads, 1, 1),
+        shared_mem_bytes: 0,
+    };
     // SAFETY: the caller's.
     unsafe { launch.launch(config) }.w()?;
     Ok(())

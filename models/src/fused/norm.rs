@@ -121,7 +121,7 @@ impl Operation for Normalise {
         operands: &[Tensor],
         result: &Tensor,
         gradient: &Tensor,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Vec<Option<Tensor>>> {
         let (xs, table) = (&operands[0], &operands[1]);
         let gradient = if self.relu {
             apply(Gate(self.shape.clone()), &[result, gradient])?
@@ -134,7 +134,7 @@ impl Operation for Normalise {
         let share = if self.train { 1. / self.columns.rows as f32 } else { 0. };
         let back = InputGradient { shape: self.shape.clone(), columns: self.columns, share };
         let of_xs = apply(back, &[xs, &gradient, &table])?;
-        Ok(vec![of_xs, of_table, gradient])
+        Ok(vec![Some(of_xs), Some(of_table), Some(gradient)])
     }
 }
 

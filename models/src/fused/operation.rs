@@ -25,7 +25,8 @@ pub(super) trait Operation: Send + Sync + 'static {
     #[cfg(feature = "cuda")]
     fn cuda(&self, gpu: &Gpu, operands: &[View]) -> Result<Array>;
 
-    /// The gradient of each operand, given that of the result. The tensors are no part of a graph.
+    /// The gradient of each operand, given that of the result; `None` where nobody needs it. The tensors are no part of
+    /// a graph.
     ///
     /// # Errors
     /// For an operation of which nobody needs the gradient.
@@ -34,7 +35,7 @@ pub(super) trait Operation: Send + Sync + 'static {
         _operands: &[Tensor],
         _result: &Tensor,
         _gradient: &Tensor,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Vec<Option<Tensor>>> {
         bail!("{}: has no gradient", Self::NAME)
     }
 }
@@ -79,7 +80,7 @@ impl<O: Operation> Carrier<O> {
         let operands = operands.map(Tensor::detach);
         let gradients = self.0.gradients(&operands, &result.detach(), &gradient.detach())?;
         let mut gradients = gradients.into_iter();
-        Ok(std::array::from_fn(|_| gradients.next()))
+        Ok(std::array::from_fn(|_| gradients.next().flatten()))
     }
 }
 

@@ -2,6 +2,7 @@ use candle_core::{Device, Tensor, Var};
 
 use super::*;
 use crate::compare::{distance, floats};
+use crate::composed;
 use crate::golden::formula::uniform;
 use crate::parameters::Gelu;
 
@@ -48,6 +49,30 @@ fn convolutions_are_those_composed() {
         let first = conv2d(&xs, &weight, stride, padding, false).unwrap().sum_all().unwrap();
         assert!(first.backward().unwrap().get(&xs).is_none(), "nobody needs it: {what}");
     }
+}
+
+#[test]
+fn rows_are_those_composed() {
+    let table = var("table", &[6, 5]);
+    let numbers = vec![4u32, 0, 2, 4, 4, 0, 5, 1];
+    let picks = Tensor::new(numbers.as_slice(), &Device::Cpu).unwrap();
+    let composed = table.index_select(&picks, 0).unwrap();
+    let fused = picked(&table, numbers.clone(), (0..8).collect()).unwrap();
+    same(&[&table], &fused, &composed, "all picks");
+    // One of three picks of row 4, and none of row 5.
+    let giving = vec![0u32, 1, 2, 5, 7];
+    let fused = picked(&table, numbers.clone(), giving.clone()).unwrap();
+    let gives = |place| f32::from(giving.contains(&place));
+    let gives = Tensor::from_iter((0..8).map(gives), &Device::Cpu).unwrap().unsqueeze(1).unwrap();
+    let kept = composed.broadcast_mul(&gives).unwrap();
+    let silent = composed.detach().broadcast_mul(&(1. - gives).unwrap()).unwrap();
+    same(&[&table], &fused, &(kept + silent).unwrap(), "some picks");
+    let none = picked(&table, numbers.clone(), Vec::new()).unwrap().sum_all().unwrap();
+    assert_eq!(floats(none.backward().unwrap().get(&table).unwrap()).unwrap(), [0.; 30]);
+    let error = picked(&table, vec![6], Vec::new()).unwrap_err().to_string();
+    assert!(error.contains("row 6") && error.contains("table of 6"), "{error}");
+    let error = picked(&table, numbers, vec![8]).unwrap_err().to_string();
+    assert!(error.contains("pick 8"), "{error}");
 }
 
 #[test]
