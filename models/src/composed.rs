@@ -4,7 +4,8 @@
 //!
 //! candle 0.11.1 operations that return wrong or no gradients in training are absent on purpose:
 //! `conv1d`, `conv2d` at uneven strides, `max` with ties, `relu` at zero, `softmax_last_dim`,
-//! `layer_norm`.
+//! `layer_norm`. Rows of tables are picked by the operation of `fused.rs` on every device: the gradient of
+//! `index_select` is slow on a GPU.
 
 use candle_core::{DType, Result, Tensor, Var};
 use candle_nn::ops::sigmoid;
