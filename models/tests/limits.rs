@@ -1,6 +1,6 @@
 //! Arguments that do not fit, sizes at the ends of what can be counted, and values at the ends of what is a number:
 //! errors, and results that show it. What wraps shows only where overflow is not checked, so `.ci/run` runs these tests
-//! in a release build too.
+//! once more with the crate built that way.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
