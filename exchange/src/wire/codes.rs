@@ -75,7 +75,7 @@ fn gather<const WIDTH: usize>(codes: [u8; 8]) -> u64 {
 
 /// The reverse of [`gather`].
 #[inline(always)]
-fn spread<const WIDTH: usize>(word: u64) -> [u8; 8] {
+pub(super) fn spread<const WIDTH: usize>(word: u64) -> [u8; 8] {
     let word = word & lanes(64, 4 * WIDTH) | (word >> (4 * WIDTH) & lanes(64, 4 * WIDTH)) << 32;
     let word = word & lanes(32, 2 * WIDTH) | (word >> (2 * WIDTH) & lanes(32, 2 * WIDTH)) << 16;
     let word = word & lanes(16, WIDTH) | (word >> WIDTH & lanes(16, WIDTH)) << 8;

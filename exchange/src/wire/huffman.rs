@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use super::{Fault, Read, Reader, codes};
+use crate::simd::wide;
 
 /// The most symbols: no code of so few is longer than 15 bits, whatever they occur.
 pub(crate) const MAX_SYMBOLS: usize = 16;
@@ -173,7 +174,7 @@ pub(crate) fn take(
     symbols: usize,
     count: usize,
     part: Range<usize>,
-    mut visit: impl FnMut(usize, &[u8]) -> Read<()>,
+    visit: impl FnMut(usize, &[u8]) -> Read<()>,
 ) -> Read<()> {
     debug_assert!(part.start.is_multiple_of(codes::BLOCK) && part.end <= count);
     let mut lengths = [0u8; MAX_SYMBOLS];
@@ -193,13 +194,43 @@ pub(crate) fn take(
         _ => return Err(Fault::Field { field: "code lengths", found: taken.into() }),
     }
     let code = Code::from_lengths(symbols, lengths);
-    let mut taker = Taker::new(&code, longest, window(part.end), reader.rest());
+    let wanted = Wanted { code: &code, longest, count, part };
+    // A table for more bits takes longer to fill than it saves where symbols are few.
+    match (longest, wanted.part.end) {
+        (..=SHORT, ..4096) => take_by::<{ 1 << SHORT }, { 2 << 6 }>(reader, wanted, visit),
+        (..=SHORT, ..131_072) => take_by::<{ 1 << SHORT }, { 2 << 9 }>(reader, wanted, visit),
+        (..=SHORT, _) => take_by::<{ 1 << SHORT }, { 2 << 11 }>(reader, wanted, visit),
+        (_, ..131_072) => take_by::<{ 1 << MAX_LENGTH }, { 2 << 9 }>(reader, wanted, visit),
+        _ => take_by::<{ 1 << MAX_LENGTH }, { 2 << 11 }>(reader, wanted, visit),
+    }
+}
+
+/// What is to be taken.
+struct Wanted<'a> {
+    code: &'a Code,
+    /// Bits of its longest code.
+    longest: u32,
+    count: usize,
+    part: Range<usize>,
+}
+
+/// [`take`] with room in its tables for so many strings of the longest code's bits, and of a window's.
+fn take_by<const FIRST: usize, const SEVERAL: usize>(
+    reader: &mut Reader<'_>,
+    wanted: Wanted<'_>,
+    mut visit: impl FnMut(usize, &[u8]) -> Read<()>,
+) -> Read<()> {
+    let Wanted { code, longest, count, part } = wanted;
+    let mut taker = Taker::<FIRST, SEVERAL>::new(code, longest, reader.rest());
     let mut block = [0; codes::BLOCK + AHEAD];
     // Symbols of the block that were taken with those of the block before.
     let mut ready = 0;
     for first in (0..part.end).step_by(codes::BLOCK) {
         let length = codes::BLOCK.min(part.end - first);
-        ready = taker.fill(&mut block, ready, length, count - first)?;
+        ready = wide(
+            #[inline(always)]
+            || taker.fill(&mut block, ready, length, count - first),
+        )?;
         if first >= part.start {
             visit(first, &block[..length])?;
         }
@@ -214,8 +245,8 @@ pub(crate) fn take(
 /// Symbols that some bits begin with.
 #[derive(Debug, Clone, Copy, Default)]
 struct Begin {
-    /// The first symbol in the lowest byte.
-    symbols: u64,
+    /// Four bits each, the first symbol in the lowest.
+    symbols: u32,
     /// How many, up to eight; 0 where the bits end before the first does, or mean nothing.
     count: u8,
     /// The bits of their codes.
@@ -224,11 +255,11 @@ struct Begin {
 
 impl Begin {
     /// The first seven of the symbols of a string that has more.
-    fn seven(first: &[u8; 1 << MAX_LENGTH], longest: u32, string: usize) -> Self {
+    fn seven(first: &[u8], longest: u32, string: usize) -> Self {
         let mut begin = Self::default();
         while begin.count < 7 {
             let entry = first[string >> begin.bits & ((1 << longest) - 1)];
-            begin.symbols |= u64::from(entry >> 4) << (8 * begin.count);
+            begin.symbols |= u32::from(entry >> 4) << (4 * begin.count);
             begin.count += 1;
             begin.bits += entry & 0xf;
         }
@@ -236,40 +267,74 @@ impl Begin {
     }
 }
 
-/// The most bits that are looked up at a time for several symbols.
-const WINDOW: u32 = 10;
+/// A code that is no longer than this needs a small table.
+const SHORT: u32 = 8;
 
-/// Bits that are looked up at a time for this many symbols: a table for more takes longer to fill than
-/// it saves.
-fn window(count: usize) -> u32 {
-    if count < 4096 { 6 } else { WINDOW }
-}
-
-/// Lookups between two looks at where the bytes end: together at most 50 bits, and a word read at any
-/// bit has 57.
+/// Lookups between two looks at where the bytes end: together at most 55 bits, and 56 are known then.
 const LOOKUPS: usize = 5;
 
 /// Symbols that may be taken beyond those asked for.
 const AHEAD: usize = 8 * LOOKUPS;
 
+/// Bits that have been read ahead.
+///
+/// Which bytes come next follows from how many bits were known, and not from what the lookups made of them: so bytes
+/// are read while lookups wait for each other (Giesen 2018, "Reading bits in far too many ways", variant 4).
+struct Ahead<'a> {
+    bytes: &'a [u8],
+    /// The byte whose first bit comes right behind the known ones.
+    next: usize,
+    /// The bits, the first in the lowest place; those behind the known ones are right too, or 0.
+    word: u64,
+    /// How many are known.
+    known: u32,
+}
+
+impl<'a> Ahead<'a> {
+    /// From the bit number `at` on; `None` where fewer than eight bytes are left.
+    fn of(bytes: &'a [u8], at: usize) -> Option<Self> {
+        let mut bits = Self { bytes, next: at / 8, word: 0, known: 0 };
+        bits.refill()?;
+        bits.word >>= at % 8;
+        bits.known -= (at % 8) as u32;
+        Some(bits)
+    }
+
+    /// Makes 56 bits known, or some more; `None`, and nothing changed, where fewer than eight bytes are left.
+    #[inline(always)]
+    fn refill(&mut self) -> Option<()> {
+        let more = self.bytes.get(self.next..)?.first_chunk()?;
+        self.word |= u64::from_le_bytes(*more) << self.known;
+        self.next += (63 - self.known as usize) / 8;
+        self.known |= 56;
+        Some(())
+    }
+
+    /// The number of the first bit.
+    fn at(&self) -> usize {
+        8 * self.next - self.known as usize
+    }
+}
+
 /// Takes symbols from bits.
-struct Taker<'a> {
+struct Taker<'a, const FIRST: usize, const SEVERAL: usize> {
     bytes: &'a [u8],
     /// The next bit.
     at: usize,
     longest: u32,
-    /// Bits that are looked up at a time.
-    window: u32,
     /// What each string of as many bits as the longest code begins with: a symbol and a length.
-    first: [u8; 1 << MAX_LENGTH],
-    /// What each string of `window` bits begins with, after the same for shorter strings: those of w
+    first: [u8; FIRST],
+    /// What each string of a window's bits begins with, after the same for shorter strings: those of w
     /// bits lie from 2^w on.
-    several: [Begin; 2 << WINDOW],
+    several: [Begin; SEVERAL],
 }
 
-impl<'a> Taker<'a> {
-    fn new(code: &Code, longest: u32, window: u32, bytes: &'a [u8]) -> Self {
-        let mut first = [0u8; 1 << MAX_LENGTH];
+impl<'a, const FIRST: usize, const SEVERAL: usize> Taker<'a, FIRST, SEVERAL> {
+    /// How many strings are looked up in: 2 to the power of the bits that are looked up at a time.
+    const STRINGS: usize = SEVERAL / 2;
+
+    fn new(code: &Code, longest: u32, bytes: &'a [u8]) -> Self {
+        let mut first = [0u8; FIRST];
         for (symbol, (word, length)) in code.words.iter().zip(code.lengths).enumerate() {
             if length > 0 {
                 let from = usize::from(*word);
@@ -277,11 +342,11 @@ impl<'a> Taker<'a> {
                 entries.for_each(|entry| *entry = (symbol as u8) << 4 | length);
             }
         }
-        let mut several = [Begin::default(); 2 << WINDOW];
-        for width in 1..=window {
+        let mut several = [Begin::default(); SEVERAL];
+        for width in 1..=Self::STRINGS.ilog2() {
             for string in 0..1usize << width {
                 let entry = first[string & ((1 << longest) - 1)];
-                let (symbol, length) = (u64::from(entry >> 4), u32::from(entry & 0xf));
+                let (symbol, length) = (u32::from(entry >> 4), u32::from(entry & 0xf));
                 if length == 0 || length > width {
                     continue;
                 }
@@ -291,20 +356,21 @@ impl<'a> Taker<'a> {
                     rest = Begin::seven(&first, longest, string >> length);
                 }
                 several[(1 << width) + string] = Begin {
-                    symbols: symbol | rest.symbols << 8,
+                    symbols: symbol | rest.symbols << 4,
                     count: rest.count + 1,
                     bits: rest.bits + length as u8,
                 };
             }
         }
-        Self { bytes, at: 0, longest, window, first, several }
+        Self { bytes, at: 0, longest, first, several }
     }
 
     /// Fills `block` from `ready` on, until it holds `wanted` symbols or some more; at most `left` of
     /// the message, from the block's first on. Returns how many it holds.
     ///
     /// One by one ([`next`](Self::next)), each symbol waits for the length of the last. Looked up
-    /// together, all that end within ten bits wait once.
+    /// together, all that end within a window wait once.
+    #[inline(always)]
     fn fill(
         &mut self,
         block: &mut [u8; codes::BLOCK + AHEAD],
@@ -312,29 +378,30 @@ impl<'a> Taker<'a> {
         wanted: usize,
         left: usize,
     ) -> Read<usize> {
-        let strings = 1 << self.window;
         let mut held = ready;
+        let mut ahead = Ahead::of(self.bytes, self.at);
         while held < wanted && left - held >= AHEAD {
-            let Some(word) = self.bytes.get(self.at / 8..).and_then(|rest| rest.first_chunk())
-            else {
+            let Some(bits) = &mut ahead else { break };
+            if bits.refill().is_none() {
                 break;
-            };
-            let mut word = u64::from_le_bytes(*word) >> (self.at % 8);
-            let before = held;
-            let mut bits = 0;
-            for _ in 0..LOOKUPS {
-                let begin = self.several[strings + (word as usize & (strings - 1))];
-                block[held..held + 8].copy_from_slice(&begin.symbols.to_le_bytes());
-                held += usize::from(begin.count);
-                bits += u32::from(begin.bits);
-                word >>= begin.bits;
             }
-            self.at += bits as usize;
+            let before = held;
+            for _ in 0..LOOKUPS {
+                let begin =
+                    self.several[Self::STRINGS + (bits.word as usize & (Self::STRINGS - 1))];
+                block[held..held + 8].copy_from_slice(&codes::spread::<4>(begin.symbols.into()));
+                held += usize::from(begin.count);
+                bits.word >>= begin.bits;
+                bits.known -= u32::from(begin.bits);
+            }
             if held == before {
+                self.at = bits.at();
                 block[held] = self.next()?;
                 held += 1;
+                ahead = Ahead::of(self.bytes, self.at);
             }
         }
+        self.at = ahead.map_or(self.at, |bits| bits.at());
         while held < wanted {
             block[held] = self.next()?;
             held += 1;
@@ -393,6 +460,23 @@ mod tests {
         Ok(found)
     }
 
+    /// The same by tables of these sizes, of codes behind their lengths.
+    fn taken_by<const FIRST: usize, const SEVERAL: usize>(
+        code: &Code,
+        codes: &[u8],
+        count: usize,
+    ) -> Vec<u8> {
+        let (mut reader, mut found) = (Reader::new(codes), Vec::new());
+        let longest = code.lengths.iter().copied().max().unwrap_or(0).into();
+        let wanted = Wanted { code, longest, count, part: 0..count };
+        take_by::<FIRST, SEVERAL>(&mut reader, wanted, |_, some| {
+            found.extend_from_slice(some);
+            Ok(())
+        })
+        .unwrap();
+        found
+    }
+
     fn counted(symbols: &[u8], kinds: usize) -> Vec<u64> {
         let mut counts = vec![0; kinds];
         symbols.iter().for_each(|symbol| counts[usize::from(*symbol)] += 1);
@@ -438,7 +522,15 @@ mod tests {
             let mut bytes = Vec::new();
             code.put(&symbols, &mut bytes);
             let longest = code.lengths.iter().copied().max().unwrap_or(0);
-            let mut taker = Taker::new(&code, longest.into(), WINDOW, &bytes[codes::bytes(kinds, 4)..]);
+            let codes = &bytes[codes::bytes(kinds, 4)..];
+            if u32::from(longest) <= SHORT {
+                prop_assert_eq!(&taken_by::<256, { 2 << 6 }>(&code, codes, symbols.len()), &symbols);
+                prop_assert_eq!(&taken_by::<256, { 2 << 9 }>(&code, codes, symbols.len()), &symbols);
+                prop_assert_eq!(&taken_by::<256, { 2 << 11 }>(&code, codes, symbols.len()), &symbols);
+            }
+            prop_assert_eq!(&taken_by::<32_768, { 2 << 9 }>(&code, codes, symbols.len()), &symbols);
+            prop_assert_eq!(&taken_by::<32_768, { 2 << 11 }>(&code, codes, symbols.len()), &symbols);
+            let mut taker = Taker::<{ 1 << MAX_LENGTH }, { 2 << 11 }>::new(&code, longest.into(), codes);
             for symbol in &symbols {
                 prop_assert_eq!(taker.next(), Ok(*symbol));
             }

@@ -1,6 +1,6 @@
 //! Value clusters: where their centres lie, and which of them a value belongs to.
 
-use super::sums::Sums;
+use super::sums::{Sums, put_and_add};
 use super::{Config, ids};
 use crate::rng::Stream;
 
@@ -187,6 +187,8 @@ fn assign_to<const BOUNDS: usize, const CLUSTERS: usize>(
     let mut counts = [0; CLUSTERS];
     let mut sums = Sums::<CLUSTERS>::default();
     for (values, ids) in gradient.chunks(BLOCK).zip(ids.chunks_mut(BLOCK)) {
+        let done = put_and_add(values, &bounds, ids, &mut counts, &mut sums);
+        let (values, ids) = (&values[done..], &mut ids[done..]);
         ids::put(values, &bounds, ids, &mut counts);
         sums.add(values, ids, &bounds);
     }
@@ -204,13 +206,13 @@ mod tests {
 
     use super::*;
 
-    /// One value at a time, in the four lanes that the sums have always been kept in.
+    /// One value at a time, in the eight lanes that the sums are kept in.
     fn simple(gradient: &[f32], bounds: &[f32]) -> (Vec<u8>, [Members; MOST_CLUSTERS]) {
-        let mut lanes = [[Members::default(); MOST_CLUSTERS]; 4];
+        let mut lanes = [[Members::default(); MOST_CLUSTERS]; 8];
         let mut ids = Vec::new();
         for (i, value) in gradient.iter().enumerate() {
             let id = bounds.iter().filter(|bound| value > bound).count();
-            let members = &mut lanes[i % 4][id];
+            let members = &mut lanes[i % 8][id];
             members.count += 1;
             members.sum += f64::from(*value);
             members.squares += f64::from(*value) * f64::from(*value);

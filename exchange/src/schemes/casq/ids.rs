@@ -44,6 +44,20 @@ fn side_by_side<const BOUNDS: usize, const CLUSTERS: usize>(
     }
 }
 
+/// Adds to the count of each id, of `values` in all, of which so many are `above` each bound.
+pub(super) fn tally<const BOUNDS: usize, const CLUSTERS: usize>(
+    values: usize,
+    above: [u64; BOUNDS],
+    counts: &mut [u64; CLUSTERS],
+) {
+    let mut rest = values as u64;
+    for (count, above) in counts.iter_mut().zip(above) {
+        *count += rest - above;
+        rest = above;
+    }
+    counts[BOUNDS] += rest;
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::{__m256i, _CMP_GT_OQ};
@@ -95,14 +109,11 @@ mod avx2 {
                 let order = pulp::cast([0u32, 4, 1, 5, 2, 6, 3, 7]);
                 *ids = pulp::cast(avx2._mm256_permutevar8x32_epi32(apart, order));
             }
-            let mut rest = (LANES * self.values.len()) as u64;
-            for (count, above) in self.counts.iter_mut().zip(above) {
-                let lanes: [u32; 8] = pulp::cast(above);
-                let above = lanes.iter().map(|lane| u64::from(*lane)).sum();
-                *count += rest - above;
-                rest = above;
-            }
-            self.counts[BOUNDS] += rest;
+            let above = above.map(|lanes| {
+                let lanes: [u32; 8] = pulp::cast(lanes);
+                lanes.iter().map(|lane| u64::from(*lane)).sum()
+            });
+            super::tally(LANES * self.values.len(), above, self.counts);
         }
     }
 }

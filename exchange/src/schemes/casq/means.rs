@@ -1,7 +1,7 @@
 //! Means on the wire: what a message says of each element.
 
 use super::clusters::MOST_CLUSTERS;
-use super::sketch::{RUN, Tables, runs};
+use super::sketch::{Tables, blocks};
 use crate::simd::wide;
 use crate::wire::values::Format;
 
@@ -13,15 +13,17 @@ pub(super) struct Means<'a> {
     bytes: &'a [u8],
     format: Format,
     weight: f32,
-    /// The weighted mean of each cluster's first bucket.
-    firsts: [f32; MOST_CLUSTERS],
+    /// Of each cluster with one bucket, its weighted mean; of the others −0, which is added to any number
+    /// without changing it.
+    alone: [f32; MOST_CLUSTERS],
 }
 
 impl<'a> Means<'a> {
     /// `bytes`: the means of all buckets; what is missing is 0.
     pub(super) fn new(tables: &'a Tables, bytes: &'a [u8], format: Format, weight: f32) -> Self {
-        let mut means = Self { tables, bytes, format, weight, firsts: [0.0; MOST_CLUSTERS] };
-        means.firsts = tables.firsts().map(|bucket| means.weighted(format, bucket));
+        let mut means = Self { tables, bytes, format, weight, alone: [0.0; MOST_CLUSTERS] };
+        means.alone = tables.firsts().map(|bucket| means.weighted(format, bucket));
+        tables.hashed().iter().for_each(|cluster| means.alone[usize::from(*cluster)] = -0.0);
         means
     }
 
@@ -61,39 +63,37 @@ impl<'a> Means<'a> {
 
     #[inline(always)]
     fn add_as(&self, format: Format, first: usize, ids: &[u8], sum: &mut [f32]) {
-        let mut values = [0.0; RUN];
-        for run in runs(first, ids.len()) {
-            let (ids, sum) = (&ids[run.clone()], &mut sum[run.clone()]);
-            let values = &mut values[..ids.len()];
-            self.first_of_each(ids, values);
-            self.tables.each_hashed(first + run.start, ids, |at, bucket| {
-                values[at] = self.weighted(format, bucket);
-            });
-            for (sum, value) in sum.iter_mut().zip(values) {
-                *sum += *value;
-            }
+        for block in blocks(first, ids.len()) {
+            let (ids, sum) = (&ids[block.clone()], &mut sum[block.clone()]);
+            self.add_alone(ids, sum);
+            self.tables.each_hashed(
+                first + block.start,
+                ids,
+                #[inline(always)]
+                |at, bucket| sum[at] += self.weighted(format, bucket),
+            );
         }
     }
 
-    /// The first bucket's mean of each element's cluster.
+    /// Adds to each element what is the same for all of its cluster.
     #[inline(always)]
-    fn first_of_each(&self, ids: &[u8], values: &mut [f32]) {
+    fn add_alone(&self, ids: &[u8], sum: &mut [f32]) {
         #[cfg(target_arch = "x86_64")]
         if let Some(simd) = pulp::x86::V3::try_new() {
             let (eights, rest) = ids.as_chunks();
-            let (values, rest_values) = values.as_chunks_mut();
-            simd.vectorize(avx2::LookUp { simd, ids: eights, table: &self.firsts, values });
-            return look_up(rest, &self.firsts, rest_values);
+            let (sums, rest_sum) = sum.as_chunks_mut();
+            simd.vectorize(avx2::Add { simd, ids: eights, table: &self.alone, sums });
+            return add_one_by_one(rest, &self.alone, rest_sum);
         }
-        look_up(ids, &self.firsts, values);
+        add_one_by_one(ids, &self.alone, sum);
     }
 }
 
-/// The simple form: one by one.
+/// The simple form.
 #[inline(always)]
-fn look_up(ids: &[u8], table: &[f32; MOST_CLUSTERS], values: &mut [f32]) {
-    for (value, id) in values.iter_mut().zip(ids) {
-        *value = table[usize::from(*id) % MOST_CLUSTERS];
+fn add_one_by_one(ids: &[u8], table: &[f32; MOST_CLUSTERS], sum: &mut [f32]) {
+    for (sum, id) in sum.iter_mut().zip(ids) {
+        *sum += table[usize::from(*id) % MOST_CLUSTERS];
     }
 }
 
@@ -102,14 +102,14 @@ mod avx2 {
     use super::MOST_CLUSTERS;
 
     /// Looks up eight elements at a time: the table lies in two registers.
-    pub(super) struct LookUp<'a> {
+    pub(super) struct Add<'a> {
         pub(super) simd: pulp::x86::V3,
         pub(super) ids: &'a [[u8; 8]],
         pub(super) table: &'a [f32; MOST_CLUSTERS],
-        pub(super) values: &'a mut [[f32; 8]],
+        pub(super) sums: &'a mut [[f32; 8]],
     }
 
-    impl pulp::NullaryFnOnce for LookUp<'_> {
+    impl pulp::NullaryFnOnce for Add<'_> {
         type Output = ();
 
         #[inline(always)]
@@ -117,14 +117,15 @@ mod avx2 {
             let (avx, avx2) = (self.simd.avx, self.simd.avx2);
             let [low, high]: [[f32; 8]; 2] = pulp::cast(*self.table);
             let (low, high) = (pulp::cast(low), pulp::cast(high));
-            for (values, ids) in self.values.iter_mut().zip(self.ids) {
+            for (sums, ids) in self.sums.iter_mut().zip(self.ids) {
                 let [ids, none] = [u64::from_le_bytes(*ids), 0];
                 let ids = avx2._mm256_cvtepu8_epi32(pulp::cast([ids, none]));
                 let below = avx2._mm256_permutevar8x32_ps(low, ids);
                 let above = avx2._mm256_permutevar8x32_ps(high, ids);
                 // An id's fourth bit, in the place of a sign, chooses between the two.
                 let upper = pulp::cast(avx2._mm256_slli_epi32::<28>(ids));
-                *values = pulp::cast(avx._mm256_blendv_ps(below, above, upper));
+                let values = avx._mm256_blendv_ps(below, above, upper);
+                *sums = pulp::cast(avx._mm256_add_ps(pulp::cast(*sums), values));
             }
         }
     }
@@ -168,10 +169,10 @@ mod tests {
                     bits(0.5 + weight * mean.map_or(0.0, |bytes| format.value(bytes)))
                 })
                 .collect();
-            let mut values = [vec![0.0; ids.len()], vec![1.0; ids.len()]];
-            means.first_of_each(&ids, &mut values[0]);
-            look_up(&ids, &means.firsts, &mut values[1]);
-            let [found, simple] = values.map(|values| values.into_iter().map(bits).collect::<Vec<_>>());
+            let mut sums = [vec![0.5; ids.len()], vec![0.5; ids.len()]];
+            means.add_alone(&ids, &mut sums[0]);
+            add_one_by_one(&ids, &means.alone, &mut sums[1]);
+            let [found, simple] = sums.map(|values| values.into_iter().map(bits).collect::<Vec<_>>());
             prop_assert_eq!(found, simple);
             for machine in machines() {
                 let mut sum = vec![0.5; ids.len()];

@@ -5,12 +5,15 @@ use std::ops::Range;
 use super::clusters::{MOST_CLUSTERS, Members};
 use crate::simd::wide;
 use crate::wire::values::Format;
-use crate::wire::{Fault, Read, Reader, put_count};
+use crate::wire::{Fault, Read, Reader, codes, put_count};
 
 const BASE: u32 = 131;
 
 /// Indices that share all but their lowest byte.
-pub(super) const RUN: usize = 256;
+const RUN: usize = 256;
+
+/// Elements that are looked through together, a whole number of runs.
+const BLOCK: usize = codes::BLOCK;
 
 /// The signed byte as the hash takes it.
 const fn byte(index: u32) -> u32 {
@@ -69,18 +72,31 @@ impl Table {
 pub(super) struct Tables {
     tables: [Table; MOST_CLUSTERS],
     buckets: usize,
+    /// The clusters with several buckets, and behind them others.
+    hashed: [u8; MOST_CLUSTERS],
+    /// How many have.
+    hashed_count: usize,
 }
 
 impl Tables {
     /// Tables of these sizes, each at least 1, together less than 2³².
     pub(super) fn new(sizes: &[u32]) -> Self {
         let mut tables = [Table::new(1, 0); MOST_CLUSTERS];
-        let mut buckets = 0usize;
-        for (table, size) in tables.iter_mut().zip(sizes) {
+        let (mut buckets, mut hashed, mut hashed_count) = (0usize, [0; MOST_CLUSTERS], 0);
+        for (cluster, (table, size)) in tables.iter_mut().zip(sizes).enumerate() {
             *table = Table::new(*size, buckets as u32);
             buckets += *size as usize;
+            if *size > 1 {
+                hashed[hashed_count] = cluster as u8;
+                hashed_count += 1;
+            }
         }
-        Self { tables, buckets }
+        Self { tables, buckets, hashed, hashed_count }
+    }
+
+    /// The clusters with several buckets, ascending.
+    pub(super) fn hashed(&self) -> &[u8] {
+        &self.hashed[..self.hashed_count]
     }
 
     /// Buckets of all tables.
@@ -122,11 +138,11 @@ impl Tables {
         self.tables.map(|table| table.offset as usize)
     }
 
-    /// Visits the place and the bucket of those elements of a run, whose first is element `first`,
-    /// that are in clusters with several buckets. A run does not go beyond a multiple of
-    /// [`RUN`] elements.
+    /// Visits the place and the bucket of those elements of a block, whose first is element `first`,
+    /// that are in clusters with several buckets. A block does not go beyond a multiple of
+    /// [`BLOCK`] elements.
     ///
-    /// An element of a cluster with one bucket needs no hash. The others are found eight at a time,
+    /// An element of a cluster with one bucket needs no hash. The others are found several at a time,
     /// without a branch for each that a processor could foresee no better than a coin.
     #[inline(always)]
     pub(super) fn each_hashed(
@@ -135,46 +151,122 @@ impl Tables {
         ids: &[u8],
         mut visit: impl FnMut(usize, usize),
     ) {
-        let (start, upper) = (first % RUN, upper(first as u32));
-        debug_assert!(start + ids.len() <= RUN);
-        let mut flags = [0u8; RUN];
-        for (cluster, _) in self.tables.iter().enumerate().filter(|(_, table)| table.size > 1) {
-            for (flag, id) in flags.iter_mut().zip(ids) {
-                *flag |= u8::from(*id == cluster as u8);
+        let start = first % BLOCK;
+        debug_assert!(start + ids.len() <= BLOCK);
+        let uppers: [u32; BLOCK / RUN] =
+            std::array::from_fn(|run| upper((first - start + run * RUN) as u32));
+        let hash = |place: usize| {
+            let at = (start + place) % BLOCK;
+            LOWEST[at % RUN].wrapping_add(uppers[at / RUN]) & 0x7fff_ffff
+        };
+        let mut places = [0; BLOCK + 8];
+        let count = places_of(&among(ids, self.hashed()), ids.len(), &mut places);
+        let places = places[..count].iter().map(|place| usize::from(*place));
+        match self.hashed() {
+            // The usual case, whose table stays at hand.
+            [one] => {
+                let table = self.tables[usize::from(*one)];
+                places.for_each(|place| visit(place, table.bucket(hash(place))));
             }
-        }
-        let mut places = [0u8; RUN + 8];
-        let mut count = 0;
-        for (number, flags) in flags.as_chunks::<8>().0.iter().enumerate() {
-            // The flag of the i-th byte moves to the i-th of the highest eight bits.
-            let all = u64::from_le_bytes(*flags).wrapping_mul(0x0102_0408_1020_4080) >> 56;
-            let within = u64::from_le_bytes(PLACES[all as usize]);
-            let among = within + 0x0101_0101_0101_0101 * (8 * number as u64);
-            places[count..count + 8].copy_from_slice(&among.to_le_bytes());
-            count += all.count_ones() as usize;
-        }
-        for place in &places[..count] {
-            let place = usize::from(*place);
-            let hash = LOWEST[(start + place) % RUN].wrapping_add(upper) & 0x7fff_ffff;
-            visit(place, self.tables[usize::from(ids[place]) % MOST_CLUSTERS].bucket(hash));
+            _ => places.for_each(|place| {
+                let table = &self.tables[usize::from(ids[place]) % MOST_CLUSTERS];
+                visit(place, table.bucket(hash(place)));
+            }),
         }
     }
 }
 
-/// The runs that `length` elements from `first` on are cut into, counted from `first`: none goes
-/// beyond a multiple of [`RUN`].
+/// The blocks that `length` elements from `first` on are cut into, counted from `first`: none goes
+/// beyond a multiple of [`BLOCK`].
 #[inline(always)]
-pub(super) fn runs(first: usize, length: usize) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn blocks(first: usize, length: usize) -> impl Iterator<Item = Range<usize>> {
     let mut at = 0;
     std::iter::from_fn(move || {
-        let run = at..length.min(at + RUN - (first + at) % RUN);
-        at = run.end;
-        (!run.is_empty()).then_some(run)
+        let block = at..length.min(at + BLOCK - (first + at) % BLOCK);
+        at = block.end;
+        (!block.is_empty()).then_some(block)
     })
 }
 
+/// A bit for each element of a block, the first in the lowest place.
+type Bits = [u64; BLOCK / 64];
+
+/// Which of `ids`, at most a block of them, are among `wanted`.
+#[inline(always)]
+fn among(ids: &[u8], wanted: &[u8]) -> Bits {
+    let mut bits = [0; BLOCK / 64];
+    let (whole, rest) = ids.as_chunks();
+    let (of_whole, of_rest) = bits.split_at_mut(whole.len());
+    #[cfg(target_arch = "x86_64")]
+    if let Some(simd) = pulp::x86::V3::try_new() {
+        simd.vectorize(avx2::Among { simd, ids: whole, wanted, bits: of_whole });
+    } else {
+        one_by_one(whole.as_flattened(), wanted, of_whole);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    one_by_one(whole.as_flattened(), wanted, of_whole);
+    one_by_one(rest, wanted, of_rest);
+    bits
+}
+
+/// The simple form.
+fn one_by_one(ids: &[u8], wanted: &[u8], bits: &mut [u64]) {
+    for (bits, ids) in bits.iter_mut().zip(ids.chunks(64)) {
+        let bit = |(i, id): (usize, &u8)| u64::from(wanted.contains(id)) << i;
+        *bits = ids.iter().enumerate().map(bit).sum();
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    /// Compares 32 ids at once, and takes the upper bits of what comes out.
+    pub(super) struct Among<'a> {
+        pub(super) simd: pulp::x86::V3,
+        pub(super) ids: &'a [[u8; 64]],
+        pub(super) wanted: &'a [u8],
+        pub(super) bits: &'a mut [u64],
+    }
+
+    impl pulp::NullaryFnOnce for Among<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn call(self) {
+            let (avx, avx2) = (self.simd.avx, self.simd.avx2);
+            for (bits, ids) in self.bits.iter_mut().zip(self.ids) {
+                let halves: [[u8; 32]; 2] = pulp::cast(*ids);
+                let [low, high] = halves.map(|half| {
+                    let ids = pulp::cast(half);
+                    let mut found = avx._mm256_setzero_si256();
+                    for wanted in self.wanted {
+                        let wanted = avx._mm256_set1_epi8(*wanted as i8);
+                        found = avx2._mm256_or_si256(found, avx2._mm256_cmpeq_epi8(ids, wanted));
+                    }
+                    u64::from(avx2._mm256_movemask_epi8(found) as u32)
+                });
+                *bits = low | high << 32;
+            }
+        }
+    }
+}
+
+/// Puts the places of the bits that are set among the first `length` into `places`, ascending, and
+/// returns how many: those of a byte at a time, from a table.
+#[inline(always)]
+fn places_of(bits: &Bits, length: usize, places: &mut [u16; BLOCK + 8]) -> usize {
+    let mut count = 0;
+    for (number, bits) in bits[..length.div_ceil(64)].iter().enumerate() {
+        for (byte, among) in bits.to_le_bytes().into_iter().zip((64 * number..).step_by(8)) {
+            let within = PLACES[usize::from(byte)].map(|place| place + among as u16);
+            places[count..count + 8].copy_from_slice(&within);
+            count += byte.count_ones() as usize;
+        }
+    }
+    count
+}
+
 /// The places of the bits that are set in a byte, ascending.
-const PLACES: [[u8; 8]; 256] = {
+const PLACES: [[u16; 8]; 256] = {
     let mut all = [[0; 8]; 256];
     let mut byte = 0;
     while byte < 256 {
@@ -240,11 +332,14 @@ pub(super) fn fill(
     wide(
         #[inline(always)]
         || {
-            for run in runs(0, ids.len()) {
-                let values = &gradient[run.clone()];
-                tables.each_hashed(run.start, &ids[run], |at, bucket| {
-                    buckets[bucket].add(values[at]);
-                });
+            for block in blocks(0, ids.len()) {
+                let values = &gradient[block.clone()];
+                tables.each_hashed(
+                    block.start,
+                    &ids[block],
+                    #[inline(always)]
+                    |at, bucket| buckets[bucket].add(values[at]),
+                );
             }
         },
     );
@@ -308,8 +403,25 @@ mod tests {
         }
 
         #[test]
+        fn places_are_those_of_the_elements_wanted(
+            ids in proptest::collection::vec(0u8..16, 0..=BLOCK), kinds in 1u8..=16,
+            wanted in proptest::collection::vec(0u8..16, 0..5),
+        ) {
+            let ids: Vec<u8> = ids.into_iter().map(|id| id % kinds).collect();
+            let expected: Vec<u16> =
+                (0..ids.len()).filter(|i| wanted.contains(&ids[*i])).map(|i| i as u16).collect();
+            let mut simple = [0; BLOCK / 64];
+            one_by_one(&ids, &wanted, &mut simple);
+            for bits in [among(&ids, &wanted), simple] {
+                let mut places = [0; BLOCK + 8];
+                let count = places_of(&bits, ids.len(), &mut places);
+                prop_assert_eq!(&places[..count], &expected);
+            }
+        }
+
+        #[test]
         fn every_hashed_element_meets_the_bucket_of_its_own_hash(
-            first in 0usize..3000, ids in proptest::collection::vec(0u8..4, 0..1500),
+            first in 0usize..9000, ids in proptest::collection::vec(0u8..4, 0..3000),
             sizes in proptest::array::uniform4(1u32..400), alone in 0usize..5,
         ) {
             let mut sizes = sizes;
@@ -330,9 +442,9 @@ mod tests {
                 machine.dispatch(
                     #[inline(always)]
                     || {
-                        for run in runs(first, ids.len()) {
-                            let start = run.start;
-                            let of = &ids[run];
+                        for block in blocks(first, ids.len()) {
+                            let start = block.start;
+                            let of = &ids[block];
                             tables.each_hashed(first + start, of, |at, bucket| {
                                 met.push((start + at, bucket));
                             });
