@@ -9,7 +9,7 @@ use crate::bucket::Bucket;
 use crate::bucket::Item;
 use crate::buffers::Buffers;
 use crate::collective::Collective;
-use crate::compress::{Feedback, Method};
+use crate::compress::{Feedback, Method, Run};
 use crate::cpu::Stopwatch;
 use crate::gradient::{Gradient, Held};
 use crate::incoming::{Place, first_refusal};
@@ -74,7 +74,8 @@ struct Underway {
 
 impl Exchange {
     /// Builds this rank's compressors over a collective that all ranks share, every rank hearing
-    /// every rank. What `policy` leaves out is the scheme's habit. All buckets are one group.
+    /// every rank. What `policy` leaves out is the scheme's habit. `run` is a seed, or a [`Run`]
+    /// that also says how many steps there will be. All buckets are one group.
     ///
     /// # Errors
     /// As [`with`](Self::with).
@@ -82,10 +83,10 @@ impl Exchange {
         scheme: &dyn Method,
         policy: impl Into<Policy>,
         layout: Layout,
-        seed: u64,
+        run: impl Into<Run>,
         collective: Box<dyn Collective>,
     ) -> Result<Self> {
-        Self::with(scheme, Topology::default(), policy, layout, seed, collective)
+        Self::with(scheme, Topology::default(), policy, layout, run, collective)
     }
 
     /// The same over any topology, whose [`Topology::connect`] made the collective. The scheme is
@@ -101,7 +102,7 @@ impl Exchange {
         wiring: impl Into<Wiring>,
         policy: impl Into<Policy>,
         layout: Layout,
-        seed: u64,
+        run: impl Into<Run>,
         mut collective: Box<dyn Collective>,
     ) -> Result<Self> {
         let (wiring, policy) = (wiring.into(), policy.into().or(scheme.habits()));
@@ -135,7 +136,7 @@ impl Exchange {
             policy: &policy,
             layout: &layout,
             parts: &parts,
-            seed,
+            run: run.into(),
             world_size,
         };
         let buckets = about.buckets(rank);

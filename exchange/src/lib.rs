@@ -89,8 +89,8 @@ pub use collective::{
 };
 pub use compress::{
     About, Built, ByBlocks, ByParts, Compressor, Definition, Digest, Encoded, Entropy, Fall,
-    Feedback, Law, Method, Norm, Observed, PART, QsgdValues, Quantised, Ratio, Seat, Soundness,
-    Statistics, StepEnd, Values,
+    Feedback, Law, Method, Norm, Observed, PART, QsgdValues, Quantised, Ratio, Run, Seat,
+    Soundness, Statistics, StepEnd, Values,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;

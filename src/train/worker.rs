@@ -26,7 +26,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use candle_core::Tensor;
 use crossbeam::channel::Sender;
 use gradwire_datasets::{Batch, Features, Loader, Plan};
-use gradwire_exchange::{Collective, Exchange, Gradient, Support, Traffic};
+use gradwire_exchange::{Collective, Exchange, Gradient, Run, Support, Traffic};
 use gradwire_models::kernels::gradients::{Gradients, backward, backward_in_place, backward_into};
 use gradwire_models::kernels::profile;
 use std::sync::Arc;
@@ -84,14 +84,19 @@ enum Overlap {
     Planned(OverlapPlan),
 }
 
-/// The exchange of a rank.
-fn exchange(recipe: &Recipe, replica: &Replica, end: Box<dyn Collective>) -> Result<Exchange> {
+/// The exchange of a rank, in a run of so many steps; without them its schemes take what is usual.
+fn exchange(
+    recipe: &Recipe,
+    steps: Option<u64>,
+    replica: &Replica,
+    end: Box<dyn Collective>,
+) -> Result<Exchange> {
     Ok(Exchange::with(
         &recipe.scheme,
         recipe.exchange.wiring(),
         recipe.policy(),
         replica.params.layout()?,
-        recipe.seed,
+        Run { seed: recipe.seed, steps },
         end,
     )?)
 }
@@ -121,7 +126,7 @@ impl Worker {
         let params = &replica.params;
         let (sampler, first_place) = course.sampler(recipe, rank)?;
         let last_place = course.place(course.last_step());
-        let exchange = exchange(recipe, &replica, collective)?;
+        let exchange = exchange(recipe, Some(course.last_step()), &replica, collective)?;
         let plan = Plan {
             augment: recipe.augmentation(),
             seed: recipe.seed,

@@ -8,6 +8,21 @@ use crate::reducer::Reducer;
 use crate::rng::Stream;
 use crate::{Error, Policy, Result};
 
+/// What a scheme may know of a run before its first step. A seed alone is a run whose length nobody knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// What everything random follows from.
+    pub seed: u64,
+    /// Steps that it is planned to have, from its first to its last; `None` where that is not known.
+    pub steps: Option<u64>,
+}
+
+impl From<u64> for Run {
+    fn from(seed: u64) -> Self {
+        Self { seed, steps: None }
+    }
+}
+
 /// Where a compressor sits. The same seat and the same gradients give the same messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -25,10 +40,12 @@ pub struct Seat {
     pub bucket: usize,
     /// The run's seed.
     pub seed: u64,
+    /// Steps that the run is planned to have, where that is known.
+    pub steps: Option<u64>,
 }
 
 impl Seat {
-    /// The seat of rank 0 at a bucket that is one parameter of `length` elements.
+    /// The seat of rank 0 at a bucket that is one parameter of `length` elements, in a run of any length.
     pub fn alone(length: usize, seed: u64) -> Self {
         Self {
             length,
@@ -37,6 +54,7 @@ impl Seat {
             rank: 0,
             bucket: 0,
             seed,
+            steps: None,
         }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) mod values;
 
 pub use adaptive::Statistics;
 pub use compressor::{ByBlocks, ByParts, Compressor, Digest, Encoded, Observed, PART, StepEnd};
-pub use definition::{Built, Definition, Law, Method, Seat, Soundness};
+pub use definition::{Built, Definition, Law, Method, Run, Seat, Soundness};
 pub use feedback::Feedback;
 pub use gradwire_registry::About;
 pub use levels::{Entropy, Norm};

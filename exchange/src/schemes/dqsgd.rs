@@ -47,6 +47,7 @@
 //!   altogether would follow the paper to the letter and miss the budget: by 1.2 bits where the
 //!   norm falls tenfold half way, by 2 where it falls a hundredfold. Solving for k anew at every
 //!   gap would meet it and cancel the norm, since the bits depend on k·‖g‖ alone.
+//! * N is the run's length where the caller [tells it](crate::Run), and the authors' 6000 otherwise.
 //! * α is a property of the objective and the learning rate. Without a setting it is the authors'
 //!   0.999 for their 6000 steps and α^N the same for other lengths, so that a constant norm gets
 //!   4.3 bits more at the end than at the start, however long the run.
@@ -77,7 +78,7 @@ const MAX_BITS: u8 = 8;
 const AUTHORS_ALPHA: f64 = 0.999;
 
 /// Steps of a run, the same code's N.
-const AUTHORS_STEPS: f64 = 6000.0;
+const AUTHORS_STEPS: u64 = 6000;
 
 /// The longest window of norms: what a setting can make a rank hold.
 const MAX_WINDOW: usize = 1 << 20;
@@ -120,9 +121,11 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
     pub alpha: Option<f64>,
-    /// Steps of the run, N; later steps count as the last. Default 6000.
+    /// Steps of the run, N; later steps count as the last. Default the run's length, or the authors' 6000 where that
+    /// is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub horizon: u64,
+    pub horizon: Option<u64>,
     /// Steps between two decisions. Default 100.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub gap: u64,
@@ -148,7 +151,7 @@ impl Default for Config {
         Self {
             norm: Norm::Linf,
             alpha: None,
-            horizon: 6000,
+            horizon: None,
             gap: 100,
             window: 50,
             min_bits: 2,
@@ -161,10 +164,12 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Equation 18's α and N: α as it is set, else the authors' for a run of this length.
-    fn course(&self) -> Course {
-        let per_step = || AUTHORS_ALPHA.powf(AUTHORS_STEPS / self.horizon as f64);
-        Course { alpha: self.alpha.unwrap_or_else(per_step), horizon: self.horizon }
+    /// Equation 18's α and N in a run of so many `steps`: N as it is set, else the run's length, else the authors'; α
+    /// as it is set, else the authors' for a run of N steps.
+    fn course(&self, steps: Option<u64>) -> Course {
+        let horizon = self.horizon.or(steps).unwrap_or(AUTHORS_STEPS).max(1);
+        let per_step = || AUTHORS_ALPHA.powf(AUTHORS_STEPS as f64 / horizon as f64);
+        Course { alpha: self.alpha.unwrap_or_else(per_step), horizon }
     }
 }
 
@@ -194,7 +199,7 @@ impl Definition for Config {
             let wanted = "write a number above 0, at most 1, or leave it to the horizon";
             require(alpha > 0.0 && alpha <= 1.0, scheme, "alpha", alpha, wanted)?;
         }
-        for (key, value) in [("horizon", horizon), ("gap", gap)] {
+        for (key, value) in [("horizon", horizon.unwrap_or(AUTHORS_STEPS)), ("gap", gap)] {
             require(value > 0, scheme, key, value, "write a number of steps, at least 1")?;
         }
         let wanted = "write a number of steps, 1 to 1048576";
@@ -219,7 +224,7 @@ impl Definition for Config {
 
     fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
         Box::new(Dqsgd {
-            plan: Plan::new(self),
+            plan: Plan::new(self, self.course(seat.steps)),
             config: self.clone(),
             seat: seat.clone(),
             quantiser: Quantiser::default(),
@@ -230,10 +235,10 @@ impl Definition for Config {
 
     fn specimens() -> Vec<Self> {
         vec![
-            Self { norm: Norm::L2, target: Target::K(40.0), horizon: 100, ..Self::default() },
+            Self { norm: Norm::L2, target: Target::K(40.0), horizon: Some(100), ..Self::default() },
             Self {
                 alpha: Some(1.0),
-                horizon: 300,
+                horizon: Some(300),
                 gap: 2,
                 window: 3,
                 rounding: Rounding::Dither,

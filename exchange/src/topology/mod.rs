@@ -24,7 +24,7 @@ use crate::bucket::{Bucket, Item};
 use crate::buffers::Buffers;
 use crate::collective::cluster::{Cluster, Notes};
 use crate::collective::{Collective, Payload};
-use crate::compress::{Built, Compressor, Method, Seat};
+use crate::compress::{Built, Compressor, Method, Run, Seat};
 use crate::gradient::Held;
 use crate::incoming::Place;
 use crate::layout::{Bucketing, Layout, Part};
@@ -240,7 +240,7 @@ pub(crate) struct About<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) layout: &'a Layout,
     pub(crate) parts: &'a [Part],
-    pub(crate) seed: u64,
+    pub(crate) run: Run,
     pub(crate) world_size: usize,
 }
 
@@ -249,8 +249,9 @@ impl About<'_> {
     pub(crate) fn buckets(&self, rank: usize) -> Vec<Bucket> {
         let build = |(bucket, part): (usize, &Part)| {
             let parameters = part.ranges.iter().map(std::ops::Range::len).collect();
-            let (length, shapes, seed) = (part.length(), part.shapes.clone(), self.seed);
-            let seat = Seat { length, parameters, shapes, rank, bucket, seed };
+            let (length, shapes) = (part.length(), part.shapes.clone());
+            let Run { seed, steps } = self.run;
+            let seat = Seat { length, parameters, shapes, rank, bucket, seed, steps };
             let plain = part.dense || self.scheme.plain() || length == 0;
             Bucket::new(part, if plain { Built::Plain } else { self.scheme.build(&seat) })
         };

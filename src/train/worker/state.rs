@@ -251,7 +251,7 @@ pub(crate) fn try_all(recipe: &Recipe, data: &dyn Dataset, checkpoint: &Checkpoi
             replica: &replica,
             optimizer: &mut optimizer(recipe, &replica),
             average: average.as_mut(),
-            exchange: &mut exchange(recipe, &replica, end)?,
+            exchange: &mut exchange(recipe, None, &replica, end)?,
         };
         state
             .take_up(checkpoint, rank)

@@ -20,6 +20,7 @@ const MOST_ROUNDS: u64 = u64::MAX / 2;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Plan {
     config: Config,
+    course: Course,
     /// Norms of the mean gradient, that of the round number i (from 0) at i modulo the length.
     norms: Vec<f64>,
     /// Rounds seen.
@@ -37,8 +38,9 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(config: &Config) -> Self {
+    pub(super) fn new(config: &Config, course: Course) -> Self {
         Self {
+            course,
             norms: vec![0.0; config.window],
             rounds: 0,
             spent: 0.0,
@@ -67,7 +69,7 @@ impl Plan {
         if step.is_multiple_of(self.config.gap) {
             let known = self.rounds.min(window) as usize;
             self.norm = self.norms[..known].iter().sum::<f64>() / known as f64;
-            let course = self.config.course();
+            let course = self.course;
             match self.config.target {
                 Target::K(k) => self.k = k,
                 Target::Error(error) => self.k = course.k_for_error(error),
@@ -133,7 +135,7 @@ impl Plan {
             number @ 0.0..=f64::MAX => Ok(number),
             other => Err(refuse(entry, format!("holds {other} where a number from 0 belongs"))),
         };
-        let mut restored = Self::new(&self.config);
+        let mut restored = Self::new(&self.config, self.course);
         let norms = state.u64s("norms", self.norms.len())?;
         for (norm, bits) in restored.norms.iter_mut().zip(norms) {
             *norm = number("norms", *bits)?;

@@ -52,13 +52,13 @@ fn the_controller_plans_as_in_the_vectors() {
     for case in vectors["controller"]["cases"].as_array().unwrap() {
         let config = Config {
             alpha: Some(number(&case["alpha"])),
-            horizon: 400,
+            horizon: Some(400),
             gap: case["gap"].as_u64().unwrap(),
             window: case["window"].as_u64().unwrap() as usize,
             target: Target::K(number(&case["k"])),
             ..Config::default()
         };
-        let mut plan = Plan::new(&config);
+        let mut plan = planned(&config);
         let mut trace = case["trace"].as_array().unwrap().iter().skip(1);
         for (step, norm) in (1..).zip(&norms) {
             plan.observe(step, *norm, 0.0);
@@ -77,16 +77,21 @@ fn the_controller_plans_as_in_the_vectors() {
     }
 }
 
+/// The plan of a run whose length nobody told.
+fn planned(config: &Config) -> Plan {
+    Plan::new(config, config.course(None))
+}
+
 /// The bits of every step of a run over a path of norms, which steps from 0 index.
 fn run(config: &Config, norm: impl Fn(f64) -> f64) -> Vec<u8> {
-    let mut plan = Plan::new(config);
+    let mut plan = planned(config);
     let bits = |step: u64| {
         let dither = Stream::of(&[step]).uniform(0);
         let bits = plan.whole_bits(f64::from(dither));
         plan.observe(step, norm(step as f64 - 1.0), f64::from(bits));
         bits
     };
-    (1..=config.horizon).map(bits).collect()
+    (1..=config.course(None).horizon).map(bits).collect()
 }
 
 fn mean(bits: &[u8]) -> f64 {
@@ -114,7 +119,7 @@ fn a_target_of_mean_bits_is_met_whatever_the_norms_do() {
 
 /// A run of the length of one pass over CIFAR-10 with 128 images a step.
 fn short() -> Config {
-    let (horizon, gap, window) = (391, 20, 10);
+    let (horizon, gap, window) = (Some(391), 20, 10);
     Config { horizon, gap, window, rounding: Rounding::Dither, ..Config::default() }
 }
 
@@ -149,7 +154,7 @@ fn bits_follow_the_norm_and_the_budget_is_kept_all_the_same() {
 /// budget.
 #[test]
 fn a_k_that_is_held_misses_the_budget() {
-    let mut plan = Plan::new(&short());
+    let mut plan = planned(&short());
     (1..=20).for_each(|step| plan.observe(step, 2.0, plan.bits));
     let held = Config { target: Target::K(plan.k), ..short() };
     let steady = mean(&run(&held, |_| 2.0));
@@ -164,7 +169,7 @@ fn a_k_that_is_held_misses_the_budget() {
 /// are what was planned.
 #[test]
 fn k_is_solved_for_once_and_corrected_slowly() {
-    let mut plan = Plan::new(&short());
+    let mut plan = planned(&short());
     let mut observe = |steps: std::ops::RangeInclusive<u64>, norm: f64| {
         for step in steps {
             let bits = plan.bits;
@@ -184,27 +189,31 @@ fn k_is_solved_for_once_and_corrected_slowly() {
 #[test]
 fn alpha_is_that_of_a_run_of_the_authors_length() {
     for (horizon, expected) in [(6000, 0.999), (391, 0.984_764_4), (12_000, 0.999_499_875)] {
-        let course = Config { horizon, ..Config::default() }.course();
+        let course = Config { horizon: Some(horizon), ..Config::default() }.course(None);
+        assert_eq!(Config::default().course(Some(horizon)), course, "told by the run");
         assert!((course.alpha - expected).abs() < 1e-7, "{horizon}: {}", course.alpha);
         // A constant norm sweeps log2(0.999^-3000) bits.
         let sweep = course.bits(1e9, horizon, 1.0) - course.bits(1e9, 0, 1.0);
         assert!((sweep - 4.330_3).abs() < 1e-3, "{horizon}: {sweep}");
     }
+    assert_eq!(Config::default().course(None).horizon, 6000, "a length that nobody told");
     let set: Config = toml::from_str("alpha = 0.999\nhorizon = 391").unwrap();
-    assert_eq!(set.course().alpha.to_bits(), 0.999f64.to_bits());
+    assert_eq!(set.course(Some(77)).alpha.to_bits(), 0.999f64.to_bits());
     assert_eq!(toml::from_str::<Config>(&toml::to_string(&set).unwrap()).unwrap(), set);
-    assert!(!toml::to_string(&Config::default()).unwrap().contains("alpha"));
+    assert_eq!(set.course(Some(77)).horizon, 391, "what is set counts");
+    let silent = toml::to_string(&Config::default()).unwrap();
+    assert!(!silent.contains("alpha") && !silent.contains("horizon"), "{silent}");
 }
 
 #[test]
 fn a_plan_comes_back_from_its_state_at_any_step_and_one_of_before_is_solved_anew() {
     let norm = |step: u64| 2.0 + (step as f64 * 0.1).sin();
     for stop in [1, 19, 20, 57, 200, 380, 391] {
-        let mut plan = Plan::new(&short());
+        let mut plan = planned(&short());
         (1..=stop).for_each(|step| plan.observe(step, norm(step), 4.0));
         let mut state = State::default();
         plan.save(&mut state);
-        let mut again = Plan::new(&short());
+        let mut again = planned(&short());
         again.restore(&state).unwrap();
         assert_eq!(again, plan);
         for step in stop + 1..=391 {
@@ -214,12 +223,12 @@ fn a_plan_comes_back_from_its_state_at_any_step_and_one_of_before_is_solved_anew
         }
     }
     // At half the norm of before, k is twice what it was: of all of the norm, not of a part of it.
-    let mut plan = Plan::new(&short());
+    let mut plan = planned(&short());
     (1..=100).for_each(|step| plan.observe(step, 2.0, plan.bits));
     let mut state = State::default();
     plan.save(&mut state);
     state.retain(|entry| entry != "solved");
-    let mut before = Plan::new(&short());
+    let mut before = planned(&short());
     before.restore(&state).unwrap();
     assert_eq!((before.bits, before.k), (plan.bits, plan.k));
     (101..=120).for_each(|step| before.observe(step, 1.0, before.bits));
@@ -233,18 +242,18 @@ fn a_plan_comes_back_from_its_state_at_any_step_and_one_of_before_is_solved_anew
 #[test]
 fn a_zero_gradient_asks_for_the_fewest_bits_and_a_broken_state_is_refused() {
     let config = Config { gap: 2, window: 2, ..Config::default() };
-    let mut plan = Plan::new(&config);
+    let mut plan = planned(&config);
     assert_eq!(plan.whole_bits(0.0), 8);
     (1..=2).for_each(|step| plan.observe(step, 0.0, 8.0));
     assert_eq!(plan.whole_bits(0.9), 2);
     // It says nothing about k: the first norm does.
     (3..=4).for_each(|step| plan.observe(step, 1.0, 2.0));
-    let mut other = Plan::new(&config);
+    let mut other = planned(&config);
     (1..=4).for_each(|step| other.observe(step, 1.0, if step < 3 { 8.0 } else { 2.0 }));
     assert!(plan.k > 0.0 && (plan.k / other.k).log2().abs() < 0.1, "{} {}", plan.k, other.k);
     let mut state = State::default();
     plan.save(&mut state);
-    let mut other = Plan::new(&config);
+    let mut other = planned(&config);
     other.restore(&state).unwrap();
     assert_eq!(other, plan);
     for (entry, nonsense) in [("norms", vec![0, f64::NAN.to_bits()]), ("rounds", vec![u64::MAX])] {
