@@ -418,6 +418,20 @@ fn damaged_checkpoints_are_passed_over_and_told() {
     assert!(said.contains("a newer checkpoint is damaged"), "{said}");
     assert_eq!((told(&run), model(&run, "last")), expected);
 
+    // A newer program's is neither damaged nor passed over, which would remove it.
+    let manifest = newest.join("manifest.json");
+    let ours = fs::read(&manifest).unwrap();
+    let mut newer: Value = serde_json::from_slice(&ours).unwrap();
+    newer["version"] = 3.into();
+    fs::write(&manifest, newer.to_string()).unwrap();
+    let parts = ["version 3", "the program that wrote it", "name an older one"];
+    program.refuses(&["train", "--resume", text(&run)], 1, &parts);
+    let (_, said) = program.outputs(&["train", "--resume", text(newest)]);
+    assert!(said.contains("version 3") && !said.contains("damaged"), "{said}");
+    fs::write(&manifest, ours).unwrap();
+    program.succeed(&["train", "--resume", text(&run)]);
+    assert_eq!((told(&run), model(&run, "last")), expected);
+
     for folder in entries(&run.join("checkpoints")) {
         fs::remove_file(folder.join("manifest.json")).unwrap();
     }

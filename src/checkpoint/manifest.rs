@@ -5,6 +5,7 @@ use super::progress::{Progress, Sums};
 use crate::record::{FileSum, Provenance, Summary};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
+use std::{error, fmt};
 
 /// What the manifest calls the format.
 pub(super) const FORMAT: &str = "gradwire-checkpoint";
@@ -56,6 +57,25 @@ pub struct Manifest {
     pub files: Vec<FileSum>,
 }
 
+/// A newer program wrote it: no reason to take it for damaged.
+#[derive(Debug)]
+pub(super) struct Newer {
+    version: u64,
+}
+
+impl fmt::Display for Newer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "it is of version {}, and this program reads versions 1 to {VERSION}: resume it with \
+             the program that wrote it, or a newer one",
+            self.version
+        )
+    }
+}
+
+impl error::Error for Newer {}
+
 impl Manifest {
     /// Checks that the text is a manifest of a version that this program reads.
     pub(super) fn check_version(text: &[u8]) -> Result<()> {
@@ -67,12 +87,8 @@ impl Manifest {
         }
         let head: Head = serde_json::from_slice(text).context("it is not a manifest")?;
         ensure!(head.format == FORMAT, "it is of the format {:?}, not {FORMAT}", head.format);
-        ensure!(
-            head.version >= 1 && head.version <= VERSION,
-            "it is of version {}, and this program reads versions 1 to {VERSION}: resume it with \
-             the program that wrote it, or a newer one",
-            head.version
-        );
+        ensure!(head.version >= 1, "version {} is not possible", head.version);
+        ensure!(head.version <= VERSION, Newer { version: head.version });
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Finding and reading checkpoints, whose bytes may have become anything.
 
-use super::manifest::{LONGEST_MANIFEST, Manifest};
+use super::manifest::{LONGEST_MANIFEST, Manifest, Newer};
 use super::model::MODEL;
 use super::names::{FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, step_of};
 use super::tensors::Tensors;
@@ -90,9 +90,12 @@ pub fn newest(run: &Path) -> Option<PathBuf> {
 pub fn find_newest(disk: &Disk, place: &Place) -> Result<Found> {
     let Place { run, folder } = place;
     if let Some(folder) = folder {
-        let checkpoint = Checkpoint::read(disk, folder).with_context(|| {
+        let checkpoint = Checkpoint::read(disk, folder).map_err(|error| {
             let run = run.display();
-            format!("the checkpoint is damaged; --resume {run} takes the newest whole one instead")
+            let damaged = format!(
+                "the checkpoint is damaged; --resume {run} takes the newest whole one instead"
+            );
+            if is_damage(&error) { error.context(damaged) } else { error }
         })?;
         return Ok(Found { checkpoint, damaged: Vec::new() });
     }
@@ -122,12 +125,15 @@ pub fn find_newest(disk: &Disk, place: &Place) -> Result<Found> {
     bail!("no checkpoint in {} is whole: start the run anew{list}", all.display())
 }
 
-/// Whether a checkpoint is not whole, as far as this error tells. Permissions and a file system that
-/// fails for a moment say nothing about it, and whoever passes over a checkpoint removes it later.
+/// Whether a checkpoint is not whole, as far as this error tells. Permissions, a file system that fails for a moment
+/// and the version of a newer program say nothing about it, and whoever passes over a checkpoint removes it later.
 pub(super) fn is_damage(error: &Error) -> bool {
     use io::ErrorKind::{FileTooLarge, IsADirectory, NotADirectory, NotFound};
     let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
-    io.is_none_or(|io| matches!(io.kind(), NotFound | FileTooLarge | IsADirectory | NotADirectory))
+    error.downcast_ref::<Newer>().is_none()
+        && io.is_none_or(|io| {
+            matches!(io.kind(), NotFound | FileTooLarge | IsADirectory | NotADirectory)
+        })
 }
 
 impl Checkpoint {
