@@ -11,7 +11,7 @@ use gradwire_exchange::wire::frame::{self, Frame, Kind};
 use gradwire_exchange::{
     About, BucketGradient, Bucketing, Built, Collective, Compressor, Encoded, Entry, Error,
     Exchange, Law, Layout, Method, Next, Observed, Payload, Policy, Quantity, Reducer, Result,
-    Round, Scheme, Seat, Solo, Soundness, State, contract,
+    Round, Run, Scheme, Seat, Solo, Soundness, State, contract,
 };
 use proptest::prelude::*;
 
@@ -280,6 +280,32 @@ fn a_residual_that_overflows_is_named_as_such() {
     let (quantity, parameter) = (Quantity::Corrected, "a".to_string());
     assert_eq!(error, Error::NonFinite { rank: 0, step: 2, quantity, parameter, index: 7 });
     assert_eq!(exchange.residual().unwrap(), residual);
+}
+
+/// DQ-SGD stretches its bits over the run: what it sends says which length it was told.
+#[test]
+fn a_scheme_is_told_the_length_of_the_run() {
+    let bytes = |horizon: Option<u64>, run: Run| -> Vec<u64> {
+        let config = gradwire_exchange::schemes::dqsgd::Config {
+            horizon,
+            gap: 5,
+            window: 5,
+            ..Default::default()
+        };
+        let scheme = Scheme::Dqsgd(config);
+        let layout = layout(700);
+        let mut exchange =
+            Exchange::new(&scheme, Bucketing::Whole, layout, run, Box::new(Solo)).unwrap();
+        let step = |step: u64| {
+            let mut gradient: Vec<f32> = (0..700).map(|i| (i as f32).sin()).collect();
+            exchange.allreduce(step, &mut gradient).unwrap().wire_bytes
+        };
+        (1..=60).map(step).collect()
+    };
+    let told = Run { seed: 3, steps: Some(60) };
+    assert_eq!(bytes(None, told), bytes(Some(60), Run::from(3)));
+    assert_ne!(bytes(None, told), bytes(None, Run::from(3)));
+    assert_eq!(bytes(Some(90), told), bytes(Some(90), Run::from(3)), "what is set counts");
 }
 
 /// Small parameters and the first steps cross as they are, everything else compressed, whatever

@@ -98,7 +98,7 @@ fn gain(load: f64) -> f64 {
     1.0 - (-load).exp() * (1.0 + load)
 }
 
-/// The largest load that is told from none: beyond it a bucket more gains all of the variance.
+/// The largest load that [`load`] gives: from there on a bucket more gains all of the variance, to the last bit.
 const MOST_LOAD: f64 = 60.0;
 
 /// The load at which a bucket more gains as much as `target`, between 0 and 1.
