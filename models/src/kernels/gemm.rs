@@ -183,6 +183,23 @@ struct Strip<S> {
     accumulate: bool,
 }
 
+/// The rows of a strip of `V` vectors of columns, the last vector not full if `PARTIAL`: a function of its own for each
+/// such kind of strip, for all of them in one take the compiler four times as long.
+struct Rows<S, const LEFT: u8, const V: usize, const PARTIAL: bool>(Strip<S>, usize);
+
+impl<S: Simd, const LEFT: u8, const V: usize, const PARTIAL: bool> Kernel
+    for Rows<S, LEFT, V, PARTIAL>
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn run<T: Simd>(self, _: T) {
+        let Self(strip, rows) = self;
+        // SAFETY: only `Strip::columns` makes such a value, under its caller's promise.
+        unsafe { strip.rows::<LEFT, V, PARTIAL>(rows) }
+    }
+}
+
 impl<S: Simd> Strip<S> {
     /// # Safety
     /// The operands hold `rows` × `columns` × `depth` as they are said to lie.
@@ -190,14 +207,12 @@ impl<S: Simd> Strip<S> {
     unsafe fn columns<const LEFT: u8>(mut self, rows: usize, columns: usize) {
         let full = columns.is_multiple_of(S::LANES);
         self.last = if full { S::LANES } else { columns % S::LANES };
-        // SAFETY: the caller's promise; `last` covers what the last vector has of the columns.
-        unsafe {
-            match (columns.div_ceil(S::LANES), full) {
-                (2, true) => self.rows::<LEFT, 2, false>(rows),
-                (2, false) => self.rows::<LEFT, 2, true>(rows),
-                (_, true) => self.rows::<LEFT, 1, false>(rows),
-                (_, false) => self.rows::<LEFT, 1, true>(rows),
-            }
+        // `last` covers what the last vector has of the columns.
+        match (columns.div_ceil(S::LANES), full) {
+            (2, true) => self.simd.apart(Rows::<S, LEFT, 2, false>(self, rows)),
+            (2, false) => self.simd.apart(Rows::<S, LEFT, 2, true>(self, rows)),
+            (_, true) => self.simd.apart(Rows::<S, LEFT, 1, false>(self, rows)),
+            (_, false) => self.simd.apart(Rows::<S, LEFT, 1, true>(self, rows)),
         }
     }
 

@@ -3,7 +3,7 @@
 //! A [`Simd`] value is a token: holding one proves that the CPU has its instruction set, so its operations are safe
 //! to call. Tokens come only from [`Isa::run`], which enters code compiled for the set and hands the token to a
 //! [`Kernel`]. Everything a kernel calls with its token must be `#[inline(always)]`: only what is inlined into that
-//! entry is compiled for the set.
+//! entry, or into one that [`Simd::apart`] makes, is compiled for the set.
 
 mod lane_by_lane;
 mod portable;
@@ -89,6 +89,10 @@ pub trait Simd: Copy {
         // SAFETY: what the caller vouches for.
         unsafe { lane_by_lane::store_nines(self, p, stride, n, nines) }
     }
+
+    /// Runs `kernel`, compiled for the same instruction set, as a function of its own: what is inlined into one function
+    /// costs the compiler more than in proportion.
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output;
 
     /// Asks for the cache line at `p` ahead of its use; `p` may be anything.
     #[inline(always)]
@@ -215,7 +219,7 @@ impl Isa {
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
-            Set::Portable => kernel.run(portable::Portable),
+            Set::Portable => portable::run(kernel),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the value exists, so `available` found AVX2 and FMA on this CPU.
             Set::Avx2 => unsafe { x86::run_avx2(kernel) },

@@ -1,11 +1,17 @@
 //! Eight lanes in plain Rust: the compiler vectorises them with what the target's baseline has (NEON on aarch64, SSE2
 //! on x86-64).
 
-use super::Simd;
+use super::{Kernel, Simd};
 
 /// The token of the portable set, which every CPU has.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
+
+/// Runs `kernel` on plain Rust.
+#[inline(never)]
+pub(super) fn run<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Portable)
+}
 
 const LANES: usize = 8;
 
@@ -28,6 +34,10 @@ impl Simd for Portable {
     const LANES: usize = LANES;
     type V = [f32; LANES];
 
+    #[inline(always)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        run(kernel)
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
         [x; LANES]

@@ -20,6 +20,7 @@ pub(super) struct Avx512(());
 /// # Safety
 /// The CPU has AVX2 and FMA.
 #[target_feature(enable = "avx2,fma")]
+#[inline(never)]
 pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx2(()))
 }
@@ -29,6 +30,7 @@ pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
 /// # Safety
 /// The CPU has AVX-512 F, AVX2 and FMA.
 #[target_feature(enable = "avx512f,avx2,fma")]
+#[inline(never)]
 pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512(()))
 }
@@ -89,6 +91,11 @@ impl Simd for Avx2 {
         fn where_set(bits: u16, a: __m256) -> __m256 = _mm256_and_ps(a, set_avx2(bits));
         fn select(bits: u16, a: __m256, b: __m256) -> __m256 =
             _mm256_blendv_ps(b, a, set_avx2(bits));
+    }
+    #[inline(always)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: the token proves the instruction set.
+        unsafe { run_avx2(kernel) }
     }
     #[inline(always)]
     fn prefetch(self, p: *const f32) {
@@ -204,6 +211,11 @@ impl Simd for Avx512 {
             _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a);
         fn where_set(bits: u16, a: __m512) -> __m512 = _mm512_maskz_mov_ps(bits, a);
         fn select(bits: u16, a: __m512, b: __m512) -> __m512 = _mm512_mask_mov_ps(b, bits, a);
+    }
+    #[inline(always)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: the token proves the instruction set.
+        unsafe { run_avx512(kernel) }
     }
     #[inline(always)]
     fn prefetch(self, p: *const f32) {
