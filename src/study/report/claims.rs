@@ -40,6 +40,7 @@ fn table(all: &[Results]) -> String {
         let claimed = verdict.claimed.map_or_else(|| "in words".into(), say);
         let measured = words::mean_and_ends(verdict).unwrap_or_default();
         let more = match (verdict.ruling, verdict.more_seeds) {
+            (Ruling::Undecided, Some(1)) => " (one seed more)".to_owned(),
             (Ruling::Undecided, Some(more)) => format!(" ({more} seeds more)"),
             _ => String::new(),
         };
