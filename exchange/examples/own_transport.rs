@@ -1,5 +1,5 @@
 //! A transport of one's own: two ranks at the ends of a socket pair. What a transport owes is in
-//! [`Pair::allgather`]: everybody's message in order of rank, every wait bounded, and no memory that
+//! `Pair::allgather`: everybody's message in order of rank, every wait bounded, and no memory that
 //! a peer's bytes can ask for before they are there.
 //!
 //! `cargo run --release --example own_transport`
