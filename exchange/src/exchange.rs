@@ -1,5 +1,6 @@
-//! One step: check, correct, encode, exchange by the topology's route, learn; a group of buckets at
-//! a time, a collective for each kind of message and each round.
+//! One step: check the gradient, correct it, encode, exchange along the topology's route, learn.
+//! Buckets are exchanged group by group; within a group there is one collective for each kind of
+//! message and each round.
 
 mod ending;
 mod outgoing;
@@ -30,25 +31,30 @@ const MAX_BUCKET: usize = 1 << 29;
 /// same scheme, policy, layout and groups.
 ///
 /// # Groups
-/// A step is [`allreduce`](Self::allreduce), or [`begin`](Self::begin), then
-/// [`exchange_group`](Self::exchange_group) once for each group of buckets, as soon as these
-/// buckets' part of the gradient is final, then [`finish`](Self::finish). A group's messages travel
-/// together. Any order will do if it is the same on all ranks; mean, residual,
-/// compressors and wire bytes come out bit-identical whatever the groups and their order.
+/// A step is either one call of [`allreduce`](Self::allreduce), or these calls:
+/// [`begin`](Self::begin); [`exchange_group`](Self::exchange_group) once for each group of buckets,
+/// as soon as these buckets' part of the gradient is final; [`finish`](Self::finish). A group's
+/// messages travel together. The groups may be exchanged in any order that is the same on all
+/// ranks: mean, residual, compressors and wire bytes are bit-identical whatever the groups and
+/// their order.
 ///
 /// # Buckets
-/// Who holds the gradient bucket by bucket, and never end to end, calls
-/// [`exchange_bucket`](Self::exchange_bucket) and [`finish_buckets`](Self::finish_buckets) instead,
-/// after [`one_group_a_bucket`](Self::one_group_a_bucket).
+/// A caller that holds the gradient bucket by bucket, and never as one flat slice, first calls
+/// [`one_group_a_bucket`](Self::one_group_a_bucket); its steps then call
+/// [`exchange_bucket`](Self::exchange_bucket) and [`finish_buckets`](Self::finish_buckets) in place
+/// of `exchange_group` and `finish`.
 ///
 /// # Failures
-/// When a call fails the step is over: residual and compressors are what they were before it,
-/// whichever group failed. In the gradient, groups that had been exchanged hold the mean; the
-/// others are as given, and so is the group that failed after [`Error::NonFinite`] and
-/// [`Error::Aborted`], which reach every rank alike (but for local clipping without feedback,
-/// which scales the gradient in place, and for buckets that are sent as they are beside those of a
-/// scheme of several rounds, which may hold the mean). After these two the group of ranks can go on, with a new
-/// step or the same. After any other error it is broken: drop the exchange, which tells the peers.
+/// When a call fails, the step is over: residual and compressors are what they were before the
+/// step, whichever group failed. In the gradient, groups that had been exchanged hold the mean, and
+/// groups that had not are as given. The group that failed is also as given if the error is
+/// [`Error::NonFinite`] or [`Error::Aborted`], which every rank returns alike. There are two
+/// exceptions: local clipping without feedback scales the gradient in place; and buckets that are
+/// sent as they are, beside those of a scheme of several rounds, may hold the mean.
+///
+/// After [`Error::NonFinite`] or [`Error::Aborted`] the group of ranks can go on, with a new step or
+/// with the same one again. After any other error the group of ranks is broken: drop the exchange,
+/// which tells the peers.
 pub struct Exchange {
     layout: Layout,
     policy: Policy,
@@ -73,9 +79,10 @@ struct Underway {
 }
 
 impl Exchange {
-    /// Builds this rank's compressors over a collective that all ranks share, every rank hearing
-    /// every rank. What `policy` leaves out is the scheme's habit. `run` is a seed, or a [`Run`]
-    /// that also says how many steps there will be. All buckets are one group.
+    /// Builds this rank's compressors over a collective that all ranks share, in the default
+    /// topology: every rank hears every rank. Settings that `policy` leaves out are taken from the
+    /// scheme's habits. `run` is a seed, or a [`Run`] that also says how many steps there will be.
+    /// All buckets are one group.
     ///
     /// # Errors
     /// As [`with`](Self::with).
@@ -89,9 +96,9 @@ impl Exchange {
         Self::with(scheme, Topology::default(), policy, layout, run, collective)
     }
 
-    /// The same over any topology, whose [`Topology::connect`] made the collective. The scheme is
-    /// one of [`Scheme`](crate::Scheme) or anybody's own: a [`Method`] builds the compressor or
-    /// the reducer of each bucket, on every rank alike.
+    /// As [`new`](Self::new), over any topology; the collective is one that the topology's
+    /// [`Topology::connect`] made. The scheme is one of [`Scheme`](crate::Scheme) or the caller's
+    /// own: a [`Method`] builds the compressor or the reducer of each bucket, on every rank alike.
     ///
     /// # Errors
     /// What [`Policy::validate`] and [`Wiring::validate`] refuse; [`Error::Topology`] when the
@@ -413,9 +420,9 @@ impl Exchange {
         Ok((outgoing.items, heard))
     }
 
-    /// Gives up: every rank's next or present call, whatever it is, fails with the returned
-    /// error, and so does the step that is under way here. Waits for the others to make that
-    /// call, no longer than the collective waits.
+    /// Gives up, and with it the step that is under way on this rank, if any. On every rank the
+    /// call in progress, or else the next call, fails with the returned error, whatever call it is.
+    /// Waits for the others to make that call, no longer than the collective waits.
     ///
     /// If a rank of lower number refuses at the same time, its error is everybody's.
     pub fn abort(&mut self, step: u64, reason: &str) -> Error {

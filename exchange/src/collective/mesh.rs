@@ -19,7 +19,8 @@ pub struct Mesh {
     timeout: Duration,
     /// By rank.
     mailboxes: Arc<[Mailbox]>,
-    /// What this end gave up a message for: what comes late would be taken for the next.
+    /// The error after which this end fails every call: a late message would be taken for one of
+    /// the next round.
     broken: Option<Error>,
 }
 

@@ -1,18 +1,19 @@
 //! Processes that a launcher has started, joined by MPI.
 //!
 //! One thread in each process, the courier, is the only one that calls MPI, from beginning to end
-//! (`MPI_THREAD_SERIALIZED` is all that is asked for): what ranks say to each other goes through
-//! its desk. It never makes a call that waits: it sends and receives without blocking, asks
-//! whether that is done, and attends to the desk meanwhile. So a process that is stopped or gone
-//! is found out by the desk's clock, and every wait is bounded but MPI's own at the beginning and
-//! at the end, which [`join`] and [`Cluster::leave`] put a bound to.
+//! (`MPI_THREAD_SERIALIZED` is all that is asked for): the messages between ranks go through its
+//! desk. The courier makes no blocking calls: it starts to send and receive, asks whether that is
+//! done, and attends to the desk meanwhile. So the desk's clock detects a process that is stopped
+//! or gone, and every wait is bounded; MPI's own waits at the beginning and at the end are bounded
+//! by [`join`] and [`Cluster::leave`].
 //!
-//! A buffer may not go away before its message is out or in; a scope of rsmpi's sees to that. What
-//! is sent while something else is being sent is so inside of it: such transfers are nested calls,
-//! each on its own part of the stack. Receiving never nests, nor waits for anything but a message
-//! that is on its way: MPI moves that whenever its sender calls any function of MPI, and a courier
-//! always does. So whatever a courier is sending, it goes on to receive, all that it is sent, and no
-//! two wait for each other.
+//! A buffer must live until its message has been sent or received; rsmpi's scopes ensure that. When
+//! the courier starts to send while it is still sending something else, the new scope therefore
+//! lies within the earlier one: such transfers are nested calls, each on its own part of the stack.
+//! Receiving never nests, and waits for nothing but a message that is already on its way: MPI moves
+//! that message whenever its sender calls any function of MPI, which a courier does all the time.
+//! So a courier goes on receiving everything that it is sent, whatever it is sending itself, and no
+//! two couriers wait for each other.
 //!
 //! Sums are not made by MPI: no order is promised for those of `MPI_Allreduce`, and replicas must
 //! stay the same, bit for bit.
@@ -35,11 +36,11 @@ use crate::{Error, Result};
 
 /// The longest message that MPI is given, in bytes; longer ones are sent in pieces.
 ///
-/// A message that is short enough MPI sends at once, of a longer one it first asks whether it may.
-/// Where both directions share a TCP connection, the answer stands in line behind everything that
-/// goes the other way: two processes that send each other long messages at the same time would do
-/// so one after the other, at half the link's speed. Open MPI's and MPICH's limit over TCP is
-/// 64 KiB, header included.
+/// MPI sends a short message at once; before a longer one it asks the receiver whether it may.
+/// Where both directions share a TCP connection, the receiver's answer queues behind everything
+/// that the receiver is sending itself: two processes that send each other long messages at the
+/// same time would do so one after the other, at half the link's speed. Open MPI's and MPICH's
+/// limit over TCP is 64 KiB, header included.
 pub const LONGEST: usize = 60 << 10;
 
 /// How many times sending may be nested; more waits for one of these to end.
@@ -48,8 +49,8 @@ const DEEPEST: usize = 48;
 /// How many messages from one process are received before others have their turn.
 const AT_A_TIME: usize = 16;
 
-/// While something is expected the courier looks again after giving up its turn, for so long; then
-/// it naps in between.
+/// While something is expected, the courier only yields the processor between two looks, until
+/// nothing has moved for this long; after that it naps between them.
 const KEEN: Duration = Duration::from_micros(200);
 const SHORT_NAP: Duration = Duration::from_micros(50);
 const LONG_NAP: Duration = Duration::from_millis(2);

@@ -55,7 +55,8 @@ pub struct Spoke {
     timeout: Duration,
     server: Sender<Up>,
     answers: Receiver<Down>,
-    /// Why there will be no more rounds: an answer that comes late is none to a later question.
+    /// The error after which this end fails every call: a late answer would be taken for that of a
+    /// later round.
     broken: Option<Error>,
 }
 

@@ -12,8 +12,8 @@ use crate::{Gauge, Result, State};
 /// bytes; any bytes decode to an error or to numbers, without panic and without allocation that
 /// the bucket's length does not bound.
 pub trait Compressor: Send {
-    /// Appends the message for a gradient of the seat's length, all finite unless this
-    /// [`checks`](Self::checks) that itself, at `step`, which counts from 1.
+    /// Appends the message for `gradient` at `step`, which counts from 1. The gradient has the
+    /// seat's length, and is finite unless this compressor [`checks`](Self::checks) that itself.
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded;
 
     /// As [`encode`](Self::encode), the same message, of a gradient that is zero outside the blocks of
@@ -28,8 +28,8 @@ pub trait Compressor: Send {
         self.encode(gradient, step, out)
     }
 
-    /// Whether [`encode`](Self::encode) finds out by itself that an element is not finite, and says
-    /// [`Encoded::Dense`] then: so nobody needs to look at all of them before.
+    /// Whether [`encode`](Self::encode) itself detects an element that is not finite, and then
+    /// returns [`Encoded::Dense`]: the caller need not check all elements first.
     fn checks(&self) -> bool {
         false
     }
@@ -38,7 +38,8 @@ pub trait Compressor: Send {
     /// configuration and the message.
     ///
     /// # Errors
-    /// [`Error::Wire`](crate::Error::Wire) when the bytes are not a message; `sum` is then in pieces.
+    /// [`Error::Wire`](crate::Error::Wire) when the bytes are not a message; `sum` may then have
+    /// been changed in part.
     fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()>;
 
     /// Reads what this compressor learns from every rank's message. Nothing that lasts changes
@@ -50,9 +51,10 @@ pub trait Compressor: Send {
         Ok(())
     }
 
-    /// Appends what a rank that does not hear the messages must be told about them so as to learn
-    /// what [`observe`](Self::observe) reads: a server calls it, and sends that along with the
-    /// mean. Nothing by default, for schemes that learn nothing from messages.
+    /// Appends a digest of the messages: what a rank that does not hear them must be told to learn
+    /// what [`observe`](Self::observe) reads from them. A server calls this, and sends the digest
+    /// along with the mean. By default the digest is empty, for schemes that learn nothing from
+    /// messages.
     ///
     /// # Errors
     /// As [`observe`](Self::observe).
@@ -93,15 +95,16 @@ pub trait Compressor: Send {
         None
     }
 
-    /// The bytes that every element takes, if each element of a bucket takes as many and a message
-    /// has nothing else: then a message can be cut between any two elements. Where that saves bytes ranks
-    /// are sent parts of messages, and [`observe`](Self::observe) is called without any.
+    /// The bytes of one element, if every element takes the same number of bytes and a message
+    /// holds nothing else: such a message can be cut between any two elements. Where that saves
+    /// bytes, ranks are sent only parts of messages, and [`observe`](Self::observe) is called
+    /// without messages.
     fn element_bytes(&self) -> Option<usize> {
         None
     }
 
-    /// This compressor as a reader of which blocks a message speaks of, if that is quicker to know
-    /// than what it says of all elements.
+    /// This compressor as a reader of the blocks that a message speaks of, if finding these is
+    /// quicker than decoding all elements.
     fn by_blocks(&self) -> Option<&dyn ByBlocks> {
         None
     }
@@ -147,8 +150,8 @@ pub trait ByParts {
     ) -> Result<()>;
 }
 
-/// Reads which blocks of elements a message speaks of; it says zero of all others, and of these what
-/// the gradient was, bit for bit.
+/// Reads which blocks of elements a message speaks of. Such a message decodes to the sender's
+/// gradient, bit for bit, in these blocks, and to zero in all others.
 pub trait ByBlocks {
     /// Elements of a block; the bucket's last may be shorter.
     fn block(&self) -> usize;
@@ -169,8 +172,8 @@ pub const PART: usize = codes::BLOCK;
 pub enum Encoded {
     /// The message has been appended.
     Message,
-    /// This gradient cannot be said: numbers beyond the range of f32 would arrive. What has been
-    /// appended is to be thrown away and the bucket sent as it is.
+    /// This gradient cannot be encoded: it would decode to numbers beyond the range of f32. The
+    /// caller has to discard what has been appended, and to send the bucket as plain f32.
     Dense,
 }
 

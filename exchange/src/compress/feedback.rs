@@ -147,8 +147,8 @@ impl Feedback {
         &self.next
     }
 
-    /// The same, for taking off what was sent (by
-    /// [`decode_add`](super::Compressor::decode_add) with weight −1): what is left is the new
+    /// The corrected gradient, to be changed: the caller subtracts what was sent (by
+    /// [`decode_add`](super::Compressor::decode_add) with weight −1), and what is left is the new
     /// residual.
     pub fn unsaid(&mut self) -> &mut [f32] {
         &mut self.next

@@ -47,9 +47,9 @@ impl Ladder for Powers {
         self.0
     }
 
-    /// Between two powers the mantissa is the way gone, so that a random mantissa added to it
-    /// carries into the exponent with just the probability of going up. The complement, so that
-    /// low random bits go up here as elsewhere.
+    /// Between two powers of two the mantissa is the fraction of the distance to the upper one:
+    /// adding a random mantissa carries into the exponent with exactly the probability of rounding
+    /// up. The random bits are complemented, so that low ones round up here as on other ladders.
     #[inline(always)]
     fn rung(self, share: f32, random: u32) -> u32 {
         let lowest = self.share(1);

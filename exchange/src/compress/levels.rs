@@ -37,9 +37,9 @@ pub enum Norm {
 }
 
 impl Norm {
-    /// The scale of a block: its norm, or the largest magnitude where the norm leaves no room to
-    /// add up as many ranks as there can be. Rounding is unbiased with either, and no element
-    /// arrives larger than the largest one then.
+    /// The scale of a block: its norm, or its largest magnitude where the norm is so large that a
+    /// sum over as many ranks as there can be could overflow. Rounding is unbiased with either, and
+    /// with the largest magnitude no element decodes to more than that.
     pub(crate) fn of(self, block: &[f32]) -> f32 {
         match self {
             Norm::L2 => match floats::norm(block) as f32 {
@@ -84,8 +84,8 @@ pub(crate) fn bits_gauge(bytes: usize, length: usize) -> Gauge {
     Gauge::mean("bits", 8.0 * bytes as f64 / length.max(1) as f64, length as f64)
 }
 
-/// Visits the parts of `BLOCK` elements beginning at `first`, of which each lies in one block:
-/// the block's number and the part's range within those elements.
+/// Cuts the `count` elements from `first` on at the ends of blocks of `stretch` elements, and
+/// visits each part: its block's number, and its range within the `count` elements.
 #[inline(always)]
 pub(crate) fn each_part(
     first: usize,

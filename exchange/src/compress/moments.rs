@@ -128,7 +128,8 @@ fn tail_of_block<const SQUARES: bool>(block: &[f32], threshold: f32) -> Tail {
     for line in lines {
         for (lane, value) in line.iter().enumerate() {
             let above = u32::from(value.abs() > threshold);
-            // What is not above becomes 0, which adds nothing; less one it is the largest of all.
+            // A magnitude that is not above becomes 0, which adds nothing to the sums; minus one,
+            // it wraps to the largest u32, which lowers no minimum.
             let over = value.abs().to_bits() & 0u32.wrapping_sub(above);
             let magnitude = f64::from(f32::from_bits(over));
             counts[lane] += above;

@@ -71,7 +71,7 @@ fn nonzero(value: f64) -> f64 {
     if value.abs() < f64::MIN_POSITIVE { f64::MIN_POSITIVE } else { value }
 }
 
-/// The x that a share of a gamma law of shape `a` and scale 1 lies above: Q(a, x) = `share`, to
+/// The x above which `share` of a gamma law of shape `a` and scale 1 lies: Q(a, x) = `share`, to
 /// about 12 digits. `a` is above 0, `share` in (0, 1].
 pub(crate) fn gamma_quantile(a: f64, share: f64) -> f64 {
     if share >= 1.0 {
@@ -102,7 +102,7 @@ pub(crate) fn gamma_quantile(a: f64, share: f64) -> f64 {
     x
 }
 
-/// The t that a share of a standard normal law's magnitudes lies above: P(|Z| > t) = `share`.
+/// The t above which `share` of the magnitudes of a standard normal law lies: P(|Z| > t) = `share`.
 pub(crate) fn normal_quantile(share: f64) -> f64 {
     (2.0 * gamma_quantile(0.5, share)).sqrt()
 }

@@ -29,8 +29,8 @@
 //! and not only in expectation. It costs nothing on the wire, because the scales are there anyway, and
 //! β need not be known.
 //!
-//! Without feedback nothing is multiplied, and a selection that is a contraction is none of the two
-//! any more.
+//! Without feedback no block is multiplied. If T is a contraction, Q∘T is then neither a
+//! contraction nor right in expectation.
 
 use serde::de::{self, MapAccess, Unexpected, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -244,8 +244,8 @@ impl Sender {
         self.spoken.extend(said.map(|(position, _)| *position));
     }
 
-    /// The positions among those of the last message, `positions`, of which it says something: a
-    /// value that was rounded to level 0 stays whole.
+    /// Given the `positions` of the last message, those whose values it really sends: a value that
+    /// was rounded to level 0 stays whole in the residual.
     pub(crate) fn spoken<'a>(&'a self, positions: &'a [u32]) -> &'a [u32] {
         match self.values {
             Values::Plain(_) => positions,
@@ -298,8 +298,9 @@ fn levels_of(top: u8) -> u8 {
     (1 << (width(top) - 1)) - 1
 }
 
-/// The scale up to `scale` with which the codes of a block are nearest to its values: ⟨x, q⟩/‖q‖², of
-/// q that says of each value its sign and a share of the scale; 0 where all shares are.
+/// The scale, at most `scale`, with which the codes of a block are nearest to its values x:
+/// ⟨x, q⟩/‖q‖², where q holds for each value its sign times its share of the scale; 0 where all
+/// shares are 0.
 fn fitted(scale: f32, values: &[f32], codes: &[u8], ladder: impl Ladder) -> f32 {
     let levels = levels_of(ladder.top());
     let (mut product, mut square) = (0.0, 0.0);

@@ -313,11 +313,11 @@ mod avx512 {
     }
 }
 
-/// Rounds to the nearest binary16, of two as near the even one, and to none beyond the largest.
+/// Rounds to the nearest binary16, ties to even, and never beyond the largest finite one.
 ///
-/// What is normal in binary16 has its exponent changed and just less than half of the last place
-/// added, and the lowest bit kept. Below, a sum with ½, whose last place is binary16's smallest
-/// number, is rounded by the addition.
+/// For a number that is normal in binary16, the exponent is rebiased, and just less than half of
+/// the last place kept is added, plus the lowest bit kept. A smaller number is added to ½: the last
+/// place of that sum is binary16's smallest number, so that the addition does the rounding.
 #[inline(always)]
 fn fp16(value: f32) -> u16 {
     const SMALLEST_NORMAL: u32 = (127 - 14) << 23;
@@ -361,8 +361,8 @@ fn to_bf16(values: &[f32], words: &mut [[u8; 2]]) {
     );
 }
 
-/// Rounds to the nearest bfloat16, of two as near the even one, and to none beyond the largest: adds
-/// just less than half of the last place kept, and its lowest bit.
+/// Rounds to the nearest bfloat16, ties to even, and never beyond the largest finite one: adds just
+/// less than half of the last place kept, plus the lowest bit kept.
 #[inline(always)]
 fn bf16(value: f32) -> u16 {
     let bits = value.clamp(-MOST_BF16, MOST_BF16).to_bits();

@@ -239,8 +239,8 @@ impl Powersgd {
         new
     }
 
-    /// Prepares the Q that P is made with: the last one, with random columns where it says nothing;
-    /// all of it random without warm start.
+    /// Prepares the Q that P is made with: the last Q, with random columns in place of those that
+    /// are zero; without warm start all columns are random.
     fn begin(&mut self, step: u64) {
         self.settled = false;
         if self.warm_start {

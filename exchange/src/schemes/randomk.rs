@@ -149,13 +149,14 @@ struct Randomk {
 /// Positions whose random bits are had at once.
 const STRETCH: usize = 512;
 
-/// Visits `count` positions below `length`, of which there are as many, ascending, every set of that
-/// size being equally likely: one after another, a position is taken if a number below the
-/// positions left is below the positions still wanted.
+/// Visits `count` of the positions below `length`, in ascending order, every set of that size being
+/// equally likely; `count` is at most `length`. For one position after another, a random number
+/// below the number of positions left is drawn, and the position is taken if that number is below
+/// the number of positions still wanted.
 ///
-/// Few are taken. For a stretch at a time, the random bits are compared with the most that any
-/// position of the stretch could have and still be taken, in a loop that vector units run; only what
-/// passes is looked at one by one.
+/// Few positions are taken. So the random bits of a whole stretch are first compared with the
+/// largest that any position of the stretch could have and still be taken, in a loop that vector
+/// units run; only the positions that pass are looked at one by one.
 fn draw(key: u64, count: usize, length: usize, mut visit: impl FnMut(u32)) {
     let stream = Stream::from_key(key);
     let (mut wanted, length) = (count as u32, length as u32);
@@ -168,7 +169,8 @@ fn draw(key: u64, count: usize, length: usize, mut visit: impl FnMut(u32)) {
         if wanted >= left {
             return (first..length).for_each(visit);
         }
-        // bits·end/2³² < wanted, of which `wanted` only falls, and `end` is this at the last.
+        // Taken if bits·end/2³² < wanted: `wanted` only falls, and `end`, the positions left, is
+        // `least` at the last position of the stretch.
         let least = left.saturating_sub(STRETCH as u32 - 1).max(1);
         let most = (u64::from(wanted) << 32).div_ceil(least.into()).min(u32::MAX.into()) as u32;
         wide(

@@ -1,11 +1,11 @@
-//! Averages without everybody reading everything: reduce, scattered, then gather.
+//! Averages without every rank reading every message in full: a reduce-scatter, then an allgather.
 //!
-//! Where every message says each element in the same number of bytes, nobody needs all of them: each
-//! rank reads its shard of every message, averages it in order of rank and gives the mean to all.
-//! Between processes that moves 2 (N − 1)/N of a gradient into and out of every rank, as a ring's
-//! allreduce does, instead of N − 1 of them; where memory is shared, every rank reads two
-//! gradients' worth instead of N. The bits are those of an allgather, because whoever adds an
-//! element up adds in order of rank.
+//! Where every message has the same number of bytes for each element, no rank needs whole messages:
+//! each rank reads its shard of every message, averages it in order of rank and gives the mean to
+//! all. Between processes that moves 2 (N − 1)/N of a gradient into and out of every rank, as a
+//! ring allreduce does, instead of N − 1 gradients; where memory is shared, every rank reads two
+//! gradients' worth instead of N. The mean is bit-identical to that of an allgather, because the
+//! rank that sums an element adds in order of rank.
 
 use super::Work;
 use super::shards::{self, Group, Piece, cut, take_result};
@@ -24,8 +24,9 @@ pub(super) fn is_served(collective: &mut dyn Collective) -> bool {
     collective.alltoall().is_some() || collective.shares_memory()
 }
 
-/// Whether coded messages are better sent so: all of them have a fixed number of bytes an element,
-/// and shards of them with means as f32 are less than N − 1 whole ones: (w + 4) (N − 1)/N < w (N − 1).
+/// Whether coded messages take fewer bytes this way: all of them have a fixed number w of bytes per
+/// element, and their shards plus the means as f32 are less than N − 1 whole messages:
+/// (w + 4) (N − 1)/N < w (N − 1).
 pub(super) fn is_cheaper(work: &Work<'_>) -> bool {
     let ranks = work.place.world_size;
     let cheaper = |item: &Item| {

@@ -43,8 +43,9 @@ const PIECE: usize = 1024;
 /// The checksum of a piece of zeros.
 static ZEROS: LazyLock<Checksum> = LazyLock::new(|| Checksum::of(&[0; size_of::<f32>() * PIECE]));
 
-/// Appends values as they are; their checksum, if all of them are finite. Of values that are known
-/// to be zero outside of a support, its words: the rest is written without being read.
+/// Appends values as they are, and returns their checksum if all of them are finite. `within` holds
+/// the words of a support outside of which the values are known to be zero: those are written
+/// without being read.
 pub fn put_checked(values: &[f32], within: Option<&[u64]>, out: &mut Vec<u8>) -> Option<Checksum> {
     /// Bits of a support that stand for a piece, of which there are several to a word.
     const BITS: usize = PIECE / BLOCK;

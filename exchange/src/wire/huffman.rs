@@ -85,8 +85,9 @@ impl Code {
 
     /// Appends the lengths and the codes of `symbols`, each of which was counted.
     ///
-    /// One by one, each code goes to where the last ended. Here packed symbols lead to the bits of
-    /// several at once, and 56 bits are written without asking whether there are that many.
+    /// Appended one by one, each code would have to wait for where the last ended. Instead, a table
+    /// gives the bits of several packed symbols at once, and 56 bits are written without a check
+    /// whether there are that many.
     pub(crate) fn put(&self, symbols: &[u8], out: &mut Vec<u8>) {
         codes::put(&self.lengths[..self.symbols], 4, out);
         let longest = self.lengths.iter().copied().max().unwrap_or(0);
@@ -221,7 +222,8 @@ struct Wanted<'a> {
     part: Range<usize>,
 }
 
-/// [`take`] with room in its tables for so many strings of the longest code's bits, and of a window's.
+/// [`take`] with `FIRST` table entries for strings as long as the longest code, and `SEVERAL` for
+/// strings up to a window's length.
 fn take_by<const FIRST: usize, const SEVERAL: usize>(
     reader: &mut Reader<'_>,
     wanted: Wanted<'_>,

@@ -23,7 +23,8 @@ pub struct Member {
     pub(super) first: usize,
     /// Whether there is a server.
     pub(super) central: bool,
-    /// Why there will be no more rounds: a reply that comes late is none to a later call.
+    /// The error after which this end fails every call: a late reply would be taken for that of a
+    /// later call.
     pub(super) broken: Option<Error>,
 }
 

@@ -1,11 +1,11 @@
 //! Ranks in several processes: the threads of one process are ranks, and a courier carries between
 //! processes what they say to each other.
 //!
-//! Rank = process · W + thread, with W ranks in every process. A thread of its own in each process,
-//! the *courier*, is the only one that sends and receives (its desk thinks, a transport moves its
-//! parcels: MPI, or channels between threads ([`channels`]), for tests). It
-//! gathers the messages of the process's ranks and sends them together, one parcel to each
-//! process. What comes back is what a [`mesh`](super::mesh()) of all ranks would have given.
+//! Rank = process · W + thread, with W ranks in every process. Each process has one more thread,
+//! the *courier*, which alone sends and receives. Its desk decides what is sent to whom; a
+//! transport moves the parcels: MPI, or, for tests, channels between threads ([`channels`]). The
+//! courier gathers the messages of its process's ranks and sends them together, one parcel to each
+//! process. Ranks get what a [`mesh`](super::mesh()) of all ranks would have given them.
 //!
 //! Beside the rounds, on a lane of their own, processes write each other letters: bytes whose
 //! meaning is their own business. And with every round travel a few [`Notes`].
@@ -192,8 +192,8 @@ impl Cluster {
     }
 }
 
-/// Makes, on the courier's own thread, what it thinks with and what its process reaches it by.
-/// When what it thinks with is dropped, the courier has ended.
+/// Makes, on the courier's own thread, the courier's desk and the [`Cluster`] through which its
+/// process reaches it. Dropping the desk tells the process that the courier has ended.
 pub(super) fn courier(process: usize, processes: usize, letters: Letters) -> (Desk, Cluster) {
     let (inbox, called) = channel();
     let (ended, end) = channel();

@@ -67,8 +67,9 @@ fn trim(sizes: &mut [u32], budget: u64) {
     }
 }
 
-/// Gives what is left over to clusters that gain most by a bucket more. Much is left where a
-/// cluster gains all its variance from each of its first buckets: it has one, or a great many.
+/// Gives the buckets that are left over to the clusters that gain most from one bucket more. Many
+/// are left over where a cluster gains all of its variance from each of its first buckets: such a
+/// cluster has been given either one bucket or a great many.
 fn fill(sizes: &mut [u32], members: &[Members], budget: u64) {
     for _ in 0..sizes.len() {
         let left = budget.saturating_sub(sizes.iter().map(|size| u64::from(*size)).sum());

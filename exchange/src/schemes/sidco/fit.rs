@@ -25,13 +25,13 @@ const LOG_FLOOR: f64 = f64::EPSILON;
 /// Below this distance of mean logarithm and logarithm of the mean, magnitudes are all but equal.
 const LEAST_LOG_SPREAD: f64 = 1e-6;
 
-/// −scale·ln share: what a share of an exponential law lies above.
+/// The threshold above which a share of an exponential law lies: −scale·ln share.
 fn exponential(mean: f64, share: f64) -> f64 {
     -mean * share.ln()
 }
 
-/// What a share of the generalised Pareto law of this mean and variance lies above; `None` where
-/// there is no such law.
+/// The threshold above which a share of the generalised Pareto law of this mean and variance lies;
+/// `None` where there is no such law.
 fn pareto(mean: f64, variance: f64, share: f64) -> Option<f64> {
     if !(variance > 0.0 && mean > 0.0) {
         return None;
@@ -46,8 +46,8 @@ fn pareto(mean: f64, variance: f64, share: f64) -> Option<f64> {
     threshold.is_finite().then_some(threshold)
 }
 
-/// What a share of the gamma law of this mean and mean logarithm lies above; `None` where there
-/// is no such law.
+/// The threshold above which a share of the gamma law of this mean and mean logarithm lies; `None`
+/// where there is no such law.
 fn gamma(mean: f64, mean_log: f64, share: f64) -> Option<f64> {
     let s = mean.ln() - mean_log;
     if !(s.is_finite() && s > LEAST_LOG_SPREAD) {

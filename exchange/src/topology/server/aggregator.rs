@@ -192,8 +192,9 @@ impl Aggregator {
         Ok(())
     }
 
-    /// Appends the compressed mean of a bucket, with what was left unsaid, and makes the mean what
-    /// it says. False when it has to be said exactly; the mean is what to say then.
+    /// Appends a bucket's mean plus the server's residual (if it has one), compressed, and
+    /// overwrites the mean by what that decodes to. Returns false when the bucket has to be sent
+    /// exactly; the mean then holds what to send.
     fn compress(&mut self, step: u64, number: usize, answer: &mut Vec<u8>) -> Result<bool> {
         let bucket = &mut self.buckets[number];
         if bucket.codec().is_none() {

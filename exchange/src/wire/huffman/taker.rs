@@ -36,8 +36,8 @@ pub(super) const AHEAD: usize = 8 * LOOKUPS;
 
 /// Bits that have been read ahead.
 ///
-/// Which bytes come next follows from how many bits were known, and not from what the lookups made of them: so bytes
-/// are read while lookups wait for each other (Giesen 2018, "Reading bits in far too many ways", variant 4).
+/// Which bytes to read next depends only on how many bits were known, not on the results of the lookups: so bytes are
+/// read while lookups wait for each other (Giesen 2018, "Reading bits in far too many ways", variant 4).
 struct Ahead<'a> {
     bytes: &'a [u8],
     /// The byte whose first bit comes right behind the known ones.
@@ -82,8 +82,8 @@ pub(super) struct Taker<'a, const FIRST: usize, const SEVERAL: usize> {
     longest: u32,
     /// What each string of as many bits as the longest code begins with: a symbol and a length.
     first: [u8; FIRST],
-    /// What each string of a window's bits begins with, after the same for shorter strings: those of w
-    /// bits lie from 2^w on.
+    /// The symbols that each bit string begins with, for every length up to the window's: the
+    /// entries of strings of w bits start at 2^w.
     several: [Begin; SEVERAL],
 }
 
