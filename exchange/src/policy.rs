@@ -5,38 +5,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::layout::Bucketing;
 
-/// The surroundings of a scheme. What is left out is the scheme's own habit
-/// ([`Definition::habits`](crate::Definition::habits)), and where that is silent, nothing is done.
+/// What is done to the gradient around the scheme. A setting that is left out takes the value of the scheme's
+/// [`Definition::habits`](crate::Definition::habits), or the default named here where the habits have none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
-    /// Which stretches of the gradient are encoded as one; else `whole`.
+    /// Which stretches of the gradient are encoded as one; default `whole`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bucketing: Option<Bucketing>,
     /// Parameters of fewer elements (biases, norms) are sent as they are, all of them in one
-    /// bucket; else 0.
+    /// bucket; default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dense_below: Option<usize>,
-    /// Steps at the beginning that are sent as they are; else 0.
+    /// How many steps at the beginning are sent as they are; default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup_steps: Option<u64>,
     /// Momentum correction (Lin et al. 2018, section 3.1): the factor of a momentum that every
-    /// rank applies before compression, in place of the optimizer's; 0 for none; else 0.
+    /// rank applies before compression, in place of the optimizer's; 0, the default, for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0)))]
     pub momentum_correction: Option<f64>,
-    /// Momentum factor masking (section 3.2): momentum ends where an element has been sent; else
-    /// true.
+    /// Momentum factor masking (section 3.2): the momentum of an element that has been sent
+    /// starts again from zero; default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub momentum_masking: Option<bool>,
     /// Local gradient clipping (section 3.2): every rank scales its gradient down to a norm of at
-    /// most this over √N, before it joins the residual; 0 for none; else 0.
+    /// most this over √N, before it joins the residual; 0, the default, for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
     pub clip_norm: Option<f64>,
-    /// Steps between two measurements of the compression error, which cost one more decoding;
-    /// else 0, never.
+    /// Steps between two measurements of the compression error, each of which costs one more
+    /// decoding; 0, the default, for never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measure_every: Option<u64>,
     /// Runs error feedback around schemes for which it is unsound. For experiments.

@@ -79,10 +79,11 @@ use crate::{Bucketing, Entry, Error, Gauge, Policy, Result, State};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
-    /// Huffman coded clusters, bf16 tables as large as fits into `bits` for each element, all
-    /// told: at most `bits`, and nothing is said of parameters that the policy sends as they are. One bucket for each cluster is always sent: where the clusters' codes leave no room
-    /// (at 1 bit, or if all clusters are equally frequent) the message is that much larger. A model
-    /// for which there is no room stays at home, and each rank uses its own.
+    /// Huffman coded clusters, and bf16 tables as large as fits: the whole message takes at most
+    /// `bits` for each element that the policy does not send as it is. Every cluster has at least
+    /// one bucket: where the clusters' codes leave no room for that (at 1 bit, or if all clusters
+    /// are equally frequent), the message is that much larger. A model that does not fit is not
+    /// sent, and each rank then uses its own.
     #[default]
     Lean,
     /// Clusters in `bits` each, and f32 tables of bits·n/32 buckets on top: about 2·bits in all.
