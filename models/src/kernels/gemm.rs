@@ -183,8 +183,8 @@ struct Strip<S> {
     accumulate: bool,
 }
 
-/// The rows of a strip of `V` vectors of columns, the last vector not full if `PARTIAL`: a function of its own for each
-/// such kind of strip, for all of them in one take the compiler four times as long.
+/// The rows of a strip of `V` vectors of columns, the last vector not full if `PARTIAL`. Each such kind of strip is a
+/// function of its own: with all kinds inlined into one function, this crate took the compiler four times as long.
 struct Rows<S, const LEFT: u8, const V: usize, const PARTIAL: bool>(Strip<S>, usize);
 
 impl<S: Simd, const LEFT: u8, const V: usize, const PARTIAL: bool> Kernel
@@ -194,6 +194,7 @@ impl<S: Simd, const LEFT: u8, const V: usize, const PARTIAL: bool> Kernel
 
     #[inline(always)]
     fn run<T: Simd>(self, _: T) {
+        // The strip brings its own token, which is of the same set: `apart` was called on it.
         let Self(strip, rows) = self;
         // SAFETY: only `Strip::columns` makes such a value, under its caller's promise.
         unsafe { strip.rows::<LEFT, V, PARTIAL>(rows) }

@@ -90,8 +90,8 @@ pub trait Simd: Copy {
         unsafe { lane_by_lane::store_nines(self, p, stride, n, nines) }
     }
 
-    /// Runs `kernel`, compiled for the same instruction set, as a function of its own: what is inlined into one function
-    /// costs the compiler more than in proportion.
+    /// Runs `kernel`, compiled for the same instruction set, as a function of its own. This is for large kernels of many
+    /// cases: the compiler's time grows faster than the size of a function.
     fn apart<K: Kernel>(self, kernel: K) -> K::Output;
 
     /// Asks for the cache line at `p` ahead of its use; `p` may be anything.
