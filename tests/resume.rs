@@ -94,20 +94,21 @@ fn every_scheme_goes_on_bit_for_bit() {
     }
 }
 
-/// Batch norm's statistics, Adam's state and images; interrupted twice.
+/// Batch norm's statistics, AdamW's and Muon's state and images; interrupted twice.
 #[test]
-fn batch_norm_and_adam_go_on_bit_for_bit() {
-    for batch_norm in ["averaged", "rank0", "synchronised"] {
+fn batch_norm_and_running_means_go_on_bit_for_bit() {
+    for (batch_norm, kind) in [("averaged", "adamw"), ("rank0", "muon"), ("synchronised", "adamw")]
+    {
         let program = Program::new();
         let batch_norm = format!("train.batch_norm={batch_norm}");
+        let optimizer = format!("optimizer={{kind=\"{kind}\",learning_rate=0.01}}");
         let train = words(
             "train --quiet --workers 2 --epochs 3 --set name=quick --set dataset.train=48 \
              --set dataset.test=16 --set train.batch=4 --set train.accumulate=2 \
              --set train.clip_norm=0.5 --set policy.force=true \
-             --set optimizer={kind=\"adamw\",learning_rate=0.01} \
              --set record.every=1 --set checkpoint.every_steps=2 --set checkpoint.keep_last=9",
         );
-        program.succeed(&[&train[..], &["--set", &batch_norm]].concat());
+        program.succeed(&[&train[..], &["--set", &batch_norm, "--set", &optimizer]].concat());
         let run = program.quick_run();
         let before = Outcome::of(&run);
         for _ in 0..2 {

@@ -173,6 +173,7 @@ fn more_workers_than_cores_and_uneven_tails_end_well() {
 fn every_optimizer_schedule_and_policy_trains() {
     for settings in [
         &["optimizer.kind=adamw", "optimizer.learning_rate=0.01"][..],
+        &["optimizer={kind=\"muon\"}", "model=transformer"],
         &[
             "optimizer.nesterov=true",
             "optimizer.weight_decay=1e-4",

@@ -10,7 +10,7 @@ use crate::recipe::optimizer::{Coasting, Definition, MOMENTUM, Now, Piece, Rule,
 use crate::train::params::{Param, Params};
 use anyhow::{Context, Result};
 use gradwire_exchange::Support;
-use gradwire_models::kernels::optimizer::{SgdStep, sum_of_squares};
+use gradwire_models::kernels::optimizer::{BLOCK, SgdStep, sum_of_squares};
 use std::ops::Range;
 use table::Table;
 
@@ -162,8 +162,9 @@ impl Optimizer {
         self.steps += 1;
         let (mut squares, coasting, momentum) = (0.0, self.rule.coasting(), self.momentum());
         params.update(|param, weights| {
-            let (is_matrix, is_norm_bias) = (param.var.rank() > 1, param.is_norm_bias);
-            let now = Now { rate, step: self.steps, is_matrix, is_norm_bias };
+            let (name, shape) = (param.name.as_str(), param.var.dims());
+            let is_norm_bias = param.is_norm_bias;
+            let now = Now { rate, step: self.steps, name, shape, is_norm_bias };
             let table = self.table.as_mut().filter(|table| table.range == param.range);
             if let (Some(table), Some(coasting)) = (table, coasting) {
                 let momentum = stretch(&mut self.vectors, momentum, &param.range);
@@ -172,8 +173,9 @@ impl Optimizer {
                 squares += table.update(weights, grad, support, momentum, &step);
                 return;
             }
-            // A piece stays in the first cache from the sum of its squares to its update.
-            for (start, weights) in (0..).step_by(PIECE).zip(weights.chunks_mut(PIECE)) {
+            // A block stays in the first cache from the sum of its squares to its update.
+            let piece = if self.rule.whole() { weights.len().max(1) } else { BLOCK };
+            for (start, weights) in (0..).step_by(piece).zip(weights.chunks_mut(piece)) {
                 let start = param.range.start + start;
                 let range = start..start + weights.len();
                 let gradient = &flat[range.clone()];
@@ -208,12 +210,9 @@ fn table_of<'p>(table: &Table, params: &'p Params) -> Result<&'p Param> {
     param.context("invariant: the table is one of the parameters")
 }
 
-/// Elements that are summed up and then updated while the first cache holds them: 16 KiB.
-const PIECE: usize = 4096;
-
-/// The Euclidean norm, in f64 over blocks of f32 sums.
+/// The Euclidean norm.
 pub fn norm(vector: &[f32]) -> f64 {
-    vector.chunks(PIECE).map(sum_of_squares).sum::<f64>().sqrt()
+    sum_of_squares(vector).sqrt()
 }
 
 #[cfg(test)]

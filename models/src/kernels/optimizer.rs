@@ -3,11 +3,13 @@
 //! The updates follow PyTorch's `torch.optim.SGD` and `torch.optim.AdamW` term for term. They
 //! multiply and add without fusing, so every instruction set gives the same bits.
 
+mod orthogonal;
 mod rows;
 
 use super::simd::{Isa, Kernel, Simd};
 use super::{Kernels, active};
 
+pub use orthogonal::orthogonalize;
 pub use rows::{Late, SgdRows};
 
 /// What one SGD update needs to know beside the slices.
@@ -62,13 +64,16 @@ impl Kernel for Sgd<'_> {
     }
 }
 
+/// Values whose squares are summed up in f32, in sixteen sums: 16 KiB, which the first cache holds.
+pub const BLOCK: usize = 4096;
+
 /// Whether all are 0, with a plus sign.
 #[inline(always)]
 pub fn is_zero(values: &[f32]) -> bool {
     values.iter().fold(0, |any, value| any | value.to_bits()) == 0
 }
 
-/// The sum of the squares of not too many values: in f32 for each sixteenth of them, in f64 over these.
+/// The sum of squares: in f32 over each sixteenth of a [block](BLOCK), in f64 over these.
 pub fn sum_of_squares(values: &[f32]) -> f64 {
     isa().run(Squares { values })
 }
@@ -82,7 +87,11 @@ impl Kernel for Squares<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> f64 {
-        squares(self.values)
+        let mut sum = 0.0;
+        for block in self.values.chunks(BLOCK) {
+            sum += squares(block);
+        }
+        sum
     }
 }
 

@@ -54,8 +54,13 @@ pub trait Rule: Send {
         &[]
     }
 
-    /// Updates consecutive elements of one parameter in place. Each element's update depends on
-    /// that element alone, so that it is the same whatever the pieces.
+    /// Whether an update takes the whole of a parameter as one piece. If not, each element's update depends on
+    /// that element alone, so that it is the same whatever the pieces; so are most rules.
+    fn whole(&self) -> bool {
+        false
+    }
+
+    /// Updates consecutive elements of one parameter in place.
     fn update(&self, piece: Piece<'_>, now: &Now);
 
     /// How the rows of a table move whose gradient is zero, if that is by SGD's momentum alone:
@@ -77,21 +82,28 @@ pub struct Coasting {
 
 /// When an update is, and of what.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Now {
+pub struct Now<'a> {
     /// The learning rate of this update.
     pub rate: f64,
     /// The number of this update, from 1.
     pub step: u64,
-    /// Whether the parameter has two dimensions or more: norms' scales and biases have one.
-    pub is_matrix: bool,
+    /// PyTorch's name of the parameter, such as `layer1.0.conv1.weight`.
+    pub name: &'a str,
+    /// The parameter's shape.
+    pub shape: &'a [usize],
     /// Whether it is the shift of a batch norm.
     pub is_norm_bias: bool,
 }
 
-impl Now {
+impl Now<'_> {
+    /// Whether the parameter has two dimensions or more: norms' scales and biases have one.
+    pub fn is_matrix(&self) -> bool {
+        self.shape.len() > 1
+    }
+
     /// The weight decay of this parameter, where only matrices are sure to decay.
     pub fn decay(&self, weight_decay: f64, norms_and_biases: bool) -> f64 {
-        if norms_and_biases || self.is_matrix { weight_decay } else { 0.0 }
+        if norms_and_biases || self.is_matrix() { weight_decay } else { 0.0 }
     }
 }
 

@@ -9,12 +9,14 @@
 
 mod adamw;
 mod definition;
+mod muon;
 mod sgd;
 
 pub use adamw::Adamw;
 pub use definition::{
     About, Coasting, DECAY_MOMENTUM, Definition, MOMENTUM, Now, Piece, Rule, Slices,
 };
+pub use muon::Muon;
 pub use sgd::Sgd;
 
 gradwire_registry::registry! {
@@ -23,6 +25,7 @@ gradwire_registry::registry! {
     pub enum Config: Definition {
         Sgd(Sgd),
         Adamw(Adamw),
+        Muon(Muon),
     }
 }
 

@@ -187,7 +187,7 @@ mod tests {
     fn trained(sgd: &Sgd, is_norm_bias: bool) -> [f32; 3] {
         let (mut weights, mut state) = (WEIGHTS, vec![vec![0.0; 3]]);
         for (step, gradient) in (1..).zip(GRADIENTS) {
-            let now = Now { rate: RATE, step, is_matrix: false, is_norm_bias };
+            let now = Now { rate: RATE, step, name: "bn1.bias", shape: &[3], is_norm_bias };
             let state = Slices::new(&mut state, 0..3);
             sgd.update(Piece { weights: &mut weights, gradient: &gradient, state }, &now);
         }
