@@ -73,11 +73,13 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
     let flags = "train --dry-run --batch 7 --lr 0.25 --steps 9 --set train.clip_norm=0";
     let told = program.succeed(&words(flags));
     says(&told, &["batch = 7", "learning_rate = 0.25", "max_steps = 9"]);
-    let full = fs::File::options().write(true).open("/dev/full").unwrap();
-    let output = program.command(&["list"]).stdout(full).output().unwrap();
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = program.command(&["list"]).stdout(full()).output().unwrap();
     let (_, error) = texts(&output);
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.starts_with("error: cannot write to standard output"), "{error}");
+    let output = program.command(&["list"]).stdout(full()).stderr(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "an error that nobody can be told");
     let mut bogus = program.command(&["train", "--quiet"]);
     let bogus = bogus.env("GRADWIRE_KERNELS", "bogus").output().unwrap();
     assert_eq!(bogus.status.code(), Some(2));

@@ -4,6 +4,7 @@
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM, SIGUSR1};
 use signal_hook::{flag, iterator};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -26,7 +27,8 @@ pub(super) fn end_with_the_output() {
         let said = info.payload().downcast_ref::<String>();
         match said.and_then(|said| said.strip_prefix("failed printing to stdout: ")) {
             Some(why) => {
-                eprintln!("error: cannot write to standard output: {why}");
+                // Where both go to one full disk there is nobody to tell, and a panic here would be an abort.
+                let _ = writeln!(io::stderr(), "error: cannot write to standard output: {why}");
                 process::exit(1);
             }
             None => usual(info),
