@@ -34,7 +34,7 @@ pub(super) struct Running {
     /// undecided. Each of the three looks errs a third as often, so that all together err no more
     #[arg(long, conflicts_with_all = ["seeds", "dry_run"])]
     until_decided: bool,
-    /// Only these tasks and arms, by name, or task/arm
+    /// Only these arms, or tasks, or these arms on these tasks, by name; or task/arm
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     only: Vec<String>,
     /// Go on with runs that were stopped, from their last checkpoints, rather than begin them

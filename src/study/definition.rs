@@ -85,7 +85,8 @@ pub struct Setting {
     /// Tasks, by name with or without their values; absent for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Vec<String>>,
-    /// Arms, by name with or without their values; absent for all.
+    /// Arms, by name with or without their values, on every task or as `task/arm` on that one;
+    /// absent for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arms: Option<Vec<String>>,
     /// What it changes in every recipe.
@@ -117,6 +118,21 @@ impl Choice {
     /// Whether this is what a name, with or without values, speaks of.
     pub fn is(&self, name: &str) -> bool {
         name == self.label.name || name == self.member
+    }
+
+    /// Whether a name, `task/arm` or that of an arm alone, speaks of this arm on that task.
+    pub fn is_named(&self, name: &str, task: &Self) -> bool {
+        match name.split_once('/') {
+            Some((of_task, of_arm)) => task.is(of_task) && self.is(of_arm),
+            None => self.is(name),
+        }
+    }
+}
+
+impl Setting {
+    /// Whether an arm is trained on a task.
+    pub fn trains(&self, task: &Choice, arm: &Choice) -> bool {
+        self.arms.as_ref().is_none_or(|names| names.iter().any(|name| arm.is_named(name, task)))
     }
 }
 
@@ -301,12 +317,13 @@ impl Experiment {
             let at = |key: &str| format!("scales.{}.{key}", scale.name());
             ensure!(is_folder(scale.name()), "scales: the name {:?} {FOLDER}", scale.name());
             ensure!(!setting.seeds.is_empty(), "{}: at least one is needed", at("seeds"));
-            let (some_tasks, some_arms) =
-                (setting.tasks.iter().flatten(), setting.arms.iter().flatten());
-            some_tasks
-                .chain(setting.task.keys())
-                .try_for_each(|n| known(&at("task"), &tasks, n))?;
-            some_arms.chain(setting.arm.keys()).try_for_each(|n| known(&at("arm"), &arms, n))?;
+            let mut some_tasks = setting.tasks.iter().flatten().chain(setting.task.keys());
+            some_tasks.try_for_each(|name| known(&at("task"), &tasks, name))?;
+            setting.arm.keys().try_for_each(|name| known(&at("arm"), &arms, name))?;
+            for name in setting.arms.iter().flatten() {
+                let is_there = |task: &Choice| arms.iter().any(|arm| arm.is_named(name, task));
+                ensure!(tasks.iter().any(is_there), "{}: there is no {name:?}", at("arms"));
+            }
         }
         let names = |choices: &[Choice]| choices.iter().map(|c| c.label.name.clone()).collect();
         let (tasks, arms): (Vec<_>, Vec<_>) = (names(&tasks), names(&arms));

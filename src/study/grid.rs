@@ -19,7 +19,8 @@ use toml::{Table, Value};
 pub struct Wish {
     /// How many seeds, from 1; absent for the scale's own.
     pub seeds: Option<u64>,
-    /// Tasks, arms, or `task/arm`, by name with or without values; empty for all.
+    /// Tasks and arms, by name with or without values: those arms on those tasks. `task/arm` adds
+    /// this one. Empty for all.
     pub only: Vec<String>,
     /// Where data sets are, if not where the recipes say.
     pub dir: Option<String>,
@@ -134,33 +135,41 @@ impl Grid {
             let there: Vec<&str> = experiment.scales.keys().map(Scale::name).collect();
             format!("it has no scale {}, but {}", scale.name(), there.join(", "))
         })?;
-        let chosen = |choices: Vec<Choice>, names: &Option<Vec<String>>| -> Vec<Choice> {
-            let is_in = |c: &Choice| names.as_ref().is_none_or(|n| n.iter().any(|name| c.is(name)));
-            choices.into_iter().filter(is_in).collect()
+        let chosen = |task: &Choice| {
+            setting.tasks.as_ref().is_none_or(|names| names.iter().any(|name| task.is(name)))
         };
-        let tasks = chosen(experiment.task_choices(), &setting.tasks);
-        let arms = chosen(experiment.arm_choices(), &setting.arms);
+        let mut tasks = experiment.task_choices();
+        tasks.retain(chosen);
+        let mut arms = experiment.arm_choices();
+        arms.retain(|arm| tasks.iter().any(|task| setting.trains(task, arm)));
+        let some = |of: &dyn Fn(&Choice, &Choice) -> bool| {
+            let mut pairs = tasks.iter().flat_map(|task| arms.iter().map(move |arm| (task, arm)));
+            pairs.any(|(task, arm)| setting.trains(task, arm) && of(task, arm))
+        };
         for name in &wish.only {
-            let known = tasks.iter().any(|t| arms.iter().any(|a| asked(name, t, a)));
             ensure!(
-                known,
+                some(&|task, arm| task.is(name) || arm.is_named(name, task)),
                 "--only {name:?} is no task and no arm of this scale; tasks: {}; arms: {}; or \
                  task/arm",
                 names(&tasks),
                 names(&arms)
             );
         }
+        ensure!(
+            some(&|task, arm| asked(&wish.only, &tasks, task, arm)),
+            "--only {}: this scale trains none of these arms on any of these tasks",
+            wish.only.join(",")
+        );
         let seeds = wish.seeds.map_or_else(|| setting.seeds.clone(), |n| (1..=n).collect());
         let wanted = |task: &Choice, arm: &Choice, seed: u64| {
-            let named = wish.only.iter().any(|name| asked(name, task, arm));
-            seeds.contains(&seed) && (wish.only.is_empty() || named)
+            seeds.contains(&seed) && asked(&wish.only, &tasks, task, arm)
         };
         let more = setting.seeds.iter().copied().filter(|seed| !seeds.contains(seed));
         let all_seeds: Vec<u64> = seeds.iter().copied().chain(more).collect();
         let mut runs = Vec::new();
         for seed in &all_seeds {
             for task in &tasks {
-                for arm in &arms {
+                for arm in arms.iter().filter(|arm| setting.trains(task, arm)) {
                     let wanted = wanted(task, arm, *seed);
                     let plan =
                         Plan { experiment, setting, wish, task, arm, seed: *seed, wanted, out };
@@ -198,20 +207,23 @@ impl Grid {
 impl Experiment {
     /// Whether `only`, the names of a wish, speaks of an arm on a task; no names speak of all.
     pub fn is_asked(&self, only: &[String], task: &str, arm: &str) -> bool {
-        let find =
-            |choices: Vec<Choice>, name: &str| choices.into_iter().find(|c| c.label.name == name);
-        let (task, arm) = (find(self.task_choices(), task), find(self.arm_choices(), arm));
-        let Some((task, arm)) = task.zip(arm) else { return false };
-        only.is_empty() || only.iter().any(|name| asked(name, &task, &arm))
+        let (tasks, arms) = (self.task_choices(), self.arm_choices());
+        let task = tasks.iter().find(|choice| choice.label.name == task);
+        let arm = arms.iter().find(|choice| choice.label.name == arm);
+        task.zip(arm).is_some_and(|(task, arm)| asked(only, &tasks, task, arm))
     }
 }
 
-/// Whether a name of `--only` speaks of these.
-fn asked(name: &str, task: &Choice, arm: &Choice) -> bool {
-    match name.split_once('/') {
-        Some((of_task, of_arm)) => task.is(of_task) && arm.is(of_arm),
-        None => task.is(name) || arm.is(name),
-    }
+/// Whether `only`, the names of a wish, speaks of an arm on one of the `tasks`.
+fn asked(only: &[String], tasks: &[Choice], task: &Choice, arm: &Choice) -> bool {
+    let (pairs, names): (Vec<&String>, Vec<_>) = only.iter().partition(|name| name.contains('/'));
+    let is_task = |name: &&String| tasks.iter().any(|task| task.is(name));
+    let (of_tasks, of_arms): (Vec<&String>, Vec<_>) = names.into_iter().partition(is_task);
+    let task_is_asked = of_tasks.is_empty() || of_tasks.iter().any(|name| task.is(name));
+    let arm_is_asked = of_arms.is_empty() || of_arms.iter().any(|name| arm.is(name));
+    let only_pairs = !pairs.is_empty() && of_tasks.is_empty() && of_arms.is_empty();
+    let is_pair = pairs.iter().any(|name| arm.is_named(name, task));
+    is_pair || (!only_pairs && task_is_asked && arm_is_asked)
 }
 
 fn names(choices: &[Choice]) -> String {
@@ -347,14 +359,13 @@ mod tests {
             for scale in Scale::USUAL {
                 let grid = plan(&experiment, scale, &Wish::default());
                 let grid = grid.unwrap_or_else(|e| panic!("{name}, {scale}: {e:#}"));
-                let baseline = |arm: &Choice| arm.is(&experiment.baseline);
-                assert!(grid.arms.iter().any(baseline), "{name}, {scale}");
-                assert_eq!(
-                    grid.runs.len(),
-                    grid.tasks.len()
-                        * grid.arms.len()
-                        * experiment.scales[&scale.into()].seeds.len()
-                );
+                let seeds = experiment.scales[&scale.into()].seeds.len();
+                assert_eq!(grid.runs.len() % seeds, 0);
+                for task in &grid.tasks {
+                    let baseline =
+                        |r: &Planned| r.task == task.label.name && r.arm == experiment.baseline;
+                    assert!(grid.runs.iter().any(baseline), "{name}, {scale}");
+                }
                 for run in &grid.runs {
                     assert!(run.recipe.record.histograms_every <= (run.steps / 4).max(1));
                     assert!(scale != "smoke" || run.steps <= 4, "{name}: {}", run.steps);
@@ -372,12 +383,9 @@ mod tests {
                 assert!(claim.scales.iter().flatten().next().is_some(), "{name}: {}", claim.claim);
                 for scale in claim.scales.iter().flatten() {
                     let grid = plan(&experiment, scale.name(), &Wish::default()).unwrap();
-                    let has = |choices: &[Choice], name: &str| {
-                        choices.iter().any(|c| c.label.name == name)
-                    };
-                    assert!(has(&grid.tasks, &claim.task), "{name}: {}", claim.claim);
                     for arm in [Some(&claim.arm), claim.against.as_ref()].into_iter().flatten() {
-                        assert!(has(&grid.arms, arm), "{name}: {}", claim.claim);
+                        let of = |run: &Planned| run.task == claim.task && run.arm == *arm;
+                        assert!(grid.runs.iter().any(of), "{name}: {}", claim.claim);
                     }
                 }
             }
@@ -444,6 +452,8 @@ mod tests {
         assert_eq!(wanted(&["few-4/dense"]), 3);
         assert_eq!(wanted(&["dqsgd"]), 6);
         assert_eq!(wanted(&["few"]), 12);
+        assert_eq!(wanted(&["few-4", "dqsgd"]), 3, "that arm on that task");
+        assert_eq!(wanted(&["few-4", "dqsgd", "few-2/dense"]), 6);
         assert_eq!(
             only(&["dqsgd"]).unwrap().runs.len(),
             12,
@@ -457,11 +467,29 @@ mod tests {
     }
 
     #[test]
+    fn a_scale_may_train_an_arm_on_one_task_only() {
+        let some =
+            TINY.replace("seeds = [1, 2]", "seeds = [1]\narms = [\"dense\", \"few-4/dqsgd\"]");
+        let experiment = Experiment::parse(&some).unwrap();
+        let grid = plan(&experiment, "quick", &Wish::default()).unwrap();
+        let runs: Vec<[&str; 2]> = grid.runs.iter().map(|r| [&*r.task, &*r.arm]).collect();
+        assert_eq!(runs, [["few-2", "dense"], ["few-4", "dense"], ["few-4", "dqsgd"]]);
+        let only = vec!["few-2/dqsgd".to_string()];
+        let refusal = plan(&experiment, "quick", &Wish { only, ..Wish::default() }).unwrap_err();
+        assert!(format!("{refusal:#}").contains("few-2/dqsgd"), "{refusal:#}");
+        let only = vec!["few-2".to_string(), "dqsgd".into()];
+        let refusal = plan(&experiment, "quick", &Wish { only, ..Wish::default() }).unwrap_err();
+        assert!(format!("{refusal:#}").contains("none of these arms"), "{refusal:#}");
+    }
+
+    #[test]
     fn experiments_that_cannot_be_are_refused() {
         for (from, to, part) in [
             ("baseline = \"dense\"", "baseline = \"dnse\"", "baseline"),
             ("links = [\"1gbit\"]", "links = [\"1gbat\"]", "links"),
             ("seeds = [1, 2]", "seeds = []", "seeds"),
+            ("seeds = [1, 2]", "seeds = [1]\narms = [\"few-3/dense\"]", "few-3/dense"),
+            ("seeds = [1, 2]", "seeds = [1]\narms = [\"few-4/dnse\"]", "few-4/dnse"),
             ("task.few-4", "task.few-5", "few-5"),
             ("name = \"dqsgd\"", "name = \"dense\"", "twice"),
             ("name = \"few\"", "name = \"../few\"", "folder"),
