@@ -62,7 +62,7 @@ fn account(settings: &[&str], clipped_to: f64) -> Account {
     let mut clipped = 0;
     for step in step(first) + 1..=step(last) {
         let file = run.join(format!("gradients/step-{step:06}.safetensors"));
-        let gradient = flat(&file, |_| true);
+        let gradient = flat(&file, |name| !name.starts_with("residual/"));
         let factor = (clipped_to / norm(&gradient)).min(1.0);
         clipped += usize::from(factor < 1.0);
         computed.iter_mut().zip(&gradient).for_each(|(sum, value)| *sum += factor * value);

@@ -7,6 +7,7 @@ mod common;
 use common::{
     Program, entries, events, forged, number, numbers, only_run, quick, sets, weights, words,
 };
+use gradwire::record::gradient;
 use serde_json::Value;
 use std::fs;
 
@@ -235,6 +236,31 @@ fn recorded_gradients_are_what_bench_codecs_reads() {
     assert!(table.lines().any(|line| line.starts_with("dense")), "{table}");
     program.refuses(&["bench", "codecs", "--scheme", "topp"], 2, &["did you mean `topk`"]);
     program.refuses(&["bench", "codecs", "--gradient", "no.safetensors"], 2, &["no.safetensors"]);
+}
+
+/// Top-k sends the largest elements of what it is given, and keeps the others as the residual.
+#[test]
+fn a_recorded_gradient_has_the_residual_in_it() {
+    let program = Program::new();
+    let settings = [
+        "workers=1",
+        "record.gradients=1",
+        "train.max_steps=3",
+        "scheme={ kind = \"topk\", ratio = 0.001 }",
+        "policy={ bucketing = \"whole\", dense_below = 0, momentum_correction = 0 }",
+    ];
+    program.succeed(&quick(&sets(&settings)));
+    let run = program.quick_run();
+    for (i, step) in events(&run, "step").iter().enumerate() {
+        let file = run.join(format!("gradients/step-{:06}.safetensors", i + 1));
+        let given = gradient::load(&file).unwrap().flat;
+        let mut squares: Vec<f64> = given.iter().map(|value| f64::from(*value).powi(2)).collect();
+        squares.sort_by(f64::total_cmp);
+        let sent = number(&step["gauges"], "kept") as usize;
+        let residual = squares.iter().rev().skip(sent).sum::<f64>().sqrt();
+        let told = number(step, "residual_norm");
+        assert!((residual - told).abs() < 1e-4 * told, "{residual}: {step}");
+    }
 }
 
 #[test]

@@ -256,8 +256,8 @@ pub struct Record {
     /// absent for the largest weight of each part of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histograms: Option<Vec<String>>,
-    /// Steps between two gradients of rank 0 written to the run's folder, for
-    /// `bench codecs --gradient`; 0 for none.
+    /// Steps between two gradients of rank 0 written to the run's folder, with the residuals that are
+    /// added to them, for `bench codecs --gradient`; 0 for none.
     pub gradients: u64,
 }
 

@@ -42,14 +42,18 @@ impl Worker {
         self.post.rank() == 0 && every > 0 && step.is_multiple_of(every)
     }
 
-    /// Writes rank 0's gradient to the run's folder if it is time.
+    /// Writes rank 0's gradient, and the residual that the exchange will add to it, to the run's folder
+    /// if it is time.
     pub(super) fn keep_gradient(&mut self, step: u64) -> Result<()> {
         let due = self.gradient_due(step);
         if let Some(folder) = self.session.folder.as_ref().filter(|_| due) {
             self.post.phase(Phase::RecordingGradient);
-            let parameters = self.replica.params.iter().map(|param| {
-                let values = &self.gradient.flat[param.range.clone()];
-                (param.name.as_str(), param.var.dims(), values)
+            let residual = self.exchange.residual();
+            let parameters = self.replica.params.iter().map(|param| gradient::Parameter {
+                name: &param.name,
+                dims: param.var.dims(),
+                gradient: &self.gradient.flat[param.range.clone()],
+                residual: residual.map(|residual| &residual[param.range.clone()]),
             });
             gradient::save(&self.session.disk, folder, parameters, step)?;
         }
