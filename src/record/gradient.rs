@@ -107,7 +107,7 @@ impl Gradient {
 ///
 /// # Errors
 /// When the file cannot be read, is no safetensors file, or holds a tensor that is not f32, a value
-/// that is not finite, a residual of no parameter or of another shape, or nothing at all.
+/// or a sum that is not finite, a residual of no parameter or of another shape, or nothing at all.
 pub fn load(file: &Path) -> Result<Gradient> {
     let bytes = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
     let at = || format!("reading {}", file.display());
@@ -126,6 +126,12 @@ pub fn load(file: &Path) -> Result<Gradient> {
             }
             let residual = values(file, &of, &residual)?;
             gradient.flat[before..].iter_mut().zip(residual).for_each(|(sum, value)| *sum += value);
+            if let Some(at) = gradient.flat[before..].iter().position(|sum| !sum.is_finite()) {
+                bail!(
+                    "{}: element {at} of {name} and {of} adds up to no finite number",
+                    file.display()
+                );
+            }
         }
         gradient.shapes.push(tensor.shape().to_vec());
     }
@@ -179,6 +185,11 @@ mod tests {
             assert!(format!("{refusal:#}").contains(part), "{refusal:#}");
         }
         let infinite = read(&[("b", &[1.0]), ("residual/b", &[f32::INFINITY])]).err().unwrap();
-        assert!(format!("{infinite:#}").contains("residual/b"), "{infinite:#}");
+        assert!(
+            format!("{infinite:#}").contains("tensor residual/b is not finite"),
+            "{infinite:#}"
+        );
+        let sum = read(&[("b", &[f32::MAX]), ("residual/b", &[f32::MAX])]).err().unwrap();
+        assert!(format!("{sum:#}").contains("adds up"), "{sum:#}");
     }
 }

@@ -1,7 +1,7 @@
 //! How fast the schemes of an experiment encode and decode what its runs had to say: for each claim
 //! about speed, the last gradient that each of the arm's runs recorded, residual included, encoded and
-//! decoded by both schemes in turns on one thread. The phases of a training step are no such measure: eight ranks that
-//! share two cores slow each other down.
+//! decoded by both schemes in turns on one thread. The phases of a training step are no such measure:
+//! eight ranks that share two cores slow each other down.
 
 use super::claim::Claim;
 use super::definition::Experiment;
