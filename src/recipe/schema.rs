@@ -217,23 +217,9 @@ fn as_toml_has_it(schema: &mut Schema) {
     if let Some(Value::String(text)) = schema.get_mut("description") {
         *text = plain(text);
     }
-    match schema.get("default") {
-        Some(Value::Null) => {
-            schema.shift_remove("default");
-        }
-        Some(Value::Number(number)) if number.is_f64() => {
-            let short = number.as_f64().map(shortest);
-            schema.insert("default".into(), json!(short));
-        }
-        _ => {}
+    if schema.get("default") == Some(&Value::Null) {
+        schema.shift_remove("default");
     }
-}
-
-/// The number that is written with the fewest digits of those that are this one as an f32, where it is
-/// one: 0.01 rather than 0.009999999776482582.
-fn shortest(number: f64) -> f64 {
-    let narrow = number as f32;
-    if f64::from(narrow) == number { narrow.to_string().parse().unwrap_or(number) } else { number }
 }
 
 /// Documentation as people read it: each paragraph on one line, and links, which lead into Rust's

@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 use crate::compress::cutoff::{Cut, Cutoff, Cuts};
 use crate::compress::definition::require;
+use crate::compress::exceedances::rounded_down;
 use crate::compress::sparsifier::Sparsifier;
 use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
@@ -41,7 +42,7 @@ pub struct Config {
     /// Magnitude above which an element is sent, in units of the gradient; 0 sends all that are
     /// not zero. Default 0.01.
     #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
-    pub lambda: f32,
+    pub lambda: f64,
     /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
     /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
     pub values: Values,
@@ -96,7 +97,7 @@ impl Definition for Config {
 
 impl Cuts for Config {
     fn cut(&self, _gradient: &[f32], _step: u64) -> Cut {
-        Cut { threshold: self.lambda, aim: None }
+        Cut { threshold: rounded_down(self.lambda), aim: None }
     }
 }
 
