@@ -194,6 +194,21 @@ fn every_optimizer_schedule_and_policy_trains() {
     }
 }
 
+/// A part of the recipe is a name or a table of settings, in `--scheme` as in `--set`.
+#[test]
+fn a_part_is_chosen_by_name_or_with_its_settings() {
+    let program = Program::new();
+    let told = |arguments: &[&str]| program.succeed(&quick(&[arguments, &["--dry-run"]].concat()));
+    let table = "{ kind = \"threshold\", lambda = 0.02 }";
+    let by_table = told(&["--scheme", table]);
+    assert!(by_table.contains("kind = \"threshold\"\nlambda = 0.02\n"), "{by_table}");
+    let in_two = ["--scheme", "threshold", "--set", "scheme.lambda=0.02"];
+    assert_eq!(by_table, told(&in_two));
+    assert_eq!(by_table, told(&["--set", &format!("scheme={table}")]));
+    let wrong = "{ kind = \"topp\", ratio = 0.1 }";
+    program.refuses(&quick(&["--scheme", wrong]), 2, &["did you mean `topk`"]);
+}
+
 /// Every scheme trains through the whole program, and its gauges reach the record.
 #[test]
 fn every_scheme_trains_and_is_recorded() {

@@ -1,6 +1,6 @@
 //! What the command line changes in a recipe, whatever the command.
 
-use crate::recipe::Source;
+use crate::recipe::{self, Source};
 use crate::study::grid::names_seed;
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -12,13 +12,13 @@ pub(super) struct Changes {
     /// Change any value of the recipe, such as scheme.ratio=0.001; may be repeated
     #[arg(long = "set", value_name = "PATH=VALUE")]
     sets: Vec<String>,
-    /// The data set: dataset.kind
+    /// The data set, by name or with settings: '{ kind = "cifar10", dir = "data" }'
     #[arg(long)]
     dataset: Option<String>,
-    /// The model: model.kind
+    /// The model, by name or with settings: '{ kind = "bilstm", hidden = 64 }'
     #[arg(long)]
     model: Option<String>,
-    /// The compression scheme: scheme.kind
+    /// The compression scheme, by name or with settings: '{ kind = "topk", ratio = 0.001 }'
     #[arg(long)]
     scheme: Option<String>,
     /// World size: workers
@@ -41,12 +41,13 @@ pub(super) struct Changes {
 impl Changes {
     /// The recipe that is named, with the changes.
     pub(super) fn source(self, recipe: Option<String>) -> Source {
+        let part = |path, value: Option<String>| Some((path, recipe::part_of(&value?)));
         let text = |path, value: Option<String>| Some((path, Value::String(value?)));
         let number = |path, value: Option<i64>| Some((path, Value::Integer(value?)));
         let flags = [
-            text("dataset", self.dataset),
-            text("model", self.model),
-            text("scheme", self.scheme),
+            part("dataset", self.dataset),
+            part("model", self.model),
+            part("scheme", self.scheme),
             number("workers", self.workers.map(i64::from)),
             number("train.epochs", self.epochs.map(i64::from)),
             number("seed", self.seed),

@@ -24,5 +24,5 @@ pub use settings::{
     BatchNorm, Checkpoint, Exchange, Faults, NEWEST, OnWorkerLoss, Recipe, Record, TestViews,
     Train, in_words, synthetic_for,
 };
-pub use table::{Recipes, Source, scheme_of, split_values};
+pub use table::{Recipes, Source, part_of, scheme_of, split_values};
 pub use typed::nearest;

@@ -270,11 +270,19 @@ fn merge(table: &mut Table, over: Table) {
 /// # Errors
 /// When there is no such scheme (with the nearest name), or a setting is unknown or impossible.
 pub fn scheme_of(text: &str) -> Result<Scheme> {
-    let mut table = Table::from_iter([("scheme".to_string(), parse_value(text))]);
+    let mut table = Table::from_iter([("scheme".to_string(), part_of(text))]);
     expand_names(&mut table);
     let scheme: Scheme = typed(table.remove("scheme").unwrap_or(Value::Boolean(false)))?;
     scheme.validate().map_err(super::words::in_a_recipe)?;
     Ok(scheme)
+}
+
+/// A part of a recipe as the command line says it: an inline table such as
+/// `{ kind = "topk", ratio = 0.001 }`, or a name.
+pub fn part_of(text: &str) -> Value {
+    Some(parse_value(text))
+        .filter(Value::is_table)
+        .unwrap_or_else(|| Value::String(text.to_string()))
 }
 
 /// Spells `dataset = "name"` out as `[dataset] kind = "name"`.
