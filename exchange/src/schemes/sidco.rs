@@ -35,8 +35,8 @@
 //! gradient counts as one of which nothing was kept: several in a row raise the number of stages.
 //! `bounce` and `nonzero` are ours.
 //!
-//! # What was not public
-//! The paper's own tables; only the authors' code and the abstract were read.
+//! # What was not read
+//! The paper beyond its abstract; the authors' code was.
 
 mod fit;
 mod stages;
