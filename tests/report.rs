@@ -76,6 +76,16 @@ fn runs_are_compared_and_reported() {
     let all = [runs.clone(), vec!["runs/out/dense/report".into()]].concat();
     program.succeed(&with("report", &all, &["--out", "elsewhere"]));
     assert!(program.path("elsewhere/results.json").exists());
+    // Again in its place, and never in that of an experiment's results.
+    program.succeed(&with("report", &runs, &["--out", "elsewhere"]));
+    let kept = r#"{"experiment":"dqsgd","runs":[]}"#;
+    fs::write(program.path("elsewhere/results.json"), kept).unwrap();
+    let refused = ["elsewhere is the folder of an experiment", "--out"];
+    program.refuses(&with("report", &runs, &["--out", "elsewhere"]), 1, &refused);
+    assert_eq!(fs::read_to_string(program.path("elsewhere/results.json")).unwrap(), kept);
+    fs::create_dir(program.path("begun")).unwrap();
+    fs::write(program.path("begun/experiment.toml"), "").unwrap();
+    program.refuses(&with("report", &runs, &["--out", "begun"]), 1, &["an experiment or a sweep"]);
 }
 
 #[test]

@@ -80,7 +80,7 @@ impl Report {
         }
         let collection = self.runs.collect(&disk)?;
         let folder = self.out.unwrap_or_else(|| beside(&self.runs.runs[0]).join("report"));
-        report::write(&disk, &folder, &collection.results)?;
+        report::write_collected(&disk, &folder, &collection.results)?;
         show(&collection);
         println!("\nreport in {}", folder.join(report::HTML).display());
         Ok(())

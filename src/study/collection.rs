@@ -4,7 +4,7 @@
 use super::definition;
 use super::measured::Measured;
 use super::report;
-use super::results::{Label, Outcome, Results, Run};
+use super::results::{COLLECTED, Label, Outcome, Results, Run};
 use super::runner;
 use crate::disk::Disk;
 use crate::network::report::Named;
@@ -140,7 +140,7 @@ pub fn collect(
     let about = left_out.iter().map(|line| format!("{line}.")).chain(said(&differences));
     let about = about.collect::<Vec<_>>().join("\n\n");
     let results = Results {
-        experiment: "runs".into(),
+        experiment: COLLECTED.into(),
         title,
         about,
         tasks,

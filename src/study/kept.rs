@@ -41,9 +41,8 @@ impl Kept {
     /// # Errors
     /// When there is one, and it cannot be read.
     pub(super) fn read(disk: &Disk, folder: &Path) -> Result<Self> {
-        const MAX_BYTES: u64 = 1 << 28;
         let path = folder.join(report::JSON);
-        let bytes = match disk.read(&path, MAX_BYTES) {
+        let bytes = match disk.read(&path, report::MAX_BYTES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             read => read.with_context(|| {
                 format!("cannot read {}: move it away to go on without it", path.display())

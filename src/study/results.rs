@@ -8,10 +8,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+/// The name of results that are of no experiment: of runs that somebody put together.
+pub const COLLECTED: &str = "runs";
+
 /// Several runs that belong together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// The experiment's name; `runs` for runs that somebody put together.
+    /// The experiment's name, or [`COLLECTED`].
     pub experiment: String,
     /// What it is about, in one line.
     pub title: String,

@@ -1,6 +1,6 @@
 //! The claims of several experiments in one table, for pages.
 
-use super::{JSON, words};
+use super::{JSON, MAX_BYTES, words};
 use crate::disk::Disk;
 use crate::study::results::{Results, Ruling};
 use anyhow::{Context, Result};
@@ -18,7 +18,6 @@ pub fn claims(disk: &Disk, folders: &[PathBuf]) -> Result<String> {
 }
 
 fn read(disk: &Disk, folder: &Path) -> Result<Results> {
-    const MAX_BYTES: u64 = 1 << 28;
     let path = folder.join(JSON);
     let bytes = disk.read(&path, MAX_BYTES).with_context(|| {
         format!(

@@ -20,11 +20,14 @@ mod workers;
 
 use crate::disk::Disk;
 use crate::study::decision::SIDE;
-use crate::study::results::{Results, Ruling};
+use crate::study::definition;
+use crate::study::results::{COLLECTED, Results, Ruling};
 use crate::study::verdict::percent;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use digest::Task;
 use document::{Block, Cell, Plot, Table, Tone};
+use serde::Deserialize;
+use std::io;
 use std::path::Path;
 
 pub use claims::claims;
@@ -46,6 +49,9 @@ pub const RUNS: &str = "runs.csv";
 pub const ARMS: &str = "arms.csv";
 /// A line for each value of each run's curves.
 pub const CURVES: &str = "curves.csv";
+
+/// No file of results is as long.
+pub(super) const MAX_BYTES: u64 = 1 << 28;
 
 /// Writes the report of `results` into `folder`: the page, the same as Markdown with its plots,
 /// tables as CSV, all as JSON. What is there of an earlier report is replaced, each file at once;
@@ -71,6 +77,35 @@ pub fn write(disk: &Disk, folder: &Path, results: &Results) -> Result<()> {
         _ => None,
     }));
     replace(disk, folder, &files)
+}
+
+/// Writes the report of runs that somebody put together, as [`write`] does, but not over results of
+/// another kind: the `results.json` of an experiment or a sweep keeps its runs.
+///
+/// # Errors
+/// When the folder is an experiment's or a sweep's, or a file cannot be read or written.
+pub fn write_collected(disk: &Disk, folder: &Path, results: &Results) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Head {
+        experiment: String,
+    }
+    let path = folder.join(JSON);
+    let is_ours = match disk.read(&path, MAX_BYTES) {
+        Ok(bytes) => {
+            serde_json::from_slice(&bytes).is_ok_and(|head: Head| head.experiment == COLLECTED)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            !folder.join(definition::FILE).exists()
+        }
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    };
+    ensure!(
+        is_ours,
+        "{} is the folder of an experiment or a sweep, whose results are kept in its {JSON}: name another \
+         folder with --out",
+        folder.display()
+    );
+    write(disk, folder, results)
 }
 
 /// Writes files, by path within `folder` and content, each at once in place of what was there; those
