@@ -79,7 +79,7 @@ pub fn write(disk: &Disk, folder: &Path, results: &Results) -> Result<()> {
     replace(disk, folder, &files)
 }
 
-/// Writes the report of runs that somebody put together, as [`write`] does, but not over results of
+/// Writes the report of runs that somebody put together, as [`write()`] does, but not over results of
 /// another kind: the `results.json` of an experiment or a sweep keeps its runs.
 ///
 /// # Errors
