@@ -13,6 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch
 
+# Where models and gradients are: "cuda:0" for the same tests on a GPU, which all processes share.
+DEVICE = os.environ.get("GRADWIRE_TEST_DEVICE", "cpu")
+
 
 def model(dtype=torch.float32):
     torch.manual_seed(0)
@@ -22,14 +25,18 @@ def model(dtype=torch.float32):
         torch.nn.Linear(256, 256),
         torch.nn.ReLU(),
         torch.nn.Linear(256, 10),
-    ).to(dtype)
+    ).to(DEVICE, dtype)
+
+
+def _parameter(length, dtype=torch.float32):
+    return torch.nn.Parameter(torch.zeros(length, dtype=dtype, device=DEVICE))
 
 
 def batch(rank, step, dtype=torch.float32):
     """Inputs whose first ten numbers decide their class."""
     generator = torch.Generator().manual_seed(1000 * step + rank)
     inputs = torch.randn(32, 64, generator=generator)
-    return inputs.to(dtype), inputs[:, :10].argmax(1)
+    return inputs.to(DEVICE, dtype), inputs[:, :10].argmax(1).to(DEVICE)
 
 
 def backward(module, rank, step, dtype=torch.float32):
@@ -40,11 +47,15 @@ def backward(module, rank, step, dtype=torch.float32):
 
 
 def gradients(module):
-    return torch.cat([one.grad.detach().float().reshape(-1) for one in module.parameters()]).numpy()
+    return _flat(one.grad for one in module.parameters())
 
 
 def weights(module):
-    return torch.cat([one.detach().float().reshape(-1) for one in module.parameters()]).numpy()
+    return _flat(module.parameters())
+
+
+def _flat(tensors):
+    return torch.cat([one.detach().float().reshape(-1) for one in tensors]).cpu().numpy()
 
 
 def wrapped(scheme, bucket_cap_mb=0.2, dtype=torch.float32, **settings):
@@ -130,7 +141,7 @@ def resumed(rank, world_size, scheme, settings, folder):
     again, state = part(range(3, 6), loaded["model"], loaded["gradwire"])
     residuals = [one.get("residual") for one in loaded["gradwire"]["ranks"]]
     if residuals[0] is not None:
-        residuals = [{name: part.numpy() for name, part in one.items()} for one in residuals]
+        residuals = [{name: part.cpu().numpy() for name, part in one.items()} for one in residuals]
     return weights(whole), weights(again), state.step, residuals
 
 
@@ -202,31 +213,42 @@ def averaged(rank, world_size, scheme, settings, steps):
     return losses, weights(module), averager.traffic.wire_bytes
 
 
+def beside_a_default_device(rank, world_size):
+    """A step where tensors that name no device have no memory: this rank's gradient, and the mean."""
+    module = model()
+    averager = gradwire.torch.Averager("dense", timeout=30)
+    backward(module, rank, 0)
+    own = gradients(module)
+    with torch.device("meta"):
+        averager.reduce_(module)
+    return own, gradients(module)
+
+
 def missing_gradient(rank, world_size):
     """A parameter that only rank 0 uses."""
     module = model()
     averager = gradwire.torch.Averager("dense", timeout=30)
     backward(module, rank, 0)
-    own = module[4].bias.grad.numpy().copy()
+    own = module[4].bias.grad.cpu().numpy().copy()
     if rank == 1:
         module[4].bias.grad = None
     averager.reduce_(module)
-    return own, module[4].bias.grad.numpy()
+    return own, module[4].bias.grad.cpu().numpy()
 
 
 def subgroup(rank, world_size):
     """Two groups of two ranks, each averaging for itself."""
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     averager = gradwire.torch.Averager("dense", process_group=groups[rank // 2], timeout=30)
-    parameter = torch.nn.Parameter(torch.zeros(3))
-    parameter.grad = torch.full((3,), float(rank))
+    parameter = _parameter(3)
+    parameter.grad = torch.full_like(parameter, float(rank))
     averager.reduce_([parameter])
     return parameter.grad.tolist(), averager.rank, averager.world_size
 
 
 def different(rank, world_size, what):
     """Ranks that do not agree: what each raises."""
-    parameter = torch.nn.Parameter(torch.zeros(8 if what != "model" or rank == 0 else 9))
+    parameter = _parameter(8 if what != "model" or rank == 0 else 9)
     parameter.grad = torch.ones_like(parameter)
     scheme = "topk" if what != "scheme" or rank == 0 else "qsgd"
     seed = rank if what == "seed" else 0
@@ -284,8 +306,8 @@ def aborted(rank, world_size):
 def missing_rank(rank, world_size, timeout):
     """Rank 1 never comes to the exchange."""
     averager = gradwire.torch.Averager("dense", timeout=timeout)
-    parameter = torch.nn.Parameter(torch.zeros(3))
-    parameter.grad = torch.ones(3)
+    parameter = _parameter(3)
+    parameter.grad = torch.ones_like(parameter)
     begin = time.monotonic()
     if rank == 1:
         time.sleep(4 * timeout)
@@ -417,11 +439,12 @@ def unused(rank, world_size):
     """Two parameters whose gradients are 1, 2, 3 and so on, times the rank's number. After the first
     step none uses the second one: the sum of its means, and the sum that was to come."""
     averager = gradwire.torch.Averager("topk", ratio=0.1, timeout=30)
-    first, second = (torch.nn.Parameter(torch.zeros(500)) for _ in range(2))
-    own, total = torch.arange(1.0, 501.0), torch.zeros(500)
+    first, second = (_parameter(500) for _ in range(2))
+    own = torch.arange(1.0, 501.0, device=DEVICE)
+    total = torch.zeros_like(own)
     second.grad = own * (rank + 1)
     for _ in range(12):
-        first.grad = torch.zeros(500)
+        first.grad = torch.zeros_like(first)
         averager.reduce_([first, second])
         total += second.grad
         second.grad = None
@@ -447,11 +470,11 @@ def warned_of_momentum(rank, world_size, kind, scheme, settings):
 
 def named_twice(rank, world_size):
     """Two parameters of one name, between two steps that fit: what is said, and what is changed."""
-    first, second = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+    first, second = (_parameter(2) for _ in range(2))
     averager = gradwire.torch.Averager("dense", timeout=30)
     averager.reduce_([("first", first), ("second", second)])
     for one in (first, second):
-        one.grad = torch.full((2,), float(rank))
+        one.grad = torch.full_like(one, float(rank))
     try:
         averager.reduce_([("first", first), ("first", second)])
         said = None
@@ -465,7 +488,7 @@ def named_twice(rank, world_size):
 def other_types(rank, world_size, dtype):
     """An Averager is given a gradient of a type that it does not take, and then one that it does."""
     averager = gradwire.torch.Averager("dense", timeout=30)
-    parameter = torch.nn.Parameter(torch.zeros(3, dtype=dtype))
+    parameter = _parameter(3, dtype)
     parameter.grad = torch.full_like(parameter, rank + 1)
     try:
         averager.reduce_([("scale", parameter)])
@@ -473,8 +496,8 @@ def other_types(rank, world_size, dtype):
     except gradwire.InputError as error:
         said = str(error)
     unchanged = torch.equal(parameter.grad, torch.full_like(parameter, rank + 1))
-    fitting = torch.nn.Parameter(torch.zeros(3))
-    fitting.grad = torch.full((3,), float(rank))
+    fitting = _parameter(3)
+    fitting.grad = torch.full_like(fitting, float(rank))
     averager.reduce_([("scale", fitting)])
     return said, unchanged, fitting.grad.tolist()
 
@@ -561,7 +584,7 @@ def scaled(rank, world_size, program):
         "gradwire": gradwire,
         "model": module,
         "optimizer": torch.optim.SGD(module.parameters(), lr=0.2),
-        "scaler": torch.amp.GradScaler("cpu", init_scale=1024.0),
+        "scaler": torch.amp.GradScaler(torch.device(DEVICE).type, init_scale=1024.0),
         "averager": gradwire.torch.Averager("topk", ratio=0.1, timeout=30),
     }
     found = []

@@ -186,6 +186,13 @@ def test_an_own_loop_with_an_averager():
     assert numpy.mean(losses[-5:]) < 0.98 * numpy.mean(losses[:5])
 
 
+@YOUNG
+def test_a_default_device_of_the_program_is_none_of_the_exchange():
+    ranks = run(jobs.beside_a_default_device, 2)
+    expected = rank_order_mean([own for own, _ in ranks])
+    assert all(numpy.array_equal(mean, expected) for _, mean in ranks)
+
+
 def test_ddp_and_averager_send_the_same_bytes_for_the_same_gradients():
     for scheme, settings in [("topk", {"ratio": 0.05}), ("qsgd", {}), ("powersgd", {})]:
         averaged = run(jobs.averaged, 2, scheme, settings, 1)

@@ -85,7 +85,7 @@ class Gloo:
         )
         reason = _SILENT if silent else _LOST
         blamed = self.rank if missing is None else missing
-        words = torch.tensor([reason, blamed], dtype=torch.int64)
+        words = torch.tensor([reason, blamed], dtype=torch.int64, device="cpu")
         sent = []
         for peer in self._others:
             if peer == missing:
@@ -107,8 +107,10 @@ class Gloo:
             raise self._left
         end = time.monotonic() + self.timeout
         bodies = [torch.from_numpy(part) for part in parts]
-        headers = {peer: torch.tensor([_MESSAGE, len(parts[peer])]) for peer in self._others}
-        heard = {peer: torch.zeros(2, dtype=torch.int64) for peer in self._others}
+        headers = {
+            peer: torch.tensor([_MESSAGE, len(parts[peer])], device="cpu") for peer in self._others
+        }
+        heard = {peer: torch.zeros(2, dtype=torch.int64, device="cpu") for peer in self._others}
         # Receives come first: gloo tells a peer that it may send behind what is being sent to it.
         receiving = self._begin(heard, _HEADER, self._receive)
         sending = self._begin(headers, _HEADER, self._send)
@@ -136,7 +138,7 @@ class Gloo:
         sending: List[Dict[int, Any]] = []
         for begin in range(0, max([1, *lengths.values()]), _PIECE):
             room = {
-                peer: torch.empty(min(_PIECE, length - begin), dtype=torch.uint8)
+                peer: torch.empty(min(_PIECE, length - begin), dtype=torch.uint8, device="cpu")
                 for peer, length in lengths.items()
                 if begin < length
             }
@@ -211,4 +213,4 @@ def _joined(pieces: List[torch.Tensor]) -> torch.Tensor:
     """The message that came in these pieces; one piece is not copied."""
     if len(pieces) == 1:
         return pieces[0]
-    return torch.cat([torch.empty(0, dtype=torch.uint8), *pieces])
+    return torch.cat([torch.empty(0, dtype=torch.uint8, device="cpu"), *pieces])

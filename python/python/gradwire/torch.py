@@ -79,7 +79,7 @@ class _Ranks:
         self._exchange: Optional[Exchange] = None
         self._shapes: Dict[str, List[int]] = {}
         self._places: Dict[str, slice] = {}
-        self._flat = torch.empty(0)
+        self._flat = torch.empty(0, device="cpu")
         self._view: "numpy.ndarray[Any, Any]" = self._flat.numpy()
         self._saved: Optional[Dict[str, Any]] = None
         self._failure: Optional[BaseException] = None
@@ -227,7 +227,9 @@ class _Ranks:
         self._shapes = {name: shapes[name] for name in sorted(shapes)}
         self._places = {name: slice(begin, end) for name, begin, end in exchange.layout}
         length = exchange.layout[-1][2] if exchange.layout else 0
-        self._flat = torch.empty(length, dtype=torch.float32, pin_memory=pinned)
+        self._flat = torch.empty(
+            length, dtype=torch.float32, device="cpu", pin_memory=pinned
+        )
         self._view = self._flat.numpy()
         self._exchange = exchange
         if self._saved is not None:
