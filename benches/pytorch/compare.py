@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Training speed and memory of gradwire against PyTorch (CPU, DDP over gloo), interleaved in one run.
+"""Training speed and memory of gradwire against PyTorch (DDP over gloo), interleaved in one run.
 
 usage: benches/pytorch/compare.py [--models resnet20,resnet18,vgg16,textcnn,textcnn+nonzero,…]
                                   [--seats 2x1,1x2] [--batch 64] [--runs 5] [--steps N]
+                                  [--device cuda:0 [--tf32]]
 
 Builds gradwire, makes a virtual environment for PyTorch under target/ (the first time), then for
 every model and every seating (workers x threads of each) runs ours, theirs, ours, theirs, …, each
@@ -15,6 +16,7 @@ run channels-last, the faster of its layouts.
 Memory is the largest resident set of gradwire's one process, and the sum of those of PyTorch's
 ranks (the process that starts them is left out), with what they held before there was a model, its
 libraries, in brackets; the largest of all runs counts.
+With --device cuda:0 the workers of both sides share a GPU; build gradwire for it first and give it as --binary.
 Quiet the machine first: what else runs is in the figures.
 """
 import argparse
@@ -60,8 +62,9 @@ def compare(python, name, workers, threads, a):
     steps = a.steps or STEPS.get(model, 20)
     sizes = ["--threads", threads, "--batch", a.batch, "--steps", steps]
     ours = [a.binary, "bench", "train", "--json", "--model", model, "--workers", workers, *sizes,
-            "--set", f"scheme={scheme or 'dense'}"]
-    theirs = [python, HERE / "torch_ddp.py", "--model", model, "--world", workers, *sizes]
+            "--set", f"scheme={scheme or 'dense'}", "--set", f"device={a.device}"]
+    theirs = [python, HERE / "torch_ddp.py", "--model", model, "--world", workers, *sizes,
+              "--device", a.device, *(["--tf32"] if a.tf32 else [])]
     if model.startswith(("resnet", "vgg", "airbench")):
         theirs.append("--channels-last")
     pairs = []
@@ -89,6 +92,8 @@ def main():
     p.add_argument("--batch", type=int, default=64, help="samples per worker and step")
     p.add_argument("--runs", type=int, default=5, help="of each side; the median counts")
     p.add_argument("--steps", type=int, help="measured in each run")
+    p.add_argument("--device", default="cpu", help="cpu, or cuda:0 for a GPU that all workers share")
+    p.add_argument("--tf32", action="store_true", help="PyTorch's products with the tensor cores' 19 bits (ours are f32)")
     p.add_argument("--binary", type=pathlib.Path, help="gradwire, if it is built already")
     p.add_argument("--python", type=pathlib.Path, help="a Python with torch and numpy, if there is one already")
     a = p.parse_args()

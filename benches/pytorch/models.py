@@ -63,7 +63,8 @@ class Unscaled(nn.BatchNorm2d):
     """Batch norm without a scale, with airbench's settings."""
     def __init__(self, width):
         super().__init__(width, eps=1e-12, momentum=0.4)
-        self.register_parameter("weight", None)
+        # Ones that are not learned: without a weight, cuDNN's backward pass fails.
+        self.weight.requires_grad_(False)
 
 
 class AirbenchGroup(nn.Module):
