@@ -19,7 +19,7 @@ static BUILT_IN: Dir<'_> = include_dir!("$OUT_DIR/runs/reproduce");
 ///
 /// A run's recipe is made of layers, each of which changes what those before it say: the
 /// experiment's, the task's, the arm's, the scale's, the scale's for the task, the scale's for the
-/// arm.
+/// arm, the scale's for the arm on the task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
@@ -97,7 +97,8 @@ pub struct Setting {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::layers")]
     pub task: BTreeMap<String, Table>,
-    /// What it changes in the recipes of an arm, by name with or without its values.
+    /// What it changes in the recipes of an arm, by name with or without its values, on every task or
+    /// as `task/arm` on that one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::layers")]
     pub arm: BTreeMap<String, Table>,
@@ -319,10 +320,11 @@ impl Experiment {
             ensure!(!setting.seeds.is_empty(), "{}: at least one is needed", at("seeds"));
             let mut some_tasks = setting.tasks.iter().flatten().chain(setting.task.keys());
             some_tasks.try_for_each(|name| known(&at("task"), &tasks, name))?;
-            setting.arm.keys().try_for_each(|name| known(&at("arm"), &arms, name))?;
-            for name in setting.arms.iter().flatten() {
+            let trained = setting.arms.iter().flatten().map(|name| ("arms", name));
+            let changed = setting.arm.keys().map(|name| ("arm", name));
+            for (key, name) in trained.chain(changed) {
                 let is_there = |task: &Choice| arms.iter().any(|arm| arm.is_named(name, task));
-                ensure!(tasks.iter().any(is_there), "{}: there is no {name:?}", at("arms"));
+                ensure!(tasks.iter().any(is_there), "{}: there is no {name:?}", at(key));
             }
         }
         let names = |choices: &[Choice]| choices.iter().map(|c| c.label.name.clone()).collect();

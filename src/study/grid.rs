@@ -261,6 +261,8 @@ impl Plan<'_> {
         layers.push(&setting.recipe);
         layers.extend(own_layers(&setting.task, self.task));
         layers.extend(own_layers(&setting.arm, self.arm));
+        let on_the_task = |name: &str| name.contains('/') && self.arm.is_named(name, self.task);
+        layers.extend(setting.arm.iter().filter(|(name, _)| on_the_task(name)).map(|(_, own)| own));
         layers.push(&own);
         let table = Recipe::layered(layers, &self.wish.sets)?;
         // The number of steps does not depend on what stands in its place.
@@ -419,7 +421,8 @@ mod tests {
         seeds = [1, 2]
         recipe.train.epochs = 3
         task.few-4.train.batch = 25
-        arm.dqsgd.scheme.gap = 7
+        arm.dqsgd.scheme = { gap = 7, window = 3 }
+        arm."few-4/dqsgd".scheme.gap = 9
     "#;
 
     #[test]
@@ -434,7 +437,10 @@ mod tests {
         assert_eq!((two.recipe.workers, two.recipe.train.batch, two.steps), (2, 50, 1500));
         assert_eq!((four.recipe.workers, four.recipe.train.batch, four.steps), (4, 25, 1500));
         assert!(two.recipe.scheme_in_words().contains("horizon=1500"));
-        assert!(two.recipe.scheme_in_words().contains("gap=7"));
+        for (run, gap) in [(two, "gap=7"), (four, "gap=9")] {
+            let words = run.recipe.scheme_in_words();
+            assert!(words.contains(gap) && words.contains("window=3"), "{words}");
+        }
         assert_eq!(grid.tasks[1].label.label, "4 workers");
         assert_eq!(four.folder, Path::new("few-4/dqsgd/seed-1"));
         assert_eq!(grid.runs[4].recipe.seed, 2, "all of one seed come before the next");
