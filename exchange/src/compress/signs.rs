@@ -15,6 +15,29 @@ const LANES: usize = 16;
 
 /// Appends the sign bits, 1 for negative, packed.
 pub(crate) fn put(gradient: &[f32], out: &mut Vec<u8>) {
+    put_bits(gradient, out, |_, value| negative(value));
+}
+
+/// The same, but that zeros are plus and minus in turns, from place to place and from one `turn` to the next.
+fn put_by_turns(gradient: &[f32], turn: u64, out: &mut Vec<u8>) {
+    let turn = (turn & 1) as u8;
+    put_bits(
+        gradient,
+        out,
+        #[inline(always)]
+        |place, value| if value == 0.0 { (place as u8 ^ turn) & 1 } else { negative(value) },
+    );
+}
+
+/// 1 for a value with a sign bit, else 0.
+#[inline(always)]
+fn negative(value: f32) -> u8 {
+    (value.to_bits() >> 31) as u8
+}
+
+/// Appends a bit of each element, of its place in a block of [`BLOCK`] and its value.
+#[inline(always)]
+fn put_bits(gradient: &[f32], out: &mut Vec<u8>, bit: impl Fn(usize, f32) -> u8) {
     out.reserve(codes::bytes(gradient.len(), 1));
     let mut signs = [0; BLOCK];
     for some in gradient.chunks(BLOCK) {
@@ -22,8 +45,8 @@ pub(crate) fn put(gradient: &[f32], out: &mut Vec<u8>) {
         wide(
             #[inline(always)]
             || {
-                for (sign, value) in signs.iter_mut().zip(some) {
-                    *sign = (value.to_bits() >> 31) as u8;
+                for (place, (sign, value)) in signs.iter_mut().zip(some).enumerate() {
+                    *sign = bit(place, *value);
                 }
             },
         );
@@ -119,20 +142,41 @@ pub enum Magnitude {
     Unit,
 }
 
+/// What sign an element has that is zero.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Zeros {
+    /// That of its sign bit: plus, but for −0.
+    #[default]
+    SignBit,
+    /// Plus and minus by turns, as the sum of rank, step and place is even or odd: an even number of
+    /// ranks that all have zero are a tie.
+    ByTurns,
+}
+
 /// Signs of one magnitude.
 pub(crate) struct Signs {
     magnitude: Magnitude,
+    /// Of zeros by turns, the rank.
+    rank: Option<u64>,
     gauges: Vec<Gauge>,
 }
 
 impl Signs {
     pub(crate) fn new(magnitude: Magnitude) -> Self {
-        Self { magnitude, gauges: Vec::with_capacity(2) }
+        Self { magnitude, rank: None, gauges: Vec::with_capacity(2) }
+    }
+
+    /// The same with another sign for the zeros of that rank.
+    pub(crate) fn with(self, zeros: Zeros, rank: usize) -> Self {
+        Self { rank: (zeros == Zeros::ByTurns).then_some(rank as u64), ..self }
     }
 }
 
 impl Compressor for Signs {
-    fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) -> Encoded {
+    fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
         let start = out.len();
         let magnitude = match self.magnitude {
             Magnitude::Mean => mean(gradient),
@@ -140,7 +184,10 @@ impl Compressor for Signs {
             Magnitude::Unit => 1.0,
         };
         out.extend_from_slice(&magnitude.to_le_bytes());
-        put(gradient, out);
+        match self.rank {
+            None => put(gradient, out),
+            Some(rank) => put_by_turns(gradient, rank.wrapping_add(step), out),
+        }
         let length = gradient.len();
         self.gauges.clear();
         self.gauges.extend([

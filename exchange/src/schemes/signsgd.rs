@@ -26,10 +26,14 @@
 //! of Adam's kind. The defaults are the mean of the magnitudes, so that learning rates of other
 //! schemes fit, and the mean of the ranks' messages: with N ranks and magnitude 1 an element
 //! arrives as one of N + 1 values between −1 and 1, whose sign is the vote.
-//! A vote whose ranks say different magnitudes has the mean of those. Zeros vote plus or minus, as
-//! their sign bit says; a rank whose bucket has nothing but zeros has magnitude 0 and abstains. The
-//! papers leave open what a tie is: 0 here, or `ties = "plus"` as in GRACE's code (Xu et al. 2021),
+//! A vote whose ranks say different magnitudes has the mean of those. A rank whose bucket has nothing
+//! but zeros has magnitude 0 and abstains.
+//! The papers leave open what a tie is: 0 here, or `ties = "plus"` as in GRACE's code (Xu et al. 2021),
 //! where, with eight ranks and nothing but noise, 27 % of the elements would be ties that all go up.
+//! They leave open what the sign of zero is, too. Its sign bit says plus, so that an element with a
+//! gradient of zero on every rank arrives as plus in every step: in a model of words, most rows of the
+//! table. With `zeros = "by-turns"` zeros are plus on one half of the ranks and minus on the other,
+//! which is a tie, and the halves swap from step to step.
 //! The papers' server counts, and sends one bit back; here every rank counts, which over
 //! the topology `server` brings every rank's bits to all.
 
@@ -42,7 +46,7 @@ use crate::compress::signs::Signs;
 use crate::compress::{About, Built, Definition, Law, Seat, Soundness};
 use crate::{Bucketing, Policy, Result};
 
-pub use crate::compress::signs::Magnitude;
+pub use crate::compress::signs::{Magnitude, Zeros};
 use vote::Majority;
 pub use vote::{Ties, Vote};
 
@@ -57,6 +61,8 @@ pub struct Config {
     pub vote: Vote,
     /// What arrives where the majority's vote is a tie. Default `zero`.
     pub ties: Ties,
+    /// How an element that is zero votes: one bit has no zero. Default `sign-bit`.
+    pub zeros: Zeros,
     /// Error feedback, which does harm around plain signs; `ef-signsgd` is the scheme that goes
     /// with it. Default false.
     pub feedback: bool,
@@ -92,11 +98,10 @@ impl Definition for Config {
     }
 
     fn build(&self, seat: &Seat) -> Built {
+        let signs = Signs::new(self.magnitude).with(self.zeros, seat.rank);
         match self.vote {
-            Vote::Mean => Built::Codec(Box::new(Signs::new(self.magnitude))),
-            Vote::Majority => {
-                Built::Reducer(Box::new(Majority::new(self.magnitude, self.ties, seat)))
-            }
+            Vote::Mean => Built::Codec(Box::new(signs)),
+            Vote::Majority => Built::Reducer(Box::new(Majority::new(signs, self.ties, seat))),
         }
     }
 
@@ -104,7 +109,7 @@ impl Definition for Config {
         let majority = Self { vote: Vote::Majority, ..Self::default() };
         vec![
             Self { magnitude: Magnitude::Unit, ..Self::default() },
-            majority.clone(),
+            Self { zeros: Zeros::ByTurns, ..majority.clone() },
             Self { magnitude: Magnitude::Unit, ties: Ties::Plus, ..majority },
         ]
     }

@@ -57,6 +57,23 @@ fn ties_are_nothing_or_plus_and_who_has_nothing_abstains() {
     }
 }
 
+/// Over two ranks: what one of them alone has arrives in every other step, and what none has never moves.
+#[test]
+fn zeros_by_turns_are_ties_where_all_ranks_have_them() {
+    for vote in [Vote::Majority, Vote::Mean] {
+        let by_turns = Config {
+            magnitude: Magnitude::Unit,
+            vote,
+            zeros: Zeros::ByTurns,
+            ..Config::default()
+        };
+        let gradients = [vec![0.0, -0.0, 3.0, 3.0, -2.0], vec![0.0, 0.0, 0.0, 0.0, -5.0]];
+        assert_eq!(arrives(&by_turns, &gradients), [0.0, 0.0, 1.0, 0.0, -1.0]);
+        let swapped = [gradients[1].clone(), gradients[0].clone()];
+        assert_eq!(arrives(&by_turns, &swapped), [0.0, 0.0, 0.0, 1.0, -1.0]);
+    }
+}
+
 /// The same by counting, over eight ranks of noise with a drift; the share of ties is C(8, 4)/2⁸
 /// where there is no drift.
 #[test]
@@ -92,7 +109,7 @@ fn messages_that_are_no_votes_are_refused() {
     assert_eq!(alone.turn(&mut *reducer, 1, &mut bucket), Ok(Next::Again));
     assert_eq!(alone.turn(&mut *reducer, 1, &mut bucket), Ok(Next::Done));
     assert_eq!(values, [-1.0, 1.0, -1.0]);
-    let votes = Majority::new(Magnitude::Unit, Ties::Zero, &Seat::alone(3, 1));
+    let votes = Majority::new(Signs::new(Magnitude::Unit), Ties::Zero, &Seat::alone(3, 1));
     let mut mean = [0.0; 3];
     assert!(votes.count([&good[..], &good].into_iter(), &mut mean).is_ok());
     for broken in [

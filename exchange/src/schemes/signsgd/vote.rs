@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::compress::levels::take_scales;
-use crate::compress::signs::{self, Magnitude, Signs};
+use crate::compress::signs::{self, Signs};
 use crate::compress::{Compressor, Seat};
 use crate::reducer::{BucketGradient, Next, Reducer, Round};
 use crate::{Gauge, Result};
@@ -43,9 +43,9 @@ pub(super) struct Majority {
 }
 
 impl Majority {
-    pub(super) fn new(magnitude: Magnitude, ties: Ties, seat: &Seat) -> Self {
+    pub(super) fn new(signs: Signs, ties: Ties, seat: &Seat) -> Self {
         let message = Vec::with_capacity(4 + seat.length.div_ceil(8));
-        Self { signs: Signs::new(magnitude), ties, message, gauges: Vec::with_capacity(3) }
+        Self { signs, ties, message, gauges: Vec::with_capacity(3) }
     }
 
     /// Overwrites `mean` by what the ranks' messages come to; the share of elements in a tie.
