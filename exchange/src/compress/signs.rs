@@ -15,17 +15,27 @@ const LANES: usize = 16;
 
 /// Appends the sign bits, 1 for negative, packed.
 pub(crate) fn put(gradient: &[f32], out: &mut Vec<u8>) {
-    put_bits(gradient, out, |_, value| negative(value));
-}
-
-/// The same, but that zeros are plus and minus in turns, from place to place and from one `turn` to the next.
-fn put_by_turns(gradient: &[f32], turn: u64, out: &mut Vec<u8>) {
-    let turn = (turn & 1) as u8;
     put_bits(
         gradient,
         out,
         #[inline(always)]
-        |place, value| if value == 0.0 { (place as u8 ^ turn) & 1 } else { negative(value) },
+        |_, value| negative(value),
+    );
+}
+
+/// The same, but that zeros are plus and minus in turns, from place to place and from one `turn` to the next.
+fn put_by_turns(gradient: &[f32], turn: u64, out: &mut Vec<u8>) {
+    let turn = (turn & 1) as u32;
+    put_bits(
+        gradient,
+        out,
+        #[inline(always)]
+        |place, value| {
+            // `if value == 0.0 { place ^ turn } else { negative(value) }`, without a branch and in words as long as
+            // the value's, so that it is done with vectors.
+            let zero = u32::from(value == 0.0);
+            ((place as u32 ^ turn) & zero | (value.to_bits() >> 31) & (zero ^ 1)) as u8
+        },
     );
 }
 
