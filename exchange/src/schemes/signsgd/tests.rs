@@ -61,12 +61,8 @@ fn ties_are_nothing_or_plus_and_who_has_nothing_abstains() {
 #[test]
 fn zeros_by_turns_are_ties_where_all_ranks_have_them() {
     for vote in [Vote::Majority, Vote::Mean] {
-        let by_turns = Config {
-            magnitude: Magnitude::Unit,
-            vote,
-            zeros: Zeros::ByTurns,
-            ..Config::default()
-        };
+        let by_turns =
+            Config { magnitude: Magnitude::Unit, vote, zeros: Zeros::ByTurns, ..Config::default() };
         let gradients = [vec![0.0, -0.0, 3.0, 3.0, -2.0], vec![0.0, 0.0, 0.0, 0.0, -5.0]];
         assert_eq!(arrives(&by_turns, &gradients), [0.0, 0.0, 1.0, 0.0, -1.0]);
         let swapped = [gradients[1].clone(), gradients[0].clone()];
