@@ -30,7 +30,7 @@ fn put_by_turns(gradient: &[f32], turn: u64, out: &mut Vec<u8>) {
         gradient,
         out,
         #[inline(always)]
-        |place, value| {
+        move |place, value| {
             // `if value == 0.0 { place ^ turn } else { negative(value) }`, without a branch and in words as long as
             // the value's, so that it is done with vectors.
             let zero = u32::from(value == 0.0);
@@ -45,22 +45,23 @@ fn negative(value: f32) -> u8 {
     (value.to_bits() >> 31) as u8
 }
 
-/// Appends a bit of each element, of its place in a block of [`BLOCK`] and its value.
+/// Appends a bit of each element, of its place in a block of [`BLOCK`] and its value. All is moved into the loop: what lies
+/// behind a reference would be read again after every store, one element at a time.
 #[inline(always)]
-fn put_bits(gradient: &[f32], out: &mut Vec<u8>, bit: impl Fn(usize, f32) -> u8) {
+fn put_bits(gradient: &[f32], out: &mut Vec<u8>, bit: impl Fn(usize, f32) -> u8 + Copy) {
     out.reserve(codes::bytes(gradient.len(), 1));
     let mut signs = [0; BLOCK];
     for some in gradient.chunks(BLOCK) {
-        let signs = &mut signs[..some.len()];
+        let to = &mut signs[..some.len()];
         wide(
             #[inline(always)]
-            || {
-                for (place, (sign, value)) in signs.iter_mut().zip(some).enumerate() {
+            move || {
+                for (place, (sign, value)) in to.iter_mut().zip(some).enumerate() {
                     *sign = bit(place, *value);
                 }
             },
         );
-        codes::put(signs, 1, out);
+        codes::put(&signs[..some.len()], 1, out);
     }
 }
 
