@@ -63,7 +63,7 @@ class Unscaled(nn.BatchNorm2d):
     """Batch norm without a scale, with airbench's settings."""
     def __init__(self, width):
         super().__init__(width, eps=1e-12, momentum=0.4)
-        # Ones that are not learned: without a weight, cuDNN's backward pass fails.
+        # Ones that are not learned: without a weight, the backward pass of PyTorch 2.11 fails on a GPU.
         self.weight.requires_grad_(False)
 
 
