@@ -64,7 +64,8 @@ class Unscaled(nn.BatchNorm2d):
     def __init__(self, width):
         super().__init__(width, eps=1e-12, momentum=0.4)
         # Ones that are not learned: without a weight, the backward pass of PyTorch 2.11 fails on a GPU.
-        self.weight.requires_grad_(False)
+        del self.weight
+        self.register_buffer("weight", torch.ones(width), persistent=False)
 
 
 class AirbenchGroup(nn.Module):
