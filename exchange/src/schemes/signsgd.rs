@@ -109,6 +109,7 @@ impl Definition for Config {
         let majority = Self { vote: Vote::Majority, ..Self::default() };
         vec![
             Self { magnitude: Magnitude::Unit, ..Self::default() },
+            majority.clone(),
             Self { zeros: Zeros::ByTurns, ..majority.clone() },
             Self { magnitude: Magnitude::Unit, ties: Ties::Plus, ..majority },
         ]

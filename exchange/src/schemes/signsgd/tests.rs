@@ -57,7 +57,7 @@ fn ties_are_nothing_or_plus_and_who_has_nothing_abstains() {
     }
 }
 
-/// Over two ranks: what one of them alone has arrives in every other step, and what none has never moves.
+/// Over two ranks: what one of them alone has arrives in every other place, and what none has never does.
 #[test]
 fn zeros_by_turns_are_ties_where_all_ranks_have_them() {
     for vote in [Vote::Majority, Vote::Mean] {
