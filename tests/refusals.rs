@@ -28,6 +28,7 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
         ("train --dataset ag-news", "models for it: fasttext"),
         ("train --set scheme.ratoi=0.1", "did you mean `ratio`"),
         ("train --set scheme.ratio=7", "ratio"),
+        ("train --set tf32=true", "tf32 = true is for GPUs"),
         ("train --set exchange.topology=star", "allgather"),
         ("train --set exchange.downlink=exact", "exchange.topology = \"server\""),
         ("train --set exchange.topology=server --set exchange.downlink=lossy", "compressed"),

@@ -62,7 +62,7 @@ def compare(python, name, workers, threads, a):
     steps = a.steps or STEPS.get(model, 20)
     sizes = ["--threads", threads, "--batch", a.batch, "--steps", steps]
     ours = [a.binary, "bench", "train", "--json", "--model", model, "--workers", workers, *sizes,
-            "--set", f"scheme={scheme or 'dense'}", "--set", f"device={a.device}"]
+            "--set", f"scheme={scheme or 'dense'}", "--set", f"device={a.device}", *(["--set", "tf32=true"] if a.tf32 else [])]
     theirs = [python, HERE / "torch_ddp.py", "--model", model, "--world", workers, *sizes,
               "--device", a.device, *(["--tf32"] if a.tf32 else [])]
     if model.startswith(("resnet", "vgg", "airbench")):
@@ -93,7 +93,7 @@ def main():
     p.add_argument("--runs", type=int, default=5, help="of each side; the median counts")
     p.add_argument("--steps", type=int, help="measured in each run")
     p.add_argument("--device", default="cpu", help="cpu, or cuda:0 for a GPU that all workers share")
-    p.add_argument("--tf32", action="store_true", help="PyTorch's products with the tensor cores' 19 bits (ours are f32)")
+    p.add_argument("--tf32", action="store_true", help="products of both sides round to the tensor cores' 19 bits")
     p.add_argument("--binary", type=pathlib.Path, help="gradwire, if it is built already")
     p.add_argument("--python", type=pathlib.Path, help="a Python with torch and numpy, if there is one already")
     a = p.parse_args()

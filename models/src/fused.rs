@@ -3,7 +3,8 @@
 //!
 //! Windows of a convolution are laid out as rows by one kernel, and matrix products do the rest, forward and backward.
 //! candle's own convolutions are not used in training: the gradient of their input is a `conv_transpose2d`, which is no
-//! matrix product. Batch norm with its residual and ReLU is one pass forward after the statistics. The gradient of a table
+//! matrix product. Batch norm with its residual and ReLU reads its input twice forward and twice backward, and
+//! its statistics take one launch of a kernel for each step, not one for each operation. The gradient of a table
 //! is summed row by row, where candle has one thread for each column.
 //!
 //! Each operation is written twice: as a CUDA kernel (`kernels.cu`), compiled by NVRTC when first used, and in plain Rust.
@@ -16,7 +17,7 @@ mod norm;
 mod operation;
 mod rows;
 
-use candle_core::{Result, Tensor, Var};
+use candle_core::{Result, Tensor};
 
 use crate::activations;
 use crate::kernels::conv::Sizes;
@@ -73,36 +74,24 @@ pub(crate) fn batch_norm(
         Some(gamma) => gamma.clone(),
         None => beta.ones_like()?.detach(),
     };
-    let (mean, variance) = if train {
-        let moments = norm::moments(&xs)?;
-        let (mean, variance) = (moments.get(0)?, moments.get(1)?);
-        let count = (xs.elem_count() / mean.elem_count()) as f64;
-        let weight = running.count_on_device()?;
-        let of_outputs = match shift {
-            Some(shift) => (&mean + shift.detach())?,
-            None => mean.clone(),
+    let table = if train {
+        let table = norm::batch_table(&xs, &gamma, &beta, running.epsilon)?;
+        let of_batch = table.detach();
+        let mean = match shift {
+            Some(shift) => (of_batch.get(2)? + shift.detach())?,
+            None => of_batch.get(2)?,
         };
-        track(&running.mean, &of_outputs, &weight)?;
-        let unbiased = (&variance * (count / (count - 1.)))?;
-        track(&running.variance, &unbiased, &weight)?;
-        (mean, variance)
+        norm::track(running, &mean, &of_batch.get(4)?)?;
+        table
     } else {
-        (running.mean.as_detached_tensor(), running.variance.as_detached_tensor())
+        norm::running_table(running, &gamma, &beta)?
     };
-    let per_deviation = (variance + running.epsilon)?.sqrt()?.recip()?;
-    let table = Tensor::stack(&[gamma, beta, mean, per_deviation], 0)?;
     let relu = activation == Activation::Relu;
     let ys = norm::normalise(&xs, &table, residual, relu, train)?;
     match activation {
         Activation::Gelu(form) => activations::gelu(&ys, form),
         Activation::Identity | Activation::Relu => Ok(ys),
     }
-}
-
-/// Moves a running statistic towards the batch's, which gets that weight.
-fn track(running: &Var, batch: &Tensor, weight: &Tensor) -> Result<()> {
-    let before = running.as_detached_tensor();
-    running.set(&(&before + (batch - &before)?.broadcast_mul(weight)?)?)
 }
 
 #[cfg(test)]

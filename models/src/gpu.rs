@@ -71,6 +71,12 @@ fn driver(
     move |error| candle_core::Error::wrap(error).context(doing.clone())
 }
 
+/// Whether GPUs may round the factors of matrix products to TF32, ten bits behind the point where f32 has 23, for the whole
+/// process and from now on. Sums stay f32. Processors are not concerned.
+pub fn allow_tf32(allowed: bool) {
+    candle_core::cuda::set_gemm_reduced_precision_f32(allowed);
+}
+
 /// The GPU of that number, or the CPU for none. A GPU's tensors must stay on the thread that calls this: their work is
 /// ordered by that thread's stream, and by nothing else.
 ///

@@ -1,6 +1,6 @@
 //! What norms, activations, LSTMs and encoder layers are told, whichever arithmetic computes them.
 
-use candle_core::{DType, Result, Tensor, Var};
+use candle_core::{Result, Tensor, Var};
 use serde::{Deserialize, Serialize};
 
 /// The form of the Gaussian error linear unit of Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)",
@@ -134,20 +134,12 @@ impl Running {
         let before = self.passes.as_detached_tensor().flatten_all()?.get(0)?.to_scalar::<f32>()?;
         let passes = before.round().clamp(0., Self::SETTLED - 1.) + 1.;
         self.passes.set(&Tensor::full(passes, self.passes.shape(), self.passes.device())?)?;
-        let fresh = 1. - (1. - self.momentum).powf(f64::from(passes));
-        Ok(self.momentum / fresh)
+        Ok(Self::weight(self.momentum, passes))
     }
 
-    /// As [`count`](Self::count), as `[1]` in f32 where the statistics are: nothing waits for a GPU.
-    pub(crate) fn count_on_device(&self) -> Result<Tensor> {
-        let before = self.passes.as_detached_tensor().round()?;
-        let passes = (before.clamp(0f32, Self::SETTLED - 1.)? + 1.)?;
-        self.passes.set(&passes)?;
-        // A momentum of 1 leaves nothing of the past: its logarithm would be infinite.
-        let logarithm = (1. - self.momentum).max(f64::MIN_POSITIVE).ln();
-        // In f64: with a small momentum nearly everything cancels.
-        let past = (passes.reshape(1)?.to_dtype(DType::F64)? * logarithm)?.exp()?;
-        (past.affine(-1., 1.)?.recip()? * self.momentum)?.to_dtype(DType::F32)
+    /// By how much that pass, counted from 1, moves the statistics.
+    pub(crate) fn weight(momentum: f64, passes: f32) -> f64 {
+        momentum / (1. - (1. - momentum).powf(f64::from(passes)))
     }
 }
 

@@ -122,37 +122,82 @@ static void tables() {
     }
 }
 
-static Floats sums(u64 rows, u32 channels, Summand summand, const Floats &xs, const Floats &gs, const Floats &table,
-                   u32 shares, double factor) {
-  Floats partial(shares * channels, NAN), to(channels, NAN);
-  launch({(channels + 31) / 32, shares, 1}, {32, 8, 1},
-         [&] { column_sums(rows, channels, summand, xs.data(), gs.data(), table.data(), partial.data()); });
-  elementwise([&] { finish(channels, shares, factor, partial.data(), to.data()); });
+// Shares of the rows, a block of 32 channels by 8 rows each, and a warp for each of 8 channels that puts them together.
+static Floats by_shares(u32 channels, u32 shares, u32 rows_of_result, const std::function<void(float *)> &share,
+                        const std::function<void(const float *, float *)> &put_together) {
+  Floats partial(2 * shares * channels, NAN), to(rows_of_result * channels, NAN);
+  launch({(channels + 31) / 32, shares, 1}, {32, 8, 1}, [&] { share(partial.data()); });
+  launch({(channels + 7) / 8, 1, 1}, {32, 8, 1}, [&] { put_together(partial.data(), to.data()); });
   return to;
+}
+
+static Floats table_of(u64 rows, u32 channels, u32 shares, const Floats &xs, const Floats &gamma, const Floats &beta) {
+  return by_shares(
+      channels, shares, 5, [&](float *partial) { column_moments(rows, channels, xs.data(), partial); },
+      [&](const float *partial, float *to) {
+        batch_table(rows, channels, shares, 1e-5, partial, gamma.data(), beta.data(), to);
+      });
+}
+
+// The moments of columns far from zero, with one element far from the others, and of constant ones.
+static void moments(u64 rows, u32 shares) {
+  const u32 channels = 3;
+  Floats xs = values(rows * channels, 11), ones(channels, 1.f);
+  for (u64 row = 0; row < rows; row++) {
+    xs[row * channels] += 1000.f;
+    if (row == 0) xs[1] = 300.f;
+    xs[row * channels + 2] = 0.1f;
+  }
+  Floats table = table_of(rows, channels, shares, xs, ones, ones);
+  for (u32 channel = 0; channel < channels; channel++) {
+    double mean = 0., squares = 0.;
+    for (u64 row = 0; row < rows; row++) mean += (double)xs[row * channels + channel] / rows;
+    for (u64 row = 0; row < rows; row++) squares += std::pow(xs[row * channels + channel] - mean, 2);
+    near("mean", table[2 * channels + channel], mean, 1e-6);
+    near("1 / deviation", table[3 * channels + channel] * std::sqrt(squares / rows + 1e-5), 1., 1e-5);
+    near("unbiased variance", table[4 * channels + channel], squares / (rows - 1), 1e-5);
+  }
+}
+
+// Running statistics after some passes are the averages that their momentum says.
+static void running(double momentum) {
+  const u32 channels = 4;
+  Floats statistics(channels, 1e3f);
+  float passes = 0.25f;
+  double sum = 0., weights = 0.;
+  for (u32 pass = 1; pass < 40; pass++) {
+    Floats batch(channels, std::sin(pass * 1.3f));
+    launch({1, 1, 1}, {1, 1, 1}, [&] { count_pass(16777216.f, &passes); });
+    elementwise([&] { track(channels, momentum, batch.data(), &passes, statistics.data()); });
+    sum = sum * (1. - momentum) + batch[0], weights = weights * (1. - momentum) + 1.;
+    near("passes", passes, pass, 0.);
+    for (float found : statistics) near("running statistic", found, sum / weights, 1e-4);
+  }
+  for (auto [before, after] : {std::pair{2.75f, 4.f}, {-3.f, 1.f}, {1e12f, 16777216.f}, {16777215.f, 16777216.f}}) {
+    launch({1, 1, 1}, {1, 1, 1}, [&, before = before] { passes = before, count_pass(16777216.f, &passes); });
+    near("passes", passes, after, 0.);
+  }
 }
 
 // A batch norm with its residual: values against the definition, gradients against differences of it.
 static void batch_norm(u64 rows, u32 channels, u32 shares, bool relu, bool train) {
   u64 n = rows * channels;
-  Floats xs = values(n, 4), residual = values(n, 5), gs = values(n, 6), none;
+  Floats xs = values(n, 4), residual = values(n, 5), gs = values(n, 6);
   Floats gamma = values(channels, 7), beta = values(channels, 8);
   for (auto &x : xs) x += 3.f;
-  Floats mean = sums(rows, channels, VALUE, xs, none, none, shares, 1. / rows);
-  Floats variance = sums(rows, channels, SQUARE, xs, none, mean, shares, 1. / rows);
-  Floats table = gamma;
-  table.insert(table.end(), beta.begin(), beta.end());
-  table.insert(table.end(), mean.begin(), mean.end());
-  for (float v : variance) table.push_back(1.f / std::sqrt(v + 1e-5f));
+  Floats table = table_of(rows, channels, shares, xs, gamma, beta);
   Floats ys(n, NAN), gated(n, NAN), back(n, NAN);
   elementwise([&] { normalise(n, channels, relu, xs.data(), table.data(), residual.data(), ys.data()); });
   if (relu)
     elementwise([&] { gate(n, ys.data(), gs.data(), gated.data()); });
   else
     gated = gs;
-  Floats products = sums(rows, channels, PRODUCT, xs, gated, table, shares, 1.);
-  Floats totals = sums(rows, channels, GRADIENT, xs, gated, table, shares, 1.);
-  table.insert(table.end(), products.begin(), products.end());
-  table.insert(table.end(), totals.begin(), totals.end());
+  table = by_shares(
+      channels, shares, 10,
+      [&](float *partial) { gradient_sums(rows, channels, xs.data(), gated.data(), table.data(), partial); },
+      [&](const float *partial, float *to) { with_gradient(channels, shares, partial, table.data(), to); });
+  const float *products = table.data() + 5 * channels, *totals = products + channels;
+  for (u32 i = 7 * channels; i < 10 * channels; i++) near("gradient of what follows", table[i], 0., 0.);
   elementwise([&] { input_gradient(n, channels, train ? 1.f / rows : 0.f, xs.data(), gated.data(), table.data(), back.data()); });
 
   for (u32 channel = 0; channel < channels; channel++) {
@@ -197,6 +242,8 @@ int main() {
       batch_norm(37, 5, 2, relu, train);
       batch_norm(64, 40, 3, relu, train);
     }
+  moments(1000, 7), moments(6, 4);
+  running(0.1), running(0.001), running(1.);
   // Without a residual, and what is no number.
   Floats xs = {-1.f, 0.f, NAN, 2.f}, table = {1.f, 0.f, 0.f, 1.f}, ys(4), gs = {1.f, 1.f, 1.f, 1.f}, gated(4);
   elementwise([&] { normalise(4, 1, true, xs.data(), table.data(), nullptr, ys.data()); });

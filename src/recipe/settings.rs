@@ -35,6 +35,11 @@ pub struct Recipe {
     /// worker on a GPU of its own.
     #[serde(default)]
     pub device: Device,
+    /// GPUs round the factors of matrix products to TF32, ten bits behind the point in place of 23,
+    /// and multiply several times as fast. Sums stay f32. Not with `device = "cpu"`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
+    pub tf32: bool,
     /// What is trained on.
     pub dataset: datasets::Config,
     /// What is trained.

@@ -1,5 +1,6 @@
 //! What a recipe is refused for, each with what to write instead.
 
+use super::device::Device;
 use super::settings::{NEWEST, OnWorkerLoss, Recipe, TestViews};
 use super::words::in_a_recipe;
 use gradwire_exchange as exchange;
@@ -107,6 +108,9 @@ impl Recipe {
     fn check_parts(&self) -> anyhow::Result<()> {
         let t = &self.train;
         self.device.validate().map_err(anyhow::Error::msg)?;
+        refuse(self.tf32 && self.device == Device::Cpu, || {
+            "tf32 = true is for GPUs, and device = \"cpu\": write tf32 = false".into()
+        })?;
         self.dataset.definition().validate()?;
         self.augment.validate().map_err(anyhow::Error::msg)?;
         self.network.validate().map_err(anyhow::Error::msg)?;

@@ -31,6 +31,7 @@ impl Replica {
     /// When the model cannot read such samples, or there is no such device.
     pub fn new(recipe: &Recipe, data: &dyn Dataset, seat: usize) -> Result<Self> {
         let device = open(recipe.device, seat)?;
+        gpu::allow_tf32(recipe.tf32);
         let store = Store::new(recipe.seed, &device);
         let model = recipe
             .model

@@ -74,58 +74,160 @@ extern "C" __global__ void sum_rows(u32 width, const u32 *numbers, const u32 *st
   }
 }
 
-// Sums over rows run in two steps: a block of 32 channels by 8 rows sums its share of the rows for `partial[share][channel]`,
-// and `finish` adds the shares. What is summed of the element x of a channel:
-enum Summand {
-  VALUE = 0,    // x
-  SQUARE = 1,   // (x - table[channel])^2
-  GRADIENT = 2, // gs, the gradient at this element
-  PRODUCT = 3,  // gs * (x - mean) * (1 / deviation), of a table as `normalise` takes it
+// What is summed over rows is summed in shares: a block of 32 channels by 8 rows takes a share of the rows, and a second
+// kernel, with a warp for each of 8 channels, puts the shares together. All sums of few terms are in double precision.
+
+// The first row of a share; that of the share after it is its end.
+__device__ static u64 start(u32 share, u64 rows, u32 shares) {
+  u64 row = share * ((rows + shares - 1) / shares);
+  return row < rows ? row : rows;
+}
+
+// The mean of some elements, and the sum of their squared distances from it.
+struct Moments {
+  double count, mean, squares;
 };
 
-extern "C" __global__ void column_sums(u64 rows, u32 channels, u32 summand, const float *xs, const float *gs,
-                                       const float *table, float *partial) {
-  __shared__ float sums[8][32];
-  u32 channel = blockIdx.x * 32 + threadIdx.x;
-  float sum = 0.f;
-  if (channel < channels) {
-    float mean = 0.f, scale = 1.f;
-    if (summand == SQUARE) mean = table[channel];
-    if (summand == PRODUCT) mean = table[2 * channels + channel], scale = table[3 * channels + channel];
-    for (u64 row = (u64)blockIdx.y * 8 + threadIdx.y; row < rows; row += (u64)gridDim.y * 8) {
-      u64 i = row * channels + channel;
-      float x = summand == GRADIENT ? 0.f : xs[i] - mean;
-      if (summand == VALUE) sum += x;
-      if (summand == SQUARE) sum += x * x;
-      if (summand == GRADIENT) sum += gs[i];
-      if (summand == PRODUCT) sum += gs[i] * (x * scale);
+// Those of two sets together (Chan, Golub and LeVeque 1979).
+__device__ static Moments together(Moments a, Moments b) {
+  double count = a.count + b.count;
+  if (count == 0.) return a;
+  double apart = b.mean - a.mean, share = b.count / count;
+  return {count, a.mean + apart * share, a.squares + b.squares + apart * apart * a.count * share};
+}
+
+// For each share and channel the mean, then, `shares` rows further, the squares. A thread sums distances from its first
+// element, so that nothing cancels where the mean is far from zero.
+extern "C" __global__ void column_moments(u64 rows, u32 channels, const float *xs, float *partial) {
+  __shared__ Moments lanes[8][32];
+  u32 channel = blockIdx.x * 32 + threadIdx.x, share = blockIdx.y, shares = gridDim.y;
+  u64 end = start(share + 1, rows, shares);
+  float pivot = 0.f, sum = 0.f, squares = 0.f;
+  u32 count = 0;
+  if (channel < channels)
+    for (u64 row = start(share, rows, shares) + threadIdx.y; row < end; row += 8) {
+      float x = xs[row * channels + channel];
+      if (count++ == 0) pivot = x;
+      sum += x - pivot;
+      squares += (x - pivot) * (x - pivot);
     }
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
+  double mean = count ? (double)sum / count : 0.;
+  lanes[threadIdx.y][threadIdx.x] = {(double)count, pivot + mean, squares - mean * sum};
   __syncthreads();
   if (threadIdx.y == 0 && channel < channels) {
-    float total = 0.f;
-    for (u32 y = 0; y < 8; y++) total += sums[y][threadIdx.x];
-    partial[(u64)blockIdx.y * channels + channel] = total;
+    Moments all = lanes[0][threadIdx.x];
+    for (u32 y = 1; y < 8; y++) all = together(all, lanes[y][threadIdx.x]);
+    u64 place = (u64)share * channels + channel;
+    partial[place] = (float)all.mean;
+    partial[place + (u64)shares * channels] = (float)all.squares;
   }
 }
 
-// The shares' sum times `factor`, for each channel.
-extern "C" __global__ void finish(u32 channels, u32 shares, double factor, const float *partial, float *to) {
-  for (u64 channel = first(); channel < channels; channel += step()) {
-    double sum = 0.;
-    for (u32 share = 0; share < shares; share++) sum += partial[(u64)share * channels + channel];
-    to[channel] = (float)(sum * factor);
+// The table of a batch, five rows of channels: gamma, beta, mean, 1 / deviation, unbiased variance.
+extern "C" __global__ void batch_table(u64 rows, u32 channels, u32 shares, double epsilon, const float *partial,
+                                       const float *gamma, const float *beta, float *table) {
+  __shared__ Moments lanes[8][32];
+  u32 channel = blockIdx.x * 8 + threadIdx.y, lane = threadIdx.x;
+  Moments all = {0., 0., 0.};
+  if (channel < channels)
+    for (u32 share = lane; share < shares; share += 32) {
+      double count = (double)(start(share + 1, rows, shares) - start(share, rows, shares));
+      u64 place = (u64)share * channels + channel;
+      all = together(all, {count, partial[place], partial[place + (u64)shares * channels]});
+    }
+  lanes[threadIdx.y][lane] = all;
+  __syncthreads();
+  for (u32 half = 16; half > 0; half /= 2) {
+    if (lane < half) lanes[threadIdx.y][lane] = together(lanes[threadIdx.y][lane], lanes[threadIdx.y][lane + half]);
+    __syncthreads();
+  }
+  if (lane == 0 && channel < channels) {
+    all = lanes[threadIdx.y][0];
+    float *column = table + channel;
+    column[0] = gamma[channel];
+    column[channels] = beta[channel];
+    column[2 * channels] = (float)all.mean;
+    column[3 * channels] = (float)(1. / sqrt(all.squares / all.count + epsilon));
+    column[4 * channels] = (float)(all.squares / (all.count - 1.));
   }
 }
 
-// (x - mean) * (gamma / deviation) + beta, plus the residual unless that is null, then ReLU if asked for. The table has four
-// rows of channels: gamma, beta, mean, 1 / deviation.
+// One more training pass. The number is rounded first: a mean over ranks may have left a fraction.
+extern "C" __global__ void count_pass(float settled, float *passes) {
+  float before = floorf(*passes + 0.5f);
+  *passes = (before > 0.f ? before < settled ? before : settled - 1.f : 0.f) + 1.f;
+}
+
+// Moves running statistics towards the batch's, which weighs momentum / (1 - (1 - momentum)^passes).
+extern "C" __global__ void track(u32 channels, double momentum, const float *batch, const float *passes, float *running) {
+  // With a small momentum nearly everything cancels, but not in expm1. A momentum of 1 leaves nothing of the past.
+  double weight = momentum < 1. ? momentum / -expm1(*passes * log1p(-momentum)) : 1.;
+  for (u64 channel = first(); channel < channels; channel += step())
+    running[channel] += (batch[channel] - running[channel]) * (float)weight;
+}
+
+// For each share and channel the sum of gradients times normalised values, then, `shares` rows further, that of the
+// gradients.
+extern "C" __global__ void gradient_sums(u64 rows, u32 channels, const float *xs, const float *gs, const float *table,
+                                         float *partial) {
+  __shared__ float products[8][32], gradients[8][32];
+  u32 channel = blockIdx.x * 32 + threadIdx.x, share = blockIdx.y, shares = gridDim.y;
+  float of_products = 0.f, of_gradients = 0.f;
+  if (channel < channels) {
+    float mean = table[2 * channels + channel], scale = table[3 * channels + channel];
+    u64 end = start(share + 1, rows, shares);
+    for (u64 row = start(share, rows, shares) + threadIdx.y; row < end; row += 8) {
+      u64 i = row * channels + channel;
+      of_products += gs[i] * ((xs[i] - mean) * scale);
+      of_gradients += gs[i];
+    }
+  }
+  products[threadIdx.y][threadIdx.x] = of_products, gradients[threadIdx.y][threadIdx.x] = of_gradients;
+  __syncthreads();
+  if (threadIdx.y == 0 && channel < channels) {
+    double product = 0., gradient = 0.;
+    for (u32 y = 0; y < 8; y++) product += products[y][threadIdx.x], gradient += gradients[y][threadIdx.x];
+    u64 place = (u64)share * channels + channel;
+    partial[place] = (float)product;
+    partial[place + (u64)shares * channels] = (float)gradient;
+  }
+}
+
+// A table, and below it its gradient: those of gamma and beta, and zeros for what follows from the batch.
+extern "C" __global__ void with_gradient(u32 channels, u32 shares, const float *partial, const float *table, float *to) {
+  __shared__ double products[8][32], gradients[8][32];
+  u32 channel = blockIdx.x * 8 + threadIdx.y, lane = threadIdx.x;
+  double product = 0., gradient = 0.;
+  if (channel < channels)
+    for (u32 share = lane; share < shares; share += 32) {
+      u64 place = (u64)share * channels + channel;
+      product += partial[place], gradient += partial[place + (u64)shares * channels];
+    }
+  products[threadIdx.y][lane] = product, gradients[threadIdx.y][lane] = gradient;
+  __syncthreads();
+  for (u32 half = 16; half > 0; half /= 2) {
+    if (lane < half) {
+      products[threadIdx.y][lane] += products[threadIdx.y][lane + half];
+      gradients[threadIdx.y][lane] += gradients[threadIdx.y][lane + half];
+    }
+    __syncthreads();
+  }
+  if (lane < 5 && channel < channels) {
+    u32 place = lane * channels + channel;
+    double below = lane == 0 ? products[threadIdx.y][0] : lane == 1 ? gradients[threadIdx.y][0] : 0.;
+    to[place] = table[place];
+    to[place + 5 * channels] = (float)below;
+  }
+}
+
+// The channel of an element. Most arrays are counted in 32 bits, and a remainder of 64 takes as long as the memory.
+__device__ static u32 channel_of(u64 i, u32 channels) { return i >> 32 ? (u32)(i % channels) : (u32)i % channels; }
+
+// (x - mean) * (gamma / deviation) + beta, plus the residual unless that is null, then ReLU if asked for.
 extern "C" __global__ void normalise(u64 n, u32 channels, u32 relu, const float *xs, const float *table,
                                      const float *residual, float *to) {
   for (u64 i = first(); i < n; i += step()) {
-    u32 channel = i % channels;
-    const float *column = table + channel;
+    const float *column = table + channel_of(i, channels);
     float scale = column[0] * column[3 * channels];
     float y = (xs[i] - column[2 * channels]) * scale + column[channels];
     if (residual) y += residual[i];
@@ -138,14 +240,14 @@ extern "C" __global__ void gate(u64 n, const float *result, const float *gs, flo
   for (u64 i = first(); i < n; i += step()) to[i] = result[i] <= 0.f ? 0.f : gs[i];
 }
 
-// The gradient of what `normalise` took. `sums`: of gradients times normalised values, then of gradients, a row of channels
-// each. `share`: 1 / rows if mean and deviation are those of `xs`, 0 if they are constants.
+// The gradient of what `normalise` took. The table is one `with_gradient`. `share`: 1 / rows if mean and deviation are those
+// of `xs`, 0 if they are constants.
 extern "C" __global__ void input_gradient(u64 n, u32 channels, float share, const float *xs, const float *gs,
                                           const float *table, float *to) {
   for (u64 i = first(); i < n; i += step()) {
-    const float *column = table + i % channels;
+    const float *column = table + channel_of(i, channels);
     float normal = (xs[i] - column[2 * channels]) * column[3 * channels];
-    float of_mean = share * column[5 * channels], of_deviation = share * column[4 * channels];
+    float of_mean = share * column[6 * channels], of_deviation = share * column[5 * channels];
     to[i] = column[0] * column[3 * channels] * (gs[i] - of_mean - normal * of_deviation);
   }
 }

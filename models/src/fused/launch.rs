@@ -2,33 +2,29 @@
 
 use std::sync::{Arc, OnceLock};
 
-use candle_core::cuda_backend::cudarc::cublas::{Gemm, GemmConfig, sys::cublasOperation_t};
+use candle_core::cuda_backend::cudarc::cublas::{
+    result::gemm_ex,
+    sys::{cublasComputeType_t, cublasGemmAlgo_t, cublasOperation_t, cudaDataType_t},
+};
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaFunction, CudaSlice, CudaStream, CudaView, LaunchArgs, LaunchConfig, PushKernelArg,
+    CudaFunction, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut,
+    LaunchArgs, LaunchConfig, PushKernelArg,
 };
 use candle_core::cuda_backend::cudarc::nvrtc::compile_ptx;
-use candle_core::cuda_backend::{CudaDevice, CudaStorage, WrapErr};
+use candle_core::cuda_backend::{CudaDevice, CudaStorage, WrapErr, gemm_reduced_precision_f32};
 use candle_core::{Error, Layout, Result};
 
 use super::norm::Columns;
 use super::rows::SumRows;
 use crate::kernels::conv::Sizes;
 use crate::kernels::counts;
+use crate::parameters::Running;
 
 /// An array on a GPU.
 pub(super) type Array = CudaSlice<f32>;
 
 /// A part of one.
 pub(super) type View<'a> = CudaView<'a, f32>;
-
-/// What [`Gpu::column_sums`] sums, as `kernels.cu` numbers it.
-#[derive(Clone, Copy)]
-pub(super) enum Summand {
-    Value = 0,
-    Square = 1,
-    Gradient = 2,
-    Product = 3,
-}
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
@@ -78,6 +74,20 @@ impl<'a> Gpu<'a> {
         }
     }
 
+    /// The same of an operand that is changed in place.
+    ///
+    /// # Errors
+    /// As [`view`](Self::view).
+    fn view_mut<'s>(storage: &'s mut CudaStorage, layout: &Layout) -> Result<CudaViewMut<'s, f32>> {
+        let values = storage.as_cuda_slice_mut::<f32>()?;
+        match layout.contiguous_offsets() {
+            Some((start, end)) if counts::elements(layout.dims()) == end.checked_sub(start) => {
+                Ok(values.slice_mut(start..end))
+            }
+            _ => candle_core::bail!("the kernel takes contiguous f32, not {layout:?}"),
+        }
+    }
+
     /// What candle is given as a result.
     pub(super) fn storage(&self, array: Array) -> CudaStorage {
         CudaStorage::wrap_cuda_slice(array, self.0.clone())
@@ -87,11 +97,6 @@ impl<'a> Gpu<'a> {
     pub(super) fn array(&self, count: usize) -> Result<Array> {
         // SAFETY: nobody reads an array here before a kernel or a copy has written all that is read of it.
         unsafe { self.0.alloc(count) }
-    }
-
-    /// Copies an array to the beginning of another.
-    pub(super) fn put(&self, array: &Array, to: &mut Array) -> Result<()> {
-        self.0.memcpy_dtod(array, &mut to.slice_mut(..array.len()))
     }
 
     fn function(&self, name: &str) -> Result<Function> {
@@ -104,7 +109,8 @@ impl<'a> Gpu<'a> {
         Ok(Function { function: function.into_cuda_function(), stream: self.0.cuda_stream() })
     }
 
-    /// The product of matrices, row after row: `a [m, k]` times `b [k, n]`.
+    /// The product of matrices, row after row: `a [m, k]` times `b [k, n]`; see
+    /// [`allow_tf32`](crate::gpu::allow_tf32).
     pub(super) fn product(
         &self,
         a: &View,
@@ -126,11 +132,30 @@ impl<'a> Gpu<'a> {
         let (m, k, n) = (size(m)?, size(k)?, size(n)?);
         // cuBLAS counts column after column: its matrices are ours transposed, and so is its product.
         let none = cublasOperation_t::CUBLAS_OP_N;
-        let (transa, transb, alpha, beta) = (none, none, 1., 0.);
-        let config =
-            GemmConfig { transa, transb, m: n, n: m, k, alpha, lda: n, ldb: k, beta, ldc: n };
-        // SAFETY: the arrays are as long as the sizes say, `to` included; it is written whole, for `beta` is 0.
-        unsafe { self.0.cublas_handle().gemm(config, b, a, &mut to) }.w()?;
+        let (f32s, any) =
+            (cudaDataType_t::CUDA_R_32F, cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT_TENSOR_OP);
+        let precision = if gemm_reduced_precision_f32() {
+            cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
+        } else {
+            cublasComputeType_t::CUBLAS_COMPUTE_32F
+        };
+        let (one, zero) = (1f32, 0f32);
+        let (blas, stream) = (self.0.cublas_handle(), self.0.cuda_stream());
+        let (a, _a) = a.device_ptr(&stream);
+        let (b, _b) = b.device_ptr(&stream);
+        let (c, c_in_use) = to.device_ptr_mut(&stream);
+        // SAFETY: the arrays are as long as the sizes say, `to` included; it is written whole, for its factor is 0.
+        unsafe {
+            let (one, zero) = ((&raw const one).cast(), (&raw const zero).cast());
+            let (a, b, c) = (a as *const _, b as *const _, c as *mut _);
+            let handle = *blas.handle();
+            gemm_ex(
+                handle, none, none, n, m, k, one, b, f32s, n, a, f32s, k, zero, c, f32s, n,
+                precision, any,
+            )
+        }
+        .w()?;
+        drop(c_in_use);
         Ok(to)
     }
 
@@ -224,35 +249,86 @@ impl<'a> Gpu<'a> {
         Ok(to)
     }
 
-    /// Per channel the sum of the summand over the rows, times `factor`, to that row of `to`. Arrays are the input, the
-    /// gradients and the table; a summand reads those that its formula names.
-    pub(super) fn column_sums(
+    /// `batch_table` of the input, γ and β.
+    pub(super) fn batch_table(
         &self,
-        Columns { rows, channels }: Columns,
-        summand: Summand,
-        [xs, gs, table]: [&View; 3],
-        factor: f64,
-        to: &mut Array,
-        row: usize,
-    ) -> Result<()> {
-        let shares = rows.div_ceil(8).min(SHARES);
-        let mut partial = self.array(shares * channels)?;
-        let function = self.function("column_sums")?;
-        let (count, width, shares) = (rows as u64, number(channels)?, number(shares)?);
-        let summand = summand as u32;
+        of: Columns,
+        epsilon: f64,
+        operands: &[View],
+    ) -> Result<Array> {
+        let (rows, channels, shares) = (of.rows as u64, number(of.channels)?, shares(of)?);
+        let mut partial = self.array(2 * shares as usize * of.channels)?;
+        let function = self.function("column_moments")?;
         let mut launch = function.builder();
-        launch.arg(&count).arg(&width).arg(&summand).arg(xs).arg(gs).arg(table).arg(&mut partial);
-        let grid_dim = (width.div_ceil(32), shares, 1);
-        let config = LaunchConfig { grid_dim, block_dim: (32, 8, 1), shared_mem_bytes: 0 };
-        // SAFETY: the arguments are those of the kernel, by number and type. It reads rows · channels elements of `xs` and
-        // of `gs`, of the table the rows that the summand names, and writes shares · channels elements of `partial`.
+        launch.arg(&rows).arg(&channels).arg(&operands[0]).arg(&mut partial);
+        // SAFETY: the arguments are those of the kernel, by number and type. It reads rows · channels elements of the input
+        // and writes two for each share and channel.
+        unsafe { by_share(launch, channels, shares) }?;
+        let mut to = self.array(5 * of.channels)?;
+        let function = self.function("batch_table")?;
+        let mut launch = function.builder();
+        launch.arg(&rows).arg(&channels).arg(&shares).arg(&epsilon).arg(&partial);
+        launch.arg(&operands[1]).arg(&operands[2]).arg(&mut to);
+        // SAFETY: as above: two elements for each share and channel are read, a row of channels each of γ and β, and five
+        // rows are written.
+        unsafe { by_channel(launch, channels) }?;
+        Ok(to)
+    }
+
+    /// `count_pass` of one number.
+    pub(super) fn count_pass(passes: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        let device = passes.device.clone();
+        let (gpu, settled) = (Gpu(&device), Running::SETTLED);
+        let mut passes = Self::view_mut(passes, layout)?;
+        let function = gpu.function("count_pass")?;
+        let mut launch = function.builder();
+        launch.arg(&settled).arg(&mut passes);
+        let config =
+            LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+        // SAFETY: the arguments are those of the kernel, by number and type; it changes one element.
         unsafe { launch.launch(config) }.w()?;
-        let function = self.function("finish")?;
-        let mut to = to.slice_mut(row * channels..(row + 1) * channels);
+        Ok(())
+    }
+
+    /// `track` of a running statistic, towards that of a batch.
+    pub(super) fn track(
+        (running, place): (&mut CudaStorage, &Layout),
+        batch: &View,
+        passes: &View,
+        momentum: f64,
+    ) -> Result<()> {
+        let device = running.device.clone();
+        let (gpu, channels) = (Gpu(&device), number(batch.len())?);
+        let mut running = Self::view_mut(running, place)?;
+        if running.len() != batch.len() || passes.is_empty() {
+            candle_core::bail!("{} statistics do not move by {channels}", running.len());
+        }
+        let function = gpu.function("track")?;
         let mut launch = function.builder();
-        launch.arg(&width).arg(&shares).arg(&factor).arg(&partial).arg(&mut to);
-        // SAFETY: as above: shares · channels elements of `partial` are read, a row of channels is written.
-        unsafe { elementwise(launch, u64::from(width)) }
+        launch.arg(&channels).arg(&momentum).arg(batch).arg(passes).arg(&mut running);
+        // SAFETY: the arguments are those of the kernel, by number and type. It reads the first of `passes` and `channels`
+        // elements of the others, of which it changes those of `running`.
+        unsafe { elementwise(launch, u64::from(channels)) }
+    }
+
+    /// `with_gradient` of the input, the gradient and the table.
+    pub(super) fn with_gradient(&self, of: Columns, operands: &[View]) -> Result<Array> {
+        let (rows, channels, shares) = (of.rows as u64, number(of.channels)?, shares(of)?);
+        let mut partial = self.array(2 * shares as usize * of.channels)?;
+        let function = self.function("gradient_sums")?;
+        let mut launch = function.builder();
+        launch.arg(&rows).arg(&channels);
+        launch.arg(&operands[0]).arg(&operands[1]).arg(&operands[2]).arg(&mut partial);
+        // SAFETY: the arguments are those of the kernel, by number and type. It reads rows · channels elements of the input
+        // and of the gradient, four rows of the table, and writes two elements for each share and channel.
+        unsafe { by_share(launch, channels, shares) }?;
+        let mut to = self.array(10 * of.channels)?;
+        let function = self.function("with_gradient")?;
+        let mut launch = function.builder();
+        launch.arg(&channels).arg(&shares).arg(&partial).arg(&operands[2]).arg(&mut to);
+        // SAFETY: as above: two elements for each share and channel are read, five rows of the table, and ten are written.
+        unsafe { by_channel(launch, channels) }?;
+        Ok(to)
     }
 
     /// `normalise` of the input with the table, and the residual if there is a third operand.
@@ -300,10 +376,15 @@ impl<'a> Gpu<'a> {
         let mut launch = function.builder();
         launch.arg(&count).arg(&channels).arg(&share).arg(xs).arg(gs).arg(table).arg(&mut to);
         // SAFETY: the arguments are those of the kernel, by number and type. It reads `count` elements of `xs` and `gs`,
-        // six rows of the table, and writes `count` elements.
+        // seven rows of the table, and writes `count` elements.
         unsafe { elementwise(launch, count) }?;
         Ok(to)
     }
+}
+
+/// The shares that rows are summed in.
+fn shares(of: Columns) -> Result<u32> {
+    number(of.rows.div_ceil(8).clamp(1, SHARES))
 }
 
 /// A size as kernels take it.
@@ -323,6 +404,30 @@ unsafe fn elementwise(mut launch: LaunchArgs, count: u64) -> Result<()> {
     let blocks = count.div_ceil(u64::from(BLOCK)).clamp(1, u64::from(BLOCKS)) as u32;
     let config =
         LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (BLOCK, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: the caller's.
+    unsafe { launch.launch(config) }.w()?;
+    Ok(())
+}
+
+/// Launches a block of 32 channels by 8 rows for each share of the rows.
+///
+/// # Safety
+/// The arguments must be those of the kernel, and their arrays as long as it goes.
+unsafe fn by_share(mut launch: LaunchArgs, channels: u32, shares: u32) -> Result<()> {
+    let grid_dim = (channels.div_ceil(32).max(1), shares, 1);
+    let config = LaunchConfig { grid_dim, block_dim: (32, 8, 1), shared_mem_bytes: 0 };
+    // SAFETY: the caller's.
+    unsafe { launch.launch(config) }.w()?;
+    Ok(())
+}
+
+/// Launches a warp for each channel, eight in a block.
+///
+/// # Safety
+/// The arguments must be those of the kernel, and their arrays as long as it goes.
+unsafe fn by_channel(mut launch: LaunchArgs, channels: u32) -> Result<()> {
+    let grid_dim = (channels.div_ceil(8).max(1), 1, 1);
+    let config = LaunchConfig { grid_dim, block_dim: (32, 8, 1), shared_mem_bytes: 0 };
     // SAFETY: the caller's.
     unsafe { launch.launch(config) }.w()?;
     Ok(())

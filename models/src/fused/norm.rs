@@ -1,16 +1,45 @@
-//! Batch norm with its residual and ReLU.
+//! Batch norm with its residual and ReLU, and its running statistics.
 //!
-//! A *table* holds what a channel is normalised with, four rows of channels: γ, β, the mean, and 1 / deviation.
-
-use candle_core::{Result, Shape, Tensor};
+//! A *table* holds five rows of channels: γ, β, the mean, 1 / deviation, and the unbiased variance. What is normalised
+//! takes the first four; the running statistics move by the third and the last.
 
 #[cfg(feature = "cuda")]
-use super::launch::{Array, Gpu, Summand, View};
-use super::operation::{Operation, apply};
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, InplaceOp1, InplaceOp3, Layout, Result, Shape, Tensor, bail};
 
-/// The mean and the biased variance of each channel of `xs [.., C]`: `[2, C]`. No gradient flows back.
-pub(super) fn moments(xs: &Tensor) -> Result<Tensor> {
-    apply(Moments(Columns::of(xs)?), &[&xs.detach()])
+#[cfg(feature = "cuda")]
+use super::launch::{Array, Gpu, View};
+use super::operation::{Operation, apply};
+use crate::kernels::operand::{f32s, f32s_mut};
+use crate::parameters::Running;
+
+/// The rows of a table.
+const ROWS: usize = 5;
+
+/// The table of a batch `xs [.., C]`: `[5, C]`. Gradient flows back to γ and β; that of `xs` is part of [`normalise`]'s.
+pub(super) fn batch_table(
+    xs: &Tensor,
+    gamma: &Tensor,
+    beta: &Tensor,
+    epsilon: f64,
+) -> Result<Tensor> {
+    apply(BatchTable { columns: Columns::of(xs)?, epsilon }, &[&xs.detach(), gamma, beta])
+}
+
+/// The table of running statistics.
+pub(super) fn running_table(running: &Running, gamma: &Tensor, beta: &Tensor) -> Result<Tensor> {
+    let mean = running.mean.as_detached_tensor();
+    let variance = running.variance.as_detached_tensor();
+    let per_deviation = (&variance + running.epsilon)?.sqrt()?.recip()?;
+    Tensor::stack(&[gamma, beta, &mean, &per_deviation, &variance], 0)
+}
+
+/// Counts a training pass and moves the running statistics towards those of its batch, `[C]` each.
+pub(super) fn track(running: &Running, mean: &Tensor, variance: &Tensor) -> Result<()> {
+    running.passes.inplace_op1(&CountPass)?;
+    let track = Track { momentum: running.momentum };
+    running.mean.inplace_op3(mean, &running.passes, &track)?;
+    running.variance.inplace_op3(variance, &running.passes, &track)
 }
 
 /// `xs [.., C]` normalised with the table, plus the residual, then ReLU if `relu`. With `train` the table's mean and
@@ -44,43 +73,114 @@ impl Columns {
     }
 
     /// Σ over the rows of what `summand` makes of a channel and the place of its element.
-    fn sums(self, summand: impl Fn(usize, usize) -> f32) -> Vec<f64> {
+    fn sums(self, summand: impl Fn(usize, usize) -> f64) -> Vec<f64> {
         let sum = |channel: usize| {
             let places = (0..self.rows).map(|row| row * self.channels + channel);
-            places.map(|place| f64::from(summand(channel, place))).sum()
+            places.map(|place| summand(channel, place)).sum()
         };
         (0..self.channels).map(sum).collect()
     }
 }
 
-/// See [`moments`].
-struct Moments(Columns);
+/// See [`batch_table`].
+struct BatchTable {
+    columns: Columns,
+    epsilon: f64,
+}
 
-impl Operation for Moments {
-    const NAME: &'static str = "moments";
+impl Operation for BatchTable {
+    const NAME: &'static str = "batch table";
 
     fn shape(&self) -> Shape {
-        (2, self.0.channels).into()
+        (ROWS, self.columns.channels).into()
     }
 
     fn cpu(&self, operands: &[&[f32]]) -> Vec<f32> {
-        let (xs, share) = (operands[0], 1. / self.0.rows as f64);
-        let mean: Vec<f32> =
-            self.0.sums(|_, i| xs[i]).into_iter().map(|sum| (sum * share) as f32).collect();
-        let squares = self.0.sums(|channel, i| (xs[i] - mean[channel]).powi(2));
-        mean.iter().copied().chain(squares.into_iter().map(|sum| (sum * share) as f32)).collect()
+        let (xs, count) = (operands[0], self.columns.rows as f64);
+        let sums = self.columns.sums(|_, i| xs[i].into());
+        let mean: Vec<f64> = sums.into_iter().map(|sum| sum / count).collect();
+        let squares = self.columns.sums(|channel, i| (f64::from(xs[i]) - mean[channel]).powi(2));
+        let per_deviation = squares.iter().map(|sum| 1. / (sum / count + self.epsilon).sqrt());
+        let unbiased = squares.iter().map(|sum| sum / (count - 1.));
+        let of_batch = mean.iter().copied().chain(per_deviation).chain(unbiased);
+        let given = operands[1].iter().chain(operands[2]).copied();
+        given.chain(of_batch.map(|value| value as f32)).collect()
     }
 
     #[cfg(feature = "cuda")]
     fn cuda(&self, gpu: &Gpu, operands: &[View]) -> Result<Array> {
-        let (xs, share) = (&operands[0], 1. / self.0.rows as f64);
-        let mut mean = gpu.array(self.0.channels)?;
-        gpu.column_sums(self.0, Summand::Value, [xs; 3], share, &mut mean, 0)?;
-        let mut to = gpu.array(2 * self.0.channels)?;
-        gpu.put(&mean, &mut to)?;
-        let table = [xs, xs, &mean.as_view()];
-        gpu.column_sums(self.0, Summand::Square, table, share, &mut to, 1)?;
-        Ok(to)
+        gpu.batch_table(self.columns, self.epsilon, operands)
+    }
+
+    fn gradients(
+        &self,
+        _: &[Tensor],
+        _: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![None, Some(gradient.get(0)?), Some(gradient.get(1)?)])
+    }
+}
+
+/// One more training pass; see [`Running::count`].
+struct CountPass;
+
+impl InplaceOp1 for CountPass {
+    fn name(&self) -> &'static str {
+        "count pass"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        for passes in f32s_mut(storage, layout)? {
+            *passes = passes.round().clamp(0., Running::SETTLED - 1.) + 1.;
+        }
+        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        Gpu::count_pass(storage, layout)
+    }
+}
+
+/// Moves a running statistic towards the batch's, the second operand, by the passes so far, the third.
+struct Track {
+    momentum: f64,
+}
+
+impl InplaceOp3 for Track {
+    fn name(&self) -> &'static str {
+        "track"
+    }
+
+    fn cpu_fwd(
+        &self,
+        running: &mut CpuStorage,
+        place: &Layout,
+        batch: &CpuStorage,
+        of_batch: &Layout,
+        passes: &CpuStorage,
+        of_passes: &Layout,
+    ) -> Result<()> {
+        let (running, batch) = (f32s_mut(running, place)?, f32s(batch, of_batch)?);
+        let &[passes] = f32s(passes, of_passes)? else { bail!("one number of passes is taken") };
+        let weight = Running::weight(self.momentum, passes) as f32;
+        running.iter_mut().zip(batch).for_each(|(running, x)| *running += (x - *running) * weight);
+        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        running: &mut CudaStorage,
+        place: &Layout,
+        batch: &CudaStorage,
+        of_batch: &Layout,
+        passes: &CudaStorage,
+        of_passes: &Layout,
+    ) -> Result<()> {
+        let batch = Gpu::view(batch, of_batch)?;
+        Gpu::track((running, place), &batch, &Gpu::view(passes, of_passes)?, self.momentum)
     }
 }
 
@@ -128,9 +228,8 @@ impl Operation for Normalise {
         } else {
             gradient.clone()
         };
-        let sums = apply(Sums(self.columns), &[xs, &gradient, table])?;
-        let of_table = Tensor::cat(&[&sums, &sums.zeros_like()?], 0)?;
-        let table = Tensor::cat(&[table, &sums], 0)?;
+        let table = apply(WithGradient(self.columns), &[xs, &gradient, table])?;
+        let of_table = table.narrow(0, ROWS, ROWS)?;
         let share = if self.train { 1. / self.columns.rows as f32 } else { 0. };
         let back = InputGradient { shape: self.shape.clone(), columns: self.columns, share };
         let of_xs = apply(back, &[xs, &gradient, &table])?;
@@ -159,35 +258,36 @@ impl Operation for Gate {
     }
 }
 
-/// Per channel the sum of the gradients times the normalised values, and that of the gradients: the gradients of γ and β.
-/// Operands are the input, the gradient and the table.
-struct Sums(Columns);
+/// The table, and below it its gradient, `[10, C]`: that of γ, per channel the sum of the gradients times the normalised
+/// values, that of β, the sum of the gradients, and zeros for what follows from the batch. Operands are the input, the
+/// gradient and the table.
+struct WithGradient(Columns);
 
-impl Operation for Sums {
-    const NAME: &'static str = "gradient sums";
+impl Operation for WithGradient {
+    const NAME: &'static str = "table with gradient";
 
     fn shape(&self) -> Shape {
-        (2, self.0.channels).into()
+        (2 * ROWS, self.0.channels).into()
     }
 
     fn cpu(&self, operands: &[&[f32]]) -> Vec<f32> {
         let (xs, gs, table) = (operands[0], operands[1], operands[2]);
         let (mean, per_deviation) = table[2 * self.0.channels..].split_at(self.0.channels);
-        let products = self.0.sums(|c, i| gs[i] * ((xs[i] - mean[c]) * per_deviation[c]));
-        products.into_iter().chain(self.0.sums(|_, i| gs[i])).map(|sum| sum as f32).collect()
+        let product = |c: usize, i: usize| gs[i] * ((xs[i] - mean[c]) * per_deviation[c]);
+        let products = self.0.sums(|channel, i| product(channel, i).into());
+        let sums = products.into_iter().chain(self.0.sums(|_, i| gs[i].into()));
+        let mut to: Vec<f32> = table.iter().copied().chain(sums.map(|sum| sum as f32)).collect();
+        to.resize(2 * ROWS * self.0.channels, 0.);
+        to
     }
 
     #[cfg(feature = "cuda")]
     fn cuda(&self, gpu: &Gpu, operands: &[View]) -> Result<Array> {
-        let arrays = [&operands[0], &operands[1], &operands[2]];
-        let mut to = gpu.array(2 * self.0.channels)?;
-        gpu.column_sums(self.0, Summand::Product, arrays, 1., &mut to, 0)?;
-        gpu.column_sums(self.0, Summand::Gradient, arrays, 1., &mut to, 1)?;
-        Ok(to)
+        gpu.with_gradient(self.0, operands)
     }
 }
 
-/// The gradient of the input. Operands are the input, the gradient, and the table with the two [`Sums`] below it.
+/// The gradient of the input. Operands are the input, the gradient, and the table with its gradient below it.
 struct InputGradient {
     shape: Shape,
     columns: Columns,
@@ -208,7 +308,7 @@ impl Operation for InputGradient {
             |row: usize, i: usize| table[row * self.columns.channels + i % self.columns.channels];
         let value = |i: usize| {
             let normal = (xs[i] - row(2, i)) * row(3, i);
-            let (of_mean, of_deviation) = (self.share * row(5, i), self.share * row(4, i));
+            let (of_mean, of_deviation) = (self.share * row(6, i), self.share * row(5, i));
             row(0, i) * row(3, i) * (gs[i] - of_mean - normal * of_deviation)
         };
         (0..xs.len()).map(value).collect()

@@ -23,6 +23,17 @@ pub(crate) fn f32s<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [
     }
 }
 
+/// The values of a contiguous `f32` operand that is changed in place.
+///
+/// # Errors
+/// As [`f32s`].
+pub(crate) fn f32s_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
+    match (storage, place(layout)) {
+        (CpuStorage::F32(values), Some(place)) => Ok(&mut values[place]),
+        _ => bail!("the kernel takes contiguous f32, not {:?}", layout),
+    }
+}
+
 /// The values of a contiguous `u32` operand.
 ///
 /// # Errors
