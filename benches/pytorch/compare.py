@@ -62,7 +62,8 @@ def compare(python, name, workers, threads, a):
     steps = a.steps or STEPS.get(model, 20)
     sizes = ["--threads", threads, "--batch", a.batch, "--steps", steps]
     ours = [a.binary, "bench", "train", "--json", "--model", model, "--workers", workers, *sizes,
-            "--set", f"scheme={scheme or 'dense'}", "--set", f"device={a.device}", *(["--set", "tf32=true"] if a.tf32 else [])]
+            "--set", f"scheme={scheme or 'dense'}", "--set", f"device={a.device}",
+            *(["--set", "tf32=true"] if a.tf32 else [])]
     theirs = [python, HERE / "torch_ddp.py", "--model", model, "--world", workers, *sizes,
               "--device", a.device, *(["--tf32"] if a.tf32 else [])]
     if model.startswith(("resnet", "vgg", "airbench")):
@@ -93,14 +94,18 @@ def main():
     p.add_argument("--runs", type=int, default=5, help="of each side; the median counts")
     p.add_argument("--steps", type=int, help="measured in each run")
     p.add_argument("--device", default="cpu", help="cpu, or cuda:0 for a GPU that all workers share")
-    p.add_argument("--tf32", action="store_true", help="products of both sides round to the tensor cores' 19 bits")
+    p.add_argument("--tf32", action="store_true", help="both sides round the factors of matrix products to TF32")
     p.add_argument("--binary", type=pathlib.Path, help="gradwire, if it is built already")
     p.add_argument("--python", type=pathlib.Path, help="a Python with torch and numpy, if there is one already")
     a = p.parse_args()
+    if a.tf32 and a.device == "cpu":
+        p.error("--tf32 is for GPUs: name one, such as --device cuda:0")
     seats = [tuple(map(int, seat.split("x"))) for seat in a.seats.split(",")]
     python = install(a)
     rows = [compare(python, model, *seat, a) for seat in seats for model in a.models.split(",")]
-    print(f"\nBatch {a.batch} per worker, medians of {a.runs} interleaved runs, samples per second over all workers.\n")
+    precision = "TF32" if a.tf32 else "f32"
+    print(f"\nBatch {a.batch} per worker on {a.device} in {precision}, medians of {a.runs} interleaved runs, samples per "
+          "second over all workers.\n")
     print("| model | workers × threads | gradwire | PyTorch | ratio | ratios of pairs: median (range) | share of sgemm peak "
           "| memory, MB | PyTorch's, MB |")
     print("|---|---|---|---|---|---|---|---|---|")

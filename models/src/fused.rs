@@ -3,8 +3,8 @@
 //!
 //! Windows of a convolution are laid out as rows by one kernel, and matrix products do the rest, forward and backward.
 //! candle's own convolutions are not used in training: the gradient of their input is a `conv_transpose2d`, which is no
-//! matrix product. Batch norm with its residual and ReLU reads its input twice forward and twice backward, and
-//! its statistics take one launch of a kernel for each step, not one for each operation. The gradient of a table
+//! matrix product. Batch norm with its residual and ReLU reads its input twice forward and twice backward;
+//! three more launches count the pass and move the running statistics. The gradient of a table
 //! is summed row by row, where candle has one thread for each column.
 //!
 //! Each operation is written twice: as a CUDA kernel (`kernels.cu`), compiled by NVRTC when first used, and in plain Rust.

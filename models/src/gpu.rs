@@ -71,8 +71,8 @@ fn driver(
     move |error| candle_core::Error::wrap(error).context(doing.clone())
 }
 
-/// Whether GPUs may round the factors of matrix products to TF32, ten bits behind the point where f32 has 23, for the whole
-/// process and from now on. Sums stay f32. Processors are not concerned.
+/// Lets GPUs round the factors of matrix products to TF32, with a mantissa of 10 bits in place of 23, or forbids it: for the
+/// whole process and from now on. Sums stay f32. A processor never rounds, nor does a GPU before compute capability 8.0.
 pub fn allow_tf32(allowed: bool) {
     candle_core::cuda::set_gemm_reduced_precision_f32(allowed);
 }

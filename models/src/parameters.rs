@@ -132,12 +132,17 @@ impl Running {
     /// Counts one more training pass and returns by how much it moves the statistics.
     pub(crate) fn count(&self) -> Result<f64> {
         let before = self.passes.as_detached_tensor().flatten_all()?.get(0)?.to_scalar::<f32>()?;
-        let passes = before.round().clamp(0., Self::SETTLED - 1.) + 1.;
+        let passes = Self::next(before);
         self.passes.set(&Tensor::full(passes, self.passes.shape(), self.passes.device())?)?;
         Ok(Self::weight(self.momentum, passes))
     }
 
-    /// By how much that pass, counted from 1, moves the statistics.
+    /// The number of the pass after so many.
+    pub(crate) fn next(before: f32) -> f32 {
+        before.round().clamp(0., Self::SETTLED - 1.) + 1.
+    }
+
+    /// How far the pass of this number, counted from 1, moves the statistics.
     pub(crate) fn weight(momentum: f64, passes: f32) -> f64 {
         momentum / (1. - (1. - momentum).powf(f64::from(passes)))
     }

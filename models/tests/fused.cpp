@@ -161,19 +161,23 @@ static void moments(u64 rows, u32 shares) {
 
 // Running statistics after some passes are the averages that their momentum says.
 static void running(double momentum) {
-  const u32 channels = 4;
+  const u32 channels = 30; // more than the threads of `elementwise`
   Floats statistics(channels, 1e3f);
   float passes = 0.25f;
-  double sum = 0., weights = 0.;
+  std::vector<double> sums(channels, 0.);
+  double weights = 0.;
   for (u32 pass = 1; pass < 40; pass++) {
-    Floats batch(channels, std::sin(pass * 1.3f));
+    Floats batch = values(channels, 20 + pass);
     launch({1, 1, 1}, {1, 1, 1}, [&] { count_pass(16777216.f, &passes); });
     elementwise([&] { track(channels, momentum, batch.data(), &passes, statistics.data()); });
-    sum = sum * (1. - momentum) + batch[0], weights = weights * (1. - momentum) + 1.;
+    weights = weights * (1. - momentum) + 1.;
     near("passes", passes, pass, 0.);
-    for (float found : statistics) near("running statistic", found, sum / weights, 1e-4);
+    for (u32 channel = 0; channel < channels; channel++) {
+      sums[channel] = sums[channel] * (1. - momentum) + batch[channel];
+      near("running statistic", statistics[channel], sums[channel] / weights, 1e-6);
+    }
   }
-  for (auto [before, after] : {std::pair{2.75f, 4.f}, {-3.f, 1.f}, {1e12f, 16777216.f}, {16777215.f, 16777216.f}}) {
+  for (auto [before, after] : {std::pair{2.75f, 4.f}, {-3.f, 1.f}, {8388609.f, 8388610.f}, {1e12f, 16777216.f}}) {
     launch({1, 1, 1}, {1, 1, 1}, [&, before = before] { passes = before, count_pass(16777216.f, &passes); });
     near("passes", passes, after, 0.);
   }
@@ -241,8 +245,10 @@ int main() {
     for (bool train : {false, true}) {
       batch_norm(37, 5, 2, relu, train);
       batch_norm(64, 40, 3, relu, train);
+      batch_norm(90, 5, 41, relu, train); // more shares than a warp has lanes
+      batch_norm(6, 5, 4, relu, train);   // a share without rows
     }
-  moments(1000, 7), moments(6, 4);
+  moments(1000, 7), moments(1000, 70), moments(6, 4);
   running(0.1), running(0.001), running(1.);
   // Without a residual, and what is no number.
   Floats xs = {-1.f, 0.f, NAN, 2.f}, table = {1.f, 0.f, 0.f, 1.f}, ys(4), gs = {1.f, 1.f, 1.f, 1.f}, gated(4);

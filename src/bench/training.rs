@@ -5,7 +5,7 @@
 
 use crate::cluster::Job;
 use crate::machine;
-use crate::recipe::Recipe;
+use crate::recipe::{Device, Recipe};
 use crate::record::Phases;
 use crate::train::crew::{Crew, run_workers};
 use crate::train::pace::Pace;
@@ -39,6 +39,10 @@ pub struct Measured {
     pub threads: usize,
     /// Samples per rank and step.
     pub batch: usize,
+    /// Where replicas computed.
+    pub device: Device,
+    /// Whether GPUs rounded the factors of matrix products to TF32.
+    pub tf32: bool,
     /// Parameters of a replica.
     pub parameters: u64,
     /// Steps that were counted.
@@ -121,6 +125,8 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> 
         workers: recipe.workers,
         threads,
         batch: recipe.local_batch(),
+        device: recipe.device,
+        tf32: recipe.tf32,
         parameters,
         steps: taken.len(),
         step_ms,

@@ -35,8 +35,8 @@ pub struct Recipe {
     /// worker on a GPU of its own.
     #[serde(default)]
     pub device: Device,
-    /// GPUs round the factors of matrix products to TF32, ten bits behind the point in place of 23,
-    /// and multiply several times as fast. Sums stay f32. Not with `device = "cpu"`.
+    /// Lets GPUs round the factors of matrix products to TF32, with a mantissa of 10 bits in place of 23.
+    /// Sums stay f32. A GPU needs compute capability 8.0 for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub tf32: bool,
@@ -365,7 +365,7 @@ impl Recipe {
     }
 
     /// The recipe as the TOML that is written into records: every value that is in force, also what a
-    /// scheme does by habit.
+    /// scheme does by habit; `tf32` and `policy.force` are left out where they are false.
     ///
     /// # Errors
     /// When a number does not fit TOML, such as a seed above 2⁶³.

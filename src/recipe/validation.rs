@@ -109,7 +109,7 @@ impl Recipe {
         let t = &self.train;
         self.device.validate().map_err(anyhow::Error::msg)?;
         refuse(self.tf32 && self.device == Device::Cpu, || {
-            "tf32 = true is for GPUs, and device = \"cpu\": write tf32 = false".into()
+            "tf32 = true is for GPUs, and device = \"cpu\": write tf32 = false, or device = \"cuda:0\"".into()
         })?;
         self.dataset.definition().validate()?;
         self.augment.validate().map_err(anyhow::Error::msg)?;

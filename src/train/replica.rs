@@ -25,7 +25,8 @@ pub struct Replica {
 
 impl Replica {
     /// The recipe's model for samples such as `data` holds, initialised from the recipe's seed:
-    /// all ranks start from the same bits. `seat` counts the workers of this machine from 0.
+    /// all ranks start from the same bits. `seat` counts the workers of this machine from 0. The process
+    /// rounds matrix products of GPUs from now on as the recipe says.
     ///
     /// # Errors
     /// When the model cannot read such samples, or there is no such device.

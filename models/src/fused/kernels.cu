@@ -1,5 +1,5 @@
-// Kernels of GPUs for what candle composes of many operations. Each has a twin in plain Rust beside the operation that
-// launches it (`cpu`), which says the same without threads; `models/tests/fused.cpp` runs these ones on a processor.
+// Kernels of GPUs for what candle composes of many operations. Each operation has a twin in plain Rust beside its launches
+// (`cpu`), which says the same without threads; `models/tests/fused.cpp` runs these ones on a processor.
 //
 // Arrays are f32 and row-major; images are [batch, height, width, channels]. Elements are counted in 64 bits: the windows
 // of large images are more than 2^32. No sum depends on the order in which blocks run, so equal inputs give equal bits.
@@ -75,7 +75,8 @@ extern "C" __global__ void sum_rows(u32 width, const u32 *numbers, const u32 *st
 }
 
 // What is summed over rows is summed in shares: a block of 32 channels by 8 rows takes a share of the rows, and a second
-// kernel, with a warp for each of 8 channels, puts the shares together. All sums of few terms are in double precision.
+// kernel, with a warp for each of 8 channels, puts the shares together. A thread sums its rows in f32; threads and shares are
+// put together in double precision, and the result of a share is kept as f32.
 
 // The first row of a share; that of the share after it is its end.
 __device__ static u64 start(u32 share, u64 rows, u32 shares) {
@@ -92,8 +93,8 @@ struct Moments {
 __device__ static Moments together(Moments a, Moments b) {
   double count = a.count + b.count;
   if (count == 0.) return a;
-  double apart = b.mean - a.mean, share = b.count / count;
-  return {count, a.mean + apart * share, a.squares + b.squares + apart * apart * a.count * share};
+  double apart = b.mean - a.mean, part = b.count / count;
+  return {count, a.mean + apart * part, a.squares + b.squares + apart * apart * a.count * part};
 }
 
 // For each share and channel the mean, then, `shares` rows further, the squares. A thread sums distances from its first
@@ -111,8 +112,9 @@ extern "C" __global__ void column_moments(u64 rows, u32 channels, const float *x
       sum += x - pivot;
       squares += (x - pivot) * (x - pivot);
     }
-  double mean = count ? (double)sum / count : 0.;
-  lanes[threadIdx.y][threadIdx.x] = {(double)count, pivot + mean, squares - mean * sum};
+  double mean = count ? (double)sum / count : 0., about_mean = squares - mean * sum;
+  // Where the first element is far from millions of others, rounding can leave less than nothing.
+  lanes[threadIdx.y][threadIdx.x] = {(double)count, pivot + mean, about_mean < 0. ? 0. : about_mean};
   __syncthreads();
   if (threadIdx.y == 0 && channel < channels) {
     Moments all = lanes[0][threadIdx.x];
@@ -154,7 +156,7 @@ extern "C" __global__ void batch_table(u64 rows, u32 channels, u32 shares, doubl
 
 // One more training pass. The number is rounded first: a mean over ranks may have left a fraction.
 extern "C" __global__ void count_pass(float settled, float *passes) {
-  float before = floorf(*passes + 0.5f);
+  float before = roundf(*passes);
   *passes = (before > 0.f ? before < settled ? before : settled - 1.f : 0.f) + 1.f;
 }
 
@@ -163,7 +165,8 @@ extern "C" __global__ void track(u32 channels, double momentum, const float *bat
   // With a small momentum nearly everything cancels, but not in expm1. A momentum of 1 leaves nothing of the past.
   double weight = momentum < 1. ? momentum / -expm1(*passes * log1p(-momentum)) : 1.;
   for (u64 channel = first(); channel < channels; channel += step())
-    running[channel] += (batch[channel] - running[channel]) * (float)weight;
+    // A weight of 1 leaves nothing of what was there, not even its rounding.
+    running[channel] = running[channel] * (float)(1. - weight) + batch[channel] * (float)weight;
 }
 
 // For each share and channel the sum of gradients times normalised values, then, `shares` rows further, that of the

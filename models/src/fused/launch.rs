@@ -132,8 +132,7 @@ impl<'a> Gpu<'a> {
         let (m, k, n) = (size(m)?, size(k)?, size(n)?);
         // cuBLAS counts column after column: its matrices are ours transposed, and so is its product.
         let none = cublasOperation_t::CUBLAS_OP_N;
-        let (f32s, any) =
-            (cudaDataType_t::CUDA_R_32F, cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT_TENSOR_OP);
+        let (f32s, any) = (cudaDataType_t::CUDA_R_32F, cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT);
         let precision = if gemm_reduced_precision_f32() {
             cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
         } else {
@@ -256,6 +255,8 @@ impl<'a> Gpu<'a> {
         epsilon: f64,
         operands: &[View],
     ) -> Result<Array> {
+        fit(of, &operands[1], 1)?;
+        fit(of, &operands[2], 1)?;
         let (rows, channels, shares) = (of.rows as u64, number(of.channels)?, shares(of)?);
         let mut partial = self.array(2 * shares as usize * of.channels)?;
         let function = self.function("column_moments")?;
@@ -300,7 +301,7 @@ impl<'a> Gpu<'a> {
         let device = running.device.clone();
         let (gpu, channels) = (Gpu(&device), number(batch.len())?);
         let mut running = Self::view_mut(running, place)?;
-        if running.len() != batch.len() || passes.is_empty() {
+        if running.len() != batch.len() || passes.len() != 1 {
             candle_core::bail!("{} statistics do not move by {channels}", running.len());
         }
         let function = gpu.function("track")?;
@@ -313,6 +314,8 @@ impl<'a> Gpu<'a> {
 
     /// `with_gradient` of the input, the gradient and the table.
     pub(super) fn with_gradient(&self, of: Columns, operands: &[View]) -> Result<Array> {
+        fit(of, &operands[1], of.rows)?;
+        fit(of, &operands[2], 5)?;
         let (rows, channels, shares) = (of.rows as u64, number(of.channels)?, shares(of)?);
         let mut partial = self.array(2 * shares as usize * of.channels)?;
         let function = self.function("gradient_sums")?;
@@ -334,6 +337,7 @@ impl<'a> Gpu<'a> {
     /// `normalise` of the input with the table, and the residual if there is a third operand.
     pub(super) fn normalise(&self, of: Columns, relu: bool, operands: &[View]) -> Result<Array> {
         let (xs, table) = (&operands[0], &operands[1]);
+        fit(of, table, 5)?;
         let mut to = self.array(xs.len())?;
         let function = self.function("normalise")?;
         let (count, channels, relu) = (xs.len() as u64, number(of.channels)?, u32::from(relu));
@@ -362,7 +366,7 @@ impl<'a> Gpu<'a> {
         Ok(to)
     }
 
-    /// `input_gradient` of an input, a gradient, and a table with sums.
+    /// `input_gradient` of an input, a gradient, and a table with its gradient.
     pub(super) fn input_gradient(
         &self,
         of: Columns,
@@ -370,6 +374,8 @@ impl<'a> Gpu<'a> {
         operands: &[View],
     ) -> Result<Array> {
         let (xs, gs, table) = (&operands[0], &operands[1], &operands[2]);
+        fit(of, gs, of.rows)?;
+        fit(of, table, 10)?;
         let mut to = self.array(xs.len())?;
         let function = self.function("input_gradient")?;
         let (count, channels) = (xs.len() as u64, number(of.channels)?);
@@ -380,6 +386,18 @@ impl<'a> Gpu<'a> {
         unsafe { elementwise(launch, count) }?;
         Ok(to)
     }
+}
+
+/// Refuses an operand that does not have so many rows of channels.
+fn fit(of: Columns, operand: &View, rows: usize) -> Result<()> {
+    if counts::elements(&[rows, of.channels]) != Some(operand.len()) {
+        candle_core::bail!(
+            "batch norm takes {rows} rows of {} channels, not {} elements",
+            of.channels,
+            operand.len()
+        );
+    }
+    Ok(())
 }
 
 /// The shares that rows are summed in.

@@ -1,7 +1,7 @@
 //! Batch norm with its residual and ReLU, and its running statistics.
 //!
-//! A *table* holds five rows of channels: γ, β, the mean, 1 / deviation, and the unbiased variance. What is normalised
-//! takes the first four; the running statistics move by the third and the last.
+//! A *table* holds five rows of channels: γ, β, the mean, 1 / deviation, and the unbiased variance. The normalisation
+//! reads the first four rows; the running statistics follow the third and the last.
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
@@ -131,9 +131,8 @@ impl InplaceOp1 for CountPass {
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        for passes in f32s_mut(storage, layout)? {
-            *passes = passes.round().clamp(0., Running::SETTLED - 1.) + 1.;
-        }
+        let [passes] = f32s_mut(storage, layout)? else { bail!("one number of passes is counted") };
+        *passes = Running::next(*passes);
         Ok(())
     }
 
@@ -164,8 +163,9 @@ impl InplaceOp3 for Track {
     ) -> Result<()> {
         let (running, batch) = (f32s_mut(running, place)?, f32s(batch, of_batch)?);
         let &[passes] = f32s(passes, of_passes)? else { bail!("one number of passes is taken") };
-        let weight = Running::weight(self.momentum, passes) as f32;
-        running.iter_mut().zip(batch).for_each(|(running, x)| *running += (x - *running) * weight);
+        let weight = Running::weight(self.momentum, passes);
+        let (kept, taken) = ((1. - weight) as f32, weight as f32);
+        running.iter_mut().zip(batch).for_each(|(to, x)| *to = *to * kept + x * taken);
         Ok(())
     }
 

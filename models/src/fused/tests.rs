@@ -121,6 +121,22 @@ fn batch_norms_are_those_composed() {
 }
 
 #[test]
+fn the_first_pass_leaves_nothing_of_what_was_there() {
+    let tensor = |values: &[f32]| Tensor::new(values, &Device::Cpu).unwrap();
+    let (mean, variance) = (tensor(&[0.3, -7.1]), tensor(&[1.7, 0.1]));
+    let running = Running::new(&tensor(&[1e3, -1e30]), &tensor(&[1e3, 1e30])).unwrap();
+    norm::track(&running, &mean, &variance).unwrap();
+    assert_eq!(floats(&running.mean).unwrap(), [0.3, -7.1]);
+    assert_eq!(floats(&running.variance).unwrap(), [1.7, 0.1]);
+    // A mean over ranks may have left a fraction, and a file anything.
+    for (before, after) in [(2.75, 4.), (-3., 1.), (1e12, Running::SETTLED)] {
+        running.passes.set(&Tensor::new(before as f32, &Device::Cpu).unwrap()).unwrap();
+        norm::track(&running, &mean, &variance).unwrap();
+        assert_eq!(floats(&running.passes).unwrap(), [after]);
+    }
+}
+
+#[test]
 fn relu_leaves_nothing_at_zero_and_what_is_no_number() {
     let xs = Var::new(&[[-1f32, 1., f32::NAN, 3.]], &Device::Cpu).unwrap();
     let table =
