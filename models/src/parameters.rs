@@ -144,6 +144,10 @@ impl Running {
 
     /// How far the pass of this number, counted from 1, moves the statistics.
     pub(crate) fn weight(momentum: f64, passes: f32) -> f64 {
+        if passes <= 1. {
+            // Rounding would leave something of large values.
+            return 1.;
+        }
         momentum / (1. - (1. - momentum).powf(f64::from(passes)))
     }
 }

@@ -162,7 +162,7 @@ static void moments(u64 rows, u32 shares) {
 // Running statistics after some passes are the averages that their momentum says.
 static void running(double momentum) {
   const u32 channels = 30; // more than the threads of `elementwise`
-  Floats statistics(channels, 1e3f);
+  Floats statistics(channels, 1e30f);
   float passes = 0.25f;
   std::vector<double> sums(channels, 0.);
   double weights = 0.;

@@ -162,10 +162,10 @@ extern "C" __global__ void count_pass(float settled, float *passes) {
 
 // Moves running statistics towards the batch's, which weighs momentum / (1 - (1 - momentum)^passes).
 extern "C" __global__ void track(u32 channels, double momentum, const float *batch, const float *passes, float *running) {
-  // With a small momentum nearly everything cancels, but not in expm1. A momentum of 1 leaves nothing of the past.
-  double weight = momentum < 1. ? momentum / -expm1(*passes * log1p(-momentum)) : 1.;
+  // With a small momentum nearly everything cancels, but not in expm1. The first pass leaves nothing of what was there, not
+  // even its rounding.
+  double weight = *passes > 1.f ? momentum / -expm1(*passes * log1p(-momentum)) : 1.;
   for (u64 channel = first(); channel < channels; channel += step())
-    // A weight of 1 leaves nothing of what was there, not even its rounding.
     running[channel] = running[channel] * (float)(1. - weight) + batch[channel] * (float)weight;
 }
 
