@@ -159,13 +159,16 @@ impl Style {
     }
 
     fn variant(variant: usize) -> Self {
-        let (fill, dash) = match variant % 6 {
+        let (fill, dash) = match variant % 9 {
             0 => (Fill::Full, Dash::Solid),
             1 => (Fill::Open, Dash::Dashed),
             2 => (Fill::Dot, Dash::Dotted),
             3 => (Fill::Full, Dash::Dashed),
             4 => (Fill::Open, Dash::Dotted),
-            _ => (Fill::Dot, Dash::Solid),
+            5 => (Fill::Dot, Dash::Solid),
+            6 => (Fill::Full, Dash::Dotted),
+            7 => (Fill::Open, Dash::Solid),
+            _ => (Fill::Dot, Dash::Dashed),
         };
         Self { colour: MUTED, mark: Mark::Circle, fill, dash }
     }
@@ -189,6 +192,10 @@ mod tests {
         }
         assert_ne!(Style::of_scheme("topk", 0), Style::of_scheme("topk", 1));
         assert_eq!(Style::of_scheme("topk", 0).colour, Style::of_scheme("topk", 1).colour);
+        let arms: Vec<Style> = (0..9).map(|variant| Style::of_scheme("sidco", variant)).collect();
+        for (i, arm) in arms.iter().enumerate() {
+            assert!(!arms[..i].contains(arm), "arm {i} looks like another");
+        }
     }
 
     #[test]
