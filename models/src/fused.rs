@@ -3,9 +3,9 @@
 //!
 //! Windows of a convolution are laid out as rows by one kernel, and matrix products do the rest, forward and backward.
 //! candle's own convolutions are not used in training: the gradient of their input is a `conv_transpose2d`, which is no
-//! matrix product. Batch norm with its residual and ReLU reads its input twice forward and twice backward;
-//! three more launches count the pass and move the running statistics. The gradient of a table
-//! is summed row by row, where candle has one thread for each column.
+//! matrix product. Batch norm with its residual and ReLU reads its input twice forward and twice backward; three more
+//! launches count the pass and move the running statistics. The gradient of a table is summed row by row, where candle
+//! has one thread for each column.
 //!
 //! Each operation is written twice: as a CUDA kernel (`kernels.cu`), compiled by NVRTC when first used, and in plain Rust.
 //! The Rust is what says what the kernel does, and tests run it in the kernel's place, with the same gradients around it.

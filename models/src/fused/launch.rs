@@ -14,7 +14,7 @@ use candle_core::cuda_backend::cudarc::nvrtc::compile_ptx;
 use candle_core::cuda_backend::{CudaDevice, CudaStorage, WrapErr, gemm_reduced_precision_f32};
 use candle_core::{Error, Layout, Result};
 
-use super::norm::Columns;
+use super::norm::{Columns, ROWS};
 use super::rows::SumRows;
 use crate::kernels::conv::Sizes;
 use crate::kernels::counts;
@@ -265,7 +265,7 @@ impl<'a> Gpu<'a> {
         // SAFETY: the arguments are those of the kernel, by number and type. It reads rows · channels elements of the input
         // and writes two for each share and channel.
         unsafe { by_share(launch, channels, shares) }?;
-        let mut to = self.array(5 * of.channels)?;
+        let mut to = self.array(ROWS * of.channels)?;
         let function = self.function("batch_table")?;
         let mut launch = function.builder();
         launch.arg(&rows).arg(&channels).arg(&shares).arg(&epsilon).arg(&partial);
@@ -315,7 +315,7 @@ impl<'a> Gpu<'a> {
     /// `with_gradient` of the input, the gradient and the table.
     pub(super) fn with_gradient(&self, of: Columns, operands: &[View]) -> Result<Array> {
         fit(of, &operands[1], of.rows)?;
-        fit(of, &operands[2], 5)?;
+        fit(of, &operands[2], ROWS)?;
         let (rows, channels, shares) = (of.rows as u64, number(of.channels)?, shares(of)?);
         let mut partial = self.array(2 * shares as usize * of.channels)?;
         let function = self.function("gradient_sums")?;
@@ -325,7 +325,7 @@ impl<'a> Gpu<'a> {
         // SAFETY: the arguments are those of the kernel, by number and type. It reads rows · channels elements of the input
         // and of the gradient, four rows of the table, and writes two elements for each share and channel.
         unsafe { by_share(launch, channels, shares) }?;
-        let mut to = self.array(10 * of.channels)?;
+        let mut to = self.array(2 * ROWS * of.channels)?;
         let function = self.function("with_gradient")?;
         let mut launch = function.builder();
         launch.arg(&channels).arg(&shares).arg(&partial).arg(&operands[2]).arg(&mut to);
@@ -337,7 +337,7 @@ impl<'a> Gpu<'a> {
     /// `normalise` of the input with the table, and the residual if there is a third operand.
     pub(super) fn normalise(&self, of: Columns, relu: bool, operands: &[View]) -> Result<Array> {
         let (xs, table) = (&operands[0], &operands[1]);
-        fit(of, table, 5)?;
+        fit(of, table, ROWS)?;
         let mut to = self.array(xs.len())?;
         let function = self.function("normalise")?;
         let (count, channels, relu) = (xs.len() as u64, number(of.channels)?, u32::from(relu));
@@ -375,7 +375,7 @@ impl<'a> Gpu<'a> {
     ) -> Result<Array> {
         let (xs, gs, table) = (&operands[0], &operands[1], &operands[2]);
         fit(of, gs, of.rows)?;
-        fit(of, table, 10)?;
+        fit(of, table, 2 * ROWS)?;
         let mut to = self.array(xs.len())?;
         let function = self.function("input_gradient")?;
         let (count, channels) = (xs.len() as u64, number(of.channels)?);

@@ -14,7 +14,7 @@ use crate::kernels::operand::{f32s, f32s_mut};
 use crate::parameters::Running;
 
 /// The rows of a table.
-const ROWS: usize = 5;
+pub(super) const ROWS: usize = 5;
 
 /// The table of a batch `xs [.., C]`: `[5, C]`. Gradient flows back to γ and β; that of `xs` is part of [`normalise`]'s.
 pub(super) fn batch_table(
