@@ -188,8 +188,8 @@ pub struct Train {
     /// its mirror image; `mirror-translate`, half of that and half of the same for the image moved by
     /// one pixel, up and left, and down and right (Jordan 2024, section 3.5).
     pub test_views: TestViews,
-    /// Samples per rank in one forward pass of an evaluation.
-    #[schemars(range(min = 1))]
+    /// Samples per rank in one forward pass of an evaluation; 0 for 50 on the processor and 250 on a
+    /// GPU.
     pub evaluation_batch: usize,
     /// Epochs between two evaluations on the test set; the last epoch is always evaluated.
     #[schemars(range(min = 1))]
@@ -209,7 +209,7 @@ impl Default for Train {
             batch_norm: BatchNorm::Averaged,
             recalibrate: 4,
             test_views: TestViews::One,
-            evaluation_batch: 250,
+            evaluation_batch: 0,
             evaluate_every: 1,
         }
     }
@@ -359,6 +359,17 @@ impl Recipe {
         self.train.augment.then_some(self.augment)
     }
 
+    /// Samples of each rank in one forward pass of an evaluation. Many take much memory: on the
+    /// processor the system can need as long to clear its pages as the arithmetic takes. A GPU waits
+    /// for launches if there are few.
+    pub fn evaluation_batch(&self) -> usize {
+        match (self.train.evaluation_batch, self.device) {
+            (0, Device::Cpu) => 50,
+            (0, Device::Cuda(_) | Device::Local) => 250,
+            (said, _) => said,
+        }
+    }
+
     /// Compute threads of each worker on a machine with `cores` cores.
     pub fn threads_per_worker(&self, cores: usize) -> usize {
         if self.threads > 0 { self.threads } else { (cores / self.workers).max(1) }
@@ -427,6 +438,19 @@ pub fn synthetic_for(model: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gpu_evaluates_more_samples_at_a_time_unless_the_recipe_says_how_many() {
+        let of = |sets: &[&str]| {
+            let sets = sets.iter().map(ToString::to_string).collect();
+            super::super::Source { sets, ..Default::default() }.load().unwrap()
+        };
+        let mut recipe = of(&[]);
+        assert_eq!(recipe.evaluation_batch(), 50);
+        recipe.device = Device::Local;
+        assert_eq!(recipe.evaluation_batch(), 250);
+        assert_eq!(of(&["train.evaluation_batch=8"]).evaluation_batch(), 8);
+    }
 
     #[test]
     fn schemes_are_called_with_what_tells_them_apart() {

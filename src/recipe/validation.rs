@@ -61,7 +61,6 @@ impl Recipe {
             ("train.epochs", t.epochs),
             ("train.batch", t.batch as u64),
             ("train.accumulate", t.accumulate as u64),
-            ("train.evaluation_batch", t.evaluation_batch as u64),
             ("train.evaluate_every", t.evaluate_every),
             ("record.every", self.record.every),
             ("train.max_steps", t.max_steps.unwrap_or(1)),

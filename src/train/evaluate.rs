@@ -45,7 +45,7 @@ impl<'a> Evaluation<'a> {
     /// How many batches the test set is evaluated in.
     #[must_use]
     pub fn batches(&self) -> usize {
-        self.data.test.len().div_ceil(self.saved.recipe.train.evaluation_batch)
+        self.data.test.len().div_ceil(self.saved.recipe.evaluation_batch())
     }
 
     /// The score; calls `beat` after each batch.
@@ -61,7 +61,7 @@ impl<'a> Evaluation<'a> {
         let evaluate = || -> Result<Score> {
             let replica = Replica::new(recipe, test, 0)?;
             checkpoint::load(self.saved, &replica.store)?;
-            evaluate_share(&replica, test, 1, 0, recipe.train.evaluation_batch, beat)
+            evaluate_share(&replica, test, 1, 0, recipe.evaluation_batch(), beat)
         };
         ThreadPoolBuilder::new().num_threads(machine::cores()).build()?.install(evaluate)
     }

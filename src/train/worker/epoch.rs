@@ -69,7 +69,7 @@ impl Worker {
         self.settle_batch_norm()?;
         let test: &dyn Dataset = &*self.session.data.test;
         let world_size = self.exchange.collective().world_size();
-        let size = self.session.recipe.train.evaluation_batch;
+        let size = self.session.recipe.evaluation_batch();
         let beat = || self.post.beat();
         let mine = evaluate_share(&self.replica, test, world_size, self.post.rank(), size, beat)?;
         let mut sums = [mine.loss, mine.correct as f64, mine.samples as f64];
