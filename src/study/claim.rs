@@ -193,7 +193,7 @@ impl Measure {
             Self::SecondsToLoss => "seconds to the same training loss",
             Self::EncodeSeconds => "seconds of encoding its last gradient",
             Self::DecodeSeconds => "seconds of decoding its last gradient",
-            Self::Gauge => "mean over steps",
+            Self::Gauge => "mean over the recorded steps",
             Self::DownlinkBytes => "bytes sent back per step",
         }
     }

@@ -189,8 +189,8 @@ pub(super) fn gauges(task: &Task<'_>) -> Option<Table> {
         table.rows.push(row);
     }
     table.note =
-        "Means over the steps of a run and over seeds ± sample deviation over seeds; below \
-                  them the deviation over the steps of a run. Threshold quality: elements kept over \
+        "Means over the recorded steps of a run and over seeds ± sample deviation over seeds; below \
+                  them the deviation over those steps of a run. Threshold quality: elements kept over \
                   elements wanted."
             .into();
     Some(table)
