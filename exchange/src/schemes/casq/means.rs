@@ -79,6 +79,13 @@ impl<'a> Means<'a> {
     #[inline(always)]
     fn add_alone(&self, ids: &[u8], sum: &mut [f32]) {
         #[cfg(target_arch = "x86_64")]
+        if let Some(simd) = pulp::x86::V4::try_new() {
+            let (sixteens, rest) = ids.as_chunks();
+            let (sums, rest_sum) = sum.as_chunks_mut();
+            simd.vectorize(avx512::Add { simd, ids: sixteens, table: &self.alone, sums });
+            return add_one_by_one(rest, &self.alone, rest_sum);
+        }
+        #[cfg(target_arch = "x86_64")]
         if let Some(simd) = pulp::x86::V3::try_new() {
             let (eights, rest) = ids.as_chunks();
             let (sums, rest_sum) = sum.as_chunks_mut();
@@ -94,6 +101,34 @@ impl<'a> Means<'a> {
 fn add_one_by_one(ids: &[u8], table: &[f32; MOST_CLUSTERS], sum: &mut [f32]) {
     for (sum, id) in sum.iter_mut().zip(ids) {
         *sum += table[usize::from(*id) % MOST_CLUSTERS];
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use super::MOST_CLUSTERS;
+
+    /// Looks up sixteen elements at a time: the table lies in a register.
+    pub(super) struct Add<'a> {
+        pub(super) simd: pulp::x86::V4,
+        pub(super) ids: &'a [[u8; 16]],
+        pub(super) table: &'a [f32; MOST_CLUSTERS],
+        pub(super) sums: &'a mut [[f32; 16]],
+    }
+
+    impl pulp::NullaryFnOnce for Add<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn call(self) {
+            let vectors = self.simd.avx512f;
+            let table = pulp::cast(*self.table);
+            for (sums, ids) in self.sums.iter_mut().zip(self.ids) {
+                let ids = vectors._mm512_cvtepu8_epi32(pulp::cast(*ids));
+                let values = vectors._mm512_permutexvar_ps(ids, table);
+                *sums = pulp::cast(vectors._mm512_add_ps(pulp::cast(*sums), values));
+            }
+        }
     }
 }
 

@@ -9,38 +9,32 @@ use crate::wire::{Fault, Read, Reader, codes, put_count};
 
 const BASE: u32 = 131;
 
-/// Indices that share all but their lowest byte.
-const RUN: usize = 256;
-
-/// Elements that are looked through together, a whole number of runs.
+/// Elements that are looked through together.
 const BLOCK: usize = codes::BLOCK;
+
+/// Elements whose buckets are found side by side.
+const LANES: usize = 32;
 
 /// The signed byte as the hash takes it.
 const fn byte(index: u32) -> u32 {
     index as u8 as i8 as i32 as u32
 }
 
-/// What the lowest byte of an index adds to the hash.
-const LOWEST: [u32; RUN] = {
-    let mut table = [0; RUN];
-    let mut i = 0;
-    while i < RUN {
-        table[i] = byte(i as u32).wrapping_mul(BASE * BASE * BASE);
-        i += 1;
-    }
-    table
-};
-
-/// What the upper three bytes of an index add to the hash.
-fn upper(index: u32) -> u32 {
-    (1..4)
-        .fold(0u32, |hash, place| hash.wrapping_mul(BASE).wrapping_add(byte(index >> (8 * place))))
+/// The BKDR hash, base 131, of an index's four signed bytes, the lowest first, without its sign.
+fn hash(index: u32) -> u32 {
+    let bytes = (0..4).map(|place| byte(index >> (8 * place)));
+    bytes.fold(0u32, |hash, byte| hash.wrapping_mul(BASE).wrapping_add(byte)) & 0x7fff_ffff
 }
 
-/// The BKDR hash, base 131, of an index's four signed bytes, the lowest first, without its sign.
-#[cfg(test)]
-fn hash(index: u32) -> u32 {
-    LOWEST[index as usize % RUN].wrapping_add(upper(index)) & 0x7fff_ffff
+/// The hash of the index that lies `at` behind a multiple of [`BLOCK`], whose own hash is `of_block`.
+///
+/// The hash is a sum over bytes. The lowest byte of a multiple of [`BLOCK`] is 0, and its second byte
+/// can grow by `at` without changing its sign.
+#[inline(always)]
+fn hash_within(of_block: u32, at: u32) -> u32 {
+    const SECOND: u32 = BASE * BASE;
+    let (lowest, second) = (byte(at).wrapping_mul(BASE * SECOND), (at >> 8).wrapping_mul(SECOND));
+    of_block.wrapping_add(lowest).wrapping_add(second) & 0x7fff_ffff
 }
 
 /// Where a cluster's table lies among the buckets, and how a hash becomes one of them.
@@ -59,11 +53,18 @@ impl Table {
 
     /// The bucket of a hash: its remainder by the size, without a division (Lemire, Kaser & Kurz
     /// 2019, exact for 32-bit numbers).
+    ///
+    /// It is the upper half of (`inverse`·hash mod 2⁶⁴)·size. Vectors multiply 32 by 32 bits, and so
+    /// both products are made of such.
     #[inline(always)]
-    fn bucket(&self, hash: u32) -> usize {
-        let fraction = self.inverse.wrapping_mul(u64::from(hash));
-        let remainder = (u128::from(fraction) * u128::from(self.size)) >> 64;
-        self.offset as usize + remainder as usize
+    fn bucket(&self, hash: u32) -> u32 {
+        const LOW: u64 = u32::MAX as u64;
+        let (hash, size) = (u64::from(hash), u64::from(self.size));
+        let (low, high) = (self.inverse & LOW, self.inverse >> 32);
+        let fraction = (low * hash).wrapping_add((high * hash) << 32);
+        let carried = ((fraction & LOW) * size) >> 32;
+        let remainder = ((fraction >> 32) * size + carried) >> 32;
+        self.offset + remainder as u32
     }
 }
 
@@ -143,35 +144,48 @@ impl Tables {
     /// [`BLOCK`] elements.
     ///
     /// An element of a cluster with one bucket needs no hash. The others are found several at a time,
-    /// without a branch for each that a processor could foresee no better than a coin.
+    /// without a branch for each that a processor could foresee no better than a coin, and so are
+    /// their buckets.
     #[inline(always)]
-    pub(super) fn each_hashed(
-        &self,
-        first: usize,
-        ids: &[u8],
-        mut visit: impl FnMut(usize, usize),
-    ) {
+    pub(super) fn each_hashed(&self, first: usize, ids: &[u8], visit: impl FnMut(usize, usize)) {
         let start = first % BLOCK;
         debug_assert!(start + ids.len() <= BLOCK);
-        let uppers: [u32; BLOCK / RUN] =
-            std::array::from_fn(|run| upper((first - start + run * RUN) as u32));
-        let hash = |place: usize| {
-            let at = (start + place) % BLOCK;
-            LOWEST[at % RUN].wrapping_add(uppers[at / RUN]) & 0x7fff_ffff
-        };
-        let mut places = [0; BLOCK + 8];
+        let of_block = hash((first - start) as u32);
+        let hash = |place: u16| hash_within(of_block, start as u32 + u32::from(place));
+        let mut places = [0; BLOCK + LANES];
         let count = places_of(&among(ids, self.hashed()), ids.len(), &mut places);
-        let places = places[..count].iter().map(|place| usize::from(*place));
         match self.hashed() {
             // The usual case, whose table stays at hand.
             [one] => {
                 let table = self.tables[usize::from(*one)];
-                places.for_each(|place| visit(place, table.bucket(hash(place))));
+                each_bucket(&places, count, |place| table.bucket(hash(place)), visit);
             }
-            _ => places.for_each(|place| {
-                let table = &self.tables[usize::from(ids[place]) % MOST_CLUSTERS];
-                visit(place, table.bucket(hash(place)));
-            }),
+            _ => {
+                // Behind the last place there may be any.
+                let id = |place: u16| usize::from(*ids.get(usize::from(place)).unwrap_or(&0));
+                let bucket = |place| self.tables[id(place) % MOST_CLUSTERS].bucket(hash(place));
+                each_bucket(&places, count, bucket, visit);
+            }
+        }
+    }
+}
+
+/// Visits the first `count` places and the bucket of each. Buckets are also found of up to [`LANES`]
+/// places more, so that their loop always has the same length, and is compiled to vectors.
+#[inline(always)]
+fn each_bucket(
+    places: &[u16; BLOCK + LANES],
+    count: usize,
+    bucket: impl Fn(u16) -> u32,
+    mut visit: impl FnMut(usize, usize),
+) {
+    for (first, places) in (0..count).step_by(LANES).zip(places.as_chunks::<LANES>().0) {
+        let mut buckets = [0; LANES];
+        for (found, place) in buckets.iter_mut().zip(places) {
+            *found = bucket(*place);
+        }
+        for (place, bucket) in places[..LANES.min(count - first)].iter().zip(buckets) {
+            visit(usize::from(*place), bucket as usize);
         }
     }
 }
@@ -253,7 +267,7 @@ mod avx2 {
 /// Puts the places of the bits that are set among the first `length` into `places`, ascending, and
 /// returns how many: those of a byte at a time, from a table.
 #[inline(always)]
-fn places_of(bits: &Bits, length: usize, places: &mut [u16; BLOCK + 8]) -> usize {
+fn places_of(bits: &Bits, length: usize, places: &mut [u16; BLOCK + LANES]) -> usize {
     let mut count = 0;
     for (number, bits) in bits[..length.div_ceil(64)].iter().enumerate() {
         for (byte, among) in bits.to_le_bytes().into_iter().zip((64 * number..).step_by(8)) {
@@ -368,7 +382,7 @@ mod tests {
     impl Tables {
         /// The bucket of element `index`, in the cluster `id`.
         pub(in super::super) fn simple(&self, index: usize, id: u8) -> usize {
-            self.tables[usize::from(id)].bucket(hash(index as u32))
+            self.tables[usize::from(id)].bucket(hash(index as u32)) as usize
         }
     }
 
@@ -390,7 +404,7 @@ mod tests {
         ] {
             assert_eq!(hash(index), expected, "{index}");
             let table = Table::new(500_000, 0);
-            assert_eq!(table.bucket(hash(index)), expected as usize % 500_000, "{index}");
+            assert_eq!(table.bucket(hash(index)), expected % 500_000, "{index}");
         }
     }
 
@@ -398,7 +412,7 @@ mod tests {
         #[test]
         fn remainders_are_those_of_a_division(hash in 0u32..1 << 31, size in 1u32.., small in 1u32..3000) {
             for size in [size, small, size >> 8 | 1, 1 << (small % 31), 1] {
-                prop_assert_eq!(Table::new(size, 0).bucket(hash), (hash % size) as usize);
+                prop_assert_eq!(Table::new(size, 0).bucket(hash), hash % size);
             }
         }
 
@@ -413,7 +427,7 @@ mod tests {
             let mut simple = [0; BLOCK / 64];
             one_by_one(&ids, &wanted, &mut simple);
             for bits in [among(&ids, &wanted), simple] {
-                let mut places = [0; BLOCK + 8];
+                let mut places = [0; BLOCK + LANES];
                 let count = places_of(&bits, ids.len(), &mut places);
                 prop_assert_eq!(&places[..count], &expected);
             }

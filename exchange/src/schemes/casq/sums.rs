@@ -128,18 +128,17 @@ mod avx512 {
                     *count = vectors._mm512_mask_add_epi32(*count, above, *count, one);
                 }
                 *ids = pulp::cast(id);
+                // A value is in the cluster above whose lower bound it is, and not above the next.
+                let own: [u16; CLUSTERS] = std::array::from_fn(|cluster| {
+                    let from = if cluster == 0 { !0 } else { above[cluster - 1] };
+                    if cluster < BOUNDS { from & !above[cluster] } else { from }
+                });
                 let halves: [[f32; LANES]; 2] = pulp::cast(*values);
                 for (values, shift) in halves.into_iter().zip([0, LANES]) {
                     let values = vectors._mm512_cvtps_pd(pulp::cast(values));
                     let square = vectors._mm512_mul_pd(values, values);
-                    let mut rest = 0xff;
                     for cluster in 0..CLUSTERS {
-                        // What is above the next bound is left for the clusters to come.
-                        let mut own = rest;
-                        if cluster < BOUNDS {
-                            let above = (above[cluster] >> shift) as u8;
-                            (own, rest) = (rest & !above, rest & above);
-                        }
+                        let own = (own[cluster] >> shift) as u8;
                         let (sum, of_squares) = (&mut sums[cluster], &mut squares[cluster]);
                         *sum = vectors._mm512_mask_add_pd(*sum, own, *sum, values);
                         *of_squares =

@@ -3,29 +3,13 @@
 use super::Code;
 use crate::wire::{Fault, Read, codes};
 
-/// Symbols that some bits begin with.
+/// How many symbols some bits begin with.
 #[derive(Debug, Clone, Copy, Default)]
 struct Begin {
-    /// Four bits each, the first symbol in the lowest.
-    symbols: u32,
-    /// How many, up to eight; 0 where the bits end before the first does, or mean nothing.
+    /// Symbols, up to eight; 0 where the bits end before the first does, or mean nothing.
     count: u8,
     /// The bits of their codes.
     bits: u8,
-}
-
-impl Begin {
-    /// The first seven of the symbols of a string that has more.
-    fn seven(first: &[u8], longest: u32, string: usize) -> Self {
-        let mut begin = Self::default();
-        while begin.count < 7 {
-            let entry = first[string >> begin.bits & ((1 << longest) - 1)];
-            begin.symbols |= u32::from(entry >> 4) << (4 * begin.count);
-            begin.count += 1;
-            begin.bits += entry & 0xf;
-        }
-        begin
-    }
 }
 
 /// Lookups between two looks at where the bytes end: together at most 55 bits, and 56 are known then.
@@ -82,9 +66,12 @@ pub(super) struct Taker<'a, const FIRST: usize, const SEVERAL: usize> {
     longest: u32,
     /// What each string of as many bits as the longest code begins with: a symbol and a length.
     first: [u8; FIRST],
-    /// The symbols that each bit string begins with, for every length up to the window's: the
-    /// entries of strings of w bits start at 2^w.
+    /// What each bit string begins with, for every length up to the window's: the entries of strings
+    /// of w bits start at 2^w.
     several: [Begin; SEVERAL],
+    /// The symbols themselves, a byte each, the first in the lowest. They lie apart because the next
+    /// lookup waits for `several` only, which is small enough to stay in the first cache.
+    symbols: [u64; SEVERAL],
 }
 
 impl<'a, const FIRST: usize, const SEVERAL: usize> Taker<'a, FIRST, SEVERAL> {
@@ -100,27 +87,29 @@ impl<'a, const FIRST: usize, const SEVERAL: usize> Taker<'a, FIRST, SEVERAL> {
                 entries.for_each(|entry| *entry = (symbol as u8) << 4 | length);
             }
         }
-        let mut several = [Begin::default(); SEVERAL];
+        let (mut several, mut symbols) = ([Begin::default(); SEVERAL], [0; SEVERAL]);
         for width in 1..=Self::STRINGS.ilog2() {
             for string in 0..1usize << width {
                 let entry = first[string & ((1 << longest) - 1)];
-                let (symbol, length) = (u32::from(entry >> 4), u32::from(entry & 0xf));
+                let (symbol, length) = (u64::from(entry >> 4), u32::from(entry & 0xf));
                 if length == 0 || length > width {
                     continue;
                 }
                 // What follows the first symbol is a shorter string, whose entry is known.
-                let mut rest = several[(1 << (width - length)) + (string >> length)];
-                if rest.count == 8 {
-                    rest = Begin::seven(&first, longest, string >> length);
+                let rest = (1 << (width - length)) + (string >> length);
+                let (mut begin, mut following) = (several[rest], symbols[rest]);
+                if begin.count == 8 {
+                    // The last makes room.
+                    let last = (following >> 56) as usize;
+                    begin = Begin { count: 7, bits: begin.bits - code.lengths[last] };
+                    following &= u64::MAX >> 8;
                 }
-                several[(1 << width) + string] = Begin {
-                    symbols: symbol | rest.symbols << 4,
-                    count: rest.count + 1,
-                    bits: rest.bits + length as u8,
-                };
+                several[(1 << width) + string] =
+                    Begin { count: begin.count + 1, bits: begin.bits + length as u8 };
+                symbols[(1 << width) + string] = symbol | following << 8;
             }
         }
-        Self { bytes, at: 0, longest, first, several }
+        Self { bytes, at: 0, longest, first, several, symbols }
     }
 
     /// Fills `block` from `ready` on, until it holds `wanted` symbols or some more; at most `left` of
@@ -145,9 +134,9 @@ impl<'a, const FIRST: usize, const SEVERAL: usize> Taker<'a, FIRST, SEVERAL> {
             }
             let before = held;
             for _ in 0..LOOKUPS {
-                let begin =
-                    self.several[Self::STRINGS + (bits.word as usize & (Self::STRINGS - 1))];
-                block[held..held + 8].copy_from_slice(&codes::spread::<4>(begin.symbols.into()));
+                let string = Self::STRINGS + (bits.word as usize & (Self::STRINGS - 1));
+                let begin = self.several[string];
+                block[held..held + 8].copy_from_slice(&self.symbols[string].to_le_bytes());
                 held += usize::from(begin.count);
                 bits.word >>= begin.bits;
                 bits.known -= u32::from(begin.bits);
