@@ -225,9 +225,8 @@ impl Running {
 
 /// The command as it can be typed again, but for `--resume`.
 fn command() -> String {
-    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    let words = std::iter::once("gradwire".into()).chain(words.filter(|word| word != "--resume"));
-    report::command_line(&words.collect::<Vec<_>>())
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    report::command_line(&words.filter(|word| word != "--resume").collect::<Vec<_>>())
 }
 
 /// Seeds after which `--until-decided` looks at the verdicts.

@@ -1,5 +1,7 @@
 //! What produced the figures, and how to produce them again.
 
+use std::path::Path;
+
 use super::digest::{Arm, Task};
 use super::document::{Block, Cell, Table};
 use super::words;
@@ -113,9 +115,16 @@ fn runs(results: &Results) -> Table {
     table
 }
 
-/// A command as it can be typed.
+/// A command as it can be typed anywhere: this program without its folder, and under its own name.
 pub fn command_line(words: &[String]) -> String {
-    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+    let own = |word: &&String| {
+        Path::new(word)
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("gradwire"))
+    };
+    let program = words.first().filter(own).map(|_| "gradwire".to_string());
+    let others = words.iter().skip(usize::from(program.is_some())).map(|word| quoted(word));
+    program.into_iter().chain(others).collect::<Vec<_>>().join(" ")
 }
 
 /// A word as a shell takes it.
@@ -168,7 +177,7 @@ mod tests {
             let provenance = &mut measured.provenance;
             provenance.version = "0.1.0".into();
             provenance.cpu = if number == 0 { "A".into() } else { "B".into() };
-            provenance.command = vec!["gradwire".into(), "train".into(), "it's".into()];
+            provenance.command = vec!["../bin/gradwire-2".into(), "train".into(), "it's".into()];
             let (name, sha256) = ("train.csv".into(), "ab".repeat(32));
             provenance.data = vec![FileSum { name, bytes: 7, sha256 }];
         }
