@@ -50,6 +50,7 @@ mod allocation;
 mod clusters;
 mod ids;
 mod means;
+mod places;
 mod plan;
 mod sketch;
 mod sums;

@@ -3,17 +3,12 @@
 use std::ops::Range;
 
 use super::clusters::{MOST_CLUSTERS, Members};
+use super::places::{BLOCK, LANES, among, places_of};
 use crate::simd::wide;
 use crate::wire::values::Format;
-use crate::wire::{Fault, Read, Reader, codes, put_count};
+use crate::wire::{Fault, Read, Reader, put_count};
 
 const BASE: u32 = 131;
-
-/// Elements that are looked through together.
-const BLOCK: usize = codes::BLOCK;
-
-/// Elements whose buckets are found side by side.
-const LANES: usize = 32;
 
 /// The signed byte as the hash takes it.
 const fn byte(index: u32) -> u32 {
@@ -28,8 +23,8 @@ fn hash(index: u32) -> u32 {
 
 /// The hash of the index that lies `at` behind a multiple of [`BLOCK`], whose own hash is `of_block`.
 ///
-/// The hash is a sum over bytes. The lowest byte of a multiple of [`BLOCK`] is 0, and its second byte
-/// can grow by `at` without changing its sign.
+/// The hash is a sum over the index's bytes. Of a multiple of [`BLOCK`] the lowest byte is 0, and as
+/// `at` is smaller than [`BLOCK`], it adds at most 3 to the second, which changes no sign.
 #[inline(always)]
 fn hash_within(of_block: u32, at: u32) -> u32 {
     const SECOND: u32 = BASE * BASE;
@@ -202,101 +197,6 @@ pub(super) fn blocks(first: usize, length: usize) -> impl Iterator<Item = Range<
     })
 }
 
-/// A bit for each element of a block, the first in the lowest place.
-type Bits = [u64; BLOCK / 64];
-
-/// Which of `ids`, at most a block of them, are among `wanted`.
-#[inline(always)]
-fn among(ids: &[u8], wanted: &[u8]) -> Bits {
-    let mut bits = [0; BLOCK / 64];
-    let (whole, rest) = ids.as_chunks();
-    let (of_whole, of_rest) = bits.split_at_mut(whole.len());
-    #[cfg(target_arch = "x86_64")]
-    if let Some(simd) = pulp::x86::V3::try_new() {
-        simd.vectorize(avx2::Among { simd, ids: whole, wanted, bits: of_whole });
-    } else {
-        one_by_one(whole.as_flattened(), wanted, of_whole);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    one_by_one(whole.as_flattened(), wanted, of_whole);
-    one_by_one(rest, wanted, of_rest);
-    bits
-}
-
-/// The simple form.
-fn one_by_one(ids: &[u8], wanted: &[u8], bits: &mut [u64]) {
-    for (bits, ids) in bits.iter_mut().zip(ids.chunks(64)) {
-        let bit = |(i, id): (usize, &u8)| u64::from(wanted.contains(id)) << i;
-        *bits = ids.iter().enumerate().map(bit).sum();
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    /// Compares 32 ids at once, and takes the upper bits of what comes out.
-    pub(super) struct Among<'a> {
-        pub(super) simd: pulp::x86::V3,
-        pub(super) ids: &'a [[u8; 64]],
-        pub(super) wanted: &'a [u8],
-        pub(super) bits: &'a mut [u64],
-    }
-
-    impl pulp::NullaryFnOnce for Among<'_> {
-        type Output = ();
-
-        #[inline(always)]
-        fn call(self) {
-            let (avx, avx2) = (self.simd.avx, self.simd.avx2);
-            for (bits, ids) in self.bits.iter_mut().zip(self.ids) {
-                let halves: [[u8; 32]; 2] = pulp::cast(*ids);
-                let [low, high] = halves.map(|half| {
-                    let ids = pulp::cast(half);
-                    let mut found = avx._mm256_setzero_si256();
-                    for wanted in self.wanted {
-                        let wanted = avx._mm256_set1_epi8(*wanted as i8);
-                        found = avx2._mm256_or_si256(found, avx2._mm256_cmpeq_epi8(ids, wanted));
-                    }
-                    u64::from(avx2._mm256_movemask_epi8(found) as u32)
-                });
-                *bits = low | high << 32;
-            }
-        }
-    }
-}
-
-/// Puts the places of the bits that are set among the first `length` into `places`, ascending, and
-/// returns how many: those of a byte at a time, from a table.
-#[inline(always)]
-fn places_of(bits: &Bits, length: usize, places: &mut [u16; BLOCK + LANES]) -> usize {
-    let mut count = 0;
-    for (number, bits) in bits[..length.div_ceil(64)].iter().enumerate() {
-        for (byte, among) in bits.to_le_bytes().into_iter().zip((64 * number..).step_by(8)) {
-            let within = PLACES[usize::from(byte)].map(|place| place + among as u16);
-            places[count..count + 8].copy_from_slice(&within);
-            count += byte.count_ones() as usize;
-        }
-    }
-    count
-}
-
-/// The places of the bits that are set in a byte, ascending.
-const PLACES: [[u16; 8]; 256] = {
-    let mut all = [[0; 8]; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let (mut place, mut count) = (0, 0);
-        while place < 8 {
-            if byte >> place & 1 == 1 {
-                all[byte][count] = place;
-                count += 1;
-            }
-            place += 1;
-        }
-        byte += 1;
-    }
-    all
-};
-
 /// What a bucket holds: the sum of its elements and their number, which are added to together.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Bucket([f64; 2]);
@@ -413,23 +313,6 @@ mod tests {
         fn remainders_are_those_of_a_division(hash in 0u32..1 << 31, size in 1u32.., small in 1u32..3000) {
             for size in [size, small, size >> 8 | 1, 1 << (small % 31), 1] {
                 prop_assert_eq!(Table::new(size, 0).bucket(hash), hash % size);
-            }
-        }
-
-        #[test]
-        fn places_are_those_of_the_elements_wanted(
-            ids in proptest::collection::vec(0u8..16, 0..=BLOCK), kinds in 1u8..=16,
-            wanted in proptest::collection::vec(0u8..16, 0..5),
-        ) {
-            let ids: Vec<u8> = ids.into_iter().map(|id| id % kinds).collect();
-            let expected: Vec<u16> =
-                (0..ids.len()).filter(|i| wanted.contains(&ids[*i])).map(|i| i as u16).collect();
-            let mut simple = [0; BLOCK / 64];
-            one_by_one(&ids, &wanted, &mut simple);
-            for bits in [among(&ids, &wanted), simple] {
-                let mut places = [0; BLOCK + LANES];
-                let count = places_of(&bits, ids.len(), &mut places);
-                prop_assert_eq!(&places[..count], &expected);
             }
         }
 

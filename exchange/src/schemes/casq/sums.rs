@@ -128,7 +128,7 @@ mod avx512 {
                     *count = vectors._mm512_mask_add_epi32(*count, above, *count, one);
                 }
                 *ids = pulp::cast(id);
-                // A value is in the cluster above whose lower bound it is, and not above the next.
+                // A cluster's own values are above the bound below it, and not above the one over it.
                 let own: [u16; CLUSTERS] = std::array::from_fn(|cluster| {
                     let from = if cluster == 0 { !0 } else { above[cluster - 1] };
                     if cluster < BOUNDS { from & !above[cluster] } else { from }
