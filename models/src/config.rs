@@ -15,6 +15,7 @@ gradwire_registry::registry! {
     /// A model and its settings; in a recipe `kind = "resnet20"` picks the variant.
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     pub enum Config: Definition {
+        Resnet8(resnet::Resnet8),
         Resnet20(resnet::Resnet20),
         Resnet32(resnet::Resnet32),
         Resnet44(resnet::Resnet44),

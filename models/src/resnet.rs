@@ -52,6 +52,12 @@ macro_rules! networks {
 }
 
 networks! {
+    /// Three stages of 1 block (He et al. 2016, §4.2, whose smallest has 3).
+    Resnet8: cifar(1), (
+        "resnet8",
+        "0.08 M parameters, images; as resnet20, 1 block per stage",
+        "He et al. 2016, section 4.2",
+    );
     /// Three stages of 3 blocks (He et al. 2016, §4.2).
     Resnet20: cifar(3), (
         "resnet20",

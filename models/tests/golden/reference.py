@@ -192,7 +192,7 @@ class Transformer(nn.Module):
         return self.fc((self.norm(x) * words).sum(1) / words.sum(1).clamp(min=1))
 
 
-CIFAR_BLOCKS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9, "resnet110": 18}
+CIFAR_BLOCKS = {"resnet8": 1, "resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9, "resnet110": 18}
 WIDE_BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
 TEXTS = ("fasttext", "textcnn", "bilstm", "transformer")
 MODELS = (*CIFAR_BLOCKS, *WIDE_BLOCKS, "vgg16", "airbench", *TEXTS)
