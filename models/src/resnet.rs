@@ -52,7 +52,7 @@ macro_rules! networks {
 }
 
 networks! {
-    /// Three stages of 1 block (He et al. 2016, §4.2, whose smallest has 3).
+    /// Three stages of 1 block: smaller than the networks of He et al. 2016, §4.2, and built alike.
     Resnet8: cifar(1), (
         "resnet8",
         "0.08 M parameters, images; as resnet20, 1 block per stage",
