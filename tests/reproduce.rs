@@ -233,6 +233,9 @@ scales = ["smoke"]
 otherwise = "not here"
 "#;
     let place = beside(1, chance);
+    let planned = place.succeed(&smoke(&["--until-decided", "--dry-run"]));
+    let later = "then, of arms whose claims are undecided, seeds 4 to 6, and 7 to 10";
+    assert!(planned.contains("6 runs") && planned.contains(later), "{planned}");
     let (told, _) = place.outputs(&smoke(&["--until-decided"]));
     let found = results(&place, "smoke");
     let count = |arm| states(&found).iter().filter(|(of, _)| of == arm).count();

@@ -12,7 +12,7 @@ use crate::study::estimate;
 use crate::study::grid::{Grid, Planned, Wish};
 use crate::study::plot::say::duration;
 use crate::study::report;
-use crate::study::results::{Outcome, Results, Ruling, Run};
+use crate::study::results::{Outcome, Results, Ruling, Run, Verdict};
 use crate::study::runner::{Job, News};
 use crate::study::scale::Scale;
 use crate::study::sweep::{SCALE, Sweep};
@@ -32,7 +32,7 @@ pub(super) struct Running {
     pub(super) seeds: Option<u64>,
     /// Train with three seeds; then with six, and then with ten, the arms of claims that are still
     /// undecided. Each of the three looks errs a third as often, so that all together err no more
-    #[arg(long, conflicts_with_all = ["seeds", "dry_run"])]
+    #[arg(long, conflicts_with = "seeds")]
     until_decided: bool,
     /// Only these arms, or tasks, or these arms on these tasks, by name; or task/arm
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
@@ -118,6 +118,14 @@ impl Running {
         let silent = self.is_silent();
         if self.dry_run || (asked.announced && !silent) {
             show_plan(&self.job(asked, &grid, &flags))?;
+            if self.until_decided {
+                let [first, second, last] = LOOKS;
+                println!(
+                    "then, of arms whose claims are undecided, seeds {} to {second}, and {} to {last}",
+                    first + 1,
+                    second + 1
+                );
+            }
         }
         if self.dry_run {
             return Ok(ExitCode::SUCCESS);
@@ -237,20 +245,21 @@ fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec
     let claims = experiment.claims.iter().zip(&results.verdicts);
     // Whether an arm that diverged with some seeds breaks down is not told by more seeds.
     let has_diverged = |claim: &Claim| {
-        let of_arm = |run: &&Run| (&run.task, &run.arm) == (&claim.task, &claim.arm);
+        let of_arm = |run: &&Run| claim.is_of(&run.task, &run.arm);
         let mut runs = results.runs.iter().filter(of_arm);
         runs.any(|run| matches!(run.outcome, Outcome::Diverged { .. }))
     };
-    let open = claims.filter(|(claim, verdict)| {
-        verdict.ruling == Ruling::Undecided
-            && !has_diverged(claim)
-            && experiment.is_asked(only, &claim.task, &claim.arm)
-    });
-    let arms = open.flat_map(|(claim, _)| {
-        let arms = std::iter::once(&claim.arm).chain(&claim.against);
-        arms.map(|arm| format!("{}/{arm}", claim.task))
-    });
-    BTreeSet::from_iter(arms).into_iter().collect()
+    let is_open = |(claim, verdict): &(&Claim, &Verdict)| {
+        verdict.ruling == Ruling::Undecided && !has_diverged(claim)
+    };
+    let mut arms = BTreeSet::new();
+    for (claim, _) in claims.filter(is_open) {
+        for task in claim.tasks().filter(|task| experiment.is_asked(only, task, &claim.arm)) {
+            let both = std::iter::once(&claim.arm).chain(&claim.against);
+            arms.extend(both.map(|arm| format!("{task}/{arm}")));
+        }
+    }
+    arms.into_iter().collect()
 }
 
 fn is_complete(results: &Results) -> bool {

@@ -15,8 +15,12 @@ pub struct Claim {
     /// Where it is made: paper, table or section. Empty for a question of one's own.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
-    /// The task it is tested on, by its whole name.
-    pub task: String,
+    /// The task it is tested on, by its whole name. Needed, unless there is `best_of`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// In place of `task`: several tasks, of which the best counts. "Up to" in a paper means this.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub best_of: Vec<String>,
     /// The arm it is about, by its whole name.
     pub arm: String,
     /// The arm that it is compared with.
@@ -61,6 +65,16 @@ fn two() -> usize {
 }
 
 impl Claim {
+    /// The tasks that it is tested on.
+    pub fn tasks(&self) -> impl Iterator<Item = &String> {
+        self.task.iter().chain(&self.best_of)
+    }
+
+    /// Whether it is about this arm on this task.
+    pub fn is_of(&self, task: &str, arm: &str) -> bool {
+        self.arm == arm && self.tasks().any(|name| name == task)
+    }
+
     /// Whether this scale can tell.
     pub fn is_for(&self, scale: &Scale) -> bool {
         self.scales.as_ref().is_none_or(|scales| scales.contains(scale))
@@ -76,7 +90,22 @@ impl Claim {
         arms: &[String],
         links: &[String],
     ) -> Result<()> {
-        ensure!(tasks.contains(&self.task), "there is no task {:?}", self.task);
+        for task in self.tasks() {
+            ensure!(tasks.contains(task), "there is no task {task:?}");
+        }
+        ensure!(
+            self.task.is_some() == self.best_of.is_empty(),
+            "`task` must name the task that it is tested on, or else `best_of` several"
+        );
+        ensure!(
+            self.best_of.is_empty() || (self.at_least.is_some() && self.at_most.is_none()),
+            "`best_of` goes with at_least alone: the best task is the one with the largest number"
+        );
+        let mut others = self.best_of.iter().enumerate();
+        ensure!(
+            others.all(|(place, task)| !self.best_of[..place].contains(task)),
+            "`best_of` names a task twice"
+        );
         for arm in [Some(&self.arm), self.against.as_ref()].into_iter().flatten() {
             ensure!(arms.contains(arm), "there is no arm {arm:?}");
         }
@@ -253,6 +282,31 @@ impl Compare {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A claim on several tasks asks for the largest number.
+    #[test]
+    fn the_best_of_several_tasks_has_a_lower_bound_alone() {
+        let refused = |tasks: &str, bounds: &str| {
+            let text = format!("claim = 'c'\narm = 'a'\nmeasure = 'accuracy'\n{tasks}\n{bounds}");
+            let claim: Claim = toml::from_str(&text).unwrap();
+            let [tasks, arms] =
+                [["t", "u"], ["a", "b"]].map(|names| names.map(String::from).to_vec());
+            claim.validate(&tasks, &arms, &[]).err().map(|error| error.to_string())
+        };
+        let both = "best_of = ['t', 'u']";
+        assert_eq!(refused(both, "at_least = 0.5"), None);
+        for (tasks, bounds, part) in [
+            (both, "at_most = 0.5", "at_least alone"),
+            (both, "at_least = 0.1\nat_most = 0.5", "at_least alone"),
+            ("best_of = ['t', 'v']", "at_least = 0.5", "there is no task \"v\""),
+            ("best_of = ['t', 't']", "at_least = 0.5", "twice"),
+            ("task = 't'\nbest_of = ['u']", "at_least = 0.5", "or else `best_of`"),
+            ("", "at_least = 0.5", "`task` must name"),
+        ] {
+            let error = refused(tasks, bounds).unwrap_or_default();
+            assert!(error.contains(part), "{tasks}, {bounds}: {error}");
+        }
+    }
 
     /// Without a second arm there is no loss to tell the seconds to, and no run would measure it.
     #[test]

@@ -170,20 +170,20 @@ impl Estimated {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use gradwire_exchange::rng::Stream;
     use statrs::distribution::{ContinuousCDF, Normal};
 
     /// Draws from normal distributions, the same in every run.
-    struct Draws(Stream, u32);
+    pub(in crate::study) struct Draws(Stream, u32);
 
     impl Draws {
-        fn new(seed: u64) -> Self {
+        pub(in crate::study) fn new(seed: u64) -> Self {
             Self(Stream::of(&[seed]), 0)
         }
 
-        fn normal(&mut self, mean: f64, deviation: f64) -> f64 {
+        pub(in crate::study) fn normal(&mut self, mean: f64, deviation: f64) -> f64 {
             self.1 += 1;
             let uniform = f64::from(self.0.uniform(self.1)).clamp(1e-7, 1.0 - 1e-7);
             mean + deviation * Normal::new(0.0, 1.0).unwrap().inverse_cdf(uniform)

@@ -190,10 +190,11 @@ impl Grid {
     fn can_be_timed(&self, experiment: &Experiment, scale: &Scale) -> Result<()> {
         let timed = experiment.claims.iter().filter(|claim| claim.measure.is_timed());
         for claim in timed.filter(|claim| claim.is_for(scale)) {
-            let of = |run: &&Planned| run.task == claim.task && run.arm == claim.arm;
-            let silent = |run: &Planned| run.recipe.record.gradients == 0;
+            let silent = |run: &Planned| {
+                claim.is_of(&run.task, &run.arm) && run.recipe.record.gradients == 0
+            };
             ensure!(
-                !self.runs.iter().find(of).is_some_and(silent),
+                !self.runs.iter().any(silent),
                 "claim {:?}: {} records no gradient to be timed on: set record.gradients = \
                  \"{STEPS}\" in its recipe",
                 claim.claim,
@@ -386,7 +387,9 @@ mod tests {
                 for scale in claim.scales.iter().flatten() {
                     let grid = plan(&experiment, scale.name(), &Wish::default()).unwrap();
                     for arm in [Some(&claim.arm), claim.against.as_ref()].into_iter().flatten() {
-                        let of = |run: &Planned| run.task == claim.task && run.arm == *arm;
+                        let of = |run: &Planned| {
+                            claim.tasks().any(|t| *t == run.task) && run.arm == *arm
+                        };
                         assert!(grid.runs.iter().any(of), "{name}: {}", claim.claim);
                     }
                 }

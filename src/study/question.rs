@@ -142,7 +142,8 @@ impl Question {
             Claim {
                 claim: words + &of_task,
                 source: String::new(),
-                task: name(task),
+                task: Some(name(task)),
+                best_of: Vec::new(),
                 arm: name(arm),
                 against: against.clone(),
                 measure: self.measure,
@@ -456,7 +457,8 @@ mod tests {
             ["a", "b"].iter().flat_map(|task| member(task, "").choices()).collect();
         let claims = |text: &str, tasks: &[Choice]| Question::parse(text)?.claims(tasks, &arms);
         let asked = claims("accuracy within 1 point of dense", &tasks).unwrap();
-        let of: Vec<String> = asked.iter().map(|c| format!("{}/{}", c.task, c.arm)).collect();
+        let of: Vec<String> =
+            asked.iter().map(|c| format!("{}/{}", c.task.as_deref().unwrap(), c.arm)).collect();
         assert_eq!(
             of,
             ["a/topk-0.1", "a/topk-0.01", "a/sidco", "b/topk-0.1", "b/topk-0.01", "b/sidco"]

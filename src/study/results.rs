@@ -216,6 +216,9 @@ pub struct Verdict {
     /// The interval by Welch, as if runs with the same seed had nothing in common.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub welch: Option<[f64; 2]>,
+    /// Of a claim of which the best of several tasks counts: all of them, the best first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<OnTask>,
     /// What follows.
     pub ruling: Ruling,
     /// How many seeds more would decide what is undecided, if mean and deviation stayed as they are;
@@ -224,6 +227,16 @@ pub struct Verdict {
     pub more_seeds: Option<usize>,
     /// Why.
     pub why: String,
+}
+
+/// What was measured for a claim on one of its tasks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OnTask {
+    /// The task in words.
+    pub task: String,
+    /// What was measured there; absent where nothing could be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Interval>,
 }
 
 /// How a claim was tested.

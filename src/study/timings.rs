@@ -72,9 +72,7 @@ pub fn measure(
 /// The arms that claims about speed compare on the gradient of a run, each once, so that all are timed
 /// in the same turns.
 fn compared_on<'a>(experiment: &Experiment, grid: &'a Grid, run: &Run) -> Vec<&'a Planned> {
-    let is_of = |claim: &&Claim| {
-        claim.measure.is_timed() && (&claim.task, &claim.arm) == (&run.task, &run.arm)
-    };
+    let is_of = |claim: &&Claim| claim.measure.is_timed() && claim.is_of(&run.task, &run.arm);
     let mut names: Vec<&String> = Vec::new();
     for claim in experiment.claims.iter().filter(is_of) {
         for arm in std::iter::once(&claim.arm).chain(&claim.against) {

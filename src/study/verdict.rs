@@ -6,21 +6,64 @@ use super::claim::{Claim, Compare, Measure};
 use super::decision::{Average, Bounds, Decision, Estimated, MOST_SEEDS, SIDE, Sample};
 use super::definition::{Choice, Experiment};
 use super::measured::Measured;
-use super::results::{Outcome, Results, Ruling, Run, Test, Timing, Verdict};
+use super::results::{OnTask, Outcome, Results, Ruling, Run, Test, Timing, Verdict};
 use super::scale::Scale;
 use super::statistics::Interval;
 
 /// A verdict on each claim of an experiment.
 pub fn of(experiment: &Experiment, scale: &Scale, results: &Results) -> Vec<Verdict> {
-    let words =
-        |claim: &Claim| in_words(claim, &experiment.task_choices(), &experiment.arm_choices());
-    let judged = experiment.claims.iter().map(|claim| judge(claim, words(claim), scale, results));
-    judged.collect()
+    let choices = [experiment.task_choices(), experiment.arm_choices()];
+    experiment.claims.iter().map(|claim| judge(claim, &choices, scale, results)).collect()
 }
 
-fn judge(claim: &Claim, measure: String, scale: &Scale, results: &Results) -> Verdict {
-    let found = Found::of(claim, results);
+/// The verdict on a claim, with the labels of tasks and of arms. Of several tasks the best counts: the
+/// claim holds where one of them reaches it, and is contradicted where none does.
+fn judge(claim: &Claim, choices: &[Vec<Choice>; 2], scale: &Scale, results: &Results) -> Verdict {
     let side = SIDE / results.looks.max(1) as f64;
+    let is_here = |task: &&str| results.runs.iter().any(|r| r.task == **task && r.arm == claim.arm);
+    let names = || claim.tasks().map(String::as_str);
+    let mut tasks: Vec<&str> = names().filter(is_here).collect();
+    if tasks.is_empty() {
+        tasks.extend(names().next());
+    }
+    let on = |task: &str, side| on_task(claim, task, choices, scale, results, side);
+    let mut verdicts: Vec<(&str, Verdict)> =
+        tasks.into_iter().map(|task| (task, on(task, side))).collect();
+    // Each task that may still reach the claim is one more chance to do so by luck: they share the
+    // error. A task that is contradicted by itself is none.
+    let may_reach =
+        |verdict: &Verdict| matches!(verdict.ruling, Ruling::Reproduced | Ruling::Undecided);
+    let chances = verdicts.iter().filter(|(_, verdict)| may_reach(verdict)).count();
+    for (task, verdict) in verdicts.iter_mut().filter(|(_, verdict)| may_reach(verdict)) {
+        *verdict = on(task, side / chances as f64);
+    }
+    let order = [Ruling::Reproduced, Ruling::Undecided, Ruling::NotTestable, Ruling::Contradicted];
+    let place = |verdict: &Verdict| order.iter().position(|ruling| *ruling == verdict.ruling);
+    let mean = |verdict: &Verdict| verdict.measured.map_or(f64::NEG_INFINITY, |of| of.mean);
+    verdicts.sort_by(|(_, a), (_, b)| place(a).cmp(&place(b)).then(mean(b).total_cmp(&mean(a))));
+    let best = verdicts[0].1.clone();
+    if verdicts.len() == 1 {
+        return best;
+    }
+    let measure = best.measure + &format!(" (the best of {} tasks)", verdicts.len());
+    let tasks = verdicts.iter().map(|(task, verdict)| OnTask {
+        task: label(&choices[0], task),
+        measured: verdict.measured,
+    });
+    Verdict { tasks: tasks.collect(), measure, ..best }
+}
+
+/// The verdict on a claim as if this were its only task, where each side of an interval may be wrong
+/// with the probability `side`.
+fn on_task(
+    claim: &Claim,
+    task: &str,
+    choices: &[Vec<Choice>; 2],
+    scale: &Scale,
+    results: &Results,
+    side: f64,
+) -> Verdict {
+    let found = Found::of(claim, task, results);
     let estimated = found.sample().and_then(|sample| Estimated::of(average(claim), &sample));
     let said = |ends: [f64; 2]| said(claim, ends);
     let measured = estimated.map(|estimated| Interval {
@@ -32,7 +75,7 @@ fn judge(claim: &Claim, measure: String, scale: &Scale, results: &Results) -> Ve
     Verdict {
         claim: claim.claim.clone(),
         source: claim.source.clone(),
-        measure,
+        measure: in_words(claim, task, choices),
         unit: claim.unit,
         claimed: claim.claimed,
         bounds: [claim.at_least, claim.at_most],
@@ -41,6 +84,7 @@ fn judge(claim: &Claim, measure: String, scale: &Scale, results: &Results) -> Ve
         test: found.test(),
         correlation: estimated.and_then(|estimated| estimated.correlation),
         welch: estimated.and_then(|estimated| estimated.welch(side)).map(said),
+        tasks: Vec::new(),
         ruling,
         more_seeds,
         why,
@@ -92,9 +136,9 @@ struct Found {
 }
 
 impl Found {
-    fn of(claim: &Claim, results: &Results) -> Self {
+    fn of(claim: &Claim, task: &str, results: &Results) -> Self {
         let of = |arm: &str| -> Vec<&Run> {
-            results.runs.iter().filter(|run| run.task == claim.task && run.arm == arm).collect()
+            results.runs.iter().filter(|run| run.task == task && run.arm == arm).collect()
         };
         let own = of(&claim.arm);
         let others = claim.against.as_deref().map(of);
@@ -112,6 +156,7 @@ impl Found {
         if others.as_ref().is_some_and(Vec::is_empty) {
             found.planned = 0;
         }
+        let timings: Vec<&Timing> = results.timings.iter().filter(|t| t.task == task).collect();
         for run in own.iter().filter(|run| run.outcome.is_finished()) {
             let other = others.as_ref().map(|others| {
                 others.iter().find(|o| o.seed == run.seed && o.outcome.is_finished())
@@ -121,10 +166,10 @@ impl Found {
             }
             let other = other.flatten().map(|other| other.measured.as_ref());
             let numbers = match (&run.measured, other) {
-                (Some(own), None) => numbers(claim, &results.timings, own, None),
+                (Some(own), None) => numbers(claim, &timings, own, None),
                 (Some(own), Some(Some(other))) => {
                     found.pairs &= own.begins_like(other);
-                    numbers(claim, &results.timings, own, Some(other))
+                    numbers(claim, &timings, own, Some(other))
                 }
                 _ => None,
             };
@@ -165,10 +210,11 @@ impl Found {
     }
 }
 
-/// The numbers of one seed, the first over or less the second: of the arm and of the other.
+/// The numbers of one seed, the first over or less the second: of the arm and of the other. The timings
+/// are those of the task.
 fn numbers(
     claim: &Claim,
-    timings: &[Timing],
+    timings: &[&Timing],
     own: &Measured,
     other: Option<&Measured>,
 ) -> Option<(f64, Option<f64>)> {
@@ -197,10 +243,7 @@ fn numbers(
 impl Timing {
     /// Whether it was measured on the gradient of this run for this claim.
     fn is_of(&self, claim: &Claim, run: &Measured) -> bool {
-        self.task == claim.task
-            && self.of == claim.arm
-            && self.seed == run.seed
-            && self.started == run.summary.started
+        self.of == claim.arm && self.seed == run.seed && self.started == run.summary.started
     }
 }
 
@@ -370,12 +413,14 @@ fn seeds(count: usize) -> String {
     if count == 1 { "one seed".into() } else { format!("{count} seeds") }
 }
 
-/// What is measured, in words.
-fn in_words(claim: &Claim, tasks: &[Choice], arms: &[Choice]) -> String {
-    let label = |choices: &[Choice], name: &str| {
-        let found = choices.iter().find(|choice| choice.label.name == name);
-        found.map_or_else(|| name.to_string(), |choice| choice.label.label.clone())
-    };
+/// What the choice of this name is called in front of people.
+fn label(choices: &[Choice], name: &str) -> String {
+    let found = choices.iter().find(|choice| choice.label.name == name);
+    found.map_or_else(|| name.to_string(), |choice| choice.label.label.clone())
+}
+
+/// What is measured on a task, in words.
+fn in_words(claim: &Claim, task: &str, [tasks, arms]: &[Vec<Choice>; 2]) -> String {
     let mut words = match &claim.gauge {
         Some(gauge) => format!("{gauge}, {}", claim.measure.words()),
         None => claim.measure.words().to_string(),
@@ -386,7 +431,7 @@ fn in_words(claim: &Claim, tasks: &[Choice], arms: &[Choice]) -> String {
             if claim.compare == Compare::Value { "on the way of" } else { claim.compare.words() };
         words += &format!(", {compared} {}", label(arms, against));
     }
-    words += &format!("; {}", label(tasks, &claim.task));
+    words += &format!("; {}", label(tasks, task));
     match &claim.link {
         Some(link) => words + &format!(" at {link}"),
         None => words,

@@ -376,6 +376,7 @@ pub(super) mod tests {
             test: Test::Paired,
             correlation: None,
             welch: None,
+            tasks: Vec::new(),
             ruling,
             more_seeds: None,
             why: "it is what was measured".into(),

@@ -173,6 +173,10 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Result<Vec<Block>> {
             blocks.push(Block::Heading(3, "What the schemes report".into()));
             blocks.push(Block::Table(gauges));
         }
+        if let Some(coding) = tables::coding(task, &results.timings) {
+            blocks.push(Block::Heading(3, "Coding of a recorded gradient".into()));
+            blocks.push(Block::Table(coding));
+        }
         blocks.extend(figures::of_task(task)?.into_iter().map(Block::Plot));
     }
     let by_workers = workers::by_workers(tasks)?;

@@ -3,8 +3,11 @@
 use super::digest::{Arm, Reached, Target, Task, trouble};
 use super::document::{Block, Cell, Table};
 use super::words;
+use crate::bench::codecs::Spread;
 use crate::study::measured::Measured;
 use crate::study::plot::say;
+use crate::study::results::Timing;
+use crate::study::statistics::Moments;
 use std::collections::BTreeSet;
 
 /// The final test accuracy.
@@ -209,6 +212,41 @@ fn gauge(arm: &Arm<'_>, name: &str) -> Cell {
     Cell { below, ..Cell::from(words::plain(&over)) }
 }
 
+/// How fast the schemes are that claims about speed compare, on the gradients that an arm's runs
+/// recorded; `None` where none was timed.
+pub(super) fn coding(task: &Task<'_>, timings: &[Timing]) -> Option<Table> {
+    let timings: Vec<&Timing> = timings.iter().filter(|t| t.task == task.label.name).collect();
+    let named = |name: &str| {
+        let arm = task.arms.iter().find(|arm| arm.label.name == name);
+        arm.map_or_else(|| Cell::from(name), named)
+    };
+    let mut table =
+        Table::new(&["arm", "gradient of", "#seeds", "#encoding", "#decoding one message"]);
+    for ((of, arm), seeds) in words::counted(timings.iter().map(|t| (&t.of, &t.arm))) {
+        let ours: Vec<&&Timing> = timings.iter().filter(|t| (&t.of, &t.arm) == (of, arm)).collect();
+        let cell = |spread: fn(&Timing) -> &Spread| {
+            let spreads: Vec<&Spread> = ours.iter().map(|timing| spread(timing)).collect();
+            let medians: Vec<f64> = spreads.iter().map(|spread| spread.median).collect();
+            let least = spreads.iter().map(|spread| spread.least).fold(f64::INFINITY, f64::min);
+            let most = spreads.iter().map(|spread| spread.most).fold(0.0, f64::max);
+            let Moments { mean, deviation, .. } = Moments::of(&medians);
+            Cell {
+                below: format!("{} to {}", say::duration(least), say::duration(most)),
+                ..Cell::from(say::duration_about(mean, deviation))
+            }
+        };
+        let times = [cell(|timing| &timing.encode), cell(|timing| &timing.decode)];
+        let mut row = vec![named(arm), named(of), Cell::from(seeds.to_string())];
+        row.extend(times);
+        table.rows.push(row);
+    }
+    table.note = "The last gradient of each run, with the residual that was added to it, on one thread. \
+                  All schemes take turns, message by message. Means ± sample deviation of the seeds' \
+                  medians; below them the shortest and the longest time of any seed."
+        .into();
+    (!table.rows.is_empty()).then_some(table)
+}
+
 /// What a gauge is called in front of people.
 pub(super) fn gauge_title(name: &str) -> String {
     match name {
@@ -298,6 +336,29 @@ mod tests {
         assert_eq!(column(&table, "to 86 %")[0].text, "74 s");
         assert_eq!(column(&table, "speed-up to it")[1].text, "6.27×");
         assert!(about_links(target.as_ref()).contains("86 % is 95 % of what dense reached"));
+        assert!(coding(&tasks[0], &[]).is_none());
+        let spread = |median: f64| Spread { least: median / 2.0, median, most: 3.0 * median };
+        let timing = |arm: &str, seed: u64, median: f64| Timing {
+            task: tasks[0].label.name.clone(),
+            of: "topk".into(),
+            seed,
+            started: 0.0,
+            arm: arm.into(),
+            scheme: String::new(),
+            encode: spread(median),
+            decode: spread(median / 10.0),
+        };
+        let timings =
+            [timing("topk", 1, 0.002), timing("dense", 1, 0.01), timing("topk", 2, 0.004)];
+        let coding = coding(&tasks[0], &timings).unwrap();
+        let encoding = column(&coding, "encoding");
+        assert_eq!(column(&coding, "arm")[0].text, "top-k 1 %");
+        assert_eq!(column(&coding, "seeds")[0].text, "2");
+        assert_eq!(
+            (encoding[0].text.as_str(), encoding[0].below.as_str()),
+            ("3 ± 1.4 ms", "1 ms to 12 ms")
+        );
+        assert_eq!(encoding[1].text, "10 ms");
         let gauges = gauges(&tasks[0]).unwrap();
         assert_eq!(column(&gauges, "threshold quality k̂/k")[0].below, "steps ± 0.05");
     }

@@ -4,7 +4,7 @@ use super::digest::{Arm, Over};
 use super::document::{Cell, Tone};
 use crate::study::decision::SIDE;
 use crate::study::plot::say::{self, three_digits};
-use crate::study::results::{Results, Ruling, Unit, Verdict};
+use crate::study::results::{OnTask, Results, Ruling, Unit, Verdict};
 use crate::study::statistics::{Comparison, Interval, Moments};
 use crate::study::verdict::percent;
 
@@ -86,14 +86,31 @@ pub fn verdict(results: &Results, verdict: &Verdict) -> String {
 
 /// What was measured for a verdict, with its interval where there is one.
 pub(super) fn mean_and_ends(verdict: &Verdict) -> Option<String> {
-    let Interval { mean, ends, seeds } = verdict.measured?;
-    let say = |value| in_unit(value, verdict.unit);
-    Some(match ends {
+    let unit = verdict.unit;
+    match verdict.tasks.as_slice() {
+        [] => Some(with_ends(&verdict.measured?, unit)),
+        tasks => Some(tasks.iter().map(|on| on_task(on, unit)).collect::<Vec<_>>().join("; ")),
+    }
+}
+
+/// A mean with its interval where there is one.
+fn with_ends(measured: &Interval, unit: Unit) -> String {
+    let Interval { mean, ends, seeds } = measured;
+    let say = |value: &f64| in_unit(*value, unit);
+    match ends {
         Some([low, high]) => {
             format!("{} ({} to {}, {seeds} seeds)", say(mean), say(low), say(high))
         }
         None => say(mean),
-    })
+    }
+}
+
+/// What was measured on one of several tasks.
+fn on_task(on: &OnTask, unit: Unit) -> String {
+    match &on.measured {
+        Some(measured) => format!("{}: {}", on.task, with_ends(measured, unit)),
+        None => format!("{}: nothing", on.task),
+    }
 }
 
 /// What was measured for a verdict, and its interval; of pairs, how they vary together and what
@@ -114,6 +131,9 @@ pub(super) fn measured(verdict: &Verdict) -> Cell {
             below += &format!(" (r = {r:.2})");
         }
         below += &format!("; by Welch {} to {}", say(low), say(high));
+    }
+    for other in verdict.tasks.iter().skip(1) {
+        below += &format!(". {}", on_task(other, verdict.unit));
     }
     Cell { below, ..Cell::from(say(mean)) }
 }
