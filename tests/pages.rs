@@ -6,7 +6,9 @@
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory};
 use gradwire::cli::Cli;
+use gradwire::disk::Disk;
 use gradwire::study::definition::Experiment;
+use gradwire::study::report;
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -346,4 +348,38 @@ fn a_command_that_does_not_exist_is_found() {
     for line in ["gradwire train RECIPE --set scheme.ratio=0.1", "gradwire list topologies"] {
         assert_eq!(refused(&commands(line)[0], false), None, "{line}");
     }
+}
+
+/// Claims as the reports of scale `standard` have them, and how many of each experiment got which
+/// verdict: the tables that pages show are these.
+#[test]
+fn pages_show_the_verdicts_of_the_reports() {
+    let read = |page: &str| fs::read_to_string(root().join(page)).unwrap();
+    let (reproduce, readme) = (read("docs/reproduce.md"), read("README.md"));
+    let mut all = [0; 4];
+    for experiment in ["dqsgd", "casq", "optquant", "aggregation", "sidco", "grace"] {
+        let folder = root().join(format!("docs/results/{experiment}-standard"));
+        let said = report::claims(&Disk::default(), &[folder]).unwrap();
+        let start = format!("| {experiment} | ");
+        let rows = |text: &str| -> Vec<String> {
+            text.lines().filter(|line| line.starts_with(&start)).map(String::from).collect()
+        };
+        let rows_said = rows(&said);
+        assert_eq!(rows(&reproduce), rows_said, "docs/reproduce.md");
+        let words = ["reproduced", "contradicted", "undecided", "not testable"];
+        let counts = words.map(|word| {
+            let is = |row: &&String| {
+                let verdict = row.trim_end_matches(" |").rsplit(" | ").next().unwrap();
+                verdict.trim_start_matches("**").starts_with(word)
+            };
+            rows_said.iter().filter(is).count()
+        });
+        let [a, b, c, d] = counts;
+        let row = format!("\n| `{experiment}` | {a} | {b} | {c} | {d} | ");
+        assert!(readme.contains(&row), "README.md has no row that begins with {row}");
+        all = std::array::from_fn(|i| all[i] + counts[i]);
+    }
+    let [a, b, c, d] = all;
+    let row = format!("\n| all | **{a}** | **{b}** | **{c}** | **{d}** | ");
+    assert!(readme.contains(&row), "README.md has no row that begins with {row}");
 }
