@@ -222,10 +222,14 @@ fn what_was_copied_outlives_other_questions() {
 #[test]
 fn what_is_undecided_gets_more_seeds() {
     let chance = r#"
+[[tasks]]
+name = "elsewhere"
+label = "A task that this scale does not train"
+
 [[claims]]
 claim = "Dense is right in at least one of five"
 source = "this test"
-task = "task"
+best_of = ["task", "elsewhere"]
 arm = "dense"
 measure = "accuracy"
 at_least = 0.2
@@ -233,6 +237,10 @@ scales = ["smoke"]
 otherwise = "not here"
 "#;
     let place = beside(1, chance);
+    let path = place.path("small.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    let arms = r#"arms = ["dense", "topk"]"#;
+    fs::write(&path, text.replace(arms, &format!("tasks = [\"task\"]\n{arms}"))).unwrap();
     let planned = place.succeed(&smoke(&["--until-decided", "--dry-run"]));
     let later = "then, of arms whose claims are undecided, seeds 4 to 6, and 7 to 10";
     assert!(planned.contains("6 runs") && planned.contains(later), "{planned}");

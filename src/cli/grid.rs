@@ -12,7 +12,7 @@ use crate::study::estimate;
 use crate::study::grid::{Grid, Planned, Wish};
 use crate::study::plot::say::duration;
 use crate::study::report;
-use crate::study::results::{Outcome, Results, Ruling, Run, Verdict};
+use crate::study::results::{Outcome, Results, Ruling, Run};
 use crate::study::runner::{Job, News};
 use crate::study::scale::Scale;
 use crate::study::sweep::{SCALE, Sweep};
@@ -242,19 +242,18 @@ const LOOKS: [u64; 3] = [3, 6, 10];
 
 /// The arms, each as task/arm, of the claims that are undecided and about an arm that `only` names.
 fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec<String> {
-    let claims = experiment.claims.iter().zip(&results.verdicts);
-    // Whether an arm that diverged with some seeds breaks down is not told by more seeds.
-    let has_diverged = |claim: &Claim| {
-        let of_arm = |run: &&Run| claim.is_of(&run.task, &run.arm);
-        let mut runs = results.runs.iter().filter(of_arm);
-        runs.any(|run| matches!(run.outcome, Outcome::Diverged { .. }))
-    };
-    let is_open = |(claim, verdict): &(&Claim, &Verdict)| {
-        verdict.ruling == Ruling::Undecided && !has_diverged(claim)
-    };
     let mut arms = BTreeSet::new();
-    for (claim, _) in claims.filter(is_open) {
-        for task in claim.tasks().filter(|task| experiment.is_asked(only, task, &claim.arm)) {
+    for (claim, verdict) in experiment.claims.iter().zip(&results.verdicts) {
+        let is_open = |task: &&String| {
+            let is_of = |run: &&Run| run.task == **task && run.arm == claim.arm;
+            let runs: Vec<&Run> = results.runs.iter().filter(is_of).collect();
+            // Whether an arm that diverged with some seeds breaks down is not told by more seeds.
+            let diverged = |run: &&Run| matches!(run.outcome, Outcome::Diverged { .. });
+            !runs.is_empty()
+                && !runs.iter().any(diverged)
+                && experiment.is_asked(only, task, &claim.arm)
+        };
+        for task in claim.tasks().filter(|_| verdict.ruling == Ruling::Undecided).filter(is_open) {
             let both = std::iter::once(&claim.arm).chain(&claim.against);
             arms.extend(both.map(|arm| format!("{task}/{arm}")));
         }

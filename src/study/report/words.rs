@@ -240,6 +240,15 @@ mod tests {
             "90 %: -2.00 points to +0.00 points, 3 seeds, paired (r = 0.50); by Welch -3.00 points to +1.00 points"
         );
         assert_eq!(bounds(&verdict), "counts: -0.50 points or more");
+        let on = |task: &str, mean: f64| OnTask {
+            task: task.into(),
+            measured: Some(Interval { mean, ends: None, seeds: 1 }),
+        };
+        verdict.tasks = vec![on("VGG-16", -0.01), on("BiLSTM", -0.02)];
+        verdict.tasks.push(OnTask { task: "TextCNN".into(), measured: None });
+        let all = "VGG-16: -1.00 points; BiLSTM: -2.00 points; TextCNN: nothing";
+        assert_eq!(mean_and_ends(&verdict).unwrap(), all);
+        assert!(measured(&verdict).below.ends_with(". BiLSTM: -2.00 points. TextCNN: nothing"));
         verdict.measured = None;
         assert_eq!(measured(&verdict), Cell::none());
         assert_eq!(in_unit(0.431, Unit::Percent), "43.10 %");
