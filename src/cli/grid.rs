@@ -6,7 +6,6 @@ use super::signals::Signals;
 use crate::disk::Disk;
 use crate::recipe::Recipe;
 use crate::record::Mode;
-use crate::study::claim::Claim;
 use crate::study::definition::Experiment;
 use crate::study::estimate;
 use crate::study::grid::{Grid, Planned, Wish};

@@ -2,6 +2,8 @@
 
 use crate::machine;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::path::Path;
 
 /// What someone must know to believe a run's figures or to repeat them.
 ///
@@ -30,7 +32,7 @@ pub struct Provenance {
     pub workers: usize,
     /// Compute threads of each worker.
     pub threads: usize,
-    /// The command line, program first.
+    /// The command line, the name of the program first.
     pub command: Vec<String>,
     /// The data files read.
     pub data: Vec<FileSum>,
@@ -47,6 +49,15 @@ pub struct FileSum {
     pub sha256: String,
 }
 
+/// A command, with the name of its program alone: the folder is a path of one machine.
+fn without_folder(command: impl Iterator<Item = OsString>) -> Vec<String> {
+    let word = |(place, word): (usize, OsString)| {
+        let name = Path::new(&word).file_name().filter(|_| place == 0);
+        name.unwrap_or(&word).to_string_lossy().into_owned()
+    };
+    command.enumerate().map(word).collect()
+}
+
 impl Provenance {
     /// This program on this machine; `kernels`, `workers`, `threads` and `data` are left empty.
     #[must_use]
@@ -59,9 +70,7 @@ impl Provenance {
             os: machine::system(),
             cpu: machine::processor(),
             cores: machine::cores(),
-            command: std::env::args_os()
-                .map(|argument| argument.to_string_lossy().into_owned())
-                .collect(),
+            command: without_folder(std::env::args_os()),
             ..Self::default()
         }
     }
@@ -79,6 +88,17 @@ impl Provenance {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_program_is_named_without_its_folder() {
+        let said = |words: &[&str]| without_folder(words.iter().map(OsString::from));
+        assert_eq!(
+            said(&["/home/me/gradwire", "train", "a/b.toml"]),
+            ["gradwire", "train", "a/b.toml"]
+        );
+        assert_eq!(said(&[".."]), [".."]);
+        assert!(said(&[]).is_empty());
+    }
 
     #[test]
     fn here_is_filled_in() {
