@@ -1,10 +1,6 @@
 //! `gradwire advise` from outside.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Program, number, words};
+use crate::common::{Program, number, words};
 
 const TINY: &str = "advise --dataset synthetic-ag-news --model fasttext --workers 2 --steps 3 \
                     --set train.batch=4 --json";

@@ -1,10 +1,6 @@
 //! The checkpoint format: its earlier versions stay readable, and nothing else is read.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Program, events, numbers, sets};
+use crate::common::{Program, events, numbers, sets};
 use gradwire::checkpoint::{
     Checkpoint, FOLDER, Part, Place, Shared, Tensor, Tensors, Whole, find_newest, write,
 };
@@ -20,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Written by the first program that wrote checkpoints: fastText of two dimensions on a made-up
 /// AG-News, two workers, aggregation-aware sparsification with momentum correction, step 3.
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints/v1/step-00000003")
+    Path::new(crate::common::ROOT).join("tests/checkpoints/v1/step-00000003")
 }
 
 const FILES: [&str; 6] = [

@@ -1,11 +1,7 @@
 //! What reaches the weights, in whole runs: clipping and error feedback, momentum correction and weight
 //! decay.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Program, entries, quick, sets, weights};
+use crate::common::{Program, entries, quick, sets, weights};
 use gradwire::recipe::Recipe;
 use safetensors::SafeTensors;
 use std::fs;

@@ -1,15 +1,10 @@
 //! Replays the corpora of the fuzz targets, so that what a fuzzer found once stays found.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "../fuzz/hostile.rs"]
-mod hostile;
-
 use std::fs;
 use std::path::Path;
 
 fn each(name: &str, try_out: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
+    let folder = Path::new(crate::common::ROOT).join("fuzz/corpus").join(name);
     let seeds: Vec<_> = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
     assert!(!seeds.is_empty(), "{}", folder.display());
     for seed in seeds {
@@ -28,20 +23,20 @@ fn each(name: &str, try_out: fn(&[u8])) {
 
 #[test]
 fn recipes_are_read_without_harm() {
-    each("recipe", hostile::recipe);
+    each("recipe", crate::hostile::recipe);
 }
 
 #[test]
 fn faults_are_read_without_harm() {
-    each("inject", hostile::inject);
+    each("inject", crate::hostile::inject);
 }
 
 #[test]
 fn checkpoints_are_read_without_harm() {
-    each("checkpoint", hostile::checkpoint);
+    each("checkpoint", crate::hostile::checkpoint);
 }
 
 #[test]
 fn event_files_are_read_without_harm() {
-    each("events", hostile::events);
+    each("events", crate::hostile::events);
 }

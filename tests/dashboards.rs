@@ -1,16 +1,11 @@
 //! What TensorBoard's HParams and Custom Scalars dashboards are told, read back by a reader that
 //! shares nothing with what wrote it. `tests/tensorboard/check.py` asks TensorBoard itself.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "tensorboard/reader.rs"]
-mod reader;
-
+use crate::reader::{Field, Value, fields};
 use gradwire::disk::Disk;
 use gradwire::record::{
     self, Epoch, Event, Place, Provenance, Record, Started, Step, Summary, hparams,
 };
-use reader::{Field, Value, fields};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,7 +43,7 @@ fn of_plugins(folder: &Path) -> Vec<OfPlugin> {
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let files = files.iter().filter(|file| file.to_string_lossy().contains("tfevents"));
-    let records = files.flat_map(|file| reader::read(&fs::read(file).unwrap()));
+    let records = files.flat_map(|file| crate::reader::read(&fs::read(file).unwrap()));
     let values = records.flat_map(|record| record.values);
     let found = values.filter_map(|(tag, value)| match value {
         Value::Plugin { plugin, content, string } => Some((tag, plugin, content, string)),
@@ -166,7 +161,7 @@ fn one_run_is_one_session_however_often_it_is_resumed() {
 fn what_a_run_came_to_and_had_cost_is_a_curve_over_its_evaluations() {
     let out = tempfile::tempdir().unwrap();
     let results = |folder: &Path| -> Vec<(String, u64, f32)> {
-        let records = reader::read_folder(folder).into_iter();
+        let records = crate::reader::read_folder(folder).into_iter();
         let values = records.flat_map(|record| {
             record.values.into_iter().map(move |(tag, value)| (tag, record.step as u64, value))
         });

@@ -1,10 +1,6 @@
 //! Every file operation of a short run fails in turn: nothing is ever corrupt.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::Outcome;
+use crate::common::Outcome;
 use gradwire::cluster::Job;
 use gradwire::disk::{Disk, Fault};
 use gradwire::recipe::{Recipe, Source};

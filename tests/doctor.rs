@@ -1,10 +1,6 @@
 //! `gradwire doctor` from outside: what it tells, what it refuses, and that it passes on every set of kernels.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Program, json_lines, number, says, texts};
+use crate::common::{Program, json_lines, number, says, texts};
 use gradwire_models::Config;
 use gradwire_models::operations::TRIALS;
 use serde_json::Value;

@@ -1,11 +1,7 @@
 //! What a run survives, from the command line: each fault that can be injected, each signal, has
 //! the outcome that the table of `docs/faults.md` gives it.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{
+use crate::common::{
     Outcome, Program, begun, events, number, numbers, quick, says, sets, signal, texts, weights,
     words,
 };

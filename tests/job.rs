@@ -1,11 +1,7 @@
 //! Several processes train one run. Here they are threads whose couriers are joined by channels, so
 //! that no launcher is needed; `mpi.rs` has real ones.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{events, only_run, weights};
+use crate::common::{events, only_run, weights};
 use gradwire::cluster::{Job, letterbox};
 use gradwire::disk::Disk;
 use gradwire::recipe::{Recipe, Source};

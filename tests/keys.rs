@@ -1,14 +1,10 @@
 //! The reference of keys, from the command line: every key is there, with everything about it, and
 //! the schemas of editors take what the program takes.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Program, says, words};
+use crate::common::{Program, says, words};
 use gradwire::recipe::keys::{Part, parts};
 use gradwire::recipe::{Recipe, Recipes, Source, schema};
-use gradwire::study::definition::Experiment;
+use gradwire_study::definition::Experiment;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -66,7 +62,7 @@ fn a_part_and_a_key_are_shown_by_their_names() {
 
 #[test]
 fn the_page_of_keys_is_made_of_the_definitions() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/keys.md");
+    let page = Path::new(crate::common::ROOT).join("docs/keys.md");
     let made = Program::new().succeed(&words("list keys --markdown"));
     let remedy = "gradwire list keys --markdown > docs/keys.md";
     assert!(fs::read_to_string(page).unwrap() == made, "docs/keys.md is old: {remedy}");

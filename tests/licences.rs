@@ -1,7 +1,5 @@
 //! Everything that is built into the program may be: licences from a list, sources from one place.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use serde_json::Value;
 use spdx::{Expression, ParseMode};
 use std::process::Command;
@@ -30,7 +28,7 @@ fn every_dependency_may_be_used_and_comes_from_the_registry() {
     let output = Command::new(cargo)
         .args(["metadata", "--locked", "--format-version", "1"])
         .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .current_dir(crate::common::ROOT)
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

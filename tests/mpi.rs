@@ -1,12 +1,7 @@
 //! Several processes, started by `mpirun`: the run of one process, bit for bit; failures that end
 //! all of them, with a cause. Built with `--features mpi` only.
 
-#![cfg(feature = "mpi")]
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Program, begun, events, quick, sets, signal, texts, weights, words};
+use crate::common::{Program, begun, events, quick, sets, signal, texts, weights, words};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -51,7 +46,7 @@ fn launch(program: &Program, processes: &str, arguments: &[&str]) -> (Option<i32
 /// What a run's record tells of steps and epochs, but for times and the two directions: means of shards come
 /// back within one process, and between processes nothing does. What was sent is in `wire_bytes` too.
 fn told(run: &Path) -> Vec<Value> {
-    let mut told = common::told(run);
+    let mut told = crate::common::told(run);
     for event in &mut told {
         event
             .as_object_mut()

@@ -1,12 +1,8 @@
 //! The virtual network, from the command line: runs are recorded, replayed and throttled.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-#[path = "tensorboard/reader.rs"]
-mod reader;
-
-use common::{Program, entries, events, json_lines, number, numbers, only_run, quick, says, sets};
+use crate::common::{
+    Program, entries, events, json_lines, number, numbers, only_run, quick, says, sets,
+};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -79,8 +75,9 @@ fn a_replay_leaves_tables_plots_and_curves() {
     let svg = fs::read_to_string(folder.join("accuracy.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("10gbit") && svg.contains("virtual time"));
 
-    let curve = reader::read_folder(&folder.join("100mbit"));
-    let tagged = |record: &&reader::Record| record.values.iter().any(|v| v.0 == "Test/accuracy");
+    let curve = crate::reader::read_folder(&folder.join("100mbit"));
+    let tagged =
+        |record: &&crate::reader::Record| record.values.iter().any(|v| v.0 == "Test/accuracy");
     let tests: Vec<_> = curve.iter().filter(tagged).collect();
     let evaluated = rows[0]["evaluations"].as_array().unwrap();
     // One more, at the beginning, from which TensorBoard's relative axis counts.
@@ -106,7 +103,10 @@ fn a_replay_leaves_tables_plots_and_curves() {
     assert!(folder.join("wan").exists() && !folder.join("100mbit").exists());
     assert_eq!(entries(&folder.join("1gbit")), [folder.join("1gbit/notes.md")]);
     program.succeed(&["network", "replay", path, "--links", "1gbit"]);
-    assert!(!folder.join("wan").exists() && !reader::read_folder(&folder.join("1gbit")).is_empty());
+    assert!(
+        !folder.join("wan").exists()
+            && !crate::reader::read_folder(&folder.join("1gbit")).is_empty()
+    );
     assert!(mine.iter().all(|path| fs::read_to_string(path).unwrap() == "mine"));
 
     // A folder with something else in it is left.

@@ -1,10 +1,6 @@
 //! Overlapped and sequential runs are the same run: every loss, byte count and weight, bit for bit.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Program, events, number, quick, sets, weights};
+use crate::common::{Program, events, number, quick, sets, weights};
 use serde_json::Value;
 
 /// What a run of the quick recipe with these settings comes to.

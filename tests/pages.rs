@@ -1,14 +1,12 @@
 //! The pages that people read: every link leads somewhere, every command that a page shows exists, and
 //! every recipe or experiment that a command names loads.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory};
-use gradwire::cli::Cli;
 use gradwire::disk::Disk;
-use gradwire::study::definition::Experiment;
-use gradwire::study::report;
+use gradwire_cli::Cli;
+use gradwire_study::definition::Experiment;
+use gradwire_study::report;
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(crate::common::ROOT)
 }
 
 /// What these tests read of a Markdown file.

@@ -1,16 +1,11 @@
 //! A run's files, read back by a reader that shares nothing with what wrote them.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "tensorboard/reader.rs"]
-mod reader;
-
+use crate::reader::Value;
 use gradwire::disk::Disk;
 use gradwire::record::{
     Epoch, Event, FileSum, Histogram, Histograms, Kind, Phases, Place, Provenance, Record, Started,
     Step, Tagged, Text, Warning,
 };
-use reader::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -108,7 +103,7 @@ fn every_value_of_every_event_is_in_both_files() {
     assert!(matches!(&lines[0].kind, Kind::Text(text) if text.tag == "recipe"));
     assert_eq!(texts[1..], expected);
 
-    let records = reader::read_folder(&folder);
+    let records = crate::reader::read_folder(&folder);
     assert_eq!(records[0].file_version.as_deref(), Some("brain.Event:2"));
     let at = |record: usize| -> BTreeMap<&str, &Value> {
         records[record].values.iter().map(|(tag, value)| (tag.as_str(), value)).collect()
@@ -199,7 +194,7 @@ fn nothing_is_lost_when_the_process_ends_at_once() {
     // As a kill would: nothing of the record is dropped, flushed or closed.
     std::mem::forget(record);
     assert_eq!(events(&folder).len(), 1001);
-    assert_eq!(reader::read_folder(&folder).last().unwrap().step, 1000);
+    assert_eq!(crate::reader::read_folder(&folder).last().unwrap().step, 1000);
 }
 
 #[test]
@@ -211,7 +206,7 @@ fn a_hundred_thousand_scalars() {
         record.record(&Event::from(a_step(step))).unwrap();
     }
     record.finish().unwrap();
-    let records = reader::read_folder(&folder);
+    let records = crate::reader::read_folder(&folder);
     let of_steps = &records[3..records.len() - 1];
     let scalars: usize = of_steps.iter().map(|record| record.values.len()).sum();
     assert!(scalars >= 100_000, "{scalars}");
@@ -245,7 +240,7 @@ fn runs_that_start_together_get_their_own_folders() {
     });
     assert_eq!(folders.len(), 16);
     for folder in &folders {
-        assert_eq!(reader::read_folder(folder).len(), 3);
+        assert_eq!(crate::reader::read_folder(folder).len(), 3);
     }
 }
 

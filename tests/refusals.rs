@@ -1,11 +1,7 @@
 //! Bad input, from the command line: each is refused with what, where and what to do, and leaves
 //! nothing half-written.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Program, events, forged, only_run, quick, quickly, says, texts, words};
+use crate::common::{Program, events, forged, only_run, quick, quickly, says, texts, words};
 use serde_json::{Value, json};
 use std::fs;
 

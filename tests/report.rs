@@ -1,10 +1,6 @@
 //! People's own runs put together, from the command line: `gradwire compare` and `gradwire report`.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Program, entries, quick, says};
+use crate::common::{Program, entries, quick, says};
 use std::fs;
 use std::path::Path;
 

@@ -1,11 +1,7 @@
 //! `gradwire reproduce`, from outside: grids that are run once, stopped and gone on with, and what
 //! goes wrong in them.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Program, number, says, signal, texts};
+use crate::common::{Program, number, says, signal, texts};
 use serde_json::Value;
 use std::fs;
 use std::process::Stdio;

@@ -1,10 +1,6 @@
 //! Runs that are interrupted and go on: what they lead to, and what they refuse.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{
+use crate::common::{
     Program, entries, events, number, numbers, only_run, quick, says, sets, told, weights, words,
 };
 use gradwire_exchange::Scheme;

@@ -1,10 +1,6 @@
 //! Runs by name, by tag and as `last`: what is listed, what a word means, and what is removed.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Program, quick, quickly};
+use crate::common::{Program, quick, quickly};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;

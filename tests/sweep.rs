@@ -1,11 +1,7 @@
 //! `gradwire sweep`, from outside: a question is asked, answered, asked again and edited; and what
 //! `gradwire new` prints to start from.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Program, says, words};
+use crate::common::{Program, says, words};
 use gradwire::disk::Disk;
 use gradwire::record::lock;
 use std::fs;

@@ -1,10 +1,6 @@
 //! Whole runs of the binary: what they learn, what they write, that they repeat.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{
+use crate::common::{
     Program, entries, events, forged, number, numbers, only_run, quick, sets, weights, words,
 };
 use gradwire::record::gradient;

@@ -30,6 +30,6 @@ pub mod schedule;
 pub mod session;
 pub mod spent;
 pub mod tally;
-pub(crate) mod views;
+pub mod views;
 mod watch;
 pub mod worker;

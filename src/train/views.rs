@@ -16,7 +16,7 @@ pub(super) struct View {
 }
 
 /// How many times an evaluation looks at each sample.
-pub(crate) fn count(views: TestViews) -> usize {
+pub fn count(views: TestViews) -> usize {
     of(views).len()
 }
 

@@ -10,6 +10,9 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+/// The repository.
+pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
 /// The program with its working folder in a scratch folder of its own.
 pub struct Program {
     /// Where it runs; removed at the end.

@@ -1,0 +1,263 @@
+//! `gradwire advise`: which scheme wins on which link, on this machine.
+
+use crate::changes::Changes;
+use crate::doing::Doing;
+use crate::refused::Failure;
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use gradwire::machine;
+use gradwire::recipe::{self, Recipe};
+use gradwire::train::session;
+use gradwire_exchange::Scheme;
+use gradwire_exchange::network::Link;
+use gradwire_study::network::advise::{self, BreakEven, Compute, Measured, Workload};
+use serde_json::json;
+
+/// Which recipe, on which links.
+#[derive(Debug, Args)]
+pub(super) struct Advise {
+    /// A built-in recipe's name (see `gradwire list recipes`) or a TOML file
+    #[arg(default_value = "first-look")]
+    recipe: String,
+    #[command(flatten)]
+    changes: Changes,
+    /// Links by name (`gradwire network links`) or bandwidth
+    #[arg(long, value_name = "LINK,…", default_value = "100mbit,1gbit,10gbit,25gbit")]
+    links: String,
+    /// Another scheme, by name or as '{ kind = "topk", ratio = 0.001 }'; may be repeated; then only
+    /// these, the recipe's own and dense are compared
+    #[arg(long = "against", value_name = "SCHEME")]
+    against: Vec<String>,
+    /// Training steps that are measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..=1000))]
+    steps: u64,
+    /// Seconds that a step computes, in place of what is measured: to stand for a faster machine
+    #[arg(long, value_name = "SECONDS")]
+    compute: Option<f64>,
+    /// Print the figures as lines of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How many times dense's speed is worth a word: measurements repeat to about this.
+const WORTH: f64 = 1.02;
+
+/// Everything that is known about one link.
+struct Verdict<'a> {
+    word: &'a str,
+    link: &'a Link,
+    /// Seconds per step and the scheme's place, fastest first.
+    order: Vec<(f64, usize)>,
+    dense: f64,
+}
+
+impl Advise {
+    /// Measures and prints.
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let Self { recipe, changes, links, against, steps, compute, json } = self;
+        let recipe = changes.source(Some(recipe)).load().map_err(Failure::refused)?;
+        let links = Link::parse_list(&links).map_err(|error| Failure::refused(error.into()))?;
+        let asked = against.iter().map(|text| recipe::scheme_of(text));
+        let asked: Vec<Scheme> = asked.collect::<Result<_>>().map_err(Failure::refused)?;
+        if let Some(seconds) = compute.filter(|seconds| !(1e-9..=86_400.0).contains(seconds)) {
+            let error = anyhow!("--compute {seconds}: write seconds above 0");
+            return Err(Failure::refused(error));
+        }
+        Ok(advise(&recipe, &links, &schemes(&recipe, asked), steps, compute, json)?)
+    }
+}
+
+/// Dense, then the recipe's own, then those asked for, or all.
+fn schemes(recipe: &Recipe, asked: Vec<Scheme>) -> Vec<Scheme> {
+    let mut all = vec![Scheme::default()];
+    let others = if asked.is_empty() { Scheme::all() } else { asked };
+    for scheme in [recipe.scheme.clone()].into_iter().chain(others) {
+        if !all.contains(&scheme) {
+            all.push(scheme);
+        }
+    }
+    all
+}
+
+fn advise(
+    recipe: &Recipe,
+    links: &[(String, Link)],
+    schemes: &[Scheme],
+    steps: u64,
+    compute: Option<f64>,
+    json: bool,
+) -> Result<()> {
+    let doing = Doing::of(schemes.len() + 1, &format!("reading {}", recipe.dataset.name()));
+    let data = session::load(recipe, None)?;
+    doing.now(&format!("taking {steps} steps of {}", recipe.model.name()));
+    let threads = recipe.threads_per_worker(machine::cores());
+    let workload = Workload::measure(recipe, &data, threads, steps)?;
+    let asked = compute;
+    let compute = asked.map_or(workload.compute, |seconds| workload.compute.scaled(seconds));
+    let mut measured = Vec::new();
+    let mut refused = Vec::new();
+    for scheme in schemes {
+        doing.part();
+        doing.now(&format!("exchanging with {}", scheme.about().name));
+        match advise::exchange(recipe, scheme, &workload) {
+            Ok(row) => measured.push(row),
+            Err(error) => refused.push((recipe::in_words(scheme), error)),
+        }
+    }
+    drop(doing);
+    let dense = measured.iter().position(|row| row.name == "dense").context(
+        "dense, which everything is compared with, cannot be exchanged under this recipe",
+    )?;
+    let base = &links.first().context("no link is given")?.1;
+    let evens = measured
+        .iter()
+        .map(|row| advise::break_even(recipe, &compute, (row, &measured[dense]), base))
+        .collect::<Result<Vec<_>>>()?;
+    let verdicts = links
+        .iter()
+        .map(|(word, link)| verdict(recipe, &compute, &measured, dense, (word, link)))
+        .collect::<Result<Vec<_>>>()?;
+    if json {
+        lines(&compute, &measured, &evens, &verdicts)?;
+        for (scheme, error) in &refused {
+            println!("{}", json!({"scheme": scheme, "left_out": format!("{error:#}")}));
+        }
+        return Ok(());
+    }
+    let measured_here = if asked.is_some() { "as asked" } else { "on this machine" };
+    println!(
+        "{} on {}, {} workers, batch {}: {:.1} ms of computing a step {measured_here} ({} steps, \
+         {} parameters)",
+        recipe.model.name(),
+        recipe.dataset.name(),
+        recipe.workers,
+        recipe.local_batch(),
+        1e3 * compute.seconds(),
+        steps,
+        workload.parameters()
+    );
+    table(&measured, &evens);
+    for (scheme, error) in &refused {
+        println!("{scheme}: left out: {error:#}");
+    }
+    println!();
+    for verdict in &verdicts {
+        tell(verdict, &measured);
+    }
+    println!(
+        "\nTimes are of the network model, without overlap. The risk is what the compression error \
+         of the first\nsteps suggests; only training tells (gradwire train, gradwire network replay)."
+    );
+    Ok(())
+}
+
+fn verdict<'a>(
+    recipe: &Recipe,
+    compute: &Compute,
+    measured: &[Measured],
+    dense: usize,
+    (word, link): (&'a str, &'a Link),
+) -> Result<Verdict<'a>> {
+    let seconds = |row| advise::step_seconds(recipe, compute, row, link);
+    let all = measured.iter().map(seconds).collect::<Result<Vec<f64>>>()?;
+    let mut order: Vec<(f64, usize)> = all.iter().copied().zip(0..).collect();
+    order.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Ok(Verdict { word, link, order, dense: all[dense] })
+}
+
+fn table(measured: &[Measured], evens: &[BreakEven]) {
+    let repeats = |name| measured.iter().filter(|row| row.name == name).count() > 1;
+    // Settings tell rows of one scheme apart.
+    let label =
+        |row: &Measured| if repeats(row.name) { row.scheme.clone() } else { row.name.into() };
+    let width = measured.iter().map(|row| label(row).chars().count()).max().unwrap_or(0);
+    println!(
+        "{:<width$} {:>9} {:>9} {:>9} {:>9} {:>5}  faster than dense",
+        "scheme", "bits per", "encode", "decode", "error", "risk"
+    );
+    println!("{:<width$} {:>9} {:>9} {:>9}", "", "parameter", "ms", "ms");
+    for (row, even) in measured.iter().zip(evens) {
+        println!(
+            "{:<width$} {:>9.3} {:>9.2} {:>9.2} {:>9.4} {:>5}  {}",
+            label(row),
+            row.bits_per_parameter,
+            1e3 * row.encode,
+            1e3 * row.decode,
+            row.error,
+            row.risk.word(),
+            if row.name == "dense" { "–".into() } else { words(*even) }
+        );
+    }
+}
+
+fn words(even: BreakEven) -> String {
+    match even {
+        BreakEven::Below(bandwidth) => format!("below {}", rate(bandwidth)),
+        BreakEven::Above(bandwidth) => format!("above {}", rate(bandwidth)),
+        BreakEven::Always => "on every link".into(),
+        BreakEven::Never => "on no link".into(),
+    }
+}
+
+fn rate(bandwidth: f64) -> String {
+    match bandwidth {
+        b if b >= 1e9 => format!("{:.1} Gbit/s", b / 1e9),
+        b if b >= 1e6 => format!("{:.0} Mbit/s", b / 1e6),
+        b => format!("{:.0} kbit/s", b / 1e3),
+    }
+}
+
+/// One link's verdict, in a sentence or two.
+fn tell(verdict: &Verdict<'_>, measured: &[Measured]) {
+    let Verdict { word, order, dense: dense_seconds, .. } = verdict;
+    let says = |(seconds, place): &(f64, usize)| {
+        let row = &measured[*place];
+        format!(
+            "{} {:.1} ms, {:.2} times dense's speed, risk {}",
+            row.name,
+            1e3 * seconds,
+            dense_seconds / seconds,
+            row.risk.word()
+        )
+    };
+    let ms = 1e3 * dense_seconds;
+    let wins = |seconds: f64| dense_seconds / seconds >= WORTH;
+    let Some(best) = order.first().filter(|(seconds, _)| wins(*seconds)) else {
+        println!("{word}: dense ({ms:.1} ms); no scheme gains more than it would take to notice");
+        return;
+    };
+    println!("{word}: {} (dense {ms:.1} ms)", says(best));
+    let careful = order
+        .iter()
+        .find(|(seconds, place)| measured[*place].risk <= advise::Risk::Low && wins(*seconds));
+    match careful {
+        Some(careful) if careful.1 != best.1 => println!("  at low risk: {}", says(careful)),
+        None => println!("  nothing of low risk beats dense here"),
+        _ => {}
+    }
+}
+
+fn lines(
+    compute: &Compute,
+    measured: &[Measured],
+    evens: &[BreakEven],
+    verdicts: &[Verdict<'_>],
+) -> Result<()> {
+    for (place, (row, even)) in measured.iter().zip(evens).enumerate() {
+        let links = verdicts.iter().map(|verdict| {
+            let own = verdict.order.iter().find(|(_, other)| *other == place);
+            json!({
+                "link": verdict.word, "bandwidth": verdict.link.bandwidth,
+                "step_seconds": own.map(|(seconds, _)| seconds),
+                "of_dense": own.map(|(seconds, _)| verdict.dense / seconds),
+            })
+        });
+        let links: Vec<_> = links.collect();
+        let mut line = serde_json::to_value(row)?;
+        line["compute_seconds"] = compute.seconds().into();
+        line["break_even"] = serde_json::to_value(even)?;
+        line["links"] = links.into();
+        println!("{line}");
+    }
+    Ok(())
+}

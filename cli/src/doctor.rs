@@ -1,0 +1,125 @@
+//! `gradwire doctor`: what this machine has, and whether this build computes right on it.
+
+mod check;
+mod facts;
+mod selftest;
+mod step;
+
+use crate::refused::Failure;
+use anyhow::Result;
+use check::{Check, Summary};
+use clap::Args;
+use facts::Fact;
+use gradwire::recipe::Device;
+use gradwire_models::kernels::{Kernels, active};
+use serde_json::json;
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+
+/// Where to compute, and how to tell.
+#[derive(Debug, Args)]
+pub(super) struct Doctor {
+    /// What to test: cpu; cuda:0, a GPU by its number; cuda:local, all GPUs of this machine
+    #[arg(long, default_value = "cpu", value_parser = device)]
+    device: Device,
+    /// Print every line as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn device(text: &str) -> Result<Device, String> {
+    Device::try_from(text.to_string())
+}
+
+impl Doctor {
+    /// Tells and tests; code 1 when a check did not pass.
+    pub(super) fn run(&self) -> Result<ExitCode, Failure> {
+        let targets = selftest::targets(self.device).map_err(Failure::refused)?;
+        Ok(self.examine(&targets)?)
+    }
+
+    fn examine(&self, targets: &[Option<usize>]) -> Result<ExitCode> {
+        let facts = facts::here()?;
+        facts.iter().try_for_each(|fact| self.line(fact, || shown(fact)))?;
+        if !self.json {
+            println!();
+        }
+        let summary = selftest::run(self.device, targets, |check| self.line(check, || row(check)))?;
+        if self.json {
+            println!("{}", json!({"summary": summary, "ok": summary.ok()}));
+        } else {
+            println!("\n{}", verdict(&summary));
+            if self.device == Device::Cpu && active()? == Kernels::Candle {
+                println!(
+                    "note: candle's operations were compared with themselves; the models were compared \
+                     with PyTorch"
+                );
+            }
+        }
+        Ok(if summary.ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Prints one line, at once: what follows may take seconds.
+    fn line(&self, line: &impl serde::Serialize, shown: impl FnOnce() -> String) -> Result<()> {
+        let text = if self.json { serde_json::to_string(line)? } else { shown() };
+        println!("{text}");
+        Ok(stdout().flush()?)
+    }
+}
+
+fn shown(fact: &Fact) -> String {
+    format!("{:<17} {}", fact.fact, fact.value)
+}
+
+fn row(check: &Check) -> String {
+    let Check { check: kind, name, device, worst, error, tolerance, ok, fault, ms, .. } = check;
+    let word = if *ok { "ok" } else { "FAILED" };
+    let head = format!("{:<9} {name:<44} {device:<7}", kind.name());
+    let what = match (worst, error, tolerance) {
+        (Some(worst), Some(error), Some(tolerance)) => {
+            let count = check.compared.len();
+            format!(
+                "{error:>8.1e} of {tolerance:.0e}  {word:<6} {ms:>7.0} ms  {count} compared, worst: {worst}"
+            )
+        }
+        _ => {
+            let fault = fault.as_deref().unwrap_or("nothing was compared");
+            format!("{:>17}  {word:<6} {ms:>7.0} ms  {fault}", "")
+        }
+    };
+    format!("{head} {what}")
+}
+
+fn verdict(summary: &Summary) -> String {
+    let Summary { checks, failed, seconds } = summary;
+    match failed.len() {
+        0 => format!("all {checks} checks passed in {seconds:.1} s"),
+        count => format!(
+            "{count} of {checks} checks FAILED: {}; this build must not be trusted on this device: report it \
+             with this output",
+            failed.join("; ")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::check::Kind;
+    use gradwire_models::compare::Comparison;
+
+    #[test]
+    fn a_row_says_what_failed_and_by_how_much() {
+        let off = || Ok(vec![Comparison::new("gradient of bias", 3e-3, 2e-5)]);
+        let check = Check::of(Kind::Operation, "linear", "cuda:1", off);
+        let text = row(&check);
+        for part in ["operation linear", "cuda:1", "3.0e-3 of 2e-5", "FAILED", "gradient of bias"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let mut summary = Summary::default();
+        summary.add(&check);
+        assert!(verdict(&summary).contains("1 of 1 checks FAILED: operation linear on cuda:1"));
+        let stopped = Check::of(Kind::Model, "vgg16", "cpu", || Err(anyhow::anyhow!("no memory")));
+        assert!(row(&stopped).contains("FAILED") && row(&stopped).contains("no memory"));
+    }
+}

@@ -1,0 +1,365 @@
+//! What `reproduce` and `sweep` have in common: a grid of runs is shown, made and judged.
+
+use crate::doing::Doing;
+use crate::refused::Failure;
+use crate::signals::Signals;
+use anyhow::{Context, Result};
+use clap::Args;
+use gradwire::disk::Disk;
+use gradwire::recipe::Recipe;
+use gradwire::record::Mode;
+use gradwire::train::flags::StepFlags;
+use gradwire_study::definition::Experiment;
+use gradwire_study::estimate;
+use gradwire_study::grid::{Grid, Planned, Wish};
+use gradwire_study::plot::say::duration;
+use gradwire_study::report;
+use gradwire_study::results::{Outcome, Results, Ruling, Run};
+use gradwire_study::runner::{Job, News};
+use gradwire_study::scale::Scale;
+use gradwire_study::sweep::{SCALE, Sweep};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// How a grid is run.
+#[derive(Debug, Args)]
+pub(super) struct Running {
+    /// Repeat every run with seeds 1 to N
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(super) seeds: Option<u64>,
+    /// Train with three seeds; then with six, and then with ten, the arms of claims that are still
+    /// undecided. Each of the three looks errs a third as often, so that all together err no more
+    #[arg(long, conflicts_with = "seeds")]
+    until_decided: bool,
+    /// Only these arms, or tasks, or these arms on these tasks, by name; or task/arm
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Go on with runs that were stopped, from their last checkpoints, rather than begin them
+    /// again; finished ones are never made twice
+    #[arg(long)]
+    resume: bool,
+    /// Show the runs and how long those still to be made will take here, and stop
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Show nothing but the verdicts
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
+    /// Print each verdict as a line of JSON, and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+/// An experiment that is to be run.
+pub(super) struct Asked {
+    /// Its name, with which its folder begins.
+    pub(super) name: String,
+    /// What it is.
+    pub(super) experiment: Experiment,
+    /// How much is trained.
+    pub(super) scale: Scale,
+    /// Links to replay runs on, in place of the experiment's; empty for those.
+    pub(super) links: Vec<String>,
+    /// `path=value` pairs that change every recipe.
+    pub(super) sets: Vec<String>,
+    /// The folder that the experiment's folder is in.
+    pub(super) out: PathBuf,
+    /// The folder that holds the data sets, if not where the recipes say.
+    pub(super) dir: Option<String>,
+    /// Whether the runs and how long they will take are shown before they are made.
+    pub(super) announced: bool,
+    /// The test accuracy, as a fraction, to which the seconds are told in place of tables and verdicts.
+    pub(super) target: Option<f64>,
+}
+
+impl Asked {
+    /// All runs of a sweep over `recipe`, in full and where its runs are written.
+    pub(super) fn of_sweep(recipe: Recipe, sweep: &Sweep, target: Option<f64>) -> Result<Self> {
+        Ok(Self {
+            name: recipe.name,
+            experiment: sweep.experiment()?,
+            scale: Scale::from(SCALE),
+            links: Vec::new(),
+            sets: Vec::new(),
+            out: recipe.record.out,
+            dir: None,
+            announced: true,
+            target,
+        })
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.out.join(format!("{}-{}", self.name, self.scale.name()))
+    }
+}
+
+impl Running {
+    /// Runs with seeds 1 to `seeds`.
+    pub(super) fn of_seeds(seeds: u64, resume: bool, dry_run: bool, json: bool) -> Self {
+        let (until_decided, only, quiet) = (false, Vec::new(), false);
+        Self { seeds: Some(seeds), until_decided, only, resume, dry_run, quiet, json }
+    }
+
+    /// Runs an experiment, or shows what would be run.
+    pub(super) fn run(&self, asked: &Asked) -> Result<ExitCode, Failure> {
+        let Asked { name, experiment, scale, .. } = asked;
+        let folder = asked.folder();
+        let plan = |seeds: Option<u64>, only: Vec<String>| {
+            let wish = Wish { seeds, only, dir: asked.dir.clone(), sets: asked.sets.clone() };
+            let grid = Grid::plan(experiment, scale, &wish, &folder);
+            grid.with_context(|| format!("experiment {name}"))
+        };
+        let looks = self.looks();
+        let seeds = looks.first().copied().or(self.seeds);
+        let grid = plan(seeds, self.only.clone()).map_err(Failure::refused)?;
+        let flags = Arc::new(StepFlags::default());
+        let silent = self.is_silent();
+        if self.dry_run || (asked.announced && !silent) {
+            show_plan(&self.job(asked, &grid, &flags))?;
+            if self.until_decided {
+                let [first, second, last] = LOOKS;
+                println!(
+                    "then, of arms whose claims are undecided, seeds {} to {second}, and {} to {last}",
+                    first + 1,
+                    second + 1
+                );
+            }
+        }
+        if self.dry_run {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let then = ", with a checkpoint of the run";
+        let signals = Signals::listen(&flags.stop_flag(), false, Some(then))?;
+        let run = |grid: &Grid| {
+            let all = grid.wanted().count();
+            if !silent && !asked.announced {
+                eprintln!("{name}, {}: {all} runs in {}", scale.name(), folder.display());
+            }
+            self.job(asked, grid, &flags).run(|news| {
+                if !silent {
+                    tell(news, all);
+                }
+            })
+        };
+        let mut results = run(&grid)?;
+        for seeds in looks.iter().skip(1) {
+            let open = undecided(experiment, &results, &self.only);
+            if open.is_empty() || flags.stopping() {
+                break;
+            }
+            results = run(&plan(Some(*seeds), open)?)?;
+        }
+        self.show(&results, &folder, asked.target);
+        Ok(match signals.heard().filter(|_| !is_complete(&results)) {
+            Some(signal) => {
+                eprintln!("Stopped by {}; go on with: {} --resume", signal.name, command());
+                ExitCode::from(signal.exit_code)
+            }
+            None if results.runs.iter().any(has_failed) => ExitCode::FAILURE,
+            None => ExitCode::SUCCESS,
+        })
+    }
+
+    fn is_silent(&self) -> bool {
+        self.quiet || self.json
+    }
+
+    /// The seeds after which verdicts are looked at, if several times.
+    fn looks(&self) -> &'static [u64] {
+        if self.until_decided { &LOOKS } else { &[] }
+    }
+
+    /// The runs of a grid, and how they are made.
+    fn job<'a>(&self, asked: &'a Asked, grid: &'a Grid, flags: &Arc<StepFlags>) -> Job<'a> {
+        let Asked { name, experiment, scale, .. } = asked;
+        let links = if asked.links.is_empty() { &experiment.links } else { &asked.links };
+        Job {
+            name,
+            experiment,
+            scale,
+            grid,
+            folder: asked.folder(),
+            links: links.clone(),
+            command: command(),
+            mode: if self.is_silent() { Mode::Silent } else { Mode::Brief },
+            disk: Disk::default(),
+            flags: Arc::clone(flags),
+            resume: self.resume,
+            looks: self.looks().len().max(1),
+        }
+    }
+
+    fn show(&self, results: &Results, folder: &Path, target: Option<f64>) {
+        let failed = results.runs.iter().filter(|run| has_failed(run));
+        let failed = failed
+            .map(|run| format!("failed: {}: {}", folder.join(&run.folder).display(), reason(run)));
+        let reached = target.map(|target| report::reached(results, target));
+        if self.json {
+            let lines: Vec<serde_json::Result<String>> = match &reached {
+                Some(reached) => reached.iter().map(serde_json::to_string).collect(),
+                None => results.verdicts.iter().map(serde_json::to_string).collect(),
+            };
+            for line in lines {
+                match line {
+                    Ok(line) => println!("{line}"),
+                    Err(error) => eprintln!("a result is no JSON: {error}"),
+                }
+            }
+            failed.for_each(|line| eprintln!("{line}"));
+            return;
+        }
+        if let Some(reached) = reached {
+            println!("{}", report::reached_in_words(&reached));
+        } else if results.is_own_question() && !self.quiet {
+            print!("{}", report::table(results));
+            println!();
+        }
+        for verdict in &results.verdicts {
+            println!("{}", report::verdict(results, verdict));
+        }
+        if !results.verdicts.is_empty() {
+            println!("{}", report::chance(results));
+        }
+        failed.for_each(|line| println!("{line}"));
+        println!(
+            "report in {}; curves: tensorboard --logdir {}",
+            folder.join("report.html").display(),
+            folder.display()
+        );
+    }
+}
+
+/// The command as it can be typed again, but for `--resume`.
+fn command() -> String {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    report::command_line(&words.filter(|word| word != "--resume").collect::<Vec<_>>())
+}
+
+/// Seeds after which `--until-decided` looks at the verdicts.
+const LOOKS: [u64; 3] = [3, 6, 10];
+
+/// The arms, each as task/arm, of the claims that are undecided and about an arm that `only` names.
+fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec<String> {
+    let mut arms = BTreeSet::new();
+    for (claim, verdict) in experiment.claims.iter().zip(&results.verdicts) {
+        let is_open = |task: &&String| {
+            let is_of = |run: &&Run| run.task == **task && run.arm == claim.arm;
+            let runs: Vec<&Run> = results.runs.iter().filter(is_of).collect();
+            // Whether an arm that diverged with some seeds breaks down is not told by more seeds.
+            let diverged = |run: &&Run| matches!(run.outcome, Outcome::Diverged { .. });
+            !runs.is_empty()
+                && !runs.iter().any(diverged)
+                && experiment.is_asked(only, task, &claim.arm)
+        };
+        for task in claim.tasks().filter(|_| verdict.ruling == Ruling::Undecided).filter(is_open) {
+            let both = std::iter::once(&claim.arm).chain(&claim.against);
+            arms.extend(both.map(|arm| format!("{task}/{arm}")));
+        }
+    }
+    arms.into_iter().collect()
+}
+
+fn is_complete(results: &Results) -> bool {
+    let open = |run: &Run| matches!(run.outcome, Outcome::Missing | Outcome::Unfinished);
+    !results.runs.iter().any(open)
+}
+
+fn has_failed(run: &Run) -> bool {
+    matches!(run.outcome, Outcome::Failed { .. })
+}
+
+fn reason(run: &Run) -> &str {
+    match &run.outcome {
+        Outcome::Failed { error } | Outcome::Diverged { error } => error,
+        other => other.word(),
+    }
+}
+
+/// Prints the runs of a grid, and how long those take that are still to be made.
+fn show_plan(job: &Job<'_>) -> Result<()> {
+    let (grid, left) = (job.grid, job.left()?);
+    let all = grid.wanted().count();
+    let there = made(all - left.len());
+    println!("{}, {}: {all} runs in {}{there}", job.name, job.scale.name(), job.folder.display());
+    let doing = (!left.is_empty())
+        .then(|| Doing::unmeasured("taking some steps of each arm, to tell how long it takes"));
+    let seconds = estimate::seconds(&grid.tasks, &left)?;
+    drop(doing);
+    for (task, seconds) in grid.tasks.iter().zip(&seconds) {
+        let is_of_task = |run: &&Planned| run.task == task.label.name;
+        let runs: Vec<&Planned> = grid.wanted().filter(is_of_task).collect();
+        let Some(first) = runs.first() else { continue };
+        let open = left.iter().copied().filter(is_of_task).count();
+        println!(
+            "{}: {}, {} workers, {} steps of {} samples, {} runs{}, about {}",
+            task.label.name,
+            task.label.label,
+            first.recipe.workers,
+            first.steps,
+            first.recipe.workers * first.recipe.local_batch(),
+            runs.len(),
+            made(runs.len() - open),
+            duration(*seconds),
+        );
+        for arm in &grid.arms {
+            let of: Vec<_> = runs.iter().filter(|run| run.arm == arm.label.name).collect();
+            let seeds: Vec<String> = of.iter().map(|run| run.recipe.seed.to_string()).collect();
+            let Some(first) = of.first() else { continue };
+            let word = if seeds.len() == 1 { "seed" } else { "seeds" };
+            let scheme = first.recipe.scheme_in_words();
+            println!("  {}, {word} {}: {scheme}", arm.label.name, seeds.join(" "));
+        }
+    }
+    println!("all together about {}", duration(seconds.iter().sum()));
+    Ok(())
+}
+
+/// How many of some runs need not be made again, if any, to stand behind their number.
+fn made(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        count => format!(", {count} of them made already"),
+    }
+}
+
+/// Says what happened to a run.
+fn tell(news: &News<'_>, all: usize) {
+    let width = all.to_string().len();
+    match news {
+        News::Begins(number, planned) => eprintln!(
+            "[{number:>width$}/{all}] {} {} seed {} …",
+            planned.task, planned.arm, planned.recipe.seed
+        ),
+        News::Superseded(place, why) => {
+            eprintln!("    moved what was there to {}: {why}", place.display());
+        }
+        News::Copied(copy, what) => {
+            eprintln!("kept what results.json held in {}: {what}", copy.display());
+        }
+        News::Untimed(why) => eprintln!("not timed: {why}"),
+        News::Ended { number, planned, run, seconds, left } => {
+            let summary = run.measured.as_ref().map(|measured| &measured.summary);
+            let accuracy = summary.and_then(|summary| summary.test_accuracy);
+            let result = match (&run.outcome, accuracy) {
+                (Outcome::Finished, Some(accuracy)) => format!("{:.2} %", 100.0 * accuracy),
+                (outcome, _) => outcome.word().to_string(),
+            };
+            let bits = summary.map_or(0.0, |summary| summary.bits_per_parameter);
+            let took = match seconds {
+                Some(seconds) => format!("in {}", duration(*seconds)),
+                None => "was there already".into(),
+            };
+            let left = left.filter(|left| *left > 0.0);
+            let left =
+                left.map_or_else(String::new, |left| format!("; about {} left", duration(left)));
+            eprintln!(
+                "[{number:>width$}/{all}] {} {} seed {}: {result}, {bits:.3} bits, {took}{left}",
+                planned.task, planned.arm, planned.recipe.seed
+            );
+            if let Outcome::Failed { error } | Outcome::Diverged { error } = &run.outcome {
+                eprintln!("    {error}");
+            }
+        }
+    }
+}

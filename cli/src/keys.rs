@@ -1,0 +1,212 @@
+//! `gradwire list keys` and `gradwire list schema`: what a recipe or an experiment may say.
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use gradwire::recipe::keys::{Key, Part, each_table_once, named, parts};
+use gradwire::recipe::{Recipe, nearest, schema};
+use gradwire_study::definition::Experiment;
+use serde_json::Value;
+
+/// Columns of a line.
+const WIDTH: usize = 80;
+
+/// What stands above the tables of the page.
+const HEAD: &str = include_str!("keys.md");
+
+/// Which keys, and how.
+#[derive(Debug, Args)]
+pub(super) struct Keys {
+    /// A part or a key: `train`, `scheme.sidco`, `train.batch`; of an experiment `experiment` or
+    /// `experiment.claims`; without it every key of a recipe
+    of: Option<String>,
+    /// Print them as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print all of them as a page in Markdown
+    #[arg(long, conflicts_with_all = ["of", "json"])]
+    markdown: bool,
+}
+
+/// Of which file.
+#[derive(Debug, Args)]
+pub(super) struct Schema {
+    /// What the file is
+    of: File,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum File {
+    /// A run
+    Recipe,
+    /// A grid of runs and what they are to show
+    Experiment,
+}
+
+impl File {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Recipe => "recipe",
+            Self::Experiment => "experiment",
+        }
+    }
+
+    fn schema(self) -> Value {
+        match self {
+            Self::Recipe => Recipe::schema(),
+            Self::Experiment => schema::of::<Experiment>(),
+        }
+    }
+}
+
+impl Schema {
+    /// Prints it.
+    ///
+    /// # Errors
+    /// None that a schema can have.
+    pub(super) fn run(&self) -> Result<()> {
+        println!("{}", serde_json::to_string_pretty(&self.of.schema())?);
+        Ok(())
+    }
+}
+
+impl Keys {
+    /// Prints them.
+    ///
+    /// # Errors
+    /// When there is no such key, with the nearest one.
+    pub(super) fn run(&self) -> Result<()> {
+        if self.markdown {
+            print!("{}", page());
+            return Ok(());
+        }
+        let shown = match &self.of {
+            None => parts(&Recipe::schema()),
+            Some(name) => find(name)?,
+        };
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&shown)?);
+            return Ok(());
+        }
+        let shown = each_table_once(shown);
+        let texts: Vec<String> = shown.iter().map(in_columns).collect();
+        print!("{}", texts.join("\n"));
+        Ok(())
+    }
+}
+
+fn find(name: &str) -> Result<Vec<Part>> {
+    let rest =
+        name.strip_prefix("experiment").filter(|rest| rest.is_empty() || rest.starts_with('.'));
+    let (file, word, rest) = match rest {
+        Some(rest) => (File::Experiment, "an experiment", rest.trim_start_matches('.')),
+        None => (File::Recipe, "a recipe", if name == "recipe" { "" } else { name }),
+    };
+    let all = parts(&file.schema());
+    if rest.is_empty() {
+        return Ok(all);
+    }
+    let found = named(&all, rest);
+    if found.is_empty() {
+        let keys = all.iter().flat_map(|part| &part.keys).map(|key| key.path.as_str());
+        let names: Vec<&str> = all.iter().map(|part| part.name.as_str()).chain(keys).collect();
+        let near = nearest(rest, &names);
+        let near = near.map_or_else(|| ".".into(), |near| format!("; did you mean `{near}`?"));
+        bail!("{word} has no key {rest:?}{near} All of them: `gradwire list keys {}`", file.word());
+    }
+    Ok(found)
+}
+
+/// A part for a terminal.
+fn in_columns(part: &Part) -> String {
+    let mut text = String::new();
+    if !part.written.is_empty() {
+        text.push_str(&format!("{}\n", part.written));
+    }
+    text.push_str(&wrapped(&part.about, 2));
+    if part.keys.is_empty() {
+        text.push_str(&wrapped("No settings.", 2));
+    }
+    for key in &part.keys {
+        text.push_str(&format!("\n  {}\n", key.path));
+        text.push_str(&wrapped(&facts(key, |word| word.to_string()), 4));
+        text.push_str(&wrapped(&key.about, 4));
+        for word in &key.words {
+            text.push_str(&wrapped(&format!("{:?}: {}", word.word, word.about), 6));
+        }
+    }
+    text
+}
+
+/// The values of a key, its default, and what else there is to know but its meaning.
+fn facts(key: &Key, code: impl Fn(&str) -> String) -> String {
+    let mut facts = vec![key.values.clone()];
+    match &key.default {
+        Some(default) => facts.push(format!("default {}", code(default))),
+        None if key.required => facts.push("required".into()),
+        None => {}
+    }
+    if !key.beside.is_empty() {
+        facts.push(format!("with {}", code(&key.beside)));
+    }
+    facts.join("; ")
+}
+
+/// The words of a text on lines that begin with so many spaces.
+fn wrapped(text: &str, indent: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= WIDTH => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(format!("{}{word}", " ".repeat(indent))),
+        }
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// The page of all keys.
+fn page() -> String {
+    let mut text = HEAD.to_string();
+    for (file, title) in [(File::Recipe, "A recipe"), (File::Experiment, "An experiment")] {
+        text.push_str(&format!("\n## {title}\n"));
+        for part in each_table_once(parts(&file.schema())) {
+            // A kind without settings is told where kinds are chosen.
+            if part.keys.is_empty() {
+                continue;
+            }
+            if !part.written.is_empty() {
+                text.push_str(&format!("\n### `{}`\n", part.written));
+            }
+            text.push_str(&format!("\n{}\n", part.about));
+            text.push_str("\n| key | values | default | meaning |\n|---|---|---|---|\n");
+            part.keys.iter().for_each(|key| text.push_str(&row(key)));
+        }
+    }
+    text
+}
+
+/// A key as a row of a table.
+fn row(key: &Key) -> String {
+    let cell = |text: &str| text.replace('|', "\\|");
+    let default = match &key.default {
+        Some(default) => format!("`{default}`"),
+        None if key.required => "required".into(),
+        None => "–".into(),
+    };
+    let beside = match key.beside.as_str() {
+        "" => String::new(),
+        beside => format!("With `{beside}`: "),
+    };
+    let words: Vec<String> =
+        key.words.iter().map(|word| format!("<br>`{:?}`: {}", word.word, word.about)).collect();
+    let meaning = format!("{beside}{}{}", key.about, words.concat());
+    format!(
+        "| `{}` | {} | {} | {} |\n",
+        key.path,
+        cell(&key.values),
+        cell(&default),
+        cell(&meaning)
+    )
+}

@@ -1,0 +1,206 @@
+//! The command line: the one place that knows clap.
+//!
+//! Exit codes: 0 done; 1 the run or the command failed; 2 the command line or the recipe was
+//! refused, and nothing was started; 130 and 143 the run was stopped by SIGINT or SIGTERM after a
+//! whole step. After a second signal the process ends by that signal, at once.
+
+mod advise;
+mod bench;
+mod changes;
+mod codecs;
+mod completions;
+mod data;
+mod doctor;
+mod doing;
+mod grid;
+mod keys;
+mod list;
+mod named;
+mod network;
+mod new;
+mod refused;
+mod report;
+mod reproduce;
+mod runs;
+mod signals;
+mod sweep;
+mod time_to_accuracy;
+mod train;
+
+use anyhow::{Result, anyhow, ensure};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use doing::Doing;
+use gradwire::checkpoint;
+use gradwire::cluster;
+use gradwire::train::evaluate::Evaluation;
+use named::Among;
+use refused::{Failure, tell};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Data-parallel training with compressed gradient exchange.
+#[derive(Debug, Parser)]
+#[command(name = "gradwire", version, about, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train a model. Without arguments: a first look in under a minute
+    Train(Box<train::Train>),
+    /// Reproduce a paper's experiment: claimed beside measured, with tables and plots
+    Reproduce(Box<reproduce::Reproduce>),
+    /// Answer a question of your own: all combinations of a recipe's values, with several seeds
+    Sweep(Box<sweep::Sweep>),
+    /// Show runs side by side: accuracy, volume, times, and whether differences may be chance
+    Compare(report::Compare),
+    /// Make a report of runs: one HTML file, the same as Markdown, tables and plots
+    Report(report::Report),
+    /// List runs, with how they stand, or remove some
+    Runs(runs::Runs),
+    /// Evaluate a trained model on its test set
+    Eval(Eval),
+    /// Tell which scheme is worth it on which link, for a recipe on this machine
+    Advise(Box<advise::Advise>),
+    /// Measure how fast this machine trains
+    #[command(subcommand)]
+    Bench(bench::Command),
+    /// Tell what this machine has, and test that this build computes right on it
+    Doctor(doctor::Doctor),
+    /// Tell what recorded runs would have taken on other networks
+    #[command(subcommand)]
+    Network(network::Command),
+    /// Fetch, check or make data sets
+    #[command(subcommand)]
+    Data(data::Command),
+    /// Print a commented recipe or experiment to start from
+    New(new::New),
+    /// Show schemes, models, data sets, recipes, and every key of a recipe
+    List(list::List),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Eval {
+    /// A model.safetensors, or a run by its folder, its name, or `last` (its best model)
+    checkpoint: PathBuf,
+    #[command(flatten)]
+    among: Among,
+    /// The folder that holds the data set, if it has moved
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Print the result as a line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Cli {
+    /// Does what the command line says; errors go to standard error.
+    pub fn run(self) -> ExitCode {
+        signals::end_with_the_output();
+        if let Err(error) = gradwire_models::kernels::active() {
+            return tell(&anyhow!(error), ExitCode::from(2));
+        }
+        let trains = matches!(self.command, Command::Train(_));
+        if let (false, processes @ 2..) = (trains, cluster::launched()) {
+            let error = anyhow!(
+                "a launcher has started {processes} processes, and each would do this by itself: \
+                 only `gradwire train` runs over several"
+            );
+            return tell(&error, ExitCode::from(2));
+        }
+        let only_prints = match &self.command {
+            Command::Train(_) => false,
+            Command::Reproduce(reproduce) => reproduce.only_prints(),
+            Command::Sweep(sweep) => sweep.only_prints(),
+            Command::Bench(bench) => bench.only_prints(),
+            _ => true,
+        };
+        if only_prints && let Err(error) = signals::end_with_the_reader() {
+            return tell(&anyhow!(error).context("listening to SIGPIPE"), ExitCode::FAILURE);
+        }
+        let plain = |done: Result<(), Failure>| done.map(|()| ExitCode::SUCCESS);
+        let done = match self.command {
+            Command::Train(train) => train.run(),
+            Command::Reproduce(reproduce) => reproduce.run(),
+            Command::Sweep(sweep) => sweep.run(),
+            Command::Bench(bench) => bench.run(),
+            Command::Doctor(doctor) => doctor.run(),
+            Command::Runs(runs) => plain(runs.run()),
+            Command::Eval(eval) => {
+                let one = eval.among.one(&eval.checkpoint);
+                plain(one.and_then(|checkpoint| Ok(Eval { checkpoint, ..eval }.run()?)))
+            }
+            Command::Advise(advise) => plain(advise.run()),
+            Command::Compare(compare) => plain(compare.run()),
+            Command::Report(report) => plain(report.run()),
+            Command::Network(network) => plain(network.run()),
+            Command::Data(data) => plain(data.run().map_err(Failure::from)),
+            Command::New(new) => plain(new.run().map_err(Failure::refused)),
+            Command::List(list) => plain(list.run().map_err(Failure::refused)),
+            Command::Completions { shell } => {
+                completions::print(shell, Self::command());
+                return ExitCode::SUCCESS;
+            }
+        };
+        done.unwrap_or_else(|Failure { error, code }| tell(&error, code))
+    }
+}
+
+impl Eval {
+    fn run(self) -> Result<()> {
+        let mut saved = checkpoint::find(&self.checkpoint).map_err(|error| {
+            let best = self.checkpoint.join(checkpoint::BEST).join(checkpoint::MODEL);
+            match checkpoint::newest(&self.checkpoint) {
+                Some(newest) if !best.is_file() => anyhow!(
+                    "the run in {} has no model yet; evaluate its newest checkpoint: gradwire eval {}",
+                    self.checkpoint.display(),
+                    newest.display()
+                ),
+                _ => error,
+            }
+        })?;
+        if let Some(dir) = self.dir {
+            saved.recipe = saved.recipe.with("dataset.dir", dir.to_string_lossy().into_owned())?;
+        }
+        let doing = Doing::unmeasured(&format!("reading {}", saved.recipe.dataset.name()));
+        let evaluation = Evaluation::prepare(&saved)?;
+        drop(doing);
+        let what = format!("evaluating {}", saved.recipe.model.name());
+        let doing = Doing::of(evaluation.batches(), &what);
+        let score = evaluation.run(|| doing.part())?;
+        drop(doing);
+        let (accuracy, loss) = (score.accuracy(), score.mean_loss());
+        ensure!(
+            loss.is_finite(),
+            "the loss of {} on {} is {loss}: its weights are not those of a trained network",
+            saved.file.display(),
+            saved.recipe.dataset.name()
+        );
+        if self.json {
+            let line = serde_json::json!({
+                "checkpoint": saved.file, "step": saved.step, "samples": score.samples,
+                "test_accuracy": accuracy, "test_loss": loss,
+            });
+            println!("{line}");
+        } else {
+            println!(
+                "{} on {}: {:.2} % of {} right, loss {loss:.4} ({}, step {})",
+                saved.recipe.model.name(),
+                saved.recipe.dataset.name(),
+                100.0 * accuracy,
+                score.samples,
+                saved.file.display(),
+                saved.step
+            );
+        }
+        Ok(())
+    }
+}

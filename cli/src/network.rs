@@ -1,0 +1,223 @@
+//! `gradwire network`: what recorded runs would have taken on other networks.
+
+use crate::named::Among;
+use crate::refused::Failure;
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use gradwire::disk::Disk;
+use gradwire::record::network::REPLAY;
+use gradwire::record::replay::{ACCURACY, COMPARISON, SHEET, TABLE, write};
+use gradwire_exchange::network::{Link, PRESETS, Pattern};
+use gradwire_study::network::replay::{Assumptions, Run};
+use gradwire_study::network::report::{Named, Report};
+use gradwire_study::replays;
+use std::path::PathBuf;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Tell how long recorded runs would have taken on given links
+    Replay(Box<Replay>),
+    /// Show the links that have names
+    Links,
+}
+
+/// Which runs, on which links, assuming what.
+#[derive(Debug, Args)]
+pub(super) struct Replay {
+    /// Runs by their folders, their names, or `last`
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    #[command(flatten)]
+    among: Among,
+    /// Links by name (`gradwire network links`) or bandwidth, with changes after commas:
+    /// 100mbit,wan,2.5gbit,latency=1ms,stragglers=0.05,slowdown=3
+    #[arg(long, value_name = "LINK,…", allow_hyphen_values = true)]
+    links: Option<String>,
+    /// One more link, also as a table: '{ preset = "1gbit", ranks = [{ rank = 3, slowdown = 2.0 }] }';
+    /// may be repeated
+    #[arg(long = "link", value_name = "LINK", allow_hyphen_values = true)]
+    tables: Vec<String>,
+    /// Seconds that every rank computes in a step, in place of what was measured: to stand for a
+    /// faster machine
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    compute: Option<f64>,
+    /// How many times as fast as measured encoding and decoding are
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
+    codec_speed: Option<f64>,
+    /// How messages travel, if not as they did
+    #[arg(long)]
+    topology: Option<Topology>,
+    /// Accuracies to tell the time to, as fractions; three that all runs reached, if absent
+    #[arg(long, value_name = "ACCURACY,…", value_delimiter = ',')]
+    to: Vec<f64>,
+    /// What delays and stragglers derive from, if not from the run's seed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The folder for tables, plots and curves; `network` in the first run's folder, if absent
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Print the figures as lines of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Topology {
+    /// A ring allgather
+    Allgather,
+    /// A ring allreduce; sensible for what can be summed on the way
+    Allreduce,
+    /// A parameter server
+    Server,
+    /// Scatter, reduce, allgather
+    Sharded,
+}
+
+/// Links that are compared when nobody says which.
+const USUAL: &str = "100mbit,1gbit,10gbit";
+
+impl Command {
+    /// Does it.
+    pub(super) fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::Links => links(),
+            Self::Replay(replay) => {
+                let assumptions = replay.assumptions().map_err(Failure::refused)?;
+                let links = replay.named_links().map_err(Failure::refused)?;
+                let runs = replay.among.all(&replay.runs)?;
+                replay.run(&runs, &assumptions, links)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Prints the presets.
+fn links() {
+    for preset in PRESETS {
+        let link = preset.link();
+        let jitter = match link.jitter > 0.0 {
+            true => format!(", jitter {} us", (link.jitter * 1e6).round()),
+            false => String::new(),
+        };
+        println!(
+            "  {:<12} {:>6} Mbit/s, latency {} us, MTU {}{jitter}: {}",
+            preset.name,
+            link.bandwidth / 1e6,
+            (link.latency * 1e6).round(),
+            link.mtu,
+            preset.line
+        );
+    }
+}
+
+impl Replay {
+    fn assumptions(&self) -> Result<Assumptions> {
+        let within = |value: Option<f64>, low: f64, high: f64| {
+            value.is_none_or(|value| (low..=high).contains(&value))
+        };
+        ensure!(
+            within(self.compute, 0.0, 86_400.0),
+            "--compute {}: write 0 to 86400 seconds",
+            self.compute.unwrap_or(0.0)
+        );
+        ensure!(
+            within(self.codec_speed, 1e-6, 1e9),
+            "--codec-speed {}: write a factor above 0, such as 10",
+            self.codec_speed.unwrap_or(0.0)
+        );
+        for target in &self.to {
+            ensure!(
+                *target > 0.0 && *target <= 1.0,
+                "--to {target}: write a fraction, such as 0.9 for 90 %"
+            );
+        }
+        let pattern = self.topology.map(|topology| match topology {
+            Topology::Allgather => Pattern::RingAllgather,
+            Topology::Allreduce => Pattern::RingAllreduce,
+            Topology::Server => Pattern::Server,
+            Topology::Sharded => Pattern::Sharded,
+        });
+        let (compute, codec_speed, seed) = (self.compute, self.codec_speed, self.seed);
+        Ok(Assumptions { compute, codec_speed, pattern, seed })
+    }
+
+    /// The links asked for; empty when none are.
+    fn named_links(&self) -> Result<Vec<Named>> {
+        let mut named = match &self.links {
+            Some(list) => Link::parse_list(list)?,
+            None => Vec::new(),
+        };
+        for text in &self.tables {
+            let link = match text.trim_start().starts_with('{') {
+                true => table(text).with_context(|| format!("--link {text}"))?,
+                false => Link::parse(text)?,
+            };
+            named.push((text.trim().to_string(), link));
+        }
+        for (place, (word, _)) in named.iter().enumerate() {
+            let twice = named[..place].iter().any(|(other, _)| other == word);
+            ensure!(!twice, "{word} is given twice: write each link once");
+        }
+        Ok(named)
+    }
+
+    fn run(
+        &self,
+        folders: &[PathBuf],
+        assumptions: &Assumptions,
+        mut links: Vec<Named>,
+    ) -> Result<()> {
+        let disk = Disk::default();
+        let runs: Vec<Run> =
+            folders.iter().map(|folder| Run::read(&disk, folder)).collect::<Result<_>>()?;
+        if links.is_empty() {
+            let recorded = runs.iter().find_map(|run| run.header.link.clone());
+            links.extend(recorded.map(|link| ("recipe".to_string(), link)));
+            links.extend(Link::parse_list(USUAL)?);
+        }
+        for run in &runs {
+            for (word, link) in &links {
+                let strange = link.ranks.iter().find(|host| host.rank >= run.header.ranks);
+                ensure!(
+                    strange.is_none(),
+                    "link {word} speaks of rank {}, but {} has {} ranks",
+                    strange.map_or(0, |host| host.rank),
+                    run.name(),
+                    run.header.ranks
+                );
+            }
+        }
+        let replays = runs.iter().map(|run| {
+            links.iter().map(|(_, link)| run.replay(link, assumptions)).collect::<Result<Vec<_>>>()
+        });
+        let report = Report::new(&runs, &links, replays.collect::<Result<_>>()?, self.to.clone());
+        let folder = self.out.clone().unwrap_or_else(|| folders[0].join(REPLAY));
+        let mut files = vec![
+            (TABLE, serde_json::to_string_pretty(&report.figures())? + "\n"),
+            (SHEET, replays::csv(&report)),
+            (ACCURACY, replays::accuracy_plot(&report, 0)?),
+        ];
+        files.extend(replays::comparison_plot(&report)?.map(|plot| (COMPARISON, plot)));
+        write(&disk, &folder, &files, &report.curves(0))?;
+        if self.json {
+            for row in report.figures() {
+                println!("{}", serde_json::to_string(&row)?);
+            }
+        } else {
+            print!("{}", replays::table(&report));
+            println!("tables, plots and curves in {}", folder.display());
+        }
+        Ok(())
+    }
+}
+
+/// A link written as an inline table.
+fn table(text: &str) -> Result<Link> {
+    #[derive(serde::Deserialize)]
+    struct Document {
+        link: Link,
+    }
+    Ok(toml::from_str::<Document>(&format!("link = {text}"))?.link)
+}

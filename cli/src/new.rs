@@ -1,0 +1,52 @@
+//! `gradwire new`: a commented recipe or experiment to start from.
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use gradwire::recipe::Recipes;
+use gradwire_study::definition::Experiment;
+
+const RECIPE: &str = include_str!("../../runs/new/recipe.toml");
+const EXPERIMENT: &str = include_str!("../../runs/new/experiment.toml");
+
+/// What to begin.
+#[derive(Debug, Args)]
+pub(super) struct New {
+    /// What to print
+    what: What,
+    /// Print a built-in one in place of the commented one
+    #[arg(long, value_name = "NAME")]
+    from: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum What {
+    /// A run: `gradwire train FILE`
+    Recipe,
+    /// A grid of runs and what they are to show: `gradwire reproduce FILE`
+    Experiment,
+}
+
+impl New {
+    /// Prints it.
+    ///
+    /// # Errors
+    /// When nothing of that name is built in.
+    pub(super) fn run(&self) -> Result<()> {
+        let (blank, all, word) = match self.what {
+            What::Recipe => (RECIPE, Recipes::all(), "recipe"),
+            What::Experiment => (EXPERIMENT, Experiment::built_in(), "experiment"),
+        };
+        let text = match &self.from {
+            None => blank,
+            Some(wanted) => match all.iter().find(|(name, _)| name == wanted) {
+                Some((_, text)) => text,
+                None => {
+                    let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+                    bail!("there is no {word} {wanted:?}; built in are {}", names.join(", "));
+                }
+            },
+        };
+        print!("{text}");
+        Ok(())
+    }
+}

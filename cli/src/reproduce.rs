@@ -1,0 +1,99 @@
+//! `gradwire reproduce`: a paper's experiment, claimed beside measured.
+
+use crate::changes::tagged;
+use crate::grid::{Asked, Running};
+use crate::refused::Failure;
+use anyhow::{Context, Result};
+use clap::Args;
+use gradwire_exchange::network::Link;
+use gradwire_study::definition::Experiment;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Which experiment, how much of it, and where.
+#[derive(Debug, Args)]
+pub(super) struct Reproduce {
+    /// An experiment's name (see --list) or a TOML file
+    #[arg(required_unless_present = "list")]
+    name: Option<String>,
+    /// Show the experiments, their scales and claims
+    #[arg(long)]
+    list: bool,
+    /// How much to train: smoke (made-up data, a few steps), quick (one pass, about an hour on two
+    /// cores), standard (converged enough to tell schemes apart, some hours), full (as in the paper),
+    /// or what the experiment calls it; standard, or the only one there is, if left out
+    #[arg(long, value_name = "SCALE")]
+    scale: Option<String>,
+    #[command(flatten)]
+    running: Running,
+    /// Links to replay runs on, in place of the experiment's
+    #[arg(long, value_name = "LINK,…", value_delimiter = ',')]
+    links: Vec<String>,
+    /// Change any value of every recipe, such as train.epochs=1; may be repeated
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    sets: Vec<String>,
+    /// A word to find the runs by (`gradwire runs --tag TAG`): record.tags; may be repeated
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<String>,
+    /// The folder that the experiment's folder is in
+    #[arg(long, default_value = "runs/out")]
+    out: PathBuf,
+    /// The folder that holds the data sets: dataset.dir
+    #[arg(long)]
+    dir: Option<String>,
+}
+
+impl Reproduce {
+    /// Whether it makes no run.
+    pub(super) fn only_prints(&self) -> bool {
+        self.list || self.running.dry_run
+    }
+
+    /// Does it.
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        if self.list {
+            list()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let name = self.name.as_deref().unwrap_or_default();
+        let (name, experiment) = Experiment::load(name).map_err(Failure::refused)?;
+        let scale = experiment.scale(self.scale.as_deref());
+        let scale =
+            scale.with_context(|| format!("experiment {name}")).map_err(Failure::refused)?;
+        for link in &self.links {
+            let parsed = Link::parse(link).with_context(|| format!("--links {link}"));
+            parsed.map_err(Failure::refused)?;
+        }
+        let tags = tagged(self.tags).map(|(key, words)| format!("{key}={words}"));
+        self.running.run(&Asked {
+            name,
+            experiment,
+            scale,
+            links: self.links,
+            sets: self.sets.into_iter().chain(tags).collect(),
+            out: self.out,
+            dir: self.dir,
+            announced: false,
+            target: None,
+        })
+    }
+}
+
+/// Prints every experiment with its scales and claims.
+fn list() -> Result<()> {
+    for (name, _) in Experiment::built_in() {
+        let (_, experiment) = Experiment::load(&name)?;
+        println!("{name}: {}\n  {}", experiment.title, experiment.paper);
+        for (scale, setting) in &experiment.scales {
+            println!("  {:<6} {}", scale.name(), setting.about);
+        }
+        for claim in &experiment.claims {
+            println!("  claim: {} ({})", claim.claim, claim.source);
+        }
+        println!();
+    }
+    println!(
+        "gradwire reproduce NAME --scale smoke|quick|standard|full; --dry-run tells how long it takes"
+    );
+    Ok(())
+}

@@ -1,0 +1,345 @@
+//! `gradwire runs`: which runs there are, and removing them.
+
+use crate::named::Among;
+use crate::refused::Failure;
+use anyhow::{Context, Result, anyhow};
+use clap::{Args, Subcommand, ValueEnum};
+use console::{Term, measure_text_width};
+use gradwire::disk::Disk;
+use gradwire::record::remove::{Belongings, belongings, remove};
+use gradwire_study::plot::say;
+use gradwire_study::runs::{Glance, State, glance, under};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Which runs to show, or what to do with some.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct Runs {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    list: List,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Remove runs: the files that they consist of, and nothing else
+    Remove(Remove),
+}
+
+#[derive(Debug, Args)]
+struct List {
+    /// The folder to look through
+    #[arg(default_value = "runs/out")]
+    folder: PathBuf,
+    /// Only runs with this tag; may be repeated, for runs that have all
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
+    /// Only runs with this scheme
+    #[arg(long)]
+    scheme: Option<String>,
+    /// Only runs of this recipe
+    #[arg(long)]
+    recipe: Option<String>,
+    /// Only runs that stand so
+    #[arg(long, value_delimiter = ',', value_name = "STATE,…")]
+    state: Vec<Stands>,
+    /// Print each run as a line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Remove {
+    /// Folders of runs, their names, or `last`
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// Remove them without asking
+    #[arg(long, short)]
+    yes: bool,
+    #[command(flatten)]
+    among: Among,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Stands {
+    Finished,
+    Stopped,
+    Failed,
+    Diverged,
+    Running,
+    Damaged,
+}
+
+impl Stands {
+    fn is(self, state: State) -> bool {
+        match self {
+            Self::Finished => state == State::Finished,
+            Self::Stopped => state == State::Stopped,
+            Self::Failed => state == State::Failed,
+            Self::Diverged => state == State::Diverged,
+            Self::Running => state == State::Running,
+            Self::Damaged => state == State::Damaged,
+        }
+    }
+}
+
+impl Runs {
+    /// Does it.
+    pub(super) fn run(self) -> Result<(), Failure> {
+        match self.command {
+            Some(Command::Remove(remove)) => remove.run(),
+            None => Ok(self.list.run()?),
+        }
+    }
+}
+
+impl List {
+    fn run(&self) -> Result<()> {
+        let disk = Disk::default();
+        let folders = under(&disk, &self.folder)?;
+        let mut runs: Vec<Glance> = folders.iter().map(|folder| glance(&disk, folder)).collect();
+        runs.retain(|run| self.wants(run));
+        runs.sort_by(|a, b| b.began.total_cmp(&a.began));
+        if self.json {
+            for run in &runs {
+                println!("{}", serde_json::to_string(run)?);
+            }
+            return Ok(());
+        }
+        if runs.is_empty() {
+            let which = if folders.is_empty() { "no run" } else { "no such run" };
+            println!("{which} under {}", self.folder.display());
+            return Ok(());
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
+        let rows = runs.iter().map(|run| cells(run, &self.folder, now));
+        let width = Term::stdout().size_checked().map_or(WIDTH, |(_, columns)| columns.into());
+        print!("{}", table(std::iter::once(TITLES.map(String::from)).chain(rows).collect(), width));
+        Ok(())
+    }
+
+    fn wants(&self, run: &Glance) -> bool {
+        let is = |wanted: &Option<String>, value: &str| {
+            wanted.as_deref().is_none_or(|wanted| wanted == value)
+        };
+        self.tag.iter().all(|tag| run.tags.contains(tag))
+            && is(&self.scheme, &run.scheme)
+            && is(&self.recipe, &run.recipe)
+            && (self.state.is_empty() || self.state.iter().any(|state| state.is(run.state)))
+    }
+}
+
+/// Columns of the table where its width is not known.
+const WIDTH: usize = 80;
+const TITLES: [&str; 9] =
+    ["run", "recipe", "scheme", "workers", "seed", "state", "steps", "test", "ago"];
+/// Columns that may be cut, the least needed first, and to how much. Of the first, which can be typed,
+/// the end stays.
+const CUT: [(usize, usize); 3] = [(1, 8), (2, 6), (0, 12)];
+/// Columns that are words.
+const WORDS: [usize; 4] = [0, 1, 2, 5];
+
+fn cells(run: &Glance, place: &Path, now: f64) -> [String; 9] {
+    let folder = run.folder.strip_prefix(place).unwrap_or(&run.folder);
+    // What the recipe's column says need not be said twice.
+    let folder = folder.strip_prefix(&run.recipe).unwrap_or(folder);
+    let steps = match run.state {
+        State::Finished => run.steps.to_string(),
+        _ if run.steps > 0 => format!("{}/{}", run.step, run.steps),
+        _ => "–".into(),
+    };
+    [
+        run.name.clone().unwrap_or_else(|| folder.display().to_string()),
+        run.recipe.clone(),
+        run.scheme.clone(),
+        run.workers.to_string(),
+        run.seed.to_string(),
+        run.state.word().into(),
+        steps,
+        run.test_accuracy.map_or_else(|| "–".into(), |part| format!("{:.1}%", 100.0 * part)),
+        ago(now - run.began),
+    ]
+}
+
+/// How long ago something was, to its first unit.
+fn ago(seconds: f64) -> String {
+    let minutes = (seconds / 60.0).max(0.0) as u64;
+    match minutes {
+        0..60 => format!("{minutes} min"),
+        60..2880 => format!("{} h", minutes / 60),
+        _ => format!("{} d", minutes / 1440),
+    }
+}
+
+/// Rows under their titles, cut where that is needed to fit `width`.
+fn table(mut rows: Vec<[String; 9]>, width: usize) -> String {
+    let widest = |rows: &[[String; 9]], column: usize| {
+        rows.iter().map(|row| measure_text_width(&row[column])).max().unwrap_or(0)
+    };
+    let all = |rows: &[[String; 9]]| (0..9).map(|column| widest(rows, column)).sum::<usize>();
+    let gap = if all(&rows) + 2 * 8 <= width { 2 } else { 1 };
+    for (column, least) in CUT {
+        let over = (all(&rows) + gap * 8).saturating_sub(width);
+        let room = widest(&rows, column).saturating_sub(over).max(least);
+        for row in &mut rows {
+            row[column] = cut(&row[column], room, column == 0);
+        }
+    }
+    let widths: Vec<usize> = (0..9).map(|column| widest(&rows, column)).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let space = " ".repeat(widths[column] - measure_text_width(cell));
+            let between = " ".repeat(if column == 0 { 0 } else { gap });
+            line += &match WORDS.contains(&column) {
+                true => format!("{between}{cell}{space}"),
+                false => format!("{between}{space}{cell}"),
+            };
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// At most `room` letters of a text, from its end or its beginning.
+fn cut(text: &str, room: usize, end: bool) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= room {
+        return text.into();
+    }
+    let kept = room.saturating_sub(1);
+    match end {
+        true => format!("…{}", String::from_iter(&letters[letters.len() - kept..])),
+        false => format!("{}…", String::from_iter(&letters[..kept])),
+    }
+}
+
+impl Remove {
+    fn run(&self) -> Result<(), Failure> {
+        let disk = Disk::default();
+        let mut runs: Vec<Belongings> = Vec::new();
+        for folder in self.among.all(&self.runs)? {
+            let run = belongings(&disk, &folder).map_err(Failure::refused)?;
+            if glance(&disk, &folder).state == State::Running {
+                let folder = folder.display();
+                let error = anyhow!("a process is at work in {folder}: wait for its end");
+                return Err(Failure::refused(error));
+            }
+            if !runs.contains(&run) {
+                runs.push(run);
+            }
+        }
+        let bytes = |runs: &[Belongings]| say::bytes(runs.iter().map(|r| r.bytes as f64).sum());
+        for run in &runs {
+            println!("{}: {} files", run.folder.display(), run.files.len());
+            for path in &run.foreign {
+                println!("  stays, for it is not the run's: {}", path.display());
+            }
+        }
+        let many = if runs.len() == 1 { "1 run".into() } else { format!("{} runs", runs.len()) };
+        if !self.yes {
+            let question = format!("Remove {many}, {}? [y/N] ", bytes(&runs));
+            match answer(&question)? {
+                Some(true) => {}
+                Some(false) => {
+                    println!("nothing was removed");
+                    return Ok(());
+                }
+                None => {
+                    println!("nothing was removed: there is no one to ask; --yes removes {many}");
+                    return Ok(());
+                }
+            }
+        }
+        runs.iter().try_for_each(|run| remove(&disk, run))?;
+        println!("removed {many}, {}", bytes(&runs));
+        Ok(())
+    }
+}
+
+/// What the person says; `None` when there is no terminal to ask at.
+fn answer(question: &str) -> Result<Option<bool>> {
+    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+        return Ok(None);
+    }
+    print!("{question}");
+    io::stdout().flush().context("asking")?;
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).context("reading the answer")?;
+    Ok(Some(matches!(line.trim(), "y" | "Y" | "yes")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(name: Option<&str>, folder: &str, recipe: &str, scheme: &str) -> Glance {
+        Glance {
+            folder: Path::new("runs/out").join(folder),
+            name: name.map(String::from),
+            tags: vec!["paper".into()],
+            recipe: recipe.into(),
+            scheme: scheme.into(),
+            workers: 16,
+            seed: 1,
+            state: State::Stopped,
+            step: 1480,
+            steps: 1500,
+            test_accuracy: Some(0.9134),
+            began: 1000.0,
+        }
+    }
+
+    #[test]
+    fn the_table_fits_a_terminal() {
+        let runs = [
+            run(
+                Some("dense-8"),
+                "cifar10-dense/2026-11-22T22-20-19Z-dense-8",
+                "cifar10-dense",
+                "dense",
+            ),
+            run(None, "cifar10-topk/2026-11-22T22-20-19Z", "cifar10-topk", "aggregation-aware"),
+            run(None, "grace-quick/resnet20/topk-0.01/seed-3", "grace", "topk"),
+        ];
+        let titles = std::iter::once(TITLES.map(String::from));
+        let rows: Vec<_> =
+            titles.chain(runs.iter().map(|run| cells(run, "runs/out".as_ref(), 4600.0))).collect();
+        let text = table(rows.clone(), 80);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        for part in ["dense-8", "22T22-20-19Z", "seed-3", "1480/1500", "91.3%", "1 h", "stopped"] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        let wide = table(rows, 200);
+        assert!(wide.contains("grace-quick/resnet20/topk-0.01/seed-3"), "{wide}");
+        assert!(wide.contains("aggregation-aware"), "{wide}");
+        assert_eq!([60.0 * 59.0, 3.0 * 86_400.0].map(ago), ["59 min", "3 d"]);
+    }
+
+    #[test]
+    fn filters_are_all_to_be_met() {
+        let list = |tag: &[&str], scheme: Option<&str>, state: &[Stands]| List {
+            folder: "runs/out".into(),
+            tag: tag.iter().map(|tag| tag.to_string()).collect(),
+            scheme: scheme.map(String::from),
+            recipe: None,
+            state: state.to_vec(),
+            json: false,
+        };
+        let run = run(None, "a/b", "a", "topk");
+        for (list, wanted) in [
+            (list(&[], None, &[]), true),
+            (list(&["paper"], Some("topk"), &[Stands::Finished, Stands::Stopped]), true),
+            (list(&["paper", "draft"], None, &[]), false),
+            (list(&[], Some("dense"), &[]), false),
+            (list(&[], None, &[Stands::Running]), false),
+        ] {
+            assert_eq!(list.wants(&run), wanted, "{list:?}");
+        }
+    }
+}

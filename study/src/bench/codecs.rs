@@ -1,0 +1,270 @@
+//! `gradwire bench codecs`: what every compression scheme does to one gradient, and how fast.
+
+use anyhow::{Result, anyhow, bail, ensure};
+use gradwire::record::gradient::Gradient;
+use gradwire_exchange::rng::Stream;
+use gradwire_exchange::{
+    Alone, BucketGradient, Built, Compressor, Encoded, Next, Observed, Reducer, Scheme, Seat,
+};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// Messages that are not timed, in which schemes that learn from what they see have learnt: SIDCo of a
+/// ratio of 0.001 comes to its largest number of stages in 50.
+const WARM: u64 = 60;
+/// Messages that are timed at least, and the time after which no more are.
+const TIMED: u64 = 5;
+const PATIENCE: Duration = Duration::from_millis(400);
+
+/// One row of the table. Throughputs are of f32 gradient, medians over messages.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// The scheme with its settings.
+    pub scheme: String,
+    /// GB/s that are encoded.
+    pub encode_gb_s: f64,
+    /// GB/s that are decoded and added up; absent where the gradient would be sent as it is.
+    pub decode_gb_s: Option<f64>,
+    /// The same as shares of what a copy in memory reached in the same rounds.
+    pub encode_of_memcpy: f64,
+    /// See `encode_of_memcpy`.
+    pub decode_of_memcpy: Option<f64>,
+    /// Bits per parameter, mean over messages, without the frame's header.
+    pub bits_per_parameter: f64,
+    /// ‖ĝ − g‖² / ‖g‖².
+    pub error: f64,
+    /// The cosine of the angle between ĝ and g.
+    pub cosine: f64,
+    /// Whether the scheme found the gradient unfit and would send it as it is.
+    pub dense: bool,
+}
+
+/// Repeated measurements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The smallest.
+    pub least: f64,
+    /// The one in the middle.
+    pub median: f64,
+    /// The largest.
+    pub most: f64,
+}
+
+/// Laplace distributed values, a matrix of 1,024 columns where that comes out even, else a vector.
+pub fn laplace(elements: usize, seed: u64) -> Gradient {
+    let stream = Stream::of(&[seed]);
+    let value = |i: usize| {
+        let uniform = f64::from(stream.uniform(i as u32)) - 0.5 + 1.0 / 33_554_432.0;
+        (-uniform.signum() * (1.0 - 2.0 * uniform.abs()).max(1e-12).ln()) as f32 * 1e-3
+    };
+    let columns = if elements.is_multiple_of(1024) { 1024 } else { 1 };
+    let shape = if columns > 1 { vec![elements / columns, columns] } else { vec![elements] };
+    Gradient { flat: (0..elements).map(value).collect(), shapes: vec![shape] }
+}
+
+/// Encodes and decodes `gradient` with `scheme`, one bucket for all of it, on this thread. Of a scheme
+/// of several rounds, the first is encoding and the others are decoding.
+///
+/// # Errors
+/// When the scheme's settings mean nothing.
+pub fn measure(name: String, scheme: &Scheme, gradient: &Gradient) -> Result<Measured> {
+    let flat = gradient.flat.as_slice();
+    let mut bucket = Bucket::new(scheme, gradient)?;
+    let mut said = vec![0.0f32; flat.len()];
+    let (mut encodes, mut decodes, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut bytes, mut error, mut cosine, mut dense) = (0, 0.0, 0.0, false);
+    let began = Instant::now();
+    let mut step = 0;
+    while step < WARM + TIMED || began.elapsed() < PATIENCE {
+        step += 1;
+        let sent = bucket.step(flat, step, &mut said)?;
+        if step <= WARM {
+            continue;
+        }
+        dense = sent.dense;
+        bytes += if dense { 4 * flat.len() } else { sent.bytes };
+        let (e, c) = if dense { (0.0, 1.0) } else { distortion(flat, &said) };
+        (error, cosine) = (error + e, cosine + c);
+        encodes.push(sent.encode);
+        decodes.push(sent.decode);
+        let start = Instant::now();
+        said.copy_from_slice(std::hint::black_box(flat));
+        std::hint::black_box(&mut said);
+        copies.push(start.elapsed());
+    }
+    let gb_s = |times: &mut Vec<Duration>| {
+        times.sort();
+        let median = times.get(times.len() / 2).ok_or_else(|| anyhow!("nothing was timed"))?;
+        Ok::<_, anyhow::Error>(4e-9 * flat.len() as f64 / median.as_secs_f64().max(1e-9))
+    };
+    let n = (step - WARM) as f64;
+    let (encode, decode, copy) = (gb_s(&mut encodes)?, gb_s(&mut decodes)?, gb_s(&mut copies)?);
+    Ok(Measured {
+        scheme: name,
+        encode_gb_s: encode,
+        decode_gb_s: (!dense).then_some(decode),
+        encode_of_memcpy: encode / copy,
+        decode_of_memcpy: (!dense).then_some(decode / copy),
+        bits_per_parameter: 8.0 * bytes as f64 / n / flat.len() as f64,
+        error: error / n,
+        cosine: cosine / n,
+        dense,
+    })
+}
+
+/// Seconds of encoding and of decoding `gradient` by each of the schemes, one bucket for all of it, on
+/// this thread. The schemes take turns, message by message, so that whatever else the machine does
+/// slows all of them alike.
+///
+/// # Errors
+/// When a scheme's settings mean nothing, or it sends the gradient as it is.
+pub fn in_turns(schemes: &[&Scheme], gradient: &Gradient) -> Result<Vec<[Spread; 2]>> {
+    let flat = gradient.flat.as_slice();
+    let buckets = schemes.iter().map(|scheme| Bucket::new(scheme, gradient));
+    let mut buckets: Vec<Bucket> = buckets.collect::<Result<_>>()?;
+    let mut said = vec![0.0f32; flat.len()];
+    let mut seconds: Vec<[Vec<f64>; 2]> = vec![Default::default(); schemes.len()];
+    let began = Instant::now();
+    let mut step = 0;
+    while step < WARM + TIMED || began.elapsed() < PATIENCE * schemes.len() as u32 {
+        step += 1;
+        for ((bucket, seconds), scheme) in buckets.iter_mut().zip(&mut seconds).zip(schemes) {
+            let sent = bucket.step(flat, step, &mut said)?;
+            ensure!(!sent.dense, "{} sends this gradient as it is", scheme.about().name);
+            if step > WARM {
+                seconds[0].push(sent.encode.as_secs_f64());
+                seconds[1].push(sent.decode.as_secs_f64());
+            }
+        }
+    }
+    Ok(seconds.into_iter().map(|both| both.map(spread)).collect())
+}
+
+/// The smallest, the middle and the largest of some times.
+fn spread(mut seconds: Vec<f64>) -> Spread {
+    seconds.sort_by(f64::total_cmp);
+    let at = |place: usize| seconds.get(place).copied().unwrap_or_default();
+    Spread {
+        least: at(0),
+        median: at(seconds.len() / 2),
+        most: at(seconds.len().saturating_sub(1)),
+    }
+}
+
+/// What is timed.
+enum Bucket {
+    /// One message, and the buffer that it is written to.
+    Codec(Box<dyn Compressor>, Vec<u8>),
+    /// Rounds of a group of one rank.
+    Rounds(Box<dyn Reducer>),
+}
+
+/// One step of it.
+struct Sent {
+    encode: Duration,
+    decode: Duration,
+    bytes: usize,
+    /// Whether the gradient would be sent as it is.
+    dense: bool,
+}
+
+impl Bucket {
+    /// What `scheme` builds for all of `gradient`.
+    fn new(scheme: &Scheme, gradient: &Gradient) -> Result<Self> {
+        scheme.validate()?;
+        let elements = gradient.flat.len();
+        let mut seat = Seat::alone(elements, 1);
+        (seat.parameters, seat.shapes) = (gradient.parameters(), gradient.shapes.clone());
+        Ok(match scheme.build(&seat) {
+            Built::Codec(compressor) => Self::Codec(compressor, Vec::with_capacity(4 * elements)),
+            Built::Reducer(reducer) => Self::Rounds(reducer),
+            Built::Plain => {
+                bail!("{} has nothing to measure: it builds no compressor", scheme.about().name)
+            }
+        })
+    }
+
+    /// Encodes `gradient`, and writes what arrives into `said`.
+    fn step(&mut self, gradient: &[f32], step: u64, said: &mut [f32]) -> Result<Sent> {
+        match self {
+            Bucket::Codec(compressor, wire) => {
+                wire.clear();
+                let start = Instant::now();
+                let encoded = compressor.encode(gradient, step, wire);
+                let encode = start.elapsed();
+                // As an exchange does: what is longer than the gradient is not sent.
+                let dense = encoded == Encoded::Dense || wire.len() > size_of_val(gradient);
+                said.fill(0.0);
+                let mut decode = Duration::ZERO;
+                if !dense {
+                    let start = Instant::now();
+                    compressor.decode_add(wire, 1.0, said)?;
+                    decode = start.elapsed();
+                }
+                let message = (!dense).then_some(wire.as_slice());
+                compressor.take_in(&Observed { step, messages: &[message], mean: gradient })?;
+                Ok(Sent { encode, decode, bytes: wire.len(), dense })
+            }
+            Bucket::Rounds(reducer) => {
+                said.copy_from_slice(gradient);
+                let (mut alone, mut bucket) = (Alone::default(), BucketGradient::new(said, None));
+                let start = Instant::now();
+                let mut next = alone.turn(&mut **reducer, step, &mut bucket)?;
+                let encode = start.elapsed();
+                while next == Next::Again {
+                    next = alone.turn(&mut **reducer, step, &mut bucket)?;
+                }
+                let decode = start.elapsed() - encode;
+                reducer.commit();
+                Ok(Sent { encode, decode, bytes: alone.wire_bytes(), dense: false })
+            }
+        }
+    }
+}
+
+/// ‖ĝ − g‖² / ‖g‖² and the cosine between the two.
+fn distortion(gradient: &[f32], said: &[f32]) -> (f64, f64) {
+    let (mut whole, mut error, mut length, mut dot) = (0.0, 0.0, 0.0, 0.0);
+    for (g, s) in gradient.iter().zip(said) {
+        let (g, s) = (f64::from(*g), f64::from(*s));
+        whole += g * g;
+        length += s * s;
+        dot += g * s;
+        error += (g - s) * (g - s);
+    }
+    let nothing = if error > 0.0 { 0.0 } else { 1.0 };
+    let share = |part: f64, of: f64, otherwise| if of > 0.0 { part / of } else { otherwise };
+    (share(error, whole, 0.0), share(dot, (whole * length).sqrt(), nothing))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scheme_has_a_row_of_finite_figures() {
+        let gradient = laplace(3000, 1);
+        for scheme in Scheme::all() {
+            let row = measure(scheme.about().name.into(), &scheme, &gradient).unwrap();
+            assert!(row.error.is_finite() && row.cosine <= 1.0 + 1e-9, "{row:?}");
+            assert!(row.bits_per_parameter <= 40.0 && row.encode_gb_s > 0.0, "{row:?}");
+        }
+        let dense = measure("dense".into(), &Scheme::default(), &gradient).unwrap();
+        assert_eq!((dense.error, dense.bits_per_parameter), (0.0, 32.0));
+    }
+
+    #[test]
+    fn schemes_in_turns_are_timed_each() {
+        let (topk, qsgd) = (
+            gradwire::recipe::scheme_of("topk").unwrap(),
+            gradwire::recipe::scheme_of("qsgd").unwrap(),
+        );
+        let rows = in_turns(&[&topk, &qsgd], &laplace(3000, 1)).unwrap();
+        assert_eq!(rows.len(), 2);
+        for spread in rows.into_iter().flatten() {
+            let Spread { least, median, most } = spread;
+            assert!(0.0 < least && least <= median && median <= most, "{spread:?}");
+        }
+        assert_eq!(spread(vec![3.0, 1.0, 2.0]), Spread { least: 1.0, median: 2.0, most: 3.0 });
+    }
+}

@@ -1,0 +1,332 @@
+//! Claims: what a paper says, as a measure, a comparison and bounds.
+
+use crate::results::Unit;
+use crate::scale::Scale;
+use anyhow::{Result, ensure};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Something that a paper says, and how it is put to the test here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// The claim in words.
+    pub claim: String,
+    /// Where it is made: paper, table or section. Empty for a question of one's own.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
+    /// The task it is tested on, by its whole name. Needed, unless there is `best_of`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// In place of `task`: several tasks, of which the best counts. "Up to" in a paper means this.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub best_of: Vec<String>,
+    /// The arm it is about, by its whole name.
+    pub arm: String,
+    /// The arm that it is compared with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<String>,
+    /// What is measured.
+    pub measure: Measure,
+    /// The gauge, for `measure = "gauge"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gauge: Option<String>,
+    /// The link, for times on one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+    /// How both are compared.
+    #[serde(default)]
+    pub compare: Compare,
+    /// How the numbers are said.
+    #[serde(default)]
+    pub unit: Unit,
+    /// The number claimed, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed: Option<f64>,
+    /// The least that counts as reproduced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<f64>,
+    /// The most that counts as reproduced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<f64>,
+    /// The scales that can tell; absent for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scales: Option<Vec<Scale>>,
+    /// Why the others cannot.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub otherwise: String,
+    /// The fewest seeds that can tell: 1 for what no seed changes.
+    #[serde(default = "two")]
+    pub seeds: usize,
+}
+
+fn two() -> usize {
+    2
+}
+
+impl Claim {
+    /// The tasks that it is tested on.
+    pub fn tasks(&self) -> impl Iterator<Item = &String> {
+        self.task.iter().chain(&self.best_of)
+    }
+
+    /// Whether it is about this arm on this task.
+    pub fn is_of(&self, task: &str, arm: &str) -> bool {
+        self.arm == arm && self.tasks().any(|name| name == task)
+    }
+
+    /// Whether this scale can tell.
+    pub fn is_for(&self, scale: &Scale) -> bool {
+        self.scales.as_ref().is_none_or(|scales| scales.contains(scale))
+    }
+
+    /// Checks what no type can say, for an experiment of these tasks, arms and links.
+    ///
+    /// # Errors
+    /// Names the key and what to write instead.
+    pub(super) fn validate(
+        &self,
+        tasks: &[String],
+        arms: &[String],
+        links: &[String],
+    ) -> Result<()> {
+        for task in self.tasks() {
+            ensure!(tasks.contains(task), "there is no task {task:?}");
+        }
+        ensure!(
+            self.task.is_some() == self.best_of.is_empty(),
+            "`task` must name the task that it is tested on, or else `best_of` several"
+        );
+        ensure!(
+            self.best_of.is_empty() || (self.at_least.is_some() && self.at_most.is_none()),
+            "`best_of` goes with at_least alone: the best task is the one with the largest number"
+        );
+        let mut others = self.best_of.iter().enumerate();
+        ensure!(
+            others.all(|(place, task)| !self.best_of[..place].contains(task)),
+            "`best_of` names a task twice"
+        );
+        for arm in [Some(&self.arm), self.against.as_ref()].into_iter().flatten() {
+            ensure!(arms.contains(arm), "there is no arm {arm:?}");
+        }
+        let link = self.link.as_ref();
+        ensure!(
+            !self.measure.needs_link() || link.is_some_and(|link| links.contains(link)),
+            "`link` must be one of {}",
+            links.join(", ")
+        );
+        ensure!(
+            (self.measure == Measure::Gauge) == self.gauge.is_some(),
+            "`gauge` goes with measure = \"gauge\""
+        );
+        ensure!(
+            self.measure != Measure::SecondsToLoss || self.against.is_some(),
+            "`against` must name an arm: seconds are told to the training loss that both end below"
+        );
+        ensure!(
+            (self.compare == Compare::Value) == self.against.is_none()
+                || self.measure == Measure::SecondsToLoss,
+            "`compare` and `against` go together"
+        );
+        ensure!(
+            self.at_least.is_some() || self.at_most.is_some(),
+            "at_least or at_most must say what counts as reproduced"
+        );
+        self.validate_numbers()
+    }
+
+    /// Whether the unit can be that of the number, and its bounds can be reached by it.
+    fn validate_numbers(&self) -> Result<()> {
+        let Self { measure, compare, unit, .. } = self;
+        let is_fraction = matches!(measure, Measure::Accuracy | Measure::BestAccuracy);
+        let is_factor = matches!(compare, Compare::SpeedUp | Compare::Ratio);
+        let fits = match unit {
+            Unit::Points => is_fraction && *compare == Compare::Difference,
+            Unit::Percent => *compare != Compare::Difference,
+            Unit::Factor => is_factor || *measure == Measure::Reduction,
+            Unit::Number => true,
+        };
+        ensure!(
+            fits,
+            "`unit` does not go with `measure` and `compare`: points are for a difference of accuracies, \
+             percent for fractions and savings, factor for speed-ups and ratios"
+        );
+        // The least and the most that the number can be, and how far its bounds may be.
+        let [least, most] = match (compare, is_fraction) {
+            (Compare::Difference, true) => [-1.0, 1.0],
+            (Compare::Value, true) => [0.0, 1.0],
+            (Compare::Saving, _) => [f64::NEG_INFINITY, 1.0],
+            (Compare::Difference, false) => [f64::NEG_INFINITY, f64::INFINITY],
+            (Compare::Value | Compare::SpeedUp | Compare::Ratio, _) => [0.0, f64::INFINITY],
+        };
+        let numbers =
+            [("claimed", self.claimed), ("at_least", self.at_least), ("at_most", self.at_most)];
+        for (key, number) in numbers {
+            let Some(number) = number else { continue };
+            let hint = match unit {
+                Unit::Points => "; it is a fraction: one point is 0.01",
+                Unit::Percent => "; it is a fraction: one percent is 0.01",
+                _ => "",
+            };
+            ensure!(
+                least < number && number < most,
+                "{key} = {number} must lie between {least} and {most}{hint}"
+            );
+        }
+        if let (Some(least), Some(most)) = (self.at_least, self.at_most) {
+            ensure!(least <= most, "at_least = {least} is more than at_most = {most}");
+        }
+        Ok(())
+    }
+}
+
+/// What is measured of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// Fraction of right answers on the test set after the last step.
+    Accuracy,
+    /// The best of all evaluations.
+    BestAccuracy,
+    /// Training loss, the mean over the last tenth of the run.
+    Loss,
+    /// Bits one rank sent for each parameter and step.
+    BitsPerParameter,
+    /// How many times fewer bytes than dense were sent.
+    Reduction,
+    /// Median seconds of a step on the link.
+    StepSeconds,
+    /// Seconds on the link to the training loss that both end below.
+    SecondsToLoss,
+    /// Seconds of encoding the last gradient of the arm's own runs: both schemes in turns, one thread,
+    /// medians.
+    EncodeSeconds,
+    /// The same of decoding one message and adding it up.
+    DecodeSeconds,
+    /// Mean of a gauge over the recorded steps.
+    Gauge,
+    /// Bytes that a step sent back to all ranks together.
+    DownlinkBytes,
+}
+
+impl Measure {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Accuracy => "test accuracy",
+            Self::BestAccuracy => "best test accuracy",
+            Self::Loss => "final training loss",
+            Self::BitsPerParameter => "bits per parameter",
+            Self::Reduction => "reduction of bytes",
+            Self::StepSeconds => "seconds per step",
+            Self::SecondsToLoss => "seconds to the same training loss",
+            Self::EncodeSeconds => "seconds of encoding its last gradient",
+            Self::DecodeSeconds => "seconds of decoding its last gradient",
+            Self::Gauge => "mean over the recorded steps",
+            Self::DownlinkBytes => "bytes sent back per step",
+        }
+    }
+
+    /// Whether it is a time.
+    pub fn is_seconds(self) -> bool {
+        self.needs_link() || self.is_timed()
+    }
+
+    /// Whether schemes are timed for it on a gradient that the arm's runs recorded.
+    pub fn is_timed(self) -> bool {
+        matches!(self, Self::EncodeSeconds | Self::DecodeSeconds)
+    }
+
+    /// Whether the two numbers of a seed belong together by themselves: seconds to a loss that both
+    /// runs reach, schemes on one gradient.
+    pub fn is_of_both(self) -> bool {
+        self == Self::SecondsToLoss || self.is_timed()
+    }
+
+    /// Whether it is a time on a link.
+    pub fn needs_link(self) -> bool {
+        matches!(self, Self::StepSeconds | Self::SecondsToLoss)
+    }
+}
+
+/// How an arm is compared with the one that it stands against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compare {
+    /// Not at all: the measured number itself.
+    #[default]
+    Value,
+    /// Its number minus the other's.
+    Difference,
+    /// The other's number over its own: how many times as fast.
+    SpeedUp,
+    /// Its number over the other's.
+    Ratio,
+    /// What part of the other's number it saves.
+    Saving,
+}
+
+impl Compare {
+    /// In words, between the measure and the arm it is compared with.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Value => "",
+            Self::Difference => "minus that of",
+            Self::SpeedUp => "how many times as fast as",
+            Self::Ratio => "over that of",
+            Self::Saving => "saved against",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A claim on several tasks asks for the largest number.
+    #[test]
+    fn the_best_of_several_tasks_has_a_lower_bound_alone() {
+        let refused = |tasks: &str, bounds: &str| {
+            let text = format!("claim = 'c'\narm = 'a'\nmeasure = 'accuracy'\n{tasks}\n{bounds}");
+            let claim: Claim = toml::from_str(&text).unwrap();
+            let [tasks, arms] =
+                [["t", "u"], ["a", "b"]].map(|names| names.map(String::from).to_vec());
+            claim.validate(&tasks, &arms, &[]).err().map(|error| error.to_string())
+        };
+        let both = "best_of = ['t', 'u']";
+        assert_eq!(refused(both, "at_least = 0.5"), None);
+        for (tasks, bounds, part) in [
+            (both, "at_most = 0.5", "at_least alone"),
+            (both, "at_least = 0.1\nat_most = 0.5", "at_least alone"),
+            ("best_of = ['t', 'v']", "at_least = 0.5", "there is no task \"v\""),
+            ("best_of = ['t', 't']", "at_least = 0.5", "twice"),
+            ("task = 't'\nbest_of = ['u']", "at_least = 0.5", "or else `best_of`"),
+            ("", "at_least = 0.5", "`task` must name"),
+        ] {
+            let error = refused(tasks, bounds).unwrap_or_default();
+            assert!(error.contains(part), "{tasks}, {bounds}: {error}");
+        }
+    }
+
+    /// Without a second arm there is no loss to tell the seconds to, and no run would measure it.
+    #[test]
+    fn seconds_to_a_loss_need_another_arm() {
+        let refused = |more: &str| {
+            let text = format!(
+                "claim = 'c'\ntask = 't'\narm = 'a'\nmeasure = 'seconds-to-loss'\nlink = '1gbit'\n\
+                 at_most = 60.0\n{more}"
+            );
+            let claim: Claim = toml::from_str(&text).unwrap();
+            let [tasks, arms, links] = [&["t"][..], &["a", "b"], &["1gbit"]]
+                .map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>());
+            claim.validate(&tasks, &arms, &links).err().map(|error| error.to_string())
+        };
+        for alone in ["", "compare = 'difference'"] {
+            let error = refused(alone).unwrap();
+            assert!(error.contains("`against` must name an arm"), "{error}");
+        }
+        for both in ["against = 'b'", "against = 'b'\ncompare = 'difference'"] {
+            assert_eq!(refused(both), None);
+        }
+    }
+}

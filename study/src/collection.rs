@@ -1,0 +1,417 @@
+//! Runs that somebody made one by one, put together: what was trained with what is read off their
+//! recipes.
+
+use crate::definition;
+use crate::measured::Measured;
+use crate::network::report::Named;
+use crate::report;
+use crate::results::{COLLECTED, Label, Outcome, Results, Run};
+use crate::runner;
+use anyhow::{Context, Result, bail};
+use gradwire::disk::Disk;
+use gradwire::recipe::Recipe;
+use gradwire::record::RECIPE;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use toml::Value;
+
+/// A recipe as one value for each key.
+type Keys = BTreeMap<String, Value>;
+
+/// Runs put together.
+#[derive(Clone, Debug)]
+pub struct Collection {
+    /// The runs as an experiment's, without claims.
+    pub results: Results,
+    /// What the recipes say differently.
+    pub differences: Vec<Difference>,
+    /// Runs that were left out, and why.
+    pub left_out: Vec<String>,
+}
+
+/// A key that recipes say different things about.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// The key, such as `train.batch`.
+    pub key: String,
+    /// Each value, as TOML has it, and the arms that have it.
+    pub values: Vec<(String, Vec<String>)>,
+}
+
+/// A run that has been read.
+struct Found {
+    folder: PathBuf,
+    task: Keys,
+    arm: Keys,
+    kind: String,
+    recipe: String,
+    outcome: Outcome,
+    measured: Measured,
+}
+
+/// Reads the runs in `folders`, replays them on `links`, and puts together those that train the
+/// same (model, data set, number of workers: a task) and of these those that differ in nothing but
+/// their seed (an arm). `baseline` is an arm's label, the name of one of its runs, or its scheme; if absent, the arm that
+/// exchanges dense gradients, or else the first.
+///
+/// # Errors
+/// When no folder is a run's, a record is damaged, or there is no such baseline.
+pub fn collect(
+    disk: &Disk,
+    folders: &[PathBuf],
+    links: &[Named],
+    baseline: Option<&str>,
+) -> Result<Collection> {
+    // A run that is named twice is one run.
+    let once = folders.iter().enumerate().filter(|(at, folder)| !folders[..*at].contains(folder));
+    let (runs, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        once.map(|(_, folder)| folder).partition(|folder| folder.join(RECIPE).exists());
+    if runs.is_empty() {
+        bail!("{}", others.iter().map(|folder| no_run(folder)).collect::<Vec<_>>().join("; "));
+    }
+    // `runs/out/recipe/*` also finds the report that was written there.
+    let is_report = |folder: &Path| {
+        folder.join(report::HTML).exists() && !folder.join(definition::FILE).exists()
+    };
+    let others = others.into_iter().filter(|folder| !is_report(folder));
+    let others = others.map(|folder| no_run(folder));
+    let found: Vec<Found> =
+        runs.into_iter().map(|folder| read(disk, folder, links)).collect::<Result<_>>()?;
+    let mut tasks: Vec<(Keys, Label)> = Vec::new();
+    let mut arms: Vec<Label> = Vec::new();
+    let mut runs: Vec<Run> = Vec::new();
+    let mut left_out: Vec<String> = others.collect();
+    for run in &found {
+        let task = match tasks.iter().find(|(keys, _)| *keys == run.task) {
+            Some((_, label)) => label.clone(),
+            None => {
+                let text = task_label(run, &found);
+                let label = labelled(&text, tasks.iter().map(|(_, label)| label));
+                tasks.push((run.task.clone(), label.clone()));
+                label
+            }
+        };
+        let text = arm_label(run, &found);
+        let arm = arms.iter().find(|label| label.label == text).cloned().unwrap_or_else(|| {
+            arms.push(labelled(&text, arms.iter()));
+            arms[arms.len() - 1].clone()
+        });
+        let run = Run {
+            task: task.name,
+            arm: arm.name,
+            seed: run.measured.seed,
+            folder: run.folder.clone(),
+            recipe: run.recipe.clone(),
+            outcome: run.outcome.clone(),
+            measured: Some(run.measured.clone()),
+        };
+        match runs.iter_mut().find(|r| r.task == run.task && r.arm == run.arm && r.seed == run.seed)
+        {
+            None => runs.push(run),
+            Some(other) => {
+                let mut gone = run;
+                if worth(&gone) > worth(other) {
+                    std::mem::swap(&mut gone, other);
+                }
+                let finished = [&*other, &gone].map(|run| run.outcome.is_finished());
+                left_out.push(format!(
+                    "{} is left out: it has recipe and seed of {}, which {}",
+                    gone.folder.display(),
+                    other.folder.display(),
+                    if finished == [true, false] { "finished" } else { "is newer" }
+                ));
+            }
+        }
+    }
+    let place = |labels: &[Label], name: &str| labels.iter().position(|label| label.name == name);
+    tasks.sort_by_key(|(keys, label)| {
+        let workers = keys.get("workers").and_then(Value::as_integer);
+        (label.label.split(',').next().map(String::from), workers)
+    });
+    let tasks: Vec<Label> = tasks.into_iter().map(|(_, label)| label).collect();
+    runs.sort_by_key(|run| (place(&tasks, &run.task), place(&arms, &run.arm), run.seed));
+    let baseline = baseline_among(&arms, &runs, baseline)?;
+    let differences = differences(&found);
+    let title = match &tasks[..] {
+        [task] => task.label.clone(),
+        tasks => format!("{} tasks compared", tasks.len()),
+    };
+    let about = left_out.iter().map(|line| format!("{line}.")).chain(said(&differences));
+    let about = about.collect::<Vec<_>>().join("\n\n");
+    let results = Results {
+        experiment: COLLECTED.into(),
+        title,
+        about,
+        tasks,
+        arms,
+        baseline,
+        links: links.iter().map(|(word, _)| word.clone()).collect(),
+        runs,
+        ..Results::default()
+    };
+    Ok(Collection { results, differences, left_out })
+}
+
+/// Why a folder is left out, and what to name in its place.
+fn no_run(folder: &Path) -> String {
+    let is_experiment = folder.join(definition::FILE).exists();
+    let folder = folder.display();
+    match is_experiment {
+        true => format!(
+            "{folder} is an experiment's folder, not a run's: its report is {folder}/{}, its runs are \
+             {folder}/*/*/seed-*",
+            report::HTML
+        ),
+        false => format!("{folder} is not a run's folder: it has no {RECIPE}"),
+    }
+}
+
+fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<Found> {
+    let measured = Measured::read(disk, folder, links)?;
+    let outcome = runner::outcome(disk, folder)?;
+    let path = folder.join(RECIPE);
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let mut arm = Recipe::from_toml(&text)?.decisive_keys()?;
+    arm.remove("seed");
+    // Files of the same name may hold other data.
+    for file in &measured.provenance.data {
+        let sum: String = file.sha256.chars().take(12).collect();
+        arm.insert(format!("data.{}", file.name), Value::String(sum));
+    }
+    let is_task =
+        |key: &String| key == "workers" || key.starts_with("model.") || key.starts_with("dataset.");
+    let task: Keys = arm.extract_if(.., |key, _| is_task(key)).collect();
+    let kind = measured.scheme.clone();
+    Ok(Found { folder: folder.into(), task, arm, kind, recipe: text, outcome, measured })
+}
+
+/// By which of two runs with the same recipe and seed is kept: the one that finished, the newer.
+fn worth(run: &Run) -> (bool, u64) {
+    let started = run.measured.as_ref().map_or(0.0, |measured| measured.summary.started);
+    (run.outcome.is_finished(), (started.max(0.0) * 1e3) as u64)
+}
+
+/// A task in words; what another of the same words differs in, too.
+fn task_label(run: &Found, all: &[Found]) -> String {
+    let words = |run: &Found| {
+        let m = &run.measured;
+        let workers =
+            if m.workers == 1 { "1 worker".into() } else { format!("{} workers", m.workers) };
+        format!("{} on {}, {workers}", m.model, m.dataset)
+    };
+    let alike = all.iter().filter(|other| words(other) == words(run));
+    words(run) + &varied(&run.task, alike.map(|other| &other.task))
+}
+
+/// An arm in words: its scheme, and what the arms of the same scheme on the same task differ in.
+fn arm_label(run: &Found, all: &[Found]) -> String {
+    let alike = all.iter().filter(|other| other.task == run.task && other.kind == run.kind);
+    run.kind.clone() + &varied(&run.arm, alike.map(|other| &other.arm))
+}
+
+/// The keys of `own` that are not the same in all of `others`, with their values.
+fn varied<'a>(own: &Keys, others: impl Iterator<Item = &'a Keys>) -> String {
+    let others: Vec<&Keys> = others.collect();
+    let mut words = String::new();
+    for (key, value) in own {
+        if others.iter().any(|other| other.get(key) != Some(value)) {
+            let key = key.strip_prefix("scheme.").unwrap_or(key);
+            words += &match value {
+                Value::Boolean(true) => format!(" {key}"),
+                Value::Boolean(false) => format!(" no {key}"),
+                value => format!(" {key} {}", definition::said(value)),
+            };
+        }
+    }
+    let missing = |key: &&String| !own.contains_key(*key);
+    let mut absent: Vec<&String> =
+        others.iter().flat_map(|other| other.keys()).filter(missing).collect();
+    absent.sort();
+    absent.dedup();
+    words + &absent.iter().map(|key| format!(" no {key}")).collect::<String>()
+}
+
+/// A label of these words, with a name for files that no other has.
+fn labelled<'a>(text: &str, others: impl Iterator<Item = &'a Label>) -> Label {
+    let taken: Vec<&str> = others.map(|label| label.name.as_str()).collect();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let mut name: String = text.chars().map(plain).collect();
+    while name.contains("--") {
+        name = name.replace("--", "-");
+    }
+    let free = std::iter::once(name.clone()).chain((2..).map(|n| format!("{name}-{n}")));
+    let name = free.into_iter().find(|name| !taken.contains(&name.as_str())).unwrap_or(name);
+    Label { name, label: text.into() }
+}
+
+fn baseline_among(arms: &[Label], runs: &[Run], wanted: Option<&str>) -> Result<Option<String>> {
+    let scheme = |arm: &Label| {
+        let of = runs.iter().find(|run| run.arm == arm.name);
+        of.and_then(|run| run.measured.as_ref()).map_or("", |measured| measured.scheme.as_str())
+    };
+    let find = |word: &str| {
+        let exact = arms.iter().find(|arm| arm.label == word || arm.name == word);
+        let called = |arm: &&Label| {
+            let of = runs.iter().filter(|run| run.arm == arm.name);
+            of.filter_map(|run| run.measured.as_ref()).any(|m| m.name.as_deref() == Some(word))
+        };
+        let by_name = || arms.iter().find(called);
+        exact.or_else(by_name).or_else(|| arms.iter().find(|arm| scheme(arm) == word))
+    };
+    let found = match wanted {
+        None => find("dense").or(arms.first()),
+        Some(word) => match find(word) {
+            Some(arm) => Some(arm),
+            None => {
+                let names: Vec<&str> = arms.iter().map(|arm| arm.label.as_str()).collect();
+                bail!("--baseline {word}: there is no such arm; write one of: {}", names.join(", "))
+            }
+        },
+    };
+    Ok(found.map(|arm| arm.name.clone()))
+}
+
+/// What the recipes of arms say differently on the same task.
+fn differences(found: &[Found]) -> Vec<Difference> {
+    let mut keys: Vec<&String> = found.iter().flat_map(|run| run.arm.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    let labels: BTreeSet<String> = found.iter().map(|run| arm_label(run, found)).collect();
+    let count = labels.len();
+    let difference = |key: &String| {
+        let mut values: Vec<(String, Vec<String>)> = Vec::new();
+        for run in found {
+            let value = match run.arm.get(key) {
+                Some(value) => value.to_string(),
+                // Other schemes have other settings.
+                None if key.starts_with("scheme.") || key.starts_with("data.") => continue,
+                None => "left out".into(),
+            };
+            let label = arm_label(run, found);
+            match values.iter_mut().find(|(known, _)| *known == value) {
+                Some((_, arms)) if arms.contains(&label) => {}
+                Some((_, arms)) => arms.push(label),
+                None => values.push((value, vec![label])),
+            }
+        }
+        let own = key.starts_with("scheme.") && values.iter().any(|(_, arms)| arms.len() < count);
+        (values.len() > 1 || own).then(|| Difference { key: key.clone(), values })
+    };
+    keys.into_iter().filter_map(difference).collect()
+}
+
+/// Differences that are not the scheme's own, in sentences.
+fn said(differences: &[Difference]) -> Vec<String> {
+    let others = differences.iter().filter(|difference| !difference.is_of_scheme());
+    others.map(|difference| format!("The recipes differ in {difference}.")).collect()
+}
+
+impl Difference {
+    /// Whether it is a setting of the schemes themselves, which are compared.
+    pub fn is_of_scheme(&self) -> bool {
+        self.key.starts_with("scheme.")
+    }
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let values = self.values.iter();
+        let words = values.map(|(value, arms)| format!("{value} ({})", arms.join(", ")));
+        write!(f, "{}: {}", self.key, words.collect::<Vec<_>>().join(" · "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(sets: &[(&str, Value)], seed: u64, started: f64, outcome: Outcome) -> Found {
+        let keys = |prefix: &str| -> Keys {
+            let of = sets.iter().filter(|(key, _)| key.starts_with(prefix));
+            of.map(|(key, value)| (key.to_string(), value.clone())).collect()
+        };
+        let mut arm = keys("");
+        let task: Keys = arm.extract_if(.., |key, _| key.starts_with("dataset")).collect();
+        let kind = sets[0].1.as_str().unwrap().to_string();
+        let mut measured = Measured {
+            model: "m".into(),
+            dataset: "d".into(),
+            scheme: kind.clone(),
+            workers: 4,
+            seed,
+            ..Measured::default()
+        };
+        measured.summary.started = started;
+        let folder = PathBuf::from(format!("{kind}-{seed}-{started}"));
+        Found { folder, task, arm, kind, recipe: String::new(), outcome, measured }
+    }
+
+    fn text(word: &str) -> Value {
+        Value::String(word.into())
+    }
+
+    #[test]
+    fn labels_say_what_differs_and_nothing_else() {
+        let topk = |ratio: f64, batch: i64| {
+            let sets = [
+                ("scheme.kind", text("topk")),
+                ("scheme.ratio", ratio.into()),
+                ("train.batch", batch.into()),
+                ("dataset.kind", text("d")),
+            ];
+            found(&sets, 1, 0.0, Outcome::Finished)
+        };
+        let dense = found(
+            &[
+                ("scheme.kind", text("dense")),
+                ("train.batch", 8.into()),
+                ("dataset.kind", text("d")),
+            ],
+            1,
+            0.0,
+            Outcome::Finished,
+        );
+        let all = [topk(0.01, 16), topk(0.001, 16), dense];
+        let labels: Vec<String> = all.iter().map(|run| arm_label(run, &all)).collect();
+        assert_eq!(labels, ["topk ratio 0.01", "topk ratio 0.001", "dense"]);
+        assert_eq!(task_label(&all[0], &all), "m on d, 4 workers");
+        let differences = differences(&all);
+        let keys: Vec<&str> = differences.iter().map(|d| d.key.as_str()).collect();
+        assert_eq!(keys, ["scheme.kind", "scheme.ratio", "train.batch"]);
+        assert_eq!(
+            said(&differences),
+            [
+                "The recipes differ in train.batch: 16 (topk ratio 0.01, topk ratio 0.001) · 8 (dense)."
+            ]
+        );
+        let all = [topk(0.01, 16), topk(0.01, 8)];
+        let labels: Vec<String> = all.iter().map(|run| arm_label(run, &all)).collect();
+        assert_eq!(labels, ["topk train.batch 16", "topk train.batch 8"]);
+    }
+
+    #[test]
+    fn names_are_their_own_and_fit_files() {
+        let first = labelled("topk a/b  c", [].iter());
+        assert_eq!(first.name, "topk-a-b-c");
+        assert_eq!(labelled("topk a b-c", [first].iter()).name, "topk-a-b-c-2");
+    }
+
+    #[test]
+    fn the_better_of_two_of_the_same_run_is_kept() {
+        let run = |started: f64, outcome: Outcome| {
+            let found = found(&[("scheme.kind", text("dense"))], 1, started, Outcome::Finished);
+            Run {
+                task: "t".into(),
+                arm: "a".into(),
+                seed: 1,
+                folder: found.folder,
+                recipe: found.recipe,
+                outcome,
+                measured: Some(found.measured),
+            }
+        };
+        assert!(worth(&run(1.0, Outcome::Finished)) > worth(&run(2.0, Outcome::Unfinished)));
+        assert!(worth(&run(2.0, Outcome::Finished)) > worth(&run(1.0, Outcome::Finished)));
+    }
+}

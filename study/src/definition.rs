@@ -1,0 +1,361 @@
+//! An experiment as TOML: what is trained, what is compared, at which scales, and what is claimed.
+
+use crate::claim::Claim;
+use crate::results::Label;
+use crate::scale::Scale;
+use anyhow::{Context, Result, bail, ensure};
+use gradwire::recipe::{Recipes, nearest, schema};
+use gradwire_exchange::network::Link;
+use include_dir::{Dir, include_dir};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use toml::{Table, Value};
+
+static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../runs/reproduce");
+
+/// An experiment: every task is trained with every arm and seed.
+///
+/// A run's recipe is made of layers, each of which changes what those before it say: the
+/// experiment's, the task's, the arm's, the scale's, the scale's for the task, the scale's for the
+/// arm, the scale's for the arm on the task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// What it is about, in one line.
+    pub title: String,
+    /// The paper: authors, year, title, venue. Empty for a question of one's own.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub paper: String,
+    /// The arm that the others are compared with.
+    pub baseline: String,
+    /// Links that runs are replayed on (`gradwire network links`).
+    #[serde(default)]
+    pub links: Vec<String>,
+    /// What all runs have in common.
+    #[serde(default)]
+    #[schemars(schema_with = "schema::layer")]
+    pub recipe: Table,
+    /// What is trained.
+    pub tasks: Vec<Member>,
+    /// What is compared.
+    pub arms: Vec<Member>,
+    /// The scales that it can be run at.
+    pub scales: BTreeMap<Scale, Setting>,
+    /// What is claimed.
+    #[serde(default)]
+    pub claims: Vec<Claim>,
+}
+
+/// The file in an experiment's folder that holds its definition.
+pub const FILE: &str = "experiment.toml";
+
+/// The scale of what is run without a word about it.
+const USUAL: &str = "standard";
+
+/// A task or an arm, or several that differ in a few values.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Member {
+    /// Its name, which becomes a folder; where there is something to go `over`, the values follow.
+    pub name: String,
+    /// What it is called in front of people. `{ratio}` is the value of `ratio`.
+    pub label: String,
+    /// Values to go over: one member for each combination. Where the recipe says `"{ratio}"`, the
+    /// value of `ratio` stands.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "BTreeMap<String, Vec<serde_json::Value>>")]
+    pub over: BTreeMap<String, Vec<Value>>,
+    /// What it changes in the recipe.
+    #[serde(default)]
+    #[schemars(schema_with = "schema::layer")]
+    pub recipe: Table,
+}
+
+/// What is done at a scale.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Setting {
+    /// What is done, and where it differs from the paper, in sentences.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub about: String,
+    /// What every random stream derives from, for each repetition.
+    pub seeds: Vec<u64>,
+    /// Tasks, by name with or without their values; absent for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<String>>,
+    /// Arms, by name with or without their values, on every task or as `task/arm` on that one;
+    /// absent for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arms: Option<Vec<String>>,
+    /// What it changes in every recipe.
+    #[serde(default)]
+    #[schemars(schema_with = "schema::layer")]
+    pub recipe: Table,
+    /// What it changes in the recipes of a task, by name with or without its values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::layers")]
+    pub task: BTreeMap<String, Table>,
+    /// What it changes in the recipes of an arm, by name with or without its values, on every task or
+    /// as `task/arm` on that one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::layers")]
+    pub arm: BTreeMap<String, Table>,
+}
+
+/// A task or an arm of a grid: a [`Member`] with its values put in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The member's name, without values.
+    pub member: String,
+    /// Name and label.
+    pub label: Label,
+    /// What it changes in the recipe.
+    pub recipe: Table,
+}
+
+impl Choice {
+    /// Whether this is what a name, with or without values, speaks of.
+    pub fn is(&self, name: &str) -> bool {
+        name == self.label.name || name == self.member
+    }
+
+    /// Whether a name, `task/arm` or that of an arm alone, speaks of this arm on that task.
+    pub fn is_named(&self, name: &str, task: &Self) -> bool {
+        match name.split_once('/') {
+            Some((of_task, of_arm)) => task.is(of_task) && self.is(of_arm),
+            None => self.is(name),
+        }
+    }
+}
+
+impl Setting {
+    /// Whether an arm is trained on a task.
+    pub fn trains(&self, task: &Choice, arm: &Choice) -> bool {
+        self.arms.as_ref().is_none_or(|names| names.iter().any(|name| arm.is_named(name, task)))
+    }
+}
+
+impl Member {
+    /// One choice for each combination of the values that it goes over.
+    pub fn choices(&self) -> Vec<Choice> {
+        let mut rows: Vec<Vec<(&String, &Value)>> = vec![Vec::new()];
+        for (key, values) in &self.over {
+            let mut longer = Vec::new();
+            for row in &rows {
+                longer.extend(values.iter().map(|value| [&row[..], &[(key, value)]].concat()));
+            }
+            rows = longer;
+        }
+        rows.iter().map(|row| self.choice(row)).collect()
+    }
+
+    fn choice(&self, values: &[(&String, &Value)]) -> Choice {
+        let (mut name, mut label) = (self.name.clone(), self.label.clone());
+        let mut recipe = self.recipe.clone();
+        for (key, value) in values {
+            let (place, said) = (format!("{{{key}}}"), said(value));
+            let in_folder = said.replace(|c: char| !c.is_alphanumeric() && c != '.', "-");
+            name += &format!("-{in_folder}");
+            label = label.replace(&place, &said);
+            replace(&mut recipe, &place, value);
+        }
+        Choice { member: self.name.clone(), label: Label { name, label }, recipe }
+    }
+}
+
+/// A value as people write it.
+pub(super) fn said(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Puts `value` wherever exactly the text `place` stands.
+pub(super) fn replace(table: &mut Table, place: &str, value: &Value) {
+    table.iter_mut().for_each(|(_, at)| replace_at(at, place, value));
+}
+
+fn replace_at(at: &mut Value, place: &str, value: &Value) {
+    match at {
+        Value::String(text) if text == place => *at = value.clone(),
+        Value::Table(table) => replace(table, place, value),
+        Value::Array(array) => array.iter_mut().for_each(|at| replace_at(at, place, value)),
+        _ => {}
+    }
+}
+
+const FOLDER: &str = "becomes a folder: use letters, digits, '-', '_' and '.'";
+
+/// Whether a name can be that of a folder.
+fn is_folder(name: &str) -> bool {
+    let plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+    !name.is_empty() && name.chars().all(plain) && !name.starts_with('.')
+}
+
+impl Experiment {
+    /// Name and text of each experiment built into the program, by name.
+    pub fn built_in() -> Vec<(String, &'static str)> {
+        let texts = BUILT_IN.files().filter_map(|file| {
+            Some((file.path().file_stem()?.to_str()?.to_string(), file.contents_utf8()?))
+        });
+        let mut all: Vec<_> = texts.collect();
+        all.sort();
+        all
+    }
+
+    /// The experiment of a name, or in a TOML file, and its name.
+    ///
+    /// # Errors
+    /// When there is none (with the nearest name), or it says what cannot be.
+    pub fn load(name: &str) -> Result<(String, Self)> {
+        let all = Self::built_in();
+        let parse = |text: &str| Self::parse(text).with_context(|| format!("experiment {name}"));
+        if let Some((_, text)) = all.iter().find(|(built_in, _)| built_in == name) {
+            return Ok((name.into(), parse(text)?));
+        }
+        let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+        let path = Path::new(name);
+        if !path.is_file() {
+            if Recipes::all().iter().any(|(recipe, _)| recipe == name) {
+                bail!("{name} is a recipe, not an experiment: gradwire train {name}");
+            }
+            let near = nearest(name, &names);
+            let near = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+            bail!(
+                "there is no experiment {name:?}{near} Built in are {}; a file is named with its .toml",
+                names.join(", ")
+            );
+        }
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+        let experiment = parse(&text)?;
+        Ok((experiment.name_in(path), experiment))
+    }
+
+    /// The name of the experiment in a file: the file's, or, where the file is the
+    /// [`experiment.toml`](FILE) in a folder of results, the one that the folder begins with.
+    fn name_in(&self, path: &Path) -> String {
+        let text = |part: Option<&std::ffi::OsStr>| {
+            part.unwrap_or_default().to_string_lossy().into_owned()
+        };
+        let folder = path.canonicalize().unwrap_or_default();
+        let folder = text(folder.parent().and_then(Path::file_name));
+        let begins = |scale: &Scale| folder.strip_suffix(&format!("-{}", scale.name()));
+        let named =
+            self.scales.keys().find_map(begins).filter(|_| path.file_name() == Some(FILE.as_ref()));
+        named.map_or_else(|| text(path.file_stem()), Into::into)
+    }
+
+    /// The scale of a name; without one `standard`, or the only one that there is.
+    ///
+    /// # Errors
+    /// When there is no such scale, or several and none is named.
+    pub fn scale(&self, name: Option<&str>) -> Result<Scale> {
+        let there = || self.scales.keys().map(Scale::name).collect::<Vec<_>>().join(", ");
+        let mut all = self.scales.keys();
+        let scale = match (name, all.next(), all.next()) {
+            (Some(name), ..) => Scale::from(name),
+            (None, Some(only), None) => only.clone(),
+            (None, ..) => Scale::from(USUAL),
+        };
+        ensure!(
+            self.scales.contains_key(&scale),
+            "it has no scale {}, but {}: name one with --scale",
+            scale.name(),
+            there()
+        );
+        Ok(scale)
+    }
+
+    /// An experiment's TOML, typed and checked.
+    ///
+    /// # Errors
+    /// Names the key and what to write instead.
+    pub fn parse(text: &str) -> Result<Self> {
+        let experiment: Self = toml::from_str(text).map_err(|error| {
+            let found: Table = toml::from_str(text).unwrap_or_default();
+            schema::all_that_is_missing(error.into(), "experiment", &schema::of::<Self>(), found)
+        })?;
+        experiment.validate()?;
+        Ok(experiment)
+    }
+
+    /// Every task.
+    pub fn task_choices(&self) -> Vec<Choice> {
+        self.tasks.iter().flat_map(Member::choices).collect()
+    }
+
+    /// Every arm.
+    pub fn arm_choices(&self) -> Vec<Choice> {
+        self.arms.iter().flat_map(Member::choices).collect()
+    }
+
+    /// Checks what no type can say.
+    ///
+    /// # Errors
+    /// Names the key and what to write instead.
+    pub(super) fn validate(&self) -> Result<()> {
+        let (tasks, arms) = (self.task_choices(), self.arm_choices());
+        for (what, choices) in [("tasks", &tasks), ("arms", &arms)] {
+            ensure!(!choices.is_empty(), "{what}: there must be at least one");
+            let mut names = BTreeSet::new();
+            for Choice { label, .. } in choices {
+                ensure!(is_folder(&label.name), "{what}: the name {:?} {FOLDER}", label.name);
+                ensure!(names.insert(&label.name), "{what}: {:?} is there twice", label.name);
+            }
+        }
+        let known = |what: &str, choices: &[Choice], name: &str| {
+            ensure!(choices.iter().any(|c| c.is(name)), "{what}: there is no {name:?}");
+            Ok(())
+        };
+        known("baseline", &arms, &self.baseline)?;
+        for link in &self.links {
+            Link::parse(link).with_context(|| format!("links: {link:?}"))?;
+        }
+        for (scale, setting) in &self.scales {
+            let at = |key: &str| format!("scales.{}.{key}", scale.name());
+            ensure!(is_folder(scale.name()), "scales: the name {:?} {FOLDER}", scale.name());
+            ensure!(!setting.seeds.is_empty(), "{}: at least one is needed", at("seeds"));
+            let mut some_tasks = setting.tasks.iter().flatten().chain(setting.task.keys());
+            some_tasks.try_for_each(|name| known(&at("task"), &tasks, name))?;
+            let trained = setting.arms.iter().flatten().map(|name| ("arms", name));
+            let changed = setting.arm.keys().map(|name| ("arm", name));
+            for (key, name) in trained.chain(changed) {
+                let is_there = |task: &Choice| arms.iter().any(|arm| arm.is_named(name, task));
+                ensure!(tasks.iter().any(is_there), "{}: there is no {name:?}", at(key));
+            }
+        }
+        let names = |choices: &[Choice]| choices.iter().map(|c| c.label.name.clone()).collect();
+        let (tasks, arms): (Vec<_>, Vec<_>) = (names(&tasks), names(&arms));
+        self.claims.iter().try_for_each(|claim| {
+            let at = || format!("claim {:?}", claim.claim);
+            claim.validate(&tasks, &arms, &self.links).with_context(at)
+        })?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gradwire::recipe::Recipe;
+
+    /// The first author's experiments send 500 steps uncompressed; a run of 391 steps sends 50.
+    #[test]
+    fn the_first_steps_of_casq_are_uncompressed_as_its_scales_say() {
+        let (_, casq) = Experiment::load("casq").unwrap();
+        for (scale, steps) in [("full", 500), ("standard", 500), ("quick", 50)] {
+            let setting = &casq.scales[&Scale::from(scale)];
+            for arm in casq.arm_choices() {
+                let of_arm = setting.arm.get(&arm.label.name).cloned().unwrap_or_default();
+                let layers = [&casq.recipe, &arm.recipe, &setting.recipe, &of_arm];
+                let recipe = Recipe::layered(layers, &[]).unwrap();
+                let found = recipe.get("policy").and_then(|policy| policy.get("warmup_steps"));
+                let expected = arm.label.name.starts_with("casq").then_some(steps);
+                assert_eq!(found.and_then(Value::as_integer), expected, "{scale}, {}", arm.member);
+            }
+        }
+    }
+}

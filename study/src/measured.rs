@@ -1,0 +1,450 @@
+//! One run as its record tells it: what tables, plots and verdicts are made of.
+
+use crate::network::replay::{self, Assumptions, Replayed};
+use crate::network::report::Named;
+use crate::statistics::{Moments, mean};
+use anyhow::{Context, Result};
+use gradwire::disk::Disk;
+use gradwire::recipe::Recipe;
+use gradwire::record::network::{self, Row, Stretch};
+use gradwire::record::{self, Event, Kind, Provenance, Started, Step, Summary};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The most points of a curve.
+pub const POINTS: usize = 100;
+
+/// Points to each side over which a loss is smoothed.
+const AROUND: usize = 3;
+
+/// One run as its record tells it. Curves have at most [`POINTS`] points, each the mean over the
+/// recorded steps since the point before.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// What the run is called, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The model's name.
+    pub model: String,
+    /// The data set's name.
+    pub dataset: String,
+    /// The scheme's name.
+    pub scheme: String,
+    /// The scheme with its settings, such as `topk(ratio=0.01)`.
+    pub settings: String,
+    /// How messages travelled: `allgather`, `server`, `sharded`.
+    pub topology: String,
+    /// World size.
+    pub workers: usize,
+    /// What every random stream of the run derives from.
+    pub seed: u64,
+    /// Trainable parameters of one replica.
+    pub parameters: u64,
+    /// Samples of one step over all ranks.
+    pub batch: u64,
+    /// Steps that the recipe asks for.
+    pub planned_steps: u64,
+    /// The run in figures.
+    pub summary: Summary,
+    /// Bytes one rank has sent in all, however many ranks there were.
+    #[serde(default)]
+    pub sent: f64,
+    /// The training loss.
+    pub losses: Vec<Loss>,
+    /// Evaluations on the test set, in order.
+    pub evaluations: Vec<Evaluation>,
+    /// What the scheme and the exchange report about themselves, by name: the step and the mean
+    /// over the recorded steps since the point before. `bits_per_parameter` is among them.
+    pub gauges: BTreeMap<String, Vec<(u64, f64)>>,
+    /// Of each gauge, mean and sample deviation over all recorded steps.
+    pub gauge_means: BTreeMap<String, Moments>,
+    /// Seconds per step of one rank on its own processor clock, medians over steps of the mean
+    /// over ranks.
+    pub work: Work,
+    /// Bytes that one step sent back to all ranks together, on average, where anything was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub downlink_bytes: Option<f64>,
+    /// The run on each link asked for.
+    pub links: Vec<OnLink>,
+    /// What produced it.
+    pub provenance: Provenance,
+}
+
+/// A point of the training loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Loss {
+    /// The last step it covers.
+    pub step: u64,
+    /// Mean over the recorded steps since the point before.
+    pub loss: f64,
+    /// Bytes one rank has sent by then.
+    pub bytes: f64,
+}
+
+/// An evaluation on the test set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// The step it followed.
+    pub step: u64,
+    /// Fraction of right answers, 0 to 1.
+    pub accuracy: f64,
+    /// Mean loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// Bytes one rank has sent by then.
+    pub bytes: f64,
+    /// Seconds of all steps and evaluations by then; absent in results of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+}
+
+/// Seconds of a step on a rank's own processor clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// Data, forward and backward pass, update.
+    pub compute: f64,
+    /// Encoding.
+    pub encode: f64,
+    /// Decoding and averaging.
+    pub decode: f64,
+}
+
+/// A run on the virtual clock of a link.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OnLink {
+    /// The link's word, such as `100mbit`.
+    pub link: String,
+    /// Bits per second.
+    pub bandwidth: f64,
+    /// Median seconds of a step.
+    pub step_seconds: f64,
+    /// Median seconds of a step that the link cost.
+    pub exposed_seconds: f64,
+    /// Seconds of all steps; evaluations are not charged.
+    pub seconds: f64,
+    /// Seconds from the beginning to each point of [`Measured::losses`].
+    pub at_losses: Vec<f64>,
+    /// Seconds from the beginning to each of [`Measured::evaluations`].
+    pub at_evaluations: Vec<f64>,
+}
+
+impl Measured {
+    /// Whether this run and another of the same seed have the same start, and the same data in the same
+    /// order.
+    pub fn begins_like(&self, other: &Self) -> bool {
+        let of = |run: &Self| (run.model.clone(), run.dataset.clone(), run.workers, run.batch);
+        of(self) == of(other)
+    }
+
+    /// Reads the record of a run and replays it on `links`. A run that failed or was stopped is
+    /// read as far as it went.
+    ///
+    /// # Errors
+    /// When `folder` is no run's, or its record is damaged: with file and line.
+    pub fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<Self> {
+        let recipe = folder.join("recipe.toml");
+        let text = std::fs::read_to_string(&recipe).with_context(|| {
+            format!(
+                "cannot read {}: is {} the folder of a run?",
+                recipe.display(),
+                folder.display()
+            )
+        })?;
+        let recipe = Recipe::from_toml(&text).with_context(|| recipe.display().to_string())?;
+        let mut notes = Notes::default();
+        record::read_metrics(disk, folder, |event| notes.take(event))?;
+        let Notes { started, steps, sent, before, evaluations, summary, .. } = notes;
+        let mut measured = Self {
+            name: recipe.record.name.clone(),
+            model: recipe.model.name().into(),
+            dataset: recipe.dataset.name().into(),
+            scheme: recipe.scheme.about().name.into(),
+            settings: recipe.scheme_in_words(),
+            topology: recipe.exchange.topology.name().into(),
+            workers: recipe.workers,
+            seed: recipe.seed,
+            parameters: started.parameters,
+            batch: started.batch,
+            planned_steps: started.steps,
+            sent: before.sent(summary.wire_bytes),
+            losses: losses(&steps, &sent),
+            gauges: gauges(&steps),
+            gauge_means: gauge_means(&steps),
+            downlink_bytes: mean(steps.iter().filter_map(|s| Some(s.downlink_bytes? as f64))),
+            evaluations,
+            summary,
+            provenance: provenance(disk, folder)?,
+            ..Self::default()
+        };
+        if folder.join(network::FILE).exists() && measured.summary.steps > 0 {
+            let run = replay::Run::read(disk, folder)?;
+            measured.work = work(&run.stretches);
+            for (word, link) in links {
+                let replayed = run.replay(link, &Assumptions::default())?;
+                let on = measured.on(word, &replayed);
+                measured.links.push(on);
+            }
+        }
+        Ok(measured)
+    }
+
+    fn on(&self, word: &str, replayed: &Replayed) -> OnLink {
+        let median = replayed.median();
+        OnLink {
+            link: word.into(),
+            bandwidth: replayed.link.bandwidth,
+            step_seconds: median.seconds,
+            exposed_seconds: median.exposed,
+            seconds: replayed.seconds(),
+            at_losses: self.losses.iter().map(|point| replayed.at(point.step)).collect(),
+            at_evaluations: self.evaluations.iter().map(|e| replayed.at(e.step)).collect(),
+        }
+    }
+
+    /// The mean of a gauge over all recorded steps.
+    pub fn gauge(&self, name: &str) -> Option<f64> {
+        Some(self.gauge_means.get(name)?.mean)
+    }
+
+    /// The run on the link of this word.
+    pub fn link(&self, word: &str) -> Option<&OnLink> {
+        self.links.iter().find(|on| on.link == word)
+    }
+
+    /// The training loss, a running mean over the points around each: fewer at the beginning, where it
+    /// falls fast, and those before it at the end. One batch's loss is no loss of a run.
+    pub fn smooth_losses(&self) -> impl Iterator<Item = f64> {
+        let losses = &self.losses;
+        (0..losses.len()).map(|i| {
+            let before = AROUND.min(i);
+            let window = &losses[i - before..=(i + before).min(losses.len() - 1)];
+            window.iter().map(|point| point.loss).sum::<f64>() / window.len() as f64
+        })
+    }
+
+    /// The training loss over the last tenth of the points.
+    pub fn last_loss(&self) -> Option<f64> {
+        let last = self.losses.len().div_ceil(10);
+        mean(self.losses[self.losses.len() - last..].iter().map(|point| point.loss))
+    }
+
+    /// The first evaluation that found at least `accuracy`.
+    pub fn reaches_accuracy(&self, accuracy: f64) -> Option<usize> {
+        self.evaluations.iter().position(|e| e.accuracy >= accuracy)
+    }
+}
+
+/// What a record's events say, until they are sorted out.
+#[derive(Default)]
+struct Notes {
+    started: Started,
+    steps: Vec<Step>,
+    /// Bytes one rank has sent by the end of each of the steps.
+    sent: Vec<f64>,
+    /// What one rank, and all ranks, had sent before the present number of workers, and that number.
+    before: Before,
+    evaluations: Vec<Evaluation>,
+    /// Seconds of the steps and evaluations of the epochs so far.
+    seconds: f64,
+    summary: Summary,
+}
+
+/// What had been sent when a process began, and by how many workers it went on.
+#[derive(Clone, Copy, Default)]
+struct Before {
+    one: f64,
+    all: f64,
+    workers: usize,
+}
+
+impl Before {
+    /// Bytes one rank has sent when all ranks have sent so many.
+    fn sent(self, all: u64) -> f64 {
+        self.one + (all as f64 - self.all) / self.workers.max(1) as f64
+    }
+}
+
+impl Notes {
+    fn take(&mut self, event: Event) {
+        self.summary.observe(&event);
+        match event.kind {
+            Kind::Started(started) => {
+                self.go_on(&started);
+                if self.started.steps == 0 {
+                    self.started = started;
+                }
+            }
+            Kind::Step(step) => {
+                self.sent.push(self.before.sent(step.wire_bytes_total));
+                self.steps.push(step);
+            }
+            Kind::Epoch(epoch) => {
+                let bytes = self.sent.last().copied().unwrap_or(0.0);
+                self.seconds += epoch.seconds + epoch.evaluation_seconds;
+                self.evaluations.extend(epoch.test_accuracy.map(|accuracy| Evaluation {
+                    step: epoch.step,
+                    accuracy,
+                    loss: epoch.test_loss,
+                    bytes,
+                    seconds: Some(self.seconds),
+                }));
+            }
+            // The summary of a whole run knows the steps that were not recorded, too.
+            Kind::Finished(finished) => self.summary = finished.summary,
+            _ => {}
+        }
+    }
+
+    /// A process begins. From here on what all ranks send is shared by as many as it has; steps since
+    /// the last recorded one, which the former ranks took, sent what that one sent.
+    fn go_on(&mut self, started: &Started) {
+        let (mut one, mut all) = (0.0, 0.0);
+        if let Some((last, sent)) = self.steps.last().zip(self.sent.last()) {
+            let unrecorded = started.first_step.saturating_sub(last.step + 1) as f64;
+            one = sent + unrecorded * last.wire_bytes;
+            all = last.wire_bytes_total as f64
+                + unrecorded * last.wire_bytes * self.before.workers as f64;
+        }
+        self.before = Before { one, all, workers: started.workers };
+    }
+}
+
+/// Consecutive recorded steps, in at most [`POINTS`] groups.
+fn groups(steps: &[Step]) -> impl Iterator<Item = &[Step]> {
+    steps.chunks(steps.len().div_ceil(POINTS).max(1))
+}
+
+fn losses(steps: &[Step], sent: &[f64]) -> Vec<Loss> {
+    let mut end = 0;
+    let point = |group: &[Step]| {
+        end += group.len();
+        let (last, loss) = (group.last()?, mean(group.iter().map(|step| step.loss))?);
+        Some(Loss { step: last.step, loss, bytes: *sent.get(end - 1)? })
+    };
+    groups(steps).filter_map(point).collect()
+}
+
+/// The gauges of a step, the bits per parameter among them.
+fn gauges_of(step: &Step) -> impl Iterator<Item = (&str, f64)> {
+    let gauges = step.gauges.iter().map(|(name, value)| (name.as_str(), *value));
+    gauges
+        .chain([("bits_per_parameter", step.bits_per_parameter)])
+        .chain(step.residual_norm.map(|norm| ("residual_norm", norm)))
+}
+
+/// The values of each gauge over these steps.
+fn by_gauge(steps: &[Step]) -> BTreeMap<&str, Vec<f64>> {
+    let mut values: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (name, value) in steps.iter().flat_map(gauges_of) {
+        values.entry(name).or_default().push(value);
+    }
+    values
+}
+
+/// The curves of the gauges. What is not finite is left out: JSON has no number for it, and a run that
+/// has it could not be read again.
+fn gauges(steps: &[Step]) -> BTreeMap<String, Vec<(u64, f64)>> {
+    let mut gauges: BTreeMap<String, Vec<(u64, f64)>> = BTreeMap::new();
+    for group in groups(steps) {
+        let last = group.last().map_or(0, |step| step.step);
+        for (name, values) in by_gauge(group) {
+            if let Some(value) = mean(values.into_iter()).filter(|value| value.is_finite()) {
+                gauges.entry(name.into()).or_default().push((last, value));
+            }
+        }
+    }
+    gauges
+}
+
+/// Mean and deviation of each gauge that has them, likewise.
+fn gauge_means(steps: &[Step]) -> BTreeMap<String, Moments> {
+    let values = by_gauge(steps).into_iter();
+    let means = values.map(|(name, values)| (name.to_string(), Moments::of(&values)));
+    means.filter(|(_, of)| of.mean.is_finite() && of.deviation.is_finite()).collect()
+}
+
+/// The work of a step, medians over all steps.
+fn work(stretches: &[Stretch]) -> Work {
+    const SECOND: f64 = 1e-9;
+    let median = |of: fn(&Row) -> u64| {
+        let rows = stretches.iter().flat_map(|stretch| &stretch.rows);
+        replay::median(rows.map(|row| of(row) as f64 * SECOND / row.compute.len().max(1) as f64))
+    };
+    Work {
+        compute: median(|row| row.compute.iter().flatten().sum()),
+        encode: median(|row| row.encode.iter().flatten().sum()),
+        decode: median(|row| {
+            row.decode.iter().flatten().sum::<u64>() + row.learn.iter().sum::<u64>()
+        }),
+    }
+}
+
+/// What began the run.
+fn provenance(disk: &Disk, folder: &Path) -> Result<Provenance> {
+    const MAX_BYTES: u64 = 1 << 24;
+    let path = folder.join("provenance.json");
+    let bytes = disk.read(&path, MAX_BYTES).with_context(|| path.display().to_string())?;
+    serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started(workers: usize, first_step: u64) -> Event {
+        Event::from(Started { workers, first_step, steps: 40, ..Started::default() })
+    }
+
+    fn step(step: u64, wire_bytes: f64, wire_bytes_total: u64) -> Event {
+        Event::from(Step { step, wire_bytes, wire_bytes_total, ..Step::default() })
+    }
+
+    /// Eight ranks send 100 bytes a step each, then two do. Steps are recorded by tens; the run goes on
+    /// after step 15.
+    #[test]
+    fn bytes_of_a_rank_add_up_over_numbers_of_workers() {
+        let mut notes = Notes::default();
+        let epoch =
+            Event::from(record::Epoch { step: 30, test_accuracy: Some(0.5), ..Default::default() });
+        for event in [
+            started(8, 1),
+            step(10, 100.0, 8_000),
+            started(2, 16),
+            step(20, 100.0, 12_000 + 1_000),
+            step(30, 100.0, 12_000 + 3_000),
+            epoch,
+        ] {
+            notes.take(event);
+        }
+        assert_eq!(notes.sent, [1000.0, 2000.0, 3000.0]);
+        assert_eq!(notes.evaluations[0].bytes, 3000.0);
+        let points = losses(&notes.steps, &notes.sent);
+        assert_eq!(points.iter().map(|point| point.bytes).collect::<Vec<_>>(), notes.sent);
+    }
+
+    /// A residual may overflow before the run diverges.
+    #[test]
+    fn what_was_measured_can_be_read_again() {
+        let step = |step: u64, norm: f64| Step {
+            step,
+            residual_norm: Some(norm),
+            gauges: vec![("kept_ratio".into(), 1.0)],
+            ..Step::default()
+        };
+        let steps = [step(1, 2.0), step(2, f64::INFINITY), step(3, f64::NAN)];
+        let measured = Measured {
+            gauges: gauges(&steps),
+            gauge_means: gauge_means(&steps),
+            ..Measured::default()
+        };
+        assert_eq!(measured.gauges["residual_norm"], [(1, 2.0)]);
+        assert_eq!(measured.gauges["kept_ratio"].len(), 3);
+        assert_eq!(
+            (measured.gauge("residual_norm"), measured.gauge("kept_ratio")),
+            (None, Some(1.0))
+        );
+        let json = serde_json::to_string(&measured).unwrap();
+        assert_eq!(serde_json::from_str::<Measured>(&json).unwrap(), measured);
+    }
+}

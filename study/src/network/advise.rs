@@ -1,0 +1,447 @@
+//! Advice: which scheme is worth its computing on which link.
+//!
+//! Three measurements on this machine, with the recipe's own model, data and number of workers:
+//! what a step computes; the gradients of every rank over the first steps of a dense training; and
+//! what each scheme takes to encode and decode those. A step on a link is then the virtual clock's
+//! ([`gradwire_exchange::network`]) with these figures.
+
+use super::replay::median;
+use anyhow::{Context, Result, anyhow, ensure};
+use gradwire::recipe::{Recipe, in_words};
+use gradwire::record::network::pattern;
+use gradwire::train::optim::Optimizer;
+use gradwire::train::replica::Replica;
+use gradwire::train::spent::Spent;
+use gradwire_datasets::{Data, Features, Loader, Plan, Sampler};
+use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Work};
+use gradwire_exchange::{Exchange, Law, Layout, Leg, Operation, Scheme, Support, Traffic};
+use gradwire_models::kernels::gradients::backward;
+use rayon::ThreadPoolBuilder;
+use serde::Serialize;
+use std::panic::resume_unwind;
+use std::thread;
+use std::time::Duration;
+
+/// Exchanges of each scheme before those that count, in which schemes that learn have learnt.
+const WARM: u64 = 12;
+/// Exchanges of each scheme that count.
+const COUNTED: u64 = 5;
+/// Gradients of each rank that are kept, the last ones.
+const KEPT: usize = 2;
+/// Ranks that compute gradients and exchange them at most; more are counted as these are.
+const RANKS: usize = 8;
+/// Steps of the virtual clock, over which jitter averages out.
+const CLOCKED: u64 = 50;
+
+/// What a step computes besides the exchange, in seconds: medians.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Compute {
+    /// Data and forward pass.
+    pub before: f64,
+    /// Backward pass.
+    pub backward: f64,
+    /// Optimizer.
+    pub after: f64,
+}
+
+impl Compute {
+    /// All of it.
+    pub fn seconds(&self) -> f64 {
+        self.before + self.backward + self.after
+    }
+
+    /// The same shares of `seconds`, to stand for another machine.
+    #[must_use]
+    pub fn scaled(&self, seconds: f64) -> Self {
+        let factor = seconds / self.seconds();
+        Self {
+            before: self.before * factor,
+            backward: self.backward * factor,
+            after: self.after * factor,
+        }
+    }
+}
+
+/// What training the recipe is like on this machine.
+pub struct Workload {
+    /// What a step computes.
+    pub compute: Compute,
+    layout: Layout,
+    /// Gradients by rank, then by step.
+    gradients: Vec<Vec<Vec<f32>>>,
+}
+
+impl Workload {
+    /// Elements of the gradient.
+    pub fn parameters(&self) -> usize {
+        self.layout.len()
+    }
+
+    /// Trains the recipe's model densely for `steps` steps, every rank's share in turn.
+    ///
+    /// # Errors
+    /// When the model does not fit the data, or the loss is not finite.
+    pub fn measure(recipe: &Recipe, data: &Data, threads: usize, steps: u64) -> Result<Self> {
+        let pool = ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build()?;
+        pool.install(|| train(recipe, data, steps))
+    }
+}
+
+fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
+    let ranks = recipe.workers.min(RANKS);
+    let local = recipe.local_batch();
+    let plan = Plan {
+        augment: recipe.augmentation(),
+        seed: recipe.seed,
+        last_step: Some(steps),
+        ..Plan::default()
+    };
+    let loader = |rank| {
+        let sampler = Sampler::new(recipe.seed, data.train.len(), recipe.workers, rank, local)?;
+        Ok(Loader::new(data.train.clone(), sampler, plan)?)
+    };
+    let mut loaders = (0..ranks).map(loader).collect::<Result<Vec<_>>>()?;
+    let replica = Replica::new(recipe, &*data.train, 0)?;
+    replica.prepare(recipe, &*data.train)?;
+    let params = &replica.params;
+    let mut optimizer =
+        Optimizer::new(recipe.optimizer.definition(), 0.0, params, recipe.model.table());
+    let mut gradients = vec![Vec::new(); ranks];
+    let mut computed = Vec::new();
+    let mut mean = vec![0.0; params.len()];
+    let mut support = Support::nothing(params.len());
+    support.fill();
+    for step in 1..=steps {
+        mean.fill(0.0);
+        let mut updated = Spent::on(recipe.device);
+        let mut share = Vec::new();
+        for (loader, kept) in loaders.iter_mut().zip(&mut gradients) {
+            let mut spent = Spent::on(recipe.device);
+            let loaded = spent.timed(|p| &mut p.data, || loader.next())?;
+            let batch = loaded.batch;
+            let mut flat = vec![0.0; params.len()];
+            let size = recipe.train.batch;
+            if let Features::Tokens { ids, .. } = &batch.features {
+                spent.timed(|p| &mut p.forward, || optimizer.catch_up(params, Some(ids)))?;
+            }
+            for start in (0..batch.len()).step_by(size) {
+                let part = start..(start + size).min(batch.len());
+                let (loss, score) =
+                    spent.timed(|p| &mut p.forward, || replica.forward(&batch, part))?;
+                ensure!(
+                    score.loss.is_finite(),
+                    "the training loss is not finite at step {step}: a lower learning rate may help"
+                );
+                spent.timed(
+                    |p| &mut p.backward,
+                    || -> Result<()> {
+                        let gradients = backward(&loss)?;
+                        // The last forward pass's gradient stands for the step's.
+                        params.gather(&gradients, &mut flat, None, &mut support)
+                    },
+                )?;
+            }
+            loader.recycle(batch);
+            mean.iter_mut().zip(&flat).for_each(|(sum, g)| *sum += g / ranks as f32);
+            if kept.len() == KEPT {
+                kept.remove(0);
+            }
+            kept.push(flat);
+            share.push(spent.own);
+        }
+        // A tenth of the rate: what is wanted are gradients, not a schedule.
+        let rate = recipe.optimizer.learning_rate() / 10.0;
+        updated
+            .timed(|p| &mut p.optimizer, || optimizer.step(params, &mut mean, &support, rate))?;
+        computed.extend(share.into_iter().map(|own| Compute {
+            before: own.data + own.forward,
+            backward: own.backward,
+            after: updated.own.optimizer,
+        }));
+    }
+    let of = |field: fn(&Compute) -> f64| median(computed.iter().map(field));
+    Ok(Workload {
+        compute: Compute {
+            before: of(|c| c.before),
+            backward: of(|c| c.backward),
+            after: of(|c| c.after),
+        },
+        layout: params.layout()?,
+        gradients,
+    })
+}
+
+/// What one scheme does with the workload's gradients: medians, means where it says so.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// The scheme with its settings.
+    pub scheme: String,
+    /// Its name.
+    pub name: &'static str,
+    /// Seconds to encode, on one rank.
+    pub encode: f64,
+    /// Seconds to decode all messages and to learn from them, on one rank.
+    pub decode: f64,
+    /// Seconds that a server, or the rank whose share it is, takes to aggregate.
+    pub aggregate: f64,
+    /// Bytes of one rank's message, mean.
+    pub wire_bytes: f64,
+    /// Bytes that come back to a rank, mean; 0 where nothing does.
+    pub downlink_bytes: f64,
+    /// Bits on the wire per parameter, mean.
+    pub bits_per_parameter: f64,
+    /// ‖C(g) − g‖² / ‖g‖², mean over ranks; g is the gradient with the residual.
+    pub error: f64,
+    /// What that may do to the accuracy.
+    pub risk: Risk,
+    /// The collectives of a step, in their order.
+    #[serde(skip)]
+    legs: Vec<MeasuredLeg>,
+}
+
+/// One collective of a step.
+#[derive(Clone, Copy, Debug)]
+struct MeasuredLeg {
+    operation: Operation,
+    /// Seconds, medians.
+    encode: f64,
+    decode: f64,
+    aggregate: f64,
+    /// Bytes, means.
+    up: f64,
+    down: f64,
+}
+
+/// What a compression error may do to the accuracy: a rule of thumb, not a promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Risk {
+    /// Nothing to speak of is lost.
+    None,
+    /// What is lost is small beside the noise of the batch, or comes late by a few steps.
+    Low,
+    /// Gradients come late by tens of steps, or with noise of their own size.
+    Some,
+    /// Gradients come late by more than a hundred steps, or are mostly noise.
+    High,
+}
+
+impl Risk {
+    /// By the error, and by what becomes of it: with feedback a share 1 − error of what is due is
+    /// sent each step, so that an element waits about 1 / (1 − error) steps (Stich, Cordonnier &
+    /// Jaggi 2018, theorem 2.4); without, an unbiased error is noise that averages over the ranks,
+    /// and a biased one stays.
+    pub fn of(error: f64, feedback: bool, law: Law, ranks: usize) -> Self {
+        if error < 1e-3 {
+            return Self::None;
+        }
+        let grade = |value: f64, low: f64, some: f64| match value {
+            v if v <= low => Self::Low,
+            v if v <= some => Self::Some,
+            _ => Self::High,
+        };
+        match (feedback, law) {
+            (true, _) if error < 1.0 => grade(1.0 / (1.0 - error), 10.0, 100.0),
+            (true, _) => Self::High,
+            (false, Law::Exact | Law::Unbiased) => grade(error / ranks as f64, 0.25, 2.0),
+            (false, _) => grade(error, 0.1, 0.5),
+        }
+    }
+
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Low => "low",
+            Self::Some => "some",
+            Self::High => "high",
+        }
+    }
+}
+
+/// Exchanges the workload's gradients with `scheme` between as many ranks as computed them.
+///
+/// # Errors
+/// When the recipe's topology refuses the scheme, with the reason.
+pub fn exchange(recipe: &Recipe, scheme: &Scheme, workload: &Workload) -> Result<Measured> {
+    let mut policy =
+        if *scheme == recipe.scheme { recipe.policy.clone() } else { Default::default() };
+    policy.bucketing = policy.bucketing.or_else(|| recipe.policy.bucketing.clone());
+    // Dense first steps are not what is asked about.
+    policy.warmup_steps = Some(0);
+    policy.measure_every = Some(1);
+    policy.validate(scheme)?;
+    let wiring = recipe.exchange.wiring();
+    wiring.validate(scheme, &policy.clone().or(scheme.habits()))?;
+    let patience = Duration::from_secs_f64(recipe.exchange.timeout);
+    let ranks = workload.gradients.len();
+    let ends = wiring.topology.connect(ranks, patience)?;
+    let on_rank = |end, gradients: &[Vec<f32>]| -> Result<Vec<Traffic>> {
+        let layout = workload.layout.clone();
+        let mut exchange =
+            Exchange::with(scheme, wiring, policy.clone(), layout, recipe.seed, end)?;
+        let mut flat = vec![0.0; workload.layout.len()];
+        let mut counted = Vec::new();
+        for step in 1..=WARM + COUNTED {
+            flat.copy_from_slice(&gradients[step as usize % gradients.len()]);
+            let traffic = exchange.allreduce(step, &mut flat)?;
+            if step > WARM {
+                counted.push(traffic);
+            }
+        }
+        Ok(counted)
+    };
+    let counted: Vec<Traffic> = thread::scope(|scope| {
+        let threads: Vec<_> = ends
+            .into_iter()
+            .zip(&workload.gradients)
+            .map(|(end, gradients)| scope.spawn(|| on_rank(end, gradients)))
+            .collect();
+        let all = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect::<Result<Vec<_>>>()?;
+        Ok::<_, anyhow::Error>(all.into_iter().flatten().collect())
+    })
+    .with_context(|| in_words(scheme))?;
+    let seconds = |of: &dyn Fn(&Traffic) -> Duration| {
+        median(counted.iter().map(|traffic| of(traffic).as_secs_f64()))
+    };
+    let mean = |of: &dyn Fn(&Traffic) -> f64| {
+        counted.iter().map(of).sum::<f64>() / counted.len().max(1) as f64
+    };
+    let legs = measured_legs(&counted, pattern_of(recipe)?, recipe.workers as f64 / ranks as f64);
+    let sum = |of: fn(&MeasuredLeg) -> f64| legs.iter().map(of).sum::<f64>();
+    let error = mean(&|traffic| traffic.gauge("compression_error").unwrap_or(0.0));
+    Ok(Measured {
+        scheme: in_words(scheme),
+        name: scheme.about().name,
+        encode: sum(|leg| leg.encode),
+        decode: sum(|leg| leg.decode) + seconds(&|traffic| traffic.finish_cpu),
+        aggregate: sum(|leg| leg.aggregate),
+        wire_bytes: mean(&|traffic| traffic.wire_bytes as f64),
+        downlink_bytes: sum(|leg| leg.down),
+        bits_per_parameter: mean(&Traffic::bits_per_parameter),
+        error,
+        risk: Risk::of(error, scheme.feedback(), scheme.law(), recipe.workers),
+        legs,
+    })
+}
+
+/// What the collectives of a step take, from several steps. Where every rank decodes every message,
+/// `more` times as many ranks decode in proportion, a server aggregates in proportion, and each rank's
+/// share of a mean is so many times as short.
+fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<MeasuredLeg> {
+    let count = counted.iter().map(|traffic| traffic.legs.len()).max().unwrap_or(0);
+    let leg = |number: usize| {
+        let all = || counted.iter().filter_map(|traffic| traffic.legs.get(number));
+        let seconds = |of: fn(&Leg) -> Duration| median(all().map(|leg| of(leg).as_secs_f64()));
+        let mean = |of: fn(&Leg) -> u64| {
+            all().map(|leg| of(leg) as f64).sum::<f64>() / all().count().max(1) as f64
+        };
+        let operation = all().next().map_or(Operation::Messages, |leg| leg.operation);
+        let (decoded, aggregated, returned) = match messages.of(operation) {
+            Pattern::RingAllgather => (more, 1.0, 1.0),
+            Pattern::Server => (1.0, more, 1.0),
+            Pattern::RingAllreduce => (1.0, 1.0, 1.0),
+            Pattern::Sharded => (1.0, 1.0, 1.0 / more),
+        };
+        // What a server took is told by one rank alone.
+        let told = all().map(|leg| leg.aggregate_cpu.as_secs_f64()).filter(|took| *took > 0.0);
+        MeasuredLeg {
+            operation,
+            encode: seconds(|leg| leg.encode_cpu),
+            decode: decoded * seconds(|leg| leg.decode_cpu),
+            aggregate: aggregated * median(told),
+            up: mean(|leg| leg.wire_bytes),
+            down: returned * mean(|leg| leg.downlink_bytes),
+        }
+    };
+    (0..count).map(leg).collect()
+}
+
+fn pattern_of(recipe: &Recipe) -> Result<Pattern> {
+    let topology = recipe.exchange.topology.name();
+    pattern(topology).with_context(|| anyhow!("no link model of topology {topology}"))
+}
+
+/// Seconds of a step on a link, without overlap.
+///
+/// # Errors
+/// When the network model does not know the recipe's topology.
+pub fn step_seconds(
+    recipe: &Recipe,
+    compute: &Compute,
+    measured: &Measured,
+    link: &Link,
+) -> Result<f64> {
+    let pattern = pattern_of(recipe)?;
+    let group = |leg: &MeasuredLeg| Group {
+        ready: 1.0,
+        encode: leg.encode,
+        decode: leg.decode,
+        sent: Sent {
+            up: leg.up.round() as u64,
+            down: leg.down.round() as u64,
+            aggregate: leg.aggregate,
+        },
+        pattern: Some(pattern.of(leg.operation)),
+    };
+    let Compute { before, backward, after } = *compute;
+    let learning = measured.decode - measured.legs.iter().map(|leg| leg.decode).sum::<f64>();
+    let groups = measured.legs.iter().map(group).collect();
+    let work = Work { before, backward, after: after + learning, groups };
+    let works = vec![work; recipe.workers];
+    let mut clock = Clock::new(link, pattern, recipe.workers, recipe.seed);
+    for step in 1..=CLOCKED {
+        clock.step(step, &works);
+    }
+    Ok(clock.now() / CLOCKED as f64)
+}
+
+/// From what bandwidth on a scheme is no faster than dense.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BreakEven {
+    /// Below this many bit/s it is faster, above slower.
+    Below(f64),
+    /// Above this many bit/s it is faster, below slower: it moves more bytes in fewer hops.
+    Above(f64),
+    /// It is faster on every link.
+    Always,
+    /// It is faster on no link.
+    Never,
+}
+
+/// Where `measured` and `dense` take the same time, on links that are `link` but for the bandwidth.
+///
+/// # Errors
+/// As [`step_seconds`].
+pub fn break_even(
+    recipe: &Recipe,
+    compute: &Compute,
+    (measured, dense): (&Measured, &Measured),
+    link: &Link,
+) -> Result<BreakEven> {
+    let gains = |bandwidth: f64| -> Result<bool> {
+        let link = Link { bandwidth, ..link.clone() };
+        let ours = step_seconds(recipe, compute, measured, &link)?;
+        Ok(ours < step_seconds(recipe, compute, dense, &link)?)
+    };
+    let (mut low, mut high) = (1e4f64, 1e13f64);
+    match (gains(low)?, gains(high)?) {
+        (true, true) => return Ok(BreakEven::Always),
+        (false, false) => return Ok(BreakEven::Never),
+        (true, false) | (false, true) => {}
+    }
+    let below = gains(low)?;
+    while high / low > 1.01 {
+        let middle = (low * high).sqrt();
+        if gains(middle)? == below { low = middle } else { high = middle }
+    }
+    let at = (low * high).sqrt();
+    Ok(if below { BreakEven::Below(at) } else { BreakEven::Above(at) })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! Break-even bandwidths, risks, a server's time, and what shards send back.
+
+use super::*;
+use gradwire::recipe::Source;
+use gradwire_exchange::Policy;
+
+fn measured(wire_bytes: f64, encode: f64) -> Measured {
+    let leg = MeasuredLeg {
+        operation: Operation::Messages,
+        encode,
+        decode: 0.0,
+        aggregate: 0.0,
+        up: wire_bytes,
+        down: 0.0,
+    };
+    Measured {
+        scheme: "x".into(),
+        name: "x",
+        encode,
+        decode: 0.0,
+        aggregate: 0.0,
+        wire_bytes,
+        downlink_bytes: 0.0,
+        bits_per_parameter: 1.0,
+        error: 0.5,
+        risk: Risk::Some,
+        legs: vec![leg],
+    }
+}
+
+#[test]
+fn the_break_even_bandwidth_is_where_the_saved_bytes_cost_what_encoding_does() {
+    let source = Source { recipe: Some("first-look".into()), ..Source::default() };
+    let mut recipe = source.load().unwrap();
+    recipe.workers = 2;
+    let compute = Compute { before: 0.1, backward: 0.2, after: 0.0 };
+    let link = Link { latency: 0.0, jitter: 0.0, ..Link::of(1e9) };
+    let (dense, ours) = (measured(1e7, 0.0), measured(1e6, 0.01));
+    let even = break_even(&recipe, &compute, (&ours, &dense), &link).unwrap();
+    // Two ranks: one hop of a message each way at once.
+    let saved = link.wire_bytes(10_000_000) - link.wire_bytes(1_000_000);
+    let expected = saved * 8.0 / 0.01;
+    let BreakEven::Below(found) = even else { panic!("{even:?}") };
+    assert!((found / expected - 1.0).abs() < 0.02, "{found} {expected}");
+    let never = break_even(&recipe, &compute, (&measured(2e7, 0.01), &dense), &link).unwrap();
+    assert_eq!(never, BreakEven::Never);
+    let free = break_even(&recipe, &compute, (&measured(1e6, -1e-3), &dense), &link).unwrap();
+    assert_eq!(free, BreakEven::Always);
+    // More bytes, and less time beside them: where bytes cost nearly nothing.
+    let above = break_even(&recipe, &compute, (&measured(2e7, -1e-3), &dense), &link).unwrap();
+    assert!(matches!(above, BreakEven::Above(from) if from > 1e9), "{above:?}");
+}
+
+/// Of four ranks the first tells what the server took; eight send it twice as much.
+#[test]
+fn a_servers_time_is_charged_and_grows_with_the_ranks() {
+    let topology = gradwire_exchange::Topology::Server;
+    let layout = Layout::new([("w".to_string(), 50_000)]).unwrap();
+    let ends = topology.connect(4, Duration::from_secs(60)).unwrap();
+    let counted: Vec<Traffic> = thread::scope(|scope| {
+        let on_rank = |end| {
+            let (scheme, layout) = (Scheme::default(), layout.clone());
+            scope.spawn(move || {
+                let mut exchange =
+                    Exchange::with(&scheme, topology, Policy::default(), layout, 1, end)?;
+                exchange.allreduce(1, &mut vec![1.0; 50_000][..])
+            })
+        };
+        let threads: Vec<_> = ends.into_iter().map(on_rank).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
+    });
+    let told = counted[0].legs[0].aggregate_cpu.as_secs_f64();
+    assert!(told > 0.0);
+    let legs = |more| measured_legs(&counted, Pattern::Server, more);
+    assert_eq!(legs(1.0)[0].aggregate, told);
+    assert_eq!(legs(2.0)[0].aggregate, 2.0 * told);
+    assert_eq!(legs(2.0)[0].decode, legs(1.0)[0].decode);
+}
+
+/// Of eight ranks each passes on an eighth of the mean, of 64 a 64th.
+#[test]
+fn what_shards_send_back_shrinks_with_the_ranks() {
+    // Of eight ranks: 80,000 values as f16, and an eighth of their mean as f32.
+    let mut leg = Leg::default();
+    leg.operation = Operation::ReduceScatter;
+    (leg.wire_bytes, leg.downlink_bytes) = (160_000, 40_000);
+    let mut traffic = Traffic::default();
+    traffic.legs.push(leg);
+    let legs = |more| measured_legs(std::slice::from_ref(&traffic), Pattern::RingAllgather, more);
+    assert_eq!((legs(1.0)[0].down, legs(8.0)[0].down), (40_000.0, 5_000.0));
+
+    let source = Source { recipe: Some("first-look".into()), ..Source::default() };
+    let mut recipe = source.load().unwrap();
+    let link = Link { latency: 0.0, header: 0, ..Link::of(1e6) };
+    for (workers, more, seconds) in [
+        // 7 shares of 20,000 bytes, then 7 of 40,000.
+        (8, 1.0, 7.0 * (0.16 + 0.32)),
+        // 63 shares of 2,500 bytes, then 63 of 5,000.
+        (64, 8.0, 63.0 * (0.02 + 0.04)),
+    ] {
+        recipe.workers = workers;
+        let ours = Measured { legs: legs(more), ..measured(0.0, 0.0) };
+        let found = step_seconds(&recipe, &Compute::default(), &ours, &link).unwrap();
+        assert!((found - seconds).abs() < 1e-6, "{workers} workers: {found} {seconds}");
+    }
+}
+
+#[test]
+fn risks_grow_with_the_error_and_shrink_with_feedback() {
+    let feedback = |error| Risk::of(error, true, Law::Contraction, 4);
+    assert_eq!(feedback(0.0), Risk::None);
+    assert_eq!(feedback(0.5), Risk::Low);
+    assert_eq!(feedback(0.95), Risk::Some);
+    assert_eq!(feedback(0.995), Risk::High);
+    assert_eq!(Risk::of(0.5, false, Law::Unbiased, 4), Risk::Low);
+    assert_eq!(Risk::of(30.0, false, Law::Unbiased, 4), Risk::High);
+    assert!(Risk::of(0.6, false, Law::Biased, 4) > Risk::of(0.05, false, Law::Biased, 4));
+}

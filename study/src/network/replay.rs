@@ -1,0 +1,326 @@
+//! The time that a recorded run would have taken on other networks.
+
+use anyhow::{Context, Result, bail};
+use gradwire::disk::Disk;
+use gradwire::record::network::{self, Header, Row, Stretch, pattern};
+use gradwire::record::{self, Epoch, Event, Kind};
+use gradwire_exchange::Operation;
+use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Took, Work};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// A run, as far as its time on a network is concerned.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// What held when it began.
+    pub header: Header,
+    /// Its steps, from the first: several stretches if it was gone on with.
+    pub stretches: Vec<Stretch>,
+    /// Its evaluations on the test set, in order.
+    pub evaluations: Vec<Evaluation>,
+    /// When it started, in seconds since the Unix epoch.
+    pub started: f64,
+    /// Training losses as they were recorded: step and loss.
+    pub losses: Vec<(u64, f64)>,
+}
+
+/// An evaluation on the test set.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// The step it followed.
+    pub step: u64,
+    /// Fraction of right answers, 0 to 1.
+    pub accuracy: f64,
+    /// Mean loss.
+    pub loss: Option<f64>,
+}
+
+/// What is assumed instead of what was measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Assumptions {
+    /// Seconds of computing in each step, for every rank: data, forward and backward pass, and
+    /// the optimizer, shared among them as measured over all ranks.
+    pub compute: Option<f64>,
+    /// How many times as fast encoding and decoding are.
+    pub codec_speed: Option<f64>,
+    /// How messages travel, if not as they did.
+    pub pattern: Option<Pattern>,
+    /// What delays and stragglers derive from, if not from the run's seed.
+    pub seed: Option<u64>,
+}
+
+/// A run on one link.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// The link.
+    pub link: Link,
+    /// How messages travelled.
+    pub pattern: Pattern,
+    /// What each step took.
+    pub steps: Vec<Took>,
+    /// Seconds from the run's beginning to the end of each step; no evaluation in it.
+    pub ends: Vec<f64>,
+}
+
+impl Run {
+    /// Reads the record of a run.
+    ///
+    /// # Errors
+    /// When `folder` is none, or a line of its record is damaged: with file and line.
+    pub fn read(disk: &Disk, folder: &Path) -> Result<Self> {
+        let stretches = network::read(disk, folder)?;
+        let Some(header) = stretches.first().map(|stretch| stretch.header.clone()) else {
+            bail!("{}: no step is recorded yet", folder.join(network::FILE).display());
+        };
+        let (mut evaluations, mut losses, mut started) = (Vec::new(), Vec::new(), 0.0);
+        let last = stretches.iter().map(|stretch| stretch.rows.len() as u64).sum();
+        record::read_metrics(disk, folder, |event: Event| match event.kind {
+            Kind::Started(_) if started == 0.0 => started = event.time,
+            Kind::Step(step) if step.step <= last => losses.push((step.step, step.loss)),
+            Kind::Epoch(epoch) if epoch.step <= last => {
+                let Epoch { step, test_accuracy, test_loss: loss, .. } = epoch;
+                let found = test_accuracy.map(|accuracy| Evaluation { step, accuracy, loss });
+                evaluations.extend(found);
+            }
+            _ => {}
+        })?;
+        Ok(Self { folder: folder.to_path_buf(), header, stretches, evaluations, started, losses })
+    }
+
+    /// Its name: the last parts of its folder.
+    pub fn name(&self) -> String {
+        let folder = self.folder.canonicalize().unwrap_or_else(|_| self.folder.clone());
+        let parts: Vec<_> = folder.components().rev().take(2).collect();
+        let words = parts.iter().rev().map(|part| part.as_os_str().to_string_lossy());
+        words.collect::<Vec<_>>().join("/")
+    }
+
+    /// The best accuracy reached on the test set.
+    pub fn best_accuracy(&self) -> Option<f64> {
+        self.evaluations.iter().map(|evaluation| evaluation.accuracy).reduce(f64::max)
+    }
+
+    /// Runs the clocks of all ranks over a link.
+    ///
+    /// # Errors
+    /// When the record names a topology that this program does not know.
+    pub fn replay(&self, link: &Link, assumptions: &Assumptions) -> Result<Replayed> {
+        let pattern_of = |header: &Header| {
+            let Header { topology, .. } = header;
+            let known = pattern(topology)
+                .with_context(|| format!("{}: topology {topology:?}", self.folder.display()));
+            assumptions.pattern.map_or(known, Ok)
+        };
+        let (mut steps, mut ends) = (Vec::new(), Vec::new());
+        for Stretch { header, rows } in &self.stretches {
+            let (pattern, before) = (pattern_of(header)?, ends.last().copied().unwrap_or(0.0));
+            let seed = assumptions.seed.unwrap_or(header.seed);
+            let mut clock = Clock::new(link, pattern, header.ranks, seed);
+            for row in rows {
+                steps.push(clock.step(row.step, &works(header, row, pattern, assumptions)));
+                ends.push(before + clock.now());
+            }
+        }
+        let pattern = self.shown_pattern(pattern_of(&self.header)?, assumptions);
+        Ok(Replayed { link: link.clone(), pattern, steps, ends })
+    }
+
+    /// How the run's collectives travelled: as its messages, unless all of them were another
+    /// operation.
+    fn shown_pattern(&self, messages: Pattern, assumptions: &Assumptions) -> Pattern {
+        if let Some(assumed) = assumptions.pattern {
+            return assumed;
+        }
+        let rows = self.stretches.iter().flat_map(|stretch| &stretch.rows);
+        let mut all = rows.flat_map(|row| {
+            (0..row.up.first().map_or(0, Vec::len)).map(|group| operation(&self.header, row, group))
+        });
+        match all.next() {
+            Some(first) if all.all(|other| other == first) => messages.of(first),
+            _ => messages,
+        }
+    }
+}
+
+/// Which operation a collective of a step was. A record without operations is of one collective a
+/// group, that its header tells all about.
+fn operation(header: &Header, row: &Row, group: usize) -> Operation {
+    match row.operations.get(group) {
+        Some(operation) => *operation,
+        None if header.summable => Operation::Allreduce,
+        None => Operation::Messages,
+    }
+}
+
+/// The median, of an even number of values the upper one of the two in the middle; 0 without any.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+impl Replayed {
+    /// Seconds of the whole run.
+    pub fn seconds(&self) -> f64 {
+        self.ends.last().copied().unwrap_or(0.0)
+    }
+
+    /// Median seconds of a step, and of the part of it that the link cost. A run's first step warms
+    /// caches up and would spoil a mean.
+    pub fn median(&self) -> Took {
+        let median = |of: fn(&Took) -> f64| median(self.steps.iter().map(of));
+        Took { seconds: median(|took| took.seconds), exposed: median(|took| took.exposed) }
+    }
+
+    /// Seconds that the link cost in all steps together.
+    pub fn exposed(&self) -> f64 {
+        self.steps.iter().map(|took| took.exposed).sum()
+    }
+
+    /// Seconds from the run's beginning to the end of a step, 1-based.
+    pub fn at(&self, step: u64) -> f64 {
+        let index = usize::try_from(step).unwrap_or(usize::MAX).saturating_sub(1);
+        self.ends.get(index).copied().unwrap_or(f64::NAN)
+    }
+
+    /// Seconds until an evaluation found at least this accuracy; `None` if none did.
+    pub fn seconds_to(&self, run: &Run, accuracy: f64) -> Option<f64> {
+        let reached = run.evaluations.iter().find(|e| e.accuracy >= accuracy)?;
+        Some(self.at(reached.step))
+    }
+}
+
+/// Each rank's part in a step.
+fn works(header: &Header, row: &Row, pattern: Pattern, assumptions: &Assumptions) -> Vec<Work> {
+    const SECOND: f64 = 1e-9;
+    let speed = assumptions.codec_speed.unwrap_or(1.0);
+    let ranks = row.compute.len();
+    let given = assumptions.compute.map(|seconds| shares(row).map(|share| share * seconds));
+    let travels = |group: usize| match assumptions.pattern {
+        Some(assumed) => assumed,
+        None => pattern.of(operation(header, row, group)),
+    };
+    let rank_work = |rank: usize| {
+        let compute = given.unwrap_or_else(|| row.compute[rank].map(|ns| ns as f64 * SECOND));
+        let [data, forward, backward, optimizer] = compute;
+        let groups = row.up[rank].iter().enumerate().map(|(group, up)| {
+            let travels = travels(group);
+            let Reading { decode, aggregate } = reading(header, row, rank, group, travels);
+            Group {
+                ready: row.ready.get(group).copied().unwrap_or(1.0),
+                encode: row.encode[rank][group] as f64 * SECOND / speed,
+                decode: decode * SECOND / speed,
+                sent: Sent {
+                    up: *up,
+                    down: down(header, row, rank, group, travels),
+                    aggregate: aggregate * SECOND / speed,
+                },
+                pattern: Some(travels),
+            }
+        });
+        let learn = row.learn.get(rank).map_or(0.0, |ns| *ns as f64 * SECOND / speed);
+        let (before, after) = (data + forward, learn + optimizer);
+        Work { before, backward, after, groups: groups.collect() }
+    };
+    (0..ranks).map(rank_work).collect()
+}
+
+/// What reading the messages of a collective takes, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    /// On each rank.
+    decode: f64,
+    /// On a server.
+    aggregate: f64,
+}
+
+/// What a rank, and a server, read of a collective that travels as `travels`. Where that is not how
+/// the run did it, it is worked out from what reading one rank's message took: where every rank hears
+/// every rank it reads N of them; with shards, and in an allreduce, one message's worth in parts of N
+/// and then one mean in parts of N; a server reads N, and each rank then its answer.
+fn reading(header: &Header, row: &Row, rank: usize, group: usize, travels: Pattern) -> Reading {
+    let decode = row.decode[rank][group] as f64;
+    let aggregate = row.aggregate.get(group).map_or(0.0, |ns| *ns as f64);
+    let did = did(header, row, group);
+    let ranks = row.up.len() as f64;
+    let bytes_for_all = row.operations.get(group) == Some(&Operation::Allgather);
+    if did == travels || ranks < 2.0 || bytes_for_all {
+        return Reading { decode, aggregate };
+    }
+    let one = match did {
+        Pattern::RingAllgather => decode / ranks,
+        Pattern::RingAllreduce | Pattern::Sharded => decode / 2.0,
+        Pattern::Server if aggregate > 0.0 => aggregate / ranks,
+        Pattern::Server => decode,
+    };
+    match travels {
+        Pattern::RingAllgather => Reading { decode: ranks * one, aggregate: 0.0 },
+        Pattern::RingAllreduce | Pattern::Sharded => Reading { decode: 2.0 * one, aggregate: 0.0 },
+        Pattern::Server => Reading { decode: one, aggregate: ranks * one },
+    }
+}
+
+/// How the process itself carried a collective out. In records without operations every rank read
+/// every message of an allgather, plain ones too.
+fn did(header: &Header, row: &Row, group: usize) -> Pattern {
+    let messages = pattern(&header.topology).unwrap_or(Pattern::RingAllgather);
+    match row.operations.get(group) {
+        Some(operation) => messages.of(*operation),
+        None => messages,
+    }
+}
+
+/// How the ranks' computing in a step is shared among data, forward pass, backward pass and what
+/// follows the exchange; the usual thirds when nothing was measured.
+fn shares(row: &Row) -> [f64; 4] {
+    let mut sums = [0.0; 4];
+    for rank in &row.compute {
+        sums.iter_mut().zip(rank).for_each(|(sum, ns)| *sum += *ns as f64);
+    }
+    let all: f64 = sums.iter().sum();
+    if all > 0.0 { sums.map(|sum| sum / all) } else { [0.0, 1.0 / 3.0, 2.0 / 3.0, 0.0] }
+}
+
+/// Bytes that come back. Where a run had nothing of the kind, the most that it would have been: the
+/// dense mean of what the collective is about, or the messages of all ranks together where these are
+/// shorter or where every rank needs all of them; of the reduced shares, the N-th part of that.
+fn down(header: &Header, row: &Row, rank: usize, group: usize, travels: Pattern) -> u64 {
+    let recorded = |rank: usize| row.down.get(rank).map_or(0, |down| down[group]);
+    let of_group = || row.up.iter().map(|of_rank| of_rank[group]);
+    let together = || of_group().fold(0, u64::saturating_add);
+    let did = did(header, row, group);
+    let all = match did {
+        _ if recorded(rank) > 0 && did == travels => return recorded(rank),
+        Pattern::Server if recorded(rank) > 0 => recorded(rank),
+        Pattern::Sharded if recorded(rank) > 0 => (0..row.up.len()).map(recorded).sum(),
+        _ => match operation(header, row, group) {
+            Operation::Allreduce => of_group().max().unwrap_or(0),
+            Operation::Allgather => together(),
+            _ => together().min(dense_of(header, row, group)),
+        },
+    };
+    match travels {
+        Pattern::Server => all,
+        Pattern::Sharded => all.div_ceil(row.up.len().max(1) as u64),
+        Pattern::RingAllgather | Pattern::RingAllreduce => 0,
+    }
+}
+
+/// Bytes of what a collective is about as plain f32. In a record that does not tell, of the whole
+/// gradient as large a part as of all bytes that were sent.
+fn dense_of(header: &Header, row: &Row, group: usize) -> u64 {
+    if let Some(dense) = row.dense.get(group) {
+        return *dense;
+    }
+    let whole = header.parameters.saturating_mul(4);
+    let sent = |group: usize| row.up.iter().map(|of_rank| of_rank[group] as f64).sum::<f64>();
+    let groups = row.up.first().map_or(0, Vec::len);
+    let all: f64 = (0..groups).map(sent).sum();
+    // A cast from f64 saturates.
+    if all > 0.0 { (whole as f64 * sent(group) / all).ceil() as u64 } else { whole }
+}
+
+#[cfg(test)]
+mod tests;

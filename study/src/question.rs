@@ -1,0 +1,478 @@
+//! A question in words, such as `accuracy within 1 point of dense`, as claims that an experiment
+//! tests.
+//!
+//! ```text
+//! question = [ARM ":"] measure ["at" LINK] bound
+//! measure  = "accuracy" | "best accuracy" | "loss" | "bits per parameter" | "reduction"
+//!          | "step seconds" | "seconds to loss" | "encode seconds" | "decode seconds"
+//!          | "downlink bytes"
+//! bound    = "within" N unit "of" ARM
+//!          | ("at least" | "at most") N unit
+//!          | ("at least" | "at most") N unit ("above" | "below") ARM
+//!          | ["at least" | "at most"] N "times as fast as" ARM
+//!          | ["at least" | "at most"] N "times that of" ARM
+//!          | ["at least" | "at most"] N "% less than" ARM
+//! ```
+//!
+//! The unit of an accuracy is `%`, that of a difference of accuracies `point` or `points`; `within N %`
+//! of another measure is a ratio. Seconds to a loss are compared with an arm: the loss is the one that
+//! both end below. Words may be joined by `-`.
+
+use crate::claim::{Claim, Compare, Measure};
+use crate::definition::Choice;
+use crate::results::Unit;
+use anyhow::{Context, Result, bail, ensure};
+use gradwire_exchange::network::Link;
+
+/// What may be measured, in a question's words.
+const MEASURES: [(&str, Measure); 10] = [
+    ("accuracy", Measure::Accuracy),
+    ("best accuracy", Measure::BestAccuracy),
+    ("loss", Measure::Loss),
+    ("bits per parameter", Measure::BitsPerParameter),
+    ("reduction", Measure::Reduction),
+    ("step seconds", Measure::StepSeconds),
+    ("seconds to loss", Measure::SecondsToLoss),
+    ("encode seconds", Measure::EncodeSeconds),
+    ("decode seconds", Measure::DecodeSeconds),
+    ("downlink bytes", Measure::DownlinkBytes),
+];
+
+/// A question about the arms of an experiment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// As it was asked, without the arm before the colon.
+    text: String,
+    /// The arm that it is about, by name with or without values; absent for every arm but the one that
+    /// they are compared with.
+    of: Option<String>,
+    measure: Measure,
+    link: Option<String>,
+    bound: Bound,
+}
+
+/// How a number is compared, and with what.
+#[derive(Clone, Debug, PartialEq)]
+struct Bound {
+    compare: Compare,
+    unit: Unit,
+    against: Option<String>,
+    at_least: Option<f64>,
+    at_most: Option<f64>,
+}
+
+impl Question {
+    /// Reads a question.
+    ///
+    /// # Errors
+    /// Names the word that is not understood and what may stand there.
+    pub fn parse(text: &str) -> Result<Self> {
+        Self::read(text).with_context(|| {
+            format!("--ask {text:?}; ask for example \"accuracy within 1 point of dense\"")
+        })
+    }
+
+    fn read(text: &str) -> Result<Self> {
+        let (of, text) = match text.split_once(':') {
+            Some((of, text)) => (Some(of.trim().to_string()), text.trim()),
+            None => (None, text.trim()),
+        };
+        let spaced = text.replace('%', " % ");
+        let mut words = Words(spaced.split_whitespace().collect());
+        let measure = words.measure()?;
+        let link = words.link()?;
+        ensure!(
+            measure.needs_link() == link.is_some(),
+            "{} {}",
+            measure.words(),
+            if link.is_some() { "has nothing to do with a link" } else { "needs a link: at 1gbit" }
+        );
+        let bound = words.bound(measure)?;
+        ensure!(words.0.is_empty(), "{:?} is left over", words.0.join(" "));
+        Ok(Self { text: text.into(), of, measure, link, bound })
+    }
+
+    /// The link that it names.
+    pub fn link(&self) -> Option<&str> {
+        self.link.as_deref()
+    }
+
+    /// Whether it is answered by timing schemes on a recorded gradient.
+    pub fn is_timed(&self) -> bool {
+        self.measure.is_timed()
+    }
+
+    /// The question, of every task and arm that it is about.
+    ///
+    /// # Errors
+    /// When it names an arm that is not there, or a name that several arms have.
+    pub fn claims(&self, tasks: &[Choice], arms: &[Choice]) -> Result<Vec<Claim>> {
+        let name = |choice: &Choice| choice.label.name.clone();
+        let there = || arms.iter().map(name).collect::<Vec<_>>().join(", ");
+        let against = match &self.bound.against {
+            None => None,
+            Some(word) => {
+                let exact = arms.iter().find(|arm| arm.label.name == *word);
+                let fitting: Vec<&Choice> = arms.iter().filter(|arm| arm.is(word)).collect();
+                match (exact, fitting.as_slice()) {
+                    (Some(arm), _) => Some(name(arm)),
+                    (None, [arm]) => Some(name(arm)),
+                    (None, []) => {
+                        bail!("--ask {:?}: there is no arm {word:?}; arms: {}", self.text, there())
+                    }
+                    (None, several) => {
+                        let names: Vec<String> = several.iter().map(|arm| name(arm)).collect();
+                        bail!("--ask {:?}: {word:?} may be {}", self.text, names.join(" or "))
+                    }
+                }
+            }
+        };
+        let about = |arm: &&Choice| match &self.of {
+            Some(of) => arm.is(of),
+            None => Some(&arm.label.name) != against.as_ref(),
+        };
+        let asked: Vec<&Choice> = arms.iter().filter(about).collect();
+        ensure!(!asked.is_empty(), "--ask {:?} is about no arm; arms: {}", self.text, there());
+        let claim = |task: &Choice, arm: &Choice| {
+            let words = format!("{}: {}", arm.label.label, self.text);
+            let of_task = match tasks {
+                [_] => String::new(),
+                _ => format!(" ({})", task.label.label),
+            };
+            Claim {
+                claim: words + &of_task,
+                source: String::new(),
+                task: Some(name(task)),
+                best_of: Vec::new(),
+                arm: name(arm),
+                against: against.clone(),
+                measure: self.measure,
+                gauge: None,
+                link: self.link.clone(),
+                compare: self.bound.compare,
+                unit: self.bound.unit,
+                claimed: None,
+                at_least: self.bound.at_least,
+                at_most: self.bound.at_most,
+                scales: None,
+                otherwise: String::new(),
+                seeds: 2,
+            }
+        };
+        Ok(tasks.iter().flat_map(|task| asked.iter().map(move |arm| claim(task, arm))).collect())
+    }
+}
+
+/// The words that are still to be read.
+struct Words<'a>(Vec<&'a str>);
+
+impl Words<'_> {
+    /// Takes these words, if they come next.
+    fn take(&mut self, words: &str) -> bool {
+        let count = words.split(' ').count();
+        let comes = self.0.iter().take(count).copied().eq(words.split(' '));
+        if comes {
+            self.0.drain(..count);
+        }
+        comes
+    }
+
+    fn next(&mut self, what: &str) -> Result<String> {
+        ensure!(!self.0.is_empty(), "{what} is missing at the end");
+        Ok(self.0.remove(0).to_string())
+    }
+
+    fn measure(&mut self) -> Result<Measure> {
+        for (name, measure) in MEASURES {
+            if self.take(name) || self.take(&name.replace(' ', "-")) {
+                return Ok(measure);
+            }
+        }
+        let names = MEASURES.map(|(name, _)| name).join(", ");
+        bail!("it begins with none of what is measured: {names}")
+    }
+
+    fn link(&mut self) -> Result<Option<String>> {
+        if let ["at", next, ..] = self.0[..]
+            && !matches!(next, "least" | "most")
+        {
+            self.take("at");
+            let link = self.next("a link")?;
+            Link::parse(&link)?;
+            return Ok(Some(link));
+        }
+        Ok(None)
+    }
+
+    fn number(&mut self) -> Result<f64> {
+        let word = self.next("a number")?;
+        let number = word.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+        number.with_context(|| format!("{word:?} stands where a number is expected"))
+    }
+
+    fn bound(&mut self, measure: Measure) -> Result<Bound> {
+        if self.take("within") {
+            let number = self.number()?;
+            let unit = self.unit(measure, true)?;
+            ensure!(
+                self.take("of"),
+                "after `within {number} {}` comes `of` and an arm",
+                unit.word()
+            );
+            let against = Some(self.next("an arm")?);
+            let (compare, low, high) = match unit {
+                Said::Percent => (Compare::Ratio, 1.0 - number / 100.0, 1.0 + number / 100.0),
+                _ => (Compare::Difference, -number * unit.size(), number * unit.size()),
+            };
+            let unit = unit.of(compare);
+            return Ok(Bound { compare, unit, against, at_least: Some(low), at_most: Some(high) });
+        }
+        let (least, most) = (self.take("at least"), self.take("at most"));
+        let number = self.number()?;
+        let one_sided = |compare, unit, against, number: f64, least: bool| {
+            let (at_least, at_most) =
+                if least { (Some(number), None) } else { (None, Some(number)) };
+            Bound { compare, unit, against, at_least, at_most }
+        };
+        if self.take("times as fast as") || self.take("× as fast as") {
+            ensure!(measure.is_seconds(), "only seconds can be so many times as fast");
+            let against = Some(self.next("an arm")?);
+            return Ok(one_sided(Compare::SpeedUp, Unit::Factor, against, number, !most));
+        }
+        if self.take("times that of") || self.take("× that of") {
+            let against = Some(self.next("an arm")?);
+            return Ok(one_sided(Compare::Ratio, Unit::Factor, against, number, !most));
+        }
+        if self.take("% less than") {
+            let against = Some(self.next("an arm")?);
+            let saved = number / 100.0;
+            return Ok(one_sided(Compare::Saving, Unit::Percent, against, saved, !most));
+        }
+        ensure!(least || most, "say `within`, `at least` or `at most` before {number}");
+        let compared = self.0.iter().any(|word| matches!(*word, "above" | "below"));
+        let unit = self.unit(measure, compared)?;
+        let number = number * unit.size();
+        if !compared {
+            ensure!(
+                measure != Measure::SecondsToLoss,
+                "the loss is the one that two arms end below: name the other, as in `at least 30 % less \
+                 than dense`"
+            );
+            return Ok(one_sided(Compare::Value, unit.of(Compare::Value), None, number, least));
+        }
+        ensure!(unit != Said::Percent, "say a ratio as `at least 1.05 times that of` an arm");
+        let above = self.take("above");
+        ensure!(above || self.take("below"), "after the unit comes `above` or `below`");
+        let against = Some(self.next("an arm")?);
+        let (number, least) = if above { (number, least) } else { (-number, !least) };
+        let compare = Compare::Difference;
+        Ok(one_sided(compare, unit.of(compare), against, number, least))
+    }
+
+    /// The unit that is said, or the measure's own where none need be.
+    fn unit(&mut self, measure: Measure, compared: bool) -> Result<Said> {
+        let is_accuracy = matches!(measure, Measure::Accuracy | Measure::BestAccuracy);
+        let said = match self.0.first() {
+            Some(&"%") => Some(Said::Percent),
+            Some(&("point" | "points")) => Some(Said::Points),
+            Some(
+                &("bit" | "bits" | "s" | "second" | "seconds" | "byte" | "bytes" | "times" | "×"),
+            ) => Some(Said::Plain),
+            _ => None,
+        };
+        if said.is_some() {
+            let word = self.0.remove(0);
+            let is_time = matches!(
+                measure,
+                Measure::StepSeconds
+                    | Measure::SecondsToLoss
+                    | Measure::EncodeSeconds
+                    | Measure::DecodeSeconds
+            );
+            // What a gauge counts is the scheme's to say.
+            let fits = measure == Measure::Gauge
+                || match word {
+                    "bit" | "bits" => measure == Measure::BitsPerParameter,
+                    "byte" | "bytes" => measure == Measure::DownlinkBytes,
+                    "s" | "second" | "seconds" => is_time,
+                    _ => true,
+                };
+            ensure!(fits, "{} is not said in {word}", measure.words());
+        }
+        match (said.unwrap_or(Said::Plain), is_accuracy) {
+            (Said::Points, true) if compared => Ok(Said::Points),
+            (Said::Percent, true) if !compared => Ok(Said::Percent),
+            (_, true) if compared => bail!("a difference of accuracies is said in points"),
+            (_, true) => bail!("an accuracy is said in %"),
+            (Said::Points, false) => bail!("points are for accuracies"),
+            (Said::Percent, false) if !compared => bail!("% is for accuracies and comparisons"),
+            (unit, false) => Ok(unit),
+        }
+    }
+}
+
+/// A unit as it is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Plain,
+    Percent,
+    Points,
+}
+
+impl Said {
+    /// What one of it is.
+    fn size(self) -> f64 {
+        match self {
+            Self::Plain => 1.0,
+            Self::Percent | Self::Points => 0.01,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Percent => "%",
+            Self::Points => "points",
+        }
+    }
+
+    /// How the numbers of such a comparison are said.
+    fn of(self, compare: Compare) -> Unit {
+        match (self, compare) {
+            (_, Compare::Ratio | Compare::SpeedUp) => Unit::Factor,
+            (Self::Plain, _) => Unit::Number,
+            (Self::Percent, _) => Unit::Percent,
+            (Self::Points, _) => Unit::Points,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Asked = (Measure, Compare, Unit, Option<&'static str>, Option<f64>, Option<f64>);
+
+    #[test]
+    fn questions_are_understood() {
+        use Compare::{Difference, Ratio, Saving, SpeedUp, Value};
+        use Unit::{Factor, Number, Percent, Points};
+        let dense = Some("dense");
+        let all: [(&str, Asked); 12] = [
+            (
+                "accuracy within 1 point of dense",
+                (Measure::Accuracy, Difference, Points, dense, Some(-0.01), Some(0.01)),
+            ),
+            (
+                "best-accuracy at most 0.5 points below dense",
+                (Measure::BestAccuracy, Difference, Points, dense, Some(-0.005), None),
+            ),
+            (
+                "accuracy at least 1 point above dense",
+                (Measure::Accuracy, Difference, Points, dense, Some(0.01), None),
+            ),
+            ("accuracy at least 90%", (Measure::Accuracy, Value, Percent, None, Some(0.9), None)),
+            (
+                "loss within 5 % of dense",
+                (Measure::Loss, Ratio, Factor, dense, Some(0.95), Some(1.05)),
+            ),
+            (
+                "loss at most 0.05 above dense",
+                (Measure::Loss, Difference, Number, dense, None, Some(0.05)),
+            ),
+            (
+                "bits per parameter at most 1 bit",
+                (Measure::BitsPerParameter, Value, Number, None, None, Some(1.0)),
+            ),
+            (
+                "reduction at least 100 times",
+                (Measure::Reduction, Value, Number, None, Some(100.0), None),
+            ),
+            (
+                "step seconds at 1gbit 2 times as fast as dense",
+                (Measure::StepSeconds, SpeedUp, Factor, dense, Some(2.0), None),
+            ),
+            (
+                "seconds to loss at 100mbit at least 30 % less than dense",
+                (Measure::SecondsToLoss, Saving, Percent, dense, Some(0.3), None),
+            ),
+            (
+                "downlink-bytes at most 0.5 times that of dense",
+                (Measure::DownlinkBytes, Ratio, Factor, dense, None, Some(0.5)),
+            ),
+            (
+                "encode seconds at least 3 times as fast as dense",
+                (Measure::EncodeSeconds, SpeedUp, Factor, dense, Some(3.0), None),
+            ),
+        ];
+        for (text, (measure, compare, unit, against, at_least, at_most)) in all {
+            let question = Question::parse(text).unwrap_or_else(|error| panic!("{error:#}"));
+            let against = against.map(str::to_string);
+            assert_eq!(question.measure, measure, "{text}");
+            assert_eq!(
+                question.bound,
+                Bound { compare, unit, against, at_least, at_most },
+                "{text}"
+            );
+            assert_eq!(question.link.is_some(), measure.needs_link(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_question_is_refused_with_the_word() {
+        for (text, part) in [
+            ("", "begins with none"),
+            ("acuracy within 1 point of dense", "best accuracy, loss"),
+            ("accuracy within one point of dense", "\"one\""),
+            ("accuracy within 1 % of dense", "points"),
+            ("accuracy at least 90", "in %"),
+            ("accuracy at least 90 points", "in %"),
+            ("accuracy 90 %", "`at least`"),
+            ("accuracy within 1 point", "`of`"),
+            ("accuracy within 1 point of", "an arm is missing"),
+            ("accuracy within 1 point of dense and more", "\"and more\" is left over"),
+            ("accuracy at 1gbit within 1 point of dense", "nothing to do with a link"),
+            ("step seconds 2 times as fast as dense", "at 1gbit"),
+            ("step seconds at 1gbat 2 times as fast as dense", "1gbat"),
+            ("loss 2 times as fast as dense", "only seconds"),
+            ("loss within 1 point of dense", "points are for accuracies"),
+            ("seconds to loss at 100mbit at most 60 s", "than dense"),
+            ("accuracy at least -1 points above dense", "\"-1\""),
+            ("accuracy at least nan %", "\"nan\""),
+        ] {
+            let error = format!("{:#}", Question::parse(text).unwrap_err());
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_question_is_asked_of_every_other_arm_and_task() {
+        let member = |name: &str, values: &str| -> crate::definition::Member {
+            toml::from_str(&format!("name = {name:?}\nlabel = \"{name} {{r}}\"\n{values}")).unwrap()
+        };
+        let arms =
+            [member("dense", ""), member("topk", "over.r = [0.1, 0.01]"), member("sidco", "")];
+        let arms: Vec<Choice> = arms.iter().flat_map(|arm| arm.choices()).collect();
+        let tasks: Vec<Choice> =
+            ["a", "b"].iter().flat_map(|task| member(task, "").choices()).collect();
+        let claims = |text: &str, tasks: &[Choice]| Question::parse(text)?.claims(tasks, &arms);
+        let asked = claims("accuracy within 1 point of dense", &tasks).unwrap();
+        let of: Vec<String> =
+            asked.iter().map(|c| format!("{}/{}", c.task.as_deref().unwrap(), c.arm)).collect();
+        assert_eq!(
+            of,
+            ["a/topk-0.1", "a/topk-0.01", "a/sidco", "b/topk-0.1", "b/topk-0.01", "b/sidco"]
+        );
+        assert!(asked.iter().all(|claim| claim.against.as_deref() == Some("dense")));
+        assert_eq!(claims("topk: accuracy at least 80 %", &tasks[..1]).unwrap().len(), 2);
+        assert_eq!(claims("sidco: loss at most 0.1 above topk-0.1", &tasks[..1]).unwrap().len(), 1);
+        for (text, part) in [
+            ("accuracy within 1 point of dnse", "arms: dense, topk-0.1, topk-0.01, sidco"),
+            ("accuracy within 1 point of topk", "topk-0.1 or topk-0.01"),
+            ("casq: accuracy at least 80 %", "about no arm"),
+        ] {
+            let error = format!("{:#}", claims(text, &tasks).unwrap_err());
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The claims of several experiments in one table, for pages.
+
+use super::{JSON, MAX_BYTES, words};
+use crate::results::{Results, Ruling};
+use anyhow::{Context, Result};
+use gradwire::disk::Disk;
+use std::path::{Path, PathBuf};
+
+/// The claims of the reports in `folders`, one line each, as a Markdown table, and below it how many
+/// got which verdict.
+///
+/// # Errors
+/// When a folder holds no `results.json`, or one of another form.
+pub fn claims(disk: &Disk, folders: &[PathBuf]) -> Result<String> {
+    let all: Vec<Results> =
+        folders.iter().map(|folder| read(disk, folder)).collect::<Result<_>>()?;
+    Ok(table(&all))
+}
+
+fn read(disk: &Disk, folder: &Path) -> Result<Results> {
+    let path = folder.join(JSON);
+    let bytes = disk.read(&path, MAX_BYTES).with_context(|| {
+        format!(
+            "cannot read {}: is {} the folder of an experiment's report?",
+            path.display(),
+            folder.display()
+        )
+    })?;
+    serde_json::from_slice(&bytes).with_context(|| {
+        format!("{} is damaged, or of another version: make the report again", path.display())
+    })
+}
+
+fn table(all: &[Results]) -> String {
+    let mut text = "| experiment | claim | claimed | measured | verdict |\n|---|---|---|---|---|\n"
+        .to_string();
+    for (results, verdict) in all.iter().flat_map(|of| of.verdicts.iter().map(move |v| (of, v))) {
+        let say = |value| words::in_unit(value, verdict.unit);
+        let claimed = verdict.claimed.map_or_else(|| "in words".into(), say);
+        let measured = words::mean_and_ends(verdict).unwrap_or_default();
+        let more = match (verdict.ruling, verdict.more_seeds) {
+            (Ruling::Undecided, Some(1)) => " (one seed more)".to_owned(),
+            (Ruling::Undecided, Some(more)) => format!(" ({more} seeds more)"),
+            _ => String::new(),
+        };
+        let emphasis = if verdict.ruling == Ruling::Reproduced { "**" } else { "" };
+        text += &format!(
+            "| {} | {} | {claimed} | {measured} | {emphasis}{}{emphasis}{more} |\n",
+            results.experiment,
+            verdict.claim.replace('|', "\\|"),
+            results.in_words(verdict.ruling)
+        );
+    }
+    let verdicts = all.iter().flat_map(|results| results.verdicts.iter().cloned()).collect();
+    let looks = all.iter().map(|results| results.looks).max().unwrap_or(1);
+    let papers = all.iter().map(|results| results.paper.clone());
+    let paper = papers.filter(|paper| !paper.is_empty()).collect();
+    let together = Results { paper, verdicts, looks, ..Results::default() };
+    text + "\n" + &words::chance(&together) + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::digest::tests::verdict;
+    use super::*;
+    use crate::results::Verdict;
+
+    #[test]
+    fn every_claim_has_a_line_and_is_counted() {
+        let verdict = Verdict { more_seeds: Some(4), ..verdict(Ruling::Undecided) };
+        let results = Results {
+            experiment: "casq".into(),
+            paper: "Somebody 2020".into(),
+            verdicts: vec![verdict],
+            ..Results::default()
+        };
+        let disk = Disk::default();
+        let folder = tempfile::tempdir().unwrap();
+        let text = serde_json::to_string(&results).unwrap();
+        disk.replace(&folder.path().join(JSON), text.as_bytes()).unwrap();
+        let said = claims(&disk, &[folder.path().into()]).unwrap();
+        let line = "| casq | twice \\| as fast | 2× | 1.9× (1.5× to 2.4×, 3 seeds) | undecided (4 seeds more) |";
+        assert!(said.contains(line), "{said}");
+        assert!(said.contains("0 reproduced, 0 contradicted at this scale, 1 undecided"), "{said}");
+        let missing = claims(&disk, &[folder.path().join("no")]).unwrap_err();
+        assert!(format!("{missing:#}").contains("results.json"), "{missing:#}");
+        disk.replace(&folder.path().join(JSON), b"{").unwrap();
+        assert!(
+            format!("{:#}", claims(&disk, &[folder.path().into()]).unwrap_err())
+                .contains("damaged")
+        );
+    }
+}

@@ -1,0 +1,216 @@
+//! Figures for spreadsheets: one line for each run, and one for each arm of each task.
+
+use super::digest::{Arm, Over, Task};
+use super::tables::{accuracy, best_accuracy, bits, bytes_per_step};
+use crate::measured::{Measured, OnLink};
+use crate::results::{Outcome, Results, Run};
+use anyhow::{Context, Result};
+
+/// One figure of a run: its column, and where it is read.
+type Figure = (&'static str, fn(&Measured) -> Option<f64>);
+
+/// The figures of a run.
+const FIGURES: [Figure; 13] = [
+    ("accuracy", accuracy),
+    ("best_accuracy", best_accuracy),
+    ("training_loss", |m| m.summary.train_loss),
+    ("test_loss", |m| m.summary.test_loss),
+    ("bits_per_parameter", bits),
+    ("compression_ratio", |m| m.summary.compression_ratio()),
+    ("bytes_per_rank_and_step", bytes_per_step),
+    ("downlink_bytes_per_step", |m| m.downlink_bytes),
+    ("compute_seconds", |m| Some(m.work.compute)),
+    ("encode_seconds", |m| Some(m.work.encode)),
+    ("decode_seconds", |m| Some(m.work.decode)),
+    ("kept_ratio", |m| m.gauge("kept_ratio")),
+    ("wall_seconds", |m| Some(m.summary.seconds)),
+];
+
+/// One figure of a run on a link: how its columns begin, and where it is read.
+type FigureOnLink = (&'static str, fn(&OnLink) -> f64);
+
+/// The figures of a run on a link.
+const ON_LINK: [FigureOnLink; 3] = [
+    ("step_seconds", |link| link.step_seconds),
+    ("exposed_seconds", |link| link.exposed_seconds),
+    ("seconds", |link| link.seconds),
+];
+
+/// A line for each run, those that did not finish as far as they went.
+///
+/// # Errors
+/// None that a run can cause.
+pub(super) fn runs(results: &Results) -> Result<String> {
+    let mut head: Vec<String> = [
+        "task", "arm", "seed", "outcome", "error", "folder", "name", "settings", "workers", "steps",
+    ]
+    .map(String::from)
+    .to_vec();
+    head.extend(FIGURES.iter().map(|(name, _)| name.to_string()));
+    for link in &results.links {
+        head.extend(ON_LINK.map(|(name, _)| format!("{name}_{link}")));
+    }
+    let row = |run: &Run| {
+        let error = match &run.outcome {
+            Outcome::Diverged { error } | Outcome::Failed { error } => error.as_str(),
+            _ => "",
+        };
+        let measured = run.measured.as_ref();
+        let count =
+            |of: fn(&Measured) -> u64| measured.map_or(String::new(), |m| of(m).to_string());
+        let mut row = vec![
+            run.task.clone(),
+            run.arm.clone(),
+            run.seed.to_string(),
+            run.outcome.word().into(),
+            error.into(),
+            run.folder.display().to_string(),
+            measured.and_then(|m| m.name.clone()).unwrap_or_default(),
+            measured.map_or(String::new(), |m| m.settings.clone()),
+            count(|m| m.workers as u64),
+            count(|m| m.summary.step),
+        ];
+        row.extend(FIGURES.iter().map(|(_, of)| number(measured.and_then(of))));
+        for word in &results.links {
+            let link = measured.and_then(|m| m.link(word));
+            row.extend(ON_LINK.map(|(_, of)| number(link.map(of))));
+        }
+        row
+    };
+    write(head, results.runs.iter().map(row))
+}
+
+/// A line for each value of each run's curves, whatever became of the run: `loss` is the training loss as
+/// it was recorded, `accuracy` and `test_loss` are those of evaluations, `bytes` is what one rank had sent
+/// by then, `seconds_<link>` the virtual time; the other names are those of gauges.
+///
+/// # Errors
+/// As [`runs`].
+pub(super) fn curves(results: &Results) -> Result<String> {
+    let head = ["run", "task", "arm", "seed", "step", "name", "value"].map(String::from).to_vec();
+    let of = |run: &Run| -> Vec<Vec<String>> {
+        let Some(measured) = &run.measured else { return Vec::new() };
+        let mut values: Vec<(u64, String, Option<f64>)> = Vec::new();
+        for (place, point) in measured.losses.iter().enumerate() {
+            values.push((point.step, "loss".into(), Some(point.loss)));
+            values.push((point.step, "bytes".into(), Some(point.bytes)));
+            let seconds = measured.links.iter().map(|link| {
+                let name = format!("seconds_{}", link.link);
+                (point.step, name, link.at_losses.get(place).copied())
+            });
+            values.extend(seconds);
+        }
+        for point in &measured.evaluations {
+            values.push((point.step, "accuracy".into(), Some(point.accuracy)));
+            values.push((point.step, "test_loss".into(), point.loss));
+        }
+        for (name, points) in &measured.gauges {
+            values.extend(points.iter().map(|(step, value)| (*step, name.clone(), Some(*value))));
+        }
+        let row = |(step, name, value): (u64, String, Option<f64>)| {
+            let folder = run.folder.display().to_string();
+            let [task, arm] = [run.task.clone(), run.arm.clone()];
+            let value = number(value);
+            (!value.is_empty()).then(|| {
+                vec![folder, task, arm, run.seed.to_string(), step.to_string(), name, value]
+            })
+        };
+        values.into_iter().filter_map(row).collect()
+    };
+    write(head, results.runs.iter().flat_map(of))
+}
+
+/// A line for each arm of each task: means, deviations and numbers of seeds.
+///
+/// # Errors
+/// As [`runs`].
+pub(super) fn arms(tasks: &[Task<'_>]) -> Result<String> {
+    let mut head: Vec<String> =
+        ["task", "arm", "runs", "finished", "diverged"].map(String::from).to_vec();
+    for (name, _) in FIGURES {
+        head.extend(["mean", "deviation"].map(|of| format!("{name}_{of}")));
+    }
+    head.extend(["accuracy_low", "accuracy_high", "accuracy_p"].map(String::from));
+    let row = |task: &Task<'_>, arm: &Arm<'_>| {
+        let diverged = arm.runs.iter().filter(|run| run.outcome.word() == "diverged").count();
+        let mut row = vec![
+            task.label.name.clone(),
+            arm.label.name.clone(),
+            arm.runs.len().to_string(),
+            arm.finished().count().to_string(),
+            diverged.to_string(),
+        ];
+        for (_, of) in FIGURES {
+            let over: Option<Over> = arm.over(of);
+            row.push(number(over.map(|over| over.moments.mean)));
+            let several = over.filter(|over| over.moments.count > 1);
+            row.push(number(several.map(|over| over.moments.deviation)));
+        }
+        let ends = arm.over(accuracy).and_then(|over| over.interval.ends);
+        row.push(number(ends.map(|ends| ends[0])));
+        row.push(number(ends.map(|ends| ends[1])));
+        row.push(number(task.against_baseline(arm, accuracy).and_then(|c| c.p)));
+        row
+    };
+    let rows = tasks.iter().flat_map(|task| task.arms.iter().map(move |arm| row(task, arm)));
+    write(head, rows)
+}
+
+/// A number, or nothing where there is none.
+fn number(value: Option<f64>) -> String {
+    value.filter(|value| value.is_finite()).map_or(String::new(), |value| value.to_string())
+}
+
+fn write(head: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> Result<String> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(head)?;
+    for row in rows {
+        writer.write_record(row)?;
+    }
+    let bytes = writer.into_inner().context("writing CSV")?;
+    String::from_utf8(bytes).context("writing CSV")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::digest::{self, tests::results};
+    use super::*;
+
+    fn read(text: &str) -> (Vec<String>, Vec<Vec<String>>) {
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        let head = reader.headers().unwrap().iter().map(String::from).collect();
+        let row = |row: csv::StringRecord| row.iter().map(String::from).collect();
+        (head, reader.records().map(|record| row(record.unwrap())).collect())
+    }
+
+    #[test]
+    fn every_run_has_a_line_and_every_cell_stays_in_it() {
+        let mut results = results();
+        let evil = "a,b\n\"c\"";
+        results.runs[5].outcome = Outcome::Diverged { error: evil.into() };
+        if let Some(measured) = &mut results.runs[0].measured {
+            measured.summary.train_loss = Some(f64::NAN);
+        }
+        let (head, rows) = read(&runs(&results).unwrap());
+        assert_eq!(rows.len(), 7);
+        let of = |name: &str| head.iter().position(|h| h == name).unwrap();
+        assert_eq!(rows[5][of("error")], evil);
+        assert_eq!(rows[0][of("training_loss")], "");
+        assert_eq!(rows[0][of("accuracy")], "0.901");
+        assert_eq!(rows[6][of("outcome")], "missing");
+        assert!(rows[0][of("step_seconds_100mbit")].parse::<f64>().unwrap() > 0.1);
+        assert_eq!(rows[6][of("step_seconds_100mbit")], "");
+        let (head, rows) = read(&curves(&results).unwrap());
+        assert_eq!(head, ["run", "task", "arm", "seed", "step", "name", "value"]);
+        let count = |name: &str| rows.iter().filter(|row| row[5] == name).count();
+        assert_eq!((count("loss"), count("bytes")), (5 * 20 + 12, 5 * 20 + 12));
+        assert_eq!(count("seconds_1gbit"), count("loss"));
+        assert!(count("accuracy") > 6 && rows.iter().all(|row| row[6].parse::<f64>().is_ok()));
+        let (head, rows) = read(&arms(&digest::tasks(&results)).unwrap());
+        let of = |name: &str| head.iter().position(|h| h == name).unwrap();
+        assert_eq!(rows.len(), 3);
+        assert_eq!([&rows[1][of("finished")], &rows[1][of("diverged")]], ["2", "1"]);
+        assert!(rows[1][of("accuracy_p")].parse::<f64>().unwrap() < 0.05);
+        assert_eq!(rows[2][of("accuracy_mean")], "");
+    }
+}

@@ -1,0 +1,103 @@
+//! A report as data: what HTML, Markdown and the terminal show alike.
+
+use crate::plot::Style;
+
+/// A part of a report, in order.
+#[derive(Clone, Debug)]
+pub(super) enum Block {
+    /// A heading; 2 is the level below the title.
+    Heading(u8, String),
+    /// A paragraph.
+    Text(String),
+    /// What to know when reading what is above.
+    Note(String),
+    /// What was made with what, with its name in bold: short lines.
+    Facts(Vec<(String, String)>),
+    /// A table.
+    Table(Table),
+    /// A plot.
+    Plot(Plot),
+    /// Things that went wrong, or that must be known.
+    Warnings(Vec<String>),
+    /// Commands, one a line.
+    Commands(Vec<String>),
+    /// What few people want to see, under a title that opens it.
+    Folded(String, Vec<Block>),
+}
+
+/// A plot with what it shows.
+#[derive(Clone, Debug)]
+pub(super) struct Plot {
+    /// The name of its file, without `.svg`.
+    pub(super) name: String,
+    /// Its title.
+    pub(super) title: String,
+    /// What to know when looking at it.
+    pub(super) caption: String,
+    /// The plot.
+    pub(super) svg: String,
+}
+
+/// A table.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Table {
+    /// Titles of columns, and whether they hold figures.
+    pub(super) columns: Vec<(String, bool)>,
+    /// Rows, as long as there are columns.
+    pub(super) rows: Vec<Vec<Cell>>,
+    /// What to know when reading it.
+    pub(super) note: String,
+}
+
+/// A cell.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Cell {
+    /// What it says.
+    pub(super) text: String,
+    /// What must stand beside it, such as `diverged 1/3`.
+    pub(super) badge: Option<String>,
+    /// Smaller, below it.
+    pub(super) below: String,
+    /// What it is about, as plots show it.
+    pub(super) style: Option<Style>,
+    /// How it is meant.
+    pub(super) tone: Tone,
+}
+
+/// How a cell is meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Tone {
+    /// As it is.
+    #[default]
+    Plain,
+    /// Well.
+    Good,
+    /// Badly.
+    Bad,
+    /// As nothing to go by.
+    Faint,
+}
+
+impl Table {
+    /// A table of these columns, those that hold figures marked by `#` in front.
+    pub(super) fn new(columns: &[&str]) -> Self {
+        let column = |title: &&str| match title.strip_prefix('#') {
+            Some(title) => (title.to_string(), true),
+            None => (title.to_string(), false),
+        };
+        Self { columns: columns.iter().map(column).collect(), ..Self::default() }
+    }
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+}
+
+impl Cell {
+    /// Nothing to say.
+    pub(super) fn none() -> Self {
+        Self { text: "–".into(), tone: Tone::Faint, ..Self::default() }
+    }
+}

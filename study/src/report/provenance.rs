@@ -1,0 +1,205 @@
+//! What produced the figures, and how to produce them again.
+
+use std::path::Path;
+
+use super::digest::{Arm, Task};
+use super::document::{Block, Cell, Table};
+use super::words;
+use crate::results::Results;
+use gradwire::record::Provenance;
+
+/// The name of a fact, and where it is read.
+type Fact = (&'static str, fn(&Provenance) -> String);
+
+/// Where the figures come from.
+pub(super) fn section(results: &Results) -> Vec<Block> {
+    let mut blocks = vec![Block::Heading(2, "Provenance".into())];
+    if !results.command.is_empty() {
+        blocks.push(Block::Text("All of this is made by".into()));
+        blocks.push(Block::Commands(vec![results.command.clone()]));
+    }
+    let all: Vec<&Provenance> =
+        results.runs.iter().filter_map(|run| Some(&run.measured.as_ref()?.provenance)).collect();
+    let facts: [Fact; 6] = [
+        ("Version", |p| match &p.commit {
+            Some(commit) => format!("{} at commit {commit}", p.version),
+            None => p.version.clone(),
+        }),
+        ("Build", |p| format!("{}, {}", p.profile, p.rustc)),
+        ("Machine", |p| format!("{}, {} cores", p.cpu, p.cores)),
+        ("System", |p| p.os.clone()),
+        ("Kernels", |p| p.kernels.clone()),
+        ("Workers", |p| match p.threads {
+            1 => format!("{} of one thread each", p.workers),
+            threads => format!("{} of {threads} threads each", p.workers),
+        }),
+    ];
+    let facts = facts.iter().map(|(name, of)| (name.to_string(), distinct(&all, of)));
+    let facts: Vec<_> = facts.filter(|(_, value)| !value.is_empty()).collect();
+    if !facts.is_empty() {
+        blocks.push(Block::Facts(facts));
+    }
+    let data = data(&all);
+    if !data.rows.is_empty() {
+        let title = format!("Data: {} files with their checksums", data.rows.len());
+        blocks.push(Block::Folded(title, vec![Block::Table(data)]));
+    }
+    let title = format!("Every run with its command: {}", results.runs.len());
+    blocks.push(Block::Folded(title, vec![Block::Table(runs(results))]));
+    blocks
+}
+
+/// Warnings where the finished runs of a task do not come from one machine and one build: what is
+/// compared by time then compares these, too, and another commit may compute something else.
+pub(super) fn mixed(task: &Task<'_>) -> Option<Block> {
+    let made = || task.arms.iter().flat_map(Arm::finished).map(|(_, made)| &made.provenance);
+    let builds = made().map(|provenance| {
+        let Provenance { commit, rustc, profile, cpu, cores, kernels, threads, .. } = provenance;
+        (commit, rustc, profile, cpu, cores, kernels, threads)
+    });
+    let mut warnings = Vec::new();
+    if words::counted(builds).len() > 1 {
+        let warning = "Times cannot be compared: these runs were made on different machines, by \
+                       different builds or with different numbers of threads, as the provenance below \
+                       tells.";
+        warnings.push(warning.into());
+    }
+    if words::counted(made().map(|provenance| &provenance.commit)).len() > 1 {
+        let warning = "These runs were made by different commits, as the provenance below tells: see in \
+                       the changelog whether what they train has changed in between.";
+        warnings.push(warning.into());
+    }
+    (!warnings.is_empty()).then_some(Block::Warnings(warnings))
+}
+
+/// What all runs say, each thing once, with the number of runs where they differ.
+fn distinct(all: &[&Provenance], of: &dyn Fn(&Provenance) -> String) -> String {
+    let said = words::counted(all.iter().map(|provenance| of(provenance)));
+    let alone = said.len() == 1;
+    let word = |(text, count): (String, usize)| match (alone, count) {
+        (true, _) => text,
+        (false, 1) => format!("{text} (1 run)"),
+        (false, count) => format!("{text} ({count} runs)"),
+    };
+    said.into_iter().map(word).collect::<Vec<_>>().join("; ")
+}
+
+fn data(all: &[&Provenance]) -> Table {
+    let mut table = Table::new(&["file", "#bytes", "SHA-256"]);
+    for file in all.iter().flat_map(|provenance| &provenance.data) {
+        let row: Vec<Cell> = vec![
+            file.name.as_str().into(),
+            file.bytes.to_string().into(),
+            file.sha256.as_str().into(),
+        ];
+        if !table.rows.contains(&row) {
+            table.rows.push(row);
+        }
+    }
+    table
+}
+
+fn runs(results: &Results) -> Table {
+    let mut table = Table::new(&["run", "outcome", "command"]);
+    for run in &results.runs {
+        let measured = run.measured.as_ref();
+        let name = measured.and_then(|measured| measured.name.clone());
+        let command = measured.map(|measured| command_line(&measured.provenance.command));
+        let command = command.filter(|command| !command.is_empty());
+        table.rows.push(vec![
+            Cell { below: name.unwrap_or_default(), ..run.folder.display().to_string().into() },
+            run.outcome.word().into(),
+            command.map_or_else(Cell::none, Cell::from),
+        ]);
+    }
+    table
+}
+
+/// A command as it can be typed anywhere: this program without its folder, and under its own name.
+pub fn command_line(words: &[String]) -> String {
+    let own = |word: &&String| {
+        Path::new(word)
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("gradwire"))
+    };
+    let program = words.first().filter(own).map(|_| "gradwire".to_string());
+    let others = words.iter().skip(usize::from(program.is_some())).map(|word| quoted(word));
+    program.into_iter().chain(others).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=,:+@%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.into(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::digest::{self, tests::results};
+    use super::*;
+    use gradwire::record::FileSum;
+
+    #[test]
+    fn times_of_different_machines_are_not_compared_in_silence() {
+        let mut results = results();
+        assert!(mixed(&digest::tasks(&results)[0]).is_none());
+        // The run that diverged has no part in a mean.
+        results.runs[5].measured.as_mut().unwrap().provenance.cpu = "B".into();
+        assert!(mixed(&digest::tasks(&results)[0]).is_none());
+        let changes: [fn(&mut Provenance); 4] = [
+            |provenance| provenance.cpu = "B".into(),
+            |provenance| provenance.threads = 8,
+            |provenance| provenance.profile = "debug".into(),
+            |provenance| provenance.commit = Some("1234567".into()),
+        ];
+        for change in changes {
+            let mut results = results.clone();
+            change(&mut results.runs[0].measured.as_mut().unwrap().provenance);
+            let Some(Block::Warnings(lines)) = mixed(&digest::tasks(&results)[0]) else {
+                panic!("no warning")
+            };
+            assert!(lines[0].contains("Times cannot be compared"), "{lines:?}");
+            let of_commits = lines.iter().any(|line| line.contains("different commits"));
+            let commit = &results.runs[0].measured.as_ref().unwrap().provenance.commit;
+            assert_eq!(of_commits, commit.as_deref() == Some("1234567"), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn each_thing_is_said_once_and_differences_are_counted() {
+        let mut results = results();
+        results.command = "gradwire reproduce test".into();
+        for (number, run) in results.runs.iter_mut().enumerate() {
+            let Some(measured) = &mut run.measured else { continue };
+            let provenance = &mut measured.provenance;
+            provenance.version = "0.1.0".into();
+            provenance.cpu = if number == 0 { "A".into() } else { "B".into() };
+            provenance.command = vec!["../bin/gradwire-2".into(), "train".into(), "it's".into()];
+            let (name, sha256) = ("train.csv".into(), "ab".repeat(32));
+            provenance.data = vec![FileSum { name, bytes: 7, sha256 }];
+        }
+        let blocks = section(&results);
+        let Some(Block::Facts(facts)) = blocks.iter().find(|b| matches!(b, Block::Facts(_))) else {
+            panic!("{blocks:?}")
+        };
+        assert_eq!(facts[0], ("Version".into(), "0.1.0".into()));
+        assert_eq!(facts[2].1, "A, 0 cores (1 run); B, 0 cores (5 runs)");
+        let tables: Vec<&Table> = blocks
+            .iter()
+            .filter_map(|block| match block {
+                Block::Folded(_, inner) => inner.iter().find_map(|block| match block {
+                    Block::Table(table) => Some(table),
+                    _ => None,
+                }),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(tables[0].rows.len(), 1);
+        assert_eq!(tables[1].rows.len(), 7);
+        assert_eq!(tables[1].rows[0][2].text, r"gradwire train 'it'\''s'");
+        assert_eq!(tables[1].rows[6][1].text, "missing");
+    }
+}

@@ -1,0 +1,365 @@
+//! A task's tables: what its arms reached, and what they took.
+
+use super::digest::{Arm, Reached, Target, Task, trouble};
+use super::document::{Block, Cell, Table};
+use super::words;
+use crate::bench::codecs::Spread;
+use crate::measured::Measured;
+use crate::plot::say;
+use crate::results::Timing;
+use crate::statistics::Moments;
+use std::collections::BTreeSet;
+
+/// The final test accuracy.
+pub(super) fn accuracy(measured: &Measured) -> Option<f64> {
+    measured.summary.test_accuracy
+}
+
+/// The best test accuracy.
+pub(super) fn best_accuracy(measured: &Measured) -> Option<f64> {
+    measured.summary.best_accuracy
+}
+
+/// Bits per parameter and step; `None` where no step was taken.
+pub(super) fn bits(measured: &Measured) -> Option<f64> {
+    (measured.summary.steps > 0).then_some(measured.summary.bits_per_parameter)
+}
+
+/// Bytes that one rank sent in a step, on average, however many ranks there were.
+pub(super) fn bytes_per_step(measured: &Measured) -> Option<f64> {
+    let steps = measured.summary.steps as f64;
+    (steps > 0.0).then(|| measured.sent / steps)
+}
+
+/// What arms reached: accuracy, volume, the difference from the baseline.
+pub(super) fn reached(task: &Task<'_>) -> Table {
+    let against = task.baseline().map(|arm| format!("accuracy against {}", arm.label.label));
+    let evaluated = task.arms.iter().any(|arm| arm.over(accuracy).is_some());
+    let mut columns = vec!["arm", "#seeds"];
+    if evaluated {
+        columns.extend(["#accuracy", "#best accuracy"]);
+    }
+    columns.extend(["#training loss", "#bits per parameter", "#compression ratio"]);
+    columns.push("#sent per rank and step");
+    if let Some(against) = against.as_deref().filter(|_| evaluated) {
+        columns.push(against);
+    }
+    let mut table = Table::new(&columns);
+    for arm in &task.arms {
+        let mut row = vec![named(arm), Cell::from(arm.seeds())];
+        if evaluated {
+            row.push(with_badge(
+                arm,
+                arm.over(accuracy).map_or_else(Cell::none, |over| Cell {
+                    below: words::reach(&over.interval),
+                    ..Cell::from(words::accuracy(&over.moments))
+                }),
+            ));
+            row.push(or_none(arm.over(best_accuracy).map(|over| words::accuracy(&over.moments))));
+        }
+        let loss = arm.over(|measured| measured.summary.train_loss);
+        let loss = or_none(loss.map(|over| words::plain(&over)));
+        row.push(if evaluated { loss } else { with_badge(arm, loss) });
+        row.push(or_none(arm.over(bits).map(|over| words::plain(&over))));
+        let ratio = arm.over(|measured| measured.summary.compression_ratio());
+        row.push(ratio.map_or_else(Cell::none, |over| Cell {
+            below: match 1.0 / over.moments.mean {
+                less if less > 1.01 => format!("{} less than dense", words::times(less)),
+                _ => String::new(),
+            },
+            ..Cell::from(say::three_digits(over.moments.mean))
+        }));
+        row.push(or_none(arm.over(bytes_per_step).map(|over| say::bytes(over.moments.mean))));
+        if evaluated && task.baseline().is_some() {
+            row.push(match task.against_baseline(arm, accuracy) {
+                Some(comparison) => words::against(&comparison),
+                None => Cell::none(),
+            });
+        }
+        table.rows.push(row);
+    }
+    table.note = "Means ± sample deviation over the seeds that finished; below them the 95 % \
+                  confidence interval (Student's t). What did not finish is in no mean, and stands \
+                  beside it. Accuracy: on the test set, after the last step. Training loss: the mean of \
+                  the last epoch (of the last tenth of the run in verdicts). Bits and bytes: a rank's \
+                  own messages over all steps, uncompressed first ones too; what it forwards in a ring \
+                  is not counted here. Compression ratio: bytes sent over bytes of dense fp32. \
+                  Differences seed by seed by Student's t-test \
+                  where runs with the same seed begin alike, else by Welch's; not corrected for their \
+                  number."
+        .into();
+    table
+}
+
+/// What arms took on a link.
+pub(super) fn on_link(task: &Task<'_>, word: &str, target: Option<&Target>) -> Table {
+    let to = target.map(|target| format!("#to {}", say::percent(target.accuracy)));
+    let mut columns = vec!["arm", "#step", "#of it the link", "#speed-up of a step", "#all steps"];
+    if let Some(to) = &to {
+        columns.extend([to.as_str(), "#speed-up to it"]);
+    }
+    let mut table = Table::new(&columns);
+    let step = |arm: &Arm<'_>| Some(arm.on_link(word, |link| link.step_seconds)?.moments.mean);
+    let usual = task.baseline().and_then(step);
+    let usual_to = task.baseline().zip(target).and_then(|(arm, t)| whole(&arm.reached(word, t)));
+    for arm in &task.arms {
+        let Some(seconds) = arm.on_link(word, |link| link.step_seconds) else { continue };
+        let link = arm.on_link(word, |link| link.exposed_seconds).map(|over| over.moments.mean);
+        let all = arm.on_link(word, |link| link.seconds).map(|over| over.moments.mean);
+        let share = |exposed: f64| format!("{:.0} %", 100.0 * exposed / seconds.moments.mean);
+        let faster = usual.map(|usual| words::times(usual / seconds.moments.mean));
+        let mut row = vec![
+            named(arm),
+            with_badge(
+                arm,
+                say::duration_about(seconds.moments.mean, seconds.moments.deviation).into(),
+            ),
+            link.map_or_else(Cell::none, |exposed| Cell {
+                below: share(exposed),
+                ..Cell::from(say::duration(exposed))
+            }),
+            or_none(faster),
+            or_none(all.map(say::duration)),
+        ];
+        if let Some(target) = target {
+            let reached = arm.reached(word, target);
+            row.push(to_target(&reached));
+            let faster = usual_to.zip(whole(&reached)).map(|(usual, own)| usual / own);
+            row.push(or_none(faster.map(words::times)));
+        }
+        table.rows.push(row);
+    }
+    table
+}
+
+/// What to know when reading tables of links.
+pub(super) fn about_links(target: Option<&Target>) -> String {
+    let mut note =
+        "Virtual time: what each rank computed by its own processor clock, and what its \
+                    messages take on the link. Evaluations are not charged. Step: the median of a \
+                    run, mean and sample deviation over seeds."
+            .to_string();
+    if let Some(target) = target {
+        note += &format!(
+            " {}; the time to it is that of the first evaluation that found it. A speed-up to it is \
+             told where every seed that finished reached it.",
+            target.why
+        );
+    }
+    note
+}
+
+/// Seconds to a target where every seed that finished reached it.
+fn whole(reached: &Reached) -> Option<f64> {
+    reached.seconds.filter(|seconds| reached.seeds == reached.of && *seconds > 0.0)
+}
+
+fn to_target(reached: &Reached) -> Cell {
+    match (reached.seconds, reached.of) {
+        (_, 0) => Cell::none(),
+        (None, _) => "never".into(),
+        (Some(seconds), of) => Cell {
+            badge: (reached.seeds < of).then(|| format!("{} of {of} seeds", reached.seeds)),
+            ..Cell::from(say::duration(seconds))
+        },
+    }
+}
+
+/// What schemes report about themselves; `None` where they report nothing.
+pub(super) fn gauges(task: &Task<'_>) -> Option<Table> {
+    const FIRST: [&str; 5] =
+        ["kept_ratio", "union", "union_ratio", "server_bytes", "compression_error"];
+    const SHOWN_ELSEWHERE: &str = "bits_per_parameter";
+    let measured = task.arms.iter().flat_map(Arm::finished).map(|(_, measured)| measured);
+    let names: BTreeSet<&str> =
+        measured.flat_map(|m| m.gauge_means.keys()).map(String::as_str).collect();
+    let mut names: Vec<&str> = names.into_iter().filter(|name| *name != SHOWN_ELSEWHERE).collect();
+    // What papers make claims about stands first.
+    names.sort_by_key(|name| FIRST.iter().position(|first| first == name).unwrap_or(FIRST.len()));
+    if names.is_empty() {
+        return None;
+    }
+    let titles: Vec<String> = names.iter().map(|name| format!("#{}", gauge_title(name))).collect();
+    let columns: Vec<&str> = ["arm"].into_iter().chain(titles.iter().map(String::as_str)).collect();
+    let mut table = Table::new(&columns);
+    for arm in &task.arms {
+        let cells: Vec<Cell> = names.iter().map(|name| gauge(arm, name)).collect();
+        if cells.iter().all(|cell| *cell == Cell::none()) {
+            continue;
+        }
+        let mut row = vec![with_badge(arm, named(arm))];
+        row.extend(cells);
+        table.rows.push(row);
+    }
+    table.note =
+        "Means over the recorded steps of a run and over seeds ± sample deviation over seeds; below \
+                  them the deviation over those steps of a run. Threshold quality: elements kept over \
+                  elements wanted."
+            .into();
+    Some(table)
+}
+
+fn gauge(arm: &Arm<'_>, name: &str) -> Cell {
+    let Some(over) = arm.over(|m| m.gauge(name)) else {
+        return Cell::none();
+    };
+    let steps = arm.over(|m| m.gauge_means.get(name).map(|moments| moments.deviation));
+    let steps = steps
+        .map(|over| over.moments.mean)
+        .filter(|deviation| *deviation > 1e-6 * over.moments.mean.abs());
+    let below = steps.map(|deviation| format!("steps ± {}", say::two_digits(deviation)));
+    let below = below.unwrap_or_default();
+    Cell { below, ..Cell::from(words::plain(&over)) }
+}
+
+/// How fast the schemes are that claims about speed compare, on the gradients that an arm's runs
+/// recorded; `None` where none was timed.
+pub(super) fn coding(task: &Task<'_>, timings: &[Timing]) -> Option<Table> {
+    let timings: Vec<&Timing> = timings.iter().filter(|t| t.task == task.label.name).collect();
+    let named = |name: &str| {
+        let arm = task.arms.iter().find(|arm| arm.label.name == name);
+        arm.map_or_else(|| Cell::from(name), named)
+    };
+    let mut table =
+        Table::new(&["arm", "gradient of", "#seeds", "#encoding", "#decoding one message"]);
+    for ((of, arm), seeds) in words::counted(timings.iter().map(|t| (&t.of, &t.arm))) {
+        let ours: Vec<&&Timing> = timings.iter().filter(|t| (&t.of, &t.arm) == (of, arm)).collect();
+        let cell = |spread: fn(&Timing) -> &Spread| {
+            let spreads: Vec<&Spread> = ours.iter().map(|timing| spread(timing)).collect();
+            let medians: Vec<f64> = spreads.iter().map(|spread| spread.median).collect();
+            let least = spreads.iter().map(|spread| spread.least).fold(f64::INFINITY, f64::min);
+            let most = spreads.iter().map(|spread| spread.most).fold(0.0, f64::max);
+            let Moments { mean, deviation, .. } = Moments::of(&medians);
+            Cell {
+                below: format!("{} to {}", say::duration(least), say::duration(most)),
+                ..Cell::from(say::duration_about(mean, deviation))
+            }
+        };
+        let times = [cell(|timing| &timing.encode), cell(|timing| &timing.decode)];
+        let mut row = vec![named(arm), named(of), Cell::from(seeds.to_string())];
+        row.extend(times);
+        table.rows.push(row);
+    }
+    table.note = "The last gradient of each run, with the residual that was added to it, on one thread. \
+                  All schemes take turns, message by message. Means ± sample deviation of the seeds' \
+                  medians; below them the shortest and the longest time of any seed."
+        .into();
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// What a gauge is called in front of people.
+pub(super) fn gauge_title(name: &str) -> String {
+    match name {
+        "kept_ratio" => "threshold quality k̂/k".into(),
+        other => other.replace('_', " "),
+    }
+}
+
+/// What went wrong, run by run.
+pub(super) fn troubles(task: &Task<'_>) -> Option<Block> {
+    let of = |arm: &Arm<'_>| {
+        let all: Vec<_> = arm.runs.iter().filter_map(|run| trouble(run)).collect();
+        let head = format!(
+            "{}: {} of {} seeds finished",
+            arm.label.label,
+            arm.finished().count(),
+            arm.runs.len()
+        );
+        (!all.is_empty()).then(|| format!("{head}; {}", all.join("; ")))
+    };
+    let lines: Vec<String> = task.arms.iter().filter_map(of).collect();
+    (!lines.is_empty()).then_some(Block::Warnings(lines))
+}
+
+/// An arm's name with its look.
+fn named(arm: &Arm<'_>) -> Cell {
+    Cell { style: Some(arm.style), ..Cell::from(arm.label.label.as_str()) }
+}
+
+fn with_badge(arm: &Arm<'_>, cell: Cell) -> Cell {
+    Cell { badge: arm.badge(), ..cell }
+}
+
+fn or_none(text: Option<String>) -> Cell {
+    text.map_or_else(Cell::none, Cell::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::digest::{self, tests::results};
+    use super::*;
+
+    fn column<'t>(table: &'t Table, title: &str) -> Vec<&'t Cell> {
+        let place = table.columns.iter().position(|(t, _)| t == title);
+        let place = place.unwrap_or_else(|| panic!("{title} in {:?}", table.columns));
+        table.rows.iter().map(|row| &row[place]).collect()
+    }
+
+    #[test]
+    fn what_did_not_finish_stands_beside_the_mean() {
+        let results = results();
+        let tasks = digest::tasks(&results);
+        let table = reached(&tasks[0]);
+        let accuracy = column(&table, "accuracy");
+        assert_eq!(accuracy[0].text, "90.20 ± 0.10 %");
+        assert_eq!(accuracy[0].badge, None);
+        assert_eq!(accuracy[1].text, "88.15 ± 0.07 %");
+        assert_eq!(accuracy[1].badge.as_deref(), Some("diverged 1/3"));
+        assert_eq!(
+            (accuracy[2].text.as_str(), accuracy[2].badge.as_deref()),
+            ("–", Some("missing 1/1"))
+        );
+        let against = column(&table, "accuracy against dense");
+        assert_eq!(against[1].text, "2.00 points below");
+        assert!(
+            against[1].below.starts_with("over 2 pairs of runs with the same seed this is hardly")
+        );
+        assert_eq!(against[0], &Cell::none());
+        let Some(Block::Warnings(lines)) = troubles(&tasks[0]) else { panic!("troubles") };
+        assert_eq!(
+            lines[0],
+            "top-k 1 %: 2 of 3 seeds finished; seed 3 diverged after step 120 of \
+                              200: step 121: non-finite gradient"
+        );
+        assert!(lines[1].contains("SIDCo: 0 of 1 seeds finished"));
+    }
+
+    #[test]
+    fn speed_is_against_the_baseline() {
+        let results = results();
+        let tasks = digest::tasks(&results);
+        let target = tasks[0].target();
+        let table = on_link(&tasks[0], "100mbit", target.as_ref());
+        let faster = column(&table, "speed-up of a step");
+        assert_eq!(faster.len(), 2, "what has not run took no time");
+        assert_eq!((faster[0].text.as_str(), faster[1].text.as_str()), ("1×", "6.27×"));
+        assert_eq!(column(&table, "to 86 %")[0].text, "74 s");
+        assert_eq!(column(&table, "speed-up to it")[1].text, "6.27×");
+        assert!(about_links(target.as_ref()).contains("86 % is 95 % of what dense reached"));
+        assert!(coding(&tasks[0], &[]).is_none());
+        let spread = |median: f64| Spread { least: median / 2.0, median, most: 3.0 * median };
+        let timing = |arm: &str, seed: u64, median: f64| Timing {
+            task: tasks[0].label.name.clone(),
+            of: "topk".into(),
+            seed,
+            started: 0.0,
+            arm: arm.into(),
+            scheme: String::new(),
+            encode: spread(median),
+            decode: spread(median / 10.0),
+        };
+        let timings =
+            [timing("topk", 1, 0.002), timing("dense", 1, 0.01), timing("topk", 2, 0.004)];
+        let coding = coding(&tasks[0], &timings).unwrap();
+        let encoding = column(&coding, "encoding");
+        assert_eq!(column(&coding, "arm")[0].text, "top-k 1 %");
+        assert_eq!(column(&coding, "seeds")[0].text, "2");
+        assert_eq!(
+            (encoding[0].text.as_str(), encoding[0].below.as_str()),
+            ("3 ± 1.4 ms", "1 ms to 12 ms")
+        );
+        assert_eq!(encoding[1].text, "10 ms");
+        let gauges = gauges(&tasks[0]).unwrap();
+        assert_eq!(column(&gauges, "threshold quality k̂/k")[0].below, "steps ± 0.05");
+    }
+}

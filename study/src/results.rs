@@ -1,0 +1,288 @@
+//! What an experiment has found so far: every run of its grid, those that are missing or went
+//! wrong too, and a verdict on every claim. Reports are made from this and nothing else.
+
+use crate::bench::codecs::Spread;
+use crate::measured::Measured;
+use crate::statistics::Interval;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The name of results that are of no experiment: of runs that somebody put together.
+pub const COLLECTED: &str = "runs";
+
+/// Several runs that belong together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// The experiment's name, or [`COLLECTED`].
+    pub experiment: String,
+    /// What it is about, in one line.
+    pub title: String,
+    /// The paper: authors, year, title, venue. Empty where there is none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub paper: String,
+    /// What was done at this scale, and where it differs from the paper, in sentences.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub about: String,
+    /// `smoke`, `quick`, `standard` or `full`; absent for runs that somebody put together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<String>,
+    /// The command that makes all of this, as it can be typed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub command: String,
+    /// What is trained, in order: a model on a data set by so many workers.
+    pub tasks: Vec<Label>,
+    /// What is compared on each task, in order: a scheme with its settings.
+    pub arms: Vec<Label>,
+    /// The arm that the others are compared with, if there is one among them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<String>,
+    /// The words of the links that runs were replayed on.
+    pub links: Vec<String>,
+    /// Every run of the grid, in the order of tasks, arms and seeds.
+    pub runs: Vec<Run>,
+    /// Runs that earlier results held and this grid has no place for, such as those of more seeds. No
+    /// table, plot or verdict shows them; they are there for whoever asks for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Run>,
+    /// How fast schemes encode and decode gradients that runs recorded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timings: Vec<Timing>,
+    /// How many times the verdicts are looked at: 1, or as many as `--until-decided` may look.
+    #[serde(default = "once")]
+    pub looks: usize,
+    /// What is claimed, and what was measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verdicts: Vec<Verdict>,
+}
+
+fn once() -> usize {
+    1
+}
+
+impl Results {
+    /// Whether nobody has claimed what is tested: it is a question of one's own.
+    pub fn is_own_question(&self) -> bool {
+        self.paper.is_empty()
+    }
+
+    /// A ruling in words: what became of a paper's claim, or the answer to a question.
+    pub fn in_words(&self, ruling: Ruling) -> &'static str {
+        let [verdict, answer] = match ruling {
+            Ruling::Reproduced => ["reproduced", "yes"],
+            Ruling::Contradicted => ["contradicted at this scale", "no"],
+            Ruling::Undecided => ["undecided"; 2],
+            Ruling::NotTestable => ["not testable at this scale", "no answer"],
+        };
+        if self.is_own_question() { answer } else { verdict }
+    }
+}
+
+/// How fast an arm's scheme is on a gradient that a run recorded: one thread, in turns with the
+/// schemes that it is compared with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Timing {
+    /// The task of the run.
+    pub task: String,
+    /// The arm of the run whose gradient it is.
+    pub of: String,
+    /// The run's seed.
+    pub seed: u64,
+    /// When the run began, in seconds since 1970: another run has another gradient.
+    pub started: f64,
+    /// The arm whose scheme was timed.
+    pub arm: String,
+    /// That scheme with its settings, in words.
+    #[serde(default)]
+    pub scheme: String,
+    /// Seconds of encoding.
+    pub encode: Spread,
+    /// Seconds of decoding one message and adding it up.
+    pub decode: Spread,
+}
+
+/// A name that stands in folders and files, and what it is called in front of people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Label {
+    /// Letters, digits, `-`, `_` and `.`.
+    pub name: String,
+    /// In words.
+    pub label: String,
+}
+
+/// One run of a grid.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// The name of what was trained.
+    pub task: String,
+    /// The name of what it was trained with.
+    pub arm: String,
+    /// What every random stream derived from.
+    pub seed: u64,
+    /// The run's folder, within the experiment's.
+    pub folder: PathBuf,
+    /// Its recipe as TOML; empty where it was not made.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub recipe: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What its record says; absent where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measured>,
+}
+
+impl Run {
+    /// Whether it is this very run: in the same place, begun at the same moment, ended alike.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        let began = |run: &Self| run.measured.as_ref().map(|measured| measured.summary.started);
+        (&self.task, &self.arm, self.seed) == (&other.task, &other.arm, other.seed)
+            && began(self) == began(other)
+            && self.outcome == other.outcome
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It took all its steps.
+    Finished,
+    /// A gradient, the mean gradient or the loss was not finite any more.
+    Diverged {
+        /// The error with its causes.
+        error: String,
+    },
+    /// Something else went wrong.
+    Failed {
+        /// The error with its causes.
+        error: String,
+    },
+    /// It has begun and not ended: it is going on, or was stopped.
+    Unfinished,
+    /// It has not begun.
+    Missing,
+}
+
+impl Outcome {
+    /// Whether figures of the whole run may be taken from it.
+    pub fn is_finished(&self) -> bool {
+        *self == Self::Finished
+    }
+
+    /// Whether making the run again would come to nothing else: it finished, or it diverged.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::Finished | Self::Diverged { .. })
+    }
+
+    /// In one word.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::Diverged { .. } => "diverged",
+            Self::Failed { .. } => "failed",
+            Self::Unfinished => "unfinished",
+            Self::Missing => "missing",
+        }
+    }
+}
+
+/// A claim, what was measured, and what follows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// The claim in words.
+    pub claim: String,
+    /// Where it is made: paper, table or section; who publishes it.
+    pub source: String,
+    /// What was measured, in words: of what, against what, on which task and link.
+    pub measure: String,
+    /// How its numbers are said.
+    pub unit: Unit,
+    /// The number claimed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed: Option<f64>,
+    /// The least and the most that count as reproduced; absent where that side is open.
+    pub bounds: [Option<f64>; 2],
+    /// What was measured over the seeds, with the interval at `confidence`; absent where nothing could
+    /// be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Interval>,
+    /// How probable it is that the interval holds the truth: 0.9 for one look, more for several.
+    pub confidence: f64,
+    /// How it was tested.
+    pub test: Test,
+    /// How the numbers of both arms vary together from seed to seed (Pearson's r).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation: Option<f64>,
+    /// The interval by Welch, as if runs with the same seed had nothing in common.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub welch: Option<[f64; 2]>,
+    /// Of a claim of which the best of several tasks counts: all of them, the best first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<OnTask>,
+    /// What follows.
+    pub ruling: Ruling,
+    /// How many seeds more would decide what is undecided, if mean and deviation stayed as they are;
+    /// absent too where a thousand would not do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub more_seeds: Option<usize>,
+    /// Why.
+    pub why: String,
+}
+
+/// What was measured for a claim on one of its tasks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OnTask {
+    /// The task in words.
+    pub task: String,
+    /// What was measured there; absent where nothing could be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Interval>,
+}
+
+/// How a claim was tested.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Test {
+    /// Student's t over the numbers of one arm.
+    #[default]
+    OneArm,
+    /// Student's t over the differences, or the logarithms of ratios, of runs with the same seed.
+    Paired,
+    /// Welch's t over runs that have nothing in common.
+    Welch,
+}
+
+/// How numbers are said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// As a plain number.
+    #[default]
+    Number,
+    /// A fraction, said in percent.
+    Percent,
+    /// A difference of two fractions, said in percentage points.
+    Points,
+    /// A factor, said with ×.
+    Factor,
+}
+
+/// What follows from what was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ruling {
+    /// The whole interval lies within the claim's bounds.
+    Reproduced,
+    /// The whole interval lies outside of them: the opposite was seen, at this scale.
+    Contradicted,
+    /// The interval straddles a bound: there are too few seeds to tell.
+    Undecided,
+    /// This scale cannot tell, or the runs that would tell are not there.
+    NotTestable,
+}
+
+impl Ruling {
+    /// All, in the order in which they are counted.
+    pub const ALL: [Self; 4] =
+        [Self::Reproduced, Self::Contradicted, Self::Undecided, Self::NotTestable];
+}

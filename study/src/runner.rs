@@ -1,0 +1,412 @@
+//! Makes the runs of a grid, one after the other, each only once.
+//!
+//! `<out>/<experiment>-<scale>/<task>/<arm>/seed-<n>/` is a run's folder. A run that took all its
+//! steps, or diverged, with the same recipe, version and data is not made again. One that was
+//! stopped is gone on with from its last checkpoint, or begun again. What another recipe, version
+//! or data have left there is moved to `<out>/superseded/`, never removed. What another process is at work
+//! in is not moved: the grid stops there. A run that the `results.json` in the experiment's folder has
+//! was made too, on another machine perhaps, also where its own folder is not there or holds something
+//! else: whoever has that file goes on from it. Its runs that the grid has no place for stay in it, and a
+//! copy of it goes to `<out>/superseded/` before others take the place of its runs.
+
+use crate::definition::{self, Choice, Experiment};
+use crate::grid::{Grid, Planned};
+use crate::kept::Kept;
+use crate::measured::Measured;
+use crate::network::report::Named;
+use crate::pace::Pace;
+use crate::report;
+use crate::results::{Label, Outcome, Results, Run};
+use crate::scale::Scale;
+use crate::{timings, verdict};
+use anyhow::{Context, Result};
+use gradwire::checkpoint;
+use gradwire::cluster::Job as Processes;
+use gradwire::disk::Disk;
+use gradwire::recipe::Recipe;
+use gradwire::record::{self, Kind, Mode, Provenance};
+use gradwire::train::flags::StepFlags;
+use gradwire::train::launch::{Start, train};
+use gradwire::train::resume::Resume;
+use gradwire::train::session::Session;
+use gradwire_exchange::network::Link;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// An experiment at a scale, and where it is done.
+pub struct Job<'a> {
+    /// The experiment's name.
+    pub name: &'a str,
+    /// The experiment.
+    pub experiment: &'a Experiment,
+    /// The scale.
+    pub scale: &'a Scale,
+    /// Its runs.
+    pub grid: &'a Grid,
+    /// The experiment's folder.
+    pub folder: PathBuf,
+    /// The words of the links that runs are replayed on.
+    pub links: Vec<String>,
+    /// The command that does this, as it can be typed.
+    pub command: String,
+    /// What the person sees of each run.
+    pub mode: Mode,
+    /// What everything is written through.
+    pub disk: Disk,
+    /// Through which the end can be asked for.
+    pub flags: Arc<StepFlags>,
+    /// Whether runs that were stopped are gone on with, rather than begun again.
+    pub resume: bool,
+    /// How many times the verdicts are looked at before they are final.
+    pub looks: usize,
+}
+
+/// What has happened to a run.
+pub enum News<'a> {
+    /// It begins, the so-manieth of all.
+    Begins(usize, &'a Planned),
+    /// What was in its folder was moved away: where to, and why.
+    Superseded(&'a Path, &'a str),
+    /// Something in `results.json` does not count here: where a copy of the file is, and what it is.
+    Copied(&'a Path, &'a str),
+    /// Schemes could not be timed for a claim, and why.
+    Untimed(&'a str),
+    /// It was there already, or has ended.
+    Ended {
+        /// Which of all, from 1.
+        number: usize,
+        /// What was planned.
+        planned: &'a Planned,
+        /// How it ended, and what it measured.
+        run: &'a Run,
+        /// Seconds that it took now; absent when it was there already.
+        seconds: Option<f64>,
+        /// Seconds that the runs still to be made will take, as far as can be told.
+        left: Option<f64>,
+    },
+}
+
+/// What a run's folder holds.
+enum Held {
+    Nothing,
+    /// The run that is planned, as far as it came.
+    Same(Outcome),
+    /// Something else, and what is different.
+    Other(String),
+}
+
+impl Held {
+    /// Whether it is the run that is planned, and the run has nothing left to do.
+    fn has_ended(&self) -> bool {
+        matches!(self, Self::Same(outcome) if outcome.is_final())
+    }
+}
+
+impl Job<'_> {
+    /// Makes every run that is missing, and writes results and report after each. A run that fails
+    /// does not keep the others from being made. Ends early when that is asked for.
+    ///
+    /// # Errors
+    /// When results cannot be written, or another process is at work in the folder.
+    pub fn run(&self, mut tell: impl FnMut(&News<'_>)) -> Result<Results> {
+        self.disk.create_folders(&self.folder).with_context(|| {
+            format!("cannot make {}: choose another --out", self.folder.display())
+        })?;
+        let _lock = record::lock(&self.disk, &self.folder)?;
+        let links = self.named_links()?;
+        let text = toml::to_string(self.experiment)?;
+        let path = self.folder.join(definition::FILE);
+        self.disk.replace(&path, text.as_bytes()).with_context(|| cannot_write(&path))?;
+
+        let mut kept = Kept::read(&self.disk, &self.folder)?;
+        let mut runs: Vec<Run> = self
+            .grid
+            .runs
+            .iter()
+            .map(|planned| self.found(planned, &links, &kept))
+            .collect::<Result<_>>()?;
+        self.copy_what_is_lost(&kept, &runs, &mut tell)?;
+        self.keep(&runs, &kept)?;
+        record::hparams::forget_description(&self.disk, &self.folder)?;
+        let mut pace = Pace::default();
+        let is_open =
+            |i: usize, runs: &[Run]| self.grid.runs[i].wanted && !runs[i].outcome.is_final();
+        let wanted = self.grid.runs.iter().enumerate().filter(|(_, planned)| planned.wanted);
+        for (number, (index, planned)) in (1..).zip(wanted) {
+            let began = (!runs[index].outcome.is_final()).then(Instant::now);
+            if let Some(began) = began {
+                if self.flags.stopping() {
+                    break;
+                }
+                tell(&News::Begins(number, planned));
+                let steps = self.make(planned, &mut tell)?;
+                runs[index] = self.found(planned, &links, &kept)?;
+                pace.add(planned, steps, began.elapsed());
+                self.keep(&runs, &kept)?;
+            }
+            let left = pace.left(&self.grid.runs, |i| i > index && is_open(i, &runs));
+            let seconds = began.map(|began| began.elapsed().as_secs_f64());
+            tell(&News::Ended { number, planned, run: &runs[index], seconds, left });
+        }
+        if !self.flags.stopping() {
+            let (disk, folder) = (&self.disk, self.folder.as_path());
+            let known = std::mem::take(&mut kept.timings);
+            kept.timings =
+                timings::measure(disk, folder, self.experiment, self.grid, &runs, known, |why| {
+                    tell(&News::Untimed(why));
+                })?;
+            self.keep(&runs, &kept)?;
+        }
+        Ok(self.results(&runs, &kept))
+    }
+
+    /// The runs that were asked for and are still to be made, by what is in the folder now.
+    ///
+    /// # Errors
+    /// When the folder cannot be read, or a run that was made elsewhere was not replayed on the links.
+    pub fn left(&self) -> Result<Vec<&Planned>> {
+        let links = self.named_links()?;
+        let kept = Kept::read(&self.disk, &self.folder)?;
+        let mut left = Vec::new();
+        for planned in self.grid.wanted() {
+            if !self.held(planned)?.has_ended() && kept.run(planned, &links)?.is_none() {
+                left.push(planned);
+            }
+        }
+        Ok(left)
+    }
+
+    /// The links, each with its word.
+    fn named_links(&self) -> Result<Vec<Named>> {
+        self.links.iter().map(|word| Ok((word.clone(), Link::parse(word)?))).collect()
+    }
+
+    /// Makes one run, and gives back how many steps it had to take. Whatever becomes of it stands in its
+    /// record.
+    fn make(&self, planned: &Planned, tell: &mut impl FnMut(&News<'_>)) -> Result<u64> {
+        let folder = self.folder.join(&planned.folder);
+        let start = match self.held(planned)? {
+            Held::Nothing => Start::In(folder.clone()),
+            Held::Same(_) => match self.resume.then(|| Resume::find(&self.disk, &folder, false)) {
+                Some(Ok(resume)) => Start::Resume(Box::new(resume)),
+                Some(Err(error)) => self.begin_again(planned, &format!("{error:#}"), tell)?,
+                None => self.begin_again(planned, "it had not ended", tell)?,
+            },
+            Held::Other(difference) => self.begin_again(planned, &difference, tell)?,
+        };
+        let taken = match &start {
+            Start::Resume(resume) => resume.checkpoint.manifest.progress.step,
+            _ => 0,
+        };
+        let steps = planned.steps.saturating_sub(taken);
+        let (alone, flags) = (Processes::alone(), Arc::new(self.flags.again()));
+        let trained = Session::lead(&alone, planned.recipe.clone()).and_then(|session| {
+            let session = Session { disk: self.disk.clone(), flags, ..session };
+            train(&alone, session, self.mode, start)
+        });
+        match trained {
+            Ok(trained) => {
+                let checkpoints = folder.join(checkpoint::FOLDER);
+                if !trained.stopped && checkpoints.exists() {
+                    self.disk
+                        .remove_folder(&checkpoints)
+                        .with_context(|| format!("cannot remove {}", checkpoints.display()))?;
+                }
+                Ok(steps)
+            }
+            // What the record tells is shown, and does not keep the others from being made.
+            Err(error) => {
+                let recorded = folder.join(record::METRICS).exists();
+                match recorded.then(|| outcome(&self.disk, &folder)).transpose()? {
+                    // How many steps it came to says nothing about the next.
+                    Some(Outcome::Diverged { .. } | Outcome::Failed { .. }) => Ok(0),
+                    _ => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Moves what is in a run's folder aside.
+    ///
+    /// # Errors
+    /// When another process is at work in the folder, or it cannot be moved.
+    fn begin_again(
+        &self,
+        planned: &Planned,
+        why: &str,
+        tell: &mut impl FnMut(&News<'_>),
+    ) -> Result<Start> {
+        let folder = self.folder.join(&planned.folder);
+        let above = planned.folder.parent().unwrap_or(&planned.folder);
+        let seed = planned.recipe.seed;
+        // A file where the folder should be is nobody's run, and has no place for a lock.
+        let _lock = folder.is_dir().then(|| record::lock(&self.disk, &folder)).transpose()?;
+        let free = self.superseded(above, |number| format!("seed-{seed}-{number}"))?;
+        self.disk
+            .rename(&folder, &free)
+            .with_context(|| format!("cannot move {} to {}", folder.display(), free.display()))?;
+        tell(&News::Superseded(&free, why));
+        Ok(Start::In(folder))
+    }
+
+    /// Keeps a copy of the `results.json` that is about to be replaced, if something in it would be lost.
+    fn copy_what_is_lost(
+        &self,
+        kept: &Kept,
+        runs: &[Run],
+        tell: &mut impl FnMut(&News<'_>),
+    ) -> Result<()> {
+        let Some(what) = kept.lost(self.grid, runs) else { return Ok(()) };
+        let copy = self.superseded(Path::new(""), |number| format!("results-{number}.json"))?;
+        self.disk.replace(&copy, &kept.bytes).with_context(|| cannot_write(&copy))?;
+        tell(&News::Copied(&copy, &what));
+        Ok(())
+    }
+
+    /// A place for what is no longer to be in `folder`, which is within the experiment's: the first whose
+    /// number is free.
+    fn superseded(&self, folder: &Path, name: impl Fn(u64) -> String) -> Result<PathBuf> {
+        let out = self.folder.parent().unwrap_or(&self.folder);
+        let experiment = self.folder.file_name().unwrap_or_default();
+        let above = out.join("superseded").join(experiment).join(folder);
+        self.disk.create_folders(&above).with_context(|| cannot_write(&above))?;
+        let mut number = 1;
+        while above.join(name(number)).exists() {
+            number += 1;
+        }
+        Ok(above.join(name(number)))
+    }
+
+    /// What the folder of a planned run holds.
+    fn held(&self, planned: &Planned) -> Result<Held> {
+        let folder = self.folder.join(&planned.folder);
+        if !folder.exists() {
+            return Ok(Held::Nothing);
+        }
+        Ok(match difference(&self.disk, &folder, planned) {
+            Ok(None) => Held::Same(outcome(&self.disk, &folder)?),
+            Ok(Some(difference)) => Held::Other(difference),
+            Err(error) => Held::Other(format!("{error:#}")),
+        })
+    }
+
+    /// A planned run, as far as it has been made.
+    fn found(&self, planned: &Planned, links: &[Named], kept: &Kept) -> Result<Run> {
+        let held = self.held(planned)?;
+        if !held.has_ended()
+            && let Some(run) = kept.run(planned, links)?
+        {
+            return Ok(run);
+        }
+        let outcome = match held {
+            Held::Same(outcome) => outcome,
+            Held::Nothing | Held::Other(_) => Outcome::Missing,
+        };
+        let folder = self.folder.join(&planned.folder);
+        let measured = match outcome {
+            Outcome::Missing => None,
+            Outcome::Finished => Some(Measured::read(&self.disk, &folder, links)?),
+            // What was cut off in its first moments has nothing to say.
+            _ => Measured::read(&self.disk, &folder, links).ok(),
+        };
+        Ok(Run {
+            task: planned.task.clone(),
+            arm: planned.arm.clone(),
+            seed: planned.recipe.seed,
+            folder: planned.folder.clone(),
+            recipe: match outcome {
+                Outcome::Missing => String::new(),
+                _ => recipe(&self.disk, &folder)?,
+            },
+            outcome,
+            measured,
+        })
+    }
+
+    fn keep(&self, runs: &[Run], kept: &Kept) -> Result<()> {
+        report::write(&self.disk, &self.folder, &self.results(runs, kept))
+    }
+
+    /// What was asked for, and what else there is of the same grid.
+    fn results(&self, runs: &[Run], kept: &Kept) -> Results {
+        let pairs = self.grid.runs.iter().zip(runs);
+        let shown =
+            pairs.filter(|(planned, run)| planned.wanted || run.outcome != Outcome::Missing);
+        let mut runs: Vec<Run> = shown.map(|(_, run)| run.clone()).collect();
+        let label = |choices: &[Choice], of: fn(&Run) -> &str| -> Vec<Label> {
+            let labels = choices.iter().map(|choice| choice.label.clone());
+            labels.filter(|label| runs.iter().any(|run| of(run) == label.name)).collect()
+        };
+        let tasks = label(&self.grid.tasks, |run| &run.task);
+        let arms = label(&self.grid.arms, |run| &run.arm);
+        let place =
+            |labels: &[Label], name: &str| labels.iter().position(|label| label.name == name);
+        runs.sort_by_key(|run| (place(&tasks, &run.task), place(&arms, &run.arm), run.seed));
+        let about = self.experiment.scales.get(self.scale).map(|setting| setting.about.clone());
+        let baseline = &self.experiment.baseline;
+        let mut results = Results {
+            experiment: self.name.to_string(),
+            title: self.experiment.title.clone(),
+            paper: self.experiment.paper.clone(),
+            about: about.unwrap_or_default(),
+            scale: Some(self.scale.name().into()),
+            command: self.command.clone(),
+            baseline: arms.iter().any(|arm| arm.name == *baseline).then(|| baseline.clone()),
+            tasks,
+            arms,
+            links: self.links.clone(),
+            runs,
+            others: kept.others(self.grid),
+            timings: kept.timings.clone(),
+            looks: self.looks,
+            verdicts: Vec::new(),
+        };
+        results.verdicts = verdict::of(self.experiment, self.scale, &results);
+        results
+    }
+}
+
+/// What about the run in `folder` is not as planned; `None` when it is the planned run.
+fn difference(disk: &Disk, folder: &Path, planned: &Planned) -> Result<Option<String>> {
+    let recipe = Recipe::from_toml(&recipe(disk, folder)?)?;
+    let provenance: Provenance = serde_json::from_slice(&read(disk, folder, "provenance.json")?)?;
+    planned.change(&recipe, &provenance)
+}
+
+/// The recipe that the run in `folder` was made of, as it was written then.
+fn recipe(disk: &Disk, folder: &Path) -> Result<String> {
+    Ok(String::from_utf8_lossy(&read(disk, folder, "recipe.toml")?).into_owned())
+}
+
+fn read(disk: &Disk, folder: &Path, name: &str) -> Result<Vec<u8>> {
+    const MAX_BYTES: u64 = 1 << 24;
+    let path = folder.join(name);
+    disk.read(&path, MAX_BYTES).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// How the run in `folder` ended, by its record.
+pub fn outcome(disk: &Disk, folder: &Path) -> Result<Outcome> {
+    let mut outcome = Outcome::Unfinished;
+    let mut planned = 0;
+    record::read_metrics(disk, folder, |event| match event.kind {
+        Kind::Started(started) => (outcome, planned) = (Outcome::Unfinished, started.steps),
+        Kind::Finished(finished) if finished.summary.step >= planned => outcome = Outcome::Finished,
+        Kind::Failed(failed) => {
+            let error = failed.error;
+            outcome = match failed.diverged {
+                true => Outcome::Diverged { error },
+                false => Outcome::Failed { error },
+            };
+        }
+        _ => {}
+    })?;
+    Ok(outcome)
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!(
+        "cannot write {}: make room or permission there, or choose another --out",
+        path.display()
+    )
+}

@@ -1,0 +1,442 @@
+//! What follows for each claim from what was measured. A claim is reproduced when the whole interval
+//! over seeds lies within its bounds, contradicted at this scale when it lies wholly outside of them,
+//! and undecided when it straddles one: nothing is rounded in its favour.
+
+use crate::claim::{Claim, Compare, Measure};
+use crate::decision::{Average, Bounds, Decision, Estimated, MOST_SEEDS, SIDE, Sample};
+use crate::definition::{Choice, Experiment};
+use crate::measured::Measured;
+use crate::results::{OnTask, Outcome, Results, Ruling, Run, Test, Timing, Verdict};
+use crate::scale::Scale;
+use crate::statistics::Interval;
+
+/// A verdict on each claim of an experiment.
+pub fn of(experiment: &Experiment, scale: &Scale, results: &Results) -> Vec<Verdict> {
+    let choices = [experiment.task_choices(), experiment.arm_choices()];
+    experiment.claims.iter().map(|claim| judge(claim, &choices, scale, results)).collect()
+}
+
+/// The verdict on a claim, with the labels of tasks and of arms. Of several tasks the best counts: the
+/// claim holds where one of them reaches it, and is contradicted where none does.
+fn judge(claim: &Claim, choices: &[Vec<Choice>; 2], scale: &Scale, results: &Results) -> Verdict {
+    let side = SIDE / results.looks.max(1) as f64;
+    let is_here = |task: &&str| results.runs.iter().any(|r| r.task == **task && r.arm == claim.arm);
+    let names = || claim.tasks().map(String::as_str);
+    let mut tasks: Vec<&str> = names().filter(is_here).collect();
+    if tasks.is_empty() {
+        tasks.extend(names().next());
+    }
+    let on = |task: &str, side| on_task(claim, task, choices, scale, results, side);
+    let mut verdicts: Vec<(&str, Verdict)> =
+        tasks.into_iter().map(|task| (task, on(task, side))).collect();
+    // Each task that may still reach the claim is one more chance to do so by luck: they share the
+    // error. A task that is contradicted by itself is none.
+    let may_reach =
+        |verdict: &Verdict| matches!(verdict.ruling, Ruling::Reproduced | Ruling::Undecided);
+    let chances = verdicts.iter().filter(|(_, verdict)| may_reach(verdict)).count();
+    for (task, verdict) in verdicts.iter_mut().filter(|(_, verdict)| may_reach(verdict)) {
+        *verdict = on(task, side / chances as f64);
+    }
+    let order = [Ruling::Reproduced, Ruling::Undecided, Ruling::NotTestable, Ruling::Contradicted];
+    let place = |verdict: &Verdict| order.iter().position(|ruling| *ruling == verdict.ruling);
+    let mean = |verdict: &Verdict| verdict.measured.map_or(f64::NEG_INFINITY, |of| of.mean);
+    verdicts.sort_by(|(_, a), (_, b)| place(a).cmp(&place(b)).then(mean(b).total_cmp(&mean(a))));
+    let best = verdicts[0].1.clone();
+    if verdicts.len() == 1 {
+        return best;
+    }
+    let measure = best.measure + &format!(" (the best of {} tasks)", verdicts.len());
+    let tasks = verdicts.iter().map(|(task, verdict)| OnTask {
+        task: label(&choices[0], task),
+        measured: verdict.measured,
+    });
+    Verdict { tasks: tasks.collect(), measure, ..best }
+}
+
+/// The verdict on a claim as if this were its only task, where each side of an interval may be wrong
+/// with the probability `side`.
+fn on_task(
+    claim: &Claim,
+    task: &str,
+    choices: &[Vec<Choice>; 2],
+    scale: &Scale,
+    results: &Results,
+    side: f64,
+) -> Verdict {
+    let found = Found::of(claim, task, results);
+    let estimated = found.sample().and_then(|sample| Estimated::of(average(claim), &sample));
+    let said = |ends: [f64; 2]| said(claim, ends);
+    let measured = estimated.map(|estimated| Interval {
+        mean: said([estimated.mean(); 2])[0],
+        ends: estimated.ends(side).map(said),
+        seeds: estimated.seeds(),
+    });
+    let Ruled { ruling, more_seeds, why } = rule(claim, scale, &found, estimated, side);
+    Verdict {
+        claim: claim.claim.clone(),
+        source: claim.source.clone(),
+        measure: in_words(claim, task, choices),
+        unit: claim.unit,
+        claimed: claim.claimed,
+        bounds: [claim.at_least, claim.at_most],
+        measured,
+        confidence: 1.0 - 2.0 * side,
+        test: found.test(),
+        correlation: estimated.and_then(|estimated| estimated.correlation),
+        welch: estimated.and_then(|estimated| estimated.welch(side)).map(said),
+        tasks: Vec::new(),
+        ruling,
+        more_seeds,
+        why,
+    }
+}
+
+/// How the numbers of a claim are averaged: factors, savings and seconds by their logarithms.
+fn average(claim: &Claim) -> Average {
+    match claim.compare {
+        Compare::SpeedUp | Compare::Ratio | Compare::Saving => Average::Geometric,
+        Compare::Value if claim.measure.is_seconds() => Average::Geometric,
+        Compare::Value | Compare::Difference => Average::Arithmetic,
+    }
+}
+
+/// Both ends of an interval as the claim speaks of them: what is saved is what the ratio leaves.
+fn said(claim: &Claim, [low, high]: [f64; 2]) -> [f64; 2] {
+    match claim.compare {
+        Compare::Saving => [1.0 - high, 1.0 - low],
+        _ => [low, high],
+    }
+}
+
+/// The bounds of a claim on what is estimated.
+fn bounds(claim: &Claim) -> Bounds {
+    let left = |saved: Option<f64>| saved.map(|saved| 1.0 - saved);
+    match claim.compare {
+        Compare::Saving => Bounds(left(claim.at_most), left(claim.at_least)),
+        _ => Bounds(claim.at_least, claim.at_most),
+    }
+}
+
+/// What the runs say about a claim.
+#[derive(Default)]
+struct Found {
+    /// Of each seed that both arms have finished with: the arm's number, and of a comparison the
+    /// number of the other arm.
+    values: Vec<(f64, Option<f64>)>,
+    /// Whether a seed makes both arms begin alike and see the same data in the same order.
+    pairs: bool,
+    /// Runs of the arm, and of the one that it stands against, that diverged.
+    diverged: [usize; 2],
+    /// Runs of both that have not been made, not to their end, or that failed.
+    missing: usize,
+    /// Seeds that both arms have finished with, but for which there is no finite number.
+    unmeasured: usize,
+    /// Runs that were planned of the arm.
+    planned: usize,
+}
+
+impl Found {
+    fn of(claim: &Claim, task: &str, results: &Results) -> Self {
+        let of = |arm: &str| -> Vec<&Run> {
+            results.runs.iter().filter(|run| run.task == task && run.arm == arm).collect()
+        };
+        let own = of(&claim.arm);
+        let others = claim.against.as_deref().map(of);
+        let mut found = Self { planned: own.len(), pairs: true, ..Self::default() };
+        let sides = [Some(&own), others.as_ref()];
+        for (diverged, runs) in found.diverged.iter_mut().zip(sides) {
+            for run in runs.into_iter().flatten() {
+                match run.outcome {
+                    Outcome::Finished => {}
+                    Outcome::Diverged { .. } => *diverged += 1,
+                    _ => found.missing += 1,
+                }
+            }
+        }
+        if others.as_ref().is_some_and(Vec::is_empty) {
+            found.planned = 0;
+        }
+        let timings: Vec<&Timing> = results.timings.iter().filter(|t| t.task == task).collect();
+        for run in own.iter().filter(|run| run.outcome.is_finished()) {
+            let other = others.as_ref().map(|others| {
+                others.iter().find(|o| o.seed == run.seed && o.outcome.is_finished())
+            });
+            if other == Some(None) {
+                continue;
+            }
+            let other = other.flatten().map(|other| other.measured.as_ref());
+            let numbers = match (&run.measured, other) {
+                (Some(own), None) => numbers(claim, &timings, own, None),
+                (Some(own), Some(Some(other))) => {
+                    found.pairs &= own.begins_like(other);
+                    numbers(claim, &timings, own, Some(other))
+                }
+                _ => None,
+            };
+            let sound = |number: &f64| {
+                number.is_finite() && (average(claim) == Average::Arithmetic || *number > 0.0)
+            };
+            match numbers.filter(|(own, other)| sound(own) && other.as_ref().is_none_or(sound)) {
+                Some(numbers) => found.values.push(numbers),
+                None => found.unmeasured += 1,
+            }
+        }
+        // Two runs to the same loss, or two schemes on the same gradient, are a pair by themselves.
+        found.pairs |= claim.measure.is_of_both();
+        found
+    }
+
+    fn test(&self) -> Test {
+        match self.values.first() {
+            Some((_, Some(_))) if self.pairs => Test::Paired,
+            Some((_, Some(_))) => Test::Welch,
+            _ => Test::OneArm,
+        }
+    }
+
+    /// The numbers, in the order that the comparison wants.
+    fn sample(&self) -> Option<Sample> {
+        let own = self.values.iter().map(|(own, _)| *own);
+        let both = self.values.iter().filter_map(|(own, other)| Some((*own, (*other)?)));
+        match self.test() {
+            _ if self.values.is_empty() => None,
+            Test::OneArm => Some(Sample::One(own.collect())),
+            Test::Paired => Some(Sample::Paired(both.collect())),
+            Test::Welch => {
+                let (own, other) = both.unzip();
+                Some(Sample::Apart(own, other))
+            }
+        }
+    }
+}
+
+/// The numbers of one seed, the first over or less the second: of the arm and of the other. The timings
+/// are those of the task.
+fn numbers(
+    claim: &Claim,
+    timings: &[&Timing],
+    own: &Measured,
+    other: Option<&Measured>,
+) -> Option<(f64, Option<f64>)> {
+    let pair = if claim.measure == Measure::SecondsToLoss {
+        to_the_same_loss(claim, own, other?)?
+    } else {
+        let timing = |arm: &str| timings.iter().find(|t| t.is_of(claim, own) && t.arm == arm);
+        let number = |arm: &str, run: &Measured| match claim.measure {
+            Measure::EncodeSeconds => Some(timing(arm)?.encode.median),
+            Measure::DecodeSeconds => Some(timing(arm)?.decode.median),
+            _ => measure(claim, run),
+        };
+        let other = match claim.against.as_deref().zip(other) {
+            Some((arm, run)) => Some(number(arm, run)?),
+            None => None,
+        };
+        (number(&claim.arm, own)?, other)
+    };
+    Some(match (claim.compare, pair) {
+        (Compare::SpeedUp, (own, Some(other))) => (other, Some(own)),
+        (Compare::Value, (own, _)) => (own, None),
+        (_, pair) => pair,
+    })
+}
+
+impl Timing {
+    /// Whether it was measured on the gradient of this run for this claim.
+    fn is_of(&self, claim: &Claim, run: &Measured) -> bool {
+        self.of == claim.arm && self.seed == run.seed && self.started == run.summary.started
+    }
+}
+
+/// Seconds of both to the training loss that both end below, smoothed as plots show it.
+fn to_the_same_loss(claim: &Claim, own: &Measured, other: &Measured) -> Option<(f64, Option<f64>)> {
+    let link = claim.link.as_deref()?;
+    let last = |run: &Measured| run.smooth_losses().last();
+    let goal = last(own)?.max(last(other)?);
+    let seconds = |run: &Measured| {
+        let point = run.smooth_losses().position(|loss| loss <= goal)?;
+        run.link(link)?.at_losses.get(point).copied()
+    };
+    Some((seconds(own)?, Some(seconds(other)?)))
+}
+
+/// What is measured of one run.
+fn measure(claim: &Claim, run: &Measured) -> Option<f64> {
+    let on = || run.link(claim.link.as_deref()?);
+    match claim.measure {
+        Measure::Accuracy => run.summary.test_accuracy,
+        Measure::BestAccuracy => run.summary.best_accuracy,
+        Measure::Loss => run.last_loss(),
+        Measure::BitsPerParameter => Some(run.summary.bits_per_parameter),
+        Measure::Reduction => run.summary.compression_ratio().map(f64::recip),
+        Measure::StepSeconds => on().map(|on| on.step_seconds),
+        Measure::SecondsToLoss | Measure::EncodeSeconds | Measure::DecodeSeconds => None,
+        Measure::Gauge => run.gauge(claim.gauge.as_deref()?),
+        Measure::DownlinkBytes => run.downlink_bytes,
+    }
+}
+
+/// A ruling and its reason.
+struct Ruled {
+    ruling: Ruling,
+    more_seeds: Option<usize>,
+    why: String,
+}
+
+impl Ruled {
+    fn new(ruling: Ruling, why: impl Into<String>) -> Self {
+        Self { ruling, more_seeds: None, why: why.into() }
+    }
+}
+
+fn rule(
+    claim: &Claim,
+    scale: &Scale,
+    found: &Found,
+    estimated: Option<Estimated>,
+    side: f64,
+) -> Ruled {
+    let against = claim.against.as_deref().unwrap_or("the other");
+    let untestable = |why: String| Ruled::new(Ruling::NotTestable, why);
+    if !claim.is_for(scale) {
+        return untestable(match claim.otherwise.as_str() {
+            "" => format!("it is not asked at scale {}", scale.name()),
+            why => why.to_string(),
+        });
+    }
+    if found.planned == 0 {
+        return untestable("its task or one of its arms is not in this grid".into());
+    }
+    if found.diverged[1] > 0 {
+        return untestable(format!("{against} diverged with {}", seeds(found.diverged[1])));
+    }
+    if found.diverged[0] > 0
+        && let Some(ruled) = of_divergence(claim, found)
+    {
+        return ruled;
+    }
+    if found.missing > 0 {
+        let runs = if found.missing == 1 { "run is" } else { "runs are" };
+        return untestable(format!("{} {runs} missing or failed", found.missing));
+    }
+    if found.unmeasured > 0 {
+        let of = seeds(found.unmeasured + found.values.len());
+        return untestable(match estimated {
+            Some(_) => format!("{} of {of} have no finite value", found.unmeasured),
+            None => "no run has measured this".into(),
+        });
+    }
+    let Some(estimated) = estimated else {
+        return untestable("no run has measured this".into());
+    };
+    if estimated.seeds() < claim.seeds {
+        return untestable(format!(
+            "{} cannot tell it from chance: at least {} are needed",
+            seeds(estimated.seeds()),
+            claim.seeds
+        ));
+    }
+    let bounds = bounds(claim);
+    let interval = |side: f64| match estimated.ends(side) {
+        Some(_) => format!("the {} interval", percent(1.0 - 2.0 * side)),
+        None => "the measured value".into(),
+    };
+    // What is undecided straddles a bound with this one, too, which is never the narrower.
+    let what = interval(bounds.side_outside(side));
+    match estimated.decide(bounds, side) {
+        Decision::Within => {
+            let what = interval(side);
+            Ruled::new(Ruling::Reproduced, format!("{what} lies within what was asked for"))
+        }
+        Decision::Outside => {
+            let why = format!("{what} lies wholly outside of what was asked for");
+            Ruled::new(Ruling::Contradicted, why)
+        }
+        Decision::Straddles => {
+            let more_seeds = estimated.more_seeds(bounds, side);
+            let more = match more_seeds {
+                Some(1) => "one seed more would decide".into(),
+                Some(more) => format!("{more} seeds more would decide"),
+                None => format!("more than {MOST_SEEDS} seeds would be needed"),
+            };
+            let why = format!(
+                "{what} over {} reaches over the edge of what was asked for; at the deviation seen, \
+                 {more}",
+                seeds(estimated.seeds())
+            );
+            Ruled { ruling: Ruling::Undecided, more_seeds, why }
+        }
+    }
+}
+
+/// What follows where runs of the claim's own arm diverged: such a run's accuracy is worse, and its
+/// loss higher, than any number. What else would have been measured of it nobody knows. `None` where
+/// the other runs are needed to tell, and are not there.
+fn of_divergence(claim: &Claim, found: &Found) -> Option<Ruled> {
+    let diverged = found.diverged[0];
+    let why = format!("{} diverged with {diverged} of {}", claim.arm, seeds(found.planned));
+    // The more is saved, or the more times as fast it is, the less is the arm's own number.
+    let [least, most] = match claim.compare {
+        Compare::SpeedUp | Compare::Saving => [claim.at_most, claim.at_least],
+        Compare::Value | Compare::Difference | Compare::Ratio => [claim.at_least, claim.at_most],
+    };
+    let missed = match claim.measure {
+        Measure::Accuracy => least,
+        Measure::Loss => most,
+        _ => return Some(Ruled::new(Ruling::NotTestable, why)),
+    };
+    if missed.is_some() {
+        return Some(Ruled::new(Ruling::Contradicted, why));
+    }
+    if found.missing > 0 {
+        return None;
+    }
+    // It is asked whether the arm breaks down, and one seed may do so by chance.
+    Some(if diverged == found.planned && diverged >= claim.seeds {
+        Ruled::new(Ruling::Reproduced, format!("{why}, which is worse than any number"))
+    } else {
+        let why = format!("{why}; it counts where all do, at least {}", claim.seeds);
+        Ruled::new(Ruling::Undecided, why)
+    })
+}
+
+/// `90 %`, `96.7 %`.
+pub(super) fn percent(share: f64) -> String {
+    let tenths = (share * 1000.0).round();
+    if tenths % 10.0 == 0.0 {
+        format!("{} %", tenths / 10.0)
+    } else {
+        format!("{:.1} %", tenths / 10.0)
+    }
+}
+
+fn seeds(count: usize) -> String {
+    if count == 1 { "one seed".into() } else { format!("{count} seeds") }
+}
+
+/// What the choice of this name is called in front of people.
+fn label(choices: &[Choice], name: &str) -> String {
+    let found = choices.iter().find(|choice| choice.label.name == name);
+    found.map_or_else(|| name.to_string(), |choice| choice.label.label.clone())
+}
+
+/// What is measured on a task, in words.
+fn in_words(claim: &Claim, task: &str, [tasks, arms]: &[Vec<Choice>; 2]) -> String {
+    let mut words = match &claim.gauge {
+        Some(gauge) => format!("{gauge}, {}", claim.measure.words()),
+        None => claim.measure.words().to_string(),
+    };
+    words += &format!(" of {}", label(arms, &claim.arm));
+    if let Some(against) = &claim.against {
+        let compared =
+            if claim.compare == Compare::Value { "on the way of" } else { claim.compare.words() };
+        words += &format!(", {compared} {}", label(arms, against));
+    }
+    words += &format!("; {}", label(tasks, task));
+    match &claim.link {
+        Some(link) => words + &format!(" at {link}"),
+        None => words,
+    }
+}
+
+#[cfg(test)]
+mod tests;

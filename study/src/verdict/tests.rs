@@ -1,0 +1,353 @@
+use super::*;
+use crate::bench::codecs::Spread;
+use crate::decision::tests::Draws;
+use crate::measured::{Loss, OnLink};
+use crate::results::Label;
+use gradwire::record::Summary;
+
+fn run(arm: &str, seed: u64, accuracy: f64, outcome: Outcome) -> Run {
+    let summary = Summary { test_accuracy: Some(accuracy), ..Summary::default() };
+    let measured = Measured { summary, seed, ..Measured::default() };
+    Run {
+        task: "t".into(),
+        arm: arm.into(),
+        seed,
+        folder: "f".into(),
+        recipe: String::new(),
+        outcome,
+        measured: Some(measured),
+    }
+}
+
+fn results(runs: Vec<Run>) -> Results {
+    Results { runs, ..Results::default() }
+}
+
+fn claim(more: &str) -> Claim {
+    let text = format!(
+        "claim = 'c'\nsource = 's'\ntask = 't'\narm = 'a'\nagainst = 'b'\n\
+         measure = 'accuracy'\ncompare = 'difference'\nat_least = -0.01\n\
+         scales = ['quick']\notherwise = 'too small'\n{more}"
+    );
+    toml::from_str(&text).unwrap()
+}
+
+/// At the scale `quick`.
+fn judged(claim: &Claim, results: &Results) -> Verdict {
+    judge(claim, &Default::default(), &Scale::from("quick"), results)
+}
+
+fn ruling(runs: Vec<Run>) -> (Ruling, String) {
+    let verdict = judged(&claim(""), &results(runs));
+    (verdict.ruling, verdict.why)
+}
+
+/// Of arm `a` these accuracies, of `b` 0.9 with every seed.
+fn against(accuracies: &[f64]) -> Vec<Run> {
+    let own = (1..).zip(accuracies).map(|(seed, a)| run("a", seed, *a, Outcome::Finished));
+    let other = (1..).zip(accuracies).map(|(seed, _)| run("b", seed, 0.9, Outcome::Finished));
+    own.chain(other).collect()
+}
+
+#[test]
+fn an_interval_lies_within_outside_or_across() {
+    assert_eq!(ruling(against(&[0.9, 0.901, 0.899])).0, Ruling::Reproduced);
+    let (rule, why) = ruling(against(&[0.8, 0.801, 0.799]));
+    assert_eq!(rule, Ruling::Contradicted);
+    assert!(why.contains("the 90 % interval lies wholly outside"), "{why}");
+    let (rule, why) = ruling(against(&[0.88, 0.92, 0.90]));
+    assert_eq!(rule, Ruling::Undecided, "the mean alone is no proof");
+    assert!(why.contains("over 3 seeds") && why.contains("seeds more would decide"), "{why}");
+    assert_eq!(ruling(against(&[0.86, 0.90, 0.88])).0, Ruling::Undecided);
+    let (rule, why) = ruling(against(&[0.9]));
+    assert_eq!(rule, Ruling::NotTestable);
+    assert!(why.contains("one seed"), "{why}");
+}
+
+/// Three looks: what one look decides may not be decided yet, and the report says how sure it is.
+#[test]
+fn who_looks_often_must_be_surer() {
+    let mut results = results(against(&[0.895, 0.893, 0.897]));
+    let once = judged(&claim(""), &results);
+    results.looks = 3;
+    let thrice = judged(&claim(""), &results);
+    assert_eq!((once.ruling, thrice.ruling), (Ruling::Reproduced, Ruling::Undecided));
+    assert!(thrice.why.contains("96.7 %") && thrice.more_seeds.is_some(), "{}", thrice.why);
+    let width = |verdict: &Verdict| verdict.measured.unwrap().ends.map(|[l, h]| h - l).unwrap();
+    assert!(width(&thrice) > width(&once));
+}
+
+#[test]
+fn pairs_need_the_same_start_and_data() {
+    let mut runs = against(&[0.9, 0.91, 0.89]);
+    let paired = judged(&claim(""), &results(runs.clone()));
+    assert_eq!((paired.test, paired.welch.is_some()), (Test::Paired, true));
+    for run in &mut runs[3..] {
+        run.measured.as_mut().unwrap().batch = 64;
+    }
+    let apart = judged(&claim(""), &results(runs));
+    assert_eq!((apart.test, apart.welch), (Test::Welch, None));
+}
+
+/// Savings are what the ratio leaves: twice and half as much do not cancel as +100 % and -50 % do.
+#[test]
+fn savings_are_judged_by_their_ratio() {
+    let mut claim = claim("");
+    (claim.measure, claim.compare) = (Measure::BitsPerParameter, Compare::Saving);
+    (claim.at_least, claim.at_most) = (Some(0.2), Some(0.6));
+    let mut runs = against(&[0.0; 3]);
+    for (run, bits) in runs.iter_mut().zip([4.0, 4.4, 3.6, 8.0, 8.0, 8.0]) {
+        run.measured.as_mut().unwrap().summary.bits_per_parameter = bits;
+    }
+    let verdict = judged(&claim, &results(runs.clone()));
+    let measured = verdict.measured.unwrap();
+    assert!((measured.mean - (1.0 - (4.0f64 * 4.4 * 3.6).cbrt() / 8.0)).abs() < 1e-12);
+    let [low, high] = measured.ends.unwrap();
+    assert!(low < measured.mean && measured.mean < high && high < 1.0);
+    assert_eq!(verdict.ruling, Ruling::Reproduced, "{}", verdict.why);
+    runs[0].measured.as_mut().unwrap().summary.bits_per_parameter = 0.0;
+    let verdict = judged(&claim, &results(runs));
+    assert_eq!(verdict.ruling, Ruling::NotTestable, "{}", verdict.why);
+}
+
+#[test]
+fn what_went_wrong_is_said_and_not_left_out() {
+    let mut runs = against(&[0.9, 0.9, 0.9]);
+    runs[1].outcome = Outcome::Diverged { error: "NaN".into() };
+    assert_eq!(ruling(runs.clone()), (Ruling::Contradicted, "a diverged with 1 of 3 seeds".into()));
+    runs[1].outcome = Outcome::Missing;
+    runs[1].measured = None;
+    assert_eq!(ruling(runs).0, Ruling::NotTestable);
+    let mut runs = against(&[0.9, 0.9, 0.9]);
+    runs[4].outcome = Outcome::Diverged { error: "NaN".into() };
+    assert_eq!(ruling(runs).0, Ruling::NotTestable);
+    assert_eq!(ruling(vec![]).0, Ruling::NotTestable);
+    let verdict = judge(
+        &claim(""),
+        &Default::default(),
+        &Scale::from("smoke"),
+        &results(against(&[0.9, 0.9])),
+    );
+    assert_eq!((verdict.ruling, verdict.why.as_str()), (Ruling::NotTestable, "too small"));
+}
+
+/// The accuracy of a run that diverged is worse, and its loss higher, than any number; nothing follows
+/// for anything else.
+#[test]
+fn divergence_is_judged_by_what_is_measured() {
+    use Compare::{Difference, Ratio, Saving};
+    let (least, most, both) = ([Some(0.1), None], [None, Some(0.1)], [Some(-0.1), Some(0.1)]);
+    let of = |measure: Measure, compare: Compare, bounds: [Option<f64>; 2], diverged: usize| {
+        let mut claim = claim("");
+        (claim.measure, claim.compare) = (measure, compare);
+        [claim.at_least, claim.at_most] = bounds;
+        let mut runs = against(&[0.9; 3]);
+        for run in &mut runs[..diverged] {
+            run.outcome = Outcome::Diverged { error: "NaN".into() };
+        }
+        let whole = judged(&claim, &results(runs.clone())).ruling;
+        runs[5].outcome = Outcome::Missing;
+        (whole, judged(&claim, &results(runs)).ruling)
+    };
+    for (measure, compare, bounds) in [
+        (Measure::Accuracy, Difference, least),
+        (Measure::Accuracy, Difference, both),
+        (Measure::Accuracy, Saving, most),
+        (Measure::Loss, Difference, most),
+        (Measure::Loss, Ratio, both),
+        (Measure::Loss, Saving, least),
+    ] {
+        let found = of(measure, compare, bounds, 1);
+        assert_eq!(found.0, Ruling::Contradicted, "{measure:?} {compare:?} {bounds:?}");
+    }
+    for (measure, bounds) in [(Measure::Accuracy, most), (Measure::Loss, least)] {
+        let some = of(measure, Difference, bounds, 2);
+        assert_eq!(some, (Ruling::Undecided, Ruling::NotTestable), "{measure:?}");
+        let all = of(measure, Difference, bounds, 3);
+        assert_eq!(all, (Ruling::Reproduced, Ruling::NotTestable), "{measure:?}");
+    }
+    for measure in [Measure::BestAccuracy, Measure::Gauge, Measure::BitsPerParameter] {
+        for bounds in [least, most, both] {
+            let found = of(measure, Difference, bounds, 1);
+            assert_eq!(found.0, Ruling::NotTestable, "{measure:?} {bounds:?}");
+        }
+    }
+}
+
+/// The 90 % interval lies above both bounds, the 95 % one does not: the opposite is not shown yet.
+#[test]
+fn outside_of_two_bounds_takes_a_wider_interval() {
+    let mut claim = claim("");
+    (claim.at_least, claim.at_most) = (Some(-0.006), Some(0.006));
+    let of = |claim: &Claim, accuracies: &[f64]| {
+        let verdict = judged(claim, &results(against(accuracies)));
+        (verdict.ruling, verdict.why)
+    };
+    for (accuracies, ruling, part) in [
+        ([0.9, 0.901, 0.899], Ruling::Reproduced, "the 90 % interval lies within"),
+        ([0.908, 0.912, 0.910], Ruling::Undecided, "the 95 % interval over 3 seeds"),
+        ([0.93, 0.931, 0.929], Ruling::Contradicted, "the 95 % interval lies wholly outside"),
+    ] {
+        let found = of(&claim, &accuracies);
+        assert_eq!(found.0, ruling, "{}", found.1);
+        assert!(found.1.contains(part), "{}", found.1);
+    }
+    claim.at_least = None;
+    let found = of(&claim, &[0.908, 0.912, 0.910]);
+    assert_eq!(found.0, Ruling::Contradicted, "{}", found.1);
+}
+
+/// Enough seeds are left without it, and they agree: it must not be left out.
+#[test]
+fn a_seed_without_a_finite_number_is_not_left_out() {
+    let whole = ruling(against(&[0.9, 0.901, 0.899, 0.9]));
+    assert_eq!(whole.0, Ruling::Reproduced);
+    let why = "1 of 4 seeds have no finite value";
+    for absent in [Some(f64::NAN), Some(f64::INFINITY), None] {
+        for spoilt in [1, 5] {
+            let mut runs = against(&[0.9, 0.901, 0.899, 0.9]);
+            runs[spoilt].measured.as_mut().unwrap().summary.test_accuracy = absent;
+            assert_eq!(ruling(runs), (Ruling::NotTestable, why.into()));
+        }
+    }
+    let mut runs = against(&[0.9, 0.901, 0.899, 0.9]);
+    runs[2].measured = None;
+    assert_eq!(ruling(runs).1, why);
+}
+
+#[test]
+fn what_is_measured_is_said_in_labels() {
+    let choice = |name: &str| Choice {
+        member: name.into(),
+        label: Label { name: name.into(), label: format!("the {name}") },
+        recipe: toml::Table::new(),
+    };
+    let words = in_words(&claim(""), "t", &[vec![choice("t")], vec![choice("a"), choice("b")]]);
+    assert_eq!(words, "test accuracy of the a, minus that of the b; the t");
+}
+
+#[test]
+fn time_to_the_same_loss_is_to_the_higher_of_both_ends() {
+    let measured = |losses: &[f64], seconds: &[f64]| Measured {
+        losses: losses.iter().map(|loss| Loss { loss: *loss, ..Loss::default() }).collect(),
+        links: vec![OnLink {
+            link: "1gbit".into(),
+            at_losses: seconds.to_vec(),
+            ..OnLink::default()
+        }],
+        ..Measured::default()
+    };
+    // Smoothed: 3, 2.17, 2.17 and 3, 2.47, 2.47; both reach 2.47 with their second point.
+    let own = measured(&[3.0, 2.0, 1.5], &[1.0, 2.0, 3.0]);
+    let other = measured(&[3.0, 2.5, 1.9], &[4.0, 8.0, 12.0]);
+    let mut claim = claim("link = '1gbit'");
+    (claim.measure, claim.compare) = (Measure::SecondsToLoss, Compare::Saving);
+    assert_eq!(numbers(&claim, &[], &own, Some(&other)), Some((2.0, Some(8.0))));
+    claim.compare = Compare::SpeedUp;
+    assert_eq!(numbers(&claim, &[], &own, Some(&other)), Some((8.0, Some(2.0))));
+    assert_eq!(numbers(&claim, &[], &own, None), None);
+}
+
+/// One bad batch at the end decides nothing.
+#[test]
+fn a_loss_is_that_of_the_last_tenth() {
+    let losses =
+        (0..100).map(|n| Loss { loss: if n == 99 { 9.0 } else { 1.0 }, ..Loss::default() });
+    let run = Measured { losses: losses.collect(), ..Measured::default() };
+    assert!((run.last_loss().unwrap() - 1.8).abs() < 1e-12);
+    assert_eq!(Measured::default().last_loss(), None);
+}
+
+#[test]
+fn speed_is_what_was_timed_on_the_run_s_own_gradient() {
+    let mut claim = claim("");
+    (claim.measure, claim.compare) = (Measure::EncodeSeconds, Compare::SpeedUp);
+    (claim.at_least, claim.seeds) = (Some(1.0), 2);
+    let mut found = results(against(&[0.9, 0.9]));
+    assert_eq!(judged(&claim, &found).ruling, Ruling::NotTestable, "nothing was timed");
+    let timing = |arm: &str, seed, started, median| Timing {
+        task: "t".into(),
+        of: "a".into(),
+        seed,
+        started,
+        arm: arm.into(),
+        scheme: String::new(),
+        encode: Spread { median, ..Spread::default() },
+        decode: Spread::default(),
+    };
+    for seed in [1, 2] {
+        found.timings.push(timing("a", seed, 0.0, 1.0));
+        found.timings.push(timing("b", seed, 0.0, 3.0 + seed as f64));
+    }
+    let timed = judged(&claim, &found);
+    assert!((timed.measured.unwrap().mean - 20.0f64.sqrt()).abs() < 1e-9);
+    found.timings[0].started = 1.0;
+    assert_eq!(
+        judged(&claim, &found).ruling,
+        Ruling::NotTestable,
+        "timed on another run's gradient"
+    );
+}
+
+/// Asks of the best of the tasks `t` and `u` at least 0.9.
+fn best_of() -> Claim {
+    let text = "claim = 'c'\nbest_of = ['t', 'u']\narm = 'a'\nmeasure = 'accuracy'\nat_least = 0.9";
+    toml::from_str(text).unwrap()
+}
+
+fn on(task: &str, accuracies: &[f64]) -> Vec<Run> {
+    let one = |(seed, accuracy): (u64, &f64)| Run {
+        task: task.into(),
+        ..run("a", seed, *accuracy, Outcome::Finished)
+    };
+    (1..).zip(accuracies).map(one).collect()
+}
+
+#[test]
+fn of_several_tasks_the_best_counts() {
+    let [low, across, high] =
+        [[0.5, 0.51, 0.52], [0.89, 0.91, 0.93], [0.95, 0.951, 0.952]].map(Vec::from);
+    let of = |t: &[f64], u: &[f64]| {
+        let runs = [on("t", t), on("u", u)].concat();
+        judged(&best_of(), &results(runs))
+    };
+    let one = of(&low, &high);
+    assert_eq!(one.ruling, Ruling::Reproduced);
+    assert!((one.measured.unwrap().mean - 0.951).abs() < 1e-9);
+    assert!(one.measure.ends_with("; u (the best of 2 tasks)"), "{}", one.measure);
+    let tasks: Vec<&str> = one.tasks.iter().map(|on| on.task.as_str()).collect();
+    assert_eq!(tasks, ["u", "t"]);
+    assert!((one.tasks[1].measured.unwrap().mean - 0.51).abs() < 1e-9);
+    assert_eq!(of(&high, &across).measure, "test accuracy of a; t (the best of 2 tasks)");
+    assert_eq!(of(&low, &across).ruling, Ruling::Undecided);
+    assert_eq!(of(&low, &low).ruling, Ruling::Contradicted);
+    assert_eq!(of(&low, &[]).ruling, Ruling::Contradicted, "a task that is not in the grid");
+    let mut missing = [on("t", &low), on("u", &low)].concat();
+    missing[5].outcome = Outcome::Missing;
+    assert_eq!(judged(&best_of(), &results(missing)).ruling, Ruling::NotTestable);
+}
+
+/// Where the truth lies at the bound with both tasks, or with one of them, either verdict is wrong in
+/// five of a hundred at most, as with one task. Of 2,000 trials the deviation of 5 % is half a percent.
+#[test]
+fn several_tasks_are_no_second_chance() {
+    for other in [0.9, 0.5] {
+        let mut draws = Draws::new(5);
+        let mut counts = [0u32; 2];
+        for _ in 0..2000 {
+            let mut task = |name: &str, mean: f64| {
+                let accuracies: Vec<f64> = (0..6).map(|_| draws.normal(mean, 0.01)).collect();
+                on(name, &accuracies)
+            };
+            let runs = [task("t", 0.9), task("u", other)].concat();
+            match judged(&best_of(), &results(runs)).ruling {
+                Ruling::Reproduced => counts[0] += 1,
+                Ruling::Contradicted => counts[1] += 1,
+                _ => {}
+            }
+        }
+        let [reproduced, contradicted] = counts.map(|count| f64::from(count) / 2000.0);
+        assert!((0.03..0.065).contains(&reproduced), "{other}: {reproduced}");
+        assert!(contradicted < 0.065, "{other}: {contradicted}");
+    }
+}
