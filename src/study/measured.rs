@@ -8,6 +8,7 @@ use crate::recipe::Recipe;
 use crate::record::network::{self, Row, Stretch};
 use crate::record::{self, Event, Kind, Provenance, Started, Step, Summary};
 use anyhow::{Context, Result};
+use gradwire_exchange::Scheme;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;

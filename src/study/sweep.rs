@@ -5,6 +5,7 @@ use super::question::Question;
 use super::scale::Scale;
 use crate::recipe::{Recipe, split_values};
 use anyhow::{Context, Result, ensure};
+use gradwire_exchange::Scheme;
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
