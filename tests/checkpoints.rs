@@ -8,6 +8,7 @@ use gradwire::disk::{Disk, Fault};
 use gradwire::recipe::Recipe;
 use gradwire_datasets::sha256;
 use gradwire_exchange::Entry;
+use gradwire_exchange::Scheme;
 use serde_json::Value;
 use std::fs;
 use std::io;

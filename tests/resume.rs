@@ -4,6 +4,7 @@ use crate::common::{
     Program, entries, events, number, numbers, only_run, quick, says, sets, told, weights, words,
 };
 use gradwire_exchange::Scheme;
+use gradwire_exchange::SchemeConfig;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -61,12 +62,12 @@ impl Outcome {
     }
 }
 
-/// Every scheme, with its own habits and with momentum correction where it keeps a residual, goes
+/// Every scheme, with its default policy and with momentum correction where it keeps a residual, goes
 /// on from the middle of an epoch as if nothing had been.
 #[test]
 fn every_scheme_goes_on_bit_for_bit() {
     let program = Program::new();
-    for scheme in Scheme::all() {
+    for scheme in SchemeConfig::all() {
         let name = scheme.about().name;
         let mut variants = vec![vec!["--scheme", name]];
         if name == "dgc" || name == "topk" {
@@ -77,8 +78,8 @@ fn every_scheme_goes_on_bit_for_bit() {
             variants.push([&buckets[..], &["--set", "exchange.overlap=true"]].concat());
         }
         for (number, variant) in variants.iter().enumerate() {
-            let habits = ["--set", "optimizer.momentum=0"];
-            let more = [&variant[..], &habits, &["--set", "record.histograms_every=6"]].concat();
+            let still = ["--set", "optimizer.momentum=0"];
+            let more = [&variant[..], &still, &["--set", "record.histograms_every=6"]].concat();
             let (run, checkpoints) = undisturbed(&program, &format!("{name}-{number}"), &more);
             let before = Outcome::of(&run);
             let from = &checkpoints[0];

@@ -269,7 +269,7 @@ def decisive(text):
     recipe["dataset"].pop("dir", None)
     for key in ("evaluation_batch", "evaluate_every"):
         recipe["train"].pop(key, None)
-    # A scheme's habits may or may not be written out.
+    # A scheme's default policy may or may not be written out.
     recipe.pop("policy", None)
     return recipe
 

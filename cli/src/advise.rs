@@ -9,6 +9,7 @@ use gradwire::machine;
 use gradwire::recipe::{self, Recipe};
 use gradwire::train::session;
 use gradwire_exchange::Scheme;
+use gradwire_exchange::SchemeConfig;
 use gradwire_exchange::network::Link;
 use gradwire_study::network::advise::{self, BreakEven, Compute, Measured, Workload};
 use serde_json::json;
@@ -58,7 +59,7 @@ impl Advise {
         let recipe = changes.source(Some(recipe)).load().map_err(Failure::refused)?;
         let links = Link::parse_list(&links).map_err(|error| Failure::refused(error.into()))?;
         let asked = against.iter().map(|text| recipe::scheme_of(text));
-        let asked: Vec<Scheme> = asked.collect::<Result<_>>().map_err(Failure::refused)?;
+        let asked: Vec<SchemeConfig> = asked.collect::<Result<_>>().map_err(Failure::refused)?;
         if let Some(seconds) = compute.filter(|seconds| !(1e-9..=86_400.0).contains(seconds)) {
             let error = anyhow!("--compute {seconds}: write seconds above 0");
             return Err(Failure::refused(error));
@@ -68,9 +69,9 @@ impl Advise {
 }
 
 /// Dense, then the recipe's own, then those asked for, or all.
-fn schemes(recipe: &Recipe, asked: Vec<Scheme>) -> Vec<Scheme> {
-    let mut all = vec![Scheme::default()];
-    let others = if asked.is_empty() { Scheme::all() } else { asked };
+fn schemes(recipe: &Recipe, asked: Vec<SchemeConfig>) -> Vec<SchemeConfig> {
+    let mut all = vec![SchemeConfig::default()];
+    let others = if asked.is_empty() { SchemeConfig::all() } else { asked };
     for scheme in [recipe.scheme.clone()].into_iter().chain(others) {
         if !all.contains(&scheme) {
             all.push(scheme);
@@ -82,7 +83,7 @@ fn schemes(recipe: &Recipe, asked: Vec<Scheme>) -> Vec<Scheme> {
 fn advise(
     recipe: &Recipe,
     links: &[(String, Link)],
-    schemes: &[Scheme],
+    schemes: &[SchemeConfig],
     steps: u64,
     compute: Option<f64>,
     json: bool,

@@ -6,6 +6,7 @@ use clap::Args;
 use gradwire::recipe;
 use gradwire::record::gradient;
 use gradwire_exchange::Scheme;
+use gradwire_exchange::SchemeConfig;
 use gradwire_study::bench::codecs::{self, Measured};
 use std::path::PathBuf;
 
@@ -35,11 +36,11 @@ impl Codecs {
     /// Measures and prints, row by row.
     pub(super) fn run(self) -> Result<(), Failure> {
         let named = self.schemes.iter().map(|text| recipe::scheme_of(text));
-        let named: Vec<Scheme> = named.collect::<Result<_>>().map_err(Failure::refused)?;
+        let named: Vec<SchemeConfig> = named.collect::<Result<_>>().map_err(Failure::refused)?;
         let schemes = match (named.is_empty(), self.specimens) {
             (false, _) => named,
-            (true, true) => Scheme::specimens(),
-            (true, false) => Scheme::all(),
+            (true, true) => SchemeConfig::specimens(),
+            (true, false) => SchemeConfig::all(),
         };
         let gradient = match &self.gradient {
             Some(file) => gradient::load(file).map_err(Failure::refused)?,
@@ -48,7 +49,7 @@ impl Codecs {
         Ok(self.table(&schemes, &gradient)?)
     }
 
-    fn table(&self, schemes: &[Scheme], gradient: &gradient::Gradient) -> Result<()> {
+    fn table(&self, schemes: &[SchemeConfig], gradient: &gradient::Gradient) -> Result<()> {
         let name = |scheme| match self.specimens || !self.schemes.is_empty() {
             true => recipe::in_words(scheme),
             false => scheme.about().name.to_string(),

@@ -6,6 +6,7 @@ use clap_complete::Shell;
 use gradwire::recipe::Recipes;
 use gradwire_datasets as datasets;
 use gradwire_exchange::Scheme;
+use gradwire_exchange::SchemeConfig;
 use gradwire_models as models;
 use gradwire_study::definition::Experiment;
 use std::io;
@@ -33,7 +34,7 @@ fn words(command: &str, arg: &Arg) -> Vec<String> {
         ("reproduce", "name") => Experiment::built_in().into_iter().map(|(name, _)| name).collect(),
         (_, "recipe") => Recipes::all().into_iter().map(|(name, _)| name).collect(),
         (_, "scheme" | "schemes" | "against") => {
-            Scheme::all().iter().map(|scheme| own(scheme.about().name)).collect()
+            SchemeConfig::all().iter().map(|scheme| own(scheme.about().name)).collect()
         }
         (_, "model") => models::Config::all().iter().map(|model| own(model.name())).collect(),
         (_, "dataset") => datasets::Config::all().iter().map(|data| own(data.name())).collect(),

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use gradwire::recipe::Recipes;
 use gradwire::recipe::optimizer;
 use gradwire_datasets as datasets;
-use gradwire_exchange::{Scheme, Topology};
+use gradwire_exchange::{Scheme, SchemeConfig, Topology};
 use gradwire_models as models;
 use gradwire_registry::About;
 
@@ -103,7 +103,7 @@ impl Names {
             entries.iter().map(about).map(row).collect()
         }
         match self {
-            Self::Schemes => Scheme::all()
+            Self::Schemes => SchemeConfig::all()
                 .iter()
                 .map(|scheme| scheme.about())
                 .map(|about| (about.name.to_string(), format!("{} ({})", about.line, about.paper)))

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use gradwire_exchange::wire::floats;
-use gradwire_exchange::{Encoded, Observed, Scheme, Seat};
+use gradwire_exchange::{Encoded, Observed, Scheme, SchemeConfig, Seat};
 
 /// Elements: 4 MiB of gradient, which a second-level cache nearly holds, and a ResNet-18's, which no
 /// cache does.
@@ -27,7 +27,7 @@ fn laplace(length: usize) -> Vec<f32> {
 }
 
 /// A scheme's name, numbered where several settings are timed.
-fn name(scheme: &Scheme, number: usize) -> String {
+fn name(scheme: &SchemeConfig, number: usize) -> String {
     match number {
         0 => scheme.about().name.to_string(),
         _ => format!("{} {number}", scheme.about().name),
@@ -75,7 +75,7 @@ fn schemes(criterion: &mut Criterion) {
     for length in LENGTHS {
         let gradient = laplace(length);
         let mut numbers = std::collections::BTreeMap::<&str, usize>::new();
-        for scheme in Scheme::codecs() {
+        for scheme in SchemeConfig::codecs() {
             let number = numbers.entry(scheme.about().name).or_default();
             let name = name(&scheme, *number);
             *number += 1;
@@ -84,7 +84,7 @@ fn schemes(criterion: &mut Criterion) {
     }
 }
 
-fn scheme_on(criterion: &mut Criterion, name: &str, scheme: &Scheme, gradient: &[f32]) {
+fn scheme_on(criterion: &mut Criterion, name: &str, scheme: &SchemeConfig, gradient: &[f32]) {
     let mut compressor = scheme.codec(&Seat::alone(gradient.len(), 0)).expect("a codec");
     let mut wire = Vec::new();
     let mut sum = vec![0.0f32; gradient.len()];

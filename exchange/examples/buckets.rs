@@ -6,14 +6,14 @@
 use std::time::Duration;
 
 use gradwire_exchange::schemes::qsgd;
-use gradwire_exchange::{Bucketing, Exchange, Layout, Result, Scheme, mesh};
+use gradwire_exchange::{Bucketing, Exchange, Layout, Result, SchemeConfig, mesh};
 
 const LAYERS: [(&str, usize); 3] = [("0.weight", 600), ("1.weight", 300), ("2.weight", 100)];
 
 fn main() -> Result<()> {
     let train = |rank: usize, end| -> Result<Vec<Vec<f32>>> {
         let layout = Layout::new(LAYERS.map(|(name, length)| (name.to_string(), length)))?;
-        let scheme = Scheme::Qsgd(qsgd::Config::default());
+        let scheme = SchemeConfig::Qsgd(qsgd::Config::default());
         let mut exchange = Exchange::new(&scheme, Bucketing::Parameter, layout, 0, Box::new(end))?;
         exchange.one_group_a_bucket()?;
         // One buffer a bucket: nobody ever puts them end to end.

@@ -16,10 +16,10 @@ mod distributions;
 
 use distributions::{distributions, exact, levels};
 use gradwire_exchange::schemes::{alq, casq, optquant};
-use gradwire_exchange::{Scheme, Seat};
+use gradwire_exchange::{Scheme, SchemeConfig, Seat};
 
 /// The relative error and the bits for each element of one message.
-fn measured(scheme: &Scheme, gradient: &[f32]) -> (f64, f64) {
+fn measured(scheme: &SchemeConfig, gradient: &[f32]) -> (f64, f64) {
     let seat = Seat::alone(gradient.len(), 1);
     let mut compressor = scheme.codec(&seat).expect("a codec");
     let mut wire = Vec::new();
@@ -41,8 +41,8 @@ fn main() {
     );
     for (name, gradient) in &all {
         for bits in [2, 3, 4] {
-            let optquant = Scheme::Optquant(optquant::Config { bits, ..Default::default() });
-            let alq = Scheme::Alq(alq::Config { bits, ..Default::default() });
+            let optquant = SchemeConfig::Optquant(optquant::Config { bits, ..Default::default() });
+            let alq = SchemeConfig::Alq(alq::Config { bits, ..Default::default() });
             println!(
                 "{name:12} {bits:4} {:9.3} {:8.3} {:9.3} {:11.3} {:9.3} {:6.3}",
                 exact(gradient, &[-1.0, 0.0, 1.0]),
@@ -64,7 +64,7 @@ fn main() {
         let paper = casq::Preset::Paper;
         let of = |preset, polish| {
             let config = casq::Config { preset, polish, ..Default::default() };
-            let (error, bits) = measured(&Scheme::Casq(config), gradient);
+            let (error, bits) = measured(&SchemeConfig::Casq(config), gradient);
             format!("{error:.3} ({bits:.3} b)")
         };
         println!(

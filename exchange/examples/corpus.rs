@@ -13,7 +13,7 @@ use gradwire_exchange::refusal;
 use gradwire_exchange::rng::Stream;
 use gradwire_exchange::wire::downlink::{Form, close};
 use gradwire_exchange::wire::frame::Kind;
-use gradwire_exchange::{Encoded, Error, Observed, Quantity, Scheme, Seat};
+use gradwire_exchange::{Encoded, Error, Observed, Quantity, Scheme, SchemeConfig, Seat};
 
 const LENGTH: u16 = 65;
 
@@ -24,7 +24,7 @@ fn main() -> Result<()> {
         .map(|i| (stream.uniform(i) - 0.5) / (1.05 - stream.uniform(i + 1000)))
         .collect();
     let mut numbers = std::collections::BTreeMap::<&str, usize>::new();
-    for scheme in Scheme::codecs() {
+    for scheme in SchemeConfig::codecs() {
         let mut message = LENGTH.to_le_bytes().to_vec();
         let mut compressor = scheme.codec(&Seat::alone(LENGTH.into(), 1)).expect("a codec");
         if compressor.encode(&gradient, 1, &mut message) == Encoded::Dense {

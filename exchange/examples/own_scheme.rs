@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gradwire_exchange::wire::Fault;
 use gradwire_exchange::{
-    About, Bucketing, Built, Compressor, Encoded, Error, Exchange, Law, Layout, Method, Result,
+    About, Bucketing, Built, Compressor, Encoded, Error, Exchange, Law, Layout, Result, Scheme,
     Seat, Soundness, Topology, contract, mesh,
 };
 
@@ -42,7 +42,7 @@ impl Compressor for Blocks {
 struct LargestOfEight;
 
 #[rustfmt::skip]
-impl Method for LargestOfEight {
+impl Scheme for LargestOfEight {
     fn about(&self) -> About { About { name: "largest-of-eight", line: "the largest of every eight", paper: "" } }
     fn feedback(&self) -> bool { true }
     fn soundness(&self) -> Soundness { Soundness::Sound }

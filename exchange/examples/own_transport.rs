@@ -97,7 +97,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     use std::time::Duration;
 
     use gradwire_exchange::schemes::powersgd;
-    use gradwire_exchange::{Bucketing, Collective, Error, Exchange, Layout, Scheme, mesh};
+    use gradwire_exchange::{Bucketing, Collective, Error, Exchange, Layout, SchemeConfig, mesh};
 
     const LENGTH: usize = 512 * 512;
     let patience = Duration::from_secs(10);
@@ -105,7 +105,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let run = |end: Box<dyn Collective>| -> gradwire_exchange::Result<Vec<u32>> {
         let rank = end.rank();
         let layout = Layout::shaped([("weight".to_string(), vec![512, 512])])?;
-        let scheme = Scheme::Powersgd(powersgd::Config { start_step: 2, ..Default::default() });
+        let scheme =
+            SchemeConfig::Powersgd(powersgd::Config { start_step: 2, ..Default::default() });
         let mut exchange = Exchange::new(&scheme, Bucketing::Whole, layout, 0, end)?;
         let mut gradient = vec![0f32; LENGTH];
         for step in 1..=4 {

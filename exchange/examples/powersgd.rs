@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use gradwire_exchange::rng::Stream;
 use gradwire_exchange::schemes::powersgd::Config;
-use gradwire_exchange::{Alone, BucketGradient, Definition, Next, Reducer, Result, Seat};
+use gradwire_exchange::{Alone, BucketGradient, Built, Next, Reducer, Result, Scheme, Seat};
 
 /// The shapes of a ResNet-18's parameters as PyTorch orders them: for 32 × 32 images and ten classes.
 fn resnet18() -> Vec<Vec<usize>> {
@@ -61,7 +61,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     let parameters = shapes.iter().map(|shape| shape.iter().product()).collect();
     let mut seat = Seat::alone(length, 1);
     (seat.parameters, seat.shapes) = (parameters, shapes);
-    let mut reducer = config.build(&seat);
+    let Built::Reducer(mut reducer) = config.build(&seat) else { unreachable!("it has rounds") };
     // Roughly what gradients are like: a sum of uniform numbers.
     let stream = Stream::of(&[rank as u64]);
     let value = |i: u32| (0..4).map(|k| stream.uniform(4 * i + k)).sum::<f32>() - 2.0;

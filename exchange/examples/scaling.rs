@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use gradwire_exchange::rng::Stream;
 use gradwire_exchange::schemes::{optquant, sidco};
-use gradwire_exchange::{Bucketing, Collective, Exchange, Layout, Leg, Result, Scheme, Topology};
+use gradwire_exchange::{
+    Bucketing, Collective, Exchange, Layout, Leg, Result, Scheme, SchemeConfig, Topology,
+};
 
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Seconds that the steps of one row may take, more or less; at least one step, at most nine.
@@ -30,7 +32,7 @@ struct Sample {
 /// The steps of one rank, after two that are not counted.
 fn rank(
     end: Box<dyn Collective>,
-    scheme: &Scheme,
+    scheme: &SchemeConfig,
     topology: Topology,
     elements: usize,
 ) -> Result<Vec<Sample>> {
@@ -80,7 +82,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn row(scheme: &Scheme, topology: Topology, elements: usize, ranks: usize) -> Result<String> {
+fn row(scheme: &SchemeConfig, topology: Topology, elements: usize, ranks: usize) -> Result<String> {
     let ends = topology.connect(ranks, PATIENCE)?.into_iter();
     let all: Vec<Result<Vec<Sample>>> = std::thread::scope(|scope| {
         let workers: Vec<_> =
@@ -115,7 +117,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sizes = if sizes.is_empty() { vec![270_000, 11_200_000] } else { sizes };
     let sidco = sidco::Config { ratio: 0.001.into(), ..Default::default() };
     let optquant = optquant::Config { bits: 3, ..Default::default() };
-    let schemes = [Scheme::default(), Scheme::Sidco(sidco), Scheme::Optquant(optquant)];
+    let schemes =
+        [SchemeConfig::default(), SchemeConfig::Sidco(sidco), SchemeConfig::Optquant(optquant)];
     println!(
         "{:>9} {:<9} {:<9} {:>3} {:>5} {:>10} {:>10} {:>10} {:>10} {:>11} {:>11}",
         "elements",

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use gradwire_exchange::schemes::topk;
-use gradwire_exchange::{Bucketing, Exchange, Layout, Result, Scheme, mesh};
+use gradwire_exchange::{Bucketing, Exchange, Layout, Result, SchemeConfig, mesh};
 
 const WORLD_SIZE: usize = 4;
 const STEPS: u64 = 2000;
@@ -13,7 +13,7 @@ const STEPS: u64 = 2000;
 /// What one rank does: a step of gradient descent on its own data, with everybody's mean gradient.
 fn train(rank: usize, end: gradwire_exchange::Mesh) -> Result<(Vec<f32>, u64)> {
     let layout = Layout::new([("bias".to_string(), 20), ("weight".to_string(), 980)])?;
-    let scheme = Scheme::Topk(topk::Config { ratio: 0.1.into(), ..Default::default() });
+    let scheme = SchemeConfig::Topk(topk::Config { ratio: 0.1.into(), ..Default::default() });
     let mut exchange = Exchange::new(&scheme, Bucketing::Whole, layout, 0, Box::new(end))?;
     let mut weights = vec![0f32; 1000];
     let mut sent = 0;

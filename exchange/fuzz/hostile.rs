@@ -7,28 +7,28 @@ use gradwire_exchange::wire::frame::{Frame, Kind};
 use gradwire_exchange::wire::{Fault, Reader};
 use gradwire_exchange::{
     About, Awaited, BucketGradient, Bucketing, Built, Collective, Digest, Error, Exchange, Header,
-    Law, Layout, Method, Next, Observed, PART, Payload, Policy, Reducer, Result, Round, Scheme,
-    Seat, Soundness, StepEnd,
+    Law, Layout, Next, Observed, PART, Payload, Policy, Reducer, Result, Round, Scheme,
+    SchemeConfig, Seat, Soundness, StepEnd,
 };
 
 /// The longest bucket that is tried.
 const LONGEST: usize = 1100;
 
 /// The settings worth trying of the scheme of this name.
-pub(crate) fn specimens(name: &str) -> Vec<Scheme> {
-    let mut all = Scheme::codecs();
+pub(crate) fn specimens(name: &str) -> Vec<SchemeConfig> {
+    let mut all = SchemeConfig::codecs();
     all.retain(|scheme| scheme.about().name == name);
     all
 }
 
 /// The schemes that learn from what ranks send, which a server tells them in digests.
-pub(crate) fn learning() -> Vec<Scheme> {
+pub(crate) fn learning() -> Vec<SchemeConfig> {
     ["casq", "dqsgd", "optquant", "aggregation-aware"].map(specimens).concat()
 }
 
 /// Decodes what follows the first two bytes, which say how long the bucket is, by each of the
 /// schemes; what decodes is also learnt from, as every rank does with every message.
-pub(crate) fn message(schemes: &[Scheme], bytes: &[u8]) {
+pub(crate) fn message(schemes: &[SchemeConfig], bytes: &[u8]) {
     let Some((length, message)) = bytes.split_first_chunk() else { return };
     let length = usize::from(u16::from_le_bytes(*length)) % LONGEST;
     let mut sum = vec![0.0; length];
@@ -70,7 +70,7 @@ pub(crate) fn message(schemes: &[Scheme], bytes: &[u8]) {
 }
 
 /// Learns from the bytes as a digest, and reads them as what a server says.
-pub(crate) fn downlink(schemes: &[Scheme], bytes: &[u8]) {
+pub(crate) fn downlink(schemes: &[SchemeConfig], bytes: &[u8]) {
     let Some((length, message)) = bytes.split_first_chunk() else { return };
     let length = usize::from(u16::from_le_bytes(*length)) % LONGEST;
     let digest = match Downlink::read(message) {
@@ -116,7 +116,7 @@ pub(crate) fn rounds(bytes: &[u8]) {
     }
 }
 
-fn beside(scheme: &dyn Method, bytes: &[u8]) {
+fn beside(scheme: &dyn Scheme, bytes: &[u8]) {
     let shapes = [("a", vec![6, 8]), ("b", vec![5]), ("c", vec![4, 4, 2])];
     let layout = Layout::shaped(shapes.map(|(name, shape)| (name.to_string(), shape)));
     let layout = layout.expect("a layout");
@@ -201,7 +201,7 @@ impl Collective for Peer {
 /// Each rank names the position of its largest element; all of them send what they have there.
 struct TwoRounds;
 
-impl Method for TwoRounds {
+impl Scheme for TwoRounds {
     fn about(&self) -> About {
         About { name: "two-rounds", line: "the elements at the largest positions", paper: "" }
     }

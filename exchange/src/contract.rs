@@ -3,15 +3,15 @@
 //!
 //! ```
 //! use gradwire_exchange::schemes::topk;
-//! use gradwire_exchange::{Scheme, contract};
-//! contract::check(&Scheme::Topk(topk::Config::default()))?;
+//! use gradwire_exchange::{SchemeConfig, contract};
+//! contract::check(&SchemeConfig::Topk(topk::Config::default()))?;
 //! # Ok::<(), contract::Violation>(())
 //! ```
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::compress::{Built, Compressor, Encoded, Law, Method, Seat};
+use crate::compress::{Built, Compressor, Encoded, Law, Scheme, Seat};
 use crate::rng::Stream;
 use crate::{Bucketing, Collective, Error, Exchange, Layout, Policy, Solo, State, mesh};
 
@@ -60,7 +60,7 @@ const LENGTHS: [usize; 6] = [1, 7, 64, 513, 1025, 6007];
 ///
 /// # Errors
 /// The first law that is broken, on what, and what was found.
-pub fn check(scheme: &dyn Method) -> Result<(), Violation> {
+pub fn check(scheme: &dyn Scheme) -> Result<(), Violation> {
     scheme.validate().map_err(|error| broken(FINITE, "its settings", error))?;
     for length in LENGTHS {
         for (name, gradient) in gradients(length) {
@@ -134,7 +134,7 @@ fn bare() -> Policy {
     }
 }
 
-fn alone(scheme: &dyn Method, length: usize) -> crate::Result<Exchange> {
+fn alone(scheme: &dyn Scheme, length: usize) -> crate::Result<Exchange> {
     end(scheme, length, Box::new(Solo))
 }
 
@@ -157,7 +157,7 @@ fn ranks<T: Send>(
 
 /// One rank's end of an exchange.
 fn end(
-    scheme: &dyn Method,
+    scheme: &dyn Scheme,
     length: usize,
     collective: Box<dyn Collective>,
 ) -> crate::Result<Exchange> {
@@ -173,7 +173,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// One step of one rank: the mean is what the scheme says of the gradient.
-fn nearer(scheme: &dyn Method, gradient: &[f32], case: &str) -> Result<(), Violation> {
+fn nearer(scheme: &dyn Scheme, gradient: &[f32], case: &str) -> Result<(), Violation> {
     let mut said = gradient.to_vec();
     let run = alone(scheme, gradient.len()).and_then(|mut e| e.allreduce(1, &mut said));
     let traffic = run.map_err(|error| broken(FINITE, case, error))?;
@@ -210,7 +210,7 @@ fn distance(said: &[f32], gradient: &[f32]) -> (f64, f64) {
 }
 
 /// Messages of a scheme that has such, cut short and damaged.
-fn codec(scheme: &dyn Method, gradient: &[f32], case: &str) -> Result<(), Violation> {
+fn codec(scheme: &dyn Scheme, gradient: &[f32], case: &str) -> Result<(), Violation> {
     let seat = Seat::alone(gradient.len(), 42);
     let Built::Codec(mut compressor) = scheme.build(&seat) else { return Ok(()) };
     let mut wire = Vec::new();
@@ -242,7 +242,7 @@ fn codec(scheme: &dyn Method, gradient: &[f32], case: &str) -> Result<(), Violat
 type Ended = (Vec<Vec<u32>>, State, Vec<f64>);
 
 /// Three ranks over four steps.
-fn run(scheme: &dyn Method, length: usize) -> crate::Result<Vec<Ended>> {
+fn run(scheme: &dyn Scheme, length: usize) -> crate::Result<Vec<Ended>> {
     const STEPS: u64 = 4;
     ranks(3, |rank, collective| {
         let mut exchange = end(scheme, length, collective)?;
@@ -263,7 +263,7 @@ fn run(scheme: &dyn Method, length: usize) -> crate::Result<Vec<Ended>> {
     })
 }
 
-fn group(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
+fn group(scheme: &dyn Scheme, length: usize) -> Result<(), Violation> {
     let case = format!("three ranks with {length} elements");
     let runs = [(); 2].map(|()| run(scheme, length));
     let [first, again] = runs.map(|run| run.map_err(|error| broken(SAME_MEAN, &case, error)));
@@ -290,7 +290,7 @@ fn group(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
 
 /// What a rank says arrives, whichever it is: of three ranks the others have zeros, so that thrice the
 /// mean is what the scheme makes of the one's gradient.
-fn hears_each(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
+fn hears_each(scheme: &dyn Scheme, length: usize) -> Result<(), Violation> {
     const RANKS: usize = 3;
     for speaker in 0..RANKS {
         let case =
@@ -320,7 +320,7 @@ fn hears_each(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
 
 /// Over many steps, what a scheme says is right on average, if it says that it is: along the gradient,
 /// its signs, and the sum of all elements.
-fn unbiased(scheme: &dyn Method) -> Result<(), Violation> {
+fn unbiased(scheme: &dyn Scheme) -> Result<(), Violation> {
     const STEPS: u64 = 200;
     const DEVIATIONS: f64 = 6.0;
     if scheme.law() != Law::Unbiased {
@@ -363,7 +363,7 @@ fn unbiased(scheme: &dyn Method) -> Result<(), Violation> {
     Ok(())
 }
 
-fn stops(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
+fn stops(scheme: &dyn Scheme, length: usize) -> Result<(), Violation> {
     let case = format!("{length} elements");
     let mut exchange = alone(scheme, length).map_err(|error| broken(STOPS, &case, error))?;
     for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -384,7 +384,7 @@ fn stops(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
 
 /// A step that another rank refuses leaves no trace on this one: it is made again as if for the first
 /// time.
-fn stops_together(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
+fn stops_together(scheme: &dyn Scheme, length: usize) -> Result<(), Violation> {
     let case = format!("two ranks with {length} elements, of which the second refuses a step");
     let blame = |error: Error| broken(STOPS, &case, error);
     let run = |refuses: bool| {
@@ -422,7 +422,7 @@ fn stops_together(scheme: &dyn Method, length: usize) -> Result<(), Violation> {
 }
 
 /// Steps of ever smaller gradients, with a state saved and restored between them.
-fn goes_on(scheme: &dyn Method, gradient: &[f32], case: &str) -> Result<(), Violation> {
+fn goes_on(scheme: &dyn Scheme, gradient: &[f32], case: &str) -> Result<(), Violation> {
     let blame = |error: Error| broken(GOES_ON, case, error);
     let mut whole = alone(scheme, gradient.len()).map_err(blame)?;
     let step = |exchange: &mut Exchange, step: u64| {

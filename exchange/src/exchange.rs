@@ -10,7 +10,7 @@ use crate::bucket::Bucket;
 use crate::bucket::Item;
 use crate::buffers::Buffers;
 use crate::collective::Collective;
-use crate::compress::{Feedback, Method, Run};
+use crate::compress::{Feedback, Run, Scheme};
 use crate::cpu::Stopwatch;
 use crate::gradient::{Gradient, Held};
 use crate::incoming::{Place, first_refusal};
@@ -81,13 +81,13 @@ struct Underway {
 impl Exchange {
     /// Builds this rank's compressors over a collective that all ranks share, in the default
     /// topology: every rank hears every rank. Settings that `policy` leaves out are taken from the
-    /// scheme's habits. `run` is a seed, or a [`Run`] that also says how many steps there will be.
+    /// scheme's default policy. `run` is a seed, or a [`Run`] that also says how many steps there will be.
     /// All buckets are one group.
     ///
     /// # Errors
     /// As [`with`](Self::with).
     pub fn new(
-        scheme: &dyn Method,
+        scheme: &dyn Scheme,
         policy: impl Into<Policy>,
         layout: Layout,
         run: impl Into<Run>,
@@ -97,22 +97,22 @@ impl Exchange {
     }
 
     /// As [`new`](Self::new), over any topology; the collective is one that the topology's
-    /// [`Topology::connect`] made. The scheme is one of [`Scheme`](crate::Scheme) or the caller's
-    /// own: a [`Method`] builds the compressor or the reducer of each bucket, on every rank alike.
+    /// [`Topology::connect`] made. The scheme is one of [`SchemeConfig`](crate::SchemeConfig) or the caller's
+    /// own: a [`Scheme`] builds the compressor or the reducer of each bucket, on every rank alike.
     ///
     /// # Errors
     /// What [`Policy::validate`] and [`Wiring::validate`] refuse; [`Error::Topology`] when the
     /// collective does not offer what the topology needs; [`Error::Bucketing`] when there are more
     /// than 2²⁴ buckets or one would have more than 2²⁹ elements; [`Error::WorldSize`].
     pub fn with(
-        scheme: &dyn Method,
+        scheme: &dyn Scheme,
         wiring: impl Into<Wiring>,
         policy: impl Into<Policy>,
         layout: Layout,
         run: impl Into<Run>,
         mut collective: Box<dyn Collective>,
     ) -> Result<Self> {
-        let (wiring, policy) = (wiring.into(), policy.into().or(scheme.habits()));
+        let (wiring, policy) = (wiring.into(), policy.into().or(scheme.default_policy()));
         policy.validate(scheme)?;
         wiring.validate(scheme, &policy)?;
         let (rank, world_size) = (collective.rank(), collective.world_size());
@@ -442,7 +442,7 @@ impl Exchange {
         &self.layout
     }
 
-    /// What surrounds the scheme: what was given, and the scheme's habits where it was silent.
+    /// What surrounds the scheme: what was given, and the scheme's default policy for the rest.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }

@@ -3,9 +3,9 @@
 //! ```
 //! use std::time::Duration;
 //! use gradwire_exchange::schemes::topk;
-//! use gradwire_exchange::{Bucketing, Exchange, Layout, Scheme, mesh};
+//! use gradwire_exchange::{Bucketing, Exchange, Layout, SchemeConfig, mesh};
 //!
-//! let scheme = Scheme::Topk(topk::Config { ratio: 0.5.into(), ..Default::default() });
+//! let scheme = SchemeConfig::Topk(topk::Config { ratio: 0.5.into(), ..Default::default() });
 //! let workers: Vec<_> = mesh(2, Duration::from_secs(10))
 //!     .into_iter()
 //!     .enumerate()
@@ -30,8 +30,8 @@
 //! * [`Exchange`] turns a gradient into the mean over ranks and reports the [`Traffic`]. It takes the
 //!   flat gradient ([`allreduce`](Exchange::allreduce)) or one bucket at a time
 //!   ([`exchange_bucket`](Exchange::exchange_bucket)).
-//! * [`Scheme`] is one of the built-in [`schemes`], with its settings. A scheme of one's own is a
-//!   [`Method`] that builds a [`Compressor`] (one message a step) or a [`Reducer`] (any number of
+//! * [`SchemeConfig`] is one of the built-in [`schemes`], with its settings. A scheme of one's own is a
+//!   [`Scheme`] that builds a [`Compressor`] (one message a step) or a [`Reducer`] (any number of
 //!   rounds) for each bucket, handed to [`Exchange::with`]; [`contract::check`] tries it.
 //! * [`Collective`] carries bytes between ranks: [`mesh()`] joins threads, [`cluster`] threads of
 //!   several processes, [`Solo`] is one worker alone. A transport of one's own implements three
@@ -88,9 +88,9 @@ pub use collective::{
     cluster, mesh, star,
 };
 pub use compress::{
-    About, Built, ByBlocks, ByParts, Compressor, Definition, Digest, Encoded, Entropy, Fall,
-    Feedback, Law, Method, Norm, Observed, PART, QsgdValues, Quantised, Ratio, Run, Seat,
-    Soundness, Statistics, StepEnd, Values,
+    About, Built, ByBlocks, ByParts, Compressor, Digest, Encoded, Entropy, Fall, Feedback, Law,
+    Norm, Observed, PART, QsgdValues, Quantised, Ratio, Run, Scheme, Seat, Soundness, Statistics,
+    StepEnd, Values,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;
@@ -98,7 +98,7 @@ pub use gradient::Gradient;
 pub use layout::{Bucketing, Layout, Parameter, Part};
 pub use policy::Policy;
 pub use reducer::{Alone, BucketGradient, Next, Reducer, Round};
-pub use schemes::Scheme;
+pub use schemes::SchemeConfig;
 pub use state::{Entry, State};
 pub use support::Support;
 pub use topology::{Downlink, Topology, Wiring};

@@ -74,14 +74,14 @@ impl Distortion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::{Definition, Seat};
+    use crate::compress::{Scheme, Seat};
     use crate::schemes::topk;
 
     #[test]
     fn error_and_cosine_are_those_of_what_arrives() {
         let gradient = [3.0, 0.0, -4.0, 12.0];
         let config = topk::Config { ratio: 0.25.into(), ..Default::default() };
-        let mut compressor = config.build(&Seat::alone(4, 0));
+        let mut compressor = config.codec(&Seat::alone(4, 0)).unwrap();
         let mut message = Vec::new();
         compressor.encode(&gradient, 1, &mut message);
         let (mut distortion, mut gauges) = (Distortion::default(), Vec::new());

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::layout::Bucketing;
 
 /// What is done to the gradient around the scheme. A setting that is left out takes the value of the scheme's
-/// [`Definition::habits`](crate::Definition::habits), or the default named here where the habits have none.
+/// [`Scheme::default_policy`](crate::Scheme::default_policy), or the default named here where that has none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -51,18 +51,18 @@ impl From<Bucketing> for Policy {
 }
 
 impl Policy {
-    /// This policy, with `habits` where it is silent.
+    /// This policy, with `default` where it is silent.
     #[must_use]
-    pub fn or(self, habits: Self) -> Self {
+    pub fn or(self, default: Self) -> Self {
         Self {
-            bucketing: self.bucketing.or(habits.bucketing),
-            dense_below: self.dense_below.or(habits.dense_below),
-            warmup_steps: self.warmup_steps.or(habits.warmup_steps),
-            momentum_correction: self.momentum_correction.or(habits.momentum_correction),
-            momentum_masking: self.momentum_masking.or(habits.momentum_masking),
-            clip_norm: self.clip_norm.or(habits.clip_norm),
-            measure_every: self.measure_every.or(habits.measure_every),
-            force: self.force || habits.force,
+            bucketing: self.bucketing.or(default.bucketing),
+            dense_below: self.dense_below.or(default.dense_below),
+            warmup_steps: self.warmup_steps.or(default.warmup_steps),
+            momentum_correction: self.momentum_correction.or(default.momentum_correction),
+            momentum_masking: self.momentum_masking.or(default.momentum_masking),
+            clip_norm: self.clip_norm.or(default.clip_norm),
+            measure_every: self.measure_every.or(default.measure_every),
+            force: self.force || default.force,
         }
     }
 
@@ -82,14 +82,14 @@ impl Policy {
 mod tests {
     use super::*;
     use crate::schemes::topk;
-    use crate::{Error, Scheme};
+    use crate::{Error, SchemeConfig};
 
     #[test]
-    fn what_is_left_out_is_the_schemes_habit() {
-        let habits =
+    fn what_is_left_out_is_the_schemes_default() {
+        let default =
             Policy { warmup_steps: Some(500), dense_below: Some(1000), ..Policy::default() };
         let given = Policy { warmup_steps: Some(0), ..Policy::from(Bucketing::Parameter) };
-        let policy = given.or(habits);
+        let policy = given.or(default);
         assert_eq!(policy.warmup_steps, Some(0));
         assert_eq!(policy.dense_below, Some(1000));
         assert_eq!(policy.bucketing, Some(Bucketing::Parameter));
@@ -99,8 +99,8 @@ mod tests {
 
     #[test]
     fn settings_that_mean_nothing_are_refused_by_name() {
-        let topk = Scheme::Topk(topk::Config::default());
-        let plain = Scheme::Topk(topk::Config { feedback: false, ..Default::default() });
+        let topk = SchemeConfig::Topk(topk::Config::default());
+        let plain = SchemeConfig::Topk(topk::Config { feedback: false, ..Default::default() });
         let momentum = |factor| Policy { momentum_correction: Some(factor), ..Policy::default() };
         assert_eq!(momentum(0.9).validate(&topk), Ok(()));
         for (policy, scheme) in [

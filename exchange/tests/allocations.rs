@@ -3,14 +3,15 @@
 
 mod common;
 
+use gradwire_exchange::Scheme;
 use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{Random, each_rank, parameters, seat};
 use gradwire_exchange::{
-    Alone, BucketGradient, Bucketing, Built, Downlink, Exchange, Next, Observed, Scheme, Topology,
-    Wiring,
+    Alone, BucketGradient, Bucketing, Built, Downlink, Exchange, Next, Observed, SchemeConfig,
+    Topology, Wiring,
 };
 
 /// The system's allocator, remembering the largest block asked for, and how many.
@@ -65,7 +66,7 @@ fn memory_stays_bounded() {
 /// intervals.
 fn steady_messages_allocate_nothing() {
     const LENGTH: usize = 5_000;
-    for scheme in Scheme::codecs() {
+    for scheme in SchemeConfig::codecs() {
         let mut compressor = scheme.codec(&seat(LENGTH)).expect("a codec");
         let gradient = Random(1).laplaces(LENGTH);
         let mut mean = vec![0.0; LENGTH];
@@ -95,7 +96,7 @@ fn steady_rounds_allocate_nothing() {
     let parameters = shapes.iter().map(|shape| shape.iter().product()).collect();
     let mut seat = seat(length);
     (seat.parameters, seat.shapes) = (parameters, shapes.to_vec());
-    for scheme in Scheme::specimens() {
+    for scheme in SchemeConfig::specimens() {
         let Built::Reducer(mut reducer) = scheme.build(&seat) else { continue };
         let gradient = Random(1).laplaces(length);
         let (mut values, mut residual) = (gradient.clone(), gradient.clone());
@@ -119,7 +120,7 @@ fn steady_steps_allocate_nothing_proportional_to_the_gradient() {
     let compressed = Wiring { topology: Topology::Server, downlink: Some(Downlink::Compressed) };
     let wirings = Topology::ALL.iter().map(|topology| Wiring::from(*topology)).chain([compressed]);
     for wiring in wirings {
-        for scheme in Scheme::all() {
+        for scheme in SchemeConfig::all() {
             // What a server has left unsaid grows for long: where thresholds decide, so do messages.
             let settled = ["topk", "randomk", "optquant", "qsgd", "signsgd", "half", "casq"];
             let steady = wiring != compressed || settled.contains(&scheme.about().name);
@@ -130,7 +131,7 @@ fn steady_steps_allocate_nothing_proportional_to_the_gradient() {
     }
 }
 
-fn steady_steps_of(wiring: Wiring, scheme: &Scheme) {
+fn steady_steps_of(wiring: Wiring, scheme: &SchemeConfig) {
     const LENGTH: usize = 200_000;
     let ends = wiring.topology.connect(3, Duration::from_secs(20)).unwrap();
     each_rank(ends, |rank, end| {
@@ -159,7 +160,7 @@ fn a_message_that_all_have_read_is_written_over() {
     const LENGTH: usize = 300_000;
     let ends = Topology::Allgather.connect(2, Duration::from_secs(20)).unwrap();
     each_rank(ends, |rank, end| {
-        let (scheme, layout) = (Scheme::default(), parameters(&[LENGTH]));
+        let (scheme, layout) = (SchemeConfig::default(), parameters(&[LENGTH]));
         let mut exchange = Exchange::new(&scheme, Bucketing::Whole, layout, 0, end).unwrap();
         let mut gradient = Random(rank as u64).laplaces(LENGTH);
         for step in 1..=4 {
@@ -177,7 +178,7 @@ fn a_message_that_all_have_read_is_written_over() {
 
 fn hostile_bytes_allocate_nothing() {
     let mut random = Random(77);
-    for scheme in Scheme::codecs() {
+    for scheme in SchemeConfig::codecs() {
         for length in [9, 1025, 100_003] {
             let compressor = scheme.codec(&seat(length)).expect("a codec");
             let mut sum = vec![0.0; length];

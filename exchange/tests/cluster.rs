@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use common::{Random, bits, each_rank, half, parameters};
 use gradwire_exchange::cluster::{Cluster, Letters, NOTES, Notes, channels};
 use gradwire_exchange::{
-    Bucketing, Collective, Downlink, Error, Exchange, Operation, Policy, Result, Scheme, State,
-    Topology, Wiring,
+    Bucketing, Collective, Downlink, Error, Exchange, Operation, Policy, Result, SchemeConfig,
+    State, Topology, Wiring,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -63,7 +63,7 @@ type Ran = (Vec<Vec<u32>>, State, Vec<u64>);
 /// Means, state and uplink bytes of three steps on one rank, with random delays.
 fn train(
     wiring: Wiring,
-    scheme: &Scheme,
+    scheme: &SchemeConfig,
     bucketing: &Bucketing,
     rank: usize,
     end: Box<dyn Collective>,
@@ -94,7 +94,7 @@ fn processes_come_to_the_bits_of_one() {
     let compressed = Wiring { topology: Topology::Server, downlink: Some(Downlink::Compressed) };
     let wirings = Topology::ALL.iter().map(|topology| Wiring::from(*topology));
     for wiring in wirings.chain([compressed]) {
-        for scheme in Scheme::specimens() {
+        for scheme in SchemeConfig::specimens() {
             for bucketing in [Bucketing::Whole, Bucketing::Parameter] {
                 if wiring.validate(&scheme, &Policy::from(bucketing.clone())).is_err() {
                     continue;
@@ -135,14 +135,14 @@ fn what_stays_in_a_process_does_not_count_as_sent_back() {
     }
 }
 
-fn over(topology: Topology, scheme: &Scheme, end: Box<dyn Collective>) -> Exchange {
+fn over(topology: Topology, scheme: &SchemeConfig, end: Box<dyn Collective>) -> Exchange {
     Exchange::with(scheme, topology, Bucketing::Parameter, parameters(&LENGTHS), 9, end).unwrap()
 }
 
 #[test]
 fn a_refusal_reaches_everybody_and_the_group_goes_on() {
     for (topology, spread) in Topology::ALL.iter().flat_map(|t| SPREADS.map(|s| (*t, s))) {
-        for scheme in [Scheme::default(), half()] {
+        for scheme in [SchemeConfig::default(), half()] {
             let ranks = across(topology, spread, PATIENT, |rank, end| {
                 let mut exchange = over(topology, &scheme, end);
                 let mut gradient = vec![1.0; LENGTH];
@@ -175,7 +175,7 @@ fn a_refusal_reaches_everybody_and_the_group_goes_on() {
 #[test]
 fn an_overflowing_mean_is_everybodys_same_error() {
     for (topology, spread) in Topology::ALL.iter().flat_map(|t| SPREADS.map(|s| (*t, s))) {
-        for scheme in [Scheme::default(), half()] {
+        for scheme in [SchemeConfig::default(), half()] {
             let ranks = across(topology, spread, PATIENT, |_, end| {
                 let mut gradient = vec![0.0; LENGTH];
                 gradient[703 + 1500] = 3e38;
@@ -191,7 +191,7 @@ fn an_overflowing_mean_is_everybodys_same_error() {
 #[test]
 fn ranks_at_different_places_find_out() {
     for (topology, spread) in Topology::ALL.iter().flat_map(|t| SPREADS.map(|s| (*t, s))) {
-        for scheme in [Scheme::default(), half()] {
+        for scheme in [SchemeConfig::default(), half()] {
             let ranks = across(topology, spread, Duration::from_secs(2), |rank, end| {
                 let mut exchange = over(topology, &scheme, end);
                 match rank {

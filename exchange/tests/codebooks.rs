@@ -6,12 +6,12 @@ mod distributions;
 
 use distributions::{distributions, error, exact, levels};
 use gradwire_exchange::schemes::{alq, casq, optquant};
-use gradwire_exchange::{Scheme, Seat};
+use gradwire_exchange::{Scheme, SchemeConfig, Seat};
 
 const LENGTH: usize = 1 << 18;
 
 /// The relative error and the bits for each element of one message.
-fn measured(scheme: &Scheme, gradient: &[f32]) -> (f64, f64) {
+fn measured(scheme: &SchemeConfig, gradient: &[f32]) -> (f64, f64) {
     let seat = Seat::alone(gradient.len(), 1);
     let mut compressor = scheme.codec(&seat).expect("a codec");
     let mut wire = Vec::new();
@@ -48,7 +48,7 @@ fn optimised_levels_have_the_errors_of_the_study() {
     for ((name, gradient), (_, expected)) in distributions(LENGTH).iter().zip(study) {
         for (bits, (uniform, optimised)) in (2..).zip(expected) {
             let static_levels = exact(gradient, &levels::uniform(bits));
-            let scheme = Scheme::Optquant(optquant::Config { bits, ..Default::default() });
+            let scheme = SchemeConfig::Optquant(optquant::Config { bits, ..Default::default() });
             let (found, size) = measured(&scheme, gradient);
             let allowed = tolerance(name);
             assert!(near(static_levels, uniform, 2.0 * allowed), "{name} {bits}: {static_levels}");
@@ -62,7 +62,7 @@ fn optimised_levels_have_the_errors_of_the_study() {
             let statistic = f64::from(8 * (1 + 8 + 4 * 508) + 32 * (1 << bits)) / LENGTH as f64;
             assert!((size - f64::from(bits) - 0.0625 - statistic).abs() < 1e-9, "{size}");
             // One normal fitted to each half octave of widths is not as good a model.
-            let alq = Scheme::Alq(alq::Config { bits, ..Default::default() });
+            let alq = SchemeConfig::Alq(alq::Config { bits, ..Default::default() });
             let neighbour = measured(&alq, gradient).0;
             assert!(neighbour > 0.97 * found, "{name}, {bits} bits: ALQ {neighbour}, {found}");
             assert!(neighbour < static_levels, "{name}, {bits} bits: ALQ {neighbour}");
@@ -84,7 +84,7 @@ fn casq_at_two_bits_has_the_errors_of_the_study_and_beats_qsgd_at_three() {
         let allowed = tolerance(name);
         let three_bits = exact(gradient, &levels::sign_and_magnitude(3));
         assert!(near(three_bits, qsgd, 2.0 * allowed), "{name}: QSGD {three_bits}");
-        let (found, bits) = measured(&Scheme::Casq(casq::Config::default()), gradient);
+        let (found, bits) = measured(&SchemeConfig::Casq(casq::Config::default()), gradient);
         assert!(bits <= 2.0 && bits > 1.995, "{name}: {bits} bits");
         assert!(near(found, lean, allowed), "{name}: {found}");
         assert!(found < three_bits, "{name}: {found} at 2 bits, QSGD {three_bits} at 3");

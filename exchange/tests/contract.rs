@@ -10,8 +10,8 @@ use gradwire_exchange::wire::Reader;
 use gradwire_exchange::wire::frame::{self, Frame, Kind};
 use gradwire_exchange::{
     About, BucketGradient, Bucketing, Built, Collective, Compressor, Encoded, Entry, Error,
-    Exchange, Law, Layout, Method, Next, Observed, Payload, Policy, Quantity, Reducer, Result,
-    Round, Run, Scheme, Seat, Solo, Soundness, State, contract,
+    Exchange, Law, Layout, Next, Observed, Payload, Policy, Quantity, Reducer, Result, Round, Run,
+    Scheme, SchemeConfig, Seat, Solo, Soundness, State, contract,
 };
 use proptest::prelude::*;
 
@@ -31,20 +31,20 @@ fn bare(bucketing: Bucketing) -> Policy {
     }
 }
 
-fn echoing(scheme: &Scheme, bucketing: Bucketing, length: usize) -> (Exchange, Echo) {
+fn echoing(scheme: &SchemeConfig, bucketing: Bucketing, length: usize) -> (Exchange, Echo) {
     let echo = Echo::default();
     let policy = bare(bucketing);
     let exchange = Exchange::new(scheme, policy, layout(length), 42, Box::new(echo.clone()));
     (exchange.unwrap(), echo)
 }
 
-fn message(scheme: &Scheme, gradient: &[f32]) -> Vec<u8> {
+fn message(scheme: &SchemeConfig, gradient: &[f32]) -> Vec<u8> {
     let mut wire = Vec::new();
     scheme.codec(&seat(gradient.len())).expect("a codec").encode(gradient, 1, &mut wire);
     wire
 }
 
-fn decoded(scheme: &Scheme, seat: &Seat, wire: &[u8]) -> Result<Vec<f32>> {
+fn decoded(scheme: &SchemeConfig, seat: &Seat, wire: &[u8]) -> Result<Vec<f32>> {
     let mut sum = vec![0.0; seat.length];
     scheme.codec(seat).expect("a codec").decode_add(wire, 1.0, &mut sum)?;
     Ok(sum)
@@ -103,9 +103,9 @@ fn law_3_broken_messages_are_refused_or_read_without_harm() {
     });
 }
 
-fn any_message() -> impl Strategy<Value = (Scheme, usize, Vec<u8>)> {
+fn any_message() -> impl Strategy<Value = (SchemeConfig, usize, Vec<u8>)> {
     let length = prop::sample::select(LENGTHS[..18].to_vec());
-    let scheme = prop::sample::select(Scheme::codecs());
+    let scheme = prop::sample::select(SchemeConfig::codecs());
     (scheme, length, 0usize..7).prop_flat_map(|(scheme, length, gradient)| {
         let real = message(&scheme, &gradients(length)[gradient].1);
         let flips = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
@@ -207,7 +207,7 @@ fn law_7_no_message_is_larger_than_dense_and_fallbacks_are_counted() {
 fn law_9_unbiased_schemes_pass_a_z_test() {
     const STEPS: u64 = 600;
     const LENGTH: usize = 1600;
-    for scheme in Scheme::codecs() {
+    for scheme in SchemeConfig::codecs() {
         if scheme.law() != Law::Unbiased {
             continue;
         }
@@ -254,7 +254,7 @@ fn law_9_unbiased_schemes_pass_a_z_test() {
 
 #[test]
 fn a_state_that_does_not_fit_is_refused_and_leaves_the_residual() {
-    let topk = Scheme::Topk(Default::default());
+    let topk = SchemeConfig::Topk(Default::default());
     let (mut exchange, _) = echoing(&topk, Bucketing::Whole, 200);
     exchange.allreduce(1, &mut Random(1).laplaces(200)).unwrap();
     let saved = exchange.save();
@@ -262,7 +262,7 @@ fn a_state_that_does_not_fit_is_refused_and_leaves_the_residual() {
     let (longer, _) = echoing(&topk, Bucketing::Whole, 201);
     assert!(matches!(exchange.restore(&longer.save()), Err(Error::State { .. })));
     assert_eq!(exchange.save(), saved);
-    let (mut dense, _) = echoing(&Scheme::default(), Bucketing::Whole, 200);
+    let (mut dense, _) = echoing(&SchemeConfig::default(), Bucketing::Whole, 200);
     assert!(matches!(dense.restore(&saved), Err(Error::State { .. })));
     let (mut other_buckets, _) = echoing(&topk, Bucketing::Parameter, 200);
     other_buckets.restore(&saved).unwrap();
@@ -271,7 +271,7 @@ fn a_state_that_does_not_fit_is_refused_and_leaves_the_residual() {
 
 #[test]
 fn a_residual_that_overflows_is_named_as_such() {
-    let scheme = Scheme::Topk(gradwire_exchange::schemes::topk::Config::default());
+    let scheme = SchemeConfig::Topk(gradwire_exchange::schemes::topk::Config::default());
     let mut exchange =
         Exchange::new(&scheme, Bucketing::Whole, layout(700), 0, Box::new(Solo)).unwrap();
     exchange.allreduce(1, &mut [f32::MAX; 700]).unwrap();
@@ -292,7 +292,7 @@ fn a_scheme_is_told_the_length_of_the_run() {
             window: 5,
             ..Default::default()
         };
-        let scheme = Scheme::Dqsgd(config);
+        let scheme = SchemeConfig::Dqsgd(config);
         let layout = layout(700);
         let mut exchange =
             Exchange::new(&scheme, Bucketing::Whole, layout, run, Box::new(Solo)).unwrap();
@@ -312,7 +312,7 @@ fn a_scheme_is_told_the_length_of_the_run() {
 /// lies between what; nothing is left unsaid of what crossed as it is.
 #[test]
 fn small_parameters_and_first_steps_are_sent_as_they_are() {
-    let scheme = Scheme::Topk(gradwire_exchange::schemes::topk::Config {
+    let scheme = SchemeConfig::Topk(gradwire_exchange::schemes::topk::Config {
         ratio: 0.1.into(),
         ..Default::default()
     });
@@ -360,7 +360,7 @@ fn small_parameters_and_first_steps_are_sent_as_they_are() {
 #[test]
 fn momentum_correction_of_a_full_message_is_momentum() {
     // Short enough to be sent compressed although everything is.
-    let all = Scheme::Topk(gradwire_exchange::schemes::topk::Config {
+    let all = SchemeConfig::Topk(gradwire_exchange::schemes::topk::Config {
         ratio: 1.0.into(),
         values: Format::F16.into(),
         ..Default::default()
@@ -397,7 +397,7 @@ fn momentum_correction_of_a_full_message_is_momentum() {
 /// Feedback around a scheme whose variance it would feed back is refused, unless forced.
 #[test]
 fn unsound_feedback_needs_to_be_forced() {
-    let unsound = Scheme::Qsgd(gradwire_exchange::schemes::qsgd::Config {
+    let unsound = SchemeConfig::Qsgd(gradwire_exchange::schemes::qsgd::Config {
         feedback: true,
         ..Default::default()
     });
@@ -417,8 +417,8 @@ fn unsound_feedback_needs_to_be_forced() {
 #[test]
 fn local_clipping_bounds_what_is_sent() {
     for scheme in [
-        Scheme::default(),
-        Scheme::Topk(gradwire_exchange::schemes::topk::Config {
+        SchemeConfig::default(),
+        SchemeConfig::Topk(gradwire_exchange::schemes::topk::Config {
             ratio: 1.0.into(),
             ..Default::default()
         }),
@@ -444,11 +444,11 @@ fn local_clipping_bounds_what_is_sent() {
 
 #[test]
 fn settings_without_meaning_are_refused_before_anything_is_built() {
-    let build = |scheme: &Scheme, bucketing: Bucketing, length: usize| {
+    let build = |scheme: &SchemeConfig, bucketing: Bucketing, length: usize| {
         Exchange::new(scheme, bucketing, layout(length), 0, Box::new(Solo)).err()
     };
-    let (dense, whole) = (Scheme::default(), Bucketing::Whole);
-    let nothing = Scheme::Topk(gradwire_exchange::schemes::topk::Config {
+    let (dense, whole) = (SchemeConfig::default(), Bucketing::Whole);
+    let nothing = SchemeConfig::Topk(gradwire_exchange::schemes::topk::Config {
         ratio: 0.0.into(),
         ..Default::default()
     });
@@ -462,7 +462,7 @@ fn settings_without_meaning_are_refused_before_anything_is_built() {
 /// The same laws as a user's scheme is held to, for every scheme of ours, those of several rounds too.
 #[test]
 fn every_scheme_keeps_the_public_contract() {
-    for scheme in Scheme::specimens() {
+    for scheme in SchemeConfig::specimens() {
         if let Err(violation) = contract::check(&scheme) {
             panic!("{scheme:?}: {violation}");
         }
@@ -481,7 +481,7 @@ struct TwoRounds {
     spoils: bool,
 }
 
-impl Method for TwoRounds {
+impl Scheme for TwoRounds {
     fn about(&self) -> About {
         About { name: "two-rounds", line: "the mean of all elements", paper: "" }
     }
@@ -565,7 +565,7 @@ enum Flawed {
     Hasty,
 }
 
-impl Method for Flawed {
+impl Scheme for Flawed {
     fn about(&self) -> About {
         About { name: "flawed", line: "has a flaw", paper: "" }
     }
@@ -685,7 +685,7 @@ impl Collective for Mislearnt {
 #[test]
 fn a_step_whose_learning_fails_leaves_no_trace() {
     let config = optquant::Config { lambda: Some(2.0), feedback: true, ..Default::default() };
-    let (scheme, policy) = (Scheme::Optquant(config), bare(Bucketing::Parameter));
+    let (scheme, policy) = (SchemeConfig::Optquant(config), bare(Bucketing::Parameter));
     let mut exchange =
         Exchange::new(&scheme, policy, layout(50_000), 42, Box::new(Mislearnt)).unwrap();
     let before = exchange.save();

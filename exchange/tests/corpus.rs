@@ -8,7 +8,7 @@ mod hostile;
 use std::fs;
 use std::path::Path;
 
-use gradwire_exchange::{Scheme, Seat};
+use gradwire_exchange::{Scheme, SchemeConfig, Seat};
 
 #[test]
 fn corpora_are_read_without_harm() {
@@ -20,7 +20,8 @@ fn corpora_are_read_without_harm() {
         });
         files.map(|file| fs::read(file.unwrap().path()).unwrap()).collect()
     };
-    for scheme in Scheme::all().into_iter().filter(|s| s.codec(&Seat::alone(1, 0)).is_some()) {
+    for scheme in SchemeConfig::all().into_iter().filter(|s| s.codec(&Seat::alone(1, 0)).is_some())
+    {
         let name = scheme.about().name;
         let schemes = hostile::specimens(name);
         for seed in read(name) {

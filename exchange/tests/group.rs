@@ -9,8 +9,8 @@ use common::{Random, bits, each_rank, half};
 use gradwire_exchange::wire::Fault;
 use gradwire_exchange::wire::frame::Kind;
 use gradwire_exchange::{
-    Awaited, Bucketing, Collective, Difference, Error, Exchange, Layout, Result, Scheme, Topology,
-    mesh,
+    Awaited, Bucketing, Collective, Difference, Error, Exchange, Layout, Result, SchemeConfig,
+    Topology, mesh,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -20,7 +20,7 @@ fn layout(length: usize) -> Layout {
     Layout::new(parts.map(|(name, length)| (name.to_string(), length))).unwrap()
 }
 
-fn exchange(scheme: &Scheme, length: usize, end: impl Collective + 'static) -> Exchange {
+fn exchange(scheme: &SchemeConfig, length: usize, end: impl Collective + 'static) -> Exchange {
     Exchange::new(scheme, Bucketing::Parameter, layout(length), 9, Box::new(end)).unwrap()
 }
 
@@ -36,7 +36,7 @@ fn the_mean_of_plain_gradients_is_their_sum_in_rank_order_over_their_number() {
         expected.iter_mut().for_each(|sum| *sum *= 1.0 / world_size as f32);
         let ranks = each_rank(mesh(world_size, PATIENT), |rank, end| {
             let mut gradient = of_rank(rank);
-            exchange(&Scheme::default(), LENGTH, end).allreduce(1, &mut gradient).unwrap();
+            exchange(&SchemeConfig::default(), LENGTH, end).allreduce(1, &mut gradient).unwrap();
             bits(&gradient)
         });
         assert_eq!(ranks, vec![bits(&expected); world_size]);
@@ -126,7 +126,7 @@ fn peers_that_are_elsewhere_are_named_with_both_places() {
     }
 
     let ranks = each_rank(mesh(2, PATIENT), |rank, end| {
-        let mut exchange = exchange(&Scheme::default(), 10, end);
+        let mut exchange = exchange(&SchemeConfig::default(), 10, end);
         match rank {
             0 => exchange.allreduce(1, &mut [1.0; 10]).unwrap_err(),
             _ => exchange.collective().barrier().unwrap_err(),
@@ -145,7 +145,7 @@ fn peers_that_are_elsewhere_are_named_with_both_places() {
 #[test]
 fn ranks_with_different_schemes_find_out() {
     let ranks = each_rank(mesh(2, PATIENT), |rank, end| {
-        let scheme = if rank == 0 { Scheme::default() } else { half() };
+        let scheme = if rank == 0 { SchemeConfig::default() } else { half() };
         exchange(&scheme, 100, end).allreduce(1, &mut Random(1).laplaces(100)).map(|_| ())
     });
     assert!(matches!(ranks[0], Err(Error::OutOfStep { by: 0, .. })), "{:?}", ranks[0]);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{Random, bits, each_rank, half, parameters};
 use gradwire_exchange::{
-    Bucketing, Collective, Error, Exchange, Gauge, Policy, Scheme, Solo, State, mesh,
+    Bucketing, Collective, Error, Exchange, Gauge, Policy, SchemeConfig, Solo, State, mesh,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -25,14 +25,19 @@ fn policy() -> Policy {
 }
 
 /// Four compressed buckets (parameters 0, 2, 3, 5), and one of the two small parameters.
-fn exchange(scheme: &Scheme, end: impl Collective + 'static) -> Exchange {
+fn exchange(scheme: &SchemeConfig, end: impl Collective + 'static) -> Exchange {
     Exchange::new(scheme, policy(), parameters(&LENGTHS), 9, Box::new(end)).unwrap()
 }
 
 type Outcome = (Vec<Vec<u32>>, State, Vec<u64>, Vec<Vec<Gauge>>);
 
 /// Means, state, bytes and gauges of four steps in these groups, exchanged in this order.
-fn run(scheme: &Scheme, world_size: usize, groups: &[Vec<usize>], order: &[usize]) -> Vec<Outcome> {
+fn run(
+    scheme: &SchemeConfig,
+    world_size: usize,
+    groups: &[Vec<usize>],
+    order: &[usize],
+) -> Vec<Outcome> {
     each_rank(mesh(world_size, PATIENT), |rank, end| {
         let rank = rank as u64;
         let mut sleeps = Random(rank + 1000);
@@ -67,7 +72,7 @@ fn the_groups_and_their_order_change_nothing() {
     let all = [(0..5).collect::<Vec<usize>>()];
     let each: Vec<Vec<usize>> = (0..5).map(|bucket| vec![bucket]).collect();
     let mixed = [vec![4, 2], vec![0], vec![3, 1]];
-    for scheme in Scheme::specimens() {
+    for scheme in SchemeConfig::specimens() {
         for world_size in [1, 3] {
             let expected = run(&scheme, world_size, &all, &[0]);
             let backwards: Vec<usize> = (0..5).rev().collect();
@@ -101,7 +106,7 @@ fn allreduce_takes_every_group_in_order() {
 /// the first group lasts but its mean, and the step can be made again.
 #[test]
 fn a_step_that_fails_in_a_later_group_leaves_no_trace() {
-    for scheme in Scheme::specimens() {
+    for scheme in SchemeConfig::specimens() {
         for aborts in [false, true] {
             let ranks = each_rank(mesh(3, PATIENT), |rank, end| {
                 let mut exchange = exchange(&scheme, end);

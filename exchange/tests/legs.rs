@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use gradwire_exchange::Operation::{Allreduce, Messages, ReduceScatter};
 use gradwire_exchange::schemes::{half, powersgd, topk};
-use gradwire_exchange::{Exchange, Layout, Leg, Operation, Policy, Scheme, Topology, Traffic};
+use gradwire_exchange::{
+    Exchange, Layout, Leg, Operation, Policy, SchemeConfig, Topology, Traffic,
+};
 
 /// Bytes of a frame's header.
 const HEADER: u64 = 24;
@@ -14,7 +16,12 @@ const HEADER: u64 = 24;
 const PARTS: [u64; 2] = [4096, 64];
 
 /// What rank 0 of `ranks` notes of each of two steps.
-fn traffic(scheme: &Scheme, policy: &Policy, topology: Topology, ranks: usize) -> Vec<Traffic> {
+fn traffic(
+    scheme: &SchemeConfig,
+    policy: &Policy,
+    topology: Topology,
+    ranks: usize,
+) -> Vec<Traffic> {
     let ends = topology.connect(ranks, Duration::from_secs(60)).unwrap();
     let all: Vec<Vec<Traffic>> = std::thread::scope(|scope| {
         let on_rank = |end| {
@@ -52,11 +59,11 @@ fn plain_values_are_an_allreduce_in_one_process() {
     let none = Policy::default();
     let whole = HEADER + 4 * (PARTS[0] + PARTS[1]);
     for topology in [Topology::Allgather, Topology::Sharded] {
-        let dense = traffic(&Scheme::default(), &none, topology, 4);
+        let dense = traffic(&SchemeConfig::default(), &none, topology, 4);
         assert_eq!(operations(&dense[0]), [Allreduce]);
         assert_eq!(dense_bytes(&dense[0]), [whole]);
         // Uncompressed first steps, and small parameters beside compressed ones.
-        let topk = Scheme::Topk(topk::Config::default());
+        let topk = SchemeConfig::Topk(topk::Config::default());
         let first = Policy { warmup_steps: Some(1), ..Policy::default() };
         let steps = traffic(&topk, &first, topology, 4);
         assert_eq!(operations(&steps[0]), [Allreduce]);
@@ -67,14 +74,14 @@ fn plain_values_are_an_allreduce_in_one_process() {
         assert_eq!(dense_bytes(&steps[0]), PARTS.map(|part| HEADER + 4 * part));
     }
     // A server reads everything itself.
-    let served = traffic(&Scheme::default(), &none, Topology::Server, 4);
+    let served = traffic(&SchemeConfig::default(), &none, Topology::Server, 4);
     assert_eq!(operations(&served[0]), [Messages]);
     assert!(served[0].legs[0].aggregate_cpu > Duration::ZERO);
 }
 
 #[test]
 fn half_is_reduced_in_shards_where_that_sends_less() {
-    let half = Scheme::Half(half::Config::default());
+    let half = SchemeConfig::Half(half::Config::default());
     let at = |ranks| traffic(&half, &Policy::default(), Topology::Allgather, ranks);
     assert_eq!(operations(&at(2)[0]), [Messages]);
     assert_eq!(operations(&at(4)[0]), [ReduceScatter]);
@@ -84,7 +91,7 @@ fn half_is_reduced_in_shards_where_that_sends_less() {
 /// beside it is sent as it is.
 #[test]
 fn rounds_are_about_their_gradient_once() {
-    let powersgd = Scheme::Powersgd(powersgd::Config::default());
+    let powersgd = SchemeConfig::Powersgd(powersgd::Config::default());
     let policy = Policy { dense_below: Some(100), ..Policy::default() };
     let steps = traffic(&powersgd, &policy, Topology::Allgather, 4);
     assert!(operations(&steps[1]).iter().all(|operation| *operation == Allreduce));
@@ -99,7 +106,7 @@ fn a_rank_alone_has_its_momentum_where_everything_is_plain() {
     let policy =
         Policy { dense_below: Some(100), momentum_correction: Some(0.5), ..Policy::default() };
     let end = Topology::Allgather.connect(1, Duration::from_secs(60)).unwrap().remove(0);
-    let topk = Scheme::Topk(topk::Config::default());
+    let topk = SchemeConfig::Topk(topk::Config::default());
     let mut exchange = Exchange::new(&topk, policy, layout, 1, end).unwrap();
     for (step, velocity) in [(1, 4.0), (2, 6.0), (3, 7.0)] {
         let mut gradient = [4.0; 3];

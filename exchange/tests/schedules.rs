@@ -75,7 +75,7 @@ mod small {
 mod whole {
     use super::*;
     use gradwire_exchange::schemes::{powersgd, topk};
-    use gradwire_exchange::{Bucketing, Collective, Exchange, Layout, Scheme};
+    use gradwire_exchange::{Bucketing, Collective, Exchange, Layout, SchemeConfig};
     use shuttle::thread;
 
     const RANKS: usize = 4;
@@ -84,7 +84,7 @@ mod whole {
     const ORDERS: usize = 1500;
 
     /// Trains nothing: exchanges, compares, and perhaps goes or gives up before the last step.
-    fn life(end: Mesh, scheme: &Scheme, fate: Fate) -> Result<Vec<f32>, Error> {
+    fn life(end: Mesh, scheme: &SchemeConfig, fate: Fate) -> Result<Vec<f32>, Error> {
         let rank = end.rank();
         let layout = Layout::shaped([("a".to_string(), vec![4]), ("b".to_string(), vec![4, 2])])?;
         let mut exchange = Exchange::new(scheme, Bucketing::Parameter, layout, 1, Box::new(end))?;
@@ -114,7 +114,7 @@ mod whole {
     }
 
     /// The outcome on each rank.
-    fn lives(scheme: &Scheme, fate: Fate) -> Vec<Result<Vec<f32>, Error>> {
+    fn lives(scheme: &SchemeConfig, fate: Fate) -> Vec<Result<Vec<f32>, Error>> {
         let threads: Vec<_> = mesh(RANKS, PATIENCE)
             .into_iter()
             .map(|end| {
@@ -132,19 +132,23 @@ mod whole {
         shuttle::check_pct(again, ORDERS, 3);
     }
 
-    fn topk() -> Scheme {
-        Scheme::Topk(topk::Config { ratio: 0.25.into(), ..Default::default() })
+    fn topk() -> SchemeConfig {
+        SchemeConfig::Topk(topk::Config { ratio: 0.25.into(), ..Default::default() })
     }
 
     /// Two rounds for the matrix, one for the vector.
-    fn powersgd() -> Scheme {
+    fn powersgd() -> SchemeConfig {
         let min_compression_rate = 0.5;
-        Scheme::Powersgd(powersgd::Config { rank: 1, min_compression_rate, ..Default::default() })
+        SchemeConfig::Powersgd(powersgd::Config {
+            rank: 1,
+            min_compression_rate,
+            ..Default::default()
+        })
     }
 
     #[test]
     fn exchanges_end_and_agree() {
-        for scheme in [Scheme::default(), topk(), powersgd()] {
+        for scheme in [SchemeConfig::default(), topk(), powersgd()] {
             explore(move || {
                 let outcomes = lives(&scheme, Fate::Stays);
                 let first = outcomes[0].clone().unwrap();
@@ -155,7 +159,7 @@ mod whole {
 
     #[test]
     fn the_loss_of_a_rank_ends_all_others() {
-        for scheme in [Scheme::default(), topk(), powersgd()] {
+        for scheme in [SchemeConfig::default(), topk(), powersgd()] {
             explore(move || {
                 for (rank, outcome) in lives(&scheme, Fate::Goes).into_iter().enumerate() {
                     let lost = matches!(outcome, Err(Error::PeerLost { .. }));
@@ -167,7 +171,7 @@ mod whole {
 
     #[test]
     fn an_abort_is_heard_by_all() {
-        for scheme in [Scheme::default(), topk(), powersgd()] {
+        for scheme in [SchemeConfig::default(), topk(), powersgd()] {
             explore(move || {
                 let outcomes = lives(&scheme, Fate::GivesUp);
                 let heard = |o: &Result<_, Error>| {

@@ -10,7 +10,7 @@ use common::{Random, bits};
 use gradwire_exchange::schemes::powersgd;
 use gradwire_exchange::{
     Awaited, Bucketing, Collective, Error, Exchange, Gradient, Layout, Mesh, Payload, Result,
-    Scheme, Support, mesh,
+    SchemeConfig, Support, mesh,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -116,7 +116,7 @@ fn each_rank<F: Trouble + Clone + 'static, T: Send>(
     let layout = Layout::new([("a".to_string(), PARTS[0]), ("b".to_string(), PARTS[1])]).unwrap();
     let ends = troubled(shares, trouble);
     common::each_rank(ends, |rank, end| {
-        let (scheme, layout) = (Scheme::default(), layout.clone());
+        let (scheme, layout) = (SchemeConfig::default(), layout.clone());
         let exchange = Exchange::new(&scheme, bucketing.clone(), layout, 9, Box::new(end));
         work(rank, &mut exchange.unwrap())
     })
@@ -234,7 +234,7 @@ fn errors_of_rounds(trouble: &(impl Trouble + Clone + 'static)) -> Vec<Result<()
     let shapes = [("a".to_string(), vec![600, 900]), ("b".to_string(), vec![70])];
     let layout = Layout::shaped(shapes).unwrap();
     common::each_rank(troubled(true, trouble), |rank, end| {
-        let scheme = Scheme::Powersgd(powersgd::Config::default());
+        let scheme = SchemeConfig::Powersgd(powersgd::Config::default());
         let (layout, end) = (layout.clone(), Box::new(end));
         let mut exchange = Exchange::new(&scheme, Bucketing::Whole, layout, 9, end).unwrap();
         let before = exchange.save();

@@ -9,7 +9,7 @@ mod common;
 use common::Random;
 use gradwire_exchange::schemes::aggregation_aware::{self, Rule};
 use gradwire_exchange::schemes::sidco::{self, Fit, Stages};
-use gradwire_exchange::{Compressor, Definition, Observed, Seat};
+use gradwire_exchange::{Compressor, Observed, Scheme, Seat};
 
 /// Gamma of scale 1 (Marsaglia & Tsang 2000), for shapes below 1 by raising the shape.
 fn gamma(random: &mut Random, shape: f64) -> f64 {
@@ -90,7 +90,7 @@ fn sidco_keeps_what_the_table_says() {
                     let stages = Stages::Fixed(stages);
                     let ratio = 0.001.into();
                     let config = sidco::Config { fit, stages, ratio, ..Default::default() };
-                    let mut compressor = config.build(&Seat::alone(LENGTH, 0));
+                    let mut compressor = config.codec(&Seat::alone(LENGTH, 0)).unwrap();
                     compressor.encode(&gradient, 1, &mut Vec::new());
                     *found += gauge(&*compressor, "kept_ratio") / DRAWS as f64;
                 }
@@ -124,7 +124,7 @@ fn sidco_stays_within_the_documents_ranges_at_larger_ratios() {
         let kept = |fit, stages, ratio: f64| {
             let stages = Stages::Fixed(stages);
             let config = sidco::Config { fit, stages, ratio: ratio.into(), ..Default::default() };
-            let mut compressor = config.build(&Seat::alone(LENGTH, 0));
+            let mut compressor = config.codec(&Seat::alone(LENGTH, 0)).unwrap();
             compressor.encode(&gradient, 1, &mut Vec::new());
             gauge(&*compressor, "kept_ratio")
         };
@@ -203,7 +203,7 @@ fn unions(rules: &[Rule], ranks: usize) -> Vec<f64> {
     };
     let mut groups: Vec<Vec<_>> = rules
         .iter()
-        .map(|rule| (0..ranks).map(|rank| config(*rule).build(&seat(rank))).collect())
+        .map(|rule| (0..ranks).map(|rank| config(*rule).codec(&seat(rank)).unwrap()).collect())
         .collect();
     let mut residuals = vec![vec![vec![0.0f32; LENGTH]; ranks]; rules.len()];
     let mut model = HotCoordinates::new(LENGTH);

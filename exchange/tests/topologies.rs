@@ -4,14 +4,15 @@
 
 mod common;
 
+use gradwire_exchange::Scheme;
 use std::time::{Duration, Instant};
 
 use common::{Echo, Random, bits, each_rank, half, parameters};
 use gradwire_exchange::schemes::{casq, signsgd, topk};
 use gradwire_exchange::{
     Answer, Bucketing, Central, Collective, Downlink, Error, Exchange, Gradient, Layout, Leg,
-    Operation, Payload, Policy, Quantity, Result, Scheme, Serve, State, Support, Topology, Wiring,
-    mesh, star,
+    Operation, Payload, Policy, Quantity, Result, SchemeConfig, Serve, State, Support, Topology,
+    Wiring, mesh, star,
 };
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -32,14 +33,14 @@ fn wirings() -> Vec<Wiring> {
 }
 
 /// Of these, those that can carry `scheme`.
-fn wirings_of(scheme: &Scheme) -> Vec<Wiring> {
+fn wirings_of(scheme: &SchemeConfig) -> Vec<Wiring> {
     let policy = policy(Bucketing::Parameter);
     wirings().into_iter().filter(|wiring| wiring.validate(scheme, &policy).is_ok()).collect()
 }
 
 /// Every wiring with each of two schemes that it can carry.
-fn wired() -> impl Iterator<Item = (Wiring, Scheme)> {
-    let schemes = [Scheme::default(), half()].into_iter();
+fn wired() -> impl Iterator<Item = (Wiring, SchemeConfig)> {
+    let schemes = [SchemeConfig::default(), half()].into_iter();
     schemes.flat_map(|scheme| wirings_of(&scheme).into_iter().map(move |w| (w, scheme.clone())))
 }
 
@@ -58,7 +59,7 @@ type Ran = (Vec<Vec<u32>>, State, Vec<u64>);
 /// Means, state and uplink bytes of some steps on each rank, with random delays.
 fn run(
     wiring: Wiring,
-    scheme: &Scheme,
+    scheme: &SchemeConfig,
     bucketing: &Bucketing,
     world_size: usize,
     groups: &[Vec<usize>],
@@ -83,7 +84,7 @@ fn run(
             let sharded = |leg: &Leg| leg.operation == Operation::ReduceScatter;
             let whole = wiring.topology == Topology::Allgather && !traffic.legs.iter().any(sharded);
             assert!(down == 0 || !whole);
-            let alone = world_size == 1 && *scheme == Scheme::default();
+            let alone = world_size == 1 && *scheme == SchemeConfig::default();
             assert!(down > 0 || alone || wiring.topology != Topology::Server);
         }
         let mut state = exchange.save();
@@ -102,7 +103,7 @@ fn run(
 #[test]
 fn exact_topologies_are_bit_identical_to_the_allgather() {
     let two = [vec![3, 0], vec![2, 1]];
-    for scheme in Scheme::specimens() {
+    for scheme in SchemeConfig::specimens() {
         for (bucketing, world_size, groups) in [
             (Bucketing::Whole, 1, &[][..]),
             (Bucketing::Whole, 3, &[]),
@@ -134,7 +135,7 @@ fn exact_topologies_are_bit_identical_to_the_allgather() {
 fn a_known_support_changes_no_bit() {
     let policy = |bucketing| Policy { warmup_steps: Some(1), ..Policy::from(bucketing) };
     for wiring in wirings() {
-        for (scheme, bucketing) in Scheme::specimens()
+        for (scheme, bucketing) in SchemeConfig::specimens()
             .into_iter()
             .flat_map(|scheme| [(scheme.clone(), Bucketing::Whole), (scheme, Bucketing::Parameter)])
             .filter(|(scheme, bucketing)| {
@@ -191,8 +192,8 @@ fn a_known_support_changes_no_bit() {
 #[test]
 fn a_refused_step_leaves_the_support_as_it_was() {
     for (wiring, name) in wirings().into_iter().flat_map(|w| ["dense", "nonzero"].map(|n| (w, n))) {
-        let named = |scheme: &Scheme| scheme.about().name == name;
-        let scheme = Scheme::specimens().into_iter().find(named).unwrap();
+        let named = |scheme: &SchemeConfig| scheme.about().name == name;
+        let scheme = SchemeConfig::specimens().into_iter().find(named).unwrap();
         if wiring.validate(&scheme, &policy(Bucketing::Whole)).is_err() {
             continue;
         }
@@ -245,7 +246,9 @@ fn who_has_given_up_a_server_does_not_hear_it_any_more() {
 
 #[test]
 fn a_compressed_downlink_is_the_same_on_every_rank_and_every_time() {
-    for scheme in Scheme::codecs().into_iter().filter(|scheme| *scheme != Scheme::default()) {
+    for scheme in
+        SchemeConfig::codecs().into_iter().filter(|scheme| *scheme != SchemeConfig::default())
+    {
         let once = run(COMPRESSED, &scheme, &Bucketing::Parameter, 3, &[]);
         assert!(once.iter().all(|(means, ..)| *means == once[0].0), "{scheme:?}");
         let again = run(COMPRESSED, &scheme, &Bucketing::Parameter, 3, &[vec![1, 0], vec![2, 3]]);
@@ -258,7 +261,7 @@ fn a_compressed_downlink_is_the_same_on_every_rank_and_every_time() {
 #[test]
 fn nothing_is_lost_when_both_ways_are_compressed() {
     const STEPS: u64 = 12;
-    let scheme = Scheme::Topk(topk::Config { ratio: 0.05.into(), ..Default::default() });
+    let scheme = SchemeConfig::Topk(topk::Config { ratio: 0.05.into(), ..Default::default() });
     let ranks = over_each(COMPRESSED, 3, PATIENT, |rank, end| {
         let policy = policy(Bucketing::Parameter);
         let mut exchange =
@@ -290,7 +293,7 @@ fn nothing_is_lost_when_both_ways_are_compressed() {
 /// Signs up and signs down are a majority vote (Bernstein et al. 2018).
 #[test]
 fn signs_both_ways_are_a_majority_vote() {
-    let scheme = Scheme::Signsgd(signsgd::Config::default());
+    let scheme = SchemeConfig::Signsgd(signsgd::Config::default());
     let ranks = over_each(COMPRESSED, 3, PATIENT, |rank, end| {
         let layout = Layout::new([("w".to_string(), 64)]).unwrap();
         let mut exchange =
@@ -310,7 +313,7 @@ fn signs_both_ways_are_a_majority_vote() {
 #[test]
 fn an_exact_downlink_is_the_union_or_dense_whichever_is_shorter() {
     for (ratio, most) in [(0.01, 24 + 5 + 8 * 200), (1.0, 24 + 5 + 4 * LENGTH)] {
-        let scheme = Scheme::Topk(topk::Config { ratio: ratio.into(), ..Default::default() });
+        let scheme = SchemeConfig::Topk(topk::Config { ratio: ratio.into(), ..Default::default() });
         let bytes = over_each(Topology::Server.into(), 3, PATIENT, |rank, end| {
             let mut exchange = Exchange::with(
                 &scheme,
@@ -340,7 +343,7 @@ fn sixty_four_ranks_share_two_cores() {
 /// Saved and restored in the middle, every topology goes on as if nothing had been.
 #[test]
 fn a_run_that_is_taken_up_again_goes_on_the_same() {
-    for scheme in Scheme::specimens() {
+    for scheme in SchemeConfig::specimens() {
         for wiring in wirings_of(&scheme) {
             let steps = |states: Option<&[State]>, range: std::ops::RangeInclusive<u64>| {
                 over_each(wiring, 2, PATIENT, |rank, end| {
@@ -388,7 +391,7 @@ fn a_servers_state_is_not_silently_lost() {
     }
 }
 
-fn over(wiring: Wiring, scheme: &Scheme, end: Box<dyn Collective>) -> Exchange {
+fn over(wiring: Wiring, scheme: &SchemeConfig, end: Box<dyn Collective>) -> Exchange {
     Exchange::with(scheme, wiring, policy(Bucketing::Parameter), parameters(&LENGTHS), 9, end)
         .unwrap()
 }
@@ -619,13 +622,19 @@ impl Central for Spoilt {
 /// same on every rank that was sent the same; never a panic.
 #[test]
 fn spoilt_messages_are_errors_or_numbers() {
-    let learning = Scheme::Casq(casq::Config::default());
+    let learning = SchemeConfig::Casq(casq::Config::default());
     let leader = gradwire_exchange::schemes::aggregation_aware::Config {
         rule: gradwire_exchange::schemes::aggregation_aware::Rule::Leader { p: 0.5 },
         ..Default::default()
     };
-    let adaptive = Scheme::Optquant(gradwire_exchange::schemes::optquant::Config::default());
-    let schemes = [Scheme::default(), half(), learning, Scheme::AggregationAware(leader), adaptive];
+    let adaptive = SchemeConfig::Optquant(gradwire_exchange::schemes::optquant::Config::default());
+    let schemes = [
+        SchemeConfig::default(),
+        half(),
+        learning,
+        SchemeConfig::AggregationAware(leader),
+        adaptive,
+    ];
     for scheme in &schemes {
         for wiring in wirings_of(scheme) {
             for (at, up) in (0..60).flat_map(|at| [(at, true), (at, false)]) {

@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use gradwire_exchange::wire::frame::{Frame, Header, Kind};
 use gradwire_exchange::wire::{Reader, floats};
 use gradwire_exchange::{
-    Compressor as Codec, Encoded, Entry, Error, Feedback, Method, Observed, Policy, Result, Scheme,
-    Seat, State,
+    Compressor as Codec, Encoded, Entry, Error, Feedback, Observed, Policy, Result, Scheme,
+    SchemeConfig, Seat, State,
 };
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -23,7 +23,7 @@ const MOST: usize = 1 << 29;
 /// Compresses the gradients of one rank, and reads the messages of all ranks.
 #[pyclass(frozen, module = "gradwire")]
 pub(crate) struct Compressor {
-    scheme: Scheme,
+    scheme: SchemeConfig,
     /// The scheme's settings as JSON has them: what two compressors must agree on.
     settings: String,
     seed: u64,

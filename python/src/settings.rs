@@ -1,6 +1,6 @@
 //! A scheme and what surrounds it, from Python's keyword arguments.
 
-use gradwire_exchange::{Bucketing, Law, Method, Policy, Scheme, Seat, Soundness};
+use gradwire_exchange::{Bucketing, Law, Policy, Scheme, SchemeConfig, Seat, Soundness};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Map, Value, json};
@@ -13,11 +13,11 @@ const DOCS: &[(&str, &[(&str, &str)])] = include!(concat!(env!("OUT_DIR"), "/doc
 /// Everything about every scheme, as JSON.
 #[pyfunction]
 pub(crate) fn describe_schemes() -> PyResult<String> {
-    let all: Vec<Value> = Scheme::all().iter().map(describe).collect::<PyResult<_>>()?;
+    let all: Vec<Value> = SchemeConfig::all().iter().map(describe).collect::<PyResult<_>>()?;
     Ok(Value::from(all).to_string())
 }
 
-fn describe(scheme: &Scheme) -> PyResult<Value> {
+fn describe(scheme: &SchemeConfig) -> PyResult<Value> {
     let about = scheme.about();
     let defaults = serde_json::to_value(scheme).map_err(|error| refuse(about.name, error))?;
     let file = about.name.replace('-', "_");
@@ -47,7 +47,7 @@ fn describe(scheme: &Scheme) -> PyResult<Value> {
 }
 
 /// The scheme of this name with these settings.
-pub(crate) fn scheme(name: &str, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Scheme> {
+pub(crate) fn scheme(name: &str, settings: Option<&Bound<'_, PyDict>>) -> PyResult<SchemeConfig> {
     let mut table = match settings {
         Some(settings) => table(settings, |problem| refuse(name, problem))?,
         None => Map::new(),
@@ -64,7 +64,7 @@ fn refuse(scheme: &str, problem: impl std::fmt::Display) -> PyErr {
 
 /// What surrounds the scheme, from the keyword arguments that were given, where `bucketing` may be a
 /// number of bytes and `start_step` stands for the uncompressed steps before it.
-pub(crate) fn policy(scheme: &Scheme, given: &Bound<'_, PyDict>) -> PyResult<Policy> {
+pub(crate) fn policy(scheme: &SchemeConfig, given: &Bound<'_, PyDict>) -> PyResult<Policy> {
     let refuse = |problem: String| SettingError::new_err(format!("policy: {problem}"));
     let mut table = table(given, refuse)?;
     table.retain(|_, value| !value.is_null());
@@ -79,7 +79,7 @@ pub(crate) fn policy(scheme: &Scheme, given: &Bound<'_, PyDict>) -> PyResult<Pol
     }
     let policy: Policy =
         serde_json::from_value(table.into()).map_err(|error| refuse(error.to_string()))?;
-    let policy = policy.or(scheme.habits());
+    let policy = policy.or(scheme.default_policy());
     policy.validate(scheme).map_err(|error| exception(&error))?;
     Ok(Policy { bucketing: policy.bucketing.or(Some(Bucketing::Whole)), ..policy })
 }

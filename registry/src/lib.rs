@@ -71,6 +71,10 @@ impl About {
 /// follows from an entry's settings. Settings are `Clone`, `Debug`, `Default`, `PartialEq`,
 /// `Serialize` and `Deserialize`, the trait is one that has trait objects, and the caller depends
 /// on `serde`.
+///
+/// With a block `delegates { fn name(&self, argument: Type) -> Output; … }` the enum implements the
+/// trait itself: each method that is named there asks the entry. What follows behind `and` in the
+/// block is part of that implementation as it is.
 #[macro_export]
 macro_rules! registry {
     (
@@ -78,6 +82,10 @@ macro_rules! registry {
         $vis:vis enum $name:ident: $definition:ident {
             $($variant:ident($settings:ty)),* $(,)?
         }
+        $(delegates {
+            $(fn $method:ident(&self $(, $argument:ident: $type:ty)*) -> $output:ty;)*
+            $(and $($also:tt)*)?
+        })?
     ) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
@@ -102,5 +110,13 @@ macro_rules! registry {
                 }
             }
         }
+
+        $(impl $definition for $name {
+            $(fn $method(&self $(, $argument: $type)*) -> $output {
+                self.definition().$method($($argument),*)
+            })*
+
+            $($($also)*)?
+        })?
     };
 }

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::Manifest;
     use gradwire_exchange::{
-        Collective, Exchange, Layout, Method, Policy, Scheme, State, Topology,
+        Collective, Exchange, Layout, Policy, Scheme, SchemeConfig, State, Topology,
     };
     use std::ops::RangeInclusive;
     use std::time::Duration;
@@ -214,7 +214,7 @@ mod tests {
     /// Some steps of each rank's exchange, taken up from `states` if there are any; the mean of each
     /// step, and the states after them. Without `gradients` every gradient is zero.
     fn exchanged(
-        scheme: &Scheme,
+        scheme: &SchemeConfig,
         policy: &Policy,
         states: &[State],
         ranks: usize,
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn what_was_not_said_does_to_the_weights_what_it_would_have_done() {
         let (mut cases, mut unsaid) = (0, 0);
-        let fed_back = Scheme::specimens().into_iter().filter(|scheme| scheme.feedback());
+        let fed_back = SchemeConfig::specimens().into_iter().filter(|scheme| scheme.feedback());
         for (scheme, momentum) in fed_back.flat_map(|s| [(s.clone(), 0.0), (s, 0.9)]) {
             let policy = Policy { momentum_correction: Some(momentum), ..Policy::default() };
             let all_sent = Policy { warmup_steps: Some(1000), ..policy.clone() };

@@ -5,6 +5,7 @@ use super::optimizer;
 use super::settings::Recipe;
 use gradwire_datasets as datasets;
 use gradwire_exchange::Scheme;
+use gradwire_exchange::SchemeConfig;
 use gradwire_models as models;
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -187,7 +188,7 @@ fn lines(part: &str) -> Vec<(&'static str, &'static str)> {
     let abouts: Vec<_> = match part {
         "dataset" => datasets::Config::all().iter().map(datasets::Config::about).collect(),
         "model" => models::Config::all().iter().map(models::Config::about).collect(),
-        "scheme" => Scheme::all().iter().map(|scheme| scheme.about()).collect(),
+        "scheme" => SchemeConfig::all().iter().map(|scheme| scheme.about()).collect(),
         "optimizer" => optimizer::Config::all().iter().map(optimizer::Config::about).collect(),
         _ => Vec::new(),
     };

@@ -4,6 +4,7 @@ use super::device::Device;
 use super::{average, network, optimizer, schedule};
 use gradwire_datasets as datasets;
 use gradwire_exchange as exchange;
+use gradwire_exchange::Scheme;
 use gradwire_models::{self as models, InputKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -45,7 +46,7 @@ pub struct Recipe {
     /// What is trained.
     pub model: models::Config,
     /// How gradients are compressed.
-    pub scheme: exchange::Scheme,
+    pub scheme: exchange::SchemeConfig,
     /// What surrounds the scheme: what is not compressed, and what is done to gradients before.
     #[serde(default)]
     pub policy: exchange::Policy,
@@ -325,7 +326,7 @@ impl Recipe {
     /// What surrounds the scheme where the recipe is silent: the scheme's habit; the compression error
     /// measured as often as steps are recorded; else nothing.
     fn usual_policy(&self) -> exchange::Policy {
-        self.scheme.habits().or(exchange::Policy {
+        self.scheme.default_policy().or(exchange::Policy {
             bucketing: Some(exchange::Bucketing::default()),
             dense_below: Some(0),
             warmup_steps: Some(0),
@@ -338,8 +339,8 @@ impl Recipe {
     }
 
     /// The same recipe, silent about what surrounds the scheme wherever it says what is usual: so that
-    /// another scheme brings its own habits, and a recipe is the same whether it says so or not.
-    pub(super) fn without_habits(mut self) -> anyhow::Result<Self> {
+    /// another scheme brings its own default policy, and a recipe is the same whether it says so or not.
+    pub(super) fn without_defaults(mut self) -> anyhow::Result<Self> {
         let usual = toml::Table::try_from(self.usual_policy())?;
         let mut own = toml::Table::try_from(&self.policy)?;
         own.retain(|key, value| usual.get(key) != Some(value));
@@ -396,9 +397,9 @@ impl Recipe {
 
 /// A scheme as one would call it, such as `topk(ratio=0.01)`: with the first of its settings, which
 /// mostly says how much is sent, and those that are not as usual.
-pub fn in_words(scheme: &exchange::Scheme) -> String {
+pub fn in_words(scheme: &exchange::SchemeConfig) -> String {
     let name = scheme.about().name;
-    let usual = exchange::Scheme::all().into_iter().find(|usual| usual.about().name == name);
+    let usual = exchange::SchemeConfig::all().into_iter().find(|usual| usual.about().name == name);
     let usual = usual.and_then(|usual| toml::Table::try_from(usual).ok()).unwrap_or_default();
     let settings = toml::Table::try_from(scheme).unwrap_or_default();
     // Only text has the order of the definition.

@@ -5,6 +5,7 @@ use super::settings::Recipe;
 use super::typed::{did_you_mean, typed};
 use anyhow::{Context, Result, bail};
 use gradwire_exchange::Scheme;
+use gradwire_exchange::SchemeConfig;
 use include_dir::{Dir, include_dir};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -84,7 +85,7 @@ impl Source {
     pub fn table(&self) -> Result<Table> {
         let mut table = self.read()?;
         expand_names(&mut table);
-        self.changed(without_habits(table)?)
+        self.changed(without_defaults(table)?)
     }
 
     /// Applies the command line's changes, types and checks.
@@ -201,21 +202,21 @@ impl Recipe {
         let recipe: Self = typed(table)
             .map_err(|error| all_that_is_missing(error, "recipe", &Self::schema(), found))?;
         recipe.validate()?;
-        recipe.without_habits()
+        recipe.without_defaults()
     }
 }
 
 /// The table of a whole recipe, silent about what surrounds the scheme wherever it says what is usual:
-/// another scheme then brings its own habits, whether or not the recipe was written out. A table that
+/// another scheme then brings its own default policy, whether or not the recipe was written out. A table that
 /// is no recipe before it is changed stays as it is.
 ///
 /// # Errors
 /// When what is usual does not fit TOML.
-fn without_habits(mut table: Table) -> Result<Table> {
+fn without_defaults(mut table: Table) -> Result<Table> {
     let Ok(recipe) = typed::<Recipe>(table.clone()) else { return Ok(table) };
     // Where there is no server, its answer is refused later on, and must not get lost here.
     let downlink_is_usual = recipe.exchange.downlink == recipe.usual_downlink();
-    let own = Table::try_from(recipe.without_habits()?.policy)?;
+    let own = Table::try_from(recipe.without_defaults()?.policy)?;
     if let Some(Value::Table(policy)) = table.get_mut("policy") {
         policy.retain(|key, _| own.contains_key(key));
     }
@@ -269,10 +270,10 @@ fn merge(table: &mut Table, over: Table) {
 ///
 /// # Errors
 /// When there is no such scheme (with the nearest name), or a setting is unknown or impossible.
-pub fn scheme_of(text: &str) -> Result<Scheme> {
+pub fn scheme_of(text: &str) -> Result<SchemeConfig> {
     let mut table = Table::from_iter([("scheme".to_string(), part_of(text))]);
     expand_names(&mut table);
-    let scheme: Scheme = typed(table.remove("scheme").unwrap_or(Value::Boolean(false)))?;
+    let scheme: SchemeConfig = typed(table.remove("scheme").unwrap_or(Value::Boolean(false)))?;
     scheme.validate().map_err(super::words::in_a_recipe)?;
     Ok(scheme)
 }

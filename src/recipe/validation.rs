@@ -4,6 +4,7 @@ use super::device::Device;
 use super::settings::{NEWEST, OnWorkerLoss, Recipe, TestViews};
 use super::words::in_a_recipe;
 use gradwire_exchange as exchange;
+use gradwire_exchange::Scheme;
 use gradwire_models::{self as models, InputKind};
 
 impl Recipe {

@@ -22,18 +22,18 @@ pub(super) fn in_a_recipe(error: Error) -> anyhow::Error {
 mod tests {
     use super::*;
     use gradwire_exchange::Policy;
-    use gradwire_exchange::schemes::{Scheme, qsgd, topk};
+    use gradwire_exchange::schemes::{SchemeConfig, qsgd, topk};
 
     #[test]
     fn a_refusal_names_the_key_that_the_recipe_has() {
-        let refused = |scheme: Scheme, policy: &Policy| {
+        let refused = |scheme: SchemeConfig, policy: &Policy| {
             in_a_recipe(policy.validate(&scheme).expect_err("it is refused")).to_string()
         };
-        let ratio = Scheme::Topk(topk::Config { ratio: 7.0.into(), ..Default::default() });
+        let ratio = SchemeConfig::Topk(topk::Config { ratio: 7.0.into(), ..Default::default() });
         assert!(refused(ratio, &Policy::default()).contains("`scheme.ratio`"));
         let clip = Policy { clip_norm: Some(-1.0), ..Policy::default() };
-        assert!(refused(Scheme::default(), &clip).contains("`policy.clip_norm`"));
-        let unsound = Scheme::Qsgd(qsgd::Config { feedback: true, ..Default::default() });
+        assert!(refused(SchemeConfig::default(), &clip).contains("`policy.clip_norm`"));
+        let unsound = SchemeConfig::Qsgd(qsgd::Config { feedback: true, ..Default::default() });
         assert!(refused(unsound, &Policy::default()).contains("`policy.force = true`"));
     }
 }

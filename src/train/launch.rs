@@ -24,6 +24,7 @@ use crate::train::session::Session;
 use crate::train::tally::Tally;
 use crate::train::worker::state;
 use anyhow::{Context, Result};
+use gradwire_exchange::Scheme;
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -4,6 +4,7 @@ use crate::machine;
 use crate::recipe::{Device, Recipe, average};
 use crate::train::replica::input;
 use anyhow::{Result, ensure};
+use gradwire_exchange::Scheme;
 use indicatif::{HumanBytes, HumanCount};
 
 /// How many times the least is taken together with activations, messages and the data set, as a rule:

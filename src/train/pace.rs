@@ -4,6 +4,7 @@ use crate::recipe::Recipe;
 use crate::recipe::network::Mode;
 use crate::record::network::pattern;
 use anyhow::{Result, ensure};
+use gradwire_exchange::Scheme;
 use gradwire_exchange::network::{Link, Pattern, Throttled};
 use gradwire_exchange::{Collective, Operation};
 

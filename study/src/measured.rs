@@ -8,6 +8,7 @@ use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
 use gradwire::record::network::{self, Row, Stretch};
 use gradwire::record::{self, Event, Kind, Provenance, Started, Step, Summary};
+use gradwire_exchange::Scheme;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;

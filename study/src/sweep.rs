@@ -5,6 +5,7 @@ use crate::question::Question;
 use crate::scale::Scale;
 use anyhow::{Context, Result, ensure};
 use gradwire::recipe::{Recipe, split_values};
+use gradwire_exchange::Scheme;
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 

@@ -4,6 +4,7 @@
 
 mod graph;
 
+use gradwire_exchange::Scheme;
 use graph::{Graph, circles};
 use std::fs;
 use std::path::Path;
@@ -220,10 +221,10 @@ fn entries_of_a_registry_are_asked_and_not_matched() {
             let shown = format!("{entry:?}");
             format!("{of}::{}", shown.split(['(', ' ']).next().unwrap())
         };
-        entries.into_iter().map(variant).filter(|word| word != "Scheme::Dense").collect()
+        entries.into_iter().map(variant).filter(|word| word != "SchemeConfig::Dense").collect()
     }
     let all = [
-        words("Scheme", gradwire_exchange::Scheme::all()),
+        words("SchemeConfig", gradwire_exchange::SchemeConfig::all()),
         words("Config", gradwire_models::Config::all()),
         words("Config", gradwire_datasets::Config::all()),
         words("Config", gradwire::recipe::optimizer::Config::all()),
@@ -238,7 +239,7 @@ fn entries_of_a_registry_are_asked_and_not_matched() {
 #[test]
 fn the_readme_names_every_scheme() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    for scheme in gradwire_exchange::Scheme::all() {
+    for scheme in gradwire_exchange::SchemeConfig::all() {
         let name = format!("`{}`", scheme.about().name);
         assert!(readme.contains(&name), "README.md does not say {name}");
     }

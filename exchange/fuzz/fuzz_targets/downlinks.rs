@@ -7,9 +7,9 @@ mod hostile;
 
 use std::sync::LazyLock;
 
-use gradwire_exchange::Scheme;
+use gradwire_exchange::SchemeConfig;
 use libfuzzer_sys::fuzz_target;
 
-static SCHEMES: LazyLock<Vec<Scheme>> = LazyLock::new(hostile::learning);
+static SCHEMES: LazyLock<Vec<SchemeConfig>> = LazyLock::new(hostile::learning);
 
 fuzz_target!(|bytes: &[u8]| hostile::downlink(&SCHEMES, bytes));

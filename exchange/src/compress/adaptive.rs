@@ -19,8 +19,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::definition::require;
 use super::rounding::{self, Shape, are_levels};
+use super::scheme::require;
 use super::{ByParts, Compressor, Digest, Encoded, Observed, Seat, StepEnd};
 use crate::rng::Stream;
 use crate::wire::{Fault, Read, Reader};

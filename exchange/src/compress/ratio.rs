@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::definition::require;
+use super::scheme::require;
 use crate::Result;
 
 /// The share of each bucket's elements that is sent: a number, or

@@ -17,7 +17,7 @@
 
 use std::ops::Range;
 
-use super::definition::require;
+use super::scheme::require;
 use crate::Result;
 use crate::rng::Stream;
 use crate::simd::wide;

@@ -1,19 +1,15 @@
 //! What the tests of several schemes need: one message there and back, and gradients.
 
-use super::{Compressor, Definition, Encoded, Seat};
+use super::{Encoded, Scheme, Seat};
 use crate::rng::Stream;
 
 /// The first message of `config` at `step`, and what it says.
-pub(crate) fn round_trip(
-    config: &impl Definition<Instance = Box<dyn Compressor>>,
-    gradient: &[f32],
-    step: u64,
-) -> (Vec<u8>, Vec<f32>) {
+pub(crate) fn round_trip(config: &impl Scheme, gradient: &[f32], step: u64) -> (Vec<u8>, Vec<f32>) {
     let seat = Seat::alone(gradient.len(), 3);
     let (mut wire, mut said) = (Vec::new(), vec![0.0; gradient.len()]);
-    let encoded = config.build(&seat).encode(gradient, step, &mut wire);
+    let encoded = config.codec(&seat).unwrap().encode(gradient, step, &mut wire);
     assert_eq!(encoded, Encoded::Message);
-    config.build(&seat).decode_add(&wire, 1.0, &mut said).unwrap();
+    config.codec(&seat).unwrap().decode_add(&wire, 1.0, &mut said).unwrap();
     (wire, said)
 }
 
@@ -23,11 +19,7 @@ pub(crate) fn square_error(said: &[f32], gradient: &[f32]) -> f64 {
 }
 
 /// The mean of [`square_error`] over the first `steps` steps.
-pub(crate) fn mean_square_error(
-    config: &impl Definition<Instance = Box<dyn Compressor>>,
-    gradient: &[f32],
-    steps: u64,
-) -> f64 {
+pub(crate) fn mean_square_error(config: &impl Scheme, gradient: &[f32], steps: u64) -> f64 {
     let error = |step| square_error(&round_trip(config, gradient, step).1, gradient);
     (1..=steps).map(error).sum::<f64>() / steps as f64
 }

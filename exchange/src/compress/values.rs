@@ -35,9 +35,9 @@
 use serde::de::{self, MapAccess, Unexpected, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::definition::require;
 use super::ladder::{Ladder, Uniform, width};
 use super::levels::{self, Elements, Entropy, Norm, Quantiser, stretch};
+use super::scheme::require;
 use super::{Law, Seat};
 use crate::Result;
 use crate::rng::Stream;

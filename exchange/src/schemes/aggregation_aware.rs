@@ -50,7 +50,7 @@ use crate::compress::ratio::Ratio;
 use crate::compress::select::Selector;
 use crate::compress::values::{QsgdValues, Sender, Values};
 use crate::compress::{
-    About, ByParts, Compressor, Definition, Digest, Encoded, Law, Observed, Seat, Soundness,
+    About, Built, ByParts, Compressor, Digest, Encoded, Law, Observed, Scheme, Seat, Soundness,
     StepEnd, sparse,
 };
 use crate::{Gauge, Result, State};
@@ -86,15 +86,18 @@ impl Default for Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "aggregation-aware",
+            line: "top-k that prefers what all ranks sent last, so that the union stays small",
+            paper: "Wang, Liu & Wu 2018 (our reconstruction from the abstract)",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "aggregation-aware",
-        line: "top-k that prefers what all ranks sent last, so that the union stays small",
-        paper: "Wang, Liu & Wu 2018 (our reconstruction from the abstract)",
-    };
-    const FEEDBACK: Soundness = Soundness::Sound;
+    fn soundness(&self) -> Soundness {
+        Soundness::Sound
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
@@ -105,13 +108,13 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        self.ratio.validate(Self::ABOUT.name)?;
-        self.values.validate(Self::ABOUT.name)?;
-        self.rule.validate(Self::ABOUT.name)
+        self.ratio.validate(self.about().name)?;
+        self.values.validate(self.about().name)?;
+        self.rule.validate(self.about().name)
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(AggregationAware {
+    fn build(&self, seat: &Seat) -> Built {
+        Built::codec(AggregationAware {
             config: self.clone(),
             memory: Memory::new(self.rule, seat.length),
             sender: Sender::new(self.values, self.feedback, self.ratio.most(seat.length), seat),
@@ -124,7 +127,7 @@ impl Definition for Config {
         })
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         let rules = [
             Rule::Mix { lambda: 0.5 },
             Rule::Hysteresis { h: 2.0 },

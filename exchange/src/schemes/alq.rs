@@ -36,7 +36,7 @@ use crate::Result;
 use crate::compress::adaptive::{Adaptive, Fit, Plan, Statistics};
 use crate::compress::histogram::{Distribution, EDGES, Sums, edges};
 use crate::compress::rounding::Shape;
-use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 
 /// Components of the mixture, by half octaves of the deviation from 2⁻⁸ to 1.
 const COMPONENTS: usize = 16;
@@ -84,19 +84,17 @@ impl Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "alq",
+            line: "random rounding to levels fitted to a mixture of truncated normals",
+            paper: "Faghri et al. 2020",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "alq",
-        line: "random rounding to levels fitted to a mixture of truncated normals",
-        paper: "Faghri et al. 2020",
-    };
-    const FEEDBACK: Soundness =
-        Soundness::Unsound("it is unbiased and its variance would be fed back");
-
-    fn feedback(&self) -> bool {
-        false
+    fn soundness(&self) -> Soundness {
+        Soundness::Unsound("it is unbiased and its variance would be fed back")
     }
 
     fn law(&self) -> Law {
@@ -104,14 +102,14 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        self.plan().validate(Self::ABOUT.name)
+        self.plan().validate(self.about().name)
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Adaptive::new(seat, self.plan(), Mixture::new(1 << self.bits)))
+    fn build(&self, seat: &Seat) -> Built {
+        Built::codec(Adaptive::new(seat, self.plan(), Mixture::new(1 << self.bits)))
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         let with = |bits| Self { bits, ..Self::default() };
         vec![with(2), Self { statistics: Statistics::Aggregate, ..with(4) }]
     }

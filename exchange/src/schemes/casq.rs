@@ -65,9 +65,9 @@ use means::Means;
 use plan::Plan;
 use sketch::{Bucket, Tables};
 
-use crate::compress::definition::require;
+use crate::compress::scheme::require;
 use crate::compress::{
-    About, ByParts, Compressor, Definition, Digest, Encoded, Law, Observed, Seat, Soundness,
+    About, Built, ByParts, Compressor, Digest, Encoded, Law, Observed, Scheme, Seat, Soundness,
     StepEnd,
 };
 use crate::rng::Stream;
@@ -164,21 +164,24 @@ impl Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "casq",
+            line: "value clusters with hashed tables of means; the rest waits in the residual",
+            paper: "Ge et al. 2021, 2023 (reconstruction)",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "casq",
-        line: "value clusters with hashed tables of means; the rest waits in the residual",
-        paper: "Ge et al. 2021, 2023 (reconstruction)",
-    };
-    const FEEDBACK: Soundness = Soundness::Sound;
+    fn soundness(&self) -> Soundness {
+        Soundness::Sound
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
     }
 
-    fn habits(&self) -> Policy {
+    fn default_policy(&self) -> Policy {
         Policy { dense_below: Some(1000), ..Policy::from(Bucketing::Parameter) }
     }
 
@@ -187,7 +190,7 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        let scheme = Self::ABOUT.name;
+        let scheme = self.about().name;
         let wanted = "write a whole number from 1 to 4, such as `bits = 2`";
         require((1..=4).contains(&self.bits), scheme, "bits", self.bits, wanted)?;
         let inside = self.percentile > 0.0 && self.percentile < 100.0;
@@ -203,8 +206,8 @@ impl Definition for Config {
         require(fits, scheme, "allocation", format_args!("{sizes:?}"), wanted)
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Casq {
+    fn build(&self, seat: &Seat) -> Built {
+        Built::codec(Casq {
             seat: seat.clone(),
             config: self.clone(),
             shared: None,
@@ -217,7 +220,7 @@ impl Definition for Config {
         })
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         let with = |bits| Self { bits, ..Self::default() };
         vec![
             with(2),

@@ -17,7 +17,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::compress::plain::Plain;
-use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 
 /// The settings of `dense`: none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -25,18 +25,17 @@ use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
 #[serde(deny_unknown_fields)]
 pub struct Config {}
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "dense",
+            line: "every element as f32, nothing left out",
+            paper: "Dean et al. 2012 (data-parallel training)",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "dense",
-        line: "every element as f32, nothing left out",
-        paper: "Dean et al. 2012 (data-parallel training)",
-    };
-    const FEEDBACK: Soundness = Soundness::Lossless;
-
-    fn feedback(&self) -> bool {
-        false
+    fn soundness(&self) -> Soundness {
+        Soundness::Lossless
     }
 
     fn law(&self) -> Law {
@@ -47,7 +46,7 @@ impl Definition for Config {
         true
     }
 
-    fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Plain)
+    fn build(&self, _seat: &Seat) -> Built {
+        Built::codec(Plain)
     }
 }

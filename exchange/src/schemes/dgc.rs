@@ -27,13 +27,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::compress::definition::require;
 use crate::compress::exceedances::Exceedances;
 use crate::compress::ratio::{Fall, Ratio};
+use crate::compress::scheme::require;
 use crate::compress::select::Selector;
 use crate::compress::sparsifier::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::values::Format;
 use crate::{Gauge, Policy, Result};
@@ -63,21 +63,24 @@ impl Default for Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "dgc",
+            line: "the elements above a threshold that a small sample suggests",
+            paper: "Lin et al. 2018",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "dgc",
-        line: "the elements above a threshold that a small sample suggests",
-        paper: "Lin et al. 2018",
-    };
-    const FEEDBACK: Soundness = Soundness::Sound;
+    fn soundness(&self) -> Soundness {
+        Soundness::Sound
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
     }
 
-    fn habits(&self) -> Policy {
+    fn default_policy(&self) -> Policy {
         let momentum = if self.feedback { 0.9 } else { 0.0 };
         Policy { momentum_correction: Some(momentum), ..Policy::default() }
     }
@@ -87,14 +90,14 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        self.ratio.validate(Self::ABOUT.name)?;
-        self.values.validate(Self::ABOUT.name)?;
+        self.ratio.validate(self.about().name)?;
+        self.values.validate(self.about().name)?;
         let good = self.sample > 0.0 && self.sample <= 1.0;
         let wanted = "write a share above 0 and at most 1, such as 0.01";
-        require(good, Self::ABOUT.name, "sample", self.sample, wanted)
+        require(good, self.about().name, "sample", self.sample, wanted)
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+    fn build(&self, seat: &Seat) -> Built {
         let select = Dgc {
             config: self.clone(),
             seat: seat.clone(),
@@ -104,10 +107,10 @@ impl Definition for Config {
             selected: Vec::new(),
             wanted: 0,
         };
-        Box::new(Sparsifier::new(select, self.values, self.feedback, seat))
+        Built::codec(Sparsifier::new(select, self.values, self.feedback, seat))
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         vec![
             Self { ratio: 0.001.into(), feedback: false, ..Self::default() },
             Self {
@@ -186,7 +189,7 @@ mod tests {
 
     fn kept(config: &Config, gradient: &[f32], step: u64) -> Vec<u32> {
         let seat = Seat::alone(gradient.len(), 0);
-        let mut compressor = config.build(&seat);
+        let mut compressor = config.codec(&seat).unwrap();
         compressor.encode(gradient, step, &mut Vec::new());
         compressor.sent().unwrap().to_vec()
     }

@@ -61,11 +61,11 @@ use serde::{Deserialize, Serialize};
 use plan::Plan;
 
 use crate::compress::bit_schedule::Course;
-use crate::compress::definition::require;
 use crate::compress::ladder::Uniform;
 use crate::compress::levels::{self, Entropy, Norm, Quantiser};
+use crate::compress::scheme::require;
 use crate::compress::{
-    About, Compressor, Definition, Digest, Encoded, Law, Observed, Seat, Soundness, StepEnd,
+    About, Built, Compressor, Digest, Encoded, Law, Observed, Scheme, Seat, Soundness, StepEnd,
 };
 use crate::rng::Stream;
 use crate::wire::{Fault, Reader, codes, floats};
@@ -173,16 +173,18 @@ impl Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "dqsgd",
+            line: "levels rounded at random, as many as the course of the run makes worth their bits",
+            paper: "Yan et al. 2021",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "dqsgd",
-        line: "levels rounded at random, as many as the course of the run makes worth their bits",
-        paper: "Yan et al. 2021",
-    };
-    const FEEDBACK: Soundness =
-        Soundness::Unsound("its rounding is unbiased, and its variance is fed back");
+    fn soundness(&self) -> Soundness {
+        Soundness::Unsound("its rounding is unbiased, and its variance is fed back")
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
@@ -194,7 +196,7 @@ impl Definition for Config {
 
     fn validate(&self) -> Result<()> {
         let Self { alpha, horizon, gap, window, min_bits, max_bits, .. } = *self;
-        let scheme = Self::ABOUT.name;
+        let scheme = self.about().name;
         if let Some(alpha) = alpha {
             let wanted = "write a number above 0, at most 1, or leave it to the horizon";
             require(alpha > 0.0 && alpha <= 1.0, scheme, "alpha", alpha, wanted)?;
@@ -222,8 +224,8 @@ impl Definition for Config {
         }
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Dqsgd {
+    fn build(&self, seat: &Seat) -> Built {
+        Built::codec(Dqsgd {
             plan: Plan::new(self, self.course(seat.steps)),
             config: self.clone(),
             seat: seat.clone(),
@@ -233,7 +235,7 @@ impl Definition for Config {
         })
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         vec![
             Self { norm: Norm::L2, target: Target::K(40.0), horizon: Some(100), ..Self::default() },
             Self {

@@ -22,7 +22,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::compress::signs::{Magnitude, Signs};
-use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::{Bucketing, Policy};
 
 /// The settings of `ef-signsgd`.
@@ -40,21 +40,24 @@ impl Default for Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "ef-signsgd",
+            line: "the signs times the mean magnitude; what they miss waits in the residual",
+            paper: "Karimireddy et al. 2019",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "ef-signsgd",
-        line: "the signs times the mean magnitude; what they miss waits in the residual",
-        paper: "Karimireddy et al. 2019",
-    };
-    const FEEDBACK: Soundness = Soundness::Sound;
+    fn soundness(&self) -> Soundness {
+        Soundness::Sound
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
     }
 
-    fn habits(&self) -> Policy {
+    fn default_policy(&self) -> Policy {
         Policy::from(Bucketing::Parameter)
     }
 
@@ -62,8 +65,8 @@ impl Definition for Config {
         Law::Contraction
     }
 
-    fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Signs::new(Magnitude::Mean))
+    fn build(&self, _seat: &Seat) -> Built {
+        Built::codec(Signs::new(Magnitude::Mean))
     }
 }
 

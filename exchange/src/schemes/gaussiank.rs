@@ -35,7 +35,7 @@ use crate::compress::ratio::Ratio;
 use crate::compress::sparsifier::Sparsifier;
 use crate::compress::special::normal_quantile;
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::wire::values::Format;
 
 /// How often a threshold is tried.
@@ -62,15 +62,18 @@ impl Default for Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "gaussiank",
+            line: "the elements above a threshold from a normal law, corrected by counting",
+            paper: "Shi et al. 2019",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "gaussiank",
-        line: "the elements above a threshold from a normal law, corrected by counting",
-        paper: "Shi et al. 2019",
-    };
-    const FEEDBACK: Soundness = Soundness::Sound;
+    fn soundness(&self) -> Soundness {
+        Soundness::Sound
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
@@ -81,16 +84,16 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        self.ratio.validate(Self::ABOUT.name)?;
-        self.values.validate(Self::ABOUT.name)
+        self.ratio.validate(self.about().name)?;
+        self.values.validate(self.about().name)
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+    fn build(&self, seat: &Seat) -> Built {
         let select = Cutoff::new(self.clone(), seat);
-        Box::new(Sparsifier::new(select, self.values, self.feedback, seat))
+        Built::codec(Sparsifier::new(select, self.values, self.feedback, seat))
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         vec![
             Self { ratio: 0.001.into(), feedback: false, ..Self::default() },
             Self { ratio: 0.3.into(), values: Format::F16.into(), ..Self::default() },

@@ -23,7 +23,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::compress::{About, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::compress::{About, Built, ByParts, Compressor, Encoded, Law, Scheme, Seat, Soundness};
 use crate::simd::wide;
 use crate::wire::Fault;
 
@@ -53,15 +53,18 @@ pub struct Config {
     pub feedback: bool,
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "half",
+            line: "every element in 16 bits, fp16 or bf16",
+            paper: "Micikevicius et al. 2018; Kalamkar et al. 2019",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "half",
-        line: "every element in 16 bits, fp16 or bf16",
-        paper: "Micikevicius et al. 2018; Kalamkar et al. 2019",
-    };
-    const FEEDBACK: Soundness = Soundness::Sound;
+    fn soundness(&self) -> Soundness {
+        Soundness::Sound
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
@@ -71,11 +74,11 @@ impl Definition for Config {
         Law::Contraction
     }
 
-    fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Half { format: self.format })
+    fn build(&self, _seat: &Seat) -> Built {
+        Built::codec(Half { format: self.format })
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         vec![
             Self { format: Precision::Bf16, feedback: false },
             Self { format: Precision::Bf16, feedback: true },

@@ -1,6 +1,6 @@
 //! The schemes: one file each, and the list of them.
 //!
-//! Adding one is a file with a `Config` that implements [`Definition`], and its two lines below: the
+//! Adding one is a file with a `Config` that implements [`Scheme`], and its two lines below: the
 //! module and its place in the list. Recipes, `gradwire list`, contract tests, benches and plots
 //! take it from there.
 //!
@@ -32,10 +32,9 @@ pub mod terngrad;
 pub mod threshold;
 pub mod topk;
 
-use std::ops::Deref;
-
-use crate::compress::{About, Built, Definition, Law, Method, Seat, Soundness};
-use crate::{Policy, Result};
+use crate::Policy;
+use crate::Result;
+use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 
 macro_rules! schemes {
     (
@@ -46,17 +45,23 @@ macro_rules! schemes {
     ) => {
         gradwire_registry::registry! {
             $(#[$meta])*
-            $vis enum $name: Method {
+            $vis enum $name: Scheme {
                 $($variant($module::Config),)*
             }
-        }
-
-        impl $name {
-            /// Every scheme at its defaults and at further settings worth testing and timing.
-            $vis fn specimens() -> Vec<Self> {
-                let mut all = Self::all();
-                $(all.extend($module::Config::specimens().into_iter().map(Self::$variant));)*
-                all
+            delegates {
+                fn about(&self) -> About;
+                fn feedback(&self) -> bool;
+                fn soundness(&self) -> Soundness;
+                fn law(&self) -> Law;
+                fn default_policy(&self) -> Policy;
+                fn validate(&self) -> Result<()>;
+                fn plain(&self) -> bool;
+                fn build(&self, seat: &Seat) -> Built;
+                and fn examples() -> Vec<Self> {
+                    let mut all = Vec::new();
+                    $(all.extend($module::Config::examples().into_iter().map(Self::$variant));)*
+                    all
+                }
             }
         }
     };
@@ -65,11 +70,10 @@ macro_rules! schemes {
 schemes! {
     /// How gradients are compressed: the built-in schemes, by their names.
     ///
-    /// A scheme dereferences to its [`Method`]: `scheme.about()`, `scheme.build(&seat)`. Serde reads
-    /// and writes it as a table of `kind`, the scheme's name, and the scheme's settings.
+    /// Serde reads and writes it as a table of `kind`, the scheme's name, and the scheme's settings.
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     #[non_exhaustive]
-    pub enum Scheme {
+    pub enum SchemeConfig {
         Dense(dense),
         Half(half),
         Nonzero(nonzero),
@@ -96,7 +100,12 @@ schemes! {
     }
 }
 
-impl Scheme {
+impl SchemeConfig {
+    /// Every scheme at its defaults and at further settings worth testing and timing.
+    pub fn specimens() -> Vec<Self> {
+        [Self::all(), Self::examples()].concat()
+    }
+
     /// Those of [`specimens`](Self::specimens) that say everything in one message.
     pub fn codecs() -> Vec<Self> {
         let mut all = Self::specimens();
@@ -105,53 +114,10 @@ impl Scheme {
     }
 }
 
-impl Deref for Scheme {
-    type Target = dyn Method;
-
-    fn deref(&self) -> &Self::Target {
-        self.definition()
-    }
-}
-
-/// Forwards to the settings, so that a `&Scheme` is taken where a `&dyn Method` is wanted.
-impl Method for Scheme {
-    fn about(&self) -> About {
-        (**self).about()
-    }
-
-    fn feedback(&self) -> bool {
-        (**self).feedback()
-    }
-
-    fn soundness(&self) -> Soundness {
-        (**self).soundness()
-    }
-
-    fn law(&self) -> Law {
-        (**self).law()
-    }
-
-    fn build(&self, seat: &Seat) -> Built {
-        (**self).build(seat)
-    }
-
-    fn habits(&self) -> Policy {
-        (**self).habits()
-    }
-
-    fn plain(&self) -> bool {
-        (**self).plain()
-    }
-
-    fn validate(&self) -> Result<()> {
-        (**self).validate()
-    }
-}
-
-impl Default for Scheme {
+impl Default for SchemeConfig {
     /// The scheme that changes nothing: dense.
     fn default() -> Self {
-        Scheme::Dense(dense::Config::default())
+        SchemeConfig::Dense(dense::Config::default())
     }
 }
 
@@ -168,7 +134,7 @@ mod tests {
     mod own {
         use serde::{Deserialize, Serialize};
 
-        use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
+        use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
         use crate::schemes::half;
 
         /// Sends what `half` sends.
@@ -179,25 +145,28 @@ mod tests {
             feedback: bool,
         }
 
-        impl Definition for Config {
-            type Instance = Box<dyn Compressor>;
-
-            const ABOUT: About = About { name: "own", line: "every element in 16 bits", paper: "" };
-            const FEEDBACK: Soundness = Soundness::Sound;
+        impl Scheme for Config {
+            fn about(&self) -> About {
+                About { name: "own", line: "every element in 16 bits", paper: "" }
+            }
 
             fn feedback(&self) -> bool {
                 self.feedback
+            }
+
+            fn soundness(&self) -> Soundness {
+                Soundness::Sound
             }
 
             fn law(&self) -> Law {
                 Law::Contraction
             }
 
-            fn build(&self, seat: &Seat) -> Self::Instance {
+            fn build(&self, seat: &Seat) -> Built {
                 half::Config::default().build(seat)
             }
 
-            fn specimens() -> Vec<Self> {
+            fn examples() -> Vec<Self> {
                 vec![Self { feedback: true }]
             }
         }
@@ -213,29 +182,29 @@ mod tests {
 
     #[test]
     fn a_scheme_of_ones_own_is_a_file_and_its_lines_in_the_list() {
-        let names: Vec<&str> = WithOwn::all().iter().map(|s| s.definition().about().name).collect();
+        let names: Vec<&str> = WithOwn::all().iter().map(|s| s.about().name).collect();
         assert_eq!(names, ["topk", "own"]);
         let read: WithOwn = toml::from_str("kind = 'own'\nfeedback = true").unwrap();
-        assert!(WithOwn::specimens().contains(&read));
-        assert!(read.definition().feedback());
-        for scheme in WithOwn::specimens() {
-            crate::contract::check(scheme.definition()).unwrap();
+        assert!(WithOwn::examples().contains(&read));
+        assert!(read.feedback());
+        for scheme in [WithOwn::all(), WithOwn::examples()].concat() {
+            crate::contract::check(&scheme).unwrap();
         }
     }
 
-    fn read(text: &str) -> Result<Scheme, toml::de::Error> {
+    fn read(text: &str) -> Result<SchemeConfig, toml::de::Error> {
         toml::from_str(text)
     }
 
     #[test]
     fn schemes_read_from_a_recipe_by_their_names() {
-        for scheme in Scheme::specimens() {
+        for scheme in SchemeConfig::specimens() {
             let text = toml::to_string(&scheme).unwrap();
             assert!(text.contains(&format!("kind = \"{}\"", scheme.about().name)), "{text}");
             assert_eq!(read(&text).unwrap(), scheme);
             assert_eq!(scheme.validate(), Ok(()));
         }
-        for scheme in Scheme::all() {
+        for scheme in SchemeConfig::all() {
             assert_eq!(read(&format!("kind = '{}'", scheme.about().name)).unwrap(), scheme);
         }
     }

@@ -22,7 +22,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
 use crate::rng::Stream;
 use crate::simd::wide;
 use crate::wire::Fault;
@@ -37,16 +37,18 @@ pub struct Config {
     pub feedback: bool,
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "natural",
+            line: "sign and exponent of every element, the mantissa rounded at random: nine bits",
+            paper: "Horváth et al. 2019",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "natural",
-        line: "sign and exponent of every element, the mantissa rounded at random: nine bits",
-        paper: "Horváth et al. 2019",
-    };
-    const FEEDBACK: Soundness =
-        Soundness::Unsound("its rounding is unbiased, and its variance is fed back");
+    fn soundness(&self) -> Soundness {
+        Soundness::Unsound("its rounding is unbiased, and its variance is fed back")
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
@@ -56,8 +58,8 @@ impl Definition for Config {
         Law::Unbiased
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Natural { seat: seat.clone() })
+    fn build(&self, seat: &Seat) -> Built {
+        Built::codec(Natural { seat: seat.clone() })
     }
 }
 
@@ -168,9 +170,11 @@ mod tests {
     #[test]
     fn what_has_no_upper_neighbour_is_sent_dense_and_infinity_refused() {
         let seat = Seat::alone(2, 5);
-        let encoded = Config::default().build(&seat).encode(&[2e38, 0.0], 1, &mut Vec::new());
+        let encoded =
+            Config::default().codec(&seat).unwrap().encode(&[2e38, 0.0], 1, &mut Vec::new());
         assert_eq!(encoded, Encoded::Dense);
-        let decoded = Config::default().build(&seat).decode_add(&[0, 255, 3], 1.0, &mut [0.0; 2]);
+        let decoded =
+            Config::default().codec(&seat).unwrap().decode_add(&[0, 255, 3], 1.0, &mut [0.0; 2]);
         assert!(decoded.is_err());
     }
 }

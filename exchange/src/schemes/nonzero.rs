@@ -33,7 +33,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::compress::{
-    About, ByBlocks, ByParts, Compressor, Definition, Encoded, Law, Seat, Soundness,
+    About, Built, ByBlocks, ByParts, Compressor, Encoded, Law, Scheme, Seat, Soundness,
 };
 use crate::simd::wide;
 use crate::wire::{Fault, Reader, floats, indices};
@@ -51,26 +51,25 @@ const GROUP: usize = 64;
 #[serde(deny_unknown_fields)]
 pub struct Config {}
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "nonzero",
+            line: "blocks of 64 elements that are not all zeros, as f32: lossless, for embedding tables",
+            paper: "Fei et al. 2021 (OmniReduce)",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "nonzero",
-        line: "blocks of 64 elements that are not all zeros, as f32: lossless, for embedding tables",
-        paper: "Fei et al. 2021 (OmniReduce)",
-    };
-    const FEEDBACK: Soundness = Soundness::Lossless;
-
-    fn feedback(&self) -> bool {
-        false
+    fn soundness(&self) -> Soundness {
+        Soundness::Lossless
     }
 
     fn law(&self) -> Law {
         Law::Exact
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Nonzero { blocks: Vec::with_capacity(seat.length.div_ceil(BLOCK)) })
+    fn build(&self, seat: &Seat) -> Built {
+        Built::codec(Nonzero { blocks: Vec::with_capacity(seat.length.div_ceil(BLOCK)) })
     }
 }
 
@@ -228,7 +227,11 @@ mod tests {
 
     fn decode(wire: &[u8], length: usize) -> Result<Vec<f32>> {
         let mut sum = vec![0.0; length];
-        Config {}.build(&Seat::alone(length, 1)).decode_add(wire, 1.0, &mut sum).map(|()| sum)
+        Config {}
+            .codec(&Seat::alone(length, 1))
+            .unwrap()
+            .decode_add(wire, 1.0, &mut sum)
+            .map(|()| sum)
     }
 
     #[test]
@@ -258,7 +261,7 @@ mod tests {
         }
         // More than there is.
         support.add(5_000..6_000);
-        let mut compressor = Config {}.build(&Seat::alone(9_000, 1));
+        let mut compressor = Config {}.codec(&Seat::alone(9_000, 1)).unwrap();
         let mut wire = Vec::new();
         compressor.encode_within(&gradient, support.words(), 1, &mut wire);
         assert_eq!(wire, encode(&gradient));

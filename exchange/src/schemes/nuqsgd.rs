@@ -26,7 +26,7 @@ use super::qsgd::{OnLadder, check_levels};
 use crate::Result;
 use crate::compress::ladder::Powers;
 use crate::compress::levels::{Entropy, Norm};
-use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 
 /// The settings of `nuqsgd`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,16 +52,18 @@ impl Default for Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "nuqsgd",
+            line: "levels at powers of two of a block's norm, rounded at random without bias",
+            paper: "Ramezani-Kebrya et al. 2021",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "nuqsgd",
-        line: "levels at powers of two of a block's norm, rounded at random without bias",
-        paper: "Ramezani-Kebrya et al. 2021",
-    };
-    const FEEDBACK: Soundness =
-        Soundness::Unsound("its rounding is unbiased, and its variance is fed back");
+    fn soundness(&self) -> Soundness {
+        Soundness::Unsound("its rounding is unbiased, and its variance is fed back")
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
@@ -72,15 +74,15 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        check_levels(Self::ABOUT.name, self.levels)
+        check_levels(self.about().name, self.levels)
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+    fn build(&self, seat: &Seat) -> Built {
         let Self { levels, norm, block, entropy, .. } = *self;
-        Box::new(OnLadder::new(Powers(levels), norm, block, entropy, seat))
+        Built::codec(OnLadder::new(Powers(levels), norm, block, entropy, seat))
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         vec![
             Self { levels: 3, norm: Norm::Linf, block: 0, ..Self::default() },
             Self { levels: 127, entropy: Entropy::Elias, ..Self::default() },

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compress::levels::{self, stretch, take_scales};
 use crate::compress::signs;
-use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
 use crate::wire::{codes, floats};
 use crate::{Gauge, Result};
 
@@ -44,15 +44,18 @@ impl Default for Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "onebit",
+            line: "signs and the means of both sides; what they miss waits in the residual",
+            paper: "Seide et al. 2014",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "onebit",
-        line: "signs and the means of both sides; what they miss waits in the residual",
-        paper: "Seide et al. 2014",
-    };
-    const FEEDBACK: Soundness = Soundness::Sound;
+    fn soundness(&self) -> Soundness {
+        Soundness::Sound
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
@@ -62,11 +65,11 @@ impl Definition for Config {
         Law::Contraction
     }
 
-    fn build(&self, _seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Onebit { block: self.block, means: Vec::new(), gauges: Vec::with_capacity(1) })
+    fn build(&self, _seat: &Seat) -> Built {
+        Built::codec(Onebit { block: self.block, means: Vec::new(), gauges: Vec::with_capacity(1) })
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         vec![Self { block: 0, ..Self::default() }, Self { block: 100, feedback: false }]
     }
 }

@@ -47,10 +47,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::compress::adaptive::{Adaptive, Fit, Plan, Statistics};
-use crate::compress::definition::require;
 use crate::compress::histogram::{Aim, Distribution, EDGES, Solver, bin, edges};
 use crate::compress::rounding::Shape;
-use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::scheme::require;
+use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 
 const BINS: usize = EDGES - 1;
 
@@ -109,19 +109,18 @@ impl Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
-
-    const ABOUT: About = About {
-        name: "optquant",
-        line: "random rounding to levels optimised for the pooled distribution",
-        paper: "He et al. 2019 (reconstruction from the abstract)",
-    };
-    const FEEDBACK: Soundness = Soundness::Sound;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "optquant",
+            line: "random rounding to levels optimised for the pooled distribution",
+            paper: "He et al. 2019 (reconstruction from the abstract)",
+        }
+    }
 
     fn soundness(&self) -> Soundness {
         match self.lambda {
-            Some(_) => Self::FEEDBACK,
+            Some(_) => Soundness::Sound,
             None => Soundness::Unsound(
                 "without `lambda` it is unbiased and its variance would be fed back",
             ),
@@ -137,19 +136,19 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        let scheme = Self::ABOUT.name;
+        let scheme = self.about().name;
         self.plan().validate(scheme)?;
         let Some(lambda) = self.lambda else { return Ok(()) };
         let wanted = "write a number of 1 or more, or leave it out for no bias";
         require((1.0..f64::INFINITY).contains(&lambda), scheme, "lambda", lambda, wanted)
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+    fn build(&self, seat: &Seat) -> Built {
         let aim = self.lambda.map_or(Aim::Unbiased, Aim::Biased);
-        Box::new(Adaptive::new(seat, self.plan(), Histogram::new(aim, 1 << self.bits)))
+        Built::codec(Adaptive::new(seat, self.plan(), Histogram::new(aim, 1 << self.bits)))
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         let with = |bits| Self { bits, ..Self::default() };
         let biased = |lambda, feedback| Self { lambda: Some(lambda), feedback, ..with(2) };
         vec![

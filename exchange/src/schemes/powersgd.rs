@@ -50,8 +50,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::compress::definition::require;
-use crate::compress::{About, Definition, Law, Seat, Soundness};
+use crate::compress::scheme::require;
+use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::reducer::{BucketGradient, Next, Reducer, Round};
 use crate::rng::Stream;
 use crate::{Entry, Gauge, Policy, Result, State};
@@ -88,22 +88,25 @@ impl Default for Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Reducer>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "powersgd",
+            line: "two slim factors of each weight matrix, by a step of subspace iteration",
+            paper: "Vogels et al. 2019",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "powersgd",
-        line: "two slim factors of each weight matrix, by a step of subspace iteration",
-        paper: "Vogels et al. 2019",
-    };
-    const FEEDBACK: Soundness = Soundness::Sound;
+    fn soundness(&self) -> Soundness {
+        Soundness::Sound
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
     }
 
     /// Steps before the first compressed one are sent as they are.
-    fn habits(&self) -> Policy {
+    fn default_policy(&self) -> Policy {
         Policy { warmup_steps: Some(self.start_step.saturating_sub(1)), ..Policy::default() }
     }
 
@@ -113,7 +116,7 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        let scheme = Self::ABOUT.name;
+        let scheme = self.about().name;
         require(self.rank > 0, scheme, "rank", self.rank, "write a rank of 1 or more")?;
         let wanted = "steps count from 1; write 1 to compress from the first step";
         require(self.start_step > 0, scheme, "start_step", self.start_step, wanted)?;
@@ -124,11 +127,11 @@ impl Definition for Config {
 
     /// # Panics
     /// When the shapes have not as many elements as the seat.
-    fn build(&self, seat: &Seat) -> Box<dyn Reducer> {
-        Box::new(Powersgd::new(self, seat))
+    fn build(&self, seat: &Seat) -> Built {
+        Built::reducer(Powersgd::new(self, seat))
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         vec![
             Self { rank: 1, feedback: false, ..Self::default() },
             Self { rank: 2, warm_start: false, ..Self::default() },

@@ -30,10 +30,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::compress::definition::require;
 use crate::compress::ladder::{Ladder, Uniform};
 use crate::compress::levels::{self, Entropy, Norm, Quantiser};
-use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::compress::scheme::require;
+use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
 use crate::rng::Stream;
 use crate::{Gauge, Result};
 
@@ -61,17 +61,20 @@ impl Default for Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "qsgd",
+            line: "equally spaced levels of a block's norm, rounded at random without bias",
+            paper: "Alistarh et al. 2017",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "qsgd",
-        line: "equally spaced levels of a block's norm, rounded at random without bias",
-        paper: "Alistarh et al. 2017",
-    };
-    const FEEDBACK: Soundness = Soundness::Unsound(
-        "its rounding is unbiased, and its variance, larger than the gradient, is fed back",
-    );
+    fn soundness(&self) -> Soundness {
+        Soundness::Unsound(
+            "its rounding is unbiased, and its variance, larger than the gradient, is fed back",
+        )
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
@@ -82,15 +85,15 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        check_levels(Self::ABOUT.name, self.levels)
+        check_levels(self.about().name, self.levels)
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+    fn build(&self, seat: &Seat) -> Built {
         let Self { levels, norm, block, entropy, .. } = *self;
-        Box::new(OnLadder::new(Uniform(levels), norm, block, entropy, seat))
+        Built::codec(OnLadder::new(Uniform(levels), norm, block, entropy, seat))
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         vec![
             Self { levels: 3, ..Self::default() },
             Self { levels: 127, norm: Norm::L2, block: 0, ..Self::default() },

@@ -31,10 +31,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::compress::definition::require;
 use crate::compress::ratio::Ratio;
+use crate::compress::scheme::require;
 use crate::compress::values::{Arriving, QsgdValues, Sender, Values};
-use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
 use crate::rng::Stream;
 use crate::simd::wide;
 use crate::wire::values::Format;
@@ -65,19 +65,18 @@ impl Default for Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
-
-    const ABOUT: About = About {
-        name: "randomk",
-        line: "elements at random positions that all ranks share and none sends",
-        paper: "Stich et al. 2018; Wangni et al. 2018",
-    };
-    const FEEDBACK: Soundness = Soundness::Sound;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "randomk",
+            line: "elements at random positions that all ranks share and none sends",
+            paper: "Stich et al. 2018; Wangni et al. 2018",
+        }
+    }
 
     fn soundness(&self) -> Soundness {
         match self.unbiased {
-            false => Self::FEEDBACK,
+            false => Soundness::Sound,
             true => Soundness::Unsound(
                 "what is scaled up is no contraction, and its variance would be fed back",
             ),
@@ -94,19 +93,19 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        self.ratio.validate(Self::ABOUT.name)?;
-        self.values.validate(Self::ABOUT.name)?;
+        self.ratio.validate(self.about().name)?;
+        self.values.validate(self.about().name)?;
         let Values::Plain(format) = self.values else { return Ok(()) };
         let wanted = "write `values = \"f32\"` beside `unbiased = true`, or a quantiser, \
                       such as { kind = \"qsgd\", levels = 1 }: others are rounded";
         let exact = format == Format::F32 || !self.unbiased;
-        require(exact, Self::ABOUT.name, "values", format_args!("{format:?}"), wanted)
+        require(exact, self.about().name, "values", format_args!("{format:?}"), wanted)
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+    fn build(&self, seat: &Seat) -> Built {
         // What is to be right in expectation must not be fitted.
         let (fitted, most) = (self.feedback && !self.unbiased, self.ratio.most(seat.length));
-        Box::new(Randomk {
+        Built::codec(Randomk {
             config: self.clone(),
             sender: Sender::new(self.values, fitted, most, seat),
             seat: seat.clone(),
@@ -116,7 +115,7 @@ impl Definition for Config {
         })
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         vec![
             Self { ratio: 0.1.into(), unbiased: true, feedback: false, ..Self::default() },
             Self { ratio: 0.5.into(), values: Format::Bf16.into(), ..Self::default() },
@@ -322,13 +321,13 @@ mod tests {
             .map(|rank| {
                 let seat = Seat { rank, bucket: 3, ..Seat::alone(40, 9) };
                 let mut wire = Vec::new();
-                config.build(&seat).encode(&gradient, 5, &mut wire);
+                config.codec(&seat).unwrap().encode(&gradient, 5, &mut wire);
                 wire
             })
             .collect();
         assert_eq!(messages[0], messages[1]);
         assert_eq!(messages[0].len(), 1 + 8 + 40);
-        let stranger = config.build(&Seat { rank: 7, ..Seat::alone(40, 1) });
+        let stranger = config.codec(&Seat { rank: 7, ..Seat::alone(40, 1) }).unwrap();
         let mut sum = vec![0.0; 40];
         stranger.decode_add(&messages[0], 1.0, &mut sum).unwrap();
         assert_eq!(sum.iter().filter(|value| **value != 0.0).count(), 10);

@@ -52,7 +52,7 @@ use crate::compress::moments;
 use crate::compress::ratio::Ratio;
 use crate::compress::sparsifier::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::wire::values::Format;
 use crate::{Gauge, Result, State};
 
@@ -95,15 +95,18 @@ impl Default for Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "sidco",
+            line: "the elements above a threshold from a fitted law; stages follow what was kept",
+            paper: "Abdelmoniem et al. 2021",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "sidco",
-        line: "the elements above a threshold from a fitted law; stages follow what was kept",
-        paper: "Abdelmoniem et al. 2021",
-    };
-    const FEEDBACK: Soundness = Soundness::Sound;
+    fn soundness(&self) -> Soundness {
+        Soundness::Sound
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
@@ -114,16 +117,16 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        self.ratio.validate(Self::ABOUT.name)?;
-        self.values.validate(Self::ABOUT.name)?;
-        self.stages.validate(Self::ABOUT.name)
+        self.ratio.validate(self.about().name)?;
+        self.values.validate(self.about().name)?;
+        self.stages.validate(self.about().name)
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(self.sparsifier(seat))
+    fn build(&self, seat: &Seat) -> Built {
+        Built::codec(self.sparsifier(seat))
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         let with = |fit, ratio: f64| Self { fit, ratio: ratio.into(), ..Self::default() };
         vec![
             with(Fit::Pareto, 0.01),

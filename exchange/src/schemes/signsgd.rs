@@ -41,9 +41,9 @@ mod vote;
 
 use serde::{Deserialize, Serialize};
 
-use crate::compress::definition::require;
+use crate::compress::scheme::require;
 use crate::compress::signs::Signs;
-use crate::compress::{About, Built, Definition, Law, Seat, Soundness};
+use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::{Bucketing, Policy, Result};
 
 pub use crate::compress::signs::{Magnitude, Zeros};
@@ -68,22 +68,24 @@ pub struct Config {
     pub feedback: bool,
 }
 
-impl Definition for Config {
-    type Instance = Built;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "signsgd",
+            line: "the signs, one bit per element, all of one magnitude",
+            paper: "Bernstein et al. 2018",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "signsgd",
-        line: "the signs, one bit per element, all of one magnitude",
-        paper: "Bernstein et al. 2018",
-    };
-    const FEEDBACK: Soundness =
-        Soundness::Unsound("plain signs are no contraction, so that the residual grows");
+    fn soundness(&self) -> Soundness {
+        Soundness::Unsound("plain signs are no contraction, so that the residual grows")
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
     }
 
-    fn habits(&self) -> Policy {
+    fn default_policy(&self) -> Policy {
         Policy::from(Bucketing::Parameter)
     }
 
@@ -94,18 +96,18 @@ impl Definition for Config {
     fn validate(&self) -> Result<()> {
         let good = self.vote == Vote::Majority || self.ties == Ties::Zero;
         let wanted = "only a vote can be a tie; write vote = \"majority\", or leave this out";
-        require(good, Self::ABOUT.name, "ties", "plus", wanted)
+        require(good, self.about().name, "ties", "plus", wanted)
     }
 
     fn build(&self, seat: &Seat) -> Built {
         let signs = Signs::new(self.magnitude).with(self.zeros, seat.rank);
         match self.vote {
-            Vote::Mean => Built::Codec(Box::new(signs)),
-            Vote::Majority => Built::Reducer(Box::new(Majority::new(signs, self.ties, seat))),
+            Vote::Mean => Built::codec(signs),
+            Vote::Majority => Built::reducer(Majority::new(signs, self.ties, seat)),
         }
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         let majority = Self { vote: Vote::Majority, ..Self::default() };
         vec![
             Self { magnitude: Magnitude::Unit, ..Self::default() },

@@ -26,10 +26,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::compress::definition::require;
 use crate::compress::ladder::Uniform;
 use crate::compress::levels::{self, Norm, Quantiser, Scales};
-use crate::compress::{About, Compressor, Definition, Encoded, Law, Seat, Soundness};
+use crate::compress::scheme::require;
+use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::codes::BLOCK;
 use crate::wire::trits;
@@ -55,23 +55,26 @@ impl Default for Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "terngrad",
+            line: "minus the scale, zero or the scale, at random; outliers clipped",
+            paper: "Wen et al. 2017",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "terngrad",
-        line: "minus the scale, zero or the scale, at random; outliers clipped",
-        paper: "Wen et al. 2017",
-    };
-    const FEEDBACK: Soundness = Soundness::Unsound(
-        "its rounding is random, and its variance, larger than the gradient, is fed back",
-    );
+    fn soundness(&self) -> Soundness {
+        Soundness::Unsound(
+            "its rounding is random, and its variance, larger than the gradient, is fed back",
+        )
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
     }
 
-    fn habits(&self) -> Policy {
+    fn default_policy(&self) -> Policy {
         Policy::from(Bucketing::Parameter)
     }
 
@@ -82,11 +85,11 @@ impl Definition for Config {
     fn validate(&self) -> Result<()> {
         let good = self.clip >= 0.0 && self.clip.is_finite();
         let wanted = "write a number of standard deviations, or 0 for no clipping";
-        require(good, Self::ABOUT.name, "clip", self.clip, wanted)
+        require(good, self.about().name, "clip", self.clip, wanted)
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
-        Box::new(Terngrad {
+    fn build(&self, seat: &Seat) -> Built {
+        Built::codec(Terngrad {
             config: self.clone(),
             seat: seat.clone(),
             quantiser: Quantiser::default(),
@@ -94,7 +97,7 @@ impl Definition for Config {
         })
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         vec![Self { clip: 0.0, ..Self::default() }, Self { block: 512, ..Self::default() }]
     }
 }

@@ -27,11 +27,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::compress::cutoff::{Cut, Cutoff, Cuts};
-use crate::compress::definition::require;
 use crate::compress::exceedances::rounded_down;
+use crate::compress::scheme::require;
 use crate::compress::sparsifier::Sparsifier;
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::wire::values::Format;
 
 /// The settings of `threshold`.
@@ -56,15 +56,18 @@ impl Default for Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "threshold",
+            line: "every element whose magnitude is above a fixed number",
+            paper: "Aji & Heafield 2017; Sahu et al. 2021",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "threshold",
-        line: "every element whose magnitude is above a fixed number",
-        paper: "Aji & Heafield 2017; Sahu et al. 2021",
-    };
-    const FEEDBACK: Soundness = Soundness::Sound;
+    fn soundness(&self) -> Soundness {
+        Soundness::Sound
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
@@ -75,18 +78,18 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        self.values.validate(Self::ABOUT.name)?;
+        self.values.validate(self.about().name)?;
         let good = self.lambda >= 0.0 && self.lambda.is_finite();
         let wanted = "write a number that is not negative, such as 0.01";
-        require(good, Self::ABOUT.name, "lambda", self.lambda, wanted)
+        require(good, self.about().name, "lambda", self.lambda, wanted)
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+    fn build(&self, seat: &Seat) -> Built {
         let select = Cutoff::new(self.clone(), seat);
-        Box::new(Sparsifier::new(select, self.values, self.feedback, seat))
+        Built::codec(Sparsifier::new(select, self.values, self.feedback, seat))
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         vec![
             Self { lambda: 2.0, ..Self::default() },
             Self { lambda: 0.0, feedback: false, values: Format::Bf16.into() },
@@ -110,7 +113,7 @@ mod tests {
         let config = Config { lambda: 0.5, ..Config::default() };
         let gradient = [0.5, -0.6, 0.0, 3.0, -0.1];
         let seat = Seat::alone(5, 0);
-        let mut compressor = config.build(&seat);
+        let mut compressor = config.codec(&seat).unwrap();
         let mut wire = Vec::new();
         compressor.encode(&gradient, 1, &mut wire);
         assert_eq!(compressor.sent(), Some(&[1, 3][..]));

@@ -31,7 +31,7 @@ use crate::compress::ratio::{Fall, Ratio};
 use crate::compress::select::Selector;
 use crate::compress::sparsifier::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{About, Compressor, Definition, Law, Seat, Soundness};
+use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::wire::values::Format;
 
 /// The settings of `topk`.
@@ -55,15 +55,18 @@ impl Default for Config {
     }
 }
 
-impl Definition for Config {
-    type Instance = Box<dyn Compressor>;
+impl Scheme for Config {
+    fn about(&self) -> About {
+        About {
+            name: "topk",
+            line: "the largest elements and their positions; the others wait in the residual",
+            paper: "Aji & Heafield 2017; Stich et al. 2018",
+        }
+    }
 
-    const ABOUT: About = About {
-        name: "topk",
-        line: "the largest elements and their positions; the others wait in the residual",
-        paper: "Aji & Heafield 2017; Stich et al. 2018",
-    };
-    const FEEDBACK: Soundness = Soundness::Sound;
+    fn soundness(&self) -> Soundness {
+        Soundness::Sound
+    }
 
     fn feedback(&self) -> bool {
         self.feedback
@@ -74,16 +77,16 @@ impl Definition for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        self.ratio.validate(Self::ABOUT.name)?;
-        self.values.validate(Self::ABOUT.name)
+        self.ratio.validate(self.about().name)?;
+        self.values.validate(self.about().name)
     }
 
-    fn build(&self, seat: &Seat) -> Box<dyn Compressor> {
+    fn build(&self, seat: &Seat) -> Built {
         let select = Topk { ratio: self.ratio, selector: Selector::default() };
-        Box::new(Sparsifier::new(select, self.values, self.feedback, seat))
+        Built::codec(Sparsifier::new(select, self.values, self.feedback, seat))
     }
 
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self> {
         let two_bits = QsgdValues { levels: 1, ..QsgdValues::default() };
         let elias = QsgdValues { levels: 5, norm: Norm::L2, block: 100, entropy: Entropy::Elias };
         let with = |ratio: f64, feedback| Self { ratio: ratio.into(), feedback, ..Self::default() };
@@ -137,7 +140,7 @@ mod tests {
 
     fn encode(config: &Config, gradient: &[f32]) -> (Vec<u8>, Vec<f32>, Vec<f64>) {
         let seat = Seat::alone(gradient.len(), 0);
-        let mut compressor = config.build(&seat);
+        let mut compressor = config.codec(&seat).unwrap();
         let mut wire = Vec::new();
         compressor.encode(gradient, 1, &mut wire);
         let mut sum = vec![0.0; gradient.len()];
@@ -179,7 +182,7 @@ mod tests {
     #[test]
     fn one_feedback_surrounds_selection_and_quantiser() {
         let gradient: Vec<f32> = (0..500).map(|i| ((i * 7919) % 1009) as f32 - 500.0).collect();
-        let mut compressor = two_bits().build(&Seat::alone(gradient.len(), 0));
+        let mut compressor = two_bits().codec(&Seat::alone(gradient.len(), 0)).unwrap();
         let mut due = vec![0.0; gradient.len()];
         let mut residuals = Vec::new();
         for step in 1..=4000 {
@@ -200,7 +203,7 @@ mod tests {
         let (wire, ..) = encode(&with(1.0), &[1.0, 2.0, 3.0, 4.0]);
         let seat = Seat::alone(4, 0);
         assert!(matches!(
-            with(0.5).build(&seat).decode_add(&wire, 1.0, &mut [0.0; 4]),
+            with(0.5).codec(&seat).unwrap().decode_add(&wire, 1.0, &mut [0.0; 4]),
             Err(Error::Wire(Fault::Count { count: 4, length: 2 }))
         ));
     }

@@ -24,7 +24,7 @@ use crate::bucket::{Bucket, Item};
 use crate::buffers::Buffers;
 use crate::collective::cluster::{Cluster, Notes};
 use crate::collective::{Collective, Payload};
-use crate::compress::{Built, Compressor, Method, Run, Seat};
+use crate::compress::{Built, Compressor, Run, Scheme, Seat};
 use crate::gradient::Held;
 use crate::incoming::Place;
 use crate::layout::{Bucketing, Layout, Part};
@@ -158,7 +158,7 @@ impl Wiring {
     ///
     /// # Errors
     /// [`Error::Topology`] with the reason, and what to write instead.
-    pub fn validate(&self, scheme: &dyn Method, policy: &Policy) -> Result<()> {
+    pub fn validate(&self, scheme: &dyn Scheme, policy: &Policy) -> Result<()> {
         match refusal(*self, scheme, policy) {
             Some(problem) => Err(self.topology.refuse(problem)),
             None => Ok(()),
@@ -196,7 +196,7 @@ impl Topology {
 /// | server, downlink exact | all; those that learn from messages get a digest of them |
 /// | server, downlink compressed | those of one message, but not `dense` |
 /// | sharded | all; one bucket for the whole gradient only those that can read parts of messages, or that take several rounds |
-fn refusal(wiring: Wiring, scheme: &dyn Method, policy: &Policy) -> Option<String> {
+fn refusal(wiring: Wiring, scheme: &dyn Scheme, policy: &Policy) -> Option<String> {
     let name = scheme.about().name;
     let built = || scheme.build(&Seat::alone(1, 0));
     match (wiring.topology, wiring.downlink) {
@@ -236,7 +236,7 @@ fn refusal(wiring: Wiring, scheme: &dyn Method, policy: &Policy) -> Option<Strin
 #[derive(Clone, Copy)]
 pub(crate) struct About<'a> {
     pub(crate) wiring: Wiring,
-    pub(crate) scheme: &'a dyn Method,
+    pub(crate) scheme: &'a dyn Scheme,
     pub(crate) policy: &'a Policy,
     pub(crate) layout: &'a Layout,
     pub(crate) parts: &'a [Part],
@@ -430,7 +430,7 @@ impl Work<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Scheme;
+    use crate::SchemeConfig;
 
     #[test]
     fn topologies_read_from_a_recipe_by_their_names() {
@@ -449,9 +449,9 @@ mod tests {
     fn the_table_refuses_what_it_says_and_nothing_else() {
         let with = |topology, downlink| Wiring { topology, downlink };
         let exact = Some(Downlink::Exact);
-        for scheme in Scheme::specimens() {
+        for scheme in SchemeConfig::specimens() {
             let rounds = matches!(scheme.build(&Seat::alone(1, 0)), Built::Reducer(_));
-            let dense = matches!(scheme, Scheme::Dense(_)) || rounds;
+            let dense = matches!(scheme, SchemeConfig::Dense(_)) || rounds;
             let whole = Policy::from(Bucketing::Whole);
             let several = Policy::from(Bucketing::Bytes(4096));
             for policy in [&whole, &several] {

@@ -226,11 +226,11 @@ mod tests {
     use crate::compress::Built;
     use crate::layout::Part;
     use crate::schemes::qsgd;
-    use crate::{Scheme, Seat};
+    use crate::{Scheme, SchemeConfig, Seat};
 
     fn bucket(start: usize, length: usize, divides: bool) -> Bucket {
         let range = start..start + length;
-        let scheme = Scheme::Qsgd(qsgd::Config::default());
+        let scheme = SchemeConfig::Qsgd(qsgd::Config::default());
         let built = if divides { Built::Plain } else { scheme.build(&Seat::alone(length, 0)) };
         let shapes = vec![vec![length]];
         Bucket::new(&Part { ranges: vec![range], shapes, dense: divides }, built)

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use gradwire_exchange::schemes::topk;
 use gradwire_exchange::wire::Reader;
 use gradwire_exchange::wire::frame::Frame;
-use gradwire_exchange::{Collective, Layout, Payload, Result, Scheme, Seat};
+use gradwire_exchange::{Collective, Layout, Payload, Result, SchemeConfig, Seat};
 
 /// Lengths around the sizes of words, lanes, strides and blocks, and one that is large and odd.
 pub const LENGTHS: [usize; 19] =
@@ -69,10 +69,10 @@ pub fn gradients(length: usize) -> Vec<(&'static str, Vec<f32>)> {
 }
 
 /// Every scheme's specimens over every awkward gradient of every length.
-pub fn every_case(mut visit: impl FnMut(&Scheme, &[f32], &str)) {
+pub fn every_case(mut visit: impl FnMut(&SchemeConfig, &[f32], &str)) {
     for length in LENGTHS {
         for (name, gradient) in gradients(length) {
-            for scheme in Scheme::codecs() {
+            for scheme in SchemeConfig::codecs() {
                 visit(&scheme, &gradient, &format!("{scheme:?} on {name} of {length}"));
             }
         }
@@ -96,8 +96,8 @@ pub fn parameters(lengths: &[usize]) -> Layout {
 }
 
 /// The larger half of every bucket.
-pub fn half() -> Scheme {
-    Scheme::Topk(topk::Config { ratio: 0.5.into(), ..Default::default() })
+pub fn half() -> SchemeConfig {
+    SchemeConfig::Topk(topk::Config { ratio: 0.5.into(), ..Default::default() })
 }
 
 pub fn seat(length: usize) -> Seat {

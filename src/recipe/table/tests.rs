@@ -1,6 +1,7 @@
 use super::*;
 use crate::recipe::average;
 use gradwire_exchange::Bucketing;
+use gradwire_exchange::Scheme;
 use std::fs;
 
 fn load(recipe: Option<&str>, sets: &[&str]) -> Result<Recipe> {
@@ -89,7 +90,7 @@ fn a_written_out_recipe_is_changed_as_the_one_that_it_was_written_from() {
 }
 
 #[test]
-fn a_written_out_recipe_leaves_habits_to_the_scheme_and_keeps_its_own_policy() {
+fn a_written_out_recipe_leaves_defaults_to_the_scheme_and_keeps_its_own_policy() {
     let folder = tempfile::tempdir().unwrap();
     let dense = load(Some("cifar10-dense"), &["policy.dense_below=7"]).unwrap();
     let file = written_out(folder.path(), &dense);

@@ -2,9 +2,10 @@
 
 use anyhow::{Result, anyhow, bail, ensure};
 use gradwire::record::gradient::Gradient;
+use gradwire_exchange::Scheme;
 use gradwire_exchange::rng::Stream;
 use gradwire_exchange::{
-    Alone, BucketGradient, Built, Compressor, Encoded, Next, Observed, Reducer, Scheme, Seat,
+    Alone, BucketGradient, Built, Compressor, Encoded, Next, Observed, Reducer, SchemeConfig, Seat,
 };
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -67,7 +68,7 @@ pub fn laplace(elements: usize, seed: u64) -> Gradient {
 ///
 /// # Errors
 /// When the scheme's settings mean nothing.
-pub fn measure(name: String, scheme: &Scheme, gradient: &Gradient) -> Result<Measured> {
+pub fn measure(name: String, scheme: &SchemeConfig, gradient: &Gradient) -> Result<Measured> {
     let flat = gradient.flat.as_slice();
     let mut bucket = Bucket::new(scheme, gradient)?;
     let mut said = vec![0.0f32; flat.len()];
@@ -118,7 +119,7 @@ pub fn measure(name: String, scheme: &Scheme, gradient: &Gradient) -> Result<Mea
 ///
 /// # Errors
 /// When a scheme's settings mean nothing, or it sends the gradient as it is.
-pub fn in_turns(schemes: &[&Scheme], gradient: &Gradient) -> Result<Vec<[Spread; 2]>> {
+pub fn in_turns(schemes: &[&SchemeConfig], gradient: &Gradient) -> Result<Vec<[Spread; 2]>> {
     let flat = gradient.flat.as_slice();
     let buckets = schemes.iter().map(|scheme| Bucket::new(scheme, gradient));
     let mut buckets: Vec<Bucket> = buckets.collect::<Result<_>>()?;
@@ -170,7 +171,7 @@ struct Sent {
 
 impl Bucket {
     /// What `scheme` builds for all of `gradient`.
-    fn new(scheme: &Scheme, gradient: &Gradient) -> Result<Self> {
+    fn new(scheme: &SchemeConfig, gradient: &Gradient) -> Result<Self> {
         scheme.validate()?;
         let elements = gradient.flat.len();
         let mut seat = Seat::alone(elements, 1);
@@ -244,12 +245,12 @@ mod tests {
     #[test]
     fn every_scheme_has_a_row_of_finite_figures() {
         let gradient = laplace(3000, 1);
-        for scheme in Scheme::all() {
+        for scheme in SchemeConfig::all() {
             let row = measure(scheme.about().name.into(), &scheme, &gradient).unwrap();
             assert!(row.error.is_finite() && row.cosine <= 1.0 + 1e-9, "{row:?}");
             assert!(row.bits_per_parameter <= 40.0 && row.encode_gb_s > 0.0, "{row:?}");
         }
-        let dense = measure("dense".into(), &Scheme::default(), &gradient).unwrap();
+        let dense = measure("dense".into(), &SchemeConfig::default(), &gradient).unwrap();
         assert_eq!((dense.error, dense.bits_per_parameter), (0.0, 32.0));
     }
 

@@ -14,7 +14,9 @@ use gradwire::train::replica::Replica;
 use gradwire::train::spent::Spent;
 use gradwire_datasets::{Data, Features, Loader, Plan, Sampler};
 use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Work};
-use gradwire_exchange::{Exchange, Law, Layout, Leg, Operation, Scheme, Support, Traffic};
+use gradwire_exchange::{
+    Exchange, Law, Layout, Leg, Operation, Scheme, SchemeConfig, Support, Traffic,
+};
 use gradwire_models::kernels::gradients::backward;
 use rayon::ThreadPoolBuilder;
 use serde::Serialize;
@@ -263,7 +265,7 @@ impl Risk {
 ///
 /// # Errors
 /// When the recipe's topology refuses the scheme, with the reason.
-pub fn exchange(recipe: &Recipe, scheme: &Scheme, workload: &Workload) -> Result<Measured> {
+pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> Result<Measured> {
     let mut policy =
         if *scheme == recipe.scheme { recipe.policy.clone() } else { Default::default() };
     policy.bucketing = policy.bucketing.or_else(|| recipe.policy.bucketing.clone());
@@ -272,7 +274,7 @@ pub fn exchange(recipe: &Recipe, scheme: &Scheme, workload: &Workload) -> Result
     policy.measure_every = Some(1);
     policy.validate(scheme)?;
     let wiring = recipe.exchange.wiring();
-    wiring.validate(scheme, &policy.clone().or(scheme.habits()))?;
+    wiring.validate(scheme, &policy.clone().or(scheme.default_policy()))?;
     let patience = Duration::from_secs_f64(recipe.exchange.timeout);
     let ranks = workload.gradients.len();
     let ends = wiring.topology.connect(ranks, patience)?;

@@ -2,6 +2,7 @@
 //! that differ in settings are told apart by their dashes and by what is inside their marks.
 
 use gradwire_exchange::Scheme;
+use gradwire_exchange::SchemeConfig;
 use plotters::style::RGBColor;
 
 /// A colour of plots: as it is on white ground, and the name by which a page may choose another for
@@ -141,7 +142,7 @@ impl Style {
     pub fn of_scheme(scheme: &str, variant: usize) -> Self {
         let listed = SCHEMES.iter().find(|(name, _, _)| *name == scheme);
         let given = || {
-            let all = Scheme::all();
+            let all = SchemeConfig::all();
             given(scheme, all.iter().map(|scheme| scheme.about().name))
         };
         let (colour, mark) = listed.map_or_else(given, |(_, colour, mark)| (*colour, *mark));
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn every_scheme_has_a_look_of_its_own() {
-        let all = Scheme::all();
+        let all = SchemeConfig::all();
         let looks: Vec<Style> =
             all.iter().map(|scheme| Style::of_scheme(scheme.about().name, 0)).collect();
         for (name, _, _) in SCHEMES {

@@ -4,6 +4,7 @@ use crate::measured::{Measured, OnLink};
 use crate::plot::{Style, say};
 use crate::results::{Label, Outcome, Results, Run};
 use crate::statistics::{self, Comparison, Interval, Moments};
+use gradwire_exchange::Scheme;
 use std::collections::BTreeMap;
 
 /// One thing that is trained, by several arms.
@@ -91,7 +92,7 @@ fn scheme(results: &Results, arm: &Label) -> String {
     let of = results.runs.iter().filter(|run| run.arm == arm.name);
     let said = of.filter_map(|run| run.measured.as_ref()).map(|m| m.scheme.clone()).next();
     said.unwrap_or_else(|| {
-        let all = gradwire_exchange::Scheme::all();
+        let all = gradwire_exchange::SchemeConfig::all();
         let names = all.iter().map(|scheme| scheme.about().name);
         let fitting = names.filter(|name| arm.name.starts_with(name));
         fitting.max_by_key(|name| name.len()).unwrap_or_default().into()

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::compress::definition::require;
+use crate::compress::scheme::require;
 
 /// Which k elements of u = gradient + residual are sent. U is the last union: all positions that
 /// any rank sent in the round before. As serde reads it, in TOML: `rule = { by = "prev-union", p = 0.75 }`.

@@ -2,7 +2,7 @@ use super::*;
 use crate::schemes::tests::recorded;
 
 fn build(config: &Config, length: usize, rank: usize) -> Box<dyn Compressor> {
-    config.build(&Seat { rank, ..Seat::alone(length, 0) })
+    config.codec(&Seat { rank, ..Seat::alone(length, 0) }).unwrap()
 }
 
 /// What every rank selected in a round, the mean, and the gauges.
@@ -165,7 +165,7 @@ fn rules_equal_those_by_sorting() {
             (0..3).map(|rank| (0..LENGTH as u32).map(|at| value(rank, at)).collect()).collect()
         })
         .collect();
-    let mut rules: Vec<Rule> = Config::specimens().iter().map(|config| config.rule).collect();
+    let mut rules: Vec<Rule> = Config::examples().iter().map(|config| config.rule).collect();
     rules.extend([Rule::default(), Rule::PrevUnion { p: 0.5 }, Rule::Topk]);
     rules.retain(|rule| !matches!(rule, Rule::Significant { .. }));
     let exact: Vec<Vec<Vec<f64>>> = gradients

@@ -162,7 +162,7 @@ fn rank_0s_centres_become_everybodys() {
     const LENGTH: usize = 4000;
     let config = Config::default();
     let mut ranks: Vec<_> =
-        (0..3).map(|rank| config.build(&Seat { rank, ..seat(LENGTH) })).collect();
+        (0..3).map(|rank| config.codec(&Seat { rank, ..seat(LENGTH) }).unwrap()).collect();
     let centres = |compressor: &dyn Compressor| {
         let mut state = State::default();
         compressor.save(&mut state);
@@ -207,7 +207,7 @@ fn broken_models_tables_and_sizes_by_hand_are_refused() {
     const LENGTH: usize = 2000;
     let config = Config::default();
     let (wire, _) = round_trip(&config, &laplaces(LENGTH, 4), 1);
-    let mut compressor = config.build(&seat(LENGTH));
+    let mut compressor = config.codec(&seat(LENGTH)).unwrap();
     let mut spoilt = wire.clone();
     spoilt[1..5].copy_from_slice(&f32::NAN.to_le_bytes());
     let round = Observed { step: 1, messages: &[Some(&spoilt)], mean: &[] };
@@ -226,9 +226,9 @@ fn broken_models_tables_and_sizes_by_hand_are_refused() {
 #[test]
 fn parts_have_the_bits_of_the_whole() {
     for length in [1, 1024, 5000, 70_001] {
-        for config in <Config as Definition>::specimens() {
+        for config in Config::examples() {
             let gradient = laplaces(length, 3);
-            let mut compressor = config.build(&seat(length));
+            let mut compressor = config.codec(&seat(length)).unwrap();
             let mut wire = Vec::new();
             compressor.encode(&gradient, 1, &mut wire);
             let mut whole = vec![0.25; length];

@@ -40,7 +40,7 @@ fn levels_and_values_are_those_of_the_vectors() {
         let seat = Seat::alone(gradient.len(), 1);
         let config = Config { norm, min_bits: bits, max_bits: bits, ..Config::default() };
         let mut wire = Vec::new();
-        config.build(&seat).encode(&gradient, 1, &mut wire);
+        config.codec(&seat).unwrap().encode(&gradient, 1, &mut wire);
         assert_eq!(8 * wire.len() as u64, 8 + case["payload_bits"].as_u64().unwrap());
     }
 }

@@ -116,7 +116,8 @@ fn all_ranks_come_to_the_same_levels_and_keep_them() {
     const LENGTH: usize = 20_000;
     for statistics in [Statistics::Pooled, Statistics::Aggregate] {
         let config = Config { statistics, ..Config::default() };
-        let mut ranks: Vec<_> = (0..3).map(|rank| config.build(&seat(rank, LENGTH))).collect();
+        let mut ranks: Vec<_> =
+            (0..3).map(|rank| config.codec(&seat(rank, LENGTH)).unwrap()).collect();
         let levels = |wire: &[u8]| {
             let floats = wire[1..33].as_chunks().0.iter();
             floats.map(|bytes| f32::from_le_bytes(*bytes)).collect::<Vec<_>>()
@@ -151,7 +152,7 @@ fn all_ranks_come_to_the_same_levels_and_keep_them() {
 
 #[test]
 fn a_statistic_that_does_not_fit_is_left_out_and_the_mean_takes_its_place() {
-    let mut small = Config::default().build(&seat(0, 100));
+    let mut small = Config::default().codec(&seat(0, 100)).unwrap();
     let gradient = gradient(5, 100);
     let before = message(&mut *small, &gradient, 1);
     assert_eq!((before[0], before.len()), (0, 1 + 32 + 4 + 38));
@@ -165,7 +166,7 @@ fn a_statistic_that_does_not_fit_is_left_out_and_the_mean_takes_its_place() {
 #[test]
 fn a_statistic_without_meaning_is_refused() {
     const LENGTH: usize = 5000;
-    let mut compressor = Config::default().build(&seat(0, LENGTH));
+    let mut compressor = Config::default().codec(&seat(0, LENGTH)).unwrap();
     let gradient = gradient(6, LENGTH);
     let wire = message(&mut *compressor, &gradient, 1);
     let weight = wire.len() - 8 * BINS - 8;

@@ -19,7 +19,11 @@ fn seat(shapes: &[Vec<usize>], rank: usize) -> Seat {
 }
 
 fn ranks(config: &Config, shapes: &[Vec<usize>], count: usize) -> Vec<Box<dyn Reducer>> {
-    (0..count).map(|rank| config.build(&seat(shapes, rank))).collect()
+    let built = |rank| match config.build(&seat(shapes, rank)) {
+        Built::Reducer(reducer) => reducer,
+        Built::Plain | Built::Codec(_) => unreachable!("it has rounds"),
+    };
+    (0..count).map(built).collect()
 }
 
 /// Numbers about 0, each rank and step its own.
@@ -38,7 +42,7 @@ fn gradient(length: usize, rank: usize, step: u64) -> Vec<f32> {
 }
 
 fn specimens() -> Vec<Config> {
-    let mut specimens = Config::specimens();
+    let mut specimens = Config::examples();
     specimens.push(Config::default());
     specimens.push(Config { rank: 5, min_compression_rate: 0.1, ..Config::default() });
     specimens
@@ -344,5 +348,5 @@ fn random_starts_differ_where_they_should() {
 #[test]
 fn steps_before_the_first_compressed_one_are_sent_as_they_are() {
     let config = Config { start_step: 11, ..Config::default() };
-    assert_eq!(config.habits().warmup_steps, Some(10));
+    assert_eq!(config.default_policy().warmup_steps, Some(10));
 }

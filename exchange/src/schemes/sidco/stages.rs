@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::compress::definition::require;
+use crate::compress::scheme::require;
 use crate::{Entry, Error, Result, State};
 
 /// The share that the first of several stages keeps, δ₁.

@@ -1,8 +1,8 @@
 use super::fit::tests::{fit_of, naive, number, vectors};
 use super::*;
-use crate::compress::StepEnd;
 use crate::compress::special::gamma_quantile;
 use crate::compress::testing::laplaces;
+use crate::compress::{Compressor, StepEnd};
 use crate::schemes::tests::recorded;
 
 fn selected(config: &Config, gradient: &[f32], share: f64) -> Vec<u32> {

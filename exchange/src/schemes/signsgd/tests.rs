@@ -2,7 +2,7 @@ use super::*;
 use crate::compress::testing::{bits, laplaces};
 use crate::reducer::Alone;
 use crate::wire::frame::HEADER_BYTES;
-use crate::{BucketGradient, Collective, Error, Exchange, Layout, Mesh, Next, Scheme, mesh};
+use crate::{BucketGradient, Collective, Error, Exchange, Layout, Mesh, Next, SchemeConfig, mesh};
 
 fn majority(magnitude: Magnitude, ties: Ties) -> Config {
     Config { magnitude, vote: Vote::Majority, ties, ..Config::default() }
@@ -10,7 +10,7 @@ fn majority(magnitude: Magnitude, ties: Ties) -> Config {
 
 /// The mean that ranks with `gradients` end with, the same bits on all of them.
 fn arrives(config: &Config, gradients: &[Vec<f32>]) -> Vec<f32> {
-    let scheme = Scheme::Signsgd(config.clone());
+    let scheme = SchemeConfig::Signsgd(config.clone());
     let rank = |end: Mesh| {
         let mut gradient = gradients[end.rank()].clone();
         let layout = Layout::shaped([("a".to_string(), vec![gradient.len()])]).unwrap();

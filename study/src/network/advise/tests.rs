@@ -59,7 +59,7 @@ fn a_servers_time_is_charged_and_grows_with_the_ranks() {
     let ends = topology.connect(4, Duration::from_secs(60)).unwrap();
     let counted: Vec<Traffic> = thread::scope(|scope| {
         let on_rank = |end| {
-            let (scheme, layout) = (Scheme::default(), layout.clone());
+            let (scheme, layout) = (SchemeConfig::default(), layout.clone());
             scope.spawn(move || {
                 let mut exchange =
                     Exchange::with(&scheme, topology, Policy::default(), layout, 1, end)?;

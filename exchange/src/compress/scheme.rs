@@ -1,7 +1,6 @@
 //! What a scheme is: its settings, its laws, and what it builds for a bucket.
 
 use gradwire_registry::About;
-use serde::{Serialize, de::DeserializeOwned};
 
 use super::Compressor;
 use crate::reducer::Reducer;
@@ -109,32 +108,29 @@ impl Soundness {
     }
 }
 
-/// The settings of one scheme, and everything that follows from them.
-pub trait Definition: Clone + Default + PartialEq + Serialize + DeserializeOwned {
-    /// What [`build`](Self::build) gives: `Box<dyn Compressor>`, or `Box<dyn Reducer>`.
-    type Instance: Into<Built>;
-
+/// A scheme: its settings, and everything that follows from them.
+///
+/// An exchange takes any type that implements this; [`contract::check`](crate::contract::check) tries
+/// its laws.
+pub trait Scheme: Send + Sync {
     /// What the scheme is.
-    const ABOUT: About;
+    fn about(&self) -> About;
 
-    /// How it gets on with error feedback.
-    const FEEDBACK: Soundness;
-
-    /// The same under these settings.
-    fn soundness(&self) -> Soundness {
-        Self::FEEDBACK
+    /// Whether error feedback surrounds it under these settings. By default not.
+    fn feedback(&self) -> bool {
+        false
     }
 
-    /// Whether these settings ask for error feedback.
-    fn feedback(&self) -> bool;
-
-    /// What should surround the scheme unless the caller says otherwise.
-    fn habits(&self) -> Policy {
-        Policy::default()
-    }
+    /// Whether error feedback is valid for it.
+    fn soundness(&self) -> Soundness;
 
     /// What decoding gives back under these settings.
     fn law(&self) -> Law;
+
+    /// What should surround the scheme unless the caller says otherwise.
+    fn default_policy(&self) -> Policy {
+        Policy::default()
+    }
 
     /// Checks the settings by themselves.
     ///
@@ -150,10 +146,21 @@ pub trait Definition: Clone + Default + PartialEq + Serialize + DeserializeOwned
     }
 
     /// What reduces one bucket on one rank.
-    fn build(&self, seat: &Seat) -> Self::Instance;
+    fn build(&self, seat: &Seat) -> Built;
+
+    /// The codec of one bucket, of a scheme that says everything in one message; `None` of others.
+    fn codec(&self, seat: &Seat) -> Option<Box<dyn Compressor>> {
+        match self.build(seat) {
+            Built::Codec(compressor) => Some(compressor),
+            Built::Plain | Built::Reducer(_) => None,
+        }
+    }
 
     /// Settings worth testing and timing besides the defaults.
-    fn specimens() -> Vec<Self> {
+    fn examples() -> Vec<Self>
+    where
+        Self: Sized,
+    {
         Vec::new()
     }
 }
@@ -182,96 +189,15 @@ pub enum Built {
     Reducer(Box<dyn Reducer>),
 }
 
-impl From<Box<dyn Compressor>> for Built {
-    fn from(compressor: Box<dyn Compressor>) -> Self {
-        Built::Codec(compressor)
-    }
-}
-
-impl From<Box<dyn Reducer>> for Built {
-    fn from(reducer: Box<dyn Reducer>) -> Self {
-        Built::Reducer(reducer)
-    }
-}
-
-/// A scheme as an exchange needs it: everything of a [`Definition`] that does not depend on its
-/// type. Every definition is one; a type that serde does not read may implement just this.
-pub trait Method: Send + Sync {
-    /// What the scheme is.
-    fn about(&self) -> About;
-
-    /// Whether error feedback surrounds it.
-    fn feedback(&self) -> bool;
-
-    /// Whether error feedback is valid for it.
-    fn soundness(&self) -> Soundness;
-
-    /// What decoding gives back.
-    fn law(&self) -> Law;
-
-    /// What reduces one bucket on one rank.
-    fn build(&self, seat: &Seat) -> Built;
-
-    /// What should surround the scheme unless the caller says otherwise.
-    fn habits(&self) -> Policy {
-        Policy::default()
+impl Built {
+    /// A codec.
+    pub fn codec(compressor: impl Compressor + 'static) -> Self {
+        Built::Codec(Box::new(compressor))
     }
 
-    /// Whether every bucket is sent as plain f32, without an instance.
-    fn plain(&self) -> bool {
-        false
-    }
-
-    /// Checks the settings by themselves.
-    ///
-    /// # Errors
-    /// [`Error::Config`] names the setting, its value and what to write instead.
-    fn validate(&self) -> Result<()> {
-        Ok(())
-    }
-}
-
-impl dyn Method {
-    /// The codec of one bucket, of a scheme that says everything in one message; `None` of others.
-    pub fn codec(&self, seat: &Seat) -> Option<Box<dyn Compressor>> {
-        match self.build(seat) {
-            Built::Codec(compressor) => Some(compressor),
-            Built::Plain | Built::Reducer(_) => None,
-        }
-    }
-}
-
-impl<D: Definition + Send + Sync> Method for D {
-    fn about(&self) -> About {
-        D::ABOUT
-    }
-
-    fn feedback(&self) -> bool {
-        Definition::feedback(self)
-    }
-
-    fn soundness(&self) -> Soundness {
-        Definition::soundness(self)
-    }
-
-    fn law(&self) -> Law {
-        Definition::law(self)
-    }
-
-    fn build(&self, seat: &Seat) -> Built {
-        Definition::build(self, seat).into()
-    }
-
-    fn habits(&self) -> Policy {
-        Definition::habits(self)
-    }
-
-    fn plain(&self) -> bool {
-        Definition::plain(self)
-    }
-
-    fn validate(&self) -> Result<()> {
-        Definition::validate(self)
+    /// A reducer.
+    pub fn reducer(reducer: impl Reducer + 'static) -> Self {
+        Built::Reducer(Box::new(reducer))
     }
 }
 
@@ -279,9 +205,9 @@ impl Policy {
     /// Checks the scheme, these settings, and whether they go together.
     ///
     /// # Errors
-    /// What [`Method::validate`] and [`Bucketing::validate`](crate::Bucketing::validate) refuse; [`Error::Unsound`] unless
+    /// What [`Scheme::validate`] and [`Bucketing::validate`](crate::Bucketing::validate) refuse; [`Error::Unsound`] unless
     /// forced; [`Error::Policy`] names the setting, its value and what to write instead.
-    pub fn validate(&self, scheme: &dyn Method) -> Result<()> {
+    pub fn validate(&self, scheme: &dyn Scheme) -> Result<()> {
         scheme.validate()?;
         if !self.force {
             scheme.soundness().check(scheme.about().name, scheme.feedback())?;
