@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use gradwire_exchange::wire::floats;
-use gradwire_exchange::{Encoded, Observed, Scheme, SchemeConfig, Seat};
+use gradwire_exchange::{Encoded, Scheme, SchemeConfig, Seat, StepMessages};
 
 /// Elements: 4 MiB of gradient, which a second-level cache nearly holds, and a ResNet-18's, which no
 /// cache does.
@@ -94,8 +94,8 @@ fn scheme_on(criterion: &mut Criterion, name: &str, scheme: &SchemeConfig, gradi
         if compressor.encode(gradient, step, &mut wire) == Encoded::Dense {
             return;
         }
-        let heard = Observed { step, messages: &[Some(&wire)], mean: gradient };
-        compressor.take_in(&heard).expect("its own message");
+        let heard = StepMessages { step, messages: &[Some(&wire)], mean: gradient };
+        compressor.learn_and_commit(&heard).expect("its own message");
     }
     timed(criterion, "encode", gradient.len()).bench_function(name, |bencher| {
         bencher.iter(|| {
@@ -105,7 +105,9 @@ fn scheme_on(criterion: &mut Criterion, name: &str, scheme: &SchemeConfig, gradi
     });
     timed(criterion, "decode", gradient.len()).bench_function(name, |bencher| {
         bencher.iter(|| {
-            compressor.decode_add(black_box(&wire), 1.0, &mut sum).expect("its own message");
+            compressor
+                .decode_add(black_box(&wire), 0..sum.len(), 1.0, &mut sum)
+                .expect("its own message");
         });
     });
 }

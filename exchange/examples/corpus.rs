@@ -13,7 +13,7 @@ use gradwire_exchange::refusal;
 use gradwire_exchange::rng::Stream;
 use gradwire_exchange::wire::downlink::{Form, close};
 use gradwire_exchange::wire::frame::Kind;
-use gradwire_exchange::{Encoded, Error, Observed, Quantity, Scheme, SchemeConfig, Seat};
+use gradwire_exchange::{Encoded, Error, Quantity, Scheme, SchemeConfig, Seat, StepMessages};
 
 const LENGTH: u16 = 65;
 
@@ -35,13 +35,13 @@ fn main() -> Result<()> {
         let number = numbers.entry(scheme.about().name).or_default();
         fs::write(folder.join(format!("setting-{number}")), &message)?;
         let messages = [Some(&message[2..]), None];
-        let round = Observed { step: 1, messages: &messages, mean: &gradient };
+        let round = StepMessages { step: 1, messages: &messages, mean: &gradient };
         let mut downlink = LENGTH.to_le_bytes().to_vec();
         downlink.push(Form::Dense as u8);
-        let digest_at = downlink.len();
-        compressor.digest(&round, &mut downlink).expect("invariant: it reads its own message");
-        if downlink.len() > digest_at {
-            close(digest_at, &mut downlink);
+        let summary_at = downlink.len();
+        compressor.summarise(&round, &mut downlink).expect("invariant: it reads its own message");
+        if downlink.len() > summary_at {
+            close(summary_at, &mut downlink);
             fs::create_dir_all(corpus.join("downlinks"))?;
             let name = format!("downlinks/{}-{number}", scheme.about().name);
             fs::write(corpus.join(name), &downlink)?;

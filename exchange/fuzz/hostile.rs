@@ -6,9 +6,9 @@ use gradwire_exchange::wire::downlink::Downlink;
 use gradwire_exchange::wire::frame::{Frame, Kind};
 use gradwire_exchange::wire::{Fault, Reader};
 use gradwire_exchange::{
-    About, Awaited, BucketGradient, Bucketing, Built, Collective, Digest, Error, Exchange, Header,
-    Law, Layout, Next, Observed, PART, Payload, Policy, Reducer, Result, Round, Scheme,
-    SchemeConfig, Seat, Soundness, StepEnd,
+    About, Awaited, BucketGradient, Bucketing, Built, Collective, Error, Exchange, Header, Law,
+    Layout, Next, Payload, Policy, RANGE_UNIT, Reducer, Result, Round, Scheme, SchemeConfig, Seat,
+    Soundness, StepEnd, StepMessages, Summary,
 };
 
 /// The longest bucket that is tried.
@@ -21,7 +21,7 @@ pub(crate) fn specimens(name: &str) -> Vec<SchemeConfig> {
     all
 }
 
-/// The schemes that learn from what ranks send, which a server tells them in digests.
+/// The schemes that learn from what ranks send, which a server tells them in summaries.
 pub(crate) fn learning() -> Vec<SchemeConfig> {
     ["casq", "dqsgd", "optquant", "aggregation-aware"].map(specimens).concat()
 }
@@ -34,31 +34,31 @@ pub(crate) fn message(schemes: &[SchemeConfig], bytes: &[u8]) {
     let mut sum = vec![0.0; length];
     for scheme in schemes {
         let mut compressor = scheme.codec(&Seat::alone(length, 1)).expect("a codec");
-        if compressor.decode_add(message, 1.0, &mut sum).is_ok() {
+        if compressor.decode_add(message, 0..sum.len(), 1.0, &mut sum).is_ok() {
             let messages = [Some(message), None];
-            let round = Observed { step: 1, messages: &messages, mean: &sum };
-            let observed = compressor.take_in(&round).is_ok();
-            // A server that digests it, and a rank that hears only that.
+            let round = StepMessages { step: 1, messages: &messages, mean: &sum };
+            let observed = compressor.learn_and_commit(&round).is_ok();
+            // A server that summarises it, and a rank that hears only that.
             let mut bytes = Vec::new();
             if scheme
                 .codec(&Seat::alone(length, 1))
                 .expect("a codec")
-                .digest(&round, &mut bytes)
+                .summarise(&round, &mut bytes)
                 .is_ok()
             {
-                let digest = Digest { step: 1, ranks: 2, bytes: &bytes, mean: &sum };
+                let summary = Summary { step: 1, ranks: 2, bytes: &bytes, mean: &sum };
                 let mut rank = scheme.codec(&Seat::alone(length, 1)).expect("a codec");
-                let learnt = rank.learn(&digest).is_ok();
-                assert!(learnt || !observed, "a digest of what was observed is refused");
+                let learnt = rank.learn_from_summary(&summary).is_ok();
+                assert!(learnt || !observed, "a summary of what was observed is refused");
             }
         }
-        if let Some(parts) = compressor.by_parts() {
+        if compressor.reads_ranges() {
             let mut whole = vec![0.0; length];
-            let read = compressor.decode_add(message, 1.0, &mut whole).is_ok();
-            for start in (0..length).step_by(PART) {
-                let part = start..(start + PART).min(length);
+            let read = compressor.decode_add(message, 0..whole.len(), 1.0, &mut whole).is_ok();
+            for start in (0..length).step_by(RANGE_UNIT) {
+                let part = start..(start + RANGE_UNIT).min(length);
                 let mut sum = vec![0.0; part.len()];
-                let in_part = parts.decode_part(message, length, part.clone(), 1.0, &mut sum);
+                let in_part = compressor.decode_add(message, part.clone(), 1.0, &mut sum);
                 let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 if read && in_part.is_ok() {
                     assert_eq!(bits(&sum), bits(&whole[part]), "a part differs from the whole");
@@ -69,20 +69,23 @@ pub(crate) fn message(schemes: &[SchemeConfig], bytes: &[u8]) {
     }
 }
 
-/// Learns from the bytes as a digest, and reads them as what a server says.
+/// Learns from the bytes as a summary, and reads them as what a server says.
 pub(crate) fn downlink(schemes: &[SchemeConfig], bytes: &[u8]) {
     let Some((length, message)) = bytes.split_first_chunk() else { return };
     let length = usize::from(u16::from_le_bytes(*length)) % LONGEST;
-    let digest = match Downlink::read(message) {
-        Ok(downlink) => downlink.digest,
+    let summary = match Downlink::read(message) {
+        Ok(downlink) => downlink.summary,
         Err(_) => message,
     };
     let mean = vec![0.5; length];
     for scheme in schemes {
         let mut compressor = scheme.codec(&Seat::alone(length, 1)).expect("a codec");
         for step in [1, 2] {
-            if compressor.learn(&Digest { step, ranks: 3, bytes: digest, mean: &mean }).is_ok() {
-                compressor.settle(&StepEnd { step, ranks: 3, mean: &mean });
+            if compressor
+                .learn_from_summary(&Summary { step, ranks: 3, bytes: summary, mean: &mean })
+                .is_ok()
+            {
+                compressor.commit(&StepEnd { step, ranks: 3, mean: &mean });
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::compress::{Built, ByBlocks, Compressor};
+use crate::compress::{Built, Compressor};
 use crate::gradient::{Held, Seen};
 use crate::layout::Part;
 use crate::reducer::{Mail, Reducer};
@@ -19,7 +19,7 @@ pub(crate) struct Bucket {
     /// What its gradient is reduced by; plain f32 without one.
     pub(crate) engine: Engine,
     /// A bit for each block that some rank's last message may have something in, if messages can
-    /// be read [by blocks](Compressor::by_blocks): the mean is zero outside of them.
+    /// be read as [sparse blocks](Compressor::sparse_blocks): the mean is zero outside of them.
     pub(crate) touched: Vec<u64>,
     /// Whether the last messages were read so.
     pub(crate) by_blocks: bool,
@@ -65,8 +65,10 @@ impl Bucket {
             gathered: if scattered { vec![0.0; length] } else { Vec::new() },
             unsent: Vec::new(),
         };
-        if let Some(by_blocks) = bucket.codec().and_then(Compressor::by_blocks) {
-            bucket.touched = vec![0; length.div_ceil(by_blocks.block()).div_ceil(64)];
+        if let Engine::Codec(compressor) = &mut bucket.engine
+            && compressor.sparse_blocks().is_some()
+        {
+            bucket.touched = vec![0; length.div_ceil(BLOCK).div_ceil(64)];
         }
         bucket
     }
@@ -116,10 +118,10 @@ impl Bucket {
     pub(crate) fn change<R>(
         &mut self,
         held: &mut Held<'_>,
-        change: impl FnOnce(&mut [f32], Option<&dyn Compressor>) -> R,
+        change: impl FnOnce(&mut [f32], Option<&mut dyn Compressor>) -> R,
     ) -> R {
-        let compressor = match &self.engine {
-            Engine::Codec(compressor) => Some(&**compressor),
+        let compressor: Option<&mut dyn Compressor> = match &mut self.engine {
+            Engine::Codec(compressor) => Some(&mut **compressor),
             _ => None,
         };
         match self.ranges.as_slice() {
@@ -230,15 +232,14 @@ impl Bucket {
 
     /// Adds the elements where its mean may be other than zero to `support`.
     pub(crate) fn note_touched(&self, support: &mut Support) {
-        let size = self.codec().and_then(Compressor::by_blocks).map(ByBlocks::block);
-        let (Some(size), [range], true) = (size, self.ranges.as_slice(), self.by_blocks) else {
+        let ([range], true) = (self.ranges.as_slice(), self.by_blocks) else {
             return self.note_all(support);
         };
         for (word, bits) in self.touched.iter().enumerate() {
             let mut rest = *bits;
             while rest != 0 {
-                let start = range.start + (64 * word + rest.trailing_zeros() as usize) * size;
-                support.add(start..range.end.min(start + size));
+                let start = range.start + (64 * word + rest.trailing_zeros() as usize) * BLOCK;
+                support.add(start..range.end.min(start + BLOCK));
                 rest &= rest - 1;
             }
         }

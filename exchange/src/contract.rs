@@ -220,7 +220,7 @@ fn codec(scheme: &dyn Scheme, gradient: &[f32], case: &str) -> Result<(), Violat
     let mut sum = vec![0.0; gradient.len()];
     let mut decode = |compressor: &dyn Compressor, wire: &[u8]| {
         sum.fill(0.0);
-        match compressor.decode_add(wire, 1.0, &mut sum) {
+        match compressor.decode_add(wire, 0..sum.len(), 1.0, &mut sum) {
             Ok(()) | Err(Error::Wire(_)) => Ok(()),
             Err(other) => Err(broken(HOSTILE, case, format!("{other:?} is no `Error::Wire`"))),
         }

@@ -5,9 +5,10 @@ use std::ops::Range;
 use crate::bucket::Bucket;
 use crate::bucket::Item;
 use crate::collective::Payload;
-use crate::compress::{Compressor, plain::Plain};
+use crate::compress::{Compressor, SparseBlocks, plain::Plain};
 use crate::error::Awaited;
 use crate::gradient::Held;
+use crate::support::BLOCK;
 use crate::wire::downlink::Downlink;
 use crate::wire::frame::Unchecked;
 use crate::wire::{Frame, Header, Kind, Read, Reader, floats};
@@ -136,14 +137,14 @@ impl Place {
         let compressed = |frame: &Frame<'_>| frame.header.kind == Kind::Compressed;
         let sparse = encoded && frames.clone().all(compressed);
         let averaged = bucket.change(held, |mean, compressor| {
-            let compressor = compressor.filter(|_| !item.plain);
-            match compressor.filter(|decoder| sparse && decoder.by_blocks().is_some()) {
-                Some(decoder) => {
-                    let finite = self.mean_of_blocks(frames, decoder, &mut touched, mean)?;
-                    Ok((true, if finite { None } else { floats::first_non_finite(mean) }))
-                }
-                None => Ok::<_, Error>((false, self.mean_of_all(frames, compressor, mean)?)),
+            let mut compressor = compressor.filter(|_| !item.plain);
+            let blocks =
+                compressor.as_mut().filter(|_| sparse).and_then(|some| some.sparse_blocks());
+            if let Some(blocks) = blocks {
+                let finite = self.mean_of_blocks(frames, blocks, &mut touched, mean)?;
+                return Ok((true, if finite { None } else { floats::first_non_finite(mean) }));
             }
+            Ok::<_, Error>((false, self.mean_of_all(frames, compressor.as_deref(), mean)?))
         });
         bucket.touched = touched;
         let overflow;
@@ -172,17 +173,16 @@ impl Place {
     fn mean_of_blocks<'a>(
         &self,
         frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
-        decoder: &dyn Compressor,
+        decoder: &dyn SparseBlocks,
         touched: &mut [u64],
         mean: &mut [f32],
     ) -> Result<bool> {
-        let Some(blocks) = decoder.by_blocks() else { return Ok(true) };
-        let (length, size) = (mean.len(), blocks.block());
-        let block = |number: usize| number * size..length.min((number + 1) * size);
+        let length = mean.len();
+        let block = |number: usize| number * BLOCK..length.min((number + 1) * BLOCK);
         let blame = |rank| move |error: Error| error.sent_by(rank, self.awaited());
         for (rank, frame) in frames.clone().enumerate().filter(|(rank, _)| *rank == self.rank) {
             let clear = &mut |number| mean[block(number)].fill(0.0);
-            blocks.each_block(frame.payload, length, clear).map_err(blame(rank))?;
+            decoder.each_block(frame.payload, clear).map_err(blame(rank))?;
         }
         debug_assert!(
             mean.iter().all(|value| value.to_bits() == 0),
@@ -191,8 +191,10 @@ impl Place {
         touched.fill(0);
         let added = frames.enumerate().try_for_each(|(rank, frame)| {
             let mark = &mut |number: usize| touched[number / 64] |= 1 << (number % 64);
-            let marked = blocks.each_block(frame.payload, length, mark);
-            marked.and_then(|()| decoder.decode_add(frame.payload, 1.0, mean)).map_err(blame(rank))
+            let marked = decoder.each_block(frame.payload, mark);
+            let added =
+                marked.and_then(|()| decoder.decode_add(frame.payload, 0..length, 1.0, mean));
+            added.map_err(blame(rank))
         });
         let (scale, mut finite) = (1.0 / self.world_size as f32, true);
         for (word, bits) in touched.iter().enumerate() {
@@ -226,6 +228,7 @@ impl Place {
             return Ok(floats::mean_of(&parts, scale, mean));
         }
         mean.fill(0.0);
+        let plain = Plain { length };
         for (rank, Frame { header, payload }) in frames.enumerate() {
             let decoder: &dyn Compressor = match (header.kind, decoder) {
                 (Kind::Compressed, Some(decoder)) => decoder,
@@ -234,15 +237,9 @@ impl Place {
                     let expected = Header { kind: Kind::Dense, ..*header };
                     return Err(Error::OutOfStep { by: self.rank, expected, found: *header });
                 }
-                _ => &Plain,
+                _ => &plain,
             };
-            let added = match decoder.by_parts() {
-                Some(parts) if part.len() < length => {
-                    parts.decode_part(payload, length, part.clone(), 1.0, mean)
-                }
-                _ => decoder.decode_add(payload, 1.0, mean),
-            };
-            added.map_err(blame(rank))?;
+            decoder.decode_add(payload, part.clone(), 1.0, mean).map_err(blame(rank))?;
         }
         Ok(floats::scale_checked(mean, scale))
     }

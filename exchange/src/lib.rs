@@ -88,9 +88,9 @@ pub use collective::{
     cluster, mesh, star,
 };
 pub use compress::{
-    About, Built, ByBlocks, ByParts, Compressor, Digest, Encoded, Entropy, Fall, Feedback, Law,
-    Norm, Observed, PART, QsgdValues, Quantised, Ratio, Run, Scheme, Seat, Soundness, Statistics,
-    StepEnd, Values,
+    About, Built, Compressor, Encoded, Entropy, Fall, Feedback, Law, Norm, QsgdValues, Quantised,
+    RANGE_UNIT, Ratio, Run, Scheme, Seat, Soundness, SparseBlocks, Statistics, StepEnd,
+    StepMessages, Summary, Values,
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;

@@ -11,32 +11,32 @@ pub(crate) struct Distortion {
     /// order in which buckets were encoded makes no difference.
     sums: Vec<[f64; 3]>,
     measured: bool,
-    unsaid: Vec<f32>,
+    pending: Vec<f32>,
 }
 
 impl Distortion {
-    /// Adds a bucket, by its number: its gradient, of which `take_off` takes what has been sent.
+    /// Adds a bucket, by its number: its gradient, of which `subtract_sent` takes what has been sent.
     /// Returns the time that this took.
     pub(crate) fn add(
         &mut self,
         bucket: usize,
         gradient: &[f32],
-        take_off: impl FnOnce(&mut [f32]),
+        subtract_sent: impl FnOnce(&mut [f32]),
     ) -> Duration {
         let start = Instant::now();
-        self.unsaid.clear();
-        self.unsaid.extend_from_slice(gradient);
-        take_off(&mut self.unsaid);
+        self.pending.clear();
+        self.pending.extend_from_slice(gradient);
+        subtract_sent(&mut self.pending);
         if self.sums.len() <= bucket {
             self.sums.resize(bucket + 1, [0.0; 3]);
         }
         let sums = &mut self.sums[bucket];
         *sums = [0.0; 3];
-        for (gradient, unsaid) in gradient.iter().zip(&self.unsaid) {
-            let (gradient, unsaid) = (f64::from(*gradient), f64::from(*unsaid));
+        for (gradient, pending) in gradient.iter().zip(&self.pending) {
+            let (gradient, pending) = (f64::from(*gradient), f64::from(*pending));
             sums[0] += gradient * gradient;
-            sums[1] += unsaid * unsaid;
-            sums[2] += gradient * unsaid;
+            sums[1] += pending * pending;
+            sums[2] += gradient * pending;
         }
         self.measured = true;
         start.elapsed()
@@ -88,7 +88,7 @@ mod tests {
         distortion.end(&mut gauges);
         assert!(gauges.is_empty());
         distortion.add(0, &gradient, |unsent| {
-            compressor.decode_add(&message, -1.0, unsent).unwrap();
+            compressor.decode_add(&message, 0..unsent.len(), -1.0, unsent).unwrap();
         });
         distortion.end(&mut gauges);
         // Of 169, 25 are not sent.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{Random, each_rank, parameters, seat};
 use gradwire_exchange::{
-    Alone, BucketGradient, Bucketing, Built, Downlink, Exchange, Next, Observed, SchemeConfig,
+    Alone, BucketGradient, Bucketing, Built, Downlink, Exchange, Next, SchemeConfig, StepMessages,
     Topology, Wiring,
 };
 
@@ -75,10 +75,10 @@ fn steady_messages_allocate_nothing() {
             wire.clear();
             mean.fill(0.0);
             compressor.encode(&gradient, number, &mut wire);
-            compressor.decode_add(&wire, 1.0, &mut mean).unwrap();
+            compressor.decode_add(&wire, 0..mean.len(), 1.0, &mut mean).unwrap();
             let messages = [Some(&wire[..])];
             compressor
-                .take_in(&Observed { step: number, messages: &messages, mean: &mean })
+                .learn_and_commit(&StepMessages { step: number, messages: &messages, mean: &mean })
                 .unwrap();
         };
         (1..=250).for_each(&mut step);
@@ -121,7 +121,7 @@ fn steady_steps_allocate_nothing_proportional_to_the_gradient() {
     let wirings = Topology::ALL.iter().map(|topology| Wiring::from(*topology)).chain([compressed]);
     for wiring in wirings {
         for scheme in SchemeConfig::all() {
-            // What a server has left unsaid grows for long: where thresholds decide, so do messages.
+            // What a server has left pending grows for long: where thresholds decide, so do messages.
             let settled = ["topk", "randomk", "optquant", "qsgd", "signsgd", "half", "casq"];
             let steady = wiring != compressed || settled.contains(&scheme.about().name);
             if steady && wiring.validate(&scheme, &Bucketing::Whole.into()).is_ok() {
@@ -189,7 +189,7 @@ fn hostile_bytes_allocate_nothing() {
                     *first |= 0xf0 * (random.below(2) as u8);
                 }
                 let largest = largest_during(|| {
-                    let _ = compressor.decode_add(&wire, 1.0, &mut sum);
+                    let _ = compressor.decode_add(&wire, 0..sum.len(), 1.0, &mut sum);
                 });
                 assert!(largest <= 4 * length + 1024, "{scheme:?}: a block of {largest} bytes");
             }

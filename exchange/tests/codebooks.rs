@@ -17,7 +17,7 @@ fn measured(scheme: &SchemeConfig, gradient: &[f32]) -> (f64, f64) {
     let mut wire = Vec::new();
     compressor.encode(gradient, 1, &mut wire);
     let mut said = vec![0.0; gradient.len()];
-    compressor.decode_add(&wire, 1.0, &mut said).unwrap();
+    compressor.decode_add(&wire, 0..said.len(), 1.0, &mut said).unwrap();
     (error(&said, gradient), 8.0 * wire.len() as f64 / gradient.len() as f64)
 }
 

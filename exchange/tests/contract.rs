@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::ops::Range;
+
 use common::{Echo, LENGTHS, Random, bits, every_case, gradients, seat};
 use gradwire_exchange::schemes::optquant;
 use gradwire_exchange::wire::Format;
@@ -10,8 +12,8 @@ use gradwire_exchange::wire::Reader;
 use gradwire_exchange::wire::frame::{self, Frame, Kind};
 use gradwire_exchange::{
     About, BucketGradient, Bucketing, Built, Collective, Compressor, Encoded, Entry, Error,
-    Exchange, Law, Layout, Next, Observed, Payload, Policy, Quantity, Reducer, Result, Round, Run,
-    Scheme, SchemeConfig, Seat, Solo, Soundness, State, contract,
+    Exchange, Law, Layout, Next, Payload, Policy, Quantity, Reducer, Result, Round, Run, Scheme,
+    SchemeConfig, Seat, Solo, Soundness, State, StepMessages, contract,
 };
 use proptest::prelude::*;
 
@@ -46,7 +48,7 @@ fn message(scheme: &SchemeConfig, gradient: &[f32]) -> Vec<u8> {
 
 fn decoded(scheme: &SchemeConfig, seat: &Seat, wire: &[u8]) -> Result<Vec<f32>> {
     let mut sum = vec![0.0; seat.length];
-    scheme.codec(seat).expect("a codec").decode_add(wire, 1.0, &mut sum)?;
+    scheme.codec(seat).expect("a codec").decode_add(wire, 0..sum.len(), 1.0, &mut sum)?;
     Ok(sum)
 }
 
@@ -78,7 +80,7 @@ fn law_2_decoding_reads_only_configuration_and_message() {
         let mut used = scheme.codec(&seat(gradient.len())).expect("a codec");
         used.encode(&Random(5).laplaces(gradient.len()), 1, &mut Vec::new());
         let mut by_used = vec![0.0; gradient.len()];
-        used.decode_add(&wire, 1.0, &mut by_used).expect(case);
+        used.decode_add(&wire, 0..by_used.len(), 1.0, &mut by_used).expect(case);
         let mut elsewhere = seat(gradient.len());
         (elsewhere.rank, elsewhere.bucket, elsewhere.seed) = (3, 9, 7);
         let by_other = decoded(scheme, &elsewhere, &wire).expect(case);
@@ -233,9 +235,11 @@ fn law_9_unbiased_schemes_pass_a_z_test() {
             let mut wire = Vec::new();
             assert_eq!(compressor.encode(&gradient, step, &mut wire), Encoded::Message);
             let mut said = vec![0.0; LENGTH];
-            compressor.decode_add(&wire, 1.0, &mut said).unwrap();
+            compressor.decode_add(&wire, 0..said.len(), 1.0, &mut said).unwrap();
             let messages = [Some(&wire[..]), Some(&wire[..])];
-            compressor.take_in(&Observed { step, messages: &messages, mean: &said }).unwrap();
+            compressor
+                .learn_and_commit(&StepMessages { step, messages: &messages, mean: &said })
+                .unwrap();
             for (samples, direction) in samples.iter_mut().zip(&directions) {
                 samples.push(project(&said, direction));
             }
@@ -309,7 +313,7 @@ fn a_scheme_is_told_the_length_of_the_run() {
 }
 
 /// Small parameters and the first steps cross as they are, everything else compressed, whatever
-/// lies between what; nothing is left unsaid of what crossed as it is.
+/// lies between what; nothing is left pending of what crossed as it is.
 #[test]
 fn small_parameters_and_first_steps_are_sent_as_they_are() {
     let scheme = SchemeConfig::Topk(gradwire_exchange::schemes::topk::Config {
@@ -622,7 +626,13 @@ impl Compressor for Codec {
         Encoded::Message
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+    fn decode_add(
+        &self,
+        wire: &[u8],
+        _whole: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
         let mut reader = Reader::new(wire);
         if matches!(self.flaw, Flawed::Hasty) {
             for sum in sum {

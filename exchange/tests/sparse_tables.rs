@@ -9,7 +9,7 @@ mod common;
 use common::Random;
 use gradwire_exchange::schemes::aggregation_aware::{self, Rule};
 use gradwire_exchange::schemes::sidco::{self, Fit, Stages};
-use gradwire_exchange::{Compressor, Observed, Scheme, Seat};
+use gradwire_exchange::{Compressor, Scheme, Seat, StepMessages};
 
 /// Gamma of scale 1 (Marsaglia & Tsang 2000), for shapes below 1 by raising the shape.
 fn gamma(random: &mut Random, shape: f64) -> f64 {
@@ -219,12 +219,14 @@ fn unions(rules: &[Rule], ranks: usize) -> Vec<f64> {
                 let due = &mut residuals[rank];
                 due.iter_mut().zip(&gradients[rank]).for_each(|(due, g)| *due += g);
                 group[rank].encode(due, step, &mut messages[rank]);
-                group[rank].decode_add(&messages[rank], -1.0, due).unwrap();
-                group[rank].decode_add(&messages[rank], 1.0 / ranks as f32, &mut mean).unwrap();
+                group[rank].decode_add(&messages[rank], 0..due.len(), -1.0, due).unwrap();
+                group[rank]
+                    .decode_add(&messages[rank], 0..mean.len(), 1.0 / ranks as f32, &mut mean)
+                    .unwrap();
             }
             let messages: Vec<_> = messages.iter().map(|message| Some(&message[..])).collect();
-            let round = Observed { step, messages: &messages, mean: &mean };
-            group.iter_mut().for_each(|compressor| compressor.take_in(&round).unwrap());
+            let round = StepMessages { step, messages: &messages, mean: &mean };
+            group.iter_mut().for_each(|compressor| compressor.learn_and_commit(&round).unwrap());
             if step > SETTLING {
                 *mean_size += gauge(&*group[0], "union_ratio") / (ROUNDS - SETTLING) as f64;
             }

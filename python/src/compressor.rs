@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use gradwire_exchange::wire::frame::{Frame, Header, Kind};
 use gradwire_exchange::wire::{Reader, floats};
 use gradwire_exchange::{
-    Compressor as Codec, Encoded, Entry, Error, Feedback, Observed, Policy, Result, Scheme,
+    Compressor as Codec, Encoded, Entry, Error, Feedback, StepMessages, Policy, Result, Scheme,
     SchemeConfig, Seat, State,
 };
 use numpy::PyArray1;
@@ -287,14 +287,14 @@ impl Fitted {
         let due = match &mut self.feedback {
             None => values,
             Some(feedback) => {
-                if !feedback.correct(0..values.len(), values, 1.0) {
+                if !feedback.begin(0..values.len(), values, 1.0) {
                     return Err(Refused::Input(
                         "the array plus what was not sent before is not finite; nothing has been \
                          encoded"
                             .to_string(),
                     ));
                 }
-                feedback.corrected()
+                feedback.with_residual()
             }
         };
         let world_size = rank.saturating_add(1);
@@ -313,8 +313,11 @@ impl Fitted {
         open.close(kind, &mut message);
         if let Some(feedback) = &mut self.feedback {
             match kind {
-                Kind::Dense => feedback.unsaid().fill(0.0),
-                _ => self.codec.decode_add(&message[begin..], -1.0, feedback.unsaid())?,
+                Kind::Dense => feedback.pending().fill(0.0),
+                _ => {
+                    let pending = feedback.pending();
+                    self.codec.decode_add(&message[begin..], 0..pending.len(), -1.0, pending)?;
+                }
             }
             feedback.commit();
         }
@@ -341,7 +344,7 @@ impl Fitted {
         let frame = self.open(message)?;
         let mut values = vec![0.0; self.length];
         match frame.compressed() {
-            Some(payload) => self.codec.decode_add(payload, 1.0, &mut values)?,
+            Some(payload) => self.codec.decode_add(payload, 0..values.len(), 1.0, &mut values)?,
             None => floats::add(floats::expect(frame.payload, self.length)?, 1.0, &mut values),
         }
         match floats::first_non_finite(&values) {
@@ -366,6 +369,6 @@ impl Fitted {
         let frames = messages.iter().map(|message| self.open(message));
         let frames = frames.collect::<Result<Vec<_>, Refused>>()?;
         let payloads: Vec<_> = frames.iter().map(Frame::compressed).collect();
-        Ok(self.codec.take_in(&Observed { step, messages: &payloads, mean })?)
+        Ok(self.codec.learn_and_commit(&StepMessages { step, messages: &payloads, mean })?)
     }
 }

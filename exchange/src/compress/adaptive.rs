@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::rounding::{self, Shape, are_levels};
 use super::scheme::require;
-use super::{ByParts, Compressor, Digest, Encoded, Observed, Seat, StepEnd};
+use super::{Compressor, Encoded, Seat, StepEnd, StepMessages, Summary};
 use crate::rng::Stream;
 use crate::wire::{Fault, Read, Reader};
 use crate::{Entry, Error, Gauge, Result, State};
@@ -248,30 +248,42 @@ impl<F: Fit> Compressor for Adaptive<F> {
         Encoded::Message
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        self.decode_part(wire, sum.len(), 0..sum.len(), weight, sum)
+    fn decode_add(
+        &self,
+        wire: &[u8],
+        range: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        let mut reader = Reader::new(wire);
+        let carries = carries(&mut reader)?;
+        self.plan.shape.add_part(&mut reader, self.seat.length, range, weight, sum)?;
+        if carries {
+            reader.take(8 + 4 * self.fit.terms())?;
+        }
+        Ok(reader.finish()?)
     }
 
-    fn observe(&mut self, heard: &Observed<'_>) -> Result<()> {
-        if self.is_due(heard.step) {
-            self.pool_all(heard.messages)?;
+    fn learn_from_messages(&mut self, round: &StepMessages<'_>) -> Result<()> {
+        if self.is_due(round.step) {
+            self.pool_all(round.messages)?;
         }
         Ok(())
     }
 
     /// The pooled statistic, each term an f64; nothing when no message carries one.
-    fn digest(&mut self, heard: &Observed<'_>, out: &mut Vec<u8>) -> Result<()> {
-        self.pool_all(heard.messages)?;
+    fn summarise(&mut self, round: &StepMessages<'_>, out: &mut Vec<u8>) -> Result<()> {
+        self.pool_all(round.messages)?;
         if self.weight(&self.sums) > 0.0 {
             out.extend(self.sums.iter().flat_map(|sum| sum.to_le_bytes()));
         }
         Ok(())
     }
 
-    fn learn(&mut self, digest: &Digest<'_>) -> Result<()> {
-        let (sums, rest) = digest.bytes.as_chunks();
+    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
+        let (sums, rest) = summary.bytes.as_chunks();
         if !rest.is_empty() || !(sums.is_empty() || sums.len() == self.sums.len()) {
-            let (expected, found) = (8 * self.sums.len(), digest.bytes.len());
+            let (expected, found) = (8 * self.sums.len(), summary.bytes.len());
             return Err(Fault::Length { expected, found }.into());
         }
         self.sums.fill(0.0);
@@ -281,14 +293,14 @@ impl<F: Fit> Compressor for Adaptive<F> {
         Ok(())
     }
 
-    fn settle(&mut self, end: &StepEnd<'_>) {
+    fn commit(&mut self, end: &StepEnd<'_>) {
         if self.is_due(end.step) {
             self.adapt(end.mean);
         }
     }
 
-    fn by_parts(&self) -> Option<&dyn ByParts> {
-        Some(self)
+    fn reads_ranges(&self) -> bool {
+        true
     }
 
     fn save(&self, state: &mut State) {
@@ -325,24 +337,5 @@ impl<F: Fit> Compressor for Adaptive<F> {
 
     fn gauges(&self) -> &[Gauge] {
         &self.gauges
-    }
-}
-
-impl<F: Fit> ByParts for Adaptive<F> {
-    fn decode_part(
-        &self,
-        wire: &[u8],
-        length: usize,
-        part: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
-        let mut reader = Reader::new(wire);
-        let carries = carries(&mut reader)?;
-        self.plan.shape.add_part(&mut reader, length, part, weight, sum)?;
-        if carries {
-            reader.take(8 + 4 * self.fit.terms())?;
-        }
-        Ok(reader.finish()?)
     }
 }

@@ -1,4 +1,4 @@
-//! The codec of one bucket on one rank: what it does, and what it is told.
+//! The codec of one bucket on one rank: what it does, and what it is given.
 
 use std::ops::Range;
 
@@ -16,96 +16,93 @@ pub trait Compressor: Send {
     /// seat's length, and is finite unless this compressor [`checks`](Self::checks) that itself.
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded;
 
-    /// As [`encode`](Self::encode), the same message, of a gradient that is zero outside the blocks of
-    /// 64 elements that have a bit in `support`.
-    fn encode_within(
-        &mut self,
-        gradient: &[f32],
-        _support: &[u64],
-        step: u64,
-        out: &mut Vec<u8>,
-    ) -> Encoded {
-        self.encode(gradient, step, out)
-    }
-
     /// Whether [`encode`](Self::encode) itself detects an element that is not finite, and then
     /// returns [`Encoded::Dense`]: the caller need not check all elements first.
     fn checks(&self) -> bool {
         false
     }
 
-    /// Adds `weight` times what a message says to `sum`, of the seat's length. Reads only the
-    /// configuration and the message.
+    /// Adds `weight` times what a message says of the elements `range` to `sum`, which has the range's
+    /// length: bit for bit the same, whatever the range. Reads only the configuration and the message.
+    /// The range is the whole bucket, unless this compressor [reads ranges](Self::reads_ranges).
     ///
     /// # Errors
-    /// [`Error::Wire`](crate::Error::Wire) when the bytes are not a message; `sum` may then have
-    /// been changed in part.
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()>;
+    /// [`Error::Wire`](crate::Error::Wire) when the bytes are not a message, as far as the range shows
+    /// it; `sum` may then have been changed in part.
+    fn decode_add(
+        &self,
+        wire: &[u8],
+        range: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()>;
+
+    /// Whether [`decode_add`](Self::decode_add) takes any range that begins at a multiple of
+    /// [`RANGE_UNIT`], with less work than for the whole bucket. By default it does not.
+    fn reads_ranges(&self) -> bool {
+        false
+    }
 
     /// Reads what this compressor learns from every rank's message. Nothing that lasts changes
-    /// before [`settle`](Self::settle): a step can still fail after this.
+    /// before [`commit`](Self::commit): a step can still fail after this.
     ///
     /// # Errors
     /// [`Error::Wire`](crate::Error::Wire) when a message holds what decoding alone does not look at, and it is wrong.
-    fn observe(&mut self, _heard: &Observed<'_>) -> Result<()> {
+    fn learn_from_messages(&mut self, _round: &StepMessages<'_>) -> Result<()> {
         Ok(())
     }
 
-    /// Appends a digest of the messages: what a rank that does not hear them must be told to learn
-    /// what [`observe`](Self::observe) reads from them. A server calls this, and sends the digest
-    /// along with the mean. By default the digest is empty, for schemes that learn nothing from
-    /// messages.
+    /// Appends a summary of the messages: what a rank that does not receive them needs in order to
+    /// learn what [`learn_from_messages`](Self::learn_from_messages) reads from them. A server calls
+    /// this, and sends the summary along with the mean. By default the summary is empty, for schemes
+    /// that learn nothing from messages.
     ///
     /// # Errors
-    /// As [`observe`](Self::observe).
-    fn digest(&mut self, _heard: &Observed<'_>, _out: &mut Vec<u8>) -> Result<()> {
+    /// As [`learn_from_messages`](Self::learn_from_messages).
+    fn summarise(&mut self, _round: &StepMessages<'_>, _out: &mut Vec<u8>) -> Result<()> {
         Ok(())
     }
 
-    /// [`observe`](Self::observe) for a rank that has a digest of the messages in their place.
+    /// [`learn_from_messages`](Self::learn_from_messages) for a rank that has a summary of the
+    /// messages in their place.
     ///
     /// # Errors
-    /// [`Error::Wire`](crate::Error::Wire) when the bytes are not such a digest.
-    fn learn(&mut self, digest: &Digest<'_>) -> Result<()> {
-        match digest.bytes.len() {
+    /// [`Error::Wire`](crate::Error::Wire) when the bytes are not such a summary.
+    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
+        match summary.bytes.len() {
             0 => Ok(()),
             left => Err(Fault::Trailing { left }.into()),
         }
     }
 
-    /// The step has succeeded: what [`observe`](Self::observe) or [`learn`](Self::learn) has read
-    /// takes effect, as does what the step itself has shown. This cannot fail, and concludes the
-    /// same on every rank, because every rank is told the same.
-    fn settle(&mut self, _end: &StepEnd<'_>) {}
+    /// The step has succeeded: what was learnt from its messages or their summary takes effect, as
+    /// does what the step itself has shown. This cannot fail, and concludes the same on every rank,
+    /// because every rank is given the same.
+    fn commit(&mut self, _end: &StepEnd<'_>) {}
 
-    /// [`observe`](Self::observe) and [`settle`](Self::settle), for a step that cannot fail any
-    /// more: for whoever drives a compressor without an exchange.
+    /// [`learn_from_messages`](Self::learn_from_messages) and [`commit`](Self::commit), for a step
+    /// that cannot fail any more: for whoever drives a compressor without an exchange.
     ///
     /// # Errors
-    /// As [`observe`](Self::observe).
-    fn take_in(&mut self, heard: &Observed<'_>) -> Result<()> {
-        self.observe(heard)?;
-        let Observed { step, messages, mean } = *heard;
-        self.settle(&StepEnd { step, ranks: messages.len(), mean });
+    /// As [`learn_from_messages`](Self::learn_from_messages).
+    fn learn_and_commit(&mut self, round: &StepMessages<'_>) -> Result<()> {
+        self.learn_from_messages(round)?;
+        let StepMessages { step, messages, mean } = *round;
+        self.commit(&StepEnd { step, ranks: messages.len(), mean });
         Ok(())
     }
 
-    /// This compressor as a reader of parts of messages, if their form allows it.
-    fn by_parts(&self) -> Option<&dyn ByParts> {
-        None
-    }
-
     /// The bytes of one element, if every element takes the same number of bytes and a message
-    /// holds nothing else: such a message can be cut between any two elements. Where that saves
-    /// bytes, ranks are sent only parts of messages, and [`observe`](Self::observe) is called
-    /// without messages.
+    /// holds nothing else: such a message can be cut between any two elements, and
+    /// [`decode_add`](Self::decode_add) also takes the bytes of its range alone. Where that saves
+    /// bytes, ranks are sent only parts of messages, and
+    /// [`learn_from_messages`](Self::learn_from_messages) is called without messages.
     fn element_bytes(&self) -> Option<usize> {
         None
     }
 
-    /// This compressor as a reader of the blocks that a message speaks of, if finding these is
-    /// quicker than decoding all elements.
-    fn by_blocks(&self) -> Option<&dyn ByBlocks> {
+    /// This compressor, if its messages consist of blocks of a gradient that is mostly zeros.
+    fn sparse_blocks(&mut self) -> Option<&mut dyn SparseBlocks> {
         None
     }
 
@@ -131,41 +128,30 @@ pub trait Compressor: Send {
     }
 }
 
-/// Reads a part of a message without the work of reading all of it.
-pub trait ByParts {
-    /// Adds `weight` times what a message of a bucket of `length` elements says of the elements
-    /// `part` to `sum`, of the part's length: bit for bit what [`Compressor::decode_add`] adds
-    /// there. The part begins at a multiple of [`PART`].
-    ///
-    /// # Errors
-    /// [`Error::Wire`](crate::Error::Wire) when the bytes are not a message, as far as the part shows it; `sum` is
-    /// then in pieces.
-    fn decode_part(
-        &self,
-        wire: &[u8],
-        length: usize,
-        part: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()>;
-}
+/// Ranges of elements that are decoded begin at multiples of this many.
+pub const RANGE_UNIT: usize = codes::BLOCK;
 
-/// Reads which blocks of elements a message speaks of. Such a message decodes to the sender's
-/// gradient, bit for bit, in these blocks, and to zero in all others.
-pub trait ByBlocks {
-    /// Elements of a block; the bucket's last may be shorter.
-    fn block(&self) -> usize;
+/// A compressor whose messages hold some blocks of 64 elements, bit for bit, and say that all others
+/// are zero. Whoever knows which blocks can be other than zero spares it, and the exchange, the work
+/// of looking through all of them.
+pub trait SparseBlocks: Compressor {
+    /// As [`encode`](Compressor::encode), the same message, of a gradient that is zero outside the
+    /// blocks that have a bit in `support`.
+    fn encode_within(
+        &mut self,
+        gradient: &[f32],
+        support: &[u64],
+        step: u64,
+        out: &mut Vec<u8>,
+    ) -> Encoded;
 
-    /// Visits the numbers of the blocks that a message of a bucket of `length` elements speaks of, in
-    /// ascending order, each once and within the bucket.
+    /// Visits the numbers of the blocks that a message holds, in ascending order, each once and
+    /// within the bucket.
     ///
     /// # Errors
     /// [`Error::Wire`](crate::Error::Wire) when the bytes are not a message; some may have been visited by then.
-    fn each_block(&self, wire: &[u8], length: usize, visit: &mut dyn FnMut(usize)) -> Result<()>;
+    fn each_block(&self, wire: &[u8], visit: &mut dyn FnMut(usize)) -> Result<()>;
 }
-
-/// Parts of messages begin at multiples of this many elements.
-pub const PART: usize = codes::BLOCK;
 
 /// What became of a call of [`Compressor::encode`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,9 +163,9 @@ pub enum Encoded {
     Dense,
 }
 
-/// One step of one bucket, as every rank that hears the messages knows it after the exchange.
+/// One step of one bucket, as every rank that receives the messages knows it after the exchange.
 #[derive(Debug, Clone, Copy)]
-pub struct Observed<'a> {
+pub struct StepMessages<'a> {
     /// The step.
     pub step: u64,
     /// Every rank's message, in order of rank; `None` where the bucket was sent as plain f32.
@@ -199,15 +185,15 @@ pub struct StepEnd<'a> {
     pub mean: &'a [f32],
 }
 
-/// One step of one bucket, as a rank knows it that has heard the mean and a digest of the
+/// One step of one bucket, as a rank knows it that has received the mean and a summary of the
 /// messages.
 #[derive(Debug, Clone, Copy)]
-pub struct Digest<'a> {
+pub struct Summary<'a> {
     /// The step.
     pub step: u64,
-    /// The number of ranks whose messages were digested.
+    /// The number of ranks whose messages are summarised.
     pub ranks: usize,
-    /// What [`Compressor::digest`] wrote.
+    /// What [`Compressor::summarise`] wrote.
     pub bytes: &'a [u8],
     /// The mean gradient of the bucket.
     pub mean: &'a [f32],

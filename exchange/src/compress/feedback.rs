@@ -1,4 +1,4 @@
-//! Error feedback: what a message leaves unsaid is added to the next gradient.
+//! Error feedback: what a message leaves pending is added to the next gradient.
 //!
 //! Stich, Cordonnier & Jaggi 2018 ("Sparsified SGD with Memory"); Karimireddy et al. 2019 ("Error
 //! Feedback Fixes SignSGD"); first used by Seide et al. 2014. One identity, for every scheme:
@@ -80,7 +80,7 @@ impl Feedback {
     /// # Panics
     /// When the range goes beyond the residual, or the gradient is of another length.
     #[must_use]
-    pub fn correct(&mut self, range: Range<usize>, gradient: &[f32], scale: f32) -> bool {
+    pub fn begin(&mut self, range: Range<usize>, gradient: &[f32], scale: f32) -> bool {
         assert_eq!(gradient.len(), range.len(), "a gradient of other elements");
         let (new, scale) = match &mut self.momentum {
             None => (gradient, scale),
@@ -143,14 +143,14 @@ impl Feedback {
     }
 
     /// The corrected gradient, as far as the step has got: what is to be sent.
-    pub fn corrected(&self) -> &[f32] {
+    pub fn with_residual(&self) -> &[f32] {
         &self.next
     }
 
     /// The corrected gradient, to be changed: the caller subtracts what was sent (by
     /// [`decode_add`](super::Compressor::decode_add) with weight −1), and what is left is the new
     /// residual.
-    pub fn unsaid(&mut self) -> &mut [f32] {
+    pub fn pending(&mut self) -> &mut [f32] {
         &mut self.next
     }
 
@@ -178,10 +178,10 @@ mod tests {
     fn an_uncommitted_step_leaves_no_trace() {
         let mut feedback = Feedback::new(2, 0.0);
         feedback.set(&[1.0, 2.0], &[]);
-        assert!(feedback.correct(0..2, &[10.0, 20.0], 1.0));
-        assert_eq!(feedback.corrected(), [11.0, 22.0]);
+        assert!(feedback.begin(0..2, &[10.0, 20.0], 1.0));
+        assert_eq!(feedback.with_residual(), [11.0, 22.0]);
         assert_eq!(feedback.residual(), [1.0, 2.0]);
-        assert!(!feedback.correct(0..2, &[f32::NAN, 0.0], 1.0));
+        assert!(!feedback.begin(0..2, &[f32::NAN, 0.0], 1.0));
         assert_eq!(feedback.residual(), [1.0, 2.0]);
     }
 
@@ -189,8 +189,8 @@ mod tests {
     fn a_committed_step_keeps_what_was_not_sent() {
         let mut feedback = Feedback::new(3, 0.0);
         for _ in 0..2 {
-            assert!(feedback.correct(0..3, &[1.0, 2.0, 3.0], 1.0));
-            feedback.unsaid()[1..3].fill(0.0);
+            assert!(feedback.begin(0..3, &[1.0, 2.0, 3.0], 1.0));
+            feedback.pending()[1..3].fill(0.0);
             feedback.commit();
         }
         assert_eq!(feedback.residual(), [2.0, 0.0, 0.0]);
@@ -200,21 +200,21 @@ mod tests {
     fn a_sum_that_overflows_is_noticed() {
         let mut feedback = Feedback::new(1, 0.0);
         feedback.set(&[f32::MAX], &[]);
-        assert!(!feedback.correct(0..1, &[f32::MAX], 1.0));
+        assert!(!feedback.begin(0..1, &[f32::MAX], 1.0));
     }
 
     /// Two steps by hand: v = ½v + g, u = u + v; what is sent leaves both.
     #[test]
     fn velocities_gather_until_they_are_sent() {
         let mut feedback = Feedback::new(2, 0.5);
-        assert!(feedback.correct(0..2, &[4.0, 8.0], 1.0));
-        assert_eq!(feedback.corrected(), [4.0, 8.0]);
-        feedback.unsaid()[1] = 0.0;
+        assert!(feedback.begin(0..2, &[4.0, 8.0], 1.0));
+        assert_eq!(feedback.with_residual(), [4.0, 8.0]);
+        feedback.pending()[1] = 0.0;
         feedback.mask(1);
         feedback.commit();
-        assert!(feedback.correct(0..2, &[4.0, 8.0], 0.5));
+        assert!(feedback.begin(0..2, &[4.0, 8.0], 0.5));
         // Never sent: 4 + (½·4 + ½·4); sent and masked: ½·8.
-        assert_eq!(feedback.corrected(), [8.0, 4.0]);
+        assert_eq!(feedback.with_residual(), [8.0, 4.0]);
         assert_eq!(feedback.velocity(), Some(&[4.0, 0.0][..]));
         feedback.commit();
         assert_eq!(feedback.velocity(), Some(&[4.0, 4.0][..]));

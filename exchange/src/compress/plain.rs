@@ -2,13 +2,16 @@
 
 use std::ops::Range;
 
-use super::{ByParts, Compressor, Encoded};
+use super::{Compressor, Encoded};
 use crate::Result;
 use crate::wire::floats;
 
 /// The plain form of a bucket.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Plain;
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plain {
+    /// Elements of the bucket.
+    pub(crate) length: usize,
+}
 
 impl Compressor for Plain {
     fn encode(&mut self, gradient: &[f32], _step: u64, out: &mut Vec<u8>) -> Encoded {
@@ -16,26 +19,18 @@ impl Compressor for Plain {
         Encoded::Message
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        floats::add(floats::expect(wire, sum.len())?, weight, sum);
-        Ok(())
-    }
-
-    fn by_parts(&self) -> Option<&dyn ByParts> {
-        Some(self)
-    }
-}
-
-impl ByParts for Plain {
-    fn decode_part(
+    fn decode_add(
         &self,
         wire: &[u8],
-        length: usize,
-        part: Range<usize>,
+        range: Range<usize>,
         weight: f32,
         sum: &mut [f32],
     ) -> Result<()> {
-        floats::add(&floats::expect(wire, length)?[part], weight, sum);
+        floats::add(&floats::expect(wire, self.length)?[range], weight, sum);
         Ok(())
+    }
+
+    fn reads_ranges(&self) -> bool {
+        true
     }
 }

@@ -91,7 +91,7 @@ pub enum Soundness {
     Sound,
     /// Feedback does harm; the reason.
     Unsound(&'static str),
-    /// Nothing is left unsaid, so that there is nothing to feed back.
+    /// Nothing is left pending, so that there is nothing to feed back.
     Lossless,
 }
 

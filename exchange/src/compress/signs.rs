@@ -1,6 +1,8 @@
 //! One bit per element, its sign: packing, the magnitudes that go with it, and the compressor of
 //! signs of one magnitude that signSGD with and without error feedback share.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use super::levels::{bits_gauge, take_scales};
@@ -208,7 +210,13 @@ impl Compressor for Signs {
         Encoded::Message
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+    fn decode_add(
+        &self,
+        wire: &[u8],
+        _whole: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
         let (magnitude, signs) = take_scales(wire, 1)?;
         let value = weight * magnitude.first().map_or(0.0, |bytes| f32::from_le_bytes(*bytes));
         Ok(add(signs, value, -value, sum)?)
@@ -256,7 +264,7 @@ mod tests {
         wire.clear();
         signs.encode(&[0.5, -7.0], 1, &mut wire);
         let mut sum = [0.0; 2];
-        signs.decode_add(&wire, 0.5, &mut sum).unwrap();
+        signs.decode_add(&wire, 0..sum.len(), 0.5, &mut sum).unwrap();
         assert_eq!(sum, [0.5, -0.5]);
     }
 }

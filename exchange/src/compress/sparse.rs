@@ -109,7 +109,8 @@ fn take(
     reader.finish()
 }
 
-/// Adds `weight` times a message of at most `most` elements to `sum`.
+/// Adds `weight` times what a message of at most `most` elements of `length` says of the elements
+/// `range` to `sum`, which has the range's length.
 ///
 /// # Errors
 /// [`Error::Wire`](crate::Error::Wire) when the bytes are not such a message.
@@ -117,28 +118,14 @@ pub(crate) fn add(
     wire: &[u8],
     most: usize,
     values: Values,
-    weight: f32,
-    sum: &mut [f32],
-) -> Result<()> {
-    Ok(take(wire, most, sum.len(), values, |position, value| sum[position] += weight * value)?)
-}
-
-/// As [`add`], of a bucket of `length` elements only the elements `part`, to a sum of its length.
-///
-/// # Errors
-/// As [`add`].
-pub(crate) fn add_part(
-    wire: &[u8],
-    most: usize,
-    values: Values,
     length: usize,
-    part: Range<usize>,
+    range: Range<usize>,
     weight: f32,
     sum: &mut [f32],
 ) -> Result<()> {
     Ok(take(wire, most, length, values, |position, value| {
-        // What lies before the part wraps beyond its end.
-        if let Some(sum) = sum.get_mut(position.wrapping_sub(part.start)) {
+        // What lies before the range wraps beyond its end.
+        if let Some(sum) = sum.get_mut(position.wrapping_sub(range.start)) {
             *sum += weight * value;
         }
     })?)
@@ -181,7 +168,7 @@ mod tests {
             let mut wire = Vec::new();
             let sent = put(&[1, 3], &gradient, format, &mut wire);
             let mut sum = [0.0; 5];
-            add(&wire, 5, format.into(), 1.0, &mut sum).unwrap();
+            add(&wire, 5, format.into(), 5, 0..5, 1.0, &mut sum).unwrap();
             assert_eq!(sum, [0.0, -3.0, 0.0, 2.0, 0.0]);
             let mut found = Vec::new();
             positions(&wire, 2, format.into(), 5, &mut found).unwrap();
@@ -189,10 +176,8 @@ mod tests {
             let values: Vec<f64> = sent.gauges().iter().map(|gauge| gauge.value).collect();
             assert_eq!((values[0], values[1], values[3]), (2.0, 12.0, 2.0));
             assert!((values[2] - 10f64.log2() / 2.0).abs() < 0.01);
-            assert!(
-                add(&wire, 1, format.into(), 1.0, &mut sum).is_err(),
-                "more elements than allowed"
-            );
+            let refused = add(&wire, 1, format.into(), 5, 0..5, 1.0, &mut sum);
+            assert!(refused.is_err(), "more elements than allowed");
         }
     }
 

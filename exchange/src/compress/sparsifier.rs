@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::sparse;
 use super::values::{Sender, Values};
-use super::{ByParts, Compressor, Encoded, Seat, StepEnd};
+use super::{Compressor, Encoded, Seat, StepEnd};
 use crate::{Gauge, Result, State};
 
 /// Chooses the elements of a gradient that are sent.
@@ -41,6 +41,7 @@ pub(crate) trait Select: Send {
 /// Sends what is selected as [`sparse`] messages, the values as the settings say.
 pub(crate) struct Sparsifier<S> {
     pub(crate) choice: S,
+    length: usize,
     values: Values,
     sender: Sender,
     gauges: Vec<Gauge>,
@@ -50,7 +51,7 @@ impl<S: Select> Sparsifier<S> {
     /// For one seat, within error feedback or not.
     pub(crate) fn new(choice: S, values: Values, feedback: bool, seat: &Seat) -> Self {
         let sender = Sender::new(values, feedback, choice.most(seat.length), seat);
-        Self { choice, values, sender, gauges: Vec::with_capacity(8) }
+        Self { choice, length: seat.length, values, sender, gauges: Vec::with_capacity(8) }
     }
 }
 
@@ -67,20 +68,27 @@ impl<S: Select> Compressor for Sparsifier<S> {
         Encoded::Message
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        sparse::add(wire, self.choice.most(sum.len()), self.values, weight, sum)
+    fn decode_add(
+        &self,
+        wire: &[u8],
+        range: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        let most = self.choice.most(self.length);
+        sparse::add(wire, most, self.values, self.length, range, weight, sum)
     }
 
-    fn settle(&mut self, end: &StepEnd<'_>) {
+    fn commit(&mut self, end: &StepEnd<'_>) {
         self.choice.done(end.step);
     }
 
-    fn by_parts(&self) -> Option<&dyn ByParts> {
-        Some(self)
+    fn reads_ranges(&self) -> bool {
+        true
     }
 
     fn sent(&self) -> Option<&[u32]> {
-        Some(self.sender.spoken(self.choice.positions()))
+        Some(self.sender.sent(self.choice.positions()))
     }
 
     fn save(&self, state: &mut State) {
@@ -93,18 +101,5 @@ impl<S: Select> Compressor for Sparsifier<S> {
 
     fn gauges(&self) -> &[Gauge] {
         &self.gauges
-    }
-}
-
-impl<S: Select> ByParts for Sparsifier<S> {
-    fn decode_part(
-        &self,
-        wire: &[u8],
-        length: usize,
-        part: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
-        sparse::add_part(wire, self.choice.most(length), self.values, length, part, weight, sum)
     }
 }

@@ -205,7 +205,7 @@ pub(crate) struct Sender {
     kept: Vec<f32>,
     codes: Vec<u8>,
     /// Where the last message says something, if its values are quantised.
-    spoken: Vec<u32>,
+    sent: Vec<u32>,
 }
 
 impl Sender {
@@ -224,7 +224,7 @@ impl Sender {
             quantiser: Quantiser::with_capacity(blocks),
             kept: Vec::with_capacity(room),
             codes: Vec::with_capacity(room),
-            spoken: Vec::with_capacity(room),
+            sent: Vec::with_capacity(room),
         }
     }
 
@@ -240,16 +240,16 @@ impl Sender {
         let Values::Quantised(Quantised::Qsgd(qsgd)) = self.values else { return };
         let levels = levels_of(qsgd.levels);
         let said = positions.iter().zip(&self.codes).filter(|(_, code)| **code & levels != 0);
-        self.spoken.clear();
-        self.spoken.extend(said.map(|(position, _)| *position));
+        self.sent.clear();
+        self.sent.extend(said.map(|(position, _)| *position));
     }
 
     /// Given the `positions` of the last message, those whose values it really sends: a value that
     /// was rounded to level 0 stays whole in the residual.
-    pub(crate) fn spoken<'a>(&'a self, positions: &'a [u32]) -> &'a [u32] {
+    pub(crate) fn sent<'a>(&'a self, positions: &'a [u32]) -> &'a [u32] {
         match self.values {
             Values::Plain(_) => positions,
-            Values::Quantised(_) => &self.spoken,
+            Values::Quantised(_) => &self.sent,
         }
     }
 
@@ -366,7 +366,7 @@ mod tests {
                 let found = read(setting, &out, values.len()).unwrap();
                 let told = positions.iter().zip(&found).filter(|(_, value)| **value != 0.0);
                 let told: Vec<u32> = told.map(|(position, _)| *position).collect();
-                prop_assert_eq!(sender.spoken(&positions), &told);
+                prop_assert_eq!(sender.sent(&positions), &told);
             }
         }
 

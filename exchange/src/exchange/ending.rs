@@ -74,9 +74,9 @@ impl Exchange {
         let heard: Vec<(Vec<Item>, Heard)> = heard.into_iter().flatten().collect();
         let start = Stopwatch::start();
         let place = self.place(step);
-        self.observe(place, &heard, means)?;
+        self.learn_from_messages(place, &heard, means)?;
         // From here on nothing can fail.
-        self.settle(place, means, &mut traffic.gauges);
+        self.commit(place, means, &mut traffic.gauges);
         for (buffers, (_, heard)) in self.buffers.iter_mut().zip(heard) {
             buffers.keep_messages(heard.into_mine(place.rank));
         }
@@ -91,7 +91,7 @@ impl Exchange {
     }
 
     /// Lets the compressors read, in order of bucket, what all ranks said; nothing lasts yet.
-    fn observe(
+    fn learn_from_messages(
         &mut self,
         place: Place,
         heard: &[(Vec<Item>, Heard)],
@@ -125,7 +125,7 @@ impl Exchange {
 
     /// Makes what the step has prepared last: residual, and what compressors and reducers learnt. Gauges are of
     /// messages: steps of a warm-up have none.
-    fn settle(&mut self, place: Place, means: Means<'_>, gauges: &mut Vec<Gauge>) {
+    fn commit(&mut self, place: Place, means: Means<'_>, gauges: &mut Vec<Gauge>) {
         use crate::compress::StepEnd;
 
         if let Some(feedback) = &mut self.feedback {
@@ -134,7 +134,7 @@ impl Exchange {
         let warm = self.is_warm(place.step);
         for (number, bucket) in self.buckets.iter_mut().enumerate() {
             if let (mean, Some(compressor)) = bucket.view(means.of(number)) {
-                compressor.settle(&StepEnd { step: place.step, ranks: place.world_size, mean });
+                compressor.commit(&StepEnd { step: place.step, ranks: place.world_size, mean });
             }
             if let (Engine::Rounds(reducer, _), true) = (&mut bucket.engine, warm) {
                 reducer.commit();

@@ -132,7 +132,7 @@ impl Exchange {
                     false => &held.values[range.clone()],
                 };
                 before += range.len();
-                feedback.correct(range.clone(), gradient, scale) & finite
+                feedback.begin(range.clone(), gradient, scale) & finite
             })
         })
     }
@@ -152,14 +152,15 @@ impl Exchange {
         for item in &outgoing.items {
             let bucket = &mut self.buckets[item.bucket];
             let words = bucket.words(support, self.layout.len());
-            let corrected = self.feedback.as_ref().map(Feedback::corrected);
+            let corrected = self.feedback.as_ref().map(Feedback::with_residual);
             let (source, compressor) = bucket.view(corrected.map_or(gradient, Seen::flat));
             let open = place.header(Kind::Dense, item.bucket).open(mine);
             let payload_at = open.payload_at();
             let (mut kind, mut checksum) = (Kind::Dense, None);
             if let Some(compressor) = compressor.filter(|_| !item.plain) {
-                let encoded = match words {
-                    Some(words) => compressor.encode_within(source, words, step, mine),
+                let blocks = words.zip(compressor.sparse_blocks());
+                let encoded = match blocks {
+                    Some((words, blocks)) => blocks.encode_within(source, words, step, mine),
                     None => compressor.encode(source, step, mine),
                 };
                 if encoded == Encoded::Dense || mine.len() - payload_at > size_of_val(source) {
@@ -179,7 +180,7 @@ impl Exchange {
             }
             if let Some(feedback) = &mut self.feedback {
                 let message = (kind == Kind::Compressed).then(|| &mine[payload_at..]);
-                take_off(feedback, bucket, message, masks);
+                subtract_sent(feedback, bucket, message, masks);
             }
             match checksum {
                 Some(checksum) => open.close_with(kind, &checksum, mine),
@@ -201,13 +202,13 @@ impl Exchange {
         for item in &outgoing.plain {
             let bucket = &mut self.buckets[item.bucket];
             let words = bucket.words(support, self.layout.len());
-            let corrected = self.feedback.as_ref().map(Feedback::corrected);
+            let corrected = self.feedback.as_ref().map(Feedback::with_residual);
             let (source, _) = bucket.view(corrected.map_or(gradient, Seen::flat));
             let open = place.header_of(Kind::Dense, *item).open(&mut outgoing.values);
             let checksum = floats::put_checked(source, words, &mut outgoing.values)?;
             open.close_with(Kind::Dense, &checksum, &mut outgoing.values);
             if let Some(feedback) = &mut self.feedback {
-                take_off(feedback, bucket, None, false);
+                subtract_sent(feedback, bucket, None, false);
             }
         }
         Some(())
@@ -223,7 +224,7 @@ impl Exchange {
 
     /// Where a group of this rank's gradient, or its sum with the residual, is not finite.
     pub(super) fn non_finite(&self, place: Place, group: usize, gradient: Seen<'_>) -> Error {
-        let corrected = self.feedback.as_ref().map(Feedback::corrected);
+        let corrected = self.feedback.as_ref().map(Feedback::with_residual);
         let places = [
             (Quantity::Gradient, gradient),
             (Quantity::Corrected, Seen::flat(corrected.unwrap_or(&[]))),
@@ -264,18 +265,23 @@ fn measure(
             return unsent.fill(0.0);
         }
         compressor
-            .decode_add(message, -1.0, unsent)
+            .decode_add(message, 0..unsent.len(), -1.0, unsent)
             .expect("invariant: a compressor reads its own message");
     })
 }
 
 /// Takes off a bucket's unsent part what its message says, or everything if it was sent as it is;
 /// with `masks`, the momentum of what a message speaks of ends.
-fn take_off(feedback: &mut Feedback, bucket: &mut Bucket, message: Option<&[u8]>, masks: bool) {
-    let mut unsent = Held::flat(feedback.unsaid());
+fn subtract_sent(
+    feedback: &mut Feedback,
+    bucket: &mut Bucket,
+    message: Option<&[u8]>,
+    masks: bool,
+) {
+    let mut unsent = Held::flat(feedback.pending());
     bucket.change(&mut unsent, |unsent, compressor| match (message, compressor) {
         (Some(message), Some(compressor)) => compressor
-            .decode_add(message, -1.0, unsent)
+            .decode_add(message, 0..unsent.len(), -1.0, unsent)
             .expect("invariant: a compressor reads its own message"),
         _ => unsent.fill(0.0),
     });

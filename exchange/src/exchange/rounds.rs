@@ -90,7 +90,7 @@ impl Exchange {
         let Place { rank, world_size, step } = place;
         let mut again = false;
         for number in rounds {
-            let residual = self.feedback.as_mut().map(Feedback::unsaid);
+            let residual = self.feedback.as_mut().map(Feedback::pending);
             let bucket = &mut self.buckets[*number];
             let next = bucket.reduce(held, residual, |reducer, mail, values, residual| {
                 if mail.done {
@@ -257,7 +257,7 @@ impl Exchange {
         if !self.policy.measures(place.step) {
             return Vec::new();
         }
-        let corrected = self.feedback.as_ref().map(Feedback::corrected);
+        let corrected = self.feedback.as_ref().map(Feedback::with_residual);
         let due = corrected.map_or(held.seen(), Seen::flat);
         rounds.iter().map(|number| self.buckets[*number].view(due).0.to_vec()).collect()
     }
@@ -273,7 +273,7 @@ impl Exchange {
         if !self.policy.measures(place.step) {
             return;
         }
-        let left = self.feedback.as_ref().map(Feedback::corrected);
+        let left = self.feedback.as_ref().map(Feedback::with_residual);
         for (number, due) in rounds.iter().zip(due) {
             let bucket = &mut self.buckets[*number];
             match left {

@@ -50,8 +50,8 @@ use crate::compress::ratio::Ratio;
 use crate::compress::select::Selector;
 use crate::compress::values::{QsgdValues, Sender, Values};
 use crate::compress::{
-    About, Built, ByParts, Compressor, Digest, Encoded, Law, Observed, Scheme, Seat, Soundness,
-    StepEnd, sparse,
+    About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness, StepEnd, StepMessages,
+    Summary, sparse,
 };
 use crate::{Gauge, Result, State};
 
@@ -295,36 +295,43 @@ impl Compressor for AggregationAware {
         Encoded::Message
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        sparse::add(wire, self.config.ratio.most(sum.len()), self.config.values, weight, sum)
+    fn decode_add(
+        &self,
+        wire: &[u8],
+        range: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        let (length, values) = (self.memory.length(), self.config.values);
+        sparse::add(wire, self.config.ratio.most(length), values, length, range, weight, sum)
     }
 
-    fn observe(&mut self, heard: &Observed<'_>) -> Result<()> {
-        let most = self.config.ratio.most(heard.mean.len());
-        self.memory.hear(heard, most, self.config.values)
+    fn learn_from_messages(&mut self, round: &StepMessages<'_>) -> Result<()> {
+        let most = self.config.ratio.most(round.mean.len());
+        self.memory.mark_messages(round, most, self.config.values)
     }
 
     /// Where the union differs from the mean's support, and for `leader` what that rank sent.
-    fn digest(&mut self, heard: &Observed<'_>, out: &mut Vec<u8>) -> Result<()> {
-        let most = self.config.ratio.most(heard.mean.len());
-        self.memory.digest(heard, most, self.config.values, out)
+    fn summarise(&mut self, round: &StepMessages<'_>, out: &mut Vec<u8>) -> Result<()> {
+        let most = self.config.ratio.most(round.mean.len());
+        self.memory.summarise(round, most, self.config.values, out)
     }
 
-    fn learn(&mut self, digest: &Digest<'_>) -> Result<()> {
-        self.memory.hear_digest(digest)
+    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
+        self.memory.mark_summary(summary)
     }
 
-    fn settle(&mut self, end: &StepEnd<'_>) {
-        self.memory.settle(end.ranks, end.mean);
+    fn commit(&mut self, end: &StepEnd<'_>) {
+        self.memory.commit(end.ranks, end.mean);
         self.note_union(end.step, end.ranks, end.mean.len());
     }
 
-    fn by_parts(&self) -> Option<&dyn ByParts> {
-        Some(self)
+    fn reads_ranges(&self) -> bool {
+        true
     }
 
     fn sent(&self) -> Option<&[u32]> {
-        Some(self.sender.spoken(&self.selected))
+        Some(self.sender.sent(&self.selected))
     }
 
     fn save(&self, state: &mut State) {
@@ -337,20 +344,6 @@ impl Compressor for AggregationAware {
 
     fn gauges(&self) -> &[Gauge] {
         &self.gauges
-    }
-}
-
-impl ByParts for AggregationAware {
-    fn decode_part(
-        &self,
-        wire: &[u8],
-        length: usize,
-        part: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
-        let (most, values) = (self.config.ratio.most(length), self.config.values);
-        sparse::add_part(wire, most, values, length, part, weight, sum)
     }
 }
 

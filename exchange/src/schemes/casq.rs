@@ -67,8 +67,7 @@ use sketch::{Bucket, Tables};
 
 use crate::compress::scheme::require;
 use crate::compress::{
-    About, Built, ByParts, Compressor, Digest, Encoded, Law, Observed, Scheme, Seat, Soundness,
-    StepEnd,
+    About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness, StepEnd, StepMessages, Summary,
 };
 use crate::rng::Stream;
 use crate::wire::values::Format;
@@ -211,7 +210,7 @@ impl Scheme for Config {
             seat: seat.clone(),
             config: self.clone(),
             shared: None,
-            heard: None,
+            received: None,
             centres: vec![0.0; self.clusters()],
             sample: Sample::default(),
             ids: Vec::new(),
@@ -240,7 +239,7 @@ struct Casq {
     /// The centres that all ranks share, once they do.
     shared: Option<Vec<f32>>,
     /// The centres that rank 0 has sent in the step under way, with zeros behind them.
-    heard: Option<[f32; MOST_CLUSTERS]>,
+    received: Option<[f32; MOST_CLUSTERS]>,
     /// The centres of the last message.
     centres: Vec<f32>,
     sample: Sample,
@@ -266,9 +265,9 @@ fn gauges(length: usize, id_bytes: u64, bytes: usize, counts: [usize; 4]) -> [Ga
 
 impl Casq {
     /// Reads the centres that come next; ranks share them when the step has ended.
-    fn hear(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let mut heard = [0.0; MOST_CLUSTERS];
-        let centres = &mut heard[..self.config.clusters()];
+    fn read_centres(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let mut received = [0.0; MOST_CLUSTERS];
+        let centres = &mut received[..self.config.clusters()];
         for centre in centres.iter_mut() {
             *centre = f32::from_bits(reader.u32()?);
             if !centre.is_finite() {
@@ -278,7 +277,7 @@ impl Casq {
         if !centres.is_sorted() {
             return Err(Fault::Field { field: "centres", found: 0 }.into());
         }
-        self.heard = Some(heard);
+        self.received = Some(received);
         Ok(())
     }
 
@@ -343,30 +342,67 @@ impl Compressor for Casq {
         Encoded::Message
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        self.decode_part(wire, sum.len(), 0..sum.len(), weight, sum)
-    }
-
-    fn by_parts(&self) -> Option<&dyn ByParts> {
-        Some(self)
-    }
-
-    fn observe(&mut self, heard: &Observed<'_>) -> Result<()> {
-        self.heard = None;
-        if !self.is_due(heard.step) {
+    /// Of Huffman coded clusters, those before the part are read too, because each says where the
+    /// next begins; what they mean is not looked up.
+    fn decode_add(
+        &self,
+        wire: &[u8],
+        range: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        let clusters = self.config.clusters();
+        let mut reader = Reader::new(wire);
+        let flags = reader.u8()?;
+        if flags & !(HUFFMAN | MODEL) != 0 {
+            return Err(Fault::Field { field: "flags", found: flags.into() }.into());
+        }
+        if flags & MODEL != 0 {
+            reader.take(4 * clusters)?;
+        }
+        let tables = Tables::take(&mut reader, clusters, self.seat.length)?;
+        let format = self.config.format();
+        // The means lie at the end: their number is known, and so where they begin.
+        let rest = reader.rest();
+        let means = tables.buckets() * format.bytes();
+        let fault = Fault::Truncated { needed: means, left: rest.len() };
+        let (ids, means) = rest.split_at_checked(rest.len().wrapping_sub(means)).ok_or(fault)?;
+        let means = Means::new(&tables, means, format, weight);
+        let start = range.start;
+        let add = |first: usize, ids: &[u8]| -> Read<()> {
+            let within = first - start;
+            means.add(first, ids, &mut sum[within..within + ids.len()]);
+            Ok(())
+        };
+        if flags & HUFFMAN == 0 {
+            codes::expect(ids, self.seat.length, self.config.bits)?.each_block_of(range, add)?;
             return Ok(());
         }
-        let Some(Some(message)) = heard.messages.first() else { return Ok(()) };
+        let mut reader = Reader::new(ids);
+        huffman::take(&mut reader, clusters, self.seat.length, range, add)?;
+        Ok(reader.finish()?)
+    }
+
+    fn reads_ranges(&self) -> bool {
+        true
+    }
+
+    fn learn_from_messages(&mut self, round: &StepMessages<'_>) -> Result<()> {
+        self.received = None;
+        if !self.is_due(round.step) {
+            return Ok(());
+        }
+        let Some(Some(message)) = round.messages.first() else { return Ok(()) };
         let mut reader = Reader::new(message);
         if reader.u8()? & MODEL != 0 {
-            self.hear(&mut reader)?;
+            self.read_centres(&mut reader)?;
         }
         Ok(())
     }
 
     /// The centres in the first rank's message; nothing when it has none.
-    fn digest(&mut self, heard: &Observed<'_>, out: &mut Vec<u8>) -> Result<()> {
-        let Some(Some(message)) = heard.messages.first() else { return Ok(()) };
+    fn summarise(&mut self, round: &StepMessages<'_>, out: &mut Vec<u8>) -> Result<()> {
+        let Some(Some(message)) = round.messages.first() else { return Ok(()) };
         let mut reader = Reader::new(message);
         if reader.u8()? & MODEL != 0 {
             out.extend_from_slice(reader.take(4 * self.config.clusters())?);
@@ -374,19 +410,19 @@ impl Compressor for Casq {
         Ok(())
     }
 
-    fn learn(&mut self, digest: &Digest<'_>) -> Result<()> {
-        self.heard = None;
-        let mut reader = Reader::new(digest.bytes);
-        if !digest.bytes.is_empty() && self.is_due(digest.step) {
-            self.hear(&mut reader)?;
+    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
+        self.received = None;
+        let mut reader = Reader::new(summary.bytes);
+        if !summary.bytes.is_empty() && self.is_due(summary.step) {
+            self.read_centres(&mut reader)?;
             reader.finish()?;
         }
         Ok(())
     }
 
-    fn settle(&mut self, _end: &StepEnd<'_>) {
-        if let Some(heard) = self.heard.take() {
-            let centres = &heard[..self.config.clusters()];
+    fn commit(&mut self, _end: &StepEnd<'_>) {
+        if let Some(received) = self.received.take() {
+            let centres = &received[..self.config.clusters()];
             self.shared.get_or_insert_with(|| vec![0.0; centres.len()]).copy_from_slice(centres);
         }
     }
@@ -412,50 +448,6 @@ impl Compressor for Casq {
 
     fn gauges(&self) -> &[Gauge] {
         &self.gauges
-    }
-}
-
-impl ByParts for Casq {
-    /// Of Huffman coded clusters, those before the part are read too, because each says where the
-    /// next begins; what they mean is not looked up.
-    fn decode_part(
-        &self,
-        wire: &[u8],
-        length: usize,
-        part: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
-        let clusters = self.config.clusters();
-        let mut reader = Reader::new(wire);
-        let flags = reader.u8()?;
-        if flags & !(HUFFMAN | MODEL) != 0 {
-            return Err(Fault::Field { field: "flags", found: flags.into() }.into());
-        }
-        if flags & MODEL != 0 {
-            reader.take(4 * clusters)?;
-        }
-        let tables = Tables::take(&mut reader, clusters, length)?;
-        let format = self.config.format();
-        // The means lie at the end: their number is known, and so where they begin.
-        let rest = reader.rest();
-        let means = tables.buckets() * format.bytes();
-        let fault = Fault::Truncated { needed: means, left: rest.len() };
-        let (ids, means) = rest.split_at_checked(rest.len().wrapping_sub(means)).ok_or(fault)?;
-        let means = Means::new(&tables, means, format, weight);
-        let start = part.start;
-        let add = |first: usize, ids: &[u8]| -> Read<()> {
-            let within = first - start;
-            means.add(first, ids, &mut sum[within..within + ids.len()]);
-            Ok(())
-        };
-        if flags & HUFFMAN == 0 {
-            codes::expect(ids, length, self.config.bits)?.each_block_of(part, add)?;
-            return Ok(());
-        }
-        let mut reader = Reader::new(ids);
-        huffman::take(&mut reader, clusters, length, part, add)?;
-        Ok(reader.finish()?)
     }
 }
 

@@ -6,7 +6,7 @@
 //! | 4·n | the gradient, little-endian |
 //!
 //! # State
-//! None. Nothing is left unsaid, so there is no error feedback and no key for it.
+//! None. Nothing is left pending, so there is no error feedback and no key for it.
 //!
 //! # Paper
 //! None: data-parallel training as in Dean et al. 2012, with the mean taken by all ranks alike.
@@ -46,7 +46,7 @@ impl Scheme for Config {
         true
     }
 
-    fn build(&self, _seat: &Seat) -> Built {
-        Built::codec(Plain)
+    fn build(&self, seat: &Seat) -> Built {
+        Built::codec(Plain { length: seat.length })
     }
 }

@@ -56,6 +56,8 @@
 
 mod plan;
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use plan::Plan;
@@ -65,7 +67,7 @@ use crate::compress::ladder::Uniform;
 use crate::compress::levels::{self, Entropy, Norm, Quantiser};
 use crate::compress::scheme::require;
 use crate::compress::{
-    About, Built, Compressor, Digest, Encoded, Law, Observed, Scheme, Seat, Soundness, StepEnd,
+    About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness, StepEnd, StepMessages, Summary,
 };
 use crate::rng::Stream;
 use crate::wire::{Fault, Reader, codes, floats};
@@ -267,7 +269,7 @@ fn ladder(bits: u8) -> Uniform {
 }
 
 /// Bits of an element, as the mean over the ranks' messages.
-fn mean_bits(round: &Observed<'_>) -> f64 {
+fn mean_bits(round: &StepMessages<'_>) -> f64 {
     /// Bits of an element of a bucket that was sent as it is.
     const DENSE: f64 = 32.0;
     let bits = |message: &Option<&[u8]>| match message {
@@ -303,7 +305,13 @@ impl Compressor for Dqsgd {
         Encoded::Message
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+    fn decode_add(
+        &self,
+        wire: &[u8],
+        _whole: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
         let mut reader = Reader::new(wire);
         let bits = reader.u8()?;
         if !(2..=MAX_BITS).contains(&bits) {
@@ -320,19 +328,19 @@ impl Compressor for Dqsgd {
         Ok(reader.finish()?)
     }
 
-    fn observe(&mut self, heard: &Observed<'_>) -> Result<()> {
-        self.spent = mean_bits(heard);
+    fn learn_from_messages(&mut self, round: &StepMessages<'_>) -> Result<()> {
+        self.spent = mean_bits(round);
         Ok(())
     }
 
     /// The mean number of bits, an f64.
-    fn digest(&mut self, heard: &Observed<'_>, out: &mut Vec<u8>) -> Result<()> {
-        out.extend(mean_bits(heard).to_le_bytes());
+    fn summarise(&mut self, round: &StepMessages<'_>, out: &mut Vec<u8>) -> Result<()> {
+        out.extend(mean_bits(round).to_le_bytes());
         Ok(())
     }
 
-    fn learn(&mut self, digest: &Digest<'_>) -> Result<()> {
-        let mut reader = Reader::new(digest.bytes);
+    fn learn_from_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
+        let mut reader = Reader::new(summary.bytes);
         let spent = f64::from_bits(reader.u64()?);
         reader.finish()?;
         if !(0.0..=32.0).contains(&spent) {
@@ -342,8 +350,8 @@ impl Compressor for Dqsgd {
         Ok(())
     }
 
-    fn settle(&mut self, end: &StepEnd<'_>) {
-        self.plan.observe(end.step, floats::norm(end.mean), self.spent);
+    fn commit(&mut self, end: &StepEnd<'_>) {
+        self.plan.note(end.step, floats::norm(end.mean), self.spent);
     }
 
     fn save(&self, state: &mut State) {

@@ -23,7 +23,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::compress::{About, Built, ByParts, Compressor, Encoded, Law, Scheme, Seat, Soundness};
+use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
 use crate::simd::wide;
 use crate::wire::Fault;
 
@@ -74,8 +74,8 @@ impl Scheme for Config {
         Law::Contraction
     }
 
-    fn build(&self, _seat: &Seat) -> Built {
-        Built::codec(Half { format: self.format })
+    fn build(&self, seat: &Seat) -> Built {
+        Built::codec(Half { length: seat.length, format: self.format })
     }
 
     fn examples() -> Vec<Self> {
@@ -88,6 +88,7 @@ impl Scheme for Config {
 }
 
 struct Half {
+    length: usize,
     format: Precision,
 }
 
@@ -106,33 +107,21 @@ impl Compressor for Half {
         Encoded::Message
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        self.decode_part(wire, sum.len(), 0..sum.len(), weight, sum)
-    }
-
-    fn element_bytes(&self) -> Option<usize> {
-        Some(2)
-    }
-
-    fn by_parts(&self) -> Option<&dyn ByParts> {
-        Some(self)
-    }
-}
-
-impl ByParts for Half {
-    fn decode_part(
+    fn decode_add(
         &self,
         wire: &[u8],
-        length: usize,
-        part: Range<usize>,
+        range: Range<usize>,
         weight: f32,
         sum: &mut [f32],
     ) -> Result<()> {
         let (words, rest) = wire.as_chunks::<2>();
-        if words.len() != length || !rest.is_empty() {
-            Err(Fault::Length { expected: 2 * length, found: wire.len() })?;
-        }
-        let words = &words[part];
+        let words = match words.len() {
+            _ if !rest.is_empty() => None,
+            count if count == self.length => Some(&words[range]),
+            count => (count == range.len()).then_some(words),
+        };
+        let fault = Fault::Length { expected: 2 * self.length, found: wire.len() };
+        let words = words.ok_or(fault)?;
         let (infinity, finite) = match self.format {
             Precision::Fp16 => (FP16_INFINITY, add_fp16(words, weight, sum)),
             Precision::Bf16 => (BF16_INFINITY, add_bf16(words, weight, sum)),
@@ -141,6 +130,14 @@ impl ByParts for Half {
             Err(Fault::Field { field: "value", found: infinity.into() })?;
         }
         Ok(())
+    }
+
+    fn element_bytes(&self) -> Option<usize> {
+        Some(2)
+    }
+
+    fn reads_ranges(&self) -> bool {
+        true
     }
 }
 
@@ -426,9 +423,9 @@ mod tests {
                 (Precision::Bf16, ::half::bf16::from_bits(word).to_f32()),
             ];
             for (format, value) in formats {
-                let half = Half { format };
+                let half = Half { length: 1, format };
                 let mut sum = [-0.0];
-                let read = half.decode_add(&word.to_le_bytes(), 1.0, &mut sum);
+                let read = half.decode_add(&word.to_le_bytes(), 0..sum.len(), 1.0, &mut sum);
                 assert_eq!(read.is_ok(), value.is_finite(), "{format:?} {word:04x}");
                 if value.is_finite() {
                     assert_eq!(sum[0].to_bits(), value.to_bits(), "{format:?} {word:04x}");

@@ -19,6 +19,8 @@
 //! Subnormal numbers go to 0 or 2^−126, still without bias. Gradients with an element beyond 2^127,
 //! whose upper neighbour is none of f32, are sent as they are.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
@@ -84,7 +86,13 @@ impl Compressor for Natural {
         if most > LARGEST { Encoded::Dense } else { Encoded::Message }
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+    fn decode_add(
+        &self,
+        wire: &[u8],
+        _whole: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
         let length = sum.len();
         let expected = codes::bytes(length, 1) + length;
         let split = wire.len() == expected;
@@ -173,8 +181,12 @@ mod tests {
         let encoded =
             Config::default().codec(&seat).unwrap().encode(&[2e38, 0.0], 1, &mut Vec::new());
         assert_eq!(encoded, Encoded::Dense);
-        let decoded =
-            Config::default().codec(&seat).unwrap().decode_add(&[0, 255, 3], 1.0, &mut [0.0; 2]);
+        let decoded = Config::default().codec(&seat).unwrap().decode_add(
+            &[0, 255, 3],
+            0..2,
+            1.0,
+            &mut [0.0; 2],
+        );
         assert!(decoded.is_err());
     }
 }

@@ -20,7 +20,7 @@
 //! A block is 64 elements; the bucket's last may be shorter.
 //!
 //! # State
-//! None. Nothing is left unsaid, so there is no error feedback and no key for it.
+//! None. Nothing is left pending, so there is no error feedback and no key for it.
 //!
 //! # Where we differ from the paper
 //! Its aggregators ask every worker for the next block that any of them has, block by block; here
@@ -33,7 +33,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::compress::{
-    About, Built, ByBlocks, ByParts, Compressor, Encoded, Law, Scheme, Seat, Soundness,
+    About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness, SparseBlocks,
 };
 use crate::simd::wide;
 use crate::wire::{Fault, Reader, floats, indices};
@@ -69,11 +69,13 @@ impl Scheme for Config {
     }
 
     fn build(&self, seat: &Seat) -> Built {
-        Built::codec(Nonzero { blocks: Vec::with_capacity(seat.length.div_ceil(BLOCK)) })
+        let blocks = Vec::with_capacity(seat.length.div_ceil(BLOCK));
+        Built::codec(Nonzero { length: seat.length, blocks })
     }
 }
 
 struct Nonzero {
+    length: usize,
     /// The numbers of the blocks of the last message.
     blocks: Vec<u32>,
 }
@@ -112,6 +114,36 @@ impl Compressor for Nonzero {
         self.put(gradient, None, out)
     }
 
+    fn checks(&self) -> bool {
+        true
+    }
+
+    fn decode_add(
+        &self,
+        wire: &[u8],
+        range: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        read(wire, self.length, |start, block| {
+            let (from, to) = (start.max(range.start), (start + block.len()).min(range.end));
+            if from < to {
+                let sum = &mut sum[from - range.start..to - range.start];
+                floats::add(&block[from - start..to - start], weight, sum);
+            }
+        })
+    }
+
+    fn reads_ranges(&self) -> bool {
+        true
+    }
+
+    fn sparse_blocks(&mut self) -> Option<&mut dyn SparseBlocks> {
+        Some(self)
+    }
+}
+
+impl SparseBlocks for Nonzero {
     fn encode_within(
         &mut self,
         gradient: &[f32],
@@ -122,49 +154,8 @@ impl Compressor for Nonzero {
         self.put(gradient, Some(support), out)
     }
 
-    fn checks(&self) -> bool {
-        true
-    }
-
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
-        self.decode_part(wire, sum.len(), 0..sum.len(), weight, sum)
-    }
-
-    fn by_parts(&self) -> Option<&dyn ByParts> {
-        Some(self)
-    }
-
-    fn by_blocks(&self) -> Option<&dyn ByBlocks> {
-        Some(self)
-    }
-}
-
-impl ByParts for Nonzero {
-    fn decode_part(
-        &self,
-        wire: &[u8],
-        length: usize,
-        part: Range<usize>,
-        weight: f32,
-        sum: &mut [f32],
-    ) -> Result<()> {
-        read(wire, length, |start, block| {
-            let (from, to) = (start.max(part.start), (start + block.len()).min(part.end));
-            if from < to {
-                let sum = &mut sum[from - part.start..to - part.start];
-                floats::add(&block[from - start..to - start], weight, sum);
-            }
-        })
-    }
-}
-
-impl ByBlocks for Nonzero {
-    fn block(&self) -> usize {
-        BLOCK
-    }
-
-    fn each_block(&self, wire: &[u8], length: usize, visit: &mut dyn FnMut(usize)) -> Result<()> {
-        read(wire, length, |start, _| visit(start / BLOCK))
+    fn each_block(&self, wire: &[u8], visit: &mut dyn FnMut(usize)) -> Result<()> {
+        read(wire, self.length, |start, _| visit(start / BLOCK))
     }
 }
 
@@ -230,7 +221,7 @@ mod tests {
         Config {}
             .codec(&Seat::alone(length, 1))
             .unwrap()
-            .decode_add(wire, 1.0, &mut sum)
+            .decode_add(wire, 0..sum.len(), 1.0, &mut sum)
             .map(|()| sum)
     }
 
@@ -263,7 +254,7 @@ mod tests {
         support.add(5_000..6_000);
         let mut compressor = Config {}.codec(&Seat::alone(9_000, 1)).unwrap();
         let mut wire = Vec::new();
-        compressor.encode_within(&gradient, support.words(), 1, &mut wire);
+        compressor.sparse_blocks().unwrap().encode_within(&gradient, support.words(), 1, &mut wire);
         assert_eq!(wire, encode(&gradient));
         gradient[71] = f32::INFINITY;
         assert_eq!(compressor.encode(&gradient, 1, &mut wire), Encoded::Dense);

@@ -28,6 +28,8 @@
 //! round is biased and has many times the error. A block whose L2 norm is beyond 2^112 is scaled by
 //! its largest magnitude, which is as unbiased: elements as large as that norm could not be added up.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::compress::ladder::{Ladder, Uniform};
@@ -140,7 +142,13 @@ impl<L: Ladder + Send> Compressor for OnLadder<L> {
         Encoded::Message
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+    fn decode_add(
+        &self,
+        wire: &[u8],
+        _whole: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
         Ok(levels::add(wire, self.block, self.ladder, self.entropy, weight, sum)?)
     }
 

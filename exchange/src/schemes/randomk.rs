@@ -29,6 +29,8 @@
 //! 0.1 diverges with an optimizer's momentum of 0.9 and learns without (`optimizer.momentum = 0`,
 //! as in published experiments), or with a ratio that falls from large to small.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::compress::ratio::Ratio;
@@ -241,7 +243,13 @@ impl Compressor for Randomk {
         if too_large { Encoded::Dense } else { Encoded::Message }
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+    fn decode_add(
+        &self,
+        wire: &[u8],
+        _whole: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
         let length = sum.len();
         let most = self.config.ratio.most(length).min(length);
         let mut reader = Reader::new(wire);
@@ -263,7 +271,7 @@ impl Compressor for Randomk {
     }
 
     fn sent(&self) -> Option<&[u32]> {
-        Some(self.sender.spoken(&self.positions))
+        Some(self.sender.sent(&self.positions))
     }
 
     fn gauges(&self) -> &[Gauge] {
@@ -329,7 +337,7 @@ mod tests {
         assert_eq!(messages[0].len(), 1 + 8 + 40);
         let stranger = config.codec(&Seat { rank: 7, ..Seat::alone(40, 1) }).unwrap();
         let mut sum = vec![0.0; 40];
-        stranger.decode_add(&messages[0], 1.0, &mut sum).unwrap();
+        stranger.decode_add(&messages[0], 0..sum.len(), 1.0, &mut sum).unwrap();
         assert_eq!(sum.iter().filter(|value| **value != 0.0).count(), 10);
         assert!(sum.iter().zip(&gradient).all(|(s, g)| *s == 0.0 || s == g));
     }

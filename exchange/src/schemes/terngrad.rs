@@ -24,6 +24,8 @@
 //! paper counts log2(3) = 1.58 bits; 1.6 are sent. Ranks have scales of their own; the paper's
 //! sharing of the largest one is for summing codes on a server, and there is none here.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::compress::ladder::Uniform;
@@ -141,7 +143,13 @@ impl Compressor for Terngrad {
         Encoded::Message
     }
 
-    fn decode_add(&self, wire: &[u8], weight: f32, sum: &mut [f32]) -> Result<()> {
+    fn decode_add(
+        &self,
+        wire: &[u8],
+        _whole: Range<usize>,
+        weight: f32,
+        sum: &mut [f32],
+    ) -> Result<()> {
         let length = sum.len();
         let (scales, rest) = Scales::take(wire, self.config.block, length)?;
         let mut codes = [0; BLOCK];

@@ -118,7 +118,7 @@ mod tests {
         compressor.encode(&gradient, 1, &mut wire);
         assert_eq!(compressor.sent(), Some(&[1, 3][..]));
         let mut left = gradient;
-        compressor.decode_add(&wire, -1.0, &mut left).unwrap();
+        compressor.decode_add(&wire, 0..left.len(), -1.0, &mut left).unwrap();
         assert_eq!(left, [0.5, 0.0, 0.0, 0.0, -0.1]);
     }
 }

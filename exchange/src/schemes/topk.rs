@@ -144,7 +144,7 @@ mod tests {
         let mut wire = Vec::new();
         compressor.encode(gradient, 1, &mut wire);
         let mut sum = vec![0.0; gradient.len()];
-        compressor.decode_add(&wire, 1.0, &mut sum).unwrap();
+        compressor.decode_add(&wire, 0..sum.len(), 1.0, &mut sum).unwrap();
         (wire, sum, compressor.gauges().iter().map(|gauge| gauge.value).collect())
     }
 
@@ -189,7 +189,7 @@ mod tests {
             due.iter_mut().zip(&gradient).for_each(|(due, gradient)| *due += gradient);
             let mut wire = Vec::new();
             compressor.encode(&due, step, &mut wire);
-            compressor.decode_add(&wire, -1.0, &mut due).unwrap();
+            compressor.decode_add(&wire, 0..due.len(), -1.0, &mut due).unwrap();
             residuals.push((square(&due) / square(&gradient)).sqrt());
         }
         let most = |some: &[f64]| some.iter().copied().fold(0.0, f64::max);
@@ -203,7 +203,7 @@ mod tests {
         let (wire, ..) = encode(&with(1.0), &[1.0, 2.0, 3.0, 4.0]);
         let seat = Seat::alone(4, 0);
         assert!(matches!(
-            with(0.5).codec(&seat).unwrap().decode_add(&wire, 1.0, &mut [0.0; 4]),
+            with(0.5).codec(&seat).unwrap().decode_add(&wire, 0..4, 1.0, &mut [0.0; 4]),
             Err(Error::Wire(Fault::Count { count: 4, length: 2 }))
         ));
     }

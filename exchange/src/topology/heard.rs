@@ -2,7 +2,7 @@
 
 use crate::bucket::Item;
 use crate::collective::Payload;
-use crate::compress::{Compressor, Digest, Observed};
+use crate::compress::{Compressor, StepMessages, Summary};
 use crate::incoming::Place;
 use crate::wire::{self, Frame};
 use crate::{Error, Result};
@@ -31,7 +31,7 @@ impl Received<'_> {
     /// Lets a compressor read what it learns about the item at `index`, whose mean is given.
     ///
     /// # Errors
-    /// As [`Compressor::observe`] and [`Compressor::learn`].
+    /// As [`Compressor::learn_from_messages`] and [`Compressor::learn_from_summary`].
     pub(crate) fn tell(
         &self,
         place: Place,
@@ -44,18 +44,20 @@ impl Received<'_> {
             Received::Frames(frames, items) => {
                 let of_ranks = frames.iter().skip(index).step_by(*items);
                 let messages: Vec<Option<&[u8]>> = of_ranks.map(Frame::compressed).collect();
-                compressor.observe(&Observed { step, messages: &messages, mean })
+                compressor.learn_from_messages(&StepMessages { step, messages: &messages, mean })
             }
             Received::Mean(downlinks) => {
-                let digest = Digest { step, ranks, bytes: downlinks[index].digest, mean };
-                compressor.learn(&digest).map_err(|error| match error {
+                let summary = Summary { step, ranks, bytes: downlinks[index].summary, mean };
+                compressor.learn_from_summary(&summary).map_err(|error| match error {
                     Error::Wire(fault) => Error::ServerMessage { awaited: place.awaited(), fault },
                     other => other,
                 })
             }
-            Received::Plain => {
-                compressor.observe(&Observed { step, messages: &vec![None; ranks], mean })
-            }
+            Received::Plain => compressor.learn_from_messages(&StepMessages {
+                step,
+                messages: &vec![None; ranks],
+                mean,
+            }),
         }
     }
 }

@@ -193,7 +193,7 @@ impl Topology {
 /// | topology | schemes |
 /// |---|---|
 /// | allgather | all |
-/// | server, downlink exact | all; those that learn from messages get a digest of them |
+/// | server, downlink exact | all; those that learn from messages get a summary of them |
 /// | server, downlink compressed | those of one message, but not `dense` |
 /// | sharded | all; one bucket for the whole gradient only those that can read parts of messages, or that take several rounds |
 fn refusal(wiring: Wiring, scheme: &dyn Scheme, policy: &Policy) -> Option<String> {
@@ -218,7 +218,7 @@ fn refusal(wiring: Wiring, scheme: &dyn Scheme, policy: &Policy) -> Option<Strin
         (Topology::Sharded, None) => {
             let whole = policy.bucketing.clone().unwrap_or_default() == Bucketing::Whole;
             let in_parts = match built() {
-                Built::Codec(compressor) => compressor.by_parts().is_some(),
+                Built::Codec(compressor) => compressor.reads_ranges(),
                 Built::Plain | Built::Reducer(_) => true,
             };
             (whole && !in_parts).then(|| {
@@ -462,7 +462,7 @@ mod tests {
                 assert_eq!(may(with(Topology::Server, Some(Downlink::Compressed))), !dense);
                 assert!(!may(with(Topology::Sharded, exact)));
                 let codec = scheme.codec(&Seat::alone(1, 0));
-                let parts = codec.is_none_or(|codec| codec.by_parts().is_some());
+                let parts = codec.is_none_or(|codec| codec.reads_ranges());
                 let sharded = parts || *policy == several;
                 assert_eq!(may(with(Topology::Sharded, None)), sharded, "{scheme:?}");
             }

@@ -15,7 +15,7 @@
 //!
 //! # What schemes learn
 //! Some schemes learn from what all ranks said. Ranks do not hear that here; the server sends along
-//! a digest of it that the scheme defines ([`Compressor::digest`](crate::Compressor::digest)), and
+//! a summary of it that the scheme defines ([`Compressor::summarise`](crate::Compressor::summarise)), and
 //! it is charged as downlink.
 //!
 //! # State
@@ -173,7 +173,7 @@ fn take(work: &mut Work<'_>, answer: &[u8]) -> Result<()> {
 
 /// Overwrites an item by what the server says of it.
 fn take_item(work: &mut Work<'_>, item: Item, downlink: &Downlink<'_>) -> Result<()> {
-    let take = |mean: &mut [f32], compressor: Option<&dyn Compressor>| {
+    let take = |mean: &mut [f32], compressor: Option<&mut dyn Compressor>| {
         match (downlink.form, compressor) {
             (Form::Dense, _) => {
                 let values = floats::expect(downlink.mean, mean.len())?;
@@ -184,7 +184,7 @@ fn take_item(work: &mut Work<'_>, item: Item, downlink: &Downlink<'_>) -> Result
             (Form::Sparse, _) => sparse::set(downlink.mean, mean)?,
             (Form::Compressed, Some(compressor)) => {
                 mean.fill(0.0);
-                compressor.decode_add(downlink.mean, 1.0, mean)?;
+                compressor.decode_add(downlink.mean, 0..mean.len(), 1.0, mean)?;
             }
             (Form::Compressed, None) => {
                 let found = Form::Compressed as u64;

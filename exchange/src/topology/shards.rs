@@ -2,7 +2,7 @@
 //!
 //! The items of a message, buckets or a reducer's values, are laid end to end and cut into one shard
 //! for each rank. Where messages can be read in parts, a shard is a stretch of items, cut at
-//! multiples of [`PART`] elements; else it is whole items. Each element is added up in order of rank
+//! multiples of [`RANGE_UNIT`] elements; else it is whole items. Each element is added up in order of rank
 //! by one rank, as every rank does over an allgather, so that the bits are the same.
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use super::Work;
 use crate::bucket::Bucket;
 use crate::bucket::Item;
 use crate::collective::{Collective, Payload, Stage};
-use crate::compress::PART;
+use crate::compress::RANGE_UNIT;
 use crate::cpu::Stopwatch;
 use crate::refusal;
 use crate::traffic::Operation;
@@ -185,9 +185,8 @@ pub(super) fn take_result(
 /// length where they can be cut, and whole items to the rank with the least where not.
 pub(super) fn cut(buckets: &[Bucket], items: &[Item], ranks: usize) -> Vec<Vec<Piece>> {
     let mut shards = vec![Vec::new(); ranks];
-    let divides = |item: &Item| {
-        item.decoder(buckets).is_none_or(|compressor| compressor.by_parts().is_some())
-    };
+    let divides =
+        |item: &Item| item.decoder(buckets).is_none_or(|compressor| compressor.reads_ranges());
     let (divided, mut whole): (Vec<usize>, Vec<usize>) =
         (0..items.len()).partition(|index| divides(&items[*index]));
     let total: usize = divided.iter().map(|index| items[*index].length).sum();
@@ -198,7 +197,7 @@ pub(super) fn cut(buckets: &[Bucket], items: &[Item], ranks: usize) -> Vec<Vec<P
         let cut = |rank: usize| {
             let target = (total as u128 * rank as u128 / ranks as u128) as usize;
             let within = target.saturating_sub(before).min(length);
-            let rounded = (within + PART / 2) / PART * PART;
+            let rounded = (within + RANGE_UNIT / 2) / RANGE_UNIT * RANGE_UNIT;
             if within == length { length } else { rounded.min(length) }
         };
         for (rank, shard) in shards.iter_mut().enumerate() {
@@ -261,9 +260,9 @@ mod tests {
             let mut covered: Vec<Vec<u8>> = lengths.iter().map(|length| vec![0; *length]).collect();
             for shard in &shards {
                 let load: usize = shard.iter().map(|piece| piece.part.len()).sum();
-                assert!(load <= total / ranks + lengths.len() * PART, "{load} of {total}");
+                assert!(load <= total / ranks + lengths.len() * RANGE_UNIT, "{load} of {total}");
                 for Piece { index, part } in shard {
-                    assert!(part.start.is_multiple_of(PART));
+                    assert!(part.start.is_multiple_of(RANGE_UNIT));
                     let covered = &mut covered[items[*index].bucket];
                     covered[part.clone()].iter_mut().for_each(|times| *times += 1);
                 }

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | 1 | form: 0 dense, 1 sparse, 2 compressed |
 //! | … | the mean: 4·n bytes of f32; or a sparse message of f32 values where it is not 0; or a message of the scheme |
-//! | … | the digest of the ranks' messages ([`Compressor::digest`](crate::Compressor::digest)) |
-//! | 4 | the digest's length |
+//! | … | the summary of the ranks' messages ([`Compressor::summarise`](crate::Compressor::summarise)) |
+//! | 4 | the summary's length |
 
 use super::{Fault, Read, Reader};
 
@@ -28,8 +28,8 @@ pub struct Downlink<'a> {
     pub form: Form,
     /// The mean.
     pub mean: &'a [u8],
-    /// The digest.
-    pub digest: &'a [u8],
+    /// The summary.
+    pub summary: &'a [u8],
 }
 
 impl<'a> Downlink<'a> {
@@ -51,15 +51,15 @@ impl<'a> Downlink<'a> {
         let rest = reader.rest();
         let truncated = Fault::Truncated { needed: length, left: rest.len() };
         let at = rest.len().checked_sub(length).ok_or(truncated)?;
-        let (mean, digest) = rest.split_at(at);
-        Ok(Self { form, mean, digest })
+        let (mean, summary) = rest.split_at(at);
+        Ok(Self { form, mean, summary })
     }
 }
 
-/// Ends a payload whose digest has been appended from `digest_at` on.
-pub fn close(digest_at: usize, out: &mut Vec<u8>) {
-    let length = u32::try_from(out.len() - digest_at)
-        .expect("invariant: a digest is bounded by the ranks' messages of one bucket");
+/// Ends a payload whose summary has been appended from `summary_at` on.
+pub fn close(summary_at: usize, out: &mut Vec<u8>) {
+    let length = u32::try_from(out.len() - summary_at)
+        .expect("invariant: a summary is bounded by the ranks' messages of one bucket");
     out.extend_from_slice(&length.to_le_bytes());
 }
 
@@ -73,12 +73,12 @@ mod tests {
     fn what_is_put_comes_apart_again() {
         let mut out = vec![1];
         out.extend_from_slice(b"mean");
-        let digest_at = out.len();
-        out.extend_from_slice(b"digest");
-        close(digest_at, &mut out);
-        let downlink = Downlink { form: Form::Sparse, mean: b"mean", digest: b"digest" };
+        let summary_at = out.len();
+        out.extend_from_slice(b"summary");
+        close(summary_at, &mut out);
+        let downlink = Downlink { form: Form::Sparse, mean: b"mean", summary: b"summary" };
         assert_eq!(Downlink::read(&out), Ok(downlink));
-        for (at, value) in [(0, 3), (11, 255)] {
+        for (at, value) in [(0, 3), (12, 255)] {
             let mut broken = out.clone();
             broken[at] = value;
             assert!(Downlink::read(&broken).is_err());

@@ -5,7 +5,8 @@ use gradwire::record::gradient::Gradient;
 use gradwire_exchange::Scheme;
 use gradwire_exchange::rng::Stream;
 use gradwire_exchange::{
-    Alone, BucketGradient, Built, Compressor, Encoded, Next, Observed, Reducer, SchemeConfig, Seat,
+    Alone, BucketGradient, Built, Compressor, Encoded, Next, Reducer, SchemeConfig, Seat,
+    StepMessages,
 };
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -199,11 +200,15 @@ impl Bucket {
                 let mut decode = Duration::ZERO;
                 if !dense {
                     let start = Instant::now();
-                    compressor.decode_add(wire, 1.0, said)?;
+                    compressor.decode_add(wire, 0..said.len(), 1.0, said)?;
                     decode = start.elapsed();
                 }
                 let message = (!dense).then_some(wire.as_slice());
-                compressor.take_in(&Observed { step, messages: &[message], mean: gradient })?;
+                compressor.learn_and_commit(&StepMessages {
+                    step,
+                    messages: &[message],
+                    mean: gradient,
+                })?;
                 Ok(Sent { encode, decode, bytes: wire.len(), dense })
             }
             Bucket::Rounds(reducer) => {

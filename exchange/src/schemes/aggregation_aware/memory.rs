@@ -1,10 +1,10 @@
-//! What every rank knows of the rounds before, because every rank heard the same messages.
+//! What every rank knows of the rounds before, because every rank received the same messages.
 
 use std::collections::VecDeque;
 
 use super::Rule;
 use crate::compress::values::Values;
-use crate::compress::{Digest, Observed, sparse};
+use crate::compress::{StepMessages, Summary, sparse};
 use crate::wire::{Read, Reader, indices, put_count};
 use crate::{Entry, Error, Result, State};
 
@@ -31,7 +31,8 @@ pub(super) struct Memory {
     pub(super) counts: Vec<u8>,
     /// One bit for each element, while a union is made.
     marks: Vec<u64>,
-    heard: Vec<u32>,
+    /// A list of positions under way.
+    positions: Vec<u32>,
     /// What the leader of the round under way has sent.
     led: Vec<u32>,
 }
@@ -48,9 +49,14 @@ impl Memory {
             averages: vec![0.0; kept_if(matches!(rule, Rule::Ema { .. }))],
             counts: vec![0; kept_if(matches!(rule, Rule::Window { .. }))],
             marks: vec![0; length.div_ceil(64)],
-            heard: Vec::new(),
+            positions: Vec::new(),
             led: Vec::new(),
         }
+    }
+
+    /// Elements of the bucket.
+    pub(super) fn length(&self) -> usize {
+        self.length
     }
 
     /// The last union, ascending; `None` before the first round.
@@ -68,61 +74,66 @@ impl Memory {
 
     /// Marks what any rank sent, in messages of at most `most` elements each, and keeps what the
     /// leader sent. A bucket that was sent as plain f32 has sent every element.
-    pub(super) fn hear(&mut self, round: &Observed<'_>, most: usize, values: Values) -> Result<()> {
+    pub(super) fn mark_messages(
+        &mut self,
+        round: &StepMessages<'_>,
+        most: usize,
+        values: Values,
+    ) -> Result<()> {
         self.marks.fill(0);
         let leader = round.step.saturating_sub(1) % round.messages.len().max(1) as u64;
         for (rank, message) in round.messages.iter().enumerate() {
-            self.heard.clear();
+            self.positions.clear();
             match message {
                 Some(wire) => {
-                    sparse::positions(wire, most, values, self.length, &mut self.heard)?;
+                    sparse::positions(wire, most, values, self.length, &mut self.positions)?;
                 }
-                None => self.heard.extend(0..self.length as u32),
+                None => self.positions.extend(0..self.length as u32),
             }
-            mark(&mut self.marks, &self.heard);
+            mark(&mut self.marks, &self.positions);
             if matches!(self.rule, Rule::Leader { .. }) && rank as u64 == leader {
-                self.led.clone_from(&self.heard);
+                self.led.clone_from(&self.positions);
             }
         }
         Ok(())
     }
 
-    /// Appends a digest of a round for ranks that hear only its mean:
+    /// Appends a summary of a round for ranks that receive only its mean:
     ///
     /// | bytes | what |
     /// |---|---|
     /// | 1–5 | number of positions where the union differs from where the mean is not 0 |
     /// | … | these positions |
     /// | … | for `leader`: the number of its positions, and these |
-    pub(super) fn digest(
+    pub(super) fn summarise(
         &mut self,
-        round: &Observed<'_>,
+        round: &StepMessages<'_>,
         most: usize,
         values: Values,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        self.hear(round, most, values)?;
+        self.mark_messages(round, most, values)?;
         self.flip_support(round.mean);
-        self.heard.clear();
-        each_marked(&self.marks, |position| self.heard.push(position));
-        put_list(&self.heard, out);
+        self.positions.clear();
+        each_marked(&self.marks, |position| self.positions.push(position));
+        put_list(&self.positions, out);
         if matches!(self.rule, Rule::Leader { .. }) {
             put_list(&self.led, out);
         }
         Ok(())
     }
 
-    /// Marks what a digest says that the ranks sent.
-    pub(super) fn hear_digest(&mut self, digest: &Digest<'_>) -> Result<()> {
-        let mut reader = Reader::new(digest.bytes);
-        take_list(&mut reader, self.length, &mut self.heard)?;
+    /// Marks what a summary says that the ranks sent.
+    pub(super) fn mark_summary(&mut self, summary: &Summary<'_>) -> Result<()> {
+        let mut reader = Reader::new(summary.bytes);
+        take_list(&mut reader, self.length, &mut self.positions)?;
         if matches!(self.rule, Rule::Leader { .. }) {
             take_list(&mut reader, self.length, &mut self.led)?;
         }
         reader.finish()?;
         self.marks.fill(0);
-        mark(&mut self.marks, &self.heard);
-        self.flip_support(digest.mean);
+        mark(&mut self.marks, &self.positions);
+        self.flip_support(summary.mean);
         Ok(())
     }
 
@@ -136,7 +147,7 @@ impl Memory {
     }
 
     /// Makes the marked elements the last union, of so many ranks that came to this mean.
-    pub(super) fn settle(&mut self, ranks: usize, mean: &[f32]) {
+    pub(super) fn commit(&mut self, ranks: usize, mean: &[f32]) {
         self.push_marked();
         if matches!(self.rule, Rule::Leader { .. }) {
             std::mem::swap(&mut self.leader, &mut self.led);

@@ -20,13 +20,15 @@ fn simulate(config: &Config, gradients: &[Vec<Vec<f32>>]) -> Vec<Step> {
         for rank in 0..ranks {
             due[rank].iter_mut().zip(&gradients[rank]).for_each(|(due, g)| *due += g);
             compressors[rank].encode(&due[rank], step, &mut wires[rank]);
-            compressors[rank].decode_add(&wires[rank], -1.0, &mut due[rank]).unwrap();
-            compressors[rank].decode_add(&wires[rank], 1.0, &mut sum).unwrap();
+            compressors[rank]
+                .decode_add(&wires[rank], 0..due[rank].len(), -1.0, &mut due[rank])
+                .unwrap();
+            compressors[rank].decode_add(&wires[rank], 0..sum.len(), 1.0, &mut sum).unwrap();
         }
         let mean: Vec<f32> = sum.iter().map(|sum| sum / ranks as f32).collect();
         let messages: Vec<_> = wires.iter().map(|wire| Some(&wire[..])).collect();
-        let heard = Observed { step, messages: &messages, mean: &mean };
-        compressors.iter_mut().for_each(|compressor| compressor.take_in(&heard).unwrap());
+        let round = StepMessages { step, messages: &messages, mean: &mean };
+        compressors.iter_mut().for_each(|compressor| compressor.learn_and_commit(&round).unwrap());
         let selected = compressors.iter().map(|c| c.sent().unwrap().to_vec()).collect();
         (selected, mean, compressors[0].gauges().to_vec())
     };
@@ -211,7 +213,9 @@ fn steps_without_a_message_tell_of_their_own_union_alone() {
     let mut compressor = build(&Config::default(), 300, 0);
     for step in 1..=3 {
         let messages = [None, None];
-        compressor.take_in(&Observed { step, messages: &messages, mean: &[1.0; 300] }).unwrap();
+        compressor
+            .learn_and_commit(&StepMessages { step, messages: &messages, mean: &[1.0; 300] })
+            .unwrap();
         assert_eq!(compressor.gauges().len(), 4);
         assert_eq!(gauge(compressor.gauges(), "union"), 300.0, "everything was sent");
     }
@@ -225,7 +229,9 @@ fn a_state_of_nonsense_is_refused() {
     let mut wire = Vec::new();
     compressor.encode(&gradient, 1, &mut wire);
     let messages = [Some(&wire[..]), None];
-    compressor.take_in(&Observed { step: 1, messages: &messages, mean: &gradient }).unwrap();
+    compressor
+        .learn_and_commit(&StepMessages { step: 1, messages: &messages, mean: &gradient })
+        .unwrap();
     assert_eq!(gauge(compressor.gauges(), "union"), 300.0, "one rank has sent everything");
     let mut state = State::default();
     compressor.save(&mut state);

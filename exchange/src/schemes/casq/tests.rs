@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::clusters::Members;
 use super::*;
-use crate::compress::PART;
+use crate::compress::RANGE_UNIT;
 use crate::compress::testing::{bits, laplaces, round_trip, square_error};
 
 fn seat(length: usize) -> Seat {
@@ -187,7 +187,9 @@ fn rank_0s_centres_become_everybodys() {
         assert!(wires.iter().all(|wire| wire.len() <= LENGTH / 4));
         let messages: Vec<_> = wires.iter().map(|wire| Some(&wire[..])).collect();
         for compressor in &mut ranks {
-            compressor.take_in(&Observed { step, messages: &messages, mean: &[] }).unwrap();
+            compressor
+                .learn_and_commit(&StepMessages { step, messages: &messages, mean: &[] })
+                .unwrap();
         }
         let after = centres(&*ranks[0]);
         assert!(after.is_some() && ranks.iter().all(|rank| centres(&**rank) == after));
@@ -197,8 +199,10 @@ fn rank_0s_centres_become_everybodys() {
     // Zeros teach nothing, and a message without a model changes nothing.
     let mut wire = Vec::new();
     ranks[0].encode(&[0.0; LENGTH], 21, &mut wire);
-    ranks[0].take_in(&Observed { step: 21, messages: &[Some(&wire)], mean: &[] }).unwrap();
-    ranks[0].take_in(&Observed { step: 31, messages: &[None], mean: &[] }).unwrap();
+    ranks[0]
+        .learn_and_commit(&StepMessages { step: 21, messages: &[Some(&wire)], mean: &[] })
+        .unwrap();
+    ranks[0].learn_and_commit(&StepMessages { step: 31, messages: &[None], mean: &[] }).unwrap();
     assert_eq!(centres(&*ranks[0]), before);
 }
 
@@ -210,12 +214,15 @@ fn broken_models_tables_and_sizes_by_hand_are_refused() {
     let mut compressor = config.codec(&seat(LENGTH)).unwrap();
     let mut spoilt = wire.clone();
     spoilt[1..5].copy_from_slice(&f32::NAN.to_le_bytes());
-    let round = Observed { step: 1, messages: &[Some(&spoilt)], mean: &[] };
-    assert!(matches!(compressor.observe(&round), Err(Error::Wire(Fault::Field { .. }))));
+    let round = StepMessages { step: 1, messages: &[Some(&spoilt)], mean: &[] };
+    assert!(matches!(
+        compressor.learn_from_messages(&round),
+        Err(Error::Wire(Fault::Field { .. }))
+    ));
     for (at, bytes) in [(17, [0; 4]), (17, [0xff; 4]), (18, [0xff, 0xff, 0, 0])] {
         let mut spoilt = wire.clone();
         spoilt[at..at + 4].copy_from_slice(&bytes);
-        assert!(compressor.decode_add(&spoilt, 1.0, &mut [0.0; LENGTH]).is_err());
+        assert!(compressor.decode_add(&spoilt, 0..LENGTH, 1.0, &mut [0.0; LENGTH]).is_err());
     }
     let manual = Config { allocation: Allocation::Manual(vec![1; 3]), ..Config::default() };
     let refused = manual.validate().unwrap_err().to_string();
@@ -232,16 +239,15 @@ fn parts_have_the_bits_of_the_whole() {
             let mut wire = Vec::new();
             compressor.encode(&gradient, 1, &mut wire);
             let mut whole = vec![0.25; length];
-            compressor.decode_add(&wire, 0.3, &mut whole).unwrap();
+            compressor.decode_add(&wire, 0..whole.len(), 0.3, &mut whole).unwrap();
             for parts in [2, 3, 7] {
                 let cut = |part: usize| match part == parts {
                     true => length,
-                    false => length * part / parts / PART * PART,
+                    false => length * part / parts / RANGE_UNIT * RANGE_UNIT,
                 };
                 for part in (0..parts).map(|part| cut(part)..cut(part + 1)) {
                     let mut sum = vec![0.25; part.len()];
-                    let reader = compressor.by_parts().unwrap();
-                    reader.decode_part(&wire, length, part.clone(), 0.3, &mut sum).unwrap();
+                    compressor.decode_add(&wire, part.clone(), 0.3, &mut sum).unwrap();
                     assert_eq!(bits(&sum), bits(&whole[part.clone()]), "{config:?} {part:?}");
                 }
             }

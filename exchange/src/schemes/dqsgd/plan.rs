@@ -61,7 +61,7 @@ impl Plan {
     }
 
     /// Takes in a round after which `step` steps have been made; plans anew at every gap.
-    pub(super) fn observe(&mut self, step: u64, norm: f64, spent: f64) {
+    pub(super) fn note(&mut self, step: u64, norm: f64, spent: f64) {
         let window = self.norms.len() as u64;
         self.norms[(self.rounds % window) as usize] = norm;
         self.rounds += 1;

@@ -61,7 +61,7 @@ fn the_controller_plans_as_in_the_vectors() {
         let mut plan = planned(&config);
         let mut trace = case["trace"].as_array().unwrap().iter().skip(1);
         for (step, norm) in (1..).zip(&norms) {
-            plan.observe(step, *norm, 0.0);
+            plan.note(step, *norm, 0.0);
             if step < 400 && step.is_multiple_of(config.gap) {
                 let expected = trace.next().unwrap();
                 assert_eq!(expected["n"].as_u64(), Some(step));
@@ -88,7 +88,7 @@ fn run(config: &Config, norm: impl Fn(f64) -> f64) -> Vec<u8> {
     let bits = |step: u64| {
         let dither = Stream::of(&[step]).uniform(0);
         let bits = plan.whole_bits(f64::from(dither));
-        plan.observe(step, norm(step as f64 - 1.0), f64::from(bits));
+        plan.note(step, norm(step as f64 - 1.0), f64::from(bits));
         bits
     };
     (1..=config.course(None).horizon).map(bits).collect()
@@ -155,7 +155,7 @@ fn bits_follow_the_norm_and_the_budget_is_kept_all_the_same() {
 #[test]
 fn a_k_that_is_held_misses_the_budget() {
     let mut plan = planned(&short());
-    (1..=20).for_each(|step| plan.observe(step, 2.0, plan.bits));
+    (1..=20).for_each(|step| plan.note(step, 2.0, plan.bits));
     let held = Config { target: Target::K(plan.k), ..short() };
     let steady = mean(&run(&held, |_| 2.0));
     assert!((steady - 4.5).abs() < 0.05, "{steady}");
@@ -173,7 +173,7 @@ fn k_is_solved_for_once_and_corrected_slowly() {
     let mut observe = |steps: std::ops::RangeInclusive<u64>, norm: f64| {
         for step in steps {
             let bits = plan.bits;
-            plan.observe(step, norm, bits);
+            plan.note(step, norm, bits);
         }
         plan.k
     };
@@ -210,28 +210,28 @@ fn a_plan_comes_back_from_its_state_at_any_step_and_one_of_before_is_solved_anew
     let norm = |step: u64| 2.0 + (step as f64 * 0.1).sin();
     for stop in [1, 19, 20, 57, 200, 380, 391] {
         let mut plan = planned(&short());
-        (1..=stop).for_each(|step| plan.observe(step, norm(step), 4.0));
+        (1..=stop).for_each(|step| plan.note(step, norm(step), 4.0));
         let mut state = State::default();
         plan.save(&mut state);
         let mut again = planned(&short());
         again.restore(&state).unwrap();
         assert_eq!(again, plan);
         for step in stop + 1..=391 {
-            plan.observe(step, norm(step), 4.0);
-            again.observe(step, norm(step), 4.0);
+            plan.note(step, norm(step), 4.0);
+            again.note(step, norm(step), 4.0);
             assert_eq!(again, plan, "stopped at {stop}");
         }
     }
     // At half the norm of before, k is twice what it was: of all of the norm, not of a part of it.
     let mut plan = planned(&short());
-    (1..=100).for_each(|step| plan.observe(step, 2.0, plan.bits));
+    (1..=100).for_each(|step| plan.note(step, 2.0, plan.bits));
     let mut state = State::default();
     plan.save(&mut state);
     state.retain(|entry| entry != "solved");
     let mut before = planned(&short());
     before.restore(&state).unwrap();
     assert_eq!((before.bits, before.k), (plan.bits, plan.k));
-    (101..=120).for_each(|step| before.observe(step, 1.0, before.bits));
+    (101..=120).for_each(|step| before.note(step, 1.0, before.bits));
     assert!(((before.k / plan.k).log2() - 1.0).abs() < 0.1, "{} {}", before.k, plan.k);
     for nonsense in [vec![2], vec![0, 1], vec![]] {
         state.insert("solved", Entry::U64(nonsense));
@@ -244,12 +244,12 @@ fn a_zero_gradient_asks_for_the_fewest_bits_and_a_broken_state_is_refused() {
     let config = Config { gap: 2, window: 2, ..Config::default() };
     let mut plan = planned(&config);
     assert_eq!(plan.whole_bits(0.0), 8);
-    (1..=2).for_each(|step| plan.observe(step, 0.0, 8.0));
+    (1..=2).for_each(|step| plan.note(step, 0.0, 8.0));
     assert_eq!(plan.whole_bits(0.9), 2);
     // It says nothing about k: the first norm does.
-    (3..=4).for_each(|step| plan.observe(step, 1.0, 2.0));
+    (3..=4).for_each(|step| plan.note(step, 1.0, 2.0));
     let mut other = planned(&config);
-    (1..=4).for_each(|step| other.observe(step, 1.0, if step < 3 { 8.0 } else { 2.0 }));
+    (1..=4).for_each(|step| other.note(step, 1.0, if step < 3 { 8.0 } else { 2.0 }));
     assert!(plan.k > 0.0 && (plan.k / other.k).log2().abs() < 0.1, "{} {}", plan.k, other.k);
     let mut state = State::default();
     plan.save(&mut state);

@@ -3,7 +3,7 @@ use crate::compress::rounding::{are_levels, uniform};
 use crate::compress::testing::laplaces;
 use crate::rng::Stream;
 use crate::wire::Fault;
-use crate::{Compressor, Observed, State};
+use crate::{Compressor, State, StepMessages};
 
 fn seat(rank: usize, length: usize) -> Seat {
     Seat { rank, ..Seat::alone(length, 11) }
@@ -141,7 +141,9 @@ fn all_ranks_come_to_the_same_levels_and_keep_them() {
             let mean = gradient(10, LENGTH);
             let messages: Vec<_> = wires.iter().map(|wire| Some(&wire[..])).collect();
             for compressor in &mut ranks {
-                compressor.take_in(&Observed { step, messages: &messages, mean: &mean }).unwrap();
+                compressor
+                    .learn_and_commit(&StepMessages { step, messages: &messages, mean: &mean })
+                    .unwrap();
             }
         }
         let mut states = [State::default(), State::default(), State::default()];
@@ -156,8 +158,8 @@ fn a_statistic_that_does_not_fit_is_left_out_and_the_mean_takes_its_place() {
     let gradient = gradient(5, 100);
     let before = message(&mut *small, &gradient, 1);
     assert_eq!((before[0], before.len()), (0, 1 + 32 + 4 + 38));
-    let round = Observed { step: 1, messages: &[None, Some(&before)], mean: &gradient };
-    small.take_in(&round).unwrap();
+    let round = StepMessages { step: 1, messages: &[None, Some(&before)], mean: &gradient };
+    small.learn_and_commit(&round).unwrap();
     let mut state = State::default();
     small.save(&mut state);
     assert_eq!(state.f32s("levels", 8).unwrap()[7], 1.0);
@@ -179,8 +181,8 @@ fn a_statistic_without_meaning_is_refused() {
     ] {
         let mut spoilt = wire.clone();
         spoilt[at..at + bytes.len()].copy_from_slice(bytes);
-        let round = Observed { step: 1, messages: &[Some(&spoilt)], mean: &gradient };
-        let error = compressor.observe(&round).unwrap_err();
+        let round = StepMessages { step: 1, messages: &[Some(&spoilt)], mean: &gradient };
+        let error = compressor.learn_from_messages(&round).unwrap_err();
         assert!(matches!(error, crate::Error::Wire(Fault::Field { .. })), "{error}");
     }
 }

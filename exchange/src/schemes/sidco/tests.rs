@@ -134,7 +134,7 @@ fn stages_follow_what_was_kept_once_the_step_is_done() {
             sidco.encode(&gradient, step, &mut Vec::new());
         }
         assert_eq!(sidco.gauges()[4].value, 0.1);
-        sidco.settle(&StepEnd { step, ranks: 1, mean: &gradient });
+        sidco.commit(&StepEnd { step, ranks: 1, mean: &gradient });
     }
     assert_eq!(sidco.choice.controller.stages(), 3);
 }

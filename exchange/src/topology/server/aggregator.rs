@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::bucket::Bucket;
 use crate::bucket::Item;
 use crate::collective::Payload;
-use crate::compress::{Compressor, Encoded, Feedback, Observed, StepEnd, sparse};
+use crate::compress::{Compressor, Encoded, Feedback, StepEnd, StepMessages, sparse};
 use crate::cpu::Stopwatch;
 use crate::gradient::{Held, Seen};
 use crate::incoming::Place;
@@ -179,14 +179,14 @@ impl Aggregator {
             let (mean, _) = self.buckets[number].view(Seen::flat(&self.mean));
             answer[form_at] = put_exact(mean, &mut self.positions, answer) as u8;
         }
-        let digest_at = answer.len();
+        let summary_at = answer.len();
         let (mean, compressor) = self.buckets[number].view(Seen::flat(&self.mean));
         if let Some(compressor) = compressor {
             let messages: Vec<Option<&[u8]>> = frames.map(Frame::compressed).collect();
-            let heard = Observed { step: place.step, messages: &messages, mean };
-            compressor.digest(&heard, answer)?;
+            let heard = StepMessages { step: place.step, messages: &messages, mean };
+            compressor.summarise(&heard, answer)?;
         }
-        downlink::close(digest_at, answer);
+        downlink::close(summary_at, answer);
         open.close(Kind::Downlink, answer);
         self.said[number].said = true;
         Ok(())
@@ -204,15 +204,15 @@ impl Aggregator {
         if let Some(feedback) = &mut self.feedback {
             let mean = &self.mean;
             let finite = ranges.iter().fold(true, |finite, range| {
-                feedback.correct(range.clone(), &mean[range.clone()], 1.0) & finite
+                feedback.begin(range.clone(), &mean[range.clone()], 1.0) & finite
             });
             if !finite {
-                // The sum overflows: the mean goes out by itself, the rest stays unsaid.
+                // The sum overflows: the mean goes out by itself, the rest stays pending.
                 ranges.iter().for_each(|range| feedback.skip(range.clone()));
                 return Ok(false);
             }
             for range in &ranges {
-                self.mean[range.clone()].copy_from_slice(&feedback.corrected()[range.clone()]);
+                self.mean[range.clone()].copy_from_slice(&feedback.with_residual()[range.clone()]);
             }
         }
         let at = answer.len();
@@ -221,20 +221,20 @@ impl Aggregator {
         let encoded = compressor.encode(due, step, answer);
         if encoded == Encoded::Dense || answer.len() - at > size_of_val(due) {
             if let Some(feedback) = &mut self.feedback {
-                let mut unsaid = Held::flat(feedback.unsaid());
-                bucket.change(&mut unsaid, |unsaid, _| unsaid.fill(0.0));
+                let mut pending = Held::flat(feedback.pending());
+                bucket.change(&mut pending, |pending, _| pending.fill(0.0));
             }
             return Ok(false);
         }
         let message = &answer[at..];
         if let Some(feedback) = &mut self.feedback {
-            bucket.change(&mut Held::flat(feedback.unsaid()), |unsaid, compressor| {
-                decode(compressor, message, -1.0, unsaid);
+            bucket.change(&mut Held::flat(feedback.pending()), |pending, compressor| {
+                decode(compressor.as_deref(), message, -1.0, pending);
             });
         }
         bucket.change(&mut Held::flat(&mut self.mean), |mean, compressor| {
             mean.fill(0.0);
-            decode(compressor, message, 1.0, mean);
+            decode(compressor.as_deref(), message, 1.0, mean);
         });
         let said = &mut self.said[number];
         let mut kept = std::mem::take(&mut said.spare);
@@ -254,11 +254,11 @@ impl Aggregator {
         for (bucket, said) in self.buckets.iter_mut().zip(&self.said) {
             let (mean, Some(compressor)) = bucket.view(Seen::flat(&self.mean)) else { continue };
             let messages = [said.message.as_deref()];
-            compressor.observe(&Observed { step, messages: &messages, mean })?;
+            compressor.learn_from_messages(&StepMessages { step, messages: &messages, mean })?;
         }
         // From here on nothing can fail.
         if let Some(feedback) = self.feedback.as_mut().filter(|_| step > self.warmup_steps) {
-            // Buckets without a compressor have nothing unsaid.
+            // Buckets without a compressor have nothing pending.
             for bucket in self.buckets.iter().filter(|bucket| bucket.codec().is_none()) {
                 bucket.ranges.iter().for_each(|range| feedback.skip(range.clone()));
             }
@@ -266,7 +266,7 @@ impl Aggregator {
         }
         for bucket in &mut self.buckets {
             if let (mean, Some(compressor)) = bucket.view(Seen::flat(&self.mean)) {
-                compressor.settle(&StepEnd { step, ranks: 1, mean });
+                compressor.commit(&StepEnd { step, ranks: 1, mean });
             }
         }
         Ok(())
@@ -322,6 +322,6 @@ fn put_exact(mean: &[f32], positions: &mut Vec<u32>, out: &mut Vec<u8>) -> Form 
 fn decode(compressor: Option<&dyn Compressor>, message: &[u8], weight: f32, sum: &mut [f32]) {
     compressor
         .expect("invariant: this bucket has a compressor")
-        .decode_add(message, weight, sum)
+        .decode_add(message, 0..sum.len(), weight, sum)
         .expect("invariant: a compressor reads its own message");
 }
