@@ -37,7 +37,7 @@ HEADER = 66
 ENV = ROOT / "target" / "pytorch"
 SCHEMES = {
     "dense": ["scheme=dense"],
-    "fp16": ["scheme=half"],
+    "f16": ["scheme=half"],
     "top-k 1 %": ["scheme=topk", "scheme.ratio=0.01"],
     "SIDCo 0.001": ["scheme=sidco", "scheme.ratio=0.001"],
     "OptQuant-3": ["scheme=optquant", "scheme.bits=3"],

@@ -1,9 +1,12 @@
-//! Replays the corpora of the fuzz targets, so that what a fuzzer found once stays found.
+//! Replays the seeds of the fuzz targets, and what is in `fuzz/found`, so that what a fuzzer found
+//! once stays found.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(missing_docs, reason = "the module is shared with the fuzz targets")]
 
 #[path = "../fuzz/hostile.rs"]
 mod hostile;
+#[path = "../fuzz/seeds.rs"]
+mod seeds;
 
 use std::fs;
 use std::path::Path;
@@ -12,13 +15,15 @@ use gradwire_exchange::{Scheme, SchemeConfig, Seat};
 
 #[test]
 fn corpora_are_read_without_harm() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+    let seeds = seeds::all();
+    let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/found");
     let read = |name: &str| -> Vec<Vec<u8>> {
-        let folder = corpus.join(name);
-        let files = fs::read_dir(&folder).unwrap_or_else(|error| {
-            panic!("{}: {error}; make it with the example `corpus`", folder.display())
-        });
-        files.map(|file| fs::read(file.unwrap().path()).unwrap()).collect()
+        let own = seeds.iter().filter(|(folder, ..)| folder == name);
+        let own: Vec<_> = own.map(|(.., bytes)| bytes.clone()).collect();
+        assert!(!own.is_empty(), "no seed for {name}");
+        // What a fuzzer has found and somebody has put there.
+        let found = fs::read_dir(found.join(name)).into_iter().flatten();
+        own.into_iter().chain(found.map(|file| fs::read(file.unwrap().path()).unwrap())).collect()
     };
     for scheme in SchemeConfig::all().into_iter().filter(|s| s.codec(&Seat::alone(1, 0)).is_some())
     {

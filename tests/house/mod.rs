@@ -234,13 +234,3 @@ fn entries_of_a_registry_are_asked_and_not_matched() {
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     outside_tests_only_in(&all, &[]);
 }
-
-/// A newcomer finds every scheme in the README.
-#[test]
-fn the_readme_names_every_scheme() {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    for scheme in gradwire_exchange::SchemeConfig::all() {
-        let name = format!("`{}`", scheme.about().name);
-        assert!(readme.contains(&name), "README.md does not say {name}");
-    }
-}

@@ -1,11 +1,11 @@
 //! Every element in 16 bits: IEEE binary16 or bfloat16.
 //!
 //! # Paper
-//! Micikevicius et al. 2018 ("Mixed Precision Training") for fp16; Kalamkar et al. 2019 ("A Study
+//! Micikevicius et al. 2018 ("Mixed Precision Training") for f16; Kalamkar et al. 2019 ("A Study
 //! of BFLOAT16 for Deep Learning Training") for bf16.
 //!
 //! # Idea
-//! Half the bits are noise beside the gradient's own. fp16 has 11 bits of precision between 6e-5
+//! Half the bits are noise beside the gradient's own. f16 has 11 bits of precision between 6e-5
 //! and 65,504, and ever fewer down to 6e-8; bf16 has 8, over the whole range of f32.
 //!
 //! # Wire
@@ -37,7 +37,7 @@ const BLOCK: usize = 1024;
 pub enum Precision {
     /// IEEE binary16.
     #[default]
-    Fp16,
+    F16,
     /// bfloat16: the upper half of an f32.
     Bf16,
 }
@@ -47,7 +47,7 @@ pub enum Precision {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// `fp16` or `bf16`. Default `fp16`.
+    /// `f16` or `bf16`. Default `f16`.
     pub format: Precision,
     /// Whether what rounding misses is added to the next gradient. Default false.
     pub feedback: bool,
@@ -57,7 +57,7 @@ impl Scheme for Config {
     fn about(&self) -> About {
         About {
             name: "half",
-            line: "every element in 16 bits, fp16 or bf16",
+            line: "every element in 16 bits, f16 or bf16",
             paper: "Micikevicius et al. 2018; Kalamkar et al. 2019",
         }
     }
@@ -82,7 +82,7 @@ impl Scheme for Config {
         vec![
             Self { format: Precision::Bf16, feedback: false },
             Self { format: Precision::Bf16, feedback: true },
-            Self { format: Precision::Fp16, feedback: true },
+            Self { format: Precision::F16, feedback: true },
         ]
     }
 }
@@ -99,7 +99,7 @@ impl Compressor for Half {
         for some in gradient.chunks(BLOCK) {
             let words = &mut words[..some.len()];
             match self.format {
-                Precision::Fp16 => to_fp16(some, words),
+                Precision::F16 => to_f16(some, words),
                 Precision::Bf16 => to_bf16(some, words),
             }
             out.extend_from_slice(words.as_flattened());
@@ -123,7 +123,7 @@ impl Compressor for Half {
         let fault = Fault::Length { expected: 2 * self.length, found: wire.len() };
         let words = words.ok_or(fault)?;
         let (infinity, finite) = match self.format {
-            Precision::Fp16 => (FP16_INFINITY, add_fp16(words, weight, sum)),
+            Precision::F16 => (F16_INFINITY, add_f16(words, weight, sum)),
             Precision::Bf16 => (BF16_INFINITY, add_bf16(words, weight, sum)),
         };
         if !finite {
@@ -141,7 +141,7 @@ impl Compressor for Half {
     }
 }
 
-const FP16_INFINITY: u16 = 0x7c00;
+const F16_INFINITY: u16 = 0x7c00;
 const BF16_INFINITY: u16 = 0x7f80;
 
 /// Adds `weight` times each word, widened, to the sum at the same position; tells whether all of
@@ -165,17 +165,17 @@ fn add(
 }
 
 /// [`add`] of binary16, 16 elements at a time where the processor has AVX-512.
-fn add_fp16(words: &[[u8; 2]], weight: f32, sum: &mut [f32]) -> bool {
+fn add_f16(words: &[[u8; 2]], weight: f32, sum: &mut [f32]) -> bool {
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = pulp::x86::V4::try_new() {
         let (sixteens, rest) = words.as_chunks();
         let (sums, sums_rest) = sum.as_chunks_mut();
         let finite = simd.vectorize(avx512::Add { simd, words: sixteens, weight, sums });
-        return finite & add(rest, FP16_INFINITY, from_fp16, weight, sums_rest);
+        return finite & add(rest, F16_INFINITY, from_f16, weight, sums_rest);
     }
     wide(
         #[inline(always)]
-        || add(words, FP16_INFINITY, from_fp16, weight, sum),
+        || add(words, F16_INFINITY, from_f16, weight, sum),
     )
 }
 
@@ -187,7 +187,7 @@ fn add_bf16(words: &[[u8; 2]], weight: f32, sum: &mut [f32]) -> bool {
 }
 
 /// The largest magnitude that binary16 holds.
-const MOST_FP16: f32 = 65_504.0;
+const MOST_F16: f32 = 65_504.0;
 
 /// Makes each word the rounded value at the same position.
 #[inline(always)]
@@ -197,19 +197,19 @@ fn to_each(values: &[f32], words: &mut [[u8; 2]], rounded: impl Fn(f32) -> u16) 
     }
 }
 
-/// Rounds to binary16, 16 elements at a time where the processor has AVX-512. One by one ([`fp16`])
+/// Rounds to binary16, 16 elements at a time where the processor has AVX-512. One by one ([`f16`])
 /// is the same, which vector units of any kind do at half the speed.
-fn to_fp16(values: &[f32], words: &mut [[u8; 2]]) {
+fn to_f16(values: &[f32], words: &mut [[u8; 2]]) {
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = pulp::x86::V4::try_new() {
         let (sixteens, rest) = values.as_chunks();
         let (halves, halves_rest) = words.as_chunks_mut();
         simd.vectorize(avx512::Round { simd, values: sixteens, halves });
-        return to_each(rest, halves_rest, fp16);
+        return to_each(rest, halves_rest, f16);
     }
     wide(
         #[inline(always)]
-        || to_each(values, words, fp16),
+        || to_each(values, words, f16),
     );
 }
 
@@ -218,7 +218,7 @@ fn to_fp16(values: &[f32], words: &mut [[u8; 2]]) {
 mod avx512 {
     use std::arch::x86_64::{__m256i, __m512, __m512i, _MM_FROUND_TO_NEAREST_INT};
 
-    use super::{MOST_BF16, MOST_FP16};
+    use super::{MOST_BF16, MOST_F16};
 
     /// Elements of a vector.
     const LANES: usize = 16;
@@ -236,7 +236,7 @@ mod avx512 {
         fn call(self) {
             let vectors = self.simd.avx512f;
             let (least, most) =
-                (vectors._mm512_set1_ps(-MOST_FP16), vectors._mm512_set1_ps(MOST_FP16));
+                (vectors._mm512_set1_ps(-MOST_F16), vectors._mm512_set1_ps(MOST_F16));
             for (halves, values) in self.halves.iter_mut().zip(self.values) {
                 let values: __m512 = pulp::cast(*values);
                 let within = vectors._mm512_max_ps(least, vectors._mm512_min_ps(most, values));
@@ -319,11 +319,11 @@ mod avx512 {
 /// the last place kept is added, plus the lowest bit kept. A smaller number is added to ½: the last
 /// place of that sum is binary16's smallest number, so that the addition does the rounding.
 #[inline(always)]
-fn fp16(value: f32) -> u16 {
+fn f16(value: f32) -> u16 {
     const SMALLEST_NORMAL: u32 = (127 - 14) << 23;
     const HALF: u32 = (127 - 1) << 23;
     let bits = value.to_bits();
-    let magnitude = (bits & 0x7fff_ffff).min(MOST_FP16.to_bits());
+    let magnitude = (bits & 0x7fff_ffff).min(MOST_F16.to_bits());
     let rebiased = magnitude.wrapping_sub((127 - 15) << 23);
     let normal = rebiased.wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
     let sum = f32::from_bits(magnitude) + f32::from_bits(HALF);
@@ -334,7 +334,7 @@ fn fp16(value: f32) -> u16 {
 
 /// A finite binary16: its bits as those of an f32 are 2^−112 times too small, subnormal or not.
 #[inline(always)]
-fn from_fp16(word: u16) -> f32 {
+fn from_f16(word: u16) -> f32 {
     const UP: f32 = f32::from_bits((127 + 112) << 23);
     let magnitude = f32::from_bits(u32::from(word & 0x7fff) << 13) * UP;
     f32::from_bits(magnitude.to_bits() | u32::from(word & 0x8000) << 16)
@@ -389,7 +389,7 @@ mod tests {
         ) {
             let gradient: Vec<f32> = values.into_iter().filter(|value| value.is_finite()).collect();
             for (format, naive) in
-                [(Precision::Fp16, Format::F16), (Precision::Bf16, Format::Bf16)]
+                [(Precision::F16, Format::F16), (Precision::Bf16, Format::Bf16)]
             {
                 let config = Config { format, ..Config::default() };
                 let (_, sum) = round_trip(&config, &gradient, 1);
@@ -401,16 +401,16 @@ mod tests {
 
     #[test]
     fn words_are_widened_together_as_they_are_alone() {
-        let finite = (0..=u16::MAX).filter(|word| word & FP16_INFINITY != FP16_INFINITY);
+        let finite = (0..=u16::MAX).filter(|word| word & F16_INFINITY != F16_INFINITY);
         let mut words: Vec<[u8; 2]> = finite.map(u16::to_le_bytes).collect();
         words.truncate(words.len() - 3);
         let (mut together, mut alone) = (vec![-0.0; words.len()], vec![-0.0; words.len()]);
-        assert!(add_fp16(&words, -0.3, &mut together));
-        assert!(add(&words, FP16_INFINITY, from_fp16, -0.3, &mut alone));
+        assert!(add_f16(&words, -0.3, &mut together));
+        assert!(add(&words, F16_INFINITY, from_f16, -0.3, &mut alone));
         assert!(bits(&together) == bits(&alone));
         for at in [0, 15, 16, words.len() - 1] {
             let whole = std::mem::replace(&mut words[at], [0, 0xfc]);
-            assert!(!add_fp16(&words, 1.0, &mut together), "{at}");
+            assert!(!add_f16(&words, 1.0, &mut together), "{at}");
             words[at] = whole;
         }
     }
@@ -419,7 +419,7 @@ mod tests {
     fn every_word_arrives_as_what_it_is_or_is_refused() {
         for word in 0..=u16::MAX {
             let formats = [
-                (Precision::Fp16, ::half::f16::from_bits(word).to_f32()),
+                (Precision::F16, ::half::f16::from_bits(word).to_f32()),
                 (Precision::Bf16, ::half::bf16::from_bits(word).to_f32()),
             ];
             for (format, value) in formats {
@@ -456,11 +456,11 @@ mod tests {
         let values: Vec<f32> =
             all.flat_map(|bits| [bits, bits | 1 << 31]).map(f32::from_bits).collect();
         let mut words = vec![[0; 2]; values.len()];
-        to_fp16(&values, &mut words);
+        to_f16(&values, &mut words);
         for (value, word) in values.iter().zip(&words) {
-            let expected = ::half::f16::from_f32(value.clamp(-MOST_FP16, MOST_FP16)).to_bits();
+            let expected = ::half::f16::from_f32(value.clamp(-MOST_F16, MOST_F16)).to_bits();
             assert_eq!(u16::from_le_bytes(*word), expected, "{value:e}");
-            assert_eq!(fp16(*value), expected, "{value:e} alone");
+            assert_eq!(f16(*value), expected, "{value:e} alone");
         }
         to_bf16(&values, &mut words);
         for (value, word) in values.iter().zip(&words) {
