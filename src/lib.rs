@@ -5,7 +5,7 @@
 //! with the others; the mean gradient, the same bits on every rank, updates every replica. The
 //! compression scheme is a choice in a [`recipe::Recipe`]; [`train::launch::train`] runs one.
 //!
-//! The crate is five rooms and two tools at their feet, [`disk`] and [`machine`]. The crate
+//! The crate is five rooms and three tools at their feet, [`disk`], [`machine`] and [`text`]. The crate
 //! `gradwire-study` makes experiments of runs, `gradwire-cli` is the command line.
 
 pub mod checkpoint;
@@ -14,4 +14,5 @@ pub mod disk;
 pub mod machine;
 pub mod recipe;
 pub mod record;
+pub mod text;
 pub mod train;
