@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use syn::{Attribute, Expr, ExprLit, Item, Lit, Meta};
+use syn::parse::ParseStream;
+use syn::{Attribute, Expr, ExprLit, Ident, Item, Lit, Meta, Token, Type, Visibility, braced};
 
 type Settings = Vec<(String, String)>;
 
@@ -45,15 +46,41 @@ fn scheme(file: &Path) -> Option<String> {
 
 /// The fields of `Config`, in order, and what is written above each.
 fn settings(file: &syn::File) -> Option<Settings> {
-    let config = file.items.iter().find_map(|item| match item {
-        Item::Struct(item) if item.ident == "Config" => Some(item),
+    let fields = file.items.iter().find_map(|item| match item {
+        Item::Macro(item) if item.mac.path.is_ident("settings") => {
+            item.mac.parse_body_with(fields).ok()
+        }
+        Item::Struct(item) if item.ident == "Config" => Some(Vec::new()),
         _ => None,
     })?;
-    let fields = config.fields.iter().filter_map(|field| {
-        let lines: Vec<_> = field.attrs.iter().filter_map(line).collect();
-        Some((field.ident.as_ref()?.to_string(), plain(&lines.join(" "))))
+    let documented = fields.into_iter().map(|(name, attributes)| {
+        let lines: Vec<_> = attributes.iter().filter_map(line).collect();
+        (name, plain(&lines.join(" ")))
     });
-    Some(fields.collect())
+    Some(documented.collect())
+}
+
+/// The names of the settings, and what stands before each: `#[…] pub name: Type = default,`.
+fn fields(body: ParseStream) -> syn::Result<Vec<(String, Vec<Attribute>)>> {
+    body.call(Attribute::parse_outer)?;
+    body.parse::<Visibility>()?;
+    body.parse::<Token![struct]>()?;
+    body.parse::<Ident>()?;
+    let within;
+    braced!(within in body);
+    let mut fields = Vec::new();
+    while !within.is_empty() {
+        let attributes = within.call(Attribute::parse_outer)?;
+        within.parse::<Visibility>()?;
+        let name: Ident = within.parse()?;
+        within.parse::<Token![:]>()?;
+        within.parse::<Type>()?;
+        within.parse::<Token![=]>()?;
+        within.parse::<Expr>()?;
+        within.parse::<Token![,]>()?;
+        fields.push((name.to_string(), attributes));
+    }
+    Ok(fields)
 }
 
 /// A line of documentation.

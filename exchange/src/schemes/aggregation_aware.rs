@@ -41,8 +41,6 @@ mod rule;
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use memory::Memory;
 pub use rule::Rule;
 
@@ -58,31 +56,19 @@ use crate::{Gauge, Result, State};
 /// Bytes that a server takes for one element: an f32 and a u32.
 const SERVER_BYTES: f64 = 8.0;
 
-/// The settings of `aggregation-aware`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Share of each bucket's elements that each rank sends, above 0 and at most 1: of n
-    /// elements max(1, round(ratio·n)); or a falling one. Default 0.01.
-    pub ratio: Ratio,
-    /// The rule of selection. Default `{ by = "prev-union", p = 0.75 }`.
-    pub rule: Rule,
-    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
-    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
-    pub values: Values,
-    /// Whether what is not sent is added to the next gradient. Default true.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            ratio: 0.01.into(),
-            rule: Rule::default(),
-            values: Values::default(),
-            feedback: true,
-        }
+settings! {
+    /// The settings of `aggregation-aware`.
+    pub struct Config {
+        /// Share of each bucket's elements that each rank sends, above 0 and at most 1: of n
+        /// elements max(1, round(ratio·n)); or a falling one. Default 0.01.
+        pub ratio: Ratio = 0.01.into(),
+        /// The rule of selection. Default `{ by = "prev-union", p = 0.75 }`.
+        pub rule: Rule = Rule::default(),
+        /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+        /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+        pub values: Values = Values::default(),
+        /// Whether what is not sent is added to the next gradient. Default true.
+        pub feedback: bool = true,
     }
 }
 

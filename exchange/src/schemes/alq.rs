@@ -30,8 +30,6 @@
 //! Integrals over the densities are sums over 254 bins. The multiplier variant AMQ and the
 //! projected-gradient variant are not here.
 
-use serde::{Deserialize, Serialize};
-
 use crate::Result;
 use crate::compress::adaptive::{Adaptive, Fit, Plan, Statistics};
 use crate::compress::histogram::{Distribution, EDGES, Sums, edges};
@@ -45,30 +43,23 @@ const COMPONENTS: usize = 16;
 /// innermost bins.
 const LEAST_DEVIATION: f64 = 4e-5;
 
-/// The settings of `alq`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Bits of each element's code, 1 to 5: 2^bits levels, half of them negative. Default 3.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 5)))]
-    pub bits: u32,
-    /// Elements that share a scale, a multiple of 8. Default 512.
-    #[cfg_attr(feature = "schema", schemars(range(min = 8, max = 1 << 20), extend("multipleOf" = 8)))]
-    pub block: usize,
-    /// Where the distribution comes from. Default `pooled`.
-    pub statistics: Statistics,
-    /// Steps between two optimisations; there are more at steps 1, 10 and 30. Default 100.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub refresh: u64,
-    /// Share that the older statistic keeps when a new one comes, below 1. Default 0.9.
-    #[cfg_attr(feature = "schema", schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0)))]
-    pub memory: f64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { bits: 3, block: 512, statistics: Statistics::Pooled, refresh: 100, memory: 0.9 }
+settings! {
+    /// The settings of `alq`.
+    pub struct Config {
+        /// Bits of each element's code, 1 to 5: 2^bits levels, half of them negative. Default 3.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 5)))]
+        pub bits: u32 = 3,
+        /// Elements that share a scale, a multiple of 8. Default 512.
+        #[cfg_attr(feature = "schema", schemars(range(min = 8, max = 1 << 20), extend("multipleOf" = 8)))]
+        pub block: usize = 512,
+        /// Where the distribution comes from. Default `pooled`.
+        pub statistics: Statistics = Statistics::Pooled,
+        /// Steps between two optimisations; there are more at steps 1, 10 and 30. Default 100.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub refresh: u64 = 100,
+        /// Share that the older statistic keeps when a new one comes, below 1. Default 0.9.
+        #[cfg_attr(feature = "schema", schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0)))]
+        pub memory: f64 = 0.9,
     }
 }
 

@@ -90,49 +90,33 @@ pub enum Preset {
     Paper,
 }
 
-/// The settings of `casq`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// log₂ of the number of clusters, signs among them, 1 to 4; with `lean` also the size of the
-    /// whole message in bits for each element, at most. Default 2.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 4)))]
-    pub bits: u32,
-    /// What the message is like. Default `lean`.
-    pub preset: Preset,
-    /// How buckets are shared among clusters; sizes by hand: `{ manual = [80000, 1, 1, 80000] }`.
-    /// Default `variance-optimal`.
-    pub allocation: Allocation,
-    /// Percentile of each sign's magnitudes at which the tail cluster's centre lies, above 0 and
-    /// below 100. Default 95.
-    #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0.0), extend("exclusiveMaximum" = 100.0)))]
-    pub percentile: f64,
-    /// Lloyd iterations over all centres, the tail's included, after the fit; 0 leaves them as the
-    /// authors do. Default 20.
-    pub polish: u32,
-    /// Elements that the fit looks at, drawn with replacement. Default 100000.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub sample: usize,
-    /// Steps between two fits. Default 10.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub refresh: u64,
-    /// Whether what is not sent is added to the next gradient. Default true.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            bits: 2,
-            preset: Preset::Lean,
-            allocation: Allocation::VarianceOptimal,
-            percentile: 95.0,
-            polish: 20,
-            sample: 100_000,
-            refresh: 10,
-            feedback: true,
-        }
+settings! {
+    /// The settings of `casq`.
+    pub struct Config {
+        /// log₂ of the number of clusters, signs among them, 1 to 4; with `lean` also the size of the
+        /// whole message in bits for each element, at most. Default 2.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 4)))]
+        pub bits: u32 = 2,
+        /// What the message is like. Default `lean`.
+        pub preset: Preset = Preset::Lean,
+        /// How buckets are shared among clusters; sizes by hand: `{ manual = [80000, 1, 1, 80000] }`.
+        /// Default `variance-optimal`.
+        pub allocation: Allocation = Allocation::VarianceOptimal,
+        /// Percentile of each sign's magnitudes at which the tail cluster's centre lies, above 0 and
+        /// below 100. Default 95.
+        #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0.0), extend("exclusiveMaximum" = 100.0)))]
+        pub percentile: f64 = 95.0,
+        /// Lloyd iterations over all centres, the tail's included, after the fit; 0 leaves them as the
+        /// authors do. Default 20.
+        pub polish: u32 = 20,
+        /// Elements that the fit looks at, drawn with replacement. Default 100000.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub sample: usize = 100_000,
+        /// Steps between two fits. Default 10.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub refresh: u64 = 10,
+        /// Whether what is not sent is added to the next gradient. Default true.
+        pub feedback: bool = true,
     }
 }
 

@@ -25,8 +25,6 @@
 //! element as large as the threshold is kept, because the threshold is itself an element. If fewer
 //! than k are above it, the residual makes up for the others.
 
-use serde::{Deserialize, Serialize};
-
 use crate::compress::exceedances::Exceedances;
 use crate::compress::ratio::{Fall, Ratio};
 use crate::compress::scheme::require;
@@ -38,28 +36,21 @@ use crate::rng::Stream;
 use crate::wire::values::Format;
 use crate::{Gauge, Policy, Result};
 
-/// The settings of `dgc`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Share of each bucket's elements that is aimed at, above 0 and at most 1; or a falling one.
-    /// Default 0.01.
-    pub ratio: Ratio,
-    /// Share of elements that the threshold is estimated from, above 0 and at most 1. Default
-    /// 0.01.
-    #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
-    pub sample: f64,
-    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
-    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
-    pub values: Values,
-    /// Whether what is not sent is added to the next gradient. Default true.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { ratio: 0.01.into(), sample: 0.01, values: Values::default(), feedback: true }
+settings! {
+    /// The settings of `dgc`.
+    pub struct Config {
+        /// Share of each bucket's elements that is aimed at, above 0 and at most 1; or a falling one.
+        /// Default 0.01.
+        pub ratio: Ratio = 0.01.into(),
+        /// Share of elements that the threshold is estimated from, above 0 and at most 1. Default
+        /// 0.01.
+        #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
+        pub sample: f64 = 0.01,
+        /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+        /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+        pub values: Values = Values::default(),
+        /// Whether what is not sent is added to the next gradient. Default true.
+        pub feedback: bool = true,
     }
 }
 

@@ -111,57 +111,39 @@ pub enum Rounding {
     Dither,
 }
 
-/// The settings of `dqsgd`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// What the bucket is scaled by. Default `linf`.
-    pub norm: Norm,
-    /// α, above 0 and at most 1: the convex schedule; 1 gives the non-convex one. Default
-    /// 0.999^(6000/`horizon`), which is the authors' 0.999 for their 6000 steps.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
-    pub alpha: Option<f64>,
-    /// Steps of the run, N; later steps count as the last. Default the run's length, or the authors' 6000 where that
-    /// is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub horizon: Option<u64>,
-    /// Steps between two decisions. Default 100.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub gap: u64,
-    /// Steps whose norms are averaged. Default 50.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_WINDOW)))]
-    pub window: usize,
-    /// Fewest bits per element, from 2. Default 2.
-    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = MAX_BITS)))]
-    pub min_bits: u8,
-    /// Most bits per element, up to 8; also those of the first `gap` steps. Default 8.
-    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = MAX_BITS)))]
-    pub max_bits: u8,
-    /// How bits become whole. Default `ceil`.
-    pub rounding: Rounding,
-    /// Error feedback, which does harm here: its variance is fed back. Default false.
-    pub feedback: bool,
-    /// What the schedule is to reach; unless said, a mean of 4.5 bits, the paper's on CIFAR-10.
-    pub target: Target,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            norm: Norm::Linf,
-            alpha: None,
-            horizon: None,
-            gap: 100,
-            window: 50,
-            min_bits: 2,
-            max_bits: MAX_BITS,
-            rounding: Rounding::Ceil,
-            feedback: false,
-            target: Target::Bits(4.5),
-        }
+settings! {
+    /// The settings of `dqsgd`.
+    pub struct Config {
+        /// What the bucket is scaled by. Default `linf`.
+        pub norm: Norm = Norm::Linf,
+        /// α, above 0 and at most 1: the convex schedule; 1 gives the non-convex one. Default
+        /// 0.999^(6000/`horizon`), which is the authors' 0.999 for their 6000 steps.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
+        pub alpha: Option<f64> = None,
+        /// Steps of the run, N; later steps count as the last. Default the run's length, or the authors' 6000 where that
+        /// is not known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub horizon: Option<u64> = None,
+        /// Steps between two decisions. Default 100.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub gap: u64 = 100,
+        /// Steps whose norms are averaged. Default 50.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_WINDOW)))]
+        pub window: usize = 50,
+        /// Fewest bits per element, from 2. Default 2.
+        #[cfg_attr(feature = "schema", schemars(range(min = 2, max = MAX_BITS)))]
+        pub min_bits: u8 = 2,
+        /// Most bits per element, up to 8; also those of the first `gap` steps. Default 8.
+        #[cfg_attr(feature = "schema", schemars(range(min = 2, max = MAX_BITS)))]
+        pub max_bits: u8 = MAX_BITS,
+        /// How bits become whole. Default `ceil`.
+        pub rounding: Rounding = Rounding::Ceil,
+        /// Error feedback, which does harm here: its variance is fed back. Default false.
+        pub feedback: bool = false,
+        /// What the schedule is to reach; unless said, a mean of 4.5 bits, the paper's on CIFAR-10.
+        pub target: Target = Target::Bits(4.5),
     }
 }
 

@@ -19,24 +19,15 @@
 //! worker. Zeros are sent as their sign bit says, which the identity above allows.
 //! As in the paper's experiments each parameter is a bucket, unless the policy says otherwise.
 
-use serde::{Deserialize, Serialize};
-
 use crate::compress::signs::{Magnitude, Signs};
 use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::{Bucketing, Policy};
 
-/// The settings of `ef-signsgd`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Whether what the signs miss is added to the next gradient: the paper's method. Default true.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { feedback: true }
+settings! {
+    /// The settings of `ef-signsgd`.
+    pub struct Config {
+        /// Whether what the signs miss is added to the next gradient: the paper's method. Default true.
+        pub feedback: bool = true,
     }
 }
 

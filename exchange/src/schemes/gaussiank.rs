@@ -25,8 +25,6 @@
 //! correction is not counted again, and so not used. If nothing is above the threshold, the
 //! largest element is sent.
 
-use serde::{Deserialize, Serialize};
-
 use crate::Result;
 use crate::compress::cutoff::{Cut, Cutoff, Cuts};
 use crate::compress::exceedances::{count_above, rounded_down};
@@ -41,24 +39,17 @@ use crate::wire::values::Format;
 /// How often a threshold is tried.
 const TRIALS: u32 = 3;
 
-/// The settings of `gaussiank`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Share of each bucket's elements that is aimed at, above 0 and at most 1; or a falling one.
-    /// Default 0.01.
-    pub ratio: Ratio,
-    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
-    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
-    pub values: Values,
-    /// Whether what is not sent is added to the next gradient. Default true.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { ratio: 0.01.into(), values: Values::default(), feedback: true }
+settings! {
+    /// The settings of `gaussiank`.
+    pub struct Config {
+        /// Share of each bucket's elements that is aimed at, above 0 and at most 1; or a falling one.
+        /// Default 0.01.
+        pub ratio: Ratio = 0.01.into(),
+        /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+        /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+        pub values: Values = Values::default(),
+        /// Whether what is not sent is added to the next gradient. Default true.
+        pub feedback: bool = true,
     }
 }
 

@@ -42,15 +42,14 @@ pub enum Precision {
     Bf16,
 }
 
-/// The settings of `half`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// `f16` or `bf16`. Default `f16`.
-    pub format: Precision,
-    /// Whether what rounding misses is added to the next gradient. Default false.
-    pub feedback: bool,
+settings! {
+    /// The settings of `half`.
+    pub struct Config {
+        /// `f16` or `bf16`. Default `f16`.
+        pub format: Precision = Precision::F16,
+        /// Whether what rounding misses is added to the next gradient. Default false.
+        pub feedback: bool = false,
+    }
 }
 
 impl Scheme for Config {

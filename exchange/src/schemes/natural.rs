@@ -21,8 +21,6 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use crate::Result;
 use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
 use crate::rng::Stream;
@@ -30,13 +28,12 @@ use crate::simd::wide;
 use crate::wire::Fault;
 use crate::wire::codes::{self, BLOCK};
 
-/// The settings of `natural`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Error feedback, which is of no use to unbiased rounding. Default false.
-    pub feedback: bool,
+settings! {
+    /// The settings of `natural`.
+    pub struct Config {
+        /// Error feedback, which is of no use to unbiased rounding. Default false.
+        pub feedback: bool = false,
+    }
 }
 
 impl Scheme for Config {

@@ -20,35 +20,26 @@
 //! `levels` counts the levels above zero: the paper's s + 1. Blocks are of 512 by default, as
 //! those of `qsgd`, so that the two compare. Scaling by the largest magnitude is offered too.
 
-use serde::{Deserialize, Serialize};
-
 use super::qsgd::{OnLadder, check_levels};
 use crate::Result;
 use crate::compress::ladder::Powers;
 use crate::compress::levels::{Entropy, Norm};
 use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 
-/// The settings of `nuqsgd`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Levels above zero, 1 to 127: 2^(1 − levels), …, 1/2, 1. Default 7: 4 bits with the sign.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 127)))]
-    pub levels: u8,
-    /// What a block is scaled by. Default `l2`.
-    pub norm: Norm,
-    /// Elements of a block; 0 for the whole bucket. Default 512.
-    pub block: usize,
-    /// How levels are coded. Default `none`.
-    pub entropy: Entropy,
-    /// Error feedback, which does harm here: its variance is fed back. Default false.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { levels: 7, norm: Norm::L2, block: 512, entropy: Entropy::None, feedback: false }
+settings! {
+    /// The settings of `nuqsgd`.
+    pub struct Config {
+        /// Levels above zero, 1 to 127: 2^(1 − levels), …, 1/2, 1. Default 7: 4 bits with the sign.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 127)))]
+        pub levels: u8 = 7,
+        /// What a block is scaled by. Default `l2`.
+        pub norm: Norm = Norm::L2,
+        /// Elements of a block; 0 for the whole bucket. Default 512.
+        pub block: usize = 512,
+        /// How levels are coded. Default `none`.
+        pub entropy: Entropy = Entropy::None,
+        /// Error feedback, which does harm here: its variance is fed back. Default false.
+        pub feedback: bool = false,
     }
 }
 

@@ -21,28 +21,19 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use crate::compress::levels::{self, stretch, take_scales};
 use crate::compress::signs;
 use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
 use crate::wire::{codes, floats};
 use crate::{Gauge, Result};
 
-/// The settings of `onebit`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Elements that share two means; 0 for the whole bucket. Default 512.
-    pub block: usize,
-    /// Whether what is missed is added to the next gradient: the paper's method. Default true.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { block: 512, feedback: true }
+settings! {
+    /// The settings of `onebit`.
+    pub struct Config {
+        /// Elements that share two means; 0 for the whole bucket. Default 512.
+        pub block: usize = 512,
+        /// Whether what is missed is added to the next gradient: the paper's method. Default true.
+        pub feedback: bool = true,
     }
 }
 

@@ -43,8 +43,6 @@
 //! With `lambda` feedback is possible, and is what small λ need to converge. No λ makes a
 //! contraction of it for every gradient: where no level is 0, zeros do not stay zeros.
 
-use serde::{Deserialize, Serialize};
-
 use crate::Result;
 use crate::compress::adaptive::{Adaptive, Fit, Plan, Statistics};
 use crate::compress::histogram::{Aim, Distribution, EDGES, Solver, bin, edges};
@@ -54,46 +52,31 @@ use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 
 const BINS: usize = EDGES - 1;
 
-/// The settings of `optquant`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Bits of each element's code, 1 to 5: 2^bits levels, signs among them. Default 3.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 5)))]
-    pub bits: u32,
-    /// Elements that share a scale, a multiple of 8. Default 512.
-    #[cfg_attr(feature = "schema", schemars(range(min = 8, max = 1 << 20), extend("multipleOf" = 8)))]
-    pub block: usize,
-    /// Where the distribution comes from. Default `pooled`.
-    pub statistics: Statistics,
-    /// Steps between two optimisations; there are more at steps 1, 10 and 30. Default 100.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub refresh: u64,
-    /// Share that the older statistic keeps when a new one comes, below 1. Default 0.9.
-    #[cfg_attr(feature = "schema", schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0)))]
-    pub memory: f64,
-    /// Weight λ of the squared bias against the variance, 1 or more; left out, there is no bias.
-    /// For N ranks with equal biases λ = N is best for the mean without feedback, 2 with it.
-    /// Default: left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 1.0)))]
-    pub lambda: Option<f64>,
-    /// Whether what is not sent is added to the next gradient: only with `lambda`. Default false.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            bits: 3,
-            block: 512,
-            statistics: Statistics::Pooled,
-            refresh: 100,
-            memory: 0.9,
-            lambda: None,
-            feedback: false,
-        }
+settings! {
+    /// The settings of `optquant`.
+    pub struct Config {
+        /// Bits of each element's code, 1 to 5: 2^bits levels, signs among them. Default 3.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 5)))]
+        pub bits: u32 = 3,
+        /// Elements that share a scale, a multiple of 8. Default 512.
+        #[cfg_attr(feature = "schema", schemars(range(min = 8, max = 1 << 20), extend("multipleOf" = 8)))]
+        pub block: usize = 512,
+        /// Where the distribution comes from. Default `pooled`.
+        pub statistics: Statistics = Statistics::Pooled,
+        /// Steps between two optimisations; there are more at steps 1, 10 and 30. Default 100.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub refresh: u64 = 100,
+        /// Share that the older statistic keeps when a new one comes, below 1. Default 0.9.
+        #[cfg_attr(feature = "schema", schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0)))]
+        pub memory: f64 = 0.9,
+        /// Weight λ of the squared bias against the variance, 1 or more; left out, there is no bias.
+        /// For N ranks with equal biases λ = N is best for the mean without feedback, 2 with it.
+        /// Default: left out.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schemars(range(min = 1.0)))]
+        pub lambda: Option<f64> = None,
+        /// Whether what is not sent is added to the next gradient: only with `lambda`. Default false.
+        pub feedback: bool = false,
     }
 }
 

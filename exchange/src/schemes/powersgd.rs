@@ -48,8 +48,6 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use crate::compress::scheme::require;
 use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::reducer::{BucketGradient, Next, Reducer, Round};
@@ -61,30 +59,23 @@ mod orthogonal;
 mod start;
 mod sums;
 
-/// The settings of `powersgd`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Columns of the factors, r: at least 1. Default 4.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub rank: usize,
-    /// The first step that is compressed, counted from 1: those before are sent as they are,
-    /// unless `policy.warmup_steps` says otherwise. Default 1.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
-    pub start_step: u64,
-    /// A matrix is compressed when (n + m)·r times this is less than n·m; above 0. Default 2.
-    #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0.0)))]
-    pub min_compression_rate: f64,
-    /// Whether a step starts from the Q of the one before, else from a random one. Default true.
-    pub warm_start: bool,
-    /// Whether what is not sent is added to the next gradient. Default true.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { rank: 4, start_step: 1, min_compression_rate: 2.0, warm_start: true, feedback: true }
+settings! {
+    /// The settings of `powersgd`.
+    pub struct Config {
+        /// Columns of the factors, r: at least 1. Default 4.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub rank: usize = 4,
+        /// The first step that is compressed, counted from 1: those before are sent as they are,
+        /// unless `policy.warmup_steps` says otherwise. Default 1.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+        pub start_step: u64 = 1,
+        /// A matrix is compressed when (n + m)·r times this is less than n·m; above 0. Default 2.
+        #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0.0)))]
+        pub min_compression_rate: f64 = 2.0,
+        /// Whether a step starts from the Q of the one before, else from a random one. Default true.
+        pub warm_start: bool = true,
+        /// Whether what is not sent is added to the next gradient. Default true.
+        pub feedback: bool = true,
     }
 }
 

@@ -30,8 +30,6 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use crate::compress::ladder::{Ladder, Uniform};
 use crate::compress::levels::{self, Entropy, Norm, Quantiser};
 use crate::compress::scheme::require;
@@ -39,27 +37,20 @@ use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soun
 use crate::rng::Stream;
 use crate::{Gauge, Result};
 
-/// The settings of `qsgd`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Levels above zero, s: 1 to 127. Default 7: 4 bits with the sign.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 127)))]
-    pub levels: u8,
-    /// What a block is scaled by. Default `linf`.
-    pub norm: Norm,
-    /// Elements of a block; 0 for the whole bucket. Default 512.
-    pub block: usize,
-    /// How levels are coded. Default `none`.
-    pub entropy: Entropy,
-    /// Error feedback, which does harm here: its variance is fed back. Default false.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { levels: 7, norm: Norm::Linf, block: 512, entropy: Entropy::None, feedback: false }
+settings! {
+    /// The settings of `qsgd`.
+    pub struct Config {
+        /// Levels above zero, s: 1 to 127. Default 7: 4 bits with the sign.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 127)))]
+        pub levels: u8 = 7,
+        /// What a block is scaled by. Default `linf`.
+        pub norm: Norm = Norm::Linf,
+        /// Elements of a block; 0 for the whole bucket. Default 512.
+        pub block: usize = 512,
+        /// How levels are coded. Default `none`.
+        pub entropy: Entropy = Entropy::None,
+        /// Error feedback, which does harm here: its variance is fed back. Default false.
+        pub feedback: bool = false,
     }
 }
 

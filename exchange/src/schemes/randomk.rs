@@ -31,8 +31,6 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use crate::compress::ratio::Ratio;
 use crate::compress::scheme::require;
 use crate::compress::values::{Arriving, QsgdValues, Sender, Values};
@@ -43,27 +41,20 @@ use crate::wire::values::Format;
 use crate::wire::{Reader, put_count};
 use crate::{Gauge, Result};
 
-/// The settings of `randomk`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Share of each bucket's elements that is sent, above 0 and at most 1: of n elements
-    /// max(1, round(ratio·n)); or a falling one. Default 0.01.
-    pub ratio: Ratio,
-    /// Whether what is sent is multiplied by n/k, which makes it right in expectation. Without
-    /// feedback, and in f32 or quantised only. Default false.
-    pub unbiased: bool,
-    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
-    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
-    pub values: Values,
-    /// Whether what is not sent is added to the next gradient. Default true.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { ratio: 0.01.into(), unbiased: false, values: Values::default(), feedback: true }
+settings! {
+    /// The settings of `randomk`.
+    pub struct Config {
+        /// Share of each bucket's elements that is sent, above 0 and at most 1: of n elements
+        /// max(1, round(ratio·n)); or a falling one. Default 0.01.
+        pub ratio: Ratio = 0.01.into(),
+        /// Whether what is sent is multiplied by n/k, which makes it right in expectation. Without
+        /// feedback, and in f32 or quantised only. Default false.
+        pub unbiased: bool = false,
+        /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+        /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+        pub values: Values = Values::default(),
+        /// Whether what is not sent is added to the next gradient. Default true.
+        pub feedback: bool = true,
     }
 }
 

@@ -22,8 +22,6 @@
 //! this rule. The paper's exact selection for small layers is what `topk` is for. If nothing is
 //! above the threshold, the largest element is sent.
 
-use serde::{Deserialize, Serialize};
-
 use crate::Result;
 use crate::compress::cutoff::{Cut, Cutoff, Cuts};
 use crate::compress::exceedances::{count_above, rounded_down};
@@ -37,24 +35,17 @@ use crate::wire::values::Format;
 /// The interval of t that is not bisected any more.
 const NARROW: f64 = 0.2;
 
-/// The settings of `redsync`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Share of each bucket's elements that is aimed at, above 0 and at most 1; or a falling one.
-    /// Default 0.01.
-    pub ratio: Ratio,
-    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
-    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
-    pub values: Values,
-    /// Whether what is not sent is added to the next gradient. Default true.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { ratio: 0.01.into(), values: Values::default(), feedback: true }
+settings! {
+    /// The settings of `redsync`.
+    pub struct Config {
+        /// Share of each bucket's elements that is aimed at, above 0 and at most 1; or a falling one.
+        /// Default 0.01.
+        pub ratio: Ratio = 0.01.into(),
+        /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+        /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+        pub values: Values = Values::default(),
+        /// Whether what is not sent is added to the next gradient. Default true.
+        pub feedback: bool = true,
     }
 }
 

@@ -41,8 +41,6 @@
 mod fit;
 mod stages;
 
-use serde::{Deserialize, Serialize};
-
 pub use fit::Fit;
 use stages::{Controller, Plan};
 pub use stages::{Rule, Stages};
@@ -56,42 +54,27 @@ use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::wire::values::Format;
 use crate::{Gauge, Result, State};
 
-/// The settings of `sidco`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Share of each bucket's elements that the threshold aims at, above 0 and at most 1; or a
-    /// falling one. Default 0.01.
-    pub ratio: Ratio,
-    /// The law fitted to magnitudes: `exponential` (the default), `pareto` or `gamma`.
-    pub fit: Fit,
-    /// Stages of fitting: a number, `adaptive` (the default) or `chain`.
-    pub stages: Stages,
-    /// Whether an adaptive number of stages that stands at its bound, and is still more than 20 %
-    /// off, is changed in the other direction: for heavy tails without feedback. Default false.
-    pub bounce: bool,
-    /// Whether only elements other than zero are fitted, for the ratio that they then need: for
-    /// gradients with many exact zeros. Default false.
-    pub nonzero: bool,
-    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
-    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
-    pub values: Values,
-    /// Whether what is not sent is added to the next gradient. Default true.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            ratio: 0.01.into(),
-            fit: Fit::default(),
-            stages: Stages::By(Rule::Adaptive),
-            bounce: false,
-            nonzero: false,
-            values: Values::default(),
-            feedback: true,
-        }
+settings! {
+    /// The settings of `sidco`.
+    pub struct Config {
+        /// Share of each bucket's elements that the threshold aims at, above 0 and at most 1; or a
+        /// falling one. Default 0.01.
+        pub ratio: Ratio = 0.01.into(),
+        /// The law fitted to magnitudes: `exponential` (the default), `pareto` or `gamma`.
+        pub fit: Fit = Fit::default(),
+        /// Stages of fitting: a number, `adaptive` (the default) or `chain`.
+        pub stages: Stages = Stages::By(Rule::Adaptive),
+        /// Whether an adaptive number of stages that stands at its bound, and is still more than 20 %
+        /// off, is changed in the other direction: for heavy tails without feedback. Default false.
+        pub bounce: bool = false,
+        /// Whether only elements other than zero are fitted, for the ratio that they then need: for
+        /// gradients with many exact zeros. Default false.
+        pub nonzero: bool = false,
+        /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+        /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+        pub values: Values = Values::default(),
+        /// Whether what is not sent is added to the next gradient. Default true.
+        pub feedback: bool = true,
     }
 }
 

@@ -39,8 +39,6 @@
 
 mod vote;
 
-use serde::{Deserialize, Serialize};
-
 use crate::compress::scheme::require;
 use crate::compress::signs::Signs;
 use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
@@ -50,22 +48,21 @@ pub use crate::compress::signs::{Magnitude, Zeros};
 use vote::Majority;
 pub use vote::{Ties, Vote};
 
-/// The settings of `signsgd`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// What a sign stands for. Default `mean`.
-    pub magnitude: Magnitude,
-    /// What becomes of the ranks' signs. Default `mean`.
-    pub vote: Vote,
-    /// What arrives where the majority's vote is a tie. Default `zero`.
-    pub ties: Ties,
-    /// How an element that is zero votes: one bit has no zero. Default `sign-bit`.
-    pub zeros: Zeros,
-    /// Error feedback, which does harm around plain signs; `ef-signsgd` is the scheme that goes
-    /// with it. Default false.
-    pub feedback: bool,
+settings! {
+    /// The settings of `signsgd`.
+    pub struct Config {
+        /// What a sign stands for. Default `mean`.
+        pub magnitude: Magnitude = Magnitude::Mean,
+        /// What becomes of the ranks' signs. Default `mean`.
+        pub vote: Vote = Vote::Mean,
+        /// What arrives where the majority's vote is a tie. Default `zero`.
+        pub ties: Ties = Ties::Zero,
+        /// How an element that is zero votes: one bit has no zero. Default `sign-bit`.
+        pub zeros: Zeros = Zeros::SignBit,
+        /// Error feedback, which does harm around plain signs; `ef-signsgd` is the scheme that goes
+        /// with it. Default false.
+        pub feedback: bool = false,
+    }
 }
 
 impl Scheme for Config {

@@ -26,8 +26,6 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use crate::compress::ladder::Uniform;
 use crate::compress::levels::{self, Norm, Quantiser, Scales};
 use crate::compress::scheme::require;
@@ -37,23 +35,16 @@ use crate::wire::codes::BLOCK;
 use crate::wire::trits;
 use crate::{Bucketing, Gauge, Policy, Result};
 
-/// The settings of `terngrad`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Standard deviations at which elements are clipped; 0 for no clipping. Default 2.5.
-    #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
-    pub clip: f64,
-    /// Elements of a block; 0 for the whole bucket. Default 0.
-    pub block: usize,
-    /// Error feedback, which does harm here: its variance is fed back. Default false.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { clip: 2.5, block: 0, feedback: false }
+settings! {
+    /// The settings of `terngrad`.
+    pub struct Config {
+        /// Standard deviations at which elements are clipped; 0 for no clipping. Default 2.5.
+        #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
+        pub clip: f64 = 2.5,
+        /// Elements of a block; 0 for the whole bucket. Default 0.
+        pub block: usize = 0,
+        /// Error feedback, which does harm here: its variance is fed back. Default false.
+        pub feedback: bool = false,
     }
 }
 

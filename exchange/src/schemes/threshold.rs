@@ -23,8 +23,6 @@
 //! than zero is, but nothing forces it to be nearer: what holds, with values in f32, is
 //! ‖C(g) − g‖² ≤ n·λ².
 
-use serde::{Deserialize, Serialize};
-
 use crate::Result;
 use crate::compress::cutoff::{Cut, Cutoff, Cuts};
 use crate::compress::exceedances::rounded_down;
@@ -34,25 +32,18 @@ use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::wire::values::Format;
 
-/// The settings of `threshold`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Magnitude above which an element is sent, in units of the gradient; 0 sends all that are
-    /// not zero. Default 0.01.
-    #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
-    pub lambda: f64,
-    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
-    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
-    pub values: Values,
-    /// Whether what is not sent is added to the next gradient. Default true.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { lambda: 0.01, values: Values::default(), feedback: true }
+settings! {
+    /// The settings of `threshold`.
+    pub struct Config {
+        /// Magnitude above which an element is sent, in units of the gradient; 0 sends all that are
+        /// not zero. Default 0.01.
+        #[cfg_attr(feature = "schema", schemars(range(min = 0.0)))]
+        pub lambda: f64 = 0.01,
+        /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+        /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+        pub values: Values = Values::default(),
+        /// Whether what is not sent is added to the next gradient. Default true.
+        pub feedback: bool = true,
     }
 }
 

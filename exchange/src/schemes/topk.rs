@@ -23,8 +23,6 @@
 //! magnitudes the lowest position goes first, so that runs repeat bit for bit. Zeros are not
 //! sent, even if there are fewer than k other elements.
 
-use serde::{Deserialize, Serialize};
-
 use crate::Result;
 use crate::compress::levels::{Entropy, Norm};
 use crate::compress::ratio::{Fall, Ratio};
@@ -34,24 +32,17 @@ use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::wire::values::Format;
 
-/// The settings of `topk`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Share of each bucket's elements that is sent, above 0 and at most 1: of n elements
-    /// max(1, round(ratio·n)); or a falling one. Default 0.01.
-    pub ratio: Ratio,
-    /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
-    /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
-    pub values: Values,
-    /// Whether what is not sent is added to the next gradient. Default true.
-    pub feedback: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { ratio: 0.01.into(), values: Values::default(), feedback: true }
+settings! {
+    /// The settings of `topk`.
+    pub struct Config {
+        /// Share of each bucket's elements that is sent, above 0 and at most 1: of n elements
+        /// max(1, round(ratio·n)); or a falling one. Default 0.01.
+        pub ratio: Ratio = 0.01.into(),
+        /// How the values are sent: `f32`, `f16`, `bf16`, or quantised, such as
+        /// `{ kind = "qsgd", levels = 1 }`. Default `f32`.
+        pub values: Values = Values::default(),
+        /// Whether what is not sent is added to the next gradient. Default true.
+        pub feedback: bool = true,
     }
 }
 
