@@ -24,11 +24,11 @@ fn measured(scheme: &SchemeConfig, gradient: &[f32]) -> (f64, f64) {
     let mut compressor = scheme.codec(&seat).expect("a codec");
     let mut wire = Vec::new();
     compressor.encode(gradient, 1, &mut wire);
-    let mut said = vec![0.0; gradient.len()];
+    let mut decoded = vec![0.0; gradient.len()];
     compressor
-        .decode_add(&wire, 0..said.len(), 1.0, &mut said)
+        .decode_add(&wire, 0..decoded.len(), 1.0, &mut decoded)
         .expect("a scheme reads its own message");
-    let error = distributions::error(&said, gradient);
+    let error = distributions::error(&decoded, gradient);
     (error, 8.0 * wire.len() as f64 / gradient.len() as f64)
 }
 

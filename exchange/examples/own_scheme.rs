@@ -37,10 +37,10 @@ impl Compressor for Blocks {
         if found != expected {
             return Err(Error::Wire(Fault::Length { expected, found }));
         }
-        for (block, said) in sum.chunks_mut(KEEP).zip(wire.as_chunks::<5>().0) {
-            let fault = Fault::Field { field: "place", found: said[0].into() };
-            let element = block.get_mut(usize::from(said[0])).ok_or(fault)?;
-            *element += weight * f32::from_le_bytes([said[1], said[2], said[3], said[4]]);
+        for (block, decoded) in sum.chunks_mut(KEEP).zip(wire.as_chunks::<5>().0) {
+            let fault = Fault::Field { field: "place", found: decoded[0].into() };
+            let element = block.get_mut(usize::from(decoded[0])).ok_or(fault)?;
+            *element += weight * f32::from_le_bytes([decoded[1], decoded[2], decoded[3], decoded[4]]);
         }
         Ok(())
     }

@@ -63,7 +63,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     (seat.parameters, seat.shapes) = (parameters, shapes);
     let Built::Reducer(mut reducer) = config.build(&seat) else { unreachable!("it has rounds") };
     // Roughly what gradients are like: a sum of uniform numbers.
-    let stream = Stream::of(&[rank as u64]);
+    let stream = Stream::new(&[rank as u64]);
     let value = |i: u32| (0..4).map(|k| stream.uniform(4 * i + k)).sum::<f32>() - 2.0;
     let fresh: Vec<f32> = (0..length as u32).map(|i| 1e-3 * value(i)).collect();
     let (mut values, mut residual) = (fresh.clone(), vec![0.0; length]);

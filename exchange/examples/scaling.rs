@@ -39,7 +39,7 @@ fn rank(
     let number = end.rank();
     let layout = Layout::new([("weight".to_string(), elements)])?;
     let mut exchange = Exchange::with(scheme, topology, Bucketing::Whole, layout, 1, end)?;
-    let stream = Stream::of(&[number as u64]);
+    let stream = Stream::new(&[number as u64]);
     let laplace = |i: usize| {
         let uniform = stream.uniform(i as u32) - 0.5;
         -uniform.signum() * (1.0 - 2.0 * uniform.abs()).max(1e-30).ln()

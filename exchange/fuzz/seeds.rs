@@ -18,7 +18,7 @@ pub(crate) fn all() -> Vec<(String, String, Vec<u8>)> {
 }
 
 fn messages() -> Vec<(String, String, Vec<u8>)> {
-    let stream = Stream::of(&[1]);
+    let stream = Stream::new(&[1]);
     let gradient: Vec<f32> = (0..LENGTH.into())
         .map(|i| (stream.uniform(i) - 0.5) / (1.05 - stream.uniform(i + 1000)))
         .collect();

@@ -11,7 +11,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::compress::{Built, Compressor, Encoded, Law, Scheme, Seat};
+use crate::compress::{Built, Compressor, Encoded, Law, RANGE_UNIT, Scheme, Seat};
 use crate::rng::Stream;
 use crate::{Bucketing, Collective, Error, Exchange, Layout, Policy, Solo, State, mesh};
 
@@ -42,6 +42,7 @@ const GOES_ON: &str = "a restored state goes on as if never stopped";
 const NOTHING: &str = "a gradient of zeros gives a mean of zeros";
 const COST: &str = "no message is larger than plain f32";
 const HOSTILE: &str = "any bytes are an error or numbers";
+const RANGES: &str = "a range that is decoded alone has the bits that it has in the whole";
 const NEARER: &str = "decoding gives back what the scheme's `law` says";
 
 /// The name of gradients as they occur.
@@ -83,7 +84,7 @@ fn broken(law: &'static str, case: &str, found: impl fmt::Display) -> Violation 
 
 /// Uniform in −½ to ½, each (seed, element) its own.
 fn uniform(seed: u64, element: usize) -> f64 {
-    f64::from(Stream::of(&[seed]).uniform(element as u32)) - 0.5 + f64::from(f32::EPSILON) / 4.0
+    f64::from(Stream::new(&[seed]).uniform(element as u32)) - 0.5 + f64::from(f32::EPSILON) / 4.0
 }
 
 /// Laplace distributed, as gradients roughly are.
@@ -174,17 +175,17 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 /// One step of one rank: the mean is what the scheme says of the gradient.
 fn nearer(scheme: &dyn Scheme, gradient: &[f32], case: &str) -> Result<(), Violation> {
-    let mut said = gradient.to_vec();
-    let run = alone(scheme, gradient.len()).and_then(|mut e| e.allreduce(1, &mut said));
+    let mut decoded = gradient.to_vec();
+    let run = alone(scheme, gradient.len()).and_then(|mut e| e.allreduce(1, &mut decoded));
     let traffic = run.map_err(|error| broken(FINITE, case, error))?;
-    if let Some(at) = said.iter().position(|value| !value.is_finite()) {
-        return Err(broken(FINITE, case, format!("element {at} is {}", said[at])));
+    if let Some(at) = decoded.iter().position(|value| !value.is_finite()) {
+        return Err(broken(FINITE, case, format!("element {at} is {}", decoded[at])));
     }
     if let Some(gauge) = traffic.gauges.iter().find(|gauge| !gauge.value.is_finite()) {
         return Err(broken(FINITE, case, format!("`{}` is {}", gauge.name, gauge.value)));
     }
     let zero = |values: &[f32]| values.iter().all(|value| *value == 0.0);
-    if zero(gradient) && !zero(&said) {
+    if zero(gradient) && !zero(&decoded) {
         return Err(broken(NOTHING, case, "something arrives"));
     }
     let one_message = matches!(scheme.build(&Seat::alone(1, 0)), Built::Codec(_));
@@ -192,9 +193,9 @@ fn nearer(scheme: &dyn Scheme, gradient: &[f32], case: &str) -> Result<(), Viola
         let found = format!("{} bytes of {}", traffic.wire_bytes, traffic.dense_bytes);
         return Err(broken(COST, case, found));
     }
-    let (error, whole) = distance(&said, gradient);
+    let (error, whole) = distance(&decoded, gradient);
     let kept = match scheme.law() {
-        Law::Exact => bits(&said) == bits(gradient),
+        Law::Exact => bits(&decoded) == bits(gradient),
         Law::Contraction if case.contains(LAPLACE) && gradient.len() > 1 => error < whole,
         Law::Contraction => error <= whole * (1.0 + 1e-6),
         Law::Unbiased | Law::Biased => true,
@@ -203,9 +204,9 @@ fn nearer(scheme: &dyn Scheme, gradient: &[f32], case: &str) -> Result<(), Viola
     if kept { Ok(()) } else { Err(broken(NEARER, case, found())) }
 }
 
-/// ‖said − gradient‖² and ‖gradient‖².
-fn distance(said: &[f32], gradient: &[f32]) -> (f64, f64) {
-    let errors = said.iter().zip(gradient).map(|(s, g)| f64::from(*s) - f64::from(*g));
+/// ‖decoded − gradient‖² and ‖gradient‖².
+fn distance(decoded: &[f32], gradient: &[f32]) -> (f64, f64) {
+    let errors = decoded.iter().zip(gradient).map(|(s, g)| f64::from(*s) - f64::from(*g));
     (square(errors), square(gradient.iter().map(|g| f64::from(*g))))
 }
 
@@ -217,6 +218,7 @@ fn codec(scheme: &dyn Scheme, gradient: &[f32], case: &str) -> Result<(), Violat
     if compressor.encode(gradient, 1, &mut wire) == Encoded::Dense {
         return Ok(());
     }
+    ranges(&*compressor, &wire, gradient.len(), case)?;
     let mut sum = vec![0.0; gradient.len()];
     let mut decode = |compressor: &dyn Compressor, wire: &[u8]| {
         sum.fill(0.0);
@@ -229,11 +231,38 @@ fn codec(scheme: &dyn Scheme, gradient: &[f32], case: &str) -> Result<(), Violat
     ends.into_iter().try_for_each(|end| decode(&*compressor, &wire[..end]))?;
     for number in 0..64 {
         let mut damaged = wire.clone();
-        let at = Stream::of(&[number]).bits(0) as usize % damaged.len().max(1);
+        let at = Stream::new(&[number]).bits(0) as usize % damaged.len().max(1);
         if let Some(byte) = damaged.get_mut(at) {
             *byte ^= 1 << (number % 8);
         }
         decode(&*compressor, &damaged)?;
+    }
+    Ok(())
+}
+
+/// Every range of a message, decoded alone, by a compressor that reads ranges.
+fn ranges(
+    compressor: &dyn Compressor,
+    wire: &[u8],
+    length: usize,
+    case: &str,
+) -> Result<(), Violation> {
+    let decoded = |range: std::ops::Range<usize>| {
+        let mut sum = vec![0.25; range.len()];
+        let result = compressor.decode_add(wire, range, 0.3, &mut sum);
+        result.map(|()| bits(&sum)).map_err(|error| broken(RANGES, case, error))
+    };
+    if !compressor.reads_ranges() {
+        return Ok(());
+    }
+    let whole = decoded(0..length)?;
+    for start in (0..length).step_by(RANGE_UNIT) {
+        for end in [length.min(start + RANGE_UNIT), length] {
+            if decoded(start..end)? != whole[start..end] {
+                let found = format!("elements {start} to {end} differ");
+                return Err(broken(RANGES, case, found));
+            }
+        }
     }
     Ok(())
 }
@@ -301,9 +330,9 @@ fn hears_each(scheme: &dyn Scheme, length: usize) -> Result<(), Violation> {
             end(scheme, length, collective)?.allreduce(1, &mut mean)?;
             Ok(mean)
         });
-        let mut said = means.map_err(|error| broken(NEARER, &case, error))?.swap_remove(0);
-        said.iter_mut().for_each(|value| *value *= RANKS as f32);
-        let (error, whole) = distance(&said, &gradient);
+        let mut decoded = means.map_err(|error| broken(NEARER, &case, error))?.swap_remove(0);
+        decoded.iter_mut().for_each(|value| *value *= RANKS as f32);
+        let (error, whole) = distance(&decoded, &gradient);
         let kept = match scheme.law() {
             Law::Exact => error <= whole * 1e-12,
             Law::Contraction => error <= whole * (1.0 + 1e-5),
@@ -333,11 +362,11 @@ fn unbiased(scheme: &dyn Scheme) -> Result<(), Violation> {
         let mut exchange = alone(scheme, length).map_err(blame)?;
         let mut misses: [Vec<f64>; 3] = Default::default();
         for step in 1..=STEPS {
-            let mut said = gradient.clone();
-            exchange.allreduce(step, &mut said).map_err(blame)?;
+            let mut decoded = gradient.clone();
+            exchange.allreduce(step, &mut decoded).map_err(blame)?;
             let mut miss = [0.0; 3];
-            for (said, given) in said.iter().zip(&gradient) {
-                let (error, given) = (f64::from(*said) - f64::from(*given), f64::from(*given));
+            for (decoded, given) in decoded.iter().zip(&gradient) {
+                let (error, given) = (f64::from(*decoded) - f64::from(*given), f64::from(*given));
                 let along = [given, given.signum(), 1.0];
                 miss.iter_mut().zip(along).for_each(|(sum, along)| *sum += error * along);
             }

@@ -61,8 +61,8 @@ impl Distortion {
         self.begin();
         let [whole, error, shared] = total;
         // ĝ = g − (g − ĝ).
-        let said = whole - 2.0 * shared + error;
-        let lengths = (whole * said).sqrt();
+        let decoded = whole - 2.0 * shared + error;
+        let lengths = (whole * decoded).sqrt();
         let share = |part: f64, of: f64, otherwise| if of > 0.0 { part / of } else { otherwise };
         gauges.push(Gauge::mean("compression_error", share(error, whole, 0.0), 1.0));
         let nothing = if error > 0.0 { 0.0 } else { 1.0 };

@@ -25,7 +25,7 @@ fn absorb(key: u64, word: u64) -> u64 {
 
 impl Stream {
     /// The stream of a key made of any number of words, whose order counts.
-    pub fn of(words: &[u64]) -> Self {
+    pub fn new(words: &[u64]) -> Self {
         let key = words.iter().fold(0x6772_6164_7769_7265, |key, word| absorb(key, *word));
         Self::from_key(key)
     }
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn bounded_numbers_reach_every_value_and_none_beyond() {
-        let stream = Stream::of(&[1]);
+        let stream = Stream::new(&[1]);
         let mut seen = [0u32; 7];
         (0..7000).for_each(|i| seen[stream.below(i, 7) as usize] += 1);
         assert!(seen.iter().all(|count| (850..1150).contains(count)), "{seen:?}");

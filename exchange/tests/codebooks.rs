@@ -16,9 +16,9 @@ fn measured(scheme: &SchemeConfig, gradient: &[f32]) -> (f64, f64) {
     let mut compressor = scheme.codec(&seat).expect("a codec");
     let mut wire = Vec::new();
     compressor.encode(gradient, 1, &mut wire);
-    let mut said = vec![0.0; gradient.len()];
-    compressor.decode_add(&wire, 0..said.len(), 1.0, &mut said).unwrap();
-    (error(&said, gradient), 8.0 * wire.len() as f64 / gradient.len() as f64)
+    let mut decoded = vec![0.0; gradient.len()];
+    compressor.decode_add(&wire, 0..decoded.len(), 1.0, &mut decoded).unwrap();
+    (error(&decoded, gradient), 8.0 * wire.len() as f64 / gradient.len() as f64)
 }
 
 fn near(found: f64, expected: f64, share: f64) -> bool {

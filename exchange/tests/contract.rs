@@ -161,10 +161,10 @@ fn law_5_sent_plus_residual_is_gradient_plus_residual() {
             let after = exchange.residual().expect(case);
             for i in 0..gradient.len() {
                 let due = gradient[i] + before[i];
-                let (due, said) = (f64::from(due), f64::from(sent[i]));
-                let error = (said + f64::from(after[i]) - due).abs();
+                let (due, decoded) = (f64::from(due), f64::from(sent[i]));
+                let error = (decoded + f64::from(after[i]) - due).abs();
                 assert!(
-                    error <= (due.abs() + said.abs()) * 1e-6,
+                    error <= (due.abs() + decoded.abs()) * 1e-6,
                     "{case}, element {i}, step {step}"
                 );
             }
@@ -234,14 +234,14 @@ fn law_9_unbiased_schemes_pass_a_z_test() {
         for step in 1..=STEPS {
             let mut wire = Vec::new();
             assert_eq!(compressor.encode(&gradient, step, &mut wire), Encoded::Message);
-            let mut said = vec![0.0; LENGTH];
-            compressor.decode_add(&wire, 0..said.len(), 1.0, &mut said).unwrap();
+            let mut decoded = vec![0.0; LENGTH];
+            compressor.decode_add(&wire, 0..decoded.len(), 1.0, &mut decoded).unwrap();
             let messages = [Some(&wire[..]), Some(&wire[..])];
             compressor
-                .learn_and_commit(&StepMessages { step, messages: &messages, mean: &said })
+                .learn_and_commit(&StepMessages { step, messages: &messages, mean: &decoded })
                 .unwrap();
             for (samples, direction) in samples.iter_mut().zip(&directions) {
-                samples.push(project(&said, direction));
+                samples.push(project(&decoded, direction));
             }
         }
         for (number, (samples, direction)) in samples.iter().zip(&directions).enumerate() {
@@ -286,7 +286,7 @@ fn a_residual_that_overflows_is_named_as_such() {
     assert_eq!(exchange.residual().unwrap(), residual);
 }
 
-/// DQ-SGD stretches its bits over the run: what it sends says which length it was told.
+/// DQ-SGD stretches its bits over the run: what it sends says which length it was given.
 #[test]
 fn a_scheme_is_told_the_length_of_the_run() {
     let bytes = |horizon: Option<u64>, run: Run| -> Vec<u64> {
@@ -306,10 +306,10 @@ fn a_scheme_is_told_the_length_of_the_run() {
         };
         (1..=60).map(step).collect()
     };
-    let told = Run { seed: 3, steps: Some(60) };
-    assert_eq!(bytes(None, told), bytes(Some(60), Run::from(3)));
-    assert_ne!(bytes(None, told), bytes(None, Run::from(3)));
-    assert_eq!(bytes(Some(90), told), bytes(Some(90), Run::from(3)), "what is set counts");
+    let run = Run { seed: 3, steps: Some(60) };
+    assert_eq!(bytes(None, run), bytes(Some(60), Run::from(3)));
+    assert_ne!(bytes(None, run), bytes(None, Run::from(3)));
+    assert_eq!(bytes(Some(90), run), bytes(Some(90), Run::from(3)), "what is set counts");
 }
 
 /// Small parameters and the first steps cross as they are, everything else compressed, whatever
@@ -522,8 +522,8 @@ impl Reducer for Shifty {
                 Ok(Next::Again)
             }
             _ => {
-                let said = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
-                let all: Vec<f32> = round.messages().map(said).collect();
+                let decoded = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
+                let all: Vec<f32> = round.messages().map(decoded).collect();
                 assert_eq!(all.len(), round.world_size());
                 assert!(all.iter().all(|value| value.to_bits() == self.prepared.to_bits()));
                 let lost = if self.spoils { 0.5 } else { 1.0 };

@@ -28,9 +28,9 @@ mod small {
         let rounds = if rank + 1 == ranks { last } else { rounds };
         for round in 0..rounds {
             let all = end.allgather(vec![rank, round])?;
-            let said: Vec<&[u8]> = all.iter().map(|message| &**message).collect();
+            let decoded: Vec<&[u8]> = all.iter().map(|message| &**message).collect();
             let expected: Vec<[u8; 2]> = (0..ranks).map(|from| [from, round]).collect();
-            assert_eq!(said, expected, "rank {rank} in round {round}");
+            assert_eq!(decoded, expected, "rank {rank} in round {round}");
         }
         Ok(())
     }

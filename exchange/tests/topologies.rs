@@ -285,8 +285,8 @@ fn nothing_is_lost_when_both_ways_are_compressed() {
     let servers = ranks[0].2.as_ref().unwrap();
     assert!(servers.iter().any(|value| *value != 0.0));
     for i in 0..LENGTH {
-        let said = ranks.iter().map(|(said, ..)| said[i]).sum::<f64>() / 3.0;
-        assert!((said - ranks[0].1[i] - f64::from(servers[i])).abs() < 1e-4, "element {i}");
+        let decoded = ranks.iter().map(|(decoded, ..)| decoded[i]).sum::<f64>() / 3.0;
+        assert!((decoded - ranks[0].1[i] - f64::from(servers[i])).abs() < 1e-4, "element {i}");
     }
 }
 

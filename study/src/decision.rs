@@ -180,7 +180,7 @@ pub(super) mod tests {
 
     impl Draws {
         pub(crate) fn new(seed: u64) -> Self {
-            Self(Stream::of(&[seed]), 0)
+            Self(Stream::new(&[seed]), 0)
         }
 
         pub(crate) fn normal(&mut self, mean: f64, deviation: f64) -> f64 {

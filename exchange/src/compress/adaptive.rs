@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::rounding::{self, Shape, are_levels};
+use super::rounding::{self, Rounder, are_levels};
 use super::scheme::require;
 use super::{Compressor, Encoded, Seat, StepEnd, StepMessages, Summary};
 use crate::rng::Stream;
@@ -40,7 +40,7 @@ pub enum Statistics {
 }
 
 /// What of a gradient's distribution decides about its levels, and how.
-pub(crate) trait Fit: Send {
+pub(crate) trait LevelFit: Send {
     /// Number of terms, each a sum over elements; the first [`weights`](Self::weights) of them add
     /// up to the total weight.
     fn terms(&self) -> usize;
@@ -57,8 +57,8 @@ pub(crate) trait Fit: Send {
 
 /// What the schemes of this family have in common.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Plan {
-    pub(crate) shape: Shape,
+pub(crate) struct AdaptiveSettings {
+    pub(crate) rounder: Rounder,
     pub(crate) statistics: Statistics,
     /// Steps between statistics, from step `refresh` on.
     pub(crate) refresh: u64,
@@ -68,13 +68,13 @@ pub(crate) struct Plan {
     pub(crate) sharpness: f32,
 }
 
-impl Plan {
+impl AdaptiveSettings {
     /// Checks the settings of `scheme`.
     ///
     /// # Errors
     /// [`Error::Config`] names the setting.
     pub(crate) fn validate(&self, scheme: &'static str) -> Result<()> {
-        self.shape.validate(scheme)?;
+        self.rounder.validate(scheme)?;
         let steps = "write a number of steps, such as `refresh = 100`";
         require(self.refresh > 0, scheme, "refresh", self.refresh, steps)?;
         let share = "write a number from 0 up to, but not, 1, such as `memory = 0.9`";
@@ -85,7 +85,7 @@ impl Plan {
 /// A compressor whose levels follow the gradients.
 pub(crate) struct Adaptive<F> {
     seat: Seat,
-    plan: Plan,
+    settings: AdaptiveSettings,
     fit: F,
     /// The levels that all ranks share, once they do.
     shared: Option<Vec<f32>>,
@@ -98,16 +98,16 @@ pub(crate) struct Adaptive<F> {
     gauges: [Gauge; 4],
 }
 
-impl<F: Fit> Adaptive<F> {
-    pub(crate) fn new(seat: &Seat, plan: Plan, fit: F) -> Self {
+impl<F: LevelFit> Adaptive<F> {
+    pub(crate) fn new(seat: &Seat, settings: AdaptiveSettings, fit: F) -> Self {
         let zeros = vec![0.0; fit.terms()];
         Self {
             seat: seat.clone(),
-            plan,
+            settings,
             fit,
             shared: None,
             average: zeros.clone(),
-            used: vec![0.0; plan.shape.levels()],
+            used: vec![0.0; settings.rounder.levels()],
             sums: zeros,
             gauges: gauges(0, 0, 0, 0.0),
         }
@@ -117,7 +117,7 @@ impl<F: Fit> Adaptive<F> {
     fn is_due(&self, step: u64) -> bool {
         self.shared.is_none()
             || matches!(step, 1 | 10 | 30)
-            || step.is_multiple_of(self.plan.refresh)
+            || step.is_multiple_of(self.settings.refresh)
     }
 
     /// The total weight of terms.
@@ -128,7 +128,7 @@ impl<F: Fit> Adaptive<F> {
     /// Makes `sums` the statistic of a gradient.
     fn gather(&mut self, gradient: &[f32]) {
         self.sums.fill(0.0);
-        for block in gradient.chunks(self.plan.shape.block) {
+        for block in gradient.chunks(self.settings.rounder.block) {
             let scale = rounding::largest(block);
             if scale > 0.0 {
                 self.fit.gather(block, scale, &mut self.sums);
@@ -139,7 +139,7 @@ impl<F: Fit> Adaptive<F> {
     /// Makes `sums` the statistics of all messages, added up in order of rank.
     fn pool_all(&mut self, messages: &[Option<&[u8]>]) -> Result<()> {
         self.sums.fill(0.0);
-        if self.plan.statistics == Statistics::Pooled {
+        if self.settings.statistics == Statistics::Pooled {
             for message in messages.iter().flatten() {
                 self.pool(message)?;
             }
@@ -157,9 +157,9 @@ impl<F: Fit> Adaptive<F> {
             return;
         }
         for (average, sum) in self.average.iter_mut().zip(&self.sums) {
-            *average = self.plan.memory * *average + sum / weight;
+            *average = self.settings.memory * *average + sum / weight;
         }
-        let shared = self.shared.get_or_insert_with(|| vec![0.0; self.plan.shape.levels()]);
+        let shared = self.shared.get_or_insert_with(|| vec![0.0; self.settings.rounder.levels()]);
         self.fit.solve(&self.average, shared);
     }
 
@@ -169,7 +169,7 @@ impl<F: Fit> Adaptive<F> {
         if !carries(&mut reader)? {
             return Ok(());
         }
-        reader.take(self.plan.shape.bytes(self.seat.length))?;
+        reader.take(self.settings.rounder.bytes(self.seat.length))?;
         let weight = f64::from_bits(reader.u64()?);
         if !(0.0..f64::INFINITY).contains(&weight) {
             return Err(Fault::Field { field: "statistic's weight", found: weight.to_bits() });
@@ -206,12 +206,12 @@ fn gauges(bytes: usize, length: usize, statistic: usize, least: f32) -> [Gauge; 
     ]
 }
 
-impl<F: Fit> Compressor for Adaptive<F> {
+impl<F: LevelFit> Compressor for Adaptive<F> {
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
         let start = out.len();
         let statistic = 8 + 4 * self.fit.terms();
-        let plain = 1 + self.plan.shape.bytes(gradient.len());
-        let rides = self.plan.statistics == Statistics::Pooled
+        let plain = 1 + self.settings.rounder.bytes(gradient.len());
+        let rides = self.settings.statistics == Statistics::Pooled
             && self.is_due(step)
             && plain + statistic <= size_of_val(gradient);
         if rides || self.shared.is_none() {
@@ -226,7 +226,7 @@ impl<F: Fit> Compressor for Adaptive<F> {
         out.reserve(plain + statistic);
         out.push(u8::from(rides));
         let stream = Stream::at(&self.seat, step);
-        self.plan.shape.put(gradient, &self.used, self.plan.sharpness, stream, out);
+        self.settings.rounder.put(gradient, &self.used, self.settings.sharpness, stream, out);
         if rides {
             let weight = self.weight(&self.sums);
             let divisor = if weight > 0.0 { weight } else { 1.0 };
@@ -257,7 +257,7 @@ impl<F: Fit> Compressor for Adaptive<F> {
     ) -> Result<()> {
         let mut reader = Reader::new(wire);
         let carries = carries(&mut reader)?;
-        self.plan.shape.add_part(&mut reader, self.seat.length, range, weight, sum)?;
+        self.settings.rounder.add_part(&mut reader, self.seat.length, range, weight, sum)?;
         if carries {
             reader.take(8 + 4 * self.fit.terms())?;
         }
@@ -320,7 +320,7 @@ impl<F: Fit> Compressor for Adaptive<F> {
         let refuse = |entry: &str, problem: &str| {
             Err(Error::State { entry: entry.to_string(), problem: problem.to_string() })
         };
-        let levels = state.f32s("levels", self.plan.shape.levels())?;
+        let levels = state.f32s("levels", self.settings.rounder.levels())?;
         if !are_levels(levels) {
             return refuse("levels", "does not ascend within [-1, 1]");
         }

@@ -48,7 +48,7 @@ impl<C: Cuts> Select for Cutoff<C> {
         self.exceedances.positions()
     }
 
-    fn tell(&self, gauges: &mut Vec<Gauge>) {
+    fn add_gauges(&self, gauges: &mut Vec<Gauge>) {
         gauges.extend(self.aim.map(|k| self.exceedances.kept_ratio(k)));
     }
 }

@@ -26,15 +26,15 @@ pub(crate) fn bin(u: f64) -> usize {
     bin.min(EDGES - 2)
 }
 
-/// Sums of w, w·u and w·u² over all bins below a point.
-pub(crate) type Sums = [f64; 3];
+/// BinSums of w, w·u and w·u² over all bins below a point.
+pub(crate) type BinSums = [f64; 3];
 
-fn between(low: Sums, high: Sums) -> Sums {
+fn between(low: BinSums, high: BinSums) -> BinSums {
     std::array::from_fn(|i| high[i] - low[i])
 }
 
 /// ∫ of c₂u² + c₁u + c₀.
-fn integral(sums: Sums, c2: f64, c1: f64, c0: f64) -> f64 {
+fn integral(sums: BinSums, c2: f64, c1: f64, c0: f64) -> f64 {
     c2 * sums[2] + c1 * sums[1] + c0 * sums[0]
 }
 
@@ -42,7 +42,7 @@ fn integral(sums: Sums, c2: f64, c1: f64, c0: f64) -> f64 {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Distribution {
     edges: Vec<f64>,
-    below: Vec<Sums>,
+    below: Vec<BinSums>,
 }
 
 impl Distribution {
@@ -52,7 +52,7 @@ impl Distribution {
     }
 
     /// Takes up the moments of bin after bin.
-    pub(crate) fn fill(&mut self, bins: impl Iterator<Item = Sums>) {
+    pub(crate) fn fill(&mut self, bins: impl Iterator<Item = BinSums>) {
         let mut sums = [0.0; 3];
         for (below, bin) in self.below[1..].iter_mut().zip(bins) {
             (0..3).for_each(|i| sums[i] += bin[i]);
@@ -61,12 +61,12 @@ impl Distribution {
     }
 
     /// Everything.
-    fn whole(&self) -> Sums {
+    fn whole(&self) -> BinSums {
         self.below.last().copied().unwrap_or_default()
     }
 
-    /// Sums below `x`, which lies in bin `bin`, inside which everything is spread evenly.
-    fn below(&self, x: f64, bin: usize) -> Sums {
+    /// BinSums below `x`, which lies in bin `bin`, inside which everything is spread evenly.
+    fn below(&self, x: f64, bin: usize) -> BinSums {
         let (low, high) = (self.edges[bin], self.edges[bin + 1]);
         let share = ((x - low) / (high - low)).clamp(0.0, 1.0);
         std::array::from_fn(|i| {
@@ -74,8 +74,8 @@ impl Distribution {
         })
     }
 
-    /// Sums between two points.
-    pub(crate) fn range(&self, low: f64, high: f64) -> Sums {
+    /// BinSums between two points.
+    pub(crate) fn range(&self, low: f64, high: f64) -> BinSums {
         let bin = |x: f64| {
             let above = self.edges.partition_point(|edge| *edge <= x);
             above.saturating_sub(1).min(self.edges.len() - 2)
@@ -118,7 +118,7 @@ impl Solver {
     pub(crate) fn solve(&mut self, distribution: &Distribution, aim: Aim, levels: &mut [f64]) {
         let Distribution { edges, below } = distribution;
         let (count, size) = (levels.len(), edges.len());
-        let clipped = |sums: Sums, at: f64| match aim {
+        let clipped = |sums: BinSums, at: f64| match aim {
             Aim::Unbiased => f64::INFINITY,
             Aim::Biased(lambda) => lambda * integral(sums, 1.0, -2.0 * at, at * at),
         };

@@ -40,7 +40,7 @@ impl Norm {
     /// The scale of a block: its norm, or its largest magnitude where the norm is so large that a
     /// sum over as many ranks as there can be could overflow. Rounding is unbiased with either, and
     /// with the largest magnitude no element decodes to more than that.
-    pub(crate) fn of(self, block: &[f32]) -> f32 {
+    pub(crate) fn scale(self, block: &[f32]) -> f32 {
         match self {
             Norm::L2 => match floats::norm(block) as f32 {
                 norm if norm <= LARGEST_NORM => norm,

@@ -213,7 +213,7 @@ mod tests {
     use crate::rng::Stream;
 
     fn values(length: usize) -> Vec<f32> {
-        let stream = Stream::of(&[length as u64]);
+        let stream = Stream::new(&[length as u64]);
         let sign = |i| if stream.bits(i + 1_000_000) & 1 == 0 { 1.0 } else { -1.0 };
         (0..length as u32).map(|i| sign(i) * (stream.uniform(i) * 40.0 - 30.0).exp()).collect()
     }

@@ -31,14 +31,14 @@ pub(crate) const MOST_LEVELS: usize = 32;
 
 /// How many levels there are, and how many elements share a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct Rounder {
     /// Bits of a code: 2^bits levels.
     pub(crate) bits: u32,
     /// Elements of a block, a multiple of 8.
     pub(crate) block: usize,
 }
 
-impl Shape {
+impl Rounder {
     /// Checks both numbers as settings of `scheme`.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Shape {
             for piece in block.chunks(PIECE) {
                 let mut codes = [0; PIECE];
                 let codes = &mut codes[..piece.len()];
-                let rule = Rule { scale, intervals: &intervals, sharpness, stream };
+                let rule = RoundingRule { scale, intervals: &intervals, sharpness, stream };
                 wide(
                     #[inline(always)]
                     || rule.round(piece, first, codes),
@@ -188,7 +188,7 @@ const LANES: usize = 32;
 
 /// How the elements of a block become levels.
 #[derive(Clone, Copy)]
-struct Rule<'a, const INTERVALS: usize> {
+struct RoundingRule<'a, const INTERVALS: usize> {
     scale: f32,
     /// The lower end of each interval between levels, and its width.
     intervals: &'a [(f32, f32); INTERVALS],
@@ -196,7 +196,7 @@ struct Rule<'a, const INTERVALS: usize> {
     stream: Stream,
 }
 
-impl<const INTERVALS: usize> Rule<'_, INTERVALS> {
+impl<const INTERVALS: usize> RoundingRule<'_, INTERVALS> {
     /// The codes of `values`, the first of which is element `first` of the stream.
     #[inline(always)]
     fn round(self, values: &[f32], first: u32, codes: &mut [u8]) {
@@ -265,36 +265,36 @@ mod tests {
             bits in 1u32..=5, block in 1usize..80, seed: u64, length in 0usize..700, sharpness in 0usize..3,
         ) {
             let sharpness = [0.0, 0.5, 1.0][sharpness];
-            let shape = Shape { bits, block: 8 * block };
-            let stream = Stream::of(&[seed]);
-            let mut levels = vec![0.0; shape.levels()];
+            let rounder = Rounder { bits, block: 8 * block };
+            let stream = Stream::new(&[seed]);
+            let mut levels = vec![0.0; rounder.levels()];
             uniform(&mut levels);
             levels.iter_mut().for_each(|level| *level *= level.abs() * 0.75);
             let gradient: Vec<f32> =
                 (0..length).map(|i| (stream.uniform(i as u32) - 0.5).powi(3)).collect();
-            let draws = Stream::of(&[seed, 1]);
+            let draws = Stream::new(&[seed, 1]);
             let mut wire = Vec::new();
-            shape.put(&gradient, &levels, sharpness, draws, &mut wire);
-            prop_assert_eq!(wire.len(), shape.bytes(length));
+            rounder.put(&gradient, &levels, sharpness, draws, &mut wire);
+            prop_assert_eq!(wire.len(), rounder.bytes(length));
             let mut sum = vec![0.0; length];
             let mut reader = Reader::new(&wire);
-            shape.add_part(&mut reader, length, 0..length, 1.0, &mut sum).unwrap();
+            rounder.add_part(&mut reader, length, 0..length, 1.0, &mut sum).unwrap();
             prop_assert_eq!(reader.finish(), Ok(()));
-            for (number, block) in gradient.chunks(shape.block).enumerate() {
+            for (number, block) in gradient.chunks(rounder.block).enumerate() {
                 let scale = largest(block);
                 for (i, value) in block.iter().enumerate() {
-                    let at = number * shape.block + i;
+                    let at = number * rounder.block + i;
                     let draw = draws.uniform(at as u32);
                     let right = naive(value / scale, &levels, sharpness.into(), draw);
-                    let said = |level: usize| sum[at] == scale * levels[level];
-                    prop_assert!(right.map(said).contains(&true) || sum[at] == 0.0 && scale == 0.0, "element {}", at);
+                    let decoded = |level: usize| sum[at] == scale * levels[level];
+                    prop_assert!(right.map(decoded).contains(&true) || sum[at] == 0.0 && scale == 0.0, "element {}", at);
                 }
             }
         }
     }
 
     /// One element at a time.
-    fn simple<const INTERVALS: usize>(rule: Rule<'_, INTERVALS>, value: f32, i: u32) -> u8 {
+    fn simple<const INTERVALS: usize>(rule: RoundingRule<'_, INTERVALS>, value: f32, i: u32) -> u8 {
         let scale = if rule.scale == 0.0 { 1.0 } else { rule.scale };
         let r = 0.5 + rule.sharpness * (rule.stream.uniform(i) - 0.5);
         let above = |(low, width): &&(f32, f32)| value / scale > low + r * width;
@@ -307,8 +307,8 @@ mod tests {
         let intervals: [_; INTERVALS] =
             std::array::from_fn(|j| (levels[j], levels[j + 1] - levels[j]));
         for scale in [0.0, f32::from_bits(3), largest(values)] {
-            let stream = Stream::of(&[first.into()]);
-            let rule = Rule { scale, intervals: &intervals, sharpness, stream };
+            let stream = Stream::new(&[first.into()]);
+            let rule = RoundingRule { scale, intervals: &intervals, sharpness, stream };
             let expected: Vec<u8> =
                 (first..).zip(values).map(|(i, value)| simple(rule, *value, i)).collect();
             for machine in machines() {
@@ -338,9 +338,9 @@ mod tests {
 
     #[test]
     fn levels_and_scales_without_meaning_are_refused() {
-        let shape = Shape { bits: 2, block: 8 };
+        let rounder = Rounder { bits: 2, block: 8 };
         let mut wire = Vec::new();
-        shape.put(&[1.0, -0.5], &[-1.0, -0.5, 0.5, 1.0], 1.0, Stream::of(&[1]), &mut wire);
+        rounder.put(&[1.0, -0.5], &[-1.0, -0.5, 0.5, 1.0], 1.0, Stream::new(&[1]), &mut wire);
         for (at, value, field) in [
             (0, 2.0f32, "level"),
             (8, f32::NAN, "level"),
@@ -350,14 +350,14 @@ mod tests {
             let mut spoilt = wire.clone();
             spoilt[at..at + 4].copy_from_slice(&value.to_le_bytes());
             let fault =
-                shape.add_part(&mut Reader::new(&spoilt), 2, 0..2, 1.0, &mut [0.0; 2]).unwrap_err();
+                rounder.add_part(&mut Reader::new(&spoilt), 2, 0..2, 1.0, &mut [0.0; 2]).unwrap_err();
             assert!(
                 matches!(fault, Fault::Field { field: found, .. } if found == field),
                 "{fault}"
             );
         }
-        assert!(Shape { bits: 6, block: 8 }.validate("x").is_err());
-        assert!(Shape { bits: 0, block: 8 }.validate("x").is_err());
-        assert!(Shape { bits: 3, block: 12 }.validate("x").is_err());
+        assert!(Rounder { bits: 6, block: 8 }.validate("x").is_err());
+        assert!(Rounder { bits: 0, block: 8 }.validate("x").is_err());
+        assert!(Rounder { bits: 3, block: 12 }.validate("x").is_err());
     }
 }

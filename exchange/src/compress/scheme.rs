@@ -61,12 +61,12 @@ impl Seat {
 impl Stream {
     /// The stream of a rank's own message at `step`.
     pub fn at(seat: &Seat, step: u64) -> Self {
-        Self::of(&[seat.seed, 1 + seat.rank as u64, seat.bucket as u64, step])
+        Self::new(&[seat.seed, 1 + seat.rank as u64, seat.bucket as u64, step])
     }
 
     /// A stream that every rank has at `step`: its key holds no rank.
     pub fn shared(seat: &Seat, step: u64) -> Self {
-        Self::of(&[seat.seed, 0, seat.bucket as u64, step])
+        Self::new(&[seat.seed, 0, seat.bucket as u64, step])
     }
 }
 

@@ -15,18 +15,18 @@ use crate::{Gauge, Result};
 
 /// What the last sparse message was like.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sent {
+pub(crate) struct SparseGauges {
     gauges: [Gauge; 4],
 }
 
-impl Default for Sent {
+impl Default for SparseGauges {
     fn default() -> Self {
-        Self::of(0, 0, 0, 0.0)
+        Self::new(0, 0, 0, 0.0)
     }
 }
 
-impl Sent {
-    fn of(kept: usize, length: usize, position_bytes: usize, threshold: f32) -> Self {
+impl SparseGauges {
+    fn new(kept: usize, length: usize, position_bytes: usize, threshold: f32) -> Self {
         let weight = kept as f64;
         let each = |bits: f64| if kept == 0 { 0.0 } else { bits / weight };
         Self {
@@ -63,7 +63,7 @@ fn log2_binomial(length: usize, kept: usize) -> f64 {
 }
 
 /// Appends the elements of `gradient` at ascending `positions`.
-pub(crate) fn put(positions: &[u32], gradient: &[f32], format: Format, out: &mut Vec<u8>) -> Sent {
+pub(crate) fn put(positions: &[u32], gradient: &[f32], format: Format, out: &mut Vec<u8>) -> SparseGauges {
     put_count(positions.len() as u32, out);
     format.put(values(positions, gradient), out);
     put_positions(positions, gradient, out)
@@ -76,7 +76,7 @@ pub(crate) fn send(
     sender: &mut Sender,
     step: u64,
     out: &mut Vec<u8>,
-) -> Sent {
+) -> SparseGauges {
     put_count(positions.len() as u32, out);
     sender.send(positions, values(positions, gradient), step, out);
     put_positions(positions, gradient, out)
@@ -86,12 +86,12 @@ fn values(positions: &[u32], gradient: &[f32]) -> impl Iterator<Item = f32> {
     positions.iter().map(|position| gradient[*position as usize])
 }
 
-fn put_positions(positions: &[u32], gradient: &[f32], out: &mut Vec<u8>) -> Sent {
+fn put_positions(positions: &[u32], gradient: &[f32], out: &mut Vec<u8>) -> SparseGauges {
     let least = values(positions, gradient).map(f32::abs).fold(f32::INFINITY, f32::min);
     let threshold = if positions.is_empty() { 0.0 } else { least };
     let before = out.len();
     indices::put(positions, out);
-    Sent::of(positions.len(), gradient.len(), out.len() - before, threshold)
+    SparseGauges::new(positions.len(), gradient.len(), out.len() - before, threshold)
 }
 
 /// Takes a message of at most `most` elements and visits each position and its value, ascending.

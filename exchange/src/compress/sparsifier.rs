@@ -20,11 +20,11 @@ pub(crate) trait Select: Send {
         length
     }
 
-    /// Appends what there is to tell about the last choice.
-    fn tell(&self, _gauges: &mut Vec<Gauge>) {}
+    /// Appends the gauges of the last choice.
+    fn add_gauges(&self, _gauges: &mut Vec<Gauge>) {}
 
-    /// Is told that a step is done.
-    fn done(&mut self, _step: u64) {}
+    /// As [`Compressor::commit`].
+    fn commit(&mut self, _step: u64) {}
 
     /// As [`Compressor::save`].
     fn save(&self, _state: &mut State) {}
@@ -64,7 +64,7 @@ impl<S: Select> Compressor for Sparsifier<S> {
         let sent = sparse::send(self.choice.positions(), gradient, &mut self.sender, step, out);
         self.gauges.clear();
         self.gauges.extend_from_slice(sent.gauges());
-        self.choice.tell(&mut self.gauges);
+        self.choice.add_gauges(&mut self.gauges);
         Encoded::Message
     }
 
@@ -80,7 +80,7 @@ impl<S: Select> Compressor for Sparsifier<S> {
     }
 
     fn commit(&mut self, end: &StepEnd<'_>) {
-        self.choice.done(end.step);
+        self.choice.commit(end.step);
     }
 
     fn reads_ranges(&self) -> bool {

@@ -6,16 +6,16 @@ use crate::rng::Stream;
 /// The first message of `config` at `step`, and what it says.
 pub(crate) fn round_trip(config: &impl Scheme, gradient: &[f32], step: u64) -> (Vec<u8>, Vec<f32>) {
     let seat = Seat::alone(gradient.len(), 3);
-    let (mut wire, mut said) = (Vec::new(), vec![0.0; gradient.len()]);
+    let (mut wire, mut decoded) = (Vec::new(), vec![0.0; gradient.len()]);
     let encoded = config.codec(&seat).unwrap().encode(gradient, step, &mut wire);
     assert_eq!(encoded, Encoded::Message);
-    config.codec(&seat).unwrap().decode_add(&wire, 0..said.len(), 1.0, &mut said).unwrap();
-    (wire, said)
+    config.codec(&seat).unwrap().decode_add(&wire, 0..decoded.len(), 1.0, &mut decoded).unwrap();
+    (wire, decoded)
 }
 
-/// ‖said − gradient‖².
-pub(crate) fn square_error(said: &[f32], gradient: &[f32]) -> f64 {
-    said.iter().zip(gradient).map(|(s, g)| (f64::from(*s) - f64::from(*g)).powi(2)).sum()
+/// ‖decoded − gradient‖².
+pub(crate) fn square_error(decoded: &[f32], gradient: &[f32]) -> f64 {
+    decoded.iter().zip(gradient).map(|(s, g)| (f64::from(*s) - f64::from(*g)).powi(2)).sum()
 }
 
 /// The mean of [`square_error`] over the first `steps` steps.
@@ -31,7 +31,7 @@ pub(crate) fn square(values: &[f32]) -> f64 {
 
 /// Laplace distributed with mean 0 and scale 1, as gradients roughly are.
 pub(crate) fn laplaces(length: usize, seed: u64) -> Vec<f32> {
-    let stream = Stream::of(&[seed]);
+    let stream = Stream::new(&[seed]);
     let value = |i: u32| {
         let magnitude = -(1.0 - stream.uniform(2 * i)).ln();
         if stream.bits(2 * i + 1) & 1 == 0 { magnitude } else { -magnitude }

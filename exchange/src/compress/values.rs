@@ -204,7 +204,7 @@ pub(crate) struct Sender {
     quantiser: Quantiser,
     kept: Vec<f32>,
     codes: Vec<u8>,
-    /// Where the last message says something, if its values are quantised.
+    /// The positions whose values the last message sends, if they are quantised.
     sent: Vec<u32>,
 }
 
@@ -239,9 +239,9 @@ impl Sender {
         self.put(values, step, out);
         let Values::Quantised(Quantised::Qsgd(qsgd)) = self.values else { return };
         let levels = levels_of(qsgd.levels);
-        let said = positions.iter().zip(&self.codes).filter(|(_, code)| **code & levels != 0);
+        let decoded = positions.iter().zip(&self.codes).filter(|(_, code)| **code & levels != 0);
         self.sent.clear();
-        self.sent.extend(said.map(|(position, _)| *position));
+        self.sent.extend(decoded.map(|(position, _)| *position));
     }
 
     /// Given the `positions` of the last message, those whose values it really sends: a value that
@@ -269,7 +269,7 @@ impl Sender {
         let stream = self.stream(step);
         let (ladder, kept, codes) = (Uniform(levels), &self.kept, &mut self.codes);
         let scales_at = out.len();
-        self.quantiser.put_scales(kept, block, |some| norm.of(some), out);
+        self.quantiser.put_scales(kept, block, |some| norm.scale(some), out);
         codes.clear();
         self.quantiser
             .each_codes(kept, block, ladder, stream, |some| codes.extend_from_slice(some));
@@ -289,7 +289,7 @@ impl Sender {
     fn stream(&self, step: u64) -> Stream {
         const VALUES: u64 = 1;
         let Seat { seed, rank, bucket, .. } = self.seat;
-        Stream::of(&[seed, 1 + rank as u64, bucket as u64, step, VALUES])
+        Stream::new(&[seed, 1 + rank as u64, bucket as u64, step, VALUES])
     }
 }
 
@@ -364,9 +364,9 @@ mod tests {
                 let mut sender = Sender::new(setting, true, values.len(), &seat);
                 sender.send(&positions, values.iter().copied(), 3, &mut out);
                 let found = read(setting, &out, values.len()).unwrap();
-                let told = positions.iter().zip(&found).filter(|(_, value)| **value != 0.0);
-                let told: Vec<u32> = told.map(|(position, _)| *position).collect();
-                prop_assert_eq!(sender.sent(&positions), &told);
+                let expected = positions.iter().zip(&found).filter(|(_, value)| **value != 0.0);
+                let expected: Vec<u32> = expected.map(|(position, _)| *position).collect();
+                prop_assert_eq!(sender.sent(&positions), &expected);
             }
         }
 
@@ -420,8 +420,8 @@ mod tests {
                 let count = values.len();
                 let arrived = |fitted| read(setting, &sent(setting, fitted, &values, step), count);
                 let (plain, fitted) = (arrived(false).unwrap(), arrived(true).unwrap());
-                let off = |said: &[f32], factor: f32| {
-                    square(said.iter().zip(&values).map(|(said, value)| factor * said - value))
+                let off = |decoded: &[f32], factor: f32| {
+                    square(decoded.iter().zip(&values).map(|(decoded, value)| factor * decoded - value))
                 };
                 let least = off(&fitted, 1.0);
                 prop_assert!(least <= square(values.iter().copied()) * (1.0 + 1e-6), "{setting:?}");
@@ -440,8 +440,8 @@ mod tests {
         let whole = square(values.iter().copied());
         let share_left = |fitted| {
             let one = |step| {
-                let said = read(setting, &sent(setting, fitted, &values, step), 400).unwrap();
-                square(said.iter().zip(&values).map(|(said, value)| said - value))
+                let decoded = read(setting, &sent(setting, fitted, &values, step), 400).unwrap();
+                square(decoded.iter().zip(&values).map(|(decoded, value)| decoded - value))
             };
             (1..=STEPS).map(one).sum::<f64>() / STEPS as f64 / whole
         };
@@ -476,13 +476,13 @@ mod tests {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains("{ kind = \"qsgd\", levels = 1 }"), "{error}");
         }
-        for (text, says) in [
+        for (text, named) in [
             ("values = { kind = 'terngrad' }", "qsgd"),
             ("values = { kind = 'qsgd', feedback = true }", "levels"),
             ("values = { levels = 1 }", "kind"),
         ] {
             let error = read(text).unwrap_err().to_string();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(named), "{error}");
         }
         for levels in [0, 128] {
             let values = Values::from(QsgdValues { levels, ..QsgdValues::default() });

@@ -366,7 +366,7 @@ const KEYS: &str = "the keys are bandwidth, latency, jitter, overhead, mtu, head
 
 fn draws(seed: u64, rank: usize, step: u64) -> Stream {
     const NETWORK: u64 = 0x6e65_7477_6f72_6b00;
-    Stream::of(&[seed, NETWORK, rank as u64, step])
+    Stream::new(&[seed, NETWORK, rank as u64, step])
 }
 
 fn put<T>(place: &mut T, value: Option<T>) -> bool {

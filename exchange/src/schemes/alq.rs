@@ -31,9 +31,9 @@
 //! projected-gradient variant are not here.
 
 use crate::Result;
-use crate::compress::adaptive::{Adaptive, Fit, Plan, Statistics};
-use crate::compress::histogram::{Distribution, EDGES, Sums, edges};
-use crate::compress::rounding::Shape;
+use crate::compress::adaptive::{Adaptive, LevelFit, AdaptiveSettings, Statistics};
+use crate::compress::histogram::{Distribution, EDGES, BinSums, edges};
+use crate::compress::rounding::Rounder;
 use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 
 /// Components of the mixture, by half octaves of the deviation from 2⁻⁸ to 1.
@@ -64,9 +64,9 @@ settings! {
 }
 
 impl Config {
-    fn plan(&self) -> Plan {
-        Plan {
-            shape: Shape { bits: self.bits, block: self.block },
+    fn adaptive(&self) -> AdaptiveSettings {
+        AdaptiveSettings {
+            rounder: Rounder { bits: self.bits, block: self.block },
             statistics: self.statistics,
             refresh: self.refresh,
             memory: self.memory,
@@ -93,11 +93,11 @@ impl Scheme for Config {
     }
 
     fn validate(&self) -> Result<()> {
-        self.plan().validate(self.about().name)
+        self.adaptive().validate(self.about().name)
     }
 
     fn build(&self, seat: &Seat) -> Built {
-        Built::codec(Adaptive::new(seat, self.plan(), Mixture::new(1 << self.bits)))
+        Built::codec(Adaptive::new(seat, self.adaptive(), Mixture::new(1 << self.bits)))
     }
 
     fn examples() -> Vec<Self> {
@@ -110,7 +110,7 @@ impl Scheme for Config {
 struct Mixture {
     distribution: Distribution,
     edges: Vec<f64>,
-    bins: Vec<Sums>,
+    bins: Vec<BinSums>,
     /// Two candidates, all levels of each.
     levels: [Vec<f64>; 2],
 }
@@ -154,7 +154,7 @@ impl Mixture {
     }
 }
 
-impl Fit for Mixture {
+impl LevelFit for Mixture {
     fn terms(&self) -> usize {
         3 * COMPONENTS
     }
@@ -280,8 +280,8 @@ mod tests {
             let levels: Vec<f64> = levels.iter().map(|level| f64::from(*level)).collect();
             let variance = |levels: &[f64]| mixture.distribution.variance(levels);
             // Much narrower than a bin, the variance is below what the grid can tell.
-            let told = if deviation < 0.01 { 0 } else { count / 2 - 1 };
-            for j in count / 2..count / 2 + told {
+            let resolved = if deviation < 0.01 { 0 } else { count / 2 - 1 };
+            for j in count / 2..count / 2 + resolved {
                 for factor in [0.9, 1.1] {
                     let mut other = levels.clone();
                     other[j] = (levels[j] * factor).min((levels[j] + levels[j + 1]) / 2.0);

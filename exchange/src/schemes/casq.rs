@@ -51,7 +51,7 @@ mod clusters;
 mod ids;
 mod means;
 mod places;
-mod plan;
+mod encoding;
 mod sketch;
 mod sums;
 
@@ -61,9 +61,9 @@ use serde::{Deserialize, Serialize};
 
 pub use allocation::Allocation;
 use clusters::{MOST_CLUSTERS, Sample, assign};
-use means::Means;
-use plan::Plan;
-use sketch::{Bucket, Tables};
+use means::TableMeans;
+use encoding::Encoding;
+use sketch::{MeanBucket, Tables};
 
 use crate::compress::scheme::require;
 use crate::compress::{
@@ -228,7 +228,7 @@ struct Casq {
     centres: Vec<f32>,
     sample: Sample,
     ids: Vec<u8>,
-    buckets: Vec<Bucket>,
+    buckets: Vec<MeanBucket>,
     gauges: [Gauge; 6],
 }
 
@@ -293,8 +293,8 @@ impl Compressor for Casq {
         let model = self.choose(gradient, step);
         let members = assign(gradient, &self.centres, &mut self.ids);
         let members = &members[..clusters];
-        let Plan { tables, code, id_bytes, model } =
-            self.config.plan(gradient.len(), members, model);
+        let Encoding { tables, code, id_bytes, model } =
+            self.config.encoding(gradient.len(), members, model);
 
         // Memory for the largest message and table, so that none is asked for later.
         let (most, length) = (self.config.most_buckets(gradient.len()) as usize, gradient.len());
@@ -314,7 +314,7 @@ impl Compressor for Casq {
         }
         let format = self.config.format();
         sketch::fill(gradient, &self.ids, &tables, members, format, &mut self.buckets);
-        format.put(self.buckets.iter().map(Bucket::mean), out);
+        format.put(self.buckets.iter().map(MeanBucket::mean), out);
 
         let counts = [
             tables.buckets(),
@@ -351,7 +351,7 @@ impl Compressor for Casq {
         let means = tables.buckets() * format.bytes();
         let fault = Fault::Truncated { needed: means, left: rest.len() };
         let (ids, means) = rest.split_at_checked(rest.len().wrapping_sub(means)).ok_or(fault)?;
-        let means = Means::new(&tables, means, format, weight);
+        let means = TableMeans::new(&tables, means, format, weight);
         let start = range.start;
         let add = |first: usize, ids: &[u8]| -> Read<()> {
             let within = first - start;

@@ -168,7 +168,7 @@ impl Select for Dgc {
         (self.config.ratio.most(length) * 4 / 3).max(1)
     }
 
-    fn tell(&self, gauges: &mut Vec<Gauge>) {
+    fn add_gauges(&self, gauges: &mut Vec<Gauge>) {
         let (kept, k) = (self.selected.len() as f64, self.wanted as f64);
         gauges.push(Gauge::mean("kept_ratio", kept / k, k));
     }
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn about_k_are_kept_and_never_many_more() {
-        let stream = Stream::of(&[8]);
+        let stream = Stream::new(&[8]);
         let gradient: Vec<f32> = (0..100_000).map(|i| -(1.0 - stream.uniform(i)).ln()).collect();
         let config = Config::default();
         let counts: Vec<usize> =

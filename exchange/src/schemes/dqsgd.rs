@@ -28,8 +28,7 @@
 //! # State
 //! The norms of the last `window` mean gradients, the bits planned, k and whether the budget has
 //! been solved for it, and the bits spent so far; all from what every rank sees, so that nothing
-//! more is sent. A state of a version that solved for k at every gap is taken up, and k solved for
-//! at the next gap.
+//! more is sent.
 //!
 //! # Where we differ
 //! * The paper leaves the norm that scales open, and the published table is only possible with the
@@ -54,13 +53,13 @@
 //! * The dither between two widths is ours; the authors' code rounds up.
 //! * The symmetric range without a zero level that later citations describe is not offered.
 
-mod plan;
+mod controller;
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use plan::Plan;
+use controller::Controller;
 
 use crate::compress::bit_schedule::Course;
 use crate::compress::ladder::Uniform;
@@ -210,7 +209,7 @@ impl Scheme for Config {
 
     fn build(&self, seat: &Seat) -> Built {
         Built::codec(Dqsgd {
-            plan: Plan::new(self, self.course(seat.steps)),
+            controller: Controller::new(self, self.course(seat.steps)),
             config: self.clone(),
             seat: seat.clone(),
             quantiser: Quantiser::default(),
@@ -238,7 +237,7 @@ impl Scheme for Config {
 struct Dqsgd {
     config: Config,
     seat: Seat,
-    plan: Plan,
+    controller: Controller,
     quantiser: Quantiser,
     gauges: Vec<Gauge>,
     /// Bits of an element in the step under way, as the mean over the ranks' messages.
@@ -265,15 +264,15 @@ fn mean_bits(round: &StepMessages<'_>) -> f64 {
 impl Compressor for Dqsgd {
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
         let dither = Stream::shared(&self.seat, step).uniform(0);
-        let bits = self.plan.whole_bits(f64::from(dither));
+        let bits = self.controller.whole_bits(f64::from(dither));
         out.push(bits);
         let norm = self.config.norm;
         let stream = Stream::at(&self.seat, step);
         let mut rest = gradient;
         for (number, length) in self.seat.parameters.iter().enumerate() {
             let (parameter, others) = rest.split_at(*length);
-            let stream = Stream::of(&[stream.key(), number as u64]);
-            self.quantiser.put_scales(parameter, 0, |some| norm.of(some), out);
+            let stream = Stream::new(&[stream.key(), number as u64]);
+            self.quantiser.put_scales(parameter, 0, |some| norm.scale(some), out);
             self.quantiser.put_codes(parameter, 0, ladder(bits), stream, Entropy::None, out);
             rest = others;
         }
@@ -281,8 +280,8 @@ impl Compressor for Dqsgd {
         self.gauges.clear();
         self.gauges.extend([
             Gauge::mean("bits", f64::from(bits), weight),
-            Gauge::mean("norm", self.plan.norm, weight),
-            Gauge::mean("k", self.plan.k, weight),
+            Gauge::mean("norm", self.controller.norm, weight),
+            Gauge::mean("k", self.controller.k, weight),
         ]);
         Encoded::Message
     }
@@ -333,15 +332,15 @@ impl Compressor for Dqsgd {
     }
 
     fn commit(&mut self, end: &StepEnd<'_>) {
-        self.plan.note(end.step, floats::norm(end.mean), self.spent);
+        self.controller.note(end.step, floats::norm(end.mean), self.spent);
     }
 
     fn save(&self, state: &mut State) {
-        self.plan.save(state);
+        self.controller.save(state);
     }
 
     fn restore(&mut self, state: &State) -> Result<()> {
-        self.plan.restore(state)
+        self.controller.restore(state)
     }
 
     fn gauges(&self) -> &[Gauge] {

@@ -75,10 +75,10 @@ mod tests {
         let mut total = vec![0.0; gradient.len()];
         for step in 1..=STEPS {
             let due: Vec<f32> = residual.iter().zip(&gradient).map(|(r, g)| r + g).collect();
-            let (_, said) = round_trip(&Config::default(), &due, step);
-            for i in 0..said.len() {
-                residual[i] = due[i] - said[i];
-                total[i] += f64::from(said[i]);
+            let (_, decoded) = round_trip(&Config::default(), &due, step);
+            for i in 0..decoded.len() {
+                residual[i] = due[i] - decoded[i];
+                total[i] += f64::from(decoded[i]);
             }
         }
         for (total, g) in total.iter().zip(&gradient) {
@@ -89,9 +89,9 @@ mod tests {
     #[test]
     fn the_error_is_what_the_identity_says() {
         let gradient: Vec<f32> = (0..777).map(|i| (i as f32 * 0.7).sin().powi(3)).collect();
-        let (wire, said) = round_trip(&Config::default(), &gradient, 1);
+        let (wire, decoded) = round_trip(&Config::default(), &gradient, 1);
         assert_eq!(wire.len(), 4 + 98);
-        let error = square_error(&said, &gradient);
+        let error = square_error(&decoded, &gradient);
         let first: f64 = gradient.iter().map(|g| f64::from(g.abs())).sum();
         let expected = square(&gradient) - first * first / 777.0;
         assert!((error / expected - 1.0).abs() < 1e-5, "{error} {expected}");

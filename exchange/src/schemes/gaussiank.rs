@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn as_many_are_kept_as_by_the_book() {
-        let stream = crate::rng::Stream::of(&[3]);
+        let stream = crate::rng::Stream::new(&[3]);
         for power in [0.3f32, 1.0, 3.0] {
             let gradient: Vec<f32> =
                 (0..20_000).map(|i| (-(1.0 - stream.uniform(i)).ln()).powf(power)).collect();

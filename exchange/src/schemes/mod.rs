@@ -275,8 +275,8 @@ mod tests {
                 let scheme = read(&format!("kind = '{kind}'\n{settings}")).unwrap();
                 let error = scheme.validate().unwrap_err().to_string();
                 let refused = settings.lines().next().unwrap().replace("nan", "NaN");
-                let said = format!("scheme `{kind}`: {refused} is not possible");
-                assert!(error.starts_with(&said), "{error}");
+                let decoded = format!("scheme `{kind}`: {refused} is not possible");
+                assert!(error.starts_with(&decoded), "{error}");
             }
         }
     }

@@ -140,9 +140,9 @@ mod tests {
     use crate::compress::testing::round_trip;
 
     fn run(gradient: &[f32], step: u64) -> Vec<f32> {
-        let (wire, said) = round_trip(&Config::default(), gradient, step);
+        let (wire, decoded) = round_trip(&Config::default(), gradient, step);
         assert_eq!(wire.len(), gradient.len() + gradient.len().div_ceil(8));
-        said
+        decoded
     }
 
     #[test]
@@ -158,14 +158,14 @@ mod tests {
         let gradient = [1.25, -3.0, 0.011, 1e30, -2e-39, 1.999];
         let mut mean = [0.0; 6];
         for step in 1..=STEPS {
-            for ((value, said), mean) in gradient.iter().zip(run(&gradient, step)).zip(&mut mean) {
+            for ((value, decoded), mean) in gradient.iter().zip(run(&gradient, step)).zip(&mut mean) {
                 let low = f64::from(value.abs()).log2().floor().exp2();
-                let said = f64::from(said);
+                let decoded = f64::from(decoded);
                 let tiny = value.abs() < f32::MIN_POSITIVE;
                 let two =
                     [if tiny { 0.0 } else { low }, if tiny { 0.5f64.powi(126) } else { 2.0 * low }];
-                assert!(two.contains(&said.abs()), "{value} {said}");
-                *mean += said / f64::from(*value) / STEPS as f64;
+                assert!(two.contains(&decoded.abs()), "{value} {decoded}");
+                *mean += decoded / f64::from(*value) / STEPS as f64;
             }
         }
         // The tiny one has a relative deviation of √(2^−126/2e−39 − 1) = 2.2, the others at most ⅓.

@@ -92,7 +92,7 @@ mod tests {
         const STEPS: u64 = 500;
         let gradient: Vec<f32> = (0..400).map(|i| (i as f32 * 0.7).sin() * 0.01).collect();
         let config = Config { levels: 5, block: 0, ..Config::default() };
-        let scale = f64::from(Norm::L2.of(&gradient));
+        let scale = f64::from(Norm::L2.scale(&gradient));
         let levels = [0.0, 0.0625, 0.125, 0.25, 0.5, 1.0];
         let variance = |g: &f32| {
             let r = f64::from(g.abs()) / scale;

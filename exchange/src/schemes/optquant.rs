@@ -44,9 +44,9 @@
 //! contraction of it for every gradient: where no level is 0, zeros do not stay zeros.
 
 use crate::Result;
-use crate::compress::adaptive::{Adaptive, Fit, Plan, Statistics};
+use crate::compress::adaptive::{Adaptive, LevelFit, AdaptiveSettings, Statistics};
 use crate::compress::histogram::{Aim, Distribution, EDGES, Solver, bin, edges};
-use crate::compress::rounding::Shape;
+use crate::compress::rounding::Rounder;
 use crate::compress::scheme::require;
 use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 
@@ -81,9 +81,9 @@ settings! {
 }
 
 impl Config {
-    fn plan(&self) -> Plan {
-        Plan {
-            shape: Shape { bits: self.bits, block: self.block },
+    fn adaptive(&self) -> AdaptiveSettings {
+        AdaptiveSettings {
+            rounder: Rounder { bits: self.bits, block: self.block },
             statistics: self.statistics,
             refresh: self.refresh,
             memory: self.memory,
@@ -120,7 +120,7 @@ impl Scheme for Config {
 
     fn validate(&self) -> Result<()> {
         let scheme = self.about().name;
-        self.plan().validate(scheme)?;
+        self.adaptive().validate(scheme)?;
         let Some(lambda) = self.lambda else { return Ok(()) };
         let wanted = "write a number of 1 or more, or leave it out for no bias";
         require((1.0..f64::INFINITY).contains(&lambda), scheme, "lambda", lambda, wanted)
@@ -128,7 +128,7 @@ impl Scheme for Config {
 
     fn build(&self, seat: &Seat) -> Built {
         let aim = self.lambda.map_or(Aim::Unbiased, Aim::Biased);
-        Built::codec(Adaptive::new(seat, self.plan(), Histogram::new(aim, 1 << self.bits)))
+        Built::codec(Adaptive::new(seat, self.adaptive(), Histogram::new(aim, 1 << self.bits)))
     }
 
     fn examples() -> Vec<Self> {
@@ -159,7 +159,7 @@ impl Histogram {
     }
 }
 
-impl Fit for Histogram {
+impl LevelFit for Histogram {
     fn terms(&self) -> usize {
         // Without bias Σw·u² shifts the error of all levels alike.
         if self.aim == Aim::Unbiased { 2 * BINS } else { 3 * BINS }

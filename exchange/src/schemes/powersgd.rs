@@ -249,7 +249,7 @@ impl Powersgd {
                     let [seed, bucket] = self.key;
                     // No rank: every rank draws the same.
                     let words = [seed, 0, bucket, step, number as u64, j as u64];
-                    start::draw(column, Stream::of(&words));
+                    start::draw(column, Stream::new(&words));
                     start::scale(column);
                 }
             }

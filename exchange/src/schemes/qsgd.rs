@@ -125,7 +125,7 @@ impl<L: Ladder + Send> Compressor for OnLadder<L> {
     fn encode(&mut self, gradient: &[f32], step: u64, out: &mut Vec<u8>) -> Encoded {
         let Self { ladder, norm, block, entropy, .. } = *self;
         let start = out.len();
-        self.quantiser.put_scales(gradient, block, |some| norm.of(some), out);
+        self.quantiser.put_scales(gradient, block, |some| norm.scale(some), out);
         let stream = Stream::at(&self.seat, step);
         self.quantiser.put_codes(gradient, block, ladder, stream, entropy, out);
         self.gauges.clear();
@@ -189,7 +189,7 @@ mod tests {
         let gradient = ramp(600);
         for (norm, levels) in [(Norm::L2, 1), (Norm::L2, 9), (Norm::Linf, 3), (Norm::Linf, 127)] {
             let config = Config { levels, norm, block: 0, ..Config::default() };
-            let (scale, s) = (f64::from(norm.of(&gradient)), f64::from(levels));
+            let (scale, s) = (f64::from(norm.scale(&gradient)), f64::from(levels));
             let f = gradient.iter().map(|g| (f64::from(g.abs()) / scale * s).fract());
             let expected = (scale / s).powi(2) * f.map(|f| f * (1.0 - f)).sum::<f64>();
             let mean = mean_square_error(&config, &gradient, STEPS);

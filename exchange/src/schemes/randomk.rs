@@ -279,7 +279,7 @@ mod tests {
         let mut counts = std::collections::BTreeMap::new();
         for number in 0..6000u64 {
             let mut set = Vec::new();
-            draw(Stream::of(&[number]).key(), 2, 4, |position| set.push(position));
+            draw(Stream::new(&[number]).key(), 2, 4, |position| set.push(position));
             *counts.entry(set).or_insert(0) += 1;
         }
         assert_eq!(counts.len(), 6);
@@ -301,7 +301,7 @@ mod tests {
     fn stretches_draw_what_one_after_another_draws() {
         for length in [1usize, 2, 7, 8, 511, 512, 513, 1023, 1025, 5000, 100_003] {
             for key in 0..20u64 {
-                let key = Stream::of(&[key, length as u64]).key();
+                let key = Stream::new(&[key, length as u64]).key();
                 for count in [0, 1, length / 1000, length / 90, length / 2, length - 1, length] {
                     let mut drawn = Vec::new();
                     draw(key, count, length, |position| drawn.push(position));

@@ -42,7 +42,7 @@ mod fit;
 mod stages;
 
 pub use fit::Fit;
-use stages::{Controller, Plan};
+use stages::{Controller, StageShares};
 pub use stages::{Rule, Stages};
 
 use crate::compress::exceedances::{Exceedances, keep_above, rounded_down};
@@ -168,9 +168,9 @@ impl Sidco {
             return 0;
         }
         let plan = match self.config.stages {
-            Stages::Fixed(stages) => Plan::of(share, stages),
-            Stages::By(Rule::Adaptive) => Plan::of(share, self.controller.stages()),
-            Stages::By(Rule::Chain) => Plan::chain(share),
+            Stages::Fixed(stages) => StageShares::equal(share, stages),
+            Stages::By(Rule::Adaptive) => StageShares::equal(share, self.controller.stages()),
+            Stages::By(Rule::Chain) => StageShares::chain(share),
         };
         let fit = self.config.fit;
         let mut threshold = rounded_down(fit.first(gradient, count, plan.share(1)));
@@ -217,13 +217,13 @@ impl Select for Sidco {
         self.exceedances.positions()
     }
 
-    fn tell(&self, gauges: &mut Vec<Gauge>) {
+    fn add_gauges(&self, gauges: &mut Vec<Gauge>) {
         let kept_ratio = self.positions().len() as f64 / self.wanted;
         gauges.push(Gauge::mean("kept_ratio", kept_ratio, self.wanted));
         gauges.push(Gauge::mean("stages", self.stages.into(), self.wanted));
     }
 
-    fn done(&mut self, step: u64) {
+    fn commit(&mut self, step: u64) {
         if let Some(kept_ratio) = self.kept_ratio.take()
             && self.config.stages == Stages::By(Rule::Adaptive)
         {

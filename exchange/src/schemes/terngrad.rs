@@ -98,7 +98,7 @@ impl Scheme for Config {
 impl Config {
     /// The largest magnitude, or what it is clipped to.
     fn scale(&self, block: &[f32]) -> f32 {
-        let largest = Norm::Linf.of(block);
+        let largest = Norm::Linf.scale(block);
         if self.clip == 0.0 {
             return largest;
         }
@@ -196,10 +196,10 @@ mod tests {
         let config = Config { clip: 0.0, ..Config::default() };
         let mut total = 0.0;
         for step in 1..=STEPS {
-            let (wire, said) = round_trip(&config, &gradient, step);
-            assert_eq!((&wire[..4], said[99]), (&50f32.to_le_bytes()[..], -50.0));
-            assert!(said[..99].iter().all(|value| [0.0, 50.0].contains(value)));
-            total += said[..99].iter().map(|value| f64::from(*value)).sum::<f64>();
+            let (wire, decoded) = round_trip(&config, &gradient, step);
+            assert_eq!((&wire[..4], decoded[99]), (&50f32.to_le_bytes()[..], -50.0));
+            assert!(decoded[..99].iter().all(|value| [0.0, 50.0].contains(value)));
+            total += decoded[..99].iter().map(|value| f64::from(*value)).sum::<f64>();
         }
         // Each of 99·STEPS draws is 50 with the probability 1/50: a deviation of 7 each.
         let mean = total / (99 * STEPS) as f64;
@@ -212,7 +212,7 @@ mod tests {
         const STEPS: u64 = 400;
         let gradient: Vec<f32> = (0..300).map(|i| (i as f32 * 0.7).sin()).collect();
         let config = Config { clip: 0.0, ..Config::default() };
-        let scale = Norm::Linf.of(&gradient);
+        let scale = Norm::Linf.scale(&gradient);
         let expected: f64 = gradient.iter().map(|g| f64::from(g.abs() * (scale - g.abs()))).sum();
         let mean = mean_square_error(&config, &gradient, STEPS);
         assert!((mean / expected - 1.0).abs() < 0.05, "{mean} {expected}");

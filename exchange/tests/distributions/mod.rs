@@ -55,9 +55,9 @@ fn square(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|value| value * value).sum()
 }
 
-/// ‖said − gradient‖²/‖gradient‖².
-pub fn error(said: &[f32], gradient: &[f32]) -> f64 {
-    let off = said.iter().zip(gradient).map(|(s, g)| f64::from(*s) - f64::from(*g));
+/// ‖decoded − gradient‖²/‖gradient‖².
+pub fn error(decoded: &[f32], gradient: &[f32]) -> f64 {
+    let off = decoded.iter().zip(gradient).map(|(s, g)| f64::from(*s) - f64::from(*g));
     square(off) / square(gradient.iter().map(|g| f64::from(*g)))
 }
 

@@ -293,7 +293,7 @@ mod tests {
 
     /// The gradient of update `n`: some rows, and rarely many.
     fn gradient(n: u32) -> Vec<f32> {
-        let stream = Stream::of(&[7, n.into()]);
+        let stream = Stream::new(&[7, n.into()]);
         let mut gradient = vec![0.0; ROWS * WIDTH];
         for row in 0..ROWS {
             // Row 0 is never touched, row 1 only once.

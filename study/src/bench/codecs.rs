@@ -54,7 +54,7 @@ pub struct Spread {
 
 /// Laplace distributed values, a matrix of 1,024 columns where that comes out even, else a vector.
 pub fn laplace(elements: usize, seed: u64) -> Gradient {
-    let stream = Stream::of(&[seed]);
+    let stream = Stream::new(&[seed]);
     let value = |i: usize| {
         let uniform = f64::from(stream.uniform(i as u32)) - 0.5 + 1.0 / 33_554_432.0;
         (-uniform.signum() * (1.0 - 2.0 * uniform.abs()).max(1e-12).ln()) as f32 * 1e-3

@@ -62,7 +62,7 @@ fn error(of: &Distribution, aim: Aim, levels: &[usize]) -> f64 {
     };
     let inner: f64 = levels.windows(2).map(|pair| gap(pair[0], pair[1])).sum();
     let Aim::Biased(lambda) = aim else { return inner };
-    let clip = |sums: Sums, at: f64| lambda * integral(sums, 1.0, -2.0 * at, at * at);
+    let clip = |sums: BinSums, at: f64| lambda * integral(sums, 1.0, -2.0 * at, at * at);
     let (first, last) = (levels[0], levels[levels.len() - 1]);
     inner
         + clip(of.below[first], of.edges[first])

@@ -156,7 +156,7 @@ fn naive(rule: Rule, u: &[f64], k: usize, history: &[Outcome]) -> Vec<u32> {
 #[test]
 fn rules_equal_those_by_sorting() {
     const LENGTH: usize = 200;
-    let stream = crate::rng::Stream::of(&[5]);
+    let stream = crate::rng::Stream::new(&[5]);
     // Whole numbers: ties abound, and sums are exact in any order.
     let gradients: Vec<Vec<Vec<f32>>> = (0..9u32)
         .map(|round| {

@@ -1,6 +1,6 @@
 //! Value clusters: where their centres lie, and which of them a value belongs to.
 
-use super::sums::{Sums, put_and_add};
+use super::sums::{ClusterSums, put_and_add};
 use super::{Config, ids};
 use crate::rng::Stream;
 
@@ -11,7 +11,7 @@ pub(super) const MOST_CLUSTERS: usize = 16;
 #[derive(Debug, Clone, Default)]
 struct Side {
     sorted: Vec<f32>,
-    /// Sums of the first 0, 1, 2, … of them.
+    /// ClusterSums of the first 0, 1, 2, … of them.
     sums: Vec<f64>,
 }
 
@@ -185,7 +185,7 @@ fn assign_to<const BOUNDS: usize, const CLUSTERS: usize>(
     // Values are read twice, while the first cache holds them.
     const BLOCK: usize = 4096;
     let mut counts = [0; CLUSTERS];
-    let mut sums = Sums::<CLUSTERS>::default();
+    let mut sums = ClusterSums::<CLUSTERS>::default();
     for (values, ids) in gradient.chunks(BLOCK).zip(ids.chunks_mut(BLOCK)) {
         let done = put_and_add(values, &bounds, ids, &mut counts, &mut sums);
         let (values, ids) = (&values[done..], &mut ids[done..]);
@@ -194,7 +194,7 @@ fn assign_to<const BOUNDS: usize, const CLUSTERS: usize>(
     }
     let mut whole = [Members::default(); MOST_CLUSTERS];
     for (cluster, whole) in whole.iter_mut().enumerate().take(CLUSTERS) {
-        let [sum, squares] = sums.of(cluster);
+        let [sum, squares] = sums.totals(cluster);
         *whole = Members { count: counts[cluster], sum, squares };
     }
     whole

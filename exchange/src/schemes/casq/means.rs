@@ -1,4 +1,4 @@
-//! Means on the wire: what a message says of each element.
+//! TableMeans on the wire: what a message says of each element.
 
 use super::clusters::MOST_CLUSTERS;
 use super::sketch::{Tables, blocks};
@@ -7,7 +7,7 @@ use crate::wire::values::Format;
 
 /// What a message says of each element, from its cluster.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Means<'a> {
+pub(super) struct TableMeans<'a> {
     tables: &'a Tables,
     /// The means of all buckets.
     bytes: &'a [u8],
@@ -18,7 +18,7 @@ pub(super) struct Means<'a> {
     alone: [f32; MOST_CLUSTERS],
 }
 
-impl<'a> Means<'a> {
+impl<'a> TableMeans<'a> {
     /// `bytes`: the means of all buckets; what is missing is 0.
     pub(super) fn new(tables: &'a Tables, bytes: &'a [u8], format: Format, weight: f32) -> Self {
         let mut means = Self { tables, bytes, format, weight, alone: [0.0; MOST_CLUSTERS] };
@@ -194,7 +194,7 @@ mod tests {
             }
             let tables = Tables::new(&sizes);
             let format = if wide { Format::F32 } else { Format::Bf16 };
-            let means = Means::new(&tables, &bytes, format, weight);
+            let means = TableMeans::new(&tables, &bytes, format, weight);
             let expected: Vec<u32> = ids
                 .iter()
                 .enumerate()

@@ -199,9 +199,9 @@ pub(super) fn blocks(first: usize, length: usize) -> impl Iterator<Item = Range<
 
 /// What a bucket holds: the sum of its elements and their number, which are added to together.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Bucket([f64; 2]);
+pub(super) struct MeanBucket([f64; 2]);
 
-impl Bucket {
+impl MeanBucket {
     #[inline(always)]
     pub(super) fn mean(&self) -> f32 {
         let Self([sum, count]) = *self;
@@ -239,10 +239,10 @@ pub(super) fn fill(
     tables: &Tables,
     members: &[Members],
     format: Format,
-    buckets: &mut Vec<Bucket>,
+    buckets: &mut Vec<MeanBucket>,
 ) {
     buckets.clear();
-    buckets.resize(tables.buckets(), Bucket::default());
+    buckets.resize(tables.buckets(), MeanBucket::default());
     wide(
         #[inline(always)]
         || {
@@ -262,9 +262,9 @@ pub(super) fn fill(
             continue;
         }
         let bucket = &mut buckets[table.offset as usize];
-        *bucket = Bucket([members.sum, members.count as f64]);
+        *bucket = MeanBucket([members.sum, members.count as f64]);
         if !bucket.is_certain(format) {
-            *bucket = Bucket::default();
+            *bucket = MeanBucket::default();
             let own = gradient.iter().zip(ids).filter(|(_, own)| usize::from(**own) == id);
             own.for_each(|(value, _)| bucket.add(*value));
         }
@@ -352,7 +352,7 @@ mod tests {
             }
         }
 
-        /// Means are those of sums in order, as they go over the wire.
+        /// TableMeans are those of sums in order, as they go over the wire.
         #[test]
         fn means_have_the_bits_of_sums_in_order(
             values in proptest::collection::vec(-9.0f32..9.0, 1..3000), wide: bool,

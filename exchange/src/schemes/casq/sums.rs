@@ -1,4 +1,4 @@
-//! Sums of the values of each cluster, and of their squares.
+//! ClusterSums of the values of each cluster, and of their squares.
 //!
 //! Neighbours often fall into the same cluster, and each sum waits for the one before: so the i-th
 //! value is added in lane i modulo eight, in order, and the lanes are added up at the end. The bits
@@ -9,20 +9,20 @@ const LANES: usize = 8;
 
 /// The sums of all clusters.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sums<const CLUSTERS: usize> {
+pub(super) struct ClusterSums<const CLUSTERS: usize> {
     /// Of each cluster and lane, the sum and that of squares.
     lanes: [[[f64; 2]; LANES]; CLUSTERS],
 }
 
-impl<const CLUSTERS: usize> Default for Sums<CLUSTERS> {
+impl<const CLUSTERS: usize> Default for ClusterSums<CLUSTERS> {
     fn default() -> Self {
         Self { lanes: [[[0.0; 2]; LANES]; CLUSTERS] }
     }
 }
 
-impl<const CLUSTERS: usize> Sums<CLUSTERS> {
+impl<const CLUSTERS: usize> ClusterSums<CLUSTERS> {
     /// The sum of a cluster, and that of squares.
-    pub(super) fn of(&self, cluster: usize) -> [f64; 2] {
+    pub(super) fn totals(&self, cluster: usize) -> [f64; 2] {
         let [first, others @ ..] = self.lanes[cluster];
         others.iter().fold(first, |a, b| [a[0] + b[0], a[1] + b[1]])
     }
@@ -61,14 +61,14 @@ impl<const CLUSTERS: usize> Sums<CLUSTERS> {
     }
 }
 
-/// Does what [`ids::put`](super::ids::put) and then [`Sums::add`] would do to the first of these values, where
+/// Does what [`ids::put`](super::ids::put) and then [`ClusterSums::add`] would do to the first of these values, where
 /// AVX-512 compares a value with every bound once for both, and returns to how many: a multiple of eight, if not 0.
 pub(super) fn put_and_add<const BOUNDS: usize, const CLUSTERS: usize>(
     values: &[f32],
     bounds: &[f32; BOUNDS],
     ids: &mut [u8],
     counts: &mut [u64; CLUSTERS],
-    sums: &mut Sums<CLUSTERS>,
+    sums: &mut ClusterSums<CLUSTERS>,
 ) -> usize {
     #[cfg(target_arch = "x86_64")]
     if CLUSTERS <= 4
@@ -86,7 +86,7 @@ pub(super) fn put_and_add<const BOUNDS: usize, const CLUSTERS: usize>(
 mod avx512 {
     use std::arch::x86_64::_CMP_GT_OQ;
 
-    use super::{LANES, Sums};
+    use super::{LANES, ClusterSums};
     use crate::schemes::casq::ids::tally;
 
     /// Goes through the clusters for eight values at once, and adds in those lanes whose values are the
@@ -97,7 +97,7 @@ mod avx512 {
         pub(super) bounds: &'a [f32; BOUNDS],
         pub(super) ids: &'a mut [[u8; 2 * LANES]],
         pub(super) counts: &'a mut [u64; CLUSTERS],
-        pub(super) sums: &'a mut Sums<CLUSTERS>,
+        pub(super) sums: &'a mut ClusterSums<CLUSTERS>,
     }
 
     impl<const BOUNDS: usize, const CLUSTERS: usize> pulp::NullaryFnOnce
@@ -164,7 +164,7 @@ mod avx512 {
 mod avx2 {
     use std::arch::x86_64::{__m256d, _CMP_GT_OQ};
 
-    use super::{LANES, Sums};
+    use super::{LANES, ClusterSums};
 
     /// Lanes of a vector.
     const HALF: usize = LANES / 2;
@@ -176,7 +176,7 @@ mod avx2 {
         pub(super) simd: pulp::x86::V3,
         pub(super) values: &'a [[f32; LANES]],
         pub(super) bounds: &'a [f32; BOUNDS],
-        pub(super) sums: &'a mut Sums<CLUSTERS>,
+        pub(super) sums: &'a mut ClusterSums<CLUSTERS>,
     }
 
     impl<const BOUNDS: usize, const CLUSTERS: usize> pulp::NullaryFnOnce
@@ -238,7 +238,7 @@ mod tests {
 
     use super::*;
 
-    fn bits<const CLUSTERS: usize>(sums: &Sums<CLUSTERS>) -> Vec<u64> {
+    fn bits<const CLUSTERS: usize>(sums: &ClusterSums<CLUSTERS>) -> Vec<u64> {
         sums.lanes.as_flattened().as_flattened().iter().map(|sum| sum.to_bits()).collect()
     }
 
@@ -250,18 +250,18 @@ mod tests {
         let ids: Vec<u8> = values.iter().map(id).collect();
         let (eights, _) = values.as_chunks();
         let (first, second) = eights.split_at(eights.len() / 3);
-        let mut simple = Sums::<CLUSTERS>::default();
+        let mut simple = ClusterSums::<CLUSTERS>::default();
         simple.add_to_own(eights.as_flattened(), &ids);
         #[cfg(target_arch = "x86_64")]
         if let Some(simd) = pulp::x86::V3::try_new() {
-            let mut found = Sums::<CLUSTERS>::default();
+            let mut found = ClusterSums::<CLUSTERS>::default();
             for values in [first, second] {
                 let (bounds, sums) = (&bounds, &mut found);
                 simd.vectorize(avx2::AddToAll { simd, values, bounds, sums });
             }
             assert_eq!(bits(&found), bits(&simple), "AVX2");
         }
-        let (mut found, mut counts) = (Sums::<CLUSTERS>::default(), [3; CLUSTERS]);
+        let (mut found, mut counts) = (ClusterSums::<CLUSTERS>::default(), [3; CLUSTERS]);
         let mut same_ids = vec![0xff; values.len()];
         let done = put_and_add(values, &bounds, &mut same_ids, &mut counts, &mut found);
         assert_eq!(same_ids[..done], ids[..done]);

@@ -2,8 +2,7 @@ use proptest::prelude::*;
 
 use super::clusters::Members;
 use super::*;
-use crate::compress::RANGE_UNIT;
-use crate::compress::testing::{bits, laplaces, round_trip, square_error};
+use crate::compress::testing::{laplaces, round_trip, square_error};
 
 fn seat(length: usize) -> Seat {
     Seat::alone(length, 11)
@@ -27,7 +26,7 @@ fn the_reference_round_trip_comes_out() {
     assert_eq!(flat, [0, 0, 1, 1, 1, 3, 2, 3, 4, 5, 4, 5]);
     let mut buckets = Vec::new();
     sketch::fill(&gradient, &ids, &tables, &members, Format::F32, &mut buckets);
-    let means: Vec<f32> = buckets.iter().map(Bucket::mean).collect();
+    let means: Vec<f32> = buckets.iter().map(MeanBucket::mean).collect();
     assert_eq!(means, [-1.75, -0.3, 0.2, 0.2, 1.7, 2.05]);
     let mut packed = Vec::new();
     codes::put(&ids, 2, &mut packed);
@@ -35,7 +34,7 @@ fn the_reference_round_trip_comes_out() {
     let mut bytes = Vec::new();
     Format::F32.put(means.into_iter(), &mut bytes);
     let mut sum = [0.0; 12];
-    Means::new(&tables, &bytes, Format::F32, 1.0).add(0, &ids, &mut sum);
+    TableMeans::new(&tables, &bytes, Format::F32, 1.0).add(0, &ids, &mut sum);
     assert_eq!(sum, [-1.75, -1.75, -0.3, -0.3, -0.3, 0.2, 0.2, 0.2, 1.7, 2.05, 1.7, 2.05]);
 }
 
@@ -58,26 +57,26 @@ fn the_error_is_the_one_expected_of_a_uniform_hash() {
         let tables = Tables::new(&[1, buckets]);
         let mut off = Vec::new();
         for run in 0..RUNS as u64 {
-            let places = Stream::of(&[run, u64::from(buckets)]);
+            let places = Stream::new(&[run, u64::from(buckets)]);
             let ids: Vec<u8> =
                 (0..LENGTH as u32).map(|i| u8::from(places.below(i, 50) == 0)).collect();
             let mut values = laplaces(LENGTH, run);
             for (value, id) in values.iter_mut().zip(&ids) {
                 *value *= f32::from(*id);
             }
-            let (mut filled, mut bytes, mut said) = (Vec::new(), Vec::new(), vec![0.0; LENGTH]);
+            let (mut filled, mut bytes, mut decoded) = (Vec::new(), Vec::new(), vec![0.0; LENGTH]);
             let mut members = [Members::default(); 2];
             for (value, id) in values.iter().zip(&ids) {
                 let members = &mut members[usize::from(*id)];
                 (members.count, members.sum) = (members.count + 1, members.sum + f64::from(*value));
             }
             sketch::fill(&values, &ids, &tables, &members, Format::F32, &mut filled);
-            Format::F32.put(filled.iter().map(Bucket::mean), &mut bytes);
-            Means::new(&tables, &bytes, Format::F32, 1.0).add(0, &ids, &mut said);
+            Format::F32.put(filled.iter().map(MeanBucket::mean), &mut bytes);
+            TableMeans::new(&tables, &bytes, Format::F32, 1.0).add(0, &ids, &mut decoded);
             let of = values.iter().zip(&ids).filter(|(_, id)| **id == 1);
             let (n, sum) = (members[1].count as f64, members[1].sum);
             let spread = square(of.map(|(v, _)| f64::from(*v) - sum / n)) / (n - 1.0);
-            off.push(square_error(&said, &values) / (spread * shared(n, buckets.into())) - 1.0);
+            off.push(square_error(&decoded, &values) / (spread * shared(n, buckets.into())) - 1.0);
         }
         let mean = off.iter().sum::<f64>() / RUNS as f64;
         let variance = square(off.iter().map(|off| off - mean)) / (RUNS - 1) as f64;
@@ -115,11 +114,11 @@ proptest! {
         };
         let config =
             Config { bits, preset: Preset::Paper, allocation, polish, ..Config::default() };
-        let (_, said) = round_trip(&config, &gradient, 1);
+        let (_, decoded) = round_trip(&config, &gradient, 1);
         let sum = |values: &[f32]| values.iter().map(|value| f64::from(*value)).sum::<f64>();
         let magnitudes: f64 = gradient.iter().map(|value| f64::from(value.abs())).sum();
         // (F1), up to the rounding of the means to f32.
-        prop_assert!((sum(&said) - sum(&gradient)).abs() <= 1e-6 * magnitudes);
+        prop_assert!((sum(&decoded) - sum(&gradient)).abs() <= 1e-6 * magnitudes);
         // (F5).
         let whole = square(gradient.iter().map(|value| f64::from(*value)));
         let side = |positive: bool| {
@@ -128,7 +127,7 @@ proptest! {
             sum * sum / count.max(1.0)
         };
         let bound = whole - side(true) - side(false);
-        prop_assert!(square_error(&said, &gradient) <= bound + 1e-6 * whole, "{:?}", gradient);
+        prop_assert!(square_error(&decoded, &gradient) <= bound + 1e-6 * whole, "{:?}", gradient);
         prop_assert!(bound <= whole - magnitudes.powi(2) / gradient.len().max(1) as f64 + 1e-9 * whole);
     }
 }
@@ -138,12 +137,12 @@ fn a_lean_message_takes_the_bits_it_is_given_and_no_more() {
     for (bits, length) in [(2, 1000), (2, 5000), (2, 100_003), (3, 100_003), (4, 20_000)] {
         let gradient = laplaces(length, 9);
         let config = Config { bits, ..Config::default() };
-        let (wire, said) = round_trip(&config, &gradient, 1);
+        let (wire, decoded) = round_trip(&config, &gradient, 1);
         let most = bits as usize * length / 8;
         assert!(wire.len() <= most, "{bits} bits of {length}: {} bytes", wire.len());
         // All of it is used, up to the rounding of the tables' sizes.
         assert!(wire.len() + 2 * 16 + 2 >= most, "{bits} bits of {length}: {} bytes", wire.len());
-        let rel = square_error(&said, &gradient) / square(gradient.iter().map(|g| f64::from(*g)));
+        let rel = square_error(&decoded, &gradient) / square(gradient.iter().map(|g| f64::from(*g)));
         assert!(rel < [0.2, 0.06, 0.02][bits as usize - 2], "{bits} bits of {length}: {rel}");
     }
 }
@@ -227,30 +226,4 @@ fn broken_models_tables_and_sizes_by_hand_are_refused() {
     let manual = Config { allocation: Allocation::Manual(vec![1; 3]), ..Config::default() };
     let refused = manual.validate().unwrap_err().to_string();
     assert!(refused.contains("allocation = [1, 1, 1]"), "{refused}");
-}
-
-/// Whatever the message is made of, each part of it is what the whole message says there.
-#[test]
-fn parts_have_the_bits_of_the_whole() {
-    for length in [1, 1024, 5000, 70_001] {
-        for config in Config::examples() {
-            let gradient = laplaces(length, 3);
-            let mut compressor = config.codec(&seat(length)).unwrap();
-            let mut wire = Vec::new();
-            compressor.encode(&gradient, 1, &mut wire);
-            let mut whole = vec![0.25; length];
-            compressor.decode_add(&wire, 0..whole.len(), 0.3, &mut whole).unwrap();
-            for parts in [2, 3, 7] {
-                let cut = |part: usize| match part == parts {
-                    true => length,
-                    false => length * part / parts / RANGE_UNIT * RANGE_UNIT,
-                };
-                for part in (0..parts).map(|part| cut(part)..cut(part + 1)) {
-                    let mut sum = vec![0.25; part.len()];
-                    compressor.decode_add(&wire, part.clone(), 0.3, &mut sum).unwrap();
-                    assert_eq!(bits(&sum), bits(&whole[part.clone()]), "{config:?} {part:?}");
-                }
-            }
-        }
-    }
 }

@@ -11,7 +11,7 @@ fn seat(rank: usize, length: usize) -> Seat {
 
 /// Laplace distributed values, each block of 512 with a scale of its own.
 fn gradient(seed: u64, length: usize) -> Vec<f32> {
-    let stream = Stream::of(&[seed]);
+    let stream = Stream::new(&[seed]);
     let mut values = laplaces(length, seed);
     for (number, block) in values.chunks_mut(512).enumerate() {
         let scale = 1.0 + stream.uniform(1_000_000 + number as u32);

@@ -336,7 +336,7 @@ mod tests {
 
     /// Uniform in (−1, 1).
     fn numbers(length: usize, seed: u64) -> Vec<f32> {
-        let stream = Stream::of(&[seed]);
+        let stream = Stream::new(&[seed]);
         (0..length as u32).map(|i| 2.0 * stream.uniform(i) - 1.0).collect()
     }
 

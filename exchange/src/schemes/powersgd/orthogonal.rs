@@ -70,7 +70,7 @@ mod tests {
     const ROWS: usize = 37;
 
     fn uniform(seed: u64) -> Vec<f32> {
-        let stream = Stream::of(&[seed]);
+        let stream = Stream::new(&[seed]);
         (0..ROWS as u32).map(|i| 2.0 * stream.uniform(i) - 1.0).collect()
     }
 

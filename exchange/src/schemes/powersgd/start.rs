@@ -95,7 +95,7 @@ mod tests {
     fn drawn_numbers_have_the_moments_of_the_normal_distribution() {
         const N: usize = 100_000;
         let mut column = vec![0.0; N];
-        draw(&mut column, Stream::of(&[5]));
+        draw(&mut column, Stream::new(&[5]));
         let moment =
             |power| column.iter().map(|x| f64::from(*x).powi(power)).sum::<f64>() / N as f64;
         // Within 4.5 standard deviations: of xᵏ, √(E x²ᵏ − (E xᵏ)²).

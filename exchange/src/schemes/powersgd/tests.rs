@@ -28,7 +28,7 @@ fn ranks(config: &Config, shapes: &[Vec<usize>], count: usize) -> Vec<Box<dyn Re
 
 /// Numbers about 0, each rank and step its own.
 fn numbers(length: usize, rank: usize, step: u64) -> Vec<f32> {
-    let stream = Stream::of(&[7, rank as u64, step]);
+    let stream = Stream::new(&[7, rank as u64, step]);
     (0..length as u32).map(|i| 2.0 * stream.uniform(i) - 1.0).collect()
 }
 

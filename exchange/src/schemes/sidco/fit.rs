@@ -115,7 +115,7 @@ fn mean_log(values: &[f32], count: usize, floor: f64) -> f64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::stages::Plan;
+    use super::super::stages::StageShares;
     use super::*;
     use crate::schemes::tests::recorded;
 
@@ -137,7 +137,7 @@ pub(crate) mod tests {
     }
 
     /// The same by the book: f64 magnitudes, two passes, everything filtered anew.
-    pub(crate) fn naive(fit: Fit, magnitudes: &[f64], plan: Plan, floor: f64) -> f64 {
+    pub(crate) fn naive(fit: Fit, magnitudes: &[f64], plan: StageShares, floor: f64) -> f64 {
         let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len() as f64;
         let variance = |x: &[f64]| {
             let mean = mean(x);
@@ -182,7 +182,7 @@ pub(crate) mod tests {
             for row in case["thresholds"].as_array().unwrap() {
                 let (share, count) = (number(row, "delta"), row["stages"].as_u64().unwrap());
                 let plan =
-                    if count == 0 { Plan::chain(share) } else { Plan::of(share, count as u32) };
+                    if count == 0 { StageShares::chain(share) } else { StageShares::equal(share, count as u32) };
                 let found = naive(fit_of(row), &magnitudes, plan, f64::EPSILON);
                 let expected = number(row, "eta");
                 assert!((found - expected).abs() <= 1e-9 * expected, "{found}: {row}");

@@ -54,7 +54,7 @@ impl Stages {
 
 /// The shares of the stages: their product is the share aimed at.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Plan {
+pub(crate) struct StageShares {
     /// Stages, at least one.
     pub count: u32,
     first: f64,
@@ -62,9 +62,9 @@ pub(crate) struct Plan {
     last: f64,
 }
 
-impl Plan {
+impl StageShares {
     /// `count` stages; one where the share is not below what the first of several keeps.
-    pub(crate) fn of(share: f64, count: u32) -> Self {
+    pub(crate) fn equal(share: f64, count: u32) -> Self {
         if count <= 1 || share >= FIRST_SHARE {
             return Self { count: 1, first: share, between: share, last: share };
         }
@@ -75,7 +75,7 @@ impl Plan {
     /// As many stages of a quarter as it takes.
     pub(crate) fn chain(share: f64) -> Self {
         if share >= FIRST_SHARE {
-            return Self::of(share, 1);
+            return Self::equal(share, 1);
         }
         let left = share / FIRST_SHARE;
         // Rounding must not make one more of a power of the quarter.
@@ -176,7 +176,7 @@ mod tests {
     fn shares_of_stages_equal_the_vectors() {
         for row in vectors()["stage_ratios"].as_array().unwrap() {
             let (share, count) = (number(row, "delta"), row["stages"].as_u64().unwrap() as u32);
-            let plan = if count == 0 { Plan::chain(share) } else { Plan::of(share, count) };
+            let plan = if count == 0 { StageShares::chain(share) } else { StageShares::equal(share, count) };
             let expected = row["ratios"].as_array().unwrap();
             assert_eq!(plan.count as usize, expected.len(), "{row}");
             for (stage, expected) in expected.iter().enumerate() {
@@ -184,8 +184,8 @@ mod tests {
                 assert!((found - expected.as_f64().unwrap()).abs() < 1e-9, "{row}");
             }
         }
-        assert_eq!(Plan::of(0.5, 3).count, 1);
-        assert_eq!(Plan::chain(1.0).count, 1);
+        assert_eq!(StageShares::equal(0.5, 3).count, 1);
+        assert_eq!(StageShares::chain(1.0).count, 1);
     }
 
     #[test]

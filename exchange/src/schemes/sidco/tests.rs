@@ -58,7 +58,7 @@ fn selections_equal_those_by_the_book() {
             let norm = magnitudes.iter().map(|a| a * a).sum::<f64>().sqrt();
             for fit in [Fit::Exponential, Fit::Pareto, Fit::Gamma] {
                 for (share, stages) in [(0.3, 2), (0.1, 1), (0.1, 3), (0.01, 2), (0.001, 4)] {
-                    let plan = Plan::of(share, stages);
+                    let plan = StageShares::equal(share, stages);
                     let threshold = naive(fit, &magnitudes, plan, f64::EPSILON * norm);
                     let stages = Stages::Fixed(stages);
                     let config = Config { fit, stages, ..Config::default() };

@@ -6,7 +6,7 @@ use super::{Config, Preset};
 use crate::wire::{codes, count_bytes, huffman};
 
 /// What a message will be made of.
-pub(super) struct Plan {
+pub(super) struct Encoding {
     pub(super) tables: Tables,
     /// The ids' code, if it is shorter than plain ids.
     pub(super) code: Option<huffman::Code>,
@@ -18,7 +18,7 @@ pub(super) struct Plan {
 
 impl Config {
     /// How the message for `length` elements will be made up; `model` when there is one to send.
-    pub(super) fn plan(&self, length: usize, members: &[Members], model: bool) -> Plan {
+    pub(super) fn encoding(&self, length: usize, members: &[Members], model: bool) -> Encoding {
         let clusters = members.len();
         let mut counts = [0; MOST_CLUSTERS];
         for (count, members) in counts.iter_mut().zip(members) {
@@ -44,6 +44,6 @@ impl Config {
             budget = room(taken + sizes(room(taken)));
         }
         let sizes = self.allocation.share(members, budget);
-        Plan { tables: Tables::new(&sizes[..clusters]), code, id_bytes, model: carries }
+        Encoding { tables: Tables::new(&sizes[..clusters]), code, id_bytes, model: carries }
     }
 }

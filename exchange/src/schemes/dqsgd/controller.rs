@@ -18,7 +18,7 @@ const MOST_ROUNDS: u64 = u64::MAX / 2;
 
 /// The bits planned, and what they follow from.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Plan {
+pub(super) struct Controller {
     config: Config,
     course: Course,
     /// Norms of the mean gradient, that of the round number i (from 0) at i modulo the length.
@@ -37,7 +37,7 @@ pub(super) struct Plan {
     pub(super) bits: f64,
 }
 
-impl Plan {
+impl Controller {
     pub(super) fn new(config: &Config, course: Course) -> Self {
         Self {
             course,
@@ -127,8 +127,7 @@ impl Plan {
         state.insert("norms", Entry::U64(self.norms.iter().map(|norm| norm.to_bits()).collect()));
     }
 
-    /// Takes up a state. One without `solved` is of a version that solved for k at every gap: its k
-    /// is solved for at the next gap, as that version would have done, and is then held.
+    /// Takes up a state.
     pub(super) fn restore(&mut self, state: &State) -> Result<()> {
         let refuse = |entry: &str, problem: String| Error::State { entry: entry.into(), problem };
         let number = |entry: &str, bits: u64| match f64::from_bits(bits) {
@@ -149,16 +148,12 @@ impl Plan {
         restored.norm = number("plan", plan[1])?;
         restored.k = number("plan", plan[2])?;
         restored.bits = self.clamped(number("plan", plan[3])?);
-        if state.contains("solved") {
-            restored.solved = match state.u64s("solved", 1)?[0] {
-                0 => false,
-                1 if restored.k > 0.0 => true,
-                1 => return Err(refuse("solved", "says that a k of 0 was solved for".into())),
-                other => {
-                    return Err(refuse("solved", format!("holds {other}, which is no answer")));
-                }
-            };
-        }
+        restored.solved = match state.u64s("solved", 1)?[0] {
+            0 => false,
+            1 if restored.k > 0.0 => true,
+            1 => return Err(refuse("solved", "holds 1, and k is 0".into())),
+            other => return Err(refuse("solved", format!("holds {other}, and not 0 or 1"))),
+        };
         *self = restored;
         Ok(())
     }
