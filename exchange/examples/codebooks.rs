@@ -14,23 +14,9 @@
 #[path = "../tests/distributions/mod.rs"]
 mod distributions;
 
-use distributions::{distributions, exact, levels};
+use distributions::{distributions, exact, levels, measured};
+use gradwire_exchange::SchemeConfig;
 use gradwire_exchange::schemes::{alq, casq, optquant};
-use gradwire_exchange::{Scheme, SchemeConfig, Seat};
-
-/// The relative error and the bits for each element of one message.
-fn measured(scheme: &SchemeConfig, gradient: &[f32]) -> (f64, f64) {
-    let seat = Seat::alone(gradient.len(), 1);
-    let mut compressor = scheme.codec(&seat).expect("a codec");
-    let mut wire = Vec::new();
-    compressor.encode(gradient, 1, &mut wire);
-    let mut decoded = vec![0.0; gradient.len()];
-    compressor
-        .decode_add(&wire, 0..decoded.len(), 1.0, &mut decoded)
-        .expect("a scheme reads its own message");
-    let error = distributions::error(&decoded, gradient);
-    (error, 8.0 * wire.len() as f64 / gradient.len() as f64)
-}
 
 fn main() {
     let length = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1 << 20);

@@ -40,7 +40,8 @@ impl Compressor for Blocks {
         for (block, decoded) in sum.chunks_mut(KEEP).zip(wire.as_chunks::<5>().0) {
             let fault = Fault::Field { field: "place", found: decoded[0].into() };
             let element = block.get_mut(usize::from(decoded[0])).ok_or(fault)?;
-            *element += weight * f32::from_le_bytes([decoded[1], decoded[2], decoded[3], decoded[4]]);
+            *element +=
+                weight * f32::from_le_bytes([decoded[1], decoded[2], decoded[3], decoded[4]]);
         }
         Ok(())
     }

@@ -4,22 +4,11 @@
 
 mod distributions;
 
-use distributions::{distributions, error, exact, levels};
+use distributions::{distributions, exact, levels, measured};
+use gradwire_exchange::SchemeConfig;
 use gradwire_exchange::schemes::{alq, casq, optquant};
-use gradwire_exchange::{Scheme, SchemeConfig, Seat};
 
 const LENGTH: usize = 1 << 18;
-
-/// The relative error and the bits for each element of one message.
-fn measured(scheme: &SchemeConfig, gradient: &[f32]) -> (f64, f64) {
-    let seat = Seat::alone(gradient.len(), 1);
-    let mut compressor = scheme.codec(&seat).expect("a codec");
-    let mut wire = Vec::new();
-    compressor.encode(gradient, 1, &mut wire);
-    let mut decoded = vec![0.0; gradient.len()];
-    compressor.decode_add(&wire, 0..decoded.len(), 1.0, &mut decoded).unwrap();
-    (error(&decoded, gradient), 8.0 * wire.len() as f64 / gradient.len() as f64)
-}
 
 fn near(found: f64, expected: f64, share: f64) -> bool {
     // The study gives three decimals.

@@ -19,6 +19,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::moments::largest;
 use super::rounding::{self, Rounder, are_levels};
 use super::scheme::require;
 use super::{Compressor, Encoded, Seat, StepEnd, StepMessages, Summary};
@@ -129,7 +130,7 @@ impl<F: LevelFit> Adaptive<F> {
     fn gather(&mut self, gradient: &[f32]) {
         self.sums.fill(0.0);
         for block in gradient.chunks(self.settings.rounder.block) {
-            let scale = rounding::largest(block);
+            let scale = largest(block);
             if scale > 0.0 {
                 self.fit.gather(block, scale, &mut self.sums);
             }

@@ -13,6 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ladder::{Ladder, width};
+use super::moments::largest;
 use crate::Gauge;
 use crate::rng::Stream;
 use crate::simd::wide;
@@ -49,15 +50,6 @@ impl Norm {
             Norm::Linf => largest(block),
         }
     }
-}
-
-/// The largest magnitude of finite values: their bits without the sign are in the same order.
-fn largest(values: &[f32]) -> f32 {
-    let bits = wide(
-        #[inline(always)]
-        || values.iter().fold(0, |most: u32, value| most.max(value.to_bits() & 0x7fff_ffff)),
-    );
-    f32::from_bits(bits)
 }
 
 /// How codes lie on the wire.

@@ -17,6 +17,7 @@
 
 use std::ops::Range;
 
+use super::moments::largest;
 use super::scheme::require;
 use crate::Result;
 use crate::rng::Stream;
@@ -97,10 +98,7 @@ impl Rounder {
         out.resize(scale_at + 4 * gradient.len().div_ceil(self.block), 0);
         let mut first = 0;
         for block in gradient.chunks(self.block) {
-            let scale = wide(
-                #[inline(always)]
-                || largest(block),
-            );
+            let scale = largest(block);
             out[scale_at..scale_at + 4].copy_from_slice(&scale.to_le_bytes());
             scale_at += 4;
             for piece in block.chunks(PIECE) {
@@ -175,12 +173,6 @@ pub(crate) fn uniform(levels: &mut [f32]) {
 /// Whether levels may stand in a message: ascending, within [−1, 1].
 pub(crate) fn are_levels(levels: &[f32]) -> bool {
     levels.is_sorted() && levels.iter().all(|level| (-1.0..=1.0).contains(level))
-}
-
-/// The largest magnitude: the bits of magnitudes order as the magnitudes do.
-#[inline(always)]
-pub(crate) fn largest(values: &[f32]) -> f32 {
-    f32::from_bits(values.iter().fold(0, |most, value| most.max(value.to_bits() & 0x7fff_ffff)))
 }
 
 /// Elements whose codes are found side by side.
@@ -349,8 +341,9 @@ mod tests {
         ] {
             let mut spoilt = wire.clone();
             spoilt[at..at + 4].copy_from_slice(&value.to_le_bytes());
-            let fault =
-                rounder.add_part(&mut Reader::new(&spoilt), 2, 0..2, 1.0, &mut [0.0; 2]).unwrap_err();
+            let fault = rounder
+                .add_part(&mut Reader::new(&spoilt), 2, 0..2, 1.0, &mut [0.0; 2])
+                .unwrap_err();
             assert!(
                 matches!(fault, Fault::Field { field: found, .. } if found == field),
                 "{fault}"

@@ -63,7 +63,12 @@ fn log2_binomial(length: usize, kept: usize) -> f64 {
 }
 
 /// Appends the elements of `gradient` at ascending `positions`.
-pub(crate) fn put(positions: &[u32], gradient: &[f32], format: Format, out: &mut Vec<u8>) -> SparseGauges {
+pub(crate) fn put(
+    positions: &[u32],
+    gradient: &[f32],
+    format: Format,
+    out: &mut Vec<u8>,
+) -> SparseGauges {
     put_count(positions.len() as u32, out);
     format.put(values(positions, gradient), out);
     put_positions(positions, gradient, out)

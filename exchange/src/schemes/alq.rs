@@ -31,8 +31,8 @@
 //! projected-gradient variant are not here.
 
 use crate::Result;
-use crate::compress::adaptive::{Adaptive, LevelFit, AdaptiveSettings, Statistics};
-use crate::compress::histogram::{Distribution, EDGES, BinSums, edges};
+use crate::compress::adaptive::{Adaptive, AdaptiveSettings, LevelFit, Statistics};
+use crate::compress::histogram::{BinSums, Distribution, EDGES, edges};
 use crate::compress::rounding::Rounder;
 use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 

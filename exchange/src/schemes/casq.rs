@@ -48,10 +48,10 @@
 
 mod allocation;
 mod clusters;
+mod encoding;
 mod ids;
 mod means;
 mod places;
-mod encoding;
 mod sketch;
 mod sums;
 
@@ -61,8 +61,8 @@ use serde::{Deserialize, Serialize};
 
 pub use allocation::Allocation;
 use clusters::{MOST_CLUSTERS, Sample, assign};
-use means::TableMeans;
 use encoding::Encoding;
+use means::TableMeans;
 use sketch::{MeanBucket, Tables};
 
 use crate::compress::scheme::require;

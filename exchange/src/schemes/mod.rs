@@ -1,6 +1,6 @@
 //! The schemes: one file each, and the list of them.
 //!
-//! Adding one is a file with a `Config` that implements [`Scheme`], and its two lines below: the
+//! Adding one is a file with a `Config` (`settings!`) that implements [`Scheme`], and two lines below: the
 //! module and its place in the list. Recipes, `gradwire list`, contract tests, benches and plots
 //! take it from there.
 //!

@@ -158,7 +158,8 @@ mod tests {
         let gradient = [1.25, -3.0, 0.011, 1e30, -2e-39, 1.999];
         let mut mean = [0.0; 6];
         for step in 1..=STEPS {
-            for ((value, decoded), mean) in gradient.iter().zip(run(&gradient, step)).zip(&mut mean) {
+            for ((value, decoded), mean) in gradient.iter().zip(run(&gradient, step)).zip(&mut mean)
+            {
                 let low = f64::from(value.abs()).log2().floor().exp2();
                 let decoded = f64::from(decoded);
                 let tiny = value.abs() < f32::MIN_POSITIVE;

@@ -44,7 +44,7 @@
 //! contraction of it for every gradient: where no level is 0, zeros do not stay zeros.
 
 use crate::Result;
-use crate::compress::adaptive::{Adaptive, LevelFit, AdaptiveSettings, Statistics};
+use crate::compress::adaptive::{Adaptive, AdaptiveSettings, LevelFit, Statistics};
 use crate::compress::histogram::{Aim, Distribution, EDGES, Solver, bin, edges};
 use crate::compress::rounding::Rounder;
 use crate::compress::scheme::require;

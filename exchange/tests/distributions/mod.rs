@@ -7,6 +7,7 @@
 mod common;
 
 use common::Random;
+use gradwire_exchange::{Scheme, SchemeConfig, Seat};
 
 /// Elements that share a scale.
 const BLOCK: usize = 512;
@@ -61,7 +62,17 @@ pub fn error(decoded: &[f32], gradient: &[f32]) -> f64 {
     square(off) / square(gradient.iter().map(|g| f64::from(*g)))
 }
 
-/// The exact expectation of the same for random rounding without bias to ascending levels from −1
+/// The relative error and the bits for each element of one message.
+pub fn measured(scheme: &SchemeConfig, gradient: &[f32]) -> (f64, f64) {
+    let mut compressor = scheme.codec(&Seat::alone(gradient.len(), 1)).expect("a codec");
+    let (mut wire, mut decoded) = (Vec::new(), vec![0.0; gradient.len()]);
+    compressor.encode(gradient, 1, &mut wire);
+    let read = compressor.decode_add(&wire, 0..gradient.len(), 1.0, &mut decoded);
+    read.expect("a scheme reads its own message");
+    (error(&decoded, gradient), 8.0 * wire.len() as f64 / gradient.len() as f64)
+}
+
+/// The exact expectation of the error for random rounding without bias to ascending levels from −1
 /// to 1, times the largest magnitude of each block of 512.
 pub fn exact(gradient: &[f32], levels: &[f64]) -> f64 {
     let block = |block: &[f32]| {

@@ -86,7 +86,7 @@ pub(super) fn put_and_add<const BOUNDS: usize, const CLUSTERS: usize>(
 mod avx512 {
     use std::arch::x86_64::_CMP_GT_OQ;
 
-    use super::{LANES, ClusterSums};
+    use super::{ClusterSums, LANES};
     use crate::schemes::casq::ids::tally;
 
     /// Goes through the clusters for eight values at once, and adds in those lanes whose values are the
@@ -164,7 +164,7 @@ mod avx512 {
 mod avx2 {
     use std::arch::x86_64::{__m256d, _CMP_GT_OQ};
 
-    use super::{LANES, ClusterSums};
+    use super::{ClusterSums, LANES};
 
     /// Lanes of a vector.
     const HALF: usize = LANES / 2;

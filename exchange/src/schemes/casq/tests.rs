@@ -142,7 +142,8 @@ fn a_lean_message_takes_the_bits_it_is_given_and_no_more() {
         assert!(wire.len() <= most, "{bits} bits of {length}: {} bytes", wire.len());
         // All of it is used, up to the rounding of the tables' sizes.
         assert!(wire.len() + 2 * 16 + 2 >= most, "{bits} bits of {length}: {} bytes", wire.len());
-        let rel = square_error(&decoded, &gradient) / square(gradient.iter().map(|g| f64::from(*g)));
+        let rel =
+            square_error(&decoded, &gradient) / square(gradient.iter().map(|g| f64::from(*g)));
         assert!(rel < [0.2, 0.06, 0.02][bits as usize - 2], "{bits} bits of {length}: {rel}");
     }
 }

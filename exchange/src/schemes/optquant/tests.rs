@@ -1,4 +1,5 @@
 use super::*;
+use crate::compress::moments::largest;
 use crate::compress::rounding::{are_levels, uniform};
 use crate::compress::testing::laplaces;
 use crate::rng::Stream;
@@ -25,7 +26,7 @@ fn histogram(aim: Aim, levels: usize, gradient: &[f32]) -> (Histogram, Vec<f64>)
     let mut terms = vec![0.0; 3 * BINS];
     let counted = Histogram::new(Aim::Biased(1.0), levels);
     for block in gradient.chunks(512) {
-        counted.gather(block, crate::compress::rounding::largest(block), &mut terms);
+        counted.gather(block, largest(block), &mut terms);
     }
     let mut found = vec![0.0; levels];
     histogram.solve(&terms, &mut found);
@@ -35,7 +36,7 @@ fn histogram(aim: Aim, levels: usize, gradient: &[f32]) -> (Histogram, Vec<f64>)
 /// Exact expected squared error of unbiased rounding, over every element.
 fn variance(gradient: &[f32], levels: &[f64]) -> f64 {
     let block = |block: &[f32]| {
-        let scale = f64::from(crate::compress::rounding::largest(block));
+        let scale = f64::from(largest(block));
         let element = |value: &f32| {
             let u = f64::from(*value) / scale;
             let above = levels.partition_point(|l| *l <= u).clamp(1, levels.len() - 1);

@@ -181,8 +181,11 @@ pub(crate) mod tests {
             let magnitudes: Vec<f64> = gradient.iter().map(|g| g.abs()).collect();
             for row in case["thresholds"].as_array().unwrap() {
                 let (share, count) = (number(row, "delta"), row["stages"].as_u64().unwrap());
-                let plan =
-                    if count == 0 { StageShares::chain(share) } else { StageShares::equal(share, count as u32) };
+                let plan = if count == 0 {
+                    StageShares::chain(share)
+                } else {
+                    StageShares::equal(share, count as u32)
+                };
                 let found = naive(fit_of(row), &magnitudes, plan, f64::EPSILON);
                 let expected = number(row, "eta");
                 assert!((found - expected).abs() <= 1e-9 * expected, "{found}: {row}");

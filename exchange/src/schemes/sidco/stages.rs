@@ -176,7 +176,11 @@ mod tests {
     fn shares_of_stages_equal_the_vectors() {
         for row in vectors()["stage_ratios"].as_array().unwrap() {
             let (share, count) = (number(row, "delta"), row["stages"].as_u64().unwrap() as u32);
-            let plan = if count == 0 { StageShares::chain(share) } else { StageShares::equal(share, count) };
+            let plan = if count == 0 {
+                StageShares::chain(share)
+            } else {
+                StageShares::equal(share, count)
+            };
             let expected = row["ratios"].as_array().unwrap();
             assert_eq!(plan.count as usize, expected.len(), "{row}");
             for (stage, expected) in expected.iter().enumerate() {
