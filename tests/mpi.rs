@@ -169,10 +169,6 @@ fn what_cannot_be_spread_or_differs_is_refused_by_all() {
     let (code, said) = launch(&program, "3", &[]);
     assert_ne!(code, Some(0));
     assert!(said.contains("workers = 4 cannot be spread evenly over the 3 processes"), "{said}");
-    let throttled = sets(&["network.mode=throttle", "network.link=1gbit"]);
-    let (code, said) = launch(&program, "2", &throttled);
-    assert_ne!(code, Some(0));
-    assert!(said.contains("throttle"), "{said}");
 
     // Two programs of one job, told different things.
     let other = quick(&[&words(STEPS)[..], &["--set", "train.batch=5"]].concat());

@@ -84,8 +84,8 @@ pub mod wire;
 #[cfg(feature = "mpi")]
 pub use collective::mpi;
 pub use collective::{
-    Alltoall, Answer, Central, Collective, Difference, Mesh, Payload, Serve, Solo, Spoke, Stage,
-    cluster, mesh, star,
+    Alltoall, Answer, Central, Collective, Difference, Mesh, Payload, Serve, Solo, Spoke, cluster,
+    mesh, star,
 };
 pub use compress::{
     About, Built, Compressor, Encoded, Entropy, Fall, Feedback, Law, Norm, QsgdValues, Quantised,

@@ -3,7 +3,6 @@
 use super::blob::{decode, encode};
 use super::letter::Letter;
 use crate::machine::{self, Machine};
-use crate::recipe::network::Mode;
 use crate::recipe::{OnWorkerLoss, Recipe};
 use anyhow::{Context, Result, bail, ensure};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, never, unbounded};
@@ -133,12 +132,6 @@ impl Job {
     }
 
     fn check(&self, recipe: &Recipe) -> Result<()> {
-        ensure!(
-            recipe.network.mode != Mode::Throttle,
-            "network.mode = \"throttle\" plays a link between the workers of one process, and there \
-             are {} processes with a real one; write network.mode = \"record\", or start one",
-            self.processes
-        );
         ensure!(
             recipe.faults.on_worker_loss == OnWorkerLoss::Stop,
             "faults.on_worker_loss restarts workers within one process, and there are {}: their \

@@ -9,7 +9,7 @@ use crate::recipe::nearest;
 use crate::train::post::Post;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use gradwire_exchange::{
-    self as exchange, Alltoall, Answer, Central, Collective, Difference, Payload, Serve, Stage,
+    self as exchange, Alltoall, Answer, Central, Collective, Difference, Payload, Serve,
 };
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::raise;
@@ -229,10 +229,6 @@ impl Collective for Wire {
     fn allgather(&mut self, mut mine: Vec<u8>) -> exchange::Result<Vec<Payload>> {
         self.corrupt(&mut mine);
         self.inner.allgather(mine)
-    }
-
-    fn announce(&mut self, next: Stage) {
-        self.inner.announce(next);
     }
 
     fn shares_memory(&self) -> bool {

@@ -6,7 +6,6 @@ use crate::train::course::Course;
 use crate::train::crew::{Crew, run_workers};
 use crate::train::loss::{Failure, Loss};
 use crate::train::memory;
-use crate::train::pace::Pace;
 use crate::train::post::Place;
 use crate::train::relay::{Account, Relayed};
 use crate::train::session::{Session, load};
@@ -80,9 +79,7 @@ fn work(job: &Job, mut session: Session, go: Go) -> Result<()> {
     session.course = Course::new(&session.recipe, session.data.train.len(), progress)?;
     session.folder = Some(PathBuf::from(folder));
     let from = state.map(|state| state.checkpoint()).transpose()?.map(Arc::new);
-    let parameters = session.parameters()?;
-    let pace = Pace::new(&session.recipe, parameters)?;
-    let crew = Crew { job, session: Arc::new(session), threads, pace: &pace, from };
+    let crew = Crew { job, session: Arc::new(session), threads, from };
     run_workers(crew, |report| job.write(0, &Relayed::of(report)?.letter()?))
 }
 

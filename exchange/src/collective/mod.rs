@@ -24,19 +24,6 @@ pub use solo::Solo;
 pub use star::{Answer, Central, Serve, Spoke, star};
 
 use crate::Result;
-use crate::traffic::Operation;
-
-/// What the next call of [`Collective::allgather`] is part of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Stage {
-    /// All of this operation.
-    Whole(Operation),
-    /// Its first half: messages of which each rank reads its shard.
-    Scatter(Operation),
-    /// Its second half: the means of the shards.
-    Share(Operation),
-}
 
 /// One rank's message, shared by all that read it; it may lie in a buffer among others.
 #[derive(Clone)]
@@ -120,9 +107,6 @@ pub trait Collective: Send {
     /// [`Error::Timeout`](crate::Error::Timeout) when one is silent for too long. No wait is
     /// unbounded. A message that a peer sent before it went is still delivered.
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>>;
-
-    /// Is told what the next message is part of, for a transport that imitates a network's pace.
-    fn announce(&mut self, _next: Stage) {}
 
     /// Whether a message that is given to several ranks is not copied, because all of them read
     /// the same memory: then sharing a result costs no transfer. False unless a transport says so.

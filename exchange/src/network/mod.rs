@@ -24,7 +24,6 @@
 mod clock;
 mod link;
 mod quantity;
-mod throttle;
 mod wires;
 
 #[cfg(test)]
@@ -32,5 +31,4 @@ mod tests;
 
 pub use clock::{Clock, Group, Took, Work, collective_seconds};
 pub use link::{Host, Link, PRESETS, Preset, Server};
-pub use throttle::Throttled;
 pub use wires::{Pattern, Sent};

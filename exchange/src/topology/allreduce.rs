@@ -10,7 +10,7 @@
 use super::Work;
 use super::shards::{self, Group, Piece, cut, take_result};
 use crate::bucket::Item;
-use crate::collective::{Collective, Payload, Stage};
+use crate::collective::{Collective, Payload};
 use crate::cpu::Stopwatch;
 use crate::incoming::first_refusal;
 use crate::refusal;
@@ -50,7 +50,6 @@ pub(super) fn reduce(work: &mut Work<'_>, mine: Vec<u8>) -> Result<Option<Payloa
         return shards::reduce(work, group, mine).map(|messages| messages.into_iter().nth(rank));
     }
     let sent = Stopwatch::start();
-    work.collective.announce(Stage::Whole(Operation::Allgather));
     work.leg.operation = Operation::Allgather;
     let messages = work.allgather(mine)?;
     (work.leg.wait, _) = sent.read();

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::Work;
 use crate::bucket::Bucket;
 use crate::bucket::Item;
-use crate::collective::{Collective, Payload, Stage};
+use crate::collective::{Collective, Payload};
 use crate::compress::RANGE_UNIT;
 use crate::cpu::Stopwatch;
 use crate::refusal;
@@ -66,7 +66,6 @@ pub(super) fn reduce(work: &mut Work<'_>, group: Group, mine: Vec<u8>) -> Result
     let operation = if all { work.leg.operation } else { Operation::Allgather };
     work.leg.operation = operation;
     let sent = Stopwatch::start();
-    work.collective.announce(if all { Stage::Scatter(operation) } else { Stage::Whole(operation) });
     let messages = work.allgather(mine)?;
     let (scattering, _) = sent.read();
     let received = Stopwatch::start();
@@ -89,12 +88,7 @@ pub(super) fn reduce(work: &mut Work<'_>, group: Group, mine: Vec<u8>) -> Result
     }
     let averaging = received.read();
     let averaged = Stopwatch::start();
-    let results = if all {
-        work.collective.announce(Stage::Share(operation));
-        work.allgather(result)?
-    } else {
-        share(work, first, result)?
-    };
+    let results = if all { work.allgather(result)? } else { share(work, first, result)? };
     let (sharing, _) = averaged.read();
     let shared = Stopwatch::start();
     let refused = results.iter().find_map(|result| Frame::refusal_of(result));
