@@ -57,7 +57,7 @@ pub struct Header {
 }
 
 /// How the messages of a topology travel, by its name in a recipe; other operations travel as
-/// [`Pattern::of`] has it. `None` for no such topology.
+/// [`Pattern::carrying`] has it. `None` for no such topology.
 pub fn pattern(topology: &str) -> Option<Pattern> {
     match topology {
         "allgather" => Some(Pattern::RingAllgather),

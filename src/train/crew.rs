@@ -55,7 +55,7 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
     let (ends, ended) = unbounded();
     let mut watch = Watch::new(job, session.clone())?;
     let collectives = job.connect(&session.recipe, session.flags.clone())?;
-    let first_on_machine = job.first_on_machine(collectives.len());
+    let first_on_machine = job.first_on_machine();
     for (seat, collective) in collectives.into_iter().enumerate() {
         let (rank, post, ends) = (collective.rank(), Post::new(collective.rank()), ends.clone());
         let seat = Seat {

@@ -65,7 +65,7 @@ pub fn train(job: &Job, mut session: Session, mode: Mode, mut start: Start) -> R
     };
     let course = Course::new(&session.recipe, session.data.train.len(), progress)?;
     session.faults.check(session.recipe.workers, course.last_step())?;
-    job.agree(&session.recipe, &session.provenance(0))?;
+    job.agree(&session.provenance(0))?;
     let mut recovery = Recovery::new(&session.recipe);
     let mut notes: Vec<String> = session.faults.announcement().into_iter().collect();
     loop {

@@ -18,10 +18,10 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-pub use derived::Difference;
+pub use derived::Mismatch;
 pub use mesh::{Mesh, mesh};
 pub use solo::Solo;
-pub use star::{Answer, Central, Serve, Spoke, star};
+pub use star::{Aggregate, Reply, Server, Star, star};
 
 use crate::Result;
 
@@ -114,19 +114,13 @@ pub trait Collective: Send {
         false
     }
 
-    /// The ranks that share this one's memory, this one included, when they are some but not all
-    /// of the group: theirs are consecutive numbers, here counted from 0.
-    fn neighbours(&mut self) -> Option<&mut dyn Collective> {
-        None
-    }
-
     /// What divides a message among the ranks, where that saves sending all of it to everybody.
     fn alltoall(&mut self) -> Option<&mut dyn Alltoall> {
         None
     }
 
     /// The server in the middle, if there is one.
-    fn central(&mut self) -> Option<&mut dyn Central> {
+    fn server(&mut self) -> Option<&mut dyn Server> {
         None
     }
 
@@ -170,7 +164,7 @@ pub trait Collective: Send {
     ///
     /// # Errors
     /// As [`sum_f64`](Self::sum_f64).
-    fn compare(&mut self, values: &[u64]) -> Result<Option<Difference>> {
+    fn compare(&mut self, values: &[u64]) -> Result<Option<Mismatch>> {
         derived::compare(self, values)
     }
 }

@@ -225,7 +225,7 @@ impl Exchange {
         let all = self.collective.allgather(mine).map_err(|e| e.awaiting(place.awaited()))?;
         (leg.wait, _) = sent.read();
         let received = Stopwatch::start();
-        if self.collective.central().is_some() {
+        if self.collective.server().is_some() {
             leg.downlink_bytes = all.iter().map(|message| message.len() as u64).sum();
         }
         place.open(items, &all)?;

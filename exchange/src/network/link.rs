@@ -48,7 +48,7 @@ pub struct Link {
     /// Hosts that differ from the others.
     pub ranks: Vec<Host>,
     /// The parameter server's own link, where it differs from the workers'.
-    pub server: Option<Server>,
+    pub server: Option<ServerHost>,
 }
 
 /// What differs on the host of one rank.
@@ -71,7 +71,7 @@ pub struct Host {
 /// What differs on the server's host.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Server {
+pub struct ServerHost {
     /// Bits per second in and, at the same time, out.
     #[serde(deserialize_with = "quantity::de_bandwidth")]
     pub bandwidth: Option<f64>,
@@ -117,13 +117,13 @@ impl Preset {
     /// The link it names.
     pub fn link(&self) -> Link {
         let Self { bandwidth, latency, jitter, mtu, .. } = *self;
-        Link { bandwidth, latency, jitter, mtu, ..Link::of(bandwidth) }
+        Link { bandwidth, latency, jitter, mtu, ..Link::with_bandwidth(bandwidth) }
     }
 }
 
 impl Link {
     /// A link of so many bits per second, everything else as `1gbit` has it.
-    pub fn of(bandwidth: f64) -> Self {
+    pub fn with_bandwidth(bandwidth: f64) -> Self {
         Self {
             bandwidth,
             latency: 100e-6,
@@ -141,7 +141,7 @@ impl Link {
 
     /// A link over which everything arrives when it leaves.
     pub fn free() -> Self {
-        Self { bandwidth: f64::INFINITY, latency: 0.0, ..Self::of(0.0) }
+        Self { bandwidth: f64::INFINITY, latency: 0.0, ..Self::with_bandwidth(0.0) }
     }
 
     /// Reads a link's word: a preset or a bandwidth, and changes of it after commas.
@@ -319,7 +319,7 @@ fn base(word: &str) -> Result<Link> {
     if let Some(preset) = PRESETS.iter().find(|preset| preset.name == word) {
         return Ok(preset.link());
     }
-    quantity::bandwidth(word).map(Link::of).ok_or_else(|| {
+    quantity::bandwidth(word).map(Link::with_bandwidth).ok_or_else(|| {
         let names = PRESETS.map(|preset| preset.name).join(", ");
         refused("link", word, format!("write a bandwidth such as 250mbit, or one of {names}"))
     })
@@ -339,7 +339,7 @@ impl fmt::Display for Link {
             return f.write_str(preset.name);
         }
         f.write_str(&bits)?;
-        let usual = base(&bits).unwrap_or_else(|_| Self::of(self.bandwidth));
+        let usual = base(&bits).unwrap_or_else(|_| Self::with_bandwidth(self.bandwidth));
         for (key, value, usual) in [
             ("latency", self.latency, usual.latency),
             ("jitter", self.jitter, usual.jitter),
@@ -384,14 +384,14 @@ struct Table {
     slowdown: Option<f64>,
     #[serde(default)]
     ranks: Vec<Host>,
-    server: Option<Server>,
+    server: Option<ServerHost>,
 }
 
 impl Table {
     fn link(self) -> Result<Link> {
         let base = match (&self.preset, self.bandwidth) {
             (Some(preset), _) => base(preset)?,
-            (None, Some(bandwidth)) => Link::of(bandwidth),
+            (None, Some(bandwidth)) => Link::with_bandwidth(bandwidth),
             (None, None) => {
                 return Err(refused("bandwidth", "nothing", "write bandwidth = \"100mbit\""));
             }

@@ -30,5 +30,5 @@ mod wires;
 mod tests;
 
 pub use clock::{Clock, Group, Took, Work, collective_seconds};
-pub use link::{Host, Link, PRESETS, Preset, Server};
+pub use link::{Host, Link, PRESETS, Preset, ServerHost};
 pub use wires::{Pattern, Sent};

@@ -96,7 +96,7 @@ fn lists_know_changes_from_links() {
 
 #[test]
 fn packets_carry_headers() {
-    let link = Link::of(1e9);
+    let link = Link::with_bandwidth(1e9);
     assert_eq!(link.wire_bytes(0), 0.0);
     assert_eq!(link.wire_bytes(1), 91.0);
     assert_eq!(link.wire_bytes(1448), 1538.0);
