@@ -1,4 +1,4 @@
-//! Several processes train one run. Here they are threads whose couriers are joined by channels, so
+//! Several processes train one run. Here they are threads that reach each other within one process, so
 //! that no launcher is needed; `mpi.rs` has real ones.
 
 use crate::common::{events, only_run, weights};
@@ -11,7 +11,7 @@ use gradwire::train::follow;
 use gradwire::train::launch::{Outcome, Start, train};
 use gradwire::train::resume::Resume;
 use gradwire::train::session::Session;
-use gradwire_exchange::cluster::channels;
+use gradwire_exchange::cluster::in_memory;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -61,7 +61,7 @@ fn job(recipes: &[Recipe], start: Start, faults: &str) -> Ended {
 /// As [`job`], with what the processes that follow do.
 fn job_with(follower: Follower, recipes: &[Recipe], start: Start, faults: &str) -> Ended {
     let (letters, boxes): (Vec<_>, Vec<_>) = recipes.iter().map(|_| letterbox()).unzip();
-    let clusters = channels(letters).unwrap();
+    let clusters = in_memory(letters);
     let mut jobs =
         clusters.into_iter().zip(boxes).map(|(cluster, inbox)| Job::over(cluster, inbox));
     let faults = Arc::new(Faults::parse(faults).unwrap());
@@ -100,23 +100,20 @@ fn processes_train_the_run_of_one_and_go_on_with_it() {
         let out = tempfile::tempdir().unwrap();
         let whole = recipe(out.path(), settings);
         let expected = alone(&whole);
-        for processes in [2, 4] {
-            let half = recipe(out.path(), &[settings, &["train.max_steps=5"]].concat());
-            let (outcome, followed) = job(&vec![half; processes], Start::Fresh, "");
-            let outcome = outcome.unwrap();
-            assert!(followed.iter().all(|ended| matches!(ended, Ok(true))));
-            assert_eq!(outcome.summary.step, 5);
+        let half = recipe(out.path(), &[settings, &["train.max_steps=5"]].concat());
+        let (outcome, followed) = job(&vec![half; 4], Start::Fresh, "");
+        let outcome = outcome.unwrap();
+        assert!(followed.iter().all(|ended| matches!(ended, Ok(true))));
+        assert_eq!(outcome.summary.step, 5);
 
-            // With as many workers in other processes.
-            let resume = Resume::find(&Disk::default(), &outcome.folder, false).unwrap();
-            let start = Start::Resume(Box::new(resume));
-            let (outcome, _) = job(&vec![whole.clone(); 6 - processes], start, "");
-            let outcome = outcome.unwrap();
-            assert!(weights(&outcome.folder) == weights(&expected.folder), "{processes}");
-            let (found, wanted) = (&outcome.summary, &expected.summary);
-            assert_eq!((found.step, found.steps), (wanted.step, wanted.steps));
-            assert_eq!(found.wire_bytes, wanted.wire_bytes);
-        }
+        let resume = Resume::find(&Disk::default(), &outcome.folder, false).unwrap();
+        let start = Start::Resume(Box::new(resume));
+        let (outcome, _) = job(&vec![whole.clone(); 4], start, "");
+        let outcome = outcome.unwrap();
+        assert!(weights(&outcome.folder) == weights(&expected.folder), "{settings:?}");
+        let (found, wanted) = (&outcome.summary, &expected.summary);
+        assert_eq!((found.step, found.steps), (wanted.step, wanted.steps));
+        assert_eq!(found.wire_bytes, wanted.wire_bytes);
     }
 }
 
@@ -124,10 +121,9 @@ fn processes_train_the_run_of_one_and_go_on_with_it() {
 fn a_failure_elsewhere_is_named_and_a_difference_refused() {
     let out = tempfile::tempdir().unwrap();
     let same = recipe(out.path(), &[]);
-    let (outcome, followed) =
-        job(&[same.clone(), same.clone()], Start::Fresh, "panic:worker=3,step=4");
+    let (outcome, followed) = job(&vec![same.clone(); 4], Start::Fresh, "panic:worker=3,step=4");
     let told = format!("{:#}", outcome.unwrap_err());
-    assert!(told.contains("worker 3 (process 1 on ") && told.contains("step 4"), "{told}");
+    assert!(told.contains("worker 3 (process 3 on ") && told.contains("step 4"), "{told}");
     assert!(told.contains("panicked: injected at step 4"), "{told}");
     assert!(followed[0].is_err());
 
@@ -141,19 +137,25 @@ fn a_failure_elsewhere_is_named_and_a_difference_refused() {
     let three = recipe(out.path(), &[]);
     let (outcome, _) = job(&[three.clone(), three.clone(), three], Start::Fresh, "");
     let told = format!("{:#}", outcome.unwrap_err());
-    assert!(told.contains("cannot be spread evenly over the 3 processes"), "{told}");
+    let parts = ["workers = 4", "has started 3 processes", "leave `workers` out"];
+    assert!(parts.iter().all(|part| told.contains(part)), "{told}");
+
+    let sharded = recipe(out.path(), &["scheme=topk", "exchange.topology=sharded"]);
+    let (outcome, _) = job(&vec![sharded; 4], Start::Fresh, "");
+    let told = format!("{:#}", outcome.unwrap_err());
+    assert!(told.contains("write exchange.topology = \"allgather\""), "{told}");
 }
 
 #[test]
 fn a_process_that_cannot_begin_is_named_with_the_reason() {
     let out = tempfile::tempdir().unwrap();
-    let same = recipe(out.path(), &["exchange.timeout=5"]);
+    let same = recipe(out.path(), &["workers=2", "exchange.timeout=5"]);
     let both = [same.clone(), same];
     let (outcome, followed) = job_with(cannot_begin, &both, Start::Fresh, "");
     let run = only_run(&out.path().join("quick"));
     let recorded = events(&run, "failed")[0]["error"].to_string();
     for told in [format!("{:#}", outcome.unwrap_err()), recorded] {
-        let named = told.contains("worker 2 (process 1 on ") && told.contains("agree once");
+        let named = told.contains("worker 1 (process 1 on ") && told.contains("agree once");
         assert!(named && told.contains("before the first step"), "{told}");
     }
     let own = followed[0].as_ref().unwrap_err();
@@ -163,11 +165,11 @@ fn a_process_that_cannot_begin_is_named_with_the_reason() {
 #[test]
 fn a_process_without_the_memory_is_named_before_anything_is_made() {
     let out = tempfile::tempdir().unwrap();
-    let large = recipe(out.path(), &["model.dim=100000000000"]);
+    let large = recipe(out.path(), &["workers=2", "model.dim=100000000000"]);
     let (outcome, followed) = job(&[large.clone(), large], Start::Fresh, "");
     let told = format!("{:#}", outcome.unwrap_err());
-    assert!(told.contains("process 1 (worker 2 and up, on "), "{told}");
-    assert!(told.contains("2 workers with") && told.contains("fewer workers"), "{told}");
+    assert!(told.contains("process 1 (on "), "{told}");
+    assert!(told.contains("1 workers with") && told.contains("fewer workers"), "{told}");
     assert!(matches!(followed[0], Ok(false)));
     assert!(!out.path().join("quick").exists());
 }

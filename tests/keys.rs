@@ -22,7 +22,7 @@ fn json_of(text: &str) -> Value {
 fn every_key_is_shown_on_lines_of_eighty_columns() {
     let program = Program::new();
     let all = program.succeed(&words("list keys"));
-    let parts = ["[train]", "scheme = \"sidco\"", "network.link.latency", "dataset = \"ag-news\""];
+    let parts = ["[train]", "scheme = \"sidco\"", "record.network", "dataset = \"ag-news\""];
     says(&all, &parts);
     let experiment = program.succeed(&words("list keys experiment"));
     assert!(experiment.contains("[[claims]]") && experiment.contains("claims[].at_least"));

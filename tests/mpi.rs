@@ -4,13 +4,20 @@
 use crate::common::{Program, begun, events, quick, sets, signal, texts, weights, words};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Eight steps of four workers.
-const STEPS: &str = "--workers 4 --set train.max_steps=8 --set checkpoint.every_steps=3 \
+/// Eight steps.
+const STEPS: &str = "--set train.max_steps=8 --set checkpoint.every_steps=3 \
                      --set dataset.train=400 --set schedule=constant";
+
+/// The same in one process of four workers.
+fn alone(settings: &[&str]) -> (Program, PathBuf) {
+    let program = Program::new();
+    let run = program.train(&[&words(STEPS)[..], &["--workers", "4"], settings].concat());
+    (program, run)
+}
 
 /// A patience that a test can wait for; more than a busy machine ever lets a step wait.
 const PATIENCE: [&str; 2] = ["--set", "exchange.timeout=8"];
@@ -56,9 +63,9 @@ fn told(run: &Path) -> Vec<Value> {
     told
 }
 
-/// One process of four workers, two of two, four of one: the same run.
+/// One process of four workers, and four processes: the same run.
 #[test]
-fn however_workers_are_spread_the_run_is_the_same() {
+fn processes_train_the_run_of_threads() {
     for settings in [
         &["scheme=dense"][..],
         &["scheme=sidco"],
@@ -66,33 +73,28 @@ fn however_workers_are_spread_the_run_is_the_same() {
         &["scheme=optquant"],
         &["scheme=powersgd"],
         &["scheme=dqsgd", "exchange.topology=server"],
-        &["scheme=topk", "exchange.topology=sharded"],
         &["scheme=dense", "exchange.overlap=true", "policy.bucketing=parameter"],
     ] {
         let settings = sets(settings);
-        let alone = Program::new();
-        let run = alone.train(&[&words(STEPS)[..], &settings].concat());
+        let (_threads, run) = alone(&settings);
         let expected = (weights(&run), told(&run));
-        for processes in ["2", "4"] {
-            let program = Program::new();
-            let (code, said) = launch(&program, processes, &settings);
-            assert_eq!(code, Some(0), "{settings:?} × {processes}\n{said}");
-            let run = program.quick_run();
-            assert!(weights(&run) == expected.0, "weights: {settings:?} × {processes}");
-            assert_eq!(told(&run), expected.1, "record: {settings:?} × {processes}");
-        }
+        let program = Program::new();
+        let (code, said) = launch(&program, "4", &settings);
+        assert_eq!(code, Some(0), "{settings:?}\n{said}");
+        let run = program.quick_run();
+        assert!(weights(&run) == expected.0, "weights: {settings:?}");
+        assert_eq!(told(&run), expected.1, "record: {settings:?}");
     }
 }
 
-/// Processes end with a checkpoint; others take it up, as one process would have gone on.
+/// Processes end with a checkpoint; they take it up, as one process would have gone on.
 #[test]
-fn other_processes_go_on_from_the_checkpoint() {
+fn processes_go_on_from_the_checkpoint() {
     let scheme = ["--scheme", "sidco"];
-    let alone = Program::new();
-    let whole = alone.train(&[&words(STEPS)[..], &scheme].concat());
+    let (_threads, whole) = alone(&scheme);
     let program = Program::new();
     let (code, said) =
-        launch(&program, "2", &[&scheme[..], &["--set", "train.max_steps=5"]].concat());
+        launch(&program, "4", &[&scheme[..], &["--set", "train.max_steps=5"]].concat());
     assert_eq!(code, Some(0), "{said}");
     let run = program.quick_run();
     let mut command = mpirun(&program, "4");
@@ -106,9 +108,9 @@ fn other_processes_go_on_from_the_checkpoint() {
 fn a_worker_that_fails_elsewhere_is_named_with_its_process() {
     let program = Program::new();
     let (code, said) =
-        launch(&program, "2", &[&PATIENCE[..], &["--inject", "panic:worker=3,step=5"]].concat());
+        launch(&program, "4", &[&PATIENCE[..], &["--inject", "panic:worker=3,step=5"]].concat());
     assert_eq!(code, Some(1), "{said}");
-    let named = "worker 3 (process 1 on ";
+    let named = "worker 3 (process 3 on ";
     assert!(said.contains(named) && said.contains("panicked: injected at step 5"), "{said}");
     let failed = &events(&program.quick_run(), "failed")[0]["error"];
     assert!(failed.as_str().unwrap().contains(named), "{failed}");
@@ -119,14 +121,14 @@ fn a_process_that_is_killed_ends_the_job_and_the_checkpoint_stays() {
     let program = Program::new();
     let began = Instant::now();
     let (code, said) =
-        launch(&program, "2", &[&PATIENCE[..], &["--inject", "kill:worker=3,step=7"]].concat());
+        launch(&program, "4", &[&PATIENCE[..], &["--inject", "kill:worker=3,step=7"]].concat());
     assert_ne!(code, Some(0), "{said}");
     assert!(began.elapsed() < Duration::from_secs(40));
     let run = program.quick_run();
     let out = program.succeed(&["train", "--resume", run.to_str().unwrap()]);
     assert!(!out.is_empty());
-    let alone = Program::new();
-    assert!(weights(&run) == weights(&alone.train(&words(STEPS))));
+    let (_threads, whole) = alone(&[]);
+    assert!(weights(&run) == weights(&whole));
 }
 
 /// The process of the last rank under a launcher.
@@ -158,21 +160,23 @@ fn a_process_that_stands_still_is_found_and_named() {
     let failed = &events(&program.quick_run(), "failed")[0]["error"];
     let failed = failed.as_str().unwrap();
     assert!(
-        failed.contains("worker 2 (process 1 on ") && failed.contains("was silent"),
+        failed.contains("worker 1 (process 1 on ") && failed.contains("was silent"),
         "{failed}"
     );
 }
 
 #[test]
-fn what_cannot_be_spread_or_differs_is_refused_by_all() {
+fn what_does_not_fit_or_differs_is_refused_by_all() {
     let program = Program::new();
-    let (code, said) = launch(&program, "3", &[]);
+    for workers in [&["--workers", "3"][..], &["--set", "workers=3"]] {
+        let (code, said) = launch(&program, "2", workers);
+        assert_ne!(code, Some(0));
+        let parts = ["workers = 3", "has started 2 processes", "leave `workers` out"];
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+    let (code, said) = launch(&program, "2", &sets(&["exchange.topology=sharded"]));
     assert_ne!(code, Some(0));
-    assert!(said.contains("workers = 4 cannot be spread evenly over the 3 processes"), "{said}");
-    let throttled = sets(&["network.mode=throttle", "network.link=1gbit"]);
-    let (code, said) = launch(&program, "2", &throttled);
-    assert_ne!(code, Some(0));
-    assert!(said.contains("throttle"), "{said}");
+    assert!(said.contains("write exchange.topology = \"allgather\""), "{said}");
 
     // Two programs of one job, told different things.
     let other = quick(&[&words(STEPS)[..], &["--set", "train.batch=5"]].concat());

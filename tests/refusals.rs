@@ -47,10 +47,6 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
             "train --set faults.on_worker_loss=shrink --set checkpoint.keep_last=0",
             "faults.on_worker_loss = \"stop\"",
         ),
-        (
-            "train --set network.mode=throttle --set network.link=1gbit,stragglers=0.1,slowdown=5",
-            "gradwire network replay",
-        ),
         ("reproduce casq --scale smoke --set seed=7", "--seeds N"),
         ("train --workers 0", "workers"),
         ("train --workers many", "--workers"),
@@ -62,7 +58,6 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
         ("train sidco", "gradwire reproduce sidco"),
         ("reproduce cifar10-topk", "gradwire train cifar10-topk"),
         ("train --set dataset.train=0", "dataset.train"),
-        ("train --set network.link=1gbit", "network.mode"),
     ] {
         let error = program.refuse(&words(line), 2);
         assert!(error.starts_with("error: ") && error.contains(part), "{line}: {error}");

@@ -356,14 +356,14 @@ fn what_cannot_go_on_stays_as_it_is() {
 #[test]
 fn the_network_is_recorded_from_the_first_step_or_not_at_all() {
     let program = Program::new();
-    for (begun, other) in [("off", "record"), ("record", "off")] {
-        let [begun, set] = [begun, other].map(|mode| format!("network.mode={mode}"));
-        let (run, checkpoints) = undisturbed(&program, other, &["--set", &begun]);
+    for begun in [false, true] {
+        let [begun, set] = [begun, !begun].map(|records| format!("record.network={records}"));
+        let (run, checkpoints) = undisturbed(&program, &set, &["--set", &begun]);
         let before = files(&run);
         let changed =
             ["train", "--quiet", "--resume", text(&checkpoints[0]), "--set", set.as_str()];
         for force in [vec![], vec!["--force"]] {
-            let parts = ["network.mode was", "go on with network.mode as it was"];
+            let parts = ["record.network was", "go on with record.network as it was"];
             program.refuses(&[&changed[..], &force].concat(), 2, &parts);
         }
         assert!(files(&run) == before, "{set} has changed the run");

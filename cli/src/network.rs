@@ -173,8 +173,6 @@ impl Replay {
         let runs: Vec<Run> =
             folders.iter().map(|folder| Run::read(&disk, folder)).collect::<Result<_>>()?;
         if links.is_empty() {
-            let recorded = runs.iter().find_map(|run| run.header.link.clone());
-            links.extend(recorded.map(|link| ("recipe".to_string(), link)));
             links.extend(Link::parse_list(USUAL)?);
         }
         for run in &runs {

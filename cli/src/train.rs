@@ -72,6 +72,10 @@ impl Train {
         source.flags.extend(self.name.map(|name| ("record.name", Value::String(name))));
         let job = if self.dry_run { Ok(Job::alone()) } else { Job::join() };
         let job = job.map_err(Failure::refused)?;
+        if job.is_shared() {
+            // The launcher's number takes the place of the recipe's; flags and --set come after it.
+            source.flags.insert(0, ("workers", Value::Integer(job.processes() as i64)));
+        }
         if !job.leads() {
             // Whether and where the run goes on is process 0's business.
             let own = (named || self.resume.is_none()).then(|| source.load());

@@ -5,7 +5,7 @@
 //! `cargo run --release --example own_transport`
 
 #[cfg(unix)]
-mod pair {
+pub(crate) mod pair {
     use std::io::{self, ErrorKind, Read, Write};
     use std::os::unix::net::UnixStream;
     use std::time::Duration;

@@ -33,8 +33,7 @@
 //! * [`SchemeConfig`] is one of the built-in [`schemes`], with its settings. A scheme of one's own is a
 //!   [`Scheme`] that builds a [`Compressor`] (one message a step) or a [`Reducer`] (any number of
 //!   rounds) for each bucket, handed to [`Exchange::with`]; [`contract::check`] tries it.
-//! * [`Collective`] carries bytes between ranks: [`mesh()`] joins threads, [`cluster`] threads of
-//!   several processes, [`Solo`] is one worker alone. A transport of one's own implements three
+//! * [`Collective`] carries bytes between ranks: [`mesh()`] joins threads, [`cluster`] processes, [`Solo`] is one worker alone. A transport of one's own implements three
 //!   methods of it.
 //! * [`Topology`] says who hears whom and who averages: every rank, a server, or each its shard.
 //! * [`Layout`] names the parameters and their shapes, [`Bucketing`] says which stretches of the
@@ -84,8 +83,8 @@ pub mod wire;
 #[cfg(feature = "mpi")]
 pub use collective::mpi;
 pub use collective::{
-    Alltoall, Answer, Central, Collective, Difference, Mesh, Payload, Serve, Solo, Spoke, Stage,
-    cluster, mesh, star,
+    Aggregate, Alltoall, Collective, Mesh, Mismatch, Payload, Reply, Server, Solo, Star, cluster,
+    mesh, star,
 };
 pub use compress::{
     About, Built, Compressor, Encoded, Entropy, Fall, Feedback, Law, Norm, QsgdValues, Quantised,

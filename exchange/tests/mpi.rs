@@ -4,19 +4,22 @@
 //! it: then whoever sends depends on whoever receives.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use common::transports::talk;
 use gradwire_exchange::cluster::{Cluster, NOTES, Notes};
-use gradwire_exchange::{Collective, Topology, mpi};
+use gradwire_exchange::{Topology, mpi};
 
 const PATIENT: Duration = Duration::from_secs(30);
 const ROUNDS: usize = 60;
 
-/// How often each process writes five letters to all others.
-const LETTERS: usize = 12;
+/// How often each process sends five control messages to all others.
+const CONTROL: usize = 12;
 
 /// Processes, how their ranks meet, and the longest message in bytes.
 const JOBS: [[&str; 3]; 6] = [
@@ -25,7 +28,7 @@ const JOBS: [[&str; 3]; 6] = [
     ["3", "allgather", "1000"],
     ["2", "allgather", "50000"],
     ["3", "server", "50000"],
-    ["4", "allgather", "50000"],
+    ["6", "allgather", "50000"],
 ];
 
 fn main() -> ExitCode {
@@ -64,64 +67,37 @@ impl Notes for Told {
     }
 }
 
-/// What `from` says to `to` in a round.
-fn message(round: usize, from: usize, to: usize) -> Vec<u8> {
-    // Empty ones, some of a piece exactly, and some of many pieces.
-    let length = [0, 1, 999, 1000, 1001, 4000, 100_000][(round + 3 * from + to) % 7];
-    (0..length).map(|i| (i * 31 + round * 7 + from * 3 + to) as u8).collect()
-}
-
 fn worker() -> ExitCode {
     let (outbox, inbox) = channel();
-    let letters = Box::new(move |from, letter| drop(outbox.send((from, letter))));
+    let on_control = Box::new(move |from, message| drop(outbox.send((from, message))));
     let mut told = std::env::args().skip(1);
     let central = told.next().unwrap() == "server";
     let longest = told.next().unwrap().parse().unwrap();
-    let (cluster, here) = mpi::join_in_pieces(PATIENT, longest, letters).unwrap();
-    assert!(here.index < here.processes && here.processes == cluster.processes());
+    let (cluster, here) = mpi::join_in_pieces(PATIENT, longest, on_control).unwrap();
+    assert!(here.index < here.processes && here.processes == cluster.world_size());
     let topology = if central { Topology::Server } else { Topology::Allgather };
-    let ends = topology.connect_across(&cluster, 2, PATIENT, Arc::new(Told)).unwrap();
+    let mut end = topology.connect_across(&cluster, PATIENT, Arc::new(Told)).unwrap();
     std::thread::scope(|scope| {
-        ends.into_iter().for_each(|end| drop(scope.spawn(move || rounds(end))));
+        scope.spawn(move || talk(&mut *end, ROUNDS));
         correspond(&cluster, &inbox);
     });
     cluster.leave(PATIENT).unwrap();
     ExitCode::SUCCESS
 }
 
-fn rounds(mut end: Box<dyn Collective>) {
-    let (rank, ranks) = (end.rank(), end.world_size());
-    for round in 0..ROUNDS {
-        let all = end.allgather(message(round, rank, 0)).unwrap();
-        for (from, found) in all.iter().enumerate() {
-            assert!(**found == message(round, from, 0), "round {round} from {from} to {rank}");
-        }
-        if let Some(alltoall) = end.alltoall() {
-            let parts = (0..ranks).map(|to| message(round, rank, to)).collect();
-            let each = alltoall.alltoall(parts).unwrap();
-            for (from, found) in each.iter().enumerate() {
-                assert!(**found == message(round, from, rank), "round {round} {from} to {rank}");
-            }
-        }
-        let mut values = [rank as f32, 1.0];
-        end.mean_f32(&mut values).unwrap();
-        assert_eq!(values, [(ranks as f32 - 1.0) / 2.0, 1.0]);
-    }
-}
-
-/// Letters between all, long ones and short ones at the same time, while rounds go on.
+/// Control messages between all, long ones and short ones at the same time, while rounds go on.
 fn correspond(cluster: &Cluster, inbox: &std::sync::mpsc::Receiver<(usize, Vec<u8>)>) {
-    let lengths = [250_000, 1, 5_500, 0, 1_000].repeat(LETTERS);
-    let others = || (0..cluster.processes()).filter(|other| *other != cluster.process());
+    let lengths = [250_000, 1, 5_500, 0, 1_000].repeat(CONTROL);
+    let others = || (0..cluster.world_size()).filter(|other| *other != cluster.rank());
     for length in &lengths {
-        others().for_each(|to| cluster.send(to, vec![cluster.process() as u8; *length]));
+        others().for_each(|to| cluster.send(to, vec![cluster.rank() as u8; *length]));
         std::thread::sleep(Duration::from_micros(50));
     }
-    let mut found = vec![Vec::new(); cluster.processes()];
+    let mut found = vec![Vec::new(); cluster.world_size()];
     for _ in others().flat_map(|_| &lengths) {
-        let (from, letter) = inbox.recv_timeout(PATIENT).unwrap();
-        assert!(letter.iter().all(|byte| usize::from(*byte) == from));
-        found[from].push(letter.len());
+        let (from, message) = inbox.recv_timeout(PATIENT).unwrap();
+        assert!(message.iter().all(|byte| usize::from(*byte) == from));
+        found[from].push(message.len());
     }
     others().for_each(|from| assert_eq!(found[from], lengths, "from {from}"));
 }

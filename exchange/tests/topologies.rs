@@ -7,11 +7,12 @@ mod common;
 use gradwire_exchange::Scheme;
 use std::time::{Duration, Instant};
 
+use common::transports::processes;
 use common::{Echo, Random, bits, each_rank, half, parameters};
 use gradwire_exchange::schemes::{casq, signsgd, topk};
 use gradwire_exchange::{
-    Answer, Bucketing, Central, Collective, Downlink, Error, Exchange, Gradient, Layout, Leg,
-    Operation, Payload, Policy, Quantity, Result, SchemeConfig, Serve, State, Support, Topology,
+    Aggregate, Bucketing, Collective, Downlink, Error, Exchange, Gradient, Layout, Leg, Operation,
+    Payload, Policy, Quantity, Reply, Result, SchemeConfig, Server, State, Support, Topology,
     Wiring, mesh, star,
 };
 
@@ -52,6 +53,20 @@ fn over_each<T: Send>(
     work: impl Fn(usize, Box<dyn Collective>) -> T + Sync,
 ) -> Vec<T> {
     each_rank(wiring.topology.connect(world_size, timeout).unwrap(), work)
+}
+
+/// The same over threads and, where they can use it, over processes; what the ranks return of each.
+fn everywhere<T: Send>(
+    wiring: Wiring,
+    world_size: usize,
+    timeout: Duration,
+    work: impl Fn(usize, Box<dyn Collective>) -> T + Sync,
+) -> Vec<Vec<T>> {
+    let mut found = vec![over_each(wiring, world_size, timeout, &work)];
+    if wiring.topology != Topology::Sharded {
+        found.push(each_rank(processes(wiring.topology, world_size, timeout), &work));
+    }
+    found
 }
 
 type Ran = (Vec<Vec<u32>>, State, Vec<u64>);
@@ -225,8 +240,8 @@ fn a_refused_step_leaves_the_support_as_it_was() {
 #[test]
 fn who_has_given_up_a_server_does_not_hear_it_any_more() {
     struct Slow;
-    impl Serve for Slow {
-        fn serve(&mut self, _messages: &[Payload], answer: &mut Vec<u8>) -> bool {
+    impl Aggregate for Slow {
+        fn aggregate(&mut self, _messages: &[Payload], answer: &mut Vec<u8>) -> bool {
             std::thread::sleep(Duration::from_millis(400));
             answer.push(1);
             true
@@ -400,7 +415,7 @@ fn over(wiring: Wiring, scheme: &SchemeConfig, end: Box<dyn Collective>) -> Exch
 fn a_refusal_reaches_everybody_and_the_group_goes_on() {
     for (wiring, scheme) in wired() {
         for aborts in [true, false] {
-            let ranks = over_each(wiring, 4, PATIENT, |rank, end| {
+            let found = everywhere(wiring, 4, PATIENT, |rank, end| {
                 let mut exchange = over(wiring, &scheme, end);
                 exchange.set_groups(vec![vec![1, 3], vec![0, 2]]).unwrap();
                 exchange.allreduce(1, &mut Random(rank as u64).laplaces(LENGTH)).unwrap();
@@ -432,7 +447,7 @@ fn a_refusal_reaches_everybody_and_the_group_goes_on() {
                 true => Error::Aborted { rank: 2, step: 3, reason: "enough".to_string() },
                 false => Error::NonFinite { rank: 2, step: 3, quantity, parameter, index: 57 },
             };
-            assert_eq!(ranks, vec![named; 4], "{wiring:?}");
+            found.iter().for_each(|ranks| assert_eq!(*ranks, vec![named.clone(); 4], "{wiring:?}"));
         }
     }
 }
@@ -440,21 +455,21 @@ fn a_refusal_reaches_everybody_and_the_group_goes_on() {
 #[test]
 fn an_overflowing_mean_is_everybodys_same_error() {
     for (wiring, scheme) in wired() {
-        let ranks = over_each(wiring, 3, PATIENT, |_, end| {
+        let found = everywhere(wiring, 3, PATIENT, |_, end| {
             let mut gradient = vec![0.0; LENGTH];
             gradient[703 + 1500] = 3e38;
             over(wiring, &scheme, end).allreduce(5, &mut gradient).unwrap_err()
         });
         let parameter = "p2".to_string();
         let named = Error::NonFiniteMean { step: 5, parameter, index: 1500 };
-        assert_eq!(ranks, vec![named; 3], "{wiring:?}");
+        found.iter().for_each(|ranks| assert_eq!(*ranks, vec![named.clone(); 3], "{wiring:?}"));
     }
 }
 
 #[test]
 fn ranks_at_different_places_find_out() {
     for wiring in wirings() {
-        let ranks = over_each(wiring, 3, PATIENT, |rank, end| {
+        let found = everywhere(wiring, 3, PATIENT, |rank, end| {
             let mut exchange = over(wiring, &half(), end);
             exchange.set_groups(vec![vec![0, 1], vec![2, 3]]).unwrap();
             exchange.begin(1);
@@ -462,10 +477,10 @@ fn ranks_at_different_places_find_out() {
             exchange.exchange_group(group, &mut Random(1).laplaces(LENGTH)).unwrap_err()
         });
         assert!(
-            ranks.iter().all(|error| matches!(error, Error::OutOfStep { .. })),
-            "{wiring:?}: {ranks:?}"
+            found.iter().flatten().all(|error| matches!(error, Error::OutOfStep { .. })),
+            "{wiring:?}: {found:?}"
         );
-        let ranks = over_each(wiring, 2, PATIENT, |rank, end| {
+        let found = everywhere(wiring, 2, PATIENT, |rank, end| {
             let mut exchange = over(wiring, &half(), end);
             match rank {
                 0 => exchange.allreduce(1, &mut vec![1.0; LENGTH]).unwrap_err(),
@@ -473,8 +488,8 @@ fn ranks_at_different_places_find_out() {
             }
         });
         assert!(
-            ranks.iter().all(|error| matches!(error, Error::OutOfStep { .. })),
-            "{wiring:?}: {ranks:?}"
+            found.iter().flatten().all(|error| matches!(error, Error::OutOfStep { .. })),
+            "{wiring:?}: {found:?}"
         );
     }
 }
@@ -484,7 +499,7 @@ fn a_rank_that_goes_and_one_that_is_silent_are_named_in_time() {
     let timeout = Duration::from_millis(400);
     for wiring in wirings() {
         for leaves in [true, false] {
-            let ranks = over_each(wiring, 3, timeout, |rank, end| {
+            let found = everywhere(wiring, 3, timeout, |rank, end| {
                 let mut exchange = over(wiring, &half(), end);
                 exchange.allreduce(1, &mut vec![1.0; LENGTH]).unwrap();
                 let start = Instant::now();
@@ -501,7 +516,8 @@ fn a_rank_that_goes_and_one_that_is_silent_are_named_in_time() {
                 let again = exchange.collective().barrier().unwrap_err();
                 Some((error, again, elapsed))
             });
-            for (by, outcome) in ranks.into_iter().enumerate().filter(|(by, _)| *by != 1) {
+            let ranks = found.into_iter().flat_map(|ranks| ranks.into_iter().enumerate());
+            for (by, outcome) in ranks.filter(|(by, _)| *by != 1) {
                 let (error, again, elapsed) = outcome.unwrap();
                 let named = match leaves {
                     true => matches!(error, Error::PeerLost { rank: 1, by: b, .. } if b == by),
@@ -520,8 +536,8 @@ fn a_rank_that_goes_and_one_that_is_silent_are_named_in_time() {
 /// A server that dies of the first gradient.
 struct Dies;
 
-impl Serve for Dies {
-    fn serve(&mut self, _messages: &[Payload], _answer: &mut Vec<u8>) -> bool {
+impl Aggregate for Dies {
+    fn aggregate(&mut self, _messages: &[Payload], _answer: &mut Vec<u8>) -> bool {
         panic!("the server dies, as this test wants it to");
     }
 }
@@ -529,8 +545,8 @@ impl Serve for Dies {
 /// A server that takes its time.
 struct Sleeps(Duration);
 
-impl Serve for Sleeps {
-    fn serve(&mut self, _messages: &[Payload], _answer: &mut Vec<u8>) -> bool {
+impl Aggregate for Sleeps {
+    fn aggregate(&mut self, _messages: &[Payload], _answer: &mut Vec<u8>) -> bool {
         std::thread::sleep(self.0);
         false
     }
@@ -591,27 +607,27 @@ impl Collective for Spoilt {
         self.end.shares_memory()
     }
 
-    fn central(&mut self) -> Option<&mut dyn Central> {
-        self.end.central()?;
+    fn server(&mut self) -> Option<&mut dyn Server> {
+        self.end.server()?;
         Some(self)
     }
 }
 
-impl Central for Spoilt {
-    fn install(&mut self, serve: Box<dyn Serve>) {
-        self.end.central().unwrap().install(serve);
+impl Server for Spoilt {
+    fn install(&mut self, aggregate: Box<dyn Aggregate>) {
+        self.end.server().unwrap().install(aggregate);
     }
 
-    fn ask(&mut self, mut mine: Vec<u8>) -> Result<Answer> {
+    fn ask(&mut self, mut mine: Vec<u8>) -> Result<Reply> {
         if self.up {
             (self.spoil)(&mut mine);
         }
-        let answer = self.end.central().unwrap().ask(mine)?;
-        Ok(match answer {
-            Answer::Served { mine, answer } if !self.up => {
+        let reply = self.end.server().unwrap().ask(mine)?;
+        Ok(match reply {
+            Reply::Answer { mine, answer } if !self.up => {
                 let mut bytes = answer.to_vec();
                 (self.spoil)(&mut bytes);
-                Answer::Served { mine, answer: Payload::from(bytes) }
+                Reply::Answer { mine, answer: Payload::from(bytes) }
             }
             other => other,
         })

@@ -25,7 +25,7 @@ impl Job {
     ///
     /// # Errors
     /// Which process differs, on which host, by what; or which says nothing.
-    pub fn agree(&self, recipe: &Recipe, here: &Provenance) -> Result<()> {
+    pub fn agree(&self, here: &Provenance) -> Result<()> {
         if !self.is_shared() {
             return Ok(());
         }
@@ -43,11 +43,7 @@ impl Job {
         let all: Vec<Hello> = all.into_iter().flatten().collect();
         for (process, hello) in all.iter().enumerate().skip(1) {
             if let Some(objection) = mine.objection(hello) {
-                let first = process * self.workers(recipe)?;
-                bail!(
-                    "process {process} (worker {first} and up, on {}): {objection}",
-                    hello.machine.host
-                );
+                bail!("process {process} (on {}): {objection}", hello.machine.host);
             }
         }
         // Processes that may use the same processors share them.
@@ -55,8 +51,7 @@ impl Job {
             one.cores / all.iter().filter(|other| other.machine == one.machine).count()
         };
         let fewest = all.iter().map(sharing).min().unwrap_or(1);
-        let threads = (fewest / self.workers(recipe)?).max(1);
-        self.settle(all.into_iter().map(|hello| hello.machine).collect(), threads)
+        self.settle(all.into_iter().map(|hello| hello.machine).collect(), fewest.max(1))
     }
 
     fn settle(&self, machines: Vec<Machine>, threads: usize) -> Result<()> {
@@ -76,11 +71,10 @@ impl Job {
         progress: Progress,
         from: Option<&Checkpoint>,
     ) -> Result<()> {
-        let workers = self.workers(recipe)?;
         let folder = folder.to_str().with_context(|| format!("{} is no text", folder.display()))?;
         let machines = self.machines.get().cloned().unwrap_or_default();
         for process in 1..self.processes {
-            let state = from.map(|from| State::of(from, process * workers, workers)).transpose()?;
+            let state = from.map(|from| State::new(from, process)).transpose()?;
             let go = Go {
                 folder: folder.into(),
                 progress,

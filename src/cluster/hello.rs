@@ -4,7 +4,7 @@ use super::blob::Blob;
 use crate::checkpoint::{Checkpoint, Manifest, Progress, Tensors};
 use crate::machine::Machine;
 use crate::record::{FileSum, Provenance};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -91,45 +91,45 @@ pub struct Go {
     pub state: Option<State>,
 }
 
-/// A checkpoint on its way to the workers of one process.
+/// A checkpoint on its way to another process.
 #[derive(Serialize, Deserialize)]
 pub struct State {
     folder: String,
     manifest: String,
     model: Blob,
     optimizer: Blob,
-    /// Its ranks' own: the first rank's number, then theirs.
-    first: usize,
-    ranks: Vec<Blob>,
+    /// Whose rank it is for, and what only that rank needs.
+    rank: usize,
+    own: Blob,
 }
 
 impl State {
-    /// What the ranks from `first` on need of a checkpoint.
+    /// What a rank needs of a checkpoint.
     ///
     /// # Errors
-    /// When it cannot be encoded.
-    pub fn of(checkpoint: &Checkpoint, first: usize, ranks: usize) -> Result<Self> {
-        let own = checkpoint.ranks.iter().skip(first).take(ranks);
+    /// When it cannot be encoded, or has nothing of the rank.
+    pub fn new(checkpoint: &Checkpoint, rank: usize) -> Result<Self> {
+        let own = checkpoint.ranks.get(rank);
+        let own = own.with_context(|| format!("the checkpoint has no rank {rank}"))?;
         Ok(Self {
             folder: checkpoint.folder.display().to_string(),
             manifest: serde_json::to_string(&checkpoint.manifest)?,
             model: Blob::of(&checkpoint.model)?,
             optimizer: Blob::of(&checkpoint.optimizer)?,
-            first,
-            ranks: own.map(Blob::of).collect::<Result<_>>()?,
+            rank,
+            own: Blob::of(own)?,
         })
     }
 
     /// The checkpoint, but for what other ranks have of their own.
     ///
     /// # Errors
-    /// When the bytes are not what [`of`](Self::of) made.
+    /// When the bytes are not what [`new`](Self::new) made.
     pub fn checkpoint(&self) -> Result<Checkpoint> {
         let manifest: Manifest = serde_json::from_str(&self.manifest)?;
         let mut ranks = vec![Tensors::default(); manifest.world_size];
-        let places = ranks.iter_mut().skip(self.first);
-        for (place, own) in places.zip(&self.ranks) {
-            *place = own.tensors()?;
+        if let Some(own) = ranks.get_mut(self.rank) {
+            *own = self.own.tensors()?;
         }
         Ok(Checkpoint {
             folder: PathBuf::from(&self.folder),

@@ -3,12 +3,11 @@
 use super::blob::{decode, encode};
 use super::letter::Letter;
 use crate::machine::{self, Machine};
-use crate::recipe::network::Mode;
 use crate::recipe::{OnWorkerLoss, Recipe};
 use anyhow::{Context, Result, bail, ensure};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, never, unbounded};
-use gradwire_exchange::Collective;
-use gradwire_exchange::cluster::{Cluster, Letters, Notes};
+use gradwire_exchange::cluster::{Cluster, Notes, OnControl};
+use gradwire_exchange::{Collective, Topology};
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -76,11 +75,11 @@ impl Job {
         let (letters, inbox) = letterbox();
         let (cluster, here) = mpi::join(SLOWEST, letters)?;
         ensure!(
-            cluster.processes() == launched,
+            cluster.world_size() == launched,
             "the launcher has started {launched} processes, but MPI knows of {}: the launcher and \
              this program use different MPI libraries; start it with the mpirun of the library \
              that it was built with, or with `srun --mpi=pmix` (see `srun --mpi=list`)",
-            cluster.processes()
+            cluster.world_size()
         );
         Ok(Self { place: here.index, ..Self::over(cluster, inbox) })
     }
@@ -88,7 +87,7 @@ impl Job {
     /// One process of several that `cluster` joins; `inbox` is where its letters arrive
     /// ([`letterbox`]).
     pub fn over(cluster: Cluster, inbox: Receiver<(usize, Vec<u8>)>) -> Self {
-        let (process, processes) = (cluster.process(), cluster.processes());
+        let (process, processes) = (cluster.rank(), cluster.world_size());
         Self { process, processes, cluster: Some(cluster), inbox, ..Self::alone() }
     }
 
@@ -112,32 +111,26 @@ impl Job {
         self.processes
     }
 
-    /// The workers of each process.
+    /// The workers of this process: all, or, where there are other processes, one.
     ///
     /// # Errors
-    /// When the recipe's workers cannot be spread evenly, or the recipe asks for what several
+    /// When the recipe's workers are not as many as the processes, or the recipe asks for what several
     /// processes cannot do.
     pub fn workers(&self, recipe: &Recipe) -> Result<usize> {
+        if !self.is_shared() {
+            return Ok(recipe.workers);
+        }
         let (workers, processes) = (recipe.workers, self.processes);
         ensure!(
-            workers.is_multiple_of(processes),
-            "workers = {workers} cannot be spread evenly over the {processes} processes that the \
-             launcher has started: `workers` counts those of all; write --workers {} (one in each \
-             process) or another multiple of {processes}",
-            processes
+            workers == processes,
+            "workers = {workers}, but the launcher has started {processes} processes, and each is one \
+             worker; leave `workers` out, or start {workers} processes (`mpirun -n {workers}`)"
         );
-        if self.is_shared() {
-            self.check(recipe)?;
-        }
-        Ok(workers / processes)
-    }
-
-    fn check(&self, recipe: &Recipe) -> Result<()> {
         ensure!(
-            recipe.network.mode != Mode::Throttle,
-            "network.mode = \"throttle\" plays a link between the workers of one process, and there \
-             are {} processes with a real one; write network.mode = \"record\", or start one",
-            self.processes
+            recipe.exchange.topology != Topology::Sharded,
+            "exchange.topology = \"sharded\" divides messages among workers that share memory, and \
+             there are {processes} processes; write exchange.topology = \"allgather\", which comes to \
+             the same weights, or \"server\""
         );
         ensure!(
             recipe.faults.on_worker_loss == OnWorkerLoss::Stop,
@@ -146,23 +139,17 @@ impl Job {
              script go on with --resume",
             self.processes
         );
-        Ok(())
-    }
-
-    /// The first rank of this process.
-    pub fn first_rank(&self, workers: usize) -> usize {
-        self.process * workers
+        Ok(1)
     }
 
     /// Where a rank runs, in words, when not all run in one process.
-    pub fn whereabouts(&self, rank: usize, world_size: usize) -> Option<String> {
+    pub fn whereabouts(&self, rank: usize) -> Option<String> {
         if !self.is_shared() {
             return None;
         }
-        let process = rank / (world_size / self.processes).max(1);
-        let host = self.machines.get().and_then(|machines| machines.get(process));
+        let host = self.machines.get().and_then(|machines| machines.get(rank));
         let host = host.map(|machine| format!(" on {}", machine.host)).unwrap_or_default();
-        Some(format!("process {process}{host}"))
+        Some(format!("process {rank}{host}"))
     }
 
     /// Compute threads of each worker.
@@ -172,8 +159,8 @@ impl Job {
     }
 
     /// Of the workers on this machine, the number of the process's first.
-    pub fn first_on_machine(&self, workers: usize) -> usize {
-        self.place * workers
+    pub fn first_on_machine(&self) -> usize {
+        self.place
     }
 
     /// The ends of the exchange of this process's workers, in order of rank. The
@@ -190,14 +177,11 @@ impl Job {
         let topology = recipe.exchange.topology;
         Ok(match &self.cluster {
             None => topology.connect(recipe.workers, patience)?,
-            Some(cluster) => {
-                let workers = self.workers(recipe)?;
-                topology.connect_across(cluster, workers, patience, notes)?
-            }
+            Some(cluster) => vec![topology.connect_across(cluster, patience, notes)?],
         })
     }
 
-    /// The process that this one's workers wait for in an exchange, if there is one.
+    /// The process that this one waits for in an exchange, if there is one.
     pub fn awaited(&self) -> Option<usize> {
         self.cluster.as_ref().and_then(Cluster::awaited)
     }
@@ -239,7 +223,9 @@ impl Job {
                 Ok(Some((from, letter.with_context(|| format!("a letter of process {from}"))?)))
             }
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => bail!("this process's courier has ended"),
+            Err(RecvTimeoutError::Disconnected) => {
+                bail!("this process is no longer joined with the others")
+            }
         }
     }
 
@@ -269,7 +255,7 @@ impl Job {
 }
 
 /// What takes the letters of a cluster, and where they are read.
-pub fn letterbox() -> (Letters, Receiver<(usize, Vec<u8>)>) {
+pub fn letterbox() -> (OnControl, Receiver<(usize, Vec<u8>)>) {
     let (outbox, inbox): (Sender<(usize, Vec<u8>)>, _) = unbounded();
     (Box::new(move |from, letter| drop(outbox.send((from, letter)))), inbox)
 }

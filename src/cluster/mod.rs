@@ -1,10 +1,10 @@
 //! The job: the processes that a launcher such as `mpirun` or `srun` has started together, which
 //! train one run.
 //!
-//! Every process has the same number of workers; rank = process · workers per process + thread.
-//! Process 0 leads: it alone writes records and checkpoints and shows progress. The others follow:
-//! their workers exchange gradients with all, and what they report, process 0 is written in letters.
-//! Without a launcher a process is a job of its own, and leads it.
+//! Each process is one worker, and its number the worker's rank. Process 0 leads: it alone writes
+//! records and checkpoints and shows progress. The others follow: they exchange gradients with all, and
+//! send process 0 what they report. Without a launcher a process is a job of its own, leads it, and has
+//! all workers as threads.
 
 mod agree;
 mod blob;

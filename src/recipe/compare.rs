@@ -1,13 +1,12 @@
 //! Two recipes, key by key: whether a run begun with one may go on with the other.
 
-use super::network::Mode;
 use super::settings::Recipe;
 use anyhow::Result;
 use std::collections::BTreeMap;
 use toml::Value;
 
 /// Keys, or tables of keys, that no later step's weights depend on.
-const FREE: [&str; 15] = [
+const FREE: [&str; 14] = [
     "name",
     "threads",
     "dataset.dir",
@@ -19,7 +18,6 @@ const FREE: [&str; 15] = [
     "policy.force",
     "train.evaluation_batch",
     "train.evaluate_every",
-    "network",
     "record",
     "checkpoint",
     "faults",
@@ -28,8 +26,8 @@ const FREE: [&str; 15] = [
 /// Keys that only say when the run ends.
 const LENGTH: [&str; 2] = ["train.epochs", "train.max_steps"];
 
-/// The key that says whether the network is recorded.
-const NETWORK_MODE: &str = "network.mode";
+/// The key that says whether the sizes of messages are recorded.
+const NETWORK: &str = "record.network";
 
 /// A key that two recipes say different things about.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,7 +51,7 @@ impl Change {
     /// Whether a run that goes on with it would have a record of the network that no one can read, because
     /// it is of a part of the steps.
     pub fn parts_the_record(&self) -> bool {
-        self.key == NETWORK_MODE && self.objection.is_some()
+        self.key == NETWORK && self.objection.is_some()
     }
 }
 
@@ -70,7 +68,7 @@ impl Recipe {
             key: key.clone(),
             old: old_keys.get(key).cloned(),
             new: new_keys.get(key).cloned(),
-            objection: objection(key, self, new),
+            objection: objection(key, new),
         };
         Ok(changed.map(change).collect())
     }
@@ -96,12 +94,11 @@ fn is_one_of(key: &str, list: &[&str]) -> bool {
 }
 
 /// Why a change of this key makes another run of it.
-fn objection(key: &str, old: &Recipe, new: &Recipe) -> Option<&'static str> {
-    let records = |recipe: &Recipe| recipe.network.mode != Mode::Off;
-    if key == NETWORK_MODE && records(old) != records(new) {
+fn objection(key: &str, new: &Recipe) -> Option<&'static str> {
+    if key == NETWORK {
         return Some(
-            "network.jsonl tells of all steps of a run or of none: go on with network.mode as it was, or \
-             begin a run of its own",
+            "network.jsonl tells of all steps of a run or of none: go on with record.network as it was, \
+             or begin a run of its own",
         );
     }
     if is_one_of(key, &FREE) || key == "workers" {
@@ -193,13 +190,9 @@ mod tests {
 
     #[test]
     fn the_network_is_recorded_all_the_time_or_never() {
-        let [off, on] = ["network.mode=off", "network.mode=record"];
-        let throttle = ["network.mode=throttle", "network.link=1gbit"];
-        assert_eq!(objections(&[off], &[on]), [r#"network.mode was "off", is "record""#]);
+        let [off, on] = ["record.network=false", "record.network=true"];
+        assert_eq!(objections(&[off], &[on]), ["record.network was false, is true"]);
         assert_eq!(objections(&[on], &[off]).len(), 1);
-        assert_eq!(objections(&throttle, &[off]).len(), 1);
-        assert_eq!(objections(&[on], &throttle), [""; 0]);
-        assert_eq!(objections(&throttle, &[on]), [""; 0]);
     }
 
     #[test]

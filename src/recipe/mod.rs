@@ -8,7 +8,6 @@ pub mod average;
 mod compare;
 mod device;
 pub mod keys;
-pub mod network;
 pub mod optimizer;
 pub mod schedule;
 pub mod schema;

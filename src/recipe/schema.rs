@@ -305,9 +305,6 @@ mod tests {
                 // A mean of bits has to lie between the two.
                 beside.push("scheme.target={ error = 1.0 }");
             }
-            if path.starts_with("network.link") {
-                beside.extend(["network.mode=throttle", "network.link={ bandwidth = 1e6 }"]);
-            }
             beside
         }
 

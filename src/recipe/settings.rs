@@ -1,7 +1,7 @@
 //! The settings of a run, and the checks that no single one can make.
 
 use super::device::Device;
-use super::{average, network, optimizer, schedule};
+use super::{average, optimizer, schedule};
 use gradwire_datasets as datasets;
 use gradwire_exchange as exchange;
 use gradwire_exchange::Scheme;
@@ -71,9 +71,6 @@ pub struct Recipe {
     /// Which average of the weights over the steps is kept.
     #[serde(default)]
     pub average: average::Config,
-    /// The network between the workers.
-    #[serde(default)]
-    pub network: network::Config,
     /// What is written down, and where.
     #[serde(default)]
     pub record: Record,
@@ -262,6 +259,8 @@ pub struct Record {
     /// absent for the largest weight of each part of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histograms: Option<Vec<String>>,
+    /// Whether every step's sizes and times are recorded, for `gradwire network replay`.
+    pub network: bool,
     /// Steps between two gradients of rank 0 written to the run's folder, with the residuals that are
     /// added to them, for `bench codecs --gradient`; 0 for none.
     pub gradients: u64,
@@ -276,6 +275,7 @@ impl Default for Record {
             every: 10,
             histograms_every: 200,
             histograms: None,
+            network: true,
             gradients: 0,
         }
     }

@@ -49,7 +49,7 @@ fn hint(message: &str) -> String {
 }
 
 /// What keys are called elsewhere or looked for in another part, and where they are.
-const KEYS: [(&str, &str); 19] = [
+const KEYS: [(&str, &str); 18] = [
     ("lr", "optimizer.learning_rate"),
     ("learning_rate", "optimizer.learning_rate"),
     ("momentum", "optimizer.momentum"),
@@ -67,7 +67,6 @@ const KEYS: [(&str, &str); 19] = [
     ("ratio", "scheme.ratio"),
     ("topology", "exchange.topology"),
     ("overlap", "exchange.overlap"),
-    ("link", "network.link"),
     ("dir", "dataset.dir"),
 ];
 

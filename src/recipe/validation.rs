@@ -113,7 +113,6 @@ impl Recipe {
         })?;
         self.dataset.definition().validate()?;
         self.augment.validate().map_err(anyhow::Error::msg)?;
-        self.network.validate().map_err(anyhow::Error::msg)?;
         self.optimizer.validate().map_err(anyhow::Error::msg)?;
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
         self.average.validate().map_err(anyhow::Error::msg)?;
@@ -181,26 +180,6 @@ impl Recipe {
              none; write checkpoint.keep_last = 2, or faults.on_worker_loss = \"stop\""
                 .into()
         })?;
-        if let Some(link) = &self.network.link {
-            let slows =
-                link.stragglers > 0.0 || link.ranks.iter().any(|host| host.slowdown.is_some());
-            refuse(slows, || {
-                "network.link: throttled workers compute at their own speed; leave stragglers and \
-                 slowdown to `gradwire network replay`"
-                    .into()
-            })?;
-            // A run that has lost workers goes on with fewer.
-            let shrinks = self.faults.on_worker_loss == OnWorkerLoss::Shrink;
-            let strange = link.ranks.iter().find(|host| host.rank >= self.workers);
-            if let Some(host) = strange.filter(|_| !shrinks) {
-                let (rank, workers) = (host.rank, self.workers);
-                refuse(true, || {
-                    format!(
-                        "network.link.ranks: there is no rank {rank} of {workers}; they count from 0"
-                    )
-                })?;
-            }
-        }
         let clip = self.train.clip_norm.filter(|clip| clip.is_finite() && *clip > 0.0);
         let cuts = clip.is_some() && self.scheme.feedback() && !policy.force;
         refuse(cuts, || {

@@ -9,7 +9,7 @@
 use crate::disk::Disk;
 use anyhow::{Context, Result, ensure};
 use gradwire_exchange::Operation;
-use gradwire_exchange::network::{Link, Pattern};
+use gradwire_exchange::network::Pattern;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -54,13 +54,10 @@ pub struct Header {
     pub parameters: u64,
     /// What every random stream of the run derives from.
     pub seed: u64,
-    /// The link in the recipe, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub link: Option<Link>,
 }
 
 /// How the messages of a topology travel, by its name in a recipe; other operations travel as
-/// [`Pattern::of`] has it. `None` for no such topology.
+/// [`Pattern::carrying`] has it. `None` for no such topology.
 pub fn pattern(topology: &str) -> Option<Pattern> {
     match topology {
         "allgather" => Some(Pattern::RingAllgather),
@@ -172,7 +169,7 @@ pub fn read(disk: &Disk, folder: &Path) -> Result<Vec<Stretch>> {
     let path = folder.join(FILE);
     let bytes = disk.read(&path, MAX_BYTES).with_context(|| {
         format!(
-            "cannot read {}: is {} the folder of a run, recorded without network.mode=off?",
+            "cannot read {}: is {} the folder of a run, recorded without record.network=false?",
             path.display(),
             folder.display()
         )
@@ -229,7 +226,6 @@ mod tests {
             topology: "allgather".into(),
             parameters: 10,
             seed: 1,
-            link: Link::parse("1gbit,latency=1ms").ok(),
         }
     }
 

@@ -13,7 +13,6 @@ use crate::checkpoint::Checkpoint;
 use crate::cluster::Job;
 use crate::train::faults::Faults;
 use crate::train::loss::Failure;
-use crate::train::pace::Pace;
 use crate::train::post::Post;
 use crate::train::report::Report;
 use crate::train::session::Session;
@@ -39,8 +38,6 @@ pub struct Crew<'a> {
     pub session: Arc<Session>,
     /// Compute threads per worker.
     pub threads: usize,
-    /// The pace of the recipe's network.
-    pub pace: &'a Pace,
     /// What they go on from; absent for a run that begins.
     pub from: Option<Arc<Checkpoint>>,
 }
@@ -53,12 +50,12 @@ pub struct Crew<'a> {
 /// What `take` fails with, which ends the workers; else, as a [`Loss`](crate::train::loss::Loss), the first cause of a
 /// worker's failure.
 pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -> Result<()> {
-    let Crew { job, session, threads, pace, from } = crew;
+    let Crew { job, session, threads, from } = crew;
     let (reports, mut inbox) = unbounded();
     let (ends, ended) = unbounded();
     let mut watch = Watch::new(job, session.clone())?;
-    let collectives = pace.keep(job.connect(&session.recipe, session.flags.clone())?);
-    let first_on_machine = job.first_on_machine(collectives.len());
+    let collectives = job.connect(&session.recipe, session.flags.clone())?;
+    let first_on_machine = job.first_on_machine();
     for (seat, collective) in collectives.into_iter().enumerate() {
         let (rank, post, ends) = (collective.rank(), Post::new(collective.rank()), ends.clone());
         let seat = Seat {

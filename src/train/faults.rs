@@ -9,7 +9,7 @@ use crate::recipe::nearest;
 use crate::train::post::Post;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use gradwire_exchange::{
-    self as exchange, Alltoall, Answer, Central, Collective, Difference, Payload, Serve, Stage,
+    self as exchange, Aggregate, Alltoall, Collective, Mismatch, Payload, Reply, Server,
 };
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::raise;
@@ -231,19 +231,11 @@ impl Collective for Wire {
         self.inner.allgather(mine)
     }
 
-    fn announce(&mut self, next: Stage) {
-        self.inner.announce(next);
-    }
-
     fn shares_memory(&self) -> bool {
         self.inner.shares_memory()
     }
 
-    fn neighbours(&mut self) -> Option<&mut dyn Collective> {
-        self.inner.neighbours()
-    }
-
-    // Of the others the inner one may have a form of its own, which has another pace.
+    // Only messages of gradients are damaged.
 
     fn barrier(&mut self) -> exchange::Result<()> {
         self.inner.barrier()
@@ -261,7 +253,7 @@ impl Collective for Wire {
         self.inner.mean_f32(values)
     }
 
-    fn compare(&mut self, values: &[u64]) -> exchange::Result<Option<Difference>> {
+    fn compare(&mut self, values: &[u64]) -> exchange::Result<Option<Mismatch>> {
         self.inner.compare(values)
     }
 
@@ -270,8 +262,8 @@ impl Collective for Wire {
         Some(self)
     }
 
-    fn central(&mut self) -> Option<&mut dyn Central> {
-        self.inner.central()?;
+    fn server(&mut self) -> Option<&mut dyn Server> {
+        self.inner.server()?;
         Some(self)
     }
 }
@@ -285,16 +277,16 @@ impl Alltoall for Wire {
     }
 }
 
-impl Central for Wire {
-    fn install(&mut self, serve: Box<dyn Serve>) {
-        if let Some(central) = self.inner.central() {
-            central.install(serve);
+impl Server for Wire {
+    fn install(&mut self, aggregate: Box<dyn Aggregate>) {
+        if let Some(server) = self.inner.server() {
+            server.install(aggregate);
         }
     }
 
-    fn ask(&mut self, mut mine: Vec<u8>) -> exchange::Result<Answer> {
+    fn ask(&mut self, mut mine: Vec<u8>) -> exchange::Result<Reply> {
         self.corrupt(&mut mine);
-        self.inner.central().expect("invariant: it is asked through `central`").ask(mine)
+        self.inner.server().expect("invariant: it is asked through `server`").ask(mine)
     }
 }
 

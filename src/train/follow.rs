@@ -6,7 +6,6 @@ use crate::train::course::Course;
 use crate::train::crew::{Crew, run_workers};
 use crate::train::loss::{Failure, Loss};
 use crate::train::memory;
-use crate::train::pace::Pace;
 use crate::train::post::Place;
 use crate::train::relay::{Account, Relayed};
 use crate::train::session::{Session, load};
@@ -55,14 +54,13 @@ fn hear(job: &Job) -> Result<Letter> {
     }
 }
 
-/// Trains this process's workers as process 0 says, and takes leave.
+/// Trains this process's worker as process 0 says, and takes leave.
 ///
 /// # Errors
 /// A [`Loss`] when a worker fails, here or elsewhere; process 0 has been told. Any other error when this
 /// process cannot begin, which process 0 is told, or when process 0 does not take leave.
 pub fn train(job: &Job, session: Session, go: Go) -> Result<()> {
-    let first = job.first_rank(job.workers(&session.recipe)?);
-    work(job, session, go).map_err(|error| told(job, first, error))?;
+    work(job, session, go).map_err(|error| told(job, error))?;
     let deadline = Instant::now() + SLOWEST;
     loop {
         let letter = job.read(deadline)?;
@@ -73,26 +71,23 @@ pub fn train(job: &Job, session: Session, go: Go) -> Result<()> {
     }
 }
 
-/// Trains this process's workers to their end.
+/// Trains this process's worker to its end.
 fn work(job: &Job, mut session: Session, go: Go) -> Result<()> {
     let Go { folder, progress, threads, machines, state } = go;
     job.take_up(machines, threads)?;
     session.course = Course::new(&session.recipe, session.data.train.len(), progress)?;
     session.folder = Some(PathBuf::from(folder));
     let from = state.map(|state| state.checkpoint()).transpose()?.map(Arc::new);
-    let parameters = session.parameters()?;
-    let pace = Pace::new(&session.recipe, parameters)?;
-    let crew = Crew { job, session: Arc::new(session), threads, pace: &pace, from };
+    let crew = Crew { job, session: Arc::new(session), threads, from };
     run_workers(crew, |report| job.write(0, &Relayed::of(report)?.letter()?))
 }
 
-/// Tells process 0 of an error as one of the worker `first`, unless the workers' own account has told it;
-/// gives the error back.
-fn told(job: &Job, first: usize, error: Error) -> Error {
+/// Tells process 0 of an error, unless the worker's own account has told it; gives the error back.
+fn told(job: &Job, error: Error) -> Error {
     if error.is::<Loss>() {
         return error;
     }
-    let failure = Failure::new(first, Place::start(), error);
+    let failure = Failure::new(job.process(), Place::start(), error);
     let account = Relayed::Failed(vec![Account::from(&failure)]);
     // Whether or not it can be written down, the error itself is what counts.
     let _ = account.letter().and_then(|letter| job.write(0, &letter));

@@ -5,7 +5,6 @@
 
 use crate::checkpoint::{self, Checkpoint, Progress, Sums};
 use crate::cluster::Job;
-use crate::recipe::network::Mode as NetworkMode;
 use crate::recipe::{Device, Recipe};
 use crate::record::network::{Header, Meter};
 use crate::record::{
@@ -16,7 +15,6 @@ use crate::train::course::Course;
 use crate::train::crew::{Crew, run_workers};
 use crate::train::loss;
 use crate::train::notes;
-use crate::train::pace::Pace;
 use crate::train::recover::Recovery;
 use crate::train::report::Report;
 use crate::train::resume::Resume;
@@ -67,7 +65,7 @@ pub fn train(job: &Job, mut session: Session, mode: Mode, mut start: Start) -> R
     };
     let course = Course::new(&session.recipe, session.data.train.len(), progress)?;
     session.faults.check(session.recipe.workers, course.last_step())?;
-    job.agree(&session.recipe, &session.provenance(0))?;
+    job.agree(&session.provenance(0))?;
     let mut recovery = Recovery::new(&session.recipe);
     let mut notes: Vec<String> = session.faults.announcement().into_iter().collect();
     loop {
@@ -99,7 +97,6 @@ fn attempt(
     let threads = job.threads(&session.recipe);
     let parameters = session.parameters()?;
     let careful = notes::of(session, parameters, job.workers(&session.recipe)?)?;
-    let pace = Pace::new(&session.recipe, parameters)?;
     let provenance = session.provenance(threads);
     let Ready { mut record, course, sums, from, events } = make_ready(session, start, &provenance)?;
     let folder = record.folder().to_path_buf();
@@ -123,7 +120,7 @@ fn attempt(
         .chain(events)
         .chain(careful.iter().chain(notes).map(warning))
         .try_for_each(|event| keep(&mut record, console, &event));
-    let crew = Crew { job, session: shared, threads, pace: &pace, from };
+    let crew = Crew { job, session: shared, threads, from };
     let trained = announced.and_then(|()| {
         run_workers(crew, |report| {
             if let Report::Part(part) = report {
@@ -259,7 +256,7 @@ fn keep(record: &mut Record, console: &mut Console, event: &Event) -> Result<()>
 
 /// What holds for the whole run, for its network record; `None` when the recipe wants none.
 fn network_header(recipe: &Recipe, threads: usize, parameters: u64) -> Option<Header> {
-    (recipe.network.mode != NetworkMode::Off).then(|| Header {
+    recipe.record.network.then(|| Header {
         network: 1,
         ranks: recipe.workers,
         threads,
@@ -269,7 +266,6 @@ fn network_header(recipe: &Recipe, threads: usize, parameters: u64) -> Option<He
         topology: recipe.exchange.topology.name().into(),
         parameters,
         seed: recipe.seed,
-        link: recipe.network.link.clone(),
     })
 }
 

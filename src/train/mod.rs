@@ -17,7 +17,6 @@ pub mod memory;
 mod notes;
 pub mod optim;
 pub mod overlap;
-pub mod pace;
 pub mod params;
 pub mod post;
 mod recover;

@@ -58,7 +58,7 @@ impl<'a> Watch<'a> {
     pub(super) fn new(job: &'a Job, session: Arc<Session>) -> Result<Self> {
         let recipe = &session.recipe;
         let workers = job.workers(recipe)?;
-        let first = job.first_rank(workers);
+        let first = job.process();
         // Who follows waits for nobody's word.
         let told = (0..job.processes()).map(|process| process == 0 || !job.leads()).collect();
         Ok(Self {
@@ -108,9 +108,8 @@ impl<'a> Watch<'a> {
         match self.read(from, letter) {
             Ok(report) => report,
             Err(error) => {
-                let rank = from * self.ranks.len();
-                let place = self.elsewhere.get(rank).copied().unwrap_or_else(Place::start);
-                self.fail(Failure::new(rank, place, error));
+                let place = self.elsewhere.get(from).copied().unwrap_or_else(Place::start);
+                self.fail(Failure::new(from, place, error));
                 None
             }
         }
@@ -121,9 +120,8 @@ impl<'a> Watch<'a> {
         // Other letters belong before the run's beginning and after its end.
         let Letter::Report(report) = decode(letter).with_context(whose)? else { return Ok(None) };
         let report = Relayed::read(&report).with_context(whose)?;
-        let ranks = from * self.ranks.len()..(from + 1) * self.ranks.len();
         let its_own = |rank: usize| {
-            let known = ranks.contains(&rank) && self.job.leads();
+            let known = rank == from && self.job.leads();
             known.then_some(()).with_context(|| format!("process {from} reports of worker {rank}"))
         };
         Ok(match report {
@@ -188,7 +186,7 @@ impl<'a> Watch<'a> {
             (!places[*seat].phase.is_exchange(), places[*seat].elapsed())
         })?;
         let (rank, place) = (self.ranks.start + seat, places[seat]);
-        // A courier's clock runs for longer, and knows better.
+        // Who waits in the exchange may do so for longer, and knows better.
         let limit = self.patience.mul_f64(if self.job.is_shared() { 3.0 } else { 1.5 });
         if place.elapsed() > limit {
             self.fail(Failure::stall(rank, place, limit));
@@ -217,17 +215,14 @@ impl<'a> Watch<'a> {
         let limit = self.patience.mul_f64(1.5);
         let Some(process) = self.told.iter().position(|told| !told) else { return };
         if since.elapsed() > limit {
-            let rank = process * self.ranks.len();
             let error = anyhow!("the process has not told its end for {limit:.1?}");
-            self.fail(Failure::new(rank, self.elsewhere[rank], error));
+            self.fail(Failure::new(process, self.elsewhere[process], error));
         }
     }
 
     /// The process that this one's workers wait for, in words.
     fn awaited(&self) -> Option<String> {
-        let first = self.job.awaited()? * self.ranks.len();
-        let words = self.job.whereabouts(first, self.session.recipe.workers)?;
-        Some(format!("{words}, from worker {first} on"))
+        self.job.whereabouts(self.job.awaited()?)
     }
 
     /// Launchers end a whole job when one of its processes has died, by a signal and soon after by
@@ -278,7 +273,7 @@ impl<'a> Watch<'a> {
     /// The first cause of all failures.
     pub(super) fn loss(self) -> Option<Loss> {
         let mut loss = Loss::first(self.failures, &self.places)?;
-        loss.whereabouts = self.job.whereabouts(loss.rank, self.session.recipe.workers);
+        loss.whereabouts = self.job.whereabouts(loss.rank);
         Some(loss)
     }
 }

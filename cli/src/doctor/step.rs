@@ -5,7 +5,6 @@ use anyhow::{Context, Result, ensure};
 use gradwire::cluster::Job;
 use gradwire::recipe::{Device, Recipe, Source, schedule};
 use gradwire::train::crew::{Crew, run_workers};
-use gradwire::train::pace::Pace;
 use gradwire::train::replica::Replica;
 use gradwire::train::report::Report;
 use gradwire::train::session::Session;
@@ -89,9 +88,7 @@ fn take(recipe: &Recipe, threads: usize, kernels: Option<Kernels>) -> Result<Tak
     let data = random(recipe, recipe.workers * recipe.local_batch());
     let mut session = Session::new(recipe.clone(), data)?;
     session.kernels = kernels.unwrap_or(session.kernels);
-    let pace = Pace::new(recipe, session.parameters()?)?;
-    let crew =
-        Crew { job: &Job::alone(), session: Arc::new(session), threads, pace: &pace, from: None };
+    let crew = Crew { job: &Job::alone(), session: Arc::new(session), threads, from: None };
     let (mut steps, mut weights) = (Vec::new(), None);
     run_workers(crew, |report| {
         match report {

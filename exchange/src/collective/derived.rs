@@ -7,7 +7,7 @@ use crate::{Error, Result};
 
 /// A value that is not the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Difference {
+pub struct Mismatch {
     /// Position of the first value that differs.
     pub index: usize,
     /// The lowest rank whose value is not that of rank 0.
@@ -74,11 +74,11 @@ pub(super) fn mean_f32<C: Collective + ?Sized>(group: &mut C, values: &mut [f32]
 pub(super) fn compare<C: Collective + ?Sized>(
     group: &mut C,
     values: &[u64],
-) -> Result<Option<Difference>> {
+) -> Result<Option<Mismatch>> {
     let mine: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let gathered = Gathered::new(group, Kind::Comparison, Awaited::Comparison, &mine)?;
     let mut of_rank_0 = Vec::new();
-    let mut first: Option<Difference> = None;
+    let mut first: Option<Mismatch> = None;
     gathered.each(|rank, payload| {
         let theirs: &[[u8; 8]] = expect_values(payload, values.len())?;
         if rank == 0 {
@@ -88,7 +88,7 @@ pub(super) fn compare<C: Collective + ?Sized>(
         if let Some(index) = differs
             && first.is_none_or(|first| index < first.index)
         {
-            first = Some(Difference { index, rank });
+            first = Some(Mismatch { index, rank });
         }
         Ok(())
     })?;

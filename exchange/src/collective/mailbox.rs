@@ -1,111 +1,145 @@
-//! What the other ranks have sent to one rank, and which of them are gone.
+//! The messages that other ranks have sent to one rank, and which of them will send no more.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use super::Payload;
+use crate::error::{Awaited, Error};
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::wire::Fault;
 
-/// One rank's mailbox: a queue for each sender, and one bell for all of them, so that the first
-/// loss is noticed whoever else is awaited.
+/// One rank's mailbox: a queue for each sender, and one condition for all of them, so that the first
+/// loss is noticed whichever rank is awaited.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     owner: usize,
-    letters: Mutex<Letters>,
-    /// Rung when there is a letter from everybody, or somebody goes.
-    bell: Condvar,
+    messages: Mutex<Messages>,
+    /// Notified when there is a message from everybody, or a rank ends.
+    changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Letters {
+struct Messages {
     /// By sender; the owner's own stays empty.
     queues: Vec<VecDeque<Payload>>,
-    gone: Vec<bool>,
+    /// By rank, why it will send nothing more.
+    ended: Vec<Option<Missing>>,
+    /// Whether the owner is waiting, or about to.
+    awaited: bool,
 }
 
-/// Why not everybody's letter could be had.
+/// Why a round of messages will not be complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// This rank is gone and has left no letter.
+    /// This rank is gone.
     Gone(usize),
-    /// This rank, the first of perhaps several, has sent none in time.
+    /// This rank, the first of perhaps several, has sent nothing in time.
     Silent(usize),
+    /// What this rank sent to another process cannot be read.
+    Unreadable(usize, Fault),
+}
+
+impl Missing {
+    /// The error of rank `by`, which waited for `after`.
+    pub(super) fn error(self, by: usize, after: Duration) -> Error {
+        let awaited = Awaited::Message;
+        match self {
+            Missing::Gone(rank) => Error::PeerLost { rank, by, awaited },
+            Missing::Silent(rank) => Error::Timeout { rank, by, awaited, after },
+            Missing::Unreadable(rank, fault) => Error::Message { rank, awaited, fault },
+        }
+    }
 }
 
 impl Mailbox {
     pub(super) fn new(owner: usize, world_size: usize) -> Self {
         let queues = (0..world_size).map(|_| VecDeque::new()).collect();
-        let letters = Mutex::new(Letters { queues, gone: vec![false; world_size] });
-        Self { owner, letters, bell: Condvar::new() }
+        let messages = Messages { queues, ended: vec![None; world_size], awaited: false };
+        Self { owner, messages: Mutex::new(messages), changed: Condvar::new() }
     }
 
-    /// Puts a letter in. Never waits; a letter to an owner that is gone is dropped.
-    pub(super) fn put(&self, from: usize, letter: Payload) {
-        let mut letters = self.open();
-        if letters.gone[self.owner] {
+    /// Puts a message in. Never waits; a message to an owner that is gone is dropped.
+    pub(super) fn put(&self, from: usize, message: Payload) {
+        let mut messages = self.lock();
+        if messages.ended[self.owner].is_some() {
             return;
         }
-        letters.queues[from].push_back(letter);
-        if letters.lacking(self.owner).is_none() {
-            self.bell.notify_one();
+        messages.queues[from].push_back(message);
+        if messages.lacking(self.owner).is_none() {
+            self.changed.notify_one();
         }
     }
 
-    /// Says that a rank is gone: the owner, or one that will send nothing more.
-    pub(super) fn leave(&self, rank: usize) {
-        let mut letters = self.open();
-        letters.gone[rank] = true;
+    /// Tells that a rank, perhaps the owner, will send nothing more, and why; the first reason counts.
+    pub(super) fn end(&self, rank: usize, why: Missing) {
+        let mut messages = self.lock();
+        messages.ended[rank].get_or_insert(why);
         if rank == self.owner {
-            letters.queues.iter_mut().for_each(VecDeque::clear);
+            messages.queues.iter_mut().for_each(VecDeque::clear);
         }
-        self.bell.notify_one();
+        self.changed.notify_one();
     }
 
-    /// Takes one letter of every other rank and hands it to `take`, in order of rank; none when
-    /// one is missing for good, or still after `patience`. What a rank sent before it went counts.
+    /// Tells that the owner is about to wait for everybody's message.
+    pub(super) fn expect(&self) {
+        self.lock().awaited = true;
+    }
+
+    /// Takes one message of every other rank and hands it to `take`, in order of rank; none when
+    /// one will never come, or has not come within `timeout`. What a rank sent before it ended counts.
     pub(super) fn take_all(
         &self,
-        patience: Duration,
+        timeout: Duration,
         mut take: impl FnMut(usize, Payload),
     ) -> Result<(), Missing> {
         let start = Instant::now();
-        let mut letters = self.open();
-        while let Some(lacking) = letters.lacking(self.owner) {
-            if let Some(gone) = letters.lost(self.owner) {
-                return Err(Missing::Gone(gone));
+        let mut messages = self.lock();
+        while let Some(lacking) = messages.lacking(self.owner) {
+            let left = timeout.saturating_sub(start.elapsed());
+            let silent = left.is_zero().then_some(Missing::Silent(lacking));
+            if let Some(why) = messages.lost(self.owner).or(silent) {
+                messages.awaited = false;
+                return Err(why);
             }
-            let left = patience.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                return Err(Missing::Silent(lacking));
-            }
-            letters =
-                self.bell.wait_timeout(letters, left).unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.changed.wait_timeout(messages, left);
+            messages = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        for (from, queue) in letters.queues.iter_mut().enumerate() {
-            if let Some(letter) = queue.pop_front() {
-                take(from, letter);
+        messages.awaited = false;
+        for (from, queue) in messages.queues.iter_mut().enumerate() {
+            if let Some(message) = queue.pop_front() {
+                take(from, message);
             }
         }
         Ok(())
     }
 
-    /// The letters; nothing that holds them can panic half-way.
-    fn open(&self) -> MutexGuard<'_, Letters> {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The first rank that the owner is waiting for.
+    pub(super) fn awaited(&self) -> Option<usize> {
+        let messages = self.lock();
+        messages.lacking(self.owner).filter(|_| messages.awaited)
+    }
+
+    /// The messages; nothing that holds them can panic half-way.
+    fn lock(&self) -> MutexGuard<'_, Messages> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Letters {
-    /// The first rank of which there is no letter.
-    fn lacking(&self, owner: usize) -> Option<usize> {
-        let mut others = (0..self.queues.len()).filter(|rank| *rank != owner);
-        others.find(|rank| self.queues[*rank].is_empty())
+impl Messages {
+    /// The ranks of which there is no message.
+    fn missing(&self, owner: usize) -> impl Iterator<Item = usize> {
+        let others = (0..self.queues.len()).filter(move |rank| *rank != owner);
+        others.filter(|rank| self.queues[*rank].is_empty())
     }
 
-    /// The first rank of which there is no letter, nor will be.
-    fn lost(&self, owner: usize) -> Option<usize> {
-        let mut others = (0..self.queues.len()).filter(|rank| *rank != owner);
-        others.find(|rank| self.gone[*rank] && self.queues[*rank].is_empty())
+    /// The first rank of which there is no message.
+    fn lacking(&self, owner: usize) -> Option<usize> {
+        self.missing(owner).next()
+    }
+
+    /// Why there will be none of a rank of which there is none.
+    fn lost(&self, owner: usize) -> Option<Missing> {
+        self.missing(owner).find_map(|rank| self.ended[rank])
     }
 }

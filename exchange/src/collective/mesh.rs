@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::mailbox::{Mailbox, Missing};
 use super::{Collective, Payload};
-use crate::error::Awaited;
 use crate::{Error, Result};
 
 /// One rank's end of a [`mesh()`].
@@ -26,15 +25,22 @@ pub struct Mesh {
 
 /// Joins `world_size` ranks and returns their ends in order of rank, one for each thread.
 ///
-/// An allgather fails when it has not heard from everybody within `timeout` of sending its own
-/// message, so it must be longer than the slowest rank's lag behind the fastest. An end that has
-/// failed fails from then on. Dropping an end tells the others that the rank is gone, whomever else
-/// they are waiting for.
+/// An allgather fails when a message of some rank has not come within `timeout` of sending this
+/// rank's own, so it must be longer than the slowest rank's lag behind the fastest. An end that has
+/// failed fails from then on, and the others learn why. Dropping an end tells them that the rank is
+/// gone, whichever rank they are waiting for.
 pub fn mesh(world_size: usize, timeout: Duration) -> Vec<Mesh> {
     let mailboxes: Arc<[Mailbox]> =
         (0..world_size).map(|owner| Mailbox::new(owner, world_size)).collect();
     let end = |rank| Mesh { rank, timeout, mailboxes: mailboxes.clone(), broken: None };
     (0..world_size).map(end).collect()
+}
+
+impl Mesh {
+    /// Tells all ranks that this one sends nothing more.
+    fn end(&self, why: Missing) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.end(self.rank, why));
+    }
 }
 
 impl Collective for Mesh {
@@ -61,20 +67,19 @@ impl Collective for Mesh {
             }
         }
         let mut all = vec![mine; self.mailboxes.len()];
-        let taken =
-            self.mailboxes[self.rank].take_all(self.timeout, |from, theirs| all[from] = theirs);
-        let (by, awaited) = (self.rank, Awaited::Message);
-        let broken = match taken {
-            Ok(()) => return Ok(all),
-            Err(Missing::Gone(rank)) => Error::PeerLost { rank, by, awaited },
-            Err(Missing::Silent(rank)) => Error::Timeout { rank, by, awaited, after: self.timeout },
-        };
-        Err(self.broken.insert(broken).clone())
+        let mailbox = &self.mailboxes[self.rank];
+        match mailbox.take_all(self.timeout, |from, theirs| all[from] = theirs) {
+            Ok(()) => Ok(all),
+            Err(missing) => {
+                self.end(missing);
+                Err(self.broken.insert(missing.error(self.rank, self.timeout)).clone())
+            }
+        }
     }
 }
 
 impl Drop for Mesh {
     fn drop(&mut self) {
-        self.mailboxes.iter().for_each(|mailbox| mailbox.leave(self.rank));
+        self.end(Missing::Gone(self.rank));
     }
 }

@@ -18,25 +18,12 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-pub use derived::Difference;
+pub use derived::Mismatch;
 pub use mesh::{Mesh, mesh};
 pub use solo::Solo;
-pub use star::{Answer, Central, Serve, Spoke, star};
+pub use star::{Aggregate, Reply, Server, Star, star};
 
 use crate::Result;
-use crate::traffic::Operation;
-
-/// What the next call of [`Collective::allgather`] is part of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Stage {
-    /// All of this operation.
-    Whole(Operation),
-    /// Its first half: messages of which each rank reads its shard.
-    Scatter(Operation),
-    /// Its second half: the means of the shards.
-    Share(Operation),
-}
 
 /// One rank's message, shared by all that read it; it may lie in a buffer among others.
 #[derive(Clone)]
@@ -121,19 +108,10 @@ pub trait Collective: Send {
     /// unbounded. A message that a peer sent before it went is still delivered.
     fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>>;
 
-    /// Is told what the next message is part of, for a transport that imitates a network's pace.
-    fn announce(&mut self, _next: Stage) {}
-
     /// Whether a message that is given to several ranks is not copied, because all of them read
     /// the same memory: then sharing a result costs no transfer. False unless a transport says so.
     fn shares_memory(&self) -> bool {
         false
-    }
-
-    /// The ranks that share this one's memory, this one included, when they are some but not all
-    /// of the group: theirs are consecutive numbers, here counted from 0.
-    fn neighbours(&mut self) -> Option<&mut dyn Collective> {
-        None
     }
 
     /// What divides a message among the ranks, where that saves sending all of it to everybody.
@@ -142,7 +120,7 @@ pub trait Collective: Send {
     }
 
     /// The server in the middle, if there is one.
-    fn central(&mut self) -> Option<&mut dyn Central> {
+    fn server(&mut self) -> Option<&mut dyn Server> {
         None
     }
 
@@ -186,7 +164,7 @@ pub trait Collective: Send {
     ///
     /// # Errors
     /// As [`sum_f64`](Self::sum_f64).
-    fn compare(&mut self, values: &[u64]) -> Result<Option<Difference>> {
+    fn compare(&mut self, values: &[u64]) -> Result<Option<Mismatch>> {
         derived::compare(self, values)
     }
 }

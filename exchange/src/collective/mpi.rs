@@ -1,26 +1,27 @@
-//! Processes that a launcher has started, joined by MPI.
+//! Processes that a launcher has started, joined by MPI: each is one rank.
 //!
-//! One thread in each process, the courier, is the only one that calls MPI, from beginning to end
-//! (`MPI_THREAD_SERIALIZED` is all that is asked for): the messages between ranks go through its
-//! desk. The courier makes no blocking calls: it starts to send and receive, asks whether that is
-//! done, and attends to the desk meanwhile. So the desk's clock detects a process that is stopped
-//! or gone, and every wait is bounded; MPI's own waits at the beginning and at the end are bounded
-//! by [`join`] and [`Cluster::leave`].
+//! One thread in each process is the only one that calls MPI, from beginning to end
+//! (`MPI_THREAD_SERIALIZED` is all that is asked for); the rank's thread hands it what is to be sent.
+//! It makes no blocking calls: it starts to send and receive, asks whether that is done, and takes
+//! orders meanwhile. Who waits for a rank has a clock of its own, so every wait is bounded; MPI's own
+//! waits at the beginning and at the end are bounded by [`join`] and [`Cluster::leave`].
 //!
 //! A buffer must live until its message has been sent or received; rsmpi's scopes ensure that. When
-//! the courier starts to send while it is still sending something else, the new scope therefore
+//! MPI's thread starts to send while it is still sending something else, the new scope therefore
 //! lies within the earlier one: such transfers are nested calls, each on its own part of the stack.
 //! Receiving never nests, and waits for nothing but a message that is already on its way: MPI moves
-//! that message whenever its sender calls any function of MPI, which a courier does all the time.
-//! So a courier goes on receiving everything that it is sent, whatever it is sending itself, and no
-//! two couriers wait for each other.
+//! that message whenever its sender calls any function of MPI, which MPI's thread does all the time.
+//! So it goes on receiving everything that it is sent, whatever it is sending itself, and no two
+//! processes wait for each other.
 //!
 //! Sums are not made by MPI: no order is promised for those of `MPI_Allreduce`, and replicas must
 //! stay the same, bit for bit.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::mpsc::channel;
-use std::thread;
+use std::convert::Infallible;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use ::mpi::environment::Universe;
@@ -30,8 +31,7 @@ use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator, Destination, Equivalence, Source};
 use ::mpi::{Tag, Threading};
 
-use super::cluster::desk::{Desk, Lane, Next, Shipment};
-use super::cluster::{Cluster, Letters, courier};
+use super::cluster::{Cluster, Inbox, Lane, OnControl, Transport};
 use crate::{Error, Result};
 
 /// The longest message that MPI is given, in bytes; longer ones are sent in pieces.
@@ -49,7 +49,7 @@ const DEEPEST: usize = 48;
 /// How many messages from one process are received before others have their turn.
 const AT_A_TIME: usize = 16;
 
-/// While something is expected, the courier only yields the processor between two looks, until
+/// While something is expected, MPI's thread only yields the processor between two looks, until
 /// nothing has moved for this long; after that it naps between them.
 const KEEN: Duration = Duration::from_micros(200);
 const SHORT_NAP: Duration = Duration::from_micros(50);
@@ -69,8 +69,8 @@ pub struct Here {
 /// # Errors
 /// [`Error::Transport`] when MPI cannot be set up, or takes longer than `patience`: then this
 /// process should exit, which tells the launcher.
-pub fn join(patience: Duration, letters: Letters) -> Result<(Cluster, Here)> {
-    join_in_pieces(patience, LONGEST, letters)
+pub fn join(patience: Duration, on_control: OnControl) -> Result<(Cluster, Here)> {
+    join_in_pieces(patience, LONGEST, on_control)
 }
 
 /// The same, with another longest message.
@@ -80,9 +80,13 @@ pub fn join(patience: Duration, letters: Letters) -> Result<(Cluster, Here)> {
 pub fn join_in_pieces(
     patience: Duration,
     longest: usize,
-    letters: Letters,
+    on_control: OnControl,
 ) -> Result<(Cluster, Here)> {
+    let inbox = Arc::new(Inbox::new(on_control));
+    let (orders, ordered) = channel();
+    let (ending, ended) = channel();
     let (ready, joined) = channel();
+    let arriving = inbox.clone();
     let begin = move || {
         let Some((universe, threading)) = ::mpi::initialize_with_threading(Threading::Serialized)
         else {
@@ -101,94 +105,170 @@ pub fn join_in_pieces(
             let machine = world.split_shared(world.rank());
             Here { index: machine.rank() as usize, processes: machine.size() as usize }
         };
-        let (desk, cluster) = courier(world.rank() as usize, world.size() as usize, letters);
-        // If nobody takes it, nobody will ever call.
-        let _ = ready.send(Ok((cluster, here)));
+        // If nobody takes it, nobody will ever send.
+        let _ = ready.send(Ok((world.rank() as usize, world.size() as usize, here)));
         let lanes = [world.duplicate(), world.duplicate()];
-        Transport::new(lanes, desk, longest.clamp(1, LONGEST)).run(universe);
+        let longest = longest.clamp(1, LONGEST);
+        Mover::new(lanes, arriving, ordered, longest, ending).run(universe);
     };
     let cannot = |problem: String| Error::Transport { problem };
-    thread::Builder::new()
-        .name("courier".to_string())
+    let thread = thread::Builder::new()
+        .name("mpi".to_string())
         .stack_size(16 << 20)
         .spawn(begin)
         .map_err(|error| cannot(error.to_string()))?;
-    joined.recv_timeout(patience).map_err(|_| {
+    let (rank, world_size, here) = joined.recv_timeout(patience).map_err(|_| {
         cannot(format!("MPI was not set up within {patience:?}: did all processes start?"))
-    })?
+    })??;
+    let mpi = Mpi { orders, thread: thread.thread().clone(), ended: Mutex::new(ended) };
+    Ok((Cluster::new((rank, world_size), inbox, Arc::new(mpi)), here))
+}
+
+/// What is asked of MPI's thread.
+enum Order {
+    Send(Shipment),
+    /// End when everything before is sent.
+    Leave,
+    /// End all processes at once, with this code.
+    Abort(i32),
+}
+
+/// Bytes on their way to another process.
+struct Shipment {
+    to: usize,
+    lane: Lane,
+    bytes: Arc<Vec<u8>>,
+}
+
+/// What the other threads of the process reach MPI's thread by.
+struct Mpi {
+    orders: Sender<Order>,
+    thread: Thread,
+    ended: Mutex<Receiver<Infallible>>,
+}
+
+impl Mpi {
+    fn order(&self, order: Order) {
+        let _ = self.orders.send(order);
+        self.thread.unpark();
+    }
+
+    fn has_ended_within(&self, patience: Duration) -> bool {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nothing is ever sent: the thread's end drops when it has ended.
+        ended.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
+    }
+}
+
+impl Transport for Mpi {
+    fn send(&self, to: usize, lane: Lane, bytes: Arc<Vec<u8>>) {
+        self.order(Order::Send(Shipment { to, lane, bytes }));
+    }
+
+    fn wake(&self) {
+        self.thread.unpark();
+    }
+
+    fn leave(&self, patience: Duration) -> bool {
+        self.order(Order::Leave);
+        self.has_ended_within(patience)
+    }
+
+    fn abort(&self, code: i32, patience: Duration) {
+        self.order(Order::Abort(code));
+        self.has_ended_within(patience);
+    }
 }
 
 /// Pieces on their way to one process on one lane, and their tags.
 type Line<'a> = VecDeque<(&'a [u8], Tag)>;
 
-/// What moves a desk's parcels.
-struct Transport {
+/// MPI's thread.
+struct Mover {
     /// A communicator for each lane: within one, messages arrive in the order sent.
     lanes: [SimpleCommunicator; 2],
-    desk: Desk,
+    inbox: Arc<Inbox>,
+    orders: Receiver<Order>,
+    /// What is to be sent next.
+    outgoing: Vec<Shipment>,
+    leaving: bool,
     longest: usize,
-    /// Whether pieces of parcels are still to be sent: other parcels wait, so that all stay in order.
+    /// Whether pieces of messages are still to be sent: others wait, so that all stay in order.
     cutting: bool,
-    /// Of each process and lane, the pieces of a parcel that have arrived.
+    /// Of each process and lane, the pieces of a message that have arrived.
     pieces: Vec<[Vec<u8>; 2]>,
     /// When something last moved.
     moved: Instant,
+    /// Dropped at the end.
+    _ending: Sender<Infallible>,
 }
 
-/// The tag of a parcel or its last piece, and that of a piece before the last.
+/// The tag of a message or its last piece, and that of a piece before the last.
 const LAST: Tag = 0;
 const PIECE: Tag = 1;
 
-impl Transport {
-    fn new(lanes: [SimpleCommunicator; 2], desk: Desk, longest: usize) -> Self {
+impl Mover {
+    fn new(
+        lanes: [SimpleCommunicator; 2],
+        inbox: Arc<Inbox>,
+        orders: Receiver<Order>,
+        longest: usize,
+        _ending: Sender<Infallible>,
+    ) -> Self {
         let processes = lanes[0].size() as usize;
         Self {
             lanes,
-            desk,
+            inbox,
+            orders,
+            outgoing: Vec::new(),
+            leaving: false,
             longest,
             cutting: false,
             pieces: vec![Default::default(); processes],
             moved: Instant::now(),
+            _ending,
         }
     }
 
     /// Works until the process takes its leave, then leaves MPI.
     fn run(mut self, universe: Universe) {
-        while self.progress(0) == Next::GoOn {
-            self.rest(self.desk.is_waiting());
+        while !self.leaving || !self.outgoing.is_empty() {
+            self.progress(0);
+            if !self.leaving {
+                self.rest(self.inbox.awaited().is_some());
+            }
         }
-        let Self { lanes, desk, .. } = self;
+        let Self { lanes, _ending, .. } = self;
         drop(lanes);
-        // This may wait for the others; the desk's end says that it is over.
+        // This may wait for the others; the end of the channel says that it is over.
         drop(universe);
-        drop(desk);
+        drop(_ending);
     }
 
     /// Does whatever can be done without waiting; at the end, everything that is still to be sent.
-    fn progress(&mut self, depth: usize) -> Next {
+    fn progress(&mut self, depth: usize) {
         let here = self.lanes[0].rank() as usize;
         for process in (0..self.pieces.len()).filter(|process| *process != here) {
-            for lane in [Lane::Rounds, Lane::Letters] {
+            for lane in [Lane::Rounds, Lane::Control] {
                 self.receive(process, lane);
             }
         }
-        let next = self.look();
-        if depth < DEEPEST && !self.cutting {
-            let shipments = self.desk.outgoing();
-            if !shipments.is_empty() {
-                self.send(&shipments, depth);
-            }
+        self.take_orders();
+        if depth < DEEPEST && !self.cutting && !self.outgoing.is_empty() {
+            let outgoing = std::mem::take(&mut self.outgoing);
+            self.send(&outgoing, depth);
         }
-        next
     }
 
-    /// Attends to what the ranks have asked, such as to end all.
-    fn look(&mut self) -> Next {
-        let next = self.desk.look();
-        if let Next::Abort(code) = next {
-            self.lanes[0].abort(code);
+    /// Takes what the other threads have ordered since, such as to end all.
+    fn take_orders(&mut self) {
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                Order::Send(shipment) => self.outgoing.push(shipment),
+                Order::Leave => self.leaving = true,
+                Order::Abort(code) => self.lanes[0].abort(code),
+            }
         }
-        next
     }
 
     /// Receives messages that are there, if any.
@@ -197,34 +277,34 @@ impl Transport {
         for _ in 0..AT_A_TIME {
             let source = self.lanes[at].process_at_rank(process as i32);
             let Some((message, status)) = source.immediate_matched_probe() else { return };
-            let mut parcel = std::mem::take(&mut self.pieces[process][at]);
-            self.take(message, &status, &mut parcel);
+            let mut bytes = std::mem::take(&mut self.pieces[process][at]);
+            self.take(message, &status, &mut bytes);
             if status.tag() == PIECE {
-                self.pieces[process][at] = parcel;
+                self.pieces[process][at] = bytes;
             } else {
-                self.desk.arrived(process, lane, parcel);
+                self.inbox.arrived(process, lane, Arc::new(bytes));
             }
         }
     }
 
     /// Appends the bytes of a message that has been matched. Does not return before they are there,
     /// nor sends or receives anything else meanwhile.
-    fn take(&mut self, message: Message, status: &Status, parcel: &mut Vec<u8>) {
-        let before = parcel.len();
+    fn take(&mut self, message: Message, status: &Status, bytes: &mut Vec<u8>) {
+        let before = bytes.len();
         let count = status.count(u8::equivalent_datatype());
-        parcel.resize(before + count as usize, 0);
+        bytes.resize(before + count as usize, 0);
         scope(|scope| {
-            let mut request = message.immediate_matched_receive_into(scope, &mut parcel[before..]);
+            let mut request = message.immediate_matched_receive_into(scope, &mut bytes[before..]);
             while let Err(under_way) = request.test() {
                 request = under_way;
-                self.look();
+                self.take_orders();
                 self.rest(true);
             }
             self.moved = Instant::now();
         });
     }
 
-    /// Sends parcels: to all processes and on both lanes at the same time, within a lane one after
+    /// Sends messages: to all processes and on both lanes at the same time, within a lane one after
     /// the other.
     fn send(&mut self, shipments: &[Shipment], depth: usize) {
         let mut lines: BTreeMap<(usize, usize), Line<'_>> = BTreeMap::new();

@@ -3,7 +3,6 @@
 
 use super::Exchange;
 use crate::bucket::Item;
-use crate::collective::Stage;
 use crate::compress::Feedback;
 use crate::cpu::Stopwatch;
 use crate::gradient::{Held, Seen};
@@ -223,11 +222,10 @@ impl Exchange {
         leg.operation = Operation::Allgather;
         leg.wire_bytes = mine.len() as u64;
         let sent = Stopwatch::start();
-        self.collective.announce(Stage::Whole(Operation::Allgather));
         let all = self.collective.allgather(mine).map_err(|e| e.awaiting(place.awaited()))?;
         (leg.wait, _) = sent.read();
         let received = Stopwatch::start();
-        if self.collective.central().is_some() {
+        if self.collective.server().is_some() {
             leg.downlink_bytes = all.iter().map(|message| message.len() as u64).sum();
         }
         place.open(items, &all)?;

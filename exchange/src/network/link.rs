@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
-use serde::{Deserialize, Serialize};
 
 use super::quantity;
 use crate::rng::Stream;
@@ -23,112 +23,57 @@ const ETHERNET: u32 = 38;
 ///
 /// Written as a word, `100mbit`, `wan` or `2.5gbit,latency=1ms,stragglers=0.05`, or as a table
 /// with the same keys. A word that is no preset is a bandwidth with the latency of `1gbit`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(deny_unknown_fields, transform = as_it_is_written))]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Link {
     /// Bits per second that a host sends, and at the same time receives.
-    #[cfg_attr(feature = "schema", schemars(schema_with = "a_bandwidth"))]
     pub bandwidth: f64,
     /// Seconds from a bit's leaving to its arrival at the other host: half a round trip.
-    #[cfg_attr(feature = "schema", schemars(schema_with = "a_delay"))]
     pub latency: f64,
     /// Mean of an exponentially distributed delay in seconds that each message suffers besides.
-    #[cfg_attr(feature = "schema", schemars(schema_with = "a_delay"))]
     pub jitter: f64,
     /// Seconds that a host spends on each message before its first bit leaves.
-    #[cfg_attr(feature = "schema", schemars(schema_with = "a_delay"))]
     pub overhead: f64,
     /// Bytes of the largest IP packet.
-    #[cfg_attr(feature = "schema", schemars(range(min = 256, max = 65535)))]
     pub mtu: u32,
     /// Bytes of each packet on the wire that are not payload: what surrounds the IP packet and,
     /// within it, the headers of TCP and IP.
-    #[cfg_attr(feature = "schema", schemars(range(max = 200)))]
     pub header: u32,
     /// Bytes that pass at once after a pause long enough: the depth of a token bucket filled at
     /// `bandwidth`. 0 for a plain wire; a bucket of 32 kB is how `tc … tbf` limits a rate.
-    #[cfg_attr(feature = "schema", schemars(range(max = 1 << 30)))]
     pub burst: u32,
     /// Probability that a rank is a straggler in a step, 0 to 1, drawn anew each step.
-    #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 1.0)))]
     pub stragglers: f64,
     /// How many times as long a straggler computes, encodes and decodes; at least 1.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1.0, max = 1e6)))]
     pub slowdown: f64,
     /// Hosts that differ from the others.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<Host>,
     /// The parameter server's own link, where it differs from the workers'.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub server: Option<Server>,
-}
-
-/// The schema of bits per second: a number, or a word with its unit.
-#[cfg(feature = "schema")]
-fn a_bandwidth(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({
-        "type": ["number", "string"], "minimum": 1.0, "maximum": 1e15, "examples": ["100mbit"],
-    })
-}
-
-/// The schema of seconds: a number, or a word with its unit.
-#[cfg(feature = "schema")]
-fn a_delay(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({
-        "type": ["number", "string"], "minimum": 0.0, "maximum": 3600.0, "examples": ["1.5ms"],
-    })
-}
-
-/// The schema of what is read for a link: a word, or a table of which nothing is required.
-#[cfg(feature = "schema")]
-fn as_it_is_written(schema: &mut schemars::Schema) {
-    let preset = schemars::json_schema!({
-        "description": "The word of a link, such as `wan`, that has the values that are left out.",
-        "type": "string",
-    });
-    schema.remove("required");
-    if let Some(properties) = schema.get_mut("properties").and_then(|keys| keys.as_object_mut()) {
-        properties.insert("preset".into(), preset.into());
-    }
-    let table = std::mem::take(schema);
-    *schema = schemars::json_schema!({
-        "anyOf": [{ "type": "string", "examples": ["100mbit,latency=1ms"] }, table],
-    });
+    pub server: Option<ServerHost>,
 }
 
 /// What differs on the host of one rank.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
     /// Whose host it is.
-    #[cfg_attr(feature = "schema", schemars(range(max = 65_534)))]
     pub rank: usize,
     /// Bits per second, if not the link's.
     #[serde(default, deserialize_with = "quantity::de_bandwidth")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(schema_with = "a_bandwidth"))]
     pub bandwidth: Option<f64>,
     /// Seconds to and from this host, if not the link's; between two hosts the larger counts.
     #[serde(default, deserialize_with = "quantity::de_seconds")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(schema_with = "a_delay"))]
     pub latency: Option<f64>,
     /// How many times as long it computes, always.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 1.0, max = 1e6)))]
+    #[serde(default)]
     pub slowdown: Option<f64>,
 }
 
 /// What differs on the server's host.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Server {
+pub struct ServerHost {
     /// Bits per second in and, at the same time, out.
     #[serde(deserialize_with = "quantity::de_bandwidth")]
-    #[cfg_attr(feature = "schema", schemars(schema_with = "a_bandwidth"))]
     pub bandwidth: Option<f64>,
 }
 
@@ -172,13 +117,13 @@ impl Preset {
     /// The link it names.
     pub fn link(&self) -> Link {
         let Self { bandwidth, latency, jitter, mtu, .. } = *self;
-        Link { bandwidth, latency, jitter, mtu, ..Link::of(bandwidth) }
+        Link { bandwidth, latency, jitter, mtu, ..Link::with_bandwidth(bandwidth) }
     }
 }
 
 impl Link {
     /// A link of so many bits per second, everything else as `1gbit` has it.
-    pub fn of(bandwidth: f64) -> Self {
+    pub fn with_bandwidth(bandwidth: f64) -> Self {
         Self {
             bandwidth,
             latency: 100e-6,
@@ -196,7 +141,7 @@ impl Link {
 
     /// A link over which everything arrives when it leaves.
     pub fn free() -> Self {
-        Self { bandwidth: f64::INFINITY, latency: 0.0, ..Self::of(0.0) }
+        Self { bandwidth: f64::INFINITY, latency: 0.0, ..Self::with_bandwidth(0.0) }
     }
 
     /// Reads a link's word: a preset or a bandwidth, and changes of it after commas.
@@ -358,9 +303,6 @@ impl Link {
     }
 }
 
-/// The largest factor by which a drawn delay exceeds its mean.
-pub(super) const LARGEST_DRAW: f64 = 16.64;
-
 const KEYS: &str = "the keys are bandwidth, latency, jitter, overhead, mtu, header, burst, \
                     stragglers and slowdown";
 
@@ -377,7 +319,7 @@ fn base(word: &str) -> Result<Link> {
     if let Some(preset) = PRESETS.iter().find(|preset| preset.name == word) {
         return Ok(preset.link());
     }
-    quantity::bandwidth(word).map(Link::of).ok_or_else(|| {
+    quantity::bandwidth(word).map(Link::with_bandwidth).ok_or_else(|| {
         let names = PRESETS.map(|preset| preset.name).join(", ");
         refused("link", word, format!("write a bandwidth such as 250mbit, or one of {names}"))
     })
@@ -397,7 +339,7 @@ impl fmt::Display for Link {
             return f.write_str(preset.name);
         }
         f.write_str(&bits)?;
-        let usual = base(&bits).unwrap_or_else(|_| Self::of(self.bandwidth));
+        let usual = base(&bits).unwrap_or_else(|_| Self::with_bandwidth(self.bandwidth));
         for (key, value, usual) in [
             ("latency", self.latency, usual.latency),
             ("jitter", self.jitter, usual.jitter),
@@ -442,14 +384,14 @@ struct Table {
     slowdown: Option<f64>,
     #[serde(default)]
     ranks: Vec<Host>,
-    server: Option<Server>,
+    server: Option<ServerHost>,
 }
 
 impl Table {
     fn link(self) -> Result<Link> {
         let base = match (&self.preset, self.bandwidth) {
             (Some(preset), _) => base(preset)?,
-            (None, Some(bandwidth)) => Link::of(bandwidth),
+            (None, Some(bandwidth)) => Link::with_bandwidth(bandwidth),
             (None, None) => {
                 return Err(refused("bandwidth", "nothing", "write bandwidth = \"100mbit\""));
             }

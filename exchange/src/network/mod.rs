@@ -24,13 +24,11 @@
 mod clock;
 mod link;
 mod quantity;
-mod throttle;
 mod wires;
 
 #[cfg(test)]
 mod tests;
 
 pub use clock::{Clock, Group, Took, Work, collective_seconds};
-pub use link::{Host, Link, PRESETS, Preset, Server};
-pub use throttle::Throttled;
+pub use link::{Host, Link, PRESETS, Preset, ServerHost};
 pub use wires::{Pattern, Sent};

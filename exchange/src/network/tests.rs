@@ -9,7 +9,7 @@ const PATTERNS: [Pattern; 4] =
 
 /// A link without headers, on which arithmetic is easy: 8 Gbit/s are 1 byte per nanosecond.
 fn bare(latency: f64) -> Link {
-    Link { header: 0, latency, ..Link::of(8e9) }
+    Link { header: 0, latency, ..Link::with_bandwidth(8e9) }
 }
 
 fn equal(ranks: usize, up: u64, down: u64) -> Vec<Sent> {
@@ -61,7 +61,7 @@ fn a_server_is_as_fast_as_its_interface() {
     let mut link = bare(0.0);
     let sent = equal(8, 1_000_000, 500_000);
     assert!(close(collective_seconds(&link, Pattern::Server, &sent), 12e-3));
-    link.server = Some(Server { bandwidth: Some(8e10) });
+    link.server = Some(ServerHost { bandwidth: Some(8e10) });
     assert!(close(collective_seconds(&link, Pattern::Server, &sent), 1.5e-3));
     link.ranks = vec![Host { rank: 3, bandwidth: Some(8e8), latency: None, slowdown: None }];
     assert!(close(collective_seconds(&link, Pattern::Server, &sent), 15e-3));
@@ -178,7 +178,7 @@ fn links() -> impl Strategy<Value = Link> {
             burst,
             stragglers,
             slowdown,
-            ..Link::of(bandwidth)
+            ..Link::with_bandwidth(bandwidth)
         })
 }
 

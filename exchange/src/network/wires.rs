@@ -72,7 +72,7 @@ impl Interface {
 impl Pattern {
     /// How an operation travels where messages travel like this.
     #[must_use]
-    pub fn of(self, operation: Operation) -> Pattern {
+    pub fn carrying(self, operation: Operation) -> Pattern {
         match (self, operation) {
             // A server hears everything, whatever it is.
             (Pattern::Server, _) => Pattern::Server,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{Heard, Route, Setup, Shape, Work, allreduce};
 use crate::Result;
-use crate::collective::{Collective, Payload, Solo, Stage, mesh};
+use crate::collective::{Collective, Payload, Solo, mesh};
 use crate::cpu::Stopwatch;
 use crate::traffic::Operation;
 
@@ -44,7 +44,6 @@ impl Route for Allgather {
             return Ok(Heard::Own(mine));
         }
         let sent = Stopwatch::start();
-        work.collective.announce(Stage::Whole(Operation::Messages));
         let messages = work.allgather(mine)?;
         (work.leg.wait, _) = sent.read();
         let received = Stopwatch::start();

@@ -8,9 +8,9 @@
 //! rank that sums an element adds in order of rank.
 
 use super::Work;
-use super::shards::{self, Group, Piece, cut, take_result};
+use super::shards::{self, Piece, cut, take_result};
 use crate::bucket::Item;
-use crate::collective::{Collective, Payload, Stage};
+use crate::collective::{Collective, Payload};
 use crate::cpu::Stopwatch;
 use crate::incoming::first_refusal;
 use crate::refusal;
@@ -46,11 +46,10 @@ pub(super) fn reduce(work: &mut Work<'_>, mine: Vec<u8>) -> Result<Option<Payloa
     if work.collective.alltoall().is_some() {
         return divided(work, &mine).map(|()| Some(Payload::from(mine)));
     }
-    if let Some(group) = Group::of(work.collective) {
-        return shards::reduce(work, group, mine).map(|messages| messages.into_iter().nth(rank));
+    if work.collective.shares_memory() {
+        return shards::reduce(work, mine).map(|messages| messages.into_iter().nth(rank));
     }
     let sent = Stopwatch::start();
-    work.collective.announce(Stage::Whole(Operation::Allgather));
     work.leg.operation = Operation::Allgather;
     let messages = work.allgather(mine)?;
     (work.leg.wait, _) = sent.read();

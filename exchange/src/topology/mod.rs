@@ -81,25 +81,18 @@ macro_rules! topologies {
                 }
             }
 
-            /// The same for `workers` ranks of this process among those of others, who do the same:
-            /// ranks of a process are consecutive. Notes travel along
+            /// The same for this process among others, who do the same: its end. Notes travel along
             /// ([`Notes`](crate::cluster::Notes)).
             ///
             /// # Errors
-            /// [`Error::WorldSize`].
+            /// [`Error::WorldSize`], [`Error::ServerStart`].
             pub fn connect_across(
                 self,
                 cluster: &Cluster,
-                workers: usize,
                 timeout: Duration,
                 notes: Arc<dyn Notes>,
-            ) -> Result<Vec<Box<dyn Collective>>> {
-                match self {
-                    $(Topology::$variant => {
-                        let central = <$module::Definition as Shape>::CENTRAL;
-                        cluster.connect(central, workers, timeout, notes)
-                    })*
-                }
+            ) -> Result<Box<dyn Collective>> {
+                cluster.connect(self == Topology::Server, timeout, notes)
             }
 
             pub(crate) fn route(self, setup: Setup<'_>) -> Result<Box<dyn Route>> {
@@ -273,9 +266,6 @@ pub(crate) trait Shape {
 
     /// What it does, in one line.
     const LINE: &'static str;
-
-    /// Whether there is a server in the middle.
-    const CENTRAL: bool = false;
 
     /// As [`Topology::connect`].
     fn connect(world_size: usize, timeout: Duration) -> Result<Vec<Box<dyn Collective>>>;

@@ -34,7 +34,7 @@ use std::time::Duration;
 use self::aggregator::Aggregator;
 use super::{Heard, Route, Setup, Shape, Topology, Work};
 use crate::bucket::Item;
-use crate::collective::{Answer, Collective, Payload, Serve, star};
+use crate::collective::{Aggregate, Collective, Payload, Reply, star};
 use crate::compress::{Compressor, sparse};
 use crate::cpu::Stopwatch;
 use crate::wire::downlink::{Downlink, Form};
@@ -47,14 +47,12 @@ impl Shape for Definition {
     const NAME: &'static str = "server";
     const LINE: &'static str = "a server averages all messages and sends one back to every rank";
 
-    const CENTRAL: bool = true;
-
     fn connect(world_size: usize, timeout: Duration) -> Result<Vec<Box<dyn Collective>>> {
         Ok(star(world_size, timeout)?.into_iter().map(|end| Box::new(end) as _).collect())
     }
 
     fn route(setup: Setup<'_>) -> Result<Box<dyn Route>> {
-        let Some(central) = setup.collective.central() else {
+        let Some(server) = setup.collective.server() else {
             return Err(Topology::Server.refuse(
                 "this collective has no server in it; make the ranks' ends by `Topology::connect`",
             ));
@@ -62,18 +60,17 @@ impl Shape for Definition {
         if setup.rank != 0 {
             return Ok(Box::new(Client { server: None }));
         }
-        let aggregator = Aggregator::new(&setup.about);
-        let server = Arc::new(Mutex::new(aggregator));
-        central.install(Box::new(Desk(server.clone())));
-        Ok(Box::new(Client { server: Some(server) }))
+        let aggregator = Arc::new(Mutex::new(Aggregator::new(&setup.about)));
+        server.install(Box::new(Shared(aggregator.clone())));
+        Ok(Box::new(Client { server: Some(aggregator) }))
     }
 }
 
 /// The server's end of what it shares with rank 0.
-struct Desk(Arc<Mutex<Aggregator>>);
+struct Shared(Arc<Mutex<Aggregator>>);
 
-impl Serve for Desk {
-    fn serve(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
+impl Aggregate for Shared {
+    fn aggregate(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
         lock(&self.0).serve(messages, answer)
     }
 }
@@ -102,18 +99,18 @@ impl Route for Client {
     fn reduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Heard> {
         let sent = Stopwatch::start();
         let awaited = work.place.awaited();
-        let central = work.collective.central();
-        let central = central.expect("invariant: a route has been built over this server");
-        let answer = central.ask(mine).map_err(|error| error.awaiting(awaited))?;
+        let server = work.collective.server();
+        let server = server.expect("invariant: a route has been built over this server");
+        let reply = server.ask(mine).map_err(|error| error.awaiting(awaited))?;
         (work.leg.wait, _) = sent.read();
         let received = Stopwatch::start();
-        let heard = match answer {
-            Answer::Served { mine, answer } => {
+        let heard = match reply {
+            Reply::Answer { mine, answer } => {
                 work.leg.downlink_bytes = answer.len() as u64;
                 take(work, &answer)?;
                 Heard::Mean { mine, downlink: answer }
             }
-            Answer::Declined(messages) => {
+            Reply::Messages(messages) => {
                 work.leg.downlink_bytes = messages.iter().map(|message| message.len() as u64).sum();
                 work.average(&messages)?;
                 Heard::Messages(messages)

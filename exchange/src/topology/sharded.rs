@@ -3,14 +3,11 @@
 //! A rank decodes its shard of N messages, which is O(d) work, and sends the mean of it as f32; the
 //! others copy it. Messages are read where they lie: over a transport that shares no memory the
 //! second phase would send 4 bytes for each element, more than a compressed message saves, and
-//! compressing it again would give every shard an error of its own; so that is refused. Where some
-//! ranks share memory, those of one process among several, these divide the shards among them, and
-//! what crosses between processes is the messages alone.
+//! compressing it again would give every shard an error of its own; so that is refused.
 
 use std::time::Duration;
 
-use super::shards::{self, Group};
-use super::{Heard, Route, Setup, Shape, Topology, Work, allreduce};
+use super::{Heard, Route, Setup, Shape, Topology, Work, allreduce, shards};
 use crate::Result;
 use crate::collective::{Collective, Payload};
 
@@ -25,19 +22,17 @@ impl Shape for Definition {
     }
 
     fn route(setup: Setup<'_>) -> Result<Box<dyn Route>> {
-        let Some(group) = Group::of(setup.collective) else {
+        if !setup.collective.shares_memory() {
             return Err(Topology::Sharded.refuse(
                 "this transport really sends, and the shards' means would be sent as plain f32; \
                  choose the topology `allgather` or `server`",
             ));
-        };
-        Ok(Box::new(Sharded { group }))
+        }
+        Ok(Box::new(Sharded))
     }
 }
 
-struct Sharded {
-    group: Group,
-}
+struct Sharded;
 
 impl Route for Sharded {
     fn sums_apart(&self, collective: &mut dyn Collective) -> bool {
@@ -45,7 +40,7 @@ impl Route for Sharded {
     }
 
     fn reduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Heard> {
-        shards::reduce(work, self.group, mine).map(Heard::Messages)
+        shards::reduce(work, mine).map(Heard::Messages)
     }
 
     fn allreduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Option<Payload>> {

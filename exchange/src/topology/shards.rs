@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::Work;
 use crate::bucket::Bucket;
 use crate::bucket::Item;
-use crate::collective::{Collective, Payload, Stage};
+use crate::collective::Payload;
 use crate::compress::RANGE_UNIT;
 use crate::cpu::Stopwatch;
 use crate::refusal;
@@ -26,111 +26,57 @@ pub(super) struct Piece {
     pub(super) part: Range<usize>,
 }
 
-/// The ranks that share memory, and so the shards.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Group {
-    pub(super) first: usize,
-    pub(super) ranks: usize,
-    /// Whether these are all.
-    pub(super) all: bool,
-}
-
-impl Group {
-    /// The ranks that share memory with this one, if there are any but itself.
-    pub(super) fn of(collective: &mut dyn Collective) -> Option<Self> {
-        let (rank, everywhere) = (collective.rank(), collective.shares_memory());
-        match collective.neighbours() {
-            Some(neighbours) => Some(Group {
-                first: rank - neighbours.rank(),
-                ranks: neighbours.world_size(),
-                all: false,
-            }),
-            None => {
-                everywhere.then(|| Group { first: 0, ranks: collective.world_size(), all: true })
-            }
-        }
-    }
-}
-
 /// Gives `mine` to all ranks, averages this rank's shard of all messages where they lie, and shares
-/// the mean of it with the ranks that share memory. Everybody's messages.
+/// the mean of it, where all ranks share memory. Everybody's messages.
 ///
 /// When a shard cannot be averaged its rank says so, and all ranks read all messages to find out
 /// why: what is wrong with a message is the same error on every rank, its sender included.
 ///
 /// # Errors
 /// As [`Route::reduce`](super::Route::reduce).
-pub(super) fn reduce(work: &mut Work<'_>, group: Group, mine: Vec<u8>) -> Result<Vec<Payload>> {
-    let Group { first, ranks, all } = group;
-    // Between processes whole messages travel, and nothing else.
-    let operation = if all { work.leg.operation } else { Operation::Allgather };
-    work.leg.operation = operation;
+pub(super) fn reduce(work: &mut Work<'_>, mine: Vec<u8>) -> Result<Vec<Payload>> {
+    let (rank, ranks) = (work.place.rank, work.place.world_size);
     let sent = Stopwatch::start();
-    work.collective.announce(if all { Stage::Scatter(operation) } else { Stage::Whole(operation) });
     let messages = work.allgather(mine)?;
     let (scattering, _) = sent.read();
     let received = Stopwatch::start();
     let frames = work.place.skim(work.items, &messages)?;
-    let seat = work.place.rank - first;
     let pieces = cut(work.buckets, work.items, ranks);
     let mut result = work.buffers.results();
     // Each message is checked by one rank of those that share it.
-    let mut to_check = ((seat + 1) % ranks..messages.len()).step_by(ranks);
+    let mut to_check = ((rank + 1) % ranks..messages.len()).step_by(ranks);
     let averaged = to_check
         .try_for_each(|from| work.place.check(from, &messages[from]))
-        .and_then(|()| average(work, &frames, &pieces[seat], &mut result));
+        .and_then(|()| average(work, &frames, &pieces[rank], &mut result));
     if let Err(error) = averaged {
         result.clear();
         refusal::write(work.place.header(Kind::Abort, 0), &error, &mut result);
     }
     drop(frames);
-    if all && operation != Operation::Allreduce {
+    if work.leg.operation != Operation::Allreduce {
         work.leg.downlink_bytes = result.len() as u64;
     }
     let averaging = received.read();
     let averaged = Stopwatch::start();
-    let results = if all {
-        work.collective.announce(Stage::Share(operation));
-        work.allgather(result)?
-    } else {
-        share(work, first, result)?
-    };
+    let results = work.allgather(result)?;
     let (sharing, _) = averaged.read();
     let shared = Stopwatch::start();
     let refused = results.iter().find_map(|result| Frame::refusal_of(result));
     let taken = refused.map_or(Ok(()), |(_, refusal)| Err(refusal)).and_then(|()| {
         let mut shards = results.iter().zip(&pieces).enumerate();
-        shards.try_for_each(|(rank, (result, pieces))| {
-            take_result(work, first + rank, result, pieces)
-        })
+        shards.try_for_each(|(rank, (result, pieces))| take_result(work, rank, result, pieces))
     });
     if let Err(error) = taken {
         // The messages are here: what is wrong with them comes first, and is wrong on every rank.
         work.average(&messages)?;
         return Err(error);
     }
-    work.buffers.keep_results(results.into_iter().nth(seat));
+    work.buffers.keep_results(results.into_iter().nth(rank));
     let taking = shared.read();
     work.leg.wait = scattering + sharing;
     work.leg.decode += averaging.0 + taking.0;
     work.leg.decode_cpu += averaging.1 + taking.1;
     Ok(messages)
-}
-
-/// Gives `mine` to the ranks of this process, of which the first is `first`, and takes theirs.
-fn share(work: &mut Work<'_>, first: usize, mine: Vec<u8>) -> Result<Vec<Payload>> {
-    let awaited = work.place.awaited();
-    let neighbours = work.collective.neighbours();
-    let neighbours = neighbours.expect("invariant: a route has been built over them");
-    neighbours.allgather(mine).map_err(|error| match error.awaiting(awaited) {
-        Error::PeerLost { rank, by, awaited } => {
-            Error::PeerLost { rank: first + rank, by: first + by, awaited }
-        }
-        Error::Timeout { rank, by, awaited, after } => {
-            Error::Timeout { rank: first + rank, by: first + by, awaited, after }
-        }
-        other => other,
-    })
 }
 
 /// Appends the means of a rank's pieces to `result`, one frame each.

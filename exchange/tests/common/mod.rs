@@ -2,6 +2,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub mod transports;
+
 use std::sync::{Arc, Mutex};
 
 use gradwire_exchange::schemes::topk;

@@ -161,7 +161,6 @@ fn wrong_types_and_impossible_combinations_are_refused() {
         (vec!["scheme=qsgd", "scheme.levels=1.5"], "expected a whole number"),
         (vec!["scheme=dense", "scheme.x=1"], "it has no settings"),
         (vec!["dataset.train=0"], "dataset.train"),
-        (vec!["network.link=1gbit"], "network.mode"),
         (vec!["train.label_smoothing=1e300"], "= 1e300 must"),
         (vec!["train.batch=0"], "train.batch"),
         (

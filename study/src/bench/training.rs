@@ -9,7 +9,6 @@ use gradwire::machine;
 use gradwire::recipe::{Device, Recipe};
 use gradwire::record::Phases;
 use gradwire::train::crew::{Crew, run_workers};
-use gradwire::train::pace::Pace;
 use gradwire::train::report::{Report, Step};
 use gradwire::train::session::Session;
 use gradwire_datasets::{Augment, Batch, Data, Dataset, Features, Shape};
@@ -89,9 +88,7 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> 
     let data = random(&recipe, samples);
     let mut taken: BTreeMap<u64, Vec<Step>> = BTreeMap::new();
     let session = Session::new(recipe.clone(), data)?;
-    let pace = Pace::new(&recipe, session.parameters()?)?;
-    let crew =
-        Crew { job: &Job::alone(), session: Arc::new(session), threads, pace: &pace, from: None };
+    let crew = Crew { job: &Job::alone(), session: Arc::new(session), threads, from: None };
     run_workers(crew, |report| {
         if let Report::Step(step) = report
             && step.step > WARM

@@ -342,7 +342,7 @@ fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<Measu
             all().map(|leg| of(leg) as f64).sum::<f64>() / all().count().max(1) as f64
         };
         let operation = all().next().map_or(Operation::Messages, |leg| leg.operation);
-        let (decoded, aggregated, returned) = match messages.of(operation) {
+        let (decoded, aggregated, returned) = match messages.carrying(operation) {
             Pattern::RingAllgather => (more, 1.0, 1.0),
             Pattern::Server => (1.0, more, 1.0),
             Pattern::RingAllreduce => (1.0, 1.0, 1.0),
@@ -387,7 +387,7 @@ pub fn step_seconds(
             down: leg.down.round() as u64,
             aggregate: leg.aggregate,
         },
-        pattern: Some(pattern.of(leg.operation)),
+        pattern: Some(pattern.carrying(leg.operation)),
     };
     let Compute { before, backward, after } = *compute;
     let learning = measured.decode - measured.legs.iter().map(|leg| leg.decode).sum::<f64>();

@@ -138,7 +138,7 @@ impl Run {
             (0..row.up.first().map_or(0, Vec::len)).map(|group| operation(&self.header, row, group))
         });
         match all.next() {
-            Some(first) if all.all(|other| other == first) => messages.of(first),
+            Some(first) if all.all(|other| other == first) => messages.carrying(first),
             _ => messages,
         }
     }
@@ -200,7 +200,7 @@ fn works(header: &Header, row: &Row, pattern: Pattern, assumptions: &Assumptions
     let given = assumptions.compute.map(|seconds| shares(row).map(|share| share * seconds));
     let travels = |group: usize| match assumptions.pattern {
         Some(assumed) => assumed,
-        None => pattern.of(operation(header, row, group)),
+        None => pattern.carrying(operation(header, row, group)),
     };
     let rank_work = |rank: usize| {
         let compute = given.unwrap_or_else(|| row.compute[rank].map(|ns| ns as f64 * SECOND));
@@ -267,7 +267,7 @@ fn reading(header: &Header, row: &Row, rank: usize, group: usize, travels: Patte
 fn did(header: &Header, row: &Row, group: usize) -> Pattern {
     let messages = pattern(&header.topology).unwrap_or(Pattern::RingAllgather);
     match row.operations.get(group) {
-        Some(operation) => messages.of(*operation),
+        Some(operation) => messages.carrying(*operation),
         None => messages,
     }
 }

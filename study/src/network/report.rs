@@ -233,7 +233,7 @@ mod tests {
     fn folders_of_curves_have_names_of_their_own_that_are_not_too_long() {
         let long = |end: &str| format!("{{ preset = \"wan\",{}mtu = {end} }}", " ".repeat(300));
         let words = ["1gbit,latency=1ms".to_string(), long("1500"), long("9000"), "ä".repeat(300)];
-        let links = words.map(|word| (word, Link::of(1e9)));
+        let links = words.map(|word| (word, Link::with_bandwidth(1e9)));
         let names = folders(&links);
         assert_eq!(names[0], "1gbit-latency-1ms");
         assert_eq!(names[2], format!("{}-2", names[1]));

@@ -35,11 +35,7 @@ fn words_and_tables_say_the_same() {
 }
 
 #[test]
-fn a_link_survives_its_own_toml() {
-    #[derive(Serialize)]
-    struct File {
-        link: Link,
-    }
+fn hosts_that_differ_have_their_own_figures() {
     let link = toml(
         "link = { preset = \"1gbit\", ranks = [{ rank = 2, bandwidth = \"10mbit\" }, \
          { rank = 0, slowdown = 2.0, latency = \"3ms\" }], server = { bandwidth = \"10gbit\" } }",
@@ -50,8 +46,6 @@ fn a_link_survives_its_own_toml() {
     assert_eq!(link.latency_between(1, 0), 3e-3);
     assert_eq!(link.slowdown_of(1, 0, 1), 2.0);
     assert_eq!(link.server_bandwidth(), Some(1e10));
-    let text = toml::to_string(&File { link: link.clone() }).unwrap();
-    assert_eq!(toml(&text).unwrap(), link, "{text}");
 }
 
 #[test]
@@ -102,7 +96,7 @@ fn lists_know_changes_from_links() {
 
 #[test]
 fn packets_carry_headers() {
-    let link = Link::of(1e9);
+    let link = Link::with_bandwidth(1e9);
     assert_eq!(link.wire_bytes(0), 0.0);
     assert_eq!(link.wire_bytes(1), 91.0);
     assert_eq!(link.wire_bytes(1448), 1538.0);
@@ -119,6 +113,4 @@ fn draws_have_their_mean_and_probability_and_repeat() {
     assert!((slow as f64 / n as f64 - 0.25).abs() < 0.015, "{slow}");
     assert_eq!(link.jitter_of(7, 1, 5, 2), link.jitter_of(7, 1, 5, 2));
     assert_ne!(link.jitter_of(7, 1, 5, 2), link.jitter_of(8, 1, 5, 2));
-    let largest = -(-(1.0 - 1.0 / 16_777_216.0f64)).ln_1p();
-    assert!(largest <= LARGEST_DRAW, "{largest}");
 }
