@@ -4,7 +4,7 @@
 use crate::common::{Program, says, words};
 use gradwire::recipe::keys::{Part, parts};
 use gradwire::recipe::{Recipe, Recipes, Source, schema};
-use gradwire_study::definition::Experiment;
+use gradwire_study::experiment::Experiment;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;

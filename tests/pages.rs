@@ -5,7 +5,7 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory};
 use gradwire::disk::Disk;
 use gradwire_cli::Cli;
-use gradwire_study::definition::Experiment;
+use gradwire_study::experiment::Experiment;
 use gradwire_study::report;
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use std::collections::{BTreeMap, BTreeSet};

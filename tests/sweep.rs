@@ -72,7 +72,7 @@ fn what_cannot_be_asked_is_refused_before_anything_is_made() {
         (vec!["--seed", "3"], "--seeds"),
         (vec!["--set", "seed = 3"], "--seeds"),
         (vec!["--over", "seed=1,2"], "--seeds"),
-        (vec!["--ask", "bits per parameter at most 1 byte"], "is not said in byte"),
+        (vec!["--ask", "bits per parameter at most 1 byte"], "is not measured in byte"),
         (vec!["--links", "1gbat"], "1gbat"),
         (vec!["--set", "train.bach=3"], "did you mean `batch`"),
     ] {

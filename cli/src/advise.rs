@@ -11,7 +11,7 @@ use gradwire::train::session;
 use gradwire_exchange::Scheme;
 use gradwire_exchange::SchemeConfig;
 use gradwire_exchange::network::Link;
-use gradwire_study::network::advise::{self, BreakEven, Compute, Measured, Workload};
+use gradwire_study::network::advise::{self, BreakEven, Compute, SchemeCost, Workload};
 use serde_json::json;
 
 /// Which recipe, on which links.
@@ -155,7 +155,7 @@ fn advise(
 fn verdict<'a>(
     recipe: &Recipe,
     compute: &Compute,
-    measured: &[Measured],
+    measured: &[SchemeCost],
     dense: usize,
     (word, link): (&'a str, &'a Link),
 ) -> Result<Verdict<'a>> {
@@ -166,20 +166,20 @@ fn verdict<'a>(
     Ok(Verdict { word, link, order, dense: all[dense] })
 }
 
-fn table(measured: &[Measured], evens: &[BreakEven]) {
+fn table(measured: &[SchemeCost], evens: &[BreakEven]) {
     let repeats = |name| measured.iter().filter(|row| row.name == name).count() > 1;
     // Settings tell rows of one scheme apart.
     let label =
-        |row: &Measured| if repeats(row.name) { row.scheme.clone() } else { row.name.into() };
+        |row: &SchemeCost| if repeats(row.name) { row.scheme.clone() } else { row.name.into() };
     let width = measured.iter().map(|row| label(row).chars().count()).max().unwrap_or(0);
     println!(
-        "{:<width$} {:>9} {:>9} {:>9} {:>9} {:>5}  faster than dense",
+        "{:<width$} {:>9} {:>9} {:>9} {:>9} {:>10}  faster than dense",
         "scheme", "bits per", "encode", "decode", "error", "risk"
     );
     println!("{:<width$} {:>9} {:>9} {:>9}", "", "parameter", "ms", "ms");
     for (row, even) in measured.iter().zip(evens) {
         println!(
-            "{:<width$} {:>9.3} {:>9.2} {:>9.2} {:>9.4} {:>5}  {}",
+            "{:<width$} {:>9.3} {:>9.2} {:>9.2} {:>9.4} {:>10}  {}",
             label(row),
             row.bits_per_parameter,
             1e3 * row.encode,
@@ -209,7 +209,7 @@ fn rate(bandwidth: f64) -> String {
 }
 
 /// One link's verdict, in a sentence or two.
-fn tell(verdict: &Verdict<'_>, measured: &[Measured]) {
+fn tell(verdict: &Verdict<'_>, measured: &[SchemeCost]) {
     let Verdict { word, order, dense: dense_seconds, .. } = verdict;
     let says = |(seconds, place): &(f64, usize)| {
         let row = &measured[*place];
@@ -240,7 +240,7 @@ fn tell(verdict: &Verdict<'_>, measured: &[Measured]) {
 
 fn lines(
     compute: &Compute,
-    measured: &[Measured],
+    measured: &[SchemeCost],
     evens: &[BreakEven],
     verdicts: &[Verdict<'_>],
 ) -> Result<()> {

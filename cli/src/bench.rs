@@ -10,7 +10,7 @@ use gradwire::machine;
 use gradwire::recipe::{self, Source};
 use gradwire::record::Phases;
 use gradwire_models::kernels::profile::Kind;
-use gradwire_study::bench::training::{self, Measured};
+use gradwire_study::bench::training::{self, TrainingSpeed};
 use std::process::ExitCode;
 use toml::Value;
 
@@ -105,12 +105,12 @@ impl Train {
     }
 }
 
-fn show(measured: &Measured, json: bool) -> Result<()> {
+fn show(measured: &TrainingSpeed, json: bool) -> Result<()> {
     if json {
         println!("{}", serde_json::to_string(measured)?);
         return Ok(());
     }
-    let Measured { model, scheme, workers, threads, batch, parameters, steps, .. } = measured;
+    let TrainingSpeed { model, scheme, workers, threads, batch, parameters, steps, .. } = measured;
     println!("{model}, {parameters} parameters, {scheme}");
     println!("{workers} workers × {threads} threads, batch {batch} each, median of {steps} steps");
     println!("{:>10.1} samples/s  {:>9.2} ms per step", measured.samples_per_s, measured.step_ms);

@@ -7,7 +7,7 @@ use gradwire::recipe;
 use gradwire::record::gradient;
 use gradwire_exchange::Scheme;
 use gradwire_exchange::SchemeConfig;
-use gradwire_study::bench::codecs::{self, Measured};
+use gradwire_study::bench::codecs::{self, CodecSpeed};
 use std::path::PathBuf;
 
 /// Which gradient, and which schemes.
@@ -79,7 +79,7 @@ impl Codecs {
     }
 }
 
-fn show(row: &Measured, width: usize) {
+fn show(row: &CodecSpeed, width: usize) {
     print!("{:<width$} ", row.scheme);
     let (Some(decode_gb_s), Some(decode_of_memcpy)) = (row.decode_gb_s, row.decode_of_memcpy)
     else {

@@ -8,7 +8,7 @@ use gradwire_datasets as datasets;
 use gradwire_exchange::Scheme;
 use gradwire_exchange::SchemeConfig;
 use gradwire_models as models;
-use gradwire_study::definition::Experiment;
+use gradwire_study::experiment::Experiment;
 use std::io;
 
 /// Prints the script of a shell for `command`.

@@ -8,14 +8,14 @@ use clap::Args;
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
 use gradwire::record::Mode;
+use gradwire::text::duration;
 use gradwire::train::flags::StepFlags;
-use gradwire_study::definition::Experiment;
 use gradwire_study::estimate;
-use gradwire_study::grid::{Grid, Planned, Wish};
-use gradwire_study::plot::say::duration;
+use gradwire_study::experiment::Experiment;
+use gradwire_study::grid::{Grid, PlannedRun, Selection};
 use gradwire_study::report;
 use gradwire_study::results::{Outcome, Results, Ruling, Run};
-use gradwire_study::runner::{Job, News};
+use gradwire_study::runner::{Job, Notice};
 use gradwire_study::scale::Scale;
 use gradwire_study::sweep::{SCALE, Sweep};
 use std::collections::BTreeSet;
@@ -106,8 +106,9 @@ impl Running {
         let Asked { name, experiment, scale, .. } = asked;
         let folder = asked.folder();
         let plan = |seeds: Option<u64>, only: Vec<String>| {
-            let wish = Wish { seeds, only, dir: asked.dir.clone(), sets: asked.sets.clone() };
-            let grid = Grid::plan(experiment, scale, &wish, &folder);
+            let selection =
+                Selection { seeds, only, dir: asked.dir.clone(), sets: asked.sets.clone() };
+            let grid = Grid::plan(experiment, scale, &selection, &folder);
             grid.with_context(|| format!("experiment {name}"))
         };
         let looks = self.looks();
@@ -250,7 +251,7 @@ fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec
             let diverged = |run: &&Run| matches!(run.outcome, Outcome::Diverged { .. });
             !runs.is_empty()
                 && !runs.iter().any(diverged)
-                && experiment.is_asked(only, task, &claim.arm)
+                && experiment.is_selected(only, task, &claim.arm)
         };
         for task in claim.tasks().filter(|_| verdict.ruling == Ruling::Undecided).filter(is_open) {
             let both = std::iter::once(&claim.arm).chain(&claim.against);
@@ -287,8 +288,8 @@ fn show_plan(job: &Job<'_>) -> Result<()> {
     let seconds = estimate::seconds(&grid.tasks, &left)?;
     drop(doing);
     for (task, seconds) in grid.tasks.iter().zip(&seconds) {
-        let is_of_task = |run: &&Planned| run.task == task.label.name;
-        let runs: Vec<&Planned> = grid.wanted().filter(is_of_task).collect();
+        let is_of_task = |run: &&PlannedRun| run.task == task.label.name;
+        let runs: Vec<&PlannedRun> = grid.wanted().filter(is_of_task).collect();
         let Some(first) = runs.first() else { continue };
         let open = left.iter().copied().filter(is_of_task).count();
         println!(
@@ -324,21 +325,21 @@ fn made(count: usize) -> String {
 }
 
 /// Says what happened to a run.
-fn tell(news: &News<'_>, all: usize) {
+fn tell(news: &Notice<'_>, all: usize) {
     let width = all.to_string().len();
     match news {
-        News::Begins(number, planned) => eprintln!(
+        Notice::Begins(number, planned) => eprintln!(
             "[{number:>width$}/{all}] {} {} seed {} …",
             planned.task, planned.arm, planned.recipe.seed
         ),
-        News::Superseded(place, why) => {
+        Notice::Superseded(place, why) => {
             eprintln!("    moved what was there to {}: {why}", place.display());
         }
-        News::Copied(copy, what) => {
+        Notice::Copied(copy, what) => {
             eprintln!("kept what results.json held in {}: {what}", copy.display());
         }
-        News::Untimed(why) => eprintln!("not timed: {why}"),
-        News::Ended { number, planned, run, seconds, left } => {
+        Notice::Untimed(why) => eprintln!("not timed: {why}"),
+        Notice::Ended { number, planned, run, seconds, left } => {
             let summary = run.measured.as_ref().map(|measured| &measured.summary);
             let accuracy = summary.and_then(|summary| summary.test_accuracy);
             let result = match (&run.outcome, accuracy) {

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use gradwire::recipe::keys::{Key, Part, each_table_once, named, parts};
 use gradwire::recipe::{Recipe, nearest, schema};
-use gradwire_study::definition::Experiment;
+use gradwire_study::experiment::Experiment;
 use serde_json::Value;
 
 /// Columns of a line.

@@ -10,7 +10,6 @@ use gradwire::record::replay::{ACCURACY, COMPARISON, SHEET, TABLE, write};
 use gradwire_exchange::network::{Link, PRESETS, Pattern};
 use gradwire_study::network::replay::{Assumptions, Run};
 use gradwire_study::network::report::{Named, Report};
-use gradwire_study::replays;
 use std::path::PathBuf;
 
 /// What to do.
@@ -194,17 +193,17 @@ impl Replay {
         let folder = self.out.clone().unwrap_or_else(|| folders[0].join(REPLAY));
         let mut files = vec![
             (TABLE, serde_json::to_string_pretty(&report.figures())? + "\n"),
-            (SHEET, replays::csv(&report)),
-            (ACCURACY, replays::accuracy_plot(&report, 0)?),
+            (SHEET, report.csv()?),
+            (ACCURACY, report.accuracy_plot(0)),
         ];
-        files.extend(replays::comparison_plot(&report)?.map(|plot| (COMPARISON, plot)));
+        files.extend(report.comparison_plot().map(|plot| (COMPARISON, plot)));
         write(&disk, &folder, &files, &report.curves(0))?;
         if self.json {
             for row in report.figures() {
                 println!("{}", serde_json::to_string(&row)?);
             }
         } else {
-            print!("{}", replays::table(&report));
+            print!("{}", report.table());
             println!("tables, plots and curves in {}", folder.display());
         }
         Ok(())

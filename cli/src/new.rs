@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use gradwire::recipe::Recipes;
-use gradwire_study::definition::Experiment;
+use gradwire_study::experiment::Experiment;
 
 const RECIPE: &str = include_str!("../../runs/new/recipe.toml");
 const EXPERIMENT: &str = include_str!("../../runs/new/experiment.toml");

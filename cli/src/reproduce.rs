@@ -6,7 +6,7 @@ use crate::refused::Failure;
 use anyhow::{Context, Result};
 use clap::Args;
 use gradwire_exchange::network::Link;
-use gradwire_study::definition::Experiment;
+use gradwire_study::experiment::Experiment;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

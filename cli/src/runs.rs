@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use console::{Term, measure_text_width};
 use gradwire::disk::Disk;
 use gradwire::record::remove::{Belongings, belongings, remove};
-use gradwire_study::plot::say;
+use gradwire::text;
 use gradwire_study::runs::{Glance, State, glance, under};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -234,7 +234,7 @@ impl Remove {
                 runs.push(run);
             }
         }
-        let bytes = |runs: &[Belongings]| say::bytes(runs.iter().map(|r| r.bytes as f64).sum());
+        let bytes = |runs: &[Belongings]| text::bytes(runs.iter().map(|r| r.bytes as f64).sum());
         for run in &runs {
             println!("{}: {} files", run.folder.display(), run.files.len());
             for path in &run.foreign {

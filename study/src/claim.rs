@@ -37,7 +37,7 @@ pub struct Claim {
     /// How both are compared.
     #[serde(default)]
     pub compare: Compare,
-    /// How the numbers are said.
+    /// How the numbers are written.
     #[serde(default)]
     pub unit: Unit,
     /// The number claimed, where there is one.
@@ -49,13 +49,13 @@ pub struct Claim {
     /// The most that counts as reproduced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
-    /// The scales that can tell; absent for all.
+    /// The scales that can test it; absent for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scales: Option<Vec<Scale>>,
     /// Why the others cannot.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub otherwise: String,
-    /// The fewest seeds that can tell: 1 for what no seed changes.
+    /// The fewest seeds that can test it: 1 for what no seed changes.
     #[serde(default = "two")]
     pub seeds: usize,
 }
@@ -71,16 +71,16 @@ impl Claim {
     }
 
     /// Whether it is about this arm on this task.
-    pub fn is_of(&self, task: &str, arm: &str) -> bool {
+    pub fn is_about(&self, task: &str, arm: &str) -> bool {
         self.arm == arm && self.tasks().any(|name| name == task)
     }
 
-    /// Whether this scale can tell.
-    pub fn is_for(&self, scale: &Scale) -> bool {
+    /// Whether this scale can test it.
+    pub fn applies_at(&self, scale: &Scale) -> bool {
         self.scales.as_ref().is_none_or(|scales| scales.contains(scale))
     }
 
-    /// Checks what no type can say, for an experiment of these tasks, arms and links.
+    /// Checks what no type can express, for an experiment of these tasks, arms and links.
     ///
     /// # Errors
     /// Names the key and what to write instead.
@@ -121,7 +121,7 @@ impl Claim {
         );
         ensure!(
             self.measure != Measure::SecondsToLoss || self.against.is_some(),
-            "`against` must name an arm: seconds are told to the training loss that both end below"
+            "`against` must name an arm: seconds are counted to the training loss that both end below"
         );
         ensure!(
             (self.compare == Compare::Value) == self.against.is_none()
@@ -130,7 +130,7 @@ impl Claim {
         );
         ensure!(
             self.at_least.is_some() || self.at_most.is_some(),
-            "at_least or at_most must say what counts as reproduced"
+            "at_least or at_most must define what counts as reproduced"
         );
         self.validate_numbers()
     }
@@ -237,9 +237,9 @@ impl Measure {
         matches!(self, Self::EncodeSeconds | Self::DecodeSeconds)
     }
 
-    /// Whether the two numbers of a seed belong together by themselves: seconds to a loss that both
-    /// runs reach, schemes on one gradient.
-    pub fn is_of_both(self) -> bool {
+    /// Whether the two numbers of a seed are a pair whatever else their runs have in common: seconds to
+    /// a loss that both runs reach, schemes on one gradient.
+    pub fn is_measured_in_pairs(self) -> bool {
         self == Self::SecondsToLoss || self.is_timed()
     }
 
@@ -283,50 +283,38 @@ impl Compare {
 mod tests {
     use super::*;
 
-    /// A claim on several tasks asks for the largest number.
+    /// A claim on several tasks asks for the largest number. Without a second arm there is no loss to
+    /// count the seconds to, and no run would measure it.
     #[test]
-    fn the_best_of_several_tasks_has_a_lower_bound_alone() {
-        let refused = |tasks: &str, bounds: &str| {
-            let text = format!("claim = 'c'\narm = 'a'\nmeasure = 'accuracy'\n{tasks}\n{bounds}");
-            let claim: Claim = toml::from_str(&text).unwrap();
-            let [tasks, arms] =
-                [["t", "u"], ["a", "b"]].map(|names| names.map(String::from).to_vec());
-            claim.validate(&tasks, &arms, &[]).err().map(|error| error.to_string())
-        };
-        let both = "best_of = ['t', 'u']";
-        assert_eq!(refused(both, "at_least = 0.5"), None);
-        for (tasks, bounds, part) in [
-            (both, "at_most = 0.5", "at_least alone"),
-            (both, "at_least = 0.1\nat_most = 0.5", "at_least alone"),
-            ("best_of = ['t', 'v']", "at_least = 0.5", "there is no task \"v\""),
-            ("best_of = ['t', 't']", "at_least = 0.5", "twice"),
-            ("task = 't'\nbest_of = ['u']", "at_least = 0.5", "or else `best_of`"),
-            ("", "at_least = 0.5", "`task` must name"),
-        ] {
-            let error = refused(tasks, bounds).unwrap_or_default();
-            assert!(error.contains(part), "{tasks}, {bounds}: {error}");
-        }
-    }
-
-    /// Without a second arm there is no loss to tell the seconds to, and no run would measure it.
-    #[test]
-    fn seconds_to_a_loss_need_another_arm() {
-        let refused = |more: &str| {
-            let text = format!(
-                "claim = 'c'\ntask = 't'\narm = 'a'\nmeasure = 'seconds-to-loss'\nlink = '1gbit'\n\
-                 at_most = 60.0\n{more}"
-            );
-            let claim: Claim = toml::from_str(&text).unwrap();
-            let [tasks, arms, links] = [&["t"][..], &["a", "b"], &["1gbit"]]
+    fn claims_that_nothing_can_test_are_refused() {
+        let refused = |rest: &str| {
+            let claim: Claim = toml::from_str(&format!("claim = 'c'\narm = 'a'\n{rest}")).unwrap();
+            let [tasks, arms, links] = [&["t", "u"][..], &["a", "b"], &["1gbit"]]
                 .map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>());
             claim.validate(&tasks, &arms, &links).err().map(|error| error.to_string())
         };
-        for alone in ["", "compare = 'difference'"] {
-            let error = refused(alone).unwrap();
-            assert!(error.contains("`against` must name an arm"), "{error}");
-        }
-        for both in ["against = 'b'", "against = 'b'\ncompare = 'difference'"] {
-            assert_eq!(refused(both), None);
+        let (both, loss) = ("best_of = ['t', 'u']", "task = 't'\nlink = '1gbit'\nat_most = 60.0");
+        for (measure, rest, more, part) in [
+            ("accuracy", both, "at_least = 0.5", None),
+            ("accuracy", both, "at_most = 0.5", Some("at_least alone")),
+            ("accuracy", both, "at_least = 0.1\nat_most = 0.5", Some("at_least alone")),
+            ("accuracy", "best_of = ['t', 'v']", "at_least = 0.5", Some("there is no task \"v\"")),
+            ("accuracy", "best_of = ['t', 't']", "at_least = 0.5", Some("twice")),
+            (
+                "accuracy",
+                "task = 't'\nbest_of = ['u']",
+                "at_least = 0.5",
+                Some("or else `best_of`"),
+            ),
+            ("accuracy", "", "at_least = 0.5", Some("`task` must name")),
+            ("seconds-to-loss", loss, "", Some("`against` must name an arm")),
+            ("seconds-to-loss", loss, "compare = 'difference'", Some("`against` must name an arm")),
+            ("seconds-to-loss", loss, "against = 'b'", None),
+            ("seconds-to-loss", loss, "against = 'b'\ncompare = 'difference'", None),
+        ] {
+            let error = refused(&format!("measure = '{measure}'\n{rest}\n{more}"));
+            let expected = part.is_none_or(|part| error.as_ref().is_some_and(|e| e.contains(part)));
+            assert!(expected && part.is_some() == error.is_some(), "{rest}, {more}: {error:?}");
         }
     }
 }

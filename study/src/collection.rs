@@ -1,8 +1,9 @@
 //! Runs that somebody made one by one, put together: what was trained with what is read off their
 //! recipes.
 
-use crate::definition;
+use crate::experiment;
 use crate::measured::Measured;
+use crate::names;
 use crate::network::report::Named;
 use crate::report;
 use crate::results::{COLLECTED, Label, Outcome, Results, Run};
@@ -24,13 +25,13 @@ type Keys = BTreeMap<String, Value>;
 pub struct Collection {
     /// The runs as an experiment's, without claims.
     pub results: Results,
-    /// What the recipes say differently.
+    /// What the recipes differ in.
     pub differences: Vec<Difference>,
     /// Runs that were left out, and why.
     pub left_out: Vec<String>,
 }
 
-/// A key that recipes say different things about.
+/// A key that has different values in the recipes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
     /// The key, such as `train.batch`.
@@ -40,7 +41,7 @@ pub struct Difference {
 }
 
 /// A run that has been read.
-struct Found {
+struct FoundRun {
     folder: PathBuf,
     task: Keys,
     arm: Keys,
@@ -72,77 +73,32 @@ pub fn collect(
     }
     // `runs/out/recipe/*` also finds the report that was written there.
     let is_report = |folder: &Path| {
-        folder.join(report::HTML).exists() && !folder.join(definition::FILE).exists()
+        folder.join(report::HTML).exists() && !folder.join(experiment::FILE).exists()
     };
     let others = others.into_iter().filter(|folder| !is_report(folder));
     let others = others.map(|folder| no_run(folder));
-    let found: Vec<Found> =
+    let found: Vec<FoundRun> =
         runs.into_iter().map(|folder| read(disk, folder, links)).collect::<Result<_>>()?;
-    let mut tasks: Vec<(Keys, Label)> = Vec::new();
-    let mut arms: Vec<Label> = Vec::new();
-    let mut runs: Vec<Run> = Vec::new();
-    let mut left_out: Vec<String> = others.collect();
-    for run in &found {
-        let task = match tasks.iter().find(|(keys, _)| *keys == run.task) {
-            Some((_, label)) => label.clone(),
-            None => {
-                let text = task_label(run, &found);
-                let label = labelled(&text, tasks.iter().map(|(_, label)| label));
-                tasks.push((run.task.clone(), label.clone()));
-                label
-            }
-        };
-        let text = arm_label(run, &found);
-        let arm = arms.iter().find(|label| label.label == text).cloned().unwrap_or_else(|| {
-            arms.push(labelled(&text, arms.iter()));
-            arms[arms.len() - 1].clone()
-        });
-        let run = Run {
-            task: task.name,
-            arm: arm.name,
-            seed: run.measured.seed,
-            folder: run.folder.clone(),
-            recipe: run.recipe.clone(),
-            outcome: run.outcome.clone(),
-            measured: Some(run.measured.clone()),
-        };
-        match runs.iter_mut().find(|r| r.task == run.task && r.arm == run.arm && r.seed == run.seed)
-        {
-            None => runs.push(run),
-            Some(other) => {
-                let mut gone = run;
-                if worth(&gone) > worth(other) {
-                    std::mem::swap(&mut gone, other);
-                }
-                let finished = [&*other, &gone].map(|run| run.outcome.is_finished());
-                left_out.push(format!(
-                    "{} is left out: it has recipe and seed of {}, which {}",
-                    gone.folder.display(),
-                    other.folder.display(),
-                    if finished == [true, false] { "finished" } else { "is newer" }
-                ));
-            }
-        }
-    }
-    let place = |labels: &[Label], name: &str| labels.iter().position(|label| label.name == name);
+    let mut groups = Groups { left_out: others.collect(), ..Groups::default() };
+    found.iter().for_each(|run| groups.add(run, &found));
+    let Groups { mut tasks, arms, mut runs, left_out } = groups;
     tasks.sort_by_key(|(keys, label)| {
         let workers = keys.get("workers").and_then(Value::as_integer);
         (label.label.split(',').next().map(String::from), workers)
     });
     let tasks: Vec<Label> = tasks.into_iter().map(|(_, label)| label).collect();
-    runs.sort_by_key(|run| (place(&tasks, &run.task), place(&arms, &run.arm), run.seed));
+    Run::sort(&mut runs, &tasks, &arms);
     let baseline = baseline_among(&arms, &runs, baseline)?;
     let differences = differences(&found);
     let title = match &tasks[..] {
         [task] => task.label.clone(),
         tasks => format!("{} tasks compared", tasks.len()),
     };
-    let about = left_out.iter().map(|line| format!("{line}.")).chain(said(&differences));
-    let about = about.collect::<Vec<_>>().join("\n\n");
+    let about = left_out.iter().map(|line| format!("{line}.")).chain(in_sentences(&differences));
     let results = Results {
         experiment: COLLECTED.into(),
         title,
-        about,
+        about: about.collect::<Vec<_>>().join("\n\n"),
         tasks,
         arms,
         baseline,
@@ -153,9 +109,66 @@ pub fn collect(
     Ok(Collection { results, differences, left_out })
 }
 
+/// Runs by task and arm, as they are put together.
+#[derive(Default)]
+struct Groups {
+    tasks: Vec<(Keys, Label)>,
+    arms: Vec<Label>,
+    runs: Vec<Run>,
+    left_out: Vec<String>,
+}
+
+impl Groups {
+    /// Adds one of `all` runs, unless it is left out for another of the same task, arm and seed.
+    fn add(&mut self, found: &FoundRun, all: &[FoundRun]) {
+        let mut run = Run {
+            task: self.task(found, all),
+            arm: self.arm(found, all),
+            seed: found.measured.seed,
+            folder: found.folder.clone(),
+            recipe: found.recipe.clone(),
+            outcome: found.outcome.clone(),
+            measured: Some(found.measured.clone()),
+        };
+        let is_same = |r: &&mut Run| (&r.task, &r.arm, r.seed) == (&run.task, &run.arm, run.seed);
+        let Some(other) = self.runs.iter_mut().find(is_same) else { return self.runs.push(run) };
+        if worth(&run) > worth(other) {
+            std::mem::swap(&mut run, other);
+        }
+        let only_one_finished = other.outcome.is_finished() && !run.outcome.is_finished();
+        self.left_out.push(format!(
+            "{} is left out: it has recipe and seed of {}, which {}",
+            run.folder.display(),
+            other.folder.display(),
+            if only_one_finished { "finished" } else { "is newer" }
+        ));
+    }
+
+    /// The name of a run's task.
+    fn task(&mut self, run: &FoundRun, all: &[FoundRun]) -> String {
+        if let Some((_, label)) = self.tasks.iter().find(|(keys, _)| *keys == run.task) {
+            return label.name.clone();
+        }
+        let label = labelled(&task_label(run, all), self.tasks.iter().map(|(_, label)| label));
+        self.tasks.push((run.task.clone(), label.clone()));
+        label.name
+    }
+
+    /// The name of a run's arm.
+    fn arm(&mut self, run: &FoundRun, all: &[FoundRun]) -> String {
+        let text = arm_label(run, all);
+        if let Some(label) = self.arms.iter().find(|label| label.label == text) {
+            return label.name.clone();
+        }
+        let label = labelled(&text, self.arms.iter());
+        self.arms.push(label.clone());
+        label.name
+    }
+}
+
 /// Why a folder is left out, and what to name in its place.
 fn no_run(folder: &Path) -> String {
-    let is_experiment = folder.join(definition::FILE).exists();
+    let is_experiment = folder.join(experiment::FILE).exists();
     let folder = folder.display();
     match is_experiment {
         true => format!(
@@ -167,7 +180,7 @@ fn no_run(folder: &Path) -> String {
     }
 }
 
-fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<Found> {
+fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<FoundRun> {
     let measured = Measured::read(disk, folder, links)?;
     let outcome = runner::outcome(disk, folder)?;
     let path = folder.join(RECIPE);
@@ -183,18 +196,19 @@ fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<Found> {
         |key: &String| key == "workers" || key.starts_with("model.") || key.starts_with("dataset.");
     let task: Keys = arm.extract_if(.., |key, _| is_task(key)).collect();
     let kind = measured.scheme.clone();
-    Ok(Found { folder: folder.into(), task, arm, kind, recipe: text, outcome, measured })
+    Ok(FoundRun { folder: folder.into(), task, arm, kind, recipe: text, outcome, measured })
 }
 
-/// By which of two runs with the same recipe and seed is kept: the one that finished, the newer.
+/// The order in which one of two runs with the same recipe and seed is kept: the one that finished, then
+/// the newer.
 fn worth(run: &Run) -> (bool, u64) {
     let started = run.measured.as_ref().map_or(0.0, |measured| measured.summary.started);
     (run.outcome.is_finished(), (started.max(0.0) * 1e3) as u64)
 }
 
 /// A task in words; what another of the same words differs in, too.
-fn task_label(run: &Found, all: &[Found]) -> String {
-    let words = |run: &Found| {
+fn task_label(run: &FoundRun, all: &[FoundRun]) -> String {
+    let words = |run: &FoundRun| {
         let m = &run.measured;
         let workers =
             if m.workers == 1 { "1 worker".into() } else { format!("{} workers", m.workers) };
@@ -205,7 +219,7 @@ fn task_label(run: &Found, all: &[Found]) -> String {
 }
 
 /// An arm in words: its scheme, and what the arms of the same scheme on the same task differ in.
-fn arm_label(run: &Found, all: &[Found]) -> String {
+fn arm_label(run: &FoundRun, all: &[FoundRun]) -> String {
     let alike = all.iter().filter(|other| other.task == run.task && other.kind == run.kind);
     run.kind.clone() + &varied(&run.arm, alike.map(|other| &other.arm))
 }
@@ -220,7 +234,7 @@ fn varied<'a>(own: &Keys, others: impl Iterator<Item = &'a Keys>) -> String {
             words += &match value {
                 Value::Boolean(true) => format!(" {key}"),
                 Value::Boolean(false) => format!(" no {key}"),
-                value => format!(" {key} {}", definition::said(value)),
+                value => format!(" {key} {}", experiment::plain(value)),
             };
         }
     }
@@ -235,28 +249,26 @@ fn varied<'a>(own: &Keys, others: impl Iterator<Item = &'a Keys>) -> String {
 /// A label of these words, with a name for files that no other has.
 fn labelled<'a>(text: &str, others: impl Iterator<Item = &'a Label>) -> Label {
     let taken: Vec<&str> = others.map(|label| label.name.as_str()).collect();
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
-    let mut name: String = text.chars().map(plain).collect();
+    let mut name = names::plain(text);
     while name.contains("--") {
         name = name.replace("--", "-");
     }
-    let free = std::iter::once(name.clone()).chain((2..).map(|n| format!("{name}-{n}")));
-    let name = free.into_iter().find(|name| !taken.contains(&name.as_str())).unwrap_or(name);
+    let name = names::free(&name, |name| taken.contains(&name));
     Label { name, label: text.into() }
 }
 
 fn baseline_among(arms: &[Label], runs: &[Run], wanted: Option<&str>) -> Result<Option<String>> {
     let scheme = |arm: &Label| {
-        let of = runs.iter().find(|run| run.arm == arm.name);
-        of.and_then(|run| run.measured.as_ref()).map_or("", |measured| measured.scheme.as_str())
+        let run = runs.iter().find(|run| run.arm == arm.name);
+        run.and_then(|run| run.measured.as_ref()).map_or("", |measured| measured.scheme.as_str())
     };
     let find = |word: &str| {
         let exact = arms.iter().find(|arm| arm.label == word || arm.name == word);
-        let called = |arm: &&Label| {
-            let of = runs.iter().filter(|run| run.arm == arm.name);
-            of.filter_map(|run| run.measured.as_ref()).any(|m| m.name.as_deref() == Some(word))
+        let has_run_named = |arm: &&Label| {
+            let mut runs = runs.iter().filter(|run| run.arm == arm.name);
+            runs.any(|run| run.measured.as_ref().is_some_and(|m| m.name.as_deref() == Some(word)))
         };
-        let by_name = || arms.iter().find(called);
+        let by_name = || arms.iter().find(has_run_named);
         exact.or_else(by_name).or_else(|| arms.iter().find(|arm| scheme(arm) == word))
     };
     let found = match wanted {
@@ -272,8 +284,8 @@ fn baseline_among(arms: &[Label], runs: &[Run], wanted: Option<&str>) -> Result<
     Ok(found.map(|arm| arm.name.clone()))
 }
 
-/// What the recipes of arms say differently on the same task.
-fn differences(found: &[Found]) -> Vec<Difference> {
+/// What the recipes of arms differ in on the same task.
+fn differences(found: &[FoundRun]) -> Vec<Difference> {
     let mut keys: Vec<&String> = found.iter().flat_map(|run| run.arm.keys()).collect();
     keys.sort();
     keys.dedup();
@@ -302,7 +314,7 @@ fn differences(found: &[Found]) -> Vec<Difference> {
 }
 
 /// Differences that are not the scheme's own, in sentences.
-fn said(differences: &[Difference]) -> Vec<String> {
+fn in_sentences(differences: &[Difference]) -> Vec<String> {
     let others = differences.iter().filter(|difference| !difference.is_of_scheme());
     others.map(|difference| format!("The recipes differ in {difference}.")).collect()
 }
@@ -326,7 +338,7 @@ impl std::fmt::Display for Difference {
 mod tests {
     use super::*;
 
-    fn found(sets: &[(&str, Value)], seed: u64, started: f64, outcome: Outcome) -> Found {
+    fn found(sets: &[(&str, Value)], seed: u64, started: f64, outcome: Outcome) -> FoundRun {
         let keys = |prefix: &str| -> Keys {
             let of = sets.iter().filter(|(key, _)| key.starts_with(prefix));
             of.map(|(key, value)| (key.to_string(), value.clone())).collect()
@@ -344,7 +356,7 @@ mod tests {
         };
         measured.summary.started = started;
         let folder = PathBuf::from(format!("{kind}-{seed}-{started}"));
-        Found { folder, task, arm, kind, recipe: String::new(), outcome, measured }
+        FoundRun { folder, task, arm, kind, recipe: String::new(), outcome, measured }
     }
 
     fn text(word: &str) -> Value {
@@ -380,7 +392,7 @@ mod tests {
         let keys: Vec<&str> = differences.iter().map(|d| d.key.as_str()).collect();
         assert_eq!(keys, ["scheme.kind", "scheme.ratio", "train.batch"]);
         assert_eq!(
-            said(&differences),
+            in_sentences(&differences),
             [
                 "The recipes differ in train.batch: 16 (topk ratio 0.01, topk ratio 0.001) · 8 (dense)."
             ]

@@ -1,5 +1,5 @@
 //! What a few seeds decide about a claim: whether the truth lies within the claim's bounds, outside
-//! of them, or cannot be told yet.
+//! of them, or neither yet.
 //!
 //! Each side of an interval is wrong with a probability of at most [`SIDE`]. That is a one-sided test
 //! where a claim has one bound, and two one-sided tests, each at 5 %, where it has two (equivalence:
@@ -16,7 +16,7 @@ use crate::statistics::{Estimate, correlation};
 /// the claim is called reproduced, or within them where it is called contradicted.
 pub const SIDE: f64 = 0.05;
 
-/// The most seeds that are looked for when a claim is undecided; beyond, no number is told.
+/// The most seeds that are looked for when a claim is undecided; beyond, no number is given.
 pub const MOST_SEEDS: usize = 1000;
 
 /// How numbers of seeds are averaged and compared.
@@ -29,14 +29,16 @@ pub enum Average {
 }
 
 impl Average {
-    fn to(self, value: f64) -> f64 {
+    /// The number that is averaged.
+    fn apply(self, value: f64) -> f64 {
         match self {
             Self::Arithmetic => value,
             Self::Geometric => value.ln(),
         }
     }
 
-    fn back(self, value: f64) -> f64 {
+    /// What an average of such numbers stands for.
+    fn undo(self, value: f64) -> f64 {
         match self {
             Self::Arithmetic => value,
             Self::Geometric => value.exp(),
@@ -106,18 +108,17 @@ impl Bounds {
 impl Estimated {
     /// From the numbers of the seeds; `None` where there is none, or one is not finite, or not
     /// above zero where its logarithm is needed.
-    pub fn of(average: Average, sample: &Sample) -> Option<Self> {
+    pub fn new(average: Average, sample: &Sample) -> Option<Self> {
         let all =
-            |values: &[f64]| values.iter().map(|value| average.to(*value)).collect::<Vec<_>>();
+            |values: &[f64]| values.iter().map(|value| average.apply(*value)).collect::<Vec<_>>();
         let (estimate, correlation, welch) = match sample {
-            Sample::One(values) => (Estimate::of(&all(values))?, None, None),
-            Sample::Apart(a, b) => (Estimate::apart(&all(a), &all(b))?, None, None),
+            Sample::One(values) => (Estimate::new(&all(values))?, None, None),
+            Sample::Apart(a, b) => (Estimate::welch(&all(a), &all(b))?, None, None),
             Sample::Paired(pairs) => {
                 let pairs: Vec<(f64, f64)> =
-                    pairs.iter().map(|(a, b)| (average.to(*a), average.to(*b))).collect();
+                    pairs.iter().map(|(a, b)| (average.apply(*a), average.apply(*b))).collect();
                 let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
-                let differences: Vec<f64> = pairs.iter().map(|(a, b)| a - b).collect();
-                (Estimate::of(&differences)?, correlation(&pairs), Estimate::apart(&a, &b))
+                (Estimate::paired(&pairs)?, correlation(&pairs), Estimate::welch(&a, &b))
             }
         };
         Some(Self { average, estimate, correlation, welch })
@@ -125,7 +126,7 @@ impl Estimated {
 
     /// The mean, or the difference of means, or the ratio of geometric means.
     pub fn mean(&self) -> f64 {
-        self.average.back(self.estimate.mean)
+        self.average.undo(self.estimate.mean)
     }
 
     /// Seeds of the smaller group.
@@ -135,17 +136,17 @@ impl Estimated {
 
     /// Both ends of the interval; `None` for one seed.
     pub fn ends(&self, side: f64) -> Option<[f64; 2]> {
-        Some(self.estimate.ends(side)?.map(|end| self.average.back(end)))
+        Some(self.estimate.ends(side)?.map(|end| self.average.undo(end)))
     }
 
     /// The same interval by Welch, as if the numbers of a seed had nothing in common; `None` where
     /// they are no pairs.
     pub fn welch(&self, side: f64) -> Option<[f64; 2]> {
-        Some(self.welch?.ends(side)?.map(|end| self.average.back(end)))
+        Some(self.welch?.ends(side)?.map(|end| self.average.undo(end)))
     }
 
     /// What follows when a decision may be wrong with the probability `side`. One seed decides by its
-    /// number alone: whether it may is for the caller to say.
+    /// number alone: whether it may is for the caller to decide.
     pub fn decide(&self, bounds: Bounds, side: f64) -> Decision {
         let ends = |side| self.ends(side).unwrap_or([self.mean(); 2]);
         let outside = bounds.exclude(ends(bounds.side_outside(side)));
@@ -161,7 +162,7 @@ impl Estimated {
     pub fn more_seeds(&self, bounds: Bounds, side: f64) -> Option<usize> {
         let more = |side: f64, decides: fn(Bounds, [f64; 2]) -> bool| {
             self.estimate.more_seeds(side, MOST_SEEDS, |ends| {
-                decides(bounds, ends.map(|end| self.average.back(end)))
+                decides(bounds, ends.map(|end| self.average.undo(end)))
             })
         };
         // The mean lies within the bounds or outside of them: only one of both can come.
@@ -201,7 +202,7 @@ pub(super) mod tests {
     }
 
     fn decide(sample: &Sample, bounds: Bounds, side: f64) -> Decision {
-        Estimated::of(Average::Arithmetic, sample).unwrap().decide(bounds, side)
+        Estimated::new(Average::Arithmetic, sample).unwrap().decide(bounds, side)
     }
 
     /// How often each decision is made in `TRIALS` experiments: within, outside, straddling.
@@ -306,7 +307,7 @@ pub(super) mod tests {
     fn pairs_see_what_the_seed_hides() {
         let mut draws = Draws::new(3);
         let pairs = draws.pairs(10, 0.02);
-        let estimated = Estimated::of(Average::Arithmetic, &Sample::Paired(pairs)).unwrap();
+        let estimated = Estimated::new(Average::Arithmetic, &Sample::Paired(pairs)).unwrap();
         let (paired, welch) = (estimated.ends(SIDE).unwrap(), estimated.welch(SIDE).unwrap());
         assert!(welch[1] - welch[0] > 1.3 * (paired[1] - paired[0]), "{paired:?} {welch:?}");
         assert!(estimated.correlation.unwrap() > 0.5);
@@ -316,19 +317,19 @@ pub(super) mod tests {
     #[test]
     fn factors_have_no_negative_ends() {
         let times = |own: [f64; 3]| Sample::Paired(own.iter().map(|own| (8.0, *own)).collect());
-        let estimated = Estimated::of(Average::Geometric, &times([1.0, 4.0, 16.0])).unwrap();
+        let estimated = Estimated::new(Average::Geometric, &times([1.0, 4.0, 16.0])).unwrap();
         assert!((estimated.mean() - 2.0).abs() < 1e-12, "the geometric mean");
         let [low, high] = estimated.ends(SIDE).unwrap();
         assert!(low > 0.0 && (low * high - 4.0).abs() < 1e-9, "{low} {high}");
-        assert_eq!(Estimated::of(Average::Geometric, &times([1.0, 0.0, 2.0])), None);
-        assert_eq!(Estimated::of(Average::Geometric, &times([1.0, -1.0, 2.0])), None);
+        assert_eq!(Estimated::new(Average::Geometric, &times([1.0, 0.0, 2.0])), None);
+        assert_eq!(Estimated::new(Average::Geometric, &times([1.0, -1.0, 2.0])), None);
     }
 
     #[test]
     fn what_straddles_says_how_many_seeds_decide() {
         let bounds = Bounds(Some(-0.01), None);
         let of = |values: &[f64]| {
-            Estimated::of(Average::Arithmetic, &Sample::One(values.to_vec())).unwrap()
+            Estimated::new(Average::Arithmetic, &Sample::One(values.to_vec())).unwrap()
         };
         let near = of(&[-0.012, 0.004, 0.002]);
         assert_eq!(near.decide(bounds, SIDE), Decision::Straddles);

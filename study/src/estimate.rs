@@ -1,8 +1,8 @@
 //! How long the runs of a grid that are still to be made will take here.
 
 use crate::bench::training;
-use crate::definition::Choice;
-use crate::grid::Planned;
+use crate::experiment::Choice;
+use crate::grid::PlannedRun;
 use anyhow::{Context, Result};
 use gradwire::machine::cores;
 use gradwire::train::views;
@@ -22,7 +22,7 @@ const EVALUATION: f64 = 2.4;
 ///
 /// # Errors
 /// When a step fails.
-pub fn seconds(tasks: &[Choice], runs: &[&Planned]) -> Result<Vec<f64>> {
+pub fn seconds(tasks: &[Choice], runs: &[&PlannedRun]) -> Result<Vec<f64>> {
     let seconds = |task: &Choice| {
         let mut rates: BTreeMap<&str, f64> = BTreeMap::new();
         let mut sum = 0.0;
@@ -41,7 +41,7 @@ pub fn seconds(tasks: &[Choice], runs: &[&Planned]) -> Result<Vec<f64>> {
 }
 
 /// Training samples per second over all ranks.
-fn rate(planned: &Planned) -> Result<f64> {
+fn rate(planned: &PlannedRun) -> Result<f64> {
     let mut recipe = planned.recipe.clone();
     recipe.policy.warmup_steps = Some(0);
     let threads = recipe.threads_per_worker(cores());
@@ -49,7 +49,7 @@ fn rate(planned: &Planned) -> Result<f64> {
 }
 
 /// What a run costs, in training samples: its evaluations too.
-fn samples(planned: &Planned) -> f64 {
+fn samples(planned: &PlannedRun) -> f64 {
     let train = &planned.recipe.train;
     let [training, test] = planned.samples;
     let global = (planned.recipe.workers * planned.recipe.local_batch()).max(1) as u64;

@@ -2,7 +2,7 @@
 
 use crate::network::replay::{self, Assumptions, Replayed};
 use crate::network::report::Named;
-use crate::statistics::{Moments, mean};
+use crate::statistics::{Moments, mean, median};
 use anyhow::{Context, Result};
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
@@ -361,7 +361,7 @@ fn gauges(steps: &[Step]) -> BTreeMap<String, Vec<(u64, f64)>> {
 /// Mean and deviation of each gauge that has them, likewise.
 fn gauge_means(steps: &[Step]) -> BTreeMap<String, Moments> {
     let values = by_gauge(steps).into_iter();
-    let means = values.map(|(name, values)| (name.to_string(), Moments::of(&values)));
+    let means = values.map(|(name, values)| (name.to_string(), Moments::new(&values)));
     means.filter(|(_, of)| of.mean.is_finite() && of.deviation.is_finite()).collect()
 }
 
@@ -370,7 +370,8 @@ fn work(stretches: &[Stretch]) -> Work {
     const SECOND: f64 = 1e-9;
     let median = |of: fn(&Row) -> u64| {
         let rows = stretches.iter().flat_map(|stretch| &stretch.rows);
-        replay::median(rows.map(|row| of(row) as f64 * SECOND / row.compute.len().max(1) as f64))
+        let ranks = |row: &Row| row.compute.len().max(1) as f64;
+        median(rows.map(|row| of(row) as f64 * SECOND / ranks(row))).unwrap_or(0.0)
     };
     Work {
         compute: median(|row| row.compute.iter().flatten().sum()),

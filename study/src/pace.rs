@@ -1,6 +1,6 @@
 //! How long the runs of a grid still take.
 
-use crate::grid::Planned;
+use crate::grid::PlannedRun;
 use std::time::Duration;
 
 /// How long runs take, learnt from those that have been made.
@@ -13,7 +13,7 @@ pub(super) struct Pace {
 impl Pace {
     /// Learns from a run that has taken `steps` steps now; those of an earlier invocation are not among
     /// them.
-    pub(super) fn add(&mut self, planned: &Planned, steps: u64, took: Duration) {
+    pub(super) fn add(&mut self, planned: &PlannedRun, steps: u64, took: Duration) {
         if steps == 0 {
             return;
         }
@@ -23,8 +23,8 @@ impl Pace {
 
     /// Seconds of the runs that are still to be made: by the same task and arm, else by the same
     /// task; `None` when a task among them has not been seen.
-    pub(super) fn left(&self, runs: &[Planned], is_left: impl Fn(usize) -> bool) -> Option<f64> {
-        let rate = |planned: &Planned| {
+    pub(super) fn left(&self, runs: &[PlannedRun], is_left: impl Fn(usize) -> bool) -> Option<f64> {
+        let rate = |planned: &PlannedRun| {
             let per_step = |same: &dyn Fn(&str, &str) -> bool| {
                 let of = self.taken.iter().filter(|(task, arm, ..)| same(task, arm));
                 let (steps, seconds) =
@@ -44,10 +44,10 @@ mod tests {
     use super::*;
     use gradwire::recipe::Source;
 
-    fn planned(task: &str, arm: &str, steps: u64) -> Planned {
+    fn planned(task: &str, arm: &str, steps: u64) -> PlannedRun {
         let recipe = Source::default().load().unwrap();
         let (task, arm) = (task.to_string(), arm.to_string());
-        Planned {
+        PlannedRun {
             task,
             arm,
             recipe,
@@ -79,17 +79,14 @@ mod tests {
         assert_eq!(pace.left(&runs, |i| i > 0), None, "texts have not been seen");
     }
 
-    /// A run of 1,000 steps that was stopped at its last but ten says little by its seconds now: they are
-    /// those of ten steps.
+    /// A run that goes on counts with the steps that it takes now, and one that takes none not at all.
     #[test]
-    fn a_run_that_goes_on_counts_with_the_steps_that_it_takes_now() {
+    fn steps_of_an_earlier_invocation_do_not_count() {
         let runs = [planned("images", "dense", 1000), planned("images", "dense", 1000)];
-        let mut pace = Pace::default();
-        pace.add(&runs[0], 10, Duration::from_secs(20));
-        assert_eq!(pace.left(&runs, |i| i == 1), Some(2000.0));
-        // One that was ended already, and took no step, says nothing.
-        let mut pace = Pace::default();
-        pace.add(&runs[0], 0, Duration::from_secs(3));
-        assert_eq!(pace.left(&runs, |i| i == 1), None);
+        for (steps, seconds, left) in [(10, 20, Some(2000.0)), (0, 3, None)] {
+            let mut pace = Pace::default();
+            pace.add(&runs[0], steps, Duration::from_secs(seconds));
+            assert_eq!(pace.left(&runs, |i| i == 1), left);
+        }
     }
 }

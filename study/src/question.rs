@@ -19,24 +19,26 @@
 //! both end below. Words may be joined by `-`.
 
 use crate::claim::{Claim, Compare, Measure};
-use crate::definition::Choice;
+use crate::experiment::Choice;
 use crate::results::Unit;
 use anyhow::{Context, Result, bail, ensure};
 use gradwire_exchange::network::Link;
 
-/// What may be measured, in a question's words.
-const MEASURES: [(&str, Measure); 10] = [
-    ("accuracy", Measure::Accuracy),
-    ("best accuracy", Measure::BestAccuracy),
-    ("loss", Measure::Loss),
-    ("bits per parameter", Measure::BitsPerParameter),
-    ("reduction", Measure::Reduction),
-    ("step seconds", Measure::StepSeconds),
-    ("seconds to loss", Measure::SecondsToLoss),
-    ("encode seconds", Measure::EncodeSeconds),
-    ("decode seconds", Measure::DecodeSeconds),
-    ("downlink bytes", Measure::DownlinkBytes),
+/// What may be measured, in a question's words, and the words of its unit.
+const MEASURES: [(&str, Measure, &[&str]); 10] = [
+    ("accuracy", Measure::Accuracy, &[]),
+    ("best accuracy", Measure::BestAccuracy, &[]),
+    ("loss", Measure::Loss, &[]),
+    ("bits per parameter", Measure::BitsPerParameter, &["bit", "bits"]),
+    ("reduction", Measure::Reduction, &[]),
+    ("step seconds", Measure::StepSeconds, SECONDS),
+    ("seconds to loss", Measure::SecondsToLoss, SECONDS),
+    ("encode seconds", Measure::EncodeSeconds, SECONDS),
+    ("decode seconds", Measure::DecodeSeconds, SECONDS),
+    ("downlink bytes", Measure::DownlinkBytes, &["byte", "bytes"]),
 ];
+
+const SECONDS: &[&str] = &["s", "second", "seconds"];
 
 /// A question about the arms of an experiment.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +47,7 @@ pub struct Question {
     text: String,
     /// The arm that it is about, by name with or without values; absent for every arm but the one that
     /// they are compared with.
-    of: Option<String>,
+    arm: Option<String>,
     measure: Measure,
     link: Option<String>,
     bound: Bound,
@@ -73,8 +75,8 @@ impl Question {
     }
 
     fn read(text: &str) -> Result<Self> {
-        let (of, text) = match text.split_once(':') {
-            Some((of, text)) => (Some(of.trim().to_string()), text.trim()),
+        let (arm, text) = match text.split_once(':') {
+            Some((arm, text)) => (Some(arm.trim().to_string()), text.trim()),
             None => (None, text.trim()),
         };
         let spaced = text.replace('%', " % ");
@@ -89,7 +91,7 @@ impl Question {
         );
         let bound = words.bound(measure)?;
         ensure!(words.0.is_empty(), "{:?} is left over", words.0.join(" "));
-        Ok(Self { text: text.into(), of, measure, link, bound })
+        Ok(Self { text: text.into(), arm, measure, link, bound })
     }
 
     /// The link that it names.
@@ -113,7 +115,7 @@ impl Question {
             None => None,
             Some(word) => {
                 let exact = arms.iter().find(|arm| arm.label.name == *word);
-                let fitting: Vec<&Choice> = arms.iter().filter(|arm| arm.is(word)).collect();
+                let fitting: Vec<&Choice> = arms.iter().filter(|arm| arm.matches(word)).collect();
                 match (exact, fitting.as_slice()) {
                     (Some(arm), _) => Some(name(arm)),
                     (None, [arm]) => Some(name(arm)),
@@ -127,18 +129,16 @@ impl Question {
                 }
             }
         };
-        let about = |arm: &&Choice| match &self.of {
-            Some(of) => arm.is(of),
+        let about = |arm: &&Choice| match &self.arm {
+            Some(name) => arm.matches(name),
             None => Some(&arm.label.name) != against.as_ref(),
         };
         let asked: Vec<&Choice> = arms.iter().filter(about).collect();
         ensure!(!asked.is_empty(), "--ask {:?} is about no arm; arms: {}", self.text, there());
         let claim = |task: &Choice, arm: &Choice| {
             let words = format!("{}: {}", arm.label.label, self.text);
-            let of_task = match tasks {
-                [_] => String::new(),
-                _ => format!(" ({})", task.label.label),
-            };
+            let of_task =
+                if tasks.len() == 1 { String::new() } else { format!(" ({})", task.label.label) };
             Claim {
                 claim: words + &of_task,
                 source: String::new(),
@@ -183,12 +183,12 @@ impl Words<'_> {
     }
 
     fn measure(&mut self) -> Result<Measure> {
-        for (name, measure) in MEASURES {
+        for (name, measure, _) in MEASURES {
             if self.take(name) || self.take(&name.replace(' ', "-")) {
                 return Ok(measure);
             }
         }
-        let names = MEASURES.map(|(name, _)| name).join(", ");
+        let names = MEASURES.map(|(name, ..)| name).join(", ");
         bail!("it begins with none of what is measured: {names}")
     }
 
@@ -214,17 +214,14 @@ impl Words<'_> {
         if self.take("within") {
             let number = self.number()?;
             let unit = self.unit(measure, true)?;
-            ensure!(
-                self.take("of"),
-                "after `within {number} {}` comes `of` and an arm",
-                unit.word()
-            );
+            ensure!(self.take("of"), "after the number and its unit comes `of` and an arm");
             let against = Some(self.next("an arm")?);
-            let (compare, low, high) = match unit {
-                Said::Percent => (Compare::Ratio, 1.0 - number / 100.0, 1.0 + number / 100.0),
-                _ => (Compare::Difference, -number * unit.size(), number * unit.size()),
+            let (compare, unit, low, high) = match unit {
+                Unit::Percent => {
+                    (Compare::Ratio, Unit::Factor, 1.0 - number / 100.0, 1.0 + number / 100.0)
+                }
+                _ => (Compare::Difference, unit, -number * size(unit), number * size(unit)),
             };
-            let unit = unit.of(compare);
             return Ok(Bound { compare, unit, against, at_least: Some(low), at_most: Some(high) });
         }
         let (least, most) = (self.take("at least"), self.take("at most"));
@@ -248,103 +245,60 @@ impl Words<'_> {
             let saved = number / 100.0;
             return Ok(one_sided(Compare::Saving, Unit::Percent, against, saved, !most));
         }
-        ensure!(least || most, "say `within`, `at least` or `at most` before {number}");
+        ensure!(least || most, "write `within`, `at least` or `at most` before {number}");
         let compared = self.0.iter().any(|word| matches!(*word, "above" | "below"));
         let unit = self.unit(measure, compared)?;
-        let number = number * unit.size();
+        let number = number * size(unit);
         if !compared {
             ensure!(
                 measure != Measure::SecondsToLoss,
                 "the loss is the one that two arms end below: name the other, as in `at least 30 % less \
                  than dense`"
             );
-            return Ok(one_sided(Compare::Value, unit.of(Compare::Value), None, number, least));
+            return Ok(one_sided(Compare::Value, unit, None, number, least));
         }
-        ensure!(unit != Said::Percent, "say a ratio as `at least 1.05 times that of` an arm");
+        ensure!(unit != Unit::Percent, "write a ratio as `at least 1.05 times that of` an arm");
         let above = self.take("above");
         ensure!(above || self.take("below"), "after the unit comes `above` or `below`");
         let against = Some(self.next("an arm")?);
         let (number, least) = if above { (number, least) } else { (-number, !least) };
-        let compare = Compare::Difference;
-        Ok(one_sided(compare, unit.of(compare), against, number, least))
+        Ok(one_sided(Compare::Difference, unit, against, number, least))
     }
 
-    /// The unit that is said, or the measure's own where none need be.
-    fn unit(&mut self, measure: Measure, compared: bool) -> Result<Said> {
-        let is_accuracy = matches!(measure, Measure::Accuracy | Measure::BestAccuracy);
-        let said = match self.0.first() {
-            Some(&"%") => Some(Said::Percent),
-            Some(&("point" | "points")) => Some(Said::Points),
-            Some(
-                &("bit" | "bits" | "s" | "second" | "seconds" | "byte" | "bytes" | "times" | "×"),
-            ) => Some(Said::Plain),
+    /// The unit of a number, by the next word, or the measure's own where that word is no unit.
+    fn unit(&mut self, measure: Measure, compared: bool) -> Result<Unit> {
+        let units = MEASURES.iter().map(|(_, _, units)| *units).collect::<Vec<_>>().concat();
+        let unit = match self.0.first() {
+            Some(&"%") => Some(Unit::Percent),
+            Some(&("point" | "points")) => Some(Unit::Points),
+            Some(&("times" | "×")) => Some(Unit::Number),
+            Some(word) if units.contains(word) => {
+                let own = MEASURES.iter().find(|(_, of, _)| *of == measure);
+                let fits = own.is_some_and(|(_, _, own)| own.contains(word));
+                ensure!(fits, "{} is not measured in {word}", measure.words());
+                Some(Unit::Number)
+            }
             _ => None,
         };
-        if said.is_some() {
-            let word = self.0.remove(0);
-            let is_time = matches!(
-                measure,
-                Measure::StepSeconds
-                    | Measure::SecondsToLoss
-                    | Measure::EncodeSeconds
-                    | Measure::DecodeSeconds
-            );
-            // What a gauge counts is the scheme's to say.
-            let fits = measure == Measure::Gauge
-                || match word {
-                    "bit" | "bits" => measure == Measure::BitsPerParameter,
-                    "byte" | "bytes" => measure == Measure::DownlinkBytes,
-                    "s" | "second" | "seconds" => is_time,
-                    _ => true,
-                };
-            ensure!(fits, "{} is not said in {word}", measure.words());
+        if unit.is_some() {
+            self.0.remove(0);
         }
-        match (said.unwrap_or(Said::Plain), is_accuracy) {
-            (Said::Points, true) if compared => Ok(Said::Points),
-            (Said::Percent, true) if !compared => Ok(Said::Percent),
-            (_, true) if compared => bail!("a difference of accuracies is said in points"),
-            (_, true) => bail!("an accuracy is said in %"),
-            (Said::Points, false) => bail!("points are for accuracies"),
-            (Said::Percent, false) if !compared => bail!("% is for accuracies and comparisons"),
+        let is_accuracy = matches!(measure, Measure::Accuracy | Measure::BestAccuracy);
+        match (unit.unwrap_or_default(), is_accuracy) {
+            (Unit::Points, true) if compared => Ok(Unit::Points),
+            (Unit::Percent, true) if !compared => Ok(Unit::Percent),
+            (_, true) if compared => bail!("write a difference of accuracies in points"),
+            (_, true) => bail!("write an accuracy in %"),
+            (Unit::Points, false) => bail!("points are for accuracies"),
+            (Unit::Percent, false) if !compared => bail!("% is for accuracies and comparisons"),
             (unit, false) => Ok(unit),
         }
     }
 }
 
-/// A unit as it is said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
-    Plain,
-    Percent,
-    Points,
-}
-
-impl Said {
-    /// What one of it is.
-    fn size(self) -> f64 {
-        match self {
-            Self::Plain => 1.0,
-            Self::Percent | Self::Points => 0.01,
-        }
-    }
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Plain => "",
-            Self::Percent => "%",
-            Self::Points => "points",
-        }
-    }
-
-    /// How the numbers of such a comparison are said.
-    fn of(self, compare: Compare) -> Unit {
-        match (self, compare) {
-            (_, Compare::Ratio | Compare::SpeedUp) => Unit::Factor,
-            (Self::Plain, _) => Unit::Number,
-            (Self::Percent, _) => Unit::Percent,
-            (Self::Points, _) => Unit::Points,
-        }
-    }
+/// One of a unit as a plain number.
+fn size(unit: Unit) -> f64 {
+    if matches!(unit, Unit::Percent | Unit::Points) { 0.01 } else { 1.0 }
 }
 
 #[cfg(test)]
@@ -447,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_question_is_asked_of_every_other_arm_and_task() {
-        let member = |name: &str, values: &str| -> crate::definition::Member {
+        let member = |name: &str, values: &str| -> crate::experiment::Member {
             toml::from_str(&format!("name = {name:?}\nlabel = \"{name} {{r}}\"\n{values}")).unwrap()
         };
         let arms =

@@ -85,7 +85,8 @@ pub struct Timing {
     /// The task of the run.
     pub task: String,
     /// The arm of the run whose gradient it is.
-    pub of: String,
+    #[serde(rename = "of")]
+    pub gradient_of: String,
     /// The run's seed.
     pub seed: u64,
     /// When the run began, in seconds since 1970: another run has another gradient.
@@ -101,7 +102,7 @@ pub struct Timing {
     pub decode: Spread,
 }
 
-/// A name that stands in folders and files, and what it is called in front of people.
+/// A name for folders and files, and a label for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Label {
     /// Letters, digits, `-`, `_` and `.`.
@@ -132,6 +133,12 @@ pub struct Run {
 }
 
 impl Run {
+    /// Sorts runs by their places in `tasks` and `arms`, then by seed.
+    pub(super) fn sort(runs: &mut [Self], tasks: &[Label], arms: &[Label]) {
+        let place = |labels: &[Label], name: &str| labels.iter().position(|of| of.name == name);
+        runs.sort_by_key(|run| (place(tasks, &run.task), place(arms, &run.arm), run.seed));
+    }
+
     /// Whether it is this very run: in the same place, begun at the same moment, ended alike.
     pub(super) fn is(&self, other: &Self) -> bool {
         let began = |run: &Self| run.measured.as_ref().map(|measured| measured.summary.started);
@@ -195,7 +202,7 @@ pub struct Verdict {
     pub source: String,
     /// What was measured, in words: of what, against what, on which task and link.
     pub measure: String,
-    /// How its numbers are said.
+    /// How its numbers are written.
     pub unit: Unit,
     /// The number claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -252,18 +259,18 @@ pub enum Test {
     Welch,
 }
 
-/// How numbers are said.
+/// How numbers are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
     /// As a plain number.
     #[default]
     Number,
-    /// A fraction, said in percent.
+    /// A fraction, in percent.
     Percent,
-    /// A difference of two fractions, said in percentage points.
+    /// A difference of two fractions, in percentage points.
     Points,
-    /// A factor, said with ×.
+    /// A factor, with ×.
     Factor,
 }
 
@@ -275,9 +282,9 @@ pub enum Ruling {
     Reproduced,
     /// The whole interval lies outside of them: the opposite was seen, at this scale.
     Contradicted,
-    /// The interval straddles a bound: there are too few seeds to tell.
+    /// The interval straddles a bound: there are too few seeds to decide.
     Undecided,
-    /// This scale cannot tell, or the runs that would tell are not there.
+    /// This scale cannot test it, or the runs that would are not there.
     NotTestable,
 }
 

@@ -9,9 +9,9 @@
 //! else: whoever has that file goes on from it. Its runs that the grid has no place for stay in it, and a
 //! copy of it goes to `<out>/superseded/` before others take the place of its runs.
 
-use crate::definition::{self, Choice, Experiment};
-use crate::grid::{Grid, Planned};
-use crate::kept::Kept;
+use crate::earlier::EarlierResults;
+use crate::experiment::{self, Choice, Experiment};
+use crate::grid::{Grid, PlannedRun};
 use crate::measured::Measured;
 use crate::network::report::Named;
 use crate::pace::Pace;
@@ -63,9 +63,9 @@ pub struct Job<'a> {
 }
 
 /// What has happened to a run.
-pub enum News<'a> {
-    /// It begins, the so-manieth of all.
-    Begins(usize, &'a Planned),
+pub enum Notice<'a> {
+    /// It begins; its number among the runs that are wanted, from 1.
+    Begins(usize, &'a PlannedRun),
     /// What was in its folder was moved away: where to, and why.
     Superseded(&'a Path, &'a str),
     /// Something in `results.json` does not count here: where a copy of the file is, and what it is.
@@ -74,32 +74,32 @@ pub enum News<'a> {
     Untimed(&'a str),
     /// It was there already, or has ended.
     Ended {
-        /// Which of all, from 1.
+        /// Its number among the runs that are wanted, from 1.
         number: usize,
         /// What was planned.
-        planned: &'a Planned,
+        planned: &'a PlannedRun,
         /// How it ended, and what it measured.
         run: &'a Run,
         /// Seconds that it took now; absent when it was there already.
         seconds: Option<f64>,
-        /// Seconds that the runs still to be made will take, as far as can be told.
+        /// Seconds that the runs still to be made will take; absent while that is unknown.
         left: Option<f64>,
     },
 }
 
 /// What a run's folder holds.
-enum Held {
-    Nothing,
+enum FolderState {
+    Empty,
     /// The run that is planned, as far as it came.
-    Same(Outcome),
+    Planned(Outcome),
     /// Something else, and what is different.
     Other(String),
 }
 
-impl Held {
+impl FolderState {
     /// Whether it is the run that is planned, and the run has nothing left to do.
     fn has_ended(&self) -> bool {
-        matches!(self, Self::Same(outcome) if outcome.is_final())
+        matches!(self, Self::Planned(outcome) if outcome.is_final())
     }
 }
 
@@ -109,25 +109,25 @@ impl Job<'_> {
     ///
     /// # Errors
     /// When results cannot be written, or another process is at work in the folder.
-    pub fn run(&self, mut tell: impl FnMut(&News<'_>)) -> Result<Results> {
+    pub fn run(&self, mut notify: impl FnMut(&Notice<'_>)) -> Result<Results> {
         self.disk.create_folders(&self.folder).with_context(|| {
             format!("cannot make {}: choose another --out", self.folder.display())
         })?;
         let _lock = record::lock(&self.disk, &self.folder)?;
         let links = self.named_links()?;
         let text = toml::to_string(self.experiment)?;
-        let path = self.folder.join(definition::FILE);
+        let path = self.folder.join(experiment::FILE);
         self.disk.replace(&path, text.as_bytes()).with_context(|| cannot_write(&path))?;
 
-        let mut kept = Kept::read(&self.disk, &self.folder)?;
+        let mut earlier = EarlierResults::read(&self.disk, &self.folder)?;
         let mut runs: Vec<Run> = self
             .grid
             .runs
             .iter()
-            .map(|planned| self.found(planned, &links, &kept))
+            .map(|planned| self.found(planned, &links, &earlier))
             .collect::<Result<_>>()?;
-        self.copy_what_is_lost(&kept, &runs, &mut tell)?;
-        self.keep(&runs, &kept)?;
+        self.copy_what_is_lost(&earlier, &runs, &mut notify)?;
+        self.keep(&runs, &earlier)?;
         record::hparams::forget_description(&self.disk, &self.folder)?;
         let mut pace = Pace::default();
         let is_open =
@@ -139,38 +139,38 @@ impl Job<'_> {
                 if self.flags.stopping() {
                     break;
                 }
-                tell(&News::Begins(number, planned));
-                let steps = self.make(planned, &mut tell)?;
-                runs[index] = self.found(planned, &links, &kept)?;
+                notify(&Notice::Begins(number, planned));
+                let steps = self.make(planned, &mut notify)?;
+                runs[index] = self.found(planned, &links, &earlier)?;
                 pace.add(planned, steps, began.elapsed());
-                self.keep(&runs, &kept)?;
+                self.keep(&runs, &earlier)?;
             }
             let left = pace.left(&self.grid.runs, |i| i > index && is_open(i, &runs));
             let seconds = began.map(|began| began.elapsed().as_secs_f64());
-            tell(&News::Ended { number, planned, run: &runs[index], seconds, left });
+            notify(&Notice::Ended { number, planned, run: &runs[index], seconds, left });
         }
         if !self.flags.stopping() {
             let (disk, folder) = (&self.disk, self.folder.as_path());
-            let known = std::mem::take(&mut kept.timings);
-            kept.timings =
+            let known = std::mem::take(&mut earlier.timings);
+            earlier.timings =
                 timings::measure(disk, folder, self.experiment, self.grid, &runs, known, |why| {
-                    tell(&News::Untimed(why));
+                    notify(&Notice::Untimed(why));
                 })?;
-            self.keep(&runs, &kept)?;
+            self.keep(&runs, &earlier)?;
         }
-        Ok(self.results(&runs, &kept))
+        Ok(self.results(&runs, &earlier))
     }
 
     /// The runs that were asked for and are still to be made, by what is in the folder now.
     ///
     /// # Errors
     /// When the folder cannot be read, or a run that was made elsewhere was not replayed on the links.
-    pub fn left(&self) -> Result<Vec<&Planned>> {
+    pub fn left(&self) -> Result<Vec<&PlannedRun>> {
         let links = self.named_links()?;
-        let kept = Kept::read(&self.disk, &self.folder)?;
+        let earlier = EarlierResults::read(&self.disk, &self.folder)?;
         let mut left = Vec::new();
         for planned in self.grid.wanted() {
-            if !self.held(planned)?.has_ended() && kept.run(planned, &links)?.is_none() {
+            if !self.folder_state(planned)?.has_ended() && earlier.run(planned, &links)?.is_none() {
                 left.push(planned);
             }
         }
@@ -184,16 +184,18 @@ impl Job<'_> {
 
     /// Makes one run, and gives back how many steps it had to take. Whatever becomes of it stands in its
     /// record.
-    fn make(&self, planned: &Planned, tell: &mut impl FnMut(&News<'_>)) -> Result<u64> {
+    fn make(&self, planned: &PlannedRun, notify: &mut impl FnMut(&Notice<'_>)) -> Result<u64> {
         let folder = self.folder.join(&planned.folder);
-        let start = match self.held(planned)? {
-            Held::Nothing => Start::In(folder.clone()),
-            Held::Same(_) => match self.resume.then(|| Resume::find(&self.disk, &folder, false)) {
-                Some(Ok(resume)) => Start::Resume(Box::new(resume)),
-                Some(Err(error)) => self.begin_again(planned, &format!("{error:#}"), tell)?,
-                None => self.begin_again(planned, "it had not ended", tell)?,
-            },
-            Held::Other(difference) => self.begin_again(planned, &difference, tell)?,
+        let start = match self.folder_state(planned)? {
+            FolderState::Empty => Start::In(folder.clone()),
+            FolderState::Planned(_) => {
+                match self.resume.then(|| Resume::find(&self.disk, &folder, false)) {
+                    Some(Ok(resume)) => Start::Resume(Box::new(resume)),
+                    Some(Err(error)) => self.begin_again(planned, &format!("{error:#}"), notify)?,
+                    None => self.begin_again(planned, "it had not ended", notify)?,
+                }
+            }
+            FolderState::Other(difference) => self.begin_again(planned, &difference, notify)?,
         };
         let taken = match &start {
             Start::Resume(resume) => resume.checkpoint.manifest.progress.step,
@@ -215,7 +217,7 @@ impl Job<'_> {
                 }
                 Ok(steps)
             }
-            // What the record tells is shown, and does not keep the others from being made.
+            // What the record says is shown, and does not keep the others from being made.
             Err(error) => {
                 let recorded = folder.join(record::METRICS).exists();
                 match recorded.then(|| outcome(&self.disk, &folder)).transpose()? {
@@ -233,9 +235,9 @@ impl Job<'_> {
     /// When another process is at work in the folder, or it cannot be moved.
     fn begin_again(
         &self,
-        planned: &Planned,
+        planned: &PlannedRun,
         why: &str,
-        tell: &mut impl FnMut(&News<'_>),
+        notify: &mut impl FnMut(&Notice<'_>),
     ) -> Result<Start> {
         let folder = self.folder.join(&planned.folder);
         let above = planned.folder.parent().unwrap_or(&planned.folder);
@@ -246,21 +248,21 @@ impl Job<'_> {
         self.disk
             .rename(&folder, &free)
             .with_context(|| format!("cannot move {} to {}", folder.display(), free.display()))?;
-        tell(&News::Superseded(&free, why));
+        notify(&Notice::Superseded(&free, why));
         Ok(Start::In(folder))
     }
 
     /// Keeps a copy of the `results.json` that is about to be replaced, if something in it would be lost.
     fn copy_what_is_lost(
         &self,
-        kept: &Kept,
+        earlier: &EarlierResults,
         runs: &[Run],
-        tell: &mut impl FnMut(&News<'_>),
+        notify: &mut impl FnMut(&Notice<'_>),
     ) -> Result<()> {
-        let Some(what) = kept.lost(self.grid, runs) else { return Ok(()) };
+        let Some(what) = earlier.lost(self.grid, runs) else { return Ok(()) };
         let copy = self.superseded(Path::new(""), |number| format!("results-{number}.json"))?;
-        self.disk.replace(&copy, &kept.bytes).with_context(|| cannot_write(&copy))?;
-        tell(&News::Copied(&copy, &what));
+        self.disk.replace(&copy, &earlier.bytes).with_context(|| cannot_write(&copy))?;
+        notify(&Notice::Copied(&copy, &what));
         Ok(())
     }
 
@@ -279,35 +281,40 @@ impl Job<'_> {
     }
 
     /// What the folder of a planned run holds.
-    fn held(&self, planned: &Planned) -> Result<Held> {
+    fn folder_state(&self, planned: &PlannedRun) -> Result<FolderState> {
         let folder = self.folder.join(&planned.folder);
         if !folder.exists() {
-            return Ok(Held::Nothing);
+            return Ok(FolderState::Empty);
         }
         Ok(match difference(&self.disk, &folder, planned) {
-            Ok(None) => Held::Same(outcome(&self.disk, &folder)?),
-            Ok(Some(difference)) => Held::Other(difference),
-            Err(error) => Held::Other(format!("{error:#}")),
+            Ok(None) => FolderState::Planned(outcome(&self.disk, &folder)?),
+            Ok(Some(difference)) => FolderState::Other(difference),
+            Err(error) => FolderState::Other(format!("{error:#}")),
         })
     }
 
     /// A planned run, as far as it has been made.
-    fn found(&self, planned: &Planned, links: &[Named], kept: &Kept) -> Result<Run> {
-        let held = self.held(planned)?;
-        if !held.has_ended()
-            && let Some(run) = kept.run(planned, links)?
+    fn found(
+        &self,
+        planned: &PlannedRun,
+        links: &[Named],
+        earlier: &EarlierResults,
+    ) -> Result<Run> {
+        let state = self.folder_state(planned)?;
+        if !state.has_ended()
+            && let Some(run) = earlier.run(planned, links)?
         {
             return Ok(run);
         }
-        let outcome = match held {
-            Held::Same(outcome) => outcome,
-            Held::Nothing | Held::Other(_) => Outcome::Missing,
+        let outcome = match state {
+            FolderState::Planned(outcome) => outcome,
+            FolderState::Empty | FolderState::Other(_) => Outcome::Missing,
         };
         let folder = self.folder.join(&planned.folder);
         let measured = match outcome {
             Outcome::Missing => None,
             Outcome::Finished => Some(Measured::read(&self.disk, &folder, links)?),
-            // What was cut off in its first moments has nothing to say.
+            // What was cut off in its first moments has no record to read.
             _ => Measured::read(&self.disk, &folder, links).ok(),
         };
         Ok(Run {
@@ -324,12 +331,12 @@ impl Job<'_> {
         })
     }
 
-    fn keep(&self, runs: &[Run], kept: &Kept) -> Result<()> {
-        report::write(&self.disk, &self.folder, &self.results(runs, kept))
+    fn keep(&self, runs: &[Run], earlier: &EarlierResults) -> Result<()> {
+        report::write(&self.disk, &self.folder, &self.results(runs, earlier))
     }
 
     /// What was asked for, and what else there is of the same grid.
-    fn results(&self, runs: &[Run], kept: &Kept) -> Results {
+    fn results(&self, runs: &[Run], earlier: &EarlierResults) -> Results {
         let pairs = self.grid.runs.iter().zip(runs);
         let shown =
             pairs.filter(|(planned, run)| planned.wanted || run.outcome != Outcome::Missing);
@@ -340,9 +347,7 @@ impl Job<'_> {
         };
         let tasks = label(&self.grid.tasks, |run| &run.task);
         let arms = label(&self.grid.arms, |run| &run.arm);
-        let place =
-            |labels: &[Label], name: &str| labels.iter().position(|label| label.name == name);
-        runs.sort_by_key(|run| (place(&tasks, &run.task), place(&arms, &run.arm), run.seed));
+        Run::sort(&mut runs, &tasks, &arms);
         let about = self.experiment.scales.get(self.scale).map(|setting| setting.about.clone());
         let baseline = &self.experiment.baseline;
         let mut results = Results {
@@ -357,18 +362,18 @@ impl Job<'_> {
             arms,
             links: self.links.clone(),
             runs,
-            others: kept.others(self.grid),
-            timings: kept.timings.clone(),
+            others: earlier.others(self.grid),
+            timings: earlier.timings.clone(),
             looks: self.looks,
             verdicts: Vec::new(),
         };
-        results.verdicts = verdict::of(self.experiment, self.scale, &results);
+        results.verdicts = verdict::verdicts(self.experiment, self.scale, &results);
         results
     }
 }
 
 /// What about the run in `folder` is not as planned; `None` when it is the planned run.
-fn difference(disk: &Disk, folder: &Path, planned: &Planned) -> Result<Option<String>> {
+fn difference(disk: &Disk, folder: &Path, planned: &PlannedRun) -> Result<Option<String>> {
     let recipe = Recipe::from_toml(&recipe(disk, folder)?)?;
     let provenance: Provenance = serde_json::from_slice(&read(disk, folder, "provenance.json")?)?;
     planned.change(&recipe, &provenance)

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 
 /// How much is trained: a name of the experiment's own choice. The built-in experiments have
 /// `smoke` (made-up data, a few steps), `quick` (one pass, about an hour on two cores), `standard`
-/// (converged enough to tell schemes apart, hours on two cores) and `full` (the paper's own models,
+/// (converged enough to distinguish schemes, hours on two cores) and `full` (the paper's own models,
 /// workers, batches and schedules). These come first, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]

@@ -1,6 +1,7 @@
 //! An experiment from a question: a recipe, values to go over, and what is to be answered.
 
-use crate::definition::{Choice, Experiment, Member, Setting, said};
+use crate::experiment::{Choice, Experiment, Member, Setting, plain};
+use crate::names;
 use crate::question::Question;
 use crate::scale::Scale;
 use anyhow::{Context, Result, ensure};
@@ -23,7 +24,7 @@ pub struct Sweep {
     pub questions: Vec<Question>,
     /// The arm that tables compare the others with; absent for dense, or else the first.
     pub baseline: Option<String>,
-    /// Links to tell times on, besides those that questions name.
+    /// Links for times, besides those that questions name.
     pub links: Vec<String>,
     /// Every run is made with seeds 1 to this.
     pub seeds: u64,
@@ -191,7 +192,7 @@ fn task(recipe: &Table, row: &Row<'_>) -> Result<Member> {
     }
     let mut label = format!("{} on {}", whole.model.name(), whole.dataset.name());
     for (path, value) in settings {
-        let (part, words) = match (*path, said(value)) {
+        let (part, words) = match (*path, plain(value)) {
             ("workers", one) if one == "1" => (one, "1 worker".into()),
             ("workers", number) => (number.clone(), format!("{number} workers")),
             (path, value) => (format!("{}-{value}", last(path)), format!("{} {value}", last(path))),
@@ -219,20 +220,20 @@ fn arm(recipe: &Table, row: &Row<'_>) -> Result<Member> {
         .chain(settings.map(|(path, value)| (path.trim_start_matches("scheme."), *value)))
         .collect();
     match settings.as_slice() {
-        [(_, value)] => parts.push(said(value)),
+        [(_, value)] => parts.push(plain(value)),
         several => {
-            parts.extend(several.iter().map(|(key, value)| format!("{key}-{}", said(value))));
+            parts.extend(several.iter().map(|(key, value)| format!("{key}-{}", plain(value))));
         }
     }
     let words: Vec<String> =
-        settings.iter().map(|(key, value)| format!("{key}={}", said(value))).collect();
+        settings.iter().map(|(key, value)| format!("{key}={}", plain(value))).collect();
     let mut label = match words.as_slice() {
         [] => kind.to_string(),
         words => format!("{kind}({})", words.join(", ")),
     };
     for (path, value) in row.iter().filter(|(path, _)| !of_scheme(path)) {
-        parts.push(format!("{}-{}", last(path), said(value)));
-        label += &format!(", {} {}", last(path), said(value));
+        parts.push(format!("{}-{}", last(path), plain(value)));
+        label += &format!(", {} {}", last(path), plain(value));
     }
     Ok(member(&parts, label, own))
 }
@@ -247,8 +248,7 @@ fn kinds(recipe: &Table, arms: &[Choice]) -> Result<Vec<Choice>> {
 }
 
 fn member(parts: &[String], label: String, recipe: Table) -> Member {
-    let plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
-    let name = parts.join("-").replace(|c: char| !plain(c), "-");
+    let name = names::plain(&parts.join("-"));
     Member { name, label, over: BTreeMap::new(), recipe }
 }
 

@@ -1,12 +1,12 @@
-//! How fast the schemes of an experiment encode and decode what its runs had to say: for each claim
+//! How fast the schemes of an experiment encode and decode gradients of its runs: for each claim
 //! about speed, the last gradient that each of the arm's runs recorded, residual included, encoded and
 //! decoded by both schemes in turns on one thread. The phases of a training step are no such measure:
 //! eight ranks that share two cores slow each other down.
 
 use crate::bench::codecs;
 use crate::claim::Claim;
-use crate::definition::Experiment;
-use crate::grid::{Grid, Planned};
+use crate::experiment::Experiment;
+use crate::grid::{Grid, PlannedRun};
 use crate::results::{Run, Timing};
 use anyhow::{Context, Result};
 use gradwire::disk::Disk;
@@ -15,7 +15,7 @@ use std::path::Path;
 
 /// Times whatever claims about speed need and `known` does not have, and returns all. A claim whose
 /// runs are not there, or recorded no gradient, has no timing; neither has one whose gradient is damaged
-/// or cannot be encoded by a scheme, and `tell` is told why.
+/// or cannot be encoded by a scheme, and `report_error` gets the reason.
 ///
 /// # Errors
 /// When the folder of a run cannot be read.
@@ -26,7 +26,7 @@ pub fn measure(
     grid: &Grid,
     runs: &[Run],
     known: Vec<Timing>,
-    mut tell: impl FnMut(&str),
+    mut report_error: impl FnMut(&str),
 ) -> Result<Vec<Timing>> {
     let mut timings = known;
     for run in runs {
@@ -35,9 +35,9 @@ pub fn measure(
         };
         let arms = compared_on(experiment, grid, run);
         let started = measured.summary.started;
-        let is_known = |arm: &Planned| {
+        let is_known = |arm: &PlannedRun| {
             timings.iter().any(|timing| {
-                (&timing.task, &timing.of, &timing.arm) == (&run.task, &run.arm, &arm.arm)
+                (&timing.task, &timing.gradient_of, &timing.arm) == (&run.task, &run.arm, &arm.arm)
                     && (timing.seed, timing.started) == (run.seed, started)
                     && timing.scheme == arm.recipe.scheme_in_words()
             })
@@ -53,17 +53,17 @@ pub fn measure(
         let speeds = match speeds {
             Ok(speeds) => speeds,
             Err(error) => {
-                tell(&format!("{error:#}"));
+                report_error(&format!("{error:#}"));
                 continue;
             }
         };
         timings.retain(|timing| {
-            (&timing.task, &timing.of, timing.seed) != (&run.task, &run.arm, run.seed)
+            (&timing.task, &timing.gradient_of, timing.seed) != (&run.task, &run.arm, run.seed)
         });
         for (arm, [encode, decode]) in arms.into_iter().zip(speeds) {
-            let (task, of, seed) = (run.task.clone(), run.arm.clone(), run.seed);
+            let (task, gradient_of, seed) = (run.task.clone(), run.arm.clone(), run.seed);
             let (arm, scheme) = (arm.arm.clone(), arm.recipe.scheme_in_words());
-            timings.push(Timing { task, of, seed, started, arm, scheme, encode, decode });
+            timings.push(Timing { task, gradient_of, seed, started, arm, scheme, encode, decode });
         }
     }
     Ok(timings)
@@ -71,8 +71,8 @@ pub fn measure(
 
 /// The arms that claims about speed compare on the gradient of a run, each once, so that all are timed
 /// in the same turns.
-fn compared_on<'a>(experiment: &Experiment, grid: &'a Grid, run: &Run) -> Vec<&'a Planned> {
-    let is_of = |claim: &&Claim| claim.measure.is_timed() && claim.is_of(&run.task, &run.arm);
+fn compared_on<'a>(experiment: &Experiment, grid: &'a Grid, run: &Run) -> Vec<&'a PlannedRun> {
+    let is_of = |claim: &&Claim| claim.measure.is_timed() && claim.is_about(&run.task, &run.arm);
     let mut names: Vec<&String> = Vec::new();
     for claim in experiment.claims.iter().filter(is_of) {
         for arm in std::iter::once(&claim.arm).chain(&claim.against) {
@@ -81,13 +81,11 @@ fn compared_on<'a>(experiment: &Experiment, grid: &'a Grid, run: &Run) -> Vec<&'
             }
         }
     }
-    names.into_iter().filter_map(|arm| planned(grid, run, arm)).collect()
-}
-
-/// What is planned of an arm on the task of a run, with its seed.
-fn planned<'a>(grid: &'a Grid, run: &Run, arm: &str) -> Option<&'a Planned> {
-    let is = |planned: &&Planned| {
-        planned.task == run.task && planned.arm == arm && planned.recipe.seed == run.seed
+    let planned = |arm: &String| {
+        let is_planned = |planned: &&PlannedRun| {
+            planned.task == run.task && planned.arm == *arm && planned.recipe.seed == run.seed
+        };
+        grid.runs.iter().find(is_planned)
     };
-    grid.runs.iter().find(is)
+    names.into_iter().filter_map(planned).collect()
 }

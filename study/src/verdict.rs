@@ -4,14 +4,15 @@
 
 use crate::claim::{Claim, Compare, Measure};
 use crate::decision::{Average, Bounds, Decision, Estimated, MOST_SEEDS, SIDE, Sample};
-use crate::definition::{Choice, Experiment};
+use crate::experiment::{Choice, Experiment};
 use crate::measured::Measured;
 use crate::results::{OnTask, Outcome, Results, Ruling, Run, Test, Timing, Verdict};
 use crate::scale::Scale;
 use crate::statistics::Interval;
+use gradwire::text::percent;
 
 /// A verdict on each claim of an experiment.
-pub fn of(experiment: &Experiment, scale: &Scale, results: &Results) -> Vec<Verdict> {
+pub fn verdicts(experiment: &Experiment, scale: &Scale, results: &Results) -> Vec<Verdict> {
     let choices = [experiment.task_choices(), experiment.arm_choices()];
     experiment.claims.iter().map(|claim| judge(claim, &choices, scale, results)).collect()
 }
@@ -63,12 +64,11 @@ fn on_task(
     results: &Results,
     side: f64,
 ) -> Verdict {
-    let found = Found::of(claim, task, results);
-    let estimated = found.sample().and_then(|sample| Estimated::of(average(claim), &sample));
-    let said = |ends: [f64; 2]| said(claim, ends);
+    let found = SeedNumbers::new(claim, task, results);
+    let estimated = found.sample().and_then(|sample| Estimated::new(average(claim), &sample));
     let measured = estimated.map(|estimated| Interval {
-        mean: said([estimated.mean(); 2])[0],
-        ends: estimated.ends(side).map(said),
+        mean: in_terms_of(claim, [estimated.mean(); 2])[0],
+        ends: estimated.ends(side).map(|ends| in_terms_of(claim, ends)),
         seeds: estimated.seeds(),
     });
     let Ruled { ruling, more_seeds, why } = rule(claim, scale, &found, estimated, side);
@@ -83,7 +83,9 @@ fn on_task(
         confidence: 1.0 - 2.0 * side,
         test: found.test(),
         correlation: estimated.and_then(|estimated| estimated.correlation),
-        welch: estimated.and_then(|estimated| estimated.welch(side)).map(said),
+        welch: estimated
+            .and_then(|estimated| estimated.welch(side))
+            .map(|ends| in_terms_of(claim, ends)),
         tasks: Vec::new(),
         ruling,
         more_seeds,
@@ -100,8 +102,8 @@ fn average(claim: &Claim) -> Average {
     }
 }
 
-/// Both ends of an interval as the claim speaks of them: what is saved is what the ratio leaves.
-fn said(claim: &Claim, [low, high]: [f64; 2]) -> [f64; 2] {
+/// Both ends of an interval in the claim's terms: what is saved is what the ratio leaves.
+fn in_terms_of(claim: &Claim, [low, high]: [f64; 2]) -> [f64; 2] {
     match claim.compare {
         Compare::Saving => [1.0 - high, 1.0 - low],
         _ => [low, high],
@@ -117,9 +119,9 @@ fn bounds(claim: &Claim) -> Bounds {
     }
 }
 
-/// What the runs say about a claim.
+/// The numbers that runs have for a claim, and what is wrong with the others.
 #[derive(Default)]
-struct Found {
+struct SeedNumbers {
     /// Of each seed that both arms have finished with: the arm's number, and of a comparison the
     /// number of the other arm.
     values: Vec<(f64, Option<f64>)>,
@@ -135,8 +137,8 @@ struct Found {
     planned: usize,
 }
 
-impl Found {
-    fn of(claim: &Claim, task: &str, results: &Results) -> Self {
+impl SeedNumbers {
+    fn new(claim: &Claim, task: &str, results: &Results) -> Self {
         let of = |arm: &str| -> Vec<&Run> {
             results.runs.iter().filter(|run| run.task == task && run.arm == arm).collect()
         };
@@ -182,7 +184,7 @@ impl Found {
             }
         }
         // Two runs to the same loss, or two schemes on the same gradient, are a pair by themselves.
-        found.pairs |= claim.measure.is_of_both();
+        found.pairs |= claim.measure.is_measured_in_pairs();
         found
     }
 
@@ -219,9 +221,9 @@ fn numbers(
     other: Option<&Measured>,
 ) -> Option<(f64, Option<f64>)> {
     let pair = if claim.measure == Measure::SecondsToLoss {
-        to_the_same_loss(claim, own, other?)?
+        seconds_to_the_same_loss(claim, own, other?)?
     } else {
-        let timing = |arm: &str| timings.iter().find(|t| t.is_of(claim, own) && t.arm == arm);
+        let timing = |arm: &str| timings.iter().find(|t| t.is_for(claim, own) && t.arm == arm);
         let number = |arm: &str, run: &Measured| match claim.measure {
             Measure::EncodeSeconds => Some(timing(arm)?.encode.median),
             Measure::DecodeSeconds => Some(timing(arm)?.decode.median),
@@ -242,13 +244,19 @@ fn numbers(
 
 impl Timing {
     /// Whether it was measured on the gradient of this run for this claim.
-    fn is_of(&self, claim: &Claim, run: &Measured) -> bool {
-        self.of == claim.arm && self.seed == run.seed && self.started == run.summary.started
+    fn is_for(&self, claim: &Claim, run: &Measured) -> bool {
+        self.gradient_of == claim.arm
+            && self.seed == run.seed
+            && self.started == run.summary.started
     }
 }
 
 /// Seconds of both to the training loss that both end below, smoothed as plots show it.
-fn to_the_same_loss(claim: &Claim, own: &Measured, other: &Measured) -> Option<(f64, Option<f64>)> {
+fn seconds_to_the_same_loss(
+    claim: &Claim,
+    own: &Measured,
+    other: &Measured,
+) -> Option<(f64, Option<f64>)> {
     let link = claim.link.as_deref()?;
     let last = |run: &Measured| run.smooth_losses().last();
     let goal = last(own)?.max(last(other)?);
@@ -291,13 +299,13 @@ impl Ruled {
 fn rule(
     claim: &Claim,
     scale: &Scale,
-    found: &Found,
+    found: &SeedNumbers,
     estimated: Option<Estimated>,
     side: f64,
 ) -> Ruled {
     let against = claim.against.as_deref().unwrap_or("the other");
     let untestable = |why: String| Ruled::new(Ruling::NotTestable, why);
-    if !claim.is_for(scale) {
+    if !claim.applies_at(scale) {
         return untestable(match claim.otherwise.as_str() {
             "" => format!("it is not asked at scale {}", scale.name()),
             why => why.to_string(),
@@ -310,7 +318,7 @@ fn rule(
         return untestable(format!("{against} diverged with {}", seeds(found.diverged[1])));
     }
     if found.diverged[0] > 0
-        && let Some(ruled) = of_divergence(claim, found)
+        && let Some(ruled) = rule_on_divergence(claim, found)
     {
         return ruled;
     }
@@ -335,20 +343,24 @@ fn rule(
             claim.seeds
         ));
     }
-    let bounds = bounds(claim);
+    decide(&estimated, bounds(claim), side)
+}
+
+/// The ruling by where the interval lies.
+fn decide(estimated: &Estimated, bounds: Bounds, side: f64) -> Ruled {
     let interval = |side: f64| match estimated.ends(side) {
         Some(_) => format!("the {} interval", percent(1.0 - 2.0 * side)),
         None => "the measured value".into(),
     };
     // What is undecided straddles a bound with this one, too, which is never the narrower.
-    let what = interval(bounds.side_outside(side));
+    let outside = interval(bounds.side_outside(side));
     match estimated.decide(bounds, side) {
         Decision::Within => {
-            let what = interval(side);
-            Ruled::new(Ruling::Reproduced, format!("{what} lies within what was asked for"))
+            let why = format!("{} lies within what was asked for", interval(side));
+            Ruled::new(Ruling::Reproduced, why)
         }
         Decision::Outside => {
-            let why = format!("{what} lies wholly outside of what was asked for");
+            let why = format!("{outside} lies wholly outside of what was asked for");
             Ruled::new(Ruling::Contradicted, why)
         }
         Decision::Straddles => {
@@ -359,8 +371,8 @@ fn rule(
                 None => format!("more than {MOST_SEEDS} seeds would be needed"),
             };
             let why = format!(
-                "{what} over {} reaches over the edge of what was asked for; at the deviation seen, \
-                 {more}",
+                "{outside} over {} reaches over the edge of what was asked for; at the deviation \
+                 seen, {more}",
                 seeds(estimated.seeds())
             );
             Ruled { ruling: Ruling::Undecided, more_seeds, why }
@@ -370,8 +382,8 @@ fn rule(
 
 /// What follows where runs of the claim's own arm diverged: such a run's accuracy is worse, and its
 /// loss higher, than any number. What else would have been measured of it nobody knows. `None` where
-/// the other runs are needed to tell, and are not there.
-fn of_divergence(claim: &Claim, found: &Found) -> Option<Ruled> {
+/// the other runs are needed to decide, and are not there.
+fn rule_on_divergence(claim: &Claim, found: &SeedNumbers) -> Option<Ruled> {
     let diverged = found.diverged[0];
     let why = format!("{} diverged with {diverged} of {}", claim.arm, seeds(found.planned));
     // The more is saved, or the more times as fast it is, the less is the arm's own number.
@@ -399,21 +411,11 @@ fn of_divergence(claim: &Claim, found: &Found) -> Option<Ruled> {
     })
 }
 
-/// `90 %`, `96.7 %`.
-pub(super) fn percent(share: f64) -> String {
-    let tenths = (share * 1000.0).round();
-    if tenths % 10.0 == 0.0 {
-        format!("{} %", tenths / 10.0)
-    } else {
-        format!("{:.1} %", tenths / 10.0)
-    }
-}
-
 fn seeds(count: usize) -> String {
     if count == 1 { "one seed".into() } else { format!("{count} seeds") }
 }
 
-/// What the choice of this name is called in front of people.
+/// The label of the choice of this name.
 fn label(choices: &[Choice], name: &str) -> String {
     let found = choices.iter().find(|choice| choice.label.name == name);
     found.map_or_else(|| name.to_string(), |choice| choice.label.label.clone())

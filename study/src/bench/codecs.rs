@@ -1,6 +1,7 @@
 //! `gradwire bench codecs`: what every compression scheme does to one gradient, and how fast.
 
-use anyhow::{Result, anyhow, bail, ensure};
+use crate::statistics::median;
+use anyhow::{Context, Result, bail, ensure};
 use gradwire::record::gradient::Gradient;
 use gradwire_exchange::Scheme;
 use gradwire_exchange::rng::Stream;
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(400);
 
 /// One row of the table. Throughputs are of f32 gradient, medians over messages.
 #[derive(Clone, Debug, Serialize)]
-pub struct Measured {
+pub struct CodecSpeed {
     /// The scheme with its settings.
     pub scheme: String,
     /// GB/s that are encoded.
@@ -69,39 +70,31 @@ pub fn laplace(elements: usize, seed: u64) -> Gradient {
 ///
 /// # Errors
 /// When the scheme's settings mean nothing.
-pub fn measure(name: String, scheme: &SchemeConfig, gradient: &Gradient) -> Result<Measured> {
+pub fn measure(name: String, scheme: &SchemeConfig, gradient: &Gradient) -> Result<CodecSpeed> {
     let flat = gradient.flat.as_slice();
-    let mut bucket = Bucket::new(scheme, gradient)?;
-    let mut said = vec![0.0f32; flat.len()];
     let (mut encodes, mut decodes, mut copies) = (Vec::new(), Vec::new(), Vec::new());
     let (mut bytes, mut error, mut cosine, mut dense) = (0, 0.0, 0.0, false);
-    let began = Instant::now();
-    let mut step = 0;
-    while step < WARM + TIMED || began.elapsed() < PATIENCE {
-        step += 1;
-        let sent = bucket.step(flat, step, &mut said)?;
-        if step <= WARM {
-            continue;
-        }
+    take_turns(&[scheme], gradient, |_, sent, arrived| {
         dense = sent.dense;
         bytes += if dense { 4 * flat.len() } else { sent.bytes };
-        let (e, c) = if dense { (0.0, 1.0) } else { distortion(flat, &said) };
+        let (e, c) = if dense { (0.0, 1.0) } else { distortion(flat, arrived) };
         (error, cosine) = (error + e, cosine + c);
         encodes.push(sent.encode);
         decodes.push(sent.decode);
         let start = Instant::now();
-        said.copy_from_slice(std::hint::black_box(flat));
-        std::hint::black_box(&mut said);
+        arrived.copy_from_slice(std::hint::black_box(flat));
+        std::hint::black_box(&mut *arrived);
         copies.push(start.elapsed());
-    }
-    let gb_s = |times: &mut Vec<Duration>| {
-        times.sort();
-        let median = times.get(times.len() / 2).ok_or_else(|| anyhow!("nothing was timed"))?;
-        Ok::<_, anyhow::Error>(4e-9 * flat.len() as f64 / median.as_secs_f64().max(1e-9))
+        Ok(())
+    })?;
+    let gb_s = |times: &[Duration]| {
+        let median =
+            median(times.iter().map(Duration::as_secs_f64)).context("nothing was timed")?;
+        Ok::<_, anyhow::Error>(4e-9 * flat.len() as f64 / median.max(1e-9))
     };
-    let n = (step - WARM) as f64;
-    let (encode, decode, copy) = (gb_s(&mut encodes)?, gb_s(&mut decodes)?, gb_s(&mut copies)?);
-    Ok(Measured {
+    let n = encodes.len() as f64;
+    let (encode, decode, copy) = (gb_s(&encodes)?, gb_s(&decodes)?, gb_s(&copies)?);
+    Ok(CodecSpeed {
         scheme: name,
         encode_gb_s: encode,
         decode_gb_s: (!dense).then_some(decode),
@@ -121,35 +114,49 @@ pub fn measure(name: String, scheme: &SchemeConfig, gradient: &Gradient) -> Resu
 /// # Errors
 /// When a scheme's settings mean nothing, or it sends the gradient as it is.
 pub fn in_turns(schemes: &[&SchemeConfig], gradient: &Gradient) -> Result<Vec<[Spread; 2]>> {
+    let mut seconds: Vec<[Vec<f64>; 2]> = vec![Default::default(); schemes.len()];
+    take_turns(schemes, gradient, |number, sent, _| {
+        ensure!(!sent.dense, "{} sends this gradient as it is", schemes[number].about().name);
+        seconds[number][0].push(sent.encode.as_secs_f64());
+        seconds[number][1].push(sent.decode.as_secs_f64());
+        Ok(())
+    })?;
+    Ok(seconds.into_iter().map(|both| both.map(|times| Spread::new(&times))).collect())
+}
+
+/// Lets the schemes encode and decode `gradient` in turns, message by message. `count` sees each message
+/// that counts, with the number of its scheme and what arrived.
+fn take_turns(
+    schemes: &[&SchemeConfig],
+    gradient: &Gradient,
+    mut count: impl FnMut(usize, &Sent, &mut [f32]) -> Result<()>,
+) -> Result<()> {
     let flat = gradient.flat.as_slice();
     let buckets = schemes.iter().map(|scheme| Bucket::new(scheme, gradient));
     let mut buckets: Vec<Bucket> = buckets.collect::<Result<_>>()?;
-    let mut said = vec![0.0f32; flat.len()];
-    let mut seconds: Vec<[Vec<f64>; 2]> = vec![Default::default(); schemes.len()];
+    let mut arrived = vec![0.0f32; flat.len()];
     let began = Instant::now();
     let mut step = 0;
     while step < WARM + TIMED || began.elapsed() < PATIENCE * schemes.len() as u32 {
         step += 1;
-        for ((bucket, seconds), scheme) in buckets.iter_mut().zip(&mut seconds).zip(schemes) {
-            let sent = bucket.step(flat, step, &mut said)?;
-            ensure!(!sent.dense, "{} sends this gradient as it is", scheme.about().name);
+        for (number, bucket) in buckets.iter_mut().enumerate() {
+            let sent = bucket.step(flat, step, &mut arrived)?;
             if step > WARM {
-                seconds[0].push(sent.encode.as_secs_f64());
-                seconds[1].push(sent.decode.as_secs_f64());
+                count(number, &sent, &mut arrived)?;
             }
         }
     }
-    Ok(seconds.into_iter().map(|both| both.map(spread)).collect())
+    Ok(())
 }
 
-/// The smallest, the middle and the largest of some times.
-fn spread(mut seconds: Vec<f64>) -> Spread {
-    seconds.sort_by(f64::total_cmp);
-    let at = |place: usize| seconds.get(place).copied().unwrap_or_default();
-    Spread {
-        least: at(0),
-        median: at(seconds.len() / 2),
-        most: at(seconds.len().saturating_sub(1)),
+impl Spread {
+    fn new(seconds: &[f64]) -> Self {
+        let values = || seconds.iter().copied();
+        Self {
+            least: values().reduce(f64::min).unwrap_or_default(),
+            median: median(values()).unwrap_or_default(),
+            most: values().reduce(f64::max).unwrap_or_default(),
+        }
     }
 }
 
@@ -186,8 +193,8 @@ impl Bucket {
         })
     }
 
-    /// Encodes `gradient`, and writes what arrives into `said`.
-    fn step(&mut self, gradient: &[f32], step: u64, said: &mut [f32]) -> Result<Sent> {
+    /// Encodes `gradient`, and writes what arrives into `arrived`.
+    fn step(&mut self, gradient: &[f32], step: u64, arrived: &mut [f32]) -> Result<Sent> {
         match self {
             Bucket::Codec(compressor, wire) => {
                 wire.clear();
@@ -196,11 +203,11 @@ impl Bucket {
                 let encode = start.elapsed();
                 // As an exchange does: what is longer than the gradient is not sent.
                 let dense = encoded == Encoded::Dense || wire.len() > size_of_val(gradient);
-                said.fill(0.0);
+                arrived.fill(0.0);
                 let mut decode = Duration::ZERO;
                 if !dense {
                     let start = Instant::now();
-                    compressor.decode_add(wire, 0..said.len(), 1.0, said)?;
+                    compressor.decode_add(wire, 0..arrived.len(), 1.0, arrived)?;
                     decode = start.elapsed();
                 }
                 let message = (!dense).then_some(wire.as_slice());
@@ -212,8 +219,9 @@ impl Bucket {
                 Ok(Sent { encode, decode, bytes: wire.len(), dense })
             }
             Bucket::Rounds(reducer) => {
-                said.copy_from_slice(gradient);
-                let (mut alone, mut bucket) = (Alone::default(), BucketGradient::new(said, None));
+                arrived.copy_from_slice(gradient);
+                let (mut alone, mut bucket) =
+                    (Alone::default(), BucketGradient::new(arrived, None));
                 let start = Instant::now();
                 let mut next = alone.turn(&mut **reducer, step, &mut bucket)?;
                 let encode = start.elapsed();
@@ -229,9 +237,9 @@ impl Bucket {
 }
 
 /// ‖ĝ − g‖² / ‖g‖² and the cosine between the two.
-fn distortion(gradient: &[f32], said: &[f32]) -> (f64, f64) {
+fn distortion(gradient: &[f32], arrived: &[f32]) -> (f64, f64) {
     let (mut whole, mut error, mut length, mut dot) = (0.0, 0.0, 0.0, 0.0);
-    for (g, s) in gradient.iter().zip(said) {
+    for (g, s) in gradient.iter().zip(arrived) {
         let (g, s) = (f64::from(*g), f64::from(*s));
         whole += g * g;
         length += s * s;
@@ -271,6 +279,7 @@ mod tests {
             let Spread { least, median, most } = spread;
             assert!(0.0 < least && least <= median && median <= most, "{spread:?}");
         }
-        assert_eq!(spread(vec![3.0, 1.0, 2.0]), Spread { least: 1.0, median: 2.0, most: 3.0 });
+        let spread = Spread::new(&[3.0, 1.0, 4.0, 2.0]);
+        assert_eq!(spread, Spread { least: 1.0, median: 2.5, most: 4.0 });
     }
 }

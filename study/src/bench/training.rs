@@ -3,6 +3,7 @@
 //! The samples are those of the usual comparison: images of 32 × 32 pixels, texts of 64 tokens out
 //! of 30,000. Everything else is the trainer's own step: loader, model, exchange, optimizer.
 
+use crate::statistics::median;
 use anyhow::{Result, bail};
 use gradwire::cluster::Job;
 use gradwire::machine;
@@ -27,7 +28,7 @@ const PEAK_BUDGET: Duration = Duration::from_millis(300);
 
 /// What was measured. Times are medians over steps, of the slowest rank.
 #[derive(Clone, Debug, Serialize)]
-pub struct Measured {
+pub struct TrainingSpeed {
     /// The model's name.
     pub model: String,
     /// The scheme with its settings.
@@ -62,7 +63,7 @@ pub struct Measured {
     pub peak_gflops: f64,
     /// The share of the peak that the whole step reached; 1 is all of it.
     pub share_of_peak: Option<f64>,
-    /// The most memory that the process has held, in MB; absent where the system does not tell.
+    /// The most memory that the process has held, in MB; absent where the system does not report it.
     pub memory_mb: Option<f64>,
 }
 
@@ -71,7 +72,7 @@ pub struct Measured {
 ///
 /// # Errors
 /// When a worker fails, or when there are no steps to count.
-pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> {
+pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<TrainingSpeed> {
     if steps == 0 {
         bail!("0 steps leave nothing to measure");
     }
@@ -101,10 +102,10 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> 
     let cores = (recipe.workers * threads).min(machine::cores());
     let peak_gflops = peak::sgemm_gflops(PEAK_BUDGET) * cores as f64;
     let slowest = |ranks: &Vec<Step>| ranks.iter().map(|r| r.seconds).fold(0.0, f64::max);
-    let step_ms = 1e3 * median(taken.values().map(slowest));
+    let step_ms = 1e3 * median(taken.values().map(slowest)).unwrap_or(f64::NAN);
     let mean_ms = |seconds: &dyn Fn(&Step) -> f64| {
         let mean = |ranks: &Vec<Step>| ranks.iter().map(seconds).sum::<f64>() / ranks.len() as f64;
-        1e3 * median(taken.values().map(mean))
+        1e3 * median(taken.values().map(mean)).unwrap_or(f64::NAN)
     };
     let phases_ms = Phases::NAMES.into_iter().enumerate();
     let phases_ms = phases_ms.map(|(i, name)| (name, mean_ms(&|rank| rank.phases.seconds()[i])));
@@ -113,10 +114,10 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> 
         (ms > 0.0).then(|| (kind.name(), ms))
     });
     let operations = |ranks: &Vec<Step>| ranks.iter().map(|r| r.profile.operations as f64).sum();
-    let operations = median(taken.values().map(operations));
+    let operations = median(taken.values().map(operations)).unwrap_or(0.0);
     let gflops = (operations > 0.0).then(|| operations / step_ms / 1e6);
     let parameters = taken.values().next().map_or(0, |ranks| ranks[0].traffic.parameters);
-    Ok(Measured {
+    Ok(TrainingSpeed {
         model: recipe.model.name().into(),
         scheme: recipe.scheme_in_words(),
         workers: recipe.workers,
@@ -135,16 +136,6 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<Measured> 
         share_of_peak: gflops.map(|gflops| gflops / peak_gflops),
         memory_mb,
     })
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
-    }
 }
 
 /// As many random samples as the model reads.
@@ -280,12 +271,5 @@ mod tests {
             assert!(measured.kernels_ms.contains_key("convolution"));
             assert_eq!(measured.share_of_peak, Some(gflops / measured.peak_gflops));
         }
-    }
-
-    #[test]
-    fn a_median_lies_in_the_middle() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), 2.5);
-        assert!(median(std::iter::empty()).is_nan());
     }
 }

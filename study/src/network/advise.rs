@@ -5,7 +5,7 @@
 //! what each scheme takes to encode and decode those. A step on a link is then the virtual clock's
 //! ([`gradwire_exchange::network`]) with these figures.
 
-use super::replay::median;
+use crate::statistics;
 use anyhow::{Context, Result, anyhow, ensure};
 use gradwire::recipe::{Recipe, in_words};
 use gradwire::record::network::pattern;
@@ -34,6 +34,11 @@ const KEPT: usize = 2;
 const RANKS: usize = 8;
 /// Steps of the virtual clock, over which jitter averages out.
 const CLOCKED: u64 = 50;
+
+/// The median of seconds; 0 where nothing was timed.
+fn median(seconds: impl Iterator<Item = f64>) -> f64 {
+    statistics::median(seconds).unwrap_or(0.0)
+}
 
 /// What a step computes besides the exchange, in seconds: medians.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -175,7 +180,7 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
 
 /// What one scheme does with the workload's gradients: medians, means where it says so.
 #[derive(Clone, Debug, Serialize)]
-pub struct Measured {
+pub struct SchemeCost {
     /// The scheme with its settings.
     pub scheme: String,
     /// Its name.
@@ -219,11 +224,11 @@ struct MeasuredLeg {
 #[serde(rename_all = "kebab-case")]
 pub enum Risk {
     /// Nothing to speak of is lost.
-    None,
+    Negligible,
     /// What is lost is small beside the noise of the batch, or comes late by a few steps.
     Low,
     /// Gradients come late by tens of steps, or with noise of their own size.
-    Some,
+    Moderate,
     /// Gradients come late by more than a hundred steps, or are mostly noise.
     High,
 }
@@ -233,13 +238,13 @@ impl Risk {
     /// sent each step, so that an element waits about 1 / (1 − error) steps (Stich, Cordonnier &
     /// Jaggi 2018, theorem 2.4); without, an unbiased error is noise that averages over the ranks,
     /// and a biased one stays.
-    pub fn of(error: f64, feedback: bool, law: Law, ranks: usize) -> Self {
+    pub fn new(error: f64, feedback: bool, law: Law, ranks: usize) -> Self {
         if error < 1e-3 {
-            return Self::None;
+            return Self::Negligible;
         }
-        let grade = |value: f64, low: f64, some: f64| match value {
+        let grade = |value: f64, low: f64, moderate: f64| match value {
             v if v <= low => Self::Low,
-            v if v <= some => Self::Some,
+            v if v <= moderate => Self::Moderate,
             _ => Self::High,
         };
         match (feedback, law) {
@@ -253,9 +258,9 @@ impl Risk {
     /// In a word.
     pub fn word(self) -> &'static str {
         match self {
-            Self::None => "none",
+            Self::Negligible => "negligible",
             Self::Low => "low",
-            Self::Some => "some",
+            Self::Moderate => "moderate",
             Self::High => "high",
         }
     }
@@ -265,7 +270,7 @@ impl Risk {
 ///
 /// # Errors
 /// When the recipe's topology refuses the scheme, with the reason.
-pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> Result<Measured> {
+pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> Result<SchemeCost> {
     let mut policy =
         if *scheme == recipe.scheme { recipe.policy.clone() } else { Default::default() };
     policy.bucketing = policy.bucketing.or_else(|| recipe.policy.bucketing.clone());
@@ -315,7 +320,7 @@ pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> 
     let legs = measured_legs(&counted, pattern_of(recipe)?, recipe.workers as f64 / ranks as f64);
     let sum = |of: fn(&MeasuredLeg) -> f64| legs.iter().map(of).sum::<f64>();
     let error = mean(&|traffic| traffic.gauge("compression_error").unwrap_or(0.0));
-    Ok(Measured {
+    Ok(SchemeCost {
         scheme: in_words(scheme),
         name: scheme.about().name,
         encode: sum(|leg| leg.encode),
@@ -325,7 +330,7 @@ pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> 
         downlink_bytes: sum(|leg| leg.down),
         bits_per_parameter: mean(&Traffic::bits_per_parameter),
         error,
-        risk: Risk::of(error, scheme.feedback(), scheme.law(), recipe.workers),
+        risk: Risk::new(error, scheme.feedback(), scheme.law(), recipe.workers),
         legs,
     })
 }
@@ -348,13 +353,13 @@ fn measured_legs(counted: &[Traffic], messages: Pattern, more: f64) -> Vec<Measu
             Pattern::RingAllreduce => (1.0, 1.0, 1.0),
             Pattern::Sharded => (1.0, 1.0, 1.0 / more),
         };
-        // What a server took is told by one rank alone.
-        let told = all().map(|leg| leg.aggregate_cpu.as_secs_f64()).filter(|took| *took > 0.0);
+        // One rank alone reports what a server took.
+        let reported = all().map(|leg| leg.aggregate_cpu.as_secs_f64()).filter(|took| *took > 0.0);
         MeasuredLeg {
             operation,
             encode: seconds(|leg| leg.encode_cpu),
             decode: decoded * seconds(|leg| leg.decode_cpu),
-            aggregate: aggregated * median(told),
+            aggregate: aggregated * median(reported),
             up: mean(|leg| leg.wire_bytes),
             down: returned * mean(|leg| leg.downlink_bytes),
         }
@@ -374,7 +379,7 @@ fn pattern_of(recipe: &Recipe) -> Result<Pattern> {
 pub fn step_seconds(
     recipe: &Recipe,
     compute: &Compute,
-    measured: &Measured,
+    measured: &SchemeCost,
     link: &Link,
 ) -> Result<f64> {
     let pattern = pattern_of(recipe)?;
@@ -422,7 +427,7 @@ pub enum BreakEven {
 pub fn break_even(
     recipe: &Recipe,
     compute: &Compute,
-    (measured, dense): (&Measured, &Measured),
+    (measured, dense): (&SchemeCost, &SchemeCost),
     link: &Link,
 ) -> Result<BreakEven> {
     let gains = |bandwidth: f64| -> Result<bool> {

@@ -1,5 +1,6 @@
 //! The time that a recorded run would have taken on other networks.
 
+use crate::statistics::median;
 use anyhow::{Context, Result, bail};
 use gradwire::disk::Disk;
 use gradwire::record::network::{self, Header, Row, Stretch, pattern};
@@ -154,13 +155,6 @@ fn operation(header: &Header, row: &Row, group: usize) -> Operation {
     }
 }
 
-/// The median, of an even number of values the upper one of the two in the middle; 0 without any.
-pub fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
 impl Replayed {
     /// Seconds of the whole run.
     pub fn seconds(&self) -> f64 {
@@ -170,7 +164,7 @@ impl Replayed {
     /// Median seconds of a step, and of the part of it that the link cost. A run's first step warms
     /// caches up and would spoil a mean.
     pub fn median(&self) -> Took {
-        let median = |of: fn(&Took) -> f64| median(self.steps.iter().map(of));
+        let median = |of: fn(&Took) -> f64| median(self.steps.iter().map(of)).unwrap_or(0.0);
         Took { seconds: median(|took| took.seconds), exposed: median(|took| took.exposed) }
     }
 

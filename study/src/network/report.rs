@@ -1,63 +1,57 @@
-//! What replays come to: figures, lines to be drawn, and curves for TensorBoard.
+//! What replays come to: figures, a table, a sheet, plots, and curves for TensorBoard.
 
 use super::replay::{Replayed, Run};
+use crate::names;
+use crate::plot::{Axis, Figure, Series, Style};
+use crate::report::sheet;
+use anyhow::Result;
+use gradwire::record::network::Meter;
 use gradwire::record::replay::{Curves, Point};
+use gradwire::text::{self, Column, Table, duration, percent};
 use gradwire_exchange::network::{Link, Pattern};
 use serde::Serialize;
 
-/// A link, and the word it was asked for by.
+/// A link, and the word by which it was asked for.
 pub type Named = (String, Link);
 
 /// Several runs on several links.
 pub struct Report<'a> {
-    /// The runs.
-    pub runs: &'a [Run],
-    /// The links.
-    pub links: &'a [Named],
+    runs: &'a [Run],
+    links: &'a [Named],
     /// Of each run, its replays by link.
     replayed: Vec<Vec<Replayed>>,
     /// Accuracies that all runs reached, in ascending order.
-    pub targets: Vec<f64>,
+    targets: Vec<f64>,
 }
 
-/// A line to be drawn.
-#[derive(Clone, Debug)]
-pub struct Line {
-    /// What it is of.
-    pub name: String,
-    /// Its points.
-    pub points: Vec<(f64, f64)>,
-}
+/// A line of a plot.
+type Line = (String, Vec<(f64, f64)>);
 
 /// One run on one link, in figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// The run.
-    pub run: String,
-    /// Its scheme.
-    pub scheme: String,
+    run: String,
+    scheme: String,
     /// The link's word.
-    pub link: String,
+    link: String,
     /// Bits per second.
-    pub bandwidth: f64,
+    bandwidth: f64,
     /// How messages travelled.
-    pub pattern: &'static str,
-    /// World size.
-    pub ranks: usize,
-    /// Steps of the run.
-    pub steps: usize,
+    pattern: &'static str,
+    ranks: usize,
+    steps: usize,
     /// Median seconds of a step.
-    pub step_seconds: f64,
+    step_seconds: f64,
     /// Median seconds of a step that the link cost.
-    pub exposed_seconds: f64,
+    exposed_seconds: f64,
     /// Seconds of all steps; evaluations are not charged.
-    pub total_seconds: f64,
+    total_seconds: f64,
     /// Seconds that the link cost in all steps.
-    pub total_exposed_seconds: f64,
-    /// Accuracy, and the seconds until an evaluation found it.
-    pub to_accuracy: Vec<(f64, Option<f64>)>,
-    /// Of each evaluation: seconds, step, accuracy.
-    pub evaluations: Vec<(f64, u64, f64)>,
+    total_exposed_seconds: f64,
+    /// Accuracies, and the seconds until an evaluation found each.
+    to_accuracy: Vec<(f64, Option<f64>)>,
+    /// Seconds, step and accuracy of each evaluation.
+    evaluations: Vec<(f64, u64, f64)>,
 }
 
 impl<'a> Report<'a> {
@@ -75,14 +69,14 @@ impl<'a> Report<'a> {
 
     /// Every run on every link.
     pub fn figures(&self) -> Vec<Figures> {
-        let of = |run: &Run, replays: &[Replayed]| -> Vec<Figures> {
-            let each = replays.iter().zip(self.links);
-            each.map(|(replay, (word, _))| self.of(run, replay, word)).collect()
-        };
-        self.runs.iter().zip(&self.replayed).flat_map(|(run, replays)| of(run, replays)).collect()
+        let runs = self.runs.iter().zip(&self.replayed);
+        let pairs = runs.flat_map(|(run, replays)| {
+            replays.iter().zip(self.links).map(move |(replay, (word, _))| (run, replay, word))
+        });
+        pairs.map(|(run, replay, word)| self.figures_of(run, replay, word)).collect()
     }
 
-    fn of(&self, run: &Run, replay: &Replayed, word: &str) -> Figures {
+    fn figures_of(&self, run: &Run, replay: &Replayed, word: &str) -> Figures {
         let median = replay.median();
         let evaluations = run.evaluations.iter();
         Figures {
@@ -90,7 +84,12 @@ impl<'a> Report<'a> {
             scheme: run.header.scheme.clone(),
             link: word.to_string(),
             bandwidth: replay.link.bandwidth,
-            pattern: name(replay.pattern),
+            pattern: match replay.pattern {
+                Pattern::RingAllgather => "ring allgather",
+                Pattern::RingAllreduce => "ring allreduce",
+                Pattern::Server => "server",
+                Pattern::Sharded => "sharded",
+            },
             ranks: run.header.ranks,
             steps: replay.steps.len(),
             step_seconds: median.seconds,
@@ -102,8 +101,95 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// The figures of each run as a table, and where there are several, the time that each takes to the
+    /// highest of the accuracies.
+    pub fn table(&self) -> String {
+        let figures = self.figures();
+        let mut text = String::new();
+        for (run, rows) in self.runs.iter().zip(figures.chunks(self.links.len().max(1))) {
+            let Some(Figures { run: name, scheme, ranks, steps, pattern, .. }) = rows.first()
+            else {
+                continue;
+            };
+            let meter = meter_in_words(run.header.clock);
+            text += &format!("{name}: {scheme}, {ranks} ranks, {steps} steps, {pattern}\n");
+            text += &format!("computing: {meter}\n{}\n", self.table_of_run(rows));
+        }
+        match self.targets.last() {
+            Some(target) if self.runs.len() > 1 => text + &self.comparison(&figures, *target),
+            _ => text,
+        }
+    }
+
+    fn table_of_run(&self, rows: &[Figures]) -> Table {
+        let titles = ["per step", "exposed", "share"].map(String::from).into_iter();
+        let targets = self.targets.iter().map(|target| format!("to {}", percent(*target)));
+        let titles = titles.chain(targets).chain(["all steps".into()]);
+        let link = Column::left("link").at_least(9);
+        let mut table = Table::new([link].into_iter().chain(titles.map(Column::right)));
+        for row in rows {
+            let share =
+                if row.step_seconds > 0.0 { row.exposed_seconds / row.step_seconds } else { 0.0 };
+            let times = [row.step_seconds, row.exposed_seconds].map(duration).into_iter();
+            let share = format!("{:.0} %", share * 100.0);
+            let reached = row.to_accuracy.iter().map(|(_, seconds)| or_never(*seconds));
+            let cells = [row.link.clone()].into_iter().chain(times).chain([share]).chain(reached);
+            table.row(cells.chain([duration(row.total_seconds)]));
+        }
+        table
+    }
+
+    fn comparison(&self, figures: &[Figures], target: f64) -> String {
+        let runs = self.names().into_iter().map(Column::right);
+        let mut table = Table::new([Column::left("link")].into_iter().chain(runs));
+        for (link, (word, _)) in self.links.iter().enumerate() {
+            let rows = figures.iter().skip(link).step_by(self.links.len());
+            let times = rows.map(|row| or_never(row.to_accuracy.last().and_then(|(_, s)| *s)));
+            table.row([word.clone()].into_iter().chain(times));
+        }
+        format!("time to {} on the test set\n{table}", percent(target))
+    }
+
+    /// The figures as CSV.
+    ///
+    /// # Errors
+    /// None that a run can cause.
+    pub fn csv(&self) -> Result<String> {
+        let mut head: Vec<String> = [
+            "run",
+            "scheme",
+            "link",
+            "bandwidth",
+            "pattern",
+            "ranks",
+            "steps",
+            "step_seconds",
+            "exposed_seconds",
+            "total_seconds",
+            "total_exposed_seconds",
+        ]
+        .map(String::from)
+        .to_vec();
+        head.extend(self.targets.iter().map(|target| format!("seconds_to_{target}")));
+        let row = |row: Figures| -> Vec<String> {
+            let words = [row.run, row.scheme, row.link, row.bandwidth.to_string()];
+            let counts = [row.pattern.to_string(), row.ranks.to_string(), row.steps.to_string()];
+            let seconds = [
+                row.step_seconds,
+                row.exposed_seconds,
+                row.total_seconds,
+                row.total_exposed_seconds,
+            ];
+            let reached = row.to_accuracy.into_iter().map(|(_, seconds)| seconds);
+            let seconds = seconds.into_iter().map(Some).chain(reached);
+            let seconds = seconds.map(|s| s.map_or_else(String::new, |s| s.to_string()));
+            words.into_iter().chain(counts).chain(seconds).collect()
+        };
+        sheet(head, self.figures().into_iter().map(row))
+    }
+
     /// The runs by the names of their schemes, or by their folders where these are the same.
-    pub fn names(&self) -> Vec<String> {
+    fn names(&self) -> Vec<String> {
         let scheme =
             |run: &Run| run.header.scheme.split([' ', '(']).next().unwrap_or("").to_string();
         let name = |run: &Run| {
@@ -113,26 +199,32 @@ impl<'a> Report<'a> {
         self.runs.iter().map(name).collect()
     }
 
-    /// Accuracy against virtual seconds, a line for each link; of the run of this number.
-    pub fn accuracies(&self, number: usize) -> Vec<Line> {
+    /// A plot of accuracy against virtual time, a line for each link; of the run of this number. Time is
+    /// logarithmic, because links differ by orders of magnitude.
+    pub fn accuracy_plot(&self, number: usize) -> String {
         let run = &self.runs[number];
-        let line = |(replay, (word, _)): (&Replayed, &Named)| Line {
-            name: word.clone(),
-            points: run.evaluations.iter().map(|e| (replay.at(e.step), e.accuracy)).collect(),
+        let line = |(replay, (word, _)): (&Replayed, &Named)| {
+            let points = run.evaluations.iter().map(|e| (replay.at(e.step), e.accuracy));
+            (word.clone(), points.collect())
         };
-        self.replayed[number].iter().zip(self.links).map(line).collect()
+        let lines: Vec<Line> = self.replayed[number].iter().zip(self.links).map(line).collect();
+        draw_accuracy(&format!("{}, {} ranks", run.header.scheme, run.header.ranks), &lines)
     }
 
-    /// Seconds to the accuracy `target` against bandwidth in bits per second, a line for each run.
-    pub fn times_to(&self, target: f64) -> Vec<Line> {
+    /// A plot of the time to the highest of the accuracies against bandwidth, a line for each run;
+    /// `None` when there is nothing to compare.
+    pub fn comparison_plot(&self) -> Option<String> {
+        let target = *self.targets.last().filter(|_| self.runs.len() > 1)?;
         let line = |((run, replays), name): ((&Run, &Vec<Replayed>), String)| {
             let point =
                 |replay: &Replayed| Some((replay.link.bandwidth, replay.seconds_to(run, target)?));
             let mut points: Vec<_> = replays.iter().filter_map(point).collect();
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            Line { name, points }
+            (name, points)
         };
-        self.runs.iter().zip(&self.replayed).zip(self.names()).map(line).collect()
+        let runs = self.runs.iter().zip(&self.replayed).zip(self.names());
+        let lines: Vec<Line> = runs.map(line).collect();
+        Some(draw_times(&format!("time to {} on the test set", percent(target)), &lines))
     }
 
     /// Curves against virtual time for TensorBoard, one for each link; of the run of this number.
@@ -160,25 +252,54 @@ impl<'a> Report<'a> {
     }
 }
 
+fn or_never(seconds: Option<f64>) -> String {
+    seconds.map_or_else(|| "never".into(), duration)
+}
+
+fn meter_in_words(meter: Meter) -> &'static str {
+    match meter {
+        Meter::Cpu => "each worker's own processor time",
+        Meter::Wall => {
+            "the time that passed, because workers have several threads or a device; encoding and \
+             decoding by their thread's processor time"
+        }
+    }
+}
+
+fn draw_accuracy(title: &str, lines: &[Line]) -> String {
+    let top = values(lines, |(_, y)| y).fold(0.0, f64::max);
+    let x = Axis::time("virtual time", values(lines, |(x, _)| x));
+    draw(title, lines, x, Axis::between("accuracy on the test set", [0.0, top], percent))
+}
+
+fn draw_times(title: &str, lines: &[Line]) -> String {
+    let x = Axis::logarithmic("bandwidth", values(lines, |(x, _)| x), text::bandwidth);
+    draw(title, lines, x, Axis::time("virtual time", values(lines, |(_, y)| y)))
+}
+
+fn values(lines: &[Line], value: fn((f64, f64)) -> f64) -> impl Iterator<Item = f64> {
+    lines.iter().flat_map(|(_, points)| points).map(move |point| value(*point))
+}
+
+fn draw(title: &str, lines: &[Line], x: Axis, y: Axis) -> String {
+    let series = lines.iter().enumerate().map(|(number, (name, points))| {
+        Series::line(name, Style::numbered(number), points.clone())
+    });
+    Figure { title: title.into(), x, y, series: series.collect(), guides: Vec::new() }.svg()
+}
+
 /// The most characters of a link's word in the name of a folder.
 const LONGEST: usize = 60;
 
 /// What the folders of the links' curves are called: by their words, in characters that file systems
-/// take. A number tells words apart that would become the same.
+/// take. A number is added to those that would become the same.
 fn folders(links: &[Named]) -> Vec<String> {
-    let plain = |c: char| if c.is_alphanumeric() || c == '.' { c } else { '-' };
-    let mut names: Vec<String> = Vec::new();
+    let mut folders: Vec<String> = Vec::new();
     for (word, _) in links {
-        let name: String = word.chars().take(LONGEST).map(plain).collect();
-        let mut free = name.clone();
-        let mut number = 1;
-        while names.contains(&free) {
-            number += 1;
-            free = format!("{name}-{number}");
-        }
-        names.push(free);
+        let name = names::plain(&word.chars().take(LONGEST).collect::<String>());
+        folders.push(names::free(&name, |name| folders.iter().any(|known| known == name)));
     }
-    names
+    folders
 }
 
 /// Adds the values at a step twice: under their own tags at the step, and under `virtual_ms/` where
@@ -215,16 +336,6 @@ fn reached_by_all(runs: &[Run]) -> Vec<f64> {
     targets
 }
 
-/// A pattern in words.
-fn name(pattern: Pattern) -> &'static str {
-    match pattern {
-        Pattern::RingAllgather => "ring allgather",
-        Pattern::RingAllreduce => "ring allreduce",
-        Pattern::Server => "server",
-        Pattern::Sharded => "sharded",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,5 +349,29 @@ mod tests {
         assert_eq!(names[0], "1gbit-latency-1ms");
         assert_eq!(names[2], format!("{}-2", names[1]));
         assert!(names.iter().all(|name| name.len() <= 255), "{names:?}");
+    }
+
+    #[test]
+    fn every_line_is_drawn_and_named() {
+        let line = |name: &str, scale: f64| -> Line {
+            (name.into(), vec![(scale, 0.25), (10.0 * scale, 0.75)])
+        };
+        let lines: Vec<_> =
+            (0..8).map(|i| line(&format!("link {i} <&>"), f64::from(i) + 1.0)).collect();
+        let svg = draw_accuracy("time & accuracy", &lines);
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        for i in 0..8 {
+            assert!(svg.contains(&format!("link {i} &lt;&amp;&gt;")), "{svg}");
+        }
+        assert!(svg.contains("50 %") && svg.contains("10 s") && svg.contains("accuracy on"));
+        assert!(svg.matches("<polyline").count() >= 16);
+        let svg = draw_times("t", &[line("a", 1e8), line("b", 1e9)]);
+        assert!(svg.contains("1 Gbit/s") && svg.contains("500 ms"), "{svg}");
+    }
+
+    #[test]
+    fn nothing_to_draw_is_an_empty_plot() {
+        assert!(draw_accuracy("nothing", &[]).contains("nothing"));
+        assert!(draw_times("nothing", &[("none".into(), vec![])]).contains("bandwidth"));
     }
 }

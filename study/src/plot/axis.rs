@@ -1,8 +1,9 @@
 //! Axes: where values lie, and where their labels stand.
 
-use super::say;
-use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
-use std::ops::Range;
+use super::FONT;
+use super::style::{Dash, GRID, INK, MUTED};
+use super::svg::{self, Anchor, Canvas, Pixel};
+use gradwire::text;
 
 /// The most labels of an axis, about.
 const TICKS: usize = 8;
@@ -14,46 +15,46 @@ pub struct Axis {
     pub(super) title: String,
     /// Whether equal factors are equally far apart, and not equal differences.
     logarithmic: bool,
-    /// Both ends, as drawn.
+    /// Both ends; on a logarithmic axis their logarithms.
     ends: [f64; 2],
-    /// Places of labels, as drawn, and the labels.
+    /// The labels and where they stand, likewise.
     ticks: Vec<(f64, String)>,
 }
 
 impl Axis {
     /// Equal differences are equally far apart; from 0, or from a little below the least value when
     /// that is far above.
-    pub fn linear(title: &str, values: impl IntoIterator<Item = f64>, say: Say) -> Self {
+    pub fn linear(title: &str, values: impl IntoIterator<Item = f64>, format: Format) -> Self {
         let (low, high) = ends(values.into_iter()).unwrap_or((0.0, 1.0));
         let span = high - low;
         let low = if low >= 0.0 && low < 1.5 * span.max(high * 1e-9) { 0.0 } else { low };
-        Self::between(title, [low, high], say)
+        Self::between(title, [low, high], format)
     }
 
     /// From 0, with labels at the values themselves: there are few, and nothing lies between them.
-    pub fn of_counts(title: &str, counts: impl IntoIterator<Item = f64>) -> Self {
+    pub fn counts(title: &str, counts: impl IntoIterator<Item = f64>) -> Self {
         let mut counts: Vec<f64> = counts.into_iter().filter(|count| count.is_finite()).collect();
         counts.sort_by(f64::total_cmp);
         counts.dedup();
-        let axis = Self::linear(title, counts.iter().copied().chain([0.0]), say::count);
-        let ticks = counts.into_iter().map(|count| (count, say::count(count))).collect();
+        let axis = Self::linear(title, counts.iter().copied().chain([0.0]), text::count);
+        let ticks = counts.into_iter().map(|count| (count, text::count(count))).collect();
         Self { ticks, ..axis }
     }
 
     /// The same between given ends, a little air at the upper one, and at the lower one unless it
     /// is 0.
-    pub fn between(title: &str, [low, high]: [f64; 2], say: Say) -> Self {
+    pub fn between(title: &str, [low, high]: [f64; 2], format: Format) -> Self {
         let span = if high > low { high - low } else { high.abs().max(1e-9) * 0.2 };
         let low = if low == 0.0 { 0.0 } else { low - 0.05 * span };
         let ends = [low, (high + 0.05 * span).max(low + span)];
-        let ticks = even(ends).into_iter().map(|value| (value, say(value))).collect();
+        let ticks = even(ends).into_iter().map(|value| (value, format(value))).collect();
         Self { title: title.into(), logarithmic: false, ends, ticks }
     }
 
     /// Equal factors are equally far apart: labels at powers of ten, and at twos and fives between
     /// them when there are few. Values that are not above 0 have no place.
-    pub fn logarithmic(title: &str, values: impl IntoIterator<Item = f64>, say: Say) -> Self {
-        Self::of_factors(title, values, say, |ends| {
+    pub fn logarithmic(title: &str, values: impl IntoIterator<Item = f64>, format: Format) -> Self {
+        Self::with_ticks(title, values, format, |ends| {
             let powers = ends[0].floor() as i32..=ends[1].ceil() as i32;
             // Where decades are many, one in so many is labelled.
             let every = (powers.clone().count() / TICKS).max(1) as i32;
@@ -79,7 +80,7 @@ impl Axis {
             (86_400.0, &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 1e4, 1e5]),
         ];
         const FEW: [f64; 9] = [1.0, 10.0, 60.0, 600.0, 3_600.0, 36_000.0, 864e2, 864e3, 864e4];
-        Self::of_factors(title, values, clock, |_| {
+        Self::with_ticks(title, values, clock, |_| {
             let above = ROUND.iter().flat_map(|(unit, many)| many.iter().map(move |m| m * unit));
             vec![
                 decades(&[1.0, 2.0, 5.0], -9..0).into_iter().chain(above).collect(),
@@ -89,7 +90,7 @@ impl Axis {
     }
 
     /// A linear axis of seconds from 0, labelled where clocks have round figures.
-    pub fn even_time(title: &str, values: impl IntoIterator<Item = f64>) -> Self {
+    pub fn linear_time(title: &str, values: impl IntoIterator<Item = f64>) -> Self {
         const ROUND: [f64; 17] = [
             1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_200.0, 1_800.0, 3_600.0,
             7_200.0, 18_000.0, 43_200.0, 86_400.0,
@@ -104,10 +105,10 @@ impl Axis {
 
     /// A logarithmic axis whose labels are the first of `candidates` that are few enough; evenly
     /// spread ones where hardly any fall between the ends.
-    fn of_factors(
+    fn with_ticks(
         title: &str,
         values: impl IntoIterator<Item = f64>,
-        say: Say,
+        format: Format,
         candidates: impl Fn([f64; 2]) -> Vec<Vec<f64>>,
     ) -> Self {
         let logs = values.into_iter().filter(|value| *value > 0.0).map(f64::log10);
@@ -129,7 +130,7 @@ impl Axis {
                 chosen = spread;
             }
         }
-        let ticks = chosen.into_iter().map(|value| (value.log10(), say(value))).collect();
+        let ticks = chosen.into_iter().map(|value| (value.log10(), format(value))).collect();
         Self { title: title.into(), logarithmic: true, ends, ticks }
     }
 
@@ -159,31 +160,34 @@ impl Axis {
         Self { ticks, ..self.clone() }
     }
 
-    /// As many places as there are names, the first at the top, for bars.
-    pub(super) fn places(count: usize) -> Self {
-        let ends = [count.max(1) as f64 - 0.4, -0.6];
-        Self { title: String::new(), logarithmic: false, ends, ticks: Vec::new() }
+    /// The labels, each with the pixel where it stands.
+    fn labels(&self, from: f64, to: f64) -> impl Iterator<Item = (f64, &str)> {
+        let [low, high] = self.ends;
+        let pixel = move |at: f64| from + (at - low) / (high - low) * (to - from);
+        self.ticks.iter().map(move |(at, label)| (pixel(*at), label.as_str()))
     }
 
-    /// Where a value lies, as drawn; at the edge where it is beyond the ends. `None` for one that
-    /// has no place.
-    pub(super) fn place(&self, value: f64) -> Option<f64> {
-        let place = if self.logarithmic { value.log10() } else { value };
-        let [low, high] = [self.ends[0].min(self.ends[1]), self.ends[0].max(self.ends[1])];
-        (!place.is_nan() && (!self.logarithmic || value > 0.0)).then(|| place.clamp(low, high))
+    /// Where a value lies between the pixels of both ends, at the edge where it is beyond them. `None`
+    /// for one that has no position.
+    pub(super) fn position(&self, value: f64, from: f64, to: f64) -> Option<f64> {
+        let [low, high] = self.ends;
+        let at = if self.logarithmic { value.log10() } else { value };
+        let share = ((at - low) / (high - low)).clamp(0.0, 1.0);
+        let exists = !at.is_nan() && (!self.logarithmic || value > 0.0);
+        exists.then(|| from + share * (to - from))
     }
 }
 
-/// How a value is said beside an axis.
-pub type Say = fn(f64) -> String;
+/// How a value is written beside an axis.
+pub type Format = fn(f64) -> String;
 
 /// A round figure on a clock: `1 min` and not `60 s`.
 fn clock(seconds: f64) -> String {
     let units = [(86_400.0, "d"), (3_600.0, "h"), (60.0, "min")];
     let whole = |unit: f64| seconds >= unit && (seconds / unit).fract() == 0.0;
     match units.into_iter().find(|(unit, _)| whole(*unit)) {
-        Some((unit, word)) => format!("{} {word}", say::three_digits(seconds / unit)),
-        None => say::duration(seconds),
+        Some((unit, word)) => format!("{} {word}", text::three_digits(seconds / unit)),
+        None => text::duration(seconds),
     }
 }
 
@@ -215,31 +219,42 @@ fn even([low, high]: [f64; 2]) -> Vec<f64> {
     values.take_while(|value| *value <= high + step * 1e-9).collect()
 }
 
-impl Ranged for Axis {
-    type FormatOption = NoDefaultFormatting;
-    type ValueType = f64;
-
-    fn map(&self, value: &f64, (low, high): (i32, i32)) -> i32 {
-        let share = (value - self.ends[0]) / (self.ends[1] - self.ends[0]);
-        low + (share * f64::from(high - low)).round() as i32
-    }
-
-    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        match hint.weight().allow_light_points() {
-            true => Vec::new(),
-            false => self.ticks.iter().map(|(at, _)| *at).collect(),
-        }
-    }
-
-    fn range(&self) -> Range<f64> {
-        self.ends[0]..self.ends[1]
-    }
+/// The rectangle that two axes span, in pixels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    pub(super) left: f64,
+    pub(super) top: f64,
+    pub(super) right: f64,
+    pub(super) bottom: f64,
 }
 
-impl ValueFormatter<f64> for Axis {
-    fn format_ext(&self, value: &f64) -> String {
-        let tick = self.ticks.iter().find(|(at, _)| (at - value).abs() < 1e-12);
-        tick.map(|(_, label)| label.clone()).unwrap_or_default()
+impl Frame {
+    /// Draws the axes with their labels and titles, and a grid at the labels.
+    pub(super) fn draw(&self, canvas: &mut Canvas, x: &Axis, y: Option<&Axis>) {
+        let Self { left, top, right, bottom } = *self;
+        let x = x.thinned(right - left, |label| svg::width(label, FONT));
+        for (at, label) in x.labels(left, right) {
+            canvas.line(&[(at, top), (at, bottom + 4.0)], GRID, 1.0, Dash::Solid);
+            canvas.text(label, (at, bottom + 15.0), Anchor::Middle, FONT, INK);
+        }
+        let title = ((left + right) / 2.0, bottom + 38.0);
+        canvas.text(&x.title, title, Anchor::Middle, FONT, INK);
+        if let Some(y) = y {
+            for (at, label) in y.labels(bottom, top) {
+                canvas.line(&[(left - 4.0, at), (right, at)], GRID, 1.0, Dash::Solid);
+                canvas.text(label, (left - 8.0, at), Anchor::End, FONT, INK);
+            }
+            let title = (18.0, (top + bottom) / 2.0);
+            canvas.turned_text(&y.title, title, Anchor::Middle, FONT, INK, -90.0);
+        }
+        let corner = [(left, top), (left, bottom), (right, bottom)];
+        canvas.line(&corner, MUTED, 1.0, Dash::Solid);
+    }
+
+    /// Where a point lies; `None` for one that has no position on an axis.
+    pub(super) fn pixel(&self, axes: [&Axis; 2], (x, y): (f64, f64)) -> Option<Pixel> {
+        let across = axes[0].position(x, self.left, self.right)?;
+        Some((across, axes[1].position(y, self.bottom, self.top)?))
     }
 }
 
@@ -253,11 +268,11 @@ mod tests {
 
     #[test]
     fn labels_are_round_and_few() {
-        let axis = Axis::linear("accuracy", [0.12, 0.93], say::percent);
+        let axis = Axis::linear("accuracy", [0.12, 0.93], text::percent);
         assert_eq!(labels(&axis), ["0 %", "20 %", "40 %", "60 %", "80 %"]);
-        let axis = Axis::linear("accuracy", [0.901, 0.93], say::percent);
+        let axis = Axis::linear("accuracy", [0.901, 0.93], text::percent);
         assert_eq!(labels(&axis).first(), Some(&"90 %"));
-        let axis = Axis::logarithmic("bandwidth", [1e8, 1e10], say::bandwidth);
+        let axis = Axis::logarithmic("bandwidth", [1e8, 1e10], text::bandwidth);
         assert_eq!(
             labels(&axis),
             [
@@ -270,9 +285,9 @@ mod tests {
                 "10 Gbit/s"
             ]
         );
-        let axis = Axis::logarithmic("bits", [0.01, 32.0], say::three_digits);
+        let axis = Axis::logarithmic("bits", [0.01, 32.0], text::three_digits);
         assert_eq!(labels(&axis), ["0.01", "0.03", "0.1", "0.3", "1", "3", "10", "30"]);
-        let axis = Axis::logarithmic("bits", [4.2, 4.4], say::three_digits);
+        let axis = Axis::logarithmic("bits", [4.2, 4.4], text::three_digits);
         assert!(labels(&axis).len() >= 3, "{:?}", labels(&axis));
     }
 
@@ -289,23 +304,23 @@ mod tests {
     }
 
     #[test]
-    fn even_times_are_round_too() {
-        let axis = Axis::even_time("time", [16.0, 250.0]);
+    fn linear_times_are_round_too() {
+        let axis = Axis::linear_time("time", [16.0, 250.0]);
         assert_eq!(labels(&axis), ["0 s", "1 min", "2 min", "3 min", "4 min"]);
-        assert_eq!(labels(&Axis::even_time("time", [0.2, 2.0])).first(), Some(&"0 s"));
-        assert!(Axis::even_time("time", [9e6]).ticks.len() > 3);
+        assert_eq!(labels(&Axis::linear_time("time", [0.2, 2.0])).first(), Some(&"0 s"));
+        assert!(Axis::linear_time("time", [9e6]).ticks.len() > 3);
     }
 
     #[test]
     fn counts_are_labelled_themselves() {
-        let axis = Axis::of_counts("workers", [16.0, 4.0, 8.0, 4.0]);
+        let axis = Axis::counts("workers", [16.0, 4.0, 8.0, 4.0]);
         assert_eq!(labels(&axis), ["4", "8", "16"]);
         assert_eq!(axis.ends[0], 0.0);
     }
 
     #[test]
     fn labels_do_not_touch() {
-        let axis = Axis::logarithmic("bandwidth", [1e8, 1e10], say::bandwidth);
+        let axis = Axis::logarithmic("bandwidth", [1e8, 1e10], text::bandwidth);
         let thinned = axis.thinned(400.0, |label| 7.0 * label.len() as f64);
         assert_eq!(labels(&thinned), ["100 Mbit/s", "1 Gbit/s", "10 Gbit/s"]);
         assert_eq!(labels(&axis.thinned(4000.0, |_| 70.0)), labels(&axis));
@@ -315,16 +330,18 @@ mod tests {
     fn nothing_and_one_value_have_an_axis() {
         for values in [vec![], vec![0.0], vec![5.0], vec![f64::NAN], vec![-1.0, f64::INFINITY]] {
             for axis in [
-                Axis::linear("x", values.clone(), say::count),
-                Axis::logarithmic("x", values.clone(), say::count),
+                Axis::linear("x", values.clone(), text::count),
+                Axis::logarithmic("x", values.clone(), text::count),
                 Axis::time("x", values.clone()),
             ] {
                 assert!(axis.ends[0] < axis.ends[1], "{values:?} {axis:?}");
                 assert!(axis.ends.iter().all(|end| end.is_finite()), "{values:?} {axis:?}");
-                assert_eq!(axis.place(f64::NAN), None);
+                assert_eq!(axis.position(f64::NAN, 0.0, 1.0), None);
             }
         }
-        assert_eq!(Axis::logarithmic("x", [1.0, 10.0], say::count).place(0.0), None);
-        assert_eq!(Axis::between("x", [0.0, 1.0], say::count).place(9.0), Some(1.05));
+        let axis = Axis::logarithmic("x", [1.0, 10.0], text::count);
+        assert_eq!(axis.position(0.0, 0.0, 1.0), None);
+        let axis = Axis::between("x", [0.0, 1.0], text::count);
+        assert_eq!([9.0, -9.0].map(|x| axis.position(x, 10.0, 31.0)), [Some(31.0), Some(10.0)]);
     }
 }

@@ -1,12 +1,9 @@
 //! Bars, one below the other, each with its name and figure.
 
-use super::axis::{Axis, Say};
-use super::canvas::{self, Canvas, Drawn, FINE, fine, font};
-use super::style::{Dash, GRID, INK, MUTED, Style};
+use super::axis::{Axis, Format, Frame};
+use super::style::{Dash, INK, Style};
+use super::svg::{self, Anchor, Canvas};
 use super::{FONT, TITLE, WIDTH};
-use anyhow::Result;
-use plotters::prelude::*;
-use plotters::style::text_anchor::HPos;
 
 /// The height of a bar with the air around it, in pixels.
 const ROW: f64 = 26.0;
@@ -18,8 +15,8 @@ pub struct Bars {
     pub title: String,
     /// What the lengths are.
     pub axis: String,
-    /// How a length is said.
-    pub say: Say,
+    /// How a length is written.
+    pub format: Format,
     /// From top to bottom.
     pub bars: Vec<Bar>,
 }
@@ -31,7 +28,7 @@ pub struct Bar {
     pub name: String,
     /// Its colour.
     pub style: Style,
-    /// Its length, made up of these, each fainter than the one before.
+    /// The lengths that it is made of, each fainter than the one before.
     pub parts: Vec<f64>,
     /// How far the whole length deviates.
     pub deviation: f64,
@@ -41,74 +38,54 @@ pub struct Bar {
 
 impl Bars {
     /// Draws it.
-    ///
-    /// # Errors
-    /// When it cannot be drawn, which is ours to mend.
-    pub fn svg(&self) -> Result<String> {
-        let height = (self.bars.len() as f64 * ROW + 104.0) as u32;
-        canvas::svg(&self.title, (WIDTH, height), |canvas| self.draw(canvas))
+    pub fn svg(&self) -> String {
+        let height = self.bars.len() as f64 * ROW + 104.0;
+        svg::svg(&self.title, WIDTH, height, |canvas| self.draw(canvas, height))
     }
 
-    fn draw(&self, canvas: &Canvas<'_>) -> Drawn {
-        let name = |bar: &Bar| canvas::width(&bar.name, FONT);
-        let names = self.bars.iter().map(name).fold(0.0, f64::max).clamp(60.0, 330.0);
-        let note = |bar: &Bar| canvas::width(&bar.note, FONT);
-        let notes = self.bars.iter().map(note).fold(0.0, f64::max) + 16.0;
-        let long = |bar: &Bar| bar.parts.iter().sum::<f64>() + bar.deviation;
-        let longest = self.bars.iter().map(long).filter(|l| l.is_finite()).fold(0.0, f64::max);
-        let ends = [0.0, if longest > 0.0 { longest } else { 1.0 }];
-        let x = Axis::between(&self.axis, ends, self.say);
-        let long = f64::from(WIDTH) - notes - names - 24.0;
-        let shown = x.thinned(long, |label| canvas::width(label, FONT));
-        let mut chart = ChartBuilder::on(&canvas.area)
-            .margin(fine(10.0))
-            .margin_right(fine(notes))
-            .caption(&self.title, font(TITLE, INK))
-            .x_label_area_size(fine(46.0))
-            .y_label_area_size(fine(names + 14.0))
-            .build_cartesian_2d(shown, Axis::places(self.bars.len()))?;
-        chart
-            .configure_mesh()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(GRID.rgb.stroke_width(fine(1.0) as u32))
-            .axis_style(MUTED.rgb.stroke_width(fine(1.0) as u32))
-            .set_all_tick_mark_size(fine(4.0))
-            .label_style(font(FONT, INK))
-            .axis_desc_style(font(FONT, INK))
-            .x_desc(self.axis.as_str())
-            .draw()?;
-        let at = |length: f64, row: usize| {
-            let (x, y) = chart.backend_coord(&(x.place(length).unwrap_or(0.0), row as f64));
-            (f64::from(x) / FINE, f64::from(y) / FINE)
+    fn draw(&self, canvas: &mut Canvas, height: f64) {
+        let widest = |text: fn(&Bar) -> &str| {
+            self.bars.iter().map(|bar| svg::width(text(bar), FONT)).fold(0.0, f64::max)
         };
+        let lengths = self.bars.iter().map(|bar| bar.parts.iter().sum::<f64>() + bar.deviation);
+        let longest = lengths.filter(|length| length.is_finite()).fold(0.0, f64::max);
+        let ends = [0.0, if longest > 0.0 { longest } else { 1.0 }];
+        let frame = Frame {
+            left: widest(|bar| &bar.name).clamp(60.0, 330.0) + 24.0,
+            top: 44.0,
+            right: WIDTH - widest(|bar| &bar.note) - 16.0,
+            bottom: height - 56.0,
+        };
+        canvas.text(&self.title, (WIDTH / 2.0, 22.0), Anchor::Middle, TITLE, INK);
+        let x = Axis::between(&self.axis, ends, self.format);
+        frame.draw(canvas, &x, None);
+        let at = |length: f64| x.position(length, frame.left, frame.right).unwrap_or(frame.left);
         for (row, bar) in self.bars.iter().enumerate() {
-            let (mut from, mut sum) = (at(0.0, row), 0.0);
-            canvas.text(&bar.name, (from.0 - 9.0, from.1), HPos::Right, FONT, INK)?;
-            let strengths = [0.95, 0.4, 0.2].into_iter().chain(std::iter::repeat(0.1));
-            for (part, strength) in bar.parts.iter().zip(strengths) {
+            let middle = frame.top + (row as f64 + 0.5) * ROW;
+            canvas.text(&bar.name, (frame.left - 9.0, middle), Anchor::End, FONT, INK);
+            let (top, bottom) = (middle - ROW * 0.32, middle + ROW * 0.32);
+            let opacities = [0.95, 0.4, 0.2].into_iter().chain(std::iter::repeat(0.1));
+            let mut sum = 0.0;
+            for (part, opacity) in bar.parts.iter().zip(opacities) {
+                let (from, to) = (at(sum), at(sum + part));
+                let corners = [(from, top), (to, top), (to, bottom), (from, bottom)];
+                canvas.area(&corners, bar.style.colour, opacity);
                 sum += part;
-                let to = at(sum, row);
-                let (top, bottom) = (from.1 - ROW * 0.32, from.1 + ROW * 0.32);
-                let corners = [(from.0, top), (to.0, top), (to.0, bottom), (from.0, bottom)];
-                canvas.shade(&corners, bar.style.colour, strength)?;
-                from = to;
             }
-            let mut end = from.0;
+            let end = sum + bar.deviation;
             if bar.deviation > 0.0 {
-                let (low, high) = (at(sum - bar.deviation, row), at(sum + bar.deviation, row));
-                canvas.line(&[low, high], INK, 1.2, Dash::Solid)?;
-                end = end.max(high.0);
+                let ends = [(at(sum - bar.deviation), middle), (at(end), middle)];
+                canvas.line(&ends, INK, 1.2, Dash::Solid);
             }
-            canvas.text(&bar.note, (end + 7.0, from.1), HPos::Left, FONT, INK)?;
+            canvas.text(&bar.note, (at(end) + 7.0, middle), Anchor::Start, FONT, INK);
         }
-        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::say;
     use super::*;
+    use gradwire::text;
 
     #[test]
     fn every_bar_has_its_name_and_figure() {
@@ -117,14 +94,15 @@ mod tests {
             style: Style::of_scheme(name, 0),
             parts: vec![seconds, seconds / 2.0],
             deviation: seconds / 10.0,
-            note: say::duration(1.5 * seconds),
+            note: text::duration(1.5 * seconds),
         };
         let bars = vec![bar("dense", 0.0), bar("topk", 0.002), bar("sidco", 0.001)];
-        let bars = Bars { title: "encoding".into(), axis: "time".into(), say: say::duration, bars };
-        let svg = bars.svg().unwrap();
+        let (title, axis) = ("encoding".into(), "time".into());
+        let bars = Bars { title, axis, format: text::duration, bars };
+        let svg = bars.svg();
         for part in ["dense", "topk", "sidco", "0 s", "3 ms", "1.5 ms"] {
             assert!(svg.contains(part), "{part} in {svg}");
         }
-        assert!(Bars { bars: vec![], ..bars }.svg().unwrap().contains("encoding"));
+        assert!(Bars { bars: vec![], ..bars }.svg().contains("encoding"));
     }
 }

@@ -1,16 +1,13 @@
 //! Plots of lines and points over two axes, their legend beside them.
 
-use super::axis::Axis;
-use super::canvas::{self, Canvas, Drawn, FINE, Place, fine, font};
+use super::axis::{Axis, Frame};
 use super::labels::{self, wrap};
-use super::style::{Dash, Fill, GRID, INK, MUTED, Mark, Style};
+use super::style::{Dash, Fill, INK, MUTED, Mark, Style};
+use super::svg::{self, Anchor, Canvas, Pixel};
 use super::{FONT, TITLE, WIDTH};
-use anyhow::Result;
-use plotters::prelude::*;
-use plotters::style::text_anchor::HPos;
 
 /// The least height of a plot, in pixels.
-const HEIGHT: u32 = 460;
+const HEIGHT: f64 = 460.0;
 /// The height of a line of the legend, in pixels.
 const ROW: f64 = 21.0;
 /// Marks along a line that has more points.
@@ -69,19 +66,20 @@ impl Series {
             label: None,
         }
     }
+
+    fn mark_radius(&self) -> f64 {
+        if self.joined { 3.6 } else { 5.0 }
+    }
 }
 
 impl Figure {
     /// Draws it.
-    ///
-    /// # Errors
-    /// When it cannot be drawn, which is ours to mend.
-    pub fn svg(&self) -> Result<String> {
+    pub fn svg(&self) -> String {
         let names: Vec<Vec<String>> =
             self.series.iter().map(|series| wrap(&series.name, LETTERS, 2)).collect();
         let lines = names.iter().map(Vec::len).sum::<usize>() + self.guide_names().len();
-        let height = HEIGHT.max((lines as f64 * ROW + 70.0) as u32);
-        canvas::svg(&self.title, (WIDTH, height), |canvas| self.draw(canvas, &names))
+        let height = HEIGHT.max(lines as f64 * ROW + 70.0);
+        svg::svg(&self.title, WIDTH, height, |canvas| self.draw(canvas, &names, height))
     }
 
     fn guide_names(&self) -> Vec<&str> {
@@ -90,144 +88,117 @@ impl Figure {
         names
     }
 
-    fn draw(&self, canvas: &Canvas<'_>, names: &[Vec<String>]) -> Drawn {
+    fn draw(&self, canvas: &mut Canvas, names: &[Vec<String>], height: f64) {
         let guides = self.guide_names();
-        let words = names.iter().flatten().map(String::as_str).chain(guides.iter().copied());
-        let widest = words.map(|word| canvas::width(word, FONT)).fold(0.0, f64::max);
-        let legend = if widest > 0.0 { widest + 48.0 } else { 12.0 };
-        let left = f64::from(WIDTH) - legend;
-        // What is left beside the margins and the labels of the other axis.
-        let x = self.x.thinned(left - 106.0, |label| canvas::width(label, FONT));
-        let (plot, _) = canvas.area.split_horizontally(fine(left));
-        let mut chart = ChartBuilder::on(&plot)
-            .margin(fine(10.0))
-            .margin_right(fine(16.0))
-            .caption(&self.title, font(TITLE, INK))
-            .x_label_area_size(fine(50.0))
-            .y_label_area_size(fine(80.0))
-            .build_cartesian_2d(x, self.y.clone())?;
-        chart
-            .configure_mesh()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(GRID.rgb.stroke_width(fine(1.0) as u32))
-            .axis_style(MUTED.rgb.stroke_width(fine(1.0) as u32))
-            .set_all_tick_mark_size(fine(4.0))
-            .label_style(font(FONT, INK))
-            .axis_desc_style(font(FONT, INK))
-            .x_desc(self.x.title.as_str())
-            .y_desc(self.y.title.as_str())
-            .draw()?;
-        let at = |(x, y): (f64, f64)| -> Option<Place> {
-            let place = (self.x.place(x)?, self.y.place(y)?);
-            let (x, y) = chart.backend_coord(&place);
-            Some((f64::from(x) / FINE, f64::from(y) / FINE))
-        };
-        let all = |points: &[(f64, f64)]| -> Vec<Place> {
-            points.iter().filter_map(|point| at(*point)).collect()
+        let words = names.iter().flatten().map(String::as_str).chain(guides);
+        let widest = words.map(|word| svg::width(word, FONT)).fold(0.0, f64::max);
+        let legend = WIDTH - if widest > 0.0 { widest + 48.0 } else { 12.0 };
+        let frame = Frame { left: 90.0, top: 40.0, right: legend - 16.0, bottom: height - 60.0 };
+        let middle = (frame.left + frame.right) / 2.0;
+        canvas.text(&self.title, (middle, 20.0), Anchor::Middle, TITLE, INK);
+        frame.draw(canvas, &self.x, Some(&self.y));
+        let pixels = |points: &[(f64, f64)]| -> Vec<Pixel> {
+            points.iter().filter_map(|point| frame.pixel([&self.x, &self.y], *point)).collect()
         };
         for series in &self.series {
             let high = series.band.iter().map(|[x, _, high]| (*x, *high));
             // On a logarithmic axis what is not above 0 lies at the edge.
             let edge = if self.y.is_logarithmic() { f64::MIN_POSITIVE } else { f64::MIN };
             let low = series.band.iter().rev().map(|[x, low, _]| (*x, low.max(edge)));
-            let corners = all(&high.chain(low).collect::<Vec<_>>());
-            canvas.shade(&corners, series.style.colour, 0.16)?;
+            let corners = pixels(&high.chain(low).collect::<Vec<_>>());
+            canvas.area(&corners, series.style.colour, 0.16);
         }
         for (_, points) in &self.guides {
-            canvas.line(&all(points), MUTED, 1.2, Dash::Dashed)?;
+            canvas.line(&pixels(points), MUTED, 1.2, Dash::Dashed);
         }
         for (number, series) in self.series.iter().enumerate() {
-            let colour = series.style.colour;
+            let Style { colour, dash, .. } = series.style;
             for stray in &series.strays {
-                let places = all(stray);
-                canvas.line(&places, colour, 1.0, series.style.dash)?;
-                let end = Style { mark: Mark::Cross, fill: Fill::Full, ..series.style };
-                places.last().map_or(Ok(()), |place| canvas.mark(&end, *place, 5.5))?;
+                let stray = pixels(stray);
+                canvas.line(&stray, colour, 1.0, dash);
+                let cross = Style { mark: Mark::Cross, fill: Fill::Full, ..series.style };
+                stray.last().into_iter().for_each(|end| canvas.mark(&cross, *end, 5.5));
             }
-            let places = all(&series.points);
+            let line = pixels(&series.points);
             if series.joined {
-                canvas.line(&places, colour, 2.0, series.style.dash)?;
+                canvas.line(&line, colour, 2.0, dash);
             }
             for [x, low, high] in &series.whiskers {
-                canvas.line(&all(&[(*x, *low), (*x, *high)]), colour, 1.4, Dash::Solid)?;
+                canvas.line(&pixels(&[(*x, *low), (*x, *high)]), colour, 1.4, Dash::Solid);
             }
-            for place in marked(&places, number, self.series.len()) {
-                canvas.mark(&series.style, place, if series.joined { 3.6 } else { 5.0 })?;
+            for at in marked(&line, number, self.series.len()) {
+                canvas.mark(&series.style, at, series.mark_radius());
             }
         }
-        self.label(canvas, all, left - 12.0)?;
-        self.legend(canvas, names, left)
+        self.draw_labels(canvas, pixels, frame);
+        self.draw_legend(canvas, names, legend);
     }
 
-    /// Writes names beside points, to the left of `right`.
-    fn label(
+    /// Writes names beside points, within the frame.
+    fn draw_labels(
         &self,
-        canvas: &Canvas<'_>,
-        all: impl Fn(&[(f64, f64)]) -> Vec<Place>,
-        right: f64,
-    ) -> Drawn {
+        canvas: &mut Canvas,
+        pixels: impl Fn(&[(f64, f64)]) -> Vec<Pixel>,
+        frame: Frame,
+    ) {
         let named = self
             .series
             .iter()
-            .filter_map(|series| Some((*all(&series.points).last()?, series.label.as_deref())));
-        let named: Vec<(Place, Option<&str>)> = named.collect();
+            .filter_map(|series| Some((*pixels(&series.points).last()?, series.label.as_deref())));
+        let named: Vec<(Pixel, Option<&str>)> = named.collect();
         let whiskers = self.series.iter().flat_map(|series| &series.whiskers);
         let whiskers: Vec<labels::Room> = whiskers
-            .filter_map(|[x, low, high]| match all(&[(*x, *high), (*x, *low)])[..] {
+            .filter_map(|[x, low, high]| match pixels(&[(*x, *high), (*x, *low)])[..] {
                 [(x, top), (_, bottom)] => Some([x - 1.0, top, x + 1.0, bottom]),
                 _ => None,
             })
             .collect();
-        let height = f64::from(canvas.area.dim_in_pixel().1) / FINE;
-        let around = [96.0, 34.0, right, height - 66.0];
+        let around = [frame.left + 6.0, frame.top, frame.right + 4.0, frame.bottom - 6.0];
         let size = FONT - 1.0;
-        for (place, (_, name)) in labels::places(&named, &whiskers, size, around).iter().zip(&named)
-        {
-            if let (Some(place), Some(name)) = (place, name) {
-                canvas.text(name, *place, HPos::Left, size, INK)?;
+        for (at, (_, name)) in labels::beside(&named, &whiskers, size, around).iter().zip(&named) {
+            if let (Some(at), Some(name)) = (at, name) {
+                canvas.text(name, *at, Anchor::Start, size, INK);
             }
         }
-        Ok(())
     }
 
-    fn legend(&self, canvas: &Canvas<'_>, names: &[Vec<String>], left: f64) -> Drawn {
+    fn draw_legend(&self, canvas: &mut Canvas, names: &[Vec<String>], left: f64) {
         let mut y = 44.0;
         for (series, lines) in self.series.iter().zip(names) {
             let Style { colour, dash, .. } = series.style;
             if series.joined {
-                canvas.line(&[(left, y), (left + 34.0, y)], colour, 2.0, dash)?;
+                canvas.line(&[(left, y), (left + 34.0, y)], colour, 2.0, dash);
             }
-            canvas.mark(&series.style, (left + 17.0, y), if series.joined { 3.6 } else { 5.0 })?;
+            canvas.mark(&series.style, (left + 17.0, y), series.mark_radius());
             for line in lines {
-                canvas.text(line, (left + 41.0, y), HPos::Left, FONT, INK)?;
+                canvas.text(line, (left + 41.0, y), Anchor::Start, FONT, INK);
                 y += ROW;
             }
         }
         for name in self.guide_names() {
-            canvas.line(&[(left, y), (left + 34.0, y)], MUTED, 1.2, Dash::Dashed)?;
-            canvas.text(name, (left + 41.0, y), HPos::Left, FONT, INK)?;
+            canvas.line(&[(left, y), (left + 34.0, y)], MUTED, 1.2, Dash::Dashed);
+            canvas.text(name, (left + 41.0, y), Anchor::Start, FONT, INK);
             y += ROW;
         }
-        Ok(())
     }
 }
 
-/// The places of a line that get a mark: all when they are few, otherwise some at equal distances,
-/// other ones for each line, and the last.
-fn marked(places: &[Place], number: usize, of: usize) -> Vec<Place> {
-    if places.len() <= 2 * MARKS {
-        return places.to_vec();
+/// The points of line `number` of `lines` that get a mark: all when they are few, otherwise some at
+/// equal distances, other ones on each line.
+fn marked(points: &[Pixel], number: usize, lines: usize) -> Vec<Pixel> {
+    if points.len() <= 2 * MARKS {
+        return points.to_vec();
     }
-    let every = places.len() as f64 / MARKS as f64;
-    let first = every * number as f64 / of.max(1) as f64;
+    let every = points.len() as f64 / MARKS as f64;
+    let first = every * number as f64 / lines.max(1) as f64;
     let some = (0..MARKS).map(|n| (first + n as f64 * every) as usize);
-    some.filter_map(|n| places.get(n).copied()).collect()
+    some.filter_map(|n| points.get(n).copied()).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::say;
     use super::*;
+    use gradwire::text;
 
     fn figure(series: Vec<Series>) -> Figure {
         let values = |of: fn(&(f64, f64)) -> f64| {
@@ -236,7 +207,7 @@ mod tests {
         Figure {
             title: "time & accuracy".into(),
             x: Axis::time("virtual time", values(|p| p.0)),
-            y: Axis::linear("accuracy", values(|p| p.1), say::percent),
+            y: Axis::linear("accuracy", values(|p| p.1), text::percent),
             guides: vec![],
             series,
         }
@@ -254,7 +225,7 @@ mod tests {
         });
         let mut figure = figure(lines.collect());
         figure.guides.push(("front".into(), vec![(1.0, 0.1), (9.0, 0.5)]));
-        let svg = figure.svg().unwrap();
+        let svg = figure.svg();
         assert!(svg.starts_with("<svg width=\"840\"") && svg.trim_end().ends_with("</svg>"));
         for i in 0..14 {
             assert!(svg.contains(&format!("arm {i} &lt;&amp;&gt;")), "{svg}");
@@ -266,9 +237,9 @@ mod tests {
 
     #[test]
     fn nothing_to_draw_is_an_empty_plot() {
-        assert!(figure(vec![]).svg().unwrap().contains("virtual time"));
+        assert!(figure(vec![]).svg().contains("virtual time"));
         let none = Series::line("none", Style::numbered(0), vec![(f64::NAN, 1.0), (0.0, 0.5)]);
-        let svg = figure(vec![none]).svg().unwrap();
+        let svg = figure(vec![none]).svg();
         assert!(svg.contains("none") && !svg.contains("NaN"));
     }
 }

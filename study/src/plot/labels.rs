@@ -1,26 +1,26 @@
 //! Names beside points, where there is room for them.
 
-use super::canvas::{Place, width};
+use super::svg::{Pixel, width};
 
 /// A rectangle: left, top, right, bottom.
 pub(super) type Room = [f64; 4];
 
-/// Looks for room beside each of `points` for its name, in a font of so many pixels, within
-/// `around` and over no point, none of `lines` and no other name. The left end of each name in the middle of its
-/// height; `None` where there is no room, or no name.
-pub(super) fn places(
-    points: &[(Place, Option<&str>)],
+/// Finds room beside each of `points` for its name, within `around` and over no point, none of `lines`
+/// and no other name: the left end of each name, in the middle of its height. `None` where there is no
+/// room, or no name.
+pub(super) fn beside(
+    points: &[(Pixel, Option<&str>)],
     lines: &[Room],
-    pixels: f64,
+    size: f64,
     around: Room,
-) -> Vec<Option<Place>> {
+) -> Vec<Option<Pixel>> {
     const POINT: f64 = 6.0;
     let mut taken: Vec<Room> =
         points.iter().map(|((x, y), _)| [x - POINT, y - POINT, x + POINT, y + POINT]).collect();
     taken.extend(lines);
-    let place = |((x, y), name): &(Place, Option<&str>)| {
-        let wide = width((*name)?, pixels);
-        let high = pixels * 0.62;
+    let place = |((x, y), name): &(Pixel, Option<&str>)| {
+        let wide = width((*name)?, size);
+        let high = size * 0.62;
         let away = POINT + 3.0;
         let beside = [
             (x + away, *y),
@@ -32,7 +32,7 @@ pub(super) fn places(
             (x - away * 0.7 - wide, y - away),
             (x - away * 0.7 - wide, y + away),
         ];
-        let room = |(left, middle): Place| [left, middle - high, left + wide, middle + high];
+        let room = |(left, middle): Pixel| [left, middle - high, left + wide, middle + high];
         let found = beside.into_iter().find(|place| {
             let room = room(*place);
             within(room, around) && !taken.iter().any(|other| overlap(room, *other))
@@ -83,10 +83,10 @@ mod tests {
     #[test]
     fn names_are_over_nothing() {
         let around = [0.0, 0.0, 300.0, 100.0];
-        let points: Vec<(Place, Option<&str>)> = (0..12)
+        let points: Vec<(Pixel, Option<&str>)> = (0..12)
             .map(|i| ((20.0 + 20.0 * f64::from(i), 50.0 + f64::from(i % 3)), Some("topk 0.01")))
             .collect();
-        let found = places(&points, &[], 12.0, around);
+        let found = beside(&points, &[], 12.0, around);
         let rooms: Vec<Room> = found
             .iter()
             .flatten()
@@ -97,13 +97,13 @@ mod tests {
             assert!(within(*room, around));
             assert!(rooms[..i].iter().all(|other| !overlap(*room, *other)), "{rooms:?}");
             let over =
-                |((x, y), _): &(Place, Option<&str>)| overlap(*room, [*x, *y, x + 1.0, y + 1.0]);
+                |((x, y), _): &(Pixel, Option<&str>)| overlap(*room, [*x, *y, x + 1.0, y + 1.0]);
             assert!(!points.iter().any(over), "{rooms:?}");
         }
         let line = [30.0, 0.0, 31.0, 100.0];
         let point = [((20.0, 50.0), Some("right"))];
-        assert_eq!(places(&point, &[line], 12.0, around), [None], "left there is no room");
-        assert_eq!(places(&[((5.0, 5.0), None)], &[], 12.0, around), [None]);
+        assert_eq!(beside(&point, &[line], 12.0, around), [None], "left there is no room");
+        assert_eq!(beside(&[((5.0, 5.0), None)], &[], 12.0, around), [None]);
     }
 
     #[test]

@@ -1,9 +1,7 @@
 //! Which scheme looks how, in every plot alike: a colour and a mark of its own; those of its arms
-//! that differ in settings are told apart by their dashes and by what is inside their marks.
+//! that differ in settings differ in their dashes and in what is inside their marks.
 
-use gradwire_exchange::Scheme;
-use gradwire_exchange::SchemeConfig;
-use plotters::style::RGBColor;
+use gradwire_exchange::{Scheme, SchemeConfig};
 
 /// A colour of plots: as it is on white ground, and the name by which a page may choose another for
 /// its own ground.
@@ -12,16 +10,16 @@ pub(super) struct Colour {
     /// The variable of CSS, without `--plot-`.
     pub(super) name: &'static str,
     /// On white.
-    pub(super) rgb: RGBColor,
+    pub(super) rgb: [u8; 3],
 }
 
 const fn colour(name: &'static str, r: u8, g: u8, b: u8) -> Colour {
-    Colour { name, rgb: RGBColor(r, g, b) }
+    Colour { name, rgb: [r, g, b] }
 }
 
-// The colours of Okabe & Ito 2008, told apart by all kinds of colour vision; their yellow, too
+// The colours of Okabe & Ito 2008, distinct in all kinds of colour vision; their yellow, too
 // light for white ground, left out, orange and sky a little darker for the same reason. Two dark
-// ones are added, which lightness tells from their neighbours.
+// ones are added, which differ in lightness from their neighbours.
 pub(super) const BLUE: Colour = colour("blue", 0, 114, 178);
 pub(super) const VERMILLION: Colour = colour("vermillion", 213, 94, 0);
 pub(super) const GREEN: Colour = colour("green", 0, 158, 115);
@@ -36,11 +34,7 @@ pub(super) const MUTED: Colour = colour("muted", 112, 112, 112);
 pub(super) const GRID: Colour = colour("grid", 225, 225, 225);
 pub(super) const GROUND: Colour = colour("ground", 255, 255, 255);
 
-/// Every colour a plot may hold.
-pub(super) const ALL: [Colour; 13] =
-    [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INDIGO, BROWN, BLACK, INK, MUTED, GRID, GROUND];
-
-/// Those that schemes are told apart by.
+/// The colours of schemes.
 const COLOURS: [Colour; 9] = [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INDIGO, BROWN, BLACK];
 
 /// The shape at a line's points.
@@ -87,7 +81,7 @@ pub struct Style {
 }
 
 /// Colour and mark of each scheme. Schemes that are compared in one paper have colours of their
-/// own; of the others, marks tell apart those that share one.
+/// own; of the others, those that share one differ in their marks.
 const SCHEMES: [(&str, Colour, Mark); 22] = [
     ("dense", BLACK, Mark::Circle),
     ("half", BLACK, Mark::Square),
@@ -113,21 +107,15 @@ const SCHEMES: [(&str, Colour, Mark); 22] = [
     ("alq", PURPLE, Mark::Inverted),
 ];
 
-/// The look of a scheme that is not in the list: the hash of its name chooses among those that no
-/// listed scheme has and no earlier unlisted one of the program was given.
-fn given<'n>(scheme: &'n str, program: impl Iterator<Item = &'n str>) -> (Colour, Mark) {
-    let looks = COLOURS.iter().flat_map(|colour| MARKS.map(|mark| (*colour, mark)));
-    let mut free: Vec<(Colour, Mark)> =
+/// The look of a scheme that is not in the list: one that no listed scheme has. Schemes of the program
+/// take them in order, so that no two look alike; for any other the hash of its name chooses.
+fn unlisted<'n>(scheme: &'n str, program: impl Iterator<Item = &'n str>) -> (Colour, Mark) {
+    let looks = MARKS.iter().flat_map(|mark| COLOURS.map(|colour| (colour, *mark)));
+    let free: Vec<(Colour, Mark)> =
         looks.filter(|look| SCHEMES.iter().all(|(_, c, m)| (*c, *m) != *look)).collect();
-    let all_free = free.clone();
-    let unlisted = program.filter(|name| SCHEMES.iter().all(|(listed, _, _)| listed != name));
-    for name in unlisted.take_while(|name| *name != scheme) {
-        if !free.is_empty() {
-            free.remove(hash(name) % free.len());
-        }
-    }
-    let free = if free.is_empty() { all_free } else { free };
-    free[hash(scheme) % free.len()]
+    let is_unlisted = |name: &&str| SCHEMES.iter().all(|(listed, _, _)| listed != name);
+    let number = program.filter(is_unlisted).position(|name| name == scheme);
+    free[number.unwrap_or_else(|| hash(scheme)) % free.len()]
 }
 
 /// FNV-1a: the same on every machine and with every compiler.
@@ -141,11 +129,11 @@ impl Style {
     /// in the list above is given one.
     pub fn of_scheme(scheme: &str, variant: usize) -> Self {
         let listed = SCHEMES.iter().find(|(name, _, _)| *name == scheme);
-        let given = || {
+        let unlisted = || {
             let all = SchemeConfig::all();
-            given(scheme, all.iter().map(|scheme| scheme.about().name))
+            unlisted(scheme, all.iter().map(|scheme| scheme.about().name))
         };
-        let (colour, mark) = listed.map_or_else(given, |(_, colour, mark)| (*colour, *mark));
+        let (colour, mark) = listed.map_or_else(unlisted, |(_, colour, mark)| (*colour, *mark));
         Self { colour, mark, ..Self::variant(variant) }
     }
 
@@ -206,16 +194,16 @@ mod tests {
         let mut looks: Vec<(Colour, Mark)> = SCHEMES.iter().map(|(_, c, m)| (*c, *m)).collect();
         for name in &new {
             program.push(name);
-            let look = given(name, program.iter().copied());
+            let look = unlisted(name, program.iter().copied());
             assert!(!looks.contains(&look), "{name} looks like another");
             looks.push(look);
             // Schemes that come later do not change it.
             let later = program.iter().copied().chain(["later", "new-1x"]);
-            assert_eq!(given(name, later), look);
+            assert_eq!(unlisted(name, later), look);
         }
         // More than there are looks: some look alike, and all have one.
         program.extend(["a", "b", "c", "d", "e"]);
-        given("e", program.iter().copied());
+        unlisted("e", program.iter().copied());
         // So has a scheme that this program does not know, as in the record of another.
         let unknown = Style::of_scheme("of-another-program", 0);
         assert!(COLOURS.contains(&unknown.colour));
@@ -243,14 +231,14 @@ mod tests {
     /// Contrast of at least 2.2 with white, so that a thin line is seen.
     #[test]
     fn colours_are_seen_on_white() {
-        let light = |RGBColor(r, g, b): RGBColor| {
+        let light = |[r, g, b]: [u8; 3]| {
             let linear = |v: u8| {
                 let v = f64::from(v) / 255.0;
                 if v <= 0.04045 { v / 12.92 } else { ((v + 0.055) / 1.055).powf(2.4) }
             };
             0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)
         };
-        for colour in ALL.into_iter().filter(|colour| *colour != GRID && *colour != GROUND) {
+        for colour in COLOURS.into_iter().chain([INK, MUTED]) {
             let contrast = 1.05 / (light(colour.rgb) + 0.05);
             assert!(contrast > 2.2, "{colour:?}: {contrast:.2}");
         }

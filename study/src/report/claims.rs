@@ -35,8 +35,8 @@ fn table(all: &[Results]) -> String {
     let mut text = "| experiment | claim | claimed | measured | verdict |\n|---|---|---|---|---|\n"
         .to_string();
     for (results, verdict) in all.iter().flat_map(|of| of.verdicts.iter().map(move |v| (of, v))) {
-        let say = |value| words::in_unit(value, verdict.unit);
-        let claimed = verdict.claimed.map_or_else(|| "in words".into(), say);
+        let format = |value| words::in_unit(value, verdict.unit);
+        let claimed = verdict.claimed.map_or_else(|| "in words".into(), format);
         let measured = words::mean_and_ends(verdict).unwrap_or_default();
         let more = match (verdict.ruling, verdict.more_seeds) {
             (Ruling::Undecided, Some(1)) => " (one seed more)".to_owned(),
@@ -61,33 +61,26 @@ fn table(all: &[Results]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::digest::tests::verdict;
+    use super::super::tests::{results, verdict};
     use super::*;
     use crate::results::Verdict;
 
     #[test]
     fn every_claim_has_a_line_and_is_counted() {
-        let verdict = Verdict { more_seeds: Some(4), ..verdict(Ruling::Undecided) };
-        let results = Results {
-            experiment: "casq".into(),
-            paper: "Somebody 2020".into(),
-            verdicts: vec![verdict],
-            ..Results::default()
-        };
+        let undecided = Verdict { more_seeds: Some(4), ..verdict(Ruling::Undecided) };
+        let results = Results { verdicts: vec![undecided], ..results() };
         let disk = Disk::default();
         let folder = tempfile::tempdir().unwrap();
-        let text = serde_json::to_string(&results).unwrap();
-        disk.replace(&folder.path().join(JSON), text.as_bytes()).unwrap();
-        let said = claims(&disk, &[folder.path().into()]).unwrap();
-        let line = "| casq | twice \\| as fast | 2× | 1.9× (1.5× to 2.4×, 3 seeds) | undecided (4 seeds more) |";
-        assert!(said.contains(line), "{said}");
-        assert!(said.contains("0 reproduced, 0 contradicted at this scale, 1 undecided"), "{said}");
-        let missing = claims(&disk, &[folder.path().join("no")]).unwrap_err();
+        let file = folder.path().join(JSON);
+        disk.replace(&file, &serde_json::to_vec(&results).unwrap()).unwrap();
+        let claims = |folder: &Path| claims(&disk, &[folder.into()]);
+        let text = claims(folder.path()).unwrap();
+        let line = "| test | twice \\| as fast | 2× | 2.4× (2.1× to 2.7×, 3 seeds) | undecided (4 seeds more) |";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("0 reproduced, 0 contradicted at this scale, 1 undecided"), "{text}");
+        let missing = claims(&folder.path().join("no")).unwrap_err();
         assert!(format!("{missing:#}").contains("results.json"), "{missing:#}");
-        disk.replace(&folder.path().join(JSON), b"{").unwrap();
-        assert!(
-            format!("{:#}", claims(&disk, &[folder.path().into()]).unwrap_err())
-                .contains("damaged")
-        );
+        disk.replace(&file, b"{").unwrap();
+        assert!(format!("{:#}", claims(folder.path()).unwrap_err()).contains("damaged"));
     }
 }

@@ -1,7 +1,7 @@
 //! Figures for spreadsheets: one line for each run, and one for each arm of each task.
 
-use super::digest::{Arm, Over, Task};
 use super::tables::{accuracy, best_accuracy, bits, bytes_per_step};
+use super::tasks::{Arm, Task};
 use crate::measured::{Measured, OnLink};
 use crate::results::{Outcome, Results, Run};
 use anyhow::{Context, Result};
@@ -77,7 +77,7 @@ pub(super) fn runs(results: &Results) -> Result<String> {
         }
         row
     };
-    write(head, results.runs.iter().map(row))
+    sheet(head, results.runs.iter().map(row))
 }
 
 /// A line for each value of each run's curves, whatever became of the run: `loss` is the training loss as
@@ -117,7 +117,7 @@ pub(super) fn curves(results: &Results) -> Result<String> {
         };
         values.into_iter().filter_map(row).collect()
     };
-    write(head, results.runs.iter().flat_map(of))
+    sheet(head, results.runs.iter().flat_map(of))
 }
 
 /// A line for each arm of each task: means, deviations and numbers of seeds.
@@ -141,19 +141,18 @@ pub(super) fn arms(tasks: &[Task<'_>]) -> Result<String> {
             diverged.to_string(),
         ];
         for (_, of) in FIGURES {
-            let over: Option<Over> = arm.over(of);
-            row.push(number(over.map(|over| over.moments.mean)));
-            let several = over.filter(|over| over.moments.count > 1);
-            row.push(number(several.map(|over| over.moments.deviation)));
+            let over = arm.mean(of);
+            row.push(number(over.map(|over| over.mean)));
+            row.push(number(over.and_then(|over| over.deviation)));
         }
-        let ends = arm.over(accuracy).and_then(|over| over.interval.ends);
+        let ends = arm.mean(accuracy).and_then(|over| over.ends);
         row.push(number(ends.map(|ends| ends[0])));
         row.push(number(ends.map(|ends| ends[1])));
         row.push(number(task.against_baseline(arm, accuracy).and_then(|c| c.p)));
         row
     };
     let rows = tasks.iter().flat_map(|task| task.arms.iter().map(move |arm| row(task, arm)));
-    write(head, rows)
+    sheet(head, rows)
 }
 
 /// A number, or nothing where there is none.
@@ -161,7 +160,11 @@ fn number(value: Option<f64>) -> String {
     value.filter(|value| value.is_finite()).map_or(String::new(), |value| value.to_string())
 }
 
-fn write(head: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> Result<String> {
+/// Lines under a head.
+///
+/// # Errors
+/// None that a cell can cause.
+pub(crate) fn sheet(head: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(head)?;
     for row in rows {
@@ -173,44 +176,36 @@ fn write(head: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> Result<S
 
 #[cfg(test)]
 mod tests {
-    use super::super::digest::{self, tests::results};
+    use super::super::tasks;
+    use super::super::tests::results;
     use super::*;
 
-    fn read(text: &str) -> (Vec<String>, Vec<Vec<String>>) {
+    fn read(text: &str) -> impl Fn(usize, &str) -> String + use<> {
         let mut reader = csv::Reader::from_reader(text.as_bytes());
-        let head = reader.headers().unwrap().iter().map(String::from).collect();
-        let row = |row: csv::StringRecord| row.iter().map(String::from).collect();
-        (head, reader.records().map(|record| row(record.unwrap())).collect())
+        let head = reader.headers().unwrap().clone();
+        let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
+        move |row, title| rows[row][head.iter().position(|h| h == title).unwrap()].to_string()
     }
 
     #[test]
-    fn every_run_has_a_line_and_every_cell_stays_in_it() {
+    fn every_cell_stays_in_its_column() {
         let mut results = results();
         let evil = "a,b\n\"c\"";
         results.runs[5].outcome = Outcome::Diverged { error: evil.into() };
-        if let Some(measured) = &mut results.runs[0].measured {
-            measured.summary.train_loss = Some(f64::NAN);
-        }
-        let (head, rows) = read(&runs(&results).unwrap());
-        assert_eq!(rows.len(), 7);
-        let of = |name: &str| head.iter().position(|h| h == name).unwrap();
-        assert_eq!(rows[5][of("error")], evil);
-        assert_eq!(rows[0][of("training_loss")], "");
-        assert_eq!(rows[0][of("accuracy")], "0.901");
-        assert_eq!(rows[6][of("outcome")], "missing");
-        assert!(rows[0][of("step_seconds_100mbit")].parse::<f64>().unwrap() > 0.1);
-        assert_eq!(rows[6][of("step_seconds_100mbit")], "");
-        let (head, rows) = read(&curves(&results).unwrap());
-        assert_eq!(head, ["run", "task", "arm", "seed", "step", "name", "value"]);
-        let count = |name: &str| rows.iter().filter(|row| row[5] == name).count();
-        assert_eq!((count("loss"), count("bytes")), (5 * 20 + 12, 5 * 20 + 12));
-        assert_eq!(count("seconds_1gbit"), count("loss"));
-        assert!(count("accuracy") > 6 && rows.iter().all(|row| row[6].parse::<f64>().is_ok()));
-        let (head, rows) = read(&arms(&digest::tasks(&results)).unwrap());
-        let of = |name: &str| head.iter().position(|h| h == name).unwrap();
-        assert_eq!(rows.len(), 3);
-        assert_eq!([&rows[1][of("finished")], &rows[1][of("diverged")]], ["2", "1"]);
-        assert!(rows[1][of("accuracy_p")].parse::<f64>().unwrap() < 0.05);
-        assert_eq!(rows[2][of("accuracy_mean")], "");
+        results.runs[0].measured.as_mut().unwrap().summary.train_loss = Some(f64::NAN);
+        let cell = read(&runs(&results).unwrap());
+        assert_eq!(cell(5, "error"), evil);
+        assert_eq!(
+            (cell(0, "training_loss"), cell(0, "accuracy")),
+            (String::new(), "0.901".into())
+        );
+        assert_eq!(
+            (cell(6, "outcome"), cell(6, "step_seconds_1gbit")),
+            ("missing".into(), String::new())
+        );
+        let cell = read(&arms(&tasks::tasks(&results)).unwrap());
+        assert_eq!([cell(1, "finished"), cell(1, "diverged")], ["2", "1"]);
+        assert!(cell(1, "accuracy_p").parse::<f64>().unwrap() < 0.05);
+        assert_eq!(cell(2, "accuracy_mean"), "");
     }
 }

@@ -1,9 +1,9 @@
 //! Curves over the seeds of an arm: their mean and its band; what did not finish for itself.
 
-use super::digest::Arm;
+use super::tasks::Arm;
 use crate::measured::{Evaluation, Loss, Measured};
 use crate::plot::Series;
-use crate::statistics::Moments;
+use crate::statistics::SeedMean;
 use std::collections::BTreeMap;
 
 /// Points of one run: step, x, y.
@@ -22,20 +22,18 @@ pub(super) fn curve(arm: &Arm<'_>, of: impl Fn(&Measured) -> Points) -> Option<S
     }
     at.retain(|_, points| points.len() == finished.len());
     let mut series = Series::line(&arm.name(), arm.style, Vec::new());
-    for points in at.values() {
-        let [x, y] = [|p: &(f64, f64)| p.0, |p: &(f64, f64)| p.1]
-            .map(|of| Moments::of(&points.iter().map(of).collect::<Vec<_>>()));
+    for points in at.into_values() {
+        let (x, y): (Vec<f64>, Vec<f64>) = points.into_iter().unzip();
+        let (x, y) = (SeedMean::new(&x)?, SeedMean::new(&y)?);
         series.points.push((x.mean, y.mean));
-        if points.len() > 1 {
-            series.band.push([x.mean, y.mean - y.deviation, y.mean + y.deviation]);
-        }
+        series.band.extend(y.deviation.map(|by| [x.mean, y.mean - by, y.mean + by]));
     }
     let stray = |measured: &Measured| of(measured).into_iter().map(|(_, x, y)| (x, y)).collect();
     series.strays = arm.stopped().map(stray).filter(|points: &Vec<_>| !points.is_empty()).collect();
     (!series.points.is_empty() || !series.strays.is_empty()).then_some(series)
 }
 
-/// What captions say of losses.
+/// The note about losses in captions.
 pub(super) const SMOOTHED: &str = "Losses are running means over seven points of the record.";
 
 /// What a curve runs against.
@@ -82,37 +80,4 @@ pub(super) fn accuracy(measured: &Measured, against: Against<'_>) -> Points {
 pub(super) fn gauge(measured: &Measured, name: &str) -> Points {
     let points = measured.gauges.get(name).into_iter().flatten();
     points.map(|(step, value)| (*step, *step as f64, *value)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::digest::{self, tests::results};
-    use super::*;
-
-    #[test]
-    fn the_band_is_around_the_mean_and_what_diverged_is_for_itself() {
-        let mut results = results();
-        if let Some(measured) = &mut results.runs[4].measured {
-            measured.losses[0].loss = f64::NAN;
-        }
-        let tasks = digest::tasks(&results);
-        let [dense, topk, sidco] = &tasks[0].arms[..] else { panic!("three arms") };
-        let series = curve(dense, |m| loss(m, Against::Steps)).unwrap();
-        assert_eq!((series.points.len(), series.band.len(), series.strays.len()), (20, 20, 0));
-        assert!(series.points[0].0 == 10.0 && (series.points[0].1 - 2.02).abs() < 1e-9);
-        let [x, low, high] = series.band[0];
-        assert!(x == 10.0 && (low - 2.01).abs() < 1e-9 && (high - 2.03).abs() < 1e-9);
-        let series = curve(topk, |m| loss(m, Against::Time("1gbit"))).unwrap();
-        // One loss is no number, and four means around it: there the line would be over fewer seeds.
-        assert_eq!((series.points.len(), series.strays.len()), (16, 1));
-        assert_eq!(series.strays[0].len(), 12);
-        assert!(series.name.contains("diverged 1/3"));
-        assert!(curve(sidco, |m| loss(m, Against::Bytes)).is_none());
-        assert!(curve(dense, |m| gauge(m, "none")).is_none());
-        let tests = curve(dense, |m| accuracy(m, Against::Bytes)).unwrap();
-        assert!(tests.points.len() > 1 && tests.points.last().unwrap().1 > 0.9);
-        let timed = curve(dense, |m| accuracy(m, Against::Time("100mbit"))).unwrap();
-        assert_eq!(timed.points.len(), tests.points.len());
-        assert!(curve(dense, |m| accuracy(m, Against::Time("none"))).is_none());
-    }
 }

@@ -52,7 +52,7 @@ pub(super) struct Table {
 /// A cell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Cell {
-    /// What it says.
+    /// Its text.
     pub(super) text: String,
     /// What must stand beside it, such as `diverged 1/3`.
     pub(super) badge: Option<String>,
@@ -96,7 +96,7 @@ impl<T: Into<String>> From<T> for Cell {
 }
 
 impl Cell {
-    /// Nothing to say.
+    /// A dash, where there is no figure.
     pub(super) fn none() -> Self {
         Self { text: "–".into(), tone: Tone::Faint, ..Self::default() }
     }

@@ -1,47 +1,39 @@
 //! A task's plots.
 
 use super::curves::{self, Against, curve};
-use super::digest::{Arm, Task};
 use super::document::Plot;
-use super::pareto;
 use super::tables::{accuracy, bits, gauge_title};
+use super::tasks::{Arm, Task};
 use crate::measured::Measured;
-use crate::plot::{Axis, Bar, Bars, Figure, Series, say};
-use anyhow::Result;
+use crate::names;
+use crate::plot::{Axis, Bar, Bars, Figure, Series};
+use crate::statistics::median;
+use gradwire::text;
 
 /// What lines and bands are, for captions.
 pub(super) const BANDS: &str = "Lines are means over the seeds that finished, bands one sample deviation; a run \
                      that did not finish is a thin line that ends in a cross.";
 
 /// All plots that there is something to show in, their files named after the task.
-///
-/// # Errors
-/// When one cannot be drawn, which is ours to mend.
-pub(super) fn of_task(task: &Task<'_>) -> Result<Vec<Plot>> {
+pub(super) fn plots(task: &Task<'_>) -> Vec<Plot> {
     let mut plots = Vec::new();
-    plots.extend(accuracy_by_bits(task)?);
+    plots.extend(accuracy_by_bits(task));
     let links = task.links.iter().map(|link| Against::Time(link));
     for against in [Against::Steps, Against::Bytes].into_iter().chain(links) {
-        plots.extend(accuracies(task, against)?);
-        plots.extend(losses(task, against)?);
+        plots.extend(accuracies(task, against));
+        plots.extend(losses(task, against));
     }
-    plots.extend(time_by_bandwidth(task)?);
-    plots.extend(gauge(task, "kept_ratio")?);
-    plots.extend(gauge(task, "bits_per_parameter")?);
-    plots.extend(encoding(task)?);
-    Ok(plots)
-}
-
-/// A file's name, whatever its parts are called.
-fn file_name(task: &str, plot: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
-    format!("{task}-{plot}").chars().map(plain).collect()
+    plots.extend(time_by_bandwidth(task));
+    plots.extend(gauge(task, "kept_ratio"));
+    plots.extend(gauge(task, "bits_per_parameter"));
+    plots.extend(encoding(task));
+    plots
 }
 
 /// A figure for a report, its file named after a task and what it shows.
-pub(super) fn plot(task: &str, name: &str, caption: String, figure: &Figure) -> Result<Plot> {
-    let name = file_name(task, name);
-    Ok(Plot { name, title: figure.title.clone(), caption, svg: figure.svg()? })
+pub(super) fn plot(task: &str, name: &str, caption: String, figure: &Figure) -> Plot {
+    let name = names::plain(&format!("{task}-{name}"));
+    Plot { name, title: figure.title.clone(), caption, svg: figure.svg() }
 }
 
 /// From this factor between where lines end on, equal factors are equally far apart.
@@ -60,25 +52,22 @@ fn points(series: &[Series]) -> impl Iterator<Item = &(f64, f64)> {
     series.iter().flat_map(|s| s.points.iter().chain(s.strays.iter().flatten()))
 }
 
-fn accuracy_by_bits(task: &Task<'_>) -> Result<Option<Plot>> {
+fn accuracy_by_bits(task: &Task<'_>) -> Option<Plot> {
     let mut series = Vec::new();
     for arm in &task.arms {
-        let (Some(accuracy), Some(bits)) = (arm.over(accuracy), arm.over(bits)) else { continue };
-        let (x, y) = (bits.moments.mean, accuracy.moments.mean);
+        let (Some(accuracy), Some(bits)) = (arm.mean(accuracy), arm.mean(bits)) else { continue };
+        let (x, y) = (bits.mean, accuracy.mean);
         let mut point = Series::line(&arm.name(), arm.style, vec![(x, y)]);
         point.joined = false;
         point.label = Some(arm.label.label.clone()).filter(|label| label.chars().count() <= 24);
-        if accuracy.moments.count > 1 {
-            let deviation = accuracy.moments.deviation;
-            point.whiskers.push([x, y - deviation, y + deviation]);
-        }
+        point.whiskers.extend(accuracy.deviation.map(|by| [x, y - by, y + by]));
         series.push(point);
     }
     if series.is_empty() {
-        return Ok(None);
+        return None;
     }
     let points: Vec<(f64, f64)> = series.iter().flat_map(|s| s.points.clone()).collect();
-    let front = pareto::front(&points);
+    let front = front(&points);
     let names: Vec<&str> = front.iter().map(|place| series[*place].name.as_str()).collect();
     let (low, far) = least_shown(&points);
     let mut caption = format!(
@@ -88,7 +77,7 @@ fn accuracy_by_bits(task: &Task<'_>) -> Result<Option<Plot>> {
     );
     if !far.is_empty() {
         let far =
-            far.iter().map(|i| format!("{} ({})", series[*i].name, say::percent(points[*i].1)));
+            far.iter().map(|i| format!("{} ({})", series[*i].name, text::percent(points[*i].1)));
         caption += &format!(
             " Far below, and drawn at the lower edge: {}.",
             far.collect::<Vec<_>>().join(", ")
@@ -100,26 +89,40 @@ fn accuracy_by_bits(task: &Task<'_>) -> Result<Option<Plot>> {
         x: Axis::logarithmic(
             "bits per parameter and step, sent by one rank",
             points.iter().map(|point| point.0),
-            say::three_digits,
+            text::three_digits,
         ),
         y: Axis::linear(
             "accuracy on the test set",
             points.iter().map(|point| point.1).chain(ends).filter(|accuracy| *accuracy >= low),
-            say::percent,
+            text::percent,
         ),
         guides: vec![("Pareto front".into(), front.iter().map(|i| points[*i]).collect())],
         series,
     };
-    plot(&task.label.name, "accuracy-bits", caption, &figure).map(Some)
+    plot(&task.label.name, "accuracy-bits", caption, &figure).into()
+}
+
+/// The Pareto front: the indices of those points `(cost, gain)` that no other beats, by having at most
+/// the cost and at least the gain and being better in one; by ascending cost.
+fn front(points: &[(f64, f64)]) -> Vec<usize> {
+    let beaten = |&(cost, gain): &(f64, f64)| {
+        let beats = |&(other_cost, other_gain): &(f64, f64)| {
+            other_cost <= cost && other_gain >= gain && (other_cost < cost || other_gain > gain)
+        };
+        points.iter().any(beats)
+    };
+    let finite = |(cost, gain): &(f64, f64)| cost.is_finite() && gain.is_finite();
+    let mut front: Vec<usize> =
+        (0..points.len()).filter(|&i| finite(&points[i]) && !beaten(&points[i])).collect();
+    front.sort_by(|&a, &b| points[a].0.total_cmp(&points[b].0));
+    front
 }
 
 /// The least accuracy that is shown in its place, and which points lie below: what failed should
 /// not press together what did not.
 fn least_shown(points: &[(f64, f64)]) -> (f64, Vec<usize>) {
-    let mut sorted: Vec<f64> = points.iter().map(|point| point.1).collect();
-    sorted.sort_by(f64::total_cmp);
-    let most = sorted.last().copied().unwrap_or(0.0);
-    let middle = sorted[(sorted.len() - 1) / 2];
+    let most = points.iter().map(|point| point.1).fold(0.0, f64::max);
+    let middle = median(points.iter().map(|point| point.1)).unwrap_or(0.0);
     let low = middle - 8.0 * (most - middle).max(0.02);
     (low, (0..points.len()).filter(|i| points[*i].1 < low).collect())
 }
@@ -128,18 +131,18 @@ fn least_shown(points: &[(f64, f64)]) -> (f64, Vec<usize>) {
 fn x_axis(against: Against<'_>, series: &[Series]) -> Axis {
     let (xs, wide) = (points(series).map(|p| p.0), spread(series) > WIDE);
     match (against, wide) {
-        (Against::Steps, _) => Axis::linear("step", xs, say::count),
-        (Against::Bytes, true) => Axis::logarithmic(BYTES, xs, say::bytes),
-        (Against::Bytes, false) => Axis::linear(BYTES, xs, say::bytes),
+        (Against::Steps, _) => Axis::linear("step", xs, text::count),
+        (Against::Bytes, true) => Axis::logarithmic(BYTES, xs, text::bytes),
+        (Against::Bytes, false) => Axis::linear(BYTES, xs, text::bytes),
         (Against::Time(_), true) => Axis::time("virtual time", xs),
-        (Against::Time(_), false) => Axis::even_time("virtual time", xs),
+        (Against::Time(_), false) => Axis::linear_time("virtual time", xs),
     }
 }
 
 const BYTES: &str = "bytes sent by one rank";
 
 /// How files and titles call what curves run against.
-fn names(against: Against<'_>) -> (String, String) {
+fn names_of(against: Against<'_>) -> (String, String) {
     match against {
         Against::Steps => ("steps".into(), "steps".into()),
         Against::Bytes => ("bytes".into(), "bytes sent".into()),
@@ -148,36 +151,36 @@ fn names(against: Against<'_>) -> (String, String) {
 }
 
 /// The training loss against something.
-fn losses(task: &Task<'_>, against: Against<'_>) -> Result<Option<Plot>> {
+fn losses(task: &Task<'_>, against: Against<'_>) -> Option<Plot> {
     let of = |arm: &Arm<'_>| curve(arm, |measured| curves::loss(measured, against));
     let series: Vec<Series> = task.arms.iter().filter_map(of).collect();
     if series.is_empty() {
-        return Ok(None);
+        return None;
     }
     let (y, cut) = loss_axis(&series);
     let mut caption = format!("{BANDS} {}", curves::SMOOTHED);
     if cut {
         caption += " Losses of runs that did not finish are cut at the upper edge.";
     }
-    let (name, title) = names(against);
+    let (name, title) = names_of(against);
     let title = format!("Training loss against {title}");
     let figure = Figure { title, x: x_axis(against, &series), y, series, guides: Vec::new() };
-    plot(&task.label.name, &format!("loss-{name}"), caption, &figure).map(Some)
+    plot(&task.label.name, &format!("loss-{name}"), caption, &figure).into()
 }
 
 /// The accuracy on the test set against something, where runs were evaluated more than once.
-fn accuracies(task: &Task<'_>, against: Against<'_>) -> Result<Option<Plot>> {
+fn accuracies(task: &Task<'_>, against: Against<'_>) -> Option<Plot> {
     let of = |arm: &Arm<'_>| curve(arm, |measured| curves::accuracy(measured, against));
     let series: Vec<Series> = task.arms.iter().filter_map(of).collect();
     if series.iter().all(|series| series.points.len() < 2) {
-        return Ok(None);
+        return None;
     }
-    let y = Axis::linear("accuracy on the test set", points(&series).map(|p| p.1), say::percent);
-    let (name, title) = names(against);
+    let y = Axis::linear("accuracy on the test set", points(&series).map(|p| p.1), text::percent);
+    let (name, title) = names_of(against);
     let title = format!("Accuracy against {title}");
     let x = x_axis(against, &series);
     let figure = Figure { title, x, y, series, guides: Vec::new() };
-    plot(&task.label.name, &format!("accuracy-{name}"), BANDS.into(), &figure).map(Some)
+    plot(&task.label.name, &format!("accuracy-{name}"), BANDS.into(), &figure).into()
 }
 
 /// An axis that shows all that finished, and whether something that did not lies beyond it.
@@ -193,42 +196,42 @@ fn loss_axis(series: &[Series]) -> (Axis, bool) {
         means.iter().chain(strays.iter().filter(|loss| **loss <= top)).copied().collect();
     let least = shown.iter().copied().fold(f64::INFINITY, f64::min);
     let axis = match least > 0.0 && most(&shown) > FACTORS * least {
-        true => Axis::logarithmic("training loss", shown, say::three_digits),
+        true => Axis::logarithmic("training loss", shown, text::three_digits),
         false => {
             let ends = [least, most(&shown)].map(|end| if end.is_finite() { end } else { 0.0 });
-            Axis::between("training loss", ends, say::three_digits)
+            Axis::between("training loss", ends, text::three_digits)
         }
     };
     (axis, strays.iter().any(|loss| *loss > top))
 }
 
-fn time_by_bandwidth(task: &Task<'_>) -> Result<Option<Plot>> {
-    let Some(target) = task.target().filter(|_| task.links.len() > 1) else { return Ok(None) };
+fn time_by_bandwidth(task: &Task<'_>) -> Option<Plot> {
+    let Some(target) = task.target().filter(|_| task.links.len() > 1) else { return None };
     let mut series = Vec::new();
     let mut never = Vec::new();
     for arm in &task.arms {
         let all = task.links.iter().filter_map(|word| {
-            let bandwidth = arm.on_link(word, |link| link.bandwidth)?.moments.mean;
+            let bandwidth = arm.on_link(word, |link| link.bandwidth)?.mean;
             Some((bandwidth, arm.reached(word, &target)))
         });
         let all: Vec<_> = all.collect();
-        let whole = all.iter().filter(|(_, reached)| reached.seeds == reached.of);
+        let whole = all.iter().filter(|(_, reached)| reached.seeds == reached.all);
         let points: Vec<(f64, f64)> =
             whole.filter_map(|(bandwidth, reached)| Some((*bandwidth, reached.seconds?))).collect();
         match (points.is_empty(), all.first()) {
             (false, _) => series.push(Series::line(&arm.name(), arm.style, points)),
             (true, Some((_, reached))) => never
-                .push(format!("{} ({} of {} seeds)", arm.label.label, reached.seeds, reached.of)),
+                .push(format!("{} ({} of {} seeds)", arm.label.label, reached.seeds, reached.all)),
             (true, None) => {}
         }
     }
     if series.is_empty() {
-        return Ok(None);
+        return None;
     }
     let points = || series.iter().flat_map(|series| series.points.iter().copied());
     let figure = Figure {
-        title: format!("Time to {} against bandwidth", say::percent(target.accuracy)),
-        x: Axis::logarithmic("bandwidth", points().map(|point| point.0), say::bandwidth),
+        title: format!("Time to {} against bandwidth", text::percent(target.accuracy)),
+        x: Axis::logarithmic("bandwidth", points().map(|point| point.0), text::bandwidth),
         y: Axis::time("virtual time", points().map(|point| point.1)),
         guides: Vec::new(),
         series,
@@ -237,17 +240,17 @@ fn time_by_bandwidth(task: &Task<'_>) -> Result<Option<Plot>> {
     if !never.is_empty() {
         caption += &format!(" Not drawn, because not every seed reached it: {}.", never.join(", "));
     }
-    plot(&task.label.name, "time-bandwidth", caption, &figure).map(Some)
+    plot(&task.label.name, "time-bandwidth", caption, &figure).into()
 }
 
 /// A gauge against steps.
-fn gauge(task: &Task<'_>, name: &str) -> Result<Option<Plot>> {
+fn gauge(task: &Task<'_>, name: &str) -> Option<Plot> {
     let of = |measured: &Measured| curves::gauge(measured, name);
     let series: Vec<Series> = task.arms.iter().filter_map(|arm| curve(arm, of)).collect();
     let values: Vec<f64> =
         series.iter().flat_map(|s| &s.points).map(|p| p.1).filter(|v| v.is_finite()).collect();
     if values.is_empty() {
-        return Ok(None);
+        return None;
     }
     let title = gauge_title(name);
     let ends = |of: fn(f64, f64) -> f64, from: f64| values.iter().copied().fold(from, of);
@@ -260,17 +263,17 @@ fn gauge(task: &Task<'_>, name: &str) -> Result<Option<Plot>> {
         guides.push(("as wanted".to_string(), vec![(0.0, 1.0), (last, 1.0)]));
     }
     let y = match wide {
-        true => Axis::logarithmic(&title, values, say::three_digits),
-        false => Axis::linear(&title, values.into_iter().chain([0.0]), say::three_digits),
+        true => Axis::logarithmic(&title, values, text::three_digits),
+        false => Axis::linear(&title, values.into_iter().chain([0.0]), text::three_digits),
     };
     let figure = Figure {
         title: format!("{} over steps", capital(&title)),
-        x: Axis::linear("step", x, say::count),
+        x: Axis::linear("step", x, text::count),
         y,
         series,
         guides,
     };
-    plot(&task.label.name, &name.replace('_', "-"), BANDS.into(), &figure).map(Some)
+    plot(&task.label.name, &name.replace('_', "-"), BANDS.into(), &figure).into()
 }
 
 /// A text that begins with a capital letter.
@@ -280,73 +283,44 @@ pub(super) fn capital(text: &str) -> String {
 }
 
 /// What encoding and decoding take.
-fn encoding(task: &Task<'_>) -> Result<Option<Plot>> {
+fn encoding(task: &Task<'_>) -> Option<Plot> {
     let bar = |arm: &Arm<'_>| {
-        let encode = arm.over(|m| Some(m.work.encode))?;
-        let decode = arm.over(|m| Some(m.work.decode))?;
-        let whole = arm.over(|m| Some(m.work.encode + m.work.decode))?;
-        let parts = [encode, decode].map(|over| say::duration(over.moments.mean));
+        let encode = arm.mean(|m| Some(m.work.encode))?;
+        let decode = arm.mean(|m| Some(m.work.decode))?;
+        let whole = arm.mean(|m| Some(m.work.encode + m.work.decode))?;
+        let parts = [encode, decode].map(|over| text::duration(over.mean));
         Some(Bar {
             name: arm.label.label.clone(),
             style: arm.style,
-            parts: vec![encode.moments.mean, decode.moments.mean],
-            deviation: whole.moments.deviation,
+            parts: vec![encode.mean, decode.mean],
+            deviation: whole.deviation.unwrap_or(0.0),
             note: parts.join(" + "),
         })
     };
     let bars: Vec<Bar> = task.arms.iter().filter_map(bar).collect();
     if bars.iter().all(|bar| bar.parts.iter().sum::<f64>() <= 0.0) {
-        return Ok(None);
+        return None;
     }
     let title = "Encoding (dark) and decoding (light) in a step".to_string();
-    let bars =
-        Bars { title: title.clone(), axis: "time of one rank".into(), say: say::duration, bars };
-    Ok(Some(Plot {
-        name: file_name(&task.label.name, "encoding"),
+    let bars = Bars {
+        title: title.clone(),
+        axis: "time of one rank".into(),
+        format: text::duration,
+        bars,
+    };
+    Some(Plot {
+        name: names::plain(&format!("{}-encoding", task.label.name)),
         title,
         caption: "On a rank's own processor clock: medians over steps, means over the seeds that \
                   finished; lines are one sample deviation of the sum."
             .into(),
-        svg: bars.svg()?,
-    }))
+        svg: bars.svg(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::digest::{self, tests::results};
     use super::*;
-
-    #[test]
-    fn a_task_has_all_its_plots() {
-        let results = results();
-        let tasks = digest::tasks(&results);
-        let plots = of_task(&tasks[0]).unwrap();
-        let names: Vec<&str> = plots.iter().map(|plot| plot.name.as_str()).collect();
-        assert_eq!(
-            names,
-            [
-                "text-accuracy-bits",
-                "text-accuracy-steps",
-                "text-loss-steps",
-                "text-accuracy-bytes",
-                "text-loss-bytes",
-                "text-accuracy-time-100mbit",
-                "text-loss-time-100mbit",
-                "text-accuracy-time-1gbit",
-                "text-loss-time-1gbit",
-                "text-time-bandwidth",
-                "text-kept-ratio",
-                "text-encoding"
-            ]
-        );
-        assert!(
-            plots[0].caption.contains("top-k 1 % (diverged 1/3), dense."),
-            "{}",
-            plots[0].caption
-        );
-        assert!(plots[1].svg.contains("top-k 1 % (diverged"), "the legend says what is missing");
-        assert!(plots.iter().all(|plot| !plot.svg.contains("NaN")));
-    }
 
     #[test]
     fn what_failed_does_not_press_the_others_together() {
@@ -360,12 +334,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_nothing_drawn() {
-        let mut results = results();
-        for run in &mut results.runs {
-            run.measured = None;
-        }
-        let tasks = digest::tasks(&results);
-        assert!(of_task(&tasks[0]).unwrap().is_empty());
+    fn only_the_unbeaten_are_on_the_front() {
+        let points =
+            [(32.0, 0.92), (1.0, 0.90), (2.0, 0.89), (0.3, 0.85), (4.0, 0.93), (9.0, 0.93)];
+        assert_eq!(front(&points), [3, 1, 4]);
+        assert_eq!(front(&[(1.0, 0.5), (1.0, 0.5)]), [0, 1], "equals do not beat one another");
+        assert_eq!(front(&[(1.0, f64::NAN), (2.0, 0.5)]), [1]);
+        assert_eq!(front(&[]), [0; 0]);
     }
 }

@@ -1,6 +1,7 @@
 //! A report as one HTML file that needs nothing beside it: no network, no scripts.
 
 use super::document::{Block, Cell, Plot, Table, Tone};
+use crate::plot::escape;
 
 /// How pages look, in light and dark.
 const STYLE: &str = include_str!("style.css");
@@ -102,7 +103,7 @@ fn cell(cell: &Cell, figures: bool) -> String {
     };
     let class = [if figures { "figure" } else { "" }, tone].join(" ");
     let mut text = escape(&cell.text);
-    if let Some(swatch) = cell.style.map(|style| style.swatch().unwrap_or_default()) {
+    if let Some(swatch) = cell.style.map(|style| style.swatch()) {
         text = format!("<span class=\"arm\"><span class=\"swatch\">{swatch}</span>{text}</span>");
     }
     if let Some(badge) = &cell.badge {
@@ -119,15 +120,6 @@ fn anchor(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
         .collect()
-}
-
-/// A text in which nothing is taken for a tag, or for the end of an attribute.
-pub(super) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-        .replace('\'', "&#39;")
 }
 
 #[cfg(test)]

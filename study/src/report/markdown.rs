@@ -36,7 +36,7 @@ fn one(block: &Block) -> String {
             format!("```sh\n{}\n```\n\n", lines.join("\n").replace("```", "'''"))
         }
         Block::Folded(title, blocks) => {
-            let (title, inner) = (super::html::escape(title), render(blocks));
+            let (title, inner) = (crate::plot::escape(title), render(blocks));
             format!("<details><summary>{title}</summary>\n\n{inner}</details>\n\n")
         }
     }

@@ -4,36 +4,36 @@
 mod claims;
 mod csv;
 mod curves;
-mod digest;
 mod document;
 mod figures;
 mod html;
 mod markdown;
-mod pareto;
 mod provenance;
 mod reached;
 mod rows;
 mod tables;
+mod tasks;
 mod terminal;
 mod words;
 mod workers;
 
 use crate::decision::SIDE;
-use crate::definition;
+use crate::experiment;
 use crate::results::{COLLECTED, Results, Ruling};
-use crate::verdict::percent;
 use anyhow::{Context, Result, ensure};
-use digest::Task;
 use document::{Block, Cell, Plot, Table, Tone};
 use gradwire::disk::Disk;
+use gradwire::text::percent;
 use serde::Deserialize;
 use std::io;
 use std::path::Path;
+use tasks::Task;
 
 pub use claims::claims;
+pub(crate) use csv::sheet;
 pub use provenance::command_line;
 pub use reached::{Reached, reached, reached_in_words};
-pub use rows::{Against, Figure, OnLink, Row, rows};
+pub use rows::rows;
 pub use terminal::{table, terminal};
 pub use words::{chance, verdict};
 
@@ -60,8 +60,8 @@ pub(super) const MAX_BYTES: u64 = 1 << 28;
 /// # Errors
 /// When a file cannot be written.
 pub fn write(disk: &Disk, folder: &Path, results: &Results) -> Result<()> {
-    let tasks = digest::tasks(results);
-    let blocks = blocks(results, &tasks)?;
+    let tasks = tasks::tasks(results);
+    let blocks = blocks(results, &tasks);
     let title = title(results);
     let json = serde_json::to_string(results).context("writing results as JSON")? + "\n";
     let mut files = vec![
@@ -95,7 +95,7 @@ pub fn write_collected(disk: &Disk, folder: &Path, results: &Results) -> Result<
             serde_json::from_slice(&bytes).is_ok_and(|head: Head| head.experiment == COLLECTED)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            !folder.join(definition::FILE).exists()
+            !folder.join(experiment::FILE).exists()
         }
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
@@ -137,7 +137,7 @@ fn title(results: &Results) -> String {
 const LONG: usize = 160;
 
 /// The whole report.
-fn blocks(results: &Results, tasks: &[Task<'_>]) -> Result<Vec<Block>> {
+fn blocks(results: &Results, tasks: &[Task<'_>]) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut facts = Vec::new();
     if !results.paper.is_empty() {
@@ -159,7 +159,7 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Result<Vec<Block>> {
     for task in tasks {
         blocks.push(Block::Heading(2, task.label.label.clone()));
         blocks.extend(tables::troubles(task));
-        blocks.extend(provenance::mixed(task));
+        blocks.extend(provenance::warnings(task));
         blocks.push(Block::Table(tables::reached(task)));
         let target = task.target();
         for link in &task.links {
@@ -177,15 +177,15 @@ fn blocks(results: &Results, tasks: &[Task<'_>]) -> Result<Vec<Block>> {
             blocks.push(Block::Heading(3, "Coding of a recorded gradient".into()));
             blocks.push(Block::Table(coding));
         }
-        blocks.extend(figures::of_task(task)?.into_iter().map(Block::Plot));
+        blocks.extend(figures::plots(task).into_iter().map(Block::Plot));
     }
-    let by_workers = workers::by_workers(tasks)?;
+    let by_workers = workers::by_workers(tasks);
     if !by_workers.is_empty() {
         blocks.push(Block::Heading(2, "Against the number of workers".into()));
         blocks.extend(by_workers.into_iter().map(Block::Plot));
     }
     blocks.extend(provenance::section(results));
-    Ok(blocks)
+    blocks
 }
 
 /// What is claimed beside what was measured.
@@ -238,94 +238,4 @@ fn verdicts(results: &Results) -> Table {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::digest::tests::{results, verdict};
-    use super::*;
-    use crate::results::{Outcome, Verdict};
-    use crate::statistics::Interval;
-    use std::fs;
-
-    fn written(results: &Results) -> (tempfile::TempDir, String, String) {
-        let folder = tempfile::tempdir().unwrap();
-        write(&Disk::default(), folder.path(), results).unwrap();
-        let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
-        let (html, markdown) = (read(HTML), read(MARKDOWN));
-        (folder, html, markdown)
-    }
-
-    #[test]
-    fn a_report_stands_by_itself_and_hides_nothing() {
-        let mut results = results();
-        results.paper = "Somebody 2020".into();
-        results.command = "gradwire reproduce test".into();
-        results.verdicts.push(Verdict {
-            claim: "1.9 times as fast <b>".into(),
-            claimed: Some(1.9),
-            measured: Some(Interval { mean: 1.2, ends: Some([1.1, 1.3]), seeds: 3 }),
-            ..verdict(Ruling::Contradicted)
-        });
-        let (folder, html, markdown) = written(&results);
-        for part in [
-            "5 of 7 finished, 1 diverged, 1 missing",
-            "contradicted at this scale",
-            "1.9×",
-            "1.2×",
-            "diverged 1/3",
-            "missing 1/1",
-            "non-finite gradient",
-            "gradwire reproduce test",
-            "Somebody 2020",
-            "88.15 ± 0.07 %",
-        ] {
-            assert!(html.contains(part) && markdown.contains(part), "{part}");
-        }
-        let outside = html.replace("http://www.w3.org/2000/svg", "");
-        for word in ["http://", "https://", "<script", "<link", "@import", "url(", "src="] {
-            assert!(!outside.contains(word), "{word}");
-        }
-        assert!(html.contains("1.9 times as fast &lt;b&gt;"));
-        for text in [&html, &markdown] {
-            assert!(!text.contains("NaN") && !text.contains(" inf") && !text.contains("None"));
-        }
-        for line in markdown.lines().filter(|line| line.starts_with("![")) {
-            let path = line.split_once("](").unwrap().1.trim_end_matches(')');
-            assert!(folder.path().join(path).exists(), "{path}");
-        }
-        let json = fs::read_to_string(folder.path().join(JSON)).unwrap();
-        assert_eq!(serde_json::from_str::<Results>(&json).unwrap(), results);
-    }
-
-    #[test]
-    fn nothing_yet_is_a_report_too() {
-        let mut results = results();
-        for run in &mut results.runs {
-            run.measured = None;
-            run.outcome = Outcome::Missing;
-        }
-        let (_folder, html, _) = written(&results);
-        assert!(html.contains("0 of 7 finished, 7 missing"));
-        let (_folder, html, _) = written(&Results::default());
-        assert!(html.contains("0 of 0 finished"));
-    }
-
-    #[test]
-    fn what_has_not_changed_is_left_alone() {
-        let results = results();
-        let folder = tempfile::tempdir().unwrap();
-        write(&Disk::default(), folder.path(), &results).unwrap();
-        let replaced = |results: &Results| {
-            let rename = gradwire::disk::Operation::Rename;
-            let fault = gradwire::disk::Fault {
-                first: u64::MAX,
-                ..gradwire::disk::Fault::full(Some(rename), 1)
-            };
-            let disk = Disk::failing(fault);
-            write(&disk, folder.path(), results).unwrap();
-            disk.tried()
-        };
-        assert_eq!(replaced(&results), 0);
-        let mut other = results.clone();
-        other.title = "Another".into();
-        assert_eq!(replaced(&other), 3, "the pages and the JSON");
-    }
-}
+mod tests;

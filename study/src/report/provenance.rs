@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::digest::{Arm, Task};
 use super::document::{Block, Cell, Table};
+use super::tasks::{Arm, Task};
 use super::words;
 use crate::results::Results;
 use gradwire::record::Provenance;
@@ -51,7 +51,7 @@ pub(super) fn section(results: &Results) -> Vec<Block> {
 
 /// Warnings where the finished runs of a task do not come from one machine and one build: what is
 /// compared by time then compares these, too, and another commit may compute something else.
-pub(super) fn mixed(task: &Task<'_>) -> Option<Block> {
+pub(super) fn warnings(task: &Task<'_>) -> Option<Block> {
     let made = || task.arms.iter().flat_map(Arm::finished).map(|(_, made)| &made.provenance);
     let builds = made().map(|provenance| {
         let Provenance { commit, rustc, profile, cpu, cores, kernels, threads, .. } = provenance;
@@ -60,8 +60,8 @@ pub(super) fn mixed(task: &Task<'_>) -> Option<Block> {
     let mut warnings = Vec::new();
     if words::counted(builds).len() > 1 {
         let warning = "Times cannot be compared: these runs were made on different machines, by \
-                       different builds or with different numbers of threads, as the provenance below \
-                       tells.";
+                       different builds or with different numbers of threads, see the provenance \
+                       below.";
         warnings.push(warning.into());
     }
     if words::counted(made().map(|provenance| &provenance.commit)).len() > 1 {
@@ -72,16 +72,16 @@ pub(super) fn mixed(task: &Task<'_>) -> Option<Block> {
     (!warnings.is_empty()).then_some(Block::Warnings(warnings))
 }
 
-/// What all runs say, each thing once, with the number of runs where they differ.
+/// A fact over all runs, each value once, with the number of runs where they differ.
 fn distinct(all: &[&Provenance], of: &dyn Fn(&Provenance) -> String) -> String {
-    let said = words::counted(all.iter().map(|provenance| of(provenance)));
-    let alone = said.len() == 1;
+    let values = words::counted(all.iter().map(|provenance| of(provenance)));
+    let alone = values.len() == 1;
     let word = |(text, count): (String, usize)| match (alone, count) {
         (true, _) => text,
         (false, 1) => format!("{text} (1 run)"),
         (false, count) => format!("{text} ({count} runs)"),
     };
-    said.into_iter().map(word).collect::<Vec<_>>().join("; ")
+    values.into_iter().map(word).collect::<Vec<_>>().join("; ")
 }
 
 fn data(all: &[&Provenance]) -> Table {
@@ -138,68 +138,35 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::digest::{self, tests::results};
+    use super::super::tasks;
+    use super::super::tests::results;
     use super::*;
-    use gradwire::record::FileSum;
 
     #[test]
     fn times_of_different_machines_are_not_compared_in_silence() {
         let mut results = results();
-        assert!(mixed(&digest::tasks(&results)[0]).is_none());
+        let provenances = results.runs.iter_mut().filter_map(|run| run.measured.as_mut());
+        provenances.for_each(|measured| measured.provenance.cpu = "A".into());
+        assert!(warnings(&tasks::tasks(&results)[0]).is_none());
         // The run that diverged has no part in a mean.
         results.runs[5].measured.as_mut().unwrap().provenance.cpu = "B".into();
-        assert!(mixed(&digest::tasks(&results)[0]).is_none());
+        assert!(warnings(&tasks::tasks(&results)[0]).is_none());
         let changes: [fn(&mut Provenance); 4] = [
             |provenance| provenance.cpu = "B".into(),
             |provenance| provenance.threads = 8,
             |provenance| provenance.profile = "debug".into(),
-            |provenance| provenance.commit = Some("1234567".into()),
+            |provenance| provenance.commit = Some("7654321".into()),
         ];
         for change in changes {
             let mut results = results.clone();
             change(&mut results.runs[0].measured.as_mut().unwrap().provenance);
-            let Some(Block::Warnings(lines)) = mixed(&digest::tasks(&results)[0]) else {
+            let Some(Block::Warnings(lines)) = warnings(&tasks::tasks(&results)[0]) else {
                 panic!("no warning")
             };
             assert!(lines[0].contains("Times cannot be compared"), "{lines:?}");
             let of_commits = lines.iter().any(|line| line.contains("different commits"));
             let commit = &results.runs[0].measured.as_ref().unwrap().provenance.commit;
-            assert_eq!(of_commits, commit.as_deref() == Some("1234567"), "{lines:?}");
+            assert_eq!(of_commits, commit.as_deref() == Some("7654321"), "{lines:?}");
         }
-    }
-
-    #[test]
-    fn each_thing_is_said_once_and_differences_are_counted() {
-        let mut results = results();
-        results.command = "gradwire reproduce test".into();
-        for (number, run) in results.runs.iter_mut().enumerate() {
-            let Some(measured) = &mut run.measured else { continue };
-            let provenance = &mut measured.provenance;
-            provenance.version = "0.1.0".into();
-            provenance.cpu = if number == 0 { "A".into() } else { "B".into() };
-            provenance.command = vec!["../bin/gradwire-2".into(), "train".into(), "it's".into()];
-            let (name, sha256) = ("train.csv".into(), "ab".repeat(32));
-            provenance.data = vec![FileSum { name, bytes: 7, sha256 }];
-        }
-        let blocks = section(&results);
-        let Some(Block::Facts(facts)) = blocks.iter().find(|b| matches!(b, Block::Facts(_))) else {
-            panic!("{blocks:?}")
-        };
-        assert_eq!(facts[0], ("Version".into(), "0.1.0".into()));
-        assert_eq!(facts[2].1, "A, 0 cores (1 run); B, 0 cores (5 runs)");
-        let tables: Vec<&Table> = blocks
-            .iter()
-            .filter_map(|block| match block {
-                Block::Folded(_, inner) => inner.iter().find_map(|block| match block {
-                    Block::Table(table) => Some(table),
-                    _ => None,
-                }),
-                _ => None,
-            })
-            .collect();
-        assert_eq!(tables[0].rows.len(), 1);
-        assert_eq!(tables[1].rows.len(), 7);
-        assert_eq!(tables[1].rows[0][2].text, r"gradwire train 'it'\''s'");
-        assert_eq!(tables[1].rows[6][1].text, "missing");
     }
 }

@@ -1,13 +1,13 @@
 //! A task's tables: what its arms reached, and what they took.
 
-use super::digest::{Arm, Reached, Target, Task, trouble};
 use super::document::{Block, Cell, Table};
+use super::tasks::{Arm, Reached, Target, Task};
 use super::words;
 use crate::bench::codecs::Spread;
 use crate::measured::Measured;
-use crate::plot::say;
 use crate::results::Timing;
-use crate::statistics::Moments;
+use crate::statistics::SeedMean;
+use gradwire::text;
 use std::collections::BTreeSet;
 
 /// The final test accuracy.
@@ -34,7 +34,7 @@ pub(super) fn bytes_per_step(measured: &Measured) -> Option<f64> {
 /// What arms reached: accuracy, volume, the difference from the baseline.
 pub(super) fn reached(task: &Task<'_>) -> Table {
     let against = task.baseline().map(|arm| format!("accuracy against {}", arm.label.label));
-    let evaluated = task.arms.iter().any(|arm| arm.over(accuracy).is_some());
+    let evaluated = task.arms.iter().any(|arm| arm.mean(accuracy).is_some());
     let mut columns = vec!["arm", "#seeds"];
     if evaluated {
         columns.extend(["#accuracy", "#best accuracy"]);
@@ -50,26 +50,26 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
         if evaluated {
             row.push(with_badge(
                 arm,
-                arm.over(accuracy).map_or_else(Cell::none, |over| Cell {
-                    below: words::reach(&over.interval),
-                    ..Cell::from(words::accuracy(&over.moments))
+                arm.mean(accuracy).map_or_else(Cell::none, |over| Cell {
+                    below: words::interval(&over),
+                    ..Cell::from(words::accuracy(&over))
                 }),
             ));
-            row.push(or_none(arm.over(best_accuracy).map(|over| words::accuracy(&over.moments))));
+            row.push(or_none(arm.mean(best_accuracy).map(|over| words::accuracy(&over))));
         }
-        let loss = arm.over(|measured| measured.summary.train_loss);
+        let loss = arm.mean(|measured| measured.summary.train_loss);
         let loss = or_none(loss.map(|over| words::plain(&over)));
         row.push(if evaluated { loss } else { with_badge(arm, loss) });
-        row.push(or_none(arm.over(bits).map(|over| words::plain(&over))));
-        let ratio = arm.over(|measured| measured.summary.compression_ratio());
+        row.push(or_none(arm.mean(bits).map(|over| words::plain(&over))));
+        let ratio = arm.mean(|measured| measured.summary.compression_ratio());
         row.push(ratio.map_or_else(Cell::none, |over| Cell {
-            below: match 1.0 / over.moments.mean {
+            below: match 1.0 / over.mean {
                 less if less > 1.01 => format!("{} less than dense", words::times(less)),
                 _ => String::new(),
             },
-            ..Cell::from(say::three_digits(over.moments.mean))
+            ..Cell::from(text::three_digits(over.mean))
         }));
-        row.push(or_none(arm.over(bytes_per_step).map(|over| say::bytes(over.moments.mean))));
+        row.push(or_none(arm.mean(bytes_per_step).map(|over| text::bytes(over.mean))));
         if evaluated && task.baseline().is_some() {
             row.push(match task.against_baseline(arm, accuracy) {
                 Some(comparison) => words::against(&comparison),
@@ -93,33 +93,30 @@ pub(super) fn reached(task: &Task<'_>) -> Table {
 
 /// What arms took on a link.
 pub(super) fn on_link(task: &Task<'_>, word: &str, target: Option<&Target>) -> Table {
-    let to = target.map(|target| format!("#to {}", say::percent(target.accuracy)));
+    let to = target.map(|target| format!("#to {}", text::percent(target.accuracy)));
     let mut columns = vec!["arm", "#step", "#of it the link", "#speed-up of a step", "#all steps"];
     if let Some(to) = &to {
         columns.extend([to.as_str(), "#speed-up to it"]);
     }
     let mut table = Table::new(&columns);
-    let step = |arm: &Arm<'_>| Some(arm.on_link(word, |link| link.step_seconds)?.moments.mean);
+    let step = |arm: &Arm<'_>| Some(arm.on_link(word, |link| link.step_seconds)?.mean);
     let usual = task.baseline().and_then(step);
     let usual_to = task.baseline().zip(target).and_then(|(arm, t)| whole(&arm.reached(word, t)));
     for arm in &task.arms {
         let Some(seconds) = arm.on_link(word, |link| link.step_seconds) else { continue };
-        let link = arm.on_link(word, |link| link.exposed_seconds).map(|over| over.moments.mean);
-        let all = arm.on_link(word, |link| link.seconds).map(|over| over.moments.mean);
-        let share = |exposed: f64| format!("{:.0} %", 100.0 * exposed / seconds.moments.mean);
-        let faster = usual.map(|usual| words::times(usual / seconds.moments.mean));
+        let link = arm.on_link(word, |link| link.exposed_seconds).map(|over| over.mean);
+        let all = arm.on_link(word, |link| link.seconds).map(|over| over.mean);
+        let share = |exposed: f64| format!("{:.0} %", 100.0 * exposed / seconds.mean);
+        let faster = usual.map(|usual| words::times(usual / seconds.mean));
         let mut row = vec![
             named(arm),
-            with_badge(
-                arm,
-                say::duration_about(seconds.moments.mean, seconds.moments.deviation).into(),
-            ),
+            with_badge(arm, words::duration(&seconds).into()),
             link.map_or_else(Cell::none, |exposed| Cell {
                 below: share(exposed),
-                ..Cell::from(say::duration(exposed))
+                ..Cell::from(text::duration(exposed))
             }),
             or_none(faster),
-            or_none(all.map(say::duration)),
+            or_none(all.map(text::duration)),
         ];
         if let Some(target) = target {
             let reached = arm.reached(word, target);
@@ -142,7 +139,7 @@ pub(super) fn about_links(target: Option<&Target>) -> String {
     if let Some(target) = target {
         note += &format!(
             " {}; the time to it is that of the first evaluation that found it. A speed-up to it is \
-             told where every seed that finished reached it.",
+             given where every seed that finished reached it.",
             target.why
         );
     }
@@ -151,17 +148,13 @@ pub(super) fn about_links(target: Option<&Target>) -> String {
 
 /// Seconds to a target where every seed that finished reached it.
 fn whole(reached: &Reached) -> Option<f64> {
-    reached.seconds.filter(|seconds| reached.seeds == reached.of && *seconds > 0.0)
+    reached.seconds.filter(|seconds| reached.seeds == reached.all && *seconds > 0.0)
 }
 
 fn to_target(reached: &Reached) -> Cell {
-    match (reached.seconds, reached.of) {
-        (_, 0) => Cell::none(),
-        (None, _) => "never".into(),
-        (Some(seconds), of) => Cell {
-            badge: (reached.seeds < of).then(|| format!("{} of {of} seeds", reached.seeds)),
-            ..Cell::from(say::duration(seconds))
-        },
+    match words::time_to(reached) {
+        _ if reached.all == 0 => Cell::none(),
+        (time, badge) => Cell { badge, ..Cell::from(time) },
     }
 }
 
@@ -200,14 +193,12 @@ pub(super) fn gauges(task: &Task<'_>) -> Option<Table> {
 }
 
 fn gauge(arm: &Arm<'_>, name: &str) -> Cell {
-    let Some(over) = arm.over(|m| m.gauge(name)) else {
+    let Some(over) = arm.mean(|m| m.gauge(name)) else {
         return Cell::none();
     };
-    let steps = arm.over(|m| m.gauge_means.get(name).map(|moments| moments.deviation));
-    let steps = steps
-        .map(|over| over.moments.mean)
-        .filter(|deviation| *deviation > 1e-6 * over.moments.mean.abs());
-    let below = steps.map(|deviation| format!("steps ± {}", say::two_digits(deviation)));
+    let steps = arm.mean(|m| m.gauge_means.get(name).map(|moments| moments.deviation));
+    let steps = steps.map(|over| over.mean).filter(|deviation| *deviation > 1e-6 * over.mean.abs());
+    let below = steps.map(|deviation| format!("steps ± {}", text::two_digits(deviation)));
     let below = below.unwrap_or_default();
     Cell { below, ..Cell::from(words::plain(&over)) }
 }
@@ -222,21 +213,23 @@ pub(super) fn coding(task: &Task<'_>, timings: &[Timing]) -> Option<Table> {
     };
     let mut table =
         Table::new(&["arm", "gradient of", "#seeds", "#encoding", "#decoding one message"]);
-    for ((of, arm), seeds) in words::counted(timings.iter().map(|t| (&t.of, &t.arm))) {
-        let ours: Vec<&&Timing> = timings.iter().filter(|t| (&t.of, &t.arm) == (of, arm)).collect();
+    for ((gradient_of, arm), seeds) in
+        words::counted(timings.iter().map(|t| (&t.gradient_of, &t.arm)))
+    {
+        let ours: Vec<&&Timing> =
+            timings.iter().filter(|t| (&t.gradient_of, &t.arm) == (gradient_of, arm)).collect();
         let cell = |spread: fn(&Timing) -> &Spread| {
             let spreads: Vec<&Spread> = ours.iter().map(|timing| spread(timing)).collect();
             let medians: Vec<f64> = spreads.iter().map(|spread| spread.median).collect();
             let least = spreads.iter().map(|spread| spread.least).fold(f64::INFINITY, f64::min);
             let most = spreads.iter().map(|spread| spread.most).fold(0.0, f64::max);
-            let Moments { mean, deviation, .. } = Moments::of(&medians);
             Cell {
-                below: format!("{} to {}", say::duration(least), say::duration(most)),
-                ..Cell::from(say::duration_about(mean, deviation))
+                below: format!("{} to {}", text::duration(least), text::duration(most)),
+                ..Cell::from(words::or_none(SeedMean::new(&medians).as_ref().map(words::duration)))
             }
         };
         let times = [cell(|timing| &timing.encode), cell(|timing| &timing.decode)];
-        let mut row = vec![named(arm), named(of), Cell::from(seeds.to_string())];
+        let mut row = vec![named(arm), named(gradient_of), Cell::from(seeds.to_string())];
         row.extend(times);
         table.rows.push(row);
     }
@@ -247,7 +240,7 @@ pub(super) fn coding(task: &Task<'_>, timings: &[Timing]) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// What a gauge is called in front of people.
+/// The title of a gauge.
 pub(super) fn gauge_title(name: &str) -> String {
     match name {
         "kept_ratio" => "threshold quality k̂/k".into(),
@@ -257,8 +250,8 @@ pub(super) fn gauge_title(name: &str) -> String {
 
 /// What went wrong, run by run.
 pub(super) fn troubles(task: &Task<'_>) -> Option<Block> {
-    let of = |arm: &Arm<'_>| {
-        let all: Vec<_> = arm.runs.iter().filter_map(|run| trouble(run)).collect();
+    let line = |arm: &Arm<'_>| {
+        let all = arm.troubles();
         let head = format!(
             "{}: {} of {} seeds finished",
             arm.label.label,
@@ -267,7 +260,7 @@ pub(super) fn troubles(task: &Task<'_>) -> Option<Block> {
         );
         (!all.is_empty()).then(|| format!("{head}; {}", all.join("; ")))
     };
-    let lines: Vec<String> = task.arms.iter().filter_map(of).collect();
+    let lines: Vec<String> = task.arms.iter().filter_map(line).collect();
     (!lines.is_empty()).then_some(Block::Warnings(lines))
 }
 
@@ -282,84 +275,4 @@ fn with_badge(arm: &Arm<'_>, cell: Cell) -> Cell {
 
 fn or_none(text: Option<String>) -> Cell {
     text.map_or_else(Cell::none, Cell::from)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::digest::{self, tests::results};
-    use super::*;
-
-    fn column<'t>(table: &'t Table, title: &str) -> Vec<&'t Cell> {
-        let place = table.columns.iter().position(|(t, _)| t == title);
-        let place = place.unwrap_or_else(|| panic!("{title} in {:?}", table.columns));
-        table.rows.iter().map(|row| &row[place]).collect()
-    }
-
-    #[test]
-    fn what_did_not_finish_stands_beside_the_mean() {
-        let results = results();
-        let tasks = digest::tasks(&results);
-        let table = reached(&tasks[0]);
-        let accuracy = column(&table, "accuracy");
-        assert_eq!(accuracy[0].text, "90.20 ± 0.10 %");
-        assert_eq!(accuracy[0].badge, None);
-        assert_eq!(accuracy[1].text, "88.15 ± 0.07 %");
-        assert_eq!(accuracy[1].badge.as_deref(), Some("diverged 1/3"));
-        assert_eq!(
-            (accuracy[2].text.as_str(), accuracy[2].badge.as_deref()),
-            ("–", Some("missing 1/1"))
-        );
-        let against = column(&table, "accuracy against dense");
-        assert_eq!(against[1].text, "2.00 points below");
-        assert!(
-            against[1].below.starts_with("over 2 pairs of runs with the same seed this is hardly")
-        );
-        assert_eq!(against[0], &Cell::none());
-        let Some(Block::Warnings(lines)) = troubles(&tasks[0]) else { panic!("troubles") };
-        assert_eq!(
-            lines[0],
-            "top-k 1 %: 2 of 3 seeds finished; seed 3 diverged after step 120 of \
-                              200: step 121: non-finite gradient"
-        );
-        assert!(lines[1].contains("SIDCo: 0 of 1 seeds finished"));
-    }
-
-    #[test]
-    fn speed_is_against_the_baseline() {
-        let results = results();
-        let tasks = digest::tasks(&results);
-        let target = tasks[0].target();
-        let table = on_link(&tasks[0], "100mbit", target.as_ref());
-        let faster = column(&table, "speed-up of a step");
-        assert_eq!(faster.len(), 2, "what has not run took no time");
-        assert_eq!((faster[0].text.as_str(), faster[1].text.as_str()), ("1×", "6.27×"));
-        assert_eq!(column(&table, "to 86 %")[0].text, "74 s");
-        assert_eq!(column(&table, "speed-up to it")[1].text, "6.27×");
-        assert!(about_links(target.as_ref()).contains("86 % is 95 % of what dense reached"));
-        assert!(coding(&tasks[0], &[]).is_none());
-        let spread = |median: f64| Spread { least: median / 2.0, median, most: 3.0 * median };
-        let timing = |arm: &str, seed: u64, median: f64| Timing {
-            task: tasks[0].label.name.clone(),
-            of: "topk".into(),
-            seed,
-            started: 0.0,
-            arm: arm.into(),
-            scheme: String::new(),
-            encode: spread(median),
-            decode: spread(median / 10.0),
-        };
-        let timings =
-            [timing("topk", 1, 0.002), timing("dense", 1, 0.01), timing("topk", 2, 0.004)];
-        let coding = coding(&tasks[0], &timings).unwrap();
-        let encoding = column(&coding, "encoding");
-        assert_eq!(column(&coding, "arm")[0].text, "top-k 1 %");
-        assert_eq!(column(&coding, "seeds")[0].text, "2");
-        assert_eq!(
-            (encoding[0].text.as_str(), encoding[0].below.as_str()),
-            ("3 ± 1.4 ms", "1 ms to 12 ms")
-        );
-        assert_eq!(encoding[1].text, "10 ms");
-        let gauges = gauges(&tasks[0]).unwrap();
-        assert_eq!(column(&gauges, "threshold quality k̂/k")[0].below, "steps ± 0.05");
-    }
 }

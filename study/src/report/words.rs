@@ -1,38 +1,56 @@
-//! Figures as reports say them.
+//! Figures, verdicts and counts as reports word them.
 
-use super::digest::{Arm, Over};
 use super::document::{Cell, Tone};
+use super::tasks::Reached;
 use crate::decision::SIDE;
-use crate::plot::say::{self, three_digits};
 use crate::results::{OnTask, Results, Ruling, Unit, Verdict};
-use crate::statistics::{Comparison, Interval, Moments};
-use crate::verdict::percent;
+use crate::statistics::{Comparison, Interval, SeedMean};
+use gradwire::text::{self, percent, three_digits};
 
-/// What those runs of an arm are called that have a name, each once.
-pub(super) fn names(arm: &Arm<'_>) -> Vec<String> {
-    let named = arm.runs.iter().filter_map(|run| run.measured.as_ref()?.name.clone());
-    named.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
+/// The outcomes of runs that are in no mean, in words.
+pub(super) const NOT_FINISHED: [&str; 4] = ["diverged", "failed", "unfinished", "missing"];
+
+/// A text, or a dash in its place.
+pub(super) fn or_none(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "–".into())
 }
 
 /// A mean of fractions in percent, with its deviation if there are several: `93.41 ± 0.20 %`.
-pub(super) fn accuracy(moments: &Moments) -> String {
-    let mean = moments.mean * 100.0;
-    match moments.count {
-        1 => format!("{mean:.2} %"),
-        _ => format!("{mean:.2} ± {:.2} %", moments.deviation * 100.0),
+pub(super) fn accuracy(of: &SeedMean) -> String {
+    let mean = of.mean * 100.0;
+    match of.deviation {
+        None => format!("{mean:.2} %"),
+        Some(deviation) => format!("{mean:.2} ± {:.2} %", deviation * 100.0),
     }
 }
 
 /// A mean with its deviation: `0.404`, `7.2 ± 0.05`.
-pub(super) fn plain(over: &Over) -> String {
-    say::about(over.moments.mean, over.moments.deviation)
+pub(super) fn plain(of: &SeedMean) -> String {
+    text::about(of.mean, of.deviation.unwrap_or(0.0))
+}
+
+/// Mean seconds with their deviation: `7.36 ± 0.11 ms`.
+pub(super) fn duration(of: &SeedMean) -> String {
+    text::duration_about(of.mean, of.deviation.unwrap_or(0.0))
 }
 
 /// The 95 % confidence interval of a fraction, in percent: `95 %: 92.9 to 93.9`.
-pub(super) fn reach(interval: &Interval) -> String {
-    interval.ends.map_or_else(String::new, |[low, high]| {
+pub(super) fn interval(of: &SeedMean) -> String {
+    of.ends.map_or_else(String::new, |[low, high]| {
         format!("95 %: {:.2} to {:.2}", low * 100.0, high * 100.0)
     })
+}
+
+/// Seconds to a target, and where not every seed reached it, how many did.
+pub(super) fn time_to(reached: &Reached) -> (String, Option<String>) {
+    let Reached { seconds, seeds, all } = *reached;
+    match seconds {
+        _ if all == 0 => (or_none(None), None),
+        None => ("never".into(), None),
+        Some(seconds) => {
+            (text::duration(seconds), (seeds < all).then(|| format!("{seeds} of {all} seeds")))
+        }
+    }
 }
 
 /// How many times something is something else: `3.2×`.
@@ -45,7 +63,7 @@ pub(super) fn points(difference: f64) -> String {
     format!("{:.2} points", (difference * 100.0).abs())
 }
 
-/// A comparison of accuracies with a baseline: how far above or below, and what can be said about chance.
+/// A comparison of accuracies with a baseline: how far above or below, and what follows about chance.
 pub(super) fn against(comparison: &Comparison) -> Cell {
     let amount = points(comparison.difference);
     let text = match comparison.difference {
@@ -96,12 +114,12 @@ pub(super) fn mean_and_ends(verdict: &Verdict) -> Option<String> {
 /// A mean with its interval where there is one.
 fn with_ends(measured: &Interval, unit: Unit) -> String {
     let Interval { mean, ends, seeds } = measured;
-    let say = |value: &f64| in_unit(*value, unit);
+    let format = |value: &f64| in_unit(*value, unit);
     match ends {
         Some([low, high]) => {
-            format!("{} ({} to {}, {seeds} seeds)", say(mean), say(low), say(high))
+            format!("{} ({} to {}, {seeds} seeds)", format(mean), format(low), format(high))
         }
-        None => say(mean),
+        None => format(mean),
     }
 }
 
@@ -117,11 +135,11 @@ fn on_task(on: &OnTask, unit: Unit) -> String {
 /// Welch's interval would be.
 pub(super) fn measured(verdict: &Verdict) -> Cell {
     let Some(Interval { mean, ends, seeds }) = verdict.measured else { return Cell::none() };
-    let say = |value| in_unit(value, verdict.unit);
+    let format = |value| in_unit(value, verdict.unit);
     let mut below = match ends {
         Some([low, high]) => {
             let sure = percent(verdict.confidence);
-            format!("{sure}: {} to {}, {seeds} seeds", say(low), say(high))
+            format!("{sure}: {} to {}, {seeds} seeds", format(low), format(high))
         }
         None => "one seed, so no interval".into(),
     };
@@ -130,12 +148,12 @@ pub(super) fn measured(verdict: &Verdict) -> Cell {
         if let Some(r) = verdict.correlation {
             below += &format!(" (r = {r:.2})");
         }
-        below += &format!("; by Welch {} to {}", say(low), say(high));
+        below += &format!("; by Welch {} to {}", format(low), format(high));
     }
     for other in verdict.tasks.iter().skip(1) {
         below += &format!(". {}", on_task(other, verdict.unit));
     }
-    Cell { below, ..Cell::from(say(mean)) }
+    Cell { below, ..Cell::from(format(mean)) }
 }
 
 /// How many claims got each verdict, how many of the verdicts chance alone may have got wrong, and what
@@ -182,7 +200,7 @@ pub(super) fn counted<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<(T, usi
 pub(super) fn progress(results: &Results) -> String {
     let count = |word| results.runs.iter().filter(|run| run.outcome.word() == word).count();
     let mut words = vec![format!("{} of {} finished", count("finished"), results.runs.len())];
-    for word in ["diverged", "failed", "unfinished", "missing"] {
+    for word in NOT_FINISHED {
         if count(word) > 0 {
             words.push(format!("{} {word}", count(word)));
         }
@@ -192,34 +210,32 @@ pub(super) fn progress(results: &Results) -> String {
 
 /// What counts as reproduced.
 pub(super) fn bounds(verdict: &Verdict) -> String {
-    let say = |value| in_unit(value, verdict.unit);
+    let format = |value| in_unit(value, verdict.unit);
     match verdict.bounds {
-        [Some(low), Some(high)] => format!("counts: {} to {}", say(low), say(high)),
-        [Some(low), None] => format!("counts: {} or more", say(low)),
-        [None, Some(high)] => format!("counts: {} or less", say(high)),
+        [Some(low), Some(high)] => format!("counts: {} to {}", format(low), format(high)),
+        [Some(low), None] => format!("counts: {} or more", format(low)),
+        [None, Some(high)] => format!("counts: {} or less", format(high)),
         [None, None] => String::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::digest::tests;
+    use super::super::tests;
     use super::*;
-    use crate::statistics;
 
-    fn over(values: &[f64]) -> Over {
-        let interval = statistics::interval(values).unwrap();
-        Over { moments: Moments::of(values), interval }
+    fn over(values: &[f64]) -> SeedMean {
+        SeedMean::new(values).unwrap()
     }
 
     #[test]
     fn figures_have_the_digits_that_count() {
-        assert_eq!(accuracy(&Moments::of(&[0.9341])), "93.41 %");
-        assert_eq!(accuracy(&Moments::of(&[0.93, 0.95])), "94.00 ± 1.41 %");
+        assert_eq!(accuracy(&over(&[0.9341])), "93.41 %");
+        assert_eq!(accuracy(&over(&[0.93, 0.95])), "94.00 ± 1.41 %");
         assert_eq!(plain(&over(&[0.40401, 0.40402])), "0.404");
         assert_eq!(plain(&over(&[7.0, 9.0])), "8 ± 1.4");
-        assert_eq!(reach(&over(&[0.5]).interval), "");
-        assert_eq!(reach(&over(&[0.4, 0.6]).interval), "95 %: -77.06 to 177.06");
+        assert_eq!(interval(&over(&[0.5])), "");
+        assert_eq!(interval(&over(&[0.4, 0.6])), "95 %: -77.06 to 177.06");
         assert_eq!([41.7, 0.95, 1234.0].map(times), ["41.7×", "0.95×", "1234×"]);
     }
 
@@ -260,26 +276,26 @@ mod tests {
         let verdicts = [0, 0, 0, 1, 2, 3].map(|place| tests::verdict(Ruling::ALL[place])).to_vec();
         let paper = "Somebody 2020".to_string();
         let mut results = Results { paper, verdicts, ..Results::default() };
-        let said = chance(&results);
-        assert!(said.starts_with(
+        let text = chance(&results);
+        assert!(text.starts_with(
             "3 reproduced, 1 contradicted at this scale, 1 undecided, 1 not testable at this scale."
         ));
-        assert!(said.contains("of these 4, chance alone gets at most 0.2 wrong"), "{said}");
-        assert!(said.ends_with("--until-decided pays for its looks."), "{said}");
+        assert!(text.contains("of these 4, chance alone gets at most 0.2 wrong"), "{text}");
+        assert!(text.ends_with("--until-decided pays for its looks."), "{text}");
         results.looks = 3;
-        let said = chance(&results);
-        assert!(said.contains("at most 5 %, all 3 looks together"), "{said}");
-        assert!(said.contains("added by hand") && !said.contains("--until"), "{said}");
+        let text = chance(&results);
+        assert!(text.contains("at most 5 %, all 3 looks together"), "{text}");
+        assert!(text.contains("added by hand") && !text.contains("--until"), "{text}");
         results.paper.clear();
-        let said = chance(&results);
-        assert!(said.starts_with("3 yes, 1 no, 1 undecided, 1 no answer."), "{said}");
+        let text = chance(&results);
+        assert!(text.starts_with("3 yes, 1 no, 1 undecided, 1 no answer."), "{text}");
         results.verdicts.retain(|verdict| verdict.ruling != Ruling::Undecided);
         assert!(chance(&results).ends_with("wrong on average."), "nothing is left to look at");
     }
 
     #[test]
     fn differences_are_coloured_only_when_they_are_hardly_chance() {
-        let cell = |a: &[f64], b: &[f64]| against(&statistics::welch(a, b).unwrap());
+        let cell = |a: &[f64], b: &[f64]| against(&Comparison::welch(a, b).unwrap());
         let chance = cell(&[0.5, 0.6], &[0.55, 0.6]);
         assert_eq!((chance.text.as_str(), chance.tone), ("2.50 points below", Tone::Plain));
         let clear = cell(&[0.9, 0.9001], &[0.5, 0.5001]);

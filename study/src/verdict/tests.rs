@@ -267,7 +267,7 @@ fn speed_is_what_was_timed_on_the_run_s_own_gradient() {
     assert_eq!(judged(&claim, &found).ruling, Ruling::NotTestable, "nothing was timed");
     let timing = |arm: &str, seed, started, median| Timing {
         task: "t".into(),
-        of: "a".into(),
+        gradient_of: "a".into(),
         seed,
         started,
         arm: arm.into(),

@@ -4,7 +4,7 @@ use super::*;
 use gradwire::recipe::Source;
 use gradwire_exchange::Policy;
 
-fn measured(wire_bytes: f64, encode: f64) -> Measured {
+fn measured(wire_bytes: f64, encode: f64) -> SchemeCost {
     let leg = MeasuredLeg {
         operation: Operation::Messages,
         encode,
@@ -13,7 +13,7 @@ fn measured(wire_bytes: f64, encode: f64) -> Measured {
         up: wire_bytes,
         down: 0.0,
     };
-    Measured {
+    SchemeCost {
         scheme: "x".into(),
         name: "x",
         encode,
@@ -23,7 +23,7 @@ fn measured(wire_bytes: f64, encode: f64) -> Measured {
         downlink_bytes: 0.0,
         bits_per_parameter: 1.0,
         error: 0.5,
-        risk: Risk::Some,
+        risk: Risk::Moderate,
         legs: vec![leg],
     }
 }
@@ -51,7 +51,7 @@ fn the_break_even_bandwidth_is_where_the_saved_bytes_cost_what_encoding_does() {
     assert!(matches!(above, BreakEven::Above(from) if from > 1e9), "{above:?}");
 }
 
-/// Of four ranks the first tells what the server took; eight send it twice as much.
+/// Of four ranks the first reports what the server took; eight send it twice as much.
 #[test]
 fn a_servers_time_is_charged_and_grows_with_the_ranks() {
     let topology = gradwire_exchange::Topology::Server;
@@ -69,11 +69,11 @@ fn a_servers_time_is_charged_and_grows_with_the_ranks() {
         let threads: Vec<_> = ends.into_iter().map(on_rank).collect();
         threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
     });
-    let told = counted[0].legs[0].aggregate_cpu.as_secs_f64();
-    assert!(told > 0.0);
+    let reported = counted[0].legs[0].aggregate_cpu.as_secs_f64();
+    assert!(reported > 0.0);
     let legs = |more| measured_legs(&counted, Pattern::Server, more);
-    assert_eq!(legs(1.0)[0].aggregate, told);
-    assert_eq!(legs(2.0)[0].aggregate, 2.0 * told);
+    assert_eq!(legs(1.0)[0].aggregate, reported);
+    assert_eq!(legs(2.0)[0].aggregate, 2.0 * reported);
     assert_eq!(legs(2.0)[0].decode, legs(1.0)[0].decode);
 }
 
@@ -99,7 +99,7 @@ fn what_shards_send_back_shrinks_with_the_ranks() {
         (64, 8.0, 63.0 * (0.02 + 0.04)),
     ] {
         recipe.workers = workers;
-        let ours = Measured { legs: legs(more), ..measured(0.0, 0.0) };
+        let ours = SchemeCost { legs: legs(more), ..measured(0.0, 0.0) };
         let found = step_seconds(&recipe, &Compute::default(), &ours, &link).unwrap();
         assert!((found - seconds).abs() < 1e-6, "{workers} workers: {found} {seconds}");
     }
@@ -107,12 +107,12 @@ fn what_shards_send_back_shrinks_with_the_ranks() {
 
 #[test]
 fn risks_grow_with_the_error_and_shrink_with_feedback() {
-    let feedback = |error| Risk::of(error, true, Law::Contraction, 4);
-    assert_eq!(feedback(0.0), Risk::None);
+    let feedback = |error| Risk::new(error, true, Law::Contraction, 4);
+    assert_eq!(feedback(0.0), Risk::Negligible);
     assert_eq!(feedback(0.5), Risk::Low);
-    assert_eq!(feedback(0.95), Risk::Some);
+    assert_eq!(feedback(0.95), Risk::Moderate);
     assert_eq!(feedback(0.995), Risk::High);
-    assert_eq!(Risk::of(0.5, false, Law::Unbiased, 4), Risk::Low);
-    assert_eq!(Risk::of(30.0, false, Law::Unbiased, 4), Risk::High);
-    assert!(Risk::of(0.6, false, Law::Biased, 4) > Risk::of(0.05, false, Law::Biased, 4));
+    assert_eq!(Risk::new(0.5, false, Law::Unbiased, 4), Risk::Low);
+    assert_eq!(Risk::new(30.0, false, Law::Unbiased, 4), Risk::High);
+    assert!(Risk::new(0.6, false, Law::Biased, 4) > Risk::new(0.05, false, Law::Biased, 4));
 }

@@ -92,7 +92,7 @@ fn a_downlink_that_did_not_exist_is_no_longer_than_its_groups_mean() {
     let row = Row { dense: vec![400, 600, 3000], ..row(4, &[300, 100, 900]) };
     assert_eq!(down(&row, Pattern::Server), [400, 400, 3000]);
     assert_eq!(down(&row, Pattern::Sharded), [100, 100, 750]);
-    // An earlier record does not tell: parts of 4000 bytes like those of 1300.
+    // An earlier record does not hold it: parts of 4000 bytes like those of 1300.
     let old = Row { dense: Vec::new(), ..row.clone() };
     assert_eq!(down(&old, Pattern::Server), [924, 308, 2770]);
     // Every rank needs all of what is no gradient.
@@ -126,4 +126,17 @@ fn learning_is_the_codecs_and_not_computing() {
     // Computing in no time at all; the learning stays.
     let none = Assumptions { compute: Some(0.0), ..Assumptions::default() };
     assert!(close(charged(&header, &row, &none)[1].after, 700.0));
+}
+
+/// Of an even number of steps, neither replay nor advice takes the slower one in the middle.
+#[test]
+fn the_median_of_two_steps_lies_between_them() {
+    let took = |seconds: f64| Took { seconds, exposed: seconds / 4.0 };
+    let replayed = Replayed {
+        link: Link::of(1e9),
+        pattern: Pattern::Server,
+        steps: vec![took(1.0), took(2.0)],
+        ends: vec![1.0, 3.0],
+    };
+    assert_eq!((replayed.median().seconds, replayed.median().exposed), (1.5, 0.375));
 }

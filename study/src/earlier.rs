@@ -1,6 +1,6 @@
 //! What the `results.json` of an earlier invocation holds, here or on another machine.
 
-use crate::grid::{Grid, Planned};
+use crate::grid::{Grid, PlannedRun};
 use crate::network::report::Named;
 use crate::report;
 use crate::results::{Run, Timing};
@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// What is in the file that is needed again.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct EarlierResults {
     /// The file as it is; empty where there is none.
     pub(super) bytes: Vec<u8>,
     /// The runs in it that ended, of whatever grid.
@@ -35,8 +35,8 @@ struct Form {
     timings: Vec<Timing>,
 }
 
-impl Kept {
-    /// Of the experiment's folder; nothing where there is no such file.
+impl EarlierResults {
+    /// From the experiment's folder; nothing where there is no such file.
     ///
     /// # Errors
     /// When there is one, and it cannot be read.
@@ -48,27 +48,27 @@ impl Kept {
                 format!("cannot read {}: move it away to go on without it", path.display())
             })?,
         };
-        Ok(Self::of(bytes))
+        Ok(Self::parse(bytes))
     }
 
-    /// Of the bytes of such a file.
-    fn of(bytes: Vec<u8>) -> Self {
+    /// From the bytes of such a file.
+    fn parse(bytes: Vec<u8>) -> Self {
         let form: serde_json::Result<Form> = serde_json::from_slice(&bytes);
-        let mut kept = Self { bytes, ..Self::default() };
+        let mut found = Self { bytes, ..Self::default() };
         match form {
             Ok(form) => {
-                kept.timings = form.timings;
+                found.timings = form.timings;
                 for run in form.runs.iter().chain(&form.others) {
                     match Run::deserialize(run) {
-                        Ok(run) if run.outcome.is_final() => kept.runs.push(run),
+                        Ok(run) if run.outcome.is_final() => found.runs.push(run),
                         Ok(_) => {}
-                        Err(error) => kept.unread = Some(error.to_string()),
+                        Err(error) => found.unread = Some(error.to_string()),
                     }
                 }
             }
-            Err(error) => kept.unread = Some(error.to_string()),
+            Err(error) => found.unread = Some(error.to_string()),
         }
-        kept
+        found
     }
 
     /// The run that is planned, if it is there and was made of the same recipe and data by the same
@@ -76,15 +76,14 @@ impl Kept {
     ///
     /// # Errors
     /// When it was replayed on other links, but not on one of `links`: that takes its record.
-    pub(super) fn run(&self, planned: &Planned, links: &[Named]) -> Result<Option<Run>> {
-        let same =
-            |run: &&Run| planned.has_place_of(run) && matches!(change(run, planned), Ok(None));
+    pub(super) fn run(&self, planned: &PlannedRun, links: &[Named]) -> Result<Option<Run>> {
+        let same = |run: &&Run| planned.is_of_run(run) && matches!(change(run, planned), Ok(None));
         let Some(run) = self.runs.iter().find(same) else { return Ok(None) };
         let replayed = run.measured.iter().flat_map(|measured| &measured.links);
         let replayed: Vec<&str> = replayed.map(|on| on.link.as_str()).collect();
         let missing = links.iter().find(|(word, _)| !replayed.contains(&word.as_str()));
         match missing {
-            // What was replayed nowhere, such as a run that diverged at once, has no times to tell.
+            // What was replayed nowhere, such as a run that diverged at once, has no times.
             Some((word, _)) if !replayed.is_empty() => bail!(
                 "{} is known by results.json alone, which has it replayed on {}: without its record it \
                  cannot be replayed on {word}; ask for those links, copy the run's folder here, or \
@@ -119,7 +118,7 @@ impl Kept {
 }
 
 /// What about a run is not as planned; `None` when it is the planned run.
-fn change(run: &Run, planned: &Planned) -> Result<Option<String>> {
+fn change(run: &Run, planned: &PlannedRun) -> Result<Option<String>> {
     let measured = run.measured.as_ref().context("it has no record")?;
     planned.change(&Recipe::from_toml(&run.recipe)?, &measured.provenance)
 }
@@ -131,7 +130,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_would_be_lost() {
         let grid = Grid { tasks: Vec::new(), arms: Vec::new(), runs: Vec::new() };
-        let lost = |text: &str| Kept::of(text.into()).lost(&grid, &[]);
+        let lost = |text: &str| EarlierResults::parse(text.into()).lost(&grid, &[]);
         assert_eq!(lost("{}"), None);
         assert_eq!(lost(r#"{"title": "nothing yet", "runs": []}"#), None);
         for text in ["", "no JSON", r#"{"runs": 3}"#, r#"{"runs": [{"task": "of old"}]}"#] {
@@ -140,12 +139,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_holds_nothing_and_what_is_no_file_is_told() {
+    fn what_is_not_there_holds_nothing_and_what_is_no_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = Kept::read(&Disk::default(), folder.path()).unwrap();
-        assert!(kept.bytes.is_empty() && kept.unread.is_none());
+        let found = EarlierResults::read(&Disk::default(), folder.path()).unwrap();
+        assert!(found.bytes.is_empty() && found.unread.is_none());
         std::fs::create_dir(folder.path().join(report::JSON)).unwrap();
-        let error = Kept::read(&Disk::default(), folder.path()).err().unwrap();
+        let error = EarlierResults::read(&Disk::default(), folder.path()).err().unwrap();
         assert!(format!("{error:#}").contains("move it away"), "{error:#}");
     }
 }

@@ -1,6 +1,7 @@
 //! An experiment as TOML: what is trained, what is compared, at which scales, and what is claimed.
 
 use crate::claim::Claim;
+use crate::names;
 use crate::results::Label;
 use crate::scale::Scale;
 use anyhow::{Context, Result, bail, ensure};
@@ -17,7 +18,7 @@ static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../runs/reproduce")
 
 /// An experiment: every task is trained with every arm and seed.
 ///
-/// A run's recipe is made of layers, each of which changes what those before it say: the
+/// A run's recipe is made of layers, each of which changes those before it: the
 /// experiment's, the task's, the arm's, the scale's, the scale's for the task, the scale's for the
 /// arm, the scale's for the arm on the task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -51,7 +52,7 @@ pub struct Experiment {
 /// The file in an experiment's folder that holds its definition.
 pub const FILE: &str = "experiment.toml";
 
-/// The scale of what is run without a word about it.
+/// The scale that is run when none is named.
 const USUAL: &str = "standard";
 
 /// A task or an arm, or several that differ in a few values.
@@ -116,16 +117,16 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Whether this is what a name, with or without values, speaks of.
-    pub fn is(&self, name: &str) -> bool {
+    /// Whether a name, with or without values, is the name of this.
+    pub fn matches(&self, name: &str) -> bool {
         name == self.label.name || name == self.member
     }
 
-    /// Whether a name, `task/arm` or that of an arm alone, speaks of this arm on that task.
-    pub fn is_named(&self, name: &str, task: &Self) -> bool {
+    /// Whether a name, `task/arm` or that of an arm alone, is the name of this arm on that task.
+    pub fn matches_on(&self, task: &Self, name: &str) -> bool {
         match name.split_once('/') {
-            Some((of_task, of_arm)) => task.is(of_task) && self.is(of_arm),
-            None => self.is(name),
+            Some((task_name, arm_name)) => task.matches(task_name) && self.matches(arm_name),
+            None => self.matches(name),
         }
     }
 }
@@ -133,7 +134,7 @@ impl Choice {
 impl Setting {
     /// Whether an arm is trained on a task.
     pub fn trains(&self, task: &Choice, arm: &Choice) -> bool {
-        self.arms.as_ref().is_none_or(|names| names.iter().any(|name| arm.is_named(name, task)))
+        self.arms.as_ref().is_none_or(|names| names.iter().any(|name| arm.matches_on(task, name)))
     }
 }
 
@@ -155,34 +156,34 @@ impl Member {
         let (mut name, mut label) = (self.name.clone(), self.label.clone());
         let mut recipe = self.recipe.clone();
         for (key, value) in values {
-            let (place, said) = (format!("{{{key}}}"), said(value));
-            let in_folder = said.replace(|c: char| !c.is_alphanumeric() && c != '.', "-");
+            let (placeholder, text) = (format!("{{{key}}}"), plain(value));
+            let in_folder = text.replace(|c: char| !c.is_alphanumeric() && c != '.', "-");
             name += &format!("-{in_folder}");
-            label = label.replace(&place, &said);
-            replace(&mut recipe, &place, value);
+            label = label.replace(&placeholder, &text);
+            replace(&mut recipe, &placeholder, value);
         }
         Choice { member: self.name.clone(), label: Label { name, label }, recipe }
     }
 }
 
-/// A value as people write it.
-pub(super) fn said(value: &Value) -> String {
+/// A value as people write it: text without quotation marks.
+pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
 }
 
-/// Puts `value` wherever exactly the text `place` stands.
-pub(super) fn replace(table: &mut Table, place: &str, value: &Value) {
-    table.iter_mut().for_each(|(_, at)| replace_at(at, place, value));
+/// Puts `value` wherever a text is exactly `placeholder`.
+pub(super) fn replace(table: &mut Table, placeholder: &str, value: &Value) {
+    table.iter_mut().for_each(|(_, at)| replace_in(at, placeholder, value));
 }
 
-fn replace_at(at: &mut Value, place: &str, value: &Value) {
+fn replace_in(at: &mut Value, placeholder: &str, value: &Value) {
     match at {
-        Value::String(text) if text == place => *at = value.clone(),
-        Value::Table(table) => replace(table, place, value),
-        Value::Array(array) => array.iter_mut().for_each(|at| replace_at(at, place, value)),
+        Value::String(text) if text == placeholder => *at = value.clone(),
+        Value::Table(table) => replace(table, placeholder, value),
+        Value::Array(array) => array.iter_mut().for_each(|at| replace_in(at, placeholder, value)),
         _ => {}
     }
 }
@@ -191,8 +192,7 @@ const FOLDER: &str = "becomes a folder: use letters, digits, '-', '_' and '.'";
 
 /// Whether a name can be that of a folder.
 fn is_folder(name: &str) -> bool {
-    let plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
-    !name.is_empty() && name.chars().all(plain) && !name.starts_with('.')
+    !name.is_empty() && name.chars().all(names::is_plain) && !name.starts_with('.')
 }
 
 impl Experiment {
@@ -253,20 +253,26 @@ impl Experiment {
     /// # Errors
     /// When there is no such scale, or several and none is named.
     pub fn scale(&self, name: Option<&str>) -> Result<Scale> {
-        let there = || self.scales.keys().map(Scale::name).collect::<Vec<_>>().join(", ");
         let mut all = self.scales.keys();
         let scale = match (name, all.next(), all.next()) {
             (Some(name), ..) => Scale::from(name),
             (None, Some(only), None) => only.clone(),
             (None, ..) => Scale::from(USUAL),
         };
-        ensure!(
-            self.scales.contains_key(&scale),
-            "it has no scale {}, but {}: name one with --scale",
-            scale.name(),
-            there()
-        );
+        self.setting(&scale)?;
         Ok(scale)
+    }
+
+    /// What is done at a scale.
+    ///
+    /// # Errors
+    /// When there is no such scale.
+    pub(super) fn setting(&self, scale: &Scale) -> Result<&Setting> {
+        self.scales.get(scale).with_context(|| {
+            let all: Vec<&str> = self.scales.keys().map(Scale::name).collect();
+            let (name, all) = (scale.name(), all.join(", "));
+            format!("it has no scale {name}, but {all}: name one with --scale")
+        })
     }
 
     /// An experiment's TOML, typed and checked.
@@ -292,7 +298,7 @@ impl Experiment {
         self.arms.iter().flat_map(Member::choices).collect()
     }
 
-    /// Checks what no type can say.
+    /// Checks what no type can express.
     ///
     /// # Errors
     /// Names the key and what to write instead.
@@ -307,7 +313,7 @@ impl Experiment {
             }
         }
         let known = |what: &str, choices: &[Choice], name: &str| {
-            ensure!(choices.iter().any(|c| c.is(name)), "{what}: there is no {name:?}");
+            ensure!(choices.iter().any(|c| c.matches(name)), "{what}: there is no {name:?}");
             Ok(())
         };
         known("baseline", &arms, &self.baseline)?;
@@ -323,7 +329,7 @@ impl Experiment {
             let trained = setting.arms.iter().flatten().map(|name| ("arms", name));
             let changed = setting.arm.keys().map(|name| ("arm", name));
             for (key, name) in trained.chain(changed) {
-                let is_there = |task: &Choice| arms.iter().any(|arm| arm.is_named(name, task));
+                let is_there = |task: &Choice| arms.iter().any(|arm| arm.matches_on(task, name));
                 ensure!(tasks.iter().any(is_there), "{}: there is no {name:?}", at(key));
             }
         }
@@ -338,7 +344,7 @@ impl Experiment {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use gradwire::recipe::Recipe;
 
@@ -356,6 +362,56 @@ mod tests {
                 let expected = arm.label.name.starts_with("casq").then_some(steps);
                 assert_eq!(found.and_then(Value::as_integer), expected, "{scale}, {}", arm.member);
             }
+        }
+    }
+
+    /// Two tasks, two arms and a scale.
+    pub(crate) const TINY: &str = r#"
+        title = "t"
+        paper = "p"
+        baseline = "dense"
+        links = ["1gbit"]
+        claims = []
+        [recipe]
+        dataset = "synthetic-cifar10"
+        model = "resnet20"
+        [[tasks]]
+        name = "few"
+        label = "{n} workers"
+        over = { n = [2, 4] }
+        recipe = { workers = "{n}", train.batch = 50 }
+        [[arms]]
+        name = "dense"
+        label = "dense"
+        recipe.scheme = "dense"
+        [[arms]]
+        name = "dqsgd"
+        label = "DQ-SGD"
+        recipe.scheme = { kind = "dqsgd", horizon = "{steps}" }
+        [scales.quick]
+        about = "a"
+        seeds = [1, 2]
+        recipe.train.epochs = 3
+        task.few-4.train.batch = 25
+        arm.dqsgd.scheme = { gap = 7, window = 3 }
+        arm."few-4/dqsgd".scheme.gap = 9
+    "#;
+
+    #[test]
+    fn experiments_that_cannot_be_are_refused() {
+        for (from, to, part) in [
+            ("baseline = \"dense\"", "baseline = \"dnse\"", "baseline"),
+            ("links = [\"1gbit\"]", "links = [\"1gbat\"]", "links"),
+            ("seeds = [1, 2]", "seeds = []", "seeds"),
+            ("seeds = [1, 2]", "seeds = [1]\narms = [\"few-3/dense\"]", "few-3/dense"),
+            ("seeds = [1, 2]", "seeds = [1]\narms = [\"few-4/dnse\"]", "few-4/dnse"),
+            ("task.few-4", "task.few-5", "few-5"),
+            ("name = \"dqsgd\"", "name = \"dense\"", "twice"),
+            ("name = \"few\"", "name = \"../few\"", "folder"),
+            ("title =", "titel =", "titel"),
+        ] {
+            let error = Experiment::parse(&TINY.replace(from, to)).unwrap_err();
+            assert!(format!("{error:#}").contains(part), "{to}: {error:#}");
         }
     }
 }

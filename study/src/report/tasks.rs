@@ -1,0 +1,263 @@
+//! Runs by task and arm, and means over their seeds.
+
+use super::words;
+use crate::measured::{Measured, OnLink};
+use crate::plot::Style;
+use crate::results::{Label, Outcome, Results, Run};
+use crate::statistics::{Comparison, SeedMean};
+use gradwire::text;
+use gradwire_exchange::{Scheme, SchemeConfig};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A task with the runs of its arms.
+pub(super) struct Task<'a> {
+    /// Its name.
+    pub(super) label: &'a Label,
+    /// The arms that have a place in the grid, in order.
+    pub(super) arms: Vec<Arm<'a>>,
+    /// The index of the arm that the others are compared with.
+    baseline: Option<usize>,
+    /// The words of the links, from the slowest to the fastest.
+    pub(super) links: Vec<String>,
+}
+
+/// An arm on a task.
+pub(super) struct Arm<'a> {
+    /// Its name.
+    pub(super) label: &'a Label,
+    /// How plots show it.
+    pub(super) style: Style,
+    /// Its runs, by seed.
+    pub(super) runs: Vec<&'a Run>,
+}
+
+/// The accuracy that is timed.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Target {
+    /// As a fraction.
+    pub(super) accuracy: f64,
+    /// Why this one.
+    pub(super) why: String,
+}
+
+/// Seconds to a target over the seeds that finished.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Reached {
+    /// The mean over those that reached it; absent where none did.
+    pub(super) seconds: Option<f64>,
+    /// How many did.
+    pub(super) seeds: usize,
+    /// How many there are.
+    pub(super) all: usize,
+}
+
+/// The tasks of a grid that have runs, in order.
+pub(super) fn tasks<'a>(results: &'a Results) -> Vec<Task<'a>> {
+    let styles = styles(results);
+    let task = |label: &'a Label| {
+        let arms = results.arms.iter().zip(&styles).map(|(arm, style)| {
+            let is_here = |run: &&Run| run.task == label.name && run.arm == arm.name;
+            let runs = results.runs.iter().filter(is_here).collect();
+            Arm { label: arm, style: *style, runs }
+        });
+        let arms: Vec<Arm<'_>> = arms.filter(|arm| !arm.runs.is_empty()).collect();
+        let baseline = results.baseline.as_ref();
+        let baseline = baseline.and_then(|name| arms.iter().position(|a| a.label.name == *name));
+        Task { label, links: links(&arms), arms, baseline }
+    };
+    results.tasks.iter().map(task).filter(|task: &Task<'_>| !task.arms.is_empty()).collect()
+}
+
+/// How each arm looks: as its scheme does, and among those of the same scheme each its own way.
+fn styles(results: &Results) -> Vec<Style> {
+    let mut variants: BTreeMap<String, usize> = BTreeMap::new();
+    let style = |arm: &Label| {
+        let scheme = scheme(results, arm);
+        let variant = variants.entry(scheme.clone()).or_default();
+        *variant += 1;
+        Style::of_scheme(&scheme, *variant - 1)
+    };
+    results.arms.iter().map(style).collect()
+}
+
+/// The scheme of an arm by its runs, or while there are none the scheme that its name begins with.
+fn scheme(results: &Results, arm: &Label) -> String {
+    let mut runs = results.runs.iter().filter(|run| run.arm == arm.name);
+    if let Some(measured) = runs.find_map(|run| run.measured.as_ref()) {
+        return measured.scheme.clone();
+    }
+    let all = SchemeConfig::all();
+    let names = all.iter().map(|scheme| scheme.about().name);
+    let fitting = names.filter(|name| arm.name.starts_with(name));
+    fitting.max_by_key(|name| name.len()).unwrap_or_default().into()
+}
+
+fn links(arms: &[Arm<'_>]) -> Vec<String> {
+    let measured = arms.iter().flat_map(|arm| &arm.runs).filter_map(|run| run.measured.as_ref());
+    let mut links: Vec<&OnLink> = Vec::new();
+    for link in measured.flat_map(|measured| &measured.links) {
+        if links.iter().all(|known| known.link != link.link) {
+            links.push(link);
+        }
+    }
+    links.sort_by(|a, b| a.bandwidth.total_cmp(&b.bandwidth));
+    links.into_iter().map(|link| link.link.clone()).collect()
+}
+
+impl<'a> Task<'a> {
+    /// The arm that the others are compared with.
+    pub(super) fn baseline(&self) -> Option<&Arm<'a>> {
+        self.baseline.and_then(|index| self.arms.get(index))
+    }
+
+    /// An arm's figure against the baseline's, as verdicts compare: seed by seed where two or more seeds
+    /// are in both and begin alike, else as two groups. `None` for the baseline itself, and where one of
+    /// them has none.
+    pub(super) fn against_baseline(
+        &self,
+        arm: &Arm<'a>,
+        figure: impl Fn(&Measured) -> Option<f64>,
+    ) -> Option<Comparison> {
+        let baseline = self.baseline().filter(|baseline| baseline.label != arm.label)?;
+        let partner = |run: &Run| baseline.finished().find(|(other, _)| other.seed == run.seed);
+        let pairs: Vec<(&Measured, &Measured)> = arm
+            .finished()
+            .filter_map(|(run, measured)| Some((measured, partner(run)?.1)))
+            .collect();
+        if pairs.len() > 1 && pairs.iter().all(|(own, other)| own.begins_like(other)) {
+            let figures =
+                pairs.iter().filter_map(|(own, other)| Some((figure(own)?, figure(other)?)));
+            return Comparison::paired(&figures.collect::<Vec<_>>());
+        }
+        Comparison::welch(&arm.values(&figure), &baseline.values(&figure))
+    }
+
+    /// The accuracy that is timed: 95 % of what the baseline reached on average, or where there is
+    /// none the best arm, a whole percentage.
+    pub(super) fn target(&self) -> Option<Target> {
+        let best = |arm: &Arm<'_>| Some(arm.mean(|m| m.summary.best_accuracy)?.mean);
+        let (reached, arm) = match self.baseline().and_then(|arm| Some((best(arm)?, arm))) {
+            Some(found) => found,
+            None => {
+                let all = self.arms.iter().filter_map(|arm| Some((best(arm)?, arm)));
+                all.max_by(|a, b| a.0.total_cmp(&b.0))?
+            }
+        };
+        let accuracy = (reached * 95.0 + 1e-9).floor() / 100.0;
+        let (percent, arm) = (text::percent(accuracy), &arm.label.label);
+        let why = format!("{percent} is 95 % of what {arm} reached, rounded down");
+        (accuracy > 0.0).then_some(Target { accuracy, why })
+    }
+}
+
+impl<'a> Arm<'a> {
+    /// The runs that took all their steps.
+    pub(super) fn finished(&self) -> impl Iterator<Item = (&'a Run, &'a Measured)> {
+        let finished = self.runs.iter().filter(|run| run.outcome.is_finished());
+        finished.filter_map(|run| Some((*run, run.measured.as_ref()?)))
+    }
+
+    /// What did not finish but has a record.
+    pub(super) fn stopped(&self) -> impl Iterator<Item = &'a Measured> {
+        self.runs.iter().filter(|r| !r.outcome.is_finished()).filter_map(|r| r.measured.as_ref())
+    }
+
+    /// A figure of each finished run that has it.
+    pub(super) fn values(&self, figure: impl Fn(&Measured) -> Option<f64>) -> Vec<f64> {
+        let values = self.finished().filter_map(|(_, measured)| figure(measured));
+        values.filter(|value| value.is_finite()).collect()
+    }
+
+    /// Its mean over the finished runs.
+    pub(super) fn mean(&self, figure: impl Fn(&Measured) -> Option<f64>) -> Option<SeedMean> {
+        SeedMean::new(&self.values(figure))
+    }
+
+    /// Its mean on a link.
+    pub(super) fn on_link(&self, word: &str, figure: fn(&OnLink) -> f64) -> Option<SeedMean> {
+        self.mean(|measured| measured.link(word).map(figure))
+    }
+
+    /// Seconds to a target on a link.
+    pub(super) fn reached(&self, word: &str, target: &Target) -> Reached {
+        let times = self.values(|measured| {
+            let at = measured.reaches_accuracy(target.accuracy)?;
+            measured.link(word)?.at_evaluations.get(at).copied()
+        });
+        let all = self.finished().filter(|(_, measured)| measured.link(word).is_some()).count();
+        Reached { seconds: SeedMean::new(&times).map(|of| of.mean), seeds: times.len(), all }
+    }
+
+    /// What must stand beside every mean over its seeds: how many are not in it, such as
+    /// `diverged 1/3`. `None` where all finished.
+    pub(super) fn badge(&self) -> Option<String> {
+        let all = self.runs.len();
+        let count = |word: &&str| self.runs.iter().filter(|r| r.outcome.word() == *word).count();
+        let missing = words::NOT_FINISHED.iter().map(|word| (word, count(word)));
+        let missing = missing.filter(|(_, count)| *count > 0);
+        let parts: Vec<String> = missing.map(|(word, n)| format!("{word} {n}/{all}")).collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
+    }
+
+    /// Seeds that finished, of all.
+    pub(super) fn seeds(&self) -> String {
+        let (finished, all) = (self.finished().count(), self.runs.len());
+        if finished == all { all.to_string() } else { format!("{finished} of {all}") }
+    }
+
+    /// Its name in plots, with what did not finish.
+    pub(super) fn name(&self) -> String {
+        let label = &self.label.label;
+        self.badge().map_or_else(|| label.clone(), |badge| format!("{label} ({badge})"))
+    }
+
+    /// The names that people gave its runs, each once.
+    pub(super) fn names(&self) -> BTreeSet<&'a str> {
+        self.runs.iter().filter_map(|run| run.measured.as_ref()?.name.as_deref()).collect()
+    }
+
+    /// What became of each run that did not finish, in sentences without a full stop.
+    pub(super) fn troubles(&self) -> Vec<String> {
+        self.runs.iter().filter_map(|run| trouble(run)).collect()
+    }
+}
+
+fn trouble(run: &Run) -> Option<String> {
+    let after = match &run.measured {
+        Some(Measured { summary, planned_steps, .. }) if summary.step > 0 => {
+            format!("after step {} of {planned_steps}", summary.step)
+        }
+        _ => "before its first step".to_string(),
+    };
+    let what = match &run.outcome {
+        Outcome::Finished => return None,
+        Outcome::Diverged { error } => format!("diverged {after}: {error}"),
+        Outcome::Failed { error } => format!("failed {after}: {error}"),
+        Outcome::Unfinished => format!("is unfinished, {after}"),
+        Outcome::Missing => "is missing: it has not begun".into(),
+    };
+    Some(format!("seed {} {what}", run.seed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::results;
+    use super::*;
+
+    #[test]
+    fn a_target_is_what_the_baseline_nearly_reached() {
+        let results = results();
+        let tasks = tasks(&results);
+        assert_eq!(tasks.len(), 2, "a task without runs is left out");
+        // 95 % of 0.912.
+        assert_eq!(tasks[0].target().unwrap().accuracy, 0.86);
+        let topk = &tasks[0].arms[1];
+        for (accuracy, link, seeds, all) in
+            [(0.86, "1gbit", 2, 2), (0.8815, "1gbit", 1, 2), (0.8815, "wan", 0, 0)]
+        {
+            let reached = topk.reached(link, &Target { accuracy, why: String::new() });
+            assert_eq!((reached.seeds, reached.all), (seeds, all), "{accuracy} at {link}");
+            assert_eq!(reached.seconds.is_some(), seeds > 0);
+        }
+    }
+}
