@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use gradwire_exchange::wire::frame::{Frame, Header, Kind};
 use gradwire_exchange::wire::{Reader, floats};
 use gradwire_exchange::{
-    Compressor as Codec, Encoded, Entry, Error, Feedback, StepMessages, Policy, Result, Scheme,
-    SchemeConfig, Seat, State,
+    Compressor as Codec, Encoded, Entry, Error, Feedback, Policy, Result, Scheme, SchemeConfig,
+    Seat, State, StepMessages,
 };
 use numpy::PyArray1;
 use pyo3::prelude::*;
