@@ -12,9 +12,9 @@ use crate::buffers::Buffers;
 use crate::collective::Collective;
 use crate::compress::{Feedback, Run, Scheme};
 use crate::cpu::Stopwatch;
-use crate::gradient::{Gradient, Held};
+use crate::gradient::Gradient;
 use crate::incoming::{Place, first_refusal};
-use crate::layout::{Layout, Part};
+use crate::layout::{BucketRange, Layout};
 use crate::measure::Distortion;
 use crate::refusal;
 use crate::topology::{About, Heard, Route, Setup, Topology, Wiring, Work};
@@ -39,10 +39,9 @@ const MAX_BUCKET: usize = 1 << 29;
 /// their order.
 ///
 /// # Buckets
-/// A caller that holds the gradient bucket by bucket, and never as one flat slice, first calls
-/// [`one_group_a_bucket`](Self::one_group_a_bucket); its steps then call
-/// [`exchange_bucket`](Self::exchange_bucket) and [`finish_buckets`](Self::finish_buckets) in place
-/// of `exchange_group` and `finish`.
+/// The flat gradient lies in the order of the buckets: [`layout`](Self::layout) says where each
+/// parameter lies, [`buckets`](Self::buckets) which stretch each bucket is. Parameters come in order
+/// of name, those below the policy's `dense_below` behind the others.
 ///
 /// # Failures
 /// When a call fails, the step is over: residual and compressors are what they were before the
@@ -58,7 +57,7 @@ const MAX_BUCKET: usize = 1 << 29;
 pub struct Exchange {
     layout: Layout,
     policy: Policy,
-    parts: Vec<Part>,
+    places: Vec<BucketRange>,
     buckets: Vec<Bucket>,
     groups: Vec<Vec<usize>>,
     feedback: Option<Feedback>,
@@ -120,19 +119,19 @@ impl Exchange {
             return Err(Error::WorldSize { world_size });
         }
         let bucketing = policy.bucketing.clone().unwrap_or_default();
-        let parts = bucketing.parts(&layout, policy.dense_below.unwrap_or(0));
-        if let Some(part) = parts.iter().find(|part| part.length() > MAX_BUCKET) {
+        let (layout, places) = bucketing.arrange(&layout, policy.dense_below.unwrap_or(0));
+        if let Some(large) = places.iter().find(|place| place.range.len() > MAX_BUCKET) {
             let problem = format!(
                 "a bucket of {} elements is too large; write `parameter` or `bytes = {}`",
-                part.length(),
+                large.range.len(),
                 MAX_BUCKET
             );
             return Err(Error::Bucketing { problem });
         }
-        if parts.len() > frame::MAX_BUCKETS {
+        if places.len() > frame::MAX_BUCKETS {
             let problem = format!(
                 "{} buckets are more than {}; write `whole` or a larger `bytes`",
-                parts.len(),
+                places.len(),
                 frame::MAX_BUCKETS
             );
             return Err(Error::Bucketing { problem });
@@ -142,7 +141,7 @@ impl Exchange {
             scheme,
             policy: &policy,
             layout: &layout,
-            parts: &parts,
+            places: &places,
             run: run.into(),
             world_size,
         };
@@ -153,7 +152,7 @@ impl Exchange {
             layout,
             policy,
             groups: vec![(0..buckets.len()).collect()],
-            parts,
+            places,
             buckets,
             feedback,
             collective,
@@ -164,10 +163,10 @@ impl Exchange {
         })
     }
 
-    /// The buckets, by number: which parameters each holds. A bucket's part of the gradient is
-    /// final when all of these are.
-    pub fn buckets(&self) -> &[Part] {
-        &self.parts
+    /// The buckets, by number: which parameters each holds, and where they lie. A bucket's part of
+    /// the gradient is final when all of its parameters' are.
+    pub fn buckets(&self) -> &[BucketRange] {
+        &self.places
     }
 
     /// The groups of buckets that travel in one message each; one group of all unless set.
@@ -215,14 +214,6 @@ impl Exchange {
         Ok(())
     }
 
-    /// Makes each bucket a group of its own, for [`exchange_bucket`](Self::exchange_bucket).
-    ///
-    /// # Errors
-    /// As [`set_groups`](Self::set_groups).
-    pub fn one_group_a_bucket(&mut self) -> Result<()> {
-        self.set_groups((0..self.buckets.len()).map(|bucket| vec![bucket]).collect())
-    }
-
     /// Overwrites `gradient` by its mean over ranks: what the ranks' messages say, added in order
     /// of rank, times 1/N. One whole step: [`begin`](Self::begin), every group in order,
     /// [`finish`](Self::finish). The support of the gradient, where one is given, becomes that of
@@ -238,7 +229,7 @@ impl Exchange {
         let Gradient { values, mut support } = gradient.into();
         self.begin(step);
         if self.groups.len() == 1 {
-            self.exchange_in_group(0, Held::flat(values), support)?;
+            self.exchange_with(0, values, support)?;
         } else {
             for group in 0..self.groups.len() {
                 self.exchange_group(group, values)?;
@@ -271,40 +262,20 @@ impl Exchange {
     /// [`Error::OutOfStep`] and [`Error::Message`] when a peer is gone, silent, elsewhere (in
     /// another step or group), or not understood.
     pub fn exchange_group(&mut self, group: usize, gradient: &mut [f32]) -> Result<()> {
-        self.exchange_in_group(group, Held::flat(gradient), None)
+        self.exchange_with(group, gradient, None)
     }
 
-    /// The same for a caller that holds one bucket's elements end to end (the parameters of
-    /// [`buckets`](Self::buckets)`()[bucket]`, one after the other) and never the flat gradient.
-    /// Each bucket has to be a group of its own.
-    ///
-    /// # Errors
-    /// As [`exchange_group`](Self::exchange_group); [`Error::Groups`] when the bucket shares its
-    /// group with others.
-    pub fn exchange_bucket(&mut self, bucket: usize, values: &mut [f32]) -> Result<()> {
-        let group = self.groups.iter().position(|group| *group == [bucket]);
-        let Some(group) = group else {
-            let problem = format!(
-                "bucket {bucket} is no group of its own; call `one_group_a_bucket` before the step"
-            );
-            return Err(Error::Groups { problem });
-        };
-        self.exchange_in_group(group, Held { values, one: true }, None)
-    }
-
-    fn exchange_in_group(
+    /// The same, of a gradient that is zero outside `support`, which becomes that of the mean.
+    fn exchange_with(
         &mut self,
         group: usize,
-        mut held: Held<'_>,
+        gradient: &mut [f32],
         mut support: Option<&mut Support>,
     ) -> Result<()> {
         let refuse = |problem: String| Err(Error::Groups { problem });
-        let expected = match self.groups.get(group) {
-            Some(buckets) if held.one => self.buckets[buckets[0]].length,
-            _ => self.layout.len(),
-        };
-        if held.values.len() != expected {
-            return Err(Error::GradientLength { expected, found: held.values.len() });
+        if gradient.len() != self.layout.len() {
+            let (expected, found) = (self.layout.len(), gradient.len());
+            return Err(Error::GradientLength { expected, found });
         }
         let Some(mut underway) = self.underway.take() else {
             return refuse(format!("group {group} comes before the step has begun"));
@@ -324,7 +295,7 @@ impl Exchange {
         let place = self.place(underway.step);
         let given = support.as_deref().cloned().unwrap_or_default();
         let taken = (support.as_deref_mut(), &given);
-        match self.exchange_in(place, group, &mut held, taken, &mut underway.traffic) {
+        match self.exchange_in(place, group, gradient, taken, &mut underway.traffic) {
             Ok(heard) => underway.heard[group] = Some(heard),
             Err(error) => {
                 if let Some(support) = support {
@@ -343,7 +314,7 @@ impl Exchange {
         &mut self,
         place: Place,
         group: usize,
-        held: &mut Held<'_>,
+        gradient: &mut [f32],
         (mut support, given): (Option<&mut Support>, &Support),
         traffic: &mut Traffic,
     ) -> Result<(Vec<Item>, Heard)> {
@@ -351,13 +322,9 @@ impl Exchange {
         let as_given = self.feedback.is_none() && !self.clips();
         if self.is_dense() && place.world_size == 1 && as_given {
             // The mean over one rank is its gradient: nothing to copy.
-            let mut ranges = self.groups[group].iter().flat_map(|n| &self.buckets[*n].ranges);
-            let finite = match held.one {
-                true => floats::all_finite(held.values),
-                false => ranges.all(|range| floats::all_finite(&held.values[range.clone()])),
-            };
-            if !finite {
-                return Err(self.non_finite(place, group, held.seen()));
+            let mut buckets = self.groups[group].iter().map(|number| &self.buckets[*number]);
+            if !buckets.all(|bucket| floats::all_finite(bucket.elements(gradient))) {
+                return Err(self.non_finite(place, group, gradient));
             }
             let mut leg = self.leg(group, Operation::Allreduce);
             leg.wire_bytes = leg.dense_bytes;
@@ -366,7 +333,7 @@ impl Exchange {
             return Ok((Vec::new(), Heard::Own(None)));
         }
         let mut leg = self.leg(group, Operation::Messages);
-        let outgoing = match self.encode(place, group, held, support.as_deref(), &mut leg) {
+        let outgoing = match self.encode(place, group, gradient, support.as_deref(), &mut leg) {
             Ok(outgoing) => outgoing,
             Err(own) => return Err(self.refuse(place, own)),
         };
@@ -386,7 +353,7 @@ impl Exchange {
             layout: &self.layout,
             buckets: &mut self.buckets,
             collective: &mut *self.collective,
-            held: Held { values: held.values, one: held.one },
+            gradient: &mut *gradient,
             as_sent,
             within: given,
             support,
@@ -412,10 +379,11 @@ impl Exchange {
         if !outgoing.rounds.is_empty() {
             if let Some(support) = work.support.take() {
                 // What a reducer writes may lie anywhere in its bucket.
-                outgoing.rounds.iter().for_each(|n| work.buckets[*n].note_all(support));
+                let rounds = outgoing.rounds.iter();
+                rounds.for_each(|number| support.add(work.buckets[*number].range.clone()));
             }
             let first = Leg { dense_bytes: in_rounds, ..std::mem::take(work.leg) };
-            self.run_rounds(place, &outgoing.rounds, held, first, traffic)?;
+            self.run_rounds(place, &outgoing.rounds, gradient, first, traffic)?;
         }
         Ok((outgoing.items, heard))
     }
@@ -437,7 +405,7 @@ impl Exchange {
         &mut *self.collective
     }
 
-    /// How the flat gradient is laid out.
+    /// How the flat gradient is laid out: the parameters that were given, in the order of buckets.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -447,18 +415,18 @@ impl Exchange {
         &self.policy
     }
 
-    /// With error feedback: what this rank has not said yet, in the gradient's layout.
+    /// With error feedback: what this rank has not sent yet, in the gradient's layout.
     pub fn residual(&self) -> Option<&[f32]> {
         self.feedback.as_ref().map(Feedback::residual)
     }
 
-    /// Everything of this rank that later messages depend on: `residual` (the flat one, whatever
-    /// the bucketing), the compressors' own entries under `bucket.N/`, and on rank 0 those of a
+    /// Everything of this rank that later messages depend on: `residual` (in
+    /// [name order](Layout::to_name_order), whatever the bucketing), the compressors' own entries under `bucket.N/`, and on rank 0 those of a
     /// server under `server/`. To be called between steps.
     pub fn save(&self) -> State {
         let mut state = State::default();
         if let Some(feedback) = &self.feedback {
-            feedback.save(&mut state);
+            feedback.save(&self.layout, &mut state);
         }
         Bucket::save_all(&self.buckets, &mut state);
         self.route.save(&mut state);
@@ -480,7 +448,7 @@ impl Exchange {
     }
 
     fn take_up(&mut self, state: &State) -> Result<()> {
-        Feedback::restore(self.feedback.as_mut(), self.layout.len(), state)?;
+        Feedback::restore(self.feedback.as_mut(), &self.layout, state)?;
         Bucket::restore_all(&mut self.buckets, state)?;
         self.route.restore(state)
     }
@@ -500,7 +468,7 @@ impl Exchange {
 
     /// A leg of a group, with the bytes that it would take as plain f32.
     fn leg(&self, group: usize, operation: Operation) -> Leg {
-        let lengths = self.groups[group].iter().map(|number| self.buckets[*number].length);
+        let lengths = self.groups[group].iter().map(|number| self.buckets[*number].length());
         let dense_bytes = lengths.map(|length| frame::HEADER_BYTES + 4 * length).sum::<usize>();
         Leg { group, operation, dense_bytes: dense_bytes as u64, ..Leg::default() }
     }

@@ -1,4 +1,4 @@
-//! What a caller hands over: the flat gradient, or one bucket of it.
+//! What a caller hands over: the flat gradient, and where it may be other than zero.
 
 use crate::Support;
 
@@ -45,36 +45,5 @@ impl<'a> From<&'a mut Vec<f32>> for Gradient<'a> {
 impl<'a, const N: usize> From<&'a mut [f32; N]> for Gradient<'a> {
     fn from(values: &'a mut [f32; N]) -> Self {
         Self { values, support: None }
-    }
-}
-
-/// Values that buckets are looked up in: the flat gradient, or one bucket's elements end to end.
-#[derive(Debug)]
-pub(crate) struct Held<'a> {
-    pub(crate) values: &'a mut [f32],
-    /// Whether `values` are those of the one bucket that is being exchanged.
-    pub(crate) one: bool,
-}
-
-/// The same, to be read only.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen<'a> {
-    pub(crate) values: &'a [f32],
-    pub(crate) one: bool,
-}
-
-impl<'a> Held<'a> {
-    pub(crate) fn flat(values: &'a mut [f32]) -> Self {
-        Self { values, one: false }
-    }
-
-    pub(crate) fn seen(&self) -> Seen<'_> {
-        Seen { values: self.values, one: self.one }
-    }
-}
-
-impl<'a> Seen<'a> {
-    pub(crate) fn flat(values: &'a [f32]) -> Self {
-        Self { values, one: false }
     }
 }

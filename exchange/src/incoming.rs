@@ -7,7 +7,6 @@ use crate::bucket::Item;
 use crate::collective::Payload;
 use crate::compress::{Compressor, SparseBlocks, plain::Plain};
 use crate::error::Awaited;
-use crate::gradient::Held;
 use crate::support::BLOCK;
 use crate::wire::downlink::Downlink;
 use crate::wire::frame::Unchecked;
@@ -131,25 +130,24 @@ impl Place {
         item: Item,
         frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
         encoded: bool,
-        held: &mut Held<'_>,
+        gradient: &mut [f32],
     ) -> Result<Option<usize>> {
         let mut touched = std::mem::take(&mut bucket.touched);
         let compressed = |frame: &Frame<'_>| frame.header.kind == Kind::Compressed;
         let sparse = encoded && frames.clone().all(compressed);
-        let averaged = bucket.change(held, |mean, compressor| {
-            let mut compressor = compressor.filter(|_| !item.plain);
-            let blocks =
-                compressor.as_mut().filter(|_| sparse).and_then(|some| some.sparse_blocks());
-            if let Some(blocks) = blocks {
-                let finite = self.mean_of_blocks(frames, blocks, &mut touched, mean)?;
-                return Ok((true, if finite { None } else { floats::first_non_finite(mean) }));
+        let mean = bucket.elements_mut(gradient);
+        let mut compressor = bucket.codec_mut().filter(|_| !item.plain);
+        let blocks = compressor.as_mut().filter(|_| sparse).and_then(|some| some.sparse_blocks());
+        let (by_blocks, overflow) = match blocks {
+            Some(blocks) => {
+                let finite = self.mean_of_blocks(frames, blocks, &mut touched, mean);
+                let overflow = |finite| if finite { None } else { floats::first_non_finite(mean) };
+                (true, finite.map(overflow))
             }
-            Ok::<_, Error>((false, self.mean_of_all(frames, compressor.as_deref(), mean)?))
-        });
-        bucket.touched = touched;
-        let overflow;
-        (bucket.by_blocks, overflow) = averaged?;
-        Ok(overflow)
+            None => (false, self.mean_of_all(frames, compressor.as_deref(), mean)),
+        };
+        (bucket.touched, bucket.by_blocks) = (touched, by_blocks);
+        overflow
     }
 
     /// Overwrites `mean` by the mean of what the frames of all ranks say; the first element of it

@@ -80,6 +80,42 @@ impl Layout {
         &self.parameters
     }
 
+    /// The parameters in ascending order of name.
+    fn by_name(&self) -> Vec<&Parameter> {
+        let mut parameters: Vec<&Parameter> = self.parameters.iter().collect();
+        parameters.sort_by(|one, other| one.name.cmp(&other.name));
+        parameters
+    }
+
+    /// Copies values that lie as this layout has them, one for each element, into the order of the
+    /// parameters' names: the order in which states are saved, whatever the buckets were.
+    ///
+    /// # Panics
+    /// When there are not as many values as elements.
+    pub fn to_name_order(&self, values: &[f32]) -> Vec<f32> {
+        assert_eq!(values.len(), self.len(), "values of another layout");
+        let mut sorted = Vec::with_capacity(values.len());
+        for parameter in self.by_name() {
+            sorted.extend_from_slice(&values[parameter.range.clone()]);
+        }
+        sorted
+    }
+
+    /// The inverse of [`to_name_order`](Self::to_name_order).
+    ///
+    /// # Panics
+    /// When there are not as many values as elements.
+    pub fn from_name_order(&self, sorted: &[f32]) -> Vec<f32> {
+        assert_eq!(sorted.len(), self.len(), "values of another layout");
+        let (mut values, mut rest) = (vec![0.0; sorted.len()], sorted);
+        for parameter in self.by_name() {
+            let (elements, others) = rest.split_at(parameter.range.len());
+            values[parameter.range.clone()].copy_from_slice(elements);
+            rest = others;
+        }
+        values
+    }
+
     /// The name of the parameter that holds a position, as it travels, and the position within.
     pub(crate) fn name(&self, position: usize) -> (String, usize) {
         let (parameter, index) =
@@ -127,56 +163,57 @@ impl Bucketing {
         }
     }
 
-    /// Assigns every parameter to a bucket, at least one, in order of the parameters; those of
+    /// Assigns every parameter to a bucket, at least one, in ascending order of name; those of
     /// fewer than `dense_below` elements to one of their own, the last, that is not compressed.
-    pub fn parts(&self, layout: &Layout, dense_below: usize) -> Vec<Part> {
+    /// Returns the layout in which the parameters of each bucket lie end to end, bucket after
+    /// bucket, and the buckets' places in it.
+    pub fn arrange(&self, layout: &Layout, dense_below: usize) -> (Layout, Vec<BucketRange>) {
         let limit = match self {
             Bucketing::Whole => usize::MAX,
             Bucketing::Parameter => 0,
             Bucketing::Bytes(bytes) => bytes / size_of::<f32>(),
         };
-        let mut parts: Vec<Part> = Vec::new();
-        let mut small = Part { ranges: Vec::new(), shapes: Vec::new(), dense: true };
-        for Parameter { range, shape, .. } in layout.parameters() {
-            let part = if range.len() < dense_below {
-                &mut small
-            } else {
-                let fits = |last: &&mut Part| range.len() <= limit.saturating_sub(last.length());
-                if parts.last_mut().filter(fits).is_none() {
-                    parts.push(Part { ranges: Vec::new(), shapes: Vec::new(), dense: false });
-                }
-                parts.last_mut().expect("invariant: a part has just been seen or pushed")
+        let by_name = layout.by_name();
+        let (small, large): (Vec<&Parameter>, Vec<&Parameter>) =
+            by_name.into_iter().partition(|parameter| parameter.range.len() < dense_below);
+        let mut arranged = Layout::default();
+        let mut buckets: Vec<BucketRange> = Vec::new();
+        let parameters = large.into_iter().map(|parameter| (parameter, false));
+        for (parameter, dense) in parameters.chain(small.into_iter().map(|small| (small, true))) {
+            let length = parameter.range.len();
+            let fits = |last: &&mut BucketRange| {
+                let has_room = length <= limit.saturating_sub(last.range.len());
+                last.dense == dense && (dense || has_room)
             };
-            part.ranges.push(range.clone());
-            part.shapes.push(shape.clone());
+            let (number, start) = (arranged.parameters.len(), arranged.len());
+            arranged
+                .parameters
+                .push(Parameter { range: start..start + length, ..parameter.clone() });
+            match buckets.last_mut().filter(fits) {
+                Some(last) => (last.parameters.end, last.range.end) = (number + 1, start + length),
+                None => buckets.push(BucketRange {
+                    parameters: number..number + 1,
+                    range: start..start + length,
+                    dense,
+                }),
+            }
         }
-        if !small.ranges.is_empty() {
-            parts.push(small);
+        if buckets.is_empty() {
+            buckets.push(BucketRange { parameters: 0..0, range: 0..0, dense: false });
         }
-        if parts.is_empty() {
-            let ranges = std::iter::once(0..0).collect();
-            parts.push(Part { ranges, shapes: vec![vec![0]], dense: false });
-        }
-        parts
+        (arranged, buckets)
     }
 }
 
-/// The parameters of one bucket.
+/// Where one bucket lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
-    /// Their places in the flat gradient, ascending, one for each parameter.
-    pub ranges: Vec<Range<usize>>,
-    /// Their dimensions, in the same order.
-    pub shapes: Vec<Vec<usize>>,
-    /// Whether they are sent as they are whatever the scheme.
+pub struct BucketRange {
+    /// Its parameters, among those of the layout.
+    pub parameters: Range<usize>,
+    /// Its elements, in the flat gradient.
+    pub range: Range<usize>,
+    /// Whether it is sent as it is, whatever the scheme.
     pub dense: bool,
-}
-
-impl Part {
-    /// Elements of the bucket.
-    pub fn length(&self) -> usize {
-        self.ranges.iter().map(Range::len).sum()
-    }
 }
 
 #[cfg(test)]
@@ -207,14 +244,39 @@ mod tests {
         }
     }
 
-    /// The parts as their lengths, a minus for the dense one; they cover the gradient once.
-    fn parts(bucketing: &Bucketing, layout: &Layout, dense_below: usize) -> Vec<isize> {
-        let parts = bucketing.parts(layout, dense_below);
-        let mut covered = vec![0; layout.len()];
-        parts.iter().flat_map(|part| part.ranges.clone()).flatten().for_each(|i| covered[i] += 1);
-        assert!(covered.iter().all(|times| *times == 1), "{parts:?}");
-        let signed = |part: &Part| part.length() as isize * if part.dense { -1 } else { 1 };
-        parts.iter().map(signed).collect()
+    /// The buckets as their lengths, a minus for the dense one; they cover the gradient once, in
+    /// order, and so do their parameters.
+    fn buckets(bucketing: &Bucketing, layout: &Layout, dense_below: usize) -> Vec<isize> {
+        let (arranged, buckets) = bucketing.arrange(layout, dense_below);
+        let mut end = 0;
+        for bucket in &buckets {
+            assert_eq!(bucket.range.start, end);
+            let parameters = &arranged.parameters()[bucket.parameters.clone()];
+            for parameter in parameters {
+                assert_eq!(parameter.range.start, end);
+                assert_eq!(parameter.range.len() < dense_below, bucket.dense);
+                end = parameter.range.end;
+            }
+            assert_eq!(bucket.range.end, end);
+        }
+        assert_eq!((arranged.len(), end), (layout.len(), layout.len()));
+        let signed = |one: &BucketRange| one.range.len() as isize * if one.dense { -1 } else { 1 };
+        buckets.iter().map(signed).collect()
+    }
+
+    #[test]
+    fn small_parameters_lie_behind_the_others_and_states_are_saved_by_name() {
+        let layout = layout(&[("a", 1), ("b", 3), ("c", 2), ("d", 4)]);
+        let (arranged, buckets) = Bucketing::Whole.arrange(&layout, 3);
+        let names: Vec<&str> = arranged.parameters().iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(names, ["b", "d", "a", "c"]);
+        assert_eq!(buckets[1], BucketRange { parameters: 2..4, range: 7..10, dense: true });
+        let by_name: Vec<f32> = (0..10).map(|i| i as f32).collect();
+        let flat = arranged.from_name_order(&by_name);
+        assert_eq!(flat, [1.0, 2.0, 3.0, 6.0, 7.0, 8.0, 9.0, 0.0, 4.0, 5.0]);
+        assert_eq!(arranged.to_name_order(&flat), by_name);
+        // Arranged once more, for other buckets, it is as if it had been given by name.
+        assert_eq!(Bucketing::Whole.arrange(&arranged, 0).0, layout);
     }
 
     #[test]
@@ -230,9 +292,9 @@ mod tests {
             (Bucketing::Bytes(52), 3, vec![13, -5]),
             (Bucketing::Whole, 11, vec![-18]),
         ] {
-            assert_eq!(parts(&bucketing, &layout, dense_below), expected, "{bucketing:?}");
+            assert_eq!(buckets(&bucketing, &layout, dense_below), expected, "{bucketing:?}");
         }
-        assert_eq!(parts(&Bucketing::Parameter, &Layout::default(), 9), [0]);
+        assert_eq!(buckets(&Bucketing::Parameter, &Layout::default(), 9), [0]);
     }
 
     #[test]

@@ -28,21 +28,21 @@
 //!
 //! # Where to start
 //! * [`Exchange`] turns a gradient into the mean over ranks and reports the [`Traffic`]. It takes the
-//!   flat gradient ([`allreduce`](Exchange::allreduce)) or one bucket at a time
-//!   ([`exchange_bucket`](Exchange::exchange_bucket)).
+//!   flat gradient at once ([`allreduce`](Exchange::allreduce)), or one group of buckets after the
+//!   other while the backward pass still runs ([`exchange_group`](Exchange::exchange_group)).
 //! * [`SchemeConfig`] is one of the built-in [`schemes`], with its settings. A scheme of one's own is a
 //!   [`Scheme`] that builds a [`Compressor`] (one message a step) or a [`Reducer`] (any number of
 //!   rounds) for each bucket, handed to [`Exchange::with`]; [`contract::check`] tries it.
 //! * [`Collective`] carries bytes between ranks: [`mesh()`] joins threads, [`cluster`] processes, [`Solo`] is one worker alone. A transport of one's own implements three
 //!   methods of it.
 //! * [`Topology`] says who hears whom and who averages: every rank, a server, or each its shard.
-//! * [`Layout`] names the parameters and their shapes, [`Bucketing`] says which stretches of the
+//! * [`Layout`] names the parameters, their shapes and places, [`Bucketing`] says which stretches of the
 //!   gradient are compressed as one, [`Policy`] all that surrounds a scheme: what is sent
 //!   uncompressed, momentum correction, clipping.
 //! * [`wire`] has what messages are written and read with.
 //! * [`network`] models what crossing a real network would take.
 //!
-//! The examples `threads`, `own_scheme`, `own_transport` and `buckets` are whole programs.
+//! The examples `threads`, `own_scheme` and `own_transport` are whole programs.
 //!
 //! # What it promises
 //! * A message is bytes, and its length is its cost: everything the decoder needs is in it.
@@ -94,7 +94,7 @@ pub use compress::{
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;
 pub use gradient::Gradient;
-pub use layout::{Bucketing, Layout, Parameter, Part};
+pub use layout::{BucketRange, Bucketing, Layout, Parameter};
 pub use policy::Policy;
 pub use reducer::{Alone, BucketGradient, Next, Reducer, Round};
 pub use schemes::SchemeConfig;

@@ -175,7 +175,7 @@ fn ranks_in_different_groups_find_out() {
 #[test]
 fn groups_that_are_no_partition_and_groups_out_of_turn_are_refused() {
     let mut exchange = exchange(&half(), Solo);
-    let lengths: Vec<usize> = exchange.buckets().iter().map(|part| part.length()).collect();
+    let lengths: Vec<usize> = exchange.buckets().iter().map(|bucket| bucket.range.len()).collect();
     assert_eq!(lengths, [700, 1200, 64, 2048, 12]);
     assert!(exchange.buckets()[4].dense);
     for groups in [

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError, TryLockError};
 
-use gradwire_exchange::{Collective, Error, Layout, Solo, Traffic as Counted};
+use gradwire_exchange::{Collective, Error, Layout, Parameter, Solo, Traffic as Counted};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -80,20 +80,17 @@ impl Exchange {
             None => Box::new(Solo),
         };
         let (rank, world_size) = (collective.rank(), collective.world_size());
-        let places = layout.parameters().iter();
-        let places: Vec<_> =
-            places.map(|one| (one.name.clone(), one.range.start, one.range.end)).collect();
         let exchange = gradwire_exchange::Exchange::new(&scheme, policy, layout, seed, collective)
             .map_err(|error| exception(&error))?;
-        let buckets = exchange.buckets().iter().map(|part| {
-            let begins = |name: &(String, usize, usize)| {
-                part.ranges.iter().any(|range| (range.start, range.end) == (name.1, name.2))
-            };
-            places.iter().filter(|place| begins(place)).map(|place| place.0.clone()).collect()
-        });
+        let parameters = exchange.layout().parameters();
+        let name = |one: &Parameter| one.name.clone();
+        let buckets = exchange.buckets().iter();
+        let names =
+            buckets.map(|one| parameters[one.parameters.clone()].iter().map(name).collect());
+        let places = parameters.iter().map(|one| (name(one), one.range.start, one.range.end));
         Ok(Self {
-            buckets: buckets.collect(),
-            layout: places,
+            buckets: names.collect(),
+            layout: places.collect(),
             rank,
             world_size,
             cause,

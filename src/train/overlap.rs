@@ -113,14 +113,12 @@ impl Plan {
                 early: moment.is_some(),
             })
             .collect();
-        let groups = agreed(&groups(exchange, &places, &moments, bytes), exchange)?;
+        let groups = agreed(&groups(exchange, &moments, bytes), exchange)?;
         let count = groups.len();
         for (group, buckets) in groups.iter().enumerate() {
-            for range in buckets.iter().flat_map(|bucket| &exchange.buckets()[*bucket].ranges) {
-                let inside = |place: &&mut Place| {
-                    range.start <= place.range.start && place.range.end <= range.end
-                };
-                places.iter_mut().filter(inside).for_each(|place| place.group = group);
+            for bucket in buckets {
+                let parameters = exchange.buckets()[*bucket].parameters.clone();
+                places[parameters].iter_mut().for_each(|place| place.group = group);
             }
         }
         exchange.set_groups(groups)?;
@@ -292,24 +290,15 @@ fn lay(told: Told, add: bool, into: &mut [f32]) {
 
 /// The exchange's buckets in the order in which they become final, together until they hold `bytes`
 /// of gradient; those that are final only at the end in one group.
-fn groups(
-    exchange: &Exchange,
-    places: &[Place],
-    moments: &[Option<usize>],
-    bytes: usize,
-) -> Vec<Vec<usize>> {
-    let last_moment = |ranges: &[Range<usize>]| {
-        let inside = |place: &Place| {
-            let holds = |range: &Range<usize>| {
-                range.start <= place.range.start && place.range.end <= range.end
-            };
-            ranges.iter().any(holds)
-        };
-        let of_it = places.iter().zip(moments).filter(|(place, _)| inside(place));
-        of_it.map(|(_, moment)| moment.unwrap_or(usize::MAX)).max().unwrap_or(usize::MAX)
+fn groups(exchange: &Exchange, moments: &[Option<usize>], bytes: usize) -> Vec<Vec<usize>> {
+    let last_moment = |parameters: Range<usize>| {
+        let moments = moments[parameters].iter();
+        moments.map(|moment| moment.unwrap_or(usize::MAX)).max().unwrap_or(usize::MAX)
     };
     let mut buckets: Vec<(usize, usize, usize)> = (exchange.buckets().iter().enumerate())
-        .map(|(number, part)| (last_moment(&part.ranges), number, part.length()))
+        .map(|(number, bucket)| {
+            (last_moment(bucket.parameters.clone()), number, bucket.range.len())
+        })
         .collect();
     buckets.sort_unstable();
     let mut groups: Vec<Vec<usize>> = Vec::new();

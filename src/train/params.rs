@@ -1,16 +1,17 @@
-//! A replica's trainable variables and its flat gradient, in name order.
+//! A replica's trainable variables and their places in its flat gradient.
 //!
 //! candle keeps variables in a hash map, whose order differs between replicas; here their order
-//! is that of their names, so that the flat gradients of all ranks mean the same.
+//! is that of their names, so that the flat gradients of all ranks mean the same, or that of the
+//! exchange's buckets, which is made of names too.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::{TensorId, Var};
 use gradwire_exchange::{Layout, Support};
 use gradwire_models::Store;
 use gradwire_models::kernels::flat::{HostBuffer, update_all, update_in_place};
 use gradwire_models::kernels::gradients::Gradients;
 use gradwire_models::kernels::handover::{Contribution, Places};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ impl Param {
     }
 }
 
-/// All trainable variables of a replica, in name order.
+/// All trainable variables of a replica, as they lie in the flat gradient.
 pub struct Params {
     params: Vec<Param>,
     len: usize,
@@ -46,19 +47,26 @@ pub struct Params {
     host: HostBuffer,
 }
 
-/// Which variable a kernel's contribution is for, by its place in name order; cheap to clone.
+/// Which variable a kernel's contribution is for, by its number; cheap to clone.
 #[derive(Clone)]
 pub struct Index(Arc<HashMap<TensorId, usize>>);
 
 impl Index {
-    /// The place of the variable, if it is one of these.
+    /// The number of the variable, if it is one of these.
     pub fn of(&self, contribution: &Contribution) -> Option<usize> {
         self.0.get(&contribution.variable()).copied()
     }
 }
 
+/// The variables by what kernels know of them.
+fn look_ups(params: &[Param]) -> (Index, Places) {
+    let index = params.iter().enumerate().map(|(place, p)| (p.var.id(), place)).collect();
+    let places = params.iter().map(|p| (p.var.id(), p.range.clone())).collect();
+    (Index(Arc::new(index)), places)
+}
+
 impl Params {
-    /// The trainable variables of `store`.
+    /// The trainable variables of `store`, in name order.
     pub fn new(store: &Store) -> Self {
         let mut len = 0;
         let buffers = store.buffers();
@@ -73,9 +81,27 @@ impl Params {
             Param { name, var, range, is_norm_bias }
         });
         let params: Vec<Param> = params.collect();
-        let index = params.iter().enumerate().map(|(place, p)| (p.var.id(), place)).collect();
-        let places = params.iter().map(|p| (p.var.id(), p.range.clone())).collect();
-        Self { params, len, index: Index(Arc::new(index)), places, host: HostBuffer::default() }
+        let (index, places) = look_ups(&params);
+        Self { params, len, index, places, host: HostBuffer::default() }
+    }
+
+    /// Takes the places in the flat gradient from `layout`, that of an exchange of
+    /// [these parameters](Self::layout), and the order of the variables with them.
+    ///
+    /// # Errors
+    /// When the layout lacks a variable.
+    pub fn arrange(&mut self, layout: &Layout) -> Result<()> {
+        let mut unplaced: HashMap<String, Param> =
+            self.params.drain(..).map(|param| (param.name.clone(), param)).collect();
+        for parameter in layout.parameters() {
+            let Some(param) = unplaced.remove(&parameter.name) else {
+                bail!("invariant: the exchange knows a parameter {}", parameter.name);
+            };
+            self.params.push(Param { range: parameter.range.clone(), ..param });
+        }
+        ensure!(unplaced.is_empty(), "invariant: the exchange lacks parameters");
+        (self.index, self.places) = look_ups(&self.params);
+        Ok(())
     }
 
     /// Where each variable's gradient lies in the flat one.
@@ -98,12 +124,12 @@ impl Params {
         self.len == 0
     }
 
-    /// The variables, in name order.
+    /// The variables, as they lie in the flat gradient.
     pub fn iter(&self) -> impl Iterator<Item = &Param> {
         self.params.iter()
     }
 
-    /// Changes all variables' elements in place, in name order; those of a GPU in one transfer each way.
+    /// Changes all variables' elements in place, one after the other; those of a GPU in one transfer each way.
     ///
     /// # Errors
     /// As [`Param::update`].
@@ -113,12 +139,14 @@ impl Params {
             .context("updating the weights")
     }
 
-    /// Names and places, as the exchange wants them.
+    /// Names and shapes in order of name, as an exchange wants them.
     ///
     /// # Errors
     /// When two variables have one name.
     pub fn layout(&self) -> Result<Layout> {
-        Ok(Layout::shaped(self.params.iter().map(|p| (p.name.clone(), p.var.dims().to_vec())))?)
+        let shaped = |p: &Param| (p.name.clone(), p.var.dims().to_vec());
+        let parameters: BTreeMap<_, _> = self.params.iter().map(shaped).collect();
+        Ok(Layout::shaped(parameters)?)
     }
 
     /// Fails when a variable has no gradient: an operation on the way severed autograd, or the

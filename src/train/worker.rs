@@ -85,20 +85,23 @@ enum Overlap {
 }
 
 /// The exchange of a rank, in a run of so many steps; without them its schemes take what is usual.
+/// The replica's parameters take their places in the flat gradient from it.
 fn exchange(
     recipe: &Recipe,
     steps: Option<u64>,
-    replica: &Replica,
+    replica: &mut Replica,
     end: Box<dyn Collective>,
 ) -> Result<Exchange> {
-    Ok(Exchange::with(
+    let exchange = Exchange::with(
         &recipe.scheme,
         recipe.exchange.wiring(),
         recipe.policy(),
         replica.params.layout()?,
         Run { seed: recipe.seed, steps },
         end,
-    )?)
+    )?;
+    replica.params.arrange(exchange.layout())?;
+    Ok(exchange)
 }
 
 fn optimizer(recipe: &Recipe, replica: &Replica) -> Optimizer {
@@ -119,14 +122,13 @@ impl Worker {
         let Seat { session, seat_on_machine, collective, reports, from, post } = seat;
         let Session { recipe, data, course, .. } = &*session;
         let rank = collective.rank();
-        let replica = Replica::new(recipe, &*data.train, seat_on_machine)?;
+        let mut replica = Replica::new(recipe, &*data.train, seat_on_machine)?;
         if from.is_none() {
             replica.prepare(recipe, &*data.train)?;
         }
-        let params = &replica.params;
         let (sampler, first_place) = course.sampler(recipe, rank)?;
         let last_place = course.place(course.last_step());
-        let exchange = exchange(recipe, Some(course.last_step()), &replica, collective)?;
+        let exchange = exchange(recipe, Some(course.last_step()), &mut replica, collective)?;
         let plan = Plan {
             augment: recipe.augmentation(),
             seed: recipe.seed,
@@ -136,8 +138,8 @@ impl Worker {
             ..Plan::default()
         };
         let gradient = Local {
-            flat: vec![0.0; params.len()],
-            support: Support::nothing(params.len()),
+            flat: vec![0.0; replica.params.len()],
+            support: Support::nothing(replica.params.len()),
             part: Vec::new(),
         };
         let mut worker = Self {

@@ -10,14 +10,14 @@
 //! the exchange; with a changing rate the two differ by the rate's change during the delay.
 //!
 //! # State
-//! One f32 for each element of the flat gradient, whatever the bucketing: another bucketing, or
-//! another scheme, can take the residual over. The new residual is prepared beside the old one
+//! One f32 for each element of the gradient, saved in the order of the parameters' names: another
+//! bucketing, or another scheme, can take the residual over. The new residual is prepared beside the old one
 //! and takes its place only when the step's messages have all arrived.
 
 use std::ops::Range;
 
 use crate::wire::floats;
-use crate::{Entry, Error, Result, State};
+use crate::{Entry, Error, Layout, Result, State};
 
 /// What one rank remembers of its gradients, and the corrected gradient of the step under way.
 #[derive(Debug, Clone)]
@@ -109,20 +109,24 @@ impl Feedback {
         }
     }
 
-    /// Puts `residual`, and with momentum correction `velocity`, into `state`.
-    pub(crate) fn save(&self, state: &mut State) {
-        state.insert("residual", Entry::F32(self.residual.clone()));
+    /// Puts `residual`, and with momentum correction `velocity`, into `state`, in name order.
+    pub(crate) fn save(&self, layout: &Layout, state: &mut State) {
+        state.insert("residual", Entry::F32(layout.to_name_order(&self.residual)));
         if let Some(velocity) = self.velocity() {
-            state.insert("velocity", Entry::F32(velocity.to_vec()));
+            state.insert("velocity", Entry::F32(layout.to_name_order(velocity)));
         }
     }
 
-    /// Takes up what [`save`](Self::save) put there, of `length` elements.
+    /// Takes up what [`save`](Self::save) put there.
     ///
     /// # Errors
     /// [`Error::State`] when an entry is missing or does not fit, or when there is one that would
     /// silently be lost.
-    pub(crate) fn restore(feedback: Option<&mut Self>, length: usize, state: &State) -> Result<()> {
+    pub(crate) fn restore(
+        feedback: Option<&mut Self>,
+        layout: &Layout,
+        state: &State,
+    ) -> Result<()> {
         let corrects = feedback.as_ref().is_some_and(|feedback| feedback.momentum.is_some());
         for (entry, kept, without) in [
             ("residual", feedback.is_some(), "error feedback"),
@@ -136,9 +140,11 @@ impl Feedback {
             }
         }
         let Some(feedback) = feedback else { return Ok(()) };
-        let residual = state.f32s("residual", length)?;
-        let velocity = if corrects { state.f32s("velocity", length)? } else { &[] };
-        feedback.set(residual, velocity);
+        let saved =
+            |entry| Ok::<_, Error>(layout.from_name_order(state.f32s(entry, layout.len())?));
+        let residual = saved("residual")?;
+        let velocity = if corrects { saved("velocity")? } else { Vec::new() };
+        feedback.set(&residual, &velocity);
         Ok(())
     }
 

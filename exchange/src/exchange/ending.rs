@@ -4,27 +4,10 @@ use super::{Exchange, Underway};
 use crate::bucket::Engine;
 use crate::bucket::Item;
 use crate::cpu::Stopwatch;
-use crate::gradient::Seen;
 use crate::incoming::Place;
 use crate::topology::{Heard, Received};
 use crate::wire::floats;
 use crate::{Error, Gauge, Result, Traffic};
-
-/// The mean that the groups of a step came to.
-#[derive(Clone, Copy)]
-enum Means<'a> {
-    Flat(&'a [f32]),
-    Buckets(&'a [&'a [f32]]),
-}
-
-impl<'a> Means<'a> {
-    fn of(self, bucket: usize) -> Seen<'a> {
-        match self {
-            Means::Flat(values) => Seen::flat(values),
-            Means::Buckets(buckets) => Seen { values: buckets[bucket], one: true },
-        }
-    }
-}
 
 impl Exchange {
     /// Ends the step: lets the compressors learn from what all ranks said, takes up the new
@@ -40,30 +23,6 @@ impl Exchange {
             let (expected, found) = (self.layout.len(), gradient.len());
             return Err(Error::GradientLength { expected, found });
         }
-        self.finish_with(Means::Flat(gradient))
-    }
-
-    /// The same for a caller that holds buckets: `means` are what
-    /// [`exchange_bucket`](Self::exchange_bucket) left, in the order of [`buckets`](Self::buckets).
-    ///
-    /// # Errors
-    /// As [`finish`](Self::finish).
-    pub fn finish_buckets(&mut self, means: &[&[f32]]) -> Result<Traffic> {
-        if means.len() != self.buckets.len() {
-            let problem =
-                format!("there are {} buckets, and means of {}", self.buckets.len(), means.len());
-            return Err(Error::Groups { problem });
-        }
-        for (bucket, mean) in self.buckets.iter().zip(means) {
-            if mean.len() != bucket.length {
-                let (expected, found) = (bucket.length, mean.len());
-                return Err(Error::GradientLength { expected, found });
-            }
-        }
-        self.finish_with(Means::Buckets(means))
-    }
-
-    fn finish_with(&mut self, means: Means<'_>) -> Result<Traffic> {
         let refuse = |problem: String| Err(Error::Groups { problem });
         let Some(Underway { step, mut traffic, heard }) = self.underway.take() else {
             return refuse("no step has begun that could end".to_string());
@@ -74,9 +33,9 @@ impl Exchange {
         let heard: Vec<(Vec<Item>, Heard)> = heard.into_iter().flatten().collect();
         let start = Stopwatch::start();
         let place = self.place(step);
-        self.learn_from_messages(place, &heard, means)?;
+        self.learn_from_messages(place, &heard, gradient)?;
         // From here on nothing can fail.
-        self.commit(place, means, &mut traffic.gauges);
+        self.commit(place, gradient, &mut traffic.gauges);
         for (buffers, (_, heard)) in self.buffers.iter_mut().zip(heard) {
             buffers.keep_messages(heard.into_mine(place.rank));
         }
@@ -95,7 +54,7 @@ impl Exchange {
         &mut self,
         place: Place,
         heard: &[(Vec<Item>, Heard)],
-        means: Means<'_>,
+        means: &[f32],
     ) -> Result<()> {
         if self.is_dense() {
             return Ok(());
@@ -111,13 +70,14 @@ impl Exchange {
                 Ok::<_, Error>(())
             })?;
         }
-        for (number, (bucket, heard)) in self.buckets.iter_mut().zip(places).enumerate() {
-            let (mean, Some(compressor)) = bucket.view(means.of(number)) else { continue };
+        for (bucket, heard) in self.buckets.iter_mut().zip(places) {
+            let mean = bucket.elements(means);
+            let Some(compressor) = bucket.codec_mut() else { continue };
             match heard {
                 Some((group, index)) => {
-                    received[group].tell(place, index, mean, &mut **compressor)?;
+                    received[group].tell(place, index, mean, compressor)?;
                 }
-                None => Received::Plain.tell(place, 0, mean, &mut **compressor)?,
+                None => Received::Plain.tell(place, 0, mean, compressor)?,
             }
         }
         Ok(())
@@ -125,15 +85,16 @@ impl Exchange {
 
     /// Makes what the step has prepared last: residual, and what compressors and reducers learnt. Gauges are of
     /// messages: steps of a warm-up have none.
-    fn commit(&mut self, place: Place, means: Means<'_>, gauges: &mut Vec<Gauge>) {
+    fn commit(&mut self, place: Place, means: &[f32], gauges: &mut Vec<Gauge>) {
         use crate::compress::StepEnd;
 
         if let Some(feedback) = &mut self.feedback {
             feedback.commit();
         }
         let warm = self.is_warm(place.step);
-        for (number, bucket) in self.buckets.iter_mut().enumerate() {
-            if let (mean, Some(compressor)) = bucket.view(means.of(number)) {
+        for bucket in &mut self.buckets {
+            let mean = bucket.elements(means);
+            if let Some(compressor) = bucket.codec_mut() {
                 compressor.commit(&StepEnd { step: place.step, ranks: place.world_size, mean });
             }
             if let (Engine::Rounds(reducer, _), true) = (&mut bucket.engine, warm) {

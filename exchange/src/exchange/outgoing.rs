@@ -8,7 +8,6 @@ use crate::bucket::Item;
 use crate::bucket::{Bucket, Engine};
 use crate::compress::{Compressor, Encoded, Feedback};
 use crate::error::Quantity;
-use crate::gradient::{Held, Seen};
 use crate::incoming::Place;
 use crate::measure::Distortion;
 use crate::traffic::Leg;
@@ -28,14 +27,14 @@ pub(super) struct Outgoing {
     pub(super) values: Vec<u8>,
     /// Buckets with a reducer, whose rounds follow.
     pub(super) rounds: Vec<usize>,
-    /// What of encoding was time spent on measuring.
+    /// The part of the encoding time that measuring took.
     pub(super) measuring: Duration,
 }
 
 impl Outgoing {
     /// Bytes of the items, the plain ones and those of rounds as plain f32, headers included.
     pub(super) fn dense_bytes(&self, buckets: &[Bucket]) -> [u64; 3] {
-        let bytes = |number: usize| (HEADER_BYTES + 4 * buckets[number].length) as u64;
+        let bytes = |number: usize| (HEADER_BYTES + 4 * buckets[number].length()) as u64;
         let of = |items: &[Item]| items.iter().map(|item| bytes(item.bucket)).sum();
         [of(&self.items), of(&self.plain), self.rounds.iter().map(|number| bytes(*number)).sum()]
     }
@@ -56,7 +55,7 @@ impl Exchange {
         &mut self,
         place: Place,
         group: usize,
-        held: &mut Held<'_>,
+        gradient: &mut [f32],
         support: Option<&Support>,
         leg: &mut Leg,
     ) -> Result<Outgoing> {
@@ -79,8 +78,8 @@ impl Exchange {
         if !outgoing.plain.is_empty() {
             outgoing.values = buffers.plain();
         }
-        if !self.correct(group, held) {
-            return Err(self.non_finite(place, group, held.seen()));
+        if !self.correct(group, gradient) {
+            return Err(self.non_finite(place, group, gradient));
         }
         if outgoing.rounds.is_empty() && outgoing.items.iter().all(|item| item.plain) {
             let values = if apart { &mut outgoing.values } else { &mut outgoing.message };
@@ -88,24 +87,23 @@ impl Exchange {
         }
         // What an earlier gradient has left over may lie anywhere.
         let support = support.filter(|_| self.feedback.is_none());
-        let written = self.write_messages(place, held.seen(), support, leg, &mut outgoing);
-        if written
-            .and_then(|()| self.write_plain(place, held.seen(), support, &mut outgoing))
-            .is_none()
-        {
-            return Err(self.non_finite(place, group, held.seen()));
+        let written = self
+            .write_messages(place, gradient, support, leg, &mut outgoing)
+            .and_then(|()| self.write_plain(place, gradient, support, &mut outgoing));
+        if written.is_none() {
+            return Err(self.non_finite(place, group, gradient));
         }
         Ok(outgoing)
     }
 
     /// Clips a group's gradient and adds the residual; false when what is due is not finite. Without
     /// feedback, plain values are checked only while they are copied.
-    fn correct(&mut self, group: usize, held: &mut Held<'_>) -> bool {
-        let scale = self.clipping(held.seen());
+    fn correct(&mut self, group: usize, gradient: &mut [f32]) -> bool {
+        let scale = self.clipping(gradient);
         let group = &self.groups[group];
         let Some(feedback) = &mut self.feedback else {
             if scale != 1.0 {
-                held.values.iter_mut().for_each(|value| *value *= scale);
+                gradient.iter_mut().for_each(|value| *value *= scale);
             }
             return group.iter().all(|number| {
                 let bucket = &self.buckets[*number];
@@ -114,26 +112,12 @@ impl Exchange {
                     Engine::Codec(compressor) => compressor.checks(),
                     Engine::Rounds(..) => false,
                 };
-                let finite = |values: &[f32]| floats::all_finite(values);
-                checks
-                    || match held.one {
-                        true => finite(held.values),
-                        false => {
-                            bucket.ranges.iter().all(|range| finite(&held.values[range.clone()]))
-                        }
-                    }
+                checks || floats::all_finite(bucket.elements(gradient))
             });
         };
         group.iter().fold(true, |finite, number| {
-            let mut before = 0;
-            self.buckets[*number].ranges.iter().fold(finite, |finite, range| {
-                let gradient = match held.one {
-                    true => &held.values[before..before + range.len()],
-                    false => &held.values[range.clone()],
-                };
-                before += range.len();
-                feedback.begin(range.clone(), gradient, scale) & finite
-            })
+            let bucket = &self.buckets[*number];
+            feedback.begin(bucket.range.clone(), bucket.elements(gradient), scale) & finite
         })
     }
 
@@ -141,7 +125,7 @@ impl Exchange {
     fn write_messages(
         &mut self,
         place: Place,
-        gradient: Seen<'_>,
+        gradient: &[f32],
         support: Option<&Support>,
         leg: &mut Leg,
         outgoing: &mut Outgoing,
@@ -153,11 +137,11 @@ impl Exchange {
             let bucket = &mut self.buckets[item.bucket];
             let words = bucket.words(support, self.layout.len());
             let corrected = self.feedback.as_ref().map(Feedback::with_residual);
-            let (source, compressor) = bucket.view(corrected.map_or(gradient, Seen::flat));
+            let source = bucket.elements(corrected.unwrap_or(gradient));
             let open = place.header(Kind::Dense, item.bucket).open(mine);
             let payload_at = open.payload_at();
             let (mut kind, mut checksum) = (Kind::Dense, None);
-            if let Some(compressor) = compressor.filter(|_| !item.plain) {
+            if let Some(compressor) = bucket.codec_mut().filter(|_| !item.plain) {
                 let blocks = words.zip(compressor.sparse_blocks());
                 let encoded = match blocks {
                     Some((words, blocks)) => blocks.encode_within(source, words, step, mine),
@@ -172,7 +156,7 @@ impl Exchange {
                 if measures {
                     let message = &mine[payload_at..];
                     outgoing.measuring +=
-                        measure(&mut self.distortion, item.bucket, &**compressor, source, message);
+                        measure(&mut self.distortion, item.bucket, compressor, source, message);
                 }
             }
             if kind == Kind::Dense {
@@ -195,15 +179,15 @@ impl Exchange {
     fn write_plain(
         &mut self,
         place: Place,
-        gradient: Seen<'_>,
+        gradient: &[f32],
         support: Option<&Support>,
         outgoing: &mut Outgoing,
     ) -> Option<()> {
         for item in &outgoing.plain {
-            let bucket = &mut self.buckets[item.bucket];
+            let bucket = &self.buckets[item.bucket];
             let words = bucket.words(support, self.layout.len());
             let corrected = self.feedback.as_ref().map(Feedback::with_residual);
-            let (source, _) = bucket.view(corrected.map_or(gradient, Seen::flat));
+            let source = bucket.elements(corrected.unwrap_or(gradient));
             let open = place.header_of(Kind::Dense, *item).open(&mut outgoing.values);
             let checksum = floats::put_checked(source, words, &mut outgoing.values)?;
             open.close_with(Kind::Dense, &checksum, &mut outgoing.values);
@@ -215,30 +199,24 @@ impl Exchange {
     }
 
     /// What local clipping multiplies this rank's gradient by.
-    fn clipping(&self, gradient: Seen<'_>) -> f32 {
+    fn clipping(&self, gradient: &[f32]) -> f32 {
         let Some(limit) = self.policy.clip_norm.filter(|limit| *limit > 0.0) else { return 1.0 };
         let limit = limit / (self.collective.world_size() as f64).sqrt();
-        let norm = floats::norm(gradient.values);
+        let norm = floats::norm(gradient);
         if norm > limit { (limit / norm) as f32 } else { 1.0 }
     }
 
     /// Where a group of this rank's gradient, or its sum with the residual, is not finite.
-    pub(super) fn non_finite(&self, place: Place, group: usize, gradient: Seen<'_>) -> Error {
+    pub(super) fn non_finite(&self, place: Place, group: usize, gradient: &[f32]) -> Error {
         let corrected = self.feedback.as_ref().map(Feedback::with_residual);
-        let places = [
-            (Quantity::Gradient, gradient),
-            (Quantity::Corrected, Seen::flat(corrected.unwrap_or(&[]))),
-        ];
-        let first = |seen: Seen<'_>| {
-            if seen.one {
-                let element = floats::first_non_finite(seen.values)?;
-                return Some(self.buckets[self.groups[group][0]].position(element));
-            }
-            let buckets = self.groups[group].iter().map(|number| &self.buckets[*number]);
-            let ranges = buckets.flat_map(|bucket| bucket.ranges.iter());
+        let places =
+            [(Quantity::Gradient, gradient), (Quantity::Corrected, corrected.unwrap_or(&[]))];
+        let first = |values: &[f32]| {
+            let ranges =
+                self.groups[group].iter().map(|number| self.buckets[*number].range.clone());
             let positions = ranges.filter_map(|range| {
-                let values = seen.values.get(range.clone())?;
-                Some(range.start + floats::first_non_finite(values)?)
+                let start = range.start;
+                Some(start + floats::first_non_finite(values.get(range)?)?)
             });
             positions.min()
         };
@@ -272,21 +250,16 @@ fn measure(
 
 /// Takes off a bucket's unsent part what its message says, or everything if it was sent as it is;
 /// with `masks`, the momentum of what a message speaks of ends.
-fn subtract_sent(
-    feedback: &mut Feedback,
-    bucket: &mut Bucket,
-    message: Option<&[u8]>,
-    masks: bool,
-) {
-    let mut unsent = Held::flat(feedback.pending());
-    bucket.change(&mut unsent, |unsent, compressor| match (message, compressor) {
+fn subtract_sent(feedback: &mut Feedback, bucket: &Bucket, message: Option<&[u8]>, masks: bool) {
+    let pending = bucket.elements_mut(feedback.pending());
+    match (message, bucket.codec()) {
         (Some(message), Some(compressor)) => compressor
-            .decode_add(message, 0..unsent.len(), -1.0, unsent)
+            .decode_add(message, 0..pending.len(), -1.0, pending)
             .expect("invariant: a compressor reads its own message"),
-        _ => unsent.fill(0.0),
-    });
+        _ => pending.fill(0.0),
+    }
     let sent = bucket.codec().filter(|_| message.is_some()).and_then(Compressor::sent);
     if let Some(sent) = sent.filter(|_| masks) {
-        sent.iter().for_each(|element| feedback.mask(bucket.position(*element as usize)));
+        sent.iter().for_each(|element| feedback.mask(bucket.range.start + *element as usize));
     }
 }

@@ -2,10 +2,9 @@
 //! of them read what came of it, until the last is done.
 
 use super::Exchange;
-use crate::bucket::Item;
+use crate::bucket::{Engine, Item};
 use crate::compress::Feedback;
 use crate::cpu::Stopwatch;
-use crate::gradient::{Held, Seen};
 use crate::incoming::Place;
 use crate::reducer::{BucketGradient, Mail, Next, Round};
 use crate::topology::Work;
@@ -28,7 +27,7 @@ impl Exchange {
         &mut self,
         place: Place,
         rounds: &[usize],
-        held: &mut Held<'_>,
+        gradient: &mut [f32],
         mut leg: Leg,
         traffic: &mut Traffic,
     ) -> Result<()> {
@@ -38,10 +37,10 @@ impl Exchange {
                 mail.begin();
             }
         }
-        let due = self.note_due(place, rounds, held);
+        let due = self.note_due(place, rounds, gradient);
         for round in 0..=u8::MAX {
             let computing = Stopwatch::start();
-            let turned = self.turn(place, rounds, round, held);
+            let turned = self.turn(place, rounds, round, gradient);
             let written = turned
                 .and_then(|again| Ok((again, self.write_posts(place, group, rounds, round)?)));
             let (again, [values, bytes]) = match written {
@@ -52,7 +51,7 @@ impl Exchange {
             leg.encode += passed;
             leg.encode_cpu += computed;
             if !again {
-                self.measure_rounds(place, rounds, &due, held);
+                self.measure_rounds(place, rounds, &due, gradient);
                 // What the last round computed follows the last collective.
                 match traffic.legs.last_mut().filter(|_| round > 0) {
                     Some(last) => {
@@ -66,7 +65,7 @@ impl Exchange {
             }
             if let Some((items, values)) = values {
                 let mine = std::mem::replace(&mut leg, Leg { group, ..Leg::default() });
-                self.carry_values(place, &items, values, held, mine, traffic)?;
+                self.carry_values(place, &items, values, gradient, mine, traffic)?;
             }
             if let Some((items, bytes)) = bytes {
                 let mine = std::mem::replace(&mut leg, Leg { group, ..Leg::default() });
@@ -84,43 +83,41 @@ impl Exchange {
         place: Place,
         rounds: &[usize],
         round: u8,
-        held: &mut Held<'_>,
+        gradient: &mut [f32],
     ) -> Result<bool> {
         let Place { rank, world_size, step } = place;
         let mut again = false;
         for number in rounds {
             let residual = self.feedback.as_mut().map(Feedback::pending);
             let bucket = &mut self.buckets[*number];
-            let next = bucket.reduce(held, residual, |reducer, mail, values, residual| {
-                if mail.done {
-                    return Ok(None);
-                }
-                mail.clear_posts();
-                let mut gradient = BucketGradient::new(values, residual);
-                let mut turn = Round { step, number: round, rank, world_size, mail };
-                let next = reducer.reduce(&mut gradient, &mut turn)?;
-                if next == Next::Done {
+            let range = bucket.range.clone();
+            let Engine::Rounds(reducer, mail) = &mut bucket.engine else { continue };
+            if mail.done {
+                continue;
+            }
+            mail.clear_posts();
+            let residual = residual.map(|residual| &mut residual[range.clone()]);
+            let mut values = BucketGradient::new(&mut gradient[range], residual);
+            let mut turn = Round { step, number: round, rank, world_size, mail };
+            match reducer.reduce(&mut values, &mut turn)? {
+                Next::Again => again = true,
+                Next::Done => {
                     mail.clear_posts();
                     mail.done = true;
+                    self.check_mean(place, *number, gradient)?;
                 }
-                Ok::<_, Error>(Some(next))
-            });
-            match next.transpose()?.flatten() {
-                Some(Next::Again) => again = true,
-                Some(Next::Done) => self.check_mean(place, *number, held)?,
-                None => {}
             }
         }
         Ok(again)
     }
 
     /// Refuses a mean that is not finite. It has the same bits on every rank, so that every rank does.
-    fn check_mean(&mut self, place: Place, number: usize, held: &Held<'_>) -> Result<()> {
-        let bucket = &mut self.buckets[number];
-        let Some(element) = floats::first_non_finite(bucket.view(held.seen()).0) else {
+    fn check_mean(&mut self, place: Place, number: usize, gradient: &[f32]) -> Result<()> {
+        let bucket = &self.buckets[number];
+        let Some(element) = floats::first_non_finite(bucket.elements(gradient)) else {
             return Ok(());
         };
-        let (parameter, index) = self.layout.name(bucket.position(element));
+        let (parameter, index) = self.layout.name(bucket.range.start + element);
         Err(Error::NonFiniteMean { step: place.step, parameter, index })
     }
 
@@ -184,7 +181,7 @@ impl Exchange {
         place: Place,
         items: &[Item],
         mine: Vec<u8>,
-        held: &mut Held<'_>,
+        gradient: &mut [f32],
         mut leg: Leg,
         traffic: &mut Traffic,
     ) -> Result<()> {
@@ -197,7 +194,7 @@ impl Exchange {
             layout: &self.layout,
             buckets: &mut self.buckets,
             collective: &mut *self.collective,
-            held: Held { values: held.values, one: held.one },
+            gradient,
             as_sent: false,
             within: &nowhere,
             support: None,
@@ -251,13 +248,13 @@ impl Exchange {
     }
 
     /// At a step at which the compression error is measured: what each bucket has to send.
-    fn note_due(&mut self, place: Place, rounds: &[usize], held: &Held<'_>) -> Vec<Vec<f32>> {
+    fn note_due(&mut self, place: Place, rounds: &[usize], gradient: &[f32]) -> Vec<Vec<f32>> {
         if !self.policy.measures(place.step) {
             return Vec::new();
         }
         let corrected = self.feedback.as_ref().map(Feedback::with_residual);
-        let due = corrected.map_or(held.seen(), Seen::flat);
-        rounds.iter().map(|number| self.buckets[*number].view(due).0.to_vec()).collect()
+        let due = corrected.unwrap_or(gradient);
+        rounds.iter().map(|number| self.buckets[*number].elements(due).to_vec()).collect()
     }
 
     /// Measures how much of that was left unsent.
@@ -266,21 +263,21 @@ impl Exchange {
         place: Place,
         rounds: &[usize],
         due: &[Vec<f32>],
-        held: &Held<'_>,
+        gradient: &[f32],
     ) {
         if !self.policy.measures(place.step) {
             return;
         }
         let left = self.feedback.as_ref().map(Feedback::with_residual);
         for (number, due) in rounds.iter().zip(due) {
-            let bucket = &mut self.buckets[*number];
+            let bucket = &self.buckets[*number];
             match left {
                 Some(left) => {
-                    let (left, _) = bucket.view(Seen::flat(left));
+                    let left = bucket.elements(left);
                     self.distortion.add(*number, due, |unsent| unsent.copy_from_slice(left));
                 }
                 None => {
-                    let (mean, _) = bucket.view(held.seen());
+                    let mean = bucket.elements(gradient);
                     self.distortion.add(*number, due, |unsent| {
                         unsent.iter_mut().zip(mean).for_each(|(unsent, mean)| *unsent -= mean);
                     });

@@ -25,9 +25,8 @@ use crate::buffers::Buffers;
 use crate::collective::cluster::{Cluster, Notes};
 use crate::collective::{Collective, Payload};
 use crate::compress::{Built, Compressor, Run, Scheme, Seat};
-use crate::gradient::Held;
 use crate::incoming::Place;
-use crate::layout::{Bucketing, Layout, Part};
+use crate::layout::{BucketRange, Bucketing, Layout};
 use crate::traffic::Leg;
 use crate::wire::Kind;
 use crate::{Error, Policy, Result, State, Support};
@@ -232,7 +231,7 @@ pub(crate) struct About<'a> {
     pub(crate) scheme: &'a dyn Scheme,
     pub(crate) policy: &'a Policy,
     pub(crate) layout: &'a Layout,
-    pub(crate) parts: &'a [Part],
+    pub(crate) places: &'a [BucketRange],
     pub(crate) run: Run,
     pub(crate) world_size: usize,
 }
@@ -240,15 +239,17 @@ pub(crate) struct About<'a> {
 impl About<'_> {
     /// The buckets with the compressors or reducers of `rank`; that of a server is the world size.
     pub(crate) fn buckets(&self, rank: usize) -> Vec<Bucket> {
-        let build = |(bucket, part): (usize, &Part)| {
-            let parameters = part.ranges.iter().map(std::ops::Range::len).collect();
-            let (length, shapes) = (part.length(), part.shapes.clone());
+        let build = |(bucket, place): (usize, &BucketRange)| {
+            let held = &self.layout.parameters()[place.parameters.clone()];
+            let parameters = held.iter().map(|parameter| parameter.range.len()).collect();
+            let shapes = held.iter().map(|parameter| parameter.shape.clone()).collect();
+            let length = place.range.len();
             let Run { seed, steps } = self.run;
             let seat = Seat { length, parameters, shapes, rank, bucket, seed, steps };
-            let plain = part.dense || self.scheme.plain() || length == 0;
-            Bucket::new(part, if plain { Built::Plain } else { self.scheme.build(&seat) })
+            let plain = place.dense || self.scheme.plain() || length == 0;
+            Bucket::new(place, if plain { Built::Plain } else { self.scheme.build(&seat) })
         };
-        self.parts.iter().enumerate().map(build).collect()
+        self.places.iter().enumerate().map(build).collect()
     }
 }
 
@@ -316,7 +317,7 @@ pub(crate) struct Work<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) buckets: &'a mut [Bucket],
     pub(crate) collective: &'a mut dyn Collective,
-    pub(crate) held: Held<'a>,
+    pub(crate) gradient: &'a mut [f32],
     /// Whether the gradient is what this rank has encoded, bit for bit.
     pub(crate) as_sent: bool,
     /// Where this rank's own gradient may be other than zero, if `support` is there.
@@ -366,7 +367,7 @@ impl Work<'_> {
                     *item,
                     of_ranks,
                     self.as_sent,
-                    &mut self.held,
+                    self.gradient,
                 )
             };
             if let Some(element) = averaged? {
@@ -391,9 +392,9 @@ impl Work<'_> {
         let bucket = &self.buckets[item.bucket];
         match &mut self.support {
             Some(support) => {
-                bucket.put_within(start, values, self.within, support, &mut self.held);
+                bucket.put_within(start, values, self.within, support, self.gradient);
             }
-            None => bucket.put(start, values, &mut self.held),
+            None => bucket.put(start, values, self.gradient),
         }
     }
 
@@ -407,7 +408,7 @@ impl Work<'_> {
     fn overflow(&self, item: Item, element: usize) -> Error {
         let bucket = &self.buckets[item.bucket];
         let gradient = item.kind == Kind::Dense;
-        let position = bucket.position(if gradient { element } else { 0 });
+        let position = bucket.range.start + if gradient { element } else { 0 };
         let (mut parameter, mut index) = self.layout.name(position);
         if !gradient {
             index = element;

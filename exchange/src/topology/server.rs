@@ -170,39 +170,46 @@ fn take(work: &mut Work<'_>, answer: &[u8]) -> Result<()> {
 
 /// Overwrites an item by what the server says of it.
 fn take_item(work: &mut Work<'_>, item: Item, downlink: &Downlink<'_>) -> Result<()> {
-    let take = |mean: &mut [f32], compressor: Option<&mut dyn Compressor>| {
-        match (downlink.form, compressor) {
-            (Form::Dense, _) => {
-                let values = floats::expect(downlink.mean, mean.len())?;
-                for (mean, value) in mean.iter_mut().zip(values) {
-                    *mean = f32::from_le_bytes(*value);
-                }
-            }
-            (Form::Sparse, _) => sparse::set(downlink.mean, mean)?,
-            (Form::Compressed, Some(compressor)) => {
-                mean.fill(0.0);
-                compressor.decode_add(downlink.mean, 0..mean.len(), 1.0, mean)?;
-            }
-            (Form::Compressed, None) => {
-                let found = Form::Compressed as u64;
-                return Err(Fault::Field { field: "form", found }.into());
-            }
-        }
-        match floats::first_non_finite(mean) {
-            Some(element) => {
-                let found = mean[element].to_bits().into();
-                Err(Fault::Field { field: "mean", found }.into())
-            }
-            None => Ok(()),
-        }
-    };
     let bucket = &mut work.buckets[item.bucket];
     bucket.by_blocks = false;
     if item.kind != Kind::Values {
-        return bucket.change(&mut work.held, take);
+        let mean = bucket.elements_mut(work.gradient);
+        return read_mean(downlink, bucket.codec(), mean);
     }
     let mail = bucket.mail_mut().expect("invariant: values are posted by a reducer");
     mail.mean.clear();
     mail.mean.resize(item.length, 0.0);
-    take(&mut mail.mean, None)
+    read_mean(downlink, None, &mut mail.mean)
+}
+
+/// Overwrites `mean` by what the server says, compressed or not; all of it has to be finite.
+fn read_mean(
+    downlink: &Downlink<'_>,
+    compressor: Option<&dyn Compressor>,
+    mean: &mut [f32],
+) -> Result<()> {
+    match (downlink.form, compressor) {
+        (Form::Dense, _) => {
+            let values = floats::expect(downlink.mean, mean.len())?;
+            for (mean, value) in mean.iter_mut().zip(values) {
+                *mean = f32::from_le_bytes(*value);
+            }
+        }
+        (Form::Sparse, _) => sparse::set(downlink.mean, mean)?,
+        (Form::Compressed, Some(compressor)) => {
+            mean.fill(0.0);
+            compressor.decode_add(downlink.mean, 0..mean.len(), 1.0, mean)?;
+        }
+        (Form::Compressed, None) => {
+            let found = Form::Compressed as u64;
+            return Err(Fault::Field { field: "form", found }.into());
+        }
+    }
+    match floats::first_non_finite(mean) {
+        Some(element) => {
+            let found = mean[element].to_bits().into();
+            Err(Fault::Field { field: "mean", found }.into())
+        }
+        None => Ok(()),
+    }
 }

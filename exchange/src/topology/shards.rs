@@ -169,16 +169,15 @@ pub(super) fn cut(buckets: &[Bucket], items: &[Item], ranks: usize) -> Vec<Vec<P
 mod tests {
     use super::*;
     use crate::compress::Built;
-    use crate::layout::Part;
+    use crate::layout::BucketRange;
     use crate::schemes::qsgd;
     use crate::{Scheme, SchemeConfig, Seat};
 
     fn bucket(start: usize, length: usize, divides: bool) -> Bucket {
-        let range = start..start + length;
+        let place = BucketRange { parameters: 0..1, range: start..start + length, dense: divides };
         let scheme = SchemeConfig::Qsgd(qsgd::Config::default());
         let built = if divides { Built::Plain } else { scheme.build(&Seat::alone(length, 0)) };
-        let shapes = vec![vec![length]];
-        Bucket::new(&Part { ranges: vec![range], shapes, dense: divides }, built)
+        Bucket::new(&place, built)
     }
 
     fn items(buckets: &[Bucket], order: impl Iterator<Item = usize>) -> Vec<Item> {

@@ -57,8 +57,8 @@ class Compressor:
 class Exchange:
     """Turns each rank's gradient into the mean over ranks, bit-identical on all of them.
 
-    `parameters` gives the shape of each parameter; the flat gradient has them in order of name
-    (`layout`). `transport` carries the messages; without one there is one rank. If it has an
+    `parameters` gives the shape of each parameter; the flat gradient has them in the order of
+    `layout`: that of their names, those below `dense_below` behind the others. `transport` carries the messages; without one there is one rank. If it has an
     `alltoall`, an `allgather` of one rank must be able to meet the `alltoall` of another (see
     `Transport`). All ranks make the same calls with the same arguments. `start_step` is the first
     step that is compressed; `bucketing` is "whole", "parameter" or a number of bytes; the other
@@ -118,7 +118,8 @@ class Exchange:
         call."""
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything of this rank that later messages depend on."""
+        """Everything of this rank that later messages depend on; vectors over all parameters have
+        them in order of name."""
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Takes up what `state` returned; nothing changes when it does not fit."""

@@ -79,6 +79,8 @@ class _Ranks:
         self._exchange: Optional[Exchange] = None
         self._shapes: Dict[str, List[int]] = {}
         self._places: Dict[str, slice] = {}
+        # Where they lie in saved states: in order of name.
+        self._saved_places: Dict[str, slice] = {}
         self._flat = torch.empty(0, device="cpu")
         self._view: "numpy.ndarray[Any, Any]" = self._flat.numpy()
         self._saved: Optional[Dict[str, Any]] = None
@@ -134,7 +136,7 @@ class _Ranks:
         saved: Dict[str, Any] = self._head()
         for name, values in self._exchange.state().items():
             if name in ("residual", "velocity"):
-                by_name = {one: values[place].copy() for one, place in self._places.items()}
+                by_name = {one: values[place].copy() for one, place in self._saved_places.items()}
                 saved[name] = {one: torch.from_numpy(part) for one, part in by_name.items()}
             else:
                 # PyTorch's unsigned 64-bit type is younger than many of its versions.
@@ -199,7 +201,7 @@ class _Ranks:
         for name in ("residual", "velocity"):
             if name in saved:
                 flat = numpy.empty(len(self._view), dtype=numpy.float32)
-                for one, place in self._places.items():
+                for one, place in self._saved_places.items():
                     flat[place] = saved[name][one].numpy()
                 entries[name] = flat
         for name, tensor in saved["compressors"].items():
@@ -226,7 +228,11 @@ class _Ranks:
         exchange = self._new_exchange(shapes)
         self._shapes = {name: shapes[name] for name in sorted(shapes)}
         self._places = {name: slice(begin, end) for name, begin, end in exchange.layout}
-        length = exchange.layout[-1][2] if exchange.layout else 0
+        length = 0
+        for name, place in sorted(self._places.items()):
+            end = length + place.stop - place.start
+            self._saved_places[name] = slice(length, end)
+            length = end
         self._flat = torch.empty(
             length, dtype=torch.float32, device="cpu", pin_memory=pinned
         )

@@ -14,7 +14,7 @@ use crate::train::replica::Replica;
 use crate::train::report::Report;
 use anyhow::{Context, Result, bail, ensure};
 use gradwire_datasets::Dataset;
-use gradwire_exchange::{Entry, Exchange};
+use gradwire_exchange::{Entry, Exchange, Layout};
 use gradwire_models::kernels::flat::update_in_place;
 use gradwire_models::ops::Running;
 use std::time::{Duration, Instant};
@@ -94,14 +94,17 @@ impl Worker {
         }
         let mut optimizer = Tensors::default();
         for (name, values) in self.optimizer.vectors() {
-            optimizer.insert_flat(name, values);
+            optimizer.insert_flat(name, &self.exchange.layout().to_name_order(values));
         }
         if let Some(waiting) = self.optimizer.waiting(&self.replica.params)? {
             optimizer.insert_state(WAITING, waiting.into_state());
         }
         if let Some(average) = &self.average {
             let mut state = gradwire_exchange::State::default();
-            state.insert("weights", Entry::F32(average.weights.clone()));
+            state.insert(
+                "weights",
+                Entry::F32(self.exchange.layout().to_name_order(&average.weights)),
+            );
             state.insert("updates", Entry::U64(vec![average.updates]));
             optimizer.insert_state(AVERAGE, state);
         }
@@ -197,7 +200,11 @@ impl State<'_> {
         let vectors =
             checkpoint.optimizer_vectors(self.optimizer.names(), self.replica.params.len());
         let vectors = vectors.context("the optimizer's state")?;
-        self.optimizer.set(&vectors, checkpoint.manifest.updates);
+        let layout = self.exchange.layout();
+        let placed = |vector: &Option<&[f32]>| vector.map(|sorted| layout.from_name_order(sorted));
+        let placed: Vec<_> = vectors.iter().map(placed).collect();
+        let borrowed: Vec<_> = placed.iter().map(Option::as_deref).collect();
+        self.optimizer.set(&borrowed, checkpoint.manifest.updates);
         let waiting = checkpoint.optimizer.state(WAITING);
         if !waiting.is_empty() {
             let resumed = Waiting::from_state(waiting)
@@ -205,7 +212,7 @@ impl State<'_> {
             resumed.context("the rows of the embedding table that wait")?;
         }
         if let Some(average) = self.average {
-            take_up_average(average, checkpoint, own).context(
+            take_up_average(average, checkpoint, own, layout).context(
                 "the average of the weights; average.kind must be what the run was begun with",
             )?;
         }
@@ -217,11 +224,16 @@ impl State<'_> {
 
 /// # Errors
 /// When the checkpoint has none, or one of another model.
-fn take_up_average(average: &mut Average, checkpoint: &Checkpoint, own: &Tensors) -> Result<()> {
+fn take_up_average(
+    average: &mut Average,
+    checkpoint: &Checkpoint,
+    own: &Tensors,
+    layout: &Layout,
+) -> Result<()> {
     let weights = format!("{AVERAGE}/weights");
     let weights = checkpoint.optimizer.f32s(&weights, &[average.weights.len()])?;
     let buffers = own.f32s(AVERAGE_BUFFERS, &[average.buffers.len()])?;
-    average.weights.copy_from_slice(weights);
+    average.weights = layout.from_name_order(weights);
     average.buffers.copy_from_slice(buffers);
     average.updates = match checkpoint.optimizer.0.get(&format!("{AVERAGE}/updates")) {
         Some(Tensor { values: Entry::U64(updates), .. }) if updates.len() == 1 => updates[0],
@@ -237,7 +249,7 @@ fn take_up_average(average: &mut Average, checkpoint: &Checkpoint, own: &Tensors
 /// # Errors
 /// When it is not of this model, optimizer and scheme: which tensor, and how it differs.
 pub(crate) fn try_all(recipe: &Recipe, data: &dyn Dataset, checkpoint: &Checkpoint) -> Result<()> {
-    let replica = Replica::new(recipe, data, 0)?;
+    let mut replica = Replica::new(recipe, data, 0)?;
     if recipe.record.histograms_every > 0 {
         let params: Vec<_> = replica.params.iter().collect();
         let about: Vec<_> = params.iter().map(|p| (p.name.as_str(), p.var.dims())).collect();
@@ -246,12 +258,13 @@ pub(crate) fn try_all(recipe: &Recipe, data: &dyn Dataset, checkpoint: &Checkpoi
     let timeout = Duration::from_secs_f64(recipe.exchange.timeout);
     let ends = recipe.exchange.topology.connect(recipe.workers, timeout)?;
     for (rank, end) in ends.into_iter().enumerate() {
+        let mut exchange = exchange(recipe, None, &mut replica, end)?;
         let mut average = Average::new(recipe.average, &replica)?;
         let state = State {
             replica: &replica,
             optimizer: &mut optimizer(recipe, &replica),
             average: average.as_mut(),
-            exchange: &mut exchange(recipe, None, &replica, end)?,
+            exchange: &mut exchange,
         };
         state
             .take_up(checkpoint, rank)

@@ -287,10 +287,11 @@ pub fn exchange(recipe: &Recipe, scheme: &SchemeConfig, workload: &Workload) -> 
         let layout = workload.layout.clone();
         let mut exchange =
             Exchange::with(scheme, wiring, policy.clone(), layout, recipe.seed, end)?;
-        let mut flat = vec![0.0; workload.layout.len()];
+        let mut flat;
         let mut counted = Vec::new();
         for step in 1..=WARM + COUNTED {
-            flat.copy_from_slice(&gradients[step as usize % gradients.len()]);
+            let by_name = &gradients[step as usize % gradients.len()];
+            flat = exchange.layout().from_name_order(by_name);
             let traffic = exchange.allreduce(step, &mut flat)?;
             if step > WARM {
                 counted.push(traffic);

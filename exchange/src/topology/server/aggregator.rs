@@ -2,22 +2,21 @@
 
 use std::time::Duration;
 
-use crate::bucket::Bucket;
-use crate::bucket::Item;
+use crate::bucket::{Bucket, Item};
 use crate::collective::Payload;
 use crate::compress::{Compressor, Encoded, Feedback, StepEnd, StepMessages, sparse};
 use crate::cpu::Stopwatch;
-use crate::gradient::{Held, Seen};
 use crate::incoming::Place;
 use crate::topology::{About, Downlink};
 use crate::wire::downlink::{self, Form};
 use crate::wire::values::Format;
 use crate::wire::{Frame, Kind, Reader, floats};
-use crate::{Error, Result, State};
+use crate::{Error, Layout, Result, State};
 
 /// Averages the ranks' messages, and says what came of it.
 pub(super) struct Aggregator {
     world_size: usize,
+    layout: Layout,
     /// Steps at the beginning that come back exact.
     warmup_steps: u64,
     downlink: Downlink,
@@ -54,6 +53,7 @@ impl Aggregator {
         let feeds_back = downlink == Downlink::Compressed && scheme.feedback();
         Self {
             world_size,
+            layout: layout.clone(),
             warmup_steps: policy.warmup_steps.unwrap_or(0),
             downlink,
             said: vec![Said::default(); buckets.len()],
@@ -93,8 +93,8 @@ impl Aggregator {
         }
         for (index, item) in items.iter().enumerate() {
             let of_ranks = || frames[index..].iter().step_by(items.len());
-            let (bucket, mut held) = (&mut self.buckets[item.bucket], Held::flat(&mut self.mean));
-            let averaged = place.average(bucket, *item, of_ranks(), false, &mut held);
+            let (bucket, mean) = (&mut self.buckets[item.bucket], &mut self.mean);
+            let averaged = place.average(bucket, *item, of_ranks(), false, mean);
             if averaged != Ok(None) || self.say(place, item.bucket, of_ranks(), answer).is_err() {
                 return false;
             }
@@ -176,12 +176,13 @@ impl Aggregator {
         let compresses = self.downlink == Downlink::Compressed && warm;
         if !(compresses && self.compress(place.step, number, answer)?) {
             answer.truncate(mean_at);
-            let (mean, _) = self.buckets[number].view(Seen::flat(&self.mean));
+            let mean = self.buckets[number].elements(&self.mean);
             answer[form_at] = put_exact(mean, &mut self.positions, answer) as u8;
         }
         let summary_at = answer.len();
-        let (mean, compressor) = self.buckets[number].view(Seen::flat(&self.mean));
-        if let Some(compressor) = compressor {
+        let bucket = &mut self.buckets[number];
+        let mean = bucket.elements(&self.mean);
+        if let Some(compressor) = bucket.codec_mut() {
             let messages: Vec<Option<&[u8]>> = frames.map(Frame::compressed).collect();
             let heard = StepMessages { step: place.step, messages: &messages, mean };
             compressor.summarise(&heard, answer)?;
@@ -197,45 +198,31 @@ impl Aggregator {
     /// exactly; the mean then holds what to send.
     fn compress(&mut self, step: u64, number: usize, answer: &mut Vec<u8>) -> Result<bool> {
         let bucket = &mut self.buckets[number];
-        if bucket.codec().is_none() {
-            return Ok(false);
-        }
-        let ranges = bucket.ranges.clone();
+        let range = bucket.range.clone();
+        let Some(compressor) = bucket.codec_mut() else { return Ok(false) };
+        let due = &mut self.mean[range.clone()];
         if let Some(feedback) = &mut self.feedback {
-            let mean = &self.mean;
-            let finite = ranges.iter().fold(true, |finite, range| {
-                feedback.begin(range.clone(), &mean[range.clone()], 1.0) & finite
-            });
-            if !finite {
+            if !feedback.begin(range.clone(), due, 1.0) {
                 // The sum overflows: the mean goes out by itself, the rest stays pending.
-                ranges.iter().for_each(|range| feedback.skip(range.clone()));
+                feedback.skip(range);
                 return Ok(false);
             }
-            for range in &ranges {
-                self.mean[range.clone()].copy_from_slice(&feedback.with_residual()[range.clone()]);
-            }
+            due.copy_from_slice(&feedback.with_residual()[range.clone()]);
         }
         let at = answer.len();
-        let (due, compressor) = bucket.view(Seen::flat(&self.mean));
-        let compressor = compressor.expect("invariant: this bucket has a compressor");
         let encoded = compressor.encode(due, step, answer);
         if encoded == Encoded::Dense || answer.len() - at > size_of_val(due) {
             if let Some(feedback) = &mut self.feedback {
-                let mut pending = Held::flat(feedback.pending());
-                bucket.change(&mut pending, |pending, _| pending.fill(0.0));
+                feedback.pending()[range].fill(0.0);
             }
             return Ok(false);
         }
         let message = &answer[at..];
         if let Some(feedback) = &mut self.feedback {
-            bucket.change(&mut Held::flat(feedback.pending()), |pending, compressor| {
-                decode(compressor.as_deref(), message, -1.0, pending);
-            });
+            decode(compressor, message, -1.0, &mut feedback.pending()[range]);
         }
-        bucket.change(&mut Held::flat(&mut self.mean), |mean, compressor| {
-            mean.fill(0.0);
-            decode(compressor.as_deref(), message, 1.0, mean);
-        });
+        due.fill(0.0);
+        decode(compressor, message, 1.0, due);
         let said = &mut self.said[number];
         let mut kept = std::mem::take(&mut said.spare);
         kept.clear();
@@ -252,7 +239,8 @@ impl Aggregator {
         }
         let step = self.step;
         for (bucket, said) in self.buckets.iter_mut().zip(&self.said) {
-            let (mean, Some(compressor)) = bucket.view(Seen::flat(&self.mean)) else { continue };
+            let mean = bucket.elements(&self.mean);
+            let Some(compressor) = bucket.codec_mut() else { continue };
             let messages = [said.message.as_deref()];
             compressor.learn_from_messages(&StepMessages { step, messages: &messages, mean })?;
         }
@@ -260,12 +248,13 @@ impl Aggregator {
         if let Some(feedback) = self.feedback.as_mut().filter(|_| step > self.warmup_steps) {
             // Buckets without a compressor have nothing pending.
             for bucket in self.buckets.iter().filter(|bucket| bucket.codec().is_none()) {
-                bucket.ranges.iter().for_each(|range| feedback.skip(range.clone()));
+                feedback.skip(bucket.range.clone());
             }
             feedback.commit();
         }
         for bucket in &mut self.buckets {
-            if let (mean, Some(compressor)) = bucket.view(Seen::flat(&self.mean)) {
+            let mean = bucket.elements(&self.mean);
+            if let Some(compressor) = bucket.codec_mut() {
                 compressor.commit(&StepEnd { step, ranks: 1, mean });
             }
         }
@@ -278,7 +267,7 @@ impl Aggregator {
         if self.downlink == Downlink::Compressed {
             Bucket::save_all(&self.buckets, &mut state);
             if let Some(feedback) = &self.feedback {
-                feedback.save(&mut state);
+                feedback.save(&self.layout, &mut state);
             }
         }
         state
@@ -294,7 +283,7 @@ impl Aggregator {
             let entry = super::SCOPE.to_string();
             return if state.is_empty() { Ok(()) } else { Err(Error::State { entry, problem }) };
         }
-        Feedback::restore(self.feedback.as_mut(), self.mean.len(), state)?;
+        Feedback::restore(self.feedback.as_mut(), &self.layout, state)?;
         Bucket::restore_all(&mut self.buckets, state)?;
         self.begin(0);
         Ok(())
@@ -319,9 +308,8 @@ fn put_exact(mean: &[f32], positions: &mut Vec<u32>, out: &mut Vec<u8>) -> Form 
     Form::Dense
 }
 
-fn decode(compressor: Option<&dyn Compressor>, message: &[u8], weight: f32, sum: &mut [f32]) {
+fn decode(compressor: &dyn Compressor, message: &[u8], weight: f32, sum: &mut [f32]) {
     compressor
-        .expect("invariant: this bucket has a compressor")
         .decode_add(message, 0..sum.len(), weight, sum)
         .expect("invariant: a compressor reads its own message");
 }
