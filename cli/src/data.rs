@@ -37,7 +37,7 @@ fn fetched() -> Vec<&'static str> {
 
 /// The data sets that have a made-up twin.
 fn twinned() -> Vec<&'static str> {
-    let of = |config: &Config| config.definition().twin().map(|twin| twin.of());
+    let of = |config: &Config| config.definition().twin().map(|twin| twin.original());
     Config::all().iter().filter_map(of).collect()
 }
 

@@ -324,19 +324,19 @@ mod tests {
 
     #[test]
     fn bad_rows_are_told_with_their_place() {
-        let told = |row: &[u8], line: u64, offset: u64, problem: RowProblem| {
+        let is_refused = |row: &[u8], line: u64, offset: u64, problem: RowProblem| {
             let found = refused(&[GOOD.as_bytes(), row].concat());
             assert_eq!(found, (4, line, GOOD.len() as u64 + offset, problem));
         };
         for class in ["0", "5", "12", "", "Class Index", " 1"] {
             let row = format!("\"{class}\",\"a\",\"b\"\n");
-            told(row.as_bytes(), 4, 0, RowProblem::Class { found: class.to_owned() });
+            is_refused(row.as_bytes(), 4, 0, RowProblem::Class { found: class.to_owned() });
         }
         let columns = |found| RowProblem::Columns { found };
-        told(b"\"1\",\"a b\"\n\"2\",\"a\",\"b\"\n", 4, 0, columns(2));
-        told(b"\n\n\"1\",\"a\",\"b\",\"c\"", 6, 2, columns(4));
-        told(b"\"1\",\"a\",\"cut sho", 4, 0, RowProblem::OpenQuote);
-        told(b"\"1\",\"a\xff\",\"b\"\n", 4, 6, RowProblem::Utf8 { column: 2, at: 6 });
+        is_refused(b"\"1\",\"a b\"\n\"2\",\"a\",\"b\"\n", 4, 0, columns(2));
+        is_refused(b"\n\n\"1\",\"a\",\"b\",\"c\"", 6, 2, columns(4));
+        is_refused(b"\"1\",\"a\",\"cut sho", 4, 0, RowProblem::OpenQuote);
+        is_refused(b"\"1\",\"a\xff\",\"b\"\n", 4, 6, RowProblem::Utf8 { column: 2, at: 6 });
     }
 
     #[test]

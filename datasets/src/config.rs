@@ -3,17 +3,18 @@
 //! Adding one is a file with its settings, which implement [`Definition`], the file's `mod` line,
 //! and one line in the list below.
 
+use std::ops::Deref;
 use std::path::Path;
 
 use crate::agnews::AgNews;
 use crate::cifar::{Cifar10, Cifar100};
 use crate::dataset::Shape;
-use crate::definition::{About, Data, Definition, Form};
+use crate::definition::{About, Data, Definition};
 use crate::error::Result;
 use crate::synthetic::{SyntheticAgNews, SyntheticCifar10, SyntheticCifar100};
 
 gradwire_registry::registry! {
-    /// A data set of a recipe: `kind = "cifar10"` and what that kind can be told.
+    /// A data set of a recipe: `kind = "cifar10"` and that kind's settings.
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     #[non_exhaustive]
     pub enum Config: Definition {
@@ -26,6 +27,15 @@ gradwire_registry::registry! {
     }
 }
 
+impl Deref for Config {
+    type Target = dyn Definition;
+
+    /// The settings, and everything that follows from them.
+    fn deref(&self) -> &Self::Target {
+        self.definition()
+    }
+}
+
 impl Config {
     /// The data set of that kind with its defaults.
     pub fn from_name(name: &str) -> Option<Self> {
@@ -34,7 +44,7 @@ impl Config {
 
     /// The made-up stand-in of the data set of that kind.
     pub fn twin_of(name: &str) -> Option<Self> {
-        let is = |config: &Self| config.definition().twin().is_some_and(|twin| twin.of() == name);
+        let is = |config: &Self| config.twin().is_some_and(|twin| twin.original() == name);
         Self::all().into_iter().find(is)
     }
 
@@ -51,21 +61,6 @@ impl Config {
     /// Whether samples are texts; otherwise they are images.
     pub fn is_text(&self) -> bool {
         matches!(self.form().shape, Shape::Text { .. })
-    }
-
-    /// What a sample looks like and how many classes there are, as far as the settings tell: the
-    /// vocabulary of texts is as large as it may become.
-    pub fn form(&self) -> Form {
-        self.definition().form()
-    }
-
-    /// Checks what can be checked without touching a file.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Setting`](crate::Error::Setting) naming the setting and what to write instead.
-    pub fn validate(&self) -> Result<()> {
-        self.definition().validate()
     }
 
     /// Reads the whole data set into memory, checking every record. A synthetic one is first
@@ -86,14 +81,9 @@ impl Config {
     /// As [`load`](Self::load), and [`Error::Vocabulary`](crate::Error::Vocabulary) when
     /// `vocabulary` is not one of ours.
     pub fn load_with(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
-        load(self.definition(), scratch, vocabulary)
+        self.validate()?;
+        self.definition().load(scratch, vocabulary)
     }
-}
-
-/// Loads a data set whose settings have been checked.
-fn load(dataset: &dyn Definition, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
-    dataset.validate()?;
-    dataset.load(scratch, vocabulary)
 }
 
 #[cfg(test)]
@@ -127,46 +117,13 @@ mod tests {
         }
     }
 
-    /// A new data set is a file and a line: `own` below is the file, and this list has the line.
-    mod own;
-
-    gradwire_registry::registry! {
-        /// Some of the data sets, and one more.
-        enum WithOwn: Definition {
-            Cifar10(Cifar10),
-            Stripes(own::Stripes),
-            SyntheticAgNews(SyntheticAgNews),
-        }
-    }
-
-    #[test]
-    fn a_data_set_of_ones_own_is_a_file_and_a_line() {
-        let names: Vec<&str> = WithOwn::all().iter().map(|d| d.definition().about().name).collect();
-        assert_eq!(names, ["cifar10", "stripes", "synthetic-ag-news"]);
-        assert!(toml::from_str::<WithOwn>("kind = 'stripes'\ncolour = 3").is_err());
-        let config: WithOwn = toml::from_str("kind = 'stripes'\nsamples = 12").unwrap();
-        let own = config.definition();
-        // It is known by nobody's files and stands in for no other, unless it says so.
-        assert_eq!(own.form().classes, 2);
-        assert!(own.distribution().is_none() && own.twin().is_none());
-        let nowhere = Path::new("nowhere");
-        let data = load(own, nowhere, None).unwrap();
-        assert_eq!((data.train.len(), data.test.len(), data.files.len()), (12, 12, 0));
-        let sampler = crate::Sampler::new(7, data.train.len(), 2, 0, 3).unwrap();
-        let mut loader = crate::Loader::new(data.train, sampler, crate::Plan::default()).unwrap();
-        assert_eq!(loader.next().unwrap().batch.len(), 3);
-        let none: WithOwn = toml::from_str("kind = 'stripes'\nsamples = 0").unwrap();
-        let refused = load(none.definition(), nowhere, None).err().unwrap();
-        assert!(matches!(refused, crate::Error::Setting { .. }), "{refused}");
-    }
-
     #[test]
     fn every_twin_stands_in_for_a_data_set_of_the_list() {
         let twins: Vec<Config> =
             Config::all().into_iter().filter(|c| c.definition().twin().is_some()).collect();
         assert_eq!(twins.len(), 3);
         for twin in twins {
-            let of = Config::from_name(twin.definition().twin().unwrap().of()).unwrap();
+            let of = Config::from_name(twin.definition().twin().unwrap().original()).unwrap();
             assert_eq!(Config::twin_of(of.name()), Some(twin.clone()));
             assert_eq!(of.is_text(), twin.is_text());
             assert!(of.definition().distribution().is_some());

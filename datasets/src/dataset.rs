@@ -64,7 +64,9 @@ pub enum Shape {
 }
 
 /// Some samples with their labels.
-#[derive(Debug, Clone, PartialEq)]
+///
+/// The default is a batch of no samples and no shape yet; [`Dataset::batch`] gives it both.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
     /// What the model sees.
     pub features: Features,
@@ -84,10 +86,10 @@ impl Batch {
     }
 }
 
-impl Default for Batch {
-    /// A batch of no samples and no shape yet; [`Dataset::batch`] gives it both.
+impl Default for Features {
+    /// No samples and no shape yet.
     fn default() -> Self {
-        Self { features: Features::Tokens { ids: Vec::new(), length: 0 }, labels: Vec::new() }
+        Self::Tokens { ids: Vec::new(), length: 0 }
     }
 }
 

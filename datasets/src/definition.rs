@@ -64,7 +64,7 @@ pub struct Form {
 /// A made-up stand-in of a data set, in its official format.
 pub trait Twin {
     /// The name of the data set whose format it has.
-    fn of(&self) -> &'static str;
+    fn original(&self) -> &'static str;
 
     /// Writes its files into `dir`, in a folder of the official name, and gives back their paths.
     ///

@@ -175,32 +175,13 @@ pub enum Error {
         problem: String,
     },
 
-    /// The hub cannot be reached.
+    /// The hub cannot be reached, or does not answer as expected.
     #[error(
-        "cannot reach the Hugging Face hub for {repository}: {problem}; try again later (what has \
-         come is kept), or get {archive} on a machine with a network, unpack it here, and name the \
-         folder that holds `{folder}/` with `--dir`"
-    )]
-    NoNetwork {
-        /// The repository on the hub.
-        repository: &'static str,
-        /// What happened.
-        problem: String,
-        /// Where the official files are found.
-        archive: &'static str,
-        /// The official name of their folder.
-        folder: &'static str,
-    },
-
-    /// The hub answers, but not as expected.
-    #[error(
-        "the Hugging Face hub does not give {repository}: {problem}; try again later, or get \
-         {archive}, unpack it, and name the folder that holds `{folder}/` with `--dir`"
+        "{problem}; try again later (what has come is kept), or get {archive} on a machine with a \
+         network, unpack it here, and name the folder that holds `{folder}/` with `--dir`"
     )]
     Hub {
-        /// The repository on the hub.
-        repository: &'static str,
-        /// What happened.
+        /// What happened, and which repository was asked for.
         problem: String,
         /// Where the official files are found.
         archive: &'static str,

@@ -51,7 +51,7 @@ impl Gathered {
         test: Self,
         classes: &[&str],
     ) -> (Images, Images, Normalisation) {
-        let normalisation = Normalisation::of(&train.pixels);
+        let normalisation = Normalisation::from_pixels(&train.pixels);
         let table = Arc::new(normalisation.table());
         let classes: Vec<String> = classes.iter().map(|&name| name.to_owned()).collect();
         let set = |Self { pixels, labels }, classes| Images {
@@ -113,14 +113,10 @@ impl Dataset for Images {
     fn batch(&self, indices: &[u32], augment: Option<&Augment>, into: &mut Batch) {
         into.labels.clear();
         into.labels.extend(indices.iter().map(|&i| u32::from(self.labels[i as usize])));
-        if !matches!(into.features, Features::Images { .. }) {
-            into.features =
-                Features::Images { pixels: Vec::new(), height: 0, width: 0, channels: 0 };
-        }
-        let Features::Images { pixels, height, width, channels } = &mut into.features else {
-            unreachable!("invariant: made images just above")
+        let mut pixels = match std::mem::take(&mut into.features) {
+            Features::Images { pixels, .. } => pixels,
+            Features::Tokens { .. } => Vec::new(),
         };
-        (*height, *width, *channels) = (SIDE, SIDE, CHANNELS);
         pixels.resize(indices.len() * IMAGE, 0.0);
         for (&index, out) in indices.iter().zip(pixels.chunks_exact_mut(IMAGE)) {
             let image = &self.pixels[index as usize * IMAGE..(index as usize + 1) * IMAGE];
@@ -129,6 +125,7 @@ impl Dataset for Images {
                 Some(view) => self.normalise_view(image, view, out),
             }
         }
+        into.features = Features::Images { pixels, height: SIDE, width: SIDE, channels: CHANNELS };
     }
 }
 

@@ -18,7 +18,7 @@ pub struct Normalisation {
 impl Normalisation {
     /// Of the pixels of `pixels`, images one after the other. Exact up to the last rounding:
     /// the sums are integers.
-    pub(crate) fn of(pixels: &[u8]) -> Self {
+    pub(crate) fn from_pixels(pixels: &[u8]) -> Self {
         let mut counts = [[0u64; 256]; CHANNELS];
         let (pixels, _) = pixels.as_chunks::<CHANNELS>();
         for pixel in pixels {
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn what_no_pixels_have_is_impossible() {
-        let grey = Normalisation::of(&[7; 30]);
+        let grey = Normalisation::from_pixels(&[7; 30]);
         assert!(
             grey.is_possible(),
             "a deviation of 0 is that of a channel that is the same everywhere"

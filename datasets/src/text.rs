@@ -219,18 +219,16 @@ impl Dataset for Texts {
     fn batch(&self, indices: &[u32], _augment: Option<&Augment>, into: &mut Batch) {
         into.labels.clear();
         into.labels.extend(indices.iter().map(|&i| u32::from(self.labels[i as usize])));
-        if !matches!(into.features, Features::Tokens { .. }) {
-            into.features = Features::Tokens { ids: Vec::new(), length: 0 };
-        }
-        let Features::Tokens { ids, length } = &mut into.features else {
-            unreachable!("invariant: made tokens just above")
+        let mut ids = match std::mem::take(&mut into.features) {
+            Features::Tokens { ids, .. } => ids,
+            Features::Images { .. } => Vec::new(),
         };
-        *length = self.length;
         ids.clear();
         for (number, &index) in indices.iter().enumerate() {
             ids.extend(self.words(index as usize));
             ids.resize((number + 1) * self.length, PAD);
         }
+        into.features = Features::Tokens { ids, length: self.length };
     }
 }
 

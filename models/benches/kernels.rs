@@ -43,7 +43,7 @@ fn measure(
                 alone.install(|| {
                     profile::take();
                     (0..times).for_each(|_| step().expect("operands that fit"));
-                    profile::take().of(kind)
+                    profile::take().time(kind)
                 })
             });
         });

@@ -14,7 +14,7 @@ pub(crate) fn activate(xs: &Tensor, activation: Activation) -> Result<Tensor> {
 }
 
 /// GELU by its definition: candle's own takes some constants of its derivative with six digits.
-pub fn gelu(xs: &Tensor, form: Gelu) -> Result<Tensor> {
+pub(crate) fn gelu(xs: &Tensor, form: Gelu) -> Result<Tensor> {
     let below = match form {
         Gelu::Exact => (xs * std::f64::consts::FRAC_1_SQRT_2)?.erf()?,
         Gelu::Tanh => {
@@ -26,6 +26,6 @@ pub fn gelu(xs: &Tensor, form: Gelu) -> Result<Tensor> {
 }
 
 /// `max(xs, 0)`; the gradient at exactly 0 is 0, as PyTorch's, and NaN stays NaN.
-pub fn relu(xs: &Tensor) -> Result<Tensor> {
+pub(crate) fn relu(xs: &Tensor) -> Result<Tensor> {
     xs.le(0f32)?.where_cond(&xs.zeros_like()?, xs)
 }

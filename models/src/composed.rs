@@ -11,18 +11,16 @@ use candle_core::{DType, Result, Tensor, Var};
 use candle_nn::ops::sigmoid;
 
 use crate::PAD;
-use crate::activations::activate;
+use crate::activations::{activate, gelu, relu};
 use crate::fused;
 use crate::packing::Packing;
 use crate::parameters::{
     Activation, Affine, Dense, FeedForward, LAYER_NORM_EPSILON, Lstm, Norm, Running, SelfAttention,
 };
 
-pub use crate::activations::{gelu, relu};
-
 /// See [`ops::conv2d`](crate::ops::conv2d). Windows are laid out as rows of a matrix, then
 /// multiplied with the weights: right for every shape, stride and padding.
-pub fn conv2d(
+pub(crate) fn conv2d(
     xs: &Tensor,
     weight: &Tensor,
     stride: usize,
@@ -61,7 +59,7 @@ fn every(xs: &Tensor, dim: usize, start: usize, stride: usize, count: usize) -> 
 }
 
 /// See [`ops::batch_norm`](crate::ops::batch_norm).
-pub fn batch_norm(
+pub(crate) fn batch_norm(
     xs: &Tensor,
     affine: Affine,
     running: &Running,
@@ -110,17 +108,17 @@ fn track(running: &Var, batch: &Tensor, weight: f64) -> Result<()> {
 }
 
 /// See [`ops::bias`](crate::ops::bias).
-pub fn bias(xs: &Tensor, bias: &Tensor, activation: Activation) -> Result<Tensor> {
+pub(crate) fn bias(xs: &Tensor, bias: &Tensor, activation: Activation) -> Result<Tensor> {
     activate(&xs.broadcast_add(bias)?, activation)
 }
 
 /// See [`ops::global_average_pool`](crate::ops::global_average_pool).
-pub fn global_average_pool(xs: &Tensor) -> Result<Tensor> {
+pub(crate) fn global_average_pool(xs: &Tensor) -> Result<Tensor> {
     xs.flatten(1, 2)?.mean(1)
 }
 
 /// See [`ops::max_pool`](crate::ops::max_pool).
-pub fn max_pool(xs: &Tensor, size: usize) -> Result<Tensor> {
+pub(crate) fn max_pool(xs: &Tensor, size: usize) -> Result<Tensor> {
     let (_, height, width, _) = xs.dims4()?;
     let (rows, columns) = (height / size, width / size);
     let pixel = |y, x| every(&every(xs, 1, y, size, rows)?, 2, x, size, columns);
@@ -135,7 +133,7 @@ pub fn max_pool(xs: &Tensor, size: usize) -> Result<Tensor> {
 }
 
 /// See [`ops::shortcut_a`](crate::ops::shortcut_a).
-pub fn shortcut_a(xs: &Tensor, channels: usize) -> Result<Tensor> {
+pub(crate) fn shortcut_a(xs: &Tensor, channels: usize) -> Result<Tensor> {
     let (_, height, width, inputs) = xs.dims4()?;
     let xs = every(xs, 1, 0, 2, height.div_ceil(2))?;
     let xs = every(&xs, 2, 0, 2, width.div_ceil(2))?;
@@ -144,18 +142,18 @@ pub fn shortcut_a(xs: &Tensor, channels: usize) -> Result<Tensor> {
 }
 
 /// See [`ops::linear`](crate::ops::linear).
-pub fn linear(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+pub(crate) fn linear(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     xs.matmul(&weight.t()?)?.broadcast_add(bias)
 }
 
 /// See [`ops::embedding`](crate::ops::embedding).
-pub fn embedding(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
+pub(crate) fn embedding(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
     let (batch, length) = ids.dims2()?;
     embedded(ids.flatten_all()?.to_vec1()?, table)?.reshape((batch, length, ()))
 }
 
 /// See [`ops::embedding_mean`](crate::ops::embedding_mean).
-pub fn embedding_mean(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
+pub(crate) fn embedding_mean(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
     let weights = token_weights(ids)?.unsqueeze(1)?;
     weights.matmul(&embedding(ids, table)?)?.squeeze(1)
 }
@@ -174,7 +172,7 @@ fn token_weights(ids: &Tensor) -> Result<Tensor> {
 }
 
 /// See [`ops::conv1d_relu_max`](crate::ops::conv1d_relu_max).
-pub fn conv1d_relu_max(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+pub(crate) fn conv1d_relu_max(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let (filters, inputs, width) = weight.dims3()?;
     let windows = taps(xs, 1, width, 1)?;
     let (batch, positions, taps) = windows.dims3()?;
@@ -186,7 +184,7 @@ pub fn conv1d_relu_max(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Te
 }
 
 /// See [`ops::bilstm`](crate::ops::bilstm).
-pub fn bilstm(xs: &Tensor, ids: &Tensor, forward: &Lstm, reverse: &Lstm) -> Result<Tensor> {
+pub(crate) fn bilstm(xs: &Tensor, ids: &Tensor, forward: &Lstm, reverse: &Lstm) -> Result<Tensor> {
     let length = xs.dim(1)?;
     let xs = xs.transpose(0, 1)?.contiguous()?;
     let is_token = ids.ne(PAD)?.to_dtype(DType::F32)?;
@@ -228,7 +226,7 @@ fn lstm_mean(
 }
 
 /// See [`ops::token_rows`](crate::ops::token_rows).
-pub fn token_rows(packing: &Packing, table: &Tensor, positions: &Tensor) -> Result<Tensor> {
+pub(crate) fn token_rows(packing: &Packing, table: &Tensor, positions: &Tensor) -> Result<Tensor> {
     let places = packing.positions().map(|at| at as u32).collect();
     let positions = fused::picked(positions, places, all(packing))?;
     embedded(packing.ids().to_vec(), table)? + positions
@@ -245,7 +243,7 @@ fn places(packing: &Packing) -> Vec<u32> {
 }
 
 /// See [`ops::text_mean`](crate::ops::text_mean).
-pub fn text_mean(xs: &Tensor, packing: &Packing) -> Result<Tensor> {
+pub(crate) fn text_mean(xs: &Tensor, packing: &Packing) -> Result<Tensor> {
     let (texts, _) = padded(xs, packing)?;
     let mut weights = vec![0f32; packing.batch() * packing.length()];
     for (rows, weight) in packing.texts() {
@@ -269,14 +267,14 @@ fn padded(xs: &Tensor, packing: &Packing) -> Result<(Tensor, Tensor)> {
 }
 
 /// See [`ops::layer_norm`](crate::ops::layer_norm).
-pub fn layer_norm(xs: &Tensor, gamma: &Tensor, beta: &Tensor) -> Result<Tensor> {
+pub(crate) fn layer_norm(xs: &Tensor, gamma: &Tensor, beta: &Tensor) -> Result<Tensor> {
     let centred = xs.broadcast_sub(&xs.mean_keepdim(1)?)?;
     let deviation = (centred.sqr()?.mean_keepdim(1)? + LAYER_NORM_EPSILON)?.sqrt()?;
     centred.broadcast_div(&deviation)?.broadcast_mul(gamma)?.broadcast_add(beta)
 }
 
 /// See [`ops::self_attention`](crate::ops::self_attention).
-pub fn self_attention(xs: &Tensor, packing: &Packing, of: &SelfAttention) -> Result<Tensor> {
+pub(crate) fn self_attention(xs: &Tensor, packing: &Packing, of: &SelfAttention) -> Result<Tensor> {
     let dim = xs.dim(1)?;
     let rows = project(&normalise(xs, &of.norm)?, &of.in_proj)?;
     let (texts, mask) = padded(&rows, packing)?;
@@ -296,7 +294,7 @@ pub fn self_attention(xs: &Tensor, packing: &Packing, of: &SelfAttention) -> Res
 }
 
 /// See [`ops::feed_forward`](crate::ops::feed_forward).
-pub fn feed_forward(xs: &Tensor, of: &FeedForward) -> Result<Tensor> {
+pub(crate) fn feed_forward(xs: &Tensor, of: &FeedForward) -> Result<Tensor> {
     let inner = gelu(&project(&normalise(xs, &of.norm)?, &of.linear1)?, of.gelu)?;
     xs + project(&inner, &of.linear2)?
 }
@@ -310,7 +308,7 @@ fn project(xs: &Tensor, dense: &Dense) -> Result<Tensor> {
 }
 
 /// See [`ops::cross_entropy`](crate::ops::cross_entropy).
-pub fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
+pub(crate) fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
     let shifted = logits.broadcast_sub(&logits.max_keepdim(1)?.detach())?;
     let log_sum = shifted.exp()?.sum_keepdim(1)?.log()?;
     let log_probabilities = shifted.broadcast_sub(&log_sum)?;

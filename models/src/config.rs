@@ -3,11 +3,13 @@
 //! Adding a model is a file with its settings, which implement [`Definition`], the file's `mod`
 //! line, and one line in the list below.
 
-use candle_core::{Result, Tensor, bail};
+use std::ops::Deref;
+
+use candle_core::{Result, bail};
 use candle_nn::VarBuilder;
 
 use crate::definition::{About, Definition, Input, InputKind, Model};
-use crate::store::{Store, count_trainable};
+use crate::store::count_trainable;
 use crate::text::{bilstm, fasttext, textcnn, transformer};
 use crate::{airbench, resnet, vgg};
 
@@ -32,6 +34,15 @@ gradwire_registry::registry! {
     }
 }
 
+impl Deref for Config {
+    type Target = dyn Definition;
+
+    /// The settings, and everything that follows from them.
+    fn deref(&self) -> &Self::Target {
+        self.definition()
+    }
+}
+
 impl Config {
     /// The model of that name with its defaults.
     pub fn from_name(name: &str) -> Option<Self> {
@@ -48,15 +59,9 @@ impl Config {
         self.about().name
     }
 
-    /// The name of the parameter, `[vocabulary, dim]`, of which a forward pass reads no rows but those
-    /// of its inputs' token ids.
-    pub fn table(&self) -> Option<&'static str> {
-        self.definition().table()
-    }
-
     /// What the model reads.
     pub fn input_kind(&self) -> InputKind {
-        self.definition().reads()
+        self.reads()
     }
 
     /// Builds the network for `input` and `classes` output classes, taking its variables from
@@ -72,36 +77,28 @@ impl Config {
     /// let resnet = Config::Resnet20(resnet::Resnet20::default());
     /// assert!(resnet.build(&words, 4, store.var_builder()).is_err());
     /// ```
+    #[expect(clippy::needless_pass_by_value, reason = "candle's builders are handed over by value")]
     pub fn build(&self, input: &Input, classes: usize, vb: VarBuilder) -> Result<Model> {
-        build(self.definition(), input, classes, vb)
-    }
-
-    /// How many training samples [`prepare`](Self::prepare) wants to see before the first step: 0 if it needs none.
-    pub fn prepares_from(&self) -> usize {
-        self.definition().prepares_from()
-    }
-
-    /// Sets the [fixed variables](Store::fixed) of the network that was built on `store` from the first
-    /// [`prepares_from`](Self::prepares_from) training samples, or all if there are fewer: f32 `[n, height, width,
-    /// channels]`, as the network reads them, but not augmented. The same samples give the same bits. Nothing happens
-    /// for a network without fixed variables.
-    ///
-    /// # Errors
-    /// Samples that do not fit the network, or that nothing follows from.
-    ///
-    /// ```
-    /// use candle_core::{Device, Tensor};
-    /// use gradwire_models::{Config, Input, Store};
-    /// let airbench = Config::from_name("airbench").unwrap();
-    /// let store = Store::new(0, &Device::Cpu);
-    /// let images = Input::Image { channels: 3, height: 32, width: 32 };
-    /// let network = airbench.build(&images, 10, store.var_builder())?;
-    /// assert_eq!(airbench.prepares_from(), 5000);
-    /// airbench.prepare(&store, &Tensor::randn(0f32, 1., (8, 32, 32, 3), &Device::Cpu)?)?;
-    /// # Ok::<(), candle_core::Error>(())
-    /// ```
-    pub fn prepare(&self, store: &Store, samples: &Tensor) -> Result<()> {
-        self.definition().prepare(store, samples)
+        let (name, reads) = (self.name(), self.reads());
+        if classes < 2 {
+            bail!("{name}: a classifier needs at least 2 classes, got {classes}");
+        }
+        if input.kind() != reads {
+            bail!(
+                "{name} reads {reads}, but the data set holds {}; choose a model for {}",
+                input.kind(),
+                input.kind(),
+            );
+        }
+        match *input {
+            Input::Image { channels, height, width } if channels * height * width == 0 => {
+                bail!("{name}: images of {channels} channels, {height}x{width}, are empty")
+            }
+            Input::Text { vocabulary, length } if vocabulary < 2 || length == 0 => bail!(
+                "{name}: texts need a vocabulary of at least 2 (padding and a word) and a length of at least 1, got {vocabulary} and {length}"
+            ),
+            _ => self.definition().build(input, classes, &vb),
+        }
     }
 
     /// The number of trainable parameters of the network that [`build`](Self::build) would make,
@@ -121,37 +118,13 @@ impl Config {
     }
 }
 
-/// Builds a model, once what can be refused of any model is not to be refused of this one.
-#[expect(clippy::needless_pass_by_value, reason = "candle's builders are handed over by value")]
-fn build(model: &dyn Definition, input: &Input, classes: usize, vb: VarBuilder) -> Result<Model> {
-    let (name, reads) = (model.about().name, model.reads());
-    if classes < 2 {
-        bail!("{name}: a classifier needs at least 2 classes, got {classes}");
-    }
-    if input.kind() != reads {
-        bail!(
-            "{name} reads {reads}, but the data set holds {}; choose a model for {}",
-            input.kind(),
-            input.kind(),
-        );
-    }
-    match *input {
-        Input::Image { channels, height, width } if channels * height * width == 0 => {
-            bail!("{name}: images of {channels} channels, {height}x{width}, are empty")
-        }
-        Input::Text { vocabulary, length } if vocabulary < 2 || length == 0 => bail!(
-            "{name}: texts need a vocabulary of at least 2 (padding and a word) and a length of at least 1, got {vocabulary} and {length}"
-        ),
-        _ => model.build(input, classes, &vb),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
     use serde_json::json;
 
     use super::*;
+    use crate::store::Store;
 
     const IMAGE: Input = Input::Image { channels: 3, height: 8, width: 8 };
     const TEXT: Input = Input::Text { vocabulary: 20, length: 6 };
@@ -289,42 +262,5 @@ mod tests {
         assert!(refusal(&named("resnet20"), &empty, 10).contains("channels"));
         let empty = Input::Text { vocabulary: 1, length: 6 };
         assert!(refusal(&named("fasttext"), &empty, 4).contains("vocabulary"));
-    }
-
-    /// A new model is a file and a line: `own` below is the file, and this list has the line.
-    mod own;
-
-    gradwire_registry::registry! {
-        /// Some of the models, and one more.
-        enum WithOwn: Definition {
-            Resnet20(resnet::Resnet20),
-            Linear(own::Config),
-            Fasttext(fasttext::Config),
-        }
-    }
-
-    #[test]
-    fn a_model_of_ones_own_is_a_file_and_a_line() {
-        let names: Vec<&str> = WithOwn::all().iter().map(|m| m.definition().about().name).collect();
-        assert_eq!(names, ["resnet20", "linear", "fasttext"]);
-        let config: WithOwn = serde_json::from_value(json!({"kind": "linear"})).unwrap();
-        assert_eq!(serde_json::to_value(&config).unwrap(), json!({"kind": "linear", "bias": true}));
-        let stray = json!({"kind": "linear", "depth": 3});
-        assert!(serde_json::from_value::<WithOwn>(stray).is_err());
-        let own = config.definition();
-        assert_eq!((own.reads(), own.table()), (InputKind::Image, None));
-        assert_eq!(own.prepares_from(), 0);
-
-        // What is refused of any model is refused of it, and it trains.
-        let store = Store::new(3, &Device::Cpu);
-        let refused = build(own, &TEXT, 4, store.var_builder()).err().unwrap().to_string();
-        assert!(refused.contains("linear reads images"), "{refused}");
-        let model = build(own, &IMAGE, 4, store.var_builder()).unwrap();
-        let images = Tensor::ones((2, 8, 8, 3), candle_core::DType::F32, &Device::Cpu);
-        let logits = model.forward_t(&images.unwrap(), true).unwrap();
-        assert_eq!(logits.dims(), [2, 4]);
-        let labels = Tensor::new(&[3u32, 1], &Device::Cpu).unwrap();
-        let loss = crate::cross_entropy(&logits, &labels, 0.0).unwrap();
-        assert!(crate::missing_gradients(&loss.backward().unwrap(), &store).is_empty());
     }
 }

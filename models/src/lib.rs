@@ -32,8 +32,9 @@
 mod activations;
 pub mod airbench;
 pub mod compare;
-pub mod composed;
+mod composed;
 pub mod config;
+mod custom_op;
 pub mod definition;
 mod eigen;
 mod fused;

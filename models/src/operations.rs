@@ -50,6 +50,16 @@ impl Trial {
     const fn with_ids(self, shape: &'static [usize], below: u32) -> Self {
         Self { ids: Some((shape, below)), ..self }
     }
+
+    /// One with four texts of nine words each, of a vocabulary of twelve.
+    const fn of_texts(
+        operation: &'static str,
+        variant: &'static str,
+        floats: &'static [Float],
+        run: fn(&Arguments) -> Result<Tensor>,
+    ) -> Self {
+        Self::new(operation, variant, floats, run).with_ids(&[4, 9], 12)
+    }
 }
 
 /// The arguments of a 3×3 convolution.
@@ -120,19 +130,19 @@ pub static TRIALS: &[Trial] = &[
     Trial::new("linear", "", &[("xs", &[7, 33]), ("weight", &[10, 33]), ("bias", &[10])], |a| {
         ops::linear(&a["xs"], &a["weight"], &a["bias"])
     }),
-    Trial::new("embedding", "", &[("table", &[12, 20])], |a| ops::embedding(a.ids()?, &a["table"]))
-        .with_ids(&[4, 9], 12),
-    Trial::new("embedding_mean", "", &[("table", &[12, 20])], |a| {
+    Trial::of_texts("embedding", "", &[("table", &[12, 20])], |a| {
+        ops::embedding(a.ids()?, &a["table"])
+    }),
+    Trial::of_texts("embedding_mean", "", &[("table", &[12, 20])], |a| {
         ops::embedding_mean(a.ids()?, &a["table"])
-    })
-    .with_ids(&[4, 9], 12),
+    }),
     Trial::new(
         "conv1d_relu_max",
         "",
         &[("xs", &[4, 9, 20]), ("weight", &[18, 20, 3]), ("bias", &[18])],
         |a| ops::conv1d_relu_max(&a["xs"], &a["weight"], &a["bias"]),
     ),
-    Trial::new(
+    Trial::of_texts(
         "convs1d_relu_max",
         "of words",
         &[
@@ -148,9 +158,8 @@ pub static TRIALS: &[Trial] = &[
             let filters = filters.map(|(weight, bias)| (weight.as_tensor(), bias.as_tensor()));
             ops::convs1d_relu_max(&xs, Some(a.ids()?), &filters)
         },
-    )
-    .with_ids(&[4, 9], 12),
-    Trial::new(
+    ),
+    Trial::of_texts(
         "bilstm",
         "",
         &[
@@ -165,21 +174,23 @@ pub static TRIALS: &[Trial] = &[
             ("reverse.bias_hh", &[64]),
         ],
         |a| ops::bilstm(&a["xs"], a.ids()?, &a.lstm("forward"), &a.lstm("reverse")),
-    )
-    .with_ids(&[4, 9], 12),
+    ),
     Trial::new("layer_norm", "", &[("xs", &[7, 33]), ("gamma", &[33]), ("beta", &[33])], |a| {
         ops::layer_norm(&a["xs"], &a["gamma"], &a["beta"])
     }),
-    Trial::new("token_rows", "", &[("table", &[12, 20]), ("positions", &[9, 20])], |a| {
+    Trial::of_texts("token_rows", "", &[("table", &[12, 20]), ("positions", &[9, 20])], |a| {
         Ok(a.token_rows()?.1)
-    })
-    .with_ids(&[4, 9], 12),
-    Trial::new("text_mean", "of words", &[("table", &[12, 20]), ("positions", &[9, 20])], |a| {
-        let (packing, xs) = a.token_rows()?;
-        ops::text_mean(&xs, &packing)
-    })
-    .with_ids(&[4, 9], 12),
-    Trial::new(
+    }),
+    Trial::of_texts(
+        "text_mean",
+        "of words",
+        &[("table", &[12, 20]), ("positions", &[9, 20])],
+        |a| {
+            let (packing, xs) = a.token_rows()?;
+            ops::text_mean(&xs, &packing)
+        },
+    ),
+    Trial::of_texts(
         "self_attention",
         "of words",
         &[
@@ -198,9 +209,8 @@ pub static TRIALS: &[Trial] = &[
             let of = SelfAttention { norm: a.norm(), in_proj, out_proj, heads: 4 };
             ops::self_attention(&xs, &packing, &of)
         },
-    )
-    .with_ids(&[4, 9], 12),
-    Trial::new(
+    ),
+    Trial::of_texts(
         "feed_forward",
         "of words",
         &[
@@ -219,8 +229,7 @@ pub static TRIALS: &[Trial] = &[
             let of = FeedForward { norm: a.norm(), linear1, linear2, gelu: Gelu::Exact };
             ops::feed_forward(&xs, &packing, &of)
         },
-    )
-    .with_ids(&[4, 9], 12),
+    ),
     Trial::new("cross_entropy", "", &[("logits", &[6, 10])], |a| {
         ops::cross_entropy(&a["logits"], a.ids()?, 0.)
     })
@@ -246,7 +255,7 @@ impl Index<&str> for Arguments {
 }
 
 impl Arguments {
-    fn of(trial: &Trial, device: &Device) -> Result<Self> {
+    fn new(trial: &Trial, device: &Device) -> Result<Self> {
         let floats = trial.floats.iter().map(|(name, shape)| {
             let values = uniform(&format!("{} {name}", trial.operation), shape.iter().product());
             let values =
@@ -318,7 +327,7 @@ impl Arguments {
 }
 
 /// What an operation makes of its arguments.
-struct Outcome {
+struct Computed {
     output: Vec<f32>,
     /// Of each f32 argument, where one reaches it.
     gradients: Vec<Option<Vec<f32>>>,
@@ -345,8 +354,8 @@ impl Trial {
         Ok(self.differences(&self.outcome(device)?, &right))
     }
 
-    fn outcome(&self, device: &Device) -> Result<Outcome> {
-        let arguments = Arguments::of(self, device)?;
+    fn outcome(&self, device: &Device) -> Result<Computed> {
+        let arguments = Arguments::new(self, device)?;
         let output = (self.run)(&arguments)?;
         let weights = uniform(&format!("{} weights", self.operation), output.elem_count());
         let weights: Vec<f32> = weights.map(|u| u as f32).collect();
@@ -354,14 +363,14 @@ impl Trial {
         let gradients: GradStore = (&output * &weights)?.sum_all()?.backward()?;
         let vars = || arguments.floats.iter().map(|(_, var)| var);
         let gradients = vars().map(|var| gradients.get(var).map(floats).transpose());
-        Ok(Outcome {
+        Ok(Computed {
             output: floats(&output)?,
             gradients: gradients.collect::<Result<_>>()?,
             after: vars().map(|var| floats(var)).collect::<Result<_>>()?,
         })
     }
 
-    fn differences(&self, found: &Outcome, right: &Outcome) -> Vec<Comparison> {
+    fn differences(&self, found: &Computed, right: &Computed) -> Vec<Comparison> {
         let compare = |what: String, found: &[f32], right: &[f32], least| {
             Comparison::new(what, distance(found, right, least), TOLERANCE)
         };

@@ -5,6 +5,16 @@
 //! unless its text says otherwise. None computes on nothing: an argument without elements, such as
 //! an empty batch, is an error.
 
+/// The kernel for the tensor `$xs`, or where there is none the composition of the same name and arguments.
+macro_rules! by_kernel {
+    ($xs:ident, $kernel:ident::$operation:ident($($argument:expr),*)) => {
+        match native($xs)? {
+            Some(Native { isa, .. }) => kernels::$kernel::$operation(isa, $($argument),*),
+            None => composed::$operation($($argument),*),
+        }
+    };
+}
+
 mod encoder;
 
 use candle_core::{DType, Result, Tensor, bail};
@@ -194,10 +204,7 @@ pub fn linear(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     some("linear: input", xs)?;
     fits("linear: weight", weight, &[outputs, inputs])?;
     fits("linear: bias", bias, &[outputs])?;
-    match native(xs)? {
-        Some(Native { isa, .. }) => kernels::linear::linear(isa, xs, weight, bias),
-        None => composed::linear(xs, weight, bias),
-    }
+    by_kernel!(xs, linear::linear(xs, weight, bias))
 }
 
 /// Rows of `table [V, D]` for `ids u32 [B, L]`: `[B, L, D]`.
@@ -207,10 +214,7 @@ pub fn linear(xs: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 pub fn embedding(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
     some("embedding: ids", ids)?;
     some("embedding: table", table)?;
-    match native(table)? {
-        Some(Native { isa, .. }) => kernels::embedding::embedding(isa, ids, table),
-        None => composed::embedding(ids, table),
-    }
+    by_kernel!(table, embedding::embedding(ids, table))
 }
 
 /// Mean over each text's tokens of their rows in `table [V, D]`, for `ids u32 [B, L]`: `[B, D]`.
@@ -220,10 +224,7 @@ pub fn embedding(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
 pub fn embedding_mean(ids: &Tensor, table: &Tensor) -> Result<Tensor> {
     some("embedding_mean: ids", ids)?;
     some("embedding_mean: table", table)?;
-    match native(table)? {
-        Some(Native { isa, .. }) => kernels::embedding::embedding_mean(isa, ids, table),
-        None => composed::embedding_mean(ids, table),
-    }
+    by_kernel!(table, embedding::embedding_mean(ids, table))
 }
 
 /// Cross-correlation of `xs [B, L, D]` over time with `weight [F, D, K]` plus `bias [F]`, no
@@ -291,10 +292,7 @@ pub fn bilstm(xs: &Tensor, ids: &Tensor, forward: &Lstm, reverse: &Lstm) -> Resu
         fits("bilstm: bias_ih", bias_ih, &[gates])?;
         fits("bilstm: bias_hh", bias_hh, &[gates])?;
     }
-    match native(xs)? {
-        Some(Native { isa, .. }) => kernels::lstm::bilstm(isa, xs, ids, forward, reverse),
-        None => composed::bilstm(xs, ids, forward, reverse),
-    }
+    by_kernel!(xs, lstm::bilstm(xs, ids, forward, reverse))
 }
 
 /// Mean over the batch of the cross-entropy between `softmax(logits [B, C])` and `targets u32 [B]`:

@@ -1,4 +1,4 @@
-//! What norms, activations, LSTMs and encoder layers are told, whichever arithmetic computes them.
+//! Parameters and settings of norms, activations, LSTMs and encoder layers, whichever arithmetic computes them.
 
 use candle_core::{Result, Tensor, Var};
 use serde::{Deserialize, Serialize};

@@ -24,7 +24,7 @@ use crate::ops::{self, Activation};
 
 /// Networks that differ in their blocks alone. They have no settings: the name says it all.
 macro_rules! networks {
-    ($($(#[$meta:meta])* $network:ident: $family:ident($blocks:expr), $about:expr;)*) => {
+    ($($(#[$meta:meta])* $network:ident: $family:ident($blocks:expr), $name:literal, $line:literal;)*) => {
         $(
             $(#[$meta])*
             #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,8 +34,7 @@ macro_rules! networks {
 
             impl Definition for $network {
                 fn about(&self) -> About {
-                    let (name, line, paper) = $about;
-                    About { name, line, paper }
+                    About { name: $name, line: $line, paper: networks!(@paper $family) }
                 }
 
                 fn reads(&self) -> InputKind {
@@ -49,57 +48,27 @@ macro_rules! networks {
             }
         )*
     };
+    (@paper cifar) => { "He et al. 2016, section 4.2" };
+    (@paper wide) => { "He et al. 2016" };
 }
 
 networks! {
     /// Three stages of 1 block: smaller than the networks of He et al. 2016, §4.2, and built alike.
-    Resnet8: cifar(1), (
-        "resnet8",
-        "0.08 M parameters, images; as resnet20, 1 block per stage",
-        "He et al. 2016, section 4.2",
-    );
+    Resnet8: cifar(1), "resnet8", "0.08 M parameters, images; as resnet20, 1 block per stage";
     /// Three stages of 3 blocks (He et al. 2016, §4.2).
-    Resnet20: cifar(3), (
-        "resnet20",
-        "0.27 M parameters, images; option A shortcuts",
-        "He et al. 2016, section 4.2",
-    );
+    Resnet20: cifar(3), "resnet20", "0.27 M parameters, images; option A shortcuts";
     /// Three stages of 5 blocks (He et al. 2016, §4.2).
-    Resnet32: cifar(5), (
-        "resnet32",
-        "0.46 M parameters, images; as resnet20, 5 blocks per stage",
-        "He et al. 2016, section 4.2",
-    );
+    Resnet32: cifar(5), "resnet32", "0.46 M parameters, images; as resnet20, 5 blocks per stage";
     /// Three stages of 7 blocks (He et al. 2016, §4.2).
-    Resnet44: cifar(7), (
-        "resnet44",
-        "0.66 M parameters, images; as resnet20, 7 blocks per stage",
-        "He et al. 2016, section 4.2",
-    );
+    Resnet44: cifar(7), "resnet44", "0.66 M parameters, images; as resnet20, 7 blocks per stage";
     /// Three stages of 9 blocks (He et al. 2016, §4.2).
-    Resnet56: cifar(9), (
-        "resnet56",
-        "0.85 M parameters, images; as resnet20, 9 blocks per stage",
-        "He et al. 2016, section 4.2",
-    );
+    Resnet56: cifar(9), "resnet56", "0.85 M parameters, images; as resnet20, 9 blocks per stage";
     /// Three stages of 18 blocks (He et al. 2016, §4.2).
-    Resnet110: cifar(18), (
-        "resnet110",
-        "1.7 M parameters, images; as resnet20, 18 blocks per stage",
-        "He et al. 2016, section 4.2",
-    );
+    Resnet110: cifar(18), "resnet110", "1.7 M parameters, images; as resnet20, 18 blocks per stage";
     /// Four stages of 2 blocks with a 3×3 stem.
-    Resnet18: wide([2, 2, 2, 2]), (
-        "resnet18",
-        "11 M parameters, images; a 3x3 stem and no max-pool",
-        "He et al. 2016",
-    );
+    Resnet18: wide([2, 2, 2, 2]), "resnet18", "11 M parameters, images; a 3x3 stem and no max-pool";
     /// Four stages of 3, 4, 6 and 3 blocks with a 3×3 stem.
-    Resnet34: wide([3, 4, 6, 3]), (
-        "resnet34",
-        "21 M parameters, images; as resnet18, 3-4-6-3 blocks",
-        "He et al. 2016",
-    );
+    Resnet34: wide([3, 4, 6, 3]), "resnet34", "21 M parameters, images; as resnet18, 3-4-6-3 blocks";
 }
 
 /// The CIFAR family with `blocks` residual blocks in each of three stages, `6·blocks + 2` layers.

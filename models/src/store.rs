@@ -12,7 +12,6 @@ use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 
 use crate::initial::values_of;
-use crate::parameters::Running;
 
 /// The variables of one replica, by PyTorch name.
 ///
@@ -99,22 +98,17 @@ impl Store {
     /// Sets every variable to the tensor of its name.
     ///
     /// Refuses a set with a missing, unknown or wrong-shaped name and then changes nothing.
-    /// The `num_batches_tracked` of a batch norm may be PyTorch's, of type i64. Where one is missing, as in files of
-    /// older versions, the running statistics count as [settled](crate::ops::Running::SETTLED).
+    /// The `num_batches_tracked` of a batch norm may be PyTorch's, of type i64.
     pub fn set(&self, tensors: &HashMap<String, Tensor>) -> Result<()> {
         let by_name = self.variables.lock();
         let mut values = Vec::with_capacity(by_name.len());
         let mut faults = Vec::new();
         for (name, var) in by_name.iter() {
-            let passes;
-            let found = if is_passes(name) {
-                passes = as_passes(tensors.get(name), var)?;
-                Some(&passes)
-            } else {
-                tensors.get(name)
+            let found = match tensors.get(name) {
+                Some(passes) if is_passes(name) => Some(as_passes(passes, var)?),
+                found => found.cloned(),
             };
-            values.extend(found.cloned());
-            match found {
+            match &found {
                 None => faults.push(format!("{name} is missing")),
                 Some(t) if t.shape() != var.shape() || t.dtype() != DType::F32 => {
                     faults.push(format!(
@@ -126,6 +120,7 @@ impl Store {
                 }
                 Some(_) => {}
             }
+            values.extend(found);
         }
         let mut unknown: Vec<&String> =
             tensors.keys().filter(|name| !by_name.contains_key(*name)).collect();
@@ -169,15 +164,12 @@ fn is_fixed(name: &str) -> bool {
     name == "whiten.weight" || name.ends_with(".whiten.weight")
 }
 
-/// What `var`, which counts passes, is set to for what a file has of it: f32 or i64, one element, or nothing.
-fn as_passes(found: Option<&Tensor>, var: &Var) -> Result<Tensor> {
-    match found {
-        None => Tensor::full(Running::SETTLED, var.shape(), var.device()),
-        Some(passes) if passes.elem_count() == 1 && passes.dtype() == DType::I64 => {
-            passes.to_dtype(DType::F32)?.reshape(var.shape())
-        }
-        Some(passes) => Ok(passes.clone()),
+/// What `var`, which counts passes, is set to for what a file has of it: f32, or i64 of one element.
+fn as_passes(found: &Tensor, var: &Var) -> Result<Tensor> {
+    if found.elem_count() == 1 && found.dtype() == DType::I64 {
+        return found.to_dtype(DType::F32)?.reshape(var.shape());
     }
+    Ok(found.clone())
 }
 
 #[derive(Debug)]
@@ -360,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_are_read_as_pytorch_and_older_files_have_them() {
+    fn passes_are_read_as_pytorch_has_them() {
         let store = Store::new(1, &Device::Cpu);
         let name = "bn.num_batches_tracked";
         store.var_builder().get((), name).unwrap();
@@ -372,7 +364,7 @@ mod tests {
         assert_eq!(read(Some(Tensor::new(391i64, cpu).unwrap())).unwrap(), 391.);
         assert_eq!(read(Some(Tensor::new(&[7i64], cpu).unwrap())).unwrap(), 7.);
         assert_eq!(read(Some(Tensor::new(12.5f32, cpu).unwrap())).unwrap(), 12.5);
-        assert_eq!(read(None).unwrap(), Running::SETTLED);
+        assert!(read(None).is_err());
         assert!(read(Some(Tensor::new(&[7i64, 8], cpu).unwrap())).is_err());
         assert!(read(Some(Tensor::new(7u32, cpu).unwrap())).is_err());
     }

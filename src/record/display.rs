@@ -196,7 +196,7 @@ pub(super) fn summary(finished: &Finished, started: Option<&Started>) -> String 
 /// The data set that the run's made-up samples stand for; none if they are real.
 fn twin_of(started: &Started) -> Option<&'static str> {
     let dataset = gradwire_datasets::Config::from_name(&started.dataset)?;
-    dataset.definition().twin().map(|twin| twin.of())
+    dataset.definition().twin().map(|twin| twin.original())
 }
 
 fn title(started: &Started) -> String {

@@ -185,22 +185,18 @@ fn request_error(source: Source, error: &HFError) -> Error {
     }
 }
 
-fn no_network(source: Source, problem: String) -> Error {
-    Error::NoNetwork {
-        repository: source.repository(),
-        problem,
-        archive: source.archive(),
-        folder: source.distribution().place().folder,
-    }
+fn no_network(source: Source, problem: impl std::fmt::Display) -> Error {
+    let repository = source.repository();
+    failure(source, format!("cannot reach the Hugging Face hub for {repository}: {problem}"))
 }
 
 fn hub_error(source: Source, problem: impl std::fmt::Display) -> Error {
-    Error::Hub {
-        repository: source.repository(),
-        problem: problem.to_string(),
-        archive: source.archive(),
-        folder: source.distribution().place().folder,
-    }
+    let repository = source.repository();
+    failure(source, format!("the Hugging Face hub does not give {repository}: {problem}"))
+}
+
+fn failure(source: Source, problem: String) -> Error {
+    Error::Hub { problem, archive: source.archive(), folder: source.distribution().place().folder }
 }
 
 #[cfg(test)]
@@ -215,7 +211,7 @@ mod tests {
         assert_eq!(split_of("trained/validation/0000.parquet"), None);
     }
 
-    fn error_of(endpoint: String) -> Error {
+    fn is_unreachable(endpoint: String) {
         let cache = tempfile::tempdir().unwrap();
         let hub = Hub {
             place: Some((endpoint, cache.path().to_owned())),
@@ -227,10 +223,12 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(10));
         let message = error.to_string();
         assert!(
-            message.contains("cifar-10-binary.tar.gz") && message.contains("--dir"),
+            message.contains("cannot reach")
+                && message.contains("cifar-10-binary.tar.gz")
+                && message.contains("--dir"),
             "{message}"
         );
-        error
+        assert!(matches!(error, Error::Hub { .. }));
     }
 
     #[test]
@@ -238,8 +236,8 @@ mod tests {
         // A port that takes connections and never answers, and one that takes none.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = silent.local_addr().unwrap();
-        assert!(matches!(error_of(format!("http://{address}")), Error::NoNetwork { .. }));
+        is_unreachable(format!("http://{address}"));
         drop(silent);
-        assert!(matches!(error_of(format!("http://{address}")), Error::NoNetwork { .. }));
+        is_unreachable(format!("http://{address}"));
     }
 }

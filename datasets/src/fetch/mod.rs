@@ -50,8 +50,8 @@ impl fmt::Display for Fetched {
 ///
 /// # Errors
 ///
-/// [`Error::NoNetwork`] when the hub cannot be reached (within 20 seconds), [`Error::Hub`] when
-/// it answers otherwise than expected, [`Error::InTheWay`] when `dir` has a file of an official
+/// [`Error::Hub`] when the hub cannot be reached (within 20 seconds) or answers otherwise than
+/// expected, [`Error::InTheWay`] when `dir` has a file of an official
 /// name with other contents, [`Error::Converted`] when what was downloaded is not the data set,
 /// [`Error::Write`] when a file cannot be written.
 pub fn fetch(source: Source, dir: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Fetched> {

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::agnews::{self, AgNews};
-use crate::cifar::{self, Cifar10, Cifar100, Format};
+use crate::cifar::{self, Cifar10, Cifar100};
 use crate::definition::{About, Counts, Data, Definition, Form, Twin, check_count};
 use crate::error::Result;
-use crate::files;
+use crate::files::{self, Official};
 
 /// A twin of CIFAR-10: each class has a colour and a texture of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,50 +88,16 @@ impl Default for SyntheticAgNews {
     }
 }
 
+/// A file to be, and its contents.
+type Made = (PathBuf, Vec<u8>);
+
 impl SyntheticCifar10 {
     fn files(&self, dir: &Path) -> Vec<Made> {
         images::files(&cifar::CIFAR10, dir, self.train, self.test, self.seed)
     }
-}
 
-impl Definition for SyntheticCifar10 {
-    fn about(&self) -> About {
-        About {
-            name: "synthetic-cifar10",
-            line: "small made-up images in CIFAR-10's layout; needs no files",
-            paper: "",
-        }
-    }
-
-    fn form(&self) -> Form {
-        Cifar10::default().form()
-    }
-
-    fn validate(&self) -> Result<()> {
-        check_images(&cifar::CIFAR10, self.train, self.test)
-    }
-
-    fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
-        let dir = folder(scratch, self.about().name, self.train, self.test, self.seed);
-        replace(&self.files(&dir))?;
-        Cifar10 { dir, partial: true, ..Cifar10::default() }.load(scratch, vocabulary)
-    }
-
-    fn twin(&self) -> Option<&dyn Twin> {
-        Some(self)
-    }
-}
-
-impl Twin for SyntheticCifar10 {
-    fn of(&self) -> &'static str {
-        cifar::CIFAR10.place.fetch
-    }
-
-    fn write(&self, dir: &Path, counts: Counts) -> Result<Vec<PathBuf>> {
-        let (train, test) = (counts.train.unwrap_or(self.train), counts.test.unwrap_or(self.test));
-        let twin = Self { train, test, seed: counts.seed };
-        twin.validate()?;
-        create(twin.files(dir))
+    fn reader(&self, dir: PathBuf) -> Cifar10 {
+        Cifar10 { dir, partial: true, ..Cifar10::default() }
     }
 }
 
@@ -139,46 +105,9 @@ impl SyntheticCifar100 {
     fn files(&self, dir: &Path) -> Vec<Made> {
         images::files(&cifar::CIFAR100, dir, self.train, self.test, self.seed)
     }
-}
 
-impl Definition for SyntheticCifar100 {
-    fn about(&self) -> About {
-        About {
-            name: "synthetic-cifar100",
-            line: "small made-up images in CIFAR-100's layout; needs no files",
-            paper: "",
-        }
-    }
-
-    fn form(&self) -> Form {
-        Cifar100::default().form()
-    }
-
-    fn validate(&self) -> Result<()> {
-        check_images(&cifar::CIFAR100, self.train, self.test)
-    }
-
-    fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
-        let dir = folder(scratch, self.about().name, self.train, self.test, self.seed);
-        replace(&self.files(&dir))?;
-        Cifar100 { dir, partial: true, ..Cifar100::default() }.load(scratch, vocabulary)
-    }
-
-    fn twin(&self) -> Option<&dyn Twin> {
-        Some(self)
-    }
-}
-
-impl Twin for SyntheticCifar100 {
-    fn of(&self) -> &'static str {
-        cifar::CIFAR100.place.fetch
-    }
-
-    fn write(&self, dir: &Path, counts: Counts) -> Result<Vec<PathBuf>> {
-        let (train, test) = (counts.train.unwrap_or(self.train), counts.test.unwrap_or(self.test));
-        let twin = Self { train, test, seed: counts.seed };
-        twin.validate()?;
-        create(twin.files(dir))
+    fn reader(&self, dir: PathBuf) -> Cifar100 {
+        Cifar100 { dir, partial: true, ..Cifar100::default() }
     }
 }
 
@@ -188,84 +117,72 @@ impl SyntheticAgNews {
     }
 
     fn reader(&self, dir: PathBuf) -> AgNews {
-        AgNews {
-            dir,
-            vocabulary: self.vocabulary,
-            minimum_count: self.minimum_count,
-            length: self.length,
-            partial: true,
-            ..AgNews::default()
+        let &Self { vocabulary, minimum_count, length, .. } = self;
+        AgNews { dir, vocabulary, minimum_count, length, partial: true, ..AgNews::default() }
+    }
+}
+
+/// Twins that write their `files`, and a `reader` of the data set they stand in for. Each names the official files of that,
+/// which bound the numbers of samples.
+macro_rules! twins {
+    ($($twin:ident, $of:expr, $train:expr, $test:expr, $name:literal, $line:literal;)*) => {$(
+        impl Definition for $twin {
+            fn about(&self) -> About {
+                About { name: $name, line: $line, paper: "" }
+            }
+
+            fn form(&self) -> Form {
+                self.reader(PathBuf::new()).form()
+            }
+
+            fn validate(&self) -> Result<()> {
+                let most: u64 = $train.iter().map(|file: &Official| file.records).sum();
+                check_count("dataset.train", self.train, $train.len(), most as usize)?;
+                check_count("dataset.test", self.test, 1, $test.records as usize)?;
+                self.reader(PathBuf::new()).validate()
+            }
+
+            fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
+                // Twins with other contents lie elsewhere, so all files there are this one's.
+                let Self { train, test, seed, .. } = self;
+                let dir = scratch.join(format!("{}-{train}-{test}-{seed}", $name));
+                for (path, contents) in self.files(&dir) {
+                    files::write(&path, &contents)?;
+                }
+                self.reader(dir).load(scratch, vocabulary)
+            }
+
+            fn twin(&self) -> Option<&dyn Twin> {
+                Some(self)
+            }
         }
-    }
-}
 
-impl Definition for SyntheticAgNews {
-    fn about(&self) -> About {
-        About {
-            name: "synthetic-ag-news",
-            line: "small made-up news in AG News' layout; needs no files",
-            paper: "",
+        impl Twin for $twin {
+            fn original(&self) -> &'static str {
+                $of.fetch
+            }
+
+            fn write(&self, dir: &Path, counts: Counts) -> Result<Vec<PathBuf>> {
+                let mut twin = self.clone();
+                twin.train = counts.train.unwrap_or(self.train);
+                twin.test = counts.test.unwrap_or(self.test);
+                twin.seed = counts.seed;
+                twin.validate()?;
+                let files = twin.files(dir);
+                files::create(&files)?;
+                Ok(files.into_iter().map(|(path, _)| path).collect())
+            }
         }
-    }
-
-    fn form(&self) -> Form {
-        self.reader(PathBuf::new()).form()
-    }
-
-    fn validate(&self) -> Result<()> {
-        let [train, test] = &agnews::OFFICIAL;
-        check_count("dataset.train", self.train, 1, train.records as usize)?;
-        check_count("dataset.test", self.test, 1, test.records as usize)?;
-        self.reader(PathBuf::new()).validate()
-    }
-
-    fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
-        let dir = folder(scratch, self.about().name, self.train, self.test, self.seed);
-        replace(&self.files(&dir))?;
-        self.reader(dir).load(scratch, vocabulary)
-    }
-
-    fn twin(&self) -> Option<&dyn Twin> {
-        Some(self)
-    }
+    )*};
 }
 
-impl Twin for SyntheticAgNews {
-    fn of(&self) -> &'static str {
-        agnews::PLACE.fetch
-    }
-
-    fn write(&self, dir: &Path, counts: Counts) -> Result<Vec<PathBuf>> {
-        let (train, test) = (counts.train.unwrap_or(self.train), counts.test.unwrap_or(self.test));
-        let twin = Self { train, test, seed: counts.seed, ..self.clone() };
-        twin.validate()?;
-        create(twin.files(dir))
-    }
-}
-
-/// A file to be, and its contents.
-type Made = (PathBuf, Vec<u8>);
-
-/// Puts `files` where others may have theirs, and gives back their paths.
-fn create(files: Vec<Made>) -> Result<Vec<PathBuf>> {
-    files::create(&files)?;
-    Ok(files.into_iter().map(|(path, _)| path).collect())
-}
-
-/// Puts `files` where all files are ours.
-fn replace(files: &[Made]) -> Result<()> {
-    files.iter().try_for_each(|(path, contents)| files::write(path, contents))
-}
-
-/// Where a twin lies in `scratch`: twins with other contents have other names.
-fn folder(scratch: &Path, name: &str, train: usize, test: usize, seed: u64) -> PathBuf {
-    scratch.join(format!("{name}-{train}-{test}-{seed}"))
-}
-
-fn check_images(format: &Format, train: usize, test: usize) -> Result<()> {
-    let most: u64 = format.train.iter().map(|file| file.records).sum();
-    check_count("dataset.train", train, format.train.len(), most as usize)?;
-    check_count("dataset.test", test, 1, format.test.records as usize)
+twins! {
+    SyntheticCifar10, cifar::CIFAR10.place, cifar::CIFAR10.train, cifar::CIFAR10.test,
+        "synthetic-cifar10", "small made-up images in CIFAR-10's layout; needs no files";
+    SyntheticCifar100, cifar::CIFAR100.place, cifar::CIFAR100.train, cifar::CIFAR100.test,
+        "synthetic-cifar100", "small made-up images in CIFAR-100's layout; needs no files";
+    SyntheticAgNews, agnews::PLACE, agnews::OFFICIAL[..1], agnews::OFFICIAL[1],
+        "synthetic-ag-news", "small made-up news in AG News' layout; needs no files";
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use candle_core::{Result, Shape, Tensor};
 #[cfg(feature = "cuda")]
 use super::launch::{Array, Gpu, View};
 use super::operation::{Operation, apply};
+use crate::custom_op::Gradients;
 use crate::kernels::conv::Sizes;
 
 /// The convolution of `xs [B, H, W, I]` with `weight [KH · KW · I, O]`: `[B, H', W', O]`. The gradient of the weight flows
@@ -18,7 +19,7 @@ pub(super) fn convolve(
     sizes: Sizes,
     input_gradient: bool,
 ) -> Result<Tensor> {
-    apply(Convolve { sizes, input_gradient }, &[xs, weight])
+    apply(Convolve { sizes, input_gradient }, [xs, weight])
 }
 
 /// See [`convolve`].
@@ -34,7 +35,7 @@ impl Convolve {
     }
 }
 
-impl Operation for Convolve {
+impl Operation<2> for Convolve {
     const NAME: &'static str = "convolution";
 
     fn shape(&self) -> Shape {
@@ -43,7 +44,7 @@ impl Operation for Convolve {
     }
 
     fn cpu(&self, operands: &[&[f32]]) -> Vec<f32> {
-        let (windows, weight) = (Windows(self.sizes).cpu(&operands[..1]), operands[1]);
+        let (windows, weight) = (Windows(self.sizes).cpu(operands), operands[1]);
         let (rows, taps) = rows(&self.sizes);
         let product = |row: usize, output: usize| {
             let each =
@@ -66,31 +67,25 @@ impl Operation for Convolve {
         gpu.product(&windows.as_view(), weight, sizes)
     }
 
-    fn gradients(
-        &self,
-        operands: &[Tensor],
-        _: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<Vec<Option<Tensor>>> {
-        let (xs, weight) = (&operands[0], &operands[1]);
+    fn gradients(&self, [xs, weight]: [Tensor; 2], _: Tensor, gradient: Tensor) -> Gradients<2> {
         let gradient = gradient.contiguous()?.reshape(((), self.sizes.outputs))?;
         let windows = if self.is_one_pixel() {
             xs.contiguous()?.reshape(((), self.sizes.inputs))?
         } else {
-            apply(Windows(self.sizes), &[xs])?
+            apply(Windows(self.sizes), [&xs])?
         };
         let of_weight = windows.t()?.matmul(&gradient)?;
         drop(windows);
         if !self.input_gradient {
-            return Ok(vec![None, Some(of_weight)]);
+            return Ok([None, Some(of_weight)]);
         }
         let of_windows = gradient.matmul(&weight.t()?)?;
         let of_xs = if self.is_one_pixel() {
             of_windows.reshape(xs.shape())?
         } else {
-            apply(Fold(self.sizes), &[&of_windows])?
+            apply(Fold(self.sizes), [&of_windows])?
         };
-        Ok(vec![Some(of_xs), Some(of_weight)])
+        Ok([Some(of_xs), Some(of_weight)])
     }
 }
 
@@ -127,7 +122,7 @@ fn each_pixel(sizes: &Sizes, mut visit: impl FnMut(usize, usize)) {
 /// The windows of `xs [B, H, W, I]`: `[B · H' · W', KH · KW · I]`, zeros outside of the image.
 struct Windows(Sizes);
 
-impl Operation for Windows {
+impl Operation<1> for Windows {
     const NAME: &'static str = "windows";
 
     fn shape(&self) -> Shape {
@@ -152,7 +147,7 @@ impl Operation for Windows {
 /// The gradient of [`Windows`]: the sum of each pixel's places in all windows.
 struct Fold(Sizes);
 
-impl Operation for Fold {
+impl Operation<1> for Fold {
     const NAME: &'static str = "fold";
 
     fn shape(&self) -> Shape {

@@ -55,8 +55,8 @@ impl Function {
 pub(super) struct Gpu<'a>(&'a CudaDevice);
 
 impl<'a> Gpu<'a> {
-    /// That of a tensor.
-    pub(super) fn of(storage: &'a CudaStorage) -> Self {
+    /// That which holds a tensor.
+    pub(super) fn holding(storage: &'a CudaStorage) -> Self {
         Self(&storage.device)
     }
 

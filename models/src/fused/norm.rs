@@ -10,7 +10,8 @@ use candle_core::{CpuStorage, InplaceOp1, InplaceOp3, Layout, Result, Shape, Ten
 #[cfg(feature = "cuda")]
 use super::launch::{Array, Gpu, View};
 use super::operation::{Operation, apply};
-use crate::kernels::operand::{f32s, f32s_mut};
+use crate::custom_op::Gradients;
+use crate::kernels::operand::{f32s_mut, slice};
 use crate::parameters::Running;
 
 /// The rows of a table.
@@ -23,7 +24,7 @@ pub(super) fn batch_table(
     beta: &Tensor,
     epsilon: f64,
 ) -> Result<Tensor> {
-    apply(BatchTable { columns: Columns::of(xs)?, epsilon }, &[&xs.detach(), gamma, beta])
+    apply(BatchTable { columns: Columns::new(xs)?, epsilon }, [&xs.detach(), gamma, beta])
 }
 
 /// The table of running statistics.
@@ -52,10 +53,10 @@ pub(super) fn normalise(
     train: bool,
 ) -> Result<Tensor> {
     let shape = xs.shape().clone();
-    let normalise = Normalise { shape, columns: Columns::of(xs)?, relu, train };
+    let normalise = Normalise { shape, columns: Columns::new(xs)?, relu, train };
     match residual {
-        Some(residual) => apply(normalise, &[xs, table, residual]),
-        None => apply(normalise, &[xs, table]),
+        Some(residual) => apply(normalise, [xs, table, residual]),
+        None => apply(normalise, [xs, table]),
     }
 }
 
@@ -67,7 +68,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    fn of(xs: &Tensor) -> Result<Self> {
+    fn new(xs: &Tensor) -> Result<Self> {
         let channels = xs.dim(xs.rank() - 1)?;
         Ok(Self { rows: xs.elem_count() / channels, channels })
     }
@@ -88,7 +89,7 @@ struct BatchTable {
     epsilon: f64,
 }
 
-impl Operation for BatchTable {
+impl Operation<3> for BatchTable {
     const NAME: &'static str = "batch table";
 
     fn shape(&self) -> Shape {
@@ -112,13 +113,8 @@ impl Operation for BatchTable {
         gpu.batch_table(self.columns, self.epsilon, operands)
     }
 
-    fn gradients(
-        &self,
-        _: &[Tensor],
-        _: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![None, Some(gradient.get(0)?), Some(gradient.get(1)?)])
+    fn gradients(&self, _: [Tensor; 3], _: Tensor, gradient: Tensor) -> Gradients<3> {
+        Ok([None, Some(gradient.get(0)?), Some(gradient.get(1)?)])
     }
 }
 
@@ -161,8 +157,8 @@ impl InplaceOp3 for Track {
         passes: &CpuStorage,
         of_passes: &Layout,
     ) -> Result<()> {
-        let (running, batch) = (f32s_mut(running, place)?, f32s(batch, of_batch)?);
-        let &[passes] = f32s(passes, of_passes)? else { bail!("one number of passes is taken") };
+        let (running, batch) = (f32s_mut(running, place)?, slice::<f32>(batch, of_batch)?);
+        let &[passes] = slice(passes, of_passes)? else { bail!("one number of passes is taken") };
         let weight = Running::weight(self.momentum, passes);
         let (kept, taken) = ((1. - weight) as f32, weight as f32);
         running.iter_mut().zip(batch).for_each(|(to, x)| *to = *to * kept + x * taken);
@@ -192,7 +188,7 @@ struct Normalise {
     train: bool,
 }
 
-impl Operation for Normalise {
+impl<const N: usize> Operation<N> for Normalise {
     const NAME: &'static str = "normalise";
 
     fn shape(&self) -> Shape {
@@ -216,31 +212,27 @@ impl Operation for Normalise {
         gpu.normalise(self.columns, self.relu, operands)
     }
 
-    fn gradients(
-        &self,
-        operands: &[Tensor],
-        result: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn gradients(&self, operands: [Tensor; N], result: Tensor, gradient: Tensor) -> Gradients<N> {
         let (xs, table) = (&operands[0], &operands[1]);
         let gradient = if self.relu {
-            apply(Gate(self.shape.clone()), &[result, gradient])?
+            apply(Gate(self.shape.clone()), [&result, &gradient])?
         } else {
-            gradient.clone()
+            gradient
         };
-        let table = apply(WithGradient(self.columns), &[xs, &gradient, table])?;
+        let table = apply(WithGradient(self.columns), [xs, &gradient, table])?;
         let of_table = table.narrow(0, ROWS, ROWS)?;
         let share = if self.train { 1. / self.columns.rows as f32 } else { 0. };
         let back = InputGradient { shape: self.shape.clone(), columns: self.columns, share };
-        let of_xs = apply(back, &[xs, &gradient, &table])?;
-        Ok(vec![Some(of_xs), Some(of_table), Some(gradient)])
+        let of_xs = apply(back, [xs, &gradient, &table])?;
+        let mut gradients = [of_xs, of_table, gradient].into_iter();
+        Ok(std::array::from_fn(|_| gradients.next()))
     }
 }
 
 /// What ReLU leaves of a gradient: operands are its result and the gradient.
 struct Gate(Shape);
 
-impl Operation for Gate {
+impl Operation<2> for Gate {
     const NAME: &'static str = "gate";
 
     fn shape(&self) -> Shape {
@@ -263,7 +255,7 @@ impl Operation for Gate {
 /// gradient and the table.
 struct WithGradient(Columns);
 
-impl Operation for WithGradient {
+impl Operation<3> for WithGradient {
     const NAME: &'static str = "table with gradient";
 
     fn shape(&self) -> Shape {
@@ -295,7 +287,7 @@ struct InputGradient {
     share: f32,
 }
 
-impl Operation for InputGradient {
+impl Operation<3> for InputGradient {
     const NAME: &'static str = "input gradient";
 
     fn shape(&self) -> Shape {

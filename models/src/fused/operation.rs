@@ -1,17 +1,16 @@
-//! What candle is told of an operation: one to three arrays of f32 in, one out, and how gradients flow back.
+//! Operations with a CUDA kernel and a twin in plain Rust.
 
 #[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{
-    CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail,
-};
+use candle_core::{CudaStorage, Layout};
+use candle_core::{Result, Shape, Tensor, bail};
 
 #[cfg(feature = "cuda")]
 use super::launch::{Array, Gpu, View};
-use crate::kernels::operand::f32s;
+use crate::custom_op::{self, Apply, Candle, Gradients};
+use crate::kernels::operand::Operand;
 
-/// An operation on contiguous arrays of f32.
-pub(super) trait Operation: Send + Sync + 'static {
+/// An operation on `N` contiguous arrays of f32.
+pub(super) trait Operation<const N: usize>: Send + Sync + 'static {
     /// Its name, for messages.
     const NAME: &'static str;
 
@@ -32,155 +31,48 @@ pub(super) trait Operation: Send + Sync + 'static {
     /// For an operation of which nobody needs the gradient.
     fn gradients(
         &self,
-        _operands: &[Tensor],
-        _result: &Tensor,
-        _gradient: &Tensor,
-    ) -> Result<Vec<Option<Tensor>>> {
+        _operands: [Tensor; N],
+        _result: Tensor,
+        _gradient: Tensor,
+    ) -> Gradients<N> {
         bail!("{}: has no gradient", Self::NAME)
     }
 }
 
 /// The result of an operation.
-pub(super) fn apply(operation: impl Operation, operands: &[&Tensor]) -> Result<Tensor> {
-    let operands = operands.iter().map(|xs| xs.contiguous()).collect::<Result<Vec<_>>>()?;
-    let carrier = Carrier(operation);
-    match operands.as_slice() {
-        [one] => one.apply_op1(carrier),
-        [one, two] => one.apply_op2(two, carrier),
-        [one, two, three] => one.apply_op3(two, three, carrier),
-        _ => bail!("candle takes one to three operands, not {}", operands.len()),
-    }
+pub(super) fn apply<const N: usize, O: Operation<N>>(
+    operation: O,
+    operands: [&Tensor; N],
+) -> Result<Tensor>
+where
+    Candle: Apply<N>,
+{
+    custom_op::apply(Carrier(operation), operands)
 }
 
-/// Carries an operation through candle's traits.
+/// Carries an operation to candle.
 struct Carrier<O>(O);
 
-impl<O: Operation> Carrier<O> {
-    fn on_cpu(&self, operands: &[(&CpuStorage, &Layout)]) -> Result<(CpuStorage, Shape)> {
-        let operands = operands.iter().map(|(storage, layout)| f32s(storage, layout));
-        let out = self.0.cpu(&operands.collect::<Result<Vec<_>>>()?);
-        Ok((CpuStorage::F32(out), self.0.shape()))
+impl<const N: usize, O: Operation<N>> custom_op::Operation<N> for Carrier<O> {
+    const NAME: &'static str = O::NAME;
+
+    fn forward(&self, operands: [Operand; N]) -> Result<(Vec<f32>, Shape)> {
+        let operands = operands.into_iter().map(Operand::values).collect::<Result<Vec<_>>>()?;
+        Ok((self.0.cpu(&operands), self.0.shape()))
     }
 
     #[cfg(feature = "cuda")]
-    fn on_gpu(&self, operands: &[(&CudaStorage, &Layout)]) -> Result<(CudaStorage, Shape)> {
-        let gpu = Gpu::of(operands[0].0);
-        let views = operands.iter().map(|(storage, layout)| Gpu::view(storage, layout));
+    fn forward_on_gpu(
+        &self,
+        operands: [(&CudaStorage, &Layout); N],
+    ) -> Result<(CudaStorage, Shape)> {
+        let gpu = Gpu::holding(operands[0].0);
+        let views = operands.into_iter().map(|(storage, layout)| Gpu::view(storage, layout));
         let out = self.0.cuda(&gpu, &views.collect::<Result<Vec<_>>>()?)?;
         Ok((gpu.storage(out), self.0.shape()))
     }
 
-    /// The gradients of so many operands.
-    fn back<const N: usize>(
-        &self,
-        operands: [&Tensor; N],
-        result: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<[Option<Tensor>; N]> {
-        let operands = operands.map(Tensor::detach);
-        let gradients = self.0.gradients(&operands, &result.detach(), &gradient.detach())?;
-        let mut gradients = gradients.into_iter();
-        Ok(std::array::from_fn(|_| gradients.next().flatten()))
-    }
-}
-
-impl<O: Operation> CustomOp1 for Carrier<O> {
-    fn name(&self) -> &'static str {
-        O::NAME
-    }
-
-    fn cpu_fwd(&self, s1: &CpuStorage, l1: &Layout) -> Result<(CpuStorage, Shape)> {
-        self.on_cpu(&[(s1, l1)])
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, s1: &CudaStorage, l1: &Layout) -> Result<(CudaStorage, Shape)> {
-        self.on_gpu(&[(s1, l1)])
-    }
-
-    fn bwd(&self, x1: &Tensor, result: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        let [d1] = self.back([x1], result, gradient)?;
-        Ok(d1)
-    }
-}
-
-impl<O: Operation> CustomOp2 for Carrier<O> {
-    fn name(&self) -> &'static str {
-        O::NAME
-    }
-
-    fn cpu_fwd(
-        &self,
-        s1: &CpuStorage,
-        l1: &Layout,
-        s2: &CpuStorage,
-        l2: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.on_cpu(&[(s1, l1), (s2, l2)])
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        s1: &CudaStorage,
-        l1: &Layout,
-        s2: &CudaStorage,
-        l2: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        self.on_gpu(&[(s1, l1), (s2, l2)])
-    }
-
-    fn bwd(
-        &self,
-        x1: &Tensor,
-        x2: &Tensor,
-        result: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let [d1, d2] = self.back([x1, x2], result, gradient)?;
-        Ok((d1, d2))
-    }
-}
-
-impl<O: Operation> CustomOp3 for Carrier<O> {
-    fn name(&self) -> &'static str {
-        O::NAME
-    }
-
-    fn cpu_fwd(
-        &self,
-        s1: &CpuStorage,
-        l1: &Layout,
-        s2: &CpuStorage,
-        l2: &Layout,
-        s3: &CpuStorage,
-        l3: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.on_cpu(&[(s1, l1), (s2, l2), (s3, l3)])
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        s1: &CudaStorage,
-        l1: &Layout,
-        s2: &CudaStorage,
-        l2: &Layout,
-        s3: &CudaStorage,
-        l3: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        self.on_gpu(&[(s1, l1), (s2, l2), (s3, l3)])
-    }
-
-    fn bwd(
-        &self,
-        x1: &Tensor,
-        x2: &Tensor,
-        x3: &Tensor,
-        result: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let [d1, d2, d3] = self.back([x1, x2, x3], result, gradient)?;
-        Ok((d1, d2, d3))
+    fn backward(&self, operands: [&Tensor; N], result: &Tensor, gradient: &Tensor) -> Gradients<N> {
+        self.0.gradients(operands.map(Tensor::detach), result.detach(), gradient.detach())
     }
 }

@@ -8,6 +8,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 #[cfg(feature = "cuda")]
 use super::launch::{Array, Gpu, View};
 use super::operation::{Operation, apply};
+use crate::custom_op::Gradients;
 
 /// The rows of `table [R, D]` with these numbers: `[numbers.len(), D]`. Gradient flows back from the picks at the places
 /// `giving` alone.
@@ -22,7 +23,7 @@ pub(super) fn picked(table: &Tensor, numbers: Vec<u32>, giving: Vec<u32>) -> Res
     if let Some(place) = giving.iter().find(|place| **place as usize >= numbers.len()) {
         bail!("the gradient of pick {place} is asked for, of {}", numbers.len());
     }
-    apply(Pick { rows, width, numbers, giving }, &[table])
+    apply(Pick { rows, width, numbers, giving }, [table])
 }
 
 /// See [`picked`].
@@ -33,7 +34,7 @@ struct Pick {
     giving: Vec<u32>,
 }
 
-impl Operation for Pick {
+impl Operation<1> for Pick {
     const NAME: &'static str = "rows";
 
     fn shape(&self) -> Shape {
@@ -50,13 +51,8 @@ impl Operation for Pick {
         gpu.pick_rows(&operands[0], &self.numbers, self.width)
     }
 
-    fn gradients(
-        &self,
-        _: &[Tensor],
-        _: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(apply(SumRows::of(self), &[gradient])?)])
+    fn gradients(&self, _: [Tensor; 1], _: Tensor, gradient: Tensor) -> Gradients<1> {
+        Ok([Some(apply(SumRows::gradient_of(self), [&gradient])?)])
     }
 }
 
@@ -73,7 +69,7 @@ pub(super) struct SumRows {
 }
 
 impl SumRows {
-    fn of(Pick { rows, width, numbers, giving }: &Pick) -> Self {
+    fn gradient_of(Pick { rows, width, numbers, giving }: &Pick) -> Self {
         let row = |pick: &u32| numbers[*pick as usize];
         let mut picks = giving.clone();
         picks.sort_by_key(row);
@@ -88,7 +84,7 @@ impl SumRows {
     }
 }
 
-impl Operation for SumRows {
+impl Operation<1> for SumRows {
     const NAME: &'static str = "row sums";
 
     fn shape(&self) -> Shape {

@@ -32,7 +32,7 @@ use self::sums::{Gradients, Sums};
 use super::handover::Parts;
 use super::maps::{self, Maps, Slot};
 use super::memory::{Bits, Scratch, Target};
-use super::operand::with_f32s;
+use super::operand::with_values;
 use super::parallel::each;
 use super::profile::{Kind, timed};
 use super::simd::Isa;
@@ -74,12 +74,12 @@ pub(crate) fn batch_norm(
             Some(moments) => moments,
             None => {
                 let (isa, channels) = (xs.native.isa, affine.beta.dim(0)?);
-                let sum = || Moments::of(isa, xs.pixels(), channels);
+                let sum = || Moments::on_all_threads(isa, xs.pixels(), channels);
                 own = timed(Kind::BatchNorm, 0, sum);
                 &own
             }
         };
-        let statistics = Statistics::of(moments, running.epsilon);
+        let statistics = Statistics::of_batch(moments, running.epsilon);
         statistics.track(moments.pixels() as f64, affine.shift, running)?;
         statistics
     } else {
@@ -110,7 +110,7 @@ fn normalise(
     let parts = Parts::new(gamma.into_iter().chain([beta]).chain(shift));
     let parameters = parts.operand()?;
     let scales = if gamma.is_some() { channels } else { 0 };
-    let (scale, shift) = with_f32s(&parameters, |parameters| {
+    let (scale, shift) = with_values(&parameters, |parameters| {
         let (gamma, rest) = parameters.split_at(scales);
         Ok(statistics.affine(gamma, &rest[..channels]))
     })?;

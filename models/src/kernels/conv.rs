@@ -24,7 +24,7 @@ use super::batch_norm::Moments;
 use super::maps::{Backward, Maps, Slot};
 use super::max_pool::{self, Pooled};
 use super::memory::{Scratch, Target};
-use super::operand::with_f32s;
+use super::operand::with_values;
 use super::profile::{Kind, timed};
 use super::values::{Source, Values};
 use super::{Native, counts, direct, winograd};
@@ -151,7 +151,7 @@ pub(crate) fn forward(
         winograd::forward(native.isa, sizes, xs, weight, ys)
     } else {
         direct::forward(native.isa, sizes, xs.whole(), weight, ys);
-        Moments::of(native.isa, ys, sizes.outputs)
+        Moments::on_all_threads(native.isa, ys, sizes.outputs)
     }
 }
 
@@ -200,7 +200,7 @@ pub(crate) fn conv2d(
     let sizes = Sizes::new(xs.shape.into(), weight.dims4()?, stride, padding)?;
     let values = xs.values();
     let mut ys = Scratch::new(sizes.output_len());
-    let moments = with_f32s(weight, |weight| {
+    let moments = with_values(weight, |weight| {
         let run = || forward(xs.native, &sizes, (&values).into(), weight, &mut ys);
         Ok(timed(Kind::Convolution, sizes.products(), run))
     })?;
@@ -228,10 +228,10 @@ pub(crate) fn conv2d_max_pool(
         return max_pool::max_pool(&conv2d(xs, weight, 1, padding, true)?, window);
     }
     let shape = [sizes.batch, sizes.out_height(), sizes.out_width(), sizes.outputs];
-    let of = max_pool::Sizes::of(shape, window);
+    let of = max_pool::Sizes::new(shape, window);
     let (mut ys, mut winners) = Pooled::room(native.isa, of, sizes.batch);
     let values = xs.values();
-    with_f32s(weight, |weight| {
+    with_values(weight, |weight| {
         timed(Kind::Convolution, sizes.products(), || {
             let xs = (&values).into();
             winograd::pooled::forward(native.isa, &sizes, xs, weight, &mut ys, &mut winners);

@@ -1,11 +1,10 @@
 //! Softmax cross-entropy with label smoothing: loss and gradient in one pass over the logits.
 
-use std::sync::OnceLock;
+use candle_core::{Result, Shape, Tensor, bail};
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
-
-use super::operand::{f32s, u32s};
+use super::operand::Operand;
 use super::profile::{Kind, timed};
+use crate::custom_op::{Gradients, Operation, Saved, apply};
 
 /// Mean over the batch of the cross-entropy of `logits [B, C]` against `targets [B]`: a scalar.
 ///
@@ -16,48 +15,32 @@ use super::profile::{Kind, timed};
 /// # Errors
 /// A target that is no class, naming its position.
 pub(crate) fn cross_entropy(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
-    let op = CrossEntropy { smoothing: smoothing as f32, gradient: OnceLock::new() };
-    timed(Kind::Linear, 0, || logits.contiguous()?.apply_op2(&targets.contiguous()?, op))
+    let op = CrossEntropy { smoothing: smoothing as f32, gradient: Saved::nothing() };
+    timed(Kind::Linear, 0, || apply(op, [logits, targets]))
 }
 
 struct CrossEntropy {
     smoothing: f32,
     /// Of the loss with respect to the logits, from the forward pass.
-    gradient: OnceLock<Vec<f32>>,
+    gradient: Saved<Vec<f32>>,
 }
 
-impl CustomOp2 for CrossEntropy {
-    fn name(&self) -> &'static str {
-        "cross-entropy"
+impl Operation<2> for CrossEntropy {
+    const NAME: &'static str = "cross-entropy";
+
+    fn forward(&self, [logits, targets]: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
+        let (_, classes) = logits.shape().dims2()?;
+        let (logits, targets) = (logits.values()?, targets.values()?);
+        let (loss, gradient) = loss_and_gradient(logits, targets, classes, self.smoothing)?;
+        self.gradient.set(gradient);
+        Ok((vec![loss], Shape::from(())))
     }
 
-    fn cpu_fwd(
-        &self,
-        logits: &CpuStorage,
-        logits_layout: &Layout,
-        targets: &CpuStorage,
-        targets_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let classes = logits_layout.shape().dims2()?.1;
-        let logits = f32s(logits, logits_layout)?;
-        let (loss, gradient) =
-            loss_and_gradient(logits, u32s(targets, targets_layout)?, classes, self.smoothing)?;
-        self.gradient.set(gradient).expect("invariant: candle runs an op's forward pass once");
-        Ok((CpuStorage::F32(vec![loss]), Shape::from(())))
-    }
-
-    fn bwd(
-        &self,
-        logits: &Tensor,
-        _targets: &Tensor,
-        _loss: &Tensor,
-        upstream: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    fn backward(&self, [logits, _]: [&Tensor; 2], _: &Tensor, upstream: &Tensor) -> Gradients<2> {
         let upstream = upstream.to_scalar::<f32>()?;
-        let gradient = self.gradient.get().expect("invariant: the forward pass came first");
         timed(Kind::Linear, 0, || {
-            let gradient = gradient.iter().map(|g| g * upstream).collect();
-            Ok((Some(Tensor::from_vec(gradient, logits.shape(), logits.device())?), None))
+            let gradient = self.gradient.get().iter().map(|g| g * upstream).collect();
+            Ok([Some(Tensor::from_vec(gradient, logits.shape(), logits.device())?), None])
         })
     }
 }

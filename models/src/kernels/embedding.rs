@@ -1,13 +1,14 @@
 //! Embedding tables: rows looked up by token, and a gradient in the touched rows only.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 
 use super::handover::{Contribution, hand_over};
-use super::operand::{f32s, u32s, with_f32s, with_u32s};
+use super::operand::{Operand, borrow};
 use super::profile::{Kind, timed};
 use super::rows::RowGradient;
 use super::simd::{Isa, Kernel, Simd};
 use crate::PAD;
+use crate::custom_op::{Gradients, Operation, apply};
 
 /// Rows of `table [V, D]` for `ids u32 [B, L]`: `[B, L, D]`. Padding receives no gradient.
 ///
@@ -27,8 +28,7 @@ pub(crate) fn embedding_mean(isa: Isa, ids: &Tensor, table: &Tensor) -> Result<T
 }
 
 fn look_up(isa: Isa, ids: &Tensor, table: &Tensor, mean: bool) -> Result<Tensor> {
-    let op = LookUp { isa, mean };
-    timed(Kind::Embedding, 0, || table.contiguous()?.apply_op2(&ids.contiguous()?, op))
+    timed(Kind::Embedding, 0, || apply(LookUp { isa, mean }, [table, ids]))
 }
 
 /// Refuses `ids` outside a table of so many rows, naming text and position, which `place` tells.
@@ -51,56 +51,33 @@ struct LookUp {
     mean: bool,
 }
 
-impl CustomOp2 for LookUp {
-    fn name(&self) -> &'static str {
-        "embedding"
-    }
+impl Operation<2> for LookUp {
+    const NAME: &'static str = "embedding";
 
-    fn cpu_fwd(
-        &self,
-        table: &CpuStorage,
-        table_layout: &Layout,
-        ids: &CpuStorage,
-        ids_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (vocabulary, dim) = table_layout.shape().dims2()?;
-        let (batch, length) = ids_layout.shape().dims2()?;
-        let (table, ids) = (f32s(table, table_layout)?, u32s(ids, ids_layout)?);
+    fn forward(&self, [table, ids]: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
+        let (vocabulary, dim) = table.shape().dims2()?;
+        let (batch, length) = ids.shape().dims2()?;
+        let (table, ids): (&[f32], &[u32]) = (table.values()?, ids.values()?);
         inside(ids, vocabulary, |at| (at / length, at % length))?;
         if !self.mean {
             let mut rows = Vec::with_capacity(ids.len() * dim);
             for &id in ids {
                 rows.extend_from_slice(&table[id as usize * dim..][..dim]);
             }
-            return Ok((CpuStorage::F32(rows), (batch, length, dim).into()));
+            return Ok((rows, (batch, length, dim).into()));
         }
         let mut means = vec![0.0; batch * dim];
         self.isa.run(Means { table, dim, ids, length, means: &mut means });
-        Ok((CpuStorage::F32(means), (batch, dim).into()))
+        Ok((means, (batch, dim).into()))
     }
 
-    fn bwd(
-        &self,
-        table: &Tensor,
-        ids: &Tensor,
-        _rows: &Tensor,
-        upstream: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let gradient = timed(Kind::EmbeddingBackward, 0, || self.gradient(table, ids, upstream));
-        Ok((gradient?, None))
-    }
-}
-
-impl LookUp {
-    /// That of the table, unless it is [handed over](hand_over).
-    fn gradient(&self, table: &Tensor, ids: &Tensor, upstream: &Tensor) -> Result<Option<Tensor>> {
-        let (dim, length) = (table.dim(1)?, ids.dim(1)?);
-        let (ids, rows) = with_u32s(ids, |ids| {
-            with_f32s(upstream, |upstream| {
-                Ok(self.isa.run(Gather { ids, length, mean: self.mean, upstream, dim }))
-            })
-        })?;
-        table_gradient(table, ids, rows)
+    fn backward(&self, [table, ids]: [&Tensor; 2], _: &Tensor, upstream: &Tensor) -> Gradients<2> {
+        timed(Kind::EmbeddingBackward, 0, || {
+            let (dim, length) = (table.dim(1)?, ids.dim(1)?);
+            let (ids, upstream) = (&borrow(ids)?, &borrow(upstream)?);
+            let (ids, rows) = self.isa.run(Gather { ids, length, mean: self.mean, upstream, dim });
+            Ok([table_gradient(table, ids, rows)?, None])
+        })
     }
 }
 
@@ -278,17 +255,6 @@ mod tests {
                     prop_assert_eq!(rows[0].rows().len(), rows[0].ids().len() * dim);
                 }
             }
-        }
-    }
-
-    #[test]
-    fn nothing_but_padding_gives_zeros_and_no_gradient() {
-        let table = Var::new(&[[1f32, 2.0], [3.0, 4.0]], &Device::Cpu).unwrap();
-        for isa in Isa::available() {
-            let means = embedding_mean(isa, &ids(&[0, 0, 1, 0], (2, 2)), &table).unwrap();
-            assert_eq!(flat(&means), [0.0, 0.0, 3.0, 4.0]);
-            let grads = means.sum_all().unwrap().backward().unwrap();
-            assert_eq!(flat(grads.get(&table).unwrap()), [0.0, 0.0, 1.0, 1.0]);
         }
     }
 

@@ -202,13 +202,13 @@ impl Kernel for Backward<'_> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::kernels::testing::on_threads;
 
-    pub(crate) const FORMS: [Gelu; 2] = [Gelu::Exact, Gelu::Tanh];
+    const FORMS: [Gelu; 2] = [Gelu::Exact, Gelu::Tanh];
 
     /// Φ by the series `1/2 + φ(x) · (x + x³/3 + x⁵/15 + …)`, all of whose terms have one sign.
     fn distribution(x: f64) -> f64 {
@@ -226,7 +226,7 @@ pub(crate) mod tests {
     }
 
     /// The value and the derivative, as the definitions have them.
-    pub(crate) fn simply(form: Gelu, x: f64) -> [f64; 2] {
+    fn simply(form: Gelu, x: f64) -> [f64; 2] {
         match form {
             Gelu::Exact => {
                 let below = if x.abs() < 12.0 { distribution(x) } else { f64::from(x > 0.0) };

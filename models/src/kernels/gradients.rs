@@ -8,7 +8,7 @@ use candle_core::{Result, Tensor, TensorId, bail};
 
 use super::flat::{HostBuffer, copy_gradient};
 use super::handover::{Contribution, Places, deliver, lend};
-use super::operand::with_f32s;
+use super::operand::with_values;
 
 /// What a backward pass found: a gradient for every variable the loss depends on.
 pub struct Gradients {
@@ -59,7 +59,9 @@ pub fn backward_in_place(loss: &Tensor, flat: &mut Vec<f32>, places: &Places) ->
 impl Gradients {
     /// Whether any gradient reached `var`.
     pub fn reached(&self, var: &Tensor) -> bool {
-        self.laid(var) || self.store.get(var).is_some() || self.of(var).next().is_some()
+        self.laid(var)
+            || self.store.get(var).is_some()
+            || self.contributions_to(var).next().is_some()
     }
 
     /// Whether a part of the gradient of `var` lies in its place already, and is none of the contributions.
@@ -74,13 +76,15 @@ impl Gradients {
     pub fn left(&self, var: &Tensor) -> Result<Option<&Tensor>> {
         let Some(gradient) = self.store.get(var) else { return Ok(None) };
         let zeros = gradient.device().is_cpu()
-            && with_f32s(gradient, |values| Ok(values.iter().all(|value| *value == 0.0)))?;
+            && with_values(gradient, |values: &[f32]| {
+                Ok(values.iter().all(|value| *value == 0.0))
+            })?;
         Ok((!zeros).then_some(gradient))
     }
 
     /// What kernels contributed to the gradient of `var`, in an order that is the same in every
     /// run: once for each use.
-    pub fn of(&self, var: &Tensor) -> impl Iterator<Item = &Contribution> {
+    fn contributions_to(&self, var: &Tensor) -> impl Iterator<Item = &Contribution> {
         let id = var.id();
         self.contributions.iter().filter(move |contribution| contribution.variable() == id)
     }
@@ -92,19 +96,14 @@ impl Gradients {
     /// Gradients that are not `f32`.
     pub fn rows(&self, var: &Tensor) -> Result<Option<impl Iterator<Item = Range<usize>>>> {
         let known = |contribution| matches!(contribution, &Contribution::Rows(_));
-        if self.laid(var) || self.left(var)?.is_some() || !self.of(var).all(known) {
+        if self.laid(var) || self.left(var)?.is_some() || !self.contributions_to(var).all(known) {
             return Ok(None);
         }
-        let rows = self.of(var).filter_map(|contribution| match contribution {
+        let rows = self.contributions_to(var).filter_map(|contribution| match contribution {
             Contribution::Rows(rows) => Some(rows.places()),
             Contribution::Dense { .. } => None,
         });
         Ok(Some(rows.flatten()))
-    }
-
-    /// Everything that kernels contributed, in the order of the pass.
-    pub fn contributions(&self) -> &[Contribution] {
-        &self.contributions
     }
 
     /// Adds the gradient of `var` to `sum`; without what the pass has written there
@@ -119,7 +118,7 @@ impl Gradients {
             copy_gradient(gradient, &mut left)?;
             sum.iter_mut().zip(left).for_each(|(sum, value)| *sum += value);
         }
-        self.of(var).for_each(|contribution| contribution.add_to(sum));
+        self.contributions_to(var).for_each(|contribution| contribution.add_to(sum));
         Ok(())
     }
 
@@ -133,7 +132,7 @@ impl Gradients {
             return self.add(var, into);
         }
         fits(var, into)?;
-        let mut contributions = self.of(var);
+        let mut contributions = self.contributions_to(var);
         match (self.left(var)?, contributions.next()) {
             (None, None) => into.fill(0.0),
             (None, Some(first)) => first.write_to(into),
@@ -159,7 +158,7 @@ impl Gradients {
         host: &HostBuffer,
     ) -> Result<()> {
         let part = |var: &Tensor| match self.store.get(var) {
-            _ if self.laid(var) || self.of(var).next().is_some() => {
+            _ if self.laid(var) || self.contributions_to(var).next().is_some() => {
                 bail!("kernels contributed to the gradient of shape {:?}", var.shape())
             }
             Some(gradient) => gradient.flatten_all(),
@@ -225,8 +224,8 @@ mod tests {
                 assert!(gradients.copy(&bias, &mut nothing).is_err());
                 let native = kernels != Kernels::Candle;
                 assert_eq!(gradients.left(&table).unwrap().is_none(), native);
-                assert_eq!(gradients.of(&table).count(), if native { 2 } else { 0 });
-                assert_eq!(gradients.contributions().len(), if native { 4 } else { 0 });
+                assert_eq!(gradients.contributions_to(&table).count(), if native { 2 } else { 0 });
+                assert_eq!(gradients.contributions.len(), if native { 4 } else { 0 });
             });
         }
     }
@@ -259,7 +258,10 @@ mod tests {
                 let gradients = backward_in_place(&loss, &mut flat, &places).unwrap();
                 let native = kernels != Kernels::Candle;
                 assert_eq!(gradients.laid(&last) && gradients.laid(&shared), native);
-                assert!(gradients.of(&last).next().is_none() && !gradients.laid(&elsewhere));
+                assert!(
+                    gradients.contributions_to(&last).next().is_none()
+                        && !gradients.laid(&elsewhere)
+                );
                 for (var, range) in placed.iter().zip(&ranges) {
                     let mut expected = vec![f32::NAN; var.elem_count()];
                     plain.copy(var, &mut expected).unwrap();
@@ -268,7 +270,10 @@ mod tests {
                     assert_eq!(flat[range.clone()], expected, "{kernels}");
                 }
                 // Nothing is lent any more.
-                assert_eq!(backward(&loss).unwrap().of(&last).count(), usize::from(native));
+                assert_eq!(
+                    backward(&loss).unwrap().contributions_to(&last).count(),
+                    usize::from(native)
+                );
             });
         }
     }
@@ -327,20 +332,20 @@ mod tests {
                 let decay = second.as_tensor().sqr().unwrap().sum_all().unwrap();
                 let loss = (loss + decay).unwrap();
                 let whole = backward(&loss).unwrap();
-                let heard = Rc::new(RefCell::new(Vec::new()));
-                let (hear, unwanted) = (heard.clone(), second.id());
+                let received = Rc::new(RefCell::new(Vec::new()));
+                let (receive, unwanted) = (received.clone(), second.id());
                 let rest = backward_into(&loss, move |contribution| {
-                    hear.borrow_mut().push(contribution.clone());
+                    receive.borrow_mut().push(contribution.clone());
                     (contribution.variable() == unwanted).then_some(contribution)
                 });
                 let rest = rest.unwrap();
-                assert_eq!(whole.contributions, heard.take());
+                assert_eq!(whole.contributions, received.take());
                 assert!(rest.contributions.iter().all(|c| c.variable() == unwanted));
                 assert!(rest.left(&second).unwrap().is_some());
                 let native = kernels != Kernels::Candle;
                 assert_eq!(rest.left(&first).unwrap().is_none(), native);
                 let order: Vec<_> =
-                    whole.contributions().iter().map(Contribution::variable).collect();
+                    whole.contributions.iter().map(Contribution::variable).collect();
                 let last_layer_first = [second.id(), biases[1].id(), first.id(), biases[0].id()];
                 assert_eq!(order, if native { &last_layer_first[..] } else { &[] });
                 // Nobody listens any more.

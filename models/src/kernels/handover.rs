@@ -218,6 +218,17 @@ pub(super) fn gradient(
     }
 }
 
+/// [`gradient`] of which all elements are there already, in `values`.
+///
+/// # Errors
+/// Those of candle.
+pub(super) fn copied_gradient(of: &Tensor, values: &[f32]) -> Result<Option<Tensor>> {
+    gradient(of, |place| {
+        place.copy_from_slice(values);
+        Ok(())
+    })
+}
+
 /// Parameters that travel as one operand, because candle's operations take at most three.
 pub(super) struct Parts(Vec<Tensor>);
 
@@ -249,10 +260,7 @@ impl Parts {
         let mut rest = values.as_slice();
         for part in &self.0 {
             let (mine, others) = rest.split_at(part.elem_count());
-            gradient(part, |part| {
-                part.copy_from_slice(mine);
-                Ok(())
-            })?;
+            copied_gradient(part, mine)?;
             rest = others;
         }
         operand.zeros_like()

@@ -3,16 +3,15 @@
 //! What remains of a row for the way back are its mean and the inverse of its deviation: the normalised row is computed
 //! again from these, so that no memory is held for it.
 
-use std::sync::OnceLock;
+use candle_core::{Result, Shape, Tensor};
 
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
-
-use super::handover::gradient;
+use super::handover::copied_gradient;
 use super::memory::Scratch;
-use super::operand::{f32s, with_f32s};
+use super::operand::{Operand, borrow};
 use super::parallel;
 use super::profile::{Kind, timed};
 use super::simd::{Isa, Kernel, Simd};
+use crate::custom_op::{Gradients, Operation, Saved, apply};
 use crate::parameters::LAYER_NORM_EPSILON;
 
 /// Values that each row keeps: its mean and one over its deviation.
@@ -26,34 +25,22 @@ const ROWS: usize = 128;
 /// # Errors
 /// Operands that are not `f32` on the CPU.
 pub(crate) fn layer_norm(isa: Isa, xs: &Tensor, gamma: &Tensor, beta: &Tensor) -> Result<Tensor> {
-    let op = LayerNorm { isa, kept: OnceLock::new() };
-    timed(Kind::LayerNorm, 0, || {
-        xs.contiguous()?.apply_op3(&gamma.contiguous()?, &beta.contiguous()?, op)
-    })
+    let op = LayerNorm { isa, kept: Saved::nothing() };
+    timed(Kind::LayerNorm, 0, || apply(op, [xs, gamma, beta]))
 }
 
 struct LayerNorm {
     isa: Isa,
     /// See [`KEPT`], from the forward pass.
-    kept: OnceLock<Scratch>,
+    kept: Saved<Scratch>,
 }
 
-impl CustomOp3 for LayerNorm {
-    fn name(&self) -> &'static str {
-        "layer-norm"
-    }
+impl Operation<3> for LayerNorm {
+    const NAME: &'static str = "layer-norm";
 
-    fn cpu_fwd(
-        &self,
-        xs: &CpuStorage,
-        xs_layout: &Layout,
-        gamma: &CpuStorage,
-        gamma_layout: &Layout,
-        beta: &CpuStorage,
-        beta_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (xs, gamma, beta) =
-            (f32s(xs, xs_layout)?, f32s(gamma, gamma_layout)?, f32s(beta, beta_layout)?);
+    fn forward(&self, [xs, gamma, beta]: [Operand; 3]) -> Result<(Vec<f32>, Shape)> {
+        let shape = xs.shape().clone();
+        let (xs, gamma, beta) = (xs.values()?, gamma.values()?, beta.values()?);
         let dim = gamma.len();
         let mut kept = Scratch::new(xs.len() / dim * KEPT);
         let mut ys = vec![0.0; xs.len()];
@@ -62,53 +49,32 @@ impl CustomOp3 for LayerNorm {
         parallel::each(jobs, |(xs, (ys, kept))| {
             self.isa.run(Normalise { xs, gamma, beta, kept, ys });
         });
-        let first = self.kept.set(kept).is_ok();
-        assert!(first, "invariant: candle runs an op's forward pass once");
-        Ok((CpuStorage::F32(ys), xs_layout.shape().clone()))
+        self.kept.set(kept);
+        Ok((ys, shape))
     }
 
-    fn bwd(
-        &self,
-        xs: &Tensor,
-        gamma: &Tensor,
-        beta: &Tensor,
-        _ys: &Tensor,
-        dys: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    fn backward(&self, [xs, gamma, beta]: [&Tensor; 3], _: &Tensor, dys: &Tensor) -> Gradients<3> {
         timed(Kind::LayerNormBackward, 0, || {
-            let dim = gamma.elem_count();
-            let kept = self.kept.get().expect("invariant: the forward pass came first");
+            let (dim, kept) = (gamma.elem_count(), self.kept.get());
             let mut dxs = vec![0.0; xs.elem_count()];
             // The sums of each job, added up in the order of the rows: no bit depends on the number of threads.
             let jobs = dxs.len().div_ceil(ROWS * dim);
             let mut sums = Scratch::zeroed(jobs * 2 * dim);
-            with_f32s(xs, |xs| {
-                with_f32s(gamma, |gamma| {
-                    with_f32s(dys, |dys| {
-                        let inputs = xs.chunks(ROWS * dim).zip(dys.chunks(ROWS * dim));
-                        let outputs = dxs.chunks_mut(ROWS * dim).zip(sums.chunks_mut(2 * dim));
-                        let jobs = inputs.zip(kept.chunks(ROWS * KEPT)).zip(outputs).collect();
-                        parallel::each(jobs, |(((xs, dys), kept), (dxs, sums))| {
-                            let (dgamma, dbeta) = sums.split_at_mut(dim);
-                            self.isa.run(Backward { xs, gamma, kept, dys, dxs, dgamma, dbeta });
-                        });
-                        Ok(())
-                    })
-                })
-            })?;
+            let (values, scale, dys) = (borrow(xs)?, borrow(gamma)?, borrow(dys)?);
+            let inputs = values.chunks(ROWS * dim).zip(dys.chunks(ROWS * dim));
+            let outputs = dxs.chunks_mut(ROWS * dim).zip(sums.chunks_mut(2 * dim));
+            let jobs = inputs.zip(kept.chunks(ROWS * KEPT)).zip(outputs).collect();
+            parallel::each(jobs, |(((xs, dys), kept), (dxs, sums))| {
+                let (dgamma, dbeta) = sums.split_at_mut(dim);
+                self.isa.run(Backward { xs, gamma: &scale, kept, dys, dxs, dgamma, dbeta });
+            });
             let (first, others) = sums.split_at_mut(2 * dim);
             for sums in others.chunks_exact(2 * dim) {
                 first.iter_mut().zip(sums).for_each(|(sum, x)| *sum += x);
             }
-            let lay = |of: &Tensor, sums: &[f32]| {
-                gradient(of, |place| {
-                    place.copy_from_slice(sums);
-                    Ok(())
-                })
-            };
-            let (dgamma, dbeta) = (lay(gamma, &first[..dim])?, lay(beta, &first[dim..])?);
+            let (dgamma, dbeta) = first.split_at(dim);
             let dxs = Tensor::from_vec(dxs, xs.shape(), xs.device())?;
-            Ok((Some(dxs), dgamma, dbeta))
+            Ok([Some(dxs), copied_gradient(gamma, dgamma)?, copied_gradient(beta, dbeta)?])
         })
     }
 }

@@ -7,21 +7,20 @@
 //! and the gradients of weights and inputs are one large product each at the end.
 
 mod direction;
-mod plan;
+mod time_steps;
 
-use std::sync::OnceLock;
-
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{Result, Shape, Tensor};
 
 use super::handover::Parts;
 use super::memory::Scratch;
-use super::operand::{f32s, with_f32s, with_u32s};
+use super::operand::{Operand, borrow, with_values};
 use super::parallel;
 use super::profile::{Kind, timed};
 use super::simd::Isa;
+use crate::custom_op::{self, Gradients, Operation, apply};
 use crate::parameters::Lstm;
 use direction::{Direction, States};
-use plan::Plan;
+use time_steps::TimeSteps;
 
 /// Hidden states of both directions over `xs [B, L, D]`, averaged over each text's tokens in
 /// `ids u32 [B, L]`: `[B, 2H]`, forward direction first. No size but the texts' lengths is 0.
@@ -38,13 +37,13 @@ pub(crate) fn bilstm(
     reverse: &Lstm,
 ) -> Result<Tensor> {
     let hidden = forward.weight_hh.dim(1)?;
-    let plan = with_u32s(ids, |tokens| Ok(Plan::new(tokens, ids.dim(1)?)))?;
+    let steps = with_values(ids, |tokens| Ok(TimeSteps::new(tokens, ids.dim(1)?)))?;
     let dim = xs.dim(2)?;
     let parts = [parts(forward), parts(reverse)];
-    let op = Bilstm { isa, hidden, plan, parts, saved: OnceLock::new() };
+    let op = Bilstm { isa, hidden, steps, parts, saved: custom_op::Saved::nothing() };
     timed(Kind::Lstm, op.products(dim), || {
         let (forward, reverse) = (op.parts[0].operand()?, op.parts[1].operand()?);
-        xs.contiguous()?.apply_op3(&forward, &reverse, op)
+        apply(op, [xs, &forward, &reverse])
     })
 }
 
@@ -56,79 +55,65 @@ fn parts(lstm: &Lstm) -> Parts {
 struct Bilstm {
     isa: Isa,
     hidden: usize,
-    plan: Plan,
+    steps: TimeSteps,
     /// Each direction's parameters.
     parts: [Parts; 2],
-    saved: OnceLock<Saved>,
+    saved: custom_op::Saved<Saved>,
 }
 
 /// What the forward pass leaves to the backward pass.
 struct Saved {
-    /// The tokens' inputs `[rows, D]`, in the plan's order.
+    /// The tokens' inputs `[rows, D]`, in the order of the steps.
     xs: Scratch,
     forward: States,
     reverse: States,
 }
 
-impl CustomOp3 for Bilstm {
-    fn name(&self) -> &'static str {
-        "bilstm"
-    }
+impl Operation<3> for Bilstm {
+    const NAME: &'static str = "bilstm";
 
-    fn cpu_fwd(
-        &self,
-        xs: &CpuStorage,
-        xs_layout: &Layout,
-        forward: &CpuStorage,
-        forward_layout: &Layout,
-        reverse: &CpuStorage,
-        reverse_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (batch, _, dim) = xs_layout.shape().dims3()?;
-        let (hidden, plan) = (self.hidden, &self.plan);
-        let mut packed = Scratch::new(plan.rows() * dim);
-        plan.pack(f32s(xs, xs_layout)?, dim, &mut packed);
-        let weights = [f32s(forward, forward_layout)?, f32s(reverse, reverse_layout)?];
+    fn forward(&self, [xs, forward, reverse]: [Operand; 3]) -> Result<(Vec<f32>, Shape)> {
+        let (batch, _, dim) = xs.shape().dims3()?;
+        let (hidden, steps) = (self.hidden, &self.steps);
+        let mut packed = Scratch::new(steps.rows() * dim);
+        steps.pack(xs.values()?, dim, &mut packed);
+        let weights = [forward.values()?, reverse.values()?];
         // All scratch that outlives this call comes from this thread, which also drops it.
-        let mut states = [States::new(plan.rows(), hidden), States::new(plan.rows(), hidden)];
+        let mut states = [States::new(steps.rows(), hidden), States::new(steps.rows(), hidden)];
         let mut sums = [vec![0.0; batch * hidden], vec![0.0; batch * hidden]];
         let jobs = [false, true].into_iter().zip(weights).zip(states.iter_mut().zip(&mut sums));
         parallel::each(jobs.collect(), |((reverse, weights), (states, sums))| {
-            let direction = Direction::new(self.isa, plan, dim, hidden, reverse, weights);
+            let direction = Direction::new(self.isa, steps, dim, hidden, reverse, weights);
             direction.forward(&packed, states, sums);
         });
         let mut means = vec![0.0; batch * 2 * hidden];
-        for (row, &text) in plan.texts().iter().enumerate() {
+        for (row, &text) in steps.texts().iter().enumerate() {
             let mean = &mut means[text * 2 * hidden..][..2 * hidden];
             for (mean, sums) in mean.chunks_exact_mut(hidden).zip(&sums) {
                 for (mean, sum) in mean.iter_mut().zip(&sums[row * hidden..]) {
-                    *mean = sum * plan.weight(row);
+                    *mean = sum * steps.weight(row);
                 }
             }
         }
         let [forward, reverse] = states;
-        let saved = Saved { xs: packed, forward, reverse };
-        let first = self.saved.set(saved).is_ok();
-        assert!(first, "invariant: candle runs an op's forward pass once");
-        Ok((CpuStorage::F32(means), (batch, 2 * hidden).into()))
+        self.saved.set(Saved { xs: packed, forward, reverse });
+        Ok((means, (batch, 2 * hidden).into()))
     }
 
-    fn bwd(
+    fn backward(
         &self,
-        xs: &Tensor,
-        forward: &Tensor,
-        reverse: &Tensor,
-        _means: &Tensor,
+        [xs, forward, reverse]: [&Tensor; 3],
+        _: &Tensor,
         upstream: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    ) -> Gradients<3> {
         timed(Kind::LstmBackward, 2 * self.products(xs.dim(2)?), || {
             let (dx, [dforward, dreverse]) = self.gradients(xs, forward, reverse, upstream)?;
             let [of_forward, of_reverse] = &self.parts;
-            Ok((
+            Ok([
                 Some(dx),
                 Some(of_forward.gradient(forward, dforward)?),
                 Some(of_reverse.gradient(reverse, dreverse)?),
-            ))
+            ])
         })
     }
 }
@@ -136,7 +121,7 @@ impl CustomOp3 for Bilstm {
 impl Bilstm {
     /// Products of the forward pass on inputs of width `dim`, in both directions.
     fn products(&self, dim: usize) -> usize {
-        2 * self.plan.rows() * 4 * self.hidden * (dim + self.hidden)
+        2 * self.steps.rows() * 4 * self.hidden * (dim + self.hidden)
     }
 
     /// The gradients of the texts and of both directions' parameters.
@@ -148,41 +133,34 @@ impl Bilstm {
         upstream: &Tensor,
     ) -> Result<(Tensor, [Vec<f32>; 2])> {
         let (batch, length, dim) = xs.dims3()?;
-        let (hidden, plan) = (self.hidden, &self.plan);
-        let saved = self.saved.get().expect("invariant: the forward pass came first");
-        // What every hidden state of a text receives, in the plan's order.
+        let (hidden, steps) = (self.hidden, &self.steps);
+        let saved = self.saved.get();
+        // What every hidden state of a text receives, in the order of the steps.
         let mut dys = [Scratch::zeroed(batch * hidden), Scratch::zeroed(batch * hidden)];
-        with_f32s(upstream, |upstream| {
-            for (row, &text) in plan.texts().iter().enumerate() {
-                let upstream = upstream[text * 2 * hidden..].chunks_exact(hidden);
-                for (dy, upstream) in dys.iter_mut().zip(upstream) {
-                    for (dy, g) in dy[row * hidden..][..hidden].iter_mut().zip(upstream) {
-                        *dy = g * plan.weight(row);
-                    }
+        let upstream = borrow::<f32>(upstream)?;
+        for (row, &text) in steps.texts().iter().enumerate() {
+            let upstream = upstream[text * 2 * hidden..].chunks_exact(hidden);
+            for (dy, upstream) in dys.iter_mut().zip(upstream) {
+                for (dy, g) in dy[row * hidden..][..hidden].iter_mut().zip(upstream) {
+                    *dy = g * steps.weight(row);
                 }
             }
-            Ok(())
-        })?;
-        let mut dxs = [Scratch::new(plan.rows() * dim), Scratch::new(plan.rows() * dim)];
+        }
+        let mut dxs = [Scratch::new(steps.rows() * dim), Scratch::new(steps.rows() * dim)];
         let mut dws = [vec![0.0; forward.elem_count()], vec![0.0; reverse.elem_count()]];
         let operands = [(false, &saved.forward), (true, &saved.reverse)];
-        with_f32s(forward, |forward| {
-            with_f32s(reverse, |reverse| {
-                let weights = [forward, reverse];
-                let outputs = dys.iter().zip(dxs.iter_mut().zip(&mut dws));
-                let jobs = operands.iter().zip(weights).zip(outputs).collect();
-                parallel::each(jobs, |((&(reverse, states), weights), (dy, (dx, dw)))| {
-                    let direction = Direction::new(self.isa, plan, dim, hidden, reverse, weights);
-                    direction.backward(&saved.xs, states, dy, dx, dw);
-                });
-                Ok(())
-            })
-        })?;
+        let (forward, reverse) = (borrow(forward)?, borrow(reverse)?);
+        let outputs = dys.iter().zip(dxs.iter_mut().zip(&mut dws));
+        let jobs = operands.iter().zip([&*forward, &*reverse]).zip(outputs).collect();
+        parallel::each(jobs, |((&(reverse, states), weights), (dy, (dx, dw)))| {
+            let direction = Direction::new(self.isa, steps, dim, hidden, reverse, weights);
+            direction.backward(&saved.xs, states, dy, dx, dw);
+        });
         let [mut dx, other] = dxs;
         for (sum, other) in dx.iter_mut().zip(&*other) {
             *sum += other;
         }
-        let dx = plan.unpack(&dx, dim, batch * length * dim);
+        let dx = steps.unpack(&dx, dim, batch * length * dim);
         Ok((Tensor::from_vec(dx, xs.shape(), xs.device())?, dws))
     }
 }

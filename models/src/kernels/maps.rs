@@ -9,16 +9,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{
-    CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail,
-};
+use candle_core::{Result, Shape, Tensor, bail};
 
 use super::batch_norm::Moments;
 use super::handover;
 use super::memory::{Scratch, Target};
-use super::operand::with_f32s;
+use super::operand::{Operand, borrow, with_values};
 use super::values::{self, Values};
 use super::{Native, counts};
+use crate::custom_op::{Gradients, Operation, apply};
 
 /// Feature maps `[batch, height, width, channels]`.
 #[derive(Clone)]
@@ -85,7 +84,7 @@ pub(crate) trait Backward: Send + Sync + 'static {
     /// Operands that are not what they were in the forward pass.
     fn backward(&self, dy: Values, parameter: &[f32], gradient: &mut [f32]) -> Result<()>;
 
-    /// What candle is told as the gradient of the parameter, which `write` writes.
+    /// What candle gets as the gradient of the parameter, which `write` writes.
     ///
     /// # Errors
     /// What `write` says.
@@ -106,12 +105,12 @@ impl Maps {
     pub(crate) fn new(native: Native, images: &Tensor) -> Result<Self> {
         let (batch, height, width, channels) = images.dims4()?;
         let gradient = Slot::default();
-        let pixels = with_f32s(images, |images| {
+        let pixels = with_values(images, |images| {
             let mut pixels = Scratch::new(images.len());
             pixels.copy_from_slice(images);
             Ok(pixels)
         })?;
-        let ticket = images.apply_op1(Entry { gradient: gradient.clone() })?;
+        let ticket = apply(Entry { gradient: gradient.clone() }, [images])?;
         let shape = [batch, height, width, channels];
         Ok(Self { native, shape, pixels: pixels.into(), moments: None, ticket, gradient })
     }
@@ -166,10 +165,10 @@ impl Maps {
         let gradient = Slot::default();
         let node = Node { gradient: gradient.clone(), backward: backward() };
         let ticket = match (parameter, second) {
-            (None, _) => self.ticket.apply_op1(node)?,
-            (Some(parameter), None) => self.ticket.apply_op2(parameter, node)?,
+            (None, _) => apply(node, [&self.ticket])?,
+            (Some(parameter), None) => apply(node, [&self.ticket, parameter])?,
             (Some(parameter), Some(second)) => {
-                self.ticket.apply_op3(parameter, &second.ticket, node)?
+                apply(node, [&self.ticket, parameter, &second.ticket])?
             }
         };
         Ok(Self { native: self.native, shape, pixels, moments: None, ticket, gradient })
@@ -202,7 +201,7 @@ impl Maps {
             gradient: self.gradient(),
             backward,
         };
-        self.ticket.apply_op1(exit)
+        apply(exit, [&self.ticket])
     }
 
     /// The maps as a tensor `[batch, height, width, channels]`.
@@ -216,9 +215,9 @@ impl Maps {
     }
 }
 
-/// The storage and shape of a ticket.
-fn ticket() -> (CpuStorage, Shape) {
-    (CpuStorage::F32(vec![0.0]), Shape::from(1))
+/// The value and the shape of a ticket.
+fn ticket() -> (Vec<f32>, Shape) {
+    (vec![0.0], Shape::from(1))
 }
 
 /// Where images become feature maps.
@@ -226,23 +225,21 @@ struct Entry {
     gradient: Slot,
 }
 
-impl CustomOp1 for Entry {
-    fn name(&self) -> &'static str {
-        "images"
-    }
+impl Operation<1> for Entry {
+    const NAME: &'static str = "images";
 
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn forward(&self, _: [Operand; 1]) -> Result<(Vec<f32>, Shape)> {
         Ok(ticket())
     }
 
-    fn bwd(&self, images: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
-        match self.gradient.take() {
+    fn backward(&self, [images]: [&Tensor; 1], _: &Tensor, _: &Tensor) -> Gradients<1> {
+        Ok([Some(match self.gradient.take() {
             Some(gradient) => {
-                Ok(Some(Tensor::from_slice(gradient.whole(), images.shape(), images.device())?))
+                Tensor::from_slice(gradient.whole(), images.shape(), images.device())?
             }
             // The one operation that took them sends none back.
-            None => Ok(Some(images.zeros_like()?)),
-        }
+            None => images.zeros_like()?,
+        })])
     }
 }
 
@@ -253,14 +250,7 @@ struct Node<B> {
 }
 
 impl<B: Backward> Node<B> {
-    /// Runs the backward pass; the gradient of the parameter, for candle.
-    fn run(&self, parameter: &Tensor) -> Result<Option<Tensor>> {
-        self.backward.gradient(parameter, |gradient| {
-            with_f32s(parameter, |parameter| self.run_on(parameter, gradient))
-        })
-    }
-
-    fn run_on(&self, parameter: &[f32], gradient: &mut [f32]) -> Result<()> {
+    fn run(&self, parameter: &[f32], gradient: &mut [f32]) -> Result<()> {
         let Some(dy) = self.gradient.take() else {
             bail!("{}: no gradient has reached the result", B::NAME);
         };
@@ -268,75 +258,29 @@ impl<B: Backward> Node<B> {
     }
 }
 
-impl<B: Backward> CustomOp1 for Node<B> {
-    fn name(&self) -> &'static str {
-        B::NAME
-    }
+/// Operands are the ticket of the maps and, if there are so many, the parameter and the ticket of other maps.
+impl<B: Backward, const N: usize> Operation<N> for Node<B> {
+    const NAME: &'static str = B::NAME;
 
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn forward(&self, _: [Operand; N]) -> Result<(Vec<f32>, Shape)> {
         Ok(ticket())
     }
 
-    fn bwd(&self, maps: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
-        self.run_on(&[], &mut [])?;
-        Ok(Some(maps.zeros_like()?))
-    }
-}
-
-impl<B: Backward> CustomOp2 for Node<B> {
-    fn name(&self) -> &'static str {
-        B::NAME
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        Ok(ticket())
-    }
-
-    fn bwd(
-        &self,
-        maps: &Tensor,
-        parameter: &Tensor,
-        _: &Tensor,
-        _: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let gradient = self.run(parameter)?;
-        Ok((Some(maps.zeros_like()?), gradient))
-    }
-}
-
-impl<B: Backward> CustomOp3 for Node<B> {
-    fn name(&self) -> &'static str {
-        B::NAME
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        Ok(ticket())
-    }
-
-    fn bwd(
-        &self,
-        maps: &Tensor,
-        parameter: &Tensor,
-        second: &Tensor,
-        _: &Tensor,
-        _: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let gradient = self.run(parameter)?;
-        Ok((Some(maps.zeros_like()?), gradient, Some(second.zeros_like()?)))
+    fn backward(&self, operands: [&Tensor; N], _: &Tensor, _: &Tensor) -> Gradients<N> {
+        let of_parameter = match operands.get(1) {
+            None => self.run(&[], &mut []).map(|()| None),
+            Some(parameter) => self
+                .backward
+                .gradient(parameter, |gradient| self.run(&borrow(parameter)?, gradient)),
+        }?;
+        let mut gradients = [const { None }; N];
+        for (number, gradient) in gradients.iter_mut().enumerate() {
+            *gradient = match number {
+                1 => of_parameter.clone(),
+                _ => Some(operands[number].zeros_like()?),
+            };
+        }
+        Ok(gradients)
     }
 }
 
@@ -349,23 +293,18 @@ struct Exit {
     backward: fn(&[f32], [usize; 4], Target),
 }
 
-impl CustomOp1 for Exit {
-    fn name(&self) -> &'static str {
-        "from-maps"
+impl Operation<1> for Exit {
+    const NAME: &'static str = "from-maps";
+
+    fn forward(&self, _: [Operand; 1]) -> Result<(Vec<f32>, Shape)> {
+        let values = &mut *self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok((std::mem::take(values), self.shape.clone()))
     }
 
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        let values =
-            std::mem::take(&mut *self.values.lock().unwrap_or_else(PoisonError::into_inner));
-        Ok((CpuStorage::F32(values), self.shape.clone()))
-    }
-
-    fn bwd(&self, maps: &Tensor, _: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        with_f32s(dy, |dy| {
-            self.gradient
-                .receive(self.maps.iter().product(), |share| (self.backward)(dy, self.maps, share));
-            Ok(())
-        })?;
-        Ok(Some(maps.zeros_like()?))
+    fn backward(&self, [maps]: [&Tensor; 1], _: &Tensor, dy: &Tensor) -> Gradients<1> {
+        let dy = borrow(dy)?;
+        let len = self.maps.iter().product();
+        self.gradient.receive(len, |share| (self.backward)(&dy, self.maps, share));
+        Ok([Some(maps.zeros_like()?)])
     }
 }

@@ -17,7 +17,7 @@ use super::values::{Compute, Values};
 /// See [`ops::max_pool`](crate::ops::max_pool).
 pub(crate) fn max_pool(xs: &Maps, window: usize) -> Result<Maps> {
     let isa = xs.native.isa;
-    let sizes = Sizes::of(xs.shape, window);
+    let sizes = Sizes::new(xs.shape, window);
     let (mut ys, mut winners) = Pooled::room(isa, sizes, xs.shape[0]);
     timed(Kind::Pooling, 0, || {
         let images = xs.pixels().chunks_exact(sizes.image());
@@ -44,7 +44,7 @@ pub(super) struct Sizes {
 
 impl Sizes {
     /// Of images `[batch, height, width, channels]`.
-    pub(super) fn of([_, height, width, channels]: [usize; 4], window: usize) -> Self {
+    pub(super) fn new([_, height, width, channels]: [usize; 4], window: usize) -> Self {
         Self { height, width, channels, window }
     }
 

@@ -1,59 +1,92 @@
-//! What a custom op is handed, as slices: contiguous `f32` and `u32` operands on the CPU.
+//! Operands of kernels as slices: the values of contiguous tensors on the CPU.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
-use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, bail};
+use candle_core::{
+    CpuStorage, Layout, Result, Shape, Storage, StorageRef, Tensor, WithDType, bail,
+};
 
 use super::counts;
 
 /// Where the values of a contiguous operand lie: as many as its sizes say, so that a kernel may go by these.
-fn place(layout: &Layout) -> Option<Range<usize>> {
-    let (start, end) = layout.contiguous_offsets()?;
-    (counts::elements(layout.dims()) == end.checked_sub(start)).then_some(start..end)
+fn range<T: WithDType>(layout: &Layout) -> Result<Range<usize>> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) if counts::elements(layout.dims()) == end.checked_sub(start) => {
+            Ok(start..end)
+        }
+        _ => bail!("the kernel takes contiguous {}, not {layout:?}", T::DTYPE.as_str()),
+    }
 }
 
-/// The values of a contiguous `f32` operand.
+/// The values of a contiguous operand.
 ///
 /// # Errors
 /// Another type, a layout that is not contiguous, or sizes whose product wraps.
-pub(crate) fn f32s<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
-    match (storage, place(layout)) {
-        (CpuStorage::F32(values), Some(place)) => Ok(&values[place]),
-        _ => bail!("the kernel takes contiguous f32, not {:?}", layout),
-    }
+pub(crate) fn slice<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
+    Ok(&T::cpu_storage_as_slice(storage)?[range::<T>(layout)?])
 }
 
 /// The values of a contiguous `f32` operand that is changed in place.
 ///
 /// # Errors
-/// As [`f32s`].
+/// As [`slice`].
 pub(crate) fn f32s_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
-    match (storage, place(layout)) {
-        (CpuStorage::F32(values), Some(place)) => Ok(&mut values[place]),
-        _ => bail!("the kernel takes contiguous f32, not {:?}", layout),
-    }
-}
-
-/// The values of a contiguous `u32` operand.
-///
-/// # Errors
-/// Another type, a layout that is not contiguous, or sizes whose product wraps.
-pub(crate) fn u32s<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [u32]> {
-    match (storage, place(layout)) {
-        (CpuStorage::U32(values), Some(place)) => Ok(&values[place]),
-        _ => bail!("the kernel takes contiguous u32, not {:?}", layout),
-    }
-}
-
-/// A CPU tensor's storage, for [`f32s`] and [`u32s`]; borrow it from
-/// [`Tensor::storage_and_layout`].
-///
-/// # Errors
-/// A tensor on another device.
-pub(crate) fn cpu(storage: &Storage) -> Result<&CpuStorage> {
     match storage {
-        Storage::Cpu(storage) => Ok(storage),
-        _ => bail!("the kernel takes tensors on the CPU"),
+        CpuStorage::F32(values) => Ok(&mut values[range::<f32>(layout)?]),
+        _ => bail!("the kernel takes contiguous f32, not {layout:?}"),
+    }
+}
+
+/// An operand of an [operation](crate::custom_op::Operation) in its forward pass.
+#[derive(Clone, Copy)]
+pub(crate) struct Operand<'a> {
+    storage: &'a CpuStorage,
+    layout: &'a Layout,
+}
+
+impl<'a> Operand<'a> {
+    pub(crate) fn new(storage: &'a CpuStorage, layout: &'a Layout) -> Self {
+        Self { storage, layout }
+    }
+
+    pub(crate) fn shape(self) -> &'a Shape {
+        self.layout.shape()
+    }
+
+    /// Its values.
+    ///
+    /// # Errors
+    /// As [`slice`].
+    pub(crate) fn values<T: WithDType>(self) -> Result<&'a [T]> {
+        slice(self.storage, self.layout)
+    }
+}
+
+/// The values of a contiguous tensor on the CPU, whose storage is locked for reading as long as this lives.
+pub(crate) struct Borrowed<'a, T> {
+    storage: StorageRef<'a>,
+    range: Range<usize>,
+    slice: fn(&CpuStorage) -> Result<&[T]>,
+}
+
+/// The values of a contiguous tensor.
+///
+/// # Errors
+/// Another device or type, a layout that is not contiguous, or sizes whose product wraps.
+pub(crate) fn borrow<T: WithDType>(tensor: &Tensor) -> Result<Borrowed<'_, T>> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let Storage::Cpu(values) = &*storage else { bail!("the kernel takes tensors on the CPU") };
+    slice::<T>(values, layout)?;
+    Ok(Borrowed { range: range::<T>(layout)?, storage, slice: T::cpu_storage_as_slice })
+}
+
+impl<T> Deref for Borrowed<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        let Storage::Cpu(values) = &*self.storage else {
+            unreachable!("invariant: it is on the CPU")
+        };
+        &(self.slice)(values).expect("invariant: it has values of this type")[self.range.clone()]
     }
 }
 
@@ -61,19 +94,10 @@ pub(crate) fn cpu(storage: &Storage) -> Result<&CpuStorage> {
 /// they are not.
 ///
 /// # Errors
-/// Another device or type, or what `f` says.
-pub(crate) fn with_f32s<T>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
-    let tensor = tensor.contiguous()?;
-    let (storage, layout) = tensor.storage_and_layout();
-    f(f32s(cpu(&storage)?, layout)?)
-}
-
-/// As [`with_f32s`], for token ids and labels.
-///
-/// # Errors
-/// As [`with_f32s`].
-pub(crate) fn with_u32s<T>(tensor: &Tensor, f: impl FnOnce(&[u32]) -> Result<T>) -> Result<T> {
-    let tensor = tensor.contiguous()?;
-    let (storage, layout) = tensor.storage_and_layout();
-    f(u32s(cpu(&storage)?, layout)?)
+/// As [`borrow`], or what `f` says.
+pub(crate) fn with_values<T: WithDType, R>(
+    tensor: &Tensor,
+    f: impl FnOnce(&[T]) -> Result<R>,
+) -> Result<R> {
+    f(&borrow(&tensor.contiguous()?)?)
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $kind:ident $name:literal)+) => {
-        /// What is told apart.
+        /// A kind of kernel, whose time is counted apart.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
         pub enum Kind {
@@ -94,7 +94,7 @@ impl Profile {
     }
 
     /// The time of one kind.
-    pub fn of(&self, kind: Kind) -> Duration {
+    pub fn time(&self, kind: Kind) -> Duration {
         self.spent[kind as usize]
     }
 }
@@ -129,7 +129,7 @@ mod tests {
         take();
         timed(Kind::Pooling, 21, || std::thread::sleep(Duration::from_millis(2)));
         let profile = take();
-        assert!(profile.of(Kind::Pooling) >= Duration::from_millis(2));
+        assert!(profile.time(Kind::Pooling) >= Duration::from_millis(2));
         let kinds: Vec<Kind> = profile.kinds().map(|(kind, _)| kind).collect();
         assert_eq!((kinds, profile.operations), (vec![Kind::Pooling], 42));
         let profile = take();

@@ -16,7 +16,7 @@ use std::fmt;
 ///
 /// Loads and stores on slices touch the first [`Simd::LANES`] elements and panic on a shorter slice; the `_ptr`
 /// forms are for inner loops whose bounds were checked outside.
-pub trait Simd: Copy {
+pub(crate) trait Simd: Copy {
     /// Lanes per vector.
     const LANES: usize;
     /// A vector of lanes.
@@ -155,7 +155,7 @@ pub trait Simd: Copy {
 }
 
 /// Work that runs on vectors of whichever instruction set was chosen.
-pub trait Kernel {
+pub(crate) trait Kernel {
     /// What the work returns.
     type Output;
     /// The work; must be `#[inline(always)]`, see the module's documentation.
@@ -217,7 +217,7 @@ impl Isa {
 
     /// Runs `kernel` compiled for the set.
     #[inline]
-    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             Set::Portable => portable::run(kernel),
             #[cfg(target_arch = "x86_64")]

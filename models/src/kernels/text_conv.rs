@@ -14,18 +14,18 @@
 //! other is touched.
 
 use std::ops::Range;
-use std::sync::OnceLock;
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+use candle_core::{Result, Shape, Tensor};
 
-use self::words::{Group, Peaks, Words};
+use self::words::{FilterGroup, Peaks, Words};
 use super::gemm::panel;
 use super::handover::Parts;
 use super::memory::Scratch;
-use super::operand::{f32s, with_f32s};
+use super::operand::{Operand, borrow};
 use super::parallel;
 use super::profile::{Kind, timed};
 use super::simd::{Isa, Kernel, Simd};
+use crate::custom_op::{Gradients, Operation, Saved, apply};
 
 /// `max_t relu(Σ_k xs[b, t + k] · weight[f, :, k] + bias[f])` for `xs [B, L, D]` and every pair of
 /// `weight [F, D, K]` and `bias [F]` in `filters`, side by side: `[B, ΣF]`. No size is 0, no
@@ -63,8 +63,8 @@ pub(crate) fn conv1d_relu_max(
         // candle's ops take at most three operands: all filters travel as one.
         let parts = Parts::new(parts);
         let parameters = parts.operand()?;
-        let op = ConvMax { isa, ids, banks, parts, peaks: OnceLock::new() };
-        xs.contiguous()?.apply_op2(&parameters, op)
+        let op = ConvMax { isa, ids, banks, parts, peaks: Saved::nothing() };
+        apply(op, [xs, &parameters])
     })
 }
 
@@ -105,7 +105,7 @@ struct ConvMax {
     /// Weight and bias of each bank in turn.
     parts: Parts,
     /// The window of each maximum, `[B, ΣF]`, from the forward pass.
-    peaks: OnceLock<Vec<u32>>,
+    peaks: Saved<Vec<u32>>,
 }
 
 /// The sizes of the input, and of all banks together.
@@ -124,28 +124,20 @@ impl Sizes {
     }
 }
 
-impl CustomOp2 for ConvMax {
-    fn name(&self) -> &'static str {
-        "conv1d-relu-max"
-    }
+impl Operation<2> for ConvMax {
+    const NAME: &'static str = "conv1d-relu-max";
 
-    fn cpu_fwd(
-        &self,
-        xs: &CpuStorage,
-        xs_layout: &Layout,
-        parameters: &CpuStorage,
-        parameters_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let sizes = self.sizes(xs_layout.shape())?;
+    fn forward(&self, [xs, parameters]: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
+        let sizes = self.sizes(xs.shape())?;
         let Sizes { batch, length, dim, columns } = sizes;
-        let (xs, parameters) = (f32s(xs, xs_layout)?, f32s(parameters, parameters_layout)?);
+        let (xs, parameters) = (xs.values()?, parameters.values()?);
         let groups = self.groups(dim, parameters);
         let (mut ys, mut peaks) = (vec![0.0; batch * columns], vec![0; batch * columns]);
         let texts = sizes.texts_per_thread();
         let inputs = xs.chunks(texts * length * dim).zip(self.ids.chunks(texts * length));
         let outputs = ys.chunks_mut(texts * columns).zip(peaks.chunks_mut(texts * columns));
         parallel::each(inputs.zip(outputs).collect(), |((xs, ids), (ys, peaks))| {
-            let words = Words::of(ids, xs, dim);
+            let words = Words::new(ids, xs, dim);
             for group in &groups {
                 let products = words.products(group);
                 let outputs = ys.chunks_exact_mut(columns).zip(peaks.chunks_exact_mut(columns));
@@ -161,35 +153,29 @@ impl CustomOp2 for ConvMax {
                 }
             }
         });
-        self.peaks.set(peaks).expect("invariant: candle runs an op's forward pass once");
-        Ok((CpuStorage::F32(ys), (batch, columns).into()))
+        self.peaks.set(peaks);
+        Ok((ys, (batch, columns).into()))
     }
 
-    fn bwd(
-        &self,
-        xs: &Tensor,
-        parameters: &Tensor,
-        ys: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    fn backward(&self, [xs, parameters]: [&Tensor; 2], ys: &Tensor, dy: &Tensor) -> Gradients<2> {
         // Of each text and filter one window, in both gradients.
         let values: usize = self.banks.iter().map(|bank| bank.filters * bank.width).sum();
         let (batch, _, dim) = xs.dims3()?;
         timed(Kind::TextConvolutionBackward, 2 * batch * values * dim, || {
             let (dx, dparameters) = self.gradients(xs, parameters, ys, dy)?;
-            Ok((Some(dx), Some(self.parts.gradient(parameters, dparameters)?)))
+            Ok([Some(dx), Some(self.parts.gradient(parameters, dparameters)?)])
         })
     }
 }
 
 impl ConvMax {
     /// The filters in groups of as many as a panel of the product has columns.
-    fn groups(&self, dim: usize, parameters: &[f32]) -> Vec<Group<'_>> {
+    fn groups(&self, dim: usize, parameters: &[f32]) -> Vec<FilterGroup<'_>> {
         let most = panel(self.isa.lanes());
         let groups = self.banks.iter().flat_map(|bank| {
             (0..bank.filters).step_by(most).map(move |first| {
                 let filters = first..bank.filters.min(first + most);
-                Group::new(self.isa, bank, filters, dim, &parameters[bank.weight(dim)])
+                FilterGroup::new(self.isa, bank, filters, dim, &parameters[bank.weight(dim)])
             })
         });
         groups.collect()
@@ -210,22 +196,15 @@ impl ConvMax {
         dy: &Tensor,
     ) -> Result<(Tensor, Vec<f32>)> {
         let sizes = self.sizes(xs.shape())?;
-        let peaks = self.peaks.get().expect("invariant: the forward pass came first");
+        let (ys, dy) = (borrow::<f32>(ys)?, borrow::<f32>(dy)?);
         // The gradient past the ReLU.
-        let mut dy = dy.flatten_all()?.to_vec1::<f32>()?;
-        with_f32s(ys, |ys| {
-            for (dy, &y) in dy.iter_mut().zip(ys) {
-                *dy = if y > 0.0 { *dy } else { 0.0 };
-            }
-            Ok(())
-        })?;
-        let backward = Backward { isa: self.isa, sizes, banks: &self.banks, dy: &dy, peaks };
+        let past = |(dy, y): (&f32, &f32)| if *y > 0.0 { *dy } else { 0.0 };
+        let dy: Vec<f32> = dy.iter().zip(&*ys).map(past).collect();
+        let (isa, banks, peaks) = (self.isa, &self.banks, self.peaks.get());
+        let backward = Backward { isa, sizes, banks, dy: &dy, peaks };
         let mut dparameters = vec![0.0; parameters.elem_count()];
-        with_f32s(xs, |xs| {
-            backward.parameter_gradient(xs, &mut dparameters);
-            Ok(())
-        })?;
-        let dx = with_f32s(parameters, |parameters| Ok(backward.input_gradient(parameters)))?;
+        backward.parameter_gradient(&borrow(xs)?, &mut dparameters);
+        let dx = backward.input_gradient(&borrow(parameters)?);
         Ok((Tensor::from_vec(dx, xs.shape(), xs.device())?, dparameters))
     }
 }

@@ -1,12 +1,13 @@
 //! Packed rows of texts: from tokens, and back to one row for each text.
 
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
+use candle_core::{Result, Shape, Tensor};
 
 use super::embedding::{Gather, inside, table_gradient};
 use super::handover::gradient;
-use super::operand::{f32s, with_f32s};
+use super::operand::{Operand, borrow};
 use super::profile::{Kind, timed};
 use super::simd::{Isa, Kernel, Simd};
+use crate::custom_op::{Gradients, Operation, apply};
 use crate::packing::Packing;
 
 /// For each packed row the sum of its token's row in `table [V, D]` and its position's in `positions [P, D]`, `P` at
@@ -21,7 +22,7 @@ pub(crate) fn token_rows(
     positions: &Tensor,
 ) -> Result<Tensor> {
     let op = TokenRows { isa, packing: packing.clone() };
-    timed(Kind::Embedding, 0, || table.contiguous()?.apply_op2(&positions.contiguous()?, op))
+    timed(Kind::Embedding, 0, || apply(op, [table, positions]))
 }
 
 /// Mean of each text's packed rows `xs [rows, D]`: `[B, D]`. A text without tokens gives zeros.
@@ -30,7 +31,7 @@ pub(crate) fn token_rows(
 /// Operands that are not `f32` on the CPU.
 pub(crate) fn text_mean(isa: Isa, xs: &Tensor, packing: &Packing) -> Result<Tensor> {
     let op = TextMean { isa, packing: packing.clone() };
-    timed(Kind::LayerNorm, 0, || xs.contiguous()?.apply_op1(op))
+    timed(Kind::LayerNorm, 0, || apply(op, [xs]))
 }
 
 struct TokenRows {
@@ -38,20 +39,12 @@ struct TokenRows {
     packing: Packing,
 }
 
-impl CustomOp2 for TokenRows {
-    fn name(&self) -> &'static str {
-        "token-rows"
-    }
+impl Operation<2> for TokenRows {
+    const NAME: &'static str = "token-rows";
 
-    fn cpu_fwd(
-        &self,
-        table: &CpuStorage,
-        table_layout: &Layout,
-        positions: &CpuStorage,
-        positions_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (vocabulary, dim) = table_layout.shape().dims2()?;
-        let (table, positions) = (f32s(table, table_layout)?, f32s(positions, positions_layout)?);
+    fn forward(&self, [table, positions]: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
+        let (vocabulary, dim) = table.shape().dims2()?;
+        let (table, positions): (&[f32], &[f32]) = (table.values()?, positions.values()?);
         let (ids, length) = (self.packing.ids(), self.packing.length());
         let places = self.packing.places();
         inside(ids, vocabulary, |row| (places[row] / length, places[row] % length))?;
@@ -61,29 +54,25 @@ impl CustomOp2 for TokenRows {
             let position = &positions[position * dim..][..dim];
             rows.extend(token.iter().zip(position).map(|(token, position)| token + position));
         }
-        Ok((CpuStorage::F32(rows), (ids.len(), dim).into()))
+        Ok((rows, (ids.len(), dim).into()))
     }
 
-    fn bwd(
+    fn backward(
         &self,
-        table: &Tensor,
-        positions: &Tensor,
-        _rows: &Tensor,
+        [table, positions]: [&Tensor; 2],
+        _: &Tensor,
         upstream: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    ) -> Gradients<2> {
         timed(Kind::EmbeddingBackward, 0, || {
-            let dim = table.dim(1)?;
-            with_f32s(upstream, |upstream| {
-                let ids = self.packing.ids();
-                let gather = Gather { ids, length: ids.len(), mean: false, upstream, dim };
-                let (ids, rows) = self.isa.run(gather);
-                let dpositions = gradient(positions, |sums| {
-                    sums.fill(0.0);
-                    self.isa.run(Scatter { packing: &self.packing, upstream, dim, sums });
-                    Ok(())
-                })?;
-                Ok((table_gradient(table, ids, rows)?, dpositions))
-            })
+            let (dim, ids, upstream) = (table.dim(1)?, self.packing.ids(), &borrow(upstream)?);
+            let gather = Gather { ids, length: ids.len(), mean: false, upstream, dim };
+            let (ids, rows) = self.isa.run(gather);
+            let dpositions = gradient(positions, |sums| {
+                sums.fill(0.0);
+                self.isa.run(Scatter { packing: &self.packing, upstream, dim, sums });
+                Ok(())
+            })?;
+            Ok([table_gradient(table, ids, rows)?, dpositions])
         })
     }
 }
@@ -113,31 +102,26 @@ struct TextMean {
     packing: Packing,
 }
 
-impl CustomOp1 for TextMean {
-    fn name(&self) -> &'static str {
-        "text-mean"
-    }
+impl Operation<1> for TextMean {
+    const NAME: &'static str = "text-mean";
 
-    fn cpu_fwd(&self, xs: &CpuStorage, xs_layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (_, dim) = xs_layout.shape().dims2()?;
+    fn forward(&self, [xs]: [Operand; 1]) -> Result<(Vec<f32>, Shape)> {
+        let (_, dim) = xs.shape().dims2()?;
         let mut means = vec![0.0; self.packing.batch() * dim];
-        let (xs, packing) = (f32s(xs, xs_layout)?, &self.packing);
+        let (xs, packing) = (xs.values()?, &self.packing);
         self.isa.run(Means { packing, xs, dim, means: &mut means });
-        Ok((CpuStorage::F32(means), (self.packing.batch(), dim).into()))
+        Ok((means, (packing.batch(), dim).into()))
     }
 
-    fn bwd(&self, xs: &Tensor, _means: &Tensor, upstream: &Tensor) -> Result<Option<Tensor>> {
+    fn backward(&self, [xs]: [&Tensor; 1], _: &Tensor, upstream: &Tensor) -> Gradients<1> {
         timed(Kind::LayerNormBackward, 0, || {
-            let dim = xs.dim(1)?;
+            let (dim, upstream) = (xs.dim(1)?, borrow::<f32>(upstream)?);
             let mut dxs = Vec::with_capacity(xs.elem_count());
-            with_f32s(upstream, |upstream| {
-                for ((rows, weight), mean) in self.packing.texts().zip(upstream.chunks_exact(dim)) {
-                    let row = mean.iter().map(|g| g * weight).collect::<Vec<f32>>();
-                    rows.for_each(|_| dxs.extend_from_slice(&row));
-                }
-                Ok(())
-            })?;
-            Tensor::from_vec(dxs, xs.shape(), xs.device()).map(Some)
+            for ((rows, weight), mean) in self.packing.texts().zip(upstream.chunks_exact(dim)) {
+                let row = mean.iter().map(|g| g * weight).collect::<Vec<f32>>();
+                rows.for_each(|_| dxs.extend_from_slice(&row));
+            }
+            Ok([Some(Tensor::from_vec(dxs, xs.shape(), xs.device())?)])
         })
     }
 }

@@ -30,9 +30,9 @@ pub(crate) trait Compute: Send + Sync + 'static {
 
 /// Values that several may hold; see the module.
 #[derive(Clone)]
-pub(crate) struct Values(Arc<Held>);
+pub(crate) struct Values(Arc<Shared>);
 
-struct Held {
+struct Shared {
     len: usize,
     /// All of them, once they have been written.
     memory: OnceLock<Scratch>,
@@ -48,7 +48,7 @@ impl From<Scratch> for Values {
     fn from(memory: Scratch) -> Self {
         let len = memory.len();
         let (memory, raw) = (memory.into(), Mutex::new(None));
-        Self(Arc::new(Held { len, memory, recipe: None, mapped: false, raw }))
+        Self(Arc::new(Shared { len, memory, recipe: None, mapped: false, raw }))
     }
 }
 
@@ -56,13 +56,13 @@ impl Values {
     /// `len` values that are computed when they are read.
     pub(crate) fn computed(len: usize, recipe: impl Compute) -> Self {
         let (memory, recipe) = (OnceLock::new(), Some(Box::new(recipe) as _));
-        Self(Arc::new(Held { len, memory, recipe, mapped: false, raw: Mutex::new(None) }))
+        Self(Arc::new(Shared { len, memory, recipe, mapped: false, raw: Mutex::new(None) }))
     }
 
     /// The map of `raw`, whose place it takes when it is read.
     pub(crate) fn mapped(raw: Scratch, recipe: impl Compute) -> Self {
         let (len, memory, recipe) = (raw.len(), OnceLock::new(), Some(Box::new(recipe) as _));
-        Self(Arc::new(Held { len, memory, recipe, mapped: true, raw: Mutex::new(Some(raw)) }))
+        Self(Arc::new(Shared { len, memory, recipe, mapped: true, raw: Mutex::new(Some(raw)) }))
     }
 
     /// Elements.
@@ -84,18 +84,18 @@ impl Values {
     /// All of them in memory of one's own.
     pub(crate) fn into_memory(self) -> Scratch {
         self.whole();
-        match Arc::try_unwrap(self.0).map(|held| held.memory.into_inner()) {
+        match Arc::try_unwrap(self.0).map(|shared| shared.memory.into_inner()) {
             Ok(memory) => memory.expect("invariant: the whole was written"),
-            Err(held) => {
-                let mut memory = Scratch::new(held.len);
-                memory.copy_from_slice(Self(held).whole());
+            Err(shared) => {
+                let mut memory = Scratch::new(shared.len);
+                memory.copy_from_slice(Self(shared).whole());
                 memory
             }
         }
     }
 }
 
-impl Held {
+impl Shared {
     /// How the values are computed.
     fn recipe(&self) -> &dyn Compute {
         self.recipe.as_deref().expect("invariant: values not in memory are computed")
@@ -165,8 +165,8 @@ impl<'a> Source<'a> {
 
     /// The same, to be lent to jobs that each take a [window](Self::window): of a map all values are in memory then.
     pub(crate) fn for_jobs(self) -> Self {
-        if let Self::Values(Values(held)) = self
-            && held.mapped
+        if let Self::Values(Values(shared)) = self
+            && shared.mapped
         {
             self.whole();
         }
@@ -177,9 +177,9 @@ impl<'a> Source<'a> {
     /// computed elsewhere than in its place.
     pub(crate) fn window(self, range: Range<usize>) -> Window<'a> {
         match self {
-            Self::Values(Values(held)) if held.memory.get().is_none() && !held.mapped => {
+            Self::Values(Values(shared)) if shared.memory.get().is_none() && !shared.mapped => {
                 let mut window = Scratch::new(range.len());
-                held.recipe().compute(range, &mut window);
+                shared.recipe().compute(range, &mut window);
                 Window::Computed(window)
             }
             _ => Window::Memory(&self.whole()[range]),
@@ -191,27 +191,27 @@ impl<'a> Source<'a> {
     pub(crate) fn in_parts<R>(
         self,
         ends: impl Iterator<Item = usize>,
-        make: impl FnOnce(Vec<Part>) -> R,
+        make: impl FnOnce(Vec<LentPart>) -> R,
     ) -> R {
         match self {
-            Self::Values(Values(held)) if held.memory.get().is_none() => {
-                let (recipe, mut memory) = (held.recipe(), held.place());
+            Self::Values(Values(shared)) if shared.memory.get().is_none() => {
+                let (recipe, mut memory) = (shared.recipe(), shared.place());
                 let (mut rest, mut start) = (&mut memory[..], 0);
                 let mut parts = Vec::new();
                 for end in ends {
                     let (part, behind) = rest.split_at_mut(end - start);
-                    parts.push(Part(Lent::Unmade(part, recipe, start..end)));
+                    parts.push(LentPart(Lent::Unmade(part, recipe, start..end)));
                     (rest, start) = (behind, end);
                 }
                 assert!(rest.is_empty(), "parts end before the values do");
                 let result = make(parts);
-                held.memory.get_or_init(|| memory);
+                shared.memory.get_or_init(|| memory);
                 result
             }
             _ => {
                 let (whole, mut start) = (self.whole(), 0);
                 let part = |end| {
-                    let part = Part(Lent::Made(&whole[start..end]));
+                    let part = LentPart(Lent::Made(&whole[start..end]));
                     start = end;
                     part
                 };
@@ -222,7 +222,7 @@ impl<'a> Source<'a> {
 }
 
 /// A part of some values, lent by [`Source::in_parts`].
-pub(crate) struct Part<'a>(Lent<'a>);
+pub(crate) struct LentPart<'a>(Lent<'a>);
 
 enum Lent<'a> {
     Made(&'a [f32]),
@@ -230,7 +230,7 @@ enum Lent<'a> {
     Unmade(&'a mut [f32], &'a dyn Compute, Range<usize>),
 }
 
-impl<'a> Part<'a> {
+impl<'a> LentPart<'a> {
     /// The values.
     pub(crate) fn make(self) -> &'a [f32] {
         match self.0 {

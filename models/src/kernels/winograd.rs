@@ -57,7 +57,7 @@ pub(super) fn forward(
 ) -> Moments {
     let pass = Pass { isa, sizes, side: Side::Forward, from: inputs(sizes), to: outputs(sizes) };
     let sum = |_, part: &[f32], moments: &mut Option<Moments>| {
-        *moments = Some(Moments::of_part(isa, part, sizes.outputs));
+        *moments = Some(Moments::on_one_thread(isa, part, sizes.outputs));
     };
     let none = |chunks: Vec<_>| chunks.into_iter().map(|_| None).collect();
     let ys = Some(Target::Write(ys));

@@ -36,7 +36,7 @@ fn every_set_of_kernels_computes_what_the_composed_path_does() {
 fn a_wrong_outcome_is_found() {
     for trial in TRIALS {
         let right = trial.outcome(&Device::Cpu).unwrap();
-        let wrong = |spoil: &dyn Fn(&mut Outcome)| {
+        let wrong = |spoil: &dyn Fn(&mut Computed)| {
             let mut found = trial.outcome(&Device::Cpu).unwrap();
             spoil(&mut found);
             let compared = trial.differences(&found, &right);

@@ -20,10 +20,7 @@ pub fn token_rows(packing: &Packing, table: &Tensor, positions: &Tensor) -> Resu
     if packing.length() > places {
         bail!("token_rows: texts of {} tokens have more than {places} positions", packing.length());
     }
-    match native(table)? {
-        Some(Native { isa, .. }) => kernels::token_rows::token_rows(isa, packing, table, positions),
-        None => composed::token_rows(packing, table, positions),
-    }
+    by_kernel!(table, token_rows::token_rows(packing, table, positions))
 }
 
 /// Layer normalisation of each row of `xs [rows, D]` with its own mean and biased variance, times `gamma [D]`, plus
@@ -33,10 +30,7 @@ pub fn layer_norm(xs: &Tensor, gamma: &Tensor, beta: &Tensor) -> Result<Tensor> 
     some("layer_norm: input", xs)?;
     fits("layer_norm: gamma", gamma, &[dim])?;
     fits("layer_norm: beta", beta, &[dim])?;
-    match native(xs)? {
-        Some(Native { isa, .. }) => kernels::layer_norm::layer_norm(isa, xs, gamma, beta),
-        None => composed::layer_norm(xs, gamma, beta),
-    }
+    by_kernel!(xs, layer_norm::layer_norm(xs, gamma, beta))
 }
 
 /// The first half of a pre-norm encoder layer on packed rows `xs [rows, D]`: `xs` plus the multi-head self-attention of
@@ -54,10 +48,7 @@ pub fn self_attention(xs: &Tensor, packing: &Packing, of: &SelfAttention) -> Res
     norm("self_attention: norm", &of.norm, dim)?;
     dense("self_attention: in_proj", &of.in_proj, [three, dim])?;
     dense("self_attention: out_proj", &of.out_proj, [dim, dim])?;
-    match native(xs)? {
-        Some(Native { isa, .. }) => kernels::encoder::self_attention(isa, xs, packing, of),
-        None => composed::self_attention(xs, packing, of),
-    }
+    by_kernel!(xs, encoder::self_attention(xs, packing, of))
 }
 
 /// The second half of a pre-norm encoder layer on packed rows `xs [rows, D]`: `xs` plus a feed-forward network with GELU
@@ -79,10 +70,7 @@ pub fn feed_forward(xs: &Tensor, packing: &Packing, of: &FeedForward) -> Result<
 /// A text of nothing but padding gives zeros.
 pub fn text_mean(xs: &Tensor, packing: &Packing) -> Result<Tensor> {
     rows("text_mean: input", xs, packing)?;
-    match native(xs)? {
-        Some(Native { isa, .. }) => kernels::token_rows::text_mean(isa, xs, packing),
-        None => composed::text_mean(xs, packing),
-    }
+    by_kernel!(xs, token_rows::text_mean(xs, packing))
 }
 
 /// Rows and width of `xs`, which has the rows of `packing`.

@@ -26,7 +26,7 @@ impl Moments {
     ///
     /// # Panics
     /// When there is none.
-    pub(crate) fn of_part(isa: Isa, xs: &[f32], channels: usize) -> Self {
+    pub(crate) fn on_one_thread(isa: Isa, xs: &[f32], channels: usize) -> Self {
         let pixels = xs.len() / channels;
         let pixel = |number: usize| xs[number * channels..][..channels].iter();
         let three = pixel(0).zip(pixel(pixels / 2)).zip(pixel(pixels - 1));
@@ -41,11 +41,11 @@ impl Moments {
     ///
     /// # Panics
     /// When there is none.
-    pub(crate) fn of(isa: Isa, xs: &[f32], channels: usize) -> Self {
+    pub(crate) fn on_all_threads(isa: Isa, xs: &[f32], channels: usize) -> Self {
         let parts = xs.chunks(span(channels) * channels);
         let mut moments: Vec<Option<Self>> = parts.clone().map(|_| None).collect();
         each(moments.iter_mut().zip(parts).collect(), |(moments, part)| {
-            *moments = Some(Self::of_part(isa, part, channels));
+            *moments = Some(Self::on_one_thread(isa, part, channels));
         });
         Self::merged(moments)
     }
@@ -113,9 +113,9 @@ mod tests {
             }).collect();
             let whole = parts.concat();
             for isa in Isa::available() {
-                let merged = Moments::merged(parts.iter().map(|part| Some(Moments::of_part(isa, part, channels))));
+                let merged = Moments::merged(parts.iter().map(|part| Some(Moments::on_one_thread(isa, part, channels))));
                 prop_assert_eq!(merged.pixels(), pixels.iter().sum::<usize>());
-                for moments in [merged, Moments::of(isa, &whole, channels)] {
+                for moments in [merged, Moments::on_all_threads(isa, &whole, channels)] {
                     let (mean, variance) = moments.mean_and_variance();
                     for c in 0..channels {
                         let values = || whole[c..].iter().step_by(channels).map(|x| f64::from(*x));

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor, Var};
 
 use super::Moments;
-use crate::kernels::operand::with_f32s;
+use crate::kernels::operand::with_values;
 use crate::parameters::Running;
 
 /// The mean and the variance that normalise what comes in, before any shift, per channel.
@@ -17,7 +17,7 @@ pub(super) struct Statistics {
 
 impl Statistics {
     /// Those of a batch.
-    pub(super) fn of(moments: &Moments, epsilon: f64) -> Self {
+    pub(super) fn of_batch(moments: &Moments, epsilon: f64) -> Self {
         let (mean, variance) = moments.mean_and_variance();
         Self { mean, variance, epsilon }
     }
@@ -44,7 +44,7 @@ impl Statistics {
     ) -> Result<()> {
         let weight = running.count()?;
         let moved = |running: &Var, batch: &[f64], unbias: f64| -> Result<()> {
-            let moved: Vec<f32> = with_f32s(running, |running| {
+            let moved: Vec<f32> = with_values(running, |running| {
                 let pairs = running.iter().zip(batch);
                 let towards = |old: f32, new: f64| {
                     (f64::from(old) * (1. - weight) + new * unbias * weight) as f32
@@ -78,7 +78,7 @@ impl Statistics {
 }
 
 fn widened(xs: &Tensor) -> Result<Vec<f64>> {
-    with_f32s(xs, |xs| Ok(xs.iter().map(|x| f64::from(*x)).collect()))
+    with_values(xs, |xs: &[f32]| Ok(xs.iter().map(|x| f64::from(*x)).collect()))
 }
 
 /// The shift of each of `channels` channels.

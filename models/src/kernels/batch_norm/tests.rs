@@ -6,7 +6,6 @@ use proptest::prelude::*;
 use super::*;
 use crate::composed;
 use crate::kernels::Kernels;
-use crate::kernels::gelu::tests::{FORMS, simply};
 use crate::kernels::testing::{flat, on_threads};
 use crate::parameters::Gelu;
 
@@ -205,7 +204,7 @@ fn a_mean_far_from_zero_costs_the_statistics_no_digits() {
     let mean = exact.iter().sum::<f64>() / 4096.0;
     let variance = exact.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 4096.0;
     for isa in Isa::available() {
-        let statistics = Statistics::of(&Moments::of(isa, &pixels, 1), 0.0);
+        let statistics = Statistics::of_batch(&Moments::on_all_threads(isa, &pixels, 1), 0.0);
         assert!((statistics.mean[0] - mean).abs() < 1e-6);
         assert!(
             (statistics.variance[0] / variance - 1.0).abs() < 1e-4,
@@ -225,7 +224,8 @@ fn the_result_is_as_exact_as_documented() {
         ripple.iter().enumerate().map(|(i, x)| (x + means[i % CHANNELS]) as f32).collect();
     let (gamma, beta) = ([0.5, 1.0, 1.5, 1.0, 1.0], [0.1, -0.3, 0.0, 1.0, 2.0]);
     for isa in Isa::available() {
-        let statistics = Statistics::of(&Moments::of(isa, &xs, CHANNELS), Running::EPSILON);
+        let statistics =
+            Statistics::of_batch(&Moments::on_all_threads(isa, &xs, CHANNELS), Running::EPSILON);
         let (scale, shift) = statistics.affine(&gamma, &beta);
         let values = Values::from(Scratch::zeroed(0));
         let activation = Activation::Identity;
@@ -267,7 +267,7 @@ fn a_value_far_from_all_others_costs_the_variance_no_digits() {
                 let mut pixels: Vec<f32> = (0..PIXELS).map(noise).collect();
                 pixels[at] = far;
                 let (mean, variance) = exactly(&pixels);
-                let found = Statistics::of(&Moments::of_part(isa, &pixels, 1), 0.0);
+                let found = Statistics::of_batch(&Moments::on_one_thread(isa, &pixels, 1), 0.0);
                 let off = (found.variance[0] / variance - 1.0).abs();
                 assert!(off < 2e-6, "{isa}: {far} at {at}: {off:e}");
                 assert!((found.mean[0] - mean).abs() < 1e-6 * (1.0 + mean.abs()), "{isa}");
@@ -276,7 +276,8 @@ fn a_value_far_from_all_others_costs_the_variance_no_digits() {
             let mut pixels: Vec<f32> = (0..PIXELS).map(noise).collect();
             (pixels[0], pixels[PIXELS / 2]) = (far, far);
             let (mean, variance) = exactly(&pixels);
-            let found = Statistics::of(&Moments::of_part(isa, &pixels, 1), 0.0).variance[0];
+            let found =
+                Statistics::of_batch(&Moments::on_one_thread(isa, &pixels, 1), 0.0).variance[0];
             let bound = 400.0 * 2_f64.powi(-24) * (variance + (f64::from(far) - mean).powi(2));
             let off = (found - variance).abs();
             assert!(off <= bound, "{isa}: {off:e} is more than {bound:e}");
@@ -432,38 +433,6 @@ fn running_statistics_are_bias_corrected_averages() {
                 }
             }
             assert_eq!(running.passes.to_scalar::<f32>().unwrap(), pass as f32);
-        }
-    }
-}
-
-/// A bias with GELU is its definition, and so are the gradients.
-#[test]
-fn a_bias_with_gelu_is_its_definition() {
-    const CHANNELS: usize = 19;
-    let cpu = &Device::Cpu;
-    let noise = |n: usize, by: f32| (0..n).map(|i| (i as f32 * by).sin() * 3.0).collect::<Vec<_>>();
-    let (x, g) = (noise(2 * 9 * CHANNELS, 0.7), noise(2 * 9 * CHANNELS, 1.3));
-    let b: Vec<f32> = (0..CHANNELS).map(|c| c as f32 * 0.1 - 0.9).collect();
-    for (kernels, form) in Kernels::available().flat_map(|k| FORMS.map(|form| (k, form))) {
-        let Kernels::Native(native) = kernels else { continue };
-        let xs = Var::from_slice(&x, (2, 3, 3, CHANNELS), cpu).unwrap();
-        let added = Var::from_slice(&b, CHANNELS, cpu).unwrap();
-        let maps = Maps::new(native, &xs).unwrap();
-        let z = bias(&maps, &added, Activation::Gelu(form)).unwrap().tensor().unwrap();
-        let weight = Tensor::from_slice(&g, (2, 3, 3, CHANNELS), cpu).unwrap();
-        let store = (&z * weight).unwrap().sum_all().unwrap().backward().unwrap();
-        let (z, dx, db) =
-            (flat(&z), flat(store.get(&xs).unwrap()), flat(store.get(&added).unwrap()));
-        let mut sums = [0.0; CHANNELS];
-        for (i, x) in x.iter().enumerate() {
-            let [value, slope] = simply(form, f64::from(*x) + f64::from(b[i % CHANNELS]));
-            let gradient = slope * f64::from(g[i]);
-            sums[i % CHANNELS] += gradient;
-            assert!((f64::from(z[i]) - value).abs() < 3e-6, "{kernels}, {form:?}");
-            assert!((f64::from(dx[i]) - gradient).abs() < 1e-5, "{kernels}, {form:?}");
-        }
-        for (found, expected) in db.iter().zip(sums) {
-            assert!((f64::from(*found) - expected).abs() < 5e-5, "{kernels}: {found} {expected}");
         }
     }
 }

@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
+use candle_core::{Device, Var};
 use proptest::prelude::*;
 
 use super::*;
+use crate::composed;
 use crate::kernels::simd::Isa;
-use crate::kernels::testing::on_threads;
+use crate::kernels::testing::{flat, on_threads};
 use crate::kernels::values::Compute;
 
 /// Uniform in ±0.5, from a seed.
@@ -71,7 +73,8 @@ fn computed(native: Native, sizes: &Sizes, xs: &[f32], w: &[f32], dy: &[f32]) ->
     let nan = |len| vec![f32::NAN; len];
     let (mut ys, mut dx, mut dw) = (nan(dy.len()), nan(xs.len()), nan(w.len()));
     let moments = forward(native, sizes, xs.into(), w, &mut ys).mean_and_variance();
-    let (mean, variance) = Moments::of(native.isa, &ys, sizes.outputs).mean_and_variance();
+    let (mean, variance) =
+        Moments::on_all_threads(native.isa, &ys, sizes.outputs).mean_and_variance();
     for (ours, whole) in [(moments.0, mean), (moments.1, variance)] {
         let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-5 * (1.0 + b.abs());
         assert!(ours.iter().zip(&whole).all(close), "{ours:?} {whole:?}");
@@ -116,6 +119,24 @@ fn check(sizes: &Sizes, seed: u64) {
     }
 }
 
+/// The composition of candle's operations, which computes convolutions where there is no kernel.
+fn check_composed(sizes: &Sizes, seed: u64) {
+    let [xs, w, dy] = operands(sizes, seed);
+    let expected = definition(sizes, &xs, &w, &dy);
+    let Sizes { batch, height, width, inputs, outputs, kernel, stride, padding } = *sizes;
+    let var = |values, shape| Var::from_vec(values, shape, &Device::Cpu).unwrap();
+    let xs = var(xs, (batch, height, width, inputs));
+    let w = var(w, (outputs, inputs, kernel.0, kernel.1));
+    let ys = composed::conv2d(&xs, &w, stride, padding, true).unwrap();
+    let dy = Tensor::from_vec(dy, ys.shape(), &Device::Cpu).unwrap();
+    let gradients = (&ys * dy).unwrap().sum_all().unwrap().backward().unwrap();
+    let found = [&ys, gradients.get(&xs).unwrap(), gradients.get(&w).unwrap()].map(flat);
+    for (i, what) in ["result", "input gradient", "weight gradient"].into_iter().enumerate() {
+        let error = error(&found[i], &expected[i], &[1e-2]);
+        assert!(error < 1e-5, "{what} of {sizes:?}, composed: relative error {error:e}");
+    }
+}
+
 fn channels() -> impl Strategy<Value = usize> {
     prop::sample::select(vec![1, 3, 12, 16, 17, 32, 33])
 }
@@ -141,7 +162,9 @@ proptest! {
         padding in 0..=3_usize, seed in 0..1000_u64,
     ) {
         prop_assume!(height + 2 * padding >= kernel.0 && width + 2 * padding >= kernel.1);
-        check(&Sizes { batch, height, width, inputs, outputs, kernel, stride, padding }, seed);
+        let sizes = Sizes { batch, height, width, inputs, outputs, kernel, stride, padding };
+        check(&sizes, seed);
+        check_composed(&sizes, seed);
     }
 }
 

@@ -56,6 +56,8 @@ impl Attention {
 }
 
 impl Middle for Attention {
+    const NAME: &'static str = "attention";
+
     fn takes(&self) -> usize {
         3 * self.dim
     }

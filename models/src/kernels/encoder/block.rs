@@ -6,15 +6,15 @@
 //! their order, so neither does any bit of a result.
 
 use std::ops::Range;
-use std::sync::OnceLock;
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+use candle_core::{Result, Shape, Tensor};
 
+use crate::custom_op::{self, Gradients, Operation, apply};
 use crate::kernels::gemm::Target;
 use crate::kernels::handover::Parts;
 use crate::kernels::layer_norm::{Again, Backward, KEPT, Normalise};
 use crate::kernels::memory::Scratch;
-use crate::kernels::operand::{f32s, with_f32s};
+use crate::kernels::operand::{Operand, borrow};
 use crate::kernels::parallel;
 use crate::kernels::profile::{Kind, timed};
 use crate::kernels::projection::{ColumnSums, Panels, fill, weight_gradient};
@@ -27,6 +27,8 @@ const ROWS: usize = 128;
 
 /// What stands between the two projections.
 pub(super) trait Middle: Send + Sync + 'static {
+    /// The name of the whole, for messages.
+    const NAME: &'static str;
     /// Values of a row that it takes.
     fn takes(&self) -> usize;
     /// Values of a row that it gives.
@@ -54,10 +56,11 @@ pub(super) fn block(
     middle: impl Middle,
     kinds: [Kind; 2],
 ) -> Result<Tensor> {
-    let op = Block { isa, packing: packing.clone(), parts, middle, kinds, saved: OnceLock::new() };
+    let saved = custom_op::Saved::nothing();
+    let op = Block { isa, packing: packing.clone(), parts, middle, kinds, saved };
     timed(kinds[0], op.products(xs.dim(1)?), || {
         let parameters = op.parts.operand()?;
-        xs.contiguous()?.apply_op2(&parameters, op)
+        apply(op, [xs, &parameters])
     })
 }
 
@@ -67,7 +70,7 @@ struct Block<M> {
     parts: Parts,
     middle: M,
     kinds: [Kind; 2],
-    saved: OnceLock<Saved>,
+    saved: custom_op::Saved<Saved>,
 }
 
 /// What the forward pass leaves to the backward pass.
@@ -105,12 +108,12 @@ impl<T> Parameters<T> {
 }
 
 /// Consecutive texts whose rows one job takes.
-struct Group<'a> {
+struct TextGroup<'a> {
     /// The first row of each text, and the end of the last, among all rows.
     starts: &'a [usize],
 }
 
-impl Group<'_> {
+impl TextGroup<'_> {
     /// Its rows among all.
     fn rows(&self) -> Range<usize> {
         self.starts[0]..self.starts[self.starts.len() - 1]
@@ -124,11 +127,11 @@ impl Group<'_> {
 }
 
 /// The texts that begin at `starts` in groups of [`ROWS`] rows or a few more.
-fn groups(starts: &[usize]) -> Vec<Group<'_>> {
+fn groups(starts: &[usize]) -> Vec<TextGroup<'_>> {
     let (mut groups, mut first) = (Vec::new(), 0);
     for text in 1..starts.len() {
         if starts[text] - starts[first] >= ROWS || text + 1 == starts.len() {
-            groups.push(Group { starts: &starts[first..=text] });
+            groups.push(TextGroup { starts: &starts[first..=text] });
             first = text;
         }
     }
@@ -152,7 +155,7 @@ fn take<'a>(rest: &mut &'a mut [f32], rows: usize, width: usize) -> &'a mut [f32
 
 /// A group's way forward.
 struct Forward<'a> {
-    group: Group<'a>,
+    group: TextGroup<'a>,
     norm: &'a mut [f32],
     taken: &'a mut [f32],
     kept: &'a mut [f32],
@@ -162,7 +165,7 @@ struct Forward<'a> {
 
 /// A group's way back.
 struct Back<'a> {
-    group: Group<'a>,
+    group: TextGroup<'a>,
     /// The normalised rows, which the first projection's weight needs.
     normal: &'a mut [f32],
     /// The gradient of what the middle takes, which it needs too.
@@ -172,22 +175,13 @@ struct Back<'a> {
     sums: &'a mut [f32],
 }
 
-impl<M: Middle> CustomOp2 for Block<M> {
-    fn name(&self) -> &'static str {
-        self.kinds[0].name()
-    }
+impl<M: Middle> Operation<2> for Block<M> {
+    const NAME: &'static str = M::NAME;
 
-    fn cpu_fwd(
-        &self,
-        xs: &CpuStorage,
-        xs_layout: &Layout,
-        parameters: &CpuStorage,
-        parameters_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (rows, dim) = xs_layout.shape().dims2()?;
-        let xs = f32s(xs, xs_layout)?;
-        let flat = f32s(parameters, parameters_layout)?;
-        let of = Parameters::new(flat, dim, &self.middle, <[f32]>::split_at);
+    fn forward(&self, [xs, parameters]: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
+        let (rows, dim) = xs.shape().dims2()?;
+        let xs: &[f32] = xs.values()?;
+        let of = Parameters::new(parameters.values()?, dim, &self.middle, <[f32]>::split_at);
         let (takes, keeps, gives) = (self.middle.takes(), self.middle.keeps(), self.middle.gives());
         let first = Panels::transposed(self.isa, of.first, dim);
         let second = Panels::transposed(self.isa, of.second, gives);
@@ -231,32 +225,19 @@ impl<M: Middle> CustomOp2 for Block<M> {
             second.product(given, Target::Add(ys));
             ys.iter_mut().zip(xs).for_each(|(y, x)| *y += x);
         });
-        let first = self.saved.set(saved).is_ok();
-        assert!(first, "invariant: candle runs an op's forward pass once");
-        Ok((CpuStorage::F32(ys), xs_layout.shape().clone()))
+        self.saved.set(saved);
+        Ok((ys, (rows, dim).into()))
     }
 
-    fn bwd(
-        &self,
-        xs: &Tensor,
-        parameters: &Tensor,
-        _ys: &Tensor,
-        dys: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    fn backward(&self, [xs, parameters]: [&Tensor; 2], _: &Tensor, dys: &Tensor) -> Gradients<2> {
         let (_, dim) = xs.dims2()?;
         timed(self.kinds[1], 2 * self.products(dim), || {
             let mut dxs = vec![0.0; xs.elem_count()];
             let mut gradients = vec![0.0; parameters.elem_count()];
-            with_f32s(xs, |xs| {
-                with_f32s(parameters, |parameters| {
-                    with_f32s(dys, |dys| {
-                        self.gradients(dim, xs, parameters, dys, &mut dxs, &mut gradients);
-                        Ok(())
-                    })
-                })
-            })?;
+            let (rows, flat, dys) = (&borrow(xs)?, &borrow(parameters)?, &borrow(dys)?);
+            self.gradients(dim, rows, flat, dys, &mut dxs, &mut gradients);
             let dxs = Tensor::from_vec(dxs, xs.shape(), xs.device())?;
-            Ok((Some(dxs), Some(self.parts.gradient(parameters, gradients)?)))
+            Ok([Some(dxs), Some(self.parts.gradient(parameters, gradients)?)])
         })
     }
 }
@@ -283,7 +264,7 @@ impl<M: Middle> Block<M> {
         let of = Parameters::new(parameters, dim, &self.middle, <[f32]>::split_at);
         let to = Parameters::new(gradients, dim, &self.middle, <[f32]>::split_at_mut);
         let (takes, keeps, gives) = (self.middle.takes(), self.middle.keeps(), self.middle.gives());
-        let saved = self.saved.get().expect("invariant: the forward pass came first");
+        let saved = self.saved.get();
         let first = Panels::new(self.isa, of.first, dim);
         let second = Panels::new(self.isa, of.second, gives);
         let (mut normal, mut dtaken) = (Scratch::new(rows * dim), Scratch::new(rows * takes));

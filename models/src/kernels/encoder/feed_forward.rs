@@ -20,6 +20,8 @@ impl Activation {
 }
 
 impl Middle for Activation {
+    const NAME: &'static str = "feed-forward";
+
     fn takes(&self) -> usize {
         self.width
     }

@@ -53,7 +53,7 @@ impl HostBuffer {
         let mut pinned = self.pinned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let fitting = match pinned.take() {
             Some(pinned) if pinned.fits(flat) => pinned,
-            _ => Pinned::of(flat)?,
+            _ => Pinned::new(flat)?,
         };
         use_it(pinned.insert(fitting))
     }

@@ -13,7 +13,7 @@ impl Pinned {
     ///
     /// # Errors
     /// Those of the driver, such as no memory.
-    pub(super) fn of(flat: &Tensor) -> Result<Self> {
+    pub(super) fn new(flat: &Tensor) -> Result<Self> {
         let stream = cuda(flat.device())?.cuda_stream();
         // SAFETY: memory that is not set is read nowhere: `bring` writes all of it before it lends it, and `send` is
         // called behind `bring`. All bits are an `f32`.

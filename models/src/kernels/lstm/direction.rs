@@ -1,6 +1,6 @@
 //! One direction of the LSTM: its steps forward, and back through time.
 
-use super::plan::Plan;
+use super::time_steps::TimeSteps;
 use crate::kernels::activation::{sigmoid, tanh};
 use crate::kernels::gemm::{Gemm, Left, Right, Target};
 use crate::kernels::memory::Scratch;
@@ -10,7 +10,7 @@ use crate::kernels::simd::{Isa, Kernel, Simd};
 /// One direction's parameters and the order of its steps.
 pub(super) struct Direction<'a> {
     isa: Isa,
-    plan: &'a Plan,
+    steps: &'a TimeSteps,
     dim: usize,
     hidden: usize,
     reverse: bool,
@@ -22,7 +22,7 @@ pub(super) struct Direction<'a> {
     bias: Vec<f32>,
 }
 
-/// What every row of the plan keeps for the way back.
+/// What every row of the steps keeps for the way back.
 pub(super) struct States {
     /// The gates after their activations, `[rows, 4H]`.
     gates: Scratch,
@@ -46,7 +46,7 @@ impl<'a> Direction<'a> {
     /// `parameters` are weight_ih, weight_hh, bias_ih and bias_hh behind one another.
     pub(super) fn new(
         isa: Isa,
-        plan: &'a Plan,
+        steps: &'a TimeSteps,
         dim: usize,
         hidden: usize,
         reverse: bool,
@@ -57,12 +57,12 @@ impl<'a> Direction<'a> {
         let (weight_hh, biases) = rest.split_at(gates * hidden);
         let (bias_ih, bias_hh) = biases.split_at(gates);
         let bias = bias_ih.iter().zip(bias_hh).map(|(a, b)| a + b).collect();
-        Self { isa, plan, dim, hidden, reverse, weight_ih, weight_hh, bias }
+        Self { isa, steps, dim, hidden, reverse, weight_ih, weight_hh, bias }
     }
 
     /// Steps in the order of this direction, each with the one after it.
     fn order(&self) -> impl DoubleEndedIterator<Item = (usize, Option<usize>)> {
-        let (steps, reverse) = (self.plan.steps(), self.reverse);
+        let (steps, reverse) = (self.steps.count(), self.reverse);
         (0..steps).map(move |i| match reverse {
             false => (i, Some(i + 1)),
             true => (steps - 1 - i, (steps - 1 - i).checked_sub(1)),
@@ -72,7 +72,7 @@ impl<'a> Direction<'a> {
     /// Rows of a step that start from a state of the step before it; the others start from zero.
     fn carried(&self, step: usize) -> usize {
         let before = if self.reverse { Some(step + 1) } else { step.checked_sub(1) };
-        self.plan.step(before).len().min(self.plan.step(Some(step)).len())
+        self.steps.step(before).len().min(self.steps.step(Some(step)).len())
     }
 
     /// Runs all steps on `xs [rows, D]`, fills `states` (whose hidden and cell states are zero)
@@ -83,7 +83,7 @@ impl<'a> Direction<'a> {
         weight_ih.product(xs, Target::Write(&mut states.gates));
         let weight_hh = Panels::transposed(self.isa, self.weight_hh, hidden);
         for (step, next) in self.order() {
-            let (rows, next) = (self.plan.step(Some(step)), self.plan.step(next));
+            let (rows, next) = (self.steps.step(Some(step)), self.steps.step(next));
             let gates_now = &mut states.gates[rows.start * gates..rows.end * gates];
             let carried = &states.hidden[rows.start * hidden..][..self.carried(step) * hidden];
             weight_hh.product(carried, Target::Add(gates_now));
@@ -111,7 +111,7 @@ impl<'a> Direction<'a> {
         dx: &mut [f32],
         dw: &mut [f32],
     ) {
-        let (hidden, gates, rows) = (self.hidden, 4 * self.hidden, self.plan.rows());
+        let (hidden, gates, rows) = (self.hidden, 4 * self.hidden, self.steps.rows());
         if rows == 0 {
             return;
         }
@@ -120,7 +120,7 @@ impl<'a> Direction<'a> {
         let mut dhidden = Scratch::zeroed(dy.len());
         let mut dcells = Scratch::zeroed(dy.len());
         for (step, _) in self.order().rev() {
-            let rows = self.plan.step(Some(step));
+            let rows = self.steps.step(Some(step));
             let dgates = &mut dgates[rows.start * gates..rows.end * gates];
             self.isa.run(GatesBackward {
                 of: self,
@@ -213,7 +213,7 @@ impl Kernel for Gates<'_> {
                     }
                 }
             }
-            if self.of.plan.is_hole(self.first_row + row) {
+            if self.of.steps.is_hole(self.first_row + row) {
                 cell.fill(0.0);
                 state.fill(0.0);
             } else {
@@ -275,7 +275,7 @@ impl Kernel for GatesBackward<'_> {
         for (row, ((gates, dgates), ((dy, dhidden), (held, dcell)))) in
             rows.zip(received.zip(cells)).enumerate()
         {
-            if self.of.plan.is_hole(self.first_row + row) {
+            if self.of.steps.is_hole(self.first_row + row) {
                 dgates.fill(0.0);
                 dcell.fill(0.0);
                 continue;

@@ -56,12 +56,20 @@ unsafe fn set_avx2(bits: u16) -> __m256 {
     }
 }
 
-/// Safe wrappers of intrinsics.
+/// Safe wrappers of intrinsics, and those of intrinsics that read or write memory, which are not safe.
 macro_rules! wrappers {
     ($(fn $name:ident($($arg:ident: $of:ty),*) -> $result:ty = $call:expr;)*) => {$(
         #[inline(always)]
         fn $name(self, $($arg: $of),*) -> $result {
             // SAFETY: the token proves the instruction set, see the module.
+            unsafe { $call }
+        }
+    )*};
+    ($(unsafe fn $name:ident($($arg:ident: $of:ty),*) -> $result:ty = $call:expr;)*) => {$(
+        #[inline(always)]
+        unsafe fn $name(self, $($arg: $of),*) -> $result {
+            // SAFETY: the caller vouches for the elements (lanes that are switched off are not touched), the token for the
+            // instruction set.
             unsafe { $call }
         }
     )*};
@@ -91,36 +99,21 @@ impl Simd for Avx2 {
         fn where_set(bits: u16, a: __m256) -> __m256 = _mm256_and_ps(a, set_avx2(bits));
         fn select(bits: u16, a: __m256, b: __m256) -> __m256 =
             _mm256_blendv_ps(b, a, set_avx2(bits));
+        // A hint that reads nothing.
+        fn prefetch(p: *const f32) -> () = _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
     #[inline(always)]
     fn apart<K: Kernel>(self, kernel: K) -> K::Output {
         // SAFETY: the token proves the instruction set.
         unsafe { run_avx2(kernel) }
     }
-    #[inline(always)]
-    fn prefetch(self, p: *const f32) {
-        // SAFETY: a hint that reads nothing; the token proves the instruction set.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn load_ptr(self, p: *const f32) -> Self::V {
-        // SAFETY: the caller vouches for the elements, the token for the instruction set.
-        unsafe { _mm256_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn store_ptr(self, p: *mut f32, a: Self::V) {
-        // SAFETY: the caller vouches for the elements, the token for the instruction set.
-        unsafe { _mm256_storeu_ps(p, a) }
-    }
-    #[inline(always)]
-    unsafe fn load_ptr_first(self, p: *const f32, n: usize) -> Self::V {
-        // SAFETY: the caller vouches for `n` elements, and lanes switched off are not touched.
-        unsafe { _mm256_maskload_ps(p, first_avx2(n)) }
-    }
-    #[inline(always)]
-    unsafe fn store_ptr_first(self, p: *mut f32, a: Self::V, n: usize) {
-        // SAFETY: the caller vouches for `n` elements, and lanes switched off are not touched.
-        unsafe { _mm256_maskstore_ps(p, first_avx2(n), a) }
+    wrappers! {
+        unsafe fn load_ptr(p: *const f32) -> __m256 = _mm256_loadu_ps(p);
+        unsafe fn store_ptr(p: *mut f32, a: __m256) -> () = _mm256_storeu_ps(p, a);
+        unsafe fn load_ptr_first(p: *const f32, n: usize) -> __m256 =
+            _mm256_maskload_ps(p, first_avx2(n));
+        unsafe fn store_ptr_first(p: *mut f32, a: __m256, n: usize) -> () =
+            _mm256_maskstore_ps(p, first_avx2(n), a);
     }
 }
 
@@ -211,36 +204,21 @@ impl Simd for Avx512 {
             _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a);
         fn where_set(bits: u16, a: __m512) -> __m512 = _mm512_maskz_mov_ps(bits, a);
         fn select(bits: u16, a: __m512, b: __m512) -> __m512 = _mm512_mask_mov_ps(b, bits, a);
+        // A hint that reads nothing.
+        fn prefetch(p: *const f32) -> () = _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
     #[inline(always)]
     fn apart<K: Kernel>(self, kernel: K) -> K::Output {
         // SAFETY: the token proves the instruction set.
         unsafe { run_avx512(kernel) }
     }
-    #[inline(always)]
-    fn prefetch(self, p: *const f32) {
-        // SAFETY: a hint that reads nothing; the token proves the instruction set.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn load_ptr(self, p: *const f32) -> Self::V {
-        // SAFETY: the caller vouches for the elements, the token for the instruction set.
-        unsafe { _mm512_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn store_ptr(self, p: *mut f32, a: Self::V) {
-        // SAFETY: the caller vouches for the elements, the token for the instruction set.
-        unsafe { _mm512_storeu_ps(p, a) }
-    }
-    #[inline(always)]
-    unsafe fn load_ptr_first(self, p: *const f32, n: usize) -> Self::V {
-        // SAFETY: the caller vouches for `n` elements, and lanes switched off are not touched.
-        unsafe { _mm512_maskz_loadu_ps(first_avx512(n), p) }
-    }
-    #[inline(always)]
-    unsafe fn store_ptr_first(self, p: *mut f32, a: Self::V, n: usize) {
-        // SAFETY: the caller vouches for `n` elements, and lanes switched off are not touched.
-        unsafe { _mm512_mask_storeu_ps(p, first_avx512(n), a) }
+    wrappers! {
+        unsafe fn load_ptr(p: *const f32) -> __m512 = _mm512_loadu_ps(p);
+        unsafe fn store_ptr(p: *mut f32, a: __m512) -> () = _mm512_storeu_ps(p, a);
+        unsafe fn load_ptr_first(p: *const f32, n: usize) -> __m512 =
+            _mm512_maskz_loadu_ps(first_avx512(n), p);
+        unsafe fn store_ptr_first(p: *mut f32, a: __m512, n: usize) -> () =
+            _mm512_mask_storeu_ps(p, first_avx512(n), a);
     }
     #[inline(always)]
     unsafe fn load_nines(self, p: *const f32, stride: usize, n: usize) -> [Self::V; 9] {

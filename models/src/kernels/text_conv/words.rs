@@ -22,7 +22,7 @@ pub(super) struct Words {
 
 impl Words {
     /// Of the texts `xs [places, D]`, whose rows of equal `ids` are equal.
-    pub(super) fn of(ids: &[u32], xs: &[f32], dim: usize) -> Self {
+    pub(super) fn new(ids: &[u32], xs: &[f32], dim: usize) -> Self {
         // Id and place in one integer: sorted by id.
         let places = ids.iter().zip(0u32..);
         let mut order: Vec<u64> =
@@ -42,7 +42,7 @@ impl Words {
     }
 
     /// The product of every word with every tap of the group's filters: `[words, K, filters]`.
-    pub(super) fn products(&self, group: &Group<'_>) -> Scratch {
+    pub(super) fn products(&self, group: &FilterGroup<'_>) -> Scratch {
         let (dim, columns) = (self.dim, group.bank.width * group.filters.len());
         let mut products = Scratch::new(self.words.len() / dim * columns);
         let blocks = self.words.chunks(BLOCK * dim).zip(products.chunks_mut(BLOCK * columns));
@@ -55,7 +55,7 @@ impl Words {
 
 /// Filters of a bank that are computed together: the products of all words with them stay in a
 /// cache until they are added up.
-pub(super) struct Group<'a> {
+pub(super) struct FilterGroup<'a> {
     pub(super) bank: &'a Bank,
     /// Which of the bank's filters.
     pub(super) filters: Range<usize>,
@@ -63,7 +63,7 @@ pub(super) struct Group<'a> {
     taps: Panels,
 }
 
-impl<'a> Group<'a> {
+impl<'a> FilterGroup<'a> {
     /// Some filters of a bank with this `weight [F, D, K]`.
     pub(super) fn new(
         isa: Isa,

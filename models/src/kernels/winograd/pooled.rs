@@ -14,7 +14,7 @@ use crate::kernels::values::Source;
 pub(in crate::kernels) const WINDOW: usize = 2;
 
 /// Where the maxima of a chunk go, and which of their windows they are.
-struct Part<'a> {
+struct ChunkOutput<'a> {
     ys: &'a mut [f32],
     winners: &'a mut [u16],
 }
@@ -43,7 +43,7 @@ pub(in crate::kernels) fn forward(
         let lines = pooled_rows(&tiling, first + rows) - pooled_rows(&tiling, first);
         let (mine, rest) = ys.split_at_mut(lines * image.line());
         let (bits, others) = winners.split_at_mut(lines * image.line_winners(isa));
-        parts.push(Part { ys: mine, winners: bits });
+        parts.push(ChunkOutput { ys: mine, winners: bits });
         (ys, winners) = (rest, others);
     }
     pass.run::<unit::Input, unit::Weight, unit::Output, _, 6, 6, 4>(
@@ -53,7 +53,7 @@ pub(in crate::kernels) fn forward(
         None,
         parts,
         |mut row, mut pixels, part| {
-            let Part { ys, winners } = part;
+            let ChunkOutput { ys, winners } = part;
             let (mut ys, mut winners) = (std::mem::take(ys), std::mem::take(winners));
             let line = tiling.width * tiling.channels;
             while !pixels.is_empty() {

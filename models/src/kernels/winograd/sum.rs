@@ -11,7 +11,7 @@ use crate::kernels::gemm::{Gemm, Left, Right, panel};
 use crate::kernels::memory::{Scratch, Target};
 use crate::kernels::parallel::{each, threads};
 use crate::kernels::simd::Isa;
-use crate::kernels::values::{Part, Source};
+use crate::kernels::values::{LentPart, Source};
 
 /// Channels up to which the matrices of the weight gradient lie row after row: the rows of more fall into too few sets
 /// of the cache, unless they are divided into blocks.
@@ -143,7 +143,7 @@ struct Chunk<'a, const POINTS: usize> {
     first: usize,
     rows: usize,
     /// The gradient of what the tiles cover, until it has been transformed.
-    gradient: Option<Part<'a>>,
+    gradient: Option<LentPart<'a>>,
     input: Layout<POINTS>,
     output: Layout<POINTS>,
     input_points: Scratch,
@@ -155,7 +155,7 @@ impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
         taps: &[usize; POINTS],
         first: usize,
         rows: usize,
-        gradient: Part<'a>,
+        gradient: LentPart<'a>,
         sum: &Sum,
         lanes: usize,
     ) -> Self {

@@ -10,7 +10,7 @@ use crate::PAD;
 /// step are the first ones of the step before it. Padding between the tokens of a text keeps its
 /// row and is marked.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct TimeSteps {
     /// Positions per text, padding included.
     length: usize,
     /// The text of each row of a step.
@@ -23,8 +23,8 @@ pub(super) struct Plan {
     holes: Vec<bool>,
 }
 
-impl Plan {
-    /// The plan for `ids [B, length]`.
+impl TimeSteps {
+    /// The steps for `ids [B, length]`.
     pub(super) fn new(ids: &[u32], length: usize) -> Self {
         let text = |text: usize| &ids[text * length..][..length];
         let batch = ids.len().checked_div(length).unwrap_or(0);
@@ -50,19 +50,19 @@ impl Plan {
     }
 
     /// Time steps with a token in them.
-    pub(super) fn steps(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.starts.len() - 1
     }
 
     /// Rows of all steps together.
     pub(super) fn rows(&self) -> usize {
-        self.starts[self.steps()]
+        self.starts[self.count()]
     }
 
     /// The rows of one step; none past either end.
     pub(super) fn step(&self, step: Option<usize>) -> Range<usize> {
         match step {
-            Some(step) if step < self.steps() => self.starts[step]..self.starts[step + 1],
+            Some(step) if step < self.count() => self.starts[step]..self.starts[step + 1],
             _ => 0..0,
         }
     }
@@ -101,7 +101,7 @@ impl Plan {
 
     /// For every row, where its token stands among `[B, L]`.
     fn places(&self) -> impl Iterator<Item = usize> {
-        (0..self.steps()).flat_map(move |step| {
+        (0..self.count()).flat_map(move |step| {
             let texts = self.texts.iter().take(self.step(Some(step)).len());
             texts.map(move |text| text * self.length + step)
         })
@@ -116,26 +116,26 @@ mod tests {
     fn steps_hold_the_texts_that_still_run() {
         // Lengths 1, 3 with a hole, 0 and 2.
         let ids = [5, 0, 0, 0, 6, 0, 7, 0, 0, 0, 0, 0, 8, 9, 0, 0];
-        let plan = Plan::new(&ids, 4);
-        assert_eq!(plan.texts(), [1, 3, 0, 2]);
-        assert_eq!(plan.steps(), 3);
-        let rows: Vec<_> = (0..3).map(|step| plan.step(Some(step))).collect();
+        let steps = TimeSteps::new(&ids, 4);
+        assert_eq!(steps.texts(), [1, 3, 0, 2]);
+        assert_eq!(steps.count(), 3);
+        let rows: Vec<_> = (0..3).map(|step| steps.step(Some(step))).collect();
         assert_eq!(rows, [0..3, 3..5, 5..6]);
-        assert_eq!((plan.step(None), plan.step(Some(3))), (0..0, 0..0));
-        assert_eq!((0..6).filter(|&row| plan.is_hole(row)).collect::<Vec<_>>(), [3]);
-        assert_eq!([0, 1, 2, 3].map(|row| plan.weight(row)), [0.5, 0.5, 1.0, 0.0]);
+        assert_eq!((steps.step(None), steps.step(Some(3))), (0..0, 0..0));
+        assert_eq!((0..6).filter(|&row| steps.is_hole(row)).collect::<Vec<_>>(), [3]);
+        assert_eq!([0, 1, 2, 3].map(|row| steps.weight(row)), [0.5, 0.5, 1.0, 0.0]);
         let xs: Vec<f32> = ids.iter().map(|&id| id as f32).collect();
         let mut packed = [f32::NAN; 6];
-        plan.pack(&xs, 1, &mut packed);
+        steps.pack(&xs, 1, &mut packed);
         assert_eq!(packed, [6.0, 8.0, 5.0, 0.0, 9.0, 7.0]);
-        assert_eq!(plan.unpack(&packed, 1, 16), xs);
+        assert_eq!(steps.unpack(&packed, 1, 16), xs);
     }
 
     #[test]
     fn nothing_but_padding_has_no_steps() {
         for (ids, length) in [(&[0; 6][..], 3), (&[], 3), (&[], 0)] {
-            let plan = Plan::new(ids, length);
-            assert_eq!((plan.steps(), plan.rows()), (0, 0));
+            let steps = TimeSteps::new(ids, length);
+            assert_eq!((steps.count(), steps.rows()), (0, 0));
         }
     }
 }
