@@ -117,13 +117,29 @@ impl Config {
     /// assert_eq!(model.parameters(&images, 10).unwrap(), 269_722);
     /// ```
     pub fn parameters(&self, input: &Input, classes: usize) -> Result<u64> {
-        count_trainable(|vb| self.build(input, classes, vb))
+        parameters(self.definition(), input, classes)
     }
 }
 
-/// Builds a model, once what can be refused of any model is not to be refused of this one.
+/// As [`Config::parameters`], for any model.
+///
+/// # Errors
+/// As [`Config::parameters`].
+pub fn parameters(model: &dyn Definition, input: &Input, classes: usize) -> Result<u64> {
+    count_trainable(|vb| build(model, input, classes, vb))
+}
+
+/// As [`Config::build`], for any model.
+///
+/// # Errors
+/// As [`Config::build`].
 #[expect(clippy::needless_pass_by_value, reason = "candle's builders are handed over by value")]
-fn build(model: &dyn Definition, input: &Input, classes: usize, vb: VarBuilder) -> Result<Model> {
+pub fn build(
+    model: &dyn Definition,
+    input: &Input,
+    classes: usize,
+    vb: VarBuilder,
+) -> Result<Model> {
     let (name, reads) = (model.about().name, model.reads());
     if classes < 2 {
         bail!("{name}: a classifier needs at least 2 classes, got {classes}");
