@@ -12,6 +12,7 @@ mod corpus;
 mod dashboards;
 mod disk;
 mod doctor;
+mod examples;
 mod faults;
 #[path = "../fuzz/hostile.rs"]
 mod hostile;

@@ -9,7 +9,7 @@ use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
 use gradwire::record::Mode;
 use gradwire::text::duration;
-use gradwire::train::flags::StepFlags;
+use gradwire::train::requests::Requests;
 use gradwire_study::estimate;
 use gradwire_study::experiment::Experiment;
 use gradwire_study::grid::{Grid, PlannedRun, Selection};
@@ -114,10 +114,10 @@ impl Running {
         let looks = self.looks();
         let seeds = looks.first().copied().or(self.seeds);
         let grid = plan(seeds, self.only.clone()).map_err(Failure::refused)?;
-        let flags = Arc::new(StepFlags::default());
+        let requests = Arc::new(Requests::default());
         let silent = self.is_silent();
         if self.dry_run || (asked.announced && !silent) {
-            show_plan(&self.job(asked, &grid, &flags))?;
+            show_plan(&self.job(asked, &grid, &requests))?;
             if self.until_decided {
                 let [first, second, last] = LOOKS;
                 println!(
@@ -131,13 +131,13 @@ impl Running {
             return Ok(ExitCode::SUCCESS);
         }
         let then = ", with a checkpoint of the run";
-        let signals = Signals::listen(&flags.stop_flag(), false, Some(then))?;
+        let signals = Signals::listen(&requests.stop_flag(), false, Some(then))?;
         let run = |grid: &Grid| {
             let all = grid.wanted().count();
             if !silent && !asked.announced {
                 eprintln!("{name}, {}: {all} runs in {}", scale.name(), folder.display());
             }
-            self.job(asked, grid, &flags).run(|news| {
+            self.job(asked, grid, &requests).run(|news| {
                 if !silent {
                     tell(news, all);
                 }
@@ -146,7 +146,7 @@ impl Running {
         let mut results = run(&grid)?;
         for seeds in looks.iter().skip(1) {
             let open = undecided(experiment, &results, &self.only);
-            if open.is_empty() || flags.stopping() {
+            if open.is_empty() || requests.stopping() {
                 break;
             }
             results = run(&plan(Some(*seeds), open)?)?;
@@ -172,7 +172,7 @@ impl Running {
     }
 
     /// The runs of a grid, and how they are made.
-    fn job<'a>(&self, asked: &'a Asked, grid: &'a Grid, flags: &Arc<StepFlags>) -> Job<'a> {
+    fn job<'a>(&self, asked: &'a Asked, grid: &'a Grid, requests: &Arc<Requests>) -> Job<'a> {
         let Asked { name, experiment, scale, .. } = asked;
         let links = if asked.links.is_empty() { &experiment.links } else { &asked.links };
         Job {
@@ -185,7 +185,7 @@ impl Running {
             command: command(),
             mode: if self.is_silent() { Mode::Silent } else { Mode::Brief },
             disk: Disk::default(),
-            flags: Arc::clone(flags),
+            requests: Arc::clone(requests),
             resume: self.resume,
             looks: self.looks().len().max(1),
         }

@@ -11,12 +11,12 @@ use gradwire::cluster::Job;
 use gradwire::disk::{Disk, Lock};
 use gradwire::recipe::Recipe;
 use gradwire::record::{self, Mode};
+use gradwire::train::failure::RunFailure;
 use gradwire::train::faults::Faults;
-use gradwire::train::flags::StepFlags;
 use gradwire::train::follow;
 use gradwire::train::launch::{Outcome, Start, train};
-use gradwire::train::loss::Loss;
 use gradwire::train::memory;
+use gradwire::train::requests::Requests;
 use gradwire::train::resume::Resume;
 use gradwire::train::session::Session;
 use gradwire_study::results::Outcome as Ending;
@@ -124,13 +124,13 @@ impl Train {
             Ok(start) => start,
             Err(error) => return Err(dissolved(job, error).into()),
         };
-        let flags = Arc::new(StepFlags::default());
+        let requests = Arc::new(Requests::default());
         let faults = Arc::new(faults);
         let keeps = recipe.checkpoint.keep_last > 0;
         let then = if keeps { ", with a checkpoint" } else { "" };
-        let signals = Signals::listen(&flags.stop_flag(), job.is_shared(), Some(then))?;
+        let signals = Signals::listen(&requests.stop_flag(), job.is_shared(), Some(then))?;
         let trained = Session::lead(&job, recipe).and_then(|session| {
-            train(&job, Session { disk, flags, faults, ..session }, mode, start)
+            train(&job, Session { disk, requests, faults, ..session }, mode, start)
         });
         let code = match trained {
             Ok(outcome) => stopped_by(&signals, &outcome, keeps),
@@ -219,19 +219,19 @@ fn dissolved(job: Job, error: anyhow::Error) -> anyhow::Error {
 
 /// Trains as process 0 says.
 fn follow(job: Job, own: Option<Result<Recipe>>, disk: Disk, faults: Faults) -> ExitCode {
-    let flags = Arc::new(StepFlags::default());
+    let requests = Arc::new(Requests::default());
     let faults = Arc::new(faults);
     // Whether process 0 has let this one begin.
     let followed = || -> Result<bool> {
-        Signals::listen(&flags.stop_flag(), true, None)?;
+        Signals::listen(&requests.stop_flag(), true, None)?;
         let Some((session, go)) = follow::join(&job, own)? else { return Ok(false) };
-        follow::train(&job, Session { disk, flags, faults, ..session }, *go).map(|()| true)
+        follow::train(&job, Session { disk, requests, faults, ..session }, *go).map(|()| true)
     };
     let (well, code) = match followed() {
         Ok(true) => (true, ExitCode::SUCCESS),
         Ok(false) => (false, ExitCode::from(2)),
         // Process 0 has been told, and tells which of all causes was the first.
-        Err(error) if error.is::<Loss>() => (false, ExitCode::FAILURE),
+        Err(error) if error.is::<RunFailure>() => (false, ExitCode::FAILURE),
         // Process 0 may never hear of anything else.
         Err(error) => {
             let named = error.context(format!("process {}", job.process()));

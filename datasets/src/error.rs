@@ -212,6 +212,19 @@ pub enum Error {
         path: PathBuf,
     },
 
+    /// A sample of a program's own that does not fit the others.
+    #[error("sample {number}: {problem}")]
+    Sample {
+        /// Its number, counted from 1.
+        number: u64,
+        /// What is wrong with it.
+        problem: String,
+    },
+
+    /// A program's own data without a single value.
+    #[error("there are no samples to make a data set of, or they have no values")]
+    NoSamples,
+
     /// The system allows no further thread.
     #[error(
         "cannot start the loader thread of rank {rank}: {cause}; use fewer workers or raise the limit"

@@ -77,28 +77,8 @@ impl Config {
     /// let resnet = Config::Resnet20(resnet::Resnet20::default());
     /// assert!(resnet.build(&words, 4, store.var_builder()).is_err());
     /// ```
-    #[expect(clippy::needless_pass_by_value, reason = "candle's builders are handed over by value")]
     pub fn build(&self, input: &Input, classes: usize, vb: VarBuilder) -> Result<Model> {
-        let (name, reads) = (self.name(), self.reads());
-        if classes < 2 {
-            bail!("{name}: a classifier needs at least 2 classes, got {classes}");
-        }
-        if input.kind() != reads {
-            bail!(
-                "{name} reads {reads}, but the data set holds {}; choose a model for {}",
-                input.kind(),
-                input.kind(),
-            );
-        }
-        match *input {
-            Input::Image { channels, height, width } if channels * height * width == 0 => {
-                bail!("{name}: images of {channels} channels, {height}x{width}, are empty")
-            }
-            Input::Text { vocabulary, length } if vocabulary < 2 || length == 0 => bail!(
-                "{name}: texts need a vocabulary of at least 2 (padding and a word) and a length of at least 1, got {vocabulary} and {length}"
-            ),
-            _ => self.definition().build(input, classes, &vb),
-        }
+        build(self.definition(), input, classes, vb)
     }
 
     /// The number of trainable parameters of the network that [`build`](Self::build) would make,
@@ -114,7 +94,48 @@ impl Config {
     /// assert_eq!(model.parameters(&images, 10).unwrap(), 269_722);
     /// ```
     pub fn parameters(&self, input: &Input, classes: usize) -> Result<u64> {
-        count_trainable(|vb| self.build(input, classes, vb))
+        parameters(self.definition(), input, classes)
+    }
+}
+
+/// As [`Config::parameters`], for any model.
+///
+/// # Errors
+/// As [`Config::parameters`].
+pub fn parameters(model: &dyn Definition, input: &Input, classes: usize) -> Result<u64> {
+    count_trainable(|vb| build(model, input, classes, vb))
+}
+
+/// As [`Config::build`], for any model.
+///
+/// # Errors
+/// As [`Config::build`].
+#[expect(clippy::needless_pass_by_value, reason = "candle's builders are handed over by value")]
+pub fn build(
+    model: &dyn Definition,
+    input: &Input,
+    classes: usize,
+    vb: VarBuilder,
+) -> Result<Model> {
+    let (name, reads) = (model.about().name, model.reads());
+    if classes < 2 {
+        bail!("{name}: a classifier needs at least 2 classes, got {classes}");
+    }
+    if input.kind() != reads {
+        bail!(
+            "{name} reads {reads}, but the data set holds {}; choose a model for {}",
+            input.kind(),
+            input.kind(),
+        );
+    }
+    match *input {
+        Input::Image { channels, height, width } if channels * height * width == 0 => {
+            bail!("{name}: images of {channels} channels, {height}x{width}, are empty")
+        }
+        Input::Text { vocabulary, length } if vocabulary < 2 || length == 0 => bail!(
+            "{name}: texts need a vocabulary of at least 2 (padding and a word) and a length of at least 1, got {vocabulary} and {length}"
+        ),
+        _ => model.build(input, classes, &vb),
     }
 }
 

@@ -13,6 +13,10 @@ use crate::store::Store;
 /// `u32 [batch, length]` token ids.
 pub type Model = Box<dyn ModuleT + Send>;
 
+/// The mean loss of a batch, from the model's outputs, its labels (`u32 [batch]`) and the recipe's label
+/// smoothing.
+pub type Loss = Box<dyn Fn(&Tensor, &Tensor, f64) -> Result<Tensor> + Send>;
+
 /// What one sample looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
@@ -105,6 +109,11 @@ pub trait Definition {
     /// When a setting is out of range or does not fit the input, or `vb` cannot give a variable of
     /// the name and shape asked for.
     fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model>;
+
+    /// What is minimised: cross-entropy, unless the model says otherwise.
+    fn loss(&self) -> Loss {
+        Box::new(crate::ops::cross_entropy)
+    }
 
     /// How many training samples [`prepare`](Self::prepare) wants to see before the first step; none unless the model
     /// says so.

@@ -54,8 +54,9 @@ pub mod text;
 pub mod vgg;
 mod whitening;
 
+pub use candle_nn;
 pub use config::Config;
-pub use definition::{About, Definition, Input, InputKind, Model};
+pub use definition::{About, Definition, Input, InputKind, Loss, Model};
 pub use maps::Maps;
 pub use ops::cross_entropy;
 pub use packing::Packing;

@@ -5,7 +5,6 @@ use super::model::MODEL;
 use super::names::{FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, step_of};
 use super::tensors::Tensors;
 use crate::disk::Disk;
-use crate::recipe::optimizer::DECAY_MOMENTUM;
 use crate::record::FileSum;
 use anyhow::{Context, Error, Result, bail, ensure};
 use gradwire_datasets::sha256;
@@ -171,16 +170,14 @@ impl Checkpoint {
         Ok(Self { folder: folder.to_path_buf(), manifest, model, optimizer, ranks })
     }
 
-    /// The optimizer's vectors of these names, each of `length` elements. The momentum of weight decay
-    /// may be absent: earlier versions did not have it.
+    /// The optimizer's vectors of these names, each of `length` elements.
     ///
     /// # Errors
     /// When they are not what the checkpoint holds, because another optimizer wrote it.
-    pub fn optimizer_vectors(&self, names: &[&str], length: usize) -> Result<Vec<Option<&[f32]>>> {
+    pub fn optimizer_vectors(&self, names: &[&str], length: usize) -> Result<Vec<&[f32]>> {
         let held = self.optimizer.0.keys().filter(|name| !name.contains('/'));
         let held: Vec<&str> = held.map(String::as_str).collect();
-        let may_be_absent = |name: &str| name == DECAY_MOMENTUM && held.is_empty();
-        if !names.iter().all(|name| held.contains(name) || may_be_absent(name)) {
+        if !names.iter().all(|name| held.contains(name)) {
             bail!(
                 "another optimizer wrote it: it holds {} where {} is needed; go on with the \
                  optimizer that the run was begun with",
@@ -188,11 +185,7 @@ impl Checkpoint {
                 names.join(", ")
             );
         }
-        let vector = |name: &&str| match held.contains(name) {
-            true => self.optimizer.f32s(name, &[length]).map(Some),
-            false => Ok(None),
-        };
-        names.iter().map(vector).collect()
+        names.iter().map(|name| self.optimizer.f32s(name, &[length])).collect()
     }
 }
 

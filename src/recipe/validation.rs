@@ -1,6 +1,7 @@
 //! What a recipe is refused for, each with what to write instead.
 
 use super::device::Device;
+use super::optimizer;
 use super::settings::{NEWEST, OnWorkerLoss, Recipe, TestViews};
 use super::words::in_a_recipe;
 use gradwire_exchange as exchange;
@@ -158,8 +159,20 @@ impl Recipe {
     /// # Errors
     /// A sentence that names the key and what to write instead.
     pub fn may_run(&self) -> anyhow::Result<()> {
-        let policy = self.policy();
-        let (correction, optimizer) = (policy.momentum(), self.optimizer.definition());
+        self.may_run_with(&self.policy(), self.optimizer.definition(), &self.scheme)
+    }
+
+    /// As [`may_run`](Self::may_run), with an optimizer and a scheme that may be a program's own.
+    ///
+    /// # Errors
+    /// As [`may_run`](Self::may_run).
+    pub fn may_run_with(
+        &self,
+        policy: &exchange::Policy,
+        optimizer: &dyn optimizer::Definition,
+        scheme: &dyn Scheme,
+    ) -> anyhow::Result<()> {
+        let correction = policy.momentum();
         let followed = optimizer.follows_correction();
         refuse(correction > 0.0 && followed.is_err(), || {
             format!(
@@ -168,7 +181,7 @@ impl Recipe {
                  and optimizer.momentum = 0",
                 match self.policy.momentum_correction {
                     Some(_) => String::new(),
-                    None => format!(", the default of scheme {},", self.scheme.about().name),
+                    None => format!(", the default of scheme {},", scheme.about().name),
                 },
                 optimizer.about().name,
                 followed.err().unwrap_or_default()
@@ -181,7 +194,7 @@ impl Recipe {
                 .into()
         })?;
         let clip = self.train.clip_norm.filter(|clip| clip.is_finite() && *clip > 0.0);
-        let cuts = clip.is_some() && self.scheme.feedback() && !policy.force;
+        let cuts = clip.is_some() && scheme.feedback() && !policy.force;
         refuse(cuts, || {
             format!(
                 "train.clip_norm = {clip} clips the mean of what ranks sent, and with error feedback \
@@ -189,7 +202,7 @@ impl Recipe {
                  policy.clip_norm = {:.4} in its place, with which every rank clips its gradient to \
                  {clip} before it joins the residual (Lin et al. 2018, section 3.2); or policy.force = \
                  true to clip all the same",
-                self.scheme.about().name,
+                scheme.about().name,
                 clip.unwrap_or_default() * (self.workers as f64).sqrt(),
                 clip = clip.unwrap_or_default()
             )

@@ -2,6 +2,7 @@
 
 use crate::machine;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -36,6 +37,10 @@ pub struct Provenance {
     pub command: Vec<String>,
     /// The data files read.
     pub data: Vec<FileSum>,
+    /// What the program brought itself in place of what the recipe names: `model`, `optimizer` and
+    /// `scheme` by their names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub own: BTreeMap<String, String>,
 }
 
 /// A file: of the data set, or of a checkpoint.

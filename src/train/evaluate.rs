@@ -1,10 +1,11 @@
-//! Evaluates a saved model on the test set of its own recipe, or of another data set.
+//! Evaluation on a test set: of the model in training, and of a saved one.
 
 use crate::checkpoint::{self, Saved, Score};
 use crate::machine;
 use crate::train::memory;
 use crate::train::replica::{Replica, input};
 use crate::train::session;
+use crate::train::worker::Worker;
 use anyhow::{Context, Result};
 use gradwire_datasets::{Batch, Data, Dataset, Shard};
 use rayon::ThreadPoolBuilder;
@@ -54,7 +55,7 @@ impl<'a> Evaluation<'a> {
     /// When the file's variables are not the model's, or the model fails.
     pub fn run(&self, beat: impl Fn() + Send) -> Result<Score> {
         let (recipe, test) = (&self.saved.recipe, &*self.data.test);
-        // The recipe is the file's own word: nothing is allocated by it unseen.
+        // The recipe is the file's own: nothing is allocated by it unchecked.
         memory::check_weights(
             recipe.model.parameters(&input(test.shape()), test.classes().len())?,
         )?;
@@ -87,4 +88,19 @@ pub fn evaluate_share(
         beat();
     }
     Ok(total)
+}
+
+impl Worker {
+    /// The test set's score: every rank takes its share, the sums are added in rank order.
+    pub(super) fn evaluate(&mut self) -> Result<Score> {
+        self.average_batch_norm()?;
+        let test: &dyn Dataset = &*self.session.data.test;
+        let world_size = self.gradient.exchange.collective().world_size();
+        let (rank, size) = (self.position.rank(), self.session.recipe.evaluation_batch());
+        let beat = || self.position.beat();
+        let mine = evaluate_share(&self.replica, test, world_size, rank, size, beat)?;
+        let mut sums = [mine.loss, mine.correct as f64, mine.samples as f64];
+        self.gradient.exchange.collective().sum_f64(&mut sums)?;
+        Ok(Score { loss: sums[0], correct: sums[1] as u64, samples: sums[2] as u64 })
+    }
 }

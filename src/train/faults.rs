@@ -6,7 +6,7 @@
 
 use crate::disk::{self, Operation};
 use crate::recipe::nearest;
-use crate::train::post::Post;
+use crate::train::position::LivePosition;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use gradwire_exchange::{
     self as exchange, Aggregate, Alltoall, Collective, Mismatch, Payload, Reply, Server,
@@ -147,7 +147,7 @@ impl Faults {
         Ok(())
     }
 
-    /// What is to be told at the beginning of a run to which this happens.
+    /// The warning at the beginning of a run to which this happens.
     pub fn announcement(&self) -> Option<String> {
         let some = self.disk.is_some() || !self.faults.is_empty();
         some.then(|| format!("faults are injected into this run: {}", self.text))
@@ -162,7 +162,7 @@ impl Faults {
     ///
     /// # Panics
     /// When that is what is to happen.
-    pub fn strike(&self, rank: usize, step: u64, post: &Post) {
+    fn strike(&self, rank: usize, step: u64, position: &LivePosition) {
         if self.happens(rank, step, |kind| kind == Kind::Kill) {
             // Nothing comes back from this one; a system that refuses leaves the run as it is.
             let _ = raise(SIGKILL);
@@ -175,11 +175,17 @@ impl Faults {
             _ => None,
         });
         let mut left = stall.unwrap_or_default();
-        while !left.is_zero() && !post.is_left() {
+        while !left.is_zero() && !position.is_abandoned() {
             let slice = left.min(SLICE);
             thread::sleep(slice);
             left -= slice;
         }
+    }
+
+    /// The worker's position, at whose steps what is to happen there happens.
+    pub fn at_steps(faults: &Arc<Self>, position: &LivePosition) -> LivePosition {
+        let (faults, seen) = (faults.clone(), position.clone());
+        position.calling(move |step| faults.strike(seen.rank(), step, &seen))
     }
 
     /// Whether the gradient of `rank` at `step` is to be spoilt.
@@ -187,16 +193,16 @@ impl Faults {
         self.happens(rank, step, |kind| kind == Kind::Nan)
     }
 
-    /// A rank's end of the exchange, whose messages are damaged as the faults say.
+    /// A rank's end of the exchange, whose messages the faults damage.
     pub fn on_the_wire(
         faults: &Arc<Self>,
         inner: Box<dyn Collective>,
-        post: &Post,
+        position: &LivePosition,
     ) -> Box<dyn Collective> {
         if faults.faults.iter().all(|fault| fault.kind != Kind::Corrupt) {
             return inner;
         }
-        Box::new(Wire { inner, faults: faults.clone(), post: post.clone() })
+        Box::new(Wire { inner, faults: faults.clone(), position: position.clone() })
     }
 
     fn happens(&self, rank: usize, step: u64, which: impl Fn(Kind) -> bool) -> bool {
@@ -214,7 +220,7 @@ impl Fault {
 struct Wire {
     inner: Box<dyn Collective>,
     faults: Arc<Faults>,
-    post: Post,
+    position: LivePosition,
 }
 
 impl Collective for Wire {
@@ -293,7 +299,7 @@ impl Server for Wire {
 impl Wire {
     /// Damages a message if that is to happen now.
     fn corrupt(&self, mine: &mut [u8]) {
-        let step = self.post.place().step;
+        let step = self.position.get().step;
         if self.faults.happens(self.rank(), step, |kind| kind == Kind::Corrupt) {
             // Two thirds into the message lies a value or an index, seldom a header.
             let at = mine.len() * 2 / 3;
@@ -443,9 +449,9 @@ mod tests {
 
     #[test]
     fn a_stall_ends_when_nobody_waits_any_more() {
-        let post = Post::new(0);
+        let position = LivePosition::new(0);
         let faults = Faults::parse("stall:worker=0,step=1,for=60m").unwrap();
-        post.leave();
-        faults.strike(0, 1, &post);
+        position.abandon();
+        faults.strike(0, 1, &position);
     }
 }

@@ -2,13 +2,13 @@
 
 use crate::cluster::{Go, Hello, Job, Letter, SLOWEST, accept};
 use crate::recipe::Recipe;
-use crate::train::course::Course;
-use crate::train::crew::{Crew, run_workers};
-use crate::train::loss::{Failure, Loss};
+use crate::train::failure::{Failure, RunFailure};
 use crate::train::memory;
-use crate::train::post::Place;
+use crate::train::position::Position;
 use crate::train::relay::{Account, Relayed};
 use crate::train::session::{Session, load};
+use crate::train::steps::Steps;
+use crate::train::workers::{Workers, run_workers};
 use anyhow::{Error, Result, bail, ensure};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ pub fn join(job: &Job, own: Option<Result<Recipe>>) -> Result<Option<(Session, B
         let data = load(&recipe, None)?;
         let session = Session::new(recipe, data)?;
         // Process 0 looks after the memory of its own machine only.
-        memory::check(&session.recipe, session.parameters()?, job.workers(&session.recipe)?)?;
+        let (recipe, parameters) = (&session.recipe, session.parameters()?);
+        memory::check(recipe, &session.parts(), parameters, job.workers(recipe)?)?;
         Ok((Hello::new(&session.provenance(0)), session))
     });
     let (hello, session) = match ready {
@@ -57,7 +58,7 @@ fn hear(job: &Job) -> Result<Letter> {
 /// Trains this process's worker as process 0 says, and takes leave.
 ///
 /// # Errors
-/// A [`Loss`] when a worker fails, here or elsewhere; process 0 has been told. Any other error when this
+/// A [`RunFailure`] when a worker fails, here or elsewhere; process 0 has been told. Any other error when this
 /// process cannot begin, which process 0 is told, or when process 0 does not take leave.
 pub fn train(job: &Job, session: Session, go: Go) -> Result<()> {
     work(job, session, go).map_err(|error| told(job, error))?;
@@ -75,19 +76,19 @@ pub fn train(job: &Job, session: Session, go: Go) -> Result<()> {
 fn work(job: &Job, mut session: Session, go: Go) -> Result<()> {
     let Go { folder, progress, threads, machines, state } = go;
     job.take_up(machines, threads)?;
-    session.course = Course::new(&session.recipe, session.data.train.len(), progress)?;
+    session.steps = Steps::new(&session.recipe, session.data.train.len(), progress)?;
     session.folder = Some(PathBuf::from(folder));
     let from = state.map(|state| state.checkpoint()).transpose()?.map(Arc::new);
-    let crew = Crew { job, session: Arc::new(session), threads, from };
-    run_workers(crew, |report| job.write(0, &Relayed::of(report)?.letter()?))
+    let workers = Workers { job, session: Arc::new(session), threads, from };
+    run_workers(workers, |report| job.write(0, &Relayed::of(report)?.letter()?))
 }
 
 /// Tells process 0 of an error, unless the worker's own account has told it; gives the error back.
 fn told(job: &Job, error: Error) -> Error {
-    if error.is::<Loss>() {
+    if error.is::<RunFailure>() {
         return error;
     }
-    let failure = Failure::new(job.process(), Place::start(), error);
+    let failure = Failure::new(job.process(), Position::start(), error);
     let account = Relayed::Failed(vec![Account::from(&failure)]);
     // Whether or not it can be written down, the error itself is what counts.
     let _ = account.letter().and_then(|letter| job.write(0, &letter));

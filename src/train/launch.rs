@@ -1,28 +1,26 @@
 //! From a recipe to a finished run: data, workers, records.
 //!
-//! The launching thread starts the workers, gathers their reports in rank order and writes them
-//! down.
+//! The launching thread starts the workers, collects their reports in rank order and passes the
+//! run's events on to its observers.
 
 use crate::checkpoint::{self, Checkpoint, Progress, Sums};
 use crate::cluster::Job;
-use crate::recipe::{Device, Recipe};
+use crate::recipe::Device;
 use crate::record::network::{Header, Meter};
 use crate::record::{
     self, Console, Event, Mode, Place, Provenance, Record, Started, Summary, Warning,
 };
-use crate::train::checkpoints::CheckpointDriver;
-use crate::train::course::Course;
-use crate::train::crew::{Crew, run_workers};
-use crate::train::loss;
+use crate::train::collector::Collector;
+use crate::train::failure;
 use crate::train::notes;
-use crate::train::recover::Recovery;
-use crate::train::report::Report;
-use crate::train::resume::Resume;
+use crate::train::observer::{Checkpoints, Observer, Observers};
+use crate::train::parts::Parts;
+use crate::train::resume::{Recovery, Resume};
 use crate::train::session::Session;
-use crate::train::tally::Tally;
-use crate::train::worker::state;
+use crate::train::state;
+use crate::train::steps::Steps;
+use crate::train::workers::{Workers, run_workers};
 use anyhow::{Context, Result};
-use gradwire_exchange::Scheme;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -47,33 +45,46 @@ pub enum Start {
     Resume(Box<Resume>),
 }
 
-/// Trains the run of `session`, whose `job` this process leads, to its end, writing records and
-/// showing progress as `mode` says. When a worker is lost, goes on from the last checkpoint if the
-/// recipe says so.
+/// Trains the run of `session`, whose `job` this process leads, to its end, and shows progress as
+/// `mode` says.
 ///
 /// # Errors
-/// When [`Recipe::may_run`] refuses a run that begins, the records cannot be written, or a worker fails: then the first cause, with rank, step and
-/// phase.
-pub fn train(job: &Job, mut session: Session, mode: Mode, mut start: Start) -> Result<Outcome> {
-    let mut console = Console::new(mode);
+/// As [`train_observed`].
+pub fn train(job: &Job, session: Session, mode: Mode, start: Start) -> Result<Outcome> {
+    train_observed(job, session, &mut [&mut Console::new(mode)], start)
+}
+
+/// Trains the run of `session`, whose `job` this process leads, to its end, writes its records and
+/// passes its events on to the `observers`. When a worker is lost, goes on from the last checkpoint if the recipe says so.
+///
+/// # Errors
+/// When [`Recipe::may_run`] refuses a run that begins, the records cannot be written, an observer fails,
+/// or a worker does: then the first cause, with rank, step and phase.
+pub fn train_observed(
+    job: &Job,
+    mut session: Session,
+    observers: &mut [&mut dyn Observer],
+    mut start: Start,
+) -> Result<Outcome> {
     let progress = match &start {
         Start::Fresh | Start::In(_) => {
-            session.recipe.may_run()?;
+            let Parts { optimizer, scheme, policy, .. } = session.parts();
+            session.recipe.may_run_with(&policy, optimizer, scheme)?;
             Progress::START
         }
         Start::Resume(resume) => resume.checkpoint.manifest.progress,
     };
-    let course = Course::new(&session.recipe, session.data.train.len(), progress)?;
-    session.faults.check(session.recipe.workers, course.last_step())?;
+    let steps = Steps::new(&session.recipe, session.data.train.len(), progress)?;
+    session.faults.check(session.recipe.workers, steps.last_step())?;
     job.agree(&session.provenance(0))?;
     let mut recovery = Recovery::new(&session.recipe);
     let mut notes: Vec<String> = session.faults.announcement().into_iter().collect();
     loop {
-        let error = match attempt(job, &mut session, start, &notes, &mut console) {
+        let error = match attempt(job, &mut session, start, &notes, observers) {
             Ok(outcome) => return Ok(outcome),
             Err(error) => error,
         };
-        if session.flags.stopping() {
+        if session.requests.stopping() {
             return Err(error);
         }
         let Some(folder) = session.folder.take() else { return Err(error) };
@@ -81,83 +92,71 @@ pub fn train(job: &Job, mut session: Session, mode: Mode, mut start: Start) -> R
         start = Start::Resume(Box::new(next.resume));
         session.recipe = next.recipe;
         notes = vec![next.note];
-        session.flags = Arc::new(session.flags.again());
+        session.requests = Arc::new(session.requests.again());
     }
 }
 
-/// One attempt to train a run to its end, after `notes` have been told as warnings. Leaves the run's
+/// One attempt to train a run to its end, after `notes` have been given as warnings. Leaves the run's
 /// folder in `session` once workers have been at work in it.
 fn attempt(
     job: &Job,
     session: &mut Session,
     start: Start,
     notes: &[String],
-    console: &mut Console,
+    observers: &mut [&mut dyn Observer],
 ) -> Result<Outcome> {
     let threads = job.threads(&session.recipe);
     let parameters = session.parameters()?;
-    let careful = notes::of(session, parameters, job.workers(&session.recipe)?)?;
+    let cautions = notes::warnings(session, parameters, job.workers(&session.recipe)?)?;
     let provenance = session.provenance(threads);
-    let Ready { mut record, course, sums, from, events } = make_ready(session, start, &provenance)?;
+    let Ready { mut record, steps, sums, from, events } = make_ready(session, start, &provenance)?;
     let folder = record.folder().to_path_buf();
-    let shared = Arc::new(Session { course, folder: Some(folder.clone()), ..session.clone() });
+    let shared = Arc::new(Session { steps, folder: Some(folder.clone()), ..session.clone() });
     let began = begin(job, &shared, &mut record, from.as_deref(), threads, parameters)
-        .and_then(|()| CheckpointDriver::new(shared.clone(), provenance));
-    let mut driver = match began {
-        Ok(driver) => driver,
+        .and_then(|()| Checkpoints::new(shared.clone(), provenance, record.summary().clone()));
+    let mut checkpoints = match began {
+        Ok(checkpoints) => checkpoints,
         Err(error) => {
             // The error itself is what the person must see.
             let _ = record.fail(&error, false);
             return Err(error);
         }
     };
-    let mut tally = Tally::new(&shared.recipe, course, sums);
+    let mut all = Observers::new([&mut record as _, &mut checkpoints as _], observers);
     let warning = |message: &String| {
-        Event::from(Warning { step: Some(course.first_step()), message: message.clone() })
+        Event::from(Warning { step: Some(steps.first_step()), message: message.clone() })
     };
     let announced = [started(&shared, &folder.display().to_string(), threads, parameters)]
         .into_iter()
         .chain(events)
-        .chain(careful.iter().chain(notes).map(warning))
-        .try_for_each(|event| keep(&mut record, console, &event));
-    let crew = Crew { job, session: shared, threads, from };
+        .chain(cautions.iter().chain(notes).map(warning))
+        .try_for_each(|event| all.pass_on_recorded(event));
+    let mut collector = Collector::new(&shared.recipe, steps, sums);
+    let workers = Workers { job, session: shared, threads, from };
     let trained = announced.and_then(|()| {
-        run_workers(crew, |report| {
-            if let Report::Part(part) = report {
-                driver.add(*part, &tally, record.summary());
-            } else {
-                let events = tally.add(report);
-                // First: a step without its row could not be replayed.
-                tally.rows().iter().try_for_each(|row| record.network(row))?;
-                for (event, recorded) in events {
-                    if recorded {
-                        keep(&mut record, console, &event)?;
-                    } else {
-                        record.pass_over(&event);
-                        console.record(&event)?;
-                    }
-                }
-            }
-            driver.news().iter().try_for_each(|event| keep(&mut record, console, event))
+        run_workers(workers, |report| {
+            collector.add(report).into_iter().try_for_each(|event| all.pass_on(event))?;
+            all.pass_on_news()
         })
     });
-    // Whatever has happened: what is being written is finished, so that it can be gone on from.
-    let kept = driver
-        .finish()
-        .and_then(|events| events.iter().try_for_each(|event| keep(&mut record, console, event)));
-    let stopped = session.flags.stopping() && record.summary().step < course.last_step();
+    // Whatever has happened: what is being written is finished, so that the run can be resumed from it.
+    let written = checkpoints.finish();
+    let mut all = Observers::new([&mut record as _], observers);
+    let kept =
+        written.and_then(|events| events.into_iter().try_for_each(|e| all.pass_on_recorded(e)));
+    let stopped = session.requests.stopping() && record.summary().step < steps.last_step();
     session.folder = Some(folder.clone());
     match trained.and(kept) {
         Ok(()) => {
             let summary = record.summary().clone();
-            console.record(&record.finish()?)?;
+            Observers::new([], observers).pass_on_recorded(record.finish()?)?;
             Ok(Outcome { folder, summary, stopped })
         }
         Err(error) => {
-            // The error itself is what the person must see; whether record and console can
+            // The error itself is what the person must see; whether record and observers can
             // still take it changes nothing about that.
-            if let Ok(failed) = record.fail(&error, loss::diverged(&error)) {
-                let _ = console.record(&failed);
+            if let Ok(failed) = record.fail(&error, failure::diverged(&error)) {
+                let _ = Observers::new([], observers).pass_on_recorded(failed);
             }
             Err(error)
         }
@@ -173,24 +172,24 @@ fn begin(
     threads: usize,
     parameters: u64,
 ) -> Result<()> {
-    let Session { recipe, data, disk, course, .. } = session;
+    let Session { recipe, data, disk, steps, .. } = session;
     let folder = record.folder().to_path_buf();
     if let Some(vocabulary) = &data.vocabulary {
         checkpoint::save_vocabulary(disk, &folder, vocabulary)?;
     }
-    if let Some(header) = network_header(recipe, threads, parameters) {
+    if let Some(header) = network_header(session, threads, parameters) {
         record.begin_network(disk, &header)?;
     }
-    job.begin(recipe, &folder, course.from(), from)
+    job.begin(recipe, &folder, steps.from(), from)
 }
 
 /// A run that can take its first step.
 struct Ready {
     record: Record,
-    course: Course,
+    steps: Steps,
     sums: Sums,
     from: Option<Arc<Checkpoint>>,
-    /// What is to be told before the first step.
+    /// What has happened before the first step.
     events: Vec<Event>,
 }
 
@@ -200,9 +199,9 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
     let toml = recipe.to_toml()?;
     let samples = data.train.len();
     let fresh = |place: Place<'_>| {
-        let course = Course::new(recipe, samples, Progress::START)?;
+        let steps = Steps::new(recipe, samples, Progress::START)?;
         let record = Record::create(disk, place, &toml, provenance)?;
-        Ok(Ready { record, course, sums: Sums::default(), from: None, events: vec![] })
+        Ok(Ready { record, steps, sums: Sums::default(), from: None, events: vec![] })
     };
     let mut resume = match start {
         Start::Resume(resume) => *resume,
@@ -216,20 +215,21 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
         }
     };
     let changes = resume.accept(recipe)?;
+    resume.accept_own(&provenance.own)?;
     resume.accept_data(&provenance.data)?;
     resume.accept_vocabulary(data.vocabulary.as_deref())?;
     let progress = resume.checkpoint.manifest.progress;
-    let course = Course::new(recipe, samples, progress)
+    let steps = Steps::new(recipe, samples, progress)
         .with_context(|| format!("going on from {}", resume.checkpoint.folder.display()))?;
     let mut resharded = None;
     if resume.checkpoint.manifest.world_size != recipe.workers {
         let words = resume.checkpoint.reshard(recipe.workers, recipe.train.batch_norm)?;
-        resharded = Some(format!("{words}; {}", course.in_words()));
+        resharded = Some(format!("{words}; {}", steps.in_words()));
     }
-    if course.first_step() > course.last_step() {
-        resume.nothing_left(&changes, course.last_step())?;
+    if steps.first_step() > steps.last_step() {
+        resume.nothing_left(&changes, steps.last_step())?;
     }
-    state::try_all(recipe, &*data.train, &resume.checkpoint)?;
+    state::try_all(session, &resume.checkpoint)?;
     // From here on the run's folder changes. Whatever stops this, the checkpoint stays, and the
     // same can be done again.
     if !checkpoint::rewind(disk, &resume.run, progress.step)? {
@@ -241,28 +241,22 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
     let events = [note].into_iter().chain(warnings.into_iter().map(Event::from)).collect();
     let Resume { run, checkpoint, lock, .. } = resume;
     let summary = checkpoint.manifest.summary.clone();
-    let first = course.first_step();
+    let first = steps.first_step();
     let record = Record::resume(disk, &run, lock, first, summary, &toml, provenance)?;
     let sums = checkpoint.manifest.sums;
-    Ok(Ready { record, course, sums, from: Some(Arc::new(checkpoint)), events })
-}
-
-fn keep(record: &mut Record, console: &mut Console, event: &Event) -> Result<()> {
-    if let Some(warning) = record.record(event)? {
-        console.record(&warning)?;
-    }
-    console.record(event)
+    Ok(Ready { record, steps, sums, from: Some(Arc::new(checkpoint)), events })
 }
 
 /// What holds for the whole run, for its network record; `None` when the recipe wants none.
-fn network_header(recipe: &Recipe, threads: usize, parameters: u64) -> Option<Header> {
+fn network_header(session: &Session, threads: usize, parameters: u64) -> Option<Header> {
+    let (recipe, parts) = (&session.recipe, session.parts());
     recipe.record.network.then(|| Header {
         network: 1,
         ranks: recipe.workers,
         threads,
         clock: if threads == 1 && recipe.device == Device::Cpu { Meter::Cpu } else { Meter::Wall },
-        scheme: recipe.scheme_in_words(),
-        summable: recipe.scheme.plain(),
+        scheme: parts.scheme_in_words,
+        summable: parts.scheme.plain(),
         topology: recipe.exchange.topology.name().into(),
         parameters,
         seed: recipe.seed,
@@ -270,24 +264,25 @@ fn network_header(recipe: &Recipe, threads: usize, parameters: u64) -> Option<He
 }
 
 fn started(session: &Session, folder: &str, threads: usize, parameters: u64) -> Event {
-    let Session { recipe, data, course, .. } = session;
+    let Session { recipe, data, steps, own, .. } = session;
+    let parts = session.parts();
     Event::from(Started {
         recipe: recipe.name.clone(),
         folder: folder.into(),
-        model: recipe.model.name().into(),
-        dataset: recipe.dataset.name().into(),
-        scheme: recipe.scheme_in_words(),
+        model: parts.model.about().name.into(),
+        dataset: if own.data { "own samples" } else { recipe.dataset.name() }.into(),
+        scheme: parts.scheme_in_words,
         workers: recipe.workers,
         threads,
         parameters,
-        unit: recipe.model.input_kind().to_string(),
+        unit: parts.model.reads().to_string(),
         train_samples: data.train.len() as u64,
         test_samples: data.test.len() as u64,
         batch: (recipe.workers * recipe.local_batch()) as u64,
-        epochs: course.epoch_of(course.last_step()),
-        steps_per_epoch: course.steps_per_epoch(),
-        steps: course.last_step(),
-        first_step: course.first_step(),
-        steps_ahead: course.ahead(),
+        epochs: steps.epoch_of(steps.last_step()),
+        steps_per_epoch: steps.steps_per_epoch(),
+        steps: steps.last_step(),
+        first_step: steps.first_step(),
+        steps_ahead: steps.ahead(),
     })
 }

@@ -1,10 +1,10 @@
-//! The memory that training needs at least, told before it is taken.
+//! The memory that training needs at least, known before it is allocated.
 
 use crate::machine;
 use crate::recipe::{Device, Recipe, average};
+use crate::train::parts::Parts;
 use crate::train::replica::input;
 use anyhow::{Result, ensure};
-use gradwire_exchange::Scheme;
 use indicatif::{HumanBytes, HumanCount};
 
 /// How many times the least is taken together with activations, messages and the data set, as a rule:
@@ -15,12 +15,12 @@ const USUALLY: u64 = 2;
 /// parameters: weights, gradient, the optimizer's vectors, an average of the weights, and what the exchange keeps of
 /// each parameter. Activations, messages and the data set come on top.
 #[must_use]
-pub fn least(recipe: &Recipe, parameters: u64, workers: usize) -> u64 {
-    let policy = recipe.policy();
-    let corrects = policy.momentum() > 0.0;
-    let rule = recipe.optimizer.definition().rule(policy.momentum());
+pub fn least(recipe: &Recipe, parts: &Parts<'_>, parameters: u64, workers: usize) -> u64 {
+    let correction = parts.policy.momentum();
+    let corrects = correction > 0.0;
+    let rule = parts.optimizer.rule(correction);
     let [weights, gradient] = [1, 1];
-    let residual = u64::from(recipe.scheme.feedback() || corrects);
+    let residual = u64::from(parts.scheme.feedback() || corrects);
     let average = u64::from(recipe.average != average::Config::default());
     let vectors =
         weights + gradient + rule.vectors().len() as u64 + residual + u64::from(corrects) + average;
@@ -28,7 +28,7 @@ pub fn least(recipe: &Recipe, parameters: u64, workers: usize) -> u64 {
     each.saturating_mul(workers as u64)
 }
 
-/// What the recipe needs at least on one machine, in words, as far as can be told before its data
+/// What the recipe needs at least on one machine, in words, as far as is known before its data
 /// set is read: with the largest vocabulary that it may have.
 ///
 /// # Errors
@@ -36,7 +36,7 @@ pub fn least(recipe: &Recipe, parameters: u64, workers: usize) -> u64 {
 pub fn in_words(recipe: &Recipe, workers: usize) -> Result<String> {
     let form = recipe.dataset.form();
     let parameters = recipe.model.parameters(&input(form.shape), form.classes)?;
-    Ok(words(parameters, workers, least(recipe, parameters, workers)))
+    Ok(words(parameters, workers, least(recipe, &Parts::of(recipe), parameters, workers)))
 }
 
 fn words(parameters: u64, workers: usize, least: u64) -> String {
@@ -52,11 +52,16 @@ fn words(parameters: u64, workers: usize, least: u64) -> String {
 ///
 /// # Errors
 /// When it is more than the machine has, or than this process may have.
-pub fn check(recipe: &Recipe, parameters: u64, workers: usize) -> Result<Option<String>> {
+pub fn check(
+    recipe: &Recipe,
+    parts: &Parts<'_>,
+    parameters: u64,
+    workers: usize,
+) -> Result<Option<String>> {
     let Some(memory) = machine::memory().filter(|_| recipe.device == Device::Cpu) else {
         return Ok(None);
     };
-    let least = least(recipe, parameters, workers);
+    let least = least(recipe, parts, parameters, workers);
     let needs = words(parameters, workers, least);
     ensure!(
         least <= memory.total,
@@ -102,7 +107,10 @@ mod tests {
 
     #[test]
     fn every_vector_is_counted() {
-        let least = |set: [&str; 2]| least(&recipe(&set), 1000, 2);
+        let least = |set: [&str; 2]| {
+            let recipe = recipe(&set);
+            least(&recipe, &Parts::of(&recipe), 1000, 2)
+        };
         // Weights, gradient, momentum; for top-k a residual; AdamW has two means.
         assert_eq!(least(["scheme=dense", "optimizer.kind=sgd"]), 3 * 4 * 1000 * 2);
         assert_eq!(least(["scheme=topk", "optimizer.kind=sgd"]), 4 * 4 * 1000 * 2);
@@ -112,8 +120,9 @@ mod tests {
     #[test]
     fn what_no_machine_has_is_refused_with_the_numbers() {
         let recipe = recipe(&["scheme=dense"]);
-        assert_eq!(check(&recipe, 10, 2).unwrap(), None);
-        let error = check(&recipe, u64::MAX / 2, 8).unwrap_err().to_string();
+        let parts = Parts::of(&recipe);
+        assert_eq!(check(&recipe, &parts, 10, 2).unwrap(), None);
+        let error = check(&recipe, &parts, u64::MAX / 2, 8).unwrap_err().to_string();
         assert!(error.starts_with("8 workers with"), "{error}");
         assert!(error.contains("fewer workers"), "{error}");
         assert!(check_weights(10).is_ok() && check_weights(u64::MAX).is_err());

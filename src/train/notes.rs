@@ -1,5 +1,4 @@
-//! What is worth a word before the first step: what a recipe says and the data or the machine do not
-//! give.
+//! Warnings before the first step: what a recipe asks for and the data or the machine do not give.
 
 use crate::recipe::Recipe;
 use crate::train::memory;
@@ -10,14 +9,15 @@ use anyhow::Result;
 ///
 /// # Errors
 /// When the machine cannot hold the run.
-pub(super) fn of(session: &Session, parameters: u64, workers: usize) -> Result<Vec<String>> {
+pub(super) fn warnings(session: &Session, parameters: u64, workers: usize) -> Result<Vec<String>> {
     let (recipe, samples) = (&session.recipe, session.data.train.len());
-    let scarce = memory::check(recipe, parameters, workers)?;
-    let all = [altered(session), cut(recipe, samples), single(recipe, parameters), scarce];
+    let scarce = memory::check(recipe, &session.parts(), parameters, workers)?;
+    let single = if session.own.scheme.is_none() { single(recipe, parameters) } else { None };
+    let all = [altered(session), cut(recipe, samples), single, scarce];
     Ok(all.into_iter().flatten().collect())
 }
 
-/// What is to be told about data files that are not the official ones.
+/// About data files that are not the official ones.
 fn altered(session: &Session) -> Option<String> {
     let files = &session.data.altered;
     (!files.is_empty()).then(|| {
@@ -70,13 +70,13 @@ mod tests {
         };
         let large = recipe(&["workers=2", "train.batch=100"]);
         assert_eq!(cut(&large, 200), None);
-        let told = cut(&large, 150).unwrap();
-        assert!(told.contains("2 × 100") && told.contains("train.batch = 75"), "{told}");
+        let warning = cut(&large, 150).unwrap();
+        assert!(warning.contains("2 × 100") && warning.contains("train.batch = 75"), "{warning}");
 
         let few = recipe(&["scheme.ratio=1e-6"]);
         assert_eq!(single(&few, 2_000_000), None);
-        let told = single(&few, 270_000).unwrap();
-        assert!(told.contains("0.27 elements") && told.contains("3.7e-6"), "{told}");
+        let warning = single(&few, 270_000).unwrap();
+        assert!(warning.contains("0.27 elements") && warning.contains("3.7e-6"), "{warning}");
         assert_eq!(single(&recipe(&["scheme=dense"]), 10), None);
     }
 }

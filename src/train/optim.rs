@@ -1,6 +1,6 @@
 //! Optimizers: the mean gradient in, weights updated in place, one pass and no temporaries.
 //!
-//! Which rule and with what settings is the recipe's to say ([`crate::recipe::optimizer`]). State
+//! The recipe chooses the rule and its settings ([`crate::recipe::optimizer`]). State
 //! lives in flat named vectors beside the flat gradient, in the same order. Of an embedding table SGD
 //! updates the rows that have a gradient, and the others when somebody [reads](Optimizer::catch_up) them.
 
@@ -29,7 +29,7 @@ pub struct Optimizer {
 impl Optimizer {
     /// An optimizer for `params`, its state zero, of gradients that have a momentum of the factor
     /// `correction` in them, 0 for none. `table` names the one of them, `[rows, width]`, that is never
-    /// read but in rows that [`catch_up`](Self::catch_up) was told of before.
+    /// read but in rows that [`catch_up`](Self::catch_up) was called for before.
     pub fn new(
         optimizer: &dyn Definition,
         correction: f64,
@@ -130,18 +130,14 @@ impl Optimizer {
         self.steps
     }
 
-    /// Replaces the state by these vectors, in the order of [`names`](Self::names); what is absent
-    /// begins at zero.
+    /// Replaces the state by these vectors, in the order of [`names`](Self::names).
     ///
     /// # Panics
     /// When there are fewer or more of them, or one is not as long as the one it replaces.
-    pub fn set(&mut self, vectors: &[Option<&[f32]>], steps: u64) {
+    pub fn set(&mut self, vectors: &[&[f32]], steps: u64) {
         assert_eq!(self.vectors.len(), vectors.len(), "optimizer: one vector for each name");
         for (own, given) in self.vectors.iter_mut().zip(vectors) {
-            match given {
-                Some(given) => own.copy_from_slice(given),
-                None => own.fill(0.0),
-            }
+            own.copy_from_slice(given);
         }
         self.steps = steps;
     }
@@ -188,7 +184,7 @@ impl Optimizer {
     }
 }
 
-/// What SGD is told of rows that coast.
+/// The step of SGD for rows that coast.
 fn sgd_step(coasting: Coasting, now: &Now) -> SgdStep {
     let Coasting { momentum, nesterov } = coasting;
     SgdStep { lr: now.rate, momentum, nesterov, weight_decay: 0.0, first: now.step == 1 }

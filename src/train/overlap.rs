@@ -9,7 +9,7 @@
 //! is learnt from the first step, which runs without overlap. All ranks take rank 0's order.
 
 use crate::train::params::{Index, Params};
-use crate::train::spent::Spent;
+use crate::train::timer::StepTimer;
 use anyhow::{Context, Result, anyhow, bail};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use gradwire_exchange::cpu::thread_time;
@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How the groups of one worker's buckets fill during a backward pass.
-pub struct Plan {
+pub(super) struct Plan {
     index: Index,
     /// Each parameter, in name order.
     params: Vec<Place>,
@@ -41,17 +41,17 @@ struct Place {
 }
 
 /// One step's exchange beside its backward pass.
-pub struct Overlapped {
+pub(super) struct Overlapped {
     /// What crossed the wire.
-    pub traffic: Traffic,
+    pub(super) traffic: Traffic,
     /// From the end of the backward pass to the mean gradient: what was not hidden.
-    pub exposed: Duration,
+    pub(super) exposed: Duration,
     /// The share of the backward pass that was over when each group was final, 0 to 1, in the
     /// order of the exchange; nothing when all were final at its end.
-    pub ready: Vec<f64>,
+    pub(super) ready: Vec<f64>,
     /// Seconds that the exchanging thread computed to lay each group's gradient into the flat one,
     /// in the order of the exchange; nothing without overlap.
-    pub laid: Vec<f64>,
+    pub(super) laid: Vec<f64>,
 }
 
 /// What the exchanging thread has done in a step.
@@ -80,7 +80,7 @@ impl Plan {
     ///
     /// # Errors
     /// When a peer is gone, or when the exchange cannot work group by group.
-    pub fn learn(
+    pub(super) fn learn(
         params: &Params,
         gradients: Option<&Gradients>,
         exchange: &mut Exchange,
@@ -125,24 +125,19 @@ impl Plan {
         Ok(Self { index: index.clone(), params: places, groups: count })
     }
 
-    /// The number of messages that a step is sent in.
-    pub fn groups(&self) -> usize {
-        self.groups
-    }
-
     /// Runs `backward`, which hands what it is given to the kernels as their listener, beside the
-    /// exchange of the gradient, and adds its time to `spent`. On return `flat` is the mean gradient. With `add` what `flat` holds
+    /// exchange of the gradient, and adds its time to `timer`. On return `flat` is the mean gradient. With `add` what `flat` holds
     /// is part of this rank's gradient.
     ///
     /// # Errors
     /// Those of the backward pass and of the exchange; a parameter whose gradient did not come as
     /// it did in the first step.
-    pub fn run(
+    pub(super) fn run(
         &self,
         step: u64,
         (params, exchange, flat): (&Params, &mut Exchange, &mut [f32]),
         add: bool,
-        spent: &mut Spent,
+        timer: &mut StepTimer,
         backward: impl FnOnce(Listener) -> Result<Gradients>,
     ) -> Result<Overlapped> {
         let (tell, told) = unbounded();
@@ -153,7 +148,7 @@ impl Plan {
                 .spawn_scoped(scope, || self.exchange(step, exchange, flat, add, &told))
                 .context("starting the exchanging thread")?;
             let began = Instant::now();
-            let passed = spent.timed(
+            let passed = timer.time(
                 |phases| &mut phases.backward,
                 || {
                     let gradients = backward(self.listener(tell.clone()))?;
@@ -275,7 +270,7 @@ impl Plan {
 }
 
 /// What the kernels of a backward pass hand gradients to.
-pub type Listener = Box<dyn FnMut(Contribution) -> Option<Contribution>>;
+pub(super) type Listener = Box<dyn FnMut(Contribution) -> Option<Contribution>>;
 
 /// Lays a parameter's gradient into its part of the flat gradient.
 fn lay(told: Told, add: bool, into: &mut [f32]) {

@@ -3,9 +3,9 @@
 use crate::checkpoint::Part;
 use crate::cluster::{Blob, Letter, decode, encode};
 use crate::record::Warning;
-use crate::train::loss::Failure;
-use crate::train::post::{Phase, Place};
-use crate::train::report::{Report, Step};
+use crate::train::failure::Failure;
+use crate::train::position::{Phase, Position};
+use crate::train::report::{RankStep, Report};
 use anyhow::{Error, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 #[derive(Serialize, Deserialize)]
 pub(super) enum Relayed {
     /// A worker's step.
-    Step(Box<Step>),
+    Step(Box<RankStep>),
     /// Something that does not stop the run, and of which step.
     Warning(Option<u64>, String),
     /// A worker's part of a checkpoint.
@@ -94,9 +94,9 @@ impl From<&Failure> for Account {
     fn from(failure: &Failure) -> Self {
         Self {
             rank: failure.rank,
-            step: failure.place.step,
-            phase: failure.place.phase,
-            since: failure.place.elapsed().as_secs_f64(),
+            step: failure.position.step,
+            phase: failure.position.phase,
+            since: failure.position.elapsed().as_secs_f64(),
             accuses: failure.accuses,
             recoverable: failure.recoverable,
             words: format!("{:#}", failure.error),
@@ -110,8 +110,8 @@ impl From<Account> for Failure {
         let since = Duration::try_from_secs_f64(since).ok();
         let now = Instant::now();
         let since = since.and_then(|since| now.checked_sub(since)).unwrap_or(now);
-        let place = Place { step, phase, since };
-        Self { rank, at: now, place, error: Error::msg(words), accuses, recoverable }
+        let position = Position { step, phase, since };
+        Self { rank, at: now, position, error: Error::msg(words), accuses, recoverable }
     }
 }
 
@@ -121,11 +121,11 @@ mod tests {
     use crate::checkpoint::{Tensor, Tensors};
     use gradwire_exchange::{Entry, Error as Exchange, Gauge, Traffic};
 
-    fn step() -> Step {
+    fn step() -> RankStep {
         let mut traffic = Traffic::default();
         traffic.wire_bytes = 77;
         traffic.gauges = vec![Gauge::sum("kept", f64::NAN), Gauge::mean("bits", 3.0, 2.0)];
-        Step { rank: 3, step: 9, exposed: f64::INFINITY, traffic, ..Step::default() }
+        RankStep { rank: 3, step: 9, exposed: f64::INFINITY, traffic, ..RankStep::default() }
     }
 
     /// What process 0 reads of a report, through the letter that it comes in.
@@ -159,18 +159,18 @@ mod tests {
 
     #[test]
     fn a_failure_accuses_whom_it_accused() {
-        let place = Place::at(4, Phase::Exchange);
+        let position = Position::at(4, Phase::Exchange);
         let lost = Exchange::PeerLost {
             rank: 1,
             by: 2,
             awaited: gradwire_exchange::Awaited::Gradient { step: 4 },
         };
-        let failure = Failure::new(2, place, lost.into());
+        let failure = Failure::new(2, position, lost.into());
         let relayed = Relayed::Failed(vec![Account::from(&failure)]);
         let Relayed::Failed(accounts) = read(&relayed) else { panic!("another report") };
         let told = Failure::from(accounts.into_iter().next().unwrap());
         assert_eq!((told.rank, told.accuses), (2, failure.accuses));
-        assert_eq!((told.place.step, told.place.phase), (4, Phase::Exchange));
+        assert_eq!((told.position.step, told.position.phase), (4, Phase::Exchange));
         assert_eq!(told.error.to_string(), failure.error.to_string());
     }
 

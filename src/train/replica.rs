@@ -3,11 +3,12 @@
 use crate::checkpoint::Score;
 use crate::recipe::{self, Recipe};
 use crate::train::params::Params;
+use crate::train::parts::ModelDefinition;
 use crate::train::views::{self, View};
 use anyhow::{Context, Error, Result};
 use candle_core::{DType, Device, Tensor};
 use gradwire_datasets::{Batch, Dataset, Features, Shape};
-use gradwire_models::{Input, Model, Store, cross_entropy, gpu};
+use gradwire_models::{Input, Loss, Model, Store, config, gpu};
 use std::ops::Range;
 
 /// A model with its variables.
@@ -17,6 +18,7 @@ pub struct Replica {
     /// The trainable ones and their places in the flat gradient.
     pub params: Params,
     model: Model,
+    loss: Loss,
     device: Device,
     label_smoothing: f64,
     /// How an evaluation looks at a sample.
@@ -24,33 +26,46 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// The recipe's model for samples such as `data` holds, initialised from the recipe's seed:
-    /// all ranks start from the same bits. `seat` counts the workers of this machine from 0. The process
-    /// rounds matrix products of GPUs from now on as the recipe says.
+    /// The recipe's model, as [`of`](Self::of).
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn new(recipe: &Recipe, data: &dyn Dataset, number: usize) -> Result<Self> {
+        Self::of(recipe.model.definition(), recipe, data, number)
+    }
+
+    /// A model for samples such as `data` holds, initialised from the recipe's seed: all ranks start
+    /// from the same bits. `number` counts the workers of this machine from 0. The process rounds matrix
+    /// products of GPUs from now on as the recipe says.
     ///
     /// # Errors
     /// When the model cannot read such samples, or there is no such device.
-    pub fn new(recipe: &Recipe, data: &dyn Dataset, seat: usize) -> Result<Self> {
-        let device = open(recipe.device, seat)?;
+    pub fn of(
+        definition: &dyn ModelDefinition,
+        recipe: &Recipe,
+        data: &dyn Dataset,
+        number: usize,
+    ) -> Result<Self> {
+        let device = open(recipe.device, number)?;
         gpu::allow_tf32(recipe.tf32);
         let store = Store::new(recipe.seed, &device);
-        let model = recipe
-            .model
-            .build(&input(data.shape()), data.classes().len(), store.var_builder())
-            .with_context(|| format!("building model {}", recipe.model.name()))?;
+        let (input, classes) = (input(data.shape()), data.classes().len());
+        let model = config::build(definition, &input, classes, store.var_builder())
+            .with_context(|| format!("building model {}", definition.about().name))?;
+        let loss = definition.loss();
         let params = Params::new(&store);
         let (label_smoothing, views) =
-            (recipe.train.label_smoothing, views::of(recipe.train.test_views));
-        Ok(Self { store, params, model, device, label_smoothing, views })
+            (recipe.train.label_smoothing, views::views_of(recipe.train.test_views));
+        Ok(Self { store, params, model, loss, device, label_smoothing, views })
     }
 
-    /// Sets what the recipe's model computes from training samples before the first step, if anything:
+    /// Sets what the model computes from training samples before the first step, if anything:
     /// from the first of `data`, as they are.
     ///
     /// # Errors
     /// When nothing follows from them.
-    pub fn prepare(&self, recipe: &Recipe, data: &dyn Dataset) -> Result<()> {
-        let samples = recipe.model.prepares_from().min(data.len());
+    pub fn prepare(&self, definition: &dyn ModelDefinition, data: &dyn Dataset) -> Result<()> {
+        let samples = definition.prepares_from().min(data.len());
         if samples == 0 {
             return Ok(());
         }
@@ -58,8 +73,8 @@ impl Replica {
         let mut batch = Batch::default();
         data.batch(&indices, None, &mut batch);
         let samples = self.features(&batch.features, 0..samples)?;
-        let prepared = recipe.model.prepare(&self.store, &samples);
-        prepared.with_context(|| format!("preparing model {}", recipe.model.name()))
+        let prepared = definition.prepare(&self.store, &samples);
+        prepared.with_context(|| format!("preparing model {}", definition.about().name))
     }
 
     /// Forward pass over the samples `part` of `batch` in training mode: their mean loss, still
@@ -95,7 +110,7 @@ impl Replica {
     /// The mean loss, still differentiable, and the score of the samples with these labels.
     fn score(&self, logits: &Tensor, labels: &[u32], smoothing: f64) -> Result<(Tensor, Score)> {
         let targets = Tensor::from_slice(labels, labels.len(), &self.device)?;
-        let loss = cross_entropy(logits, &targets, smoothing)?;
+        let loss = (self.loss)(logits, &targets, smoothing)?;
         let score = Score {
             loss: f64::from(loss.to_scalar::<f32>()?) * labels.len() as f64,
             correct: correct(logits, labels)?,
@@ -121,9 +136,9 @@ impl Replica {
 }
 
 /// The device of a machine's worker.
-fn open(device: recipe::Device, seat: usize) -> Result<Device> {
+fn open(device: recipe::Device, number: usize) -> Result<Device> {
     let gpus = if device == recipe::Device::Cpu { 0 } else { gpu::count()? };
-    Ok(gpu::device(device.gpu(seat, gpus).map_err(Error::msg)?)?)
+    Ok(gpu::device(device.gpu(number, gpus).map_err(Error::msg)?)?)
 }
 
 /// The data set's shape in the models' words.
@@ -173,7 +188,7 @@ mod tests {
         }
     }
 
-    /// A model that says the same of every class is right about the samples of the first class,
+    /// A model with the same output for every class is right about the samples of the first class,
     /// and about no others.
     #[test]
     fn a_model_without_an_opinion_predicts_the_first_class() {

@@ -1,4 +1,4 @@
-//! What a worker tells the launching thread.
+//! What workers report to the launching thread.
 
 use crate::checkpoint::{Part, Score};
 use crate::record::{Histograms, Phases, Warning};
@@ -6,24 +6,24 @@ use gradwire_exchange::Traffic;
 use gradwire_models::kernels::profile::Profile;
 use serde::{Deserialize, Serialize};
 
-/// What a worker tells the launching thread.
+/// What a worker reports.
 pub enum Report {
     /// It has taken a step.
-    Step(Box<Step>),
+    Step(Box<RankStep>),
     /// Distributions on this rank.
     Histograms(Histograms),
-    /// All ranks have finished an epoch; rank 0 tells.
-    Epoch(Epoch),
+    /// All ranks have finished an epoch; rank 0 reports it.
+    Epoch(EndOfEpoch),
     /// Something that does not stop the run.
     Warning(Warning),
-    /// A rank's part of a checkpoint, after everything else that it has to tell of the step.
+    /// A rank's part of a checkpoint, after everything else that it reports of the step.
     Part(Box<Part>),
 }
 
 /// One rank's part in a step.
 #[derive(Default, Serialize, Deserialize)]
-pub struct Step {
-    /// Who.
+pub struct RankStep {
+    /// The rank.
     pub rank: usize,
     /// The step, 1-based.
     pub step: u64,
@@ -37,7 +37,7 @@ pub struct Step {
     pub seconds: f64,
     /// Where they went.
     pub phases: Phases,
-    /// What this worker computed in each phase but those of the exchange ([`own`](crate::train::spent::Spent::own)).
+    /// What this worker computed in each phase but those of the exchange ([`own`](crate::train::timer::StepTimer::own)).
     pub own: Phases,
     /// How much of the backward pass was over when the gradient of each group of buckets was
     /// final, 0 to 1, in the order of the traffic's legs; empty when the exchange followed it.
@@ -45,7 +45,7 @@ pub struct Step {
     /// With overlap, of each group: the seconds that the exchanging thread computed to lay the group's
     /// gradient into the flat one; empty without.
     pub laid: Vec<f64>,
-    /// What the model's kernels did meanwhile; not told to other processes.
+    /// What the model's kernels did meanwhile; not sent to other processes.
     #[serde(skip)]
     pub profile: Profile,
     /// What crossed the wire.
@@ -57,7 +57,7 @@ pub struct Step {
 }
 
 /// The end of an epoch.
-pub struct Epoch {
+pub struct EndOfEpoch {
     /// The epoch, 1-based.
     pub epoch: u64,
     /// Its last step.

@@ -1,10 +1,14 @@
-//! `train --resume`: what a run goes on from, and whether it may.
+//! Going on with a run: what it goes on from, and whether it may; by `train --resume`, and after a worker
+//! was lost, with all workers or without the lost.
 
 use crate::checkpoint::{self, Checkpoint, Found};
 use crate::disk::{Disk, Lock};
-use crate::recipe::{Change, Recipe};
+use crate::recipe::{Change, OnWorkerLoss, Recipe};
 use crate::record::{self, Cut, FileSum, Provenance, Text, Warning};
-use anyhow::{Context, Result, bail, ensure};
+use crate::train::failure::RunFailure;
+use crate::train::session::Session;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -37,7 +41,7 @@ impl Resume {
         let lock = record::lock(disk, &place.run)?;
         let Found { checkpoint, damaged } = checkpoint::find_newest(disk, &place)?;
         let run = place.run;
-        // The run's own recipe may be newer than the checkpoint's: it tells how the run was last
+        // The run's own recipe may be newer than the checkpoint's: it has how the run was last
         // continued.
         let recipe = match fs::read_to_string(run.join("recipe.toml")) {
             Ok(text) => Recipe::from_toml(&text),
@@ -122,7 +126,27 @@ impl Resume {
         }
     }
 
-    /// Checks that texts are told in the words that the model has learned: data that were forced on the
+    /// Checks that the program brings the parts of its own that the run was begun with.
+    ///
+    /// # Errors
+    /// Names what it was begun with, and what there is.
+    pub fn accept_own(&self, found: &BTreeMap<String, String>) -> Result<()> {
+        let begun = &self.checkpoint.manifest.provenance.own;
+        let words = |own: &BTreeMap<String, String>| {
+            let words = own.iter().map(|(part, name)| format!("{part} {name}"));
+            if own.is_empty() { "none".into() } else { words.collect::<Vec<_>>().join(", ") }
+        };
+        ensure!(
+            found == begun || self.force,
+            "the run was begun by a program with parts of its own ({}), and this one has others ({}): go \
+             on with that program",
+            words(begun),
+            words(found)
+        );
+        Ok(())
+    }
+
+    /// Checks that texts number words as the model has learned them: data that were forced on the
     /// run may number words otherwise.
     ///
     /// # Errors
@@ -195,5 +219,74 @@ impl Resume {
             let _ = write!(text, "\n\n{change}{forced}");
         }
         Text { step: step + 1, tag: "resumed".into(), text }
+    }
+}
+
+/// How a run goes on, how often it still may.
+pub(super) struct Recovery {
+    how: OnWorkerLoss,
+    restarts: u64,
+    done: u64,
+}
+
+/// What the run goes on with.
+pub(super) struct Next {
+    pub(super) resume: Resume,
+    pub(super) recipe: Recipe,
+    /// What has happened, in words.
+    pub(super) note: String,
+}
+
+impl Recovery {
+    pub(super) fn new(recipe: &Recipe) -> Self {
+        Self { how: recipe.faults.on_worker_loss, restarts: recipe.faults.restarts, done: 0 }
+    }
+
+    /// What the run in `folder` goes on with after `error`.
+    ///
+    /// # Errors
+    /// `error`, when the run is not to go on, or cannot: then it says why as well.
+    pub(super) fn next(
+        &mut self,
+        error: anyhow::Error,
+        session: &Session,
+        folder: &Path,
+    ) -> Result<Next> {
+        let lost = error.downcast_ref::<RunFailure>().is_some_and(RunFailure::is_recoverable);
+        if self.how == OnWorkerLoss::Stop || !lost {
+            return Err(error);
+        }
+        if self.done == self.restarts {
+            let spent = format!("faults.restarts = {} are spent", self.restarts);
+            return Err(if self.restarts > 0 { error.context(spent) } else { error });
+        }
+        let mut recipe = session.recipe.clone();
+        if self.how == OnWorkerLoss::Shrink {
+            if recipe.workers == 1 {
+                return Err(error.context("the last worker is lost"));
+            }
+            recipe.workers -= 1;
+        }
+        // Recipe and data have been accepted when this process began, perhaps by force.
+        let resume = match Resume::find(&session.disk, folder, true) {
+            Ok(resume) => resume,
+            Err(none) => {
+                let none = anyhow!("{none:#}");
+                return Err(error).context(format!("there is nothing to go on from ({none})"));
+            }
+        };
+        self.done += 1;
+        let from = resume.checkpoint.manifest.progress.step;
+        let attempt = format!("{} of at most {}", self.done, self.restarts);
+        let note = match self.how {
+            OnWorkerLoss::Shrink => format!(
+                "{error:#}; the other {} go on from the checkpoint of step {from} ({attempt})",
+                recipe.workers
+            ),
+            _ => format!(
+                "{error:#}; all workers start again from the checkpoint of step {from} ({attempt})"
+            ),
+        };
+        Ok(Next { resume, recipe, note })
     }
 }

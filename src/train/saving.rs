@@ -1,86 +1,104 @@
-//! When a worker saves: what rank 0 decides for all, and what is the best so far.
+//! What a worker saves: the best and the last model, its part of a checkpoint.
 
-use crate::recipe;
-use crate::train::flags::StepFlags;
-use anyhow::{Result, ensure};
-use std::thread;
+use crate::checkpoint::{self, Score};
+use crate::record::Warning;
+use crate::train::position::Phase;
+use crate::train::report::Report;
+use crate::train::requests::Decision;
+use crate::train::session::Session;
+use crate::train::worker::Worker;
+use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
 
-/// When rank 0 wants a checkpoint, and which model is the best.
-pub(crate) struct Saving {
-    /// Since the last one was ordered, or the run began.
-    since: Instant,
-    /// One has been due, and the writer was not free.
-    owed: bool,
-    /// The step whose checkpoint the writer has been kept free for.
-    reserved: Option<u64>,
-    /// The best test accuracy so far, on every rank.
-    pub(crate) best: Option<f64>,
-    /// On rank 0 that of the best model that could be saved.
-    pub(crate) saved: Option<f64>,
+/// What the end of an epoch has shown.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Evaluated {
+    /// The test set's score, if it was evaluated.
+    pub(super) test: Option<Score>,
+    /// Whether it is the best so far.
+    pub(super) best: bool,
 }
 
-impl Saving {
-    pub(crate) fn new() -> Self {
-        Self { since: Instant::now(), owed: false, reserved: None, best: None, saved: None }
-    }
-
-    /// Whether a model of this test accuracy is better than the one that is saved.
-    pub(crate) fn is_best(&self, accuracy: Option<f64>) -> bool {
-        accuracy.is_some_and(|now| self.saved.is_none_or(|saved| now > saved))
-    }
-
-    /// Decides, on rank 0 and for all ranks, whether to save after `step`.
-    pub(crate) fn decide(&mut self, step: u64, settings: &recipe::Checkpoint, flags: &StepFlags) {
-        let by_steps = settings.every_steps > 0 && step.is_multiple_of(settings.every_steps);
-        let minutes = self.since.elapsed().as_secs_f64() / 60.0;
-        let by_time = settings.every_minutes > 0.0 && minutes >= settings.every_minutes;
-        let due = settings.keep_last > 0 && (self.owed || by_steps || by_time);
-        let free = !flags.is_writing();
-        let decision = flags.decide(step, due, free);
-        self.owed = due && !decision.save;
-        if decision.save {
-            self.since = Instant::now();
-        }
-        if decision.save && free {
-            flags.set_writing(true);
-            self.reserved = Some(step);
+impl Worker {
+    /// Before a step: rank 0 decides for all ranks whether they save and stop at its end.
+    pub(super) fn decide(&mut self, step: u64) {
+        if self.position.rank() == 0 {
+            let settings = &self.session.recipe.checkpoint;
+            self.save_policy.decide(step, settings, &self.session.requests);
         }
     }
 
-    /// Waits until the writer is free for the checkpoint of `step`, if it has not been kept free.
-    pub(crate) fn reserve(
-        &mut self,
-        step: u64,
-        flags: &StepFlags,
-        patience: Duration,
-    ) -> Result<()> {
-        if self.reserved.take() == Some(step) {
+    /// After a step: hands in this rank's state if a checkpoint was agreed on, the run is at its end
+    /// or the model at its best.
+    pub(super) fn save(&mut self, step: u64, agreed: Decision, evaluated: Evaluated) -> Result<()> {
+        let settings = &self.session.recipe.checkpoint;
+        let last = step == self.session.steps.last_step();
+        let wanted = agreed.save || last || (evaluated.best && settings.keep_best);
+        if !wanted || settings.keep_last == 0 {
             return Ok(());
         }
         let began = Instant::now();
-        while flags.is_writing() {
-            ensure!(
-                began.elapsed() < patience,
-                "an earlier checkpoint has been written for more than {patience:?}: the disk does \
-                 not answer"
-            );
-            thread::sleep(Duration::from_millis(1));
+        if self.position.rank() == 0 {
+            self.position.enter(Phase::WaitingForWriter);
+            let patience = Duration::from_secs_f64(self.session.recipe.exchange.timeout);
+            self.save_policy.reserve(step, &self.session.requests, patience)?;
         }
-        flags.set_writing(true);
-        Ok(())
+        self.position.enter(Phase::CopyingState);
+        self.optimizer.catch_up(&self.replica.params, None)?;
+        let mut part = self.snapshot(step, evaluated.test.map(|test| test.accuracy()))?;
+        part.stall = began.elapsed().as_secs_f64();
+        self.report(Report::Part(Box::new(part)))
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// Rank 0 saves the model as the best one if it is, and as the last one at the run's end. Whether
+    /// it is the best, on every rank.
+    pub(super) fn save_models(
+        &mut self,
+        step: u64,
+        test: Option<Score>,
+        last: bool,
+    ) -> Result<bool> {
+        let accuracy = test.map(|test| test.accuracy());
+        let policy = &mut self.save_policy;
+        let best = accuracy.is_some_and(|now| policy.best.is_none_or(|best| now > best));
+        if best {
+            policy.best = accuracy;
+        }
+        if self.position.rank() == 0 {
+            if policy.beats_saved(accuracy) {
+                self.save_best(step, accuracy)?;
+            }
+            if last {
+                self.save_model(checkpoint::LAST, step, accuracy)?;
+            }
+        }
+        Ok(best)
+    }
 
-    #[test]
-    fn a_model_that_could_not_be_saved_is_no_bar_for_later_ones() {
-        let mut saving = Saving::new();
-        assert!(saving.is_best(Some(0.5)) && !saving.is_best(None));
-        (saving.best, saving.saved) = (Some(0.9), Some(0.8));
-        assert!(saving.is_best(Some(0.85)) && !saving.is_best(Some(0.8)));
+    /// Saves the best model; when that fails, training goes on with a warning.
+    fn save_best(&mut self, step: u64, accuracy: Option<f64>) -> Result<()> {
+        let Err(error) = self.save_model(checkpoint::BEST, step, accuracy) else {
+            self.save_policy.saved = accuracy;
+            return Ok(());
+        };
+        let file = self.session.folder.as_ref().map(|run| run.join(checkpoint::BEST));
+        let found = file.map(|file| checkpoint::find(&file));
+        // What failed may have been the last operation, after which the file was there.
+        let then = if found.is_some_and(|found| found.is_ok_and(|it| it.step == step)) {
+            self.save_policy.saved = accuracy;
+            "it is in its place, but a power cut may take it back"
+        } else {
+            "the best model before stays"
+        };
+        let message = format!("{error:#}; training goes on, and {then}");
+        self.report(Report::Warning(Warning { step: Some(step), message }))
+    }
+
+    fn save_model(&self, which: &str, step: u64, accuracy: Option<f64>) -> Result<()> {
+        let Some(folder) = &self.session.folder else { return Ok(()) };
+        let (folder, store) = (folder.join(which), &self.replica.store);
+        let Session { disk, recipe, data, .. } = &*self.session;
+        checkpoint::save(disk, &folder, store, recipe, step, accuracy, data.normalisation)
+            .with_context(|| format!("saving the {which} model"))
     }
 }

@@ -4,7 +4,7 @@ use crate::recipe::schedule::Config;
 
 /// A schedule bound to a run's length.
 #[derive(Clone, Debug)]
-pub struct Schedule {
+pub(super) struct Schedule {
     config: Config,
     base: f64,
     steps_per_epoch: f64,
@@ -13,7 +13,7 @@ pub struct Schedule {
 
 impl Schedule {
     /// The schedule `config` for `total_steps` steps from the rate `base`.
-    pub fn new(config: Config, base: f64, steps_per_epoch: u64, total_steps: u64) -> Self {
+    pub(super) fn new(config: Config, base: f64, steps_per_epoch: u64, total_steps: u64) -> Self {
         Self {
             config,
             base,
@@ -23,7 +23,7 @@ impl Schedule {
     }
 
     /// The learning rate of `step` (1-based).
-    pub fn at(&self, step: u64) -> f64 {
+    pub(super) fn at(&self, step: u64) -> f64 {
         let done = step.saturating_sub(1) as f64;
         let warmup = self.config.warmup() * self.steps_per_epoch;
         if done < warmup {

@@ -5,12 +5,14 @@ use crate::cluster::Job;
 use crate::disk::Disk;
 use crate::recipe::Recipe;
 use crate::record::{FileSum, Provenance};
-use crate::train::course::Course;
 use crate::train::faults::Faults;
-use crate::train::flags::StepFlags;
+use crate::train::parts::{OwnParts, Parts};
 use crate::train::replica::input;
+use crate::train::requests::Requests;
+use crate::train::steps::Steps;
 use anyhow::{Context, Result, ensure};
 use gradwire_datasets::Data;
+use gradwire_models::config;
 use gradwire_models::kernels::{self, Kernels};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,13 +27,15 @@ pub struct Session {
     /// What records, models and checkpoints are written through.
     pub disk: Disk,
     /// What is asked of all ranks beside training.
-    pub flags: Arc<StepFlags>,
+    pub requests: Arc<Requests>,
     /// What is to go wrong.
     pub faults: Arc<Faults>,
     /// The steps to take.
-    pub course: Course,
+    pub steps: Steps,
     /// The run's folder; absent before there is one, and where nothing is to be kept.
     pub folder: Option<PathBuf>,
+    /// What a program brings in place of what the recipe names.
+    pub own: OwnParts,
     /// The arithmetic of its workers where they compute on the processor.
     pub kernels: Kernels,
 }
@@ -49,13 +53,23 @@ impl Session {
             "{} workers share {samples} training samples: take at most one worker per sample",
             recipe.workers
         );
-        let course = Course::new(&recipe, samples, Progress::START)?;
-        let (disk, flags, faults) = (Disk::default(), Arc::default(), Arc::default());
+        let steps = Steps::new(&recipe, samples, Progress::START)?;
+        let (disk, requests, faults) = (Disk::default(), Arc::default(), Arc::default());
         let kernels = kernels::active()?;
-        Ok(Self { recipe, data, disk, flags, faults, course, folder: None, kernels })
+        Ok(Self {
+            recipe,
+            data,
+            disk,
+            requests,
+            faults,
+            steps,
+            folder: None,
+            own: OwnParts::default(),
+            kernels,
+        })
     }
 
-    /// As [`new`](Self::new), for the process that leads `job`: tells the other processes the recipe
+    /// As [`new`](Self::new), for the process that leads `job`: sends the other processes the recipe
     /// and then reads the recipe's data, as they do meanwhile.
     ///
     /// # Errors
@@ -72,11 +86,14 @@ impl Session {
     /// # Errors
     /// When the recipe does not fit the data.
     pub fn parameters(&self) -> Result<u64> {
-        let data = &self.data.train;
-        let model = &self.recipe.model;
-        model
-            .parameters(&input(data.shape()), data.classes().len())
-            .with_context(|| format!("building model {}", model.name()))
+        let (data, model) = (&self.data.train, self.parts().model);
+        config::parameters(model, &input(data.shape()), data.classes().len())
+            .with_context(|| format!("building model {}", model.about().name))
+    }
+
+    /// The model, the optimizer and the scheme of the run.
+    pub fn parts(&self) -> Parts<'_> {
+        self.own.with(&self.recipe)
     }
 
     /// What the run on this machine is made with.
@@ -87,6 +104,7 @@ impl Session {
             workers: self.recipe.workers,
             threads,
             data: file_sums(&self.data),
+            own: self.own.names(),
             ..Provenance::here()
         }
     }

@@ -17,12 +17,12 @@ pub(super) struct View {
 
 /// How many times an evaluation looks at each sample.
 pub fn count(views: TestViews) -> usize {
-    of(views).len()
+    views_of(views).len()
 }
 
 /// The views of an image; the first is the image itself, and their weights add up to 1.
 #[must_use]
-pub(super) fn of(views: TestViews) -> Vec<View> {
+pub(super) fn views_of(views: TestViews) -> Vec<View> {
     let both =
         |shift, weight| [false, true].map(|mirror| View { weight: weight / 2.0, shift, mirror });
     match views {
@@ -90,7 +90,7 @@ mod tests {
         for (views, count) in
             [(TestViews::One, 1), (TestViews::Mirror, 2), (TestViews::MirrorTranslate, 6)]
         {
-            let views = of(views);
+            let views = views_of(views);
             assert_eq!(views.len(), count);
             assert_eq!(views.iter().map(|view| view.weight).sum::<f64>(), 1.0);
             assert_eq!(*views[0].look(&image()), image());
@@ -111,6 +111,6 @@ mod tests {
     #[test]
     fn texts_are_seen_as_they_are() {
         let text = Features::Tokens { ids: vec![1, 2, 3, 4], length: 2 };
-        assert_eq!(*of(TestViews::Mirror)[1].look(&text), text);
+        assert_eq!(*views_of(TestViews::Mirror)[1].look(&text), text);
     }
 }

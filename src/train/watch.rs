@@ -3,8 +3,8 @@
 use crate::checkpoint::Part;
 use crate::cluster::{Job, Letter, decode};
 use crate::record::Warning;
-use crate::train::loss::{Failure, Loss};
-use crate::train::post::{Phase, Place, Post};
+use crate::train::failure::{Failure, RunFailure};
+use crate::train::position::{LivePosition, Phase, Position};
 use crate::train::relay::Relayed;
 use crate::train::report::Report;
 use crate::train::session::Session;
@@ -31,12 +31,12 @@ pub(super) struct Watch<'a> {
     /// By rank, from this process's first on.
     workers: Vec<Watched>,
     /// Where the workers of other processes were when they last told, by rank.
-    elsewhere: Vec<Place>,
+    elsewhere: Vec<Position>,
     /// Of each process, whether nothing more will come from it.
     told: Vec<bool>,
     failures: Vec<Failure>,
     /// Where all were when the first failure was heard of, by rank.
-    places: Vec<Place>,
+    positions: Vec<Position>,
     /// Until when those that are still at work may stop by themselves.
     deadline: Option<Instant>,
     /// Since when all of this process have ended and others have not.
@@ -46,7 +46,7 @@ pub(super) struct Watch<'a> {
 }
 
 struct Watched {
-    post: Post,
+    position: LivePosition,
     /// Absent when it has ended.
     thread: Option<JoinHandle<()>>,
     /// Whether its silence has been told of.
@@ -66,11 +66,11 @@ impl<'a> Watch<'a> {
             ranks: first..first + workers,
             patience: Duration::from_secs_f64(recipe.exchange.timeout),
             workers: Vec::new(),
-            elsewhere: vec![Place::start(); recipe.workers],
+            elsewhere: vec![Position::start(); recipe.workers],
             told,
             session,
             failures: Vec::new(),
-            places: Vec::new(),
+            positions: Vec::new(),
             deadline: None,
             ended: None,
             asked: (None, false),
@@ -78,8 +78,8 @@ impl<'a> Watch<'a> {
     }
 
     /// The worker of the next rank begins.
-    pub(super) fn add(&mut self, post: Post, thread: JoinHandle<()>) {
-        self.workers.push(Watched { post, thread: Some(thread), warned: false });
+    pub(super) fn add(&mut self, position: LivePosition, thread: JoinHandle<()>) {
+        self.workers.push(Watched { position, thread: Some(thread), warned: false });
     }
 
     /// Whether somebody is at work who may still be waited for.
@@ -108,8 +108,8 @@ impl<'a> Watch<'a> {
         match self.read(from, letter) {
             Ok(report) => report,
             Err(error) => {
-                let place = self.elsewhere.get(from).copied().unwrap_or_else(Place::start);
-                self.fail(Failure::new(from, place, error));
+                let position = self.elsewhere.get(from).copied().unwrap_or_else(Position::start);
+                self.fail(Failure::new(from, position, error));
                 None
             }
         }
@@ -127,7 +127,7 @@ impl<'a> Watch<'a> {
         Ok(match report {
             Relayed::Step(step) => {
                 its_own(step.rank)?;
-                self.elsewhere[step.rank] = Place::at(step.step + 1, Phase::Unheard);
+                self.elsewhere[step.rank] = Position::at(step.step + 1, Phase::Unreported);
                 Some(Report::Step(step))
             }
             Relayed::Warning(step, message) => Some(Report::Warning(Warning { step, message })),
@@ -150,9 +150,9 @@ impl<'a> Watch<'a> {
 
     fn fail(&mut self, failure: Failure) {
         if self.failures.is_empty() {
-            self.places.clone_from(&self.elsewhere);
+            self.positions.clone_from(&self.elsewhere);
             for (rank, worker) in self.ranks.clone().zip(&self.workers) {
-                self.places[rank] = worker.post.place();
+                self.positions[rank] = worker.position.get();
             }
         }
         self.failures.push(failure);
@@ -178,35 +178,35 @@ impl<'a> Watch<'a> {
         if let Some(suspicion) = self.suspect() {
             return Some(suspicion);
         }
-        let places: Vec<_> = self.workers.iter().map(|worker| worker.post.place()).collect();
+        let positions: Vec<_> = self.workers.iter().map(|worker| worker.position.get()).collect();
         let at_work = |seat: &usize| self.workers[*seat].thread.is_some();
-        let silent = (0..places.len()).filter(at_work);
+        let silent = (0..positions.len()).filter(at_work);
         let seat = silent.max_by_key(|seat| {
             // Those in an exchange, overlapped or not, wait for another, unless all do.
-            (!places[*seat].phase.is_exchange(), places[*seat].elapsed())
+            (!positions[*seat].phase.is_exchange(), positions[*seat].elapsed())
         })?;
-        let (rank, place) = (self.ranks.start + seat, places[seat]);
+        let (rank, position) = (self.ranks.start + seat, positions[seat]);
         // Who waits in the exchange may do so for longer, and knows better.
         let limit = self.patience.mul_f64(if self.job.is_shared() { 3.0 } else { 1.5 });
-        if place.elapsed() > limit {
-            self.fail(Failure::stall(rank, place, limit));
+        if position.elapsed() > limit {
+            self.fail(Failure::stall(rank, position, limit));
             return None;
         }
         let worker = &mut self.workers[seat];
-        if place.elapsed() < self.patience / 2 {
+        if position.elapsed() < self.patience / 2 {
             worker.warned = false;
             return None;
         }
         if std::mem::replace(&mut worker.warned, true) {
             return None;
         }
-        let others = others(self.ranks.start, &places, seat);
+        let others = others(self.ranks.start, &positions, seat);
         let waiting = self.awaited().map(|it| format!("; waiting for {it}")).unwrap_or_default();
         let message = format!(
-            "worker {rank} shows no progress: {place}, for {:.1?}; the others: {others}{waiting}",
-            place.elapsed(),
+            "worker {rank} shows no progress: {position}, for {:.1?}; the others: {others}{waiting}",
+            position.elapsed(),
         );
-        Some(Report::Warning(Warning { step: Some(place.step), message }))
+        Some(Report::Warning(Warning { step: Some(position.step), message }))
     }
 
     /// All of this process have ended: gives up a process that does not tell how it ended.
@@ -229,7 +229,7 @@ impl<'a> Watch<'a> {
     /// a harder one: a process that is asked for the end while it waits for another says so before
     /// it is too late.
     fn suspect(&mut self) -> Option<Report> {
-        if !self.job.is_shared() || !self.job.leads() || !self.session.flags.stopping() {
+        if !self.job.is_shared() || !self.job.leads() || !self.session.requests.stopping() {
             return None;
         }
         let asked = *self.asked.0.get_or_insert_with(Instant::now);
@@ -238,13 +238,13 @@ impl<'a> Watch<'a> {
         }
         let awaited = self.awaited()?;
         self.asked.1 = true;
-        let place = self.workers.first()?.post.place();
+        let position = self.workers.first()?.position.get();
         let message = format!(
-            "the end was asked for while the workers here are at {place}, waiting for {awaited}: a \
+            "the end was asked for while the workers here are at {position}, waiting for {awaited}: a \
              launcher ends a job like that when one of its processes has died; if it does, the last \
              checkpoint can be gone on from"
         );
-        Some(Report::Warning(Warning { step: Some(place.step), message }))
+        Some(Report::Warning(Warning { step: Some(position.step), message }))
     }
 
     /// Leaves behind those whose threads have not stopped; a warning for each.
@@ -252,12 +252,13 @@ impl<'a> Watch<'a> {
         let at_work = self.ranks.clone().zip(&self.workers).filter(|(_, w)| w.thread.is_some());
         at_work
             .map(|(rank, worker)| {
-                worker.post.leave();
-                let place = worker.post.place();
-                let since = place.elapsed();
-                let message =
-                    format!("worker {rank} has not stopped: {place}, for {since:.1?}; left behind");
-                Report::Warning(Warning { step: Some(place.step), message })
+                worker.position.abandon();
+                let position = worker.position.get();
+                let since = position.elapsed();
+                let message = format!(
+                    "worker {rank} has not stopped: {position}, for {since:.1?}; left behind"
+                );
+                Report::Warning(Warning { step: Some(position.step), message })
             })
             .collect()
     }
@@ -271,19 +272,19 @@ impl<'a> Watch<'a> {
     }
 
     /// The first cause of all failures.
-    pub(super) fn loss(self) -> Option<Loss> {
-        let mut loss = Loss::first(self.failures, &self.places)?;
-        loss.whereabouts = self.job.whereabouts(loss.rank);
-        Some(loss)
+    pub(super) fn first_cause(self) -> Option<RunFailure> {
+        let mut first = RunFailure::first(self.failures, &self.positions)?;
+        first.whereabouts = self.job.whereabouts(first.rank);
+        Some(first)
     }
 }
 
 /// Where all of these workers but one are.
-fn others(first: usize, places: &[Place], but: usize) -> String {
-    let others = places.iter().enumerate().filter(|(seat, _)| *seat != but);
+fn others(first: usize, positions: &[Position], but: usize) -> String {
+    let others = positions.iter().enumerate().filter(|(seat, _)| *seat != but);
     let words: Vec<_> = others
-        .map(|(seat, place)| {
-            format!("worker {} in {place} for {:.1?}", first + seat, place.elapsed())
+        .map(|(seat, position)| {
+            format!("worker {} in {position} for {:.1?}", first + seat, position.elapsed())
         })
         .collect();
     if words.is_empty() { "none".into() } else { words.join("; ") }

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use gradwire::checkpoint::Progress;
 use gradwire::recipe::Recipe;
 use gradwire::record::{FileSum, Provenance};
-use gradwire::train::course::Course;
 use gradwire::train::session::{file_sums, load};
+use gradwire::train::steps::Steps;
 use gradwire_datasets as datasets;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -262,7 +262,7 @@ impl Planner<'_> {
         // The number of steps does not depend on what stands in its place.
         let draft = self.recipe(&table, 1)?;
         let Size { samples, data } = size(&draft)?;
-        let steps = Course::new(&draft, samples[0], Progress::START)?.last_step();
+        let steps = Steps::new(&draft, samples[0], Progress::START)?.last_step();
         let mut recipe = self.recipe(&table, i64::try_from(steps)?)?;
         // A short run has histograms too.
         let every = &mut recipe.record.histograms_every;

@@ -25,8 +25,8 @@ use gradwire::cluster::Job as Processes;
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
 use gradwire::record::{self, Kind, Mode, Provenance};
-use gradwire::train::flags::StepFlags;
 use gradwire::train::launch::{Start, train};
+use gradwire::train::requests::Requests;
 use gradwire::train::resume::Resume;
 use gradwire::train::session::Session;
 use gradwire_exchange::network::Link;
@@ -55,7 +55,7 @@ pub struct Job<'a> {
     /// What everything is written through.
     pub disk: Disk,
     /// Through which the end can be asked for.
-    pub flags: Arc<StepFlags>,
+    pub requests: Arc<Requests>,
     /// Whether runs that were stopped are gone on with, rather than begun again.
     pub resume: bool,
     /// How many times the verdicts are looked at before they are final.
@@ -136,7 +136,7 @@ impl Job<'_> {
         for (number, (index, planned)) in (1..).zip(wanted) {
             let began = (!runs[index].outcome.is_final()).then(Instant::now);
             if let Some(began) = began {
-                if self.flags.stopping() {
+                if self.requests.stopping() {
                     break;
                 }
                 notify(&Notice::Begins(number, planned));
@@ -149,7 +149,7 @@ impl Job<'_> {
             let seconds = began.map(|began| began.elapsed().as_secs_f64());
             notify(&Notice::Ended { number, planned, run: &runs[index], seconds, left });
         }
-        if !self.flags.stopping() {
+        if !self.requests.stopping() {
             let (disk, folder) = (&self.disk, self.folder.as_path());
             let known = std::mem::take(&mut earlier.timings);
             earlier.timings =
@@ -202,9 +202,9 @@ impl Job<'_> {
             _ => 0,
         };
         let steps = planned.steps.saturating_sub(taken);
-        let (alone, flags) = (Processes::alone(), Arc::new(self.flags.again()));
+        let (alone, requests) = (Processes::alone(), Arc::new(self.requests.again()));
         let trained = Session::lead(&alone, planned.recipe.clone()).and_then(|session| {
-            let session = Session { disk: self.disk.clone(), flags, ..session };
+            let session = Session { disk: self.disk.clone(), requests, ..session };
             train(&alone, session, self.mode, start)
         });
         match trained {

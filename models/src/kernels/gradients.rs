@@ -82,6 +82,11 @@ impl Gradients {
         Ok((!zeros).then_some(gradient))
     }
 
+    /// What kernels contributed, in the order of the pass.
+    pub fn contributions(&self) -> &[Contribution] {
+        &self.contributions
+    }
+
     /// What kernels contributed to the gradient of `var`, in an order that is the same in every
     /// run: once for each use.
     fn contributions_to(&self, var: &Tensor) -> impl Iterator<Item = &Contribution> {

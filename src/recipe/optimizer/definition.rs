@@ -25,11 +25,13 @@ pub trait Definition {
         0.0
     }
 
-    /// Checks the settings, the learning rate apart.
+    /// Checks the settings, the learning rate apart. All are fine unless the optimizer says otherwise.
     ///
     /// # Errors
     /// A sentence that names the key and what to write instead.
-    fn validate(&self) -> Result<(), String>;
+    fn validate(&self) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Checks whether the rule can follow momentum correction: gradients to which every rank has
     /// applied a momentum before compression (Lin et al. 2018, section 3.1, which defines it for SGD).
@@ -61,12 +63,19 @@ pub trait Rule: Send {
     }
 
     /// Updates consecutive elements of one parameter in place.
-    fn update(&self, piece: Piece<'_>, now: &Now);
+    fn update(&self, piece: Piece<'_>, now: &Now<'_>);
 
     /// How the rows of a table move whose gradient is zero, if that is by SGD's momentum alone:
     /// then they may wait until they are next read. None by default.
     fn coasting(&self) -> Option<Coasting> {
         None
+    }
+}
+
+/// A rule that remembers nothing.
+impl<F: Fn(Piece<'_>, &Now<'_>) + Send> Rule for F {
+    fn update(&self, piece: Piece<'_>, now: &Now<'_>) {
+        self(piece, now);
     }
 }
 

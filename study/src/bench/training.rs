@@ -9,9 +9,9 @@ use gradwire::cluster::Job;
 use gradwire::machine;
 use gradwire::recipe::{Device, Recipe};
 use gradwire::record::Phases;
-use gradwire::train::crew::{Crew, run_workers};
-use gradwire::train::report::{Report, Step};
+use gradwire::train::report::{RankStep, Report};
 use gradwire::train::session::Session;
+use gradwire::train::workers::{Workers, run_workers};
 use gradwire_datasets::{Augment, Batch, Data, Dataset, Features, Shape};
 use gradwire_models::InputKind;
 use gradwire_models::kernels::{peak, profile};
@@ -87,10 +87,10 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<TrainingSp
     let global = recipe.workers * recipe.local_batch();
     let samples = global * (WARM + steps) as usize;
     let data = random(&recipe, samples);
-    let mut taken: BTreeMap<u64, Vec<Step>> = BTreeMap::new();
+    let mut taken: BTreeMap<u64, Vec<RankStep>> = BTreeMap::new();
     let session = Session::new(recipe.clone(), data)?;
-    let crew = Crew { job: &Job::alone(), session: Arc::new(session), threads, from: None };
-    run_workers(crew, |report| {
+    let workers = Workers { job: &Job::alone(), session: Arc::new(session), threads, from: None };
+    run_workers(workers, |report| {
         if let Report::Step(step) = report
             && step.step > WARM
         {
@@ -101,10 +101,11 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<TrainingSp
     let memory_mb = machine::peak_memory();
     let cores = (recipe.workers * threads).min(machine::cores());
     let peak_gflops = peak::sgemm_gflops(PEAK_BUDGET) * cores as f64;
-    let slowest = |ranks: &Vec<Step>| ranks.iter().map(|r| r.seconds).fold(0.0, f64::max);
+    let slowest = |ranks: &Vec<RankStep>| ranks.iter().map(|r| r.seconds).fold(0.0, f64::max);
     let step_ms = 1e3 * median(taken.values().map(slowest)).unwrap_or(f64::NAN);
-    let mean_ms = |seconds: &dyn Fn(&Step) -> f64| {
-        let mean = |ranks: &Vec<Step>| ranks.iter().map(seconds).sum::<f64>() / ranks.len() as f64;
+    let mean_ms = |seconds: &dyn Fn(&RankStep) -> f64| {
+        let mean =
+            |ranks: &Vec<RankStep>| ranks.iter().map(seconds).sum::<f64>() / ranks.len() as f64;
         1e3 * median(taken.values().map(mean)).unwrap_or(f64::NAN)
     };
     let phases_ms = Phases::NAMES.into_iter().enumerate();
@@ -113,7 +114,8 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<TrainingSp
         let ms = mean_ms(&|rank| rank.profile.time(*kind).as_secs_f64());
         (ms > 0.0).then(|| (kind.name(), ms))
     });
-    let operations = |ranks: &Vec<Step>| ranks.iter().map(|r| r.profile.operations as f64).sum();
+    let operations =
+        |ranks: &Vec<RankStep>| ranks.iter().map(|r| r.profile.operations as f64).sum();
     let operations = median(taken.values().map(operations)).unwrap_or(0.0);
     let gflops = (operations > 0.0).then(|| operations / step_ms / 1e6);
     let parameters = taken.values().next().map_or(0, |ranks| ranks[0].traffic.parameters);

@@ -11,7 +11,7 @@ use gradwire::recipe::{Recipe, in_words};
 use gradwire::record::network::pattern;
 use gradwire::train::optim::Optimizer;
 use gradwire::train::replica::Replica;
-use gradwire::train::spent::Spent;
+use gradwire::train::timer::StepTimer;
 use gradwire_datasets::{Data, Features, Loader, Plan, Sampler};
 use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Work};
 use gradwire_exchange::{
@@ -109,7 +109,7 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
     };
     let mut loaders = (0..ranks).map(loader).collect::<Result<Vec<_>>>()?;
     let replica = Replica::new(recipe, &*data.train, 0)?;
-    replica.prepare(recipe, &*data.train)?;
+    replica.prepare(recipe.model.definition(), &*data.train)?;
     let params = &replica.params;
     let mut optimizer =
         Optimizer::new(recipe.optimizer.definition(), 0.0, params, recipe.model.table());
@@ -120,26 +120,26 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
     support.fill();
     for step in 1..=steps {
         mean.fill(0.0);
-        let mut updated = Spent::on(recipe.device);
+        let mut updated = StepTimer::on(recipe.device);
         let mut share = Vec::new();
         for (loader, kept) in loaders.iter_mut().zip(&mut gradients) {
-            let mut spent = Spent::on(recipe.device);
-            let loaded = spent.timed(|p| &mut p.data, || loader.next())?;
+            let mut timer = StepTimer::on(recipe.device);
+            let loaded = timer.time(|p| &mut p.data, || loader.next())?;
             let batch = loaded.batch;
             let mut flat = vec![0.0; params.len()];
             let size = recipe.train.batch;
             if let Features::Tokens { ids, .. } = &batch.features {
-                spent.timed(|p| &mut p.forward, || optimizer.catch_up(params, Some(ids)))?;
+                timer.time(|p| &mut p.forward, || optimizer.catch_up(params, Some(ids)))?;
             }
             for start in (0..batch.len()).step_by(size) {
                 let part = start..(start + size).min(batch.len());
                 let (loss, score) =
-                    spent.timed(|p| &mut p.forward, || replica.forward(&batch, part))?;
+                    timer.time(|p| &mut p.forward, || replica.forward(&batch, part))?;
                 ensure!(
                     score.loss.is_finite(),
                     "the training loss is not finite at step {step}: a lower learning rate may help"
                 );
-                spent.timed(
+                timer.time(
                     |p| &mut p.backward,
                     || -> Result<()> {
                         let gradients = backward(&loss)?;
@@ -154,12 +154,11 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
                 kept.remove(0);
             }
             kept.push(flat);
-            share.push(spent.own);
+            share.push(timer.own);
         }
         // A tenth of the rate: what is wanted are gradients, not a schedule.
         let rate = recipe.optimizer.learning_rate() / 10.0;
-        updated
-            .timed(|p| &mut p.optimizer, || optimizer.step(params, &mut mean, &support, rate))?;
+        updated.time(|p| &mut p.optimizer, || optimizer.step(params, &mut mean, &support, rate))?;
         computed.extend(share.into_iter().map(|own| Compute {
             before: own.data + own.forward,
             backward: own.backward,

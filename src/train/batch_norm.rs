@@ -1,8 +1,8 @@
 //! Batch norm's running statistics: the same on all ranks, and those of the present weights.
 
-use super::Worker;
 use crate::recipe::BatchNorm;
 use crate::train::params::{PASSES, update_buffers};
+use crate::train::worker::Worker;
 use anyhow::Result;
 use gradwire_datasets::{Augment, Batch};
 use gradwire_models::kernels::flat::update_in_place;
@@ -31,11 +31,11 @@ impl Worker {
         let (size, samples) = (recipe.train.batch.min(data.len()), data.len());
         let mut batch = Batch::default();
         for pass in 0..recipe.train.recalibrate {
-            let first = (self.post.rank() * recipe.train.recalibrate + pass) * size;
+            let first = (self.position.rank() * recipe.train.recalibrate + pass) * size;
             let indices = (first..first + size).map(|index| (index % samples) as u32);
             data.batch(&indices.collect::<Vec<_>>(), augment.as_ref(), &mut batch);
             self.replica.forward(&batch, 0..size)?;
-            self.post.beat();
+            self.position.beat();
         }
         Ok(Some(kept))
     }
@@ -62,21 +62,21 @@ impl Worker {
     }
 
     /// Makes batch norm's running statistics the same on all ranks, by the recipe's policy.
-    pub(super) fn settle_batch_norm(&mut self) -> Result<()> {
+    pub(super) fn average_batch_norm(&mut self) -> Result<()> {
         let mut flat = self.statistics()?;
         if flat.is_empty() {
             return Ok(());
         }
         match self.session.recipe.train.batch_norm {
             BatchNorm::Averaged | BatchNorm::Synchronised => {
-                self.exchange.collective().mean_f32(&mut flat)?;
+                self.gradient.exchange.collective().mean_f32(&mut flat)?;
             }
             BatchNorm::Rank0 => {
-                if self.post.rank() != 0 {
+                if self.position.rank() != 0 {
                     flat.fill(0.0);
                 }
                 let mut sums: Vec<f64> = flat.iter().copied().map(f64::from).collect();
-                self.exchange.collective().sum_f64(&mut sums)?;
+                self.gradient.exchange.collective().sum_f64(&mut sums)?;
                 flat.iter_mut().zip(sums).for_each(|(f, s)| *f = s as f32);
             }
         }

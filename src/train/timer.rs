@@ -2,12 +2,13 @@
 
 use crate::recipe::Device;
 use crate::record::Phases;
+use gradwire_exchange::Traffic;
 use gradwire_exchange::cpu::thread_time;
 use std::time::{Duration, Instant};
 
 /// The seconds of one worker in one step, on two clocks.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spent {
+pub struct StepTimer {
     /// What passed.
     pub wall: Phases,
     /// What the worker computed: its thread's processor time, so that other workers on the same
@@ -18,18 +19,19 @@ pub struct Spent {
     on_device: bool,
 }
 
-impl Spent {
-    /// The seconds of a worker that computes on `device`.
+impl StepTimer {
+    /// The timer of a worker that computes on `device`.
     pub fn on(device: Device) -> Self {
         Self { on_device: device != Device::Cpu, ..Self::default() }
     }
 
     /// Does `work`, and adds its time to a phase.
-    pub fn timed<T>(&mut self, phase: fn(&mut Phases) -> &mut f64, work: impl FnOnce() -> T) -> T {
+    pub fn time<T>(&mut self, phase: fn(&mut Phases) -> &mut f64, work: impl FnOnce() -> T) -> T {
         let (began, computed) = (Instant::now(), thread_time());
         let result = work();
         let passed = began.elapsed();
-        let own = if alone() && !self.on_device {
+        // The thread's clock covers the work where the thread is its compute pool's only one.
+        let own = if rayon::current_num_threads() == 1 && !self.on_device {
             thread_time().saturating_sub(computed)
         } else {
             passed
@@ -38,14 +40,17 @@ impl Spent {
         *phase(&mut self.own) += own.as_secs_f64();
         result
     }
+
+    /// Shares the exposed seconds of an exchange among its phases, in proportion to what they took.
+    pub(super) fn add_exchange(&mut self, traffic: &Traffic, exposed: Duration) {
+        let share = (exposed.as_secs_f64() / traffic.total().as_secs_f64()).min(1.0);
+        self.wall.encode += traffic.encode.as_secs_f64() * share;
+        self.wall.wait += traffic.wait.as_secs_f64() * share;
+        self.wall.decode += traffic.decode.as_secs_f64() * share;
+    }
 }
 
-/// Whether the calling thread is its compute pool's only one.
-fn alone() -> bool {
-    rayon::current_num_threads() == 1
-}
-
-/// Whole nanoseconds, for the record.
+/// Whole nanoseconds of these seconds, for the record.
 pub fn nanoseconds(seconds: f64) -> u64 {
     // A cast from f64 saturates.
     (seconds * 1e9).round() as u64
@@ -63,19 +68,19 @@ mod tests {
     #[test]
     fn waiting_passes_but_is_not_computing() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-        let mut spent = Spent::default();
-        pool.install(|| {
-            spent.timed(|p| &mut p.forward, || std::thread::sleep(Duration::from_millis(40)));
-        });
-        assert!(spent.wall.forward >= 0.04);
-        assert!(spent.own.forward < 0.02, "{spent:?}");
-        assert_eq!(spent.own.backward, 0.0);
+        let slept = |mut timer: StepTimer| {
+            pool.install(|| {
+                timer.time(|p| &mut p.forward, || std::thread::sleep(Duration::from_millis(40)));
+            });
+            timer
+        };
+        let timer = slept(StepTimer::default());
+        assert!(timer.wall.forward >= 0.04);
+        assert!(timer.own.forward < 0.02, "{timer:?}");
+        assert_eq!(timer.own.backward, 0.0);
         // While kernels run on a device, the thread that waits for them computes nothing.
-        let mut spent = Spent::on(Device::Cuda(0));
-        pool.install(|| {
-            spent.timed(|p| &mut p.forward, || std::thread::sleep(Duration::from_millis(40)));
-        });
-        assert!(spent.own.forward >= 0.04, "{spent:?}");
+        let timer = slept(StepTimer::on(Device::Cuda(0)));
+        assert!(timer.own.forward >= 0.04, "{timer:?}");
         assert_eq!(nanoseconds(1.5e-6), 1500);
         assert_eq!(nanoseconds_of(Duration::from_micros(3)), 3000);
     }

@@ -1,10 +1,10 @@
-//! What ended a run: of all that the workers say went wrong, the first cause.
+//! What ended a run: of all the errors of its workers, the first cause.
 //!
 //! When a worker stops, its end of the exchange drops and the others stop too, each with an error
-//! of its own that is only an echo. A silent worker, or one whose message cannot be read, says
+//! of its own that is only an echo. A silent worker, or one whose message cannot be read, reports
 //! nothing at all: its peers accuse it.
 
-use crate::train::post::Place;
+use crate::train::position::Position;
 use anyhow::{Error, anyhow};
 use gradwire_exchange as exchange;
 use std::any::Any;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Failure {
     pub(crate) rank: usize,
     pub(crate) at: Instant,
-    pub(crate) place: Place,
+    pub(crate) position: Position,
     pub(crate) error: Error,
     /// Whose fault it is by this failure's own account, and how far that account is to be
     /// believed: lower is further.
@@ -26,29 +26,29 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn new(rank: usize, place: Place, error: Error) -> Self {
+    pub(crate) fn new(rank: usize, position: Position, error: Error) -> Self {
         use exchange::Error::{Aborted, NonFinite, NonFiniteMean};
         let accuses = accuses(rank, &error);
         let known = error.downcast_ref::<exchange::Error>();
         let recoverable =
             !matches!(known, Some(NonFinite { .. } | NonFiniteMean { .. } | Aborted { .. }));
-        Self { rank, at: Instant::now(), place, error, accuses, recoverable }
+        Self { rank, at: Instant::now(), position, error, accuses, recoverable }
     }
 
     /// A worker has panicked.
-    pub(crate) fn panic(rank: usize, place: Place, panic: &(dyn Any + Send)) -> Self {
+    pub(crate) fn panic(rank: usize, position: Position, panic: &(dyn Any + Send)) -> Self {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
-        Self::new(rank, place, anyhow!("panicked: {}", words.unwrap_or("no message")))
+        Self::new(rank, position, anyhow!("panicked: {}", words.unwrap_or("no message")))
     }
 
     /// A worker has shown no progress for too long.
-    pub(crate) fn stall(rank: usize, place: Place, limit: Duration) -> Self {
+    pub(crate) fn stall(rank: usize, position: Position, limit: Duration) -> Self {
         let error = anyhow!(
             "no progress for {limit:.1?}; exchange.timeout says how long one worker may keep the \
              others waiting"
         );
-        Self::new(rank, place, error)
+        Self::new(rank, position, error)
     }
 }
 
@@ -68,11 +68,11 @@ fn accuses(own: usize, error: &Error) -> (u8, usize) {
 
 /// The end of a run by a worker's fault: who, where, why.
 #[derive(Debug)]
-pub struct Loss {
+pub struct RunFailure {
     /// The worker.
     pub rank: usize,
     /// Where it was.
-    pub place: Place,
+    pub position: Position,
     /// The process and the machine it ran in, when there are several.
     pub whereabouts: Option<String>,
     recoverable: bool,
@@ -80,10 +80,10 @@ pub struct Loss {
     pub error: Error,
 }
 
-impl Loss {
-    /// The failure that caused the others. `places` is where all workers were when the first
-    /// failure was heard of, by rank.
-    pub(crate) fn first(mut failures: Vec<Failure>, places: &[Place]) -> Option<Self> {
+impl RunFailure {
+    /// The failure that caused the others. `positions` is where all workers were when the first
+    /// failure was reported, by rank.
+    pub(crate) fn first(mut failures: Vec<Failure>, positions: &[Position]) -> Option<Self> {
         failures.sort_by_key(|failure| (failure.accuses.0, failure.at));
         let first = failures.first()?;
         let (_, rank) = first.accuses;
@@ -91,13 +91,13 @@ impl Loss {
             first.error.downcast_ref::<exchange::Error>(),
             Some(exchange::Error::Message { .. })
         );
-        // The culprit's own account says better where it was; the accuser's says more of what it
-        // saw. Who has sent what was damaged on its way may have gone on to the next step.
-        let own = failures.iter().find(|failure| failure.rank == rank).map(|own| own.place);
-        let own = own.or_else(|| places.get(rank).copied()).filter(|_| !damaged);
-        let place = own.unwrap_or(first.place);
+        // The culprit knows better where it was; the accuser knows more of what it saw. The sender of
+        // what was damaged on its way may be in the next step already.
+        let own = failures.iter().find(|failure| failure.rank == rank).map(|own| own.position);
+        let own = own.or_else(|| positions.get(rank).copied()).filter(|_| !damaged);
+        let position = own.unwrap_or(first.position);
         let Failure { error, recoverable, .. } = failures.swap_remove(0);
-        Some(Self { rank, place, whereabouts: None, error, recoverable })
+        Some(Self { rank, position, whereabouts: None, error, recoverable })
     }
 
     /// Whether a worker was lost, and the run may go on from a checkpoint. A gradient or a loss
@@ -110,21 +110,21 @@ impl Loss {
 /// Whether a run was ended by a gradient or a loss that is no finite number: the same recipe would
 /// come to the same end.
 pub fn diverged(error: &Error) -> bool {
-    error.downcast_ref::<Loss>().is_some_and(|loss| !loss.is_recoverable())
+    error.downcast_ref::<RunFailure>().is_some_and(|loss| !loss.is_recoverable())
 }
 
-impl fmt::Display for Loss {
+impl fmt::Display for RunFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.whereabouts {
-            None => write!(f, "worker {}, {}", self.rank, self.place),
+            None => write!(f, "worker {}, {}", self.rank, self.position),
             Some(whereabouts) => {
-                write!(f, "worker {} ({whereabouts}), {}", self.rank, self.place)
+                write!(f, "worker {} ({whereabouts}), {}", self.rank, self.position)
             }
         }
     }
 }
 
-impl std::error::Error for Loss {
+impl std::error::Error for RunFailure {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(self.error.as_ref())
     }
@@ -133,17 +133,17 @@ impl std::error::Error for Loss {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::train::post::Phase;
+    use crate::train::position::Phase;
     use exchange::{Awaited, wire::Fault};
 
     const AWAITED: Awaited = Awaited::Gradient { step: 5 };
 
-    fn place(phase: Phase) -> Place {
-        Place::at(5, phase)
+    fn position(phase: Phase) -> Position {
+        Position::at(5, phase)
     }
 
     fn failed(rank: usize, error: impl Into<Error>) -> Failure {
-        Failure::new(rank, place(Phase::Exchange), error.into())
+        Failure::new(rank, position(Phase::Exchange), error.into())
     }
 
     fn lost(rank: usize, by: usize) -> Failure {
@@ -156,26 +156,27 @@ mod tests {
     }
 
     fn first(failures: Vec<Failure>) -> String {
-        let places = [place(Phase::Exchange), place(Phase::Forward), place(Phase::Exchange)];
-        format!("{:#}", Error::from(Loss::first(failures, &places).unwrap()))
+        let positions =
+            [position(Phase::Exchange), position(Phase::Forward), position(Phase::Exchange)];
+        format!("{:#}", Error::from(RunFailure::first(failures, &positions).unwrap()))
     }
 
     #[test]
     fn echoes_come_after_the_cause_whenever_they_are_heard() {
-        let panicked = || Failure::panic(2, place(Phase::Backward), &"index out of bounds");
-        let told = "worker 2, step 5, backward: panicked: index out of bounds";
-        assert_eq!(first(vec![lost(2, 0), lost(0, 1), panicked()]), told);
-        assert_eq!(first(vec![panicked(), silent(2, 0)]), told);
+        let panicked = || Failure::panic(2, position(Phase::Backward), &"index out of bounds");
+        let expected = "worker 2, step 5, backward: panicked: index out of bounds";
+        assert_eq!(first(vec![lost(2, 0), lost(0, 1), panicked()]), expected);
+        assert_eq!(first(vec![panicked(), silent(2, 0)]), expected);
     }
 
     #[test]
     fn a_silent_worker_is_named_where_it_was_seen() {
-        let told = "worker 1, step 5, forward: rank 1 was silent for 2s; rank 0 was waiting for the \
+        let expected = "worker 1, step 5, forward: rank 1 was silent for 2s; rank 0 was waiting for the \
                     gradient of step 5";
         // Rank 1 has not ended at all; or it has, since, and complains of being left.
-        assert_eq!(first(vec![lost(0, 2), silent(1, 0)]), told);
-        let told = told.replace("forward", "exchange");
-        assert_eq!(first(vec![silent(1, 0), lost(0, 1), lost(0, 2)]), told);
+        assert_eq!(first(vec![lost(0, 2), silent(1, 0)]), expected);
+        let expected = expected.replace("forward", "exchange");
+        assert_eq!(first(vec![silent(1, 0), lost(0, 1), lost(0, 2)]), expected);
     }
 
     #[test]
@@ -183,16 +184,19 @@ mod tests {
         let fault = Fault::Checksum { told: 1, found: 2 };
         let unread = |by| failed(by, exchange::Error::Message { rank: 2, awaited: AWAITED, fault });
         let mut gone_on = lost(2, 0);
-        gone_on.place.step += 1;
+        gone_on.position.step += 1;
         for sender in [unread(2), gone_on] {
-            let told = first(vec![lost(0, 1), unread(0), sender]);
-            assert!(told.starts_with("worker 2, step 5, exchange: message of rank 2"), "{told}");
+            let expected = first(vec![lost(0, 1), unread(0), sender]);
+            assert!(
+                expected.starts_with("worker 2, step 5, exchange: message of rank 2"),
+                "{expected}"
+            );
         }
     }
 
     #[test]
     fn only_lost_workers_are_recovered_from() {
-        let loss = |failure| Loss::first(vec![failure], &[]).unwrap().is_recoverable();
+        let loss = |failure| RunFailure::first(vec![failure], &[]).unwrap().is_recoverable();
         assert!(loss(silent(1, 0)) && loss(failed(0, anyhow!("no memory"))));
         let reason = "the loss is NaN".to_string();
         assert!(!loss(failed(0, exchange::Error::Aborted { rank: 0, step: 5, reason })));
@@ -200,6 +204,6 @@ mod tests {
 
     #[test]
     fn without_failures_there_is_no_loss() {
-        assert!(Loss::first(Vec::new(), &[]).is_none());
+        assert!(RunFailure::first(Vec::new(), &[]).is_none());
     }
 }

@@ -1,23 +1,16 @@
-//! A worker's state: handed in for a checkpoint, taken up from one.
+//! A worker's state: copied for a checkpoint, restored from one.
 
-use super::shown::shown;
-use super::{Worker, exchange, optimizer};
 use crate::checkpoint::{Checkpoint, MOST_UPDATES, Part, Shared, Tensor, Tensors};
-use crate::recipe::Recipe;
-use crate::record::Warning;
 use crate::train::average::Average;
-use crate::train::flags::Decision;
+use crate::train::inspect::shown;
 use crate::train::optim::{Optimizer, Waiting};
-use crate::train::params::PASSES;
-use crate::train::post::Phase;
 use crate::train::replica::Replica;
-use crate::train::report::Report;
+use crate::train::session::Session;
+use crate::train::worker::{Worker, exchange, optimizer};
 use anyhow::{Context, Result, bail, ensure};
-use gradwire_datasets::Dataset;
 use gradwire_exchange::{Entry, Exchange, Layout};
 use gradwire_models::kernels::flat::update_in_place;
-use gradwire_models::ops::Running;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What of the optimizer's state is of rows that wait.
 const WAITING: &str = "waiting";
@@ -29,43 +22,8 @@ const AVERAGE: &str = "average";
 const AVERAGE_BUFFERS: &str = "average/buffers";
 
 impl Worker {
-    /// Before a step: rank 0 decides what all ranks do at its end.
-    pub(super) fn decide(&mut self, step: u64) {
-        if self.post.rank() == 0 {
-            self.saving.decide(step, &self.session.recipe.checkpoint, &self.session.flags);
-        }
-    }
-
-    /// After a step: hands in this rank's state, if a checkpoint is ordered, the run is at its end
-    /// or the model at its `best`.
-    pub(super) fn keep(
-        &mut self,
-        step: u64,
-        decision: Decision,
-        test_accuracy: Option<f64>,
-        best: bool,
-    ) -> Result<()> {
-        let settings = &self.session.recipe.checkpoint;
-        let last = step == self.session.course.last_step();
-        let wanted = decision.save || last || (best && settings.keep_best);
-        if !wanted || settings.keep_last == 0 {
-            return Ok(());
-        }
-        let began = Instant::now();
-        if self.post.rank() == 0 {
-            self.post.phase(Phase::WaitingForWriter);
-            let patience = Duration::from_secs_f64(self.session.recipe.exchange.timeout);
-            self.saving.reserve(step, &self.session.flags, patience)?;
-        }
-        self.post.phase(Phase::CopyingState);
-        self.optimizer.catch_up(&self.replica.params, None)?;
-        let mut part = self.snapshot(step, test_accuracy)?;
-        part.stall = began.elapsed().as_secs_f64();
-        self.report(Report::Part(Box::new(part)))
-    }
-
     /// This rank's state after `step`.
-    fn snapshot(&self, step: u64, test_accuracy: Option<f64>) -> Result<Part> {
+    pub(super) fn snapshot(&self, step: u64, test_accuracy: Option<f64>) -> Result<Part> {
         let mut own = Tensors::default();
         for (name, var) in self.replica.store.buffers() {
             let values = update_in_place(&var, |values| values.to_vec())?;
@@ -75,10 +33,10 @@ impl Worker {
         if let Some(average) = &self.average {
             own.insert_flat(AVERAGE_BUFFERS, &average.buffers);
         }
-        own.insert_state("exchange", self.exchange.save());
+        own.insert_state("exchange", self.gradient.exchange.save());
         let shared =
-            if self.post.rank() == 0 { Some(self.shared(step, test_accuracy)?) } else { None };
-        Ok(Part { rank: self.post.rank(), step, own, shared, stall: 0.0 })
+            if self.position.rank() == 0 { Some(self.shared(step, test_accuracy)?) } else { None };
+        Ok(Part { rank: self.position.rank(), step, own, shared, stall: 0.0 })
     }
 
     fn shared(&self, step: u64, test_accuracy: Option<f64>) -> Result<Shared> {
@@ -94,7 +52,7 @@ impl Worker {
         }
         let mut optimizer = Tensors::default();
         for (name, values) in self.optimizer.vectors() {
-            optimizer.insert_flat(name, &self.exchange.layout().to_name_order(values));
+            optimizer.insert_flat(name, &self.gradient.exchange.layout().to_name_order(values));
         }
         if let Some(waiting) = self.optimizer.waiting(&self.replica.params)? {
             optimizer.insert_state(WAITING, waiting.into_state());
@@ -103,7 +61,7 @@ impl Worker {
             let mut state = gradwire_exchange::State::default();
             state.insert(
                 "weights",
-                Entry::F32(self.exchange.layout().to_name_order(&average.weights)),
+                Entry::F32(self.gradient.exchange.layout().to_name_order(&average.weights)),
             );
             state.insert("updates", Entry::U64(vec![average.updates]));
             optimizer.insert_state(AVERAGE, state);
@@ -112,8 +70,8 @@ impl Worker {
             weights,
             optimizer,
             updates: self.optimizer.steps(),
-            learning_rate: self.schedule.at(self.session.course.place(step)),
-            best: self.saving.saved,
+            learning_rate: self.schedule.at(self.session.steps.scheduled(step)),
+            best: self.save_policy.saved,
             test_accuracy,
             normalisation: self.session.data.normalisation,
         })
@@ -124,22 +82,15 @@ impl Worker {
     /// # Errors
     /// When it is not of this model, optimizer and scheme: which tensor, and how it differs.
     pub(super) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
-        let rank = self.post.rank();
-        let taken = State {
+        let rank = self.position.rank();
+        let state = State {
             replica: &self.replica,
             optimizer: &mut self.optimizer,
             average: self.average.as_mut(),
-            exchange: &mut self.exchange,
+            exchange: &mut self.gradient.exchange,
         };
-        if taken.take_up(checkpoint, rank)? == Decay::Begins && rank == 0 {
-            let message = "the checkpoint has no momentum of weight decay, which momentum correction \
-                           did without in earlier versions: it begins at zero, and from here on decay \
-                           acts as strongly as with optimizer.momentum"
-                .into();
-            let step = Some(checkpoint.manifest.progress.step + 1);
-            self.report(Report::Warning(Warning { step, message }))?;
-        }
-        (self.saving.best, self.saving.saved) =
+        state.restore(checkpoint, rank)?;
+        (self.save_policy.best, self.save_policy.saved) =
             (checkpoint.manifest.best, checkpoint.manifest.best);
         Ok(())
     }
@@ -153,38 +104,24 @@ struct State<'a> {
     exchange: &'a mut Exchange,
 }
 
-/// What becomes of the momentum of weight decay under momentum correction.
-#[derive(PartialEq, Eq)]
-enum Decay {
-    /// The checkpoint has it, or there is none.
-    GoesOn,
-    /// The checkpoint is older than it is.
-    Begins,
-}
-
 impl State<'_> {
     /// Takes up the state of a rank.
     ///
     /// # Errors
     /// When it is not of this model, optimizer and scheme: which tensor, and how it differs.
-    fn take_up(self, checkpoint: &Checkpoint, rank: usize) -> Result<Decay> {
+    fn restore(self, checkpoint: &Checkpoint, rank: usize) -> Result<()> {
         let model = &checkpoint.model;
         for param in self.replica.params.iter() {
             let values =
                 model.f32s(&param.name, param.var.dims()).context("the model's weights")?;
             param.update(|weights| weights.copy_from_slice(values))?;
         }
-        let (fixed, mut buffers) = (self.replica.store.fixed(), self.replica.store.buffers());
+        let (fixed, buffers) = (self.replica.store.fixed(), self.replica.store.buffers());
         for (name, var) in &fixed {
             let values = model.f32s(name, var.dims()).context("the model's fixed variables")?;
             update_in_place(var, |variable| variable.copy_from_slice(values))?;
         }
         let own = checkpoint.ranks.get(rank).with_context(|| format!("no state of rank {rank}"))?;
-        // Earlier versions did not count the passes of batch norms, whose statistics had settled or not.
-        let uncounted = |name: &str| name.ends_with(PASSES) && !model.0.contains_key(name);
-        for (_, var) in buffers.extract_if(.., |(name, _)| uncounted(name)) {
-            update_in_place(&var, |passes| passes.fill(Running::SETTLED))?;
-        }
         let known = self.replica.params.iter().count() + buffers.len() + fixed.len();
         ensure!(
             model.0.len() == known,
@@ -201,9 +138,8 @@ impl State<'_> {
             checkpoint.optimizer_vectors(self.optimizer.names(), self.replica.params.len());
         let vectors = vectors.context("the optimizer's state")?;
         let layout = self.exchange.layout();
-        let placed = |vector: &Option<&[f32]>| vector.map(|sorted| layout.from_name_order(sorted));
-        let placed: Vec<_> = vectors.iter().map(placed).collect();
-        let borrowed: Vec<_> = placed.iter().map(Option::as_deref).collect();
+        let placed: Vec<_> = vectors.iter().map(|sorted| layout.from_name_order(sorted)).collect();
+        let borrowed: Vec<&[f32]> = placed.iter().map(Vec::as_slice).collect();
         self.optimizer.set(&borrowed, checkpoint.manifest.updates);
         let waiting = checkpoint.optimizer.state(WAITING);
         if !waiting.is_empty() {
@@ -212,19 +148,19 @@ impl State<'_> {
             resumed.context("the rows of the embedding table that wait")?;
         }
         if let Some(average) = self.average {
-            take_up_average(average, checkpoint, own, layout).context(
+            restore_average(average, checkpoint, own, layout).context(
                 "the average of the weights; average.kind must be what the run was begun with",
             )?;
         }
         let state = own.state("exchange");
         self.exchange.restore(&state).context("the exchange's state")?;
-        Ok(if vectors.contains(&None) { Decay::Begins } else { Decay::GoesOn })
+        Ok(())
     }
 }
 
 /// # Errors
 /// When the checkpoint has none, or one of another model.
-fn take_up_average(
+fn restore_average(
     average: &mut Average,
     checkpoint: &Checkpoint,
     own: &Tensors,
@@ -248,8 +184,9 @@ fn take_up_average(
 ///
 /// # Errors
 /// When it is not of this model, optimizer and scheme: which tensor, and how it differs.
-pub(crate) fn try_all(recipe: &Recipe, data: &dyn Dataset, checkpoint: &Checkpoint) -> Result<()> {
-    let mut replica = Replica::new(recipe, data, 0)?;
+pub(super) fn try_all(session: &Session, checkpoint: &Checkpoint) -> Result<()> {
+    let (recipe, parts) = (&session.recipe, session.parts());
+    let mut replica = Replica::of(parts.model, recipe, &*session.data.train, 0)?;
     if recipe.record.histograms_every > 0 {
         let params: Vec<_> = replica.params.iter().collect();
         let about: Vec<_> = params.iter().map(|p| (p.name.as_str(), p.var.dims())).collect();
@@ -258,16 +195,16 @@ pub(crate) fn try_all(recipe: &Recipe, data: &dyn Dataset, checkpoint: &Checkpoi
     let timeout = Duration::from_secs_f64(recipe.exchange.timeout);
     let ends = recipe.exchange.topology.connect(recipe.workers, timeout)?;
     for (rank, end) in ends.into_iter().enumerate() {
-        let mut exchange = exchange(recipe, None, &mut replica, end)?;
+        let mut exchange = exchange(recipe, &parts, None, &mut replica, end)?;
         let mut average = Average::new(recipe.average, &replica)?;
         let state = State {
             replica: &replica,
-            optimizer: &mut optimizer(recipe, &replica),
+            optimizer: &mut optimizer(&parts, &replica),
             average: average.as_mut(),
             exchange: &mut exchange,
         };
         state
-            .take_up(checkpoint, rank)
+            .restore(checkpoint, rank)
             .with_context(|| format!("taking up {}", checkpoint.folder.display()))?;
     }
     Ok(())

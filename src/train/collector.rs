@@ -5,96 +5,89 @@ use crate::checkpoint::{Score, Sums};
 use crate::recipe::Recipe;
 use crate::record::network::Row;
 use crate::record::{self, Event, Phases};
-use crate::train::course::Course;
-use crate::train::report::{Epoch, Report, Step};
-use crate::train::spent::{nanoseconds, nanoseconds_of};
+use crate::train::observer::RunEvent;
+use crate::train::report::{EndOfEpoch, RankStep, Report};
+use crate::train::steps::Steps;
+use crate::train::timer::{nanoseconds, nanoseconds_of};
 use gradwire_exchange::{Leg, Operation};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Gathers reports until all ranks have told of a step.
-pub struct Tally {
+/// Collects reports until all ranks have reported a step.
+pub(super) struct Collector {
     workers: usize,
+    /// Every how many steps one is recorded.
     every: u64,
-    course: Course,
-    /// Steps that some ranks have told of.
-    open: BTreeMap<u64, Vec<Option<Step>>>,
-    /// Epochs that rank 0 has told of before the others had told of their last steps.
-    pending: VecDeque<Epoch>,
+    steps: Steps,
+    /// Steps that some ranks have reported.
+    open: BTreeMap<u64, Vec<Option<RankStep>>>,
+    /// Epochs that rank 0 has reported before the others had reported their last steps.
+    pending: VecDeque<EndOfEpoch>,
     sums: Sums,
-    /// What the ranks computed and sent in the steps told of since anyone asked.
-    rows: Vec<Row>,
 }
 
-impl Tally {
-    /// A tally of a run that has come to `sums` when it begins its `course`.
-    pub fn new(recipe: &Recipe, course: Course, sums: Sums) -> Self {
+impl Collector {
+    /// A collector of a run that has come to `sums` when it begins these `steps`.
+    pub(super) fn new(recipe: &Recipe, steps: Steps, sums: Sums) -> Self {
         Self {
             workers: recipe.workers,
             every: recipe.record.every,
-            course,
+            steps,
             open: BTreeMap::new(),
             pending: VecDeque::new(),
             sums,
-            rows: Vec::new(),
         }
     }
 
-    /// The sums over the steps that all ranks have told of.
-    pub fn sums(&self) -> Sums {
-        self.sums
-    }
-
-    /// Takes a report; the events it completes, each with whether it belongs in the record (every
-    /// step counts in the summary, some are written down).
-    pub fn add(&mut self, report: Report) -> Vec<(Event, bool)> {
+    /// Takes a report; the events that it completes.
+    pub(super) fn add(&mut self, report: Report) -> Vec<RunEvent> {
         match report {
-            Report::Histograms(histograms) => vec![(Event::from(histograms), true)],
-            Report::Warning(warning) => vec![(Event::from(warning), true)],
+            Report::Histograms(histograms) => vec![RunEvent::Recorded(Event::from(histograms))],
+            Report::Warning(warning) => vec![RunEvent::Recorded(Event::from(warning))],
+            Report::Part(part) => vec![RunEvent::Part(Some((part, self.sums)))],
             Report::Epoch(epoch) => {
                 self.pending.push_back(epoch);
                 self.ended_epoch().into_iter().collect()
             }
-            Report::Part(_) => Vec::new(),
             Report::Step(step) => {
-                let done = self.ended_step(*step);
-                let ended = if done.is_some() { self.ended_epoch() } else { None };
-                done.into_iter().chain(ended).collect()
+                let mut events = self.ended_step(*step);
+                if !events.is_empty() {
+                    events.extend(self.ended_epoch());
+                }
+                events
             }
         }
     }
 
-    /// What the ranks computed and sent in the steps completed since the last call.
-    pub fn rows(&mut self) -> Vec<Row> {
-        std::mem::take(&mut self.rows)
-    }
-
-    /// The step's event, if this was the last rank to tell of it.
-    fn ended_step(&mut self, step: Step) -> Option<(Event, bool)> {
+    /// The step's events, if this was the last rank to report it.
+    fn ended_step(&mut self, step: RankStep) -> Vec<RunEvent> {
         let (number, rank) = (step.step, step.rank);
         let workers = self.workers;
         let slots = self.open.entry(number).or_insert_with(|| (0..workers).map(|_| None).collect());
         slots[rank] = Some(step);
         if slots.iter().any(Option::is_none) {
-            return None;
+            return Vec::new();
         }
-        let ranks: Vec<Step> = self.open.remove(&number)?.into_iter().flatten().collect();
-        self.rows.push(row(&ranks));
-        let last = self.course.ends_epoch(number);
-        let recorded = number == 1 || number % self.every == 0 || last;
-        Some((self.step(&ranks), recorded))
+        let ranks = self.open.remove(&number).unwrap_or_default();
+        let ranks: Vec<RankStep> = ranks.into_iter().flatten().collect();
+        let recorded =
+            number == 1 || number.is_multiple_of(self.every) || self.steps.ends_epoch(number);
+        let event = self.step(&ranks);
+        let event = if recorded { RunEvent::Recorded(event) } else { RunEvent::Unrecorded(event) };
+        // First: a step without its row could not be replayed.
+        vec![RunEvent::Network(row(&ranks)), event]
     }
 
-    /// The first pending epoch's event, once all ranks have told of its last step.
-    fn ended_epoch(&mut self) -> Option<(Event, bool)> {
+    /// The first pending epoch's event, once all ranks have reported its last step.
+    fn ended_epoch(&mut self) -> Option<RunEvent> {
         let last = self.pending.front()?.step;
         if self.open.keys().any(|step| *step <= last) {
             return None;
         }
         let epoch = self.pending.pop_front()?;
-        Some((self.epoch(&epoch), true))
+        Some(RunEvent::Recorded(self.epoch(&epoch)))
     }
 
-    fn step(&mut self, ranks: &[Step]) -> Event {
+    fn step(&mut self, ranks: &[RankStep]) -> Event {
         let first = &ranks[0];
         let n = ranks.len() as f64;
         let mut score = Score::default();
@@ -108,13 +101,13 @@ impl Tally {
         }
         self.sums.train.add(&score);
         self.sums.wire_bytes_total += sent;
-        let mean = |of: &dyn Fn(&Step) -> f64| ranks.iter().map(of).sum::<f64>() / n;
+        let mean = |of: &dyn Fn(&RankStep) -> f64| ranks.iter().map(of).sum::<f64>() / n;
         let seconds = mean(&|s| s.seconds);
         self.sums.seconds += seconds;
         let wire_bytes = sent as f64 / n;
         let dense = first.traffic.dense_bytes;
         let gauges = first.traffic.gauges.iter().map(|gauge| {
-            let of = |step: &Step| {
+            let of = |step: &RankStep| {
                 let mut same = step.traffic.gauges.iter().filter(|g| g.name == gauge.name);
                 same.next().map_or(f64::NAN, |g| g.value)
             };
@@ -146,10 +139,10 @@ impl Tally {
         })
     }
 
-    fn epoch(&mut self, epoch: &Epoch) -> Event {
+    fn epoch(&mut self, epoch: &EndOfEpoch) -> Event {
         let (train, seconds) = (self.sums.train, self.sums.seconds);
         // A run that ends within an epoch may go on with it, when it is prolonged.
-        if self.course.ends_epoch(epoch.step) {
+        if self.steps.ends_epoch(epoch.step) {
             (self.sums.train, self.sums.seconds) = Default::default();
         }
         Event::from(record::Epoch {
@@ -167,15 +160,15 @@ impl Tally {
 }
 
 /// A step for the network's record.
-fn row(ranks: &[Step]) -> Row {
+fn row(ranks: &[RankStep]) -> Row {
     let of_legs = |of: fn(&Leg) -> u64| {
         ranks.iter().map(|step| step.traffic.legs.iter().map(of).collect()).collect()
     };
-    let compute = |step: &Step| {
+    let compute = |step: &RankStep| {
         let own = &step.own;
         [own.data, own.forward, own.backward, own.optimizer].map(nanoseconds)
     };
-    let learn = |step: &Step| nanoseconds_of(step.traffic.finish_cpu);
+    let learn = |step: &RankStep| nanoseconds_of(step.traffic.finish_cpu);
     let legs = &ranks[0].traffic.legs;
     let returns = legs.iter().any(|leg| leg.downlink_bytes > 0);
     let aggregates = legs.iter().any(|leg| !leg.aggregate_cpu.is_zero());
@@ -202,23 +195,23 @@ fn row(ranks: &[Step]) -> Row {
 }
 
 /// How much of the backward pass was over when the gradient of each leg's group was final.
-fn ready_of_legs(step: &Step) -> Vec<f64> {
-    places(step).filter_map(|(_, place)| step.ready.get(place)).copied().collect()
+fn ready_of_legs(step: &RankStep) -> Vec<f64> {
+    groups(step).filter_map(|(_, place)| step.ready.get(place)).copied().collect()
 }
 
 /// What encoding each leg took; with overlap, the first leg of a group also has what it took the
 /// exchanging thread to lay the group's gradient into the flat one.
-fn encode_of_legs(step: &Step) -> Vec<u64> {
+fn encode_of_legs(step: &RankStep) -> Vec<u64> {
     let mut laid = step.laid.clone();
     let of_leg = |(leg, place): (&Leg, usize)| {
         let laid = laid.get_mut(place).map_or(0.0, std::mem::take);
         nanoseconds_of(leg.encode_cpu) + nanoseconds(laid)
     };
-    places(step).map(of_leg).collect()
+    groups(step).map(of_leg).collect()
 }
 
-/// The legs of a step, each with the place of its group in the order of the exchange.
-fn places(step: &Step) -> impl Iterator<Item = (&Leg, usize)> {
+/// The legs of a step, each with the number of its group in the order of the exchange.
+fn groups(step: &RankStep) -> impl Iterator<Item = (&Leg, usize)> {
     let mut groups: Vec<usize> = step.traffic.legs.iter().map(|leg| leg.group).collect();
     groups.dedup();
     let place = move |leg: &Leg| groups.iter().position(|group| *group == leg.group);
@@ -243,12 +236,13 @@ mod tests {
         leg
     }
 
-    fn step(legs: Vec<Leg>) -> Step {
+    fn step(legs: Vec<Leg>) -> RankStep {
         let mut traffic = Traffic::default();
         traffic.finish_cpu = Duration::from_nanos(7000);
         traffic.legs = legs;
         let own = Phases { optimizer: 2e-6, ..Phases::default() };
-        Step { traffic, own, ready: vec![0.25, 1.0], laid: vec![3e-6, 4e-6], ..Step::default() }
+        let (ready, laid) = (vec![0.25, 1.0], vec![3e-6, 4e-6]);
+        RankStep { traffic, own, ready, laid, ..RankStep::default() }
     }
 
     /// Learning is no computing of the model's, and laying a group's gradient is paid once a group.
@@ -262,33 +256,36 @@ mod tests {
         assert_eq!(row.ready, [0.25, 0.25, 1.0]);
     }
 
-    /// Rank 0 may be epochs ahead in what it tells: each epoch has the steps that are its own.
+    /// Rank 0 may be epochs ahead in what it reports: each epoch has the steps that are its own.
     #[test]
-    fn epochs_that_one_rank_is_ahead_by_are_told_one_after_the_other() {
+    fn epochs_that_one_rank_is_ahead_by_are_events_one_after_the_other() {
         let sets = ["workers=2", "train.batch=8", "dataset.train=16"].map(String::from);
         let recipe = Source { sets: sets.into(), ..Source::default() }.load().unwrap();
-        let course = Course::new(&recipe, 16, Progress::START).unwrap();
-        assert!(course.ends_epoch(1) && course.ends_epoch(2));
-        let mut tally = Tally::new(&recipe, course, Sums::default());
+        let steps = Steps::new(&recipe, 16, Progress::START).unwrap();
+        assert!(steps.ends_epoch(1) && steps.ends_epoch(2));
+        let mut collector = Collector::new(&recipe, steps, Sums::default());
         let step = |step, rank| {
             let score = Score { loss: step as f64, correct: 0, samples: 8 };
             let traffic = Traffic::default();
-            Report::Step(Box::new(Step { step, rank, score, traffic, ..Step::default() }))
+            Report::Step(Box::new(RankStep { step, rank, score, traffic, ..RankStep::default() }))
         };
-        let epoch =
-            |step| Report::Epoch(Epoch { epoch: step, step, test: None, evaluation_seconds: 0.0 });
-        let mut told = Vec::new();
+        let epoch = |step| {
+            let (test, evaluation_seconds) = (None, 0.0);
+            Report::Epoch(EndOfEpoch { epoch: step, step, test, evaluation_seconds })
+        };
+        let mut ended = Vec::new();
         for report in [step(1, 0), epoch(1), step(2, 0), epoch(2), step(1, 1), step(2, 1)] {
-            told.extend(tally.add(report).into_iter().filter_map(|(event, _)| match event.kind {
+            let events = collector.add(report);
+            ended.extend(events.iter().filter_map(|event| match &event.event()?.kind {
                 record::Kind::Epoch(epoch) => Some((epoch.epoch, epoch.train_loss)),
                 _ => None,
             }));
         }
-        assert_eq!(told, [(1, 0.125), (2, 0.25)]);
+        assert_eq!(ended, [(1, 0.125), (2, 0.25)]);
     }
 
     #[test]
-    fn what_one_collective_is_about_need_not_be_said() {
+    fn a_single_leg_has_no_list_of_sizes() {
         let mut step = step(vec![leg(0, 400)]);
         step.laid.clear();
         let row = row(&[step]);

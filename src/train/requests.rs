@@ -7,12 +7,16 @@
 //! decision of a step is made before any rank reads it, and kept until all have: two places, taken
 //! in turns, are enough, and nothing crosses the wire.
 //!
-//! To other processes they travel with the messages of the exchange, as [`Notes`]: process 0 tells
-//! the two places, the others whether they have been asked for the end.
+//! To other processes they travel with the messages of the exchange, as [`Notes`]: process 0 sends
+//! the two places, the others whether they have been asked to stop.
 
+use crate::recipe;
+use anyhow::{Result, ensure};
 use gradwire_exchange::cluster::{NOTES, Notes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// What to do at the end of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,12 +27,12 @@ pub struct Decision {
     pub stop: bool,
 }
 
-/// The flags of a run, shared by its workers and whoever may ask something of them.
+/// What is asked of a run, shared by its workers and whoever may ask.
 #[derive(Debug, Default)]
-pub struct StepFlags {
+pub struct Requests {
     save: AtomicBool,
     stop: Arc<AtomicBool>,
-    /// Whether another process has been asked for the end.
+    /// Whether another process has been asked to stop.
     stop_elsewhere: AtomicBool,
     /// Whether a checkpoint is being written.
     writing: AtomicBool,
@@ -36,7 +40,7 @@ pub struct StepFlags {
     of_step: [AtomicU64; 2],
 }
 
-impl StepFlags {
+impl Requests {
     /// Asks for a checkpoint after the present step, or the next one that a checkpoint can be
     /// taken at. Sets a flag and nothing else: a signal handler may call it.
     pub fn save(&self) {
@@ -54,14 +58,14 @@ impl StepFlags {
         Arc::clone(&self.stop)
     }
 
-    /// The flags of the same run's next attempt: nothing decided, but an end that has been asked
-    /// for is still asked for.
+    /// Those of the same run's next attempt: nothing decided, but a stop that has been asked for is
+    /// still asked for.
     #[must_use]
     pub fn again(&self) -> Self {
         Self { stop: self.stop_flag(), ..Self::default() }
     }
 
-    /// Whether the end has been asked for.
+    /// Whether the run has been asked to stop.
     pub fn stopping(&self) -> bool {
         self.stop.load(Ordering::SeqCst) || self.stop_elsewhere.load(Ordering::SeqCst)
     }
@@ -88,7 +92,7 @@ impl StepFlags {
     }
 
     /// Any rank, after its part in the exchange of `step`: what rank 0 has decided.
-    pub fn of(&self, step: u64) -> Decision {
+    pub fn decision(&self, step: u64) -> Decision {
         let word = self.of_step[(step % 2) as usize].load(Ordering::SeqCst);
         if word >> 2 != step {
             return Decision::default();
@@ -97,7 +101,7 @@ impl StepFlags {
     }
 }
 
-impl Notes for StepFlags {
+impl Notes for Requests {
     fn tell(&self) -> [u64; NOTES] {
         let [even, odd] = &self.of_step;
         [even.load(Ordering::SeqCst), odd.load(Ordering::SeqCst), u64::from(self.stopping())]
@@ -114,66 +118,146 @@ impl Notes for StepFlags {
     }
 }
 
+/// When a checkpoint is due, on rank 0; and how good the best model is, on every rank.
+pub(super) struct SavePolicy {
+    /// Since the last checkpoint was decided on, or the run began.
+    since: Instant,
+    /// One has been due, and the writer was not free.
+    overdue: bool,
+    /// The step whose checkpoint the writer has been kept free for.
+    reserved: Option<u64>,
+    /// The best test accuracy so far, on every rank.
+    pub(super) best: Option<f64>,
+    /// On rank 0 that of the best model that could be saved.
+    pub(super) saved: Option<f64>,
+}
+
+impl SavePolicy {
+    pub(super) fn new() -> Self {
+        Self { since: Instant::now(), overdue: false, reserved: None, best: None, saved: None }
+    }
+
+    /// Whether a model of this test accuracy is better than the one that is saved.
+    pub(super) fn beats_saved(&self, accuracy: Option<f64>) -> bool {
+        accuracy.is_some_and(|now| self.saved.is_none_or(|saved| now > saved))
+    }
+
+    /// Decides, on rank 0 and for all ranks, whether to save after `step`.
+    pub(super) fn decide(&mut self, step: u64, settings: &recipe::Checkpoint, requests: &Requests) {
+        let by_steps = settings.every_steps > 0 && step.is_multiple_of(settings.every_steps);
+        let minutes = self.since.elapsed().as_secs_f64() / 60.0;
+        let by_time = settings.every_minutes > 0.0 && minutes >= settings.every_minutes;
+        let due = settings.keep_last > 0 && (self.overdue || by_steps || by_time);
+        let free = !requests.is_writing();
+        let decision = requests.decide(step, due, free);
+        self.overdue = due && !decision.save;
+        if decision.save {
+            self.since = Instant::now();
+        }
+        if decision.save && free {
+            requests.set_writing(true);
+            self.reserved = Some(step);
+        }
+    }
+
+    /// Waits until the writer is free for the checkpoint of `step`, if it has not been kept free.
+    ///
+    /// # Errors
+    /// When it is not free within `patience`.
+    pub(super) fn reserve(
+        &mut self,
+        step: u64,
+        requests: &Requests,
+        patience: Duration,
+    ) -> Result<()> {
+        if self.reserved.take() == Some(step) {
+            return Ok(());
+        }
+        let began = Instant::now();
+        while requests.is_writing() {
+            ensure!(
+                began.elapsed() < patience,
+                "an earlier checkpoint has been written for more than {patience:?}: the disk does \
+                 not answer"
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+        requests.set_writing(true);
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Barrier;
 
     #[test]
-    fn other_processes_hear_the_decision_and_tell_of_being_asked() {
-        let (leader, follower) = (StepFlags::default(), StepFlags::default());
+    fn other_processes_receive_the_decision_and_pass_on_what_they_are_asked() {
+        let (leader, follower) = (Requests::default(), Requests::default());
         follower.stop();
         leader.hear(1, follower.tell());
         assert!(leader.stopping() && !leader.stop_flag().load(Ordering::SeqCst));
         let decision = leader.decide(7, false, true);
         follower.hear(0, leader.tell());
-        assert_eq!((decision, follower.of(7)), (Decision { save: true, stop: true }, decision));
-        // What a follower tells decides nothing.
+        assert_eq!(
+            (decision, follower.decision(7)),
+            (Decision { save: true, stop: true }, decision)
+        );
+        // What a follower sends decides nothing.
         leader.hear(1, [0, 0, 0]);
-        assert_eq!(leader.of(7), decision);
+        assert_eq!(leader.decision(7), decision);
     }
 
     #[test]
     fn what_was_asked_for_waits_until_the_writer_is_free() {
-        let flags = StepFlags::default();
-        flags.save();
-        assert_eq!(flags.decide(1, true, false), Decision::default());
-        assert_eq!(flags.decide(2, false, true), Decision { save: true, stop: false });
-        assert_eq!(flags.decide(3, false, true), Decision::default());
-        flags.stop();
-        assert_eq!(flags.decide(4, false, false), Decision { save: true, stop: true });
-        assert_eq!(flags.of(4), Decision { save: true, stop: true });
-        assert_eq!(flags.of(3), Decision::default());
-        assert_eq!(flags.of(2), Decision::default(), "its place has been taken");
+        let requests = Requests::default();
+        requests.save();
+        assert_eq!(requests.decide(1, true, false), Decision::default());
+        assert_eq!(requests.decide(2, false, true), Decision { save: true, stop: false });
+        assert_eq!(requests.decide(3, false, true), Decision::default());
+        requests.stop();
+        assert_eq!(requests.decide(4, false, false), Decision { save: true, stop: true });
+        assert_eq!(requests.decision(4), Decision { save: true, stop: true });
+        assert_eq!(requests.decision(3), Decision::default());
+        assert_eq!(requests.decision(2), Decision::default(), "its place has been taken");
     }
 
     /// Ranks that meet once a step agree, whenever the asking comes.
     #[test]
     fn ranks_agree_on_every_step() {
         const STEPS: u64 = 2000;
-        let (flags, meeting) = (StepFlags::default(), Barrier::new(3));
-        let seen: Vec<Vec<Decision>> = std::thread::scope(|scope| {
+        let (requests, meeting) = (Requests::default(), Barrier::new(3));
+        let seen: Vec<Vec<Decision>> = thread::scope(|scope| {
             let rank = |rank: usize| {
-                let (flags, meeting) = (&flags, &meeting);
+                let (requests, meeting) = (&requests, &meeting);
                 move || -> Vec<Decision> {
                     let step = |step| {
                         if rank == 0 {
-                            flags.decide(step, step.is_multiple_of(7), true);
+                            requests.decide(step, step.is_multiple_of(7), true);
                         }
                         meeting.wait();
-                        flags.of(step)
+                        requests.decision(step)
                     };
                     (1..=STEPS).map(step).collect()
                 }
             };
             let ranks: Vec<_> = (0..3).map(|r| scope.spawn(rank(r))).collect();
             (0..200).for_each(|_| {
-                flags.save();
-                std::thread::yield_now();
+                requests.save();
+                thread::yield_now();
             });
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         });
         assert!(seen[0] == seen[1] && seen[0] == seen[2]);
         assert!(seen[0].iter().filter(|decision| decision.save).count() >= (STEPS / 7) as usize);
+    }
+
+    #[test]
+    fn a_model_that_could_not_be_saved_is_no_bar_for_later_ones() {
+        let mut policy = SavePolicy::new();
+        assert!(policy.beats_saved(Some(0.5)) && !policy.beats_saved(None));
+        (policy.best, policy.saved) = (Some(0.9), Some(0.8));
+        assert!(policy.beats_saved(Some(0.85)) && !policy.beats_saved(Some(0.8)));
     }
 }

@@ -11,13 +11,13 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::cluster::Job;
+use crate::train::failure::Failure;
 use crate::train::faults::Faults;
-use crate::train::loss::Failure;
-use crate::train::post::Post;
+use crate::train::position::LivePosition;
 use crate::train::report::Report;
 use crate::train::session::Session;
 use crate::train::watch::Watch;
-use crate::train::worker::{Seat, Worker};
+use crate::train::worker::{Worker, WorkerParts};
 use anyhow::{Context, Result};
 use crossbeam::channel::{never, select, unbounded};
 use gradwire_models::kernels;
@@ -31,7 +31,7 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(50);
 
 /// The workers that one process starts.
-pub struct Crew<'a> {
+pub struct Workers<'a> {
     /// The processes that train the run.
     pub job: &'a Job,
     /// The run.
@@ -47,34 +47,35 @@ pub struct Crew<'a> {
 /// how it went.
 ///
 /// # Errors
-/// What `take` fails with, which ends the workers; else, as a [`Loss`](crate::train::loss::Loss), the first cause of a
+/// What `take` fails with, which ends the workers; else, as a [`RunFailure`](crate::train::failure::RunFailure), the first cause of a
 /// worker's failure.
-pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -> Result<()> {
-    let Crew { job, session, threads, from } = crew;
+pub fn run_workers(workers: Workers<'_>, mut take: impl FnMut(Report) -> Result<()>) -> Result<()> {
+    let Workers { job, session, threads, from } = workers;
     let (reports, mut inbox) = unbounded();
     let (ends, ended) = unbounded();
     let mut watch = Watch::new(job, session.clone())?;
-    let collectives = job.connect(&session.recipe, session.flags.clone())?;
+    let collectives = job.connect(&session.recipe, session.requests.clone())?;
     let first_on_machine = job.first_on_machine();
-    for (seat, collective) in collectives.into_iter().enumerate() {
-        let (rank, post, ends) = (collective.rank(), Post::new(collective.rank()), ends.clone());
-        let seat = Seat {
+    for (number, collective) in collectives.into_iter().enumerate() {
+        let (rank, ends) = (collective.rank(), ends.clone());
+        let position = LivePosition::new(rank);
+        let parts = WorkerParts {
             session: session.clone(),
-            seat_on_machine: first_on_machine + seat,
-            collective: Faults::on_the_wire(&session.faults, collective, &post),
+            number_on_machine: first_on_machine + number,
+            collective: Faults::on_the_wire(&session.faults, collective, &position),
             reports: reports.clone(),
             from: from.clone(),
-            post: post.clone(),
+            position: Faults::at_steps(&session.faults, &position),
         };
         let thread = thread::Builder::new()
             .name(format!("worker-{rank}"))
             .spawn(move || {
-                let failure = work(seat, threads);
+                let failure = work(parts, threads);
                 // Nobody listens any more when this thread has been left behind.
                 let _ = ends.send((rank, failure));
             })
             .with_context(|| format!("starting the thread of worker {rank}"))?;
-        watch.add(post, thread);
+        watch.add(position, thread);
     }
     drop(reports);
     // As large as the state of all ranks; each lets go of it when it has taken its own.
@@ -82,10 +83,10 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
 
     let mut taken = Ok(());
     while watch.goes_on() {
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         select! {
             recv(inbox) -> report => match report {
-                Ok(report) => told.push(report),
+                Ok(report) => received.push(report),
                 // All have told everything; their ends are on their way.
                 Err(_) => inbox = never(),
             },
@@ -93,11 +94,11 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
                 watch.end(rank, failure);
             },
             recv(job.inbox()) -> letter => if let Ok((from, letter)) = letter {
-                told.extend(watch.hear(from, &letter));
+                received.extend(watch.hear(from, &letter));
             },
-            default(TICK) => told.extend(watch.look()),
+            default(TICK) => received.extend(watch.look()),
         }
-        if let Err(error) = told.into_iter().try_for_each(&mut take) {
+        if let Err(error) = received.into_iter().try_for_each(&mut take) {
             // Without a listener the workers' next reports fail, and that ends them.
             inbox = never();
             watch.last_call();
@@ -110,17 +111,17 @@ pub fn run_workers(crew: Crew<'_>, mut take: impl FnMut(Report) -> Result<()>) -
     if !job.leads() {
         job.write(0, &watch.account().letter()?)?;
     }
-    match watch.loss() {
-        Some(loss) => Err(loss.into()),
+    match watch.first_cause() {
+        Some(failure) => Err(failure.into()),
         None => Ok(()),
     }
 }
 
-/// A worker's life, on its own thread and in its own compute pool.
-fn work(seat: Seat, threads: usize) -> Option<Failure> {
-    let (rank, post) = (seat.collective.rank(), seat.post.clone());
-    let arithmetic = seat.session.kernels;
-    let life = || -> Result<()> {
+/// Trains on the worker's own thread and in its own compute pool.
+fn work(parts: WorkerParts, threads: usize) -> Option<Failure> {
+    let (rank, position) = (parts.collective.rank(), parts.position.clone());
+    let arithmetic = parts.session.kernels;
+    let train = || -> Result<()> {
         // candle and the kernels ask the current pool for its size; without a pool of its own
         // every worker would use all cores.
         let _pool = ThreadPoolBuilder::new()
@@ -128,12 +129,12 @@ fn work(seat: Seat, threads: usize) -> Option<Failure> {
             .use_current_thread()
             .thread_name(move |i| format!("worker-{rank}.{i}"))
             .build()?;
-        Worker::new(seat)?.run()
+        Worker::new(parts)?.train()
     };
     // Nothing that a panic has left half-done is looked at again.
-    match catch_unwind(AssertUnwindSafe(|| kernels::with(arithmetic, life))) {
+    match catch_unwind(AssertUnwindSafe(|| kernels::with(arithmetic, train))) {
         Ok(Ok(())) => None,
-        Ok(Err(error)) => Some(Failure::new(rank, post.place(), error)),
-        Err(panic) => Some(Failure::panic(rank, post.place(), &*panic)),
+        Ok(Err(error)) => Some(Failure::new(rank, position.get(), error)),
+        Err(panic) => Some(Failure::panic(rank, position.get(), &*panic)),
     }
 }

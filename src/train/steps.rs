@@ -1,29 +1,29 @@
-//! The course of a run: which steps it takes, and to which epochs they belong.
+//! Which steps a run takes, and to which epochs they belong.
 //!
 //! A run that goes on with another global batch keeps counting its steps, but an epoch now has
-//! another number of them. The course keeps both counts: the steps of the run, which records and
-//! the exchange speak of, and their places in a run that had this global batch from the beginning,
-//! which the sampler and the schedule speak of.
+//! another number of them. So a step has two numbers: its own, which records and the exchange use,
+//! and its *scheduled* number, that of the same moment in a run that had this global batch from the
+//! beginning, which the sampler and the schedule use.
 
 use crate::checkpoint::Progress;
 use crate::recipe::Recipe;
 use anyhow::{Result, ensure};
 use gradwire_datasets::Sampler;
 
-/// The steps of a run of one process, and their epochs.
+/// The steps that this process takes of a run, and their epochs.
 #[derive(Clone, Copy, Debug)]
-pub struct Course {
+pub struct Steps {
     from: Progress,
     samples: u64,
     global_batch: u64,
     steps_per_epoch: u64,
-    /// What the run's steps are ahead of their places.
+    /// By how much a step's own number exceeds its scheduled one.
     ahead: i64,
     last_step: u64,
 }
 
-impl Course {
-    /// The course of `recipe` over `samples` training samples, going on `from` there.
+impl Steps {
+    /// The steps of `recipe` over `samples` training samples, going on `from` there.
     ///
     /// # Errors
     /// When there is no sample, or `from` lies beyond the data.
@@ -37,8 +37,8 @@ impl Course {
             from.position
         );
         let steps_per_epoch = sampler.steps_per_epoch();
-        let first_place = sampler.continue_at(from.epoch, from.position as usize)?;
-        let ahead = from.step as i64 - (first_place as i64 - 1);
+        let first_scheduled = sampler.continue_at(from.epoch, from.position as usize)?;
+        let ahead = from.step as i64 - (first_scheduled as i64 - 1);
         let all = recipe.train.epochs.saturating_mul(steps_per_epoch).min(i64::MAX as u64 / 2);
         let all = (all as i64 + ahead).max(0) as u64;
         Ok(Self {
@@ -77,19 +77,19 @@ impl Course {
         self.ahead
     }
 
-    /// The place of `step` among the steps of a run that had this global batch from the beginning.
-    pub fn place(&self, step: u64) -> u64 {
+    /// The scheduled number of `step`: as if the run had had this global batch from the beginning.
+    pub fn scheduled(&self, step: u64) -> u64 {
         (step as i64 - self.ahead).max(0) as u64
     }
 
     /// The epoch of `step`, 1-based.
     pub fn epoch_of(&self, step: u64) -> u64 {
-        self.place(step).saturating_sub(1) / self.steps_per_epoch + 1
+        self.scheduled(step).saturating_sub(1) / self.steps_per_epoch + 1
     }
 
     /// Whether `step` is its epoch's last.
     pub fn ends_epoch(&self, step: u64) -> bool {
-        self.place(step).is_multiple_of(self.steps_per_epoch)
+        self.scheduled(step).is_multiple_of(self.steps_per_epoch)
     }
 
     /// How far the run has come after `step`.
@@ -101,7 +101,7 @@ impl Course {
         let (steps, position) = if epoch == self.from.epoch {
             (step.saturating_sub(self.from.step), self.from.position)
         } else {
-            (self.place(step) % self.steps_per_epoch, 0)
+            (self.scheduled(step) % self.steps_per_epoch, 0)
         };
         Progress { step, epoch, position: (position + steps * self.global_batch).min(self.samples) }
     }
@@ -115,7 +115,7 @@ impl Course {
         )
     }
 
-    /// A rank's share of the samples of these steps, and the place of the first.
+    /// A rank's share of the samples of these steps, and the scheduled number of the first.
     ///
     /// # Errors
     /// When the recipe's batch is impossible.
@@ -142,11 +142,11 @@ mod tests {
     #[test]
     fn the_same_batch_goes_on_where_it_was() {
         let recipe = recipe(4, 8, 3);
-        let whole = Course::new(&recipe, 100, Progress::START).unwrap();
+        let whole = Steps::new(&recipe, 100, Progress::START).unwrap();
         assert_eq!((whole.steps_per_epoch(), whole.last_step()), (4, 12));
         for step in 1..12 {
             let then = whole.after(step);
-            let rest = Course::new(&recipe, 100, then).unwrap();
+            let rest = Steps::new(&recipe, 100, then).unwrap();
             assert_eq!((rest.ahead(), rest.first_step(), rest.last_step()), (0, step + 1, 12));
             for later in step + 1..=12 {
                 assert_eq!(rest.after(later), whole.after(later), "{step}, {later}");
@@ -160,18 +160,18 @@ mod tests {
     fn another_batch_ends_the_epoch_and_the_run_with_every_sample_used() {
         for (workers, steps_left) in [(2, 3 + 7), (8, 1 + 2), (3, 2 + 5)] {
             // After two steps of the second of three epochs: 64 of 100 samples.
-            let before = Course::new(&recipe(4, 8, 3), 100, Progress::START).unwrap();
+            let before = Steps::new(&recipe(4, 8, 3), 100, Progress::START).unwrap();
             let then = before.after(6);
             assert_eq!(then, Progress { step: 6, epoch: 2, position: 64 });
-            let after = Course::new(&recipe(workers, 8, 3), 100, then).unwrap();
+            let after = Steps::new(&recipe(workers, 8, 3), 100, then).unwrap();
             let left = 36u64.div_ceil(8 * workers as u64);
             assert!((7..6 + left).all(|step| after.epoch_of(step) == 2 && !after.ends_epoch(step)));
             assert!(after.ends_epoch(6 + left));
             assert_eq!(after.after(6 + left), Progress { step: 6 + left, epoch: 3, position: 0 });
             assert_eq!(after.epoch_of(7 + left), 3);
             assert_eq!(after.last_step(), 6 + steps_left, "{workers}");
-            // And again: what a second continuation is told is what the first one would do.
-            let again = Course::new(&recipe(workers, 8, 3), 100, after.after(7)).unwrap();
+            // And again: a second continuation begins where the first one would be.
+            let again = Steps::new(&recipe(workers, 8, 3), 100, after.after(7)).unwrap();
             assert_eq!(again.last_step(), after.last_step());
             assert_eq!(again.after(8), after.after(8));
         }

@@ -1,4 +1,4 @@
-//! Where each worker is: told by itself, read by whoever watches over the run.
+//! Where each worker is: published by itself, read by the watch over the run.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -23,7 +23,7 @@ pub enum Phase {
     Exchange,
     /// The update of the weights.
     Optimizer,
-    /// It compares replicas with the others, or evens out what differs.
+    /// It compares replicas with the others, or averages what differs between them.
     Replicas,
     /// It evaluates on the test set.
     Evaluation,
@@ -35,8 +35,8 @@ pub enum Phase {
     CopyingState,
     /// It writes a gradient down.
     RecordingGradient,
-    /// It is in another process, which has not told of it since the step before.
-    Unheard,
+    /// It is in another process, which has not reported since the step before.
+    Unreported,
 }
 
 impl Phase {
@@ -62,14 +62,14 @@ impl fmt::Display for Phase {
             Self::WaitingForWriter => "waiting for the last checkpoint to be written",
             Self::CopyingState => "copying the state for a checkpoint",
             Self::RecordingGradient => "recording a gradient",
-            Self::Unheard => "not heard of since the step before",
+            Self::Unreported => "not heard of since the step before",
         })
     }
 }
 
 /// Where a worker is.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct Position {
     /// The step, 0 before the first.
     pub step: u64,
     /// What it is doing.
@@ -78,7 +78,7 @@ pub struct Place {
     pub since: Instant,
 }
 
-impl Place {
+impl Position {
     /// Before the first step.
     pub fn start() -> Self {
         Self::at(0, Phase::Start)
@@ -95,7 +95,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.step {
             0 => f.write_str("before the first step"),
@@ -104,57 +104,69 @@ impl fmt::Display for Place {
     }
 }
 
-/// A worker's post, where it can be seen. Clones are the same post.
-#[derive(Clone, Debug)]
-pub struct Post {
+/// A worker's position as it changes. Clones show the same worker.
+#[derive(Clone)]
+pub struct LivePosition {
     rank: usize,
-    place: Arc<Mutex<Place>>,
-    left: Arc<AtomicBool>,
+    position: Arc<Mutex<Position>>,
+    abandoned: Arc<AtomicBool>,
+    /// What is called at the beginning of each step.
+    at_step: Option<Arc<dyn Fn(u64) + Send + Sync>>,
 }
 
-impl Post {
-    /// The post of the worker of this rank, before its first step.
+impl LivePosition {
+    /// That of the worker of this rank, before its first step.
     pub fn new(rank: usize) -> Self {
-        Self { rank, place: Arc::new(Mutex::new(Place::start())), left: Arc::default() }
+        let position = Arc::new(Mutex::new(Position::start()));
+        Self { rank, position, abandoned: Arc::default(), at_step: None }
     }
 
-    /// Whose post it is.
+    /// The same, which calls `at_step` with the number of each step that begins.
+    #[must_use]
+    pub fn calling(&self, at_step: impl Fn(u64) + Send + Sync + 'static) -> Self {
+        Self { at_step: Some(Arc::new(at_step)), ..self.clone() }
+    }
+
+    /// The worker's rank.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Begins a step.
-    pub fn step(&self, step: u64) {
-        *self.open() = Place::at(step, Phase::Start);
+    /// The worker begins a step.
+    pub fn begin(&self, step: u64) {
+        *self.lock() = Position::at(step, Phase::Start);
+        if let Some(at_step) = &self.at_step {
+            at_step(step);
+        }
     }
 
-    /// Begins a phase of the step.
-    pub fn phase(&self, phase: Phase) {
-        let mut place = self.open();
-        *place = Place::at(place.step, phase);
+    /// The worker begins a phase of the step.
+    pub fn enter(&self, phase: Phase) {
+        let mut position = self.lock();
+        *position = Position::at(position.step, phase);
     }
 
-    /// Shows that it goes on, in a phase that may take long.
+    /// The worker shows that it goes on, in a phase that may take long.
     pub fn beat(&self) {
-        self.open().since = Instant::now();
+        self.lock().since = Instant::now();
     }
 
     /// Tells the worker that the run goes on, or has ended, without it.
-    pub fn leave(&self) {
-        self.left.store(true, Ordering::SeqCst);
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the worker has been left behind.
-    pub fn is_left(&self) -> bool {
-        self.left.load(Ordering::SeqCst)
+    /// Whether the run goes on, or has ended, without the worker.
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst)
     }
 
     /// Where the worker is.
-    pub fn place(&self) -> Place {
-        *self.open()
+    pub fn get(&self) -> Position {
+        *self.lock()
     }
 
-    fn open(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Position> {
+        self.position.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

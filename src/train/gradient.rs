@@ -1,0 +1,194 @@
+//! This rank's gradient of a step, and the exchange that makes the mean gradient of it.
+
+use crate::recipe::Recipe;
+use crate::train::optim::norm;
+use crate::train::overlap::{Overlapped, Plan};
+use crate::train::params::Params;
+use crate::train::position::{LivePosition, Phase};
+use crate::train::timer::StepTimer;
+use anyhow::Result;
+use candle_core::Tensor;
+use gradwire_exchange::{Exchange, Gradient, Support};
+use gradwire_models::kernels::gradients::{Gradients, backward, backward_in_place, backward_into};
+use std::ops::Range;
+use std::time::Instant;
+
+/// The gradient of one rank and its exchange. A step is [`begin`](Self::begin),
+/// [`backward`](Self::backward) for each part of the batch, [`finish`](Self::finish).
+pub(super) struct GradientExchange {
+    pub(super) exchange: Exchange,
+    /// One value for each parameter: this rank's gradient, and the mean gradient once the exchange is
+    /// finished. Between steps zero where the optimizer leaves zeros.
+    pub(super) flat: Vec<f32>,
+    /// Outside of which `flat` is zero.
+    pub(super) support: Support,
+    /// The gradient of one part of the batch, when several make an update.
+    part: Vec<f32>,
+    overlap: Overlap,
+    /// Bytes of gradient that are exchanged together beside the backward pass.
+    group_bytes: usize,
+    position: LivePosition,
+    /// Whether a fault is to spoil the gradient of a step.
+    spoils: Box<dyn Fn(u64) -> bool + Send>,
+    now: Now,
+}
+
+/// The step that has begun.
+#[derive(Default)]
+struct Now {
+    step: u64,
+    /// Samples of this rank, and of all ranks.
+    samples: [usize; 2],
+    spoilt: bool,
+    /// Whether somebody looks at this rank's gradient before it is exchanged.
+    inspected: bool,
+    exchanged: Option<Overlapped>,
+}
+
+/// Whether buckets leave while the backward pass still runs.
+enum Overlap {
+    Off,
+    /// From the second step on, by a plan that the gradients of the first give.
+    Learning(Option<Gradients>),
+    Planned(Plan),
+}
+
+impl GradientExchange {
+    /// A gradient of zeros. `spoils` says in which steps a fault makes it NaN.
+    pub(super) fn new(
+        recipe: &Recipe,
+        exchange: Exchange,
+        position: LivePosition,
+        spoils: impl Fn(u64) -> bool + Send + 'static,
+    ) -> Self {
+        let parameters = exchange.layout().len();
+        Self {
+            exchange,
+            flat: vec![0.0; parameters],
+            support: Support::nothing(parameters),
+            part: Vec::new(),
+            overlap: if recipe.exchange.overlap { Overlap::Learning(None) } else { Overlap::Off },
+            group_bytes: recipe.exchange.overlap_bytes,
+            position,
+            spoils: Box::new(spoils),
+            now: Now::default(),
+        }
+    }
+
+    /// Begins the exchange of `step`, in which this rank has `local` of the `global` samples. Where the
+    /// gradient is `inspected`, it is exchanged only once it is whole.
+    pub(super) fn begin(&mut self, step: u64, local: usize, global: usize, inspected: bool) {
+        let spoilt = (self.spoils)(step);
+        self.now = Now { step, samples: [local, global], spoilt, inspected, exchanged: None };
+        if local == 0 {
+            self.flat.fill(if spoilt { f32::NAN } else { 0.0 });
+            if spoilt { self.support.fill() } else { self.support.clear() }
+        }
+    }
+
+    /// The backward pass of the loss of these `samples` of the batch. Their gradient is added to that of
+    /// the samples before, weighed so that the plain mean over ranks is the mean over the global batch,
+    /// whatever the ranks' shares. With overlap, the pass of the last samples hands each bucket to the
+    /// exchange as soon as it is ready.
+    ///
+    /// # Errors
+    /// Those of the backward pass and, with overlap, of the exchange.
+    pub(super) fn backward(
+        &mut self,
+        loss: &Tensor,
+        samples: &Range<usize>,
+        params: &Params,
+        zeros: Option<&Range<usize>>,
+        timer: &mut StepTimer,
+    ) -> Result<()> {
+        let [local, global] = self.now.samples;
+        let share = samples.len() * self.exchange.collective().world_size();
+        let weight = if self.now.spoilt { f64::NAN } else { share as f64 / global as f64 };
+        let loss = if weight == 1.0 { loss.clone() } else { (loss * weight)? };
+        let add = samples.start > 0;
+        if let Overlap::Planned(plan) = &self.overlap
+            && !self.now.inspected
+            && samples.end == local
+        {
+            self.position.enter(Phase::OverlappedExchange);
+            self.support.fill();
+            let exchange = (params, &mut self.exchange, self.flat.as_mut_slice());
+            let pass = |listener| Ok(backward_into(&loss, listener)?);
+            self.now.exchanged = Some(plan.run(self.now.step, exchange, add, timer, pass)?);
+            return Ok(());
+        }
+        self.position.enter(Phase::Backward);
+        timer.time(|p| &mut p.backward, || self.gather(&loss, add, params, zeros))
+    }
+
+    /// The backward pass into `flat`; with `add` on top of what is there.
+    fn gather(
+        &mut self,
+        loss: &Tensor,
+        add: bool,
+        params: &Params,
+        zeros: Option<&Range<usize>>,
+    ) -> Result<()> {
+        let flat = if add {
+            self.part.resize(self.flat.len(), 0.0);
+            &mut self.part
+        } else {
+            self.support.clear();
+            &mut self.flat
+        };
+        // What becomes final when is learnt from contributions, of which none lies in place.
+        let learns = matches!(self.overlap, Overlap::Learning(_));
+        let gradients =
+            if learns { backward(loss)? } else { backward_in_place(loss, flat, params.places())? };
+        if self.now.step == 1 && !add {
+            params.audit(&gradients)?;
+        }
+        params.gather(&gradients, flat, zeros.filter(|_| !add), &mut self.support)?;
+        if add {
+            self.flat.iter_mut().zip(&self.part).for_each(|(sum, part)| *sum += part);
+        }
+        if learns {
+            self.overlap = Overlap::Learning(Some(gradients));
+        }
+        Ok(())
+    }
+
+    /// Exchanges what the backward pass has not: from here on `flat` is the mean gradient.
+    ///
+    /// # Errors
+    /// Those of the exchange.
+    pub(super) fn finish(&mut self, params: &Params) -> Result<Overlapped> {
+        if let Some(exchanged) = self.now.exchanged.take() {
+            return Ok(exchanged);
+        }
+        self.position.enter(Phase::Exchange);
+        let began = Instant::now();
+        let gradient = Gradient::within(&mut self.flat, &mut self.support);
+        let traffic = self.exchange.allreduce(self.now.step, gradient)?;
+        let exposed = began.elapsed();
+        // A rank without samples would learn that nothing is ever early: all wait for a step in which
+        // each has some.
+        let [_, global] = self.now.samples;
+        let all_have_some = global >= self.exchange.collective().world_size();
+        if let (true, Overlap::Learning(first)) = (all_have_some, &mut self.overlap) {
+            let plan = Plan::learn(params, first.as_ref(), &mut self.exchange, self.group_bytes)?;
+            self.overlap = Overlap::Planned(plan);
+        }
+        Ok(Overlapped { traffic, exposed, ready: Vec::new(), laid: Vec::new() })
+    }
+
+    /// Scales the mean gradient down to a norm of `limit` if its norm is larger; the norm that it had.
+    pub(super) fn clip(&mut self, limit: f64) -> f64 {
+        let norm = norm(&self.flat);
+        if norm > limit {
+            let factor = (limit / (norm + 1e-6)) as f32;
+            self.flat.iter_mut().for_each(|g| *g *= factor);
+        }
+        norm
+    }
+
+    /// Stops every rank before the update; the error for this rank.
+    pub(super) fn abort(&mut self, reason: &str) -> anyhow::Error {
+        self.exchange.abort(self.now.step, reason).into()
+    }
+}

@@ -1,0 +1,80 @@
+//! What a run is made of: model, optimizer and scheme, each by the recipe or a program's own.
+
+use crate::recipe::{Recipe, in_words, optimizer};
+use gradwire_exchange::{Policy, Scheme};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use gradwire_models::Definition as ModelDefinition;
+pub use optimizer::Definition as OptimizerDefinition;
+
+/// What a program brings in place of what its recipe names.
+#[derive(Clone, Default)]
+pub struct OwnParts {
+    /// The model.
+    pub model: Option<Arc<dyn ModelDefinition + Send + Sync>>,
+    /// The optimizer.
+    pub optimizer: Option<Arc<dyn OptimizerDefinition + Send + Sync>>,
+    /// The scheme.
+    pub scheme: Option<Arc<dyn Scheme>>,
+    /// Whether the data is the program's.
+    pub data: bool,
+}
+
+impl OwnParts {
+    /// The names of those that there are, for the record of a run.
+    pub fn names(&self) -> BTreeMap<String, String> {
+        let names = [
+            ("model", self.model.as_ref().map(|model| model.about().name)),
+            ("optimizer", self.optimizer.as_ref().map(|optimizer| optimizer.about().name)),
+            ("scheme", self.scheme.as_ref().map(|scheme| scheme.about().name)),
+        ];
+        let names = names.into_iter().filter_map(|(part, name)| Some((part.into(), name?.into())));
+        names.collect()
+    }
+
+    /// These, and what `recipe` names for the others.
+    pub fn with<'a>(&'a self, recipe: &'a Recipe) -> Parts<'a> {
+        let mut parts = Parts::of(recipe);
+        if let Some(model) = &self.model {
+            parts.model = &**model;
+        }
+        if let Some(optimizer) = &self.optimizer {
+            parts.optimizer = &**optimizer;
+        }
+        if let Some(scheme) = &self.scheme {
+            parts.scheme = &**scheme;
+            parts.scheme_in_words = scheme.about().name.into();
+            // Where the recipe is silent, it is the own scheme's default that counts.
+            parts.policy = recipe.policy.clone().or(scheme.default_policy()).or(parts.policy);
+        }
+        parts
+    }
+}
+
+/// Model, optimizer and scheme of a run, and what surrounds the scheme.
+pub struct Parts<'a> {
+    /// The model.
+    pub model: &'a dyn ModelDefinition,
+    /// The optimizer.
+    pub optimizer: &'a dyn OptimizerDefinition,
+    /// The scheme.
+    pub scheme: &'a dyn Scheme,
+    /// The scheme as people are shown it, such as `topk(ratio=0.01)`.
+    pub scheme_in_words: String,
+    /// What surrounds the scheme, with a value for everything.
+    pub policy: Policy,
+}
+
+impl<'a> Parts<'a> {
+    /// Those that a recipe names.
+    pub fn of(recipe: &'a Recipe) -> Self {
+        Self {
+            model: recipe.model.definition(),
+            optimizer: recipe.optimizer.definition(),
+            scheme: &recipe.scheme,
+            scheme_in_words: in_words(&recipe.scheme),
+            policy: recipe.policy(),
+        }
+    }
+}
