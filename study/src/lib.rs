@@ -51,6 +51,7 @@ pub mod results;
 pub mod runner;
 pub mod runs;
 pub mod scale;
+mod sheet;
 pub mod statistics;
 pub mod sweep;
 pub mod timings;

@@ -1,6 +1,5 @@
 //! The time that training takes on other networks: recorded runs replayed on them, and advice for
-//! runs that have not been made. What comes out are figures; the reports and the command line word
-//! and draw them.
+//! runs that have not been made.
 //!
 //! The model of links itself is [`gradwire_exchange::network`].
 

@@ -3,7 +3,7 @@
 use super::replay::{Replayed, Run};
 use crate::names;
 use crate::plot::{Axis, Figure, Series, Style};
-use crate::report::sheet;
+use crate::sheet::sheet;
 use anyhow::Result;
 use gradwire::record::network::Meter;
 use gradwire::record::replay::{Curves, Point};

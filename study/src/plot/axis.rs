@@ -174,7 +174,7 @@ impl Axis {
         let at = if self.logarithmic { value.log10() } else { value };
         let share = ((at - low) / (high - low)).clamp(0.0, 1.0);
         let exists = !at.is_nan() && (!self.logarithmic || value > 0.0);
-        exists.then(|| from + share * (to - from))
+        exists.then_some(from + share * (to - from))
     }
 }
 

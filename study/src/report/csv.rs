@@ -4,7 +4,8 @@ use super::tables::{accuracy, best_accuracy, bits, bytes_per_step};
 use super::tasks::{Arm, Task};
 use crate::measured::{Measured, OnLink};
 use crate::results::{Outcome, Results, Run};
-use anyhow::{Context, Result};
+use crate::sheet::sheet;
+use anyhow::Result;
 
 /// One figure of a run: its column, and where it is read.
 type Figure = (&'static str, fn(&Measured) -> Option<f64>);
@@ -158,20 +159,6 @@ pub(super) fn arms(tasks: &[Task<'_>]) -> Result<String> {
 /// A number, or nothing where there is none.
 fn number(value: Option<f64>) -> String {
     value.filter(|value| value.is_finite()).map_or(String::new(), |value| value.to_string())
-}
-
-/// Lines under a head.
-///
-/// # Errors
-/// None that a cell can cause.
-pub(crate) fn sheet(head: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> Result<String> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(head)?;
-    for row in rows {
-        writer.write_record(row)?;
-    }
-    let bytes = writer.into_inner().context("writing CSV")?;
-    String::from_utf8(bytes).context("writing CSV")
 }
 
 #[cfg(test)]

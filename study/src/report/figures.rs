@@ -206,7 +206,7 @@ fn loss_axis(series: &[Series]) -> (Axis, bool) {
 }
 
 fn time_by_bandwidth(task: &Task<'_>) -> Option<Plot> {
-    let Some(target) = task.target().filter(|_| task.links.len() > 1) else { return None };
+    let target = task.target().filter(|_| task.links.len() > 1)?;
     let mut series = Vec::new();
     let mut never = Vec::new();
     for arm in &task.arms {

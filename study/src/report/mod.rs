@@ -30,7 +30,6 @@ use std::path::Path;
 use tasks::Task;
 
 pub use claims::claims;
-pub(crate) use csv::sheet;
 pub use provenance::command_line;
 pub use reached::{Reached, reached, reached_in_words};
 pub use rows::rows;

@@ -1,6 +1,5 @@
 //! Runs by task and arm, and means over their seeds.
 
-use super::words;
 use crate::measured::{Measured, OnLink};
 use crate::plot::Style;
 use crate::results::{Label, Outcome, Results, Run};
@@ -8,6 +7,9 @@ use crate::statistics::{Comparison, SeedMean};
 use gradwire::text;
 use gradwire_exchange::{Scheme, SchemeConfig};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The outcomes of runs that are in no mean, in words.
+pub(super) const NOT_FINISHED: [&str; 4] = ["diverged", "failed", "unfinished", "missing"];
 
 /// A task with the runs of its arms.
 pub(super) struct Task<'a> {
@@ -193,7 +195,7 @@ impl<'a> Arm<'a> {
     pub(super) fn badge(&self) -> Option<String> {
         let all = self.runs.len();
         let count = |word: &&str| self.runs.iter().filter(|r| r.outcome.word() == *word).count();
-        let missing = words::NOT_FINISHED.iter().map(|word| (word, count(word)));
+        let missing = NOT_FINISHED.iter().map(|word| (word, count(word)));
         let missing = missing.filter(|(_, count)| *count > 0);
         let parts: Vec<String> = missing.map(|(word, n)| format!("{word} {n}/{all}")).collect();
         (!parts.is_empty()).then(|| parts.join(", "))

@@ -1,14 +1,11 @@
 //! Figures, verdicts and counts as reports word them.
 
 use super::document::{Cell, Tone};
-use super::tasks::Reached;
+use super::tasks::{NOT_FINISHED, Reached};
 use crate::decision::SIDE;
 use crate::results::{OnTask, Results, Ruling, Unit, Verdict};
 use crate::statistics::{Comparison, Interval, SeedMean};
 use gradwire::text::{self, percent, three_digits};
-
-/// The outcomes of runs that are in no mean, in words.
-pub(super) const NOT_FINISHED: [&str; 4] = ["diverged", "failed", "unfinished", "missing"];
 
 /// A text, or a dash in its place.
 pub(super) fn or_none(text: Option<String>) -> String {

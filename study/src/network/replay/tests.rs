@@ -133,7 +133,7 @@ fn learning_is_the_codecs_and_not_computing() {
 fn the_median_of_two_steps_lies_between_them() {
     let took = |seconds: f64| Took { seconds, exposed: seconds / 4.0 };
     let replayed = Replayed {
-        link: Link::of(1e9),
+        link: Link::with_bandwidth(1e9),
         pattern: Pattern::Server,
         steps: vec![took(1.0), took(2.0)],
         ends: vec![1.0, 3.0],
