@@ -25,7 +25,7 @@ impl Worker {
                 let params = &params;
                 shown.iter().map(move |place| Tagged {
                     tag: format!("{what}/{}", params[*place].name),
-                    histogram: Histogram::of(&vector[params[*place].range.clone()]),
+                    histogram: Histogram::new(&vector[params[*place].range.clone()]),
                 })
             },
         );

@@ -8,7 +8,7 @@ use crate::statistics::{Comparison, Interval, SeedMean};
 use gradwire::text::{self, percent, three_digits};
 
 /// The outcomes of runs that are in no mean, in words.
-pub(super) const NOT_FINISHED: [&str; 4] = ["diverged", "failed", "unfinished", "missing"];
+pub(super) const NOT_FINISHED: [&str; 4] = ["diverged", "failed", "stopped", "missing"];
 
 /// A text, or a dash in its place.
 pub(super) fn or_none(text: Option<String>) -> String {
