@@ -11,62 +11,50 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What can be done to a file system, and fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+macro_rules! operations {
+    ($($(#[$about:meta])* $operation:ident $name:literal,)*) => {
+        /// What can be done to a file system, and fail.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Operation {
+            $($(#[$about])* $operation,)*
+        }
+
+        impl Operation {
+            /// Every operation.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$operation),*];
+
+            /// Its name, such as `create-folder`.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$operation => $name,)* }
+            }
+        }
+    };
+}
+
+operations! {
     /// Making a folder.
-    CreateFolder,
+    CreateFolder "create-folder",
     /// Making a file that is not there.
-    Create,
+    Create "create",
     /// Opening a file to write at its end.
-    Append,
+    Append "append",
     /// Writing bytes, or taking some off the end of a file.
-    Write,
+    Write "write",
     /// Waiting until a file's bytes have reached the disk.
-    SyncFile,
+    SyncFile "sync-file",
     /// Waiting until a folder's entries have.
-    SyncFolder,
+    SyncFolder "sync-folder",
     /// Giving another name; what had that name goes.
-    Rename,
+    Rename "rename",
     /// Removing a file, or a folder with all that is in it.
-    Remove,
+    Remove "remove",
     /// Reading a file.
-    Read,
+    Read "read",
     /// Listing a folder.
-    List,
+    List "list",
 }
 
 impl Operation {
-    /// Every operation.
-    pub const ALL: [Self; 10] = [
-        Self::CreateFolder,
-        Self::Create,
-        Self::Append,
-        Self::Write,
-        Self::SyncFile,
-        Self::SyncFolder,
-        Self::Rename,
-        Self::Remove,
-        Self::Read,
-        Self::List,
-    ];
-
-    /// Its name, such as `create-folder`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::CreateFolder => "create-folder",
-            Self::Create => "create",
-            Self::Append => "append",
-            Self::Write => "write",
-            Self::SyncFile => "sync-file",
-            Self::SyncFolder => "sync-folder",
-            Self::Rename => "rename",
-            Self::Remove => "remove",
-            Self::Read => "read",
-            Self::List => "list",
-        }
-    }
-
     /// The operation of a name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|operation| operation.name() == name)
@@ -169,13 +157,9 @@ impl Disk {
     /// # Errors
     /// When any of these steps fails; what was there is then untouched.
     pub fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let partial = path.with_added_extension("partial");
-        if partial.exists() {
-            // Left by a process that was stopped here.
-            self.remove_file(&partial)?;
-        }
-        let written = || {
-            let mut file = self.create(&partial)?;
+        self.clear_partial(path)?;
+        let (partial, mut file) = self.create_partial(path)?;
+        let mut written = || {
             file.write_all(bytes)?;
             file.sync()?;
             self.rename(&partial, path)
@@ -185,6 +169,49 @@ impl Disk {
             let _ = fs::remove_file(&partial);
         })?;
         self.sync_folder(path.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Makes a file beside `path` that is locked while it is written: nobody else writes it or clears it
+    /// away.
+    fn create_partial(&self, path: &Path) -> io::Result<(PathBuf, File)> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let number = MADE.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{}-{number}.partial", std::process::id());
+            let partial = path.with_added_extension(name);
+            let file = match self.create(&partial) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                file => file?,
+            };
+            // Another process may have cleared it away in the moment before it was locked.
+            let taken = matches!(file.file.try_lock(), Err(fs::TryLockError::WouldBlock));
+            if !taken && partial.exists() {
+                return Ok((partial, file));
+            }
+        }
+    }
+
+    /// Removes what processes that were stopped while they replaced the file have left beside it. Those
+    /// that are still at it hold a lock.
+    fn clear_partial(&self, path: &Path) -> io::Result<()> {
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let start = format!("{}.", name.to_string_lossy());
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !(name.starts_with(&start) && name.ends_with(".partial")) {
+                continue;
+            }
+            // The lock is held until the file is gone: its writer sees that it has to make another.
+            let left = fs::File::open(entry.path()).ok().filter(|file| file.try_lock().is_ok());
+            let removed = left.as_ref().map_or(Ok(()), |_| self.remove_file(&entry.path()));
+            if let Err(error) = removed
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Waits until the bytes of a file that another handle has written have reached the disk.
@@ -420,8 +447,8 @@ mod tests {
             }
         }
         for operation in Operation::ALL {
-            let said = format!("a {operation}, number");
-            assert!(reached.iter().any(|error| error.contains(&said)), "{operation}: {reached:?}");
+            let name = format!("a {operation}, number");
+            assert!(reached.iter().any(|error| error.contains(&name)), "{operation}: {reached:?}");
             assert_eq!(Operation::from_name(operation.name()), Some(operation));
         }
     }
@@ -439,11 +466,36 @@ mod tests {
             assert!(failed && found == if k < 5 { "old" } else { "newer" }, "{k}: {found}");
             let left = Disk::default().list(folder.path()).unwrap();
             assert_eq!(left, std::slice::from_ref(&path), "{k}");
-            // What a killed process left is no obstacle.
+            // What a killed process left is cleared away.
             fs::write(folder.path().join("a.partial"), "ne").unwrap();
             Disk::default().replace(&path, b"newest").unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), "newest");
+            let left = Disk::default().list(folder.path()).unwrap();
+            assert_eq!(left, std::slice::from_ref(&path), "{k}");
         }
+    }
+
+    #[test]
+    fn what_another_process_is_writing_is_left_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (disk, path) = (Disk::default(), folder.path().join("a"));
+        let (theirs, mut file) = disk.create_partial(&path).unwrap();
+        file.write_all(b"theirs").unwrap();
+        // Whatever it is called, as long as its writer holds it.
+        let other = folder.path().join("a.partial");
+        let held = disk.lock(&other).unwrap();
+        disk.replace(&path, b"ours").unwrap();
+        assert!(theirs.exists() && other.exists());
+        fs::rename(&theirs, &path).unwrap();
+        drop((file, held));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+        let each = |n: usize| disk.replace(&path, n.to_string().repeat(1000).as_bytes()).unwrap();
+        std::thread::scope(|scope| {
+            (0..8).for_each(|n| drop(scope.spawn(move || (0..20).for_each(|_| each(n)))));
+        });
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.len() == 1000 && text.bytes().all(|b| b == text.as_bytes()[0]));
+        assert_eq!(disk.list(folder.path()).unwrap(), [path]);
     }
 
     #[test]

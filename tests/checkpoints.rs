@@ -1,24 +1,42 @@
-//! The checkpoint format: its earlier versions stay readable, and nothing else is read.
+//! The checkpoint format: what it holds, and that nothing else is read.
 
-use crate::common::{Program, events, numbers, sets};
+use crate::common::{Program, only_run};
 use gradwire::checkpoint::{
-    Checkpoint, FOLDER, Part, Place, Shared, Tensor, Tensors, Whole, find_newest, write,
+    Checkpoint, FOLDER, Location, Part, Shared, Tensor, Tensors, Whole, find_newest, write,
 };
 use gradwire::disk::{Disk, Fault};
 use gradwire::recipe::Recipe;
 use gradwire_datasets::sha256;
 use gradwire_exchange::Entry;
-use gradwire_exchange::Scheme;
 use serde_json::Value;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::LazyLock;
 
-/// Written by the first program that wrote checkpoints: fastText of two dimensions on a made-up
-/// AG-News, two workers, aggregation-aware sparsification with momentum correction, step 3.
-fn golden() -> PathBuf {
-    Path::new(crate::common::ROOT).join("tests/checkpoints/v1/step-00000003")
-}
+/// FastText of two dimensions on a made-up AG-News, two workers, aggregation-aware sparsification with
+/// momentum correction.
+const RECIPE: &str = r#"
+name = "small"
+workers = 2
+dataset = { kind = "synthetic-ag-news", train = 64, test = 16, vocabulary = 12 }
+model = { kind = "fasttext", dim = 2 }
+scheme = { kind = "aggregation-aware", ratio = 0.2, values = "f32" }
+policy = { momentum_correction = 0.9 }
+train = { epochs = 6, max_steps = 8, batch = 8 }
+optimizer = { kind = "sgd", momentum = 0.0, learning_rate = 0.5 }
+record = { every = 1 }
+checkpoint = { every_steps = 3, keep_last = 9 }
+"#;
+
+/// A run of it, from its first step to its last.
+static SMALL: LazyLock<(Program, PathBuf)> = LazyLock::new(|| {
+    let program = Program::new();
+    fs::write(program.path("small.toml"), RECIPE).unwrap();
+    program.succeed(&["train", "small.toml", "--quiet"]);
+    let run = only_run(&program.path("runs/out/small"));
+    (program, run)
+});
 
 const FILES: [&str; 6] = [
     "manifest.json",
@@ -29,7 +47,7 @@ const FILES: [&str; 6] = [
     "rank-0001.safetensors",
 ];
 
-/// A run's folder with a copy of the golden checkpoint.
+/// A run's folder with a copy of the checkpoint of step 3.
 struct Copy {
     run: tempfile::TempDir,
     folder: PathBuf,
@@ -41,7 +59,8 @@ impl Copy {
         let folder = run.path().join(FOLDER).join("step-00000003");
         fs::create_dir_all(&folder).unwrap();
         for name in FILES {
-            fs::copy(golden().join(name), folder.join(name)).unwrap();
+            let from = SMALL.1.join(FOLDER).join("step-00000003").join(name);
+            fs::copy(from, folder.join(name)).unwrap();
         }
         Self { run, folder }
     }
@@ -81,18 +100,17 @@ impl Copy {
 }
 
 #[test]
-fn version_1_is_read_and_gone_on_from() {
-    let checkpoint = Checkpoint::read(&Disk::default(), &golden()).unwrap();
+fn a_checkpoint_holds_what_the_next_step_needs() {
+    let copy = Copy::new();
+    let checkpoint = Checkpoint::read(&Disk::default(), &copy.folder).unwrap();
     let manifest = &checkpoint.manifest;
-    assert_eq!((manifest.version, manifest.world_size, manifest.updates), (1, 2, 3));
+    assert_eq!((manifest.version, manifest.world_size, manifest.updates), (2, 2, 3));
     let progress = manifest.progress;
     assert_eq!((progress.step, progress.epoch, progress.position), (3, 1, 48));
-    assert_eq!(
-        Recipe::from_toml(&manifest.recipe).unwrap().scheme.about().name,
-        "aggregation-aware"
-    );
-    let names: Vec<&str> = checkpoint.model.0.keys().map(String::as_str).collect();
-    assert_eq!(names, ["embedding.weight", "fc.bias", "fc.weight"]);
+    let names = |tensors: &Tensors| tensors.0.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&checkpoint.model), ["embedding.weight", "fc.bias", "fc.weight"]);
+    let waiting = ["drift", "left", "since", "weights"].map(|name| format!("waiting/{name}"));
+    assert_eq!(names(&checkpoint.optimizer), waiting, "what rows wait with, and no momentum");
     let length: usize =
         checkpoint.model.0.values().map(|t| t.shape.iter().product::<usize>()).sum();
     for rank in &checkpoint.ranks {
@@ -103,57 +121,33 @@ fn version_1_is_read_and_gone_on_from() {
         assert!(matches!(rank.0["exchange/bucket.0/unions"].values, Entry::Bytes(_)));
     }
 
-    let program = Program::new();
-    let copy = Copy::new();
-    let run = copy.run.path().to_str().unwrap();
-    // The made-up data may come to be made up differently; the format may not.
-    program.succeed(&["train", "--quiet", "--resume", run, "--force"]);
-    let steps = numbers(&events(copy.run.path(), "step"), "step");
-    assert_eq!(steps, [4.0, 5.0, 6.0, 7.0, 8.0]);
-    // It has AdamW under momentum correction, with which no run may begin today.
-    let warnings = events(copy.run.path(), "warning");
-    let part = "policy.momentum_correction = 0.9 does not go with";
-    let warned = |event: &Value| event["message"].as_str().unwrap().contains(part);
-    assert!(warnings.iter().any(warned), "{warnings:?}");
+    // It goes on to the end that the run itself came to.
+    let (program, run) = &*SMALL;
+    let from = copy.run.path();
+    program.succeed(&["train", "--quiet", "--resume", from.to_str().unwrap()]);
+    let model = |run: &std::path::Path| fs::read(run.join("last/model.safetensors")).unwrap();
+    assert!(model(from) == model(run));
 }
 
-/// Version 1 numbered the optimizer's vectors, which have names now: a run goes on from them as if
-/// nothing had been, and a checkpoint that another optimizer wrote is refused.
+/// Neither a checkpoint of another version nor one that another optimizer wrote is taken for damaged.
 #[test]
-fn an_optimizers_state_of_version_1_goes_on_bit_for_bit() {
-    let sgd = ("optimizer.kind=sgd", &[("momentum", "first")][..]);
-    let adamw = ("optimizer.kind=adamw", &[("exp_avg", "first"), ("exp_avg_sq", "second")][..]);
-    for ((kind, names), other) in [(sgd, adamw.0), (adamw, sgd.0)] {
-        let program = Program::new();
-        let sets = sets(&[
-            kind,
-            "optimizer.learning_rate=0.05",
-            "checkpoint.every_steps=5",
-            "checkpoint.keep_last=9",
-        ]);
-        let run = program.train(&[&sets[..], &["--workers", "2"]].concat());
-        let folder = run.join(FOLDER).join("step-00000005");
-        let model = || fs::read(run.join("last/model.safetensors")).unwrap();
-        let undisturbed = model();
-
-        let file = folder.join("optimizer.safetensors");
-        let mut tensors = Tensors::decode(&fs::read(&file).unwrap()).unwrap();
-        for (name, number) in names {
-            let vector = tensors.0.remove(*name).unwrap();
-            tensors.0.insert((*number).into(), vector);
-        }
-        let copy = Copy { run: tempfile::tempdir().unwrap(), folder };
-        copy.forge("optimizer.safetensors", &tensors.encode(None).unwrap());
-        copy.sign(|manifest| manifest["version"] = 1.into());
-        let from = copy.folder.to_str().unwrap();
-        let resume = ["train", "--quiet", "--resume", from];
-        program.succeed(&resume);
-        assert!(model() == undisturbed, "{kind}");
-        let error = program.refuse(&[&resume[..], &["--set", other, "--force"]].concat(), 1);
-        assert!(
-            error.contains("another optimizer wrote it") && error.contains(names[0].0),
-            "{error}"
-        );
+fn what_another_program_or_optimizer_wrote_is_refused_with_the_remedy() {
+    let program = &SMALL.0;
+    let copy = Copy::new();
+    let resume = ["train", "--quiet", "--resume", copy.run.path().to_str().unwrap()];
+    let adamw =
+        ["--set", "optimizer.kind=adamw", "--set", "policy.momentum_correction=0", "--force"];
+    let error = program.refuse(&[&resume[..], &adamw].concat(), 1);
+    assert!(
+        error.contains("another optimizer wrote it: it holds no vectors where exp_avg"),
+        "{error}"
+    );
+    for version in [1, 3] {
+        copy.sign(|manifest| manifest["version"] = version.into());
+        let error = program.refuse(&resume, 1);
+        let part =
+            format!("of version {version}, and this program reads version 2: resume it with");
+        assert!(error.contains(&part) && error.contains("manifest.json"), "{error}");
     }
 }
 
@@ -203,8 +197,7 @@ fn files_and_folders_that_changed_places_are_noticed() {
 #[test]
 fn manifests_that_lie_are_refused() {
     type Lie<'a> = (&'a str, &'a dyn Fn(&mut Value));
-    let lies: [Lie<'_>; 16] = [
-        ("version 3", &|m| m["version"] = 3.into()),
+    let lies: [Lie<'_>; 15] = [
         ("version 0", &|m| m["version"] = 0.into()),
         ("format", &|m| m["format"] = "other".into()),
         ("not a manifest", &|m| *m = Value::Array(vec![])),
@@ -256,7 +249,7 @@ fn tensors_that_lie_are_refused() {
     }
 
     // Whole files that hold something else than the model, the optimizer and the scheme need.
-    let program = Program::new();
+    let program = &SMALL.0;
     let put =
         |t: &mut Tensors, name: &str, entry| drop(t.0.insert(name.into(), Tensor::flat(entry)));
     type Other<'a> = (&'a str, &'a str, &'a dyn Fn(&mut Tensors));
@@ -337,14 +330,6 @@ fn what_is_written_is_what_was_read() {
     );
     let found: u64 = FILES.iter().map(|f| fs::metadata(folder.join(f)).unwrap().len()).sum();
     assert_eq!(bytes, found);
-    // The same bytes, so that the format is what it was, but for the names of AdamW's vectors.
-    let optimizer = copy.folder.join(FILES[3]);
-    let mut renamed = Tensors::decode(&fs::read(&optimizer).unwrap()).unwrap();
-    for (old, new) in [("first", "exp_avg"), ("second", "exp_avg_sq")] {
-        let vector = renamed.0.remove(old).unwrap();
-        renamed.0.insert(new.into(), vector);
-    }
-    fs::write(&optimizer, renamed.encode(None).unwrap()).unwrap();
     for name in &FILES[3..] {
         assert!(fs::read(folder.join(name)).unwrap() == fs::read(copy.folder.join(name)).unwrap());
     }
@@ -364,8 +349,8 @@ fn at_whatever_operation_writing_stops_a_whole_checkpoint_is_left() {
             let kind = io::ErrorKind::StorageFull;
             let disk = Disk::failing(Fault { operation: None, first, count, kind });
             let result = write(&disk, copy.run.path(), whole(&old, 4));
-            let place = Place { run: copy.run.path().into(), folder: None };
-            let found = find_newest(&healthy, &place).unwrap();
+            let location = Location { run: copy.run.path().into(), folder: None };
+            let found = find_newest(&healthy, &location).unwrap();
             assert!(found.damaged.is_empty(), "{first}: {:?}", found.damaged);
             let step = found.checkpoint.manifest.progress.step;
             assert!(step == 4 || result.is_err(), "{first}: told to be written, and is not");

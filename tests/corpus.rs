@@ -35,8 +35,3 @@ fn faults_are_read_without_harm() {
 fn checkpoints_are_read_without_harm() {
     each("checkpoint", crate::hostile::checkpoint);
 }
-
-#[test]
-fn event_files_are_read_without_harm() {
-    each("events", crate::hostile::events);
-}

@@ -4,7 +4,8 @@
 use crate::reader::{Field, Value, fields};
 use gradwire::disk::Disk;
 use gradwire::record::{
-    self, Epoch, Event, Place, Provenance, Record, Started, Step, Summary, hparams,
+    self, Checkpoint, Destination, Epoch, Event, Histogram, Histograms, Provenance, Record,
+    Started, Step, Summary, Tagged, Text,
 };
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,12 +23,14 @@ record = { every = 1 }
 "#;
 
 fn create(out: &Path, recipe: &str) -> Record {
-    let place = Place::New { out, recipe: "tests", name: None };
+    let place = Destination::Stamped { out, recipe: "tests", name: None };
     Record::create(&Disk::default(), place, recipe, &Provenance::here()).unwrap()
 }
 
 fn step(step: u64) -> Event {
-    Event::from(Step { step, wire_bytes: 10.0, dense_bytes: 40, ..Step::default() })
+    let wire_bytes_total = 40 * step;
+    let sent = Step { wire_bytes: 10.0, wire_bytes_total, dense_bytes: 40, ..Step::default() };
+    Event::from(Step { step, ..sent })
 }
 
 fn started(first_step: u64, steps: u64) -> Event {
@@ -130,10 +133,16 @@ fn a_run_says_what_it_is_trained_with() {
     assert_eq!(statuses(record.folder()), [0; 0], "it has not ended");
 }
 
+/// Goes on with the run in `folder` at step `first`.
+fn resume(folder: &Path, first: u64, summary: Summary) -> Record {
+    let disk = Disk::default();
+    let (lock, here) = (record::lock(&disk, folder).unwrap(), Provenance::here());
+    Record::resume(&disk, folder, lock, first, summary, RECIPE, &here).unwrap().0
+}
+
 #[test]
 fn one_run_is_one_session_however_often_it_is_resumed() {
     let out = tempfile::tempdir().unwrap();
-    let disk = Disk::default();
     let mut record = create(out.path(), RECIPE);
     let folder = record.folder().to_path_buf();
     for event in [started(1, 6), step(1), step(2)] {
@@ -143,18 +152,70 @@ fn one_run_is_one_session_however_often_it_is_resumed() {
     assert_eq!(statuses(&folder), [2]);
     // Stopped on request after step 4, then to the end; each time from the very step it ended at.
     for (first, last, status) in [(3, 4, 0), (5, 6, 1)] {
-        record::cut(&disk, &folder, first - 1).unwrap();
+        let mut record = resume(&folder, first, Summary::default());
         assert_eq!(statuses(&folder), [0; 0]);
-        let lock = record::lock(&disk, &folder).unwrap();
-        let (summary, here) = (Summary::default(), Provenance::here());
-        let mut record =
-            Record::resume(&disk, &folder, lock, first, summary, RECIPE, &here).unwrap();
         record.record(&started(first, 6)).unwrap();
         (first..=last).for_each(|n| drop(record.record(&step(n)).unwrap()));
         record.finish().unwrap();
         assert_eq!(statuses(&folder), [status]);
         assert_eq!(hparams_of(&folder, "_hparams_/session_start_info", 3).len(), 1);
     }
+}
+
+/// What a run's event file shows, but for what says how the run ended.
+fn shown(folder: &Path) -> Vec<crate::reader::Record> {
+    let mut records = crate::reader::read_folder(folder);
+    records.retain(|record| {
+        let end = |(tag, _): &(String, Value)| tag == "_hparams_/session_end_info";
+        !record.values.is_empty() && !record.values.iter().any(end)
+    });
+    records
+}
+
+#[test]
+fn after_a_resume_everything_up_to_its_step_is_shown_as_before() {
+    let out = tempfile::tempdir().unwrap();
+    let mut record = create(out.path(), RECIPE);
+    let folder = record.folder().to_path_buf();
+    let text = |step| Event::from(Text { step, tag: "note".into(), text: "ä".into() });
+    let histograms = |step| {
+        let histogram = Histogram::new(&[1.0, -2.0, 0.5, f32::NAN]);
+        let entries = vec![Tagged { tag: "gradient/fc".into(), histogram }];
+        Event::from(Histograms { step, entries })
+    };
+    let epoch = |step| {
+        let test_accuracy = Some(1.0 / step as f64);
+        Event::from(Epoch { step, test_accuracy, train_loss: f64::INFINITY, ..Epoch::default() })
+    };
+    let checkpoint = |step| Event::from(Checkpoint { step, bytes: 7, ..Checkpoint::default() });
+    // Steps 3 and 5 are not recorded.
+    let first =
+        [started(1, 6), step(1), text(1), step(2), histograms(2), epoch(2), checkpoint(2), step(4)];
+    first.iter().for_each(|event| drop(record.record(event).unwrap()));
+    let summary = record.summary().clone();
+    let before = shown(&folder);
+    for event in [epoch(4), histograms(4), step(6), epoch(6)] {
+        record.record(&event).unwrap();
+    }
+    let whole = shown(&folder);
+    drop(record);
+    let other = folder.join("events.out.tfevents.1.host.7");
+    fs::write(&other, "another program's").unwrap();
+
+    // Cut within the epoch, and gone on with to the same end.
+    let mut record = resume(&folder, 5, summary);
+    fs::remove_file(&other).expect("what others have written stays");
+    let found = shown(&folder);
+    let (kept, cut) = found.split_at(before.len());
+    assert_eq!(kept, before);
+    let tags = |records: &[crate::reader::Record]| -> Vec<(i64, String)> {
+        let values = records.iter().flat_map(|r| r.values.iter().map(|v| (r.step, v.0.clone())));
+        values.collect()
+    };
+    assert_eq!(cut.len(), 3, "step 4's evaluation, its results and histograms: {cut:?}");
+    record.record(&step(6)).unwrap();
+    record.record(&epoch(6)).unwrap();
+    assert_eq!(tags(&shown(&folder)), tags(&whole));
 }
 
 #[test]
@@ -208,13 +269,11 @@ fn trials_are_called_what_tells_them_apart() {
     };
     let one = create(out.path(), RECIPE);
     assert_eq!(trial(&one), format!("topk seed 3 · {}", one.folder().display()));
-    let disk = Disk::default();
-    let again = |folder: &Path, name| {
-        let place = Place::Given { folder, name };
-        Record::create(&disk, place, RECIPE, &Provenance::here()).unwrap()
-    };
     let folder = out.path().join("a/seed-3");
-    let named = trial(&again(&folder, Some("dense-8")));
+    let recipe = RECIPE.replace("every = 1 }", "every = 1, name = \"dense-8\" }");
+    let given = Destination::Given(&folder);
+    let again = Record::create(&Disk::default(), given, &recipe, &Provenance::here()).unwrap();
+    let named = trial(&again);
     assert!(named.starts_with(&format!("dense-8 · {} · ", folder.display())), "{named}");
 }
 
@@ -248,14 +307,4 @@ fn charts_are_laid_out_in_every_run() {
     for wanted in ["loss", "accuracy", "bits per parameter"] {
         assert!(titles.iter().any(|title| title == wanted), "{titles:?}");
     }
-}
-
-#[test]
-fn a_description_that_hides_other_runs_goes() {
-    let (out, disk) = (tempfile::tempdir().unwrap(), Disk::default());
-    let description = out.path().join("events.out.tfevents.0000000000.gradwire.hparams");
-    hparams::forget_description(&disk, out.path()).unwrap();
-    fs::write(&description, "").unwrap();
-    hparams::forget_description(&disk, out.path()).unwrap();
-    assert!(!description.exists());
 }

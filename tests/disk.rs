@@ -4,7 +4,7 @@ use crate::common::Outcome;
 use gradwire::cluster::Job;
 use gradwire::disk::{Disk, Fault};
 use gradwire::recipe::{Recipe, Source};
-use gradwire::record::{Event, Kind, Mode, network, read_metrics};
+use gradwire::record::{Kind, Mode, RunLog, network};
 use gradwire::train::launch::{Start, train};
 use gradwire::train::resume::Resume;
 use gradwire::train::session::Session;
@@ -61,10 +61,9 @@ fn can_be_read(run: &Path, what: &str) {
     if !run.join("metrics.jsonl").exists() {
         return;
     }
-    let (disk, mut steps) = (Disk::default(), 0);
-    let count = |event: Event| steps += u64::from(matches!(event.kind, Kind::Step(_)));
-    read_metrics(&disk, run, count).unwrap_or_else(|error| panic!("{what}: {error:#}"));
-    if steps > 0 {
+    let disk = Disk::default();
+    let log = RunLog::read(&disk, run).unwrap_or_else(|error| panic!("{what}: {error:#}"));
+    if log.events().iter().any(|event| matches!(event.kind, Kind::Step(_))) {
         network::read(&disk, run).unwrap_or_else(|error| panic!("{what}: {error:#}"));
     }
 }

@@ -3,8 +3,8 @@
 use crate::reader::Value;
 use gradwire::disk::Disk;
 use gradwire::record::{
-    Epoch, Event, FileSum, Histogram, Histograms, Kind, Phases, Place, Provenance, Record, Started,
-    Step, Tagged, Text, Warning,
+    Destination, Epoch, Event, FileSum, Histogram, Histograms, Kind, Phases, Provenance, Record,
+    Started, Step, Tagged, Text, Warning,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// A record, and the folder that it is written to.
 fn create(out: &Path) -> (Record, PathBuf) {
-    let place = Place::New { out, recipe: "tests", name: None };
+    let place = Destination::Stamped { out, recipe: "tests", name: None };
     let record =
         Record::create(&Disk::default(), place, "workers = 2\n", &Provenance::here()).unwrap();
     let folder = record.folder().to_path_buf();
@@ -65,7 +65,7 @@ fn every_value_of_every_event_is_in_both_files() {
     let out = tempfile::tempdir().unwrap();
     let (mut record, folder) = create(out.path());
     let values: Vec<f32> = (-50..100).map(|i| i as f32 * 0.01).collect();
-    let histogram = Histogram::of(&values);
+    let histogram = Histogram::new(&values);
     let sent = [
         Event::from(Started { workers: 2, ..Started::default() }),
         Event::from(a_step(1)),
@@ -73,7 +73,7 @@ fn every_value_of_every_event_is_in_both_files() {
             step: 1,
             entries: vec![
                 Tagged { tag: "gradient/层1.weight".into(), histogram: histogram.clone() },
-                Tagged { tag: "residual/fc.bias".into(), histogram: Histogram::of(&[]) },
+                Tagged { tag: "residual/fc.bias".into(), histogram: Histogram::new(&[]) },
             ],
         }),
         Event::from(Step { loss: f64::NAN, accuracy: None, ..a_step(7) }),
@@ -168,8 +168,8 @@ fn every_value_of_every_event_is_in_both_files() {
 
     let results = [
         ("Test/best_accuracy", 0.625),
-        ("Test/bits_per_parameter", 32.0 * (2.0 * 2469.0) / (4.0 * 4.0 * 270_000.0)),
-        ("Test/wire_bytes", 2.0 * 2469.0),
+        ("Test/bits_per_parameter", 32.0 * (7.0 * 2469.0) / (7.0 * 2.0 * 4.0 * 270_000.0)),
+        ("Test/wire_bytes", 7.0 * 2469.0),
         ("Test/seconds", (s(6) - sent[0].time) as f32),
     ];
     scalars(8, &results);
@@ -223,7 +223,7 @@ fn the_folder_tells_what_made_it() {
         data: vec![FileSum { name: "a.bin".into(), bytes: 3, sha256: "00ff".into() }],
         ..Provenance::here()
     };
-    let place = Place::New { out: out.path(), recipe: "größe", name: None };
+    let place = Destination::Stamped { out: out.path(), recipe: "größe", name: None };
     let record = Record::create(&Disk::default(), place, "seed = 1\n", &provenance).unwrap();
     assert!(record.folder().starts_with(out.path().join("größe")));
     let read = |name: &str| fs::read_to_string(record.folder().join(name)).unwrap();
@@ -255,7 +255,7 @@ fn a_place_that_cannot_be_written_is_an_error_that_helps() {
         places.push("/proc/gradwire".into());
     }
     for place in places {
-        let named = Place::New { out: &place, recipe: "tests", name: None };
+        let named = Destination::Stamped { out: &place, recipe: "tests", name: None };
         let Err(error) = Record::create(&Disk::default(), named, "", &Provenance::default()) else {
             panic!("a record in {}", place.display())
         };

@@ -363,7 +363,7 @@ fn a_grid_that_was_stopped_goes_on_where_it_was() {
     let (_, said) = texts(&stopped);
     assert_eq!(stopped.status.code(), Some(130), "{said}");
     assert!(said.contains("--resume"), "{said}");
-    assert_eq!(states(&results(&place, "quick"))[0].1, "unfinished");
+    assert_eq!(states(&results(&place, "quick"))[0].1, "stopped");
 
     place.succeed(&[&arguments[..], &["--resume"]].concat());
     assert!(!place.path("out/superseded").exists(), "it was begun again");

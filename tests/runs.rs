@@ -1,4 +1,4 @@
-//! Runs by name, by tag and as `last`: what is listed, what a word means, and what is removed.
+//! Runs by name, by tag and as `last`: what is listed, and what a word means.
 
 use crate::common::{Program, quick, quickly};
 use serde_json::Value;
@@ -54,6 +54,12 @@ fn a_name_stands_for_a_folder_everywhere() {
     program.succeed(&["network", "replay", "two", "--links", "1gbit"]);
     assert!(two.join("network/replay.json").exists());
 
+    let lock = fs::File::open(one.join(".lock")).unwrap();
+    lock.lock().unwrap();
+    let [run] = &listed(&program, &["--state", "running"])[..] else { panic!("one") };
+    assert_eq!(run["name"], "one");
+    drop(lock);
+
     // Going on, by a name and under another.
     program.succeed(&["train", "--quiet", "--resume", "last", "--name", "renamed"]);
     assert_eq!(folder(&program, "renamed"), two);
@@ -64,32 +70,4 @@ fn a_name_stands_for_a_folder_everywhere() {
 
     program.succeed(&quickly("--name one --seed 2 --set train.max_steps=1"));
     program.refuses(&["eval", "one"], 2, &["2 runs are called one", "Z-one"]);
-}
-
-#[test]
-fn runs_are_removed_when_that_is_meant() {
-    let program = Program::new();
-    program.succeed(&quickly("--name one --set train.max_steps=2"));
-    program.succeed(&quickly("--name two --set train.max_steps=2"));
-    let [one, two] = ["one", "two"].map(|name| folder(&program, name));
-    fs::write(one.join("notes.md"), "mine").unwrap();
-
-    let told = program.succeed(&["runs", "remove", "one", "last"]);
-    assert!(told.contains("nothing was removed") && told.contains("--yes"), "{told}");
-    assert!(told.contains("notes.md"), "what stays is told: {told}");
-    assert!(one.join("metrics.jsonl").exists() && two.exists());
-    for (run, part) in [("runs/out/quick", "not a run's folder"), ("none", "there is no run")] {
-        let error = program.refuse(&["runs", "remove", "--yes", "one", run], 2);
-        assert!(error.contains(part) && one.join("recipe.toml").exists(), "{error}");
-    }
-    let lock = fs::File::open(one.join(".lock")).unwrap();
-    lock.lock().unwrap();
-    let [run] = &listed(&program, &["--state", "running"])[..] else { panic!("one") };
-    assert_eq!(run["name"], "one");
-    program.refuses(&["runs", "remove", "--yes", "one"], 2, &["at work"]);
-    drop(lock);
-    let told = program.succeed(&["runs", "remove", "--yes", "one", "two"]);
-    assert!(told.contains("removed 2 runs"), "{told}");
-    assert!(!two.exists() && one.join("notes.md").exists() && !one.join("recipe.toml").exists());
-    assert!(listed(&program, &[]).is_empty());
 }

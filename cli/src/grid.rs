@@ -262,7 +262,7 @@ fn undecided(experiment: &Experiment, results: &Results, only: &[String]) -> Vec
 }
 
 fn is_complete(results: &Results) -> bool {
-    let open = |run: &Run| matches!(run.outcome, Outcome::Missing | Outcome::Unfinished);
+    let open = |run: &Run| matches!(run.outcome, Outcome::Missing | Outcome::Stopped);
     !results.runs.iter().any(open)
 }
 

@@ -133,7 +133,7 @@ impl Cli {
             Command::Sweep(sweep) => sweep.run(),
             Command::Bench(bench) => bench.run(),
             Command::Doctor(doctor) => doctor.run(),
-            Command::Runs(runs) => plain(runs.run()),
+            Command::Runs(runs) => plain(runs.run().map_err(Failure::from)),
             Command::Eval(eval) => {
                 let one = eval.among.one(&eval.checkpoint);
                 plain(one.and_then(|checkpoint| Ok(Eval { checkpoint, ..eval }.run()?)))

@@ -1,36 +1,17 @@
-//! `gradwire runs`: which runs there are, and removing them.
+//! `gradwire runs`: which runs there are.
 
-use crate::named::Among;
-use crate::refused::Failure;
-use anyhow::{Context, Result, anyhow};
-use clap::{Args, Subcommand, ValueEnum};
+use anyhow::Result;
+use clap::Args;
 use console::{Term, measure_text_width};
 use gradwire::disk::Disk;
-use gradwire::record::remove::{Belongings, belongings, remove};
-use gradwire::text;
-use gradwire_study::runs::{Glance, State, glance, under};
-use std::io::{self, IsTerminal, Write};
+use gradwire::record::RunStatus;
+use gradwire_study::runs::{Glance, glance, under};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Which runs to show, or what to do with some.
+/// Which runs to show.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Runs {
-    #[command(subcommand)]
-    command: Option<Command>,
-    #[command(flatten)]
-    list: List,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Remove runs: the files that they consist of, and nothing else
-    Remove(Remove),
-}
-
-#[derive(Debug, Args)]
-struct List {
     /// The folder to look through
     #[arg(default_value = "runs/out")]
     folder: PathBuf,
@@ -44,60 +25,19 @@ struct List {
     #[arg(long)]
     recipe: Option<String>,
     /// Only runs that stand so
-    #[arg(long, value_delimiter = ',', value_name = "STATE,…")]
-    state: Vec<Stands>,
+    #[arg(long, value_delimiter = ',', value_name = "STATE,…", value_parser = STATES)]
+    state: Vec<String>,
     /// Print each run as a line of JSON
     #[arg(long)]
     json: bool,
 }
 
-#[derive(Debug, Args)]
-struct Remove {
-    /// Folders of runs, their names, or `last`
-    #[arg(required = true, value_name = "RUN")]
-    runs: Vec<PathBuf>,
-    /// Remove them without asking
-    #[arg(long, short)]
-    yes: bool,
-    #[command(flatten)]
-    among: Among,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Stands {
-    Finished,
-    Stopped,
-    Failed,
-    Diverged,
-    Running,
-    Damaged,
-}
-
-impl Stands {
-    fn is(self, state: State) -> bool {
-        match self {
-            Self::Finished => state == State::Finished,
-            Self::Stopped => state == State::Stopped,
-            Self::Failed => state == State::Failed,
-            Self::Diverged => state == State::Diverged,
-            Self::Running => state == State::Running,
-            Self::Damaged => state == State::Damaged,
-        }
-    }
-}
+/// The states that can be asked for.
+const STATES: [&str; 6] = ["finished", "stopped", "failed", "diverged", "running", "damaged"];
 
 impl Runs {
-    /// Does it.
-    pub(super) fn run(self) -> Result<(), Failure> {
-        match self.command {
-            Some(Command::Remove(remove)) => remove.run(),
-            None => Ok(self.list.run()?),
-        }
-    }
-}
-
-impl List {
-    fn run(&self) -> Result<()> {
+    /// Lists them.
+    pub(super) fn run(&self) -> Result<()> {
         let disk = Disk::default();
         let folders = under(&disk, &self.folder)?;
         let mut runs: Vec<Glance> = folders.iter().map(|folder| glance(&disk, folder)).collect();
@@ -128,7 +68,7 @@ impl List {
         self.tag.iter().all(|tag| run.tags.contains(tag))
             && is(&self.scheme, &run.scheme)
             && is(&self.recipe, &run.recipe)
-            && (self.state.is_empty() || self.state.iter().any(|state| state.is(run.state)))
+            && (self.state.is_empty() || self.state.iter().any(|state| state == run.status.word()))
     }
 }
 
@@ -146,8 +86,8 @@ fn cells(run: &Glance, place: &Path, now: f64) -> [String; 9] {
     let folder = run.folder.strip_prefix(place).unwrap_or(&run.folder);
     // What the recipe's column says need not be said twice.
     let folder = folder.strip_prefix(&run.recipe).unwrap_or(folder);
-    let steps = match run.state {
-        State::Finished => run.steps.to_string(),
+    let steps = match run.status {
+        RunStatus::Finished => run.steps.to_string(),
         _ if run.steps > 0 => format!("{}/{}", run.step, run.steps),
         _ => "–".into(),
     };
@@ -157,7 +97,7 @@ fn cells(run: &Glance, place: &Path, now: f64) -> [String; 9] {
         run.scheme.clone(),
         run.workers.to_string(),
         run.seed.to_string(),
-        run.state.word().into(),
+        run.status.word().into(),
         steps,
         run.test_accuracy.map_or_else(|| "–".into(), |part| format!("{:.1}%", 100.0 * part)),
         ago(now - run.began),
@@ -219,61 +159,6 @@ fn cut(text: &str, room: usize, end: bool) -> String {
     }
 }
 
-impl Remove {
-    fn run(&self) -> Result<(), Failure> {
-        let disk = Disk::default();
-        let mut runs: Vec<Belongings> = Vec::new();
-        for folder in self.among.all(&self.runs)? {
-            let run = belongings(&disk, &folder).map_err(Failure::refused)?;
-            if glance(&disk, &folder).state == State::Running {
-                let folder = folder.display();
-                let error = anyhow!("a process is at work in {folder}: wait for its end");
-                return Err(Failure::refused(error));
-            }
-            if !runs.contains(&run) {
-                runs.push(run);
-            }
-        }
-        let bytes = |runs: &[Belongings]| text::bytes(runs.iter().map(|r| r.bytes as f64).sum());
-        for run in &runs {
-            println!("{}: {} files", run.folder.display(), run.files.len());
-            for path in &run.foreign {
-                println!("  stays, for it is not the run's: {}", path.display());
-            }
-        }
-        let many = if runs.len() == 1 { "1 run".into() } else { format!("{} runs", runs.len()) };
-        if !self.yes {
-            let question = format!("Remove {many}, {}? [y/N] ", bytes(&runs));
-            match answer(&question)? {
-                Some(true) => {}
-                Some(false) => {
-                    println!("nothing was removed");
-                    return Ok(());
-                }
-                None => {
-                    println!("nothing was removed: there is no one to ask; --yes removes {many}");
-                    return Ok(());
-                }
-            }
-        }
-        runs.iter().try_for_each(|run| remove(&disk, run))?;
-        println!("removed {many}, {}", bytes(&runs));
-        Ok(())
-    }
-}
-
-/// What the person says; `None` when there is no terminal to ask at.
-fn answer(question: &str) -> Result<Option<bool>> {
-    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
-        return Ok(None);
-    }
-    print!("{question}");
-    io::stdout().flush().context("asking")?;
-    let mut line = String::new();
-    io::stdin().read_line(&mut line).context("reading the answer")?;
-    Ok(Some(matches!(line.trim(), "y" | "Y" | "yes")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,7 +172,7 @@ mod tests {
             scheme: scheme.into(),
             workers: 16,
             seed: 1,
-            state: State::Stopped,
+            status: RunStatus::Stopped,
             step: 1480,
             steps: 1500,
             test_accuracy: Some(0.9134),
@@ -323,21 +208,21 @@ mod tests {
 
     #[test]
     fn filters_are_all_to_be_met() {
-        let list = |tag: &[&str], scheme: Option<&str>, state: &[Stands]| List {
+        let list = |tag: &[&str], scheme: Option<&str>, state: &[&str]| Runs {
             folder: "runs/out".into(),
             tag: tag.iter().map(|tag| tag.to_string()).collect(),
             scheme: scheme.map(String::from),
             recipe: None,
-            state: state.to_vec(),
+            state: state.iter().map(|state| state.to_string()).collect(),
             json: false,
         };
         let run = run(None, "a/b", "a", "topk");
         for (list, wanted) in [
             (list(&[], None, &[]), true),
-            (list(&["paper"], Some("topk"), &[Stands::Finished, Stands::Stopped]), true),
+            (list(&["paper"], Some("topk"), &["finished", "stopped"]), true),
             (list(&["paper", "draft"], None, &[]), false),
             (list(&[], Some("dense"), &[]), false),
-            (list(&[], None, &[Stands::Running]), false),
+            (list(&[], None, &["running"]), false),
         ] {
             assert_eq!(list.wants(&run), wanted, "{list:?}");
         }

@@ -10,7 +10,7 @@ use gradwire::checkpoint;
 use gradwire::cluster::Job;
 use gradwire::disk::{Disk, Lock};
 use gradwire::recipe::Recipe;
-use gradwire::record::{self, Mode};
+use gradwire::record::{self, Mode, RunLog, RunStatus};
 use gradwire::train::failure::RunFailure;
 use gradwire::train::faults::Faults;
 use gradwire::train::follow;
@@ -19,8 +19,6 @@ use gradwire::train::memory;
 use gradwire::train::requests::Requests;
 use gradwire::train::resume::Resume;
 use gradwire::train::session::Session;
-use gradwire_study::results::Outcome as Ending;
-use gradwire_study::runner;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -166,7 +164,7 @@ impl Begin {
         };
         let nothing = !path.join(checkpoint::FOLDER).exists();
         let cut_off =
-            || runner::outcome(disk, path).is_ok_and(|outcome| outcome == Ending::Unfinished);
+            || RunLog::skim(disk, path).is_ok_and(|log| log.status() == RunStatus::Stopped);
         let recipe = fs::read_to_string(path.join("recipe.toml"));
         match recipe {
             Ok(text) if nothing && cut_off() => {

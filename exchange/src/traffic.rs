@@ -184,9 +184,10 @@ impl Traffic {
         self.encode + self.wait + self.decode
     }
 
-    /// Bits on the wire for each element of the gradient; 0 for an empty gradient.
+    /// Bits on the wire for each element of the gradient, of the 32 that plain f32 has: 32 times the
+    /// compression ratio, so that headers, which plain f32 has too, do not count. 0 for an empty gradient.
     pub fn bits_per_parameter(&self) -> f64 {
-        ratio(self.wire_bytes * 8, self.parameters)
+        32.0 * self.compression_ratio()
     }
 
     /// Compression ratio: bytes on the wire over bytes of plain f32. Smaller is stronger.
@@ -229,6 +230,17 @@ mod tests {
         assert_eq!(traffic.gauge("kept"), Some(4.0));
         assert_eq!(traffic.gauge("bits"), Some(7.0));
         assert_eq!(traffic.gauge("levels"), None);
+    }
+
+    #[test]
+    fn plain_f32_has_32_bits_per_parameter_whatever_its_headers() {
+        let sent = |wire_bytes| Traffic {
+            wire_bytes,
+            dense_bytes: 420,
+            parameters: 100,
+            ..Traffic::default()
+        };
+        assert_eq!([420, 42, 840].map(|bytes| sent(bytes).bits_per_parameter()), [32.0, 3.2, 64.0]);
     }
 
     #[test]

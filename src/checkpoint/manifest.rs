@@ -9,7 +9,7 @@ use std::{error, fmt};
 
 /// What the manifest calls the format.
 pub(super) const FORMAT: &str = "gradwire-checkpoint";
-/// The version that this program writes, and the newest that it reads.
+/// The version that this program writes and reads.
 pub(super) const VERSION: u64 = 2;
 
 /// A manifest is some kilobytes; the recipe in it may be long.
@@ -57,24 +57,22 @@ pub struct Manifest {
     pub files: Vec<FileSum>,
 }
 
-/// A newer program wrote it: no reason to take it for damaged.
+/// A program with another format wrote it: no reason to take it for damaged.
 #[derive(Debug)]
-pub(super) struct Newer {
-    version: u64,
-}
+pub(super) struct OtherVersion(u64);
 
-impl fmt::Display for Newer {
+impl fmt::Display for OtherVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "it is of version {}, and this program reads versions 1 to {VERSION}: resume it with \
-             the program that wrote it, or a newer one",
-            self.version
+            "it is of version {}, and this program reads version {VERSION}: resume it with the \
+             program that wrote it",
+            self.0
         )
     }
 }
 
-impl error::Error for Newer {}
+impl error::Error for OtherVersion {}
 
 impl Manifest {
     /// Checks that the text is a manifest of a version that this program reads.
@@ -87,8 +85,7 @@ impl Manifest {
         }
         let head: Head = serde_json::from_slice(text).context("it is not a manifest")?;
         ensure!(head.format == FORMAT, "it is of the format {:?}, not {FORMAT}", head.format);
-        ensure!(head.version >= 1, "version {} is not possible", head.version);
-        ensure!(head.version <= VERSION, Newer { version: head.version });
+        ensure!(head.version == VERSION, OtherVersion(head.version));
         Ok(())
     }
 

@@ -12,7 +12,7 @@
 //! | `manifest.json` | format and version; step, epoch, place in the epoch; world size; the running epoch's sums; recipe; provenance; length and SHA-256 of every other file ([`Manifest`]) |
 //! | `manifest.sha256` | the manifest's own SHA-256, as `sha256sum -c` reads it |
 //! | `model.safetensors` | weights and fixed variables, which are the same on all ranks, and rank 0's batch norm statistics: a model file as in `best/` |
-//! | `optimizer.safetensors` | the vectors that the optimizer names, such as `momentum`, or `exp_avg` and `exp_avg_sq`, in the flat gradient's layout (version 1 called them `first` and `second`, and is still read); `waiting/…`: what an embedding table's rows wait with (`optim/table.rs`), its weights in the model being as if none waited; `average/…`: the average of the weights, in the same layout, and how often it was updated |
+//! | `optimizer.safetensors` | the vectors that the optimizer names, such as `momentum`, or `exp_avg` and `exp_avg_sq`, in the flat gradient's layout; `waiting/…`: what an embedding table's rows wait with (`optim/table.rs`), its weights in the model being as if none waited; `average/…`: the average of the weights, in the same layout, and how often it was updated |
 //! | `rank-0000.safetensors`, … | what is each rank's own: `buffers/…`, its batch norm statistics; `average/buffers`, their average, one after the other; `exchange/…`, residual, velocity and the compressors' states |
 //!
 //! Random numbers have no state: each is a function of the seed and its place. The learning rate
@@ -40,7 +40,7 @@ pub use model::{BEST, LAST, MODEL, Saved, VOCABULARY, find, load, save, save_voc
 pub use names::FOLDER;
 pub use part::{Part, Shared};
 pub use progress::{Progress, Score, Sums};
-pub use read::{Checkpoint, Found, Place, find_newest, locate, newest};
+pub use read::{Checkpoint, Found, Location, find_newest, locate, newest};
 pub use rewind::rewind;
 pub use tensors::{Tensor, Tensors};
 pub use write::{Whole, write};

@@ -36,10 +36,10 @@ struct About {
     step: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     test_accuracy: Option<f64>,
-    /// Of the pixels that it learned from; files of earlier versions, and of text models, have none.
+    /// Of the pixels that it learned from; text models have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     normalisation: Option<Normalisation>,
-    /// [`checksum`]; files of earlier versions have none.
+    /// [`checksum`]; a file within a checkpoint has none, for its manifest has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
 }

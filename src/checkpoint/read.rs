@@ -1,6 +1,6 @@
 //! Finding and reading checkpoints, whose bytes may have become anything.
 
-use super::manifest::{LONGEST_MANIFEST, Manifest, Newer};
+use super::manifest::{LONGEST_MANIFEST, Manifest, OtherVersion};
 use super::model::MODEL;
 use super::names::{FOLDER, MANIFEST, MANIFEST_SUM, OPTIMIZER, by_age, step_of};
 use super::tensors::Tensors;
@@ -31,7 +31,7 @@ pub struct Checkpoint {
 
 /// Where to look for a checkpoint.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Location {
     /// The run's folder.
     pub run: PathBuf,
     /// The one checkpoint that was named; absent for the newest whole one.
@@ -51,19 +51,19 @@ pub struct Found {
 ///
 /// # Errors
 /// When it is neither.
-pub fn locate(path: &Path) -> Result<Place> {
+pub fn locate(path: &Path) -> Result<Location> {
     ensure!(
         path.is_dir(),
-        "there is no run at {}: give the folder that `gradwire train` said its record is in",
+        "there is no run at {}: give the folder that `gradwire train` named as the record's",
         path.display()
     );
     if step_of(path).is_none() && !path.join(MANIFEST).is_file() {
         ensure!(
             path.join(FOLDER).is_dir() || path.join("recipe.toml").is_file(),
-            "{} is the folder of no run, and holds no checkpoint: give the one that `gradwire train` said its record is in",
+            "{} is the folder of no run, and holds no checkpoint: give the one that `gradwire train` named as the record's",
             path.display()
         );
-        return Ok(Place { run: path.to_path_buf(), folder: None });
+        return Ok(Location { run: path.to_path_buf(), folder: None });
     }
     // Its run is two folders up, which a path such as `.` does not spell out.
     let folder = fs::canonicalize(path).with_context(|| format!("finding {}", path.display()))?;
@@ -74,7 +74,7 @@ pub fn locate(path: &Path) -> Result<Place> {
             folder.display()
         )
     })?;
-    Ok(Place { run: run.to_path_buf(), folder: Some(folder) })
+    Ok(Location { run: run.to_path_buf(), folder: Some(folder) })
 }
 
 /// The folder of the newest checkpoint of the run in `run`, whole or not.
@@ -82,12 +82,12 @@ pub fn newest(run: &Path) -> Option<PathBuf> {
     by_age(&Disk::default(), run).ok()?.into_iter().next().map(|(_, folder)| folder)
 }
 
-/// Reads the checkpoint that a place names, or its newest whole one.
+/// Reads the checkpoint at a location: the one that was named, or the newest whole one.
 ///
 /// # Errors
 /// When there is none, or none that is whole: then with what is wrong with each.
-pub fn find_newest(disk: &Disk, place: &Place) -> Result<Found> {
-    let Place { run, folder } = place;
+pub fn find_newest(disk: &Disk, location: &Location) -> Result<Found> {
+    let Location { run, folder } = location;
     if let Some(folder) = folder {
         let checkpoint = Checkpoint::read(disk, folder).map_err(|error| {
             let run = run.display();
@@ -125,11 +125,11 @@ pub fn find_newest(disk: &Disk, place: &Place) -> Result<Found> {
 }
 
 /// Whether a checkpoint is not whole, as far as this error tells. Permissions, a file system that fails for a moment
-/// and the version of a newer program say nothing about it, and whoever passes over a checkpoint removes it later.
+/// and the version of another program say nothing about it, and whoever passes over a checkpoint removes it later.
 pub(super) fn is_damage(error: &Error) -> bool {
     use io::ErrorKind::{FileTooLarge, IsADirectory, NotADirectory, NotFound};
     let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
-    error.downcast_ref::<Newer>().is_none()
+    error.downcast_ref::<OtherVersion>().is_none()
         && io.is_none_or(|io| {
             matches!(io.kind(), NotFound | FileTooLarge | IsADirectory | NotADirectory)
         })
@@ -164,9 +164,6 @@ impl Checkpoint {
                 _ => ranks.push(read(file)?),
             }
         }
-        if manifest.version == 1 {
-            name_vectors(&mut optimizer);
-        }
         Ok(Self { folder: folder.to_path_buf(), manifest, model, optimizer, ranks })
     }
 
@@ -187,18 +184,6 @@ impl Checkpoint {
         }
         names.iter().map(|name| self.optimizer.f32s(name, &[length])).collect()
     }
-}
-
-/// Gives the optimizer's vectors the names they have today. Version 1 numbered them, and knew two
-/// optimizers: SGD, which has one vector, and AdamW, which has two.
-fn name_vectors(optimizer: &mut Tensors) {
-    let names = match (optimizer.0.remove("first"), optimizer.0.remove("second")) {
-        (Some(momentum), None) => vec![("momentum", momentum)],
-        (Some(mean), Some(square)) => vec![("exp_avg", mean), ("exp_avg_sq", square)],
-        // A lone second one stays what it was: nobody's.
-        (None, second) => second.map(|second| ("second", second)).into_iter().collect(),
-    };
-    optimizer.0.extend(names.into_iter().map(|(name, tensor)| (name.to_string(), tensor)));
 }
 
 fn read_manifest(disk: &Disk, folder: &Path) -> Result<Manifest> {
@@ -231,29 +216,4 @@ fn read_file(disk: &Disk, folder: &Path, file: &FileSum) -> Result<Vec<u8>> {
         "its bytes are not those that were written: its checksum differs from the manifest's"
     );
     Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbered_vectors_get_their_names() {
-        let cases: [(&[&str], &[&str]); 5] = [
-            (&[], &[]),
-            (&["first"], &["momentum"]),
-            (&["first", "second"], &["exp_avg", "exp_avg_sq"]),
-            (&["second"], &["second"]),
-            (&["first", "waiting/since"], &["momentum", "waiting/since"]),
-        ];
-        for (old, new) in cases {
-            let (mut before, mut after) = (Tensors::default(), Tensors::default());
-            for (value, (old, new)) in old.iter().zip(new).enumerate() {
-                before.insert_flat(old, &[value as f32]);
-                after.insert_flat(new, &[value as f32]);
-            }
-            name_vectors(&mut before);
-            assert_eq!(before, after, "{old:?}");
-        }
-    }
 }

@@ -266,11 +266,11 @@ mod tests {
         state.f32s("residual", 640).unwrap()
     }
 
-    /// What ranks had not said when they became more or fewer does to the weights what it would have
+    /// What ranks had not sent when they became more or fewer does to the weights what it would have
     /// done: with any scheme, residuals and velocities, whatever comes of them at once or by and by.
     #[test]
-    fn what_was_not_said_does_to_the_weights_what_it_would_have_done() {
-        let (mut cases, mut unsaid) = (0, 0);
+    fn what_was_not_sent_does_to_the_weights_what_it_would_have_done() {
+        let (mut cases, mut pending) = (0, 0);
         let fed_back = SchemeConfig::specimens().into_iter().filter(|scheme| scheme.feedback());
         for (scheme, momentum) in fed_back.flat_map(|s| [(s.clone(), 0.0), (s, 0.9)]) {
             let policy = Policy { momentum_correction: Some(momentum), ..Policy::default() };
@@ -286,21 +286,21 @@ mod tests {
                 let both = before.iter().flatten().zip(after.iter().flatten());
                 both.for_each(|(was, is)| near(f64::from(*was), f64::from(*is)));
                 cases += 1;
-                unsaid += usize::from(before[0].iter().any(|value| value.abs() > 0.1));
+                pending += usize::from(before[0].iter().any(|value| value.abs() > 0.1));
                 if momentum > 0.0 {
                     continue;
                 }
-                // By and by: what has been said and what has not are together what was not.
-                let (said, left) = exchanged(&scheme, &policy, &moved, new, (5..=8, false));
+                // Step by step: what has been sent since and what has not are together what was not.
+                let (sent, left) = exchanged(&scheme, &policy, &moved, new, (5..=8, false));
                 let due = means(&states, residual);
                 for (i, left) in means(&left, residual).into_iter().enumerate() {
-                    let said: f64 = said.iter().map(|mean| f64::from(mean[i])).sum();
-                    near(said + left, due[i]);
+                    let sent: f64 = sent.iter().map(|mean| f64::from(mean[i])).sum();
+                    near(sent + left, due[i]);
                 }
             }
         }
-        // Short messages of some schemes are longer than dense, and then all is said.
-        assert!(2 * unsaid > cases, "{unsaid} of {cases}");
+        // Short messages of some schemes are longer than dense, and then all is sent.
+        assert!(2 * pending > cases, "{pending} of {cases}");
     }
 
     #[test]

@@ -138,6 +138,7 @@ mod tests {
                 samples: 128,
                 seconds: 2.0,
                 wire_bytes: 5000.0,
+                wire_bytes_total: 10_000 * step,
                 dense_bytes: 500_000,
                 bits_per_parameter: 0.32,
                 ..Step::default()
@@ -180,25 +181,25 @@ resnet20 on cifar10, topk 1 %, 2 workers × 1 thread
 2 epochs of 2 steps, 128 images a step
 record in runs/out/first-look/now
 
-  epoch train loss    acc  test loss    acc  images/s bits/param     time
+  epoch  train loss     acc  test loss     acc  images/s  bits/param     time
 ";
 
     #[test]
     fn without_a_terminal_there_are_lines() {
         let (out, err) = show(Mode::Default, false);
         let expected =
-            "    1/2 step 2  loss 1.500  acc 50.0%  64 images/s  0.320 bits/param  12s left
-    1/2     1.5000  50.0%          –      –        64      0.320     5.0s
+            "    1/2 step 2  loss 1.500  acc 50.0%  64 images/s  0.32 bits/param  12s left
+    1/2      1.5000   50.0%          –       –        64        0.32     5.0s
 warning at step 3: careful
-    2/2 step 4  loss 0.583  acc 100.0%  64 images/s  0.320 bits/param  0.0s left
-    2/2     1.5000  50.0%     1.2500  62.5%        64      0.320     5.0s
+    2/2 step 4  loss 0.583  acc 100.0%  64 images/s  0.32 bits/param  0.0s left
+    2/2      1.5000   50.0%     1.2500   62.5%        64        0.32     5.0s
 ";
         assert_eq!(err, format!("{HEAD}{expected}"));
         let expected = "
 trained   resnet20 on cifar10, topk 1 %, 2 workers × 1 thread
 result    62.5% test accuracy, test loss 1.2500
 speed     64 images/s, 4 steps in 42s
-wire      39.06 KiB, 100× less than dense (3.81 MiB), 0.320 bits per parameter
+wire      40 kB, 100× less than dense (4 MB), 0.32 bits per parameter
 ";
         assert!(out.starts_with(expected), "{out}");
         let expected = "
@@ -214,9 +215,10 @@ curves    tensorboard --logdir runs/out
     #[test]
     fn with_a_bar_only_epochs_are_lines() {
         let (_, err) = show(Mode::Default, true);
-        let expected = "    1/2     1.5000  50.0%          –      –        64      0.320     5.0s
+        let expected =
+            "    1/2      1.5000   50.0%          –       –        64        0.32     5.0s
 warning at step 3: careful
-    2/2     1.5000  50.0%     1.2500  62.5%        64      0.320     5.0s
+    2/2      1.5000   50.0%     1.2500   62.5%        64        0.32     5.0s
 ";
         assert_eq!(err, format!("{HEAD}{expected}"));
     }
@@ -226,8 +228,8 @@ warning at step 3: careful
         let (out, err) = show(Mode::Quiet, true);
         assert_eq!(
             out,
-            "62.5% test accuracy, 42s, 39.06 KiB, 100× less than dense (3.81 MiB), 0.320 bits per \
-             parameter, runs/out/first-look/now\n"
+            "62.5% test accuracy, 42s, 40 kB, 100× less than dense (4 MB), 0.32 bits per parameter, \
+             runs/out/first-look/now\n"
         );
         assert_eq!(err, "warning at step 3: careful\n");
     }

@@ -2,9 +2,11 @@
 
 use super::event::{Epoch, Finished, Started, Step, Warning};
 use super::summary::Summary;
+use crate::text::{
+    Column, Table, bytes, clock, count, duration, grouped, percent_column, plural, three_digits,
+};
 use console::{Style, style};
-use indicatif::{HumanBytes, HumanCount};
-use std::fmt::{Display, Write};
+use std::fmt::Write;
 
 /// Columns of the widest bar in the summary.
 const BAR: f64 = 30.0;
@@ -49,54 +51,59 @@ pub(super) fn header(started: &Started) -> String {
     let bold = Style::new().for_stderr().bold();
     let dim = Style::new().for_stderr().dim();
     let Started { unit, epochs, steps, steps_per_epoch, .. } = started;
-    let all_steps = HumanCount(*steps);
+    let all_steps = grouped(*steps);
     let goes_on = match started.first_step {
         0 | 1 => String::new(),
         step if step > *steps => {
             format!("\nhas taken all its {all_steps} steps: nothing is left to do")
         }
-        step => format!("\ngoes on at step {} of {all_steps}", HumanCount(step)),
+        step => format!("\ngoes on at step {} of {all_steps}", grouped(step)),
     };
     let made_up = if twin_of(started).is_some() { ", all made up" } else { "" };
-    let (length, of) = if steps < steps_per_epoch {
-        (plural(*steps, "step"), format!("an epoch's {}", HumanCount(*steps_per_epoch)))
+    let (length, part) = if steps < steps_per_epoch {
+        (plural(*steps, "step"), format!("an epoch's {}", grouped(*steps_per_epoch)))
     } else {
         (plural(*epochs, "epoch"), plural(*steps_per_epoch, "step"))
     };
     let [parameters, train, test, batch] =
         [started.parameters, started.train_samples, started.test_samples, started.batch]
-            .map(HumanCount);
-    let speed = format!("{unit}/s");
-    let table =
-        columns(&["epoch", "train loss", "acc", "test loss", "acc", &speed, "bits/param", "time"]);
+            .map(grouped);
+    let table = table(started).head();
     let title = bold.apply_to(title(started));
     let samples =
         format!("{parameters} parameters, {train} training and {test} test {unit}{made_up}");
     let place = dim.apply_to(format!("record in {}", started.folder));
-    let table = dim.apply_to(table);
+    let table = dim.apply_to(table.trim_end());
     format!(
-        "{title}\n{samples}\n{length} of {of}, {batch} {unit} a step{goes_on}\n{place}\n\n{table}"
+        "{title}\n{samples}\n{length} of {part}, {batch} {unit} a step{goes_on}\n{place}\n\n{table}"
     )
 }
 
-/// A line of the table of epochs.
-fn columns<T: Display>(cells: &[T; 8]) -> String {
-    let widths: [usize; 8] = [7, 10, 6, 10, 6, 9, 10, 8];
-    let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:>width$}"));
-    padded.collect::<Vec<_>>().join(" ")
+/// The table of epochs, whose lines come one by one.
+fn table(started: &Started) -> Table {
+    Table::new([
+        Column::right("epoch").at_least(7),
+        Column::right("train loss"),
+        Column::right("acc").at_least(6),
+        Column::right("test loss"),
+        Column::right("acc").at_least(6),
+        Column::right(format!("{}/s", started.unit)).at_least(8),
+        Column::right("bits/param"),
+        Column::right("time").at_least(7),
+    ])
 }
 
 /// One line of the table of epochs.
 pub(super) fn row(started: &Started, epoch: &Epoch, pace: &Pace) -> String {
-    columns(&[
+    table(started).line([
         epoch_of(started, epoch.epoch),
         loss(Some(epoch.train_loss)),
         percent(epoch.train_accuracy),
         loss(epoch.test_loss),
         percent(epoch.test_accuracy),
-        rate(epoch.samples_per_second),
-        bits(pace.bits()),
-        duration(epoch.seconds + epoch.evaluation_seconds),
+        count(epoch.samples_per_second),
+        three_digits(pace.bits()),
+        clock(epoch.seconds + epoch.evaluation_seconds),
     ])
 }
 
@@ -110,9 +117,9 @@ pub(super) fn status(step: &Step, pace: &Pace, seconds_left: f64) -> String {
     format!(
         "{}  {}/s  {} bits  {} left",
         learning(step, pace),
-        rate(pace.rate()),
-        bits(pace.bits()),
-        duration(seconds_left)
+        count(pace.rate()),
+        three_digits(pace.bits()),
+        clock(seconds_left)
     )
 }
 
@@ -126,12 +133,12 @@ pub(super) fn progress(started: &Started, step: &Step, pace: &Pace, seconds_left
     format!(
         "{} step {}  {}  {} {}/s  {} bits/param  {} left",
         epoch_of(started, step.epoch),
-        HumanCount(step.step),
+        grouped(step.step),
         learning(step, pace),
-        rate(pace.rate()),
+        count(pace.rate()),
         started.unit,
-        bits(pace.bits()),
-        duration(seconds_left)
+        three_digits(pace.bits()),
+        clock(seconds_left)
     )
 }
 
@@ -146,7 +153,7 @@ fn learning(step: &Step, pace: &Pace) -> String {
 pub(super) fn warning(warning: &Warning) -> String {
     let word = style("warning").for_stderr().yellow().bold();
     match warning.step {
-        Some(step) => format!("{word} at step {}: {}", HumanCount(step), warning.message),
+        Some(step) => format!("{word} at step {}: {}", grouped(step), warning.message),
         None => format!("{word}: {}", warning.message),
     }
 }
@@ -158,7 +165,7 @@ pub(super) fn one_line(finished: &Finished) -> String {
         Some(_) => format!("{} test accuracy", percent(summary.test_accuracy)),
         None => format!("training loss {}", loss(summary.train_loss)),
     };
-    format!("{result}, {}, {}, {folder}", duration(summary.seconds), wire(summary))
+    format!("{result}, {}, {}, {folder}", clock(summary.seconds), wire(summary))
 }
 
 /// The end of a run in full, each line ended.
@@ -175,10 +182,10 @@ pub(super) fn summary(finished: &Finished, started: Option<&Started>) -> String 
     line("result", &result(summary));
     let speed = format!(
         "{} {}/s, {} in {}",
-        rate(summary.samples_per_second()),
+        count(summary.samples_per_second()),
         summary.unit,
         plural(summary.steps, "step"),
-        duration(summary.seconds),
+        clock(summary.seconds),
     );
     line("speed", &speed);
     line("wire", &wire(summary));
@@ -230,11 +237,12 @@ fn result(summary: &Summary) -> String {
 fn wire(summary: &Summary) -> String {
     let beside = match summary.compression_ratio() {
         Some(ratio) if ratio > 0.99 => "as dense".to_string(),
-        Some(ratio) if ratio > 0.0 => format!("{}× less than dense", times(1.0 / ratio)),
+        Some(ratio) if ratio > 0.0 => format!("{}× less than dense", three_digits(1.0 / ratio)),
         _ => return "nothing sent".into(),
     };
-    let [sent, dense] = [summary.wire_bytes, summary.dense_bytes].map(HumanBytes);
-    format!("{sent}, {beside} ({dense}), {} bits per parameter", bits(summary.bits_per_parameter))
+    let [sent, dense] = [summary.wire_bytes, summary.dense_bytes].map(|sum| bytes(sum as f64));
+    let bits = three_digits(summary.bits_per_parameter);
+    format!("{sent}, {beside} ({dense}), {bits} bits per parameter")
 }
 
 /// Where the time of the run went: name, milliseconds a step, share, bar.
@@ -245,11 +253,11 @@ fn shares(summary: &Summary) -> Vec<String> {
         return Vec::new();
     }
     let other = total - inside - summary.evaluation_seconds;
-    let a_step = |seconds: f64| format!("{:.2} ms a step", seconds / summary.steps as f64 * 1e3);
+    let a_step = |seconds: f64| format!("{} a step", duration(seconds / summary.steps as f64));
     let phases = summary.phases.named().map(|(name, seconds)| (name, seconds, a_step(seconds)));
     let rest = [("evaluation", summary.evaluation_seconds), ("other", other)];
     phases
-        .chain(rest.map(|(name, seconds)| (name, seconds, duration(seconds))))
+        .chain(rest.map(|(name, seconds)| (name, seconds, clock(seconds))))
         .map(|(name, seconds, each)| {
             let share = seconds / total;
             let bar = style("━".repeat((share * BAR).round() as usize)).cyan();
@@ -265,78 +273,12 @@ fn loss(value: Option<f64>) -> String {
 }
 
 fn percent(fraction: Option<f64>) -> String {
-    fraction.map_or_else(|| "–".into(), |fraction| format!("{:.1}%", fraction * 100.0))
-}
-
-fn bits(value: f64) -> String {
-    if value < 1.0 { format!("{value:.3}") } else { format!("{value:.2}") }
-}
-
-fn times(value: f64) -> String {
-    if value < 9.95 { format!("{value:.1}") } else { HumanCount(value.round() as u64).to_string() }
-}
-
-/// A number of things a second: `8.3`, `614`, `47.9k`.
-fn rate(value: f64) -> String {
-    match value {
-        v if v < 9.95 => format!("{v:.1}"),
-        v if v < 9_999.5 => HumanCount(v.round() as u64).to_string(),
-        v if v < 99_950.0 => format!("{:.1}k", v / 1e3),
-        v => format!("{:.0}k", v / 1e3),
-    }
-}
-
-/// A span of time in at most 7 columns: `0.8s`, `45s`, `13m 20s`, `2h 05m`, `3d 04h`.
-fn duration(seconds: f64) -> String {
-    if seconds < 9.95 {
-        return format!("{:.1}s", seconds.max(0.0));
-    }
-    let whole = seconds.round() as u64;
-    let (minutes, hours, days) = (whole / 60, whole / 3600, whole / 86400);
-    match whole {
-        0..60 => format!("{whole}s"),
-        60..3600 => format!("{minutes}m {:02}s", whole % 60),
-        3600..86400 => format!("{hours}h {:02}m", minutes % 60),
-        _ => format!("{days}d {:02}h", hours % 24),
-    }
-}
-
-fn plural(count: u64, thing: &str) -> String {
-    format!("{} {thing}{}", HumanCount(count), if count == 1 { "" } else { "s" })
+    fraction.map_or_else(|| "–".into(), percent_column)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn spans_of_time_are_short() {
-        for (seconds, expected) in [
-            (-1.0, "0.0s"),
-            (0.04, "0.0s"),
-            (9.94, "9.9s"),
-            (9.96, "10s"),
-            (59.4, "59s"),
-            (59.6, "1m 00s"),
-            (800.0, "13m 20s"),
-            (3599.6, "1h 00m"),
-            (7500.0, "2h 05m"),
-            (86400.0 * 3.2, "3d 04h"),
-            (f64::NAN, "0s"),
-        ] {
-            assert_eq!(duration(seconds), expected, "{seconds}");
-        }
-    }
-
-    #[test]
-    fn figures_keep_to_their_columns() {
-        assert_eq!([8.25, 9.96, 614.4, 9_999.4].map(rate), ["8.2", "10", "614", "9,999"]);
-        assert_eq!([47_850.0, 99_960.0, 1_234_567.0].map(rate), ["47.9k", "100k", "1235k"]);
-        assert_eq!([0.0651, 0.65, 32.0].map(bits), ["0.065", "0.650", "32.00"]);
-        assert_eq!([1.0, 9.94, 9.96, 1234.4].map(times), ["1.0", "9.9", "10", "1,234"]);
-        assert_eq!([percent(Some(1.0)), percent(None)], ["100.0%", "–"]);
-        assert_eq!([plural(1, "step"), plural(1960, "step")], ["1 step", "1,960 steps"]);
-    }
 
     #[test]
     fn shares_add_up_to_the_whole_run() {
@@ -347,7 +289,7 @@ mod tests {
         summary.evaluation_seconds = 1.0;
         let lines = shares(&summary);
         let lines: Vec<_> = lines.iter().map(|line| console::strip_ansi_codes(line)).collect();
-        assert_eq!(lines[1], "forward     25.0%   250.00 ms a step  ━━━━━━━━");
+        assert_eq!(lines[1], "forward     25.0%      250 ms a step  ━━━━━━━━");
         assert_eq!(lines[7], "evaluation  10.0%               1.0s  ━━━");
         assert_eq!(lines[8], "other       15.0%               1.5s  ━━━━━");
     }

@@ -138,7 +138,7 @@ pub struct Step {
     pub downlink_bytes: Option<u64>,
     /// Bytes one rank would have sent in this step as dense fp32.
     pub dense_bytes: u64,
-    /// Bits one rank sent for each parameter of the model.
+    /// Bits one rank sent for each parameter of the model: 32 times the compression ratio.
     pub bits_per_parameter: f64,
     /// Wire bytes over dense bytes: 0.01 is a hundredth of dense.
     pub compression_ratio: f64,
@@ -262,22 +262,25 @@ pub(super) fn now() -> f64 {
 }
 
 impl Summary {
-    /// Adds an event.
+    /// Adds an event. A step stands for those before it that were not recorded.
     pub fn observe(&mut self, event: &Event) {
         match &event.kind {
             Kind::Started(started) => {
                 self.started = event.time - self.seconds;
+                self.step = started.first_step.saturating_sub(1);
                 self.unit.clone_from(&started.unit);
                 self.workers = started.workers;
             }
             Kind::Step(step) => {
+                let steps = step.step.saturating_sub(self.step);
+                let n = steps as f64;
                 self.step = step.step;
-                self.steps += 1;
-                self.samples += step.samples;
-                self.step_seconds += step.seconds;
-                self.phases.add(&step.phases);
-                self.wire_bytes += (step.wire_bytes * self.workers as f64).round() as u64;
-                self.dense_bytes += step.dense_bytes * self.workers as u64;
+                self.steps += steps;
+                self.samples += steps * step.samples;
+                self.step_seconds += n * step.seconds;
+                self.phases.add(&step.phases.times(n));
+                self.wire_bytes = step.wire_bytes_total;
+                self.dense_bytes += steps * step.dense_bytes * self.workers as u64;
                 self.bits_per_parameter = 32.0 * self.compression_ratio().unwrap_or(0.0);
             }
             Kind::Epoch(epoch) => {
@@ -300,7 +303,7 @@ impl Summary {
             Kind::Warning(_) => self.warnings += 1,
             Kind::Histograms(_) | Kind::Text(_) | Kind::Finished(_) | Kind::Failed(_) => {}
         }
-        if self.started > 0.0 {
+        if matches!(event.kind, Kind::Step(_) | Kind::Epoch(_)) {
             self.seconds = (event.time - self.started).max(self.seconds);
         }
     }
@@ -371,7 +374,7 @@ mod tests {
                 step: 1,
                 entries: vec![Tagged {
                     tag: "gradient/größe".into(),
-                    histogram: Histogram::of(&[1.0, -2.0, f32::NAN]),
+                    histogram: Histogram::new(&[1.0, -2.0, f32::NAN]),
                 }],
             }),
             Event::from(Checkpoint { step: 3, stall_seconds: 0.25, ..Checkpoint::default() }),

@@ -1,10 +1,68 @@
-//! The folder of one run: made once, never shared.
+//! The folder of one run: made once, never shared, written by one process at a time.
 
-use crate::disk::{Disk, File};
-use anyhow::{Context, Result, bail, ensure};
+use super::event::now;
+use crate::disk::{Disk, File, Lock};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 use time::UtcDateTime;
+
+/// The file whose lock the process that writes a run holds, in the run's folder.
+const LOCK: &str = ".lock";
+/// The record of truth.
+pub const METRICS: &str = "metrics.jsonl";
+/// The resolved recipe, without which a folder is no run's.
+pub const RECIPE: &str = "recipe.toml";
+/// What produced the figures.
+pub(super) const PROVENANCE: &str = "provenance.json";
+
+/// Whether a folder is that of a run: a recipe with something beside it that only a run has.
+pub fn is_run(folder: &Path) -> bool {
+    let is = |name: &str| folder.join(name).symlink_metadata().is_ok_and(|about| about.is_file());
+    is(RECIPE) && [METRICS, PROVENANCE, LOCK].into_iter().any(is)
+}
+
+/// Whether a process is at work in a run.
+pub fn is_written(disk: &Disk, run: &Path) -> bool {
+    let path = run.join(LOCK);
+    tried(|| disk.is_locked(&path), |locked| *locked)
+}
+
+/// How often a lock is tried before another process counts as its holder, with what pause: whoever asks
+/// whether a run is being written holds its lock for a moment, and so does a process that is just starting.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The result of the first attempt that does not find the lock held, or else of the last.
+fn tried<T>(mut attempt: impl FnMut() -> T, held: impl Fn(&T) -> bool) -> T {
+    for _ in 1..TRIES {
+        let found = attempt();
+        if !held(&found) {
+            return found;
+        }
+        thread::sleep(PAUSE);
+    }
+    attempt()
+}
+
+/// Takes the lock of a run's folder.
+///
+/// # Errors
+/// When another process writes this run, or the lock's file cannot be made.
+pub fn lock(disk: &Disk, run: &Path) -> Result<Lock> {
+    let path = run.join(LOCK);
+    let held = |taken: &io::Result<Lock>| {
+        taken.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    };
+    tried(|| disk.lock(&path), held).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            anyhow!("another process is training in {}: wait for its end, or end it", run.display())
+        }
+        _ => anyhow::Error::new(error).context(cannot_write(&path)),
+    })
+}
 
 /// Runs of one recipe that may start within one second.
 const RUNS_PER_SECOND: u32 = 1000;
@@ -12,7 +70,7 @@ const RUNS_PER_SECOND: u32 = 1000;
 /// Makes `<out>/<recipe>/<stamp>`, or `<stamp>-<name>` of a run with a name: a folder that did not exist
 /// before.
 pub(super) fn create(disk: &Disk, out: &Path, recipe: &str, name: Option<&str>) -> Result<PathBuf> {
-    let stamp = now();
+    let stamp = stamp(now());
     create_at(disk, out, recipe, &name.map_or(stamp.clone(), |name| format!("{stamp}-{name}")))
 }
 
@@ -54,15 +112,24 @@ fn create_at(disk: &Disk, out: &Path, recipe: &str, stamp: &str) -> Result<PathB
     bail!("{RUNS_PER_SECOND} runs of {recipe} started in the second {stamp}: wait and try again")
 }
 
-/// This moment, as folders are named.
-pub(super) fn now() -> String {
-    stamp(UtcDateTime::now())
-}
-
-/// The moment as a folder name that sorts by time: `2026-11-21T05-04-33Z`.
-fn stamp(moment: UtcDateTime) -> String {
+/// A moment, in seconds since the Unix epoch, as a folder name that sorts by time:
+/// `2026-11-21T05-04-33Z`.
+pub(super) fn stamp(seconds: f64) -> String {
+    let moment = UtcDateTime::from_unix_timestamp(seconds as i64);
+    let moment = moment.unwrap_or(UtcDateTime::UNIX_EPOCH);
     let (hour, minute, second) = moment.as_hms();
     format!("{}T{hour:02}-{minute:02}-{second:02}Z", moment.date())
+}
+
+/// Whether a folder's name tells when it was made, as [`stamp`] writes it.
+pub(super) fn has_stamp(folder: &Path) -> bool {
+    let name = folder.file_name().unwrap_or_default().as_encoded_bytes();
+    let shape = b"0000-00-00T00-00-00Z";
+    let fits = |(found, like): (&u8, &u8)| match like {
+        b'0' => found.is_ascii_digit(),
+        _ => found == like,
+    };
+    name.len() >= shape.len() && name.iter().zip(shape).all(fits)
 }
 
 /// The recipe's name becomes one path component, so it must be nothing else.
@@ -82,12 +149,6 @@ fn check_name(recipe: &str) -> Result<()> {
 /// Makes a file that did not exist before.
 pub(super) fn open(disk: &Disk, path: &Path) -> Result<File> {
     disk.create(path).with_context(|| cannot_write(path))
-}
-
-/// Opens a file to write at its end; makes it where there is none.
-pub(super) fn append(disk: &Disk, path: &Path) -> Result<File> {
-    let opened = if path.exists() { disk.append(path) } else { disk.create(path) };
-    opened.with_context(|| cannot_write(path))
 }
 
 /// Makes a file with this content.
@@ -120,11 +181,14 @@ mod tests {
 
     #[test]
     fn stamps_sort_by_time() {
-        let at = |seconds| stamp(UtcDateTime::from_unix_timestamp(seconds).unwrap());
-        assert_eq!(at(1_795_237_473), "2026-11-21T05-04-33Z");
-        assert_eq!(at(951_782_400), "2000-02-29T00-00-00Z");
-        let stamps: Vec<_> = (0..50).map(|i| at(1_700_000_000 + i * 7_654_321)).collect();
+        assert_eq!(stamp(1_795_237_473.9), "2026-11-21T05-04-33Z");
+        assert_eq!(stamp(951_782_400.0), "2000-02-29T00-00-00Z");
+        let at = |i| stamp(1_700_000_000.0 + f64::from(i) * 7_654_321.0);
+        let stamps: Vec<_> = (0..50).map(at).collect();
         assert!(stamps.is_sorted());
+        assert!(stamps.iter().all(|stamp| has_stamp(stamp.as_ref())));
+        assert!(has_stamp("out/a/2026-11-21T05-04-33Z-name".as_ref()));
+        assert!(!has_stamp("out/2026-11-21T05-04-33Z/seed-3".as_ref()));
     }
 
     #[test]

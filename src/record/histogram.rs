@@ -50,14 +50,14 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self::of(&[])
+        Self::new(&[])
     }
 }
 
 impl Histogram {
     /// Counts `values` in one pass.
     #[must_use]
-    pub fn of(values: &[f32]) -> Self {
+    pub fn new(values: &[f32]) -> Self {
         // Counts by slot of the magnitude, for values below zero and for the others.
         let mut below = vec![0u64; SLOTS];
         let mut above = vec![0u64; SLOTS];
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn nothing_finite_is_one_empty_bucket() {
         for values in [&[][..], &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY]] {
-            let histogram = Histogram::of(values);
+            let histogram = Histogram::new(values);
             consistent(&histogram);
             assert_eq!(histogram.counts, [0]);
             assert_eq!((histogram.min, histogram.max, histogram.sum), (0.0, 0.0, 0.0));
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn equal_values_share_one_bucket() {
         for value in [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 1.5e-38, f32::MAX, f32::MIN, 0.3] {
-            let histogram = Histogram::of(&[value; 7]);
+            let histogram = Histogram::new(&[value; 7]);
             consistent(&histogram);
             assert_eq!(histogram.counts, [7], "{value}");
             assert_eq!(histogram.min, f64::from(value));
@@ -173,7 +173,7 @@ mod tests {
         // Each magnitude over the whole range of f32, one at a time beside a fixed one.
         let mut value = f32::MAX;
         while value > 1e-42 {
-            let histogram = Histogram::of(&[-value, 1.0, value]);
+            let histogram = Histogram::new(&[-value, 1.0, value]);
             consistent(&histogram);
             let mut lower = f64::NEG_INFINITY;
             let mut expected = vec![0; histogram.limits.len()];
@@ -194,7 +194,7 @@ mod tests {
     fn moments_are_of_the_values() {
         let values: Vec<f32> =
             (0..10_000).map(|i| ((i * 37 % 1000) as f32 - 400.0) / 64.0).collect();
-        let histogram = Histogram::of(&values);
+        let histogram = Histogram::new(&values);
         consistent(&histogram);
         assert_eq!(histogram.count, 10_000);
         assert_eq!(histogram.min, -400.0 / 64.0);
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn no_bucket_is_wider_than_a_quarter() {
         let values: Vec<f32> = (1..60_000).map(|i| (i as f32 * 1e-3).sin() * 0.1).collect();
-        let histogram = Histogram::of(&values);
+        let histogram = Histogram::new(&values);
         consistent(&histogram);
         for (index, pair) in histogram.limits.windows(2).enumerate() {
             let ratio = pair[1] / pair[0];

@@ -6,48 +6,32 @@ use serde::Serialize;
 use std::io::{self, Write};
 
 /// Writes each value, such as an [`Event`](super::Event), as one line, in one piece.
-pub(super) struct JsonLines<W> {
-    writer: W,
-    line: Vec<u8>,
-    /// Whether the writer takes back what it has of a line that could not be written whole.
-    takes_back: bool,
-    /// Whether a part of a line may stand at the end.
-    torn: bool,
-}
+pub(super) struct JsonLines<W>(W);
 
 impl JsonLines<Stream> {
     /// Writes at the end of a file whose lines are whole. They stay so: what a full disk has taken of a
     /// line is cut off before the next one is written.
     ///
     /// # Errors
-    /// When the file's length cannot be told.
+    /// When the file's length cannot be read.
     pub(super) fn in_file(file: File) -> io::Result<Self> {
         let length = file.length()?;
-        let writer: Stream = Box::new(WholeLines { file, length, torn: false });
-        Ok(Self { takes_back: true, ..Self::new(writer) })
+        Ok(Self(Box::new(WholeLines { file, length, torn: false })))
     }
 }
 
 impl<W: Write> JsonLines<W> {
     /// Writes to `writer`, which should not hold anything back.
     pub(super) fn new(writer: W) -> Self {
-        Self { writer, line: Vec::new(), takes_back: false, torn: false }
+        Self(writer)
     }
 
     /// Writes one value; it is out of this process when this returns.
     pub(super) fn write(&mut self, value: &impl Serialize) -> io::Result<()> {
-        self.line.clear();
-        if self.torn {
-            // What could not be written whole is to spoil no line but its own.
-            self.line.push(b'\n');
-        }
-        serde_json::to_writer(&mut self.line, value)?;
-        self.line.push(b'\n');
-        self.torn = !self.takes_back;
-        self.writer.write_all(&self.line)?;
-        self.writer.flush()?;
-        self.torn = false;
-        Ok(())
+        let mut line = serde_json::to_vec(value)?;
+        line.push(b'\n');
+        self.0.write_all(&line)?;
+        self.0.flush()
     }
 }
 

@@ -8,7 +8,8 @@
 //! # fn main() -> anyhow::Result<()> {
 //! # let disk = gradwire::disk::Disk::default();
 //! # let (recipe, provenance, events) = (String::new(), Provenance::default(), Vec::<Event>::new());
-//! let place = Place::New { out: "runs/out".as_ref(), recipe: "newcomer", name: None };
+//! let place =
+//!     Destination::Stamped { out: "runs/out".as_ref(), recipe: "newcomer", name: None };
 //! let mut record = Record::create(&disk, place, &recipe, &provenance)?;
 //! let mut console = Console::new(Mode::Default);
 //! for event in events {
@@ -32,45 +33,41 @@
 //! | `network.jsonl` | of every step, what each rank computed and sent ([`network`]) |
 //! | `events.out.tfevents.…` | the same as curves, histograms and texts, for TensorBoard |
 //!
-//! An event is in both files when [`Record::record`] returns: nothing is buffered here that a
+//! [`RunLog`] reads `metrics.jsonl` back, [`network::read`] the network's record. An event is in both files when [`Record::record`] returns: nothing is buffered here that a
 //! killed process could lose.
 
 mod console;
-mod curves;
 mod cut;
 mod display;
 mod event;
-pub mod event_file;
 mod folder;
 pub mod gradient;
 mod histogram;
-pub mod hparams;
 mod json_lines;
-mod layout;
 mod live;
+mod log;
 #[cfg(test)]
 mod memory;
 pub mod network;
 mod number;
 mod progress;
-mod proto;
 mod provenance;
-pub mod remove;
 pub mod replay;
 mod run;
 mod summary;
 mod tensorboard;
 
 pub use console::{Console, Mode};
-pub use cut::{Cut, cut};
+pub use cut::Cut;
 pub use event::{
     Checkpoint, Epoch, Event, Failed, Finished, Histograms, Kind, Started, Step, Tagged, Text,
     Warning,
 };
-pub use folder::set_aside;
+pub use folder::{METRICS, RECIPE, is_run, is_written, lock, set_aside};
 pub use histogram::Histogram;
+pub use log::{RunLog, RunStatus};
 pub use provenance::{FileSum, Provenance};
-pub use run::{METRICS, Place, RECIPE, Record, is_run, is_written, lock, read_metrics};
+pub use run::{Destination, Record};
 pub use summary::{Phases, Summary};
 
 /// Somewhere bytes go.

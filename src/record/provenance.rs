@@ -96,13 +96,13 @@ mod tests {
 
     #[test]
     fn the_program_is_named_without_its_folder() {
-        let said = |words: &[&str]| without_folder(words.iter().map(OsString::from));
+        let named = |words: &[&str]| without_folder(words.iter().map(OsString::from));
         assert_eq!(
-            said(&["/home/me/gradwire", "train", "a/b.toml"]),
+            named(&["/home/me/gradwire", "train", "a/b.toml"]),
             ["gradwire", "train", "a/b.toml"]
         );
-        assert_eq!(said(&[".."]), [".."]);
-        assert!(said(&[]).is_empty());
+        assert_eq!(named(&[".."]), [".."]);
+        assert!(named(&[]).is_empty());
     }
 
     #[test]

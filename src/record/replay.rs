@@ -2,7 +2,7 @@
 //! time.
 
 use super::folder;
-use super::tensorboard::{TensorBoard, is_own, scalar};
+use super::tensorboard::{TensorBoard, is_own};
 use crate::disk::Disk;
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub struct Point {
 }
 
 /// Whether a replay makes a file of this path within its folder.
-pub(super) fn is_file(parts: &[&str]) -> bool {
+fn is_file(parts: &[&str]) -> bool {
     match parts {
         [name] => [TABLE, SHEET, ACCURACY, COMPARISON].contains(name),
         [_, name] => is_own(name),
@@ -74,12 +74,8 @@ pub fn write(
     for Curves { name, began, points } in curves {
         let sub = folder.join(name);
         disk.create_folders(&sub).with_context(|| folder::cannot_write(&sub))?;
-        TensorBoard::create(disk, &sub, &[], *began, |file| {
-            points.iter().try_for_each(|Point { seconds, step, values }| {
-                let values = values.iter().map(|(tag, value)| scalar(tag, *value));
-                file.values(began + seconds, *step, values.collect())
-            })
-        })?;
+        let points = points.iter().map(|p| (began + p.seconds, p.step, &p.values[..]));
+        TensorBoard::scalars(disk, &sub, *began, points)?;
     }
     Ok(())
 }

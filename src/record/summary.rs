@@ -21,7 +21,7 @@ pub struct Summary {
     pub workers: usize,
     /// Samples trained on, over all ranks.
     pub samples: u64,
-    /// Seconds from [`Kind::Started`](super::Kind::Started) to the last event: steps, evaluations and what lies between.
+    /// Seconds from [`Kind::Started`](super::Kind::Started) to the end of the last step or evaluation.
     pub seconds: f64,
     /// Seconds within steps.
     pub step_seconds: f64,
@@ -33,7 +33,7 @@ pub struct Summary {
     pub wire_bytes: u64,
     /// Bytes all ranks would have sent as dense fp32.
     pub dense_bytes: u64,
-    /// Bits one rank sent for each parameter and step, on average.
+    /// Bits one rank sent for each parameter and step, on average: 32 times the compression ratio.
     pub bits_per_parameter: f64,
     /// The last epoch's mean training loss.
     #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
@@ -82,6 +82,14 @@ pub struct Phases {
     pub optimizer: f64,
 }
 
+impl From<[f64; 7]> for Phases {
+    /// Seconds in the order of [`Phases::NAMES`].
+    fn from(seconds: [f64; 7]) -> Self {
+        let [data, forward, backward, encode, wait, decode, optimizer] = seconds;
+        Self { data, forward, backward, encode, wait, decode, optimizer }
+    }
+}
+
 impl Phases {
     /// Names, in the order of the step; [`Phases::seconds`] follows the same order.
     pub const NAMES: [&'static str; 7] =
@@ -94,27 +102,27 @@ impl Phases {
         [data, forward, backward, encode, wait, decode, optimizer]
     }
 
-    /// Phases of so many seconds, in the order of [`Phases::NAMES`].
-    fn of(seconds: [f64; 7]) -> Self {
-        let [data, forward, backward, encode, wait, decode, optimizer] = seconds;
-        Self { data, forward, backward, encode, wait, decode, optimizer }
-    }
-
     /// The phases with their names.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, f64)> {
         Self::NAMES.into_iter().zip(self.seconds())
     }
 
-    /// The same seconds shared among `n` ranks or steps.
+    /// The seconds of a rank where these are of `n` ranks together.
     #[must_use]
     pub fn over(&self, n: f64) -> Self {
-        Self::of(self.seconds().map(|seconds| seconds / n))
+        Self::from(self.seconds().map(|seconds| seconds / n))
+    }
+
+    /// The seconds of `factor` such steps.
+    #[must_use]
+    pub fn times(&self, factor: f64) -> Self {
+        Self::from(self.seconds().map(|seconds| factor * seconds))
     }
 
     /// Adds another step's seconds.
     pub fn add(&mut self, other: &Self) {
         let (own, other) = (self.seconds(), other.seconds());
-        *self = Self::of(std::array::from_fn(|phase| own[phase] + other[phase]));
+        *self = Self::from(std::array::from_fn(|phase| own[phase] + other[phase]));
     }
 }
 
@@ -149,8 +157,8 @@ mod tests {
             100.0,
             Started { workers: 3, unit: "texts".into(), ..Started::default() },
         ));
-        // A run whose first ten steps no summary has seen.
-        for step in 11..=14 {
+        // Of a run that records every other step.
+        for step in [2, 4] {
             summary.observe(&at(
                 100.0 + step as f64,
                 Step {
@@ -165,8 +173,8 @@ mod tests {
                 },
             ));
         }
-        assert_eq!((summary.step, summary.steps, summary.samples), (14, 4, 120));
-        assert_eq!((summary.seconds, summary.step_seconds), (14.0, 2.0));
+        assert_eq!((summary.step, summary.steps, summary.samples), (4, 4, 120));
+        assert_eq!((summary.seconds, summary.step_seconds), (4.0, 2.0));
         assert_eq!(summary.samples_per_second(), 60.0);
         assert_eq!((summary.phases.forward, summary.phases.wait), (1.0, 0.5));
         assert_eq!((summary.wire_bytes, summary.dense_bytes), (4 * 3001, 4 * 12_000));
@@ -181,7 +189,7 @@ mod tests {
         summary.observe(&at(100.0, begin.clone()));
         summary.observe(&at(104.0, step(1)));
         // Saved here; an hour passes.
-        summary.observe(&at(3700.0, begin));
+        summary.observe(&at(3700.0, Started { first_step: 2, ..begin }));
         summary.observe(&at(3703.0, step(2)));
         assert_eq!((summary.steps, summary.samples, summary.seconds), (2, 60, 7.0));
     }

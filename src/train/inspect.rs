@@ -38,7 +38,7 @@ impl Worker {
                 let params = &params;
                 shown.iter().map(move |number| Tagged {
                     tag: format!("{what}/{}", params[*number].name),
-                    histogram: Histogram::of(&vector[params[*number].range.clone()]),
+                    histogram: Histogram::new(&vector[params[*number].range.clone()]),
                 })
             },
         );

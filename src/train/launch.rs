@@ -8,7 +8,7 @@ use crate::cluster::Job;
 use crate::recipe::Device;
 use crate::record::network::{Header, Meter};
 use crate::record::{
-    self, Console, Event, Mode, Place, Provenance, Record, Started, Summary, Warning,
+    Console, Destination, Event, Mode, Provenance, Record, Started, Summary, Warning,
 };
 use crate::train::collector::Collector;
 use crate::train::failure;
@@ -198,21 +198,18 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
     let Session { recipe, data, disk, .. } = session;
     let toml = recipe.to_toml()?;
     let samples = data.train.len();
-    let fresh = |place: Place<'_>| {
+    let fresh = |destination: Destination<'_>| {
         let steps = Steps::new(recipe, samples, Progress::START)?;
-        let record = Record::create(disk, place, &toml, provenance)?;
+        let record = Record::create(disk, destination, &toml, provenance)?;
         Ok(Ready { record, steps, sums: Sums::default(), from: None, events: vec![] })
     };
     let mut resume = match start {
         Start::Resume(resume) => *resume,
         Start::Fresh => {
             let (out, name) = (&recipe.record.out, recipe.record.name.as_deref());
-            return fresh(Place::New { out, recipe: &recipe.name, name });
+            return fresh(Destination::Stamped { out, recipe: &recipe.name, name });
         }
-        Start::In(folder) => {
-            let name = recipe.record.name.as_deref();
-            return fresh(Place::Given { folder: &folder, name });
-        }
+        Start::In(folder) => return fresh(Destination::Given(&folder)),
     };
     let changes = resume.accept(recipe)?;
     resume.accept_own(&provenance.own)?;
@@ -235,14 +232,15 @@ fn make_ready(session: &Session, start: Start, provenance: &Provenance) -> Resul
     if !checkpoint::rewind(disk, &resume.run, progress.step)? {
         resume.checkpoint.manifest.best = None;
     }
-    let cut = record::cut(disk, &resume.run, progress.step)?;
     let warnings = resume.warnings(recipe, provenance, resharded.as_deref());
-    let note = Event::from(resume.note(&changes, &cut, provenance));
-    let events = [note].into_iter().chain(warnings.into_iter().map(Event::from)).collect();
+    let mut note = resume.note(&changes, provenance);
     let Resume { run, checkpoint, lock, .. } = resume;
     let summary = checkpoint.manifest.summary.clone();
     let first = steps.first_step();
-    let record = Record::resume(disk, &run, lock, first, summary, &toml, provenance)?;
+    let (record, cut) = Record::resume(disk, &run, lock, first, summary, &toml, provenance)?;
+    note.text += &cut.in_words();
+    let warnings = warnings.into_iter().map(Event::from);
+    let events = [Event::from(note)].into_iter().chain(warnings).collect();
     let sums = checkpoint.manifest.sums;
     Ok(Ready { record, steps, sums, from: Some(Arc::new(checkpoint)), events })
 }

@@ -4,7 +4,7 @@
 use crate::checkpoint::{self, Checkpoint, Found};
 use crate::disk::{Disk, Lock};
 use crate::recipe::{Change, OnWorkerLoss, Recipe};
-use crate::record::{self, Cut, FileSum, Provenance, Text, Warning};
+use crate::record::{self, FileSum, Provenance, Text, Warning};
 use crate::train::failure::RunFailure;
 use crate::train::session::Session;
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -198,22 +198,13 @@ impl Resume {
     }
 
     /// The continuation in words, for the record.
-    pub fn note(&self, changes: &[Change], cut: &Cut, here: &Provenance) -> Text {
+    pub fn note(&self, changes: &[Change], here: &Provenance) -> Text {
         let step = self.checkpoint.manifest.progress.step;
         let mut text = format!("Continued after step {step} from `{}`", {
             self.checkpoint.folder.file_name().unwrap_or_default().to_string_lossy()
         });
         // Writing to a string cannot fail.
         let _ = write!(text, " by `{}`.", here.command.join(" "));
-        if let Some(error) = &cut.failed {
-            let _ = write!(text, "\n\nIt had failed: {error}");
-        }
-        if cut.unreadable > 0 {
-            let _ = write!(text, "\n\n{} unreadable lines were taken out.", cut.unreadable);
-        }
-        for torn in &cut.torn {
-            let _ = write!(text, "\n\nThe end of an event file was taken out. {torn}.");
-        }
         for change in changes {
             let forced = change.objection.map_or("", |_| " (forced)");
             let _ = write!(text, "\n\n{change}{forced}");

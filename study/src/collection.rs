@@ -7,11 +7,10 @@ use crate::names;
 use crate::network::report::Named;
 use crate::report;
 use crate::results::{COLLECTED, Label, Outcome, Results, Run};
-use crate::runner;
 use anyhow::{Context, Result, bail};
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
-use gradwire::record::RECIPE;
+use gradwire::record::{RECIPE, RunLog};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -181,8 +180,8 @@ fn no_run(folder: &Path) -> String {
 }
 
 fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<FoundRun> {
-    let measured = Measured::read(disk, folder, links)?;
-    let outcome = runner::outcome(disk, folder)?;
+    let log = RunLog::read(disk, folder)?;
+    let (outcome, measured) = (log.status(), Measured::with(disk, &log, links)?);
     let path = folder.join(RECIPE);
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let mut arm = Recipe::from_toml(&text)?.decisive_keys()?;
@@ -423,7 +422,7 @@ mod tests {
                 measured: Some(found.measured),
             }
         };
-        assert!(worth(&run(1.0, Outcome::Finished)) > worth(&run(2.0, Outcome::Unfinished)));
+        assert!(worth(&run(1.0, Outcome::Finished)) > worth(&run(2.0, Outcome::Stopped)));
         assert!(worth(&run(2.0, Outcome::Finished)) > worth(&run(1.0, Outcome::Finished)));
     }
 }

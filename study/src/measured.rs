@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
 use gradwire::record::network::{self, Row, Stretch};
-use gradwire::record::{self, Event, Kind, Provenance, Started, Step, Summary};
+use gradwire::record::{Event, Kind, Provenance, RunLog, Started, Step, Summary};
 use gradwire_exchange::Scheme;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -144,6 +144,15 @@ impl Measured {
     /// # Errors
     /// When `folder` is no run's, or its record is damaged: with file and line.
     pub fn read(disk: &Disk, folder: &Path, links: &[Named]) -> Result<Self> {
+        Self::with(disk, &RunLog::read(disk, folder)?, links)
+    }
+
+    /// The run whose `metrics.jsonl` has been read, likewise.
+    ///
+    /// # Errors
+    /// When its recipe or its other records cannot be read: with file and line.
+    pub fn with(disk: &Disk, log: &RunLog, links: &[Named]) -> Result<Self> {
+        let folder = log.folder();
         let recipe = folder.join("recipe.toml");
         let text = std::fs::read_to_string(&recipe).with_context(|| {
             format!(
@@ -154,7 +163,7 @@ impl Measured {
         })?;
         let recipe = Recipe::from_toml(&text).with_context(|| recipe.display().to_string())?;
         let mut notes = Notes::default();
-        record::read_metrics(disk, folder, |event| notes.take(event))?;
+        log.events().iter().for_each(|event| notes.take(event));
         let Notes { started, steps, sent, before, evaluations, summary, .. } = notes;
         let mut measured = Self {
             name: recipe.record.name.clone(),
@@ -179,7 +188,7 @@ impl Measured {
             ..Self::default()
         };
         if folder.join(network::FILE).exists() && measured.summary.steps > 0 {
-            let run = replay::Run::read(disk, folder)?;
+            let run = replay::Run::with(disk, log)?;
             measured.work = work(&run.stretches);
             for (word, link) in links {
                 let replayed = run.replay(link, &Assumptions::default())?;
@@ -267,18 +276,18 @@ impl Before {
 }
 
 impl Notes {
-    fn take(&mut self, event: Event) {
-        self.summary.observe(&event);
-        match event.kind {
+    fn take(&mut self, event: &Event) {
+        self.summary.observe(event);
+        match &event.kind {
             Kind::Started(started) => {
-                self.go_on(&started);
+                self.go_on(started);
                 if self.started.steps == 0 {
-                    self.started = started;
+                    self.started = started.clone();
                 }
             }
             Kind::Step(step) => {
                 self.sent.push(self.before.sent(step.wire_bytes_total));
-                self.steps.push(step);
+                self.steps.push(step.clone());
             }
             Kind::Epoch(epoch) => {
                 let bytes = self.sent.last().copied().unwrap_or(0.0);
@@ -292,7 +301,7 @@ impl Notes {
                 }));
             }
             // The summary of a whole run knows the steps that were not recorded, too.
-            Kind::Finished(finished) => self.summary = finished.summary,
+            Kind::Finished(finished) => self.summary = finished.summary.clone(),
             _ => {}
         }
     }

@@ -4,6 +4,7 @@
 use crate::bench::codecs::Spread;
 use crate::measured::Measured;
 use crate::statistics::Interval;
+pub use gradwire::record::RunStatus as Outcome;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -145,51 +146,6 @@ impl Run {
         (&self.task, &self.arm, self.seed) == (&other.task, &other.arm, other.seed)
             && began(self) == began(other)
             && self.outcome == other.outcome
-    }
-}
-
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "state", rename_all = "kebab-case")]
-pub enum Outcome {
-    /// It took all its steps.
-    Finished,
-    /// A gradient, the mean gradient or the loss was not finite any more.
-    Diverged {
-        /// The error with its causes.
-        error: String,
-    },
-    /// Something else went wrong.
-    Failed {
-        /// The error with its causes.
-        error: String,
-    },
-    /// It has begun and not ended: it is going on, or was stopped.
-    Unfinished,
-    /// It has not begun.
-    Missing,
-}
-
-impl Outcome {
-    /// Whether figures of the whole run may be taken from it.
-    pub fn is_finished(&self) -> bool {
-        *self == Self::Finished
-    }
-
-    /// Whether making the run again would come to nothing else: it finished, or it diverged.
-    pub(super) fn is_final(&self) -> bool {
-        matches!(self, Self::Finished | Self::Diverged { .. })
-    }
-
-    /// In one word.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::Finished => "finished",
-            Self::Diverged { .. } => "diverged",
-            Self::Failed { .. } => "failed",
-            Self::Unfinished => "unfinished",
-            Self::Missing => "missing",
-        }
     }
 }
 

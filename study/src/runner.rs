@@ -24,7 +24,7 @@ use gradwire::checkpoint;
 use gradwire::cluster::Job as Processes;
 use gradwire::disk::Disk;
 use gradwire::recipe::Recipe;
-use gradwire::record::{self, Kind, Mode, Provenance};
+use gradwire::record::{self, Mode, Provenance, RunLog};
 use gradwire::train::launch::{Start, train};
 use gradwire::train::requests::Requests;
 use gradwire::train::resume::Resume;
@@ -128,7 +128,6 @@ impl Job<'_> {
             .collect::<Result<_>>()?;
         self.copy_what_is_lost(&earlier, &runs, &mut notify)?;
         self.keep(&runs, &earlier)?;
-        record::hparams::forget_description(&self.disk, &self.folder)?;
         let mut pace = Pace::default();
         let is_open =
             |i: usize, runs: &[Run]| self.grid.runs[i].wanted && !runs[i].outcome.is_final();
@@ -220,9 +219,9 @@ impl Job<'_> {
             // What the record says is shown, and does not keep the others from being made.
             Err(error) => {
                 let recorded = folder.join(record::METRICS).exists();
-                match recorded.then(|| outcome(&self.disk, &folder)).transpose()? {
+                match recorded.then(|| RunLog::skim(&self.disk, &folder)).transpose()? {
                     // How many steps it came to says nothing about the next.
-                    Some(Outcome::Diverged { .. } | Outcome::Failed { .. }) => Ok(0),
+                    Some(log) if log.status().error().is_some() => Ok(0),
                     _ => Err(error),
                 }
             }
@@ -287,7 +286,7 @@ impl Job<'_> {
             return Ok(FolderState::Empty);
         }
         Ok(match difference(&self.disk, &folder, planned) {
-            Ok(None) => FolderState::Planned(outcome(&self.disk, &folder)?),
+            Ok(None) => FolderState::Planned(RunLog::skim(&self.disk, &folder)?.status()),
             Ok(Some(difference)) => FolderState::Other(difference),
             Err(error) => FolderState::Other(format!("{error:#}")),
         })
@@ -388,25 +387,6 @@ fn read(disk: &Disk, folder: &Path, name: &str) -> Result<Vec<u8>> {
     const MAX_BYTES: u64 = 1 << 24;
     let path = folder.join(name);
     disk.read(&path, MAX_BYTES).with_context(|| format!("cannot read {}", path.display()))
-}
-
-/// How the run in `folder` ended, by its record.
-pub fn outcome(disk: &Disk, folder: &Path) -> Result<Outcome> {
-    let mut outcome = Outcome::Unfinished;
-    let mut planned = 0;
-    record::read_metrics(disk, folder, |event| match event.kind {
-        Kind::Started(started) => (outcome, planned) = (Outcome::Unfinished, started.steps),
-        Kind::Finished(finished) if finished.summary.step >= planned => outcome = Outcome::Finished,
-        Kind::Failed(failed) => {
-            let error = failed.error;
-            outcome = match failed.diverged {
-                true => Outcome::Diverged { error },
-                false => Outcome::Failed { error },
-            };
-        }
-        _ => {}
-    })?;
-    Ok(outcome)
 }
 
 fn cannot_write(path: &Path) -> String {

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use gradwire::disk::Disk;
 use gradwire::recipe::NEWEST;
-use gradwire::record::{Event, Kind, METRICS, RECIPE, is_run, is_written};
+use gradwire::record::{METRICS, RECIPE, RunLog, RunStatus, is_run, is_written};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::BufRead;
@@ -13,39 +13,6 @@ use toml::{Table, Value};
 
 /// Folders below the one that is looked through: runs of superseded experiments lie deepest.
 const DEEPEST: usize = 6;
-
-/// How a run stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum State {
-    /// It took all its steps.
-    Finished,
-    /// It ended before its last step, on request or by a kill.
-    Stopped,
-    /// It was ended by an error.
-    Failed,
-    /// A gradient or a loss was no finite number any more.
-    Diverged,
-    /// A process is at work in it now.
-    Running,
-    /// Its recipe or its record cannot be read.
-    Damaged,
-}
-
-impl State {
-    /// In one word.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Finished => "finished",
-            Self::Stopped => "stopped",
-            Self::Failed => "failed",
-            Self::Diverged => "diverged",
-            Self::Running => "running",
-            Self::Damaged => "damaged",
-        }
-    }
-}
 
 /// A run at a glance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -65,7 +32,8 @@ pub struct Glance {
     /// What every random stream derives from.
     pub seed: u64,
     /// How it stands.
-    pub state: State,
+    #[serde(flatten)]
+    pub status: RunStatus,
     /// The last step in its record.
     pub step: u64,
     /// The step after which it is whole; 0 before it is known.
@@ -102,16 +70,25 @@ fn look(disk: &Disk, place: &Path, entries: Vec<PathBuf>, deeper: usize, runs: &
     }
 }
 
-/// Reads what a run is at a glance; what cannot be read makes it [`State::Damaged`].
+/// Reads what a run is at a glance; what cannot be read makes it [`RunStatus::Damaged`].
 #[must_use]
 pub fn glance(disk: &Disk, folder: &Path) -> Glance {
     let recipe = recipe(disk, folder);
-    let table = recipe.as_ref().cloned().unwrap_or_default();
-    let word = |path: &[&str]| at(&table, path).and_then(Value::as_str).map(String::from);
-    let number = |key: &str| table.get(key).and_then(Value::as_integer).unwrap_or(0) as u64;
-    let tags = at(&table, &["record", "tags"]).and_then(Value::as_array);
+    let log = match folder.join(METRICS).exists() {
+        true => RunLog::skim(disk, folder).map(Some),
+        false => Ok(None),
+    };
+    let status = match (&recipe, &log) {
+        _ if is_written(disk, folder) => RunStatus::Running,
+        (Err(error), _) | (_, Err(error)) => RunStatus::Damaged { error: format!("{error:#}") },
+        (Ok(_), Ok(log)) => log.as_ref().map_or(RunStatus::Stopped, RunLog::status),
+    };
+    let (recipe, log) = (recipe.unwrap_or_default(), log.ok().flatten());
+    let word = |path: &[&str]| at(&recipe, path).and_then(Value::as_str).map(String::from);
+    let number = |key: &str| recipe.get(key).and_then(Value::as_integer).unwrap_or(0) as u64;
+    let tags = at(&recipe, &["record", "tags"]).and_then(Value::as_array);
     let tags = tags.into_iter().flatten().filter_map(|tag| Some(tag.as_str()?.to_string()));
-    let mut glance = Glance {
+    Glance {
         folder: folder.into(),
         name: word(&["record", "name"]),
         tags: tags.collect(),
@@ -119,71 +96,11 @@ pub fn glance(disk: &Disk, folder: &Path) -> Glance {
         scheme: word(&["scheme", "kind"]).unwrap_or_default(),
         workers: number("workers"),
         seed: number("seed"),
-        state: State::Stopped,
-        step: 0,
-        steps: 0,
-        test_accuracy: None,
+        status,
+        step: log.as_ref().map_or(0, RunLog::last_step),
+        steps: log.as_ref().and_then(RunLog::started).map_or(0, |started| started.steps),
+        test_accuracy: log.as_ref().and_then(RunLog::test_accuracy),
         began: began(disk, folder),
-    };
-    if follow(disk, &folder.join(METRICS), &mut glance).is_err() || recipe.is_none() {
-        glance.state = State::Damaged;
-    }
-    if is_written(disk, folder) {
-        glance.state = State::Running;
-    }
-    glance
-}
-
-/// Reads how far a run came off its record. Lines that say nothing about that are not decoded.
-fn follow(disk: &Disk, metrics: &Path, glance: &mut Glance) -> Result<()> {
-    // What stands in front of a line's kind: the time.
-    const HEAD: usize = 64;
-    const KINDS: [&str; 5] = ["started", "step", "epoch", "finished", "failed"];
-    if !metrics.exists() {
-        return Ok(());
-    }
-    let mut lines = disk.lines(metrics)?;
-    let (mut line, mut step) = (Vec::new(), None);
-    while lines.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
-        let head = String::from_utf8_lossy(&line[..line.len().min(HEAD)]).into_owned();
-        let kind = head.split_once("\"event\":\"").and_then(|(_, rest)| rest.split('"').next());
-        match kind.and_then(|kind| KINDS.iter().find(|known| **known == kind)) {
-            // Of steps only the last matters.
-            Some(&"step") => step = Some(line.clone()),
-            Some(_) => observe(&serde_json::from_slice(&line)?, glance),
-            None if kind.is_none() => bail!("a line is no event"),
-            None => {}
-        }
-        line.clear();
-    }
-    if let Some(step) = step {
-        let step: Event = serde_json::from_slice(&step)?;
-        observe(&step, glance);
-    }
-    Ok(())
-}
-
-fn observe(event: &Event, glance: &mut Glance) {
-    match &event.kind {
-        Kind::Started(started) => {
-            glance.steps = started.steps;
-            glance.state = State::Stopped;
-        }
-        Kind::Step(step) => glance.step = glance.step.max(step.step),
-        Kind::Epoch(epoch) => {
-            glance.step = glance.step.max(epoch.step);
-            glance.test_accuracy = epoch.test_accuracy.or(glance.test_accuracy);
-        }
-        Kind::Finished(finished) => {
-            glance.step = glance.step.max(finished.summary.step);
-            if finished.summary.step >= glance.steps {
-                glance.state = State::Finished;
-            }
-        }
-        Kind::Failed(failed) => {
-            glance.state = if failed.diverged { State::Diverged } else { State::Failed };
-        }
-        _ => {}
     }
 }
 
@@ -204,7 +121,7 @@ pub fn find(disk: &Disk, out: &Path, word: &str) -> Result<PathBuf> {
         return last.with_context(|| format!("there is no run under {} yet", out.display()));
     }
     let is_called = |run: &&PathBuf| {
-        let name = recipe(disk, run).and_then(|recipe| {
+        let name = recipe(disk, run).ok().and_then(|recipe| {
             at(&recipe, &["record", "name"]).and_then(Value::as_str).map(String::from)
         });
         run.ends_with(word) || name.as_deref() == Some(word)
@@ -246,11 +163,12 @@ fn began(disk: &Disk, folder: &Path) -> f64 {
     first().or_else(made).unwrap_or(0.0)
 }
 
-/// The recipe of a run, unchecked; `None` when it cannot be read.
-fn recipe(disk: &Disk, folder: &Path) -> Option<Table> {
+/// The recipe of a run, unchecked.
+fn recipe(disk: &Disk, folder: &Path) -> Result<Table> {
     const MAX_BYTES: u64 = 1 << 24;
-    let bytes = disk.read(&folder.join(RECIPE), MAX_BYTES).ok()?;
-    String::from_utf8(bytes).ok()?.parse().ok()
+    let path = folder.join(RECIPE);
+    let bytes = disk.read(&path, MAX_BYTES).with_context(|| path.display().to_string())?;
+    String::from_utf8_lossy(&bytes).parse().with_context(|| path.display().to_string())
 }
 
 fn at<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
@@ -262,7 +180,7 @@ fn at<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gradwire::record::{self, Epoch, Failed, Finished, Started, Step, Summary};
+    use gradwire::record::{self, Epoch, Event, Started};
 
     /// A run's folder with this name, begun at a time, and these events.
     fn run(out: &Path, place: &str, name: &str, began: f64, events: Vec<Event>) -> PathBuf {
@@ -283,37 +201,34 @@ mod tests {
         Event::from(Started { steps: 4, ..Started::default() })
     }
 
-    fn finished(step: u64) -> Event {
-        let summary = Summary { step, ..Summary::default() };
-        Event::from(Finished { summary, ..Finished::default() })
-    }
-
     #[test]
-    fn a_run_is_what_its_record_says() {
+    fn a_run_is_what_its_files_say() {
         let out = tempfile::tempdir().unwrap();
-        let step = |step| Event::from(Step { step, ..Step::default() });
+        let disk = Disk::default();
         let epoch = Event::from(Epoch { step: 4, test_accuracy: Some(0.5), ..Epoch::default() });
-        let failed = |diverged| Event::from(Failed { error: "e".into(), diverged });
-        for (events, state, at) in [
-            (vec![started(), step(3), epoch, finished(4)], State::Finished, 4),
-            (vec![started(), step(2), finished(2)], State::Stopped, 2),
-            (vec![started(), finished(4), started(), step(5)], State::Stopped, 5),
-            (vec![started(), step(1), failed(false)], State::Failed, 1),
-            (vec![started(), failed(true)], State::Diverged, 0),
-            (vec![], State::Stopped, 0),
-        ] {
-            let folder = run(out.path(), "a/b", "n", 7.0, events.clone());
-            let glance = glance(&Disk::default(), &folder);
-            assert_eq!((glance.state, glance.step), (state, at), "{events:?}");
-            assert_eq!((glance.name.as_deref(), &glance.tags[..]), (Some("n"), &["x".into()][..]));
-            assert_eq!((glance.scheme.as_str(), glance.workers, glance.seed), ("topk", 4, 3));
-        }
-        let folder = run(out.path(), "a/b", "n", 7.0, vec![started()]);
-        fs::write(folder.join(METRICS), "{\"time\":1.0,\"event\":\"started\"\n").unwrap();
-        assert_eq!(glance(&Disk::default(), &folder).state, State::Damaged);
-        fs::write(folder.join(METRICS), "").unwrap();
-        let _lock = record::lock(&Disk::default(), &folder).unwrap();
-        assert_eq!(glance(&Disk::default(), &folder).state, State::Running);
+        let folder = run(out.path(), "a/b", "n", 7.0, vec![started(), epoch]);
+        let found = glance(&disk, &folder);
+        assert_eq!((&found.status, found.step, found.steps), (&RunStatus::Stopped, 4, 4));
+        assert_eq!((found.test_accuracy, found.began), (Some(0.5), 7.0));
+        assert_eq!((found.name.as_deref(), &found.tags[..]), (Some("n"), &["x".into()][..]));
+        assert_eq!((found.scheme.as_str(), found.workers, found.seed), ("topk", 4, 3));
+        let line = serde_json::to_string(&found).unwrap();
+        assert!(line.contains(r#""state":"stopped""#), "{line}");
+
+        let damaged = |name: &str, text: &str| {
+            let folder = run(out.path(), "a/b", "n", 7.0, vec![started()]);
+            fs::write(folder.join(name), text).unwrap();
+            let RunStatus::Damaged { error } = glance(&disk, &folder).status else {
+                panic!("{name} was read")
+            };
+            assert!(error.contains(name), "{error}");
+        };
+        damaged(METRICS, "{\"time\":1.0,\"event\":\"started\"\n");
+        damaged(RECIPE, "name = ");
+        let _lock = record::lock(&disk, &folder).unwrap();
+        assert_eq!(glance(&disk, &folder).status, RunStatus::Running);
+        fs::remove_file(folder.join(METRICS)).unwrap();
+        assert_eq!(glance(&disk, &folder).status, RunStatus::Running);
     }
 
     #[test]

@@ -7,7 +7,7 @@ A folder is that of a run, or a log directory with runs below it.
 Every scalar, histogram and text that metrics.jsonl implies must be in the run's event files with
 the same step, wall time and value (scalars as 32-bit floats), and nothing else may be there. The
 files are read twice: as they were written, and as TensorBoard's server sees them after its own
-migration to tensors. Several files, as resumed runs leave them, are read as one.
+migration to tensors.
 
 Of a log directory, the HParams dashboard's backend must list every run below the folder once, with the settings of its
 recipe.toml, with how it ended and what it came to, under a name that no other has, and with every filter as it is at first;

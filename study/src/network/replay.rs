@@ -4,7 +4,7 @@ use crate::statistics::median;
 use anyhow::{Context, Result, bail};
 use gradwire::disk::Disk;
 use gradwire::record::network::{self, Header, Row, Stretch, pattern};
-use gradwire::record::{self, Epoch, Event, Kind};
+use gradwire::record::{Epoch, Kind, RunLog};
 use gradwire_exchange::Operation;
 use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Took, Work};
 use serde::Serialize;
@@ -71,22 +71,33 @@ impl Run {
     /// # Errors
     /// When `folder` is none, or a line of its record is damaged: with file and line.
     pub fn read(disk: &Disk, folder: &Path) -> Result<Self> {
+        Self::with(disk, &RunLog::read(disk, folder)?)
+    }
+
+    /// The run whose `metrics.jsonl` has been read.
+    ///
+    /// # Errors
+    /// When it has no record of the network, or a line of it is damaged: with file and line.
+    pub fn with(disk: &Disk, log: &RunLog) -> Result<Self> {
+        let folder = log.folder();
         let stretches = network::read(disk, folder)?;
         let Some(header) = stretches.first().map(|stretch| stretch.header.clone()) else {
             bail!("{}: no step is recorded yet", folder.join(network::FILE).display());
         };
         let (mut evaluations, mut losses, mut started) = (Vec::new(), Vec::new(), 0.0);
         let last = stretches.iter().map(|stretch| stretch.rows.len() as u64).sum();
-        record::read_metrics(disk, folder, |event: Event| match event.kind {
-            Kind::Started(_) if started == 0.0 => started = event.time,
-            Kind::Step(step) if step.step <= last => losses.push((step.step, step.loss)),
-            Kind::Epoch(epoch) if epoch.step <= last => {
-                let Epoch { step, test_accuracy, test_loss: loss, .. } = epoch;
-                let found = test_accuracy.map(|accuracy| Evaluation { step, accuracy, loss });
-                evaluations.extend(found);
+        for event in log.events() {
+            match &event.kind {
+                Kind::Started(_) if started == 0.0 => started = event.time,
+                Kind::Step(step) if step.step <= last => losses.push((step.step, step.loss)),
+                Kind::Epoch(epoch) if epoch.step <= last => {
+                    let Epoch { step, test_accuracy, test_loss: loss, .. } = *epoch;
+                    let found = test_accuracy.map(|accuracy| Evaluation { step, accuracy, loss });
+                    evaluations.extend(found);
+                }
+                _ => {}
             }
-            _ => {}
-        })?;
+        }
         Ok(Self { folder: folder.to_path_buf(), header, stretches, evaluations, started, losses })
     }
 

@@ -235,7 +235,9 @@ fn trouble(run: &Run) -> Option<String> {
         Outcome::Finished => return None,
         Outcome::Diverged { error } => format!("diverged {after}: {error}"),
         Outcome::Failed { error } => format!("failed {after}: {error}"),
-        Outcome::Unfinished => format!("is unfinished, {after}"),
+        Outcome::Stopped => format!("was stopped {after}"),
+        Outcome::Running => format!("is running, {after}"),
+        Outcome::Damaged { error } => format!("cannot be read: {error}"),
         Outcome::Missing => "is missing: it has not begun".into(),
     };
     Some(format!("seed {} {what}", run.seed))

@@ -10,28 +10,44 @@
 //! The messages are those of TensorBoard's `plugins/hparams/plugin_data.proto`, for
 //! which `tensorboard-proto` has no types; field numbers stand beside their names.
 
-use super::event::{Event, Finished, Kind};
 use super::proto::Message;
-use super::summary::Summary;
-use super::tensorboard::{nothing, of_plugin, scalars};
-use crate::disk::Disk;
+use super::values::{nothing, plugin_value, scalars};
+use crate::record::event::{Event, Finished, Kind};
+use crate::record::folder;
+use crate::record::summary::Summary;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tensorboard_proto::summary::Summary_Value;
-use toml::Value;
+use toml::{Table, Value};
 
 /// A run's settings, by column.
-pub(super) type Settings = BTreeMap<String, Value>;
+type Settings = BTreeMap<String, Value>;
+
+/// What the dashboard shows about a run: its name and its settings.
+pub(in crate::record) struct Trial {
+    name: String,
+    settings: Settings,
+}
+
+impl Trial {
+    /// The trial of the run in `folder` that begins at this time, in seconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// When the resolved recipe is no TOML.
+    pub(in crate::record) fn new(resolved: &str, folder: &Path, time: f64) -> Result<Self> {
+        let recipe: Table = resolved.parse().context("the resolved recipe is no TOML")?;
+        let name = recipe.get("record").and_then(|record| record.get("name"));
+        let name = name.and_then(Value::as_str).map(String::from);
+        let settings = settings(recipe);
+        Ok(Self { name: trial_name(&settings, name, folder, time), settings })
+    }
+}
 
 /// The name of the plugin, and the beginning of its tags.
 const PLUGIN: &str = "hparams";
 const START: &str = "_hparams_/session_start_info";
-/// Stands in the one record that says how a run has ended.
-pub(super) const END: &str = "_hparams_/session_end_info";
-
-/// The file in which earlier versions described an experiment, in the folder of all its runs.
-const DESCRIPTION: &str = "events.out.tfevents.0000000000.gradwire.hparams";
+const END: &str = "_hparams_/session_end_info";
 
 /// Keys, or tables of keys, that no column is worth.
 const LEFT_OUT: [&str; 11] = [
@@ -49,8 +65,7 @@ const LEFT_OUT: [&str; 11] = [
 ];
 
 /// The settings in a resolved recipe.
-pub(super) fn settings(resolved: &str) -> Result<Settings> {
-    let recipe: toml::Table = resolved.parse().context("the resolved recipe is no TOML")?;
+fn settings(recipe: Table) -> Settings {
     let mut settings = Settings::new();
     let mut open = vec![(String::new(), Value::Table(recipe))];
     while let Some((path, value)) = open.pop() {
@@ -72,32 +87,36 @@ pub(super) fn settings(resolved: &str) -> Result<Settings> {
             value => drop(settings.insert(path, value)),
         }
     }
-    Ok(settings)
+    settings
 }
 
-/// Says that a run with these settings begins, at a time in seconds since the Unix epoch:
+/// Says that a run begins, at a time in seconds since the Unix epoch:
 /// `HParamsPluginData { session_start_info = 3 }`, `SessionStartInfo { hparams = 1, group_name = 4,
 /// start_time_secs = 5 }`; an entry of the map is `{ key = 1, value = 2 }`. The group is what the
-/// dashboard calls a trial, in a narrow column: `trial` begins with what tells runs apart.
-pub(super) fn start(trial: &str, settings: &Settings, time: f64) -> Summary_Value {
+/// dashboard calls a trial, in a narrow column: its name begins with what tells runs apart.
+pub(super) fn start(trial: &Trial, time: f64) -> Summary_Value {
     let entry = |(key, value): (&String, &Value)| {
         Message::default().text(1, key).message(2, &in_message(value))
     };
-    let info = Message::default().messages(1, settings.iter().map(entry));
-    let info = info.text(4, trial).number(5, time);
-    of_plugin(START, PLUGIN, Message::default().message(3, &info).into_bytes(), nothing())
+    let info = Message::default().messages(1, trial.settings.iter().map(entry));
+    let info = info.text(4, &trial.name).number(5, time);
+    plugin_value(START, PLUGIN, Message::default().message(3, &info).into_bytes(), nothing())
 }
 
-/// What the dashboard calls the run in `folder`: its name, or else scheme and seed, then its folder. A run
-/// that begins again in the folder of another is told from it by `again`.
-pub(super) fn trial(settings: &Settings, name: Option<&str>, folder: &Path, again: &str) -> String {
+/// What the dashboard calls the run in `folder`: its name, or else scheme and seed, then its folder, and
+/// the moment at which it begins where the folder's name does not tell it.
+fn trial_name(settings: &Settings, name: Option<String>, folder: &Path, time: f64) -> String {
     let word = |key: &str| settings.get(key).map(in_words);
     let label = match (name, word("scheme"), word("seed")) {
-        (Some(name), ..) => name.to_string(),
+        (Some(name), ..) => name,
         (None, Some(scheme), Some(seed)) => format!("{scheme} seed {seed}"),
         (None, scheme, _) => scheme.unwrap_or_else(|| "run".into()),
     };
-    format!("{label} · {}{again}", folder.display())
+    let moment = match folder::has_stamp(folder) {
+        true => String::new(),
+        false => format!(" · {}", folder::stamp(time)),
+    };
+    format!("{label} · {}{moment}", folder.display())
 }
 
 /// What a run has come to by an evaluation, beside accuracy and loss, and what it had cost.
@@ -109,19 +128,6 @@ pub(super) fn results(summary: &Summary) -> Vec<Summary_Value> {
         ("Test/wire_bytes", Some(summary.wire_bytes as f64)),
     ];
     scalars(figures).collect()
-}
-
-/// Removes the description of an experiment that an earlier version left in the folder of its runs: it
-/// hides the others from the dashboard.
-///
-/// # Errors
-/// When it cannot be removed.
-pub fn forget_description(disk: &Disk, logdir: &Path) -> Result<()> {
-    let path = logdir.join(DESCRIPTION);
-    if path.exists() {
-        disk.remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
-    }
-    Ok(())
 }
 
 /// That a run has ended: `HParamsPluginData { session_end_info = 4 }`, `SessionEndInfo { status = 1,
@@ -139,7 +145,7 @@ pub(super) fn end(event: &Event, last_step: Option<u64>) -> Vec<Summary_Value> {
     };
     let info = Message::default().choice(1, status).number(2, event.time);
     let data = Message::default().message(4, &info);
-    vec![of_plugin(END, PLUGIN, data.into_bytes(), nothing())]
+    vec![plugin_value(END, PLUGIN, data.into_bytes(), nothing())]
 }
 
 /// A setting in words.

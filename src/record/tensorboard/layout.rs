@@ -2,7 +2,7 @@
 //! training run, side by side.
 
 use super::proto::Message;
-use super::tensorboard::{of_plugin, string};
+use super::values::{plugin_value, string};
 use tensorboard_proto::summary::Summary_Value;
 
 /// The plugin, and the tag under which it looks.
@@ -71,5 +71,5 @@ pub(super) fn layout() -> Summary_Value {
         Message::default().text(1, title).messages(2, charts.iter().map(chart))
     });
     let layout = Message::default().messages(2, categories);
-    of_plugin(TAG, PLUGIN, Vec::new(), string(&[], layout.into_bytes()))
+    plugin_value(TAG, PLUGIN, Vec::new(), string(&[], layout.into_bytes()))
 }
