@@ -416,8 +416,11 @@ mod tests {
     #[test]
     fn bytes_of_a_rank_add_up_over_numbers_of_workers() {
         let mut notes = Notes::default();
-        let epoch =
-            Event::from(record::Epoch { step: 30, test_accuracy: Some(0.5), ..Default::default() });
+        let epoch = Event::from(gradwire::record::Epoch {
+            step: 30,
+            test_accuracy: Some(0.5),
+            ..Default::default()
+        });
         for event in [
             started(8, 1),
             step(10, 100.0, 8_000),
@@ -426,7 +429,7 @@ mod tests {
             step(30, 100.0, 12_000 + 3_000),
             epoch,
         ] {
-            notes.take(event);
+            notes.take(&event);
         }
         assert_eq!(notes.sent, [1000.0, 2000.0, 3000.0]);
         assert_eq!(notes.evaluations[0].bytes, 3000.0);
