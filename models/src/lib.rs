@@ -34,7 +34,6 @@ pub mod airbench;
 pub mod compare;
 mod composed;
 pub mod config;
-mod custom_op;
 pub mod definition;
 mod eigen;
 mod fused;

@@ -10,7 +10,7 @@ use candle_core::{CpuStorage, InplaceOp1, InplaceOp3, Layout, Result, Shape, Ten
 #[cfg(feature = "cuda")]
 use super::launch::{Array, Gpu, View};
 use super::operation::{Operation, apply};
-use crate::custom_op::Gradients;
+use crate::kernels::custom_op::Gradients;
 use crate::kernels::operand::{f32s_mut, slice};
 use crate::parameters::Running;
 

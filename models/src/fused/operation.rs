@@ -6,7 +6,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 #[cfg(feature = "cuda")]
 use super::launch::{Array, Gpu, View};
-use crate::custom_op::{self, Apply, Candle, Gradients};
+use crate::kernels::custom_op::{self, Apply, Candle, Gradients};
 use crate::kernels::operand::Operand;
 
 /// An operation on `N` contiguous arrays of f32.

@@ -8,7 +8,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 #[cfg(feature = "cuda")]
 use super::launch::{Array, Gpu, View};
 use super::operation::{Operation, apply};
-use crate::custom_op::Gradients;
+use crate::kernels::custom_op::Gradients;
 
 /// The rows of `table [R, D]` with these numbers: `[numbers.len(), D]`. Gradient flows back from the picks at the places
 /// `giving` alone.

@@ -4,7 +4,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 use super::operand::Operand;
 use super::profile::{Kind, timed};
-use crate::custom_op::{Gradients, Operation, Saved, apply};
+use crate::kernels::custom_op::{Gradients, Operation, Saved, apply};
 
 /// Mean over the batch of the cross-entropy of `logits [B, C]` against `targets [B]`: a scalar.
 ///

@@ -8,7 +8,7 @@ use super::profile::{Kind, timed};
 use super::rows::RowGradient;
 use super::simd::{Isa, Kernel, Simd};
 use crate::PAD;
-use crate::custom_op::{Gradients, Operation, apply};
+use crate::kernels::custom_op::{Gradients, Operation, apply};
 
 /// Rows of `table [V, D]` for `ids u32 [B, L]`: `[B, L, D]`. Padding receives no gradient.
 ///

@@ -11,7 +11,7 @@ use super::operand::{Operand, borrow};
 use super::parallel;
 use super::profile::{Kind, timed};
 use super::simd::{Isa, Kernel, Simd};
-use crate::custom_op::{Gradients, Operation, Saved, apply};
+use crate::kernels::custom_op::{Gradients, Operation, Saved, apply};
 use crate::parameters::LAYER_NORM_EPSILON;
 
 /// Values that each row keeps: its mean and one over its deviation.

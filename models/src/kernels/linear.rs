@@ -8,7 +8,7 @@ use super::operand::{Operand, borrow};
 use super::profile::{Kind, timed};
 use super::projection::{ColumnSums, Panels, weight_gradient};
 use super::simd::Isa;
-use crate::custom_op::{Gradients, Operation, apply};
+use crate::kernels::custom_op::{Gradients, Operation, apply};
 
 /// `xs [B, I]` times `weight [O, I]` transposed, plus `bias [O]`: `[B, O]`. No size is 0.
 ///

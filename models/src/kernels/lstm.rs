@@ -17,7 +17,7 @@ use super::operand::{Operand, borrow, with_values};
 use super::parallel;
 use super::profile::{Kind, timed};
 use super::simd::Isa;
-use crate::custom_op::{self, Gradients, Operation, apply};
+use crate::kernels::custom_op::{self, Gradients, Operation, apply};
 use crate::parameters::Lstm;
 use direction::{Direction, States};
 use time_steps::TimeSteps;

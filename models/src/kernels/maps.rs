@@ -17,7 +17,7 @@ use super::memory::{Scratch, Target};
 use super::operand::{Operand, borrow, with_values};
 use super::values::{self, Values};
 use super::{Native, counts};
-use crate::custom_op::{Gradients, Operation, apply};
+use crate::kernels::custom_op::{Gradients, Operation, apply};
 
 /// Feature maps `[batch, height, width, channels]`.
 #[derive(Clone)]

@@ -10,6 +10,7 @@ pub(crate) mod batch_norm;
 pub(crate) mod conv;
 pub(crate) mod counts;
 pub(crate) mod cross_entropy;
+pub(crate) mod custom_op;
 mod direct;
 pub(crate) mod embedding;
 pub(crate) mod encoder;

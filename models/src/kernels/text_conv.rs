@@ -25,7 +25,7 @@ use super::operand::{Operand, borrow};
 use super::parallel;
 use super::profile::{Kind, timed};
 use super::simd::{Isa, Kernel, Simd};
-use crate::custom_op::{Gradients, Operation, Saved, apply};
+use crate::kernels::custom_op::{Gradients, Operation, Saved, apply};
 
 /// `max_t relu(Σ_k xs[b, t + k] · weight[f, :, k] + bias[f])` for `xs [B, L, D]` and every pair of
 /// `weight [F, D, K]` and `bias [F]` in `filters`, side by side: `[B, ΣF]`. No size is 0, no

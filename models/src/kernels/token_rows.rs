@@ -7,7 +7,7 @@ use super::handover::gradient;
 use super::operand::{Operand, borrow};
 use super::profile::{Kind, timed};
 use super::simd::{Isa, Kernel, Simd};
-use crate::custom_op::{Gradients, Operation, apply};
+use crate::kernels::custom_op::{Gradients, Operation, apply};
 use crate::packing::Packing;
 
 /// For each packed row the sum of its token's row in `table [V, D]` and its position's in `positions [P, D]`, `P` at

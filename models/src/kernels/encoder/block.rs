@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use candle_core::{Result, Shape, Tensor};
 
-use crate::custom_op::{self, Gradients, Operation, apply};
+use crate::kernels::custom_op::{self, Gradients, Operation, apply};
 use crate::kernels::gemm::Target;
 use crate::kernels::handover::Parts;
 use crate::kernels::layer_norm::{Again, Backward, KEPT, Normalise};

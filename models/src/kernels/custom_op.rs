@@ -7,7 +7,7 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, S
 #[cfg(feature = "cuda")]
 use candle_core::{CudaStorage, bail};
 
-use crate::kernels::operand::Operand;
+use super::operand::Operand;
 
 /// The gradients of `N` operands: of each that, unless nobody needs it, or it was [handed over](crate::kernels::handover).
 pub(crate) type Gradients<const N: usize> = Result<[Option<Tensor>; N]>;
