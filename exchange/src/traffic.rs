@@ -1,11 +1,9 @@
-//! What one exchange cost: bytes on the wire, time, and what compressors tell about themselves.
+//! What one exchange cost: bytes on the wire, time, and what compressors report about themselves.
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::borrow::Cow;
 use std::time::Duration;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 /// How the values of one gauge, from several buckets, become one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -19,57 +17,26 @@ pub enum Merge {
     },
 }
 
-/// One number that a compressor tells about its last message.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+/// One number that a compressor reports about its last message.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Gauge {
     /// Name, the same for every bucket and step.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Value.
     pub value: f64,
     /// How it joins the same gauge of other buckets.
     pub merge: Merge,
 }
 
-/// A gauge as it is read.
-#[derive(Deserialize)]
-struct Told {
-    name: String,
-    value: f64,
-    merge: Merge,
-}
-
-impl<'de> Deserialize<'de> for Gauge {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Told { name, value, merge } = Told::deserialize(deserializer)?;
-        let name = known(name).ok_or_else(|| D::Error::custom("this is no gauge's name"))?;
-        Ok(Self { name, value, merge })
-    }
-}
-
-/// A gauge's name, kept for ever: there are some dozens, and not many more are taken.
-fn known(name: String) -> Option<&'static str> {
-    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = names.get(name.as_str()) {
-        return Some(known);
-    }
-    if names.len() >= 256 || name.len() > 64 {
-        return None;
-    }
-    let name: &'static str = name.leak();
-    names.insert(name);
-    Some(name)
-}
-
 impl Gauge {
     /// A count, adding up over buckets.
     pub fn sum(name: &'static str, value: f64) -> Self {
-        Self { name, value, merge: Merge::Sum }
+        Self { name: name.into(), value, merge: Merge::Sum }
     }
 
     /// A property, averaged over buckets by `weight`.
     pub fn mean(name: &'static str, value: f64, weight: f64) -> Self {
-        Self { name, value, merge: Merge::Mean { weight } }
+        Self { name: name.into(), value, merge: Merge::Mean { weight } }
     }
 
     /// Joins `gauges` into `merged`, by name.
@@ -77,7 +44,7 @@ impl Gauge {
         for gauge in gauges {
             match merged.iter_mut().find(|other| other.name == gauge.name) {
                 Some(other) => other.join(gauge),
-                None => merged.push(*gauge),
+                None => merged.push(gauge.clone()),
             }
         }
     }
@@ -184,13 +151,14 @@ impl Traffic {
         self.encode + self.wait + self.decode
     }
 
-    /// Bits on the wire for each element of the gradient, of the 32 that plain f32 has: 32 times the
-    /// compression ratio, so that headers, which plain f32 has too, do not count. 0 for an empty gradient.
+    /// Bits per parameter: 32 times the [compression ratio](Self::compression_ratio), so that a
+    /// gradient sent as plain f32 takes exactly 32; 0 when there was nothing to send.
     pub fn bits_per_parameter(&self) -> f64 {
         32.0 * self.compression_ratio()
     }
 
-    /// Compression ratio: bytes on the wire over bytes of plain f32. Smaller is stronger.
+    /// Compression ratio: bytes on the wire over bytes of plain f32, both with their headers.
+    /// Smaller is stronger.
     pub fn compression_ratio(&self) -> f64 {
         ratio(self.wire_bytes, self.dense_bytes)
     }
@@ -230,6 +198,17 @@ mod tests {
         assert_eq!(traffic.gauge("kept"), Some(4.0));
         assert_eq!(traffic.gauge("bits"), Some(7.0));
         assert_eq!(traffic.gauge("levels"), None);
+    }
+
+    /// A name of any process is read, however many have been read before.
+    #[test]
+    fn gauges_are_read_whatever_their_names() {
+        for number in 0..1000 {
+            let gauge = Gauge::mean("x", 0.5, 2.0);
+            let text = toml::to_string(&gauge).unwrap().replace("\"x\"", &format!("\"x{number}\""));
+            let read: Gauge = toml::from_str(&text).unwrap();
+            assert_eq!((read.name.as_ref(), read.value), (format!("x{number}").as_str(), 0.5));
+        }
     }
 
     #[test]

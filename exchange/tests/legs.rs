@@ -79,6 +79,21 @@ fn plain_values_are_an_allreduce_in_one_process() {
     assert!(served[0].legs[0].aggregate_cpu > Duration::ZERO);
 }
 
+/// Headers count on both sides: what is sent as plain f32 takes exactly 32 bits per parameter.
+#[test]
+fn dense_takes_exactly_32_bits_per_parameter() {
+    let small = Policy { dense_below: Some(100), ..Policy::default() };
+    for topology in Topology::ALL {
+        for ranks in [1, 3] {
+            let steps = traffic(&SchemeConfig::default(), &small, *topology, ranks);
+            let ratios = steps.iter().map(Traffic::compression_ratio);
+            assert!(ratios.eq([1.0, 1.0]), "{topology:?} × {ranks}");
+            let bits = steps.iter().map(Traffic::bits_per_parameter);
+            assert!(bits.eq([32.0, 32.0]), "{topology:?} × {ranks}");
+        }
+    }
+}
+
 #[test]
 fn half_is_reduced_in_shards_where_that_sends_less() {
     let half = SchemeConfig::Half(half::Config::default());

@@ -161,11 +161,11 @@ impl Compressor {
 
     /// What the last message was like.
     #[getter]
-    fn gauges(&self, py: Python<'_>) -> BTreeMap<&'static str, f64> {
+    fn gauges(&self, py: Python<'_>) -> BTreeMap<String, f64> {
         py.detach(|| {
             let inner = self.lock();
             let gauges = inner.as_ref().map_or(&[][..], |fitted| fitted.codec.gauges());
-            gauges.iter().map(|gauge| (gauge.name, gauge.value)).collect()
+            gauges.iter().map(|gauge| (gauge.name.to_string(), gauge.value)).collect()
         })
     }
 

@@ -260,7 +260,7 @@ impl Traffic {
         self.0.dense_fallbacks
     }
 
-    /// Bits on the wire for each element.
+    /// Bits per parameter: 32 times wire bytes over dense bytes, so that plain f32 takes 32.
     #[getter]
     fn bits_per_parameter(&self) -> f64 {
         self.0.bits_per_parameter()
@@ -286,8 +286,8 @@ impl Traffic {
 
     /// What the compressors tell.
     #[getter]
-    fn gauges(&self) -> HashMap<&'static str, f64> {
-        self.0.gauges.iter().map(|gauge| (gauge.name, gauge.value)).collect()
+    fn gauges(&self) -> HashMap<String, f64> {
+        self.0.gauges.iter().map(|gauge| (gauge.name.to_string(), gauge.value)).collect()
     }
 
     fn __repr__(&self) -> String {

@@ -14,7 +14,7 @@ use crate::wire::{Read, Reader, indices, put_count};
 use crate::{Gauge, Result};
 
 /// What the last sparse message was like.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct SparseGauges {
     gauges: [Gauge; 4],
 }

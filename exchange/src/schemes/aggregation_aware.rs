@@ -155,7 +155,7 @@ impl AggregationAware {
         let k = self.config.ratio.count(length, step) as f64;
         let bound = (k * ranks as f64).min(length as f64);
         // Without a message, as in the first steps of a warm-up, nothing has cleared those of the step before.
-        self.gauges.retain(|gauge| !UNION_GAUGES.contains(&gauge.name));
+        self.gauges.retain(|gauge| !UNION_GAUGES.contains(&&*gauge.name));
         self.gauges.extend([
             Gauge::sum(UNION_GAUGES[0], union),
             Gauge::mean(UNION_GAUGES[1], union / k, k),
