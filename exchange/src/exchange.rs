@@ -49,7 +49,8 @@ const MAX_BUCKET: usize = 1 << 29;
 /// groups that had not are as given. The group that failed is also as given if the error is
 /// [`Error::NonFinite`] or [`Error::Aborted`], which every rank returns alike. There are two
 /// exceptions: local clipping without feedback scales the gradient in place; and buckets that are
-/// sent as they are, beside those of a scheme of several rounds, may hold the mean.
+/// sent as they are, beside those of a scheme of several rounds, may hold the mean. A [`Support`]
+/// covers what the gradient then holds: outside of it, the gradient is zero.
 ///
 /// After [`Error::NonFinite`] or [`Error::Aborted`] the group of ranks can go on, with a new step or
 /// with the same one again. After any other error the group of ranks is broken: drop the exchange,
@@ -228,15 +229,14 @@ impl Exchange {
     ) -> Result<Traffic> {
         let Gradient { values, mut support } = gradient.into();
         self.begin(step);
-        if self.groups.len() == 1 {
-            self.exchange_with(0, values, support)?;
-        } else {
-            for group in 0..self.groups.len() {
-                self.exchange_group(group, values)?;
-            }
-            if let Some(support) = &mut support {
-                support.fill();
-            }
+        if self.groups.len() > 1
+            && let Some(support) = support.take()
+        {
+            // Whichever group fails, the ones before it may have left their means anywhere.
+            support.fill();
+        }
+        for group in 0..self.groups.len() {
+            self.exchange_with(group, values, support.as_deref_mut())?;
         }
         self.finish(values)
     }
@@ -299,7 +299,11 @@ impl Exchange {
             Ok(heard) => underway.heard[group] = Some(heard),
             Err(error) => {
                 if let Some(support) = support {
-                    *support = given;
+                    match error {
+                        // Buckets hold the whole mean, which the support covers, or are as given.
+                        Error::NonFinite { .. } | Error::Aborted { .. } => support.join(&given),
+                        _ => support.fill(),
+                    }
                 }
                 return Err(error);
             }

@@ -59,6 +59,11 @@ impl Support {
         masks(elements).for_each(|(word, mask)| self.words[word] |= mask);
     }
 
+    /// Adds all of another part of the same gradient.
+    pub(crate) fn join(&mut self, other: &Self) {
+        self.words.iter_mut().zip(&other.words).for_each(|(word, more)| *word |= more);
+    }
+
     /// Whether any of these elements lies in it.
     ///
     /// # Panics
@@ -112,8 +117,13 @@ mod tests {
             }
             prop_assert_eq!(support.meets(0..length), naive.contains(&true));
             prop_assert_eq!(support.is_everything(), !naive.contains(&false));
+            let mut joined = Support::nothing(length);
+            joined.join(&support);
+            prop_assert_eq!(&joined, &support);
             support.fill();
             prop_assert!(support.is_everything());
+            joined.join(&support);
+            prop_assert_eq!(&joined, &support);
             prop_assert!((0..length).all(|element| support.meets(element..element + 1)));
             support.clear();
             prop_assert_eq!(support, Support::nothing(length));

@@ -236,6 +236,47 @@ fn a_refused_step_leaves_the_support_as_it_was() {
     }
 }
 
+/// After any failure the gradient is zero outside of its support, also where means of other ranks
+/// had come before the failure: in an earlier group, or in an earlier bucket of the same group.
+#[test]
+fn a_support_covers_what_a_failed_step_leaves_behind() {
+    let policy = |_| Policy::from(Bucketing::Parameter);
+    let later_bucket = LENGTH - 1;
+    for (wiring, name) in wirings().into_iter().flat_map(|w| ["dense", "nonzero"].map(|n| (w, n))) {
+        let named = |scheme: &SchemeConfig| scheme.about().name == name;
+        let scheme = SchemeConfig::specimens().into_iter().find(named).unwrap();
+        if wiring.validate(&scheme, &policy(())).is_err() {
+            continue;
+        }
+        for (groups, poison) in [
+            (vec![vec![0, 1], vec![2, 3, 4]], f32::NAN),
+            (vec![vec![0, 1], vec![2, 3, 4]], f32::MAX),
+            (vec![vec![0, 1, 2, 3, 4]], f32::MAX),
+        ] {
+            over_each(wiring, 3, PATIENT, |rank, end| {
+                let mut exchange =
+                    Exchange::with(&scheme, wiring, policy(()), parameters(&LENGTHS), 9, end)
+                        .unwrap();
+                exchange.set_groups(groups.clone()).unwrap();
+                let (mut gradient, mut support) = (vec![0.0; LENGTH], Support::nothing(LENGTH));
+                let own = [200 * rank, later_bucket];
+                own.iter().for_each(|place| support.add(*place..place + 1));
+                (gradient[own[0]], gradient[own[1]]) = (3.0, poison);
+                let within = Gradient::within(&mut gradient, &mut support);
+                let failed = exchange.allreduce(1, within).unwrap_err();
+                let case = format!("{name} {wiring:?} {groups:?}: {failed}");
+                let step = match failed {
+                    Error::NonFinite { step, .. } | Error::NonFiniteMean { step, .. } => step,
+                    _ => panic!("{case}"),
+                };
+                assert_eq!(step, 1, "{case}");
+                let mut outside = (0..LENGTH).filter(|i| !support.meets(*i..i + 1));
+                assert_eq!(outside.find(|i| gradient[*i] != 0.0), None, "{case}");
+            });
+        }
+    }
+}
+
 /// An answer that comes after a rank has given the server up is none to that rank's next question.
 #[test]
 fn who_has_given_up_a_server_does_not_hear_it_any_more() {
