@@ -8,8 +8,8 @@
 
 use crate::disk::Disk;
 use anyhow::{Context, Result, ensure};
-use gradwire_exchange::Operation;
 use gradwire_exchange::network::Pattern;
+use gradwire_exchange::{Operation, Topology};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -56,15 +56,9 @@ pub struct Header {
     pub seed: u64,
 }
 
-/// How the messages of a topology travel, by its name in a recipe; other operations travel as
-/// [`Pattern::carrying`] has it. `None` for no such topology.
+/// [`Topology::pattern`] by the topology's name in a recipe; `None` for no such topology.
 pub fn pattern(topology: &str) -> Option<Pattern> {
-    match topology {
-        "allgather" => Some(Pattern::RingAllgather),
-        "server" => Some(Pattern::Server),
-        "sharded" => Some(Pattern::Sharded),
-        _ => None,
-    }
+    Topology::ALL.iter().find(|known| known.name() == topology).map(|known| known.pattern())
 }
 
 /// What computing is measured by.

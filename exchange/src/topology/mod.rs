@@ -27,6 +27,7 @@ use crate::collective::{Collective, Payload};
 use crate::compress::{Built, Compressor, Run, Scheme, Seat};
 use crate::incoming::Place;
 use crate::layout::{BucketRange, Bucketing, Layout};
+use crate::network::Pattern;
 use crate::traffic::Leg;
 use crate::wire::Kind;
 use crate::{Error, Policy, Result, State, Support};
@@ -165,6 +166,16 @@ impl Topology {
 }
 
 impl Topology {
+    /// How its messages travel in the network model; other operations travel as [`Pattern::carrying`] has
+    /// it.
+    pub fn pattern(self) -> Pattern {
+        match self {
+            Topology::Allgather => Pattern::RingAllgather,
+            Topology::Server => Pattern::Server,
+            Topology::Sharded => Pattern::Sharded,
+        }
+    }
+
     /// Which schemes may ride on it, in words: the table that [`Wiring::validate`] enforces.
     pub fn schemes(self) -> &'static str {
         match self {
