@@ -49,11 +49,19 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
         ),
         ("reproduce casq --scale smoke --set seed=7", "--seeds N"),
         ("train --workers 0", "workers"),
+        ("train --set workers=3 --workers 4", "--set workers=3; give it once"),
+        ("train --steps 5 --set train.max_steps=6", "train.max_steps is given twice: 5"),
+        ("train --seed 18446744073709551615", "9223372036854775807"),
         ("train --workers many", "--workers"),
         ("train --epoch 3", "--epochs"),
     ] {
         program.refuses(&words(line), 2, &[part]);
     }
+    program.refuses(
+        &["train", "--set", "exchange.topology={ kind = \"server\", downlink = \"exact\" }"],
+        2,
+        &["`exchange.topology`", "a word", "`exchange.downlink`"],
+    );
     for (line, part) in [
         ("train sidco", "gradwire reproduce sidco"),
         ("reproduce cifar10-topk", "gradwire train cifar10-topk"),

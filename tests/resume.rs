@@ -460,3 +460,15 @@ fn the_newest_and_the_best_are_kept() {
     let run = program.train(&[&words(STEPS)[..], &["--set", "checkpoint.keep_last=0"]].concat());
     assert!(!run.join("checkpoints").exists());
 }
+
+/// `last` is looked for where the recipe that is trained writes its runs.
+#[test]
+fn the_last_run_is_looked_for_where_runs_are_written() {
+    let program = Program::new();
+    program.succeed(&quick(&["--set", "record.out=elsewhere"]));
+    program.refuse(&["train", "--resume", "last", "--dry-run"], 1);
+    let there = ["train", "--resume", "last", "--set", "record.out=elsewhere"];
+    let longer = ["--set", "train.max_steps=15", "--quiet"];
+    program.succeed(&[&there[..], &longer].concat());
+    program.succeed(&["train", "--resume", "last", "--out", "elsewhere", "--dry-run"]);
+}

@@ -56,7 +56,8 @@ impl Advise {
     /// Measures and prints.
     pub(super) fn run(self) -> Result<(), Failure> {
         let Self { recipe, changes, links, against, steps, compute, json } = self;
-        let recipe = changes.source(Some(recipe)).load().map_err(Failure::refused)?;
+        let source = changes.source(Some(recipe)).map_err(Failure::refused)?;
+        let recipe = source.load().map_err(Failure::refused)?;
         let links = Link::parse_list(&links).map_err(|error| Failure::refused(error.into()))?;
         let asked = against.iter().map(|text| recipe::scheme_of(text));
         let asked: Vec<SchemeConfig> = asked.collect::<Result<_>>().map_err(Failure::refused)?;

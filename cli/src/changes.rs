@@ -1,6 +1,6 @@
 //! What the command line changes in a recipe, whatever the command.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use gradwire::recipe::{self, Source};
 use gradwire_study::grid::names_seed;
@@ -28,8 +28,8 @@ pub(super) struct Changes {
     #[arg(long)]
     epochs: Option<u32>,
     /// What every random stream derives from: seed
-    #[arg(long)]
-    seed: Option<i64>,
+    #[arg(long, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    seed: Option<u64>,
     /// The folder that runs are written under: record.out
     #[arg(long)]
     out: Option<String>,
@@ -40,7 +40,10 @@ pub(super) struct Changes {
 
 impl Changes {
     /// The recipe that is named, with the changes.
-    pub(super) fn source(self, recipe: Option<String>) -> Source {
+    ///
+    /// # Errors
+    /// When a flag and `--set` give one key two values.
+    pub(super) fn source(self, recipe: Option<String>) -> Result<Source> {
         let part = |path, value: Option<String>| Some((path, recipe::part_of(&value?)));
         let text = |path, value: Option<String>| Some((path, Value::String(value?)));
         let number = |path, value: Option<i64>| Some((path, Value::Integer(value?)));
@@ -50,11 +53,13 @@ impl Changes {
             part("scheme", self.scheme),
             number("workers", self.workers.map(i64::from)),
             number("train.epochs", self.epochs.map(i64::from)),
-            number("seed", self.seed),
+            number("seed", self.seed.map(|seed| seed as i64)),
             text("record.out", self.out),
             text("dataset.dir", self.dir),
         ];
-        Source { recipe, flags: flags.into_iter().flatten().collect(), sets: self.sets }
+        let flags: Vec<_> = flags.into_iter().flatten().collect();
+        refuse_two_values(&flags, &self.sets)?;
+        Ok(Source { recipe, flags, sets: self.sets })
     }
 }
 
@@ -78,11 +83,6 @@ pub(super) struct TrainingChanges {
 }
 
 impl TrainingChanges {
-    /// The folder that runs are written under, if one is named.
-    pub(super) fn out(&self) -> Option<&str> {
-        self.changes.out.as_deref()
-    }
-
     /// Refuses a seed where all of so many are taken in turn.
     pub(super) fn without_seed(&self, seeds: u64) -> Result<()> {
         let is_set = self.changes.sets.iter().any(|set| names_seed(set));
@@ -94,18 +94,40 @@ impl TrainingChanges {
     }
 
     /// The recipe that is named, with the changes.
-    pub(super) fn source(self, recipe: Option<String>) -> Source {
+    ///
+    /// # Errors
+    /// When a flag and `--set` give one key two values.
+    pub(super) fn source(self, recipe: Option<String>) -> Result<Source> {
         let whole = |path, value: Option<u32>| Some((path, Value::Integer(value?.into())));
         let flags = [
             whole("train.max_steps", self.steps),
             whole("train.batch", self.batch),
             self.lr.map(|rate| ("optimizer.learning_rate", Value::Float(rate))),
         ];
-        let mut source = self.changes.source(recipe);
+        let mut source = self.changes.source(recipe)?;
         source.flags.extend(flags.into_iter().flatten());
         source.flags.extend(tagged(self.tags));
-        source
+        refuse_two_values(&source.flags, &source.sets)?;
+        Ok(source)
     }
+}
+
+/// Refuses a key that a flag and `--set` give different values: which is meant, nobody can know.
+fn refuse_two_values(flags: &[(&'static str, Value)], sets: &[String]) -> Result<()> {
+    for (path, value) in sets.iter().filter_map(|set| set.split_once('=')) {
+        let (path, values) = (path.trim(), recipe::split_values(value));
+        let is_equal = |given: &Value| match (given, values.as_slice()) {
+            (Value::Float(given), [Value::Integer(value)]) => *given == *value as f64,
+            (given, values) => values == [given.clone()],
+        };
+        let flag = flags.iter().find(|(flag, given)| *flag == path && !is_equal(given));
+        if let Some((_, given)) = flag {
+            bail!(
+                "{path} is given twice: {given} by a flag, and --set {path}={value}; give it once"
+            );
+        }
+    }
+    Ok(())
 }
 
 /// The key of tags and its value, if there are any.

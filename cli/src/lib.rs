@@ -41,7 +41,7 @@ use std::process::ExitCode;
 
 /// Data-parallel training with compressed gradient exchange.
 #[derive(Debug, Parser)]
-#[command(name = "gradwire", version, about, max_term_width = 100)]
+#[command(name = "gradwire", version, about, max_term_width = 100, args_override_self = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -65,7 +65,7 @@ impl Sweep {
         for link in &self.links {
             Link::parse(link).with_context(|| format!("--links {link}"))?;
         }
-        let recipe = self.changes.source(Some(self.recipe)).table()?;
+        let recipe = self.changes.source(Some(self.recipe))?.table()?;
         // What is wrong with the recipe itself is told before anything about the sweep.
         let mut typed = Recipe::from_table(recipe.clone())?;
         if let Some(name) = self.name {

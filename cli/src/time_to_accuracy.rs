@@ -58,7 +58,7 @@ impl TimeToAccuracy {
             self.target
         );
         self.changes.without_seed(self.seeds)?;
-        let recipe = self.changes.source(Some(self.recipe)).table()?;
+        let recipe = self.changes.source(Some(self.recipe))?.table()?;
         let typed = Recipe::from_table(recipe.clone())?;
         let sweep = Sweep {
             recipe,

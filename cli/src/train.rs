@@ -9,7 +9,7 @@ use clap::Args;
 use gradwire::checkpoint;
 use gradwire::cluster::Job;
 use gradwire::disk::{Disk, Lock};
-use gradwire::recipe::Recipe;
+use gradwire::recipe::{Recipe, Source};
 use gradwire::record::{self, Mode, RunLog, RunStatus};
 use gradwire::train::failure::RunFailure;
 use gradwire::train::faults::Faults;
@@ -65,8 +65,8 @@ impl Train {
         let faults = faults.map_err(Failure::refused)?;
         let disk = faults.disk().map_or_else(Disk::default, Disk::failing);
         let named = self.recipe.is_some();
-        let out = PathBuf::from(self.changes.out().unwrap_or("runs/out"));
-        let mut source = self.changes.source(self.recipe);
+        let mut source = self.changes.source(self.recipe).map_err(Failure::refused)?;
+        let out = out_of(&source);
         source.flags.extend(self.name.map(|name| ("record.name", Value::String(name))));
         let job = if self.dry_run { Ok(Job::alone()) } else { Job::join() };
         let job = job.map_err(Failure::refused)?;
@@ -137,6 +137,13 @@ impl Train {
         job.end(code != ExitCode::FAILURE);
         Ok(code)
     }
+}
+
+/// The folder that runs are written under, by a flag, by `--set` or by the recipe itself.
+fn out_of(source: &Source) -> PathBuf {
+    let table = source.table().unwrap_or_default();
+    let out = table.get("record").and_then(|record| record.get("out")).and_then(Value::as_str);
+    PathBuf::from(out.unwrap_or("runs/out"))
 }
 
 /// Prints a recipe with everything that is in force, and what it needs.

@@ -328,31 +328,40 @@ fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
     Ok(())
 }
 
-/// The values of a list such as `dense, topk, { kind = "qsgd", levels = 3 }`: a comma within brackets
-/// or quotes does not part two.
+/// The values of a list such as `dense, topk, { kind = "qsgd", levels = 3 }`. A comma parts two where
+/// what stands before it is a TOML value or a word: not within brackets or quotes of either kind.
 pub fn split_values(text: &str) -> Vec<Value> {
-    let (mut depth, mut quoted) = (0_usize, false);
-    let parts = text.split(|c: char| {
-        match c {
-            '"' => quoted = !quoted,
-            '{' | '[' if !quoted => depth += 1,
-            '}' | ']' if !quoted => depth = depth.saturating_sub(1),
-            _ => {}
+    let (mut values, mut rest) = (Vec::new(), text.trim_start());
+    while !rest.is_empty() {
+        let commas = rest.match_indices(',').map(|(at, _)| at);
+        let ends = || commas.clone().chain([rest.len()]);
+        let is_word = !rest.starts_with(['{', '[', '"', '\'']);
+        let end = match is_word {
+            true => ends().next(),
+            false => ends().find(|end| toml_value(&rest[..*end]).is_some()),
+        };
+        let end = end.unwrap_or(rest.len());
+        let value = rest[..end].trim();
+        if !value.is_empty() {
+            values.push(parse_value(value));
         }
-        c == ',' && depth == 0 && !quoted
-    });
-    parts.map(str::trim).filter(|part| !part.is_empty()).map(parse_value).collect()
+        rest = rest.get(end + 1..).unwrap_or_default().trim_start();
+    }
+    values
 }
 
 /// A TOML value where the text is one, else the text itself: `--set scheme.kind=topk` needs no
 /// quotes.
 fn parse_value(text: &str) -> Value {
+    toml_value(text).unwrap_or_else(|| Value::String(text.to_string()))
+}
+
+fn toml_value(text: &str) -> Option<Value> {
     #[derive(serde::Deserialize)]
     struct Document {
         value: Value,
     }
-    toml::from_str::<Document>(&format!("value = {text}"))
-        .map_or_else(|_| Value::String(text.to_string()), |d| d.value)
+    toml::from_str::<Document>(&format!("value = {text}")).ok().map(|document| document.value)
 }
 
 #[cfg(test)]

@@ -16,8 +16,20 @@ pub(super) fn typed<T: DeserializeOwned>(value: impl Into<Value>) -> Result<T> {
         let message = error.into_inner().to_string();
         let message = message.lines().next().unwrap_or_default();
         let at = if path == "." { String::new() } else { format!(" in `{path}`") };
+        if is_table_for_word(message) {
+            let elsewhere = match path.as_str() {
+                "exchange.topology" => "; what a server sends back is `exchange.downlink`",
+                _ => "",
+            };
+            return anyhow::anyhow!("recipe{at}: expected a word, not a table{elsewhere}");
+        }
         anyhow::anyhow!("recipe{at}: {}{}", in_plain_words(message), hint(message))
     })
+}
+
+/// Whether serde's message is about a table that stands where a word belongs.
+fn is_table_for_word(message: &str) -> bool {
+    message.starts_with("wanted exactly 1 element") || message.starts_with("unknown variant `kind`")
 }
 
 /// serde's message, which speaks of Rust's types, as one for people who write recipes.

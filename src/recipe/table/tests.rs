@@ -188,3 +188,21 @@ fn wrong_types_and_impossible_combinations_are_refused() {
         assert!(message.contains(part), "{sets:?}: {message}");
     }
 }
+
+#[test]
+fn a_comma_parts_values_unless_it_is_within_one() {
+    let words = |text: &str| -> Vec<String> {
+        split_values(text).iter().map(|value| value.as_str().unwrap_or("-").to_string()).collect()
+    };
+    assert_eq!(words("dense, topk,"), ["dense", "topk"]);
+    assert_eq!(words("'a,b', c"), ["a,b", "c"]);
+    assert_eq!(words(r#""a\",b", c"#), ["a\",b", "c"]);
+    assert_eq!(words("it's, d"), ["it's", "d"]);
+    assert_eq!(split_values("0.1, [5, 9], 3").len(), 3);
+    let tables = split_values(r#"{ kind = "qsgd", levels = 3 }, { note = 'a}, b' }, dense"#);
+    assert_eq!(tables.len(), 3);
+    assert_eq!(tables[0]["levels"], Value::Integer(3));
+    assert_eq!(tables[1]["note"], Value::String("a}, b".into()));
+    // What never ends is one value, whose text the refusal shows.
+    assert_eq!(words("{ kind = a, b"), ["{ kind = a, b"]);
+}
