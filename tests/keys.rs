@@ -8,7 +8,6 @@ use gradwire_study::experiment::Experiment;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 
 fn validator(schema: &Value) -> jsonschema::Validator {
     jsonschema::draft7::new(schema).unwrap()
@@ -58,14 +57,6 @@ fn a_part_and_a_key_are_shown_by_their_names() {
     ] {
         program.refuses(&["list", "keys", asked], 2, &[&format!("did you mean {near}")]);
     }
-}
-
-#[test]
-fn the_page_of_keys_is_made_of_the_definitions() {
-    let page = Path::new(crate::common::ROOT).join("docs/keys.md");
-    let made = Program::new().succeed(&words("list keys --markdown"));
-    let remedy = "gradwire list keys --markdown > docs/keys.md";
-    assert!(fs::read_to_string(page).unwrap() == made, "docs/keys.md is old: {remedy}");
 }
 
 #[test]

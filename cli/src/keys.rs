@@ -10,9 +10,6 @@ use serde_json::Value;
 /// Columns of a line.
 const WIDTH: usize = 80;
 
-/// What stands above the tables of the page.
-const HEAD: &str = include_str!("keys.md");
-
 /// Which keys, and how.
 #[derive(Debug, Args)]
 pub(super) struct Keys {
@@ -22,9 +19,6 @@ pub(super) struct Keys {
     /// Print them as JSON
     #[arg(long)]
     json: bool,
-    /// Print all of them as a page in Markdown
-    #[arg(long, conflicts_with_all = ["of", "json"])]
-    markdown: bool,
 }
 
 /// Of which file.
@@ -75,10 +69,6 @@ impl Keys {
     /// # Errors
     /// When there is no such key, with the nearest one.
     pub(super) fn run(&self) -> Result<()> {
-        if self.markdown {
-            print!("{}", page());
-            return Ok(());
-        }
         let shown = match &self.of {
             None => parts(&Recipe::schema()),
             Some(name) => find(name)?,
@@ -128,7 +118,7 @@ fn in_columns(part: &Part) -> String {
     }
     for key in &part.keys {
         text.push_str(&format!("\n  {}\n", key.path));
-        text.push_str(&wrapped(&facts(key, |word| word.to_string()), 4));
+        text.push_str(&wrapped(&facts(key), 4));
         text.push_str(&wrapped(&key.about, 4));
         for word in &key.words {
             text.push_str(&wrapped(&format!("{:?}: {}", word.word, word.about), 6));
@@ -138,15 +128,15 @@ fn in_columns(part: &Part) -> String {
 }
 
 /// The values of a key, its default, and what else there is to know but its meaning.
-fn facts(key: &Key, code: impl Fn(&str) -> String) -> String {
+fn facts(key: &Key) -> String {
     let mut facts = vec![key.values.clone()];
     match &key.default {
-        Some(default) => facts.push(format!("default {}", code(default))),
+        Some(default) => facts.push(format!("default {default}")),
         None if key.required => facts.push("required".into()),
         None => {}
     }
     if !key.beside.is_empty() {
-        facts.push(format!("with {}", code(&key.beside)));
+        facts.push(format!("with {}", key.beside));
     }
     facts.join("; ")
 }
@@ -164,49 +154,4 @@ fn wrapped(text: &str, indent: usize) -> String {
         }
     }
     lines.iter().map(|line| format!("{line}\n")).collect()
-}
-
-/// The page of all keys.
-fn page() -> String {
-    let mut text = HEAD.to_string();
-    for (file, title) in [(File::Recipe, "A recipe"), (File::Experiment, "An experiment")] {
-        text.push_str(&format!("\n## {title}\n"));
-        for part in each_table_once(parts(&file.schema())) {
-            // A kind without settings is told where kinds are chosen.
-            if part.keys.is_empty() {
-                continue;
-            }
-            if !part.written.is_empty() {
-                text.push_str(&format!("\n### `{}`\n", part.written));
-            }
-            text.push_str(&format!("\n{}\n", part.about));
-            text.push_str("\n| key | values | default | meaning |\n|---|---|---|---|\n");
-            part.keys.iter().for_each(|key| text.push_str(&row(key)));
-        }
-    }
-    text
-}
-
-/// A key as a row of a table.
-fn row(key: &Key) -> String {
-    let cell = |text: &str| text.replace('|', "\\|");
-    let default = match &key.default {
-        Some(default) => format!("`{default}`"),
-        None if key.required => "required".into(),
-        None => "–".into(),
-    };
-    let beside = match key.beside.as_str() {
-        "" => String::new(),
-        beside => format!("With `{beside}`: "),
-    };
-    let words: Vec<String> =
-        key.words.iter().map(|word| format!("<br>`{:?}`: {}", word.word, word.about)).collect();
-    let meaning = format!("{beside}{}{}", key.about, words.concat());
-    format!(
-        "| `{}` | {} | {} | {} |\n",
-        key.path,
-        cell(&key.values),
-        cell(&default),
-        cell(&meaning)
-    )
 }
