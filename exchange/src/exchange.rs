@@ -120,7 +120,7 @@ impl Exchange {
             return Err(Error::WorldSize { world_size });
         }
         let bucketing = policy.bucketing.clone().unwrap_or_default();
-        let (layout, places) = bucketing.arrange(&layout, policy.dense_below.unwrap_or(0));
+        let (layout, places) = bucketing.arrange(layout, policy.dense_below.unwrap_or(0));
         if let Some(large) = places.iter().find(|place| place.range.len() > MAX_BUCKET) {
             let problem = format!(
                 "a bucket of {} elements is too large; write `parameter` or `bytes = {}`",

@@ -167,14 +167,15 @@ impl Bucketing {
     /// fewer than `dense_below` elements to one of their own, the last, that is not compressed.
     /// Returns the layout in which the parameters of each bucket lie end to end, bucket after
     /// bucket, and the buckets' places in it.
-    pub fn arrange(&self, layout: &Layout, dense_below: usize) -> (Layout, Vec<BucketRange>) {
+    pub fn arrange(&self, layout: Layout, dense_below: usize) -> (Layout, Vec<BucketRange>) {
         let limit = match self {
             Bucketing::Whole => usize::MAX,
             Bucketing::Parameter => 0,
             Bucketing::Bytes(bytes) => bytes / size_of::<f32>(),
         };
-        let by_name = layout.by_name();
-        let (small, large): (Vec<&Parameter>, Vec<&Parameter>) =
+        let mut by_name = layout.parameters;
+        by_name.sort_by(|one, other| one.name.cmp(&other.name));
+        let (small, large): (Vec<Parameter>, Vec<Parameter>) =
             by_name.into_iter().partition(|parameter| parameter.range.len() < dense_below);
         let mut arranged = Layout::default();
         let mut buckets: Vec<BucketRange> = Vec::new();
@@ -186,9 +187,7 @@ impl Bucketing {
                 last.dense == dense && (dense || has_room)
             };
             let (number, start) = (arranged.parameters.len(), arranged.len());
-            arranged
-                .parameters
-                .push(Parameter { range: start..start + length, ..parameter.clone() });
+            arranged.parameters.push(Parameter { range: start..start + length, ..parameter });
             match buckets.last_mut().filter(fits) {
                 Some(last) => (last.parameters.end, last.range.end) = (number + 1, start + length),
                 None => buckets.push(BucketRange {
@@ -247,7 +246,7 @@ mod tests {
     /// The buckets as their lengths, a minus for the dense one; they cover the gradient once, in
     /// order, and so do their parameters.
     fn buckets(bucketing: &Bucketing, layout: &Layout, dense_below: usize) -> Vec<isize> {
-        let (arranged, buckets) = bucketing.arrange(layout, dense_below);
+        let (arranged, buckets) = bucketing.arrange(layout.clone(), dense_below);
         let mut end = 0;
         for bucket in &buckets {
             assert_eq!(bucket.range.start, end);
@@ -267,7 +266,7 @@ mod tests {
     #[test]
     fn small_parameters_lie_behind_the_others_and_states_are_saved_by_name() {
         let layout = layout(&[("a", 1), ("b", 3), ("c", 2), ("d", 4)]);
-        let (arranged, buckets) = Bucketing::Whole.arrange(&layout, 3);
+        let (arranged, buckets) = Bucketing::Whole.arrange(layout.clone(), 3);
         let names: Vec<&str> = arranged.parameters().iter().map(|p| p.name.as_str()).collect();
         assert_eq!(names, ["b", "d", "a", "c"]);
         assert_eq!(buckets[1], BucketRange { parameters: 2..4, range: 7..10, dense: true });
@@ -276,7 +275,7 @@ mod tests {
         assert_eq!(flat, [1.0, 2.0, 3.0, 6.0, 7.0, 8.0, 9.0, 0.0, 4.0, 5.0]);
         assert_eq!(arranged.to_name_order(&flat), by_name);
         // Arranged once more, for other buckets, it is as if it had been given by name.
-        assert_eq!(Bucketing::Whole.arrange(&arranged, 0).0, layout);
+        assert_eq!(Bucketing::Whole.arrange(arranged, 0).0, layout);
     }
 
     #[test]
