@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// Twenty-four steps of four workers, a checkpoint every five.
-const STEPS: &str = "--workers 4 --scheme topk --set train.max_steps=24 \
+const STEPS: &str = "--set workers=4 --set scheme=topk --set train.max_steps=24 \
                      --set checkpoint.every_steps=5 --set exchange.timeout=2 \
                      --set dataset.train=800";
 

@@ -466,7 +466,7 @@ fn the_newest_and_the_best_are_kept() {
 fn the_last_run_is_looked_for_where_runs_are_written() {
     let program = Program::new();
     program.succeed(&quick(&["--set", "record.out=elsewhere"]));
-    program.refuse(&["train", "--resume", "last", "--dry-run"], 1);
+    program.refuse(&["train", "--resume", "last", "--dry-run"], 2);
     let there = ["train", "--resume", "last", "--set", "record.out=elsewhere"];
     let longer = ["--set", "train.max_steps=15", "--quiet"];
     program.succeed(&[&there[..], &longer].concat());

@@ -84,7 +84,7 @@ impl Samples {
         let mut bytes = about.into_bytes();
         match &self.values {
             Values::Images { pixels, .. } => {
-                bytes.extend(pixels.iter().flat_map(|v| v.to_le_bytes()))
+                bytes.extend(pixels.iter().flat_map(|v| v.to_le_bytes()));
             }
             Values::Texts { ids, .. } => bytes.extend(ids.iter().flat_map(|v| v.to_le_bytes())),
         }
