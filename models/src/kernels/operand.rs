@@ -23,7 +23,14 @@ fn range<T: WithDType>(layout: &Layout) -> Result<Range<usize>> {
 /// # Errors
 /// Another type, a layout that is not contiguous, or sizes whose product wraps.
 pub(crate) fn slice<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
-    Ok(&T::cpu_storage_as_slice(storage)?[range::<T>(layout)?])
+    match T::cpu_storage_as_slice(storage) {
+        Ok(values) => Ok(&values[range::<T>(layout)?]),
+        Err(_) => bail!(
+            "the kernel takes {}, not {}",
+            T::DTYPE.as_str(),
+            candle_core::backend::BackendStorage::dtype(storage).as_str()
+        ),
+    }
 }
 
 /// The values of a contiguous `f32` operand that is changed in place.
