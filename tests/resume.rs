@@ -467,8 +467,9 @@ fn the_last_run_is_looked_for_where_runs_are_written() {
     let program = Program::new();
     program.succeed(&quick(&["--set", "record.out=elsewhere"]));
     program.refuse(&["train", "--resume", "last", "--dry-run"], 2);
-    let there = ["train", "--resume", "last", "--set", "record.out=elsewhere"];
-    let longer = ["--set", "train.max_steps=15", "--quiet"];
-    program.succeed(&[&there[..], &longer].concat());
-    program.succeed(&["train", "--resume", "last", "--out", "elsewhere", "--dry-run"]);
+    for there in [["--set", "record.out=elsewhere"], ["--out", "elsewhere"]] {
+        let shown =
+            program.succeed(&[&["train", "--resume", "last", "--dry-run"], &there[..]].concat());
+        says(&shown, &["name = \"quick\"", "max_steps = 12"]);
+    }
 }
