@@ -1,7 +1,7 @@
 //! Training: the loop that every rank runs, and what makes a run of it.
 //!
 //! `Worker::train` below is training from top to bottom. Ranks meet nowhere but in the exchange
-//! ([`gradient`]). What happens they [report](report); [`launch`] collects the ranks' reports into
+//! (`gradient`). What happens they [report]; [`launch`] collects the ranks' reports into
 //! the run's events and hands them to the [observers](observer): the record with TensorBoard's file,
 //! the console, the checkpoints, and whatever a program adds. Faults that are injected
 //! ([`faults`]) are wrapped round what the loop uses.

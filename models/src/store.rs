@@ -54,7 +54,7 @@ impl Store {
     }
 
     /// Variables that neither training nor a forward pass changes, sorted by name: those that
-    /// [`Config::prepare`](crate::Config::prepare) sets once, the same on all ranks. They are part of the state.
+    /// [`Definition::prepare`](crate::Definition::prepare) sets once, the same on all ranks. They are part of the state.
     pub fn fixed(&self) -> Vec<(String, Var)> {
         self.select(is_fixed)
     }

@@ -58,7 +58,7 @@ pub fn train(job: &Job, session: Session, mode: Mode, start: Start) -> Result<Ou
 /// passes its events on to the `observers`. When a worker is lost, goes on from the last checkpoint if the recipe says so.
 ///
 /// # Errors
-/// When [`Recipe::may_run`] refuses a run that begins, the records cannot be written, an observer fails,
+/// When [`Recipe::may_run`](crate::recipe::Recipe::may_run) refuses a run that begins, the records cannot be written, an observer fails,
 /// or a worker does: then the first cause, with rank, step and phase.
 pub fn train_observed(
     job: &Job,

@@ -14,7 +14,7 @@
 //! - **Report.** [`report::write`] makes pages, plots and tables, [`report::terminal`] a text, and
 //!   [`report::rows`] figures for programs.
 //!
-//! Beside them, [`network`] replays recorded runs on other links and gives advice, and [`bench`]
+//! Beside them, [`network`] replays recorded runs on other links and gives advice, and [`bench`](mod@bench)
 //! measures speed on this machine.
 //!
 //! ```no_run

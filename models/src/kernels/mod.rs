@@ -1,6 +1,6 @@
 //! CPU training kernels and the one place that decides which of them run.
 //!
-//! A kernel is written once, generic over [`simd::Simd`], and compiled for every instruction set the target
+//! A kernel is written once, generic over `simd::Simd`, and compiled for every instruction set the target
 //! architecture may have. Which compilation runs is chosen once per process by [`active`]: the best the CPU offers,
 //! unless the environment variable [`VARIABLE`] says otherwise. Tests and comparisons override the choice for one
 //! thread with [`with`].

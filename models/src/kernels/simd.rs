@@ -1,9 +1,9 @@
 //! Vectors of f32 lanes behind one trait, and the choice of instruction set at run time.
 //!
-//! A [`Simd`] value is a token: holding one proves that the CPU has its instruction set, so its operations are safe
-//! to call. Tokens come only from [`Isa::run`], which enters code compiled for the set and hands the token to a
-//! [`Kernel`]. Everything a kernel calls with its token must be `#[inline(always)]`: only what is inlined into that
-//! entry, or into one that [`Simd::apart`] makes, is compiled for the set.
+//! A `Simd` value is a token: holding one proves that the CPU has its instruction set, so its operations are safe
+//! to call. Tokens come only from `Isa::run`, which enters code compiled for the set and hands the token to a
+//! `Kernel`. Everything a kernel calls with its token must be `#[inline(always)]`: only what is inlined into that
+//! entry, or into one that `Simd::apart` makes, is compiled for the set.
 
 mod lane_by_lane;
 mod portable;
