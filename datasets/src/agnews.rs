@@ -118,6 +118,7 @@ impl Definition for AgNews {
             altered: files::altered(&files, self.partial),
             files,
             vocabulary: Some(vocabulary.to_json()?),
+            bytes_per_token: None,
             normalisation: None,
         })
     }

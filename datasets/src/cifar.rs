@@ -264,6 +264,7 @@ impl Format {
             altered: files::altered(&files, partial),
             files,
             vocabulary: None,
+            bytes_per_token: None,
             normalisation: Some(normalisation),
         })
     }

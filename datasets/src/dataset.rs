@@ -61,6 +61,24 @@ pub enum Shape {
         /// The number of ids of every text, padding included.
         length: usize,
     },
+    /// A piece of `length` tokens of a text to continue, each below `vocabulary`: every token is a
+    /// question, and the one after it the answer.
+    Sequence {
+        /// The number of different ids. None of them is padding.
+        vocabulary: usize,
+        /// The number of ids of every piece.
+        length: usize,
+    },
+}
+
+impl Shape {
+    /// How many predictions, each with its label, a sample of this shape asks for.
+    pub fn labels(self) -> usize {
+        match self {
+            Self::Image { .. } | Self::Text { .. } => 1,
+            Self::Sequence { length, .. } => length,
+        }
+    }
 }
 
 /// Some samples with their labels.
@@ -70,14 +88,14 @@ pub enum Shape {
 pub struct Batch {
     /// What the model sees.
     pub features: Features,
-    /// The class of each sample.
+    /// The class of each sample; of a sequence, the token after each of its tokens.
     pub labels: Vec<u32>,
 }
 
 impl Batch {
     /// The number of samples.
     pub fn len(&self) -> usize {
-        self.labels.len()
+        self.labels.len() / self.features.labels()
     }
 
     /// Whether there is not a single sample, as may happen to a rank in the last step of an epoch.
@@ -115,6 +133,33 @@ pub enum Features {
         /// The number of ids of every text.
         length: usize,
     },
+    /// Pieces of a text to continue.
+    Sequences {
+        /// B × length token ids.
+        ids: Vec<u32>,
+        /// The number of ids of every piece.
+        length: usize,
+    },
+}
+
+impl Features {
+    /// How many labels each sample has; at least 1.
+    pub fn labels(&self) -> usize {
+        match self {
+            Self::Images { .. } | Self::Tokens { .. } => 1,
+            Self::Sequences { length, .. } => (*length).max(1),
+        }
+    }
+
+    /// The memory of the token ids, to be filled anew; none of images.
+    pub fn into_ids(self) -> Vec<u32> {
+        let mut ids = match self {
+            Self::Images { .. } => Vec::new(),
+            Self::Tokens { ids, .. } | Self::Sequences { ids, .. } => ids,
+        };
+        ids.clear();
+        ids
+    }
 }
 
 /// These samples of `set`, in a batch of their own.

@@ -115,7 +115,7 @@ impl Dataset for Images {
         into.labels.extend(indices.iter().map(|&i| u32::from(self.labels[i as usize])));
         let mut pixels = match std::mem::take(&mut into.features) {
             Features::Images { pixels, .. } => pixels,
-            Features::Tokens { .. } => Vec::new(),
+            Features::Tokens { .. } | Features::Sequences { .. } => Vec::new(),
         };
         pixels.resize(indices.len() * IMAGE, 0.0);
         for (&index, out) in indices.iter().zip(pixels.chunks_exact_mut(IMAGE)) {
@@ -162,7 +162,7 @@ mod tests {
     fn pixels(batch: &Batch) -> &[f32] {
         match &batch.features {
             Features::Images { pixels, .. } => pixels,
-            Features::Tokens { .. } => panic!("images expected"),
+            _ => panic!("images expected"),
         }
     }
 

@@ -134,6 +134,7 @@ impl From<[Samples; 2]> for Data {
             test: Arc::new(test),
             altered: Vec::new(),
             vocabulary: None,
+            bytes_per_token: None,
             normalisation: None,
         }
     }
@@ -165,18 +166,15 @@ impl Dataset for Samples {
             (Values::Images { pixels, size: [height, width, channels] }, features) => {
                 let reused = match features {
                     Features::Images { pixels, .. } => pixels,
-                    Features::Tokens { .. } => Vec::new(),
+                    Features::Tokens { .. } | Features::Sequences { .. } => Vec::new(),
                 };
                 let (height, width, channels) = (*height, *width, *channels);
                 let pixels = gathered(pixels, indices, height * width * channels, reused);
                 Features::Images { pixels, height, width, channels }
             }
             (Values::Texts { ids, length, .. }, features) => {
-                let reused = match features {
-                    Features::Tokens { ids, .. } => ids,
-                    Features::Images { .. } => Vec::new(),
-                };
-                Features::Tokens { ids: gathered(ids, indices, *length, reused), length: *length }
+                let ids = gathered(ids, indices, *length, features.into_ids());
+                Features::Tokens { ids, length: *length }
             }
         };
         *into = Batch { features, labels };

@@ -219,11 +219,7 @@ impl Dataset for Texts {
     fn batch(&self, indices: &[u32], _augment: Option<&Augment>, into: &mut Batch) {
         into.labels.clear();
         into.labels.extend(indices.iter().map(|&i| u32::from(self.labels[i as usize])));
-        let mut ids = match std::mem::take(&mut into.features) {
-            Features::Tokens { ids, .. } => ids,
-            Features::Images { .. } => Vec::new(),
-        };
-        ids.clear();
+        let mut ids = std::mem::take(&mut into.features).into_ids();
         for (number, &index) in indices.iter().enumerate() {
             ids.extend(self.words(index as usize));
             ids.resize((number + 1) * self.length, PAD);

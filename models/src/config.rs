@@ -132,9 +132,17 @@ pub fn build(
         Input::Image { channels, height, width } if channels * height * width == 0 => {
             bail!("{name}: images of {channels} channels, {height}x{width}, are empty")
         }
-        Input::Text { vocabulary, length } if vocabulary < 2 || length == 0 => bail!(
-            "{name}: texts need a vocabulary of at least 2 (padding and a word) and a length of at least 1, got {vocabulary} and {length}"
-        ),
+        Input::Text { vocabulary, length } | Input::Sequence { vocabulary, length }
+            if vocabulary < 2 || length == 0 =>
+        {
+            bail!(
+                "{name}: {} need a vocabulary of at least 2 tokens and a length of at least 1, got {vocabulary} and {length}",
+                input.kind()
+            )
+        }
+        Input::Sequence { vocabulary, .. } if vocabulary != classes => {
+            bail!("{name}: the classes are the {vocabulary} tokens, got {classes}")
+        }
         _ => model.build(input, classes, &vb),
     }
 }
@@ -232,6 +240,7 @@ mod tests {
                     let input = match config.input_kind() {
                         InputKind::Image => Input::Image { channels: 3, height: 32, width: 32 },
                         InputKind::Text => Input::Text { vocabulary: 20, length: words },
+                        InputKind::Sequence => Input::Sequence { vocabulary: 4, length: words },
                     };
                     config.build(&input, 4, Store::new(0, &Device::Cpu).var_builder()).is_ok()
                 };

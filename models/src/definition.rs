@@ -10,10 +10,11 @@ use crate::store::Store;
 /// A network ready to train: `forward_t(inputs, train)` gives logits `[batch, classes]`.
 ///
 /// Image models take `f32 [batch, height, width, channels]`, text models take
-/// `u32 [batch, length]` token ids.
+/// `u32 [batch, length]` token ids. Models that continue a text take the same without padding, and
+/// give logits `[batch · length, vocabulary]`: of the token after each of these.
 pub type Model = Box<dyn ModuleT + Send>;
 
-/// The mean loss of a batch, from the model's outputs, its labels (`u32 [batch]`) and the recipe's label
+/// The mean loss of a batch, from the model's outputs, its labels (`u32`, one for each row of logits) and the recipe's label
 /// smoothing.
 pub type Loss = Box<dyn Fn(&Tensor, &Tensor, f64) -> Result<Tensor> + Send>;
 
@@ -36,47 +37,68 @@ pub enum Input {
         /// Tokens per text, padding included.
         length: usize,
     },
+    /// A piece of a text to continue; id 0 is a token like any other.
+    Sequence {
+        /// Ids lie in `0..vocabulary`; they are the classes as well.
+        vocabulary: usize,
+        /// Tokens per piece.
+        length: usize,
+    },
 }
 
 impl Input {
-    /// Image or text.
+    /// Image, text, or a text to continue.
     pub fn kind(&self) -> InputKind {
         match self {
             Input::Image { .. } => InputKind::Image,
             Input::Text { .. } => InputKind::Text,
+            Input::Sequence { .. } => InputKind::Sequence,
         }
     }
 
     /// Channels, height and width of an image.
     ///
     /// # Errors
-    /// When it is a text.
+    /// When it is none.
     pub fn image(&self) -> Result<[usize; 3]> {
         match *self {
             Input::Image { channels, height, width } => Ok([channels, height, width]),
-            Input::Text { .. } => bail!("a model for images cannot read texts"),
+            _ => bail!("a model for images cannot read {}", self.kind()),
         }
     }
 
     /// Vocabulary and length of a text.
     ///
     /// # Errors
-    /// When it is an image.
+    /// When it is none.
     pub fn text(&self) -> Result<[usize; 2]> {
         match *self {
             Input::Text { vocabulary, length } => Ok([vocabulary, length]),
-            Input::Image { .. } => bail!("a model for texts cannot read images"),
+            _ => bail!("a model for texts cannot read {}", self.kind()),
+        }
+    }
+
+    /// Vocabulary and length of a piece of a text to continue.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn sequence(&self) -> Result<[usize; 2]> {
+        match *self {
+            Input::Sequence { vocabulary, length } => Ok([vocabulary, length]),
+            _ => bail!("a model that continues texts cannot read {}", self.kind()),
         }
     }
 }
 
-/// The two kinds of sample.
+/// The kinds of sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputKind {
     /// Pixels.
     Image,
     /// Token ids.
     Text,
+    /// Token ids, each with the next one as its label.
+    Sequence,
 }
 
 impl std::fmt::Display for InputKind {
@@ -84,6 +106,7 @@ impl std::fmt::Display for InputKind {
         f.write_str(match self {
             InputKind::Image => "images",
             InputKind::Text => "texts",
+            InputKind::Sequence => "sequences",
         })
     }
 }

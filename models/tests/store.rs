@@ -16,6 +16,7 @@ fn build(name: &str, store: &Store) -> (Model, Input) {
     let input = match config.input_kind() {
         InputKind::Image => IMAGE,
         InputKind::Text => TEXT,
+        InputKind::Sequence => Input::Sequence { vocabulary: 10, length: 8 },
     };
     (config.build(&input, 10, store.var_builder()).unwrap(), input)
 }
@@ -128,7 +129,7 @@ fn a_saved_store_loads_into_another_and_gives_the_same_logits() {
             Input::Image { channels, height, width } => {
                 Tensor::randn(0f32, 1., (4, height, width, channels), &Device::Cpu).unwrap()
             }
-            Input::Text { .. } => {
+            Input::Text { .. } | Input::Sequence { .. } => {
                 Tensor::new(&[[3u32, 4, 5, 6, 7, 8], [49, 2, 0, 0, 0, 0]], &Device::Cpu).unwrap()
             }
         };

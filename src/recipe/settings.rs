@@ -5,7 +5,7 @@ use super::{average, optimizer, schedule};
 use gradwire_datasets as datasets;
 use gradwire_exchange as exchange;
 use gradwire_exchange::Scheme;
-use gradwire_models::{self as models, InputKind};
+use gradwire_models::{self as models, Input};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -428,12 +428,23 @@ fn call(name: &str, settings: toml::Table) -> String {
     if given.is_empty() { name.to_string() } else { format!("{name}({})", given.join(", ")) }
 }
 
+/// The data set's shape in the models' words.
+pub fn input(shape: datasets::Shape) -> Input {
+    match shape {
+        datasets::Shape::Image { height, width, channels } => {
+            Input::Image { channels, height, width }
+        }
+        datasets::Shape::Text { vocabulary, length } => Input::Text { vocabulary, length },
+        datasets::Shape::Sequence { vocabulary, length } => Input::Sequence { vocabulary, length },
+    }
+}
+
 /// A made-up data set that the model of this name can read.
 pub fn synthetic_for(model: &str) -> Option<&'static str> {
-    let text = models::Config::from_name(model)?.input_kind() == InputKind::Text;
+    let reads = models::Config::from_name(model)?.input_kind();
     let all = datasets::Config::all();
     let mut synthetic = all.iter().filter(|data| data.definition().twin().is_some());
-    synthetic.find(|data| data.is_text() == text).map(datasets::Config::name)
+    synthetic.find(|data| input(data.form().shape).kind() == reads).map(datasets::Config::name)
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use crate::checkpoint::{self, Saved, Score};
 use crate::machine;
+use crate::recipe::input;
 use crate::train::memory;
-use crate::train::replica::{Replica, input};
+use crate::train::replica::Replica;
 use crate::train::session;
 use crate::train::worker::Worker;
 use anyhow::{Context, Result};

@@ -1,9 +1,8 @@
 //! The memory that training needs at least, known before it is allocated.
 
 use crate::machine;
-use crate::recipe::{Device, Recipe, average};
+use crate::recipe::{Device, Recipe, average, input};
 use crate::train::parts::Parts;
-use crate::train::replica::input;
 use anyhow::{Result, ensure};
 use indicatif::{HumanBytes, HumanCount};
 

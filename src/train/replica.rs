@@ -1,14 +1,14 @@
 //! A replica: one worker's copy of the model, what it makes of a batch.
 
 use crate::checkpoint::Score;
-use crate::recipe::{self, Recipe};
+use crate::recipe::{self, Recipe, input};
 use crate::train::params::Params;
 use crate::train::parts::ModelDefinition;
 use crate::train::views::{self, View};
 use anyhow::{Context, Error, Result};
 use candle_core::{DType, Device, Tensor};
-use gradwire_datasets::{Batch, Dataset, Features, Shape};
-use gradwire_models::{Input, Loss, Model, Store, config, gpu};
+use gradwire_datasets::{Batch, Dataset, Features};
+use gradwire_models::{Loss, Model, Store, config, gpu};
 use std::ops::Range;
 
 /// A model with its variables.
@@ -83,7 +83,8 @@ impl Replica {
     /// # Errors
     /// When the model fails.
     pub fn forward(&self, batch: &Batch, part: Range<usize>) -> Result<(Tensor, Score)> {
-        let labels = &batch.labels[part.clone()];
+        let each = batch.features.labels();
+        let labels = &batch.labels[part.start * each..part.end * each];
         let logits = self.model.forward_t(&self.features(&batch.features, part)?, true)?;
         self.score(&logits, labels, self.label_smoothing)
     }
@@ -127,7 +128,7 @@ impl Replica {
                 let pixels = &pixels[part.start * size..part.end * size];
                 Tensor::from_slice(pixels, (samples, *height, *width, *channels), &self.device)?
             }
-            Features::Tokens { ids, length } => {
+            Features::Tokens { ids, length } | Features::Sequences { ids, length } => {
                 let ids = &ids[part.start * length..part.end * length];
                 Tensor::from_slice(ids, (samples, *length), &self.device)?
             }
@@ -139,14 +140,6 @@ impl Replica {
 fn open(device: recipe::Device, number: usize) -> Result<Device> {
     let gpus = if device == recipe::Device::Cpu { 0 } else { gpu::count()? };
     Ok(gpu::device(device.gpu(number, gpus).map_err(Error::msg)?)?)
-}
-
-/// The data set's shape in the models' words.
-pub fn input(shape: Shape) -> Input {
-    match shape {
-        Shape::Image { height, width, channels } => Input::Image { channels, height, width },
-        Shape::Text { vocabulary, length } => Input::Text { vocabulary, length },
-    }
 }
 
 /// How many rows of `logits [batch, classes]` have their largest value at their label.

@@ -3,11 +3,10 @@
 use crate::checkpoint::Progress;
 use crate::cluster::Job;
 use crate::disk::Disk;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, input};
 use crate::record::{FileSum, Provenance};
 use crate::train::faults::Faults;
 use crate::train::parts::{OwnParts, Parts};
-use crate::train::replica::input;
 use crate::train::requests::Requests;
 use crate::train::steps::Steps;
 use anyhow::{Context, Result, ensure};

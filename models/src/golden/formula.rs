@@ -68,7 +68,7 @@ pub(super) fn fill(store: &Store) -> Result<()> {
 }
 
 /// Golden pixels `[batch, height, width, channels]` or token ids `[batch, length]`; of the texts
-/// the first fills its length, the last is all padding.
+/// the first fills its length, the last is all padding. Pieces of a text to continue have none.
 pub(super) fn inputs(seed: u64, batch: usize, input: Input) -> Result<Tensor> {
     match input {
         Input::Image { channels, height, width } => {
@@ -86,6 +86,11 @@ pub(super) fn inputs(seed: u64, batch: usize, input: Input) -> Result<Tensor> {
                     PAD
                 }
             });
+            Tensor::from_iter(ids, &Device::Cpu)?.reshape((batch, length))
+        }
+        Input::Sequence { vocabulary, length } => {
+            let ids = hashes(&format!("sequences {seed}"), batch * length);
+            let ids = ids.map(|hash| hash % vocabulary as u32);
             Tensor::from_iter(ids, &Device::Cpu)?.reshape((batch, length))
         }
     }

@@ -142,13 +142,13 @@ pub fn measure(recipe: &Recipe, threads: usize, steps: u64) -> Result<TrainingSp
 
 /// As many random samples as the model reads.
 pub fn random(recipe: &Recipe, samples: usize) -> Data {
-    let text = recipe.model.input_kind() == InputKind::Text;
-    let shape = if text {
-        Shape::Text { vocabulary: 30_000, length: 64 }
-    } else {
-        Shape::Image { height: 32, width: 32, channels: 3 }
+    // CIFAR-10's images, AG News' texts, the characters of Shakespeare.
+    let (shape, classes) = match recipe.model.input_kind() {
+        InputKind::Image => (Shape::Image { height: 32, width: 32, channels: 3 }, 10),
+        InputKind::Text => (Shape::Text { vocabulary: 30_000, length: 64 }, 4),
+        InputKind::Sequence => (Shape::Sequence { vocabulary: 65, length: 64 }, 65),
     };
-    let classes: Vec<_> = (0..if text { 4 } else { 10 }).map(|c| format!("class {c}")).collect();
+    let classes: Vec<_> = (0..classes).map(|c| format!("class {c}")).collect();
     let set = |samples| Arc::new(Random::new(shape, classes.clone(), samples));
     Data {
         train: set(samples),
@@ -156,6 +156,7 @@ pub fn random(recipe: &Recipe, samples: usize) -> Data {
         files: Vec::new(),
         altered: Vec::new(),
         vocabulary: None,
+        bytes_per_token: None,
         normalisation: None,
     }
 }
@@ -181,11 +182,11 @@ impl Random {
                 let count = WINDOWS + (height * width * channels) as u32;
                 pixels.extend((0..count).map(|i| 4.0 * uniform(i) as f32 - 2.0));
             }
-            Shape::Text { vocabulary, length } => {
+            Shape::Text { vocabulary, length } | Shape::Sequence { vocabulary, length } => {
                 // As words occur: the r-th most frequent with a frequency of 1/r (Zipf 1935).
                 let vocabulary = vocabulary as f64;
                 let id = |i| vocabulary.powf(uniform(i)).min(vocabulary - 1.0) as u32;
-                ids.extend((0..WINDOWS + length as u32).map(id));
+                ids.extend((0..=WINDOWS + length as u32).map(id));
             }
         }
         Self { shape, classes, samples, pixels, ids }
@@ -207,25 +208,28 @@ impl Dataset for Random {
 
     fn batch(&self, indices: &[u32], _augment: Option<&Augment>, into: &mut Batch) {
         let label = |i: &u32| hash(*i, 0) % self.classes.len() as u32;
-        let labels = indices.iter().map(label).collect();
+        let mut labels: Vec<u32> = indices.iter().map(label).collect();
         let windows = indices.iter().map(|i| (hash(*i, 1) % WINDOWS) as usize);
         let features = std::mem::take(into).features;
         into.features = match (self.shape, features) {
             (Shape::Image { height, width, channels }, features) => {
                 let mut pixels = match features {
                     Features::Images { pixels, .. } => pixels,
-                    Features::Tokens { .. } => Vec::new(),
+                    Features::Tokens { .. } | Features::Sequences { .. } => Vec::new(),
                 };
                 fill(&mut pixels, &self.pixels, windows, height * width * channels);
                 Features::Images { pixels, height, width, channels }
             }
             (Shape::Text { length, .. }, features) => {
-                let mut ids = match features {
-                    Features::Tokens { ids, .. } => ids,
-                    Features::Images { .. } => Vec::new(),
-                };
+                let mut ids = features.into_ids();
                 fill(&mut ids, &self.ids, windows, length);
                 Features::Tokens { ids, length }
+            }
+            (Shape::Sequence { length, .. }, features) => {
+                let mut ids = features.into_ids();
+                fill(&mut labels, &self.ids, windows.clone().map(|start| start + 1), length);
+                fill(&mut ids, &self.ids, windows, length);
+                Features::Sequences { ids, length }
             }
         };
         into.labels = labels;
