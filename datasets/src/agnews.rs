@@ -12,12 +12,15 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "fetch")]
 use crate::convert;
 use crate::dataset::Shape;
-use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form, check_count, check_limits};
+use crate::definition::{
+    About, DEFAULT_DIR, Data, Definition, Form, Holds, check_count, check_limits,
+};
 use crate::distribution::Distribution;
 #[cfg(feature = "fetch")]
 use crate::distribution::Hosted;
 use crate::error::{Error, Result, RowProblem};
 use crate::files::{self, FileSum, Official, Place};
+use crate::open::rows;
 use crate::text::{Texts, Vocabulary};
 
 /// Where AG News lies, how much of it to use and how its words are numbered.
@@ -69,9 +72,13 @@ impl Definition for AgNews {
         }
     }
 
-    fn form(&self) -> Form {
+    fn form(&self) -> Result<Form> {
         let shape = Shape::Text { vocabulary: self.vocabulary, length: self.length };
-        Form { shape, classes: CLASSES.len() }
+        Ok(Form { shape, classes: CLASSES.len() })
+    }
+
+    fn holds(&self) -> Holds {
+        Holds::Texts
     }
 
     fn validate(&self) -> Result<()> {
@@ -109,13 +116,15 @@ impl Definition for AgNews {
         };
         let set = |rows: &[Row]| {
             let texts: Vec<&str> = rows.iter().map(|row| row.text.as_str()).collect();
-            let labels = rows.iter().map(|row| row.class).collect();
-            Texts::new(&texts, labels, CLASSES, &vocabulary, self.length)
+            let labels = rows.iter().map(|row| row.class.into()).collect();
+            let classes = CLASSES.iter().map(|&name| name.to_owned()).collect();
+            Texts::new(&texts, labels, classes, &vocabulary, self.length)
         };
         Ok(Data {
             train: Arc::new(set(&train)?),
             test: Arc::new(set(&test)?),
             altered: files::altered(&files, self.partial),
+            warnings: files::twice(&files).into_iter().chain(vocabulary.warning()).collect(),
             files,
             vocabulary: Some(vocabulary.to_json()?),
             bytes_per_token: None,
@@ -208,44 +217,11 @@ impl Distribution for Files {
 
 /// All records of `contents`, checked: three columns, a class of 1 to 4, UTF-8, quotes that close.
 fn parse(path: &Path, contents: &[u8]) -> Result<Vec<Row>> {
-    let mut reader =
-        csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(contents);
     let mut rows = Vec::new();
-    let mut record = csv::ByteRecord::new();
-    loop {
-        let line = reader.position().line();
-        let start = reader.position().byte() as usize;
-        let failed = |error: csv::Error| Error::Read {
-            path: path.to_owned(),
-            cause: std::io::Error::other(error),
-        };
-        if !reader.read_byte_record(&mut record).map_err(failed)? {
-            break;
-        }
-        let end = reader.position().byte() as usize;
-        // Line ends that the reader skipped before the record are not part of it.
-        let raw = &contents[start..end];
-        let skipped = raw.iter().take_while(|byte| matches!(byte, b'\n' | b'\r')).count();
-        let skipped_lines = raw[..skipped].iter().filter(|&&byte| byte == b'\n').count();
-        let problem = match row(&record, &raw[skipped..]) {
-            Ok(row) => {
-                rows.push(row);
-                continue;
-            }
-            Err(problem) => problem,
-        };
-        let within = match problem {
-            RowProblem::Utf8 { at, .. } => at,
-            _ => 0,
-        };
-        return Err(Error::Row {
-            path: path.to_owned(),
-            record: rows.len() as u64 + 1,
-            line: line + skipped_lines as u64,
-            offset: (start + skipped + within) as u64,
-            problem,
-        });
-    }
+    rows::each(path, contents, rows::CSV, |found| {
+        rows.push(row(found)?);
+        Ok(())
+    })?;
     if rows.is_empty() {
         let expected = "a row for each record, of class, title, description,".into();
         return Err(Error::Empty { path: path.to_owned(), expected });
@@ -253,30 +229,25 @@ fn parse(path: &Path, contents: &[u8]) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// One record, of which `raw` are the bytes.
-fn row(record: &csv::ByteRecord, raw: &[u8]) -> std::result::Result<Row, RowProblem> {
-    // A quote that never closes swallows everything up to the next one, or to the end; and a row
-    // of quoted fields that is cut after a comma seems to end in an empty one.
-    let raw = raw.trim_ascii_end();
-    let quotes = raw.iter().filter(|&&byte| byte == b'"').count();
-    if quotes % 2 == 1 || (raw.starts_with(b"\"") && !raw.ends_with(b"\"")) {
+/// One record.
+fn row(row: &rows::Row<'_>) -> std::result::Result<Row, RowProblem> {
+    // A row of quoted fields that is cut after a comma seems to end in an empty one.
+    if row.raw.starts_with(b"\"") && !row.raw.ends_with(b"\"") {
         return Err(RowProblem::OpenQuote);
     }
-    if let Err(error) = str::from_utf8(raw) {
-        let bad = record.iter().position(|field| str::from_utf8(field).is_err());
-        return Err(RowProblem::Utf8 { column: bad.map_or(1, |i| i + 1), at: error.valid_up_to() });
+    if row.len() != COLUMNS {
+        return Err(RowProblem::Columns { found: row.len() });
     }
-    if record.len() != COLUMNS {
-        return Err(RowProblem::Columns { found: record.len() });
-    }
-    let field = |column: usize| String::from_utf8_lossy(&record[column]);
-    let class = match &record[0] {
+    let class = match row.field(0).as_bytes() {
         [digit @ b'1'..=b'4'] => digit - b'1',
-        _ => return Err(RowProblem::Class { found: field(0).chars().take(40).collect() }),
+        _ => {
+            let found = row.field(0).chars().take(40).collect();
+            return Err(RowProblem::Class { found, is_first: row.number == 1 });
+        }
     };
     // Some copies have no titles: their text must not begin with a space.
-    let text = match (field(1), field(2)) {
-        (title, text) if title.is_empty() => text.into_owned(),
+    let text = match (row.field(1), row.field(2)) {
+        ("", text) => text.to_owned(),
         (title, text) => format!("{title} {text}"),
     };
     Ok(Row { class, text })
@@ -331,12 +302,24 @@ mod tests {
         };
         for class in ["0", "5", "12", "", "Class Index", " 1"] {
             let row = format!("\"{class}\",\"a\",\"b\"\n");
-            is_refused(row.as_bytes(), 4, 0, RowProblem::Class { found: class.to_owned() });
+            let problem = RowProblem::Class { found: class.to_owned(), is_first: false };
+            is_refused(row.as_bytes(), 4, 0, problem);
         }
         let columns = |found| RowProblem::Columns { found };
         is_refused(b"\"1\",\"a b\"\n\"2\",\"a\",\"b\"\n", 4, 0, columns(2));
         is_refused(b"\n\n\"1\",\"a\",\"b\",\"c\"", 6, 2, columns(4));
         is_refused(b"\"1\",\"a\",\"cut sho", 4, 0, RowProblem::OpenQuote);
+        let escaped = b"\"1\",\"He said \\\"hi\\\"\",\"text\"\n";
+        is_refused(escaped, 4, 15, RowProblem::AfterQuote { at: 15 });
+        for (first, words) in [
+            ("0", "labels seem to start at 0: add 1"),
+            ("Class Index", "this is a header line: delete it"),
+            ("7", "fetch or unpack"),
+        ] {
+            let message =
+                read(format!("\"{first}\",\"a\",\"b\"\n").as_bytes()).unwrap_err().to_string();
+            assert!(message.contains("line 1") && message.contains(words), "{message}");
+        }
         is_refused(b"\"1\",\"a\xff\",\"b\"\n", 4, 6, RowProblem::Utf8 { column: 2, at: 6 });
     }
 

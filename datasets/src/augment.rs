@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub struct Augmentation {
     /// Which images are mirrored: `random`, `alternating` or `none`.
     pub flip: Flip,
-    /// The most pixels that an image is moved by in each direction; 0 for none.
+    /// The most pixels that an image is moved by in each direction, at most half of its shorter side; 0 for none.
     #[cfg_attr(feature = "schema", schemars(range(max = 16)))]
     pub translate: usize,
     /// What a moved image shows beyond its border: `black`, or its own pixels by `reflect`.
@@ -86,9 +86,11 @@ pub struct Augment {
 }
 
 impl Augment {
-    /// The variant of sample `index` in this epoch.
-    pub(crate) fn view(&self, index: u32) -> View {
+    /// The variant in this epoch of sample `index`, whose shorter side is `side`: it is moved by half of
+    /// that at most.
+    pub(crate) fn view(&self, index: u32, side: usize) -> View {
         let Augmentation { flip, translate, border } = self.how;
+        let translate = translate.min(side / 2);
         let of_epoch = |epoch| Stream::keyed(Purpose::Augment, self.seed, epoch, u64::from(index));
         let mut stream = of_epoch(self.epoch);
         let mut offset = || stream.below(2 * translate as u32 + 1) as isize - translate as isize;
@@ -117,15 +119,22 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Writes row `y` of what is seen of `image` (`height` × `width` × 3 bytes) to `row`. The border
+    /// Writes row `y` of what is seen of `image` (`height` × `width` × C bytes) to `row`. The border
     /// belongs to the image before it is normalised, as in the usual pipeline.
-    pub(crate) fn row(&self, image: &[u8], height: usize, width: usize, y: usize, row: &mut [u8]) {
-        let (row, _) = row.as_chunks_mut::<3>();
+    pub(crate) fn row<const C: usize>(
+        &self,
+        image: &[u8],
+        height: usize,
+        width: usize,
+        y: usize,
+        row: &mut [u8],
+    ) {
+        let (row, _) = row.as_chunks_mut::<C>();
         let Some(y) = self.source(y, self.down, height) else {
-            row.fill([0; 3]);
+            row.fill([0; C]);
             return;
         };
-        let (source, _) = image[y * width * 3..(y + 1) * width * 3].as_chunks::<3>();
+        let (source, _) = image[y * width * C..(y + 1) * width * C].as_chunks::<C>();
         // The columns that lie within the image are copied at once; only those beyond its border are
         // looked up one by one.
         let first = self.right.min(0).unsigned_abs();
@@ -133,7 +142,7 @@ impl View {
         let seen = width - first.max(skipped);
         row[first..first + seen].copy_from_slice(&source[skipped..skipped + seen]);
         for x in (0..first).chain(first + seen..width) {
-            row[x] = self.source(x, self.right, width).map_or([0; 3], |x| source[x]);
+            row[x] = self.source(x, self.right, width).map_or([0; C], |x| source[x]);
         }
         if self.flip {
             row.reverse();
@@ -166,7 +175,7 @@ mod tests {
     fn crop(image: &[u8], view: View) -> Vec<u8> {
         let mut out = vec![9; SIDE * SIDE * 3];
         for (y, row) in out.chunks_exact_mut(SIDE * 3).enumerate() {
-            view.row(image, SIDE, SIDE, y, row);
+            view.row::<3>(image, SIDE, SIDE, y, row);
         }
         out
     }
@@ -223,9 +232,9 @@ mod tests {
         #[test]
         fn a_view_depends_on_seed_epoch_and_index_only(seed: u64, epoch: u64, index: u32) {
             let how = Augmentation { translate: 3, ..Augmentation::default() };
-            let view = augment(seed, epoch, how).view(index);
+            let view = augment(seed, epoch, how).view(index, SIDE);
             prop_assert!(view.down.abs() <= 3 && view.right.abs() <= 3);
-            prop_assert_eq!(view, augment(seed, epoch, how).view(index));
+            prop_assert_eq!(view, augment(seed, epoch, how).view(index, SIDE));
         }
 
         #[test]
@@ -233,7 +242,7 @@ mod tests {
             seed: u64, epoch in 1u64..1_000_000, index: u32,
         ) {
             let how = Augmentation { flip: Flip::Alternating, ..Augmentation::default() };
-            let of = |epoch| augment(seed, epoch, how).view(index).flip;
+            let of = |epoch| augment(seed, epoch, how).view(index, SIDE).flip;
             prop_assert_ne!(of(epoch), of(epoch + 1));
             prop_assert_eq!(of(epoch), of(epoch + 2));
         }
@@ -245,7 +254,7 @@ mod tests {
         assert_eq!(crop(&image(), view), image());
         let still = Augmentation { flip: Flip::None, translate: 0, border: Border::Reflect };
         for index in 0..100 {
-            assert_eq!(crop(&image(), augment(1, 2, still).view(index)), image());
+            assert_eq!(crop(&image(), augment(1, 2, still).view(index, SIDE)), image());
         }
     }
 
@@ -253,7 +262,7 @@ mod tests {
     fn all_162_views_come_up_evenly() {
         let mut counts = [0u32; 162];
         for index in 0..162_000 {
-            let view = augment(1, 1, Augmentation::default()).view(index);
+            let view = augment(1, 1, Augmentation::default()).view(index, SIDE);
             let (top, left) = ((view.down + 4) as usize, (view.right + 4) as usize);
             counts[(top * 9 + left) * 2 + usize::from(view.flip)] += 1;
         }
@@ -264,7 +273,7 @@ mod tests {
     #[test]
     fn the_first_side_of_alternating_flips_is_a_fair_coin() {
         let how = Augmentation { flip: Flip::Alternating, ..Augmentation::default() };
-        let mirrored = (0..10_000).filter(|i| augment(3, 1, how).view(*i).flip).count();
+        let mirrored = (0..10_000).filter(|i| augment(3, 1, how).view(*i, SIDE).flip).count();
         // Binomial(10000, 1/2): deviation 50; six of them.
         assert!(mirrored.abs_diff(5000) < 300, "{mirrored}");
     }

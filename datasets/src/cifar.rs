@@ -18,7 +18,7 @@ use crate::distribution::Distribution;
 use crate::distribution::Hosted;
 use crate::error::{Error, Result};
 use crate::files::{self, FileSum, Official, Place};
-use crate::images::{Gathered, IMAGE, SHAPE};
+use crate::images::{CIFAR, Gathered, IMAGE};
 use crate::names;
 
 /// Where CIFAR-10 lies and how much of it to use.
@@ -53,8 +53,8 @@ impl Definition for Cifar10 {
         }
     }
 
-    fn form(&self) -> Form {
-        Form { shape: SHAPE, classes: 10 }
+    fn form(&self) -> Result<Form> {
+        Ok(Form { shape: CIFAR.shape(), classes: 10 })
     }
 
     fn validate(&self) -> Result<()> {
@@ -110,12 +110,12 @@ impl Definition for Cifar100 {
         }
     }
 
-    fn form(&self) -> Form {
+    fn form(&self) -> Result<Form> {
         let classes = match self.labels {
             Labels::Coarse => 20,
             Labels::Fine => 100,
         };
-        Form { shape: SHAPE, classes }
+        Ok(Form { shape: CIFAR.shape(), classes })
     }
 
     fn validate(&self) -> Result<()> {
@@ -257,11 +257,12 @@ impl Format {
         let train = gather(self.train, limits[0])?;
         let test = gather(std::slice::from_ref(&self.test), limits[1])?;
         let (train, test, normalisation) =
-            Gathered::into_sets(train, test, self.labels[label].classes);
+            Gathered::into_sets(train, test, CIFAR, self.labels[label].classes.iter().copied());
         Ok(Data {
             train: Arc::new(train),
             test: Arc::new(test),
             altered: files::altered(&files, partial),
+            warnings: files::twice(&files).into_iter().collect(),
             files,
             vocabulary: None,
             bytes_per_token: None,

@@ -1,5 +1,6 @@
 //! The hub's Parquet rows as records of the official files.
 
+#[cfg(test)]
 use std::io::Cursor;
 
 use parquet::file::reader::FileReader;
@@ -88,19 +89,16 @@ fn label(row: &Row, name: &str) -> std::result::Result<u8, String> {
 
 /// Appends the red, green and blue plane of a PNG file of 32 × 32 pixels.
 fn planes(png: &[u8], contents: &mut Vec<u8>) -> std::result::Result<(), String> {
-    let limits = png::Limits { bytes: 1 << 20 };
-    let decoder = png::Decoder::new_with_limits(Cursor::new(png), limits);
-    let mut reader = decoder.read_info().map_err(|error| error.to_string())?;
-    let info = reader.info();
-    let (width, height, kind) = (info.width, info.height, (info.color_type, info.bit_depth));
+    let image = image::load_from_memory_with_format(png, image::ImageFormat::Png);
+    let image = image.map_err(|error| error.to_string())?;
+    let (width, height, kind) = (image.width(), image.height(), image.color());
     let side = SIDE as u32;
-    if (width, height, kind) != (side, side, (png::ColorType::Rgb, png::BitDepth::Eight)) {
+    if (width, height, kind) != (side, side, image::ColorType::Rgb8) {
         return Err(format!(
             "an image of {width} × {height} pixels, {kind:?}, instead of 32 × 32, 8-bit RGB"
         ));
     }
-    let mut pixels = [0u8; IMAGE];
-    reader.next_frame(&mut pixels).map_err(|error| error.to_string())?;
+    let pixels = image.into_bytes();
     for channel in 0..CHANNELS {
         contents.extend(pixels.iter().skip(channel).step_by(CHANNELS));
     }
@@ -110,11 +108,11 @@ fn planes(png: &[u8], contents: &mut Vec<u8>) -> std::result::Result<(), String>
 /// A PNG file of `side` × `side` RGB pixels.
 #[cfg(test)]
 pub(crate) fn png(side: u32, pixels: &[u8]) -> Vec<u8> {
-    let mut file = Vec::new();
-    let mut encoder = png::Encoder::new(&mut file, side, side);
-    encoder.set_color(png::ColorType::Rgb);
-    encoder.write_header().unwrap().write_image_data(pixels).unwrap();
-    file
+    let mut file = Cursor::new(Vec::new());
+    let colours = image::ExtendedColorType::Rgb8;
+    let format = image::ImageFormat::Png;
+    image::write_buffer_with_format(&mut file, pixels, side, side, colours, format).unwrap();
+    file.into_inner()
 }
 
 /// Parquet files as the hub has them, made for tests.

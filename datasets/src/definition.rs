@@ -10,6 +10,7 @@ use crate::distribution::Distribution;
 use crate::error::{Error, Result};
 use crate::files::FileSum;
 use crate::normalisation::Normalisation;
+use crate::open::Survey;
 
 /// The folder in which data sets are looked for and put when none is named.
 pub const DEFAULT_DIR: &str = "data";
@@ -19,9 +20,18 @@ pub trait Definition {
     /// What the data set is; one that is made up has no paper.
     fn about(&self) -> About;
 
-    /// What a sample looks like and how many classes there are, as far as the settings tell: the
-    /// vocabulary of texts is as large as it may become.
-    fn form(&self) -> Form;
+    /// What a sample looks like and how many classes there are, as far as the settings and a quick look
+    /// at the files tell: the vocabulary of texts is as large as it may become.
+    ///
+    /// # Errors
+    ///
+    /// When files would have to be looked at and cannot be.
+    fn form(&self) -> Result<Form>;
+
+    /// What samples are, as the settings alone tell. Images, unless the data set says otherwise.
+    fn holds(&self) -> Holds {
+        Holds::Images
+    }
 
     /// Checks what can be checked without touching a file.
     ///
@@ -39,6 +49,11 @@ pub trait Definition {
     /// Whatever is wrong with the settings or the files: see [`Error`].
     fn load(&self, scratch: &Path, vocabulary: Option<&str>) -> Result<Data>;
 
+    /// What there is, every sample read, for data of one's own. None unless the data set says so.
+    fn survey(&self) -> Option<Result<Survey>> {
+        None
+    }
+
     /// The official files, for one that is given away as such: then `verify` knows them, and
     /// `fetch` too if they say where to download them from. None unless the data set says so.
     fn distribution(&self) -> Option<&'static dyn Distribution> {
@@ -52,13 +67,24 @@ pub trait Definition {
     }
 }
 
-/// What a data set holds, known before it is read.
+/// What a data set holds, known before it is read whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
     /// The shape of one sample.
     pub shape: Shape,
     /// The number of classes.
     pub classes: usize,
+}
+
+/// What samples are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    /// Images.
+    Images,
+    /// Texts to be put into classes.
+    Texts,
+    /// Pieces of a text to continue.
+    Sequences,
 }
 
 /// A made-up stand-in of a data set, in its official format.
@@ -105,6 +131,8 @@ pub struct Data {
     pub bytes_per_token: Option<f64>,
     /// What pixels were normalised by, for images.
     pub normalisation: Option<Normalisation>,
+    /// What a person should know before training on it, such as classes without samples.
+    pub warnings: Vec<String>,
 }
 
 /// Refuses a number that is not from `least` to `most`.

@@ -157,6 +157,15 @@ pub enum Error {
         problem: RowProblem,
     },
 
+    /// Files of one's own that no data set can be made of.
+    #[error("{} {problem}", path.display())]
+    Unfit {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
+
     /// A tokenizer that could not be made, read or applied.
     #[error("the vocabulary cannot be used: {problem}")]
     Vocabulary {
@@ -271,33 +280,82 @@ impl Error {
         Self::Setting { field, found: found.to_string(), problem: problem.into() }
     }
 
+    pub(crate) fn unfit(path: impl Into<PathBuf>, problem: impl Into<String>) -> Self {
+        Self::Unfit { path: path.into(), problem: problem.into() }
+    }
+
     pub(crate) fn vocabulary(problem: impl std::fmt::Display) -> Self {
         Self::Vocabulary { problem: problem.to_string() }
     }
 }
 
-/// What can be wrong with a row of AG News.
+/// What can be wrong with a row of a table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowProblem {
-    /// Another number of columns than three.
+    /// Another number of columns than the three of AG News.
     #[error(
         "{found} columns, but class, title and description are expected; the file is damaged or of \
-         another data set, fetch or unpack it again"
+         another data set, fetch or unpack it again, or read it as dataset.kind = \"table\""
     )]
     Columns {
         /// How many there are.
         found: usize,
     },
 
-    /// A class that does not exist.
+    /// A class that AG News does not have.
     #[error(
-        "column 1 says {found:?}, but classes are 1, 2, 3 and 4; if this is a header line, delete \
-         it, otherwise fetch or unpack the file again"
+        "column 1 says {found:?}, but classes are 1, 2, 3 and 4; {}",
+        match found.as_str() {
+            "0" => "its labels seem to start at 0: add 1 to each, or read the file as dataset.kind = \"table\"",
+            word if *is_first && word.trim().parse::<f64>().is_err() =>
+                "this is a header line: delete it, or read the file as dataset.kind = \"table\"",
+            _ => "fetch or unpack the file again, or read it as dataset.kind = \"table\"",
+        }
     )]
     Class {
         /// What the column says.
         found: String,
+        /// Whether that is the first row.
+        is_first: bool,
+    },
+
+    /// Another number of columns than the first row has.
+    #[error(
+        "{found} columns, and the first row has {expected}; a field with a delimiter in it must stand in double \
+         quotes (dataset.delimiter, dataset.quotes)"
+    )]
+    Ragged {
+        /// How many there are.
+        found: usize,
+        /// How many the first row has.
+        expected: usize,
+    },
+
+    /// A column that is asked for and is not there.
+    #[error(
+        "there is no column {column}; the columns are {columns}. Name others by dataset.text and dataset.label; if \
+         the first line is a sample, write dataset.header = false and number the columns"
+    )]
+    NoColumn {
+        /// What was asked for.
+        column: String,
+        /// What there is.
+        columns: String,
+    },
+
+    /// A sample without a label.
+    #[error("the label is empty; give it one, or take the row away")]
+    NoLabel,
+
+    /// Text between a closing quote and the next delimiter.
+    #[error(
+        "a quote closes a field, and more follows before the next one begins; within quotes write \"\" for a quote \
+         (not \\\"), or write dataset.quotes = false where quotes mean nothing (dataset.kind = \"table\")"
+    )]
+    AfterQuote {
+        /// What follows, counted from the beginning of the record.
+        at: usize,
     },
 
     /// Bytes that are not UTF-8.
@@ -311,7 +369,7 @@ pub enum RowProblem {
 
     /// A double quote without a second one, or a row that begins with one and does not end in one.
     #[error(
-        "a double quote is missing at the end of a field; the file is cut short or damaged, fetch \
+        "a double quote is missing at the end of a field; the file is cut short or damaged: fetch \
          or unpack it again"
     )]
     OpenQuote,

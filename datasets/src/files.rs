@@ -36,6 +36,18 @@ pub(crate) fn altered(files: &[FileSum], partial: bool) -> Vec<String> {
     other.map(|file| file.name.clone()).collect()
 }
 
+/// What is to be said of files that are there twice, under two names.
+pub(crate) fn twice(files: &[FileSum]) -> Option<String> {
+    files.iter().enumerate().find_map(|(place, file)| {
+        let other = files[..place].iter().find(|other| other.sha256 == file.sha256)?;
+        Some(format!(
+            "{} and {} have the same contents: where one is trained on and the other tested on, the accuracy says \
+             nothing about new samples",
+            other.name, file.name
+        ))
+    })
+}
+
 /// The SHA-256 of `contents`, in lower-case hexadecimal.
 pub fn sha256(contents: &[u8]) -> String {
     Sha256::digest(contents).iter().map(|byte| format!("{byte:02x}")).collect()

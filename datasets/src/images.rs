@@ -1,34 +1,54 @@
-//! Images of 32 × 32 pixels and three channels, resident as bytes.
+//! Images of one size, grey or in colour, resident as bytes.
 
 use std::sync::Arc;
 
-use crate::augment::{Augment, View};
+use crate::augment::Augment;
 use crate::dataset::{Batch, Dataset, Features, Shape};
 use crate::normalisation::{CHANNELS, Normalisation, Table};
 
-/// Rows and columns of every image.
-pub(crate) const SIDE: usize = 32;
-/// Bytes of one image.
-pub(crate) const IMAGE: usize = SIDE * SIDE * CHANNELS;
-/// The same for whoever reads them.
-pub(crate) const SHAPE: Shape = Shape::Image { height: SIDE, width: SIDE, channels: CHANNELS };
-/// Bytes of one row of an image.
-const ROW: usize = SIDE * CHANNELS;
+/// What every image of a set has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) height: usize,
+    pub(crate) width: usize,
+    /// Values per pixel: 1 or 3.
+    pub(crate) channels: usize,
+}
 
-/// Images being read: pixels channel by channel come in, pixel by pixel they are kept.
+impl Size {
+    /// Bytes of one image.
+    pub(crate) const fn bytes(self) -> usize {
+        self.height * self.width * self.channels
+    }
+
+    /// The same for whoever reads them.
+    pub(crate) const fn shape(self) -> Shape {
+        Shape::Image { height: self.height, width: self.width, channels: self.channels }
+    }
+}
+
+/// Rows and columns of CIFAR's images.
+pub(crate) const SIDE: usize = 32;
+/// CIFAR's images.
+pub(crate) const CIFAR: Size = Size { height: SIDE, width: SIDE, channels: CHANNELS };
+/// Bytes of one of them.
+pub(crate) const IMAGE: usize = CIFAR.bytes();
+
+/// Images being read: pixel by pixel, row by row.
 #[derive(Default)]
 pub(crate) struct Gathered {
-    pixels: Vec<u8>,
-    labels: Vec<u8>,
+    pub(crate) pixels: Vec<u8>,
+    pub(crate) labels: Vec<u32>,
 }
 
 impl Gathered {
+    /// Makes room for so many of CIFAR's images.
     pub(crate) fn reserve(&mut self, images: usize) {
         self.pixels.reserve_exact(images * IMAGE);
         self.labels.reserve_exact(images);
     }
 
-    /// Adds an image given as three planes of `SIDE` × `SIDE` bytes.
+    /// Adds an image of CIFAR, given as three planes of `SIDE` × `SIDE` bytes.
     pub(crate) fn push(&mut self, label: u8, planes: &[u8; IMAGE]) {
         let (red, rest) = planes.split_at(SIDE * SIDE);
         let (green, blue) = rest.split_at(SIDE * SIDE);
@@ -38,7 +58,7 @@ impl Gathered {
         for (((pixel, &r), &g), &b) in pixels.iter_mut().zip(red).zip(green).zip(blue) {
             *pixel = [r, g, b];
         }
-        self.labels.push(label);
+        self.labels.push(label.into());
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -49,14 +69,16 @@ impl Gathered {
     pub(crate) fn into_sets(
         train: Self,
         test: Self,
-        classes: &[&str],
+        size: Size,
+        classes: impl IntoIterator<Item: Into<String>>,
     ) -> (Images, Images, Normalisation) {
-        let normalisation = Normalisation::from_pixels(&train.pixels);
+        let normalisation = Normalisation::from_pixels(&train.pixels, size.channels);
         let table = Arc::new(normalisation.table());
-        let classes: Vec<String> = classes.iter().map(|&name| name.to_owned()).collect();
+        let classes: Vec<String> = classes.into_iter().map(Into::into).collect();
         let set = |Self { pixels, labels }, classes| Images {
             pixels,
             labels,
+            size,
             classes,
             table: Arc::clone(&table),
         };
@@ -69,26 +91,36 @@ impl Gathered {
 pub(crate) struct Images {
     /// Image after image, row after row, pixel after pixel, red green blue.
     pixels: Vec<u8>,
-    labels: Vec<u8>,
+    labels: Vec<u32>,
+    size: Size,
     classes: Vec<String>,
     table: Arc<Table>,
 }
 
 impl Images {
-    fn normalise(&self, bytes: &[u8], out: &mut [f32]) {
-        let [red, green, blue] = &*self.table;
-        let (bytes, _) = bytes.as_chunks::<CHANNELS>();
-        let (out, _) = out.as_chunks_mut::<CHANNELS>();
-        for (out, &[r, g, b]) in out.iter_mut().zip(bytes) {
-            *out = [red[usize::from(r)], green[usize::from(g)], blue[usize::from(b)]];
+    fn normalise<const C: usize>(&self, bytes: &[u8], out: &mut [f32]) {
+        let (bytes, _) = bytes.as_chunks::<C>();
+        let (out, _) = out.as_chunks_mut::<C>();
+        for (out, pixel) in out.iter_mut().zip(bytes) {
+            *out = std::array::from_fn(|channel| self.table[channel][usize::from(pixel[channel])]);
         }
     }
 
-    fn normalise_view(&self, image: &[u8], view: View, out: &mut [f32]) {
-        let mut row = [0u8; ROW];
-        for (y, out) in out.chunks_exact_mut(ROW).enumerate() {
-            view.row(image, SIDE, SIDE, y, &mut row);
-            self.normalise(&row, out);
+    /// The images of these numbers, of C values a pixel, as `augment` has them.
+    fn fill<const C: usize>(&self, indices: &[u32], augment: Option<&Augment>, out: &mut [f32]) {
+        let Size { height, width, .. } = self.size;
+        let (length, mut row) = (self.size.bytes(), vec![0u8; width * C]);
+        for (&index, out) in indices.iter().zip(out.chunks_exact_mut(length)) {
+            let image = &self.pixels[index as usize * length..(index as usize + 1) * length];
+            let Some(augment) = augment else {
+                self.normalise::<C>(image, out);
+                continue;
+            };
+            let view = augment.view(index, height.min(width));
+            for (y, out) in out.chunks_exact_mut(width * C).enumerate() {
+                view.row::<C>(image, height, width, y, &mut row);
+                self.normalise::<C>(&row, out);
+            }
         }
     }
 }
@@ -103,7 +135,7 @@ impl Dataset for Images {
     }
 
     fn shape(&self) -> Shape {
-        SHAPE
+        self.size.shape()
     }
 
     fn normalised_by(&self, normalisation: &Normalisation) -> Option<Arc<dyn Dataset>> {
@@ -112,20 +144,18 @@ impl Dataset for Images {
 
     fn batch(&self, indices: &[u32], augment: Option<&Augment>, into: &mut Batch) {
         into.labels.clear();
-        into.labels.extend(indices.iter().map(|&i| u32::from(self.labels[i as usize])));
+        into.labels.extend(indices.iter().map(|&i| self.labels[i as usize]));
         let mut pixels = match std::mem::take(&mut into.features) {
             Features::Images { pixels, .. } => pixels,
             Features::Tokens { .. } | Features::Sequences { .. } => Vec::new(),
         };
-        pixels.resize(indices.len() * IMAGE, 0.0);
-        for (&index, out) in indices.iter().zip(pixels.chunks_exact_mut(IMAGE)) {
-            let image = &self.pixels[index as usize * IMAGE..(index as usize + 1) * IMAGE];
-            match augment.map(|augment| augment.view(index)) {
-                None => self.normalise(image, out),
-                Some(view) => self.normalise_view(image, view, out),
-            }
+        let Size { height, width, channels } = self.size;
+        pixels.resize(indices.len() * self.size.bytes(), 0.0);
+        match channels {
+            1 => self.fill::<1>(indices, augment, &mut pixels),
+            _ => self.fill::<CHANNELS>(indices, augment, &mut pixels),
         }
-        into.features = Features::Images { pixels, height: SIDE, width: SIDE, channels: CHANNELS };
+        into.features = Features::Images { pixels, height, width, channels };
     }
 }
 
@@ -156,13 +186,34 @@ mod tests {
     }
 
     fn sets() -> (Images, Images, Normalisation) {
-        Gathered::into_sets(gathered(8), gathered(3), &["a"; 10])
+        Gathered::into_sets(gathered(8), gathered(3), CIFAR, ["a"; 10])
     }
 
     fn pixels(batch: &Batch) -> &[f32] {
         match &batch.features {
             Features::Images { pixels, .. } => pixels,
             _ => panic!("images expected"),
+        }
+    }
+
+    #[test]
+    fn grey_images_of_any_size_are_normalised_and_moved_within_their_sides() {
+        let size = Size { height: 4, width: 6, channels: 1 };
+        let images = |count: usize| Gathered {
+            pixels: (0..count * size.bytes()).map(|i| (i * 7) as u8).collect(),
+            labels: vec![300; count],
+        };
+        let (train, test, normal) = Gathered::into_sets(images(5), images(2), size, ["a"]);
+        assert_eq!((test.len(), test.shape()), (2, size.shape()));
+        assert!(normal.mean[0] == normal.mean[2] && normal.deviation[0] == normal.deviation[1]);
+        let far = Augmentation { translate: 16, ..Augmentation::default() };
+        let black = (-normal.mean[0] / normal.deviation[0]) as f32;
+        for epoch in 1..50 {
+            let augment = Augment { seed: 1, epoch, how: far };
+            let batch = batch_of(&train, &[4, 0], Some(&augment));
+            assert_eq!((batch.labels.as_slice(), pixels(&batch).len()), ([300; 2].as_slice(), 48));
+            let shown = pixels(&batch).iter().filter(|&&value| (value - black).abs() > 1e-6);
+            assert!(shown.count() >= 2 * 2 * 4, "at most two pixels are moved out of sight");
         }
     }
 
@@ -227,8 +278,13 @@ mod tests {
         let all: Vec<u32> = (0..8).collect();
         let batch = batch_of(&train, &all, Some(&augment));
         for (&index, image) in all.iter().zip(pixels(&batch).chunks_exact(IMAGE)) {
-            if augment.view(index).down < 0 {
-                assert!(image[..ROW].iter().step_by(3).all(|&red| (red - black).abs() < 1e-6));
+            if augment.view(index, SIDE).down < 0 {
+                assert!(
+                    image[..SIDE * CHANNELS]
+                        .iter()
+                        .step_by(3)
+                        .all(|&red| (red - black).abs() < 1e-6)
+                );
             }
         }
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const CHANNELS: usize = 3;
 
 /// Mean and deviation of a training set's pixels per channel (red, green, blue), in units of the
-/// full brightness 255. Both sets are shifted and scaled by them.
+/// full brightness 255. Both sets are shifted and scaled by them. Grey images have the same three times.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Normalisation {
     /// Mean over all pixels of all training images.
@@ -16,17 +16,19 @@ pub struct Normalisation {
 }
 
 impl Normalisation {
-    /// Of the pixels of `pixels`, images one after the other. Exact up to the last rounding:
-    /// the sums are integers.
-    pub(crate) fn from_pixels(pixels: &[u8]) -> Self {
+    /// Of the pixels of `pixels`, images one after the other, of 1 or 3 values a pixel. Exact up to the
+    /// last rounding: the sums are integers.
+    pub(crate) fn from_pixels(pixels: &[u8], channels: usize) -> Self {
         let mut counts = [[0u64; 256]; CHANNELS];
-        let (pixels, _) = pixels.as_chunks::<CHANNELS>();
-        for pixel in pixels {
+        for pixel in pixels.chunks_exact(channels) {
             for (count, &value) in counts.iter_mut().zip(pixel) {
                 count[usize::from(value)] += 1;
             }
         }
-        let n = pixels.len() as f64;
+        if channels == 1 {
+            counts = [counts[0]; CHANNELS];
+        }
+        let n = (pixels.len() / channels) as f64;
         let mut this = Self { mean: [0.0; CHANNELS], deviation: [0.0; CHANNELS] };
         for (channel, counts) in counts.iter().enumerate() {
             let moment = |power: u32| {
@@ -69,7 +71,7 @@ mod tests {
 
     #[test]
     fn what_no_pixels_have_is_impossible() {
-        let grey = Normalisation::from_pixels(&[7; 30]);
+        let grey = Normalisation::from_pixels(&[7; 30], 3);
         assert!(
             grey.is_possible(),
             "a deviation of 0 is that of a channel that is the same everywhere"

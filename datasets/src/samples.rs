@@ -136,6 +136,7 @@ impl From<[Samples; 2]> for Data {
             vocabulary: None,
             bytes_per_token: None,
             normalisation: None,
+            warnings: Vec::new(),
         }
     }
 }

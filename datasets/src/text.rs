@@ -105,6 +105,18 @@ impl Vocabulary {
         self.len
     }
 
+    /// What a person should know of a vocabulary that tells texts apart badly.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let words = self.len - 2;
+        (words < 2).then(|| {
+            format!(
+                "the vocabulary has {words} word{}: all others are the same to a model. Lower dataset.minimum_count, \
+                 or raise dataset.vocabulary",
+                if words == 1 { "" } else { "s" }
+            )
+        })
+    }
+
     /// The ids of the words of `text`.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let model = self.tokenizer.get_model();
@@ -167,7 +179,7 @@ pub(crate) struct Texts {
     ids: Vec<u32>,
     /// Where each text ends in `ids`.
     ends: Vec<usize>,
-    labels: Vec<u8>,
+    labels: Vec<u32>,
     classes: Vec<String>,
     vocabulary: usize,
     length: usize,
@@ -177,23 +189,22 @@ impl Texts {
     /// Encodes `texts`, each cut after `length` words. A text without a word becomes one [`UNK`],
     /// so that a mean over its words exists.
     pub(crate) fn new(
-        texts: &[&str],
-        labels: Vec<u8>,
-        classes: &[&str],
+        texts: &[impl AsRef<str>],
+        labels: Vec<u32>,
+        classes: Vec<String>,
         vocabulary: &Vocabulary,
         length: usize,
     ) -> Result<Self> {
         let mut ids = Vec::new();
         let mut ends = Vec::with_capacity(texts.len());
         for text in texts {
-            match vocabulary.encode(text)?.as_slice() {
+            match vocabulary.encode(text.as_ref())?.as_slice() {
                 [] => ids.push(UNK),
                 words => ids.extend(&words[..words.len().min(length)]),
             }
             ends.push(ids.len());
         }
         ids.shrink_to_fit();
-        let classes = classes.iter().map(|&name| name.to_owned()).collect();
         Ok(Self { ids, ends, labels, classes, vocabulary: vocabulary.len(), length })
     }
 
@@ -218,7 +229,7 @@ impl Dataset for Texts {
 
     fn batch(&self, indices: &[u32], _augment: Option<&Augment>, into: &mut Batch) {
         into.labels.clear();
-        into.labels.extend(indices.iter().map(|&i| u32::from(self.labels[i as usize])));
+        into.labels.extend(indices.iter().map(|&i| self.labels[i as usize]));
         let mut ids = std::mem::take(&mut into.features).into_ids();
         for (number, &index) in indices.iter().enumerate() {
             ids.extend(self.words(index as usize));
@@ -304,7 +315,14 @@ mod tests {
     fn texts_are_cut_and_padded() {
         let vocabulary = vocabulary(100, 1);
         let texts = ["the cat", "", "sat sat sat sat the"];
-        let set = Texts::new(&texts, vec![2, 0, 1], &["a", "b", "c"], &vocabulary, 4).unwrap();
+        let set = Texts::new(
+            &texts,
+            vec![2, 0, 1],
+            ["a", "b", "c"].map(String::from).into(),
+            &vocabulary,
+            4,
+        )
+        .unwrap();
         assert_eq!(set.shape(), Shape::Text { vocabulary: 17, length: 4 });
         let augment = Augment { seed: 1, epoch: 1, how: Augmentation::default() };
         let mut batch = batch_of(&set, &[2, 0, 1], Some(&augment));

@@ -160,7 +160,7 @@ impl fmt::Display for Report {
 }
 
 /// `12345` as `12,345`.
-fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();
     for (index, digit) in digits.chars().enumerate() {

@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use toml::Value;
 
 /// Keys, or tables of keys, that no later step's weights depend on.
-const FREE: [&str; 14] = [
+const FREE: [&str; 16] = [
     "name",
     "threads",
     "dataset.dir",
+    "dataset.file",
+    "dataset.test_file",
     "exchange.timeout",
     "exchange.compare_replicas_every",
     "exchange.overlap",

@@ -21,7 +21,7 @@ pub use compare::Change;
 pub use device::Device;
 pub use settings::{
     BatchNorm, Checkpoint, Exchange, Faults, NEWEST, OnWorkerLoss, Recipe, Record, TestViews,
-    Train, in_words, input, synthetic_for,
+    Train, holds, in_words, input, synthetic_for,
 };
 pub use table::{Recipes, Source, part_of, scheme_of, split_values};
 pub use typed::nearest;

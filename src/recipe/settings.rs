@@ -5,7 +5,7 @@ use super::{average, optimizer, schedule};
 use gradwire_datasets as datasets;
 use gradwire_exchange as exchange;
 use gradwire_exchange::Scheme;
-use gradwire_models::{self as models, Input};
+use gradwire_models::{self as models, Input, InputKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -439,12 +439,21 @@ pub fn input(shape: datasets::Shape) -> Input {
     }
 }
 
+/// What the data set holds, in the models' words.
+pub fn holds(dataset: &datasets::Config) -> InputKind {
+    match dataset.holds() {
+        datasets::Holds::Images => InputKind::Image,
+        datasets::Holds::Texts => InputKind::Text,
+        datasets::Holds::Sequences => InputKind::Sequence,
+    }
+}
+
 /// A made-up data set that the model of this name can read.
 pub fn synthetic_for(model: &str) -> Option<&'static str> {
     let reads = models::Config::from_name(model)?.input_kind();
     let all = datasets::Config::all();
     let mut synthetic = all.iter().filter(|data| data.definition().twin().is_some());
-    synthetic.find(|data| input(data.form().shape).kind() == reads).map(datasets::Config::name)
+    synthetic.find(|data| holds(data) == reads).map(datasets::Config::name)
 }
 
 #[cfg(test)]

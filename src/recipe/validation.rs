@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::optimizer;
-use super::settings::{NEWEST, OnWorkerLoss, Recipe, TestViews, input};
+use super::settings::{NEWEST, OnWorkerLoss, Recipe, TestViews, holds};
 use super::words::in_a_recipe;
 use gradwire_exchange as exchange;
 use gradwire_exchange::Scheme;
@@ -117,7 +117,7 @@ impl Recipe {
         self.optimizer.validate().map_err(anyhow::Error::msg)?;
         self.schedule.validate(t.epochs as f64).map_err(anyhow::Error::msg)?;
         self.average.validate().map_err(anyhow::Error::msg)?;
-        let holds = input(self.dataset.form().shape).kind();
+        let holds = holds(&self.dataset);
         refuse(t.test_views != TestViews::One && holds != InputKind::Image, || {
             format!(
                 "train.test_views looks at mirrored images, and the data set holds {holds}; write \
@@ -213,7 +213,7 @@ impl Recipe {
 
     /// Refuses a model on data that it cannot read, naming models that can.
     fn fits(&self) -> anyhow::Result<()> {
-        let holds = input(self.dataset.form().shape).kind();
+        let holds = holds(&self.dataset);
         let reads = self.model.input_kind();
         let fitting = || {
             let all = models::Config::all();

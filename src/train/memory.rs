@@ -28,12 +28,17 @@ pub fn least(recipe: &Recipe, parts: &Parts<'_>, parameters: u64, workers: usize
 }
 
 /// What the recipe needs at least on one machine, in words, as far as is known before its data
-/// set is read: with the largest vocabulary that it may have.
+/// set is read whole: with the largest vocabulary that it may have; or why that is not known.
 ///
 /// # Errors
 /// When the recipe makes no network.
 pub fn in_words(recipe: &Recipe, workers: usize) -> Result<String> {
-    let form = recipe.dataset.form();
+    let form = match recipe.dataset.form() {
+        Ok(form) => form,
+        Err(error) => {
+            return Ok(format!("the memory that it needs follows from its data: {error}"));
+        }
+    };
     let parameters = recipe.model.parameters(&input(form.shape), form.classes)?;
     Ok(words(parameters, workers, least(recipe, &Parts::of(recipe), parameters, workers)))
 }

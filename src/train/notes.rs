@@ -14,7 +14,7 @@ pub(super) fn warnings(session: &Session, parameters: u64, workers: usize) -> Re
     let scarce = memory::check(recipe, &session.parts(), parameters, workers)?;
     let single = if session.own.scheme.is_none() { single(recipe, parameters) } else { None };
     let all = [altered(session), cut(recipe, samples), single, scarce];
-    Ok(all.into_iter().flatten().collect())
+    Ok(session.data.warnings.iter().cloned().chain(all.into_iter().flatten()).collect())
 }
 
 /// About data files that are not the official ones.

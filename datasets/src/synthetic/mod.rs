@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agnews::{self, AgNews};
 use crate::cifar::{self, Cifar10, Cifar100};
-use crate::definition::{About, Counts, Data, Definition, Form, Twin, check_count};
+use crate::definition::{About, Counts, Data, Definition, Form, Holds, Twin, check_count};
 use crate::error::Result;
 use crate::files::{self, Official};
 
@@ -131,8 +131,12 @@ macro_rules! twins {
                 About { name: $name, line: $line, paper: "" }
             }
 
-            fn form(&self) -> Form {
+            fn form(&self) -> Result<Form> {
                 self.reader(PathBuf::new()).form()
+            }
+
+            fn holds(&self) -> Holds {
+                self.reader(PathBuf::new()).holds()
             }
 
             fn validate(&self) -> Result<()> {

@@ -158,6 +158,7 @@ pub fn random(recipe: &Recipe, samples: usize) -> Data {
         vocabulary: None,
         bytes_per_token: None,
         normalisation: None,
+        warnings: Vec::new(),
     }
 }
 

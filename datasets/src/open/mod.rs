@@ -1,0 +1,364 @@
+//! Data of one's own: what files of every kind have in common once they are read.
+
+mod array;
+pub(crate) mod folder;
+pub(crate) mod idx;
+pub(crate) mod npz;
+mod picture;
+pub(crate) mod rows;
+mod survey;
+pub(crate) mod table;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+
+pub use self::picture::Resize;
+pub use self::survey::Survey;
+use crate::definition::{Data, check_limits};
+use crate::error::{Error, Result};
+use crate::files::{FileSum, sha256};
+use crate::images::{Gathered, Size};
+use crate::text::{Texts, Vocabulary};
+
+/// The share of a class that is tested on where nothing else is said.
+const SHARE: f64 = 0.1;
+
+/// Which samples are used, as the settings of every kind say it.
+#[derive(Clone, Copy)]
+pub(crate) struct Which {
+    pub(crate) test_share: Option<f64>,
+    pub(crate) train_limit: Option<usize>,
+    pub(crate) test_limit: Option<usize>,
+}
+
+impl Which {
+    pub(crate) fn validate(&self) -> Result<()> {
+        if let Some(share) = self.test_share.filter(|share| !(*share > 0.0 && *share < 1.0)) {
+            let problem = "write a share between 0 and 1, such as 0.1, or leave it out";
+            return Err(Error::setting("dataset.test_share", &share, problem));
+        }
+        check_limits(self.train_limit, self.test_limit)
+    }
+}
+
+/// How texts become numbers, as the settings of every kind say it.
+pub(crate) struct Words<'a> {
+    pub(crate) vocabulary: usize,
+    pub(crate) minimum_count: u64,
+    pub(crate) length: usize,
+    /// The vocabulary of an earlier run.
+    pub(crate) earlier: Option<&'a str>,
+}
+
+/// What samples are made of.
+pub(crate) enum Values {
+    Images(Size, Vec<u8>),
+    Texts(Vec<String>),
+}
+
+/// Samples as they were read.
+pub(crate) struct Part {
+    values: Values,
+    /// Each one's class.
+    labels: Vec<u32>,
+    /// Of what each one is made of: the first eight bytes of its SHA-256.
+    sums: Vec<u64>,
+}
+
+impl Part {
+    pub(crate) fn new(values: Values, labels: Vec<u32>) -> Self {
+        let sum = |bytes: &[u8]| {
+            let digest = Sha256::digest(bytes);
+            digest.iter().take(8).fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+        };
+        let sums = match &values {
+            Values::Images(size, pixels) => pixels.par_chunks(size.bytes()).map(sum).collect(),
+            Values::Texts(texts) => texts.par_iter().map(|text| sum(text.as_bytes())).collect(),
+        };
+        Self { values, labels, sums }
+    }
+
+    /// Those of its samples for which `keep` says so, and the others.
+    fn divided(self, keep: &[bool]) -> [Self; 2] {
+        [true, false].map(|wanted| {
+            let chosen = || (0..keep.len()).filter(|&i| keep[i] == wanted);
+            let values = match &self.values {
+                Values::Images(size, pixels) => {
+                    let image = |i| &pixels[i * size.bytes()..][..size.bytes()];
+                    Values::Images(*size, chosen().flat_map(image).copied().collect())
+                }
+                Values::Texts(texts) => Values::Texts(chosen().map(|i| texts[i].clone()).collect()),
+            };
+            let labels = chosen().map(|i| self.labels[i]).collect();
+            Self { values, labels, sums: chosen().map(|i| self.sums[i]).collect() }
+        })
+    }
+
+    /// At most `limit` of its samples: those whose sums are lowest, so that all classes are among them.
+    fn limited(self, limit: Option<usize>) -> Self {
+        let Some(limit) = limit.filter(|&limit| limit < self.labels.len()) else { return self };
+        let mut order: Vec<usize> = (0..self.labels.len()).collect();
+        order.sort_by_key(|&i| (self.sums[i], i));
+        let mut keep = vec![false; order.len()];
+        order[..limit].iter().for_each(|&i| keep[i] = true);
+        let [kept, _] = self.divided(&keep);
+        kept
+    }
+
+    /// The number of samples of each class.
+    fn counts(&self, classes: usize) -> Vec<u64> {
+        let mut counts = vec![0; classes];
+        self.labels.iter().for_each(|&label| counts[label as usize] += 1);
+        counts
+    }
+}
+
+/// A data set as it was read.
+pub(crate) struct Read {
+    classes: Vec<String>,
+    train: Part,
+    test: Part,
+    files: Vec<FileSum>,
+    warnings: Vec<String>,
+}
+
+impl Read {
+    /// The samples of `path` that were read, divided where nothing says which are for testing.
+    pub(crate) fn new(
+        path: &Path,
+        classes: Vec<String>,
+        [train, test]: [Option<Part>; 2],
+        which: Which,
+        files: Vec<FileSum>,
+    ) -> Result<Self> {
+        let train = train.filter(|part| !part.labels.is_empty());
+        let train = train.ok_or_else(|| Error::unfit(path, "has no samples to train on"))?;
+        let share = which.test_share.unwrap_or(SHARE);
+        let [test, train] = match test {
+            Some(_) if which.test_share.is_some() => {
+                let problem = "there are samples for testing already; leave it out";
+                return Err(Error::setting("dataset.test_share", &share, problem));
+            }
+            Some(test) => [test, train],
+            None => {
+                let tested = tested(&train.labels, &train.sums, share);
+                train.divided(&tested)
+            }
+        };
+        if test.labels.is_empty() {
+            return Err(Error::unfit(path, "has no samples to test on: every class has but one"));
+        }
+        if classes.len() < 2 {
+            let problem = format!("has samples of one class, {}; two are needed", named(&classes));
+            return Err(Error::unfit(path, problem));
+        }
+        let (train, test) = (train.limited(which.train_limit), test.limited(which.test_limit));
+        let mut read = Self { classes, train, test, files, warnings: Vec::new() };
+        read.warn();
+        Ok(read)
+    }
+
+    /// Adds what a person should know before anything is trained.
+    pub(crate) fn with_warnings(mut self, warnings: impl IntoIterator<Item = String>) -> Self {
+        self.warnings.extend(warnings);
+        self
+    }
+
+    fn warn(&mut self) {
+        let [train, test] = [&self.train, &self.test].map(|part| part.counts(self.classes.len()));
+        let of = |is: fn(u64, u64) -> bool| {
+            let counts = train.iter().zip(&test).zip(&self.classes);
+            let those = counts.filter(|((train, test), _)| is(**train, **test));
+            let names: Vec<String> = those.map(|(_, name)| name.clone()).collect();
+            (!names.is_empty()).then(|| {
+                format!("{} of {} classes", names.len(), train.len())
+                    + &format!(": {}", named(&names))
+            })
+        };
+        let none = of(|train, _| train == 0).map(|which| {
+            format!(
+                "there are no samples to train on for {which}; add some, or take the class away"
+            )
+        });
+        let once = of(|train, test| train + test == 1).map(|which| {
+            format!("there is a single sample, which is trained on and never tested, for {which}")
+        });
+        let untested = of(|train, test| train > 1 && test == 0)
+            .map(|which| format!("there are no samples to test on for {which}"));
+        let (doubles, tests) = (self.doubles(), self.test.labels.len());
+        let doubles = (doubles > 0).then(|| {
+            let all = if doubles == tests { ": the test set is part of the training set" } else { "" };
+            format!(
+                "{doubles} of {tests} test samples are also in the training set, value by value{all}; what is \
+                 measured on them says nothing about new samples"
+            )
+        });
+        self.warnings = [none, once, untested, doubles].into_iter().flatten().collect();
+    }
+
+    /// How many test samples are in the training set, too.
+    fn doubles(&self) -> usize {
+        let train: HashSet<u64> = self.train.sums.iter().copied().collect();
+        self.test.sums.iter().filter(|sum| train.contains(sum)).count()
+    }
+
+    /// The data set of these samples; `words` is for texts.
+    pub(crate) fn into_data(self, words: Option<Words<'_>>) -> Result<Data> {
+        let Self { classes, train, test, files, mut warnings } = self;
+        let (altered, [train_labels, test_labels]) = (Vec::new(), [train.labels, test.labels]);
+        match (train.values, test.values, words) {
+            (Values::Images(size, pixels), Values::Images(_, tested), _) => {
+                let train = Gathered { pixels, labels: train_labels };
+                let test = Gathered { pixels: tested, labels: test_labels };
+                let (train, test, normalisation) = Gathered::into_sets(train, test, size, classes);
+                let (train, test) = (Arc::new(train), Arc::new(test));
+                let normalisation = Some(normalisation);
+                Ok(Data {
+                    train,
+                    test,
+                    files,
+                    altered,
+                    vocabulary: None,
+                    bytes_per_token: None,
+                    normalisation,
+                    warnings,
+                })
+            }
+            (Values::Texts(texts), Values::Texts(tested), Some(words)) => {
+                let vocabulary = match words.earlier {
+                    Some(json) => Vocabulary::from_json(json)?,
+                    None => {
+                        let all = texts.iter().map(String::as_str);
+                        Vocabulary::train(all, words.vocabulary, words.minimum_count)?
+                    }
+                };
+                warnings.extend(vocabulary.warning());
+                let set = |texts: &[String], labels| {
+                    Texts::new(texts, labels, classes.clone(), &vocabulary, words.length)
+                };
+                let (train, test) = (set(&texts, train_labels)?, set(&tested, test_labels)?);
+                let (train, test) = (Arc::new(train), Arc::new(test));
+                let vocabulary = Some(vocabulary.to_json()?);
+                Ok(Data {
+                    train,
+                    test,
+                    files,
+                    altered,
+                    vocabulary,
+                    bytes_per_token: None,
+                    normalisation: None,
+                    warnings,
+                })
+            }
+            _ => unreachable!("both parts are of one kind, and texts come with their settings"),
+        }
+    }
+}
+
+/// Which samples are tested on: of each class that share whose sums are lowest, so that neither a seed nor the order of
+/// files matters, and equal samples stay together; of a class of several at least one, and never all.
+fn tested(labels: &[u32], sums: &[u64], share: f64) -> Vec<bool> {
+    let mut order: Vec<usize> = (0..labels.len()).collect();
+    order.sort_by_key(|&i| (labels[i], sums[i], i));
+    let mut tested = vec![false; order.len()];
+    for class in order.chunk_by(|&a, &b| labels[a] == labels[b]) {
+        let wanted = (class.len() as f64 * share).round() as usize;
+        let mut count = wanted.max(1).min(class.len() - 1);
+        while count > 0 && sums[class[count - 1]] == sums[class[count]] {
+            count -= 1;
+        }
+        class[..count].iter().for_each(|&i| tested[i] = true);
+    }
+    tested
+}
+
+/// Names of classes in their order: numbers by value, words by their characters.
+pub(crate) fn in_order(names: BTreeSet<String>) -> Vec<String> {
+    let mut names: Vec<String> = names.into_iter().collect();
+    if names.iter().all(|name| name.parse::<i64>().is_ok()) {
+        names.sort_by_key(|name| name.parse::<i64>().unwrap_or_default());
+    }
+    names
+}
+
+/// The names of the classes, and the number of each label of two sets among them.
+type Numbered = (Vec<String>, [Vec<u32>; 2]);
+
+/// The classes of these labels, and the number of each label among them. What the test set has and the training set has
+/// not is told by its place.
+pub(crate) fn numbered(
+    train: &[String],
+    test: &[String],
+) -> std::result::Result<Numbered, (usize, String)> {
+    let classes = in_order(train.iter().cloned().collect());
+    let numbers: HashMap<&str, u32> = classes.iter().map(String::as_str).zip(0..).collect();
+    let number = |(place, label): (usize, &String)| {
+        numbers.get(label.as_str()).copied().ok_or_else(|| {
+            let problem = format!(
+                "the label {label:?} is not among those of the training set, which are {}; take the sample away, \
+                 or add such samples to the training set",
+                named(&classes)
+            );
+            (place, problem)
+        })
+    };
+    let of = |labels: &[String]| {
+        labels.iter().enumerate().map(number).collect::<std::result::Result<_, _>>()
+    };
+    let numbers = [of(train)?, of(test)?];
+    Ok((classes, numbers))
+}
+
+/// Some names for a message, and how many there are beside.
+pub(crate) fn named<S: AsRef<str>>(names: &[S]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<&str> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();
+    let more = names.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    shown.join(", ") + &more
+}
+
+/// The contents of a file, and its sum under its own name.
+pub(crate) fn contents(path: &Path) -> Result<(Vec<u8>, FileSum)> {
+    let contents = fs::read(path).map_err(|cause| Error::Read { path: path.to_owned(), cause })?;
+    if contents.is_empty() {
+        return Err(Error::unfit(path, "is empty (0 bytes)"));
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (bytes, sha256) = (contents.len() as u64, sha256(&contents));
+    Ok((contents, FileSum { name, bytes, sha256, official: false }))
+}
+
+/// The same, unpacked where it is packed by gzip; to no more than `most` bytes and one.
+pub(crate) fn unpacked(contents: Vec<u8>, most: u64) -> std::io::Result<Vec<u8>> {
+    if !contents.starts_with(&[0x1f, 0x8b]) {
+        return Ok(contents);
+    }
+    let mut unpacked = Vec::new();
+    let packed = flate2::read::MultiGzDecoder::new(contents.as_slice());
+    packed.take(most.saturating_add(1)).read_to_end(&mut unpacked)?;
+    Ok(unpacked)
+}
+
+/// What is in a folder, by name; hidden files and what systems leave behind are not.
+pub(crate) fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |cause| Error::Read { path: dir.to_owned(), cause };
+    let found = fs::read_dir(dir).map_err(failed)?;
+    let paths = found.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<_>>();
+    let mut paths: Vec<PathBuf> = paths.map_err(failed)?;
+    paths.retain(|path| !is_hidden(path));
+    paths.sort();
+    Ok(paths)
+}
+
+/// Whether a file is none that a person has put there.
+pub(crate) fn is_hidden(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    name.starts_with('.') || ["thumbs.db", "desktop.ini", "__macosx"].contains(&name.as_str())
+}

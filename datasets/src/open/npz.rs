@@ -1,0 +1,276 @@
+//! NumPy's `.npz`: a ZIP archive of arrays, as MedMNIST (Yang et al. 2023) is given away.
+
+use std::collections::BTreeSet;
+use std::io::{Cursor, Read as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use zip::ZipArchive;
+
+use super::array::{self, Arrays, Images};
+use super::{Read, Survey, Which, contents, named};
+use crate::definition::{About, Data, Definition, Form};
+use crate::error::{Error, Result};
+
+/// A `.npz` file of images and labels.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct Npz {
+    /// The file, with arrays of the names `train_images`, `train_labels`, `test_images`, `test_labels` (as MedMNIST)
+    /// or `x_train`, `y_train`, `x_test`, `y_test` (as Keras).
+    pub file: PathBuf,
+    /// Where there are no arrays for testing: the share of each class that is tested on, 0.1 if left out. Which
+    /// images that are follows from what they show, not from a seed.
+    pub test_share: Option<f64>,
+    /// Use only so many training images.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub train_limit: Option<usize>,
+    /// Use only so many test images.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub test_limit: Option<usize>,
+}
+
+impl Default for Npz {
+    fn default() -> Self {
+        Self { file: "data.npz".into(), test_share: None, train_limit: None, test_limit: None }
+    }
+}
+
+impl Definition for Npz {
+    fn about(&self) -> About {
+        About {
+            name: "npz",
+            line: "arrays of images and labels in a NumPy file, as MedMNIST's",
+            paper: "",
+        }
+    }
+
+    fn form(&self) -> Result<Form> {
+        let (mut archive, _) = Archive::open(&self.file)?;
+        let [images, labels] =
+            archive.pair(["train_images", "x_train"], ["train_labels", "y_train"])?;
+        let size = array::size_of(&images.shape).map_err(|problem| images.unfit(problem))?;
+        let classes: BTreeSet<String> = labels.labels()?.into_iter().collect();
+        Ok(Form { shape: size.shape(), classes: classes.len() })
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.which().validate()
+    }
+
+    fn load(&self, _scratch: &Path, _vocabulary: Option<&str>) -> Result<Data> {
+        self.read()?.into_data(None)
+    }
+
+    fn survey(&self) -> Option<Result<Survey>> {
+        Some(self.read().map(|read| read.survey(&self.file)))
+    }
+}
+
+impl Npz {
+    fn which(&self) -> Which {
+        let &Self { test_share, train_limit, test_limit, .. } = self;
+        Which { test_share, train_limit, test_limit }
+    }
+
+    fn read(&self) -> Result<Read> {
+        let (mut archive, sum) = Archive::open(&self.file)?;
+        let has = |name| archive.names().iter().any(|found| found == name);
+        let tests = has("test_images") || has("x_test");
+        let left_out =
+            has("val_images").then(|| "the arrays for validation are left out".to_owned());
+        let mut part = |images, labels| -> Result<Arrays> {
+            let [images, labels] = archive.pair(images, labels)?;
+            Ok(Arrays { images: images.images()?, labels: labels.labels()? })
+        };
+        let train = part(["train_images", "x_train"], ["train_labels", "y_train"])?;
+        let test = match tests {
+            true => Some(part(["test_images", "x_test"], ["test_labels", "y_test"])?),
+            false => None,
+        };
+        let sets = ["training", "testing"];
+        let read = array::read(&self.file, sets, [Some(train), test], self.which(), vec![sum])?;
+        Ok(read.with_warnings(left_out))
+    }
+}
+
+/// The most bytes of one array's header.
+const HEADER: usize = 1 << 16;
+
+struct Archive {
+    path: PathBuf,
+    zip: ZipArchive<Cursor<Vec<u8>>>,
+}
+
+impl Archive {
+    fn open(path: &Path) -> Result<(Self, crate::files::FileSum)> {
+        let (contents, sum) = contents(path)?;
+        let zip = ZipArchive::new(Cursor::new(contents)).map_err(|error| {
+            Error::unfit(path, format!("is no .npz file, or is cut short ({error}); get it again"))
+        })?;
+        Ok((Self { path: path.to_owned(), zip }, sum))
+    }
+
+    /// The names of its arrays.
+    fn names(&self) -> Vec<String> {
+        let names = self.zip.file_names().filter_map(std::result::Result::ok);
+        names.map(|name| name.trim_end_matches(".npy").to_owned()).collect()
+    }
+
+    /// Images and labels, each by the first of its two names that there is.
+    fn pair(&mut self, images: [&str; 2], labels: [&str; 2]) -> Result<[Array; 2]> {
+        Ok([self.array(images)?, self.array(labels)?])
+    }
+
+    fn array(&mut self, names: [&str; 2]) -> Result<Array> {
+        let all = self.names();
+        let name = names.into_iter().find(|name| all.iter().any(|found| found == name));
+        let Some(name) = name else {
+            let problem = format!(
+                "has no array {} or {}; its arrays are {}. Save it with numpy.savez_compressed(file, \
+                 train_images=…, train_labels=…, test_images=…, test_labels=…)",
+                names[0],
+                names[1],
+                named(&all)
+            );
+            return Err(Error::unfit(&self.path, problem));
+        };
+        let unfit = |problem: String| Error::unfit(&self.path, format!("{name}: {problem}"));
+        let broken = |error: &dyn std::fmt::Display| {
+            unfit(format!("cannot be read ({error}); get the file again"))
+        };
+        let file = self.zip.by_name(&format!("{name}.npy"));
+        let mut file = file.map_err(|error| broken(&error))?;
+        let (descr, shape) = header(&mut file).map_err(unfit)?;
+        let kind = Kind::of(&descr).map_err(unfit)?;
+        let bytes =
+            shape.iter().try_fold(kind.bytes as u64, |product, &side| product.checked_mul(side));
+        let bytes = bytes.ok_or_else(|| unfit(format!("cannot have the shape {shape:?}")))?;
+        let mut values = Vec::new();
+        file.take(bytes.saturating_add(1))
+            .read_to_end(&mut values)
+            .map_err(|error| broken(&error))?;
+        if values.len() as u64 != bytes {
+            return Err(unfit(format!("does not have the {bytes} bytes of its shape {shape:?}")));
+        }
+        Ok(Array { path: self.path.clone(), name: name.to_owned(), kind, shape, values })
+    }
+}
+
+/// The type and the dimensions of an array in NumPy's format, versions 1 to 3.
+fn header(file: &mut impl std::io::Read) -> std::result::Result<(String, Vec<u64>), String> {
+    let cut = |_| "is cut short within its header".to_owned();
+    let mut start = [0; 8];
+    file.read_exact(&mut start).map_err(cut)?;
+    let length = match start {
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 1, _] => {
+            let mut length = [0; 2];
+            file.read_exact(&mut length).map_err(cut)?;
+            usize::from(u16::from_le_bytes(length))
+        }
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 2 | 3, _] => {
+            let mut length = [0; 4];
+            file.read_exact(&mut length).map_err(cut)?;
+            u32::from_le_bytes(length) as usize
+        }
+        _ => return Err("is no NumPy array".into()),
+    };
+    let mut text = vec![0; length.min(HEADER)];
+    file.read_exact(&mut text).map_err(cut)?;
+    let text = String::from_utf8_lossy(&text).replace([' ', '"'], "").replace('\'', "");
+    let after = |key: &str| text.split_once(&format!("{key}:")).map(|(_, rest)| rest);
+    let value = |key: &str, end: &str| Some(after(key)?.split_once(end)?.0.to_owned());
+    let (descr, order) = (value("descr", ","), value("fortran_order", ","));
+    let shape = value("shape", ")").and_then(|shape| {
+        let sides = shape.trim_start_matches('(').split(',').filter(|side| !side.is_empty());
+        sides.map(|side| side.parse().ok()).collect::<Option<Vec<u64>>>()
+    });
+    match (descr, order.as_deref(), shape) {
+        (Some(_), Some("True"), _) => {
+            Err("is saved column by column; save numpy.ascontiguousarray(array)".into())
+        }
+        (Some(descr), Some("False"), Some(shape)) => Ok((descr, shape)),
+        _ => Err(format!("has a header that cannot be read: {text:.80}")),
+    }
+}
+
+/// The type of an array's values: whole numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Kind {
+    bytes: usize,
+    signed: bool,
+    big_endian: bool,
+}
+
+impl Kind {
+    fn of(descr: &str) -> std::result::Result<Self, String> {
+        let (order, kind) = descr.split_at_checked(1).unwrap_or_default();
+        let (letter, size) = kind.split_at_checked(1).unwrap_or_default();
+        match (letter, size) {
+            ("u" | "i" | "b", "1" | "2" | "4" | "8") => {
+                let bytes = size.parse().unwrap_or(1);
+                Ok(Self { bytes, signed: letter == "i", big_endian: order == ">" })
+            }
+            ("f", _) => Err(format!(
+                "holds numbers with a point ({descr}); save images as bytes, (255 * images).astype('uint8'), and \
+                 labels as labels.astype('int64')"
+            )),
+            ("O", _) => {
+                Err("holds Python objects, which are not read; save it as an array of numbers"
+                    .into())
+            }
+            _ => Err(format!("holds values of the type {descr}; whole numbers are read")),
+        }
+    }
+}
+
+struct Array {
+    path: PathBuf,
+    name: String,
+    kind: Kind,
+    shape: Vec<u64>,
+    values: Vec<u8>,
+}
+
+impl Array {
+    fn unfit(&self, problem: impl std::fmt::Display) -> Error {
+        Error::unfit(&self.path, format!("{}: {problem}", self.name))
+    }
+
+    fn images(self) -> Result<Images> {
+        if (self.kind.bytes, self.kind.signed) != (1, false) {
+            let problem =
+                "holds images that are not of bytes; save images.astype('uint8'), from 0 to 255";
+            return Err(self.unfit(problem));
+        }
+        let size = array::size_of(&self.shape).map_err(|problem| self.unfit(problem))?;
+        Ok(Images { size, pixels: self.values })
+    }
+
+    fn labels(self) -> Result<Vec<String>> {
+        match *self.shape.as_slice() {
+            [_] | [_, 1] => {}
+            [_, several] => {
+                let problem = format!("has {several} labels a sample; a classifier learns one");
+                return Err(self.unfit(problem));
+            }
+            _ => {
+                return Err(
+                    self.unfit(format!("has the shape {:?}; labels are (samples)", self.shape))
+                );
+            }
+        }
+        let Kind { bytes, signed, big_endian } = self.kind;
+        let number = |value: &[u8]| {
+            let highest = if big_endian { value[0] } else { value[bytes - 1] };
+            let filled = if signed && highest >= 0x80 { 0xff } else { 0 };
+            let mut wide = [filled; 16];
+            for (place, byte) in value.iter().enumerate() {
+                wide[if big_endian { bytes - 1 - place } else { place }] = *byte;
+            }
+            i128::from_le_bytes(wide).to_string()
+        };
+        Ok(self.values.chunks_exact(bytes).map(number).collect())
+    }
+}

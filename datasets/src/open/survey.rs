@@ -1,0 +1,68 @@
+//! What `data verify` tells of data of one's own.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::{Read, Values};
+use crate::files::FileSum;
+use crate::verify::grouped;
+
+/// What a data set holds, every sample read. Its [`Display`](fmt::Display) is a table for people.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Survey {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// What a sample is.
+    pub sample: String,
+    /// Each class, and how many samples there are of it: to train on, and to test on.
+    pub classes: Vec<(String, u64, u64)>,
+    /// How many test samples are also training samples, value by value.
+    pub doubles: usize,
+    /// The files that were read.
+    pub files: Vec<FileSum>,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+}
+
+impl Read {
+    pub(crate) fn survey(self, path: &Path) -> Survey {
+        let doubles = self.doubles();
+        let [train, test] = [&self.train, &self.test].map(|part| part.counts(self.classes.len()));
+        let sample = match &self.train.values {
+            Values::Images(size, _) => {
+                let colour = if size.channels == 1 { "grey" } else { "in colour" };
+                format!("images of {}×{} pixels, {colour}", size.height, size.width)
+            }
+            Values::Texts(_) => "texts".into(),
+        };
+        let counts = self.classes.into_iter().zip(train.into_iter().zip(test));
+        let classes = counts.map(|(name, (train, test))| (name, train, test)).collect();
+        let (files, warnings) = (self.files, self.warnings);
+        Survey { path: path.to_owned(), sample, classes, doubles, files, warnings }
+    }
+}
+
+impl fmt::Display for Survey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.path.display(), self.sample)?;
+        for file in &self.files {
+            let (bytes, sum) = (grouped(file.bytes), &file.sha256[..12]);
+            writeln!(f, "  {:<28}{bytes:>14} bytes  sha256 {sum}…", file.name)?;
+        }
+        writeln!(f, "  {:<28}{:>10}{:>10}", "class", "train", "test")?;
+        for (name, train, test) in &self.classes {
+            writeln!(f, "  {name:<28}{:>10}{:>10}", grouped(*train), grouped(*test))?;
+        }
+        let [train, test] = [0, 1].map(|part| {
+            let count = |class: &(String, u64, u64)| if part == 0 { class.1 } else { class.2 };
+            grouped(self.classes.iter().map(count).sum())
+        });
+        writeln!(f, "  {:<28}{train:>10}{test:>10}", "all")?;
+        write!(f, "  {} test samples are also training samples", grouped(self.doubles as u64))?;
+        for warning in &self.warnings {
+            write!(f, "\n  note: {warning}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,358 @@
+//! Tables of texts and their labels: CSV, TSV.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::rows::{self, Dialect, Row};
+use super::{Part, Read, Survey, Values, Which, Words, contents, named, numbered, unpacked};
+use crate::dataset::Shape;
+use crate::definition::{About, Data, Definition, Form, Holds, check_count};
+use crate::error::{Error, Result, RowProblem};
+use crate::files::FileSum;
+
+/// A table of texts and their labels.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct Table {
+    /// The file: CSV or TSV, packed by gzip or not.
+    pub file: PathBuf,
+    /// The file to test on, in the same layout; without it a share of `file` is tested on.
+    pub test_file: Option<PathBuf>,
+    /// The column of texts, or a list of columns, which are joined: names as in the first line, or numbers from 1.
+    pub text: Columns,
+    /// The column of labels: words or whole numbers, wherever those begin.
+    pub label: Column,
+    /// Whether the first line names the columns. If left out: yes where columns are given by name; where they are
+    /// given by number, if no other row has the label that stands there.
+    pub header: Option<bool>,
+    /// What stands between two fields; if left out, a tab in a .tsv file, and else whichever of comma, semicolon and
+    /// tab the first line has.
+    pub delimiter: Option<char>,
+    /// Whether a field may stand in double quotes, with a quote within written twice (RFC 4180).
+    pub quotes: bool,
+    /// The largest number of token ids, the two for padding and unknown words included.
+    #[cfg_attr(feature = "schema", schemars(range(min = 3, max = 1 << 20)))]
+    pub vocabulary: usize,
+    /// How often a word must occur in the training set to get an id.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub minimum_count: u64,
+    /// Tokens per text: longer texts are cut, shorter ones padded.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
+    pub length: usize,
+    /// Where there is no file for testing: the share of each class that is tested on, 0.1 if left out. Which texts
+    /// that are follows from what they say, not from a seed.
+    pub test_share: Option<f64>,
+    /// Use only so many training texts.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub train_limit: Option<usize>,
+    /// Use only so many test texts.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub test_limit: Option<usize>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            file: "train.csv".into(),
+            test_file: None,
+            text: Columns::One(Column::Name("text".into())),
+            label: Column::Name("label".into()),
+            header: None,
+            delimiter: None,
+            quotes: true,
+            vocabulary: 30_000,
+            minimum_count: 2,
+            length: 64,
+            test_share: None,
+            train_limit: None,
+            test_limit: None,
+        }
+    }
+}
+
+/// A column of a table: its name, or its number, counted from 1.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(untagged, expecting = "a column is its name, or its number from 1")]
+pub enum Column {
+    /// By its number.
+    Number(u32),
+    /// By its name.
+    Name(String),
+}
+
+/// One column of a table, or several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(
+    untagged,
+    expecting = "a column is its name or its number from 1; several are a list of them"
+)]
+pub enum Columns {
+    /// One.
+    One(Column),
+    /// Several.
+    Several(Vec<Column>),
+}
+
+impl Columns {
+    fn all(&self) -> &[Column] {
+        match self {
+            Self::One(column) => std::slice::from_ref(column),
+            Self::Several(columns) => columns,
+        }
+    }
+}
+
+impl Definition for Table {
+    fn about(&self) -> About {
+        About {
+            name: "table",
+            line: "texts and labels in a CSV or TSV file of one's own",
+            paper: "",
+        }
+    }
+
+    fn form(&self) -> Result<Form> {
+        let shape = Shape::Text { vocabulary: self.vocabulary, length: self.length };
+        let labels: BTreeSet<String> = self.rows(&self.file, None)?.labels.into_iter().collect();
+        Ok(Form { shape, classes: labels.len() })
+    }
+
+    fn holds(&self) -> Holds {
+        Holds::Texts
+    }
+
+    fn validate(&self) -> Result<()> {
+        check_count("dataset.vocabulary", self.vocabulary, 3, 1 << 20)?;
+        check_count("dataset.length", self.length, 1, 1 << 16)?;
+        if self.minimum_count == 0 {
+            return Err(Error::setting("dataset.minimum_count", &0, "write 1 to keep every word"));
+        }
+        if let Some(other) = self.delimiter.filter(|c| !c.is_ascii() || "\"\r\n".contains(*c)) {
+            let problem = "write one ASCII character, such as \",\", \";\" or \"\\t\"";
+            return Err(Error::setting("dataset.delimiter", &other, problem));
+        }
+        if self.text.all().is_empty() {
+            return Err(Error::setting("dataset.text", &"[]", "name at least one column"));
+        }
+        if self.header == Some(false) && self.columns().any(|c| matches!(c, Column::Name(_))) {
+            let problem = "without a header columns have no names; number them: dataset.text = 2";
+            return Err(Error::setting("dataset.header", &false, problem));
+        }
+        self.which().validate()
+    }
+
+    fn load(&self, _scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
+        let &Self { vocabulary: size, minimum_count, length, .. } = self;
+        let words = Words { vocabulary: size, minimum_count, length, earlier: vocabulary };
+        self.read()?.into_data(Some(words))
+    }
+
+    fn survey(&self) -> Option<Result<Survey>> {
+        Some(self.read().map(|read| read.survey(&self.file)))
+    }
+}
+
+/// The most bytes of a table, once it is unpacked.
+const BYTES: u64 = 16 << 30;
+
+/// More different labels than these, in more than half of the rows, are none.
+const LABELS: usize = 1000;
+
+/// What was read of one file.
+#[derive(Default)]
+struct Rows {
+    header: Option<Vec<String>>,
+    texts: Vec<String>,
+    labels: Vec<String>,
+    /// The line of each row.
+    lines: Vec<u64>,
+    sum: Option<FileSum>,
+    warnings: Vec<String>,
+}
+
+impl Table {
+    fn which(&self) -> Which {
+        let &Self { test_share, train_limit, test_limit, .. } = self;
+        Which { test_share, train_limit, test_limit }
+    }
+
+    fn columns(&self) -> impl Iterator<Item = &Column> {
+        self.text.all().iter().chain([&self.label])
+    }
+
+    fn read(&self) -> Result<Read> {
+        let mut train = self.rows(&self.file, None)?;
+        let test = self.test_file.as_ref();
+        let mut test = test.map(|file| self.rows(file, Some(&train))).transpose()?;
+        let none = Rows::default();
+        let tested = test.as_ref().unwrap_or(&none);
+        let numbers = numbered(&train.labels, &tested.labels).map_err(|(place, problem)| {
+            let path = self.test_file.as_ref().unwrap_or(&self.file);
+            Error::unfit(path, format!("line {}: {problem}", tested.lines[place]))
+        });
+        let (classes, [train_labels, test_labels]) = numbers?;
+        let files = [train.sum.take(), test.as_mut().and_then(|test| test.sum.take())];
+        let warnings = std::mem::take(&mut train.warnings);
+        let part = |rows: Rows, labels| Part::new(Values::Texts(rows.texts), labels);
+        let parts = [Some(part(train, train_labels)), test.map(|test| part(test, test_labels))];
+        let files = files.into_iter().flatten().collect();
+        let read = Read::new(&self.file, classes, parts, self.which(), files)?;
+        Ok(read.with_warnings(warnings))
+    }
+
+    /// All rows of `path`; the training file's tell whether a test file begins with a header.
+    fn rows(&self, path: &Path, train: Option<&Rows>) -> Result<Rows> {
+        let (packed, sum) = contents(path)?;
+        let bytes =
+            unpacked(packed, BYTES).map_err(|cause| Error::Read { path: path.into(), cause })?;
+        let mut rows = Rows { sum: Some(sum), ..Rows::default() };
+        let by_name = self.columns().any(|column| matches!(column, Column::Name(_)));
+        let mut header = match train {
+            Some(Rows { header: None, .. }) => Some(false),
+            Some(_) => None,
+            None => self.header.or(by_name.then_some(true)),
+        };
+        let (mut columns, mut width) = (None, 0);
+        rows::each(path, &bytes, self.dialect(path, &bytes), |row| {
+            if row.number == 1 {
+                width = row.len();
+                let fields = row.fields();
+                if let Some(train) = train.and_then(|train| train.header.as_ref()) {
+                    header = Some(by_name || *train == fields);
+                }
+                let named = header == Some(true);
+                columns = Some(self.places(&fields, named)?);
+                if named {
+                    rows.header = Some(fields);
+                    return Ok(());
+                }
+            }
+            if row.len() != width {
+                return Err(RowProblem::Ragged { found: row.len(), expected: width });
+            }
+            let (texts, label) = columns.as_ref().expect("invariant: the first row came first");
+            rows.add(row, texts, *label)
+        })?;
+        if header.is_none() && train.is_none() {
+            rows.decide();
+        }
+        rows.check_labels(path)?;
+        Ok(rows)
+    }
+
+    /// The places of the columns of texts, and of that of labels.
+    fn places(
+        &self,
+        fields: &[String],
+        named: bool,
+    ) -> std::result::Result<(Vec<usize>, usize), RowProblem> {
+        let place = |column: &Column| {
+            let (found, column) = match column {
+                Column::Number(number) => {
+                    let place = (*number as usize).checked_sub(1);
+                    (place.filter(|place| *place < fields.len()), number.to_string())
+                }
+                Column::Name(name) => {
+                    let name = name.trim();
+                    (fields.iter().position(|field| field.trim() == name), format!("{name:?}"))
+                }
+            };
+            let columns =
+                if named { super::named(fields) } else { format!("1 to {}", fields.len()) };
+            found.ok_or(RowProblem::NoColumn { column, columns })
+        };
+        let texts = self.text.all().iter().map(place).collect::<std::result::Result<_, _>>()?;
+        Ok((texts, place(&self.label)?))
+    }
+
+    fn dialect(&self, path: &Path, bytes: &[u8]) -> Dialect {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        let delimiter = self.delimiter.map_or_else(|| delimiter(&name, bytes), |c| c as u8);
+        Dialect { delimiter, quotes: self.quotes }
+    }
+}
+
+/// What stands between the fields of a file, by its name or its first line.
+pub(super) fn delimiter(name: &str, bytes: &[u8]) -> u8 {
+    let first = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    match [b',', b';', b'\t'].into_iter().find(|delimiter| first.contains(delimiter)) {
+        _ if name.contains(".tsv") || name.contains(".tab") => b'\t',
+        Some(delimiter) => delimiter,
+        None => b',',
+    }
+}
+
+impl Rows {
+    fn add(
+        &mut self,
+        row: &Row<'_>,
+        texts: &[usize],
+        label: usize,
+    ) -> std::result::Result<(), RowProblem> {
+        let label = row.field(label).trim();
+        if label.is_empty() {
+            return Err(RowProblem::NoLabel);
+        }
+        let texts = texts.iter().map(|&text| row.field(text)).filter(|text| !text.is_empty());
+        self.texts.push(texts.collect::<Vec<_>>().join(" "));
+        self.labels.push(label.to_owned());
+        self.lines.push(row.line);
+        Ok(())
+    }
+
+    /// Decides whether the first row is a header, where nothing says so.
+    fn decide(&mut self) {
+        let Some((first, others)) = self.labels.split_first() else { return };
+        let numbers = !others.is_empty() && others.iter().all(|label| label.parse::<f64>().is_ok());
+        let alone = others.len() > 1 && !others.contains(first);
+        if alone && (!numbers || first.parse::<f64>().is_err()) {
+            self.warnings.push(format!(
+                "the first line is taken for a header, because no other row has the label {first:?}; \
+                 dataset.header = false makes it a sample"
+            ));
+            self.header = Some(vec![self.labels.remove(0)]);
+            self.texts.remove(0);
+            self.lines.remove(0);
+        }
+    }
+
+    /// Refuses what is no label of a class, by its line.
+    fn check_labels(&mut self, path: &Path) -> Result<()> {
+        let point = |label: &String| label.parse::<i64>().is_err();
+        if self.labels.iter().all(|label| label.parse::<f64>().is_ok())
+            && let Some(place) = self.labels.iter().position(point)
+        {
+            let problem = format!(
+                "line {}: the label {:?} is a number with a point, and classes are words or whole numbers. pandas \
+                 writes 1.0 for 1 where a column has gaps: table[column].astype(int) before to_csv; or write words",
+                self.lines[place], self.labels[place]
+            );
+            return Err(Error::unfit(path, problem));
+        }
+        let different: BTreeSet<&String> = self.labels.iter().collect();
+        if different.len() > LABELS && different.len() > self.labels.len() / 2 {
+            let (some, of): (Vec<_>, _) = (different.iter().take(8).collect(), self.labels.len());
+            let problem = format!(
+                "has {} different labels in {of} rows, such as {}: is dataset.label the column of labels?",
+                different.len(),
+                named(&some)
+            );
+            return Err(Error::unfit(path, problem));
+        }
+        if let Some(header) = self.header.as_ref().filter(|header| header.len() > 1) {
+            let is_label = header.iter().find(|name| self.labels.contains(&name.trim().to_owned()));
+            self.warnings.extend(is_label.map(|name| {
+                format!(
+                    "{name:?} in the first line is also a label: if that line is a sample, write dataset.header = \
+                     false and number the columns"
+                )
+            }));
+        }
+        Ok(())
+    }
+}

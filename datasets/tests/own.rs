@@ -1,0 +1,356 @@
+//! Data of one's own: what is read, what is refused and with which words, what is warned of.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use gradwire_datasets::{Batch, Config, Data, Dataset, Features, Result, Shape};
+
+/// A square PNG file of one colour.
+fn png(path: &Path, side: u32, colour: [u8; 3]) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    image::RgbImage::from_pixel(side, side, image::Rgb(colour)).save(path).unwrap();
+}
+
+/// A folder of `classes` with `count` pictures each, of colours that all differ.
+fn folder(dir: &Path, classes: &[&str], count: u8) {
+    for (number, class) in (0u8..).zip(classes) {
+        for i in 0..count {
+            let salt = dir.as_os_str().len() as u8;
+            png(&dir.join(format!("{class}/{i:02}.png")), 8, [20 * number, i, salt]);
+        }
+    }
+}
+
+fn picture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pictures").join(name)
+}
+
+/// The data set of these settings, in which DIR stands for `dir`.
+fn load(dir: &Path, settings: &str) -> Result<Data> {
+    let settings = settings.replace("DIR", dir.to_str().unwrap());
+    let config: Config = toml::from_str(&settings).unwrap_or_else(|e| panic!("{settings}: {e}"));
+    config.load(dir)
+}
+
+fn all(set: &dyn Dataset) -> (Vec<Vec<f32>>, Vec<u32>) {
+    let mut batch = Batch::default();
+    set.batch(&(0..set.len() as u32).collect::<Vec<_>>(), None, &mut batch);
+    match batch.features {
+        Features::Images { pixels, height, width, channels } => {
+            let images = pixels.chunks(height * width * channels).map(<[f32]>::to_vec);
+            (images.collect(), batch.labels)
+        }
+        Features::Tokens { ids, length } | Features::Sequences { ids, length } => {
+            let texts = ids.chunks(length).map(|ids| ids.iter().map(|&id| id as f32).collect());
+            (texts.collect(), batch.labels)
+        }
+    }
+}
+
+/// What becomes of files.
+enum Outcome {
+    /// Refused, with all of these words.
+    Refused(&'static [&'static str]),
+    /// Read, with these numbers of samples, and a warning that has all of these words, or none.
+    Read(usize, usize, &'static [&'static str]),
+}
+use Outcome::{Read, Refused};
+
+/// A case: what it is, how its files are made in a folder, the settings, and what becomes of it.
+type Case = (&'static str, fn(&Path), &'static str, Outcome);
+
+fn try_all(cases: &[Case]) {
+    for (what, make, settings, outcome) in cases {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path().join("data");
+        fs::create_dir(&dir).unwrap();
+        make(&dir);
+        match (load(&dir, settings), outcome) {
+            (Err(error), Refused(words)) => {
+                let message = error.to_string();
+                let missing = words.iter().find(|word| !message.contains(**word));
+                assert!(missing.is_none(), "{what}: {missing:?} is not in {message:?}");
+            }
+            (Ok(data), Read(train, test, words)) => {
+                assert_eq!((data.train.len(), data.test.len()), (*train, *test), "{what}");
+                let warnings = data.warnings.join("\n");
+                let missing = words.iter().find(|word| !warnings.contains(**word));
+                assert!(missing.is_none(), "{what}: {missing:?} is not in {warnings:?}");
+                assert_eq!(warnings.is_empty(), words.is_empty(), "{what}: {warnings}");
+            }
+            (Err(error), Read(..)) => panic!("{what}: {error}"),
+            (Ok(data), Refused(_)) => {
+                panic!("{what}: read {} samples, {:?}", data.train.len(), data.warnings)
+            }
+        }
+    }
+}
+
+const FOLDER: &str = "kind = 'image-folder'\ndir = 'DIR'\nsize = 8";
+
+#[test]
+fn folders_of_pictures() {
+    try_all(&[
+        ("one folder", |d| folder(d, &["a", "b"], 10), FOLDER, Read(18, 2, &[])),
+        (
+            "train and test",
+            |d| {
+                folder(&d.join("train"), &["a", "b"], 6);
+                folder(&d.join("test"), &["a", "b"], 3);
+            },
+            FOLDER,
+            Read(12, 6, &[]),
+        ),
+        (
+            "classes called train and car",
+            |d| folder(d, &["train", "car"], 10),
+            FOLDER,
+            Read(18, 2, &[]),
+        ),
+        ("nothing", |_| (), FOLDER, Refused(&["data has no samples to train on"])),
+        ("no folder", |d| fs::remove_dir(d).unwrap(), FOLDER, Refused(&["cannot read", "data"])),
+        ("one class", |d| folder(d, &["a"], 9), FOLDER, Refused(&["one class, a; two are needed"])),
+        (
+            "a class that only test has",
+            |d| {
+                folder(&d.join("train"), &["a", "b"], 6);
+                folder(&d.join("test"), &["a", "c"], 3);
+            },
+            FOLDER,
+            Refused(&["test has folders", "training set has not: c;", "its classes are a, b"]),
+        ),
+        (
+            "a class that only training has",
+            |d| {
+                folder(&d.join("train"), &["a", "b"], 6);
+                folder(&d.join("val"), &["a"], 3);
+            },
+            FOLDER,
+            Read(12, 3, &["no samples to test on for 1 of 2 classes: b"]),
+        ),
+        (
+            "an empty class",
+            |d| {
+                folder(d, &["a", "b"], 10);
+                fs::create_dir(d.join("c")).unwrap();
+            },
+            FOLDER,
+            Read(18, 2, &["no samples to train on for 1 of 3 classes: c"]),
+        ),
+        (
+            "a class with one picture",
+            |d| {
+                folder(d, &["a", "b"], 10);
+                png(&d.join("c/1.png"), 8, [200; 3]);
+            },
+            FOLDER,
+            Read(19, 2, &["a single sample", "for 1 of 3 classes: c"]),
+        ),
+        (
+            "test equal to train",
+            |d| {
+                folder(&d.join("train"), &["a", "b"], 4);
+                for class in ["a", "b"] {
+                    fs::create_dir_all(d.join("test").join(class)).unwrap();
+                    for i in 0..4 {
+                        let file = format!("{class}/{i:02}.png");
+                        fs::copy(d.join("train").join(&file), d.join("test").join(&file)).unwrap();
+                    }
+                }
+            },
+            FOLDER,
+            Read(8, 8, &["8 of 8 test samples", "the test set is part of the training set"]),
+        ),
+        (
+            "an empty file",
+            |d| {
+                folder(d, &["a", "b"], 3);
+                fs::write(d.join("b/x.jpg"), b"").unwrap();
+            },
+            FOLDER,
+            Refused(&["b/x.jpg is empty (0 bytes)", "take it away"]),
+        ),
+        (
+            "a PNG that is cut short",
+            |d| {
+                folder(d, &["a", "b"], 3);
+                let whole = fs::read(d.join("b/01.png")).unwrap();
+                fs::write(d.join("b/01.png"), &whole[..whole.len() - 30]).unwrap();
+            },
+            FOLDER,
+            Refused(&["b/01.png the picture cannot be decoded", "replace it"]),
+        ),
+        (
+            "a JPEG that is cut short",
+            |d| {
+                folder(d, &["a", "b"], 3);
+                let whole = fs::read(picture("turned.jpg")).unwrap();
+                fs::write(d.join("a/x.jpg"), &whole[..whole.len() - 10]).unwrap();
+            },
+            FOLDER,
+            Refused(&["a/x.jpg the JPEG is cut short"]),
+        ),
+        (
+            "an animation",
+            |d| {
+                folder(d, &["a", "b"], 3);
+                fs::copy(picture("animated.png"), d.join("a/x.png")).unwrap();
+            },
+            FOLDER,
+            Refused(&["a/x.png is an animated PNG"]),
+        ),
+        (
+            "a GIF, by its name and by its contents",
+            |d| {
+                folder(d, &["a", "b"], 3);
+                fs::write(d.join("a/x.png"), b"GIF89a\x01\0\x01\0").unwrap();
+            },
+            FOLDER,
+            Refused(&["a/x.png is a picture of the format Gif; convert it"]),
+        ),
+        (
+            "a picture of another format",
+            |d| {
+                folder(d, &["a", "b"], 3);
+                fs::write(d.join("a/x.webp"), b"RIFF").unwrap();
+            },
+            FOLDER,
+            Refused(&["a/x.webp is a picture of the format webp; convert it"]),
+        ),
+        (
+            "what systems leave behind, and a text",
+            |d| {
+                folder(d, &["a", "b"], 10);
+                for file in ["a/.DS_Store", "a/Thumbs.db", "b/.hidden.png", "Thumbs.db"] {
+                    fs::write(d.join(file), b"x").unwrap();
+                }
+                fs::create_dir_all(d.join(".git/objects")).unwrap();
+                fs::write(d.join("b/notes.txt"), b"x").unwrap();
+            },
+            FOLDER,
+            Read(18, 2, &["no pictures are left out", "b/notes.txt"]),
+        ),
+        (
+            "pictures in folders of a class folder",
+            |d| {
+                folder(d, &["a/old", "b"], 5);
+                folder(&d.join("a"), &["new"], 4);
+            },
+            FOLDER,
+            Read(12, 2, &[]),
+        ),
+        #[cfg(unix)]
+        (
+            "a symbolic link in a circle",
+            |d| {
+                folder(d, &["a", "b"], 3);
+                std::os::unix::fs::symlink(d.join("a"), d.join("a/again")).unwrap();
+            },
+            FOLDER,
+            Refused(&["a/again is a symbolic link in a circle, back to"]),
+        ),
+        (
+            "a share beside a test set",
+            |d| {
+                folder(&d.join("train"), &["a", "b"], 6);
+                folder(&d.join("test"), &["a", "b"], 3);
+            },
+            "kind = 'image-folder'\ndir = 'DIR'\ntest_share = 0.5",
+            Refused(&["dataset.test_share", "samples for testing already"]),
+        ),
+        (
+            "limits",
+            |d| folder(d, &["a", "b"], 10),
+            "kind = 'image-folder'\ndir = 'DIR'\ntest_share = 0.5\ntrain_limit = 7\ntest_limit = 4",
+            Read(7, 4, &[]),
+        ),
+    ]);
+    for (settings, word) in [
+        ("size = 2", "dataset.size"),
+        ("channels = 2", "dataset.channels"),
+        ("test_share = 1.0", "dataset.test_share"),
+        ("train_limit = 0", "dataset.train_limit"),
+    ] {
+        let settings = format!("kind = 'image-folder'\n{settings}");
+        let error = load(Path::new("nowhere"), &settings).err().unwrap().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+/// Pictures of every kind show the same colours, upright.
+#[test]
+fn pictures_of_every_kind_are_read_as_they_look() {
+    // Corners of the picture as make.py wrote it: top left, top right, bottom left, bottom right.
+    let corners = [[140, 40, 40], [180, 250, 180], [120, 20, 20], [160, 230, 160]];
+    let grey = corners.map(|[r, g, b]: [i32; 3]| [(r + g + b) / 3; 3]);
+    let turned = [corners[2], corners[0], corners[3], corners[1]];
+    for (name, expected) in [
+        ("cmyk.jpg", corners),
+        ("palette.png", corners),
+        ("alpha.png", corners),
+        ("sixteen.png", grey),
+        ("turned.jpg", turned),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        // Black and white, so that what is read can be told from what it is normalised to.
+        png(&dir.path().join("train/a/0.png"), 8, [0; 3]);
+        png(&dir.path().join("train/b/0.png"), 8, [255; 3]);
+        for class in ["a", "b"] {
+            fs::create_dir_all(dir.path().join("test").join(class)).unwrap();
+        }
+        fs::copy(picture(name), dir.path().join("test/a").join(name)).unwrap();
+        let settings = format!("{FOLDER}\nresize = 'stretch'");
+        let data = load(dir.path(), &settings).unwrap();
+        let (images, _) = all(&*data.test);
+        let at = |y: usize, x: usize| {
+            let pixel = &images[0][(y * 8 + x) * 3..][..3];
+            [0, 1, 2].map(|c| ((pixel[c] + 1.0) * 127.5).round() as i32)
+        };
+        let found = [at(0, 0), at(0, 7), at(7, 0), at(7, 7)];
+        for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
+            // A JPEG's edges differ a little.
+            assert!(found.abs_diff(*expected) <= 12, "{name}: {found} instead of {expected}");
+        }
+    }
+}
+
+#[test]
+fn pictures_are_made_to_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    folder(&dir.path().join("train"), &["a", "b"], 2);
+    // Wide: white with black ends, which the square in its middle has not.
+    let wide = |x: u32, _: u32| image::Rgb([if (20..40).contains(&x) { 255u8 } else { 0 }; 3]);
+    fs::create_dir_all(dir.path().join("test/a")).unwrap();
+    image::RgbImage::from_fn(60, 20, wide).save(dir.path().join("test/a/wide.png")).unwrap();
+    for (resize, white) in [("crop", 64), ("stretch", 16), ("fit", 8)] {
+        let settings = format!("{FOLDER}\nchannels = 1\nresize = '{resize}'");
+        let data = load(dir.path(), &settings).unwrap();
+        let shape = Shape::Image { height: 8, width: 8, channels: 1 };
+        assert_eq!((data.train.shape(), data.test.shape()), (shape, shape));
+        let (images, labels) = all(&*data.test);
+        assert_eq!((labels, images[0].len()), (vec![0], 64));
+        let most = images[0].iter().copied().fold(f32::MIN, f32::max);
+        let found = images[0].iter().filter(|&&value| value > most * 0.7).count();
+        assert!(found.abs_diff(white) <= white / 2, "{resize}: {found} are white");
+    }
+}
+
+#[test]
+fn what_is_tested_on_follows_from_what_is_seen_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    folder(dir.path(), &["a", "b"], 10);
+    let data = load(dir.path(), FOLDER).unwrap();
+    let tested = all(&*data.test).0;
+    assert_eq!(data.files.len(), 1);
+    for class in ["a", "b"] {
+        for i in 0..10 {
+            let file = |name: String| dir.path().join(class).join(name);
+            fs::rename(file(format!("{i:02}.png")), file(format!("{}.png", 99 - i))).unwrap();
+        }
+    }
+    let renamed = load(dir.path(), FOLDER).unwrap();
+    assert_eq!(all(&*renamed.test).0, tested);
+    assert_ne!(renamed.files[0].sha256, data.files[0].sha256);
+    assert_eq!(renamed.normalisation, data.normalisation);
+}
