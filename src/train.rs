@@ -29,6 +29,7 @@ pub mod replica;
 pub mod report;
 pub mod requests;
 pub mod resume;
+pub mod sample;
 mod saving;
 mod schedule;
 pub mod session;
@@ -96,10 +97,12 @@ impl Worker {
         }
 
         let (size, mut score) = (self.session.recipe.train.batch, Score::default());
+        let rank = self.position.rank() as u64;
         for start in (0..batch.len()).step_by(size) {
             let samples = start..(start + size).min(batch.len());
             self.position.enter(Phase::Forward);
-            let forward = || self.replica.forward(&batch, samples.clone());
+            let pass = [step, rank, start as u64];
+            let forward = || self.replica.forward(&batch, samples.clone(), pass);
             let (loss, part) = timer.time(|p| &mut p.forward, forward)?;
             self.refuse_unless_finite(&part)?;
             score.add(&part);

@@ -80,6 +80,7 @@ fn every_value_of_every_event_is_in_both_files() {
         Event::from(Warning { step: Some(7), message: "loss is NaN".into() }),
         Event::from(Text { step: 7, tag: "note".into(), text: "Grüße\n\n*zwei*".into() }),
         Event::from(Epoch {
+            bits_per_byte: None,
             epoch: 1,
             step: 7,
             train_loss: 1.5,

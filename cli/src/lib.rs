@@ -22,6 +22,7 @@ mod refused;
 mod report;
 mod reproduce;
 mod runs;
+mod sample;
 mod signals;
 mod sweep;
 mod time_to_accuracy;
@@ -63,6 +64,8 @@ enum Command {
     Runs(runs::Runs),
     /// Evaluate a trained model on its test set
     Eval(Eval),
+    /// Continue a text by a trained model
+    Sample(sample::Sample),
     /// Tell which scheme is worth it on which link, for a recipe on this machine
     Advise(Box<advise::Advise>),
     /// Measure how fast this machine trains
@@ -137,6 +140,10 @@ impl Cli {
             Command::Eval(eval) => {
                 let one = eval.among.one(&eval.checkpoint);
                 plain(one.and_then(|checkpoint| Ok(Eval { checkpoint, ..eval }.run()?)))
+            }
+            Command::Sample(of) => {
+                let one = of.among.one(&of.run);
+                plain(one.and_then(|run| Ok(sample::Sample { run, ..of }.run()?)))
             }
             Command::Advise(advise) => plain(advise.run()),
             Command::Compare(compare) => plain(compare.run()),

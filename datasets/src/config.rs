@@ -14,7 +14,8 @@ use crate::open::folder::ImageFolder;
 use crate::open::idx::Idx;
 use crate::open::npz::Npz;
 use crate::open::table::Table;
-use crate::synthetic::{SyntheticAgNews, SyntheticCifar10, SyntheticCifar100};
+use crate::plain_text::PlainText;
+use crate::synthetic::{SyntheticAgNews, SyntheticCifar10, SyntheticCifar100, SyntheticText};
 
 gradwire_registry::registry! {
     /// A data set of a recipe: `kind = "cifar10"` and that kind's settings.
@@ -28,9 +29,11 @@ gradwire_registry::registry! {
         Idx(Idx),
         Npz(Npz),
         Table(Table),
+        Text(PlainText),
         SyntheticCifar10(SyntheticCifar10),
         SyntheticCifar100(SyntheticCifar100),
         SyntheticAgNews(SyntheticAgNews),
+        SyntheticText(SyntheticText),
     }
 }
 
@@ -123,7 +126,7 @@ mod tests {
     fn every_twin_stands_in_for_a_data_set_of_the_list() {
         let twins: Vec<Config> =
             Config::all().into_iter().filter(|c| c.definition().twin().is_some()).collect();
-        assert_eq!(twins.len(), 3);
+        assert_eq!(twins.len(), 4);
         for twin in twins {
             let of = Config::from_name(twin.definition().twin().unwrap().original()).unwrap();
             assert_eq!(Config::twin_of(of.name()), Some(twin.clone()));

@@ -298,6 +298,11 @@ mod tests {
             if path == "schedule.warmup" {
                 beside.push("train.epochs=1000000000");
             }
+            let continued =
+                |with: &String| with.starts_with("dataset.kind=") && with.ends_with("text");
+            if self.with.iter().any(continued) {
+                beside.push("model.kind=gpt");
+            }
             if path.starts_with("scheme.ratio.") {
                 beside.push("scheme.ratio={ start = 1.0, end = 5e-324, steps = 9 }");
             }

@@ -149,6 +149,7 @@ mod tests {
             }
             if step % 2 == 0 {
                 events.push(at(Event::from(Epoch {
+                    bits_per_byte: None,
                     epoch,
                     step,
                     train_loss: 1.5,

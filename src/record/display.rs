@@ -86,7 +86,7 @@ fn table(started: &Started) -> Table {
         Column::right("train loss"),
         Column::right("acc").at_least(6),
         Column::right("test loss"),
-        Column::right("acc").at_least(6),
+        Column::right(if continues(started) { "ppl" } else { "acc" }).at_least(6),
         Column::right(format!("{}/s", started.unit)).at_least(8),
         Column::right("bits/param"),
         Column::right("time").at_least(7),
@@ -100,11 +100,24 @@ pub(super) fn row(started: &Started, epoch: &Epoch, pace: &Pace) -> String {
         loss(Some(epoch.train_loss)),
         percent(epoch.train_accuracy),
         loss(epoch.test_loss),
-        percent(epoch.test_accuracy),
+        match perplexity(epoch.bits_per_byte, epoch.test_loss) {
+            Some(perplexity) => three_digits(perplexity),
+            None => percent(epoch.test_accuracy),
+        },
         count(epoch.samples_per_second),
         three_digits(pace.bits()),
         clock(epoch.seconds + epoch.evaluation_seconds),
     ])
+}
+
+/// Whether the run continues a text.
+fn continues(started: &Started) -> bool {
+    started.unit == "tokens"
+}
+
+/// What the loss of a text that is continued is as a perplexity: among how many equally likely tokens it hesitates.
+fn perplexity(bits_per_byte: Option<f64>, loss: Option<f64>) -> Option<f64> {
+    bits_per_byte.and(loss).map(f64::exp)
 }
 
 /// `epoch/epochs`, as wide as the table's first column.
@@ -162,6 +175,9 @@ pub(super) fn warning(warning: &Warning) -> String {
 pub(super) fn one_line(finished: &Finished) -> String {
     let Finished { summary, folder, .. } = finished;
     let result = match summary.test_accuracy {
+        Some(_) if summary.bits_per_byte.is_some() => {
+            format!("test loss {}", loss(summary.test_loss))
+        }
         Some(_) => format!("{} test accuracy", percent(summary.test_accuracy)),
         None => format!("training loss {}", loss(summary.train_loss)),
     };
@@ -194,7 +210,9 @@ pub(super) fn summary(finished: &Finished, started: Option<&Started>) -> String 
     }
     line("record", folder);
     line("curves", &format!("tensorboard --logdir {out}"));
-    if let Some(real) = started.and_then(twin_of) {
+    let named = |name: &&str| gradwire_datasets::Config::from_name(name);
+    let official = |name: &&str| named(name).is_some_and(|set| set.distribution().is_some());
+    if let Some(real) = started.and_then(twin_of).filter(official) {
         line("next", &format!("the real data: gradwire data fetch {real}"));
     }
     lines
@@ -218,6 +236,13 @@ fn title(started: &Started) -> String {
 }
 
 fn result(summary: &Summary) -> String {
+    if let (Some(bits), Some(perplexity)) =
+        (summary.bits_per_byte, perplexity(summary.bits_per_byte, summary.test_loss))
+    {
+        let loss = style(format!("test loss {}", loss(summary.test_loss))).bold();
+        let [perplexity, bits] = [perplexity, bits].map(three_digits);
+        return format!("{loss}, perplexity {perplexity}, {bits} bits per byte");
+    }
     let mut text = match summary.test_accuracy {
         Some(_) => {
             let accuracy =

@@ -73,7 +73,8 @@ pub struct Started {
     pub threads: usize,
     /// Trainable parameters of one replica.
     pub parameters: u64,
-    /// What a sample is, in the plural: `images`, `texts`.
+    /// What a sample is, in the plural: `images`, `texts`; `tokens` of a text that is continued, each a
+    /// prediction.
     pub unit: String,
     /// Samples in the training set.
     pub train_samples: u64,
@@ -172,6 +173,10 @@ pub struct Epoch {
     /// Fraction of right answers on the test set, 0 to 1.
     #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
     pub test_accuracy: Option<f64>,
+    /// Of a text that is continued: bits of the test loss for each byte of the text, which compares
+    /// texts of different tokens. The perplexity is e to the test loss.
+    #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+    pub bits_per_byte: Option<f64>,
     /// Seconds of the epoch's steps, evaluation not included.
     pub seconds: f64,
     /// Seconds of the evaluation.
@@ -290,6 +295,7 @@ impl Summary {
                 self.train_loss = Some(epoch.train_loss);
                 self.test_loss = epoch.test_loss.or(self.test_loss);
                 self.test_accuracy = epoch.test_accuracy.or(self.test_accuracy);
+                self.bits_per_byte = epoch.bits_per_byte.or(self.bits_per_byte);
                 // `None` is less than any accuracy.
                 if epoch.test_accuracy > self.best_accuracy {
                     self.best_accuracy = epoch.test_accuracy;

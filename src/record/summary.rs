@@ -44,6 +44,9 @@ pub struct Summary {
     /// The last evaluation's fraction of right answers.
     #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
     pub test_accuracy: Option<f64>,
+    /// The last evaluation's bits for each byte of a text that is continued.
+    #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+    pub bits_per_byte: Option<f64>,
     /// The best evaluation's fraction of right answers.
     #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
     pub best_accuracy: Option<f64>,

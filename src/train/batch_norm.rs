@@ -31,10 +31,12 @@ impl Worker {
         let (size, samples) = (recipe.train.batch.min(data.len()), data.len());
         let mut batch = Batch::default();
         for pass in 0..recipe.train.recalibrate {
-            let first = (self.position.rank() * recipe.train.recalibrate + pass) * size;
+            let rank = self.position.rank();
+            let first = (rank * recipe.train.recalibrate + pass) * size;
             let indices = (first..first + size).map(|index| (index % samples) as u32);
             data.batch(&indices.collect::<Vec<_>>(), augment.as_ref(), &mut batch);
-            self.replica.forward(&batch, 0..size)?;
+            // Step 0 is nobody's.
+            self.replica.forward(&batch, 0..size, [0, rank as u64, pass as u64])?;
             self.position.beat();
         }
         Ok(Some(kept))

@@ -11,6 +11,7 @@ use crate::train::steps::Steps;
 use crate::train::timer::{nanoseconds, nanoseconds_of};
 use gradwire_exchange::{Leg, Operation};
 use std::collections::{BTreeMap, VecDeque};
+use std::f64::consts::LN_2;
 
 /// Collects reports until all ranks have reported a step.
 pub(super) struct Collector {
@@ -23,12 +24,20 @@ pub(super) struct Collector {
     /// Epochs that rank 0 has reported before the others had reported their last steps.
     pending: VecDeque<EndOfEpoch>,
     sums: Sums,
+    /// Bytes of each token of the test set, where a text is continued.
+    bytes_per_token: Option<f64>,
 }
 
 impl Collector {
     /// A collector of a run that has come to `sums` when it begins these `steps`.
-    pub(super) fn new(recipe: &Recipe, steps: Steps, sums: Sums) -> Self {
+    pub(super) fn new(
+        recipe: &Recipe,
+        steps: Steps,
+        sums: Sums,
+        bytes_per_token: Option<f64>,
+    ) -> Self {
         Self {
+            bytes_per_token,
             workers: recipe.workers,
             every: recipe.record.every,
             steps,
@@ -152,6 +161,10 @@ impl Collector {
             train_accuracy: Some(train.accuracy()),
             test_loss: epoch.test.map(|t| t.mean_loss()),
             test_accuracy: epoch.test.map(|t| t.accuracy()),
+            bits_per_byte: self
+                .bytes_per_token
+                .zip(epoch.test)
+                .map(|(bytes, test)| test.mean_loss() / LN_2 / bytes),
             seconds,
             evaluation_seconds: epoch.evaluation_seconds,
             samples_per_second: train.samples as f64 / seconds,
@@ -263,7 +276,7 @@ mod tests {
         let recipe = Source { sets: sets.into(), ..Source::default() }.load().unwrap();
         let steps = Steps::new(&recipe, 16, Progress::START).unwrap();
         assert!(steps.ends_epoch(1) && steps.ends_epoch(2));
-        let mut collector = Collector::new(&recipe, steps, Sums::default());
+        let mut collector = Collector::new(&recipe, steps, Sums::default(), None);
         let step = |step, rank| {
             let score = Score { loss: step as f64, correct: 0, samples: 8 };
             let traffic = Traffic::default();

@@ -21,6 +21,7 @@ use crate::train::state;
 use crate::train::steps::Steps;
 use crate::train::workers::{Workers, run_workers};
 use anyhow::{Context, Result};
+use gradwire_models::InputKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -131,7 +132,7 @@ fn attempt(
         .chain(events)
         .chain(cautions.iter().chain(notes).map(warning))
         .try_for_each(|event| all.pass_on_recorded(event));
-    let mut collector = Collector::new(&shared.recipe, steps, sums);
+    let mut collector = Collector::new(&shared.recipe, steps, sums, shared.data.bytes_per_token);
     let workers = Workers { job, session: shared, threads, from };
     let trained = announced.and_then(|()| {
         run_workers(workers, |report| {
@@ -264,6 +265,9 @@ fn network_header(session: &Session, threads: usize, parameters: u64) -> Option<
 fn started(session: &Session, folder: &str, threads: usize, parameters: u64) -> Event {
     let Session { recipe, data, steps, own, .. } = session;
     let parts = session.parts();
+    // Each token of a text to continue is a prediction, and counts as one.
+    let each = data.train.shape().labels();
+    let samples = |count: usize| (count * each) as u64;
     Event::from(Started {
         recipe: recipe.name.clone(),
         folder: folder.into(),
@@ -273,10 +277,13 @@ fn started(session: &Session, folder: &str, threads: usize, parameters: u64) -> 
         workers: recipe.workers,
         threads,
         parameters,
-        unit: parts.model.reads().to_string(),
-        train_samples: data.train.len() as u64,
-        test_samples: data.test.len() as u64,
-        batch: (recipe.workers * recipe.local_batch()) as u64,
+        unit: match parts.model.reads() {
+            InputKind::Sequence => "tokens".into(),
+            other => other.to_string(),
+        },
+        train_samples: samples(data.train.len()),
+        test_samples: samples(data.test.len()),
+        batch: samples(recipe.workers * recipe.local_batch()),
         epochs: steps.epoch_of(steps.last_step()),
         steps_per_epoch: steps.steps_per_epoch(),
         steps: steps.last_step(),

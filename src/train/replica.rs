@@ -7,8 +7,9 @@ use crate::train::parts::ModelDefinition;
 use crate::train::views::{self, View};
 use anyhow::{Context, Error, Result};
 use candle_core::{DType, Device, Tensor};
-use gradwire_datasets::{Batch, Dataset, Features};
-use gradwire_models::{Loss, Model, Store, config, gpu};
+use gradwire_datasets::{Batch, Dataset, Features, Shape};
+use gradwire_exchange::rng::Stream;
+use gradwire_models::{Loss, Model, Store, config, gpu, randomness};
 use std::ops::Range;
 
 /// A model with its variables.
@@ -20,6 +21,7 @@ pub struct Replica {
     model: Model,
     loss: Loss,
     device: Device,
+    seed: u64,
     label_smoothing: f64,
     /// How an evaluation looks at a sample.
     views: Vec<View>,
@@ -31,10 +33,10 @@ impl Replica {
     /// # Errors
     /// As [`of`](Self::of).
     pub fn new(recipe: &Recipe, data: &dyn Dataset, number: usize) -> Result<Self> {
-        Self::of(recipe.model.definition(), recipe, data, number)
+        Self::of(recipe.model.definition(), recipe, (data.shape(), data.classes().len()), number)
     }
 
-    /// A model for samples such as `data` holds, initialised from the recipe's seed: all ranks start
+    /// A model for samples of that shape and so many classes, initialised from the recipe's seed: all ranks start
     /// from the same bits. `number` counts the workers of this machine from 0. The process rounds matrix
     /// products of GPUs from now on as the recipe says.
     ///
@@ -43,20 +45,20 @@ impl Replica {
     pub fn of(
         definition: &dyn ModelDefinition,
         recipe: &Recipe,
-        data: &dyn Dataset,
+        (shape, classes): (Shape, usize),
         number: usize,
     ) -> Result<Self> {
         let device = open(recipe.device, number)?;
         gpu::allow_tf32(recipe.tf32);
         let store = Store::new(recipe.seed, &device);
-        let (input, classes) = (input(data.shape()), data.classes().len());
-        let model = config::build(definition, &input, classes, store.var_builder())
+        let model = config::build(definition, &input(shape), classes, store.var_builder())
             .with_context(|| format!("building model {}", definition.about().name))?;
         let loss = definition.loss();
         let params = Params::new(&store);
         let (label_smoothing, views) =
             (recipe.train.label_smoothing, views::views_of(recipe.train.test_views));
-        Ok(Self { store, params, model, loss, device, label_smoothing, views })
+        let seed = recipe.seed;
+        Ok(Self { store, params, model, loss, device, seed, label_smoothing, views })
     }
 
     /// Sets what the model computes from training samples before the first step, if anything:
@@ -78,11 +80,19 @@ impl Replica {
     }
 
     /// Forward pass over the samples `part` of `batch` in training mode: their mean loss, still
-    /// differentiable, and their score.
+    /// differentiable, and their score. What is random in the model, such as dropout, follows from
+    /// the run's seed and `pass`, words that no other pass of the run has.
     ///
     /// # Errors
     /// When the model fails.
-    pub fn forward(&self, batch: &Batch, part: Range<usize>) -> Result<(Tensor, Score)> {
+    pub fn forward(
+        &self,
+        batch: &Batch,
+        part: Range<usize>,
+        pass: [u64; 3],
+    ) -> Result<(Tensor, Score)> {
+        let [step, rank, start] = pass;
+        randomness::begin(Stream::new(&[self.seed, step, rank, start]).key());
         let each = batch.features.labels();
         let labels = &batch.labels[part.start * each..part.end * each];
         let logits = self.model.forward_t(&self.features(&batch.features, part)?, true)?;
@@ -106,6 +116,16 @@ impl Replica {
         }
         let logits = mean.context("invariant: a sample has at least one view")?;
         Ok(self.score(&logits, &batch.labels, 0.0)?.1)
+    }
+
+    /// The logits of the token after the last of the one sequence of `batch`.
+    ///
+    /// # Errors
+    /// When the model fails.
+    pub(super) fn last_logits(&self, batch: &Batch) -> Result<Vec<f32>> {
+        let features = self.features(&batch.features, 0..batch.len())?;
+        let logits = self.model.forward_t(&features, false)?;
+        Ok(logits.get(logits.dim(0)? - 1)?.to_vec1()?)
     }
 
     /// The mean loss, still differentiable, and the score of the samples with these labels.

@@ -186,7 +186,10 @@ fn restore_average(
 /// When it is not of this model, optimizer and scheme: which tensor, and how it differs.
 pub(super) fn try_all(session: &Session, checkpoint: &Checkpoint) -> Result<()> {
     let (recipe, parts) = (&session.recipe, session.parts());
-    let mut replica = Replica::of(parts.model, recipe, &*session.data.train, 0)?;
+    let mut replica = {
+        let data = &session.data.train;
+        Replica::of(parts.model, recipe, (data.shape(), data.classes().len()), 0)?
+    };
     if recipe.record.histograms_every > 0 {
         let params: Vec<_> = replica.params.iter().collect();
         let about: Vec<_> = params.iter().map(|p| (p.name.as_str(), p.var.dims())).collect();

@@ -86,7 +86,8 @@ impl Worker {
         let Session { recipe, data, steps, .. } = &*session;
         let run_parts = session.parts();
         let rank = collective.rank();
-        let mut replica = Replica::of(run_parts.model, recipe, &*data.train, number_on_machine)?;
+        let samples = (data.train.shape(), data.train.classes().len());
+        let mut replica = Replica::of(run_parts.model, recipe, samples, number_on_machine)?;
         if from.is_none() {
             replica.prepare(run_parts.model, &*data.train)?;
         }

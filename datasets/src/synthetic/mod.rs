@@ -14,7 +14,8 @@ use crate::agnews::{self, AgNews};
 use crate::cifar::{self, Cifar10, Cifar100};
 use crate::definition::{About, Counts, Data, Definition, Form, Holds, Twin, check_count};
 use crate::error::Result;
-use crate::files::{self, Official};
+use crate::files::{self, Official, Place};
+use crate::plain_text::PlainText;
 
 /// A twin of CIFAR-10: each class has a colour and a texture of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +89,30 @@ impl Default for SyntheticAgNews {
     }
 }
 
+/// A made-up text: the sentences of made-up news, one after the other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct SyntheticText {
+    /// The number of news in the training text, 1 to 100,000; each has about 150 characters.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100_000)))]
+    pub train: usize,
+    /// The number of news in the test text, 1 to 10,000.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]
+    pub test: usize,
+    /// What the news are drawn from.
+    pub seed: u64,
+    /// Characters that a model sees at a time (the length of a block).
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
+    pub length: usize,
+}
+
+impl Default for SyntheticText {
+    fn default() -> Self {
+        Self { train: 200, test: 40, seed: 0, length: 32 }
+    }
+}
+
 /// A file to be, and its contents.
 type Made = (PathBuf, Vec<u8>);
 
@@ -119,6 +144,28 @@ impl SyntheticAgNews {
     fn reader(&self, dir: PathBuf) -> AgNews {
         let &Self { vocabulary, minimum_count, length, .. } = self;
         AgNews { dir, vocabulary, minimum_count, length, partial: true, ..AgNews::default() }
+    }
+}
+
+/// The files of a made-up text.
+const TEXT: Place = Place { fetch: "text", folder: "synthetic-text" };
+const TEXTS: [Official; 2] = [
+    Official { name: "train.txt", records: 100_000, sha256: "" },
+    Official { name: "test.txt", records: 10_000, sha256: "" },
+];
+
+impl SyntheticText {
+    fn files(&self, dir: &Path) -> Vec<Made> {
+        let sets = [(0, self.train), (1, self.test)];
+        let made = sets.into_iter().zip(&TEXTS).map(|((set, count), file)| {
+            (dir.join(TEXT.folder).join(file.name), text::prose(set, count, self.seed).into_bytes())
+        });
+        made.collect()
+    }
+
+    fn reader(&self, dir: PathBuf) -> PlainText {
+        let [file, test_file] = TEXTS.each_ref().map(|file| dir.join(TEXT.folder).join(file.name));
+        PlainText { file, test_file: Some(test_file), length: self.length, ..PlainText::default() }
     }
 }
 
@@ -187,6 +234,8 @@ twins! {
         "synthetic-cifar100", "small made-up images in CIFAR-100's layout; needs no files";
     SyntheticAgNews, agnews::PLACE, agnews::OFFICIAL[..1], agnews::OFFICIAL[1],
         "synthetic-ag-news", "small made-up news in AG News' layout; needs no files";
+    SyntheticText, TEXT, TEXTS[..1], TEXTS[1],
+        "synthetic-text", "a small made-up text to continue; needs no files";
 }
 
 #[cfg(test)]

@@ -39,12 +39,21 @@ const PLACES: [&str; 8] = [
     "WASHINGTON (Reuters)",
 ];
 
+/// `count` made-up news as running text, a line each.
+pub(super) fn prose(set: u64, count: usize, seed: u64) -> String {
+    let (writer, mut text) = (Writer::new(), String::new());
+    for index in 1..=count as u64 {
+        let mut stream = Stream::keyed(Purpose::Synthetic, seed, set, index);
+        let class = stream.below(CLASSES.len() as u32) as usize;
+        let (title, body) = writer.news(class, &mut stream);
+        text += &format!("{title}. {body}\n");
+    }
+    text
+}
+
 /// The files of the twin below `dir`, with their contents.
 pub(super) fn files(dir: &Path, train: usize, test: usize, seed: u64) -> Vec<(PathBuf, Vec<u8>)> {
-    let writer = Writer {
-        topics: TOPICS.map(|words| words.split_whitespace().collect()),
-        common: COMMON.split_whitespace().collect(),
-    };
+    let writer = Writer::new();
     let file = |name: &str, set: u64, count: usize| {
         let mut classes: Vec<usize> = (0..count).map(|index| index % CLASSES.len()).collect();
         // Key 0 of a set is its order of classes.
@@ -66,14 +75,27 @@ struct Writer {
 }
 
 impl Writer {
-    /// Appends a row of `class`: title, place, text, with the commas, quotes, backslashes and
-    /// apostrophes of the real news.
+    fn new() -> Self {
+        Self {
+            topics: TOPICS.map(|words| words.split_whitespace().collect()),
+            common: COMMON.split_whitespace().collect(),
+        }
+    }
+
+    /// Appends a row of `class`, with the doubled quotes of the real file.
     fn row(&self, class: usize, stream: &mut Stream, contents: &mut String) {
+        let (number, (title, text)) = (class + 1, self.news(class, stream));
+        *contents += &format!("\"{number}\",\"{title}\",\"{}\"\n", text.replace('"', "\"\""));
+    }
+
+    /// News of `class`: a title, and a place with a text that has the commas, quotes, backslashes
+    /// and apostrophes of the real news.
+    fn news(&self, class: usize, stream: &mut Stream) -> (String, String) {
         let title = self.words(class, 4 + stream.below(4), stream);
         let text = self.words(class, 12 + stream.below(12), stream);
         let place = PLACES[stream.below(PLACES.len() as u32) as usize];
         let amount = stream.below(90) + 10;
-        let (number, mut title) = (class + 1, title.join(" "));
+        let mut title = title.join(" ");
         if let Some(first) = title.get_mut(..1) {
             first.make_ascii_uppercase();
         }
@@ -81,11 +103,11 @@ impl Writer {
         let (start, end) = (start.join(" "), end.join(" "));
         let middle = match stream.below(4) {
             0 => format!("{start}, {end}"),
-            1 => format!("{start} \"\"{end}\"\""),
+            1 => format!("{start} \"{end}\""),
             2 => format!("{start}\\{end}"),
             _ => format!("{start}'s ${amount} {end}"),
         };
-        *contents += &format!("\"{number}\",\"{title}\",\"{place} - {middle}.\"\n");
+        (title, format!("{place} - {middle}."))
     }
 
     /// Words, of which about three in ten are of the topic and one in ten is of another.

@@ -50,7 +50,7 @@ pub struct Muon {
 
 impl Default for Muon {
     fn default() -> Self {
-        let adamw = ["fc", "classifier", "linear", "embedding", "positions"];
+        let adamw = ["fc", "classifier", "linear", "embedding", "tokens", "head", "positions"];
         Self {
             learning_rate: 0.02,
             momentum: 0.95,

@@ -54,6 +54,8 @@ fn epoch_values(epoch: &Epoch) -> Vec<Summary_Value> {
         ("epoch/train_accuracy", epoch.train_accuracy),
         ("Test/loss", epoch.test_loss),
         ("Test/accuracy", epoch.test_accuracy),
+        ("Test/bits_per_byte", epoch.bits_per_byte),
+        ("Test/perplexity", epoch.bits_per_byte.and(epoch.test_loss).map(f64::exp)),
     ];
     scalars(values).collect()
 }

@@ -133,8 +133,10 @@ fn train(recipe: &Recipe, data: &Data, steps: u64) -> Result<Workload> {
             }
             for start in (0..batch.len()).step_by(size) {
                 let part = start..(start + size).min(batch.len());
-                let (loss, score) =
-                    timer.time(|p| &mut p.forward, || replica.forward(&batch, part))?;
+                let (loss, score) = timer.time(
+                    |p| &mut p.forward,
+                    || replica.forward(&batch, part, [step, 0, start as u64]),
+                )?;
                 ensure!(
                     score.loss.is_finite(),
                     "the training loss is not finite at step {step}: a lower learning rate may help"

@@ -1,0 +1,43 @@
+//! `gradwire sample`: text from a trained model.
+
+use crate::named::Among;
+use anyhow::Result;
+use clap::Args;
+use gradwire::checkpoint;
+use gradwire::train::sample::{Drawing, sample};
+use std::path::PathBuf;
+
+/// What is continued, and how.
+#[derive(Debug, Args)]
+pub(crate) struct Sample {
+    /// A model.safetensors, or a run by its folder, its name, or `last` (its best model)
+    #[arg(value_name = "RUN")]
+    pub(crate) run: PathBuf,
+    #[command(flatten)]
+    pub(crate) among: Among,
+    /// What the text begins with
+    #[arg(long, default_value = "\n", hide_default_value = true)]
+    pub(crate) prompt: String,
+    /// Tokens to draw
+    #[arg(long, default_value_t = 200)]
+    pub(crate) tokens: usize,
+    /// What logits are divided by: 0 takes the most likely token, more is more daring
+    #[arg(long, default_value_t = 0.8)]
+    pub(crate) temperature: f64,
+    /// Draw from only so many of the most likely tokens; 0 for all
+    #[arg(long, default_value_t = 0)]
+    pub(crate) top: usize,
+    /// What the draws derive from: another seed, another text
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+impl Sample {
+    pub(crate) fn run(self) -> Result<()> {
+        let Self { run, prompt, tokens, temperature, top, seed, .. } = self;
+        let saved = checkpoint::find(&run)?;
+        let text = sample(&saved, &prompt, Drawing { tokens, temperature, top, seed })?;
+        println!("{prompt}{text}");
+        Ok(())
+    }
+}

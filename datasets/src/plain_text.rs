@@ -1,0 +1,348 @@
+//! A plain text to continue: blocks of tokens, each token with the one after it as its label.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
+
+use serde::{Deserialize, Serialize};
+
+use crate::augment::Augment;
+use crate::dataset::{Batch, Dataset, Features, Shape};
+use crate::definition::{About, Data, Definition, Form, Holds, check_count};
+use crate::error::{Error, Result};
+use crate::files::{FileSum, sha256};
+use crate::rng::{Purpose, Stream};
+use crate::tokens::Tokens;
+
+/// The most bytes of a text; its tokens take four times that.
+const LIMIT: u64 = 1 << 30;
+
+/// The most tokens that a vocabulary may have.
+const LARGEST_VOCABULARY: usize = 1 << 20;
+
+/// Where a text lies, how it is split into training and test, and how it becomes tokens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct PlainText {
+    /// The file of the text, in UTF-8.
+    pub file: PathBuf,
+    /// The file that is tested on; absent for the end of `file`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test_file: Option<PathBuf>,
+    /// The share of the tokens, at the end of `file`, that is tested on where there is no `test_file`.
+    #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0)))]
+    pub test_share: f64,
+    /// What a token is: one of the `characters`, one of the `bytes`, or a piece of a word that byte pair encoding has
+    /// learned from the training text (`bpe`).
+    pub tokens: TokensOf,
+    /// A `tokenizer.json` of the library `tokenizers` in place of `tokens`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<PathBuf>,
+    /// The largest number of different characters, and the number of tokens that `bpe` learns.
+    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = 1 << 20)))]
+    pub vocabulary: usize,
+    /// Tokens that a model sees at a time (the length of a block).
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1 << 16)))]
+    pub length: usize,
+}
+
+/// What a token is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum TokensOf {
+    /// A character.
+    Characters,
+    /// A byte.
+    Bytes,
+    /// A piece of a word, learned by byte pair encoding.
+    Bpe,
+}
+
+impl Default for PlainText {
+    fn default() -> Self {
+        Self {
+            file: PathBuf::from("data/tinyshakespeare/input.txt"),
+            test_file: None,
+            test_share: 0.1,
+            tokens: TokensOf::Characters,
+            tokenizer: None,
+            vocabulary: 1024,
+            length: 64,
+        }
+    }
+}
+
+impl Definition for PlainText {
+    fn about(&self) -> About {
+        About {
+            name: "text",
+            line: "a plain text to continue, by characters, bytes or learned tokens",
+            paper: "",
+        }
+    }
+
+    fn holds(&self) -> Holds {
+        Holds::Sequences
+    }
+
+    fn form(&self) -> Result<Form> {
+        let vocabulary = match (self.tokens, &self.tokenizer) {
+            (_, Some(_)) => LARGEST_VOCABULARY,
+            (TokensOf::Bytes, None) => 256,
+            (TokensOf::Characters | TokensOf::Bpe, None) => self.vocabulary,
+        };
+        let shape = Shape::Sequence { vocabulary, length: self.length };
+        Ok(Form { shape, classes: vocabulary })
+    }
+
+    fn validate(&self) -> Result<()> {
+        check_count("dataset.vocabulary", self.vocabulary, 2, LARGEST_VOCABULARY)?;
+        check_count("dataset.length", self.length, 1, 1 << 16)?;
+        if self.tokens == TokensOf::Bpe && self.vocabulary <= 256 {
+            let problem = "bpe begins with 256 tokens, one for each byte; write more, such as 1024";
+            return Err(Error::setting("dataset.vocabulary", &self.vocabulary, problem));
+        }
+        if self.test_share > 0.0 && self.test_share < 1.0 {
+            return Ok(());
+        }
+        let problem = "write a share between 0 and 1, such as 0.1, or name a dataset.test_file";
+        Err(Error::setting("dataset.test_share", &self.test_share, problem))
+    }
+
+    fn load(&self, _scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
+        let mut train = read(&self.file, "dataset.file")?;
+        let mut files = vec![train.sum(&self.file)];
+        let test = match &self.test_file {
+            Some(path) => {
+                let test = read(path, "dataset.test_file")?;
+                files.push(test.sum(path));
+                test
+            }
+            None => train.split(self.test_share),
+        };
+        let tokens = match (vocabulary, &self.tokenizer) {
+            (Some(json), _) => Tokens::from_json(json)?,
+            (None, Some(path)) => Tokens::from_json(&read(path, "dataset.tokenizer")?.utf8(path)?)?,
+            (None, None) => match self.tokens {
+                TokensOf::Bytes => Tokens::bytes(),
+                TokensOf::Characters => {
+                    let both = [train.utf8(&self.file)?, test.utf8(self.tested())?].concat();
+                    Tokens::characters(&both, self.vocabulary)?
+                }
+                TokensOf::Bpe => Tokens::learned(&train.utf8(&self.file)?, self.vocabulary)?,
+            },
+        };
+        if tokens.len() < 2 {
+            let problem =
+                "there is nothing to learn where every token is the same; give another text";
+            return Err(Error::setting("dataset.file", &self.file.display(), problem));
+        }
+        let names: Arc<[String]> = tokens.names().into();
+        let blocks = |text: &Text, path: &Path, field| -> Result<Blocks> {
+            let ids = if tokens.are_bytes() {
+                text.bytes.iter().map(|byte| u32::from(*byte)).collect()
+            } else {
+                tokens.encode(&text.utf8(path)?)?
+            };
+            if ids.len() <= self.length {
+                let problem = format!(
+                    "the text of {} has {} tokens, and a block of dataset.length = {} needs one more than that; give a \
+                     longer text, or write a smaller length",
+                    if field == "dataset.test_share" { "the test set" } else { "the training set" },
+                    ids.len(),
+                    self.length
+                );
+                return Err(Error::setting(field, &path.display(), problem));
+            }
+            Ok(Blocks { ids, length: self.length, names: names.clone() })
+        };
+        let train_blocks = blocks(&train, &self.file, "dataset.file")?;
+        let test_blocks = blocks(&test, self.tested(), "dataset.test_share")?;
+        Ok(Data {
+            bytes_per_token: Some(test.bytes.len() as f64 / test_blocks.ids.len() as f64),
+            train: Arc::new(train_blocks),
+            test: Arc::new(test_blocks),
+            files,
+            altered: Vec::new(),
+            vocabulary: Some(tokens.to_json()?),
+            normalisation: None,
+        })
+    }
+}
+
+impl PlainText {
+    /// The file that the test set comes from.
+    fn tested(&self) -> &Path {
+        self.test_file.as_ref().unwrap_or(&self.file)
+    }
+}
+
+/// Part of a file, and the byte of the file that it begins with.
+struct Text {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+/// The whole file `path`, which the setting `field` names.
+fn read(path: &Path, field: &'static str) -> Result<Text> {
+    let failed = |cause: io::Error| match cause.kind() {
+        io::ErrorKind::NotFound => {
+            let problem = "there is no such file; name one with --data FILE, or write this setting";
+            Error::setting(field, &path.display(), problem)
+        }
+        _ => Error::Read { path: path.to_owned(), cause },
+    };
+    let bytes = fs::metadata(path).map_err(failed)?.len();
+    if bytes > LIMIT {
+        return Err(Error::TooLarge { path: path.to_owned(), bytes, limit: LIMIT });
+    }
+    let mut contents = Vec::new();
+    let file = fs::File::open(path).map_err(failed)?;
+    io::Read::read_to_end(&mut io::Read::take(file, LIMIT), &mut contents).map_err(failed)?;
+    if contents.is_empty() {
+        return Err(Error::Empty { path: path.to_owned(), expected: "a text".into() });
+    }
+    Ok(Text { bytes: contents, start: 0 })
+}
+
+impl Text {
+    fn sum(&self, path: &Path) -> FileSum {
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let (bytes, sha256) = (self.bytes.len() as u64, sha256(&self.bytes));
+        FileSum { name, bytes, sha256, official: true }
+    }
+
+    /// Takes the last `share` of the text away, from the beginning of a character on.
+    fn split(&mut self, share: f64) -> Self {
+        let mut at = self.bytes.len() - (self.bytes.len() as f64 * share).round() as usize;
+        while at > 0 && self.bytes.get(at).is_some_and(|byte| byte & 0xc0 == 0x80) {
+            at -= 1;
+        }
+        Self { bytes: self.bytes.split_off(at), start: self.start + at }
+    }
+
+    /// The text as characters.
+    fn utf8(&self, path: &Path) -> Result<String> {
+        let text = str::from_utf8(&self.bytes).map_err(|error| {
+            let at = self.start + error.valid_up_to();
+            let cause = io::Error::other(format!(
+                "byte {at} is not UTF-8; convert the file to UTF-8, or write dataset.tokens = \"bytes\""
+            ));
+            Error::Read { path: path.to_owned(), cause }
+        })?;
+        Ok(text.to_owned())
+    }
+}
+
+/// A text in blocks of `length` tokens.
+struct Blocks {
+    ids: Vec<u32>,
+    length: usize,
+    names: Arc<[String]>,
+}
+
+impl Dataset for Blocks {
+    fn len(&self) -> usize {
+        (self.ids.len() - 1) / self.length
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.names
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::Sequence { vocabulary: self.names.len(), length: self.length }
+    }
+
+    /// With `augment`, all blocks of an epoch begin up to `length - 1` tokens later, by seed and epoch: another epoch
+    /// cuts the text elsewhere. The last block then ends with the text.
+    fn batch(&self, indices: &[u32], augment: Option<&Augment>, into: &mut Batch) {
+        let shift = augment.map_or(0, |Augment { seed, epoch, .. }| {
+            let mut stream = Stream::keyed(Purpose::Augment, *seed, *epoch, u64::MAX);
+            stream.below(self.length as u32) as usize
+        });
+        let mut ids = std::mem::take(&mut into.features).into_ids();
+        into.labels.clear();
+        for index in indices {
+            let start =
+                (*index as usize * self.length + shift).min(self.ids.len() - 1 - self.length);
+            ids.extend_from_slice(&self.ids[start..][..self.length]);
+            into.labels.extend_from_slice(&self.ids[start + 1..][..self.length]);
+        }
+        into.features = Features::Sequences { ids, length: self.length };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::augment::Augmentation;
+    use crate::dataset::batch_of;
+
+    const TEXT: &str = "abcdefghijklmnopqrstuvwxyzäöü 0123456789 abcdefghijklmnopqrstuvwxyzäöü";
+
+    /// What comes of `text` with these settings on top of blocks of four characters.
+    fn loaded(text: &[u8], settings: impl FnOnce(&mut PlainText)) -> Result<Data> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("input.txt");
+        fs::write(&file, text).unwrap();
+        let mut config = PlainText { file, length: 4, ..PlainText::default() };
+        settings(&mut config);
+        config.validate().and_then(|()| config.load(dir.path(), None))
+    }
+
+    #[test]
+    fn every_token_has_the_next_one_as_its_label() {
+        let data = loaded(TEXT.as_bytes(), |_| {}).unwrap();
+        let tokens = Tokens::from_json(&data.vocabulary.unwrap()).unwrap();
+        let decoded = |ids: &[u32]| tokens.decode(ids).unwrap();
+        let batch = batch_of(&*data.train, &[2, 0], None);
+        assert_eq!((batch.len(), batch.labels.len()), (2, 8));
+        let Features::Sequences { ids, length: 4 } = &batch.features else { panic!() };
+        assert_eq!((decoded(ids), decoded(&batch.labels)), ("ijklabcd".into(), "jklmbcde".into()));
+        // A tenth of the text, and not half a character, is tested on.
+        assert_eq!(decoded(&batch_of(&*data.test, &[0], None).labels), "zäöü");
+        assert_eq!(data.bytes_per_token, Some(8.0 / 5.0));
+    }
+
+    #[test]
+    fn another_epoch_cuts_the_text_elsewhere_and_sees_all_of_it() {
+        let train = loaded(TEXT.as_bytes(), |_| {}).unwrap().train;
+        let mut firsts = std::collections::BTreeSet::new();
+        let all: Vec<u32> = (0..train.len() as u32).collect();
+        for epoch in 1..20 {
+            let augment = Augment { seed: 3, epoch, how: Augmentation::default() };
+            let batch = batch_of(&*train, &all, Some(&augment));
+            assert_eq!(batch, batch_of(&*train, &all, Some(&augment)));
+            firsts.insert(batch.labels[0]);
+        }
+        assert_eq!(firsts.len(), 4);
+    }
+
+    #[test]
+    fn what_cannot_be_learned_from_is_refused() {
+        type Settings = fn(&mut PlainText);
+        let cases: [(&[u8], Settings, &str); 9] = [
+            (b"", |_| {}, "empty"),
+            (b"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", |_| {}, "nothing to learn"),
+            (b"abcdefghij", |_| {}, "the test set has 1 tokens"),
+            (TEXT.as_bytes(), |c| c.length = 65, "the training set has 65 tokens"),
+            (b"abcdefg\xffabcdefghijklmnopqrstuvwxyz", |_| {}, "byte 7 is not UTF-8"),
+            (TEXT.as_bytes(), |c| c.vocabulary = 3, "allows 3"),
+            (TEXT.as_bytes(), |c| c.test_share = 1.0, "between 0 and 1"),
+            (TEXT.as_bytes(), |c| c.tokens = TokensOf::Bpe, "dataset.test_share"),
+            (TEXT.as_bytes(), |c| c.test_file = Some("none.txt".into()), "dataset.test_file"),
+        ];
+        for (text, settings, problem) in cases {
+            let error = loaded(text, settings).err().unwrap().to_string();
+            assert!(error.contains(problem), "{error}");
+        }
+        let bytes =
+            loaded(b"abcdefg\xffabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz", |c| {
+                c.tokens = TokensOf::Bytes;
+            });
+        assert_eq!(batch_of(&*bytes.unwrap().train, &[1], None).labels[..3], [102, 103, 255]);
+    }
+}
