@@ -10,7 +10,7 @@ use crate::augment::Augment;
 use crate::dataset::{Batch, Dataset, Features, Shape};
 use crate::definition::{About, Data, Definition, Form, Holds, check_count};
 use crate::error::{Error, Result};
-use crate::files::{FileSum, sha256};
+use crate::files::{self, FileSum, sha256};
 use crate::rng::{Purpose, Stream};
 use crate::tokens::Tokens;
 
@@ -164,6 +164,7 @@ impl Definition for PlainText {
             bytes_per_token: Some(test.bytes.len() as f64 / test_blocks.ids.len() as f64),
             train: Arc::new(train_blocks),
             test: Arc::new(test_blocks),
+            warnings: files::twice(&files).into_iter().collect(),
             files,
             altered: Vec::new(),
             vocabulary: Some(tokens.to_json()?),
