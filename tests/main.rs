@@ -19,6 +19,7 @@ mod hostile;
 mod house;
 mod job;
 mod keys;
+mod language;
 mod licences;
 #[cfg(feature = "mpi")]
 mod mpi;

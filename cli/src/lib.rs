@@ -34,6 +34,7 @@ use clap_complete::Shell;
 use doing::Doing;
 use gradwire::checkpoint;
 use gradwire::cluster;
+use gradwire::text::three_digits;
 use gradwire::train::evaluate::Evaluation;
 use named::Among;
 use refused::{Failure, tell};
@@ -191,19 +192,32 @@ impl Eval {
             saved.file.display(),
             saved.recipe.dataset.name()
         );
+        let bits_per_byte = evaluation.bits_per_byte(loss);
         if self.json {
-            let line = serde_json::json!({
+            let mut line = serde_json::json!({
                 "checkpoint": saved.file, "step": saved.step, "samples": score.samples,
                 "test_accuracy": accuracy, "test_loss": loss,
             });
+            if let Some(bits) = bits_per_byte {
+                line["perplexity"] = loss.exp().into();
+                line["bits_per_byte"] = bits.into();
+            }
             println!("{line}");
         } else {
+            let continued = bits_per_byte.map(|bits| {
+                format!(
+                    ", perplexity {}, {} bits per byte",
+                    three_digits(loss.exp()),
+                    three_digits(bits)
+                )
+            });
             println!(
-                "{} on {}: {:.2} % of {} right, loss {loss:.4} ({}, step {})",
+                "{} on {}: {:.2} % of {} right, loss {loss:.4}{} ({}, step {})",
                 saved.recipe.model.name(),
                 saved.recipe.dataset.name(),
                 100.0 * accuracy,
                 score.samples,
+                continued.unwrap_or_default(),
                 saved.file.display(),
                 saved.step
             );

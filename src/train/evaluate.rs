@@ -10,6 +10,7 @@ use crate::train::worker::Worker;
 use anyhow::{Context, Result};
 use gradwire_datasets::{Batch, Data, Dataset, Shard};
 use rayon::ThreadPoolBuilder;
+use std::f64::consts::LN_2;
 use std::fs;
 
 /// A saved model beside the test set of its recipe.
@@ -42,6 +43,12 @@ impl<'a> Evaluation<'a> {
             data.test = test;
         }
         Ok(Self { saved, data })
+    }
+
+    /// Bits of a loss for each byte of the test text, where a text is continued.
+    #[must_use]
+    pub fn bits_per_byte(&self, loss: f64) -> Option<f64> {
+        self.data.bytes_per_token.map(|bytes| loss / LN_2 / bytes)
     }
 
     /// How many batches the test set is evaluated in.

@@ -1,0 +1,67 @@
+//! A text that is continued: trained, interrupted, evaluated, sampled.
+
+use crate::common::{Outcome, Program, entries, events, number, words};
+use std::fs;
+
+/// Twelve steps of a small gpt with dropout on a made-up text.
+const TRAIN: &str = "train --quiet --workers 2 --dataset synthetic-text --set name=quick --scheme topk \
+     --set model={kind=\"gpt\",dim=16,heads=2,layers=2,dropout=0.2} --set train.batch=2 \
+     --set train.accumulate=2 --set train.max_steps=12 --set optimizer.momentum=0 \
+     --set record.every=1 --set checkpoint.every_steps=5 --set checkpoint.keep_last=9";
+
+#[test]
+fn dropout_goes_on_bit_for_bit() {
+    let program = Program::new();
+    program.succeed(&words(TRAIN));
+    let run = program.quick_run();
+    let before = Outcome::of(&run);
+    let from = &entries(&run.join("checkpoints"))[0];
+    program.succeed(&["train", "--quiet", "--resume", from.to_str().unwrap()]);
+    before.is_of(&run, "gpt with dropout");
+}
+
+#[test]
+fn a_run_tells_perplexity_and_bits_per_byte_and_continues_a_prompt() {
+    let program = Program::new();
+    let told = program
+        .succeed(&words(TRAIN).into_iter().filter(|word| *word != "--quiet").collect::<Vec<_>>());
+    assert!(told.contains("perplexity") && told.contains("bits per byte"), "{told}");
+    let run = program.quick_run();
+    let run = run.to_str().unwrap();
+    let epoch = events(run.as_ref(), "epoch").pop().unwrap();
+    // The made-up text is ASCII, so that a token is a byte.
+    let bits = number(&epoch, "test_loss") / std::f64::consts::LN_2;
+    assert!((number(&epoch, "bits_per_byte") - bits).abs() < 1e-9);
+    let evaluated = program.rows(&["eval", run, "--json"]).pop().unwrap();
+    assert!((number(&evaluated, "bits_per_byte") - number(&epoch, "bits_per_byte")).abs() < 1e-5);
+
+    let sample =
+        |more: &[&str]| program.succeed(&[&["sample", run, "--tokens", "40"], more].concat());
+    let text = sample(&["--prompt", "the "]);
+    assert!(
+        text.starts_with("the ") && text.trim_end_matches('\n').chars().count() >= 40,
+        "{text}"
+    );
+    assert_eq!(text, sample(&["--prompt", "the "]));
+    assert_ne!(text, sample(&["--prompt", "the ", "--seed", "2"]));
+    let likeliest = ["--temperature", "0", "--prompt", "t"];
+    assert_eq!(sample(&likeliest), sample(&[&likeliest[..], &["--seed", "2"]].concat()));
+    program.refuses(&["sample", run, "--prompt", "ж"], 1, &["'ж'", "dataset.tokens"]);
+    program.refuses(&["sample", run, "--temperature=-1"], 1, &["temperature", "0.8"]);
+}
+
+#[test]
+fn other_models_and_texts_without_tokens_are_refused() {
+    let program = Program::new();
+    let run = program.train(&[]);
+    program.refuses(&["sample", run.to_str().unwrap()], 1, &["no text to continue", "gpt"]);
+    program.refuses(&["train", "--dataset", "text"], 2, &["model", "gpt"]);
+    let program = Program::new();
+    let text = program.path("text.txt");
+    fs::write(&text, "to be or not to be, that is the question".repeat(30)).unwrap();
+    let file = format!("dataset.file={}", text.display());
+    program.succeed(&[&words(TRAIN)[..], &["--dataset", "text", "--set", &file]].concat());
+    fs::remove_file(program.quick_run().join("tokenizer.json")).unwrap();
+    let run = program.quick_run();
+    program.refuses(&["sample", run.to_str().unwrap()], 1, &["no tokenizer.json"]);
+}
