@@ -70,7 +70,7 @@ pub use open::folder::ImageFolder;
 pub use open::idx::Idx;
 pub use open::npz::Npz;
 pub use open::table::{Column, Columns, Table};
-pub use open::{Resize, Survey};
+pub use open::{Found, Resize, Survey, look};
 pub use sampler::{Sampler, Shard};
 pub use samples::Samples;
 pub use text::{PAD, UNK};
