@@ -3,7 +3,9 @@
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use gradwire::recipe::{self, Source};
+use gradwire_models as models;
 use gradwire_study::grid::names_seed;
+use std::path::{Path, PathBuf};
 use toml::Value;
 
 /// What the command line changes in a recipe.
@@ -12,6 +14,10 @@ pub(super) struct Changes {
     /// Change any value of the recipe, such as scheme.ratio=0.001; may be repeated
     #[arg(long = "set", value_name = "PATH=VALUE")]
     sets: Vec<String>,
+    /// Data of one's own: a folder of class folders with pictures, of IDX files or of an official data set; a .npz,
+    /// .csv or .tsv file. Says what is found there, and takes another model where the recipe's cannot read it
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["dataset", "dir"])]
+    data: Option<PathBuf>,
     /// The data set, by name or with settings: '{ kind = "cifar10", dir = "data" }'
     #[arg(long)]
     dataset: Option<String>,
@@ -59,9 +65,55 @@ impl Changes {
         ];
         let flags: Vec<_> = flags.into_iter().flatten().collect();
         refuse_two_values(&flags, &self.sets)?;
-        Ok(Source { recipe, flags, sets: self.sets })
+        let mut source = Source { recipe, flags, sets: self.sets };
+        if let Some(path) = self.data {
+            take_data(&mut source, &path)?;
+        }
+        Ok(source)
     }
 }
+
+/// Puts the data set at `path` into the recipe, and where the recipe's own model cannot read it, one that can.
+fn take_data(source: &mut Source, path: &Path) -> Result<()> {
+    let found = gradwire_datasets::look(path)?;
+    eprintln!("{}: {}", path.display(), found.line);
+    source.flags.insert(0, ("dataset", Value::try_from(&found.config)?));
+    let named = |set: &String| {
+        set.split('=').next().is_some_and(|key| key.trim() == "model" || key.trim() == "model.kind")
+    };
+    if source.flags.iter().any(|(key, _)| *key == "model") || source.sets.iter().any(named) {
+        return Ok(());
+    }
+    let form = found.config.form()?;
+    let problem = |model: &models::Config| -> Option<String> {
+        let reads = model.input_kind();
+        match reads == recipe::holds(&found.config) {
+            true => {
+                Some(model.parameters(&recipe::input(form.shape), form.classes).err()?.to_string())
+            }
+            false => Some(format!("reads {reads}")),
+        }
+    };
+    let Some(Ok(own)) = source.table()?.remove("model").map(Value::try_into::<models::Config>)
+    else {
+        return Ok(());
+    };
+    let Some(why) = problem(&own) else { return Ok(()) };
+    let mut others =
+        USUAL.into_iter().filter_map(models::Config::from_name).chain(models::Config::all());
+    if let Some(other) = others.find(|other| problem(other).is_none()) {
+        eprintln!(
+            "model {} in the place of {}, which cannot read it: {why}",
+            other.name(),
+            own.name()
+        );
+        source.flags.push(("model", Value::String(other.name().into())));
+    }
+    Ok(())
+}
+
+/// Models that are taken first where a recipe's own cannot read the data.
+const USUAL: [&str; 2] = ["resnet20", "fasttext"];
 
 /// What the command line changes in the recipe of runs that are trained to their end.
 #[derive(Debug, Args)]

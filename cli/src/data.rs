@@ -18,11 +18,12 @@ pub(super) enum Command {
         #[arg(long, default_value = "data")]
         dir: PathBuf,
     },
-    /// Tell what a folder holds: which data sets, whole or not, official or not
+    /// Tell what a path holds: official data sets, whole or not; or data of one's own, with the samples of each class
+    /// and how many test samples are training samples
     Verify {
-        /// The folder
+        /// The folder or the file
         #[arg(default_value = "data")]
-        dir: PathBuf,
+        path: PathBuf,
     },
     /// Write a tiny made-up twin of a data set in its official format
     Synth(Synth),
@@ -69,7 +70,7 @@ impl Command {
     pub(super) fn run(self) -> Result<()> {
         match self {
             Self::Fetch { name, dir } => fetch(&name, &dir),
-            Self::Verify { dir } => verify(&dir),
+            Self::Verify { path } => verify(&path),
             Self::Synth(synth) => synth.run(),
         }
     }
@@ -110,8 +111,17 @@ fn fetch(name: &str, dir: &Path) -> Result<()> {
     )
 }
 
-fn verify(dir: &Path) -> Result<()> {
-    let reports = gradwire_datasets::verify(dir)?;
+fn verify(path: &Path) -> Result<()> {
+    let found = gradwire_datasets::look(path);
+    if let Some(survey) = found.as_ref().ok().and_then(|found| found.config.survey()) {
+        println!("{}", survey?);
+        return Ok(());
+    }
+    let reports = match (gradwire_datasets::verify(path), found) {
+        (Ok(reports), _) => reports,
+        (Err(gradwire_datasets::Error::NoDataSet { .. }), Err(error)) => return Err(error.into()),
+        (Err(error), _) => return Err(error.into()),
+    };
     for report in &reports {
         println!("{report}");
     }

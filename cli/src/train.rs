@@ -42,7 +42,7 @@ pub(super) struct Train {
     inject: Option<String>,
     /// Go on with a run, by its folder, its name, or `last` for the newest, from its newest whole
     /// checkpoint; or from the checkpoint in this folder
-    #[arg(long, value_name = "RUN")]
+    #[arg(long, value_name = "RUN", conflicts_with = "data")]
     resume: Option<PathBuf>,
     /// Go on although the recipe or the data make another run of it
     #[arg(long, requires = "resume")]

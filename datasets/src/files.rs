@@ -88,6 +88,9 @@ impl Place {
         {
             return Ok(dir.to_owned());
         }
+        if let Some(error) = self.instead(dir) {
+            return Err(error);
+        }
         // A folder that may not be entered is not a missing one.
         match fs::read_dir(dir) {
             Err(cause) if cause.kind() != ErrorKind::NotFound => {
@@ -95,6 +98,32 @@ impl Place {
             }
             _ => Err(self.missing(inner, format!("the data set's folder `{}`", self.folder))),
         }
+    }
+
+    /// What is in `dir` in place of the data set's folder, or is `dir` itself: its archive, or CIFAR for Python.
+    fn instead(&self, dir: &Path) -> Option<Error> {
+        let own: String = self.folder.split_inclusive(['-', '_']).take(2).collect();
+        let inner = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut paths: Vec<PathBuf> = [dir.to_owned()].into_iter().chain(inner).collect();
+        paths.sort();
+        paths.into_iter().find_map(|path| {
+            let name = path.file_name()?.to_str()?;
+            let archive = [".tar.gz", ".tgz", ".tar", ".zip"].iter().any(|end| name.ends_with(end));
+            let python = name.ends_with("-py") || name.contains("-python");
+            if !name.starts_with(&own) || !(archive || python) {
+                return None;
+            }
+            let (what, remedy) = match python {
+                true => ("is the version for Python, whose files are pickles", "get the binary version"),
+                false => ("is packed", "unpack it (tar -xf)"),
+            };
+            let (folder, fetch) = (self.folder, self.fetch);
+            let problem = format!(
+                "{what}: {remedy}, so that there is a folder `{folder}/`, or fetch it with `gradwire data fetch \
+                 {fetch}`"
+            );
+            Some(Error::unfit(path, problem))
+        })
     }
 
     /// The contents of `path`, which may have at most `limit` bytes and should hold `expected`.
@@ -203,6 +232,27 @@ mod tests {
         assert_eq!(PLACE.find(dir.path(), ["a.bin"]).unwrap(), inner);
         assert_eq!(PLACE.find(&inner, ["a.bin"]).unwrap(), inner);
         let other = dir.path().join("other");
+        for (name, words) in [
+            ("cifar-10-binary.tar.gz", "is packed: unpack it"),
+            (
+                "cifar-10-python.tar.gz",
+                "version for Python, whose files are pickles: get the binary",
+            ),
+            ("cifar-10-batches-py/data_batch_1", "version for Python"),
+        ] {
+            write(&other.join(name), b"x").unwrap();
+            let inside = other.join(name.split('/').next().unwrap());
+            for place in [&other, &inside] {
+                let message = PLACE.find(place, ["a.bin"]).unwrap_err().to_string();
+                assert!(
+                    message.contains(words) && message.contains("data fetch cifar10"),
+                    "{message}"
+                );
+            }
+            fs::remove_dir_all(&other).unwrap();
+        }
+        write(&other.join("cifar-100-python.tar.gz"), b"x").unwrap();
+        assert!(matches!(PLACE.find(&other, ["a.bin"]), Err(Error::Missing { .. })));
         write(&other.join("a.bin"), b"x").unwrap();
         assert_eq!(PLACE.find(&other, ["a.bin"]).unwrap(), other);
     }

@@ -21,6 +21,12 @@ impl Size {
         self.height * self.width * self.channels
     }
 
+    /// As a person says it: `28×28 grey`.
+    pub(crate) fn in_words(self) -> String {
+        let colour = if self.channels == 1 { "grey" } else { "in colour" };
+        format!("{}×{} {colour}", self.height, self.width)
+    }
+
     /// The same for whoever reads them.
     pub(crate) const fn shape(self) -> Shape {
         Shape::Image { height: self.height, width: self.width, channels: self.channels }

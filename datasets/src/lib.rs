@@ -74,6 +74,7 @@ pub use open::npz::Npz;
 pub use open::table::{Column, Columns, Table};
 pub use open::{Resize, Survey};
 pub use plain_text::{PlainText, TokensOf};
+pub use open::{Found, Resize, Survey, look};
 pub use sampler::{Sampler, Shard};
 pub use samples::Samples;
 pub use text::{PAD, UNK};

@@ -87,14 +87,18 @@ impl Report {
 /// [`Error::NoDataSet`] when nothing known is there; [`Error::Read`] when `dir` cannot be looked
 /// into.
 pub fn verify(dir: &Path) -> Result<Vec<Report>> {
-    let mut reports = Vec::new();
+    let (mut reports, mut instead) = (Vec::new(), None);
     for known in known() {
         let names = known.files().into_iter().map(|file| file.name);
         match known.place().find(dir, names) {
             Ok(folder) => reports.push(report(known, folder)),
             Err(Error::Missing { .. }) => {}
+            Err(error @ Error::Unfit { .. }) => instead = Some(error),
             Err(error) => return Err(error),
         }
+    }
+    if let Some(error) = instead.filter(|_| reports.is_empty()) {
+        return Err(error);
     }
     if reports.is_empty() {
         let folders: Vec<&str> = known().iter().map(|known| known.place().folder).collect();

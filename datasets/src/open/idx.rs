@@ -75,7 +75,7 @@ impl Idx {
         Which { test_share, train_limit, test_limit }
     }
 
-    fn read(&self) -> Result<Read> {
+    pub(super) fn read(&self) -> Result<Read> {
         let mut files = Vec::new();
         let mut read = |part: &[&str]| -> Result<Arrays> {
             let (images, image_sum) = file(&self.dir, part, "images")?.read()?;

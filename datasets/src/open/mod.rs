@@ -3,6 +3,7 @@
 mod array;
 pub(crate) mod folder;
 pub(crate) mod idx;
+pub(crate) mod look;
 pub(crate) mod npz;
 mod picture;
 pub(crate) mod rows;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
+pub use self::look::{Found, look};
 pub use self::picture::Resize;
 pub use self::survey::Survey;
 use crate::definition::{Data, check_limits};
@@ -25,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::files::{FileSum, sha256};
 use crate::images::{Gathered, Size};
 use crate::text::{Texts, Vocabulary};
+use crate::verify::grouped;
 
 /// The share of a class that is tested on where nothing else is said.
 const SHARE: f64 = 0.1;
@@ -206,6 +209,17 @@ impl Read {
     fn doubles(&self) -> usize {
         let train: HashSet<u64> = self.train.sums.iter().copied().collect();
         self.test.sums.iter().filter(|sum| train.contains(sum)).count()
+    }
+
+    /// What it is, in a line: samples, classes, how many are tested on.
+    pub(crate) fn line(&self) -> String {
+        let [train, test] = [&self.train, &self.test].map(|part| part.labels.len() as u64);
+        let what = match &self.train.values {
+            Values::Images(size, _) => format!("images of {}", size.in_words()),
+            Values::Texts(_) => "texts".into(),
+        };
+        let (all, classes) = (grouped(train + test), self.classes.len());
+        format!("{all} {what} in {classes} classes; {} for testing", grouped(test))
     }
 
     /// The data set of these samples; `words` is for texts.

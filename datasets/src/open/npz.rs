@@ -74,7 +74,7 @@ impl Npz {
         Which { test_share, train_limit, test_limit }
     }
 
-    fn read(&self) -> Result<Read> {
+    pub(super) fn read(&self) -> Result<Read> {
         let (mut archive, sum) = Archive::open(&self.file)?;
         let has = |name| archive.names().iter().any(|found| found == name);
         let tests = has("test_images") || has("x_test");

@@ -30,10 +30,7 @@ impl Read {
         let doubles = self.doubles();
         let [train, test] = [&self.train, &self.test].map(|part| part.counts(self.classes.len()));
         let sample = match &self.train.values {
-            Values::Images(size, _) => {
-                let colour = if size.channels == 1 { "grey" } else { "in colour" };
-                format!("images of {}×{} pixels, {colour}", size.height, size.width)
-            }
+            Values::Images(size, _) => format!("images of {}", size.in_words()),
             Values::Texts(_) => "texts".into(),
         };
         let counts = self.classes.into_iter().zip(train.into_iter().zip(test));

@@ -185,7 +185,7 @@ impl Table {
         self.text.all().iter().chain([&self.label])
     }
 
-    fn read(&self) -> Result<Read> {
+    pub(super) fn read(&self) -> Result<Read> {
         let mut train = self.rows(&self.file, None)?;
         let test = self.test_file.as_ref();
         let mut test = test.map(|file| self.rows(file, Some(&train))).transpose()?;

@@ -1,0 +1,369 @@
+//! Which kind of data a path is.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use super::folder::{ImageFolder, Pictures, class_names, parts};
+use super::idx::{self, Idx};
+use super::npz::Npz;
+use super::table::{self, Column, Columns, Table};
+use super::{SHARE, entries, in_order, named, picture, rows, unpacked};
+use crate::agnews::AgNews;
+use crate::cifar::{Cifar10, Cifar100};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::images::Size;
+use crate::verify::grouped;
+
+/// What was found at a path.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Found {
+    /// The data set, as a recipe says it.
+    pub config: Config,
+    /// What it is, in a line.
+    pub line: String,
+}
+
+/// Finds out which kind of data is at `path`: a file or a folder.
+///
+/// # Errors
+/// When nothing of a known kind is there, with what is wanted; or when what is there cannot be read.
+pub fn look(path: &Path) -> Result<Found> {
+    let is_folder =
+        path.metadata().map_err(|cause| Error::Read { path: path.into(), cause })?.is_dir();
+    if is_folder { in_folder(path) } else { in_file(path) }
+}
+
+fn in_folder(dir: &Path) -> Result<Found> {
+    if let Some(found) = official(dir)? {
+        return Ok(found);
+    }
+    let paths = entries(dir)?;
+    if paths.iter().any(|path| idx::is_idx(path)) {
+        let idx = Idx { dir: dir.into(), ..Idx::default() };
+        let line = idx.read()?.line();
+        return Ok(Found { config: Config::Idx(idx), line: format!("IDX files: {line}") });
+    }
+    if let Some(found) = pictures(dir)? {
+        return Ok(found);
+    }
+    let files: Vec<&PathBuf> = paths.iter().filter(|path| kind(path).is_some()).collect();
+    let is = |words: &[&str], path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        words.iter().any(|word| name.starts_with(word))
+    };
+    let train = files.iter().find(|path| is(&["train"], path));
+    let test = files.iter().find(|path| is(&["test", "val", "dev"], path));
+    match (files.as_slice(), train, test) {
+        ([file], ..) => in_file(file),
+        (_, Some(train), Some(test))
+            if kind(train) == Some("table") && kind(test) == Some("table") =>
+        {
+            table(train, Some(test))
+        }
+        ([], ..) => Err(Error::unfit(
+            dir,
+            "holds no data that is known: class folders with PNG or JPEG files, IDX files, a .npz, .csv or .tsv file, \
+             or the official files of CIFAR-10, CIFAR-100 or AG News",
+        )),
+        (several, ..) => {
+            let names: Vec<_> =
+                several.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+            Err(Error::unfit(
+                dir,
+                format!("holds several files of data; name one: {}", named(&names)),
+            ))
+        }
+    }
+}
+
+/// The kind of a file, by its name.
+fn kind(path: &Path) -> Option<&'static str> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    match name.rsplit_once('.').map(|(_, end)| end) {
+        Some("npz") => Some("npz"),
+        Some("csv" | "tsv" | "tab") => Some("table"),
+        Some("txt") => Some("text"),
+        _ => None,
+    }
+}
+
+fn in_file(file: &Path) -> Result<Found> {
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match kind(file) {
+        Some("npz") => {
+            let npz = Npz { file: file.into(), ..Npz::default() };
+            let line = npz.read()?.line();
+            Ok(Found { config: Config::Npz(npz), line: format!("a NumPy file: {line}") })
+        }
+        Some("table") => table(file, None),
+        Some("text") => text(file),
+        _ if idx::is_idx(file) => in_folder(parent.unwrap_or(Path::new("."))),
+        _ => {
+            official(file)?;
+            Err(Error::unfit(
+                file,
+                "is no file of a known kind, which are .npz, .csv and .tsv; unpack what is packed, and of pictures \
+                 name the folder that holds their class folders",
+            ))
+        }
+    }
+}
+
+/// A plain text.
+fn text(file: &Path) -> Result<Found> {
+    Err(Error::unfit(file, "is a plain text, which is trained on with `dataset.kind = \"text\"`"))
+}
+
+/// The official files of a data set.
+fn official(dir: &Path) -> Result<Option<Found>> {
+    let (mut found, mut instead) = (Vec::new(), None);
+    for config in Config::all() {
+        let Some(files) = config.distribution() else { continue };
+        let names = files.files().into_iter().map(|file| file.name);
+        match files.place().find(dir, names) {
+            // `train.csv` and `test.csv` are anyone's.
+            Ok(folder) if folder == dir && !dir.ends_with(files.place().folder) => {
+                if files.files().iter().all(|file| dir.join(file.name).is_file()) {
+                    found.push((config, files));
+                }
+            }
+            Ok(_) => found.push((config, files)),
+            Err(error @ Error::Unfit { .. }) => instead = Some(error),
+            Err(_) => {}
+        }
+    }
+    found.retain(|(config, _)| !matches!(config, Config::AgNews(_)) || is_ag_news(dir));
+    let (dir, several) = (dir.to_owned(), found.len() > 1);
+    let titles: Vec<String> = found.iter().map(|(config, _)| config.name().to_owned()).collect();
+    let Some((config, files)) = found.pop() else {
+        return instead.map_or(Ok(None), Err);
+    };
+    if several {
+        let problem = format!(
+            "holds several data sets: {}; name one by --dataset and the folder by --dir",
+            named(&titles)
+        );
+        return Err(Error::unfit(dir, problem));
+    }
+    let line = format!("{}: {}", files.title(), config.about().line);
+    let config = match config {
+        Config::Cifar10(cifar) => Config::Cifar10(Cifar10 { dir, ..cifar }),
+        Config::Cifar100(cifar) => Config::Cifar100(Cifar100 { dir, ..cifar }),
+        Config::AgNews(news) => Config::AgNews(AgNews { dir, ..news }),
+        other => other,
+    };
+    Ok(Some(Found { config, line }))
+}
+
+/// Whether the files are in AG News' folder, or begin as its rows do.
+fn is_ag_news(dir: &Path) -> bool {
+    let named = |path: &Path| path.ends_with(crate::agnews::PLACE.folder);
+    named(dir) || dir.join(crate::agnews::PLACE.folder).is_dir()
+}
+
+/// Class folders with pictures.
+fn pictures(dir: &Path) -> Result<Option<Found>> {
+    let (train, test) = parts(dir)?;
+    let classes = in_order(class_names(&train)?);
+    if classes.is_empty() {
+        return Ok(None);
+    }
+    let mut files = Pictures::find(&train, &classes)?.files;
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let tested = match test {
+        Some(test) => {
+            let tests = Pictures::find(&test, &classes)?.files;
+            let count = tests.len();
+            files.extend(tests);
+            count
+        }
+        None => {
+            let classes = files.chunk_by(|a, b| a.1 == b.1).map(<[_]>::len);
+            let tested =
+                |count: usize| ((count as f64 * SHARE).round() as usize).max(1).min(count - 1);
+            classes.map(tested).sum()
+        }
+    };
+    let (size, change) = size_of(&files)?;
+    let folder = ImageFolder {
+        dir: dir.into(),
+        size: size.height,
+        channels: size.channels,
+        ..ImageFolder::default()
+    };
+    let is_png = |(path, _): &(PathBuf, u32)| {
+        path.extension().is_some_and(|end| end.eq_ignore_ascii_case("png"))
+    };
+    let formats = match files.iter().filter(|file| is_png(file)).count() {
+        0 => "JPEG",
+        all if all == files.len() => "PNG",
+        _ => "PNG and JPEG",
+    };
+    let (all, classes, tested) =
+        (grouped(files.len() as u64), classes.len(), grouped(tested as u64));
+    let line = format!(
+        "{all} {formats} images in {classes} class folders, {}{change}; {tested} for testing",
+        size.in_words()
+    );
+    Ok(Some(Found { config: Config::ImageFolder(folder), line }))
+}
+
+/// How many pictures are looked at before the size of all is chosen.
+const LOOKED_AT: usize = 64;
+/// The sides that a picture of another size, or of a large one, is given.
+const SIDES: [u32; 2] = [32, 64];
+
+/// The size that pictures are to have, and what that changes.
+fn size_of(files: &[(PathBuf, u32)]) -> Result<(Size, String)> {
+    let mut sides = HashSet::new();
+    let mut colour = false;
+    for (path, _) in files.iter().step_by(files.len().div_ceil(LOOKED_AT)) {
+        let bytes =
+            std::fs::read(path).map_err(|cause| Error::Read { path: path.clone(), cause })?;
+        let picture = picture::decode(&bytes).map_err(|problem| Error::unfit(path, problem))?;
+        sides.insert((picture.width(), picture.height()));
+        colour |= picture.color().has_color();
+    }
+    let same = sides
+        .iter()
+        .copied()
+        .find(|(width, height)| sides.len() == 1 && width == height && (8..=96).contains(width));
+    let least = sides.iter().map(|(width, height)| *width.min(height)).min().unwrap_or_default();
+    let (side, change) = match same {
+        Some((side, _)) => (side, ""),
+        None => {
+            (SIDES[usize::from(least >= SIDES[1])], " once resized (dataset.size, dataset.resize)")
+        }
+    };
+    let size =
+        Size { height: side as usize, width: side as usize, channels: if colour { 3 } else { 1 } };
+    Ok((size, change.into()))
+}
+
+/// What columns of labels are called, and columns of texts.
+const NAMES: [&[&str]; 2] = [
+    &[
+        "label",
+        "labels",
+        "class",
+        "category",
+        "target",
+        "sentiment",
+        "topic",
+        "intent",
+        "rating",
+        "stars",
+        "y",
+    ],
+    &[
+        "text",
+        "sentence",
+        "review",
+        "content",
+        "title",
+        "description",
+        "body",
+        "message",
+        "comment",
+        "tweet",
+        "question",
+        "headline",
+        "utterance",
+        "x",
+    ],
+];
+/// Rows that are looked at before columns are chosen.
+const ROWS: u64 = 5000;
+
+/// A table of texts, whose columns are guessed by their names, or else by what stands in them.
+fn table(file: &Path, test: Option<&Path>) -> Result<Found> {
+    let (packed, _) = super::contents(file)?;
+    let bytes =
+        unpacked(packed, 16 << 30).map_err(|cause| Error::Read { path: file.into(), cause })?;
+    let name = file.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let dialect = rows::Dialect { delimiter: table::delimiter(&name, &bytes), quotes: true };
+    let mut some: Vec<Vec<String>> = Vec::new();
+    rows::each(file, &bytes, dialect, |row| {
+        if row.number <= ROWS {
+            some.push(row.fields());
+        }
+        Ok(())
+    })?;
+    let Some((first, others)) = some.split_first() else {
+        return Err(Error::unfit(file, "has no rows"));
+    };
+    let column = |place: usize| {
+        others.iter().filter_map(move |row| row.get(place)).map(|field| field.trim())
+    };
+    let different = |place: usize| column(place).collect::<HashSet<_>>().len();
+    let words = |place: usize| {
+        let all: usize = column(place).map(|field| field.split_whitespace().count()).sum();
+        all as f64 / others.len().max(1) as f64
+    };
+    let is_named =
+        |names: &[&str], place: usize| names.contains(&first[place].trim().to_lowercase().as_str());
+    let [labels, texts] = NAMES;
+    let places = 0..first.len();
+    let by_name = places.clone().any(|place| is_named(labels, place));
+    let label = match places.clone().find(|&place| is_named(labels, place)) {
+        Some(place) => Some(place),
+        None => places
+            .clone()
+            .filter(|&place| different(place) > 1)
+            .min_by_key(|&place| different(place)),
+    };
+    let Some(label) = label.filter(|_| first.len() > 1) else {
+        let problem = format!(
+            "has no column of texts and one of labels; its columns are {}. Name them: dataset = {{ kind = \"table\", \
+             file = …, text = …, label = … }}",
+            named(first)
+        );
+        return Err(Error::unfit(file, problem));
+    };
+    let header =
+        by_name || different(label) > 0 && !column(label).any(|other| other == first[label].trim());
+    let mut text: Vec<usize> = places
+        .clone()
+        .filter(|&place| place != label && header && is_named(texts, place))
+        .collect();
+    if text.is_empty() {
+        text = places.clone().filter(|&place| place != label && words(place) >= 2.0).collect();
+    }
+    if text.is_empty() {
+        let longest = places.filter(|&place| place != label);
+        text = longest.max_by(|a, b| words(*a).total_cmp(&words(*b))).into_iter().collect();
+    }
+    let column = |place: usize| match header {
+        true => Column::Name(first[place].trim().to_owned()),
+        false => Column::Number(place as u32 + 1),
+    };
+    let table = Table {
+        file: file.into(),
+        test_file: test.map(Into::into),
+        text: match text.as_slice() {
+            [one] => Columns::One(column(*one)),
+            several => Columns::Several(several.iter().map(|&place| column(place)).collect()),
+        },
+        label: column(label),
+        header: Some(header),
+        ..Table::default()
+    };
+    let called = |column: Column| match column {
+        Column::Name(name) => name,
+        Column::Number(number) => format!("column {number}"),
+    };
+    let texts: Vec<String> = text.iter().map(|&place| called(column(place))).collect();
+    let line = format!(
+        "a table{}: {} (text: {}; label: {})",
+        if header { "" } else { " without a header" },
+        table.read()?.line(),
+        named(&texts),
+        called(column(label))
+    );
+    Ok(Found { config: Config::Table(table), line })
+}
