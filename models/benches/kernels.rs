@@ -13,7 +13,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use gradwire_models::kernels::optimizer::{AdamWStep, SgdStep, adamw, sgd};
 use gradwire_models::kernels::profile::{self, Kind};
 use gradwire_models::ops::{
-    self, Activation, Affine, Dense, FeedForward, Gelu, Lstm, Norm, Running, SelfAttention,
+    self, Activation, Affine, Dense, FeedForward, Gelu, Lstm, Norm, Reach, Running, SelfAttention,
 };
 use gradwire_models::{Maps, Packing, cross_entropy};
 use rayon::ThreadPool;
@@ -215,7 +215,7 @@ fn encoders(c: &mut Criterion) {
         Dense { weight, bias: normal(&[outputs]).into_inner() }
     };
     let (in_proj, out_proj) = (dense(DIM, 3 * DIM), dense(DIM, DIM));
-    let attention = SelfAttention { norm: norm(), in_proj, out_proj, heads: 4 };
+    let attention = SelfAttention { norm: norm(), in_proj, out_proj, heads: 4, reach: Reach::Text };
     let (linear1, linear2) = (dense(DIM, INNER), dense(INNER, DIM));
     let network = FeedForward { norm: norm(), linear1, linear2, gelu: Gelu::Exact };
     for (name, tokens) in [("full texts", LENGTH), ("padded texts", LENGTH * 2 / 3)] {

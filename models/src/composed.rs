@@ -16,6 +16,7 @@ use crate::fused;
 use crate::packing::Packing;
 use crate::parameters::{
     Activation, Affine, Dense, FeedForward, LAYER_NORM_EPSILON, Lstm, Norm, Running, SelfAttention,
+    turns,
 };
 
 /// See [`ops::conv2d`](crate::ops::conv2d). Windows are laid out as rows of a matrix, then
@@ -282,15 +283,38 @@ pub(crate) fn self_attention(xs: &Tensor, packing: &Packing, of: &SelfAttention)
     let heads = texts.reshape((batch, length, 3, of.heads, dim / of.heads))?;
     let heads = heads.permute((2, 0, 3, 1, 4))?.contiguous()?;
     let (query, key, value) = (heads.get(0)?, heads.get(1)?, heads.get(2)?);
+    let (query, key) = match of.reach.rotary() {
+        true => (turned(&query)?, turned(&key)?),
+        false => (query, key),
+    };
     let scale = 1. / ((dim / of.heads) as f64).sqrt();
     let scores = (query.matmul(&key.transpose(2, 3)?.contiguous()?)? * scale)?;
-    let scores = scores.broadcast_add(&mask.reshape((batch, 1, 1, length))?)?;
+    let mut scores = scores.broadcast_add(&mask.reshape((batch, 1, 1, length))?)?;
+    if of.reach.causal() {
+        let later = (0..length).flat_map(|row| (0..length).map(move |at| at > row));
+        let later: Vec<f32> = later.map(|later| if later { -1e30 } else { 0. }).collect();
+        let later = Tensor::from_vec(later, (1, 1, length, length), xs.device())?;
+        scores = scores.broadcast_add(&later)?;
+    }
     let powers = scores.broadcast_sub(&scores.max_keepdim(3)?.detach())?.exp()?;
     let weights = powers.broadcast_div(&powers.sum_keepdim(3)?)?;
     let mixed = weights.matmul(&value)?.transpose(1, 2)?.contiguous()?;
     let mixed = mixed.reshape((batch * length, dim))?;
     let mixed = fused::picked(&mixed, places(packing), all(packing))?;
     xs + project(&mixed, &of.out_proj)?
+}
+
+/// Queries or keys `[B, heads, L, width]`, turned by their positions.
+fn turned(xs: &Tensor) -> Result<Tensor> {
+    let (_, _, length, width) = xs.dims4()?;
+    let (sines, cosines) = turns(length, width);
+    let shape = (length, width / 2);
+    let [sines, cosines] = [sines, cosines].map(|all| Tensor::from_vec(all, shape, xs.device()));
+    let (sines, cosines) = (sines?, cosines?);
+    let (first, second) = (xs.narrow(3, 0, width / 2)?, xs.narrow(3, width / 2, width / 2)?);
+    let turned_first = (first.broadcast_mul(&cosines)? - second.broadcast_mul(&sines)?)?;
+    let turned_second = (second.broadcast_mul(&cosines)? + first.broadcast_mul(&sines)?)?;
+    Tensor::cat(&[turned_first, turned_second], 3)
 }
 
 /// See [`ops::feed_forward`](crate::ops::feed_forward).

@@ -10,7 +10,7 @@ use candle_nn::VarBuilder;
 
 use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::store::count_trainable;
-use crate::text::{bilstm, fasttext, textcnn, transformer};
+use crate::text::{bilstm, fasttext, gpt, textcnn, transformer};
 use crate::{airbench, resnet, vgg};
 
 gradwire_registry::registry! {
@@ -31,6 +31,7 @@ gradwire_registry::registry! {
         Textcnn(textcnn::Config),
         Bilstm(bilstm::Config),
         Transformer(transformer::Config),
+        Gpt(gpt::Config),
     }
 }
 

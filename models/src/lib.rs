@@ -47,6 +47,7 @@ pub mod operations;
 pub mod ops;
 pub mod packing;
 mod parameters;
+pub mod randomness;
 pub mod resnet;
 pub mod store;
 pub mod text;

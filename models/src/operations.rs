@@ -12,7 +12,7 @@ use crate::golden::formula::{hashes, uniform};
 use crate::kernels::{Kernels, with};
 use crate::maps::Maps;
 use crate::ops::{
-    self, Activation, Affine, Dense, FeedForward, Gelu, Lstm, Norm, Running, SelfAttention,
+    self, Activation, Affine, Dense, FeedForward, Gelu, Lstm, Norm, Reach, Running, SelfAttention,
 };
 use crate::packing::Packing;
 
@@ -206,7 +206,8 @@ pub static TRIALS: &[Trial] = &[
         |a| {
             let (packing, xs) = a.token_rows()?;
             let (in_proj, out_proj) = (a.dense("in_proj"), a.dense("out_proj"));
-            let of = SelfAttention { norm: a.norm(), in_proj, out_proj, heads: 4 };
+            let of =
+                SelfAttention { norm: a.norm(), in_proj, out_proj, heads: 4, reach: Reach::Text };
             ops::self_attention(&xs, &packing, &of)
         },
     ),

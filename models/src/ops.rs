@@ -27,10 +27,12 @@ use crate::kernels::{self, Native, native};
 use crate::maps::{Carrier, Maps};
 
 pub use crate::parameters::{
-    Activation, Affine, Dense, FeedForward, Gelu, LAYER_NORM_EPSILON, Lstm, Norm, Running,
+    Activation, Affine, Dense, FeedForward, Gelu, LAYER_NORM_EPSILON, Lstm, Norm, Reach, Running,
     SelfAttention,
 };
-pub use encoder::{feed_forward, layer_norm, self_attention, text_mean, token_rows};
+pub use encoder::{
+    dropout, feed_forward, layer_norm, piece_rows, self_attention, text_mean, token_rows,
+};
 
 /// 2-d cross-correlation of `xs [B, H, W, I]` with `weight [O, I, KH, KW]`, zero padding on all
 /// sides: `[B, H', W', O]` with `H' = (H + 2·padding − KH) / stride + 1`.

@@ -34,18 +34,24 @@ impl Packing {
     /// # Errors
     /// Ids that are not `u32 [B, L]`, or none.
     pub fn new(ids: &Tensor) -> Result<Self> {
-        let (batch, length) = ids.dims2()?;
-        if batch == 0 || length == 0 {
-            bail!("packing: ids are [{batch}, {length}]: there are no elements");
-        }
-        let tokens = ids.flatten_all()?.to_vec1::<u32>()?;
-        // candle's count of elements wraps.
-        if batch.checked_mul(length) != Some(tokens.len()) {
-            bail!("packing: ids are [{batch}, {length}]: no memory has so many elements");
-        }
+        let (tokens, length) = tokens(ids)?;
+        Ok(Self::packed(&tokens, length, |id| id != PAD))
+    }
+
+    /// The packing of pieces of a text to continue, `ids u32 [B, L]`, of which no id is padding.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn whole(ids: &Tensor) -> Result<Self> {
+        let (tokens, length) = tokens(ids)?;
+        Ok(Self::packed(&tokens, length, |_| true))
+    }
+
+    /// The packing of those of the `tokens`, texts of `length` each, that `holds`.
+    fn packed(tokens: &[u32], length: usize, holds: fn(u32) -> bool) -> Self {
         let (mut places, mut starts, mut weights) = (Vec::new(), vec![0], Vec::new());
         for (text, tokens) in tokens.chunks_exact(length).enumerate() {
-            let held = (0..length).filter(|&position| tokens[position] != PAD);
+            let held = (0..length).filter(|&position| holds(tokens[position]));
             places.extend(held.map(|position| text * length + position));
             let count = places.len() - starts[text];
             weights.push(if count == 0 { 0.0 } else { 1.0 / count as f32 });
@@ -56,7 +62,7 @@ impl Packing {
             starts[1..].fill(1);
         }
         let ids = places.iter().map(|&place| tokens[place]).collect();
-        Ok(Self(Arc::new(Packed { length, ids, places, starts, weights })))
+        Self(Arc::new(Packed { length, ids, places, starts, weights }))
     }
 
     /// Packed rows, at least one.
@@ -101,6 +107,20 @@ impl Packing {
     }
 }
 
+/// The elements of `ids u32 [B, L]`, and L.
+fn tokens(ids: &Tensor) -> Result<(Vec<u32>, usize)> {
+    let (batch, length) = ids.dims2()?;
+    if batch == 0 || length == 0 {
+        bail!("packing: ids are [{batch}, {length}]: there are no elements");
+    }
+    let tokens = ids.flatten_all()?.to_vec1::<u32>()?;
+    // candle's count of elements wraps.
+    if batch.checked_mul(length) != Some(tokens.len()) {
+        bail!("packing: ids are [{batch}, {length}]: no memory has so many elements");
+    }
+    Ok((tokens, length))
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
@@ -123,6 +143,13 @@ mod tests {
         assert_eq!(packing.starts(), [0, 1, 4, 4, 6]);
         let texts: Vec<_> = packing.texts().collect();
         assert_eq!(texts, [(0..1, 1.0), (1..4, 1.0 / 3.0), (4..4, 0.0), (4..6, 0.5)]);
+    }
+
+    #[test]
+    fn pieces_of_a_text_to_continue_have_no_padding() {
+        let ids = Tensor::new(&[[0u32, 5], [0, 0]], &Device::Cpu).unwrap();
+        let packing = Packing::whole(&ids).unwrap();
+        assert_eq!((packing.ids(), packing.starts()), (&[0, 5, 0, 0][..], &[0, 2, 4][..]));
     }
 
     #[test]

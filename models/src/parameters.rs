@@ -45,6 +45,43 @@ pub struct SelfAttention {
     pub out_proj: Dense,
     /// Heads, a divisor of `D`.
     pub heads: usize,
+    /// Which rows of its text a row attends to.
+    pub reach: Reach,
+}
+
+/// Which rows of its text a row attends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All of them.
+    Text,
+    /// Itself and those before it (causal attention).
+    Past {
+        /// Queries and keys are turned by angles that grow with their positions, so that a score depends on the distance
+        /// of the two (Su et al. 2021, "RoFormer", section 3.2.2): values `i` and `i + width / 2` of a head at position
+        /// `p` by `p · 10000^(−2i / width)`. Heads have an even width.
+        rotary: bool,
+    },
+}
+
+impl Reach {
+    /// Whether rows attend to no later ones.
+    pub(crate) fn causal(self) -> bool {
+        matches!(self, Self::Past { .. })
+    }
+
+    /// Whether queries and keys are turned.
+    pub(crate) fn rotary(self) -> bool {
+        matches!(self, Self::Past { rotary: true })
+    }
+}
+
+/// Sines and cosines by which [`Reach::Past`] turns heads of an even `width`, `length` positions of `width / 2` each.
+pub(crate) fn turns(length: usize, width: usize) -> (Vec<f32>, Vec<f32>) {
+    let angles = (0..length).flat_map(|position| {
+        let rate = |i: usize| 10_000f64.powf(-2.0 * i as f64 / width as f64);
+        (0..width / 2).map(move |i| position as f64 * rate(i))
+    });
+    angles.map(|angle| (angle.sin() as f32, angle.cos() as f32)).unzip()
 }
 
 /// A feed-forward network of width `D` and inner width `F`, with the norm before it.

@@ -7,7 +7,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 use gradwire_models::kernels::{self, Kernels};
 use gradwire_models::ops::{
-    self, Activation, Affine, Dense, FeedForward, Gelu, Lstm, Norm, Running, SelfAttention,
+    self, Activation, Affine, Dense, FeedForward, Gelu, Lstm, Norm, Reach, Running, SelfAttention,
 };
 use gradwire_models::{Config, Input, Maps, Packing, Store, cross_entropy, resnet};
 
@@ -71,7 +71,7 @@ fn dense(inputs: usize, outputs: usize) -> Dense {
 
 fn self_attention(rows: usize, dim: usize, heads: usize) -> Result<Tensor> {
     let (in_proj, out_proj) = (dense(dim, 3 * dim), dense(dim, dim));
-    let of = SelfAttention { norm: norm(dim), in_proj, out_proj, heads };
+    let of = SelfAttention { norm: norm(dim), in_proj, out_proj, heads, reach: Reach::Text };
     ops::self_attention(&zeros(&[rows, dim]), &packing(2), &of)
 }
 
@@ -233,7 +233,13 @@ fn what_does_not_fit_is_an_error_on_every_path() {
     };
     let bilstm = |xs: &[usize], of: &Lstm| ops::bilstm(&zeros(xs), &text(&[1, 2]), of, &lstm(3, 2));
     let attention = |width: usize, out_proj: Dense| {
-        let of = SelfAttention { norm: norm(4), in_proj: dense(4, 12), out_proj, heads: 2 };
+        let of = SelfAttention {
+            norm: norm(4),
+            in_proj: dense(4, 12),
+            out_proj,
+            heads: 2,
+            reach: Reach::Text,
+        };
         ops::self_attention(&zeros(&[4, width]), &packing(2), &of)
     };
     let network = |linear2: Dense| {

@@ -27,7 +27,7 @@ pub(crate) fn self_attention(
     packing: &Packing,
     of: &SelfAttention,
 ) -> Result<Tensor> {
-    let middle = Attention::new(isa, xs.dim(1)?, of.heads);
+    let middle = Attention::new(isa, xs.dim(1)?, packing.length(), of);
     let kinds = [Kind::Attention, Kind::AttentionBackward];
     block(isa, xs, packing, parts(&of.norm, &of.in_proj, &of.out_proj), middle, kinds)
 }

@@ -3,10 +3,12 @@
 use candle_core::{Result, Tensor, bail};
 
 use crate::composed;
+use crate::fused;
 use crate::kernels::counts::{fits, some};
 use crate::kernels::{self, Native, native};
 use crate::packing::Packing;
 use crate::parameters::{Dense, FeedForward, Norm, SelfAttention};
+use crate::randomness;
 
 /// For each row of `packing` the sum of its token's row in `table [V, D]` and its position's in `positions [P, D]`:
 /// `[rows, D]`.
@@ -23,6 +25,27 @@ pub fn token_rows(packing: &Packing, table: &Tensor, positions: &Tensor) -> Resu
     by_kernel!(table, token_rows::token_rows(packing, table, positions))
 }
 
+/// [`token_rows`] of pieces of a text to continue, [whole](Packing::whole): every row of the table receives gradient. Without
+/// `positions` the tokens' rows alone.
+///
+/// Fails when the pieces are longer than there are positions, and on ids outside the table.
+pub fn piece_rows(packing: &Packing, table: &Tensor, positions: Option<&Tensor>) -> Result<Tensor> {
+    some("piece_rows: table", table)?;
+    let all: Vec<u32> = (0..packing.rows() as u32).collect();
+    let tokens = fused::picked(table, packing.ids().to_vec(), all.clone())?;
+    let Some(positions) = positions else { return Ok(tokens) };
+    let (places, dim) = positions.dims2()?;
+    fits("piece_rows: positions", positions, &[places, table.dim(1)?.max(dim)])?;
+    if packing.length() > places {
+        bail!(
+            "piece_rows: pieces of {} tokens have more than {places} positions",
+            packing.length()
+        );
+    }
+    let at = packing.positions().map(|position| position as u32).collect();
+    tokens + fused::picked(positions, at, all)?
+}
+
 /// Layer normalisation of each row of `xs [rows, D]` with its own mean and biased variance, times `gamma [D]`, plus
 /// `beta [D]`, as `nn.LayerNorm`, with [`LAYER_NORM_EPSILON`](super::LAYER_NORM_EPSILON).
 pub fn layer_norm(xs: &Tensor, gamma: &Tensor, beta: &Tensor) -> Result<Tensor> {
@@ -34,7 +57,7 @@ pub fn layer_norm(xs: &Tensor, gamma: &Tensor, beta: &Tensor) -> Result<Tensor> 
 }
 
 /// The first half of a pre-norm encoder layer on packed rows `xs [rows, D]`: `xs` plus the multi-head self-attention of
-/// the [normalised](layer_norm) rows, each row attending to all rows of its text: `[rows, D]`.
+/// the [normalised](layer_norm) rows, each row attending to rows of its text as [`SelfAttention::reach`] says: `[rows, D]`.
 ///
 /// A head's attention is `softmax(Q · Kᵀ / √width) · V` (Vaswani et al., "Attention Is All You Need", 2017, section
 /// 3.2), padding being no row at all. As `nn.MultiheadAttention` in `nn.TransformerEncoderLayer(norm_first = True)`.
@@ -43,6 +66,12 @@ pub fn self_attention(xs: &Tensor, packing: &Packing, of: &SelfAttention) -> Res
     let heads = of.heads;
     if heads == 0 || !dim.is_multiple_of(heads) {
         bail!("self_attention: {heads} heads do not divide a width of {dim}");
+    }
+    if of.reach.rotary() && (dim / heads) % 2 == 1 {
+        bail!(
+            "self_attention: rotary positions turn pairs of values, and {heads} heads of a width of {dim} have {} each",
+            dim / heads
+        );
     }
     let three = dim.saturating_mul(3);
     norm("self_attention: norm", &of.norm, dim)?;
@@ -63,6 +92,20 @@ pub fn feed_forward(xs: &Tensor, packing: &Packing, of: &FeedForward) -> Result<
         Some(Native { isa, .. }) => kernels::encoder::feed_forward(isa, xs, packing, of),
         None => composed::feed_forward(xs, of),
     }
+}
+
+/// `xs`, of which a share of `rate` values, drawn by [`randomness`], is 0, and the others are divided by `1 − rate`
+/// (Srivastava et al. 2014).
+///
+/// Fails for a rate outside of `[0, 1)`, and before [`randomness::begin`].
+pub fn dropout(xs: &Tensor, rate: f64) -> Result<Tensor> {
+    if !(0. ..1.).contains(&rate) {
+        bail!("dropout: the rate must lie in [0, 1), got {rate}");
+    }
+    let (key, kept) = (randomness::next()?, (1. / (1. - rate)) as f32);
+    let mask = (0..xs.elem_count() as u64)
+        .map(|place| if f64::from(randomness::uniform(key, place)) < rate { 0. } else { kept });
+    xs * Tensor::from_iter(mask, xs.device())?.reshape(xs.shape())?
 }
 
 /// Mean over each text's tokens of their packed rows `xs [rows, D]`: `[B, D]`.

@@ -1,7 +1,9 @@
-//! Text classifiers over token ids: four ways to make one vector of a text's word embeddings.
+//! Models over token ids: four ways to make one vector of a text's word embeddings, and one to continue a text.
 
 pub mod bilstm;
 pub mod fasttext;
+pub mod gpt;
+mod layer;
 pub mod textcnn;
 pub mod transformer;
 

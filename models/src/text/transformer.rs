@@ -16,13 +16,11 @@ use candle_core::{Result, Tensor, bail};
 use candle_nn::{Init, ModuleT, VarBuilder};
 use serde::{Deserialize, Serialize};
 
+use super::layer::{Initial, Layer, Sizes, norm};
 use crate::definition::{About, Definition, Input, InputKind, Model};
 use crate::layers::{Linear, uniform};
-use crate::ops::{self, Dense, FeedForward, Gelu, Norm, SelfAttention};
+use crate::ops::{self, Gelu, Norm, Reach};
 use crate::packing::Packing;
-
-/// The most layers: each is built to count its parameters, before anybody asks whether a machine has room for them.
-const MOST_LAYERS: usize = 1024;
 
 /// Settings of `transformer`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,22 +73,10 @@ impl Definition for Config {
     fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model> {
         let [vocabulary, length] = input.text()?;
         let &Self { dim, heads, layers, feed_forward, positions, gelu } = self;
-        if dim == 0 || heads == 0 || layers == 0 || feed_forward == 0 || positions == 0 {
+        let sizes = Sizes { dim, heads, layers, feed_forward, gelu, reach: Reach::Text };
+        sizes.check("transformer")?;
+        if positions == 0 {
             bail!("transformer: dim, heads, layers, feed_forward and positions must be at least 1");
-        }
-        if !dim.is_multiple_of(heads) {
-            let fewer = (1..=heads.min(dim).min(1 << 16))
-                .rev()
-                .find(|heads| dim.is_multiple_of(*heads))
-                .unwrap_or(1);
-            bail!(
-                "transformer: {heads} heads do not divide a dim of {dim}; use {fewer} heads, or a dim that is a multiple of {heads}"
-            );
-        }
-        if layers > MOST_LAYERS {
-            bail!(
-                "transformer: {layers} layers are more than any machine trains; use at most {MOST_LAYERS}"
-            );
         }
         if length > positions {
             bail!(
@@ -100,28 +86,14 @@ impl Definition for Config {
         let embedding = super::embedding(vocabulary, dim, vb)?;
         let init = Init::Randn { mean: 0., stdev: 0.1 };
         let positions = vb.get_with_hints((positions, dim), "positions.weight", init)?;
-        let three = dim.saturating_mul(3);
-        let layers = (0..layers).map(|layer| {
-            let vb = vb.pp("layers").pp(layer);
-            let (init, zero) = (glorot(dim, three), Init::Const(0.));
-            let attention = SelfAttention {
-                norm: norm(dim, &vb.pp("norm1"))?,
-                in_proj: Dense {
-                    weight: vb.get_with_hints((three, dim), "self_attn.in_proj_weight", init)?,
-                    bias: vb.get_with_hints(three, "self_attn.in_proj_bias", zero)?,
-                },
-                out_proj: dense(dim, dim, zero, &vb.pp("self_attn").pp("out_proj"))?,
-                heads,
-            };
-            let feed_forward = FeedForward {
-                norm: norm(dim, &vb.pp("norm2"))?,
-                linear1: dense(dim, feed_forward, uniform(dim), &vb.pp("linear1"))?,
-                linear2: dense(feed_forward, dim, uniform(feed_forward), &vb.pp("linear2"))?,
-                gelu,
-            };
-            Ok(Layer { attention, feed_forward })
-        });
-        let layers = layers.collect::<Result<Vec<_>>>()?;
+        let (zero, inner) = (Init::Const(0.), feed_forward);
+        let initial = Initial {
+            in_proj: [glorot(dim, dim.saturating_mul(3)), zero],
+            out_proj: [uniform(dim), zero],
+            linear1: [uniform(dim); 2],
+            linear2: [uniform(inner); 2],
+        };
+        let layers = sizes.layers(initial, vb)?;
         let norm = norm(dim, &vb.pp("norm"))?;
         let fc = Linear::new(dim, classes, &vb.pp("fc"))?;
         Ok(Box::new(Transformer { embedding, positions, layers, norm, fc }))
@@ -132,27 +104,6 @@ impl Definition for Config {
 fn glorot(inputs: usize, outputs: usize) -> Init {
     let bound = (6. / (inputs + outputs) as f64).sqrt();
     Init::Uniform { lo: -bound, up: bound }
-}
-
-/// γ = 1 and β = 0 at first.
-fn norm(dim: usize, vb: &VarBuilder) -> Result<Norm> {
-    Ok(Norm {
-        weight: vb.get_with_hints(dim, "weight", Init::Const(1.))?,
-        bias: vb.get_with_hints(dim, "bias", Init::Const(0.))?,
-    })
-}
-
-/// A weight as PyTorch's linear layers have it at first, and a bias as `bias` says.
-fn dense(inputs: usize, outputs: usize, bias: Init, vb: &VarBuilder) -> Result<Dense> {
-    Ok(Dense {
-        weight: vb.get_with_hints((outputs, inputs), "weight", uniform(inputs))?,
-        bias: vb.get_with_hints(outputs, "bias", bias)?,
-    })
-}
-
-struct Layer {
-    attention: SelfAttention,
-    feed_forward: FeedForward,
 }
 
 struct Transformer {
@@ -167,9 +118,8 @@ impl ModuleT for Transformer {
     fn forward_t(&self, ids: &Tensor, _train: bool) -> Result<Tensor> {
         let packing = Packing::new(ids)?;
         let mut rows = ops::token_rows(&packing, &self.embedding, &self.positions)?;
-        for Layer { attention, feed_forward } in &self.layers {
-            rows = ops::self_attention(&rows, &packing, attention)?;
-            rows = ops::feed_forward(&rows, &packing, feed_forward)?;
+        for layer in &self.layers {
+            rows = layer.forward(rows, &packing, 0.)?;
         }
         let rows = ops::layer_norm(&rows, &self.norm.weight, &self.norm.bias)?;
         self.fc.forward(&ops::text_mean(&rows, &packing)?)

@@ -10,6 +10,7 @@ use crate::kernels::activation::exp;
 use crate::kernels::gemm::{Gemm, Left, Right, Target};
 use crate::kernels::memory::Scratch;
 use crate::kernels::simd::{Isa, Kernel, Simd};
+use crate::parameters::{SelfAttention, turns};
 
 /// Columns of scores, a row's start to the next one's, are a multiple of this: as many lanes as any vector has.
 const LANES: usize = 16;
@@ -22,11 +23,45 @@ pub(super) struct Attention {
     isa: Isa,
     dim: usize,
     heads: usize,
+    causal: bool,
+    /// Sines and cosines by which queries and keys are turned, if they are.
+    turns: Option<(Vec<f32>, Vec<f32>)>,
 }
 
 impl Attention {
-    pub(super) fn new(isa: Isa, dim: usize, heads: usize) -> Self {
-        Self { isa, dim, heads }
+    /// That of `of`, on rows of `dim` values of texts of at most `length`.
+    pub(super) fn new(isa: Isa, dim: usize, length: usize, of: &SelfAttention) -> Self {
+        let (heads, reach) = (of.heads, of.reach);
+        let turns = reach.rotary().then(|| turns(length, dim / heads));
+        Self { isa, dim, heads, causal: reach.causal(), turns }
+    }
+
+    /// Turns the queries and keys of a text's rows `xs` by their positions, or back.
+    fn turn(&self, xs: &mut [f32], back: bool) {
+        let Some((sines, cosines)) = &self.turns else { return };
+        let half = self.width() / 2;
+        let positions = sines.chunks_exact(half).zip(cosines.chunks_exact(half));
+        for (row, (sines, cosines)) in xs.chunks_exact_mut(self.takes()).zip(positions) {
+            for head in row[..2 * self.dim].chunks_exact_mut(2 * half) {
+                let (first, second) = head.split_at_mut(half);
+                for (((x, y), sine), cosine) in first.iter_mut().zip(second).zip(sines).zip(cosines)
+                {
+                    let sine = if back { -sine } else { *sine };
+                    (*x, *y) = (*x * cosine - *y * sine, *y * cosine + *x * sine);
+                }
+            }
+        }
+    }
+
+    /// The rows `xs` with their queries and keys turned, in memory of their own where they are.
+    fn turned<'a>(&self, xs: &'a [f32], copy: &'a mut Option<Scratch>) -> &'a [f32] {
+        if self.turns.is_none() {
+            return xs;
+        }
+        let copy = copy.insert(Scratch::new(xs.len()));
+        copy.copy_from_slice(xs);
+        self.turn(copy, false);
+        copy
     }
 
     /// Values of a head.
@@ -80,6 +115,8 @@ impl Middle for Attention {
         if rows == 0 {
             return;
         }
+        let mut copy = None;
+        let xs = self.turned(xs, &mut copy);
         let stride = rows.next_multiple_of(LANES);
         let mut keys = Scratch::new(width * rows);
         let mut scores = Scratch::new(rows * stride);
@@ -89,7 +126,8 @@ impl Middle for Attention {
             transpose(key, apart, width, &mut keys);
             let queries = (query, Left::Rows(apart));
             self.product([rows, rows, width], queries, &keys, rows, &mut scores, stride);
-            self.isa.run(Softmax { columns: rows, scale: self.scale(), scores: &mut scores, kept });
+            let (columns, scale, causal) = (rows, self.scale(), self.causal);
+            self.isa.run(Softmax { columns, scale, causal, scores: &mut scores, kept });
             let weights = (&*scores, Left::Rows(stride));
             self.product([rows, width, rows], weights, value, apart, &mut ys[head * width..], dim);
         }
@@ -101,6 +139,8 @@ impl Middle for Attention {
         if rows == 0 {
             return;
         }
+        let mut copy = None;
+        let xs = self.turned(xs, &mut copy);
         let stride = rows.next_multiple_of(LANES);
         let mut across = Scratch::new(width * rows);
         let mut weights = Scratch::new(rows * stride);
@@ -118,6 +158,7 @@ impl Middle for Attention {
             self.isa.run(SoftmaxBackward {
                 columns: rows,
                 scale: self.scale(),
+                causal: self.causal,
                 kept,
                 weights: &mut weights,
                 dscores: &mut dscores,
@@ -130,6 +171,7 @@ impl Middle for Attention {
             let by_column = (&*weights, Left::Columns(stride));
             self.product([rows, width, rows], by_column, dy, dim, &mut dx[2 * dim..], apart);
         }
+        self.turn(dxs, true);
     }
 }
 
@@ -147,6 +189,8 @@ fn transpose(xs: &[f32], apart: usize, width: usize, to: &mut [f32]) {
 struct Softmax<'a> {
     columns: usize,
     scale: f32,
+    /// Whether of row `r` only the first `r + 1` columns count.
+    causal: bool,
     /// Rows of a multiple of [`LANES`].
     scores: &'a mut [f32],
     kept: &'a mut [f32],
@@ -158,11 +202,11 @@ impl Kernel for Softmax<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let stride = self.columns.next_multiple_of(LANES);
-        for (row, kept) in
-            self.scores.chunks_exact_mut(stride).zip(self.kept.chunks_exact_mut(KEPT))
-        {
+        let rows = self.scores.chunks_exact_mut(stride).zip(self.kept.chunks_exact_mut(KEPT));
+        for (number, (row, kept)) in rows.enumerate() {
+            let columns = if self.causal { number + 1 } else { self.columns };
             // Nothing is smaller, and whole vectors are faster than columns left over.
-            row[self.columns..].fill(f32::NEG_INFINITY);
+            row[columns..].fill(f32::NEG_INFINITY);
             let mut largest = s.splat(f32::NEG_INFINITY);
             for x in row.chunks_exact(S::LANES) {
                 largest = s.max(s.load(x), largest);
@@ -173,7 +217,7 @@ impl Kernel for Softmax<'_> {
             for x in row.iter_mut() {
                 *x = exp((*x - largest) * self.scale);
             }
-            row[self.columns..].fill(0.0);
+            row[columns..].fill(0.0);
             let mut sums = s.zero();
             for x in row.chunks_exact(S::LANES) {
                 sums = s.add(sums, s.load(x));
@@ -192,6 +236,7 @@ impl Kernel for Softmax<'_> {
 struct SoftmaxBackward<'a> {
     columns: usize,
     scale: f32,
+    causal: bool,
     kept: &'a [f32],
     weights: &'a mut [f32],
     dscores: &'a mut [f32],
@@ -204,10 +249,13 @@ impl Kernel for SoftmaxBackward<'_> {
     fn run<S: Simd>(self, s: S) {
         let stride = self.columns.next_multiple_of(LANES);
         let rows = self.weights.chunks_exact_mut(stride).zip(self.dscores.chunks_exact_mut(stride));
-        for ((weights, dscores), kept) in rows.zip(self.kept.chunks_exact(KEPT)) {
+        for (number, ((weights, dscores), kept)) in
+            rows.zip(self.kept.chunks_exact(KEPT)).enumerate()
+        {
             let (largest, inverse) = (kept[0], kept[1]);
-            weights[self.columns..].fill(f32::NEG_INFINITY);
-            dscores[self.columns..].fill(0.0);
+            let columns = if self.causal { number + 1 } else { self.columns };
+            weights[columns..].fill(f32::NEG_INFINITY);
+            dscores[columns..].fill(0.0);
             for x in weights.iter_mut() {
                 *x = exp((*x - largest) * self.scale) * inverse;
             }

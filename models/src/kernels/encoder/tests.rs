@@ -10,7 +10,7 @@ use crate::kernels::testing::{
     are_slopes, close, flat, on_threads, packing, value_and_gradients, widened,
 };
 use crate::packing::Packing;
-use crate::parameters::{Dense, FeedForward, Gelu, Norm, SelfAttention};
+use crate::parameters::{Dense, FeedForward, Gelu, Norm, Reach, SelfAttention};
 
 /// Values about `scale` from `offset`, neighbours on either side of it, so that no row is almost without spread.
 fn wave(shape: &[usize], frequency: f64, scale: f64, offset: f64) -> Var {
@@ -50,8 +50,11 @@ fn dense(vars: &[Var], first: usize) -> Dense {
     Dense { weight, bias }
 }
 
-fn attention(vars: &[Var], heads: usize) -> SelfAttention {
-    SelfAttention { norm: norm(vars), in_proj: dense(vars, 3), out_proj: dense(vars, 5), heads }
+const PAST: Reach = Reach::Past { rotary: false };
+
+fn attention(vars: &[Var], heads: usize, reach: Reach) -> SelfAttention {
+    let (in_proj, out_proj) = (dense(vars, 3), dense(vars, 5));
+    SelfAttention { norm: norm(vars), in_proj, out_proj, heads, reach }
 }
 
 fn network(vars: &[Var], gelu: Gelu) -> FeedForward {
@@ -90,7 +93,12 @@ proptest! {
         let packing = texts(&lengths);
         let dim = heads * width;
         let vars = operands(packing.rows(), dim, 3 * dim, dim, seed);
-        let of = attention(&vars, heads);
+        let reach = match seed {
+            _ if seed < 1.0 || width % 2 == 1 => Reach::Text,
+            seed if seed < 2.0 => PAST,
+            _ => Reach::Past { rotary: true },
+        };
+        let of = attention(&vars, heads, reach);
         let theirs = composed::self_attention(&vars[0], &packing, &of).unwrap();
         for isa in Isa::available() {
             agree(isa, &self_attention(isa, &vars[0], &packing, &of).unwrap(), &theirs, &vars)?;
@@ -115,7 +123,7 @@ proptest! {
 }
 
 /// `Σ sin` of the attention of texts of these lengths with its norm, projections and residual, by the definition.
-fn by_definition(values: &[Vec<f64>], lengths: &[usize], heads: usize) -> f64 {
+fn by_definition(values: &[Vec<f64>], lengths: &[usize], heads: usize, causal: bool) -> f64 {
     let [xs, gamma, beta, first, first_bias, second, second_bias] = values else {
         panic!("rows and six parameters")
     };
@@ -136,7 +144,8 @@ fn by_definition(values: &[Vec<f64>], lengths: &[usize], heads: usize) -> f64 {
         start += length;
         let all: Vec<Vec<f64>> =
             rows.chunks(dim).map(|row| project(&normal(row), first, first_bias)).collect();
-        for (row, query) in rows.chunks(dim).zip(&all) {
+        for (at, (row, query)) in rows.chunks(dim).zip(&all).enumerate() {
+            let all = if causal { &all[..=at] } else { &all[..] };
             let mut mixed = vec![0.0; dim];
             for (head, mixed) in mixed.chunks_mut(width).enumerate() {
                 let at = head * width;
@@ -146,7 +155,7 @@ fn by_definition(values: &[Vec<f64>], lengths: &[usize], heads: usize) -> f64 {
                     (product / (width as f64).sqrt()).exp()
                 };
                 let powers: Vec<f64> = all.iter().map(score).collect();
-                for (power, other) in powers.iter().zip(&all) {
+                for (power, other) in powers.iter().zip(all) {
                     for (sum, value) in mixed.iter_mut().zip(&other[2 * dim + at..]) {
                         *sum += power / powers.iter().sum::<f64>() * value;
                     }
@@ -165,9 +174,10 @@ fn gradients_of_attention_follow_finite_differences_in_f64() {
     let packing = texts(&lengths);
     let vars = operands(packing.rows(), dim, 3 * dim, dim, 0.8);
     let mut values = widened(&vars);
-    let definition = |values: &[Vec<f64>]| by_definition(values, &lengths, heads);
-    for isa in Isa::available() {
-        let ys = self_attention(isa, &vars[0], &packing, &attention(&vars, heads)).unwrap();
+    for (isa, reach) in Isa::available().flat_map(|isa| [(isa, Reach::Text), (isa, PAST)]) {
+        let definition =
+            |values: &[Vec<f64>]| by_definition(values, &lengths, heads, reach == PAST);
+        let ys = self_attention(isa, &vars[0], &packing, &attention(&vars, heads, reach)).unwrap();
         let all = value_and_gradients(&ys, 1.0, &vars);
         let loss: f64 = all[0].iter().map(|&y| f64::from(y).sin()).sum();
         assert!((loss - definition(&values)).abs() < 1e-4, "{isa}: {loss}");
@@ -185,7 +195,7 @@ fn the_same_bits_whatever_the_padding_and_on_any_number_of_threads() {
     let wide = wide.map(|(at, length)| u32::from(at % 2 == 1 && at < 2 * length)).collect();
     let wide = packing(wide, longest);
     let vars = operands(tight.rows(), dim, 3 * dim, dim, 0.6);
-    let of = attention(&vars, 4);
+    let of = attention(&vars, 4, PAST);
     let other = operands(tight.rows(), dim, 48, 48, 0.4);
     let network = network(&other, Gelu::Exact);
     for isa in Isa::available() {
@@ -212,7 +222,9 @@ fn a_value_that_is_no_number_shows_in_all_of_its_text_and_nowhere_else() {
         xs[(3 + 7) * dim + 5] = value;
         let xs = Tensor::from_vec(xs, (packing.rows(), dim), &Device::Cpu).unwrap();
         for isa in Isa::available() {
-            let ys = flat(&self_attention(isa, &xs, &packing, &attention(&vars, 2)).unwrap());
+            let ys = flat(
+                &self_attention(isa, &xs, &packing, &attention(&vars, 2, Reach::Text)).unwrap(),
+            );
             for (row, ys) in ys.chunks(dim).enumerate() {
                 let all = ys.iter().all(|y| y.is_nan());
                 let none = ys.iter().all(|y| y.is_finite());
