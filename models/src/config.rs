@@ -210,7 +210,9 @@ mod tests {
             let other = if config.input_kind() == InputKind::Image { TEXT } else { IMAGE };
             let message = refusal(&config, &other, 4);
             assert!(message.contains(name), "{message}");
-            assert!(message.contains("images") && message.contains("texts"), "{message}");
+            for kind in [config.input_kind(), other.kind()] {
+                assert!(message.contains(&kind.to_string()), "{message}");
+            }
         }
     }
 
@@ -249,7 +251,7 @@ mod tests {
                 tested += 1;
             }
         }
-        assert_eq!(tested, 12);
+        assert_eq!(tested, 15);
     }
 
     #[test]
