@@ -72,7 +72,6 @@ pub use open::folder::ImageFolder;
 pub use open::idx::Idx;
 pub use open::npz::Npz;
 pub use open::table::{Column, Columns, Table};
-pub use open::{Resize, Survey};
 pub use plain_text::{PlainText, TokensOf};
 pub use open::{Found, Resize, Survey, look};
 pub use sampler::{Sampler, Shard};

@@ -15,6 +15,7 @@ use crate::ops::{
     self, Activation, Affine, Dense, FeedForward, Gelu, Lstm, Norm, Reach, Running, SelfAttention,
 };
 use crate::packing::Packing;
+use crate::randomness;
 
 /// The largest error of an operation that passes, relative to the norm: Winograd's convolutions are off by up to 4e-6
 /// (`docs/design/kernels.md`), and sums in another order by less.
@@ -74,6 +75,18 @@ const BATCH_NORM: &[Float] = &[
     ("running_var", &[16]),
     ("shift", &[16]),
     ("residual", &[4, 5, 6, 16]),
+];
+
+/// The arguments of self-attention over words.
+const ATTENTION: &[Float] = &[
+    ("table", &[12, 20]),
+    ("positions", &[9, 20]),
+    ("norm.weight", &[20]),
+    ("norm.bias", &[20]),
+    ("in_proj.weight", &[60, 20]),
+    ("in_proj.bias", &[60]),
+    ("out_proj.weight", &[20, 20]),
+    ("out_proj.bias", &[20]),
 ];
 
 /// The trials: at least one of each operation, more where kernels go different ways.
@@ -181,6 +194,13 @@ pub static TRIALS: &[Trial] = &[
     Trial::of_texts("token_rows", "", &[("table", &[12, 20]), ("positions", &[9, 20])], |a| {
         Ok(a.token_rows()?.1)
     }),
+    Trial::of_texts("piece_rows", "", &[("table", &[12, 20]), ("positions", &[9, 20])], |a| {
+        Ok(a.piece_rows()?.1)
+    }),
+    Trial::new("dropout", "", &[("xs", &[7, 33])], |a| {
+        randomness::begin(11);
+        ops::dropout(&a["xs"], 0.25)
+    }),
     Trial::of_texts(
         "text_mean",
         "of words",
@@ -190,27 +210,18 @@ pub static TRIALS: &[Trial] = &[
             ops::text_mean(&xs, &packing)
         },
     ),
-    Trial::of_texts(
-        "self_attention",
-        "of words",
-        &[
-            ("table", &[12, 20]),
-            ("positions", &[9, 20]),
-            ("norm.weight", &[20]),
-            ("norm.bias", &[20]),
-            ("in_proj.weight", &[60, 20]),
-            ("in_proj.bias", &[60]),
-            ("out_proj.weight", &[20, 20]),
-            ("out_proj.bias", &[20]),
-        ],
-        |a| {
-            let (packing, xs) = a.token_rows()?;
-            let (in_proj, out_proj) = (a.dense("in_proj"), a.dense("out_proj"));
-            let of =
-                SelfAttention { norm: a.norm(), in_proj, out_proj, heads: 4, reach: Reach::Text };
-            ops::self_attention(&xs, &packing, &of)
-        },
-    ),
+    Trial::of_texts("self_attention", "of words", ATTENTION, |a| {
+        let (packing, xs) = a.token_rows()?;
+        a.self_attention(&xs, &packing, Reach::Text)
+    }),
+    Trial::of_texts("self_attention", "of pieces, causal", ATTENTION, |a| {
+        let (packing, xs) = a.piece_rows()?;
+        a.self_attention(&xs, &packing, Reach::Past { rotary: false })
+    }),
+    Trial::of_texts("self_attention", "of pieces, causal, rotary", ATTENTION, |a| {
+        let (packing, xs) = a.piece_rows()?;
+        a.self_attention(&xs, &packing, Reach::Past { rotary: true })
+    }),
     Trial::of_texts(
         "feed_forward",
         "of words",
@@ -287,6 +298,19 @@ impl Arguments {
         let packing = Packing::new(self.ids()?)?;
         let rows = ops::token_rows(&packing, &self["table"], &self["positions"])?;
         Ok((packing, rows))
+    }
+
+    /// As [`token_rows`](Self::token_rows), without padding.
+    fn piece_rows(&self) -> Result<(Packing, Tensor)> {
+        let packing = Packing::whole(self.ids()?)?;
+        let rows = ops::piece_rows(&packing, &self["table"], Some(&self["positions"]))?;
+        Ok((packing, rows))
+    }
+
+    fn self_attention(&self, xs: &Tensor, packing: &Packing, reach: Reach) -> Result<Tensor> {
+        let (in_proj, out_proj) = (self.dense("in_proj"), self.dense("out_proj"));
+        let of = SelfAttention { norm: self.norm(), in_proj, out_proj, heads: 2, reach };
+        ops::self_attention(xs, packing, &of)
     }
 
     fn norm(&self) -> Norm {

@@ -304,11 +304,13 @@ mod tests {
 
     #[test]
     fn every_model_is_counted_as_it_is_made() {
-        let image = crate::Input::Image { channels: 3, height: 32, width: 32 };
-        let text = crate::Input::Text { vocabulary: 50, length: 8 };
+        let inputs = [
+            crate::Input::Image { channels: 3, height: 32, width: 32 },
+            crate::Input::Text { vocabulary: 50, length: 8 },
+            crate::Input::Sequence { vocabulary: 4, length: 8 },
+        ];
         for config in crate::Config::all() {
-            let of = config.input_kind();
-            let input = if of == crate::InputKind::Image { &image } else { &text };
+            let input = inputs.iter().find(|input| input.kind() == config.input_kind()).unwrap();
             let store = Store::new(0, &Device::Cpu);
             let counted = config.parameters(input, 4).unwrap();
             config.build(input, 4, store.var_builder()).unwrap();

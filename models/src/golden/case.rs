@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::formula;
 use crate::config::Config;
-use crate::definition::{Input, Model};
+use crate::definition::{Input, InputKind, Model};
 use crate::store::Store;
 
 /// What a golden file says before its results.
@@ -13,6 +13,9 @@ use crate::store::Store;
 pub struct Case {
     /// The model's name.
     pub model: String,
+    /// Its settings that are not the defaults.
+    #[serde(default)]
+    settings: serde_json::Map<String, serde_json::Value>,
     seed: u64,
     classes: usize,
     input: Vec<usize>,
@@ -20,20 +23,32 @@ pub struct Case {
 }
 
 impl Case {
-    /// The model with its default settings, its variables in `store`.
+    /// The model, its variables in `store`.
     ///
     /// # Errors
     /// When there is no such model, or it cannot read such an input.
     pub fn build(&self, store: &Store) -> Result<Model> {
-        let config = serde_json::json!({"kind": self.model});
-        let config: Config = serde_json::from_value(config).map_err(Error::wrap)?;
-        config.build(&self.input()?, self.classes, store.var_builder())
+        self.config()?.build(&self.input()?, self.classes, store.var_builder())
+    }
+
+    fn config(&self) -> Result<Config> {
+        let mut config = self.settings.clone();
+        config.insert("kind".to_owned(), self.model.clone().into());
+        serde_json::from_value(config.into()).map_err(Error::wrap)
     }
 
     fn input(&self) -> Result<Input> {
-        match (self.vocabulary, self.input.as_slice()) {
-            (Some(vocabulary), &[_, length]) => Ok(Input::Text { vocabulary, length }),
-            (None, &[_, height, width, channels]) => Ok(Input::Image { channels, height, width }),
+        let reads = self.config()?.input_kind();
+        match (reads, self.vocabulary, self.input.as_slice()) {
+            (InputKind::Image, None, &[_, height, width, channels]) => {
+                Ok(Input::Image { channels, height, width })
+            }
+            (InputKind::Text, Some(vocabulary), &[_, length]) => {
+                Ok(Input::Text { vocabulary, length })
+            }
+            (InputKind::Sequence, Some(vocabulary), &[_, length]) => {
+                Ok(Input::Sequence { vocabulary, length })
+            }
             other => bail!("{}: no input is {other:?}", self.model),
         }
     }
@@ -46,11 +61,15 @@ impl Case {
         formula::inputs(self.seed, self.input[0], self.input()?)?.to_device(device)
     }
 
-    /// Their labels `u32 [batch]` on `device`.
+    /// Their labels, `u32 [batch]` or one for each token, on `device`.
     ///
     /// # Errors
     /// When the device refuses.
     pub fn labels(&self, device: &Device) -> Result<Tensor> {
-        formula::labels(self.seed, self.input[0], self.classes)?.to_device(device)
+        let count = match self.input()? {
+            Input::Sequence { length, .. } => self.input[0] * length,
+            _ => self.input[0],
+        };
+        formula::labels(self.seed, count, self.classes)?.to_device(device)
     }
 }

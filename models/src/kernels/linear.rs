@@ -58,28 +58,54 @@ impl Operation<3> for Linear {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::{Device, Var};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::composed;
-    use crate::kernels::testing::{close, value_and_gradients, wave};
+    use crate::kernels::testing::flat;
+
+    /// The products of `a(i, k)` and `b(k, j)` summed over `k`, in f64.
+    fn product(
+        [rows, columns, depth]: [usize; 3],
+        a: impl Fn(usize, usize) -> f32,
+        b: impl Fn(usize, usize) -> f32,
+    ) -> Vec<f64> {
+        let element = |i, j| (0..depth).map(|k| f64::from(a(i, k)) * f64::from(b(k, j))).sum();
+        (0..rows * columns).map(|at| element(at / columns, at % columns)).collect()
+    }
 
     proptest! {
         #[test]
-        fn products_and_gradients_agree_with_the_composition(
+        fn products_and_gradients_follow_the_definition(
             batch in 1usize..20,
             inputs in prop::sample::select(vec![1usize, 3, 17, 64]),
             outputs in 1usize..20,
-            seed in 0.1f64..3.0,
+            seed: u64,
         ) {
-            let shapes = [&[batch, inputs][..], &[outputs, inputs], &[outputs]];
-            let vars = shapes.map(|shape| wave(shape, seed + shape.len() as f64));
-            let theirs = composed::linear(&vars[0], &vars[1], &vars[2]).unwrap();
-            let theirs = value_and_gradients(&theirs, 1.0, &vars);
+            let values = |stream: u64, n: usize| -> Vec<f32> {
+                let value = |i| ((seed ^ stream).wrapping_mul(2 * i + 1) >> 40) as f32 / 8_388_608.0 - 1.0;
+                (0..n as u64).map(value).collect()
+            };
+            let (x, w, b) = (values(1, batch * inputs), values(2, outputs * inputs), values(3, outputs));
+            let g = values(4, batch * outputs);
+            let mut ys = product([batch, outputs, inputs], |i, k| x[i * inputs + k], |k, j| w[j * inputs + k]);
+            ys.iter_mut().enumerate().for_each(|(i, y)| *y += f64::from(b[i % outputs]));
+            let dx = product([batch, inputs, outputs], |i, k| g[i * outputs + k], |k, j| w[k * inputs + j]);
+            let dw = product([outputs, inputs, batch], |i, k| g[k * outputs + i], |k, j| x[k * inputs + j]);
+            let db = product([1, outputs, batch], |_, _| 1.0, |k, j| g[k * outputs + j]);
+            let var = |values: &[f32], shape: &[usize]| Var::from_slice(values, shape, &Device::Cpu).unwrap();
+            let vars = [var(&x, &[batch, inputs]), var(&w, &[outputs, inputs]), var(&b, &[outputs])];
+            let g = Tensor::from_vec(g, (batch, outputs), &Device::Cpu).unwrap();
             for isa in Isa::available() {
-                let ours = linear(isa, &vars[0], &vars[1], &vars[2]).unwrap();
-                for (ours, theirs) in value_and_gradients(&ours, 1.0, &vars).iter().zip(&theirs) {
-                    close(isa, ours, theirs, 2e-5)?;
+                let out = linear(isa, &vars[0], &vars[1], &vars[2]).unwrap();
+                let grads = out.mul(&g).unwrap().sum_all().unwrap().backward().unwrap();
+                let found = vars.iter().map(|var| flat(grads.get(var).unwrap()));
+                let found = std::iter::once(flat(&out)).chain(found);
+                for (ours, expected) in found.zip([&ys, &dx, &dw, &db]) {
+                    prop_assert_eq!(ours.len(), expected.len());
+                    for (ours, expected) in ours.iter().zip(expected) {
+                        prop_assert!((f64::from(*ours) - expected).abs() < 1e-4, "{isa}: {ours} {expected}");
+                    }
                 }
             }
         }

@@ -21,9 +21,11 @@ import reference
 
 def check(path, name):
     state = load_file(path)
-    head = next(state[n] for n in ("fc.weight", "linear.weight", "classifier.weight") if n in state)
-    sizes = {"classes": len(head)}
-    if name in reference.TEXTS:
+    heads = ("fc.weight", "linear.weight", "classifier.weight", "tokens.weight")
+    sizes = {"classes": len(next(state[n] for n in heads if n in state))}
+    if name in reference.GPTS:
+        sizes["length"] = len(state["positions.weight"])
+    elif name in reference.TEXTS:
         sizes["vocabulary"] = len(state["embedding.weight"])
     else:
         first = next(state[n] for n in ("conv1.weight", "features.0.weight", "whiten.weight") if n in state)
@@ -36,7 +38,9 @@ def check(path, name):
     if logits.exists():
         expected = torch.tensor(json.loads(logits.read_text()))
         golden = json.loads(pathlib.Path(__file__).with_name(f"{name}.json").read_text())
-        if name in reference.TEXTS:
+        if name in reference.GPTS:
+            inputs = reference.sequences(golden["seed"], *golden["input"], sizes["classes"])
+        elif name in reference.TEXTS:
             inputs = reference.texts(golden["seed"], *golden["input"], sizes["vocabulary"])
         else:
             inputs = reference.images(golden["seed"], *golden["input"])

@@ -35,6 +35,9 @@ def case(name, seed):
     """Inputs, labels and number of classes of a model's golden case."""
     if name in reference.TEXTS:
         return reference.texts(seed, 4, LENGTH, VOCABULARY), reference.labels(seed, 4, 4), 4
+    if name in reference.GPTS:
+        tokens = 11
+        return reference.sequences(seed, 2, LENGTH, tokens), reference.labels(seed, 2 * LENGTH, tokens), tokens
     batch, side = (4, 8) if name in reference.CIFAR_BLOCKS else (2, 32 if name in ("vgg16", "airbench") else 16)
     return reference.images(seed, batch, side, side), reference.labels(seed, batch, 10), 10
 
@@ -137,9 +140,10 @@ def write(name):
     }
     print(f"{name}: seed {seed}, margin {distance}, {sum(g.numel() for g in gradients.values())} parameters; "
           f"errors of PyTorch's own f32: {f32}")
+    vocabulary = VOCABULARY if name in reference.TEXTS else logits.shape[1] if name in reference.GPTS else None
     golden = {
-        "model": name, "seed": seed, "smoothing": SMOOTHING, "classes": logits.shape[1],
-        "input": list(case(name, seed)[0].shape), "vocabulary": VOCABULARY if name in reference.TEXTS else None,
+        "model": name.split("-")[0], "settings": reference.GPTS.get(name, {}), "seed": seed, "smoothing": SMOOTHING, "classes": logits.shape[1],
+        "input": list(case(name, seed)[0].shape), "vocabulary": vocabulary,
         "f32": f32, "loss": loss.item(), "eval_logits": evaluated.tolist(), "train_logits": logits.tolist(),
     }
     lines = [f" {json.dumps(k)}: {json.dumps(rounded(v), separators=(',', ':'))}" for k, v in golden.items()]

@@ -192,14 +192,69 @@ class Transformer(nn.Module):
         return self.fc((self.norm(x) * words).sum(1) / words.sum(1).clamp(min=1))
 
 
+class GptLayer(nn.TransformerEncoderLayer):
+    """PyTorch's own layer, or with rotary positions its parameters and the attention by hand."""
+
+    def __init__(self, dim, heads, feed_forward, rotary):
+        super().__init__(dim, heads, feed_forward, dropout=0, activation="gelu", batch_first=True, norm_first=True)
+        self.heads, self.rotary = heads, rotary
+
+    def turned(self, x):
+        """Values i and i + width / 2 of a head at position p, turned by p · 10000^(-2i / width)."""
+        length, width = x.shape[-2:]
+        rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        angles = torch.arange(length, dtype=torch.float64)[:, None] * rates
+        sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+    def attention(self, x, later):
+        rows = F.linear(x, self.self_attn.in_proj_weight, self.self_attn.in_proj_bias)
+        query, key, value = rows.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        scores = self.turned(query) @ self.turned(key).transpose(-2, -1) / math.sqrt(query.shape[-1])
+        mixed = scores.masked_fill(later, -math.inf).softmax(-1) @ value
+        return self.self_attn.out_proj(mixed.transpose(1, 2).flatten(2))
+
+    def forward(self, x, later):
+        if not self.rotary:
+            return super().forward(x, src_mask=later)
+        x = x + self.attention(self.norm1(x), later)
+        return x + self._ff_block(self.norm2(x))
+
+
+class Gpt(nn.Module):
+    def __init__(self, vocabulary, length, positions="learned", tied=True, dim=128, heads=4, layers=4):
+        super().__init__()
+        rotary = positions == "rotary"
+        self.tokens = nn.Embedding(vocabulary, dim)
+        self.positions = None if rotary else nn.Embedding(length, dim)
+        self.layers = nn.ModuleList(GptLayer(dim, heads, 4 * dim, rotary) for _ in range(layers))
+        self.norm = nn.LayerNorm(dim)
+        self.head = None if tied else nn.Linear(dim, vocabulary, bias=False)
+
+    def forward(self, ids):
+        length = ids.shape[1]
+        later = torch.ones(length, length, dtype=torch.bool).triu(1)
+        x = self.tokens(ids)
+        if self.positions is not None:
+            x = x + self.positions.weight[:length]
+        for layer in self.layers:
+            x = layer(x, later)
+        head = self.tokens if self.head is None else self.head
+        return F.linear(self.norm(x), head.weight).flatten(0, 1)
+
+
 CIFAR_BLOCKS = {"resnet8": 1, "resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9, "resnet110": 18}
 WIDE_BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
 TEXTS = ("fasttext", "textcnn", "bilstm", "transformer")
-MODELS = (*CIFAR_BLOCKS, *WIDE_BLOCKS, "vgg16", "airbench", *TEXTS)
+GPTS = {"gpt": {}, "gpt-rotary": {"positions": "rotary", "tied": False}}
+MODELS = (*CIFAR_BLOCKS, *WIDE_BLOCKS, "vgg16", "airbench", *TEXTS, *GPTS)
 
 
-def build(name, channels=3, vocabulary=50, classes=10):
-    """The model with gradwire's default settings."""
+def build(name, channels=3, vocabulary=50, classes=10, length=12):
+    """The model with gradwire's default settings, or those of `GPTS`."""
+    if name in GPTS:
+        return Gpt(classes, length, **GPTS[name])
     if name in CIFAR_BLOCKS:
         return ResNet((16, 32, 64), (CIFAR_BLOCKS[name],) * 3, True, "linear", channels, classes)
     if name in WIDE_BLOCKS:
@@ -266,6 +321,12 @@ def texts(seed, batch, length, vocabulary):
     for b in range(batch):
         ids[b, length - b * length // (batch - 1):] = PAD
     return torch.from_numpy(ids)
+
+
+def sequences(seed, batch, length, vocabulary):
+    """Golden pieces of a text to continue."""
+    ids = hashes(f"sequences {seed}", batch * length).astype(np.int64) % vocabulary
+    return torch.from_numpy(ids.reshape(batch, length))
 
 
 def labels(seed, batch, classes):
