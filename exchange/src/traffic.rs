@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpu::Stopwatch;
+
 /// How the values of one gauge, from several buckets, become one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Merge {
@@ -87,7 +89,7 @@ pub struct Traffic {
     /// Time to check, decode and average all messages, or to take what a server made of them.
     pub decode: Duration,
     /// What the compressors tell, joined over buckets; with error feedback also
-    /// `residual_norm`, the L2 norm of what was not said.
+    /// `residual_norm`, the L2 norm of what was not sent.
     pub gauges: Vec<Gauge>,
     /// The collectives that made up the step, in their order: one for each group of buckets and
     /// kind of message, several where a scheme takes several rounds. Bytes, fallbacks and times
@@ -141,8 +143,29 @@ pub struct Leg {
     pub encode_cpu: Duration,
     /// What this rank's thread computed in [`decode`](Self::decode).
     pub decode_cpu: Duration,
-    /// What a server's thread computed to check, decode, average and answer; told on rank 0.
+    /// What a server's thread computed to check, decode, average and answer; counted on rank 0.
     pub aggregate_cpu: Duration,
+}
+
+impl Leg {
+    /// Counts what has passed since as encoding.
+    pub(crate) fn add_encode(&mut self, since: Stopwatch) {
+        let (passed, computed) = since.read();
+        self.encode += passed;
+        self.encode_cpu += computed;
+    }
+
+    /// Counts what has passed since as waiting.
+    pub(crate) fn add_wait(&mut self, since: Stopwatch) {
+        self.wait += since.read().0;
+    }
+
+    /// Counts what has passed since as decoding.
+    pub(crate) fn add_decode(&mut self, since: Stopwatch) {
+        let (passed, computed) = since.read();
+        self.decode += passed;
+        self.decode_cpu += computed;
+    }
 }
 
 impl Traffic {

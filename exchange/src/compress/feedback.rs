@@ -52,13 +52,13 @@ impl Feedback {
         Self { residual: vec![0.0; length], next: vec![0.0; length], momentum }
     }
 
-    /// What has not been said, up to the last step that was committed.
+    /// What has not been sent, up to the last step that was committed.
     pub fn residual(&self) -> &[f32] {
         &self.residual
     }
 
     /// The velocity after the last step that was committed, with momentum correction.
-    pub fn velocity(&self) -> Option<&[f32]> {
+    pub(crate) fn velocity(&self) -> Option<&[f32]> {
         self.momentum.as_ref().map(|momentum| momentum.velocity.as_slice())
     }
 
@@ -161,7 +161,7 @@ impl Feedback {
     }
 
     /// Ends the momentum of an element that has been sent.
-    pub fn mask(&mut self, position: usize) {
+    pub(crate) fn mask(&mut self, position: usize) {
         if let Some(momentum) = &mut self.momentum {
             momentum.next[position] = 0.0;
         }

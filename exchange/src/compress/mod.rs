@@ -18,7 +18,6 @@ pub(crate) mod scheme;
 pub(crate) mod select;
 pub(crate) mod signs;
 pub(crate) mod sparse;
-pub(crate) mod sparsifier;
 pub(crate) mod special;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -32,5 +31,5 @@ pub use feedback::Feedback;
 pub use gradwire_registry::About;
 pub use levels::{Entropy, Norm};
 pub use ratio::{Fall, Ratio};
-pub use scheme::{Built, Law, Run, Scheme, Seat, Soundness};
+pub use scheme::{Built, Law, Properties, Run, Scheme, Seat, Soundness};
 pub use values::{QsgdValues, Quantised, Values};
