@@ -163,7 +163,6 @@ impl Features {
 }
 
 /// These samples of `set`, in a batch of their own.
-#[cfg(test)]
 pub(crate) fn batch_of(set: &dyn Dataset, indices: &[u32], augment: Option<&Augment>) -> Batch {
     let mut batch = Batch::default();
     set.batch(indices, augment, &mut batch);
@@ -171,7 +170,6 @@ pub(crate) fn batch_of(set: &dyn Dataset, indices: &[u32], augment: Option<&Augm
 }
 
 /// All samples of `set`.
-#[cfg(test)]
 pub(crate) fn whole(set: &dyn Dataset) -> Batch {
     batch_of(set, &(0..set.len() as u32).collect::<Vec<_>>(), None)
 }

@@ -1,5 +1,6 @@
 //! A plain text to continue: blocks of tokens, each token with the one after it as its label.
 
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
@@ -7,12 +8,14 @@ use std::{fs, io};
 use serde::{Deserialize, Serialize};
 
 use crate::augment::Augment;
-use crate::dataset::{Batch, Dataset, Features, Shape};
+use crate::dataset::{Batch, Dataset, Features, Shape, whole};
 use crate::definition::{About, Data, Definition, Form, Holds, check_count};
 use crate::error::{Error, Result};
 use crate::files::{self, FileSum, sha256};
+use crate::open::Survey;
 use crate::rng::{Purpose, Stream};
 use crate::tokens::Tokens;
+use crate::verify::grouped;
 
 /// The most bytes of a text; its tokens take four times that.
 const LIMIT: u64 = 1 << 30;
@@ -111,6 +114,22 @@ impl Definition for PlainText {
         Err(Error::setting("dataset.test_share", &self.test_share, problem))
     }
 
+    fn survey(&self) -> Option<Result<Survey>> {
+        let survey = |data: Data| {
+            let [train, test] = [&data.train, &data.test].map(|set| whole(&**set).labels);
+            let known: HashSet<&[u32]> = train.chunks(self.length).collect();
+            Survey {
+                path: self.file.clone(),
+                sample: format!("a text to continue, in blocks of {} tokens", self.length),
+                doubles: test.chunks(self.length).filter(|block| known.contains(block)).count(),
+                classes: vec![("tokens".into(), train.len() as u64, test.len() as u64)],
+                files: data.files,
+                warnings: data.warnings,
+            }
+        };
+        Some(self.load(Path::new(""), None).map(survey))
+    }
+
     fn load(&self, _scratch: &Path, vocabulary: Option<&str>) -> Result<Data> {
         let mut train = read(&self.file, "dataset.file")?;
         let mut files = vec![train.sum(&self.file)];
@@ -174,6 +193,32 @@ impl Definition for PlainText {
 }
 
 impl PlainText {
+    /// What a recipe says of the text in `file`, tested on `test` where there is one, and what it is, in words: by
+    /// characters if there are not too many different ones, by bytes if it is not UTF-8, else by learned tokens.
+    pub(crate) fn found(file: &Path, test: Option<&Path>) -> Result<(Self, String)> {
+        let mut found =
+            Self { file: file.into(), test_file: test.map(Into::into), ..Self::default() };
+        let (mut bytes, mut different) = (0, BTreeSet::new());
+        for path in [Some(file), test].into_iter().flatten() {
+            let text = read(path, "dataset.file")?;
+            bytes += text.bytes.len() as u64;
+            match str::from_utf8(&text.bytes) {
+                Ok(text) => different.extend(text.chars()),
+                Err(_) => found.tokens = TokensOf::Bytes,
+            }
+        }
+        let (bytes, characters) = (grouped(bytes), grouped(different.len() as u64));
+        if found.tokens == TokensOf::Bytes {
+            return Ok((found, format!("{bytes} bytes, not UTF-8; tokens are bytes")));
+        }
+        let mut tokens = "tokens are characters".to_owned();
+        if different.len() > found.vocabulary {
+            found.tokens = TokensOf::Bpe;
+            tokens = format!("{} tokens are learned from it", grouped(found.vocabulary as u64));
+        }
+        Ok((found, format!("{bytes} bytes, {characters} different characters; {tokens}")))
+    }
+
     /// The file that the test set comes from.
     fn tested(&self) -> &Path {
         self.test_file.as_ref().unwrap_or(&self.file)
@@ -311,7 +356,7 @@ mod tests {
     #[test]
     fn another_epoch_cuts_the_text_elsewhere_and_sees_all_of_it() {
         let train = loaded(TEXT.as_bytes(), |_| {}).unwrap().train;
-        let mut firsts = std::collections::BTreeSet::new();
+        let mut firsts = BTreeSet::new();
         let all: Vec<u32> = (0..train.len() as u32).collect();
         for epoch in 1..20 {
             let augment = Augment { seed: 3, epoch, how: Augmentation::default() };

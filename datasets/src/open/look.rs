@@ -13,6 +13,7 @@ use crate::cifar::{Cifar10, Cifar100};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::images::Size;
+use crate::plain_text::PlainText;
 use crate::verify::grouped;
 
 /// What was found at a path.
@@ -58,13 +59,18 @@ fn in_folder(dir: &Path) -> Result<Found> {
     match (files.as_slice(), train, test) {
         ([file], ..) => in_file(file),
         (_, Some(train), Some(test))
-            if kind(train) == Some("table") && kind(test) == Some("table") =>
+            if [train, test].map(|file| kind(file)) == [Some("table"); 2] =>
         {
             table(train, Some(test))
         }
+        (_, Some(train), Some(test))
+            if [train, test].map(|file| kind(file)) == [Some("text"); 2] =>
+        {
+            text(train, Some(test))
+        }
         ([], ..) => Err(Error::unfit(
             dir,
-            "holds no data that is known: class folders with PNG or JPEG files, IDX files, a .npz, .csv or .tsv file, \
+            "holds no data that is known: class folders with PNG or JPEG files, IDX files, a .npz, .csv, .tsv or .txt file, \
              or the official files of CIFAR-10, CIFAR-100 or AG News",
         )),
         (several, ..) => {
@@ -99,22 +105,23 @@ fn in_file(file: &Path) -> Result<Found> {
             Ok(Found { config: Config::Npz(npz), line: format!("a NumPy file: {line}") })
         }
         Some("table") => table(file, None),
-        Some("text") => text(file),
+        Some("text") => text(file, None),
         _ if idx::is_idx(file) => in_folder(parent.unwrap_or(Path::new("."))),
         _ => {
             official(file)?;
             Err(Error::unfit(
                 file,
-                "is no file of a known kind, which are .npz, .csv and .tsv; unpack what is packed, and of pictures \
+                "is no file of a known kind, which are .npz, .csv, .tsv and .txt; unpack what is packed, and of pictures \
                  name the folder that holds their class folders",
             ))
         }
     }
 }
 
-/// A plain text.
-fn text(file: &Path) -> Result<Found> {
-    Err(Error::unfit(file, "is a plain text, which is trained on with `dataset.kind = \"text\"`"))
+/// A plain text to continue.
+fn text(file: &Path, test: Option<&Path>) -> Result<Found> {
+    let (text, line) = PlainText::found(file, test)?;
+    Ok(Found { config: Config::Text(text), line: format!("a text to continue: {line}") })
 }
 
 /// The official files of a data set.
