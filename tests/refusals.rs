@@ -21,6 +21,7 @@ fn what_a_recipe_may_not_say_is_exit_code_2() {
         ("train nothing.toml", "nothing.toml"),
         ("train --scheme topkk", "did you mean `topk`"),
         ("train --model resnet21", "did you mean `resnet20`"),
+        ("train --model unheard-of", "docs/library.md"),
         ("train --dataset ag-news", "models for it: fasttext"),
         ("train --set scheme.ratoi=0.1", "did you mean `ratio`"),
         ("train --set scheme.ratio=7", "ratio"),

@@ -17,6 +17,7 @@ gradwire_registry::registry! {
     /// A model and its settings; in a recipe `kind = "resnet20"` picks the variant.
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     pub enum Config: Definition {
+        Resnet(resnet::Config),
         Resnet8(resnet::Resnet8),
         Resnet20(resnet::Resnet20),
         Resnet32(resnet::Resnet32),
@@ -189,6 +190,8 @@ mod tests {
         let image = Input::Image { channels: 3, height: 32, width: 32 };
         let huge = parse(json!({"kind": "airbench", "widths": [1u64 << 30, 1, 1]})).unwrap();
         assert!(huge.parameters(&image, 10).unwrap() > 9 << 60);
+        let huge = parse(json!({"kind": "resnet", "width": 1u64 << 62})).unwrap();
+        assert!(huge.parameters(&image, 10).unwrap_err().to_string().contains("more elements"));
         let heads = parse(json!({"kind": "transformer", "heads": 1u64 << 60})).unwrap();
         assert!(refusal(&heads, &TEXT, 4).contains("use 128 heads"));
         let layers = parse(json!({"kind": "transformer", "layers": 1u64 << 40})).unwrap();
@@ -196,9 +199,22 @@ mod tests {
     }
 
     #[test]
+    fn shorthands_of_resnet_are_networks_of_its_depths() {
+        let parameters =
+            |model: serde_json::Value| parse(model).unwrap().parameters(&IMAGE, 10).unwrap();
+        for depth in [8, 20, 32, 44, 56, 110, 18, 34] {
+            let shorthand = parameters(json!({"kind": format!("resnet{depth}")}));
+            assert_eq!(parameters(json!({"kind": "resnet", "depth": depth})), shorthand, "{depth}");
+        }
+        // Convolutions of stages twice as wide have four times the weights.
+        let wide = parameters(json!({"kind": "resnet", "width": 32}));
+        assert!((3.9..4.0).contains(&(wide as f64 / 269_722.)), "{wide}");
+    }
+
+    #[test]
     fn an_unknown_name_or_key_is_refused() {
         assert!(parse(json!({"kind": "resnet21"})).is_err());
-        assert!(parse(json!({"kind": "resnet20", "depth": 3})).is_err());
+        assert!(parse(json!({"kind": "resnet20", "depth": 20})).is_err());
         assert!(parse(json!({"kind": "bilstm", "width": 3})).is_err());
         assert!(parse(json!({"kind": "textcnn", "dim": -1})).is_err());
     }
@@ -251,7 +267,7 @@ mod tests {
                 tested += 1;
             }
         }
-        assert_eq!(tested, 15);
+        assert_eq!(tested, 16);
     }
 
     #[test]
@@ -289,6 +305,10 @@ mod tests {
             value["kind"] = json!("airbench");
             let message = refusal(&parse(value).unwrap(), &images(32), 10);
             assert!(message.contains("must be"), "{message}");
+        }
+        for (depth, remedy) in [(21, "use 20 or 26"), (0, "use 8 or 14"), (9999, "use 1202 or")] {
+            let resnet = parse(json!({"kind": "resnet", "depth": depth})).unwrap();
+            assert!(refusal(&resnet, &IMAGE, 10).contains(remedy));
         }
         assert!(refusal(&named("resnet20"), &IMAGE, 1).contains("2 classes"));
         let empty = Input::Image { channels: 0, height: 8, width: 8 };

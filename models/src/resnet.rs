@@ -1,19 +1,21 @@
 //! Residual networks of He et al., "Deep Residual Learning for Image Recognition" (CVPR 2016),
 //! for small images.
 //!
-//! [`cifar`] is the paper's own family for CIFAR (§4.2): a 3×3 stem of 16 channels, three stages
-//! of 16, 32 and 64, parameter-free shortcuts (option A), global average pooling. Names are those
-//! of the widely used PyTorch reference `pytorch_resnet_cifar10`: `conv1`, `bn1`,
-//! `layer1.0.conv1`, …, `linear`.
+//! Of depth `6n + 2` it is the paper's own family for CIFAR (§4.2): a 3×3 stem of 16 channels, three stages of `n` blocks
+//! and 16, 32 and 64 channels, parameter-free shortcuts (option A), global average pooling. Names are those of the widely
+//! used PyTorch reference `pytorch_resnet_cifar10`: `conv1`, `bn1`, `layer1.0.conv1`, …, `linear`.
 //!
-//! [`wide`] is the paper's ImageNet family (ResNet-18 and -34) with a stem for small images: one
-//! 3×3 convolution of stride 1 and no max-pooling. Names are torchvision's: `conv1`, `bn1`,
+//! Of depth 18 or 34 it is the paper's ImageNet family with a stem for small images: one 3×3 convolution of stride 1 and no
+//! max-pooling, then stages of 64, 128, 256 and 512 channels. Names are torchvision's: `conv1`, `bn1`, `layer1.0.conv1`,
 //! `layer2.0.downsample.0`, …, `fc`.
+//!
+//! With another `width` of the first stage, all are wider or narrower in proportion (Zagoruyko and Komodakis, "Wide
+//! Residual Networks", BMVC 2016, without their pre-activation).
 //!
 //! Convolutions start from N(0, 2 / (out · height · width)) as in torchvision, batch norms from
 //! γ = 1 and β = 0. The networks are convolutional up to the pooling, so any image size works.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 use candle_nn::{ModuleT, VarBuilder};
 use serde::{Deserialize, Serialize};
 
@@ -22,67 +24,103 @@ use crate::layers::{BatchNorm, Conv, Linear};
 use crate::maps::Maps;
 use crate::ops::{self, Activation};
 
-/// Networks that differ in their blocks alone. They have no settings: the name says it all.
-macro_rules! networks {
-    ($($(#[$meta:meta])* $network:ident: $family:ident($blocks:expr), $name:literal, $line:literal;)*) => {
-        $(
-            $(#[$meta])*
-            #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-            #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-            #[serde(deny_unknown_fields)]
-            pub struct $network {}
+/// The deepest network: the deepest of the paper, section 4.2.
+const DEEPEST: usize = 1202;
 
-            impl Definition for $network {
-                fn about(&self) -> About {
-                    About { name: $name, line: $line, paper: networks!(@paper $family) }
-                }
+/// Settings of `resnet`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Layers with weights: 6n + 2 for the networks of CIFAR (8, 14, 20, … 1202), 18 or 34 for those of ImageNet.
+    #[cfg_attr(feature = "schema", schemars(range(min = 8, max = 1202)))]
+    pub depth: usize,
+    /// Channels of the first stage; 0 for the paper's, 16 for CIFAR and 64 for ImageNet.
+    pub width: usize,
+}
 
-                fn reads(&self) -> InputKind {
-                    InputKind::Image
-                }
+impl Default for Config {
+    fn default() -> Self {
+        Self { depth: 20, width: 0 }
+    }
+}
 
-                fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model> {
-                    let [channels, ..] = input.image()?;
-                    $family($blocks, channels, classes, vb)
-                }
+impl Definition for Config {
+    fn about(&self) -> About {
+        About {
+            name: "resnet",
+            line: "images; of the depth and width that you say",
+            paper: "He et al. 2016",
+        }
+    }
+
+    fn reads(&self) -> InputKind {
+        InputKind::Image
+    }
+
+    fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model> {
+        let [channels, ..] = input.image()?;
+        let (family, blocks) = match self.depth {
+            18 => (Family::Imagenet, vec![2; 4]),
+            34 => (Family::Imagenet, vec![3, 4, 6, 3]),
+            depth if (8..=DEEPEST).contains(&depth) && depth % 6 == 2 => {
+                (Family::Cifar, vec![depth / 6; 3])
             }
-        )*
-    };
-    (@paper cifar) => { "He et al. 2016, section 4.2" };
-    (@paper wide) => { "He et al. 2016" };
+            depth => {
+                let below = (depth.clamp(8, DEEPEST) - 2) / 6 * 6 + 2;
+                let above = (below + 6).min(DEEPEST);
+                bail!(
+                    "resnet: no network has a depth of {depth}; use {below} or {above} (6n + 2, up to {DEEPEST}), or ImageNet's 18 or 34"
+                );
+            }
+        };
+        let width = match (self.width, family) {
+            (0, Family::Cifar) => 16,
+            (0, Family::Imagenet) => 64,
+            (width, _) => width,
+        };
+        let stages = blocks.into_iter().enumerate();
+        let stages: Vec<_> =
+            stages.map(|(stage, blocks)| (width.saturating_mul(1 << stage), blocks)).collect();
+        Ok(Box::new(Resnet::new(channels, &stages, family, classes, vb)?))
+    }
 }
 
-networks! {
-    /// Three stages of 1 block: smaller than the networks of He et al. 2016, §4.2, and built alike.
-    Resnet8: cifar(1), "resnet8", "0.08 M parameters, images; as resnet20, 1 block per stage";
-    /// Three stages of 3 blocks (He et al. 2016, §4.2).
-    Resnet20: cifar(3), "resnet20", "0.27 M parameters, images; option A shortcuts";
-    /// Three stages of 5 blocks (He et al. 2016, §4.2).
-    Resnet32: cifar(5), "resnet32", "0.46 M parameters, images; as resnet20, 5 blocks per stage";
-    /// Three stages of 7 blocks (He et al. 2016, §4.2).
-    Resnet44: cifar(7), "resnet44", "0.66 M parameters, images; as resnet20, 7 blocks per stage";
-    /// Three stages of 9 blocks (He et al. 2016, §4.2).
-    Resnet56: cifar(9), "resnet56", "0.85 M parameters, images; as resnet20, 9 blocks per stage";
-    /// Three stages of 18 blocks (He et al. 2016, §4.2).
-    Resnet110: cifar(18), "resnet110", "1.7 M parameters, images; as resnet20, 18 blocks per stage";
-    /// Four stages of 2 blocks with a 3×3 stem.
-    Resnet18: wide([2, 2, 2, 2]), "resnet18", "11 M parameters, images; a 3x3 stem and no max-pool";
-    /// Four stages of 3, 4, 6 and 3 blocks with a 3×3 stem.
-    Resnet34: wide([3, 4, 6, 3]), "resnet34", "21 M parameters, images; as resnet18, 3-4-6-3 blocks";
+/// Names for `resnet` of a depth and the paper's width. They have no settings: the name says it all.
+macro_rules! shorthands {
+    ($($network:ident = $depth:literal, $name:literal, $parameters:literal;)*) => {$(
+        #[doc = concat!("`resnet` of depth ", $depth, " and the paper's width.")]
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[serde(deny_unknown_fields)]
+        pub struct $network {}
+
+        impl Definition for $network {
+            fn about(&self) -> About {
+                let line = concat!($parameters, " parameters, images; resnet of depth ", $depth);
+                About { name: $name, line, paper: "He et al. 2016" }
+            }
+
+            fn reads(&self) -> InputKind {
+                InputKind::Image
+            }
+
+            fn build(&self, input: &Input, classes: usize, vb: &VarBuilder) -> Result<Model> {
+                Config { depth: $depth, width: 0 }.build(input, classes, vb)
+            }
+        }
+    )*};
 }
 
-/// The CIFAR family with `blocks` residual blocks in each of three stages, `6·blocks + 2` layers.
-/// Reads `f32 [B, H, W, channels]`.
-pub fn cifar(blocks: usize, channels: usize, classes: usize, vb: &VarBuilder) -> Result<Model> {
-    let stages = [(16, blocks), (32, blocks), (64, blocks)];
-    Ok(Box::new(Resnet::new(channels, &stages, Family::Cifar, classes, vb)?))
-}
-
-/// The ImageNet family of basic blocks with a stem for small images, `blocks` in each of four
-/// stages. Reads `f32 [B, H, W, channels]`.
-pub fn wide(blocks: [usize; 4], channels: usize, classes: usize, vb: &VarBuilder) -> Result<Model> {
-    let stages = [(64, blocks[0]), (128, blocks[1]), (256, blocks[2]), (512, blocks[3])];
-    Ok(Box::new(Resnet::new(channels, &stages, Family::Imagenet, classes, vb)?))
+shorthands! {
+    Resnet8 = 8, "resnet8", "0.08 M";
+    Resnet20 = 20, "resnet20", "0.27 M";
+    Resnet32 = 32, "resnet32", "0.46 M";
+    Resnet44 = 44, "resnet44", "0.66 M";
+    Resnet56 = 56, "resnet56", "0.85 M";
+    Resnet110 = 110, "resnet110", "1.7 M";
+    Resnet18 = 18, "resnet18", "11 M";
+    Resnet34 = 34, "resnet34", "21 M";
 }
 
 #[derive(Clone, Copy)]

@@ -41,7 +41,7 @@ macro_rules! models {
 }
 
 models! {
-    resnet8 resnet20 resnet32 resnet44 resnet56 resnet110 resnet18 resnet34 vgg16 airbench fasttext
+    resnet resnet8 resnet20 resnet32 resnet44 resnet56 resnet110 resnet18 resnet34 vgg16 airbench fasttext
     textcnn bilstm transformer gpt
 }
 

@@ -23,7 +23,13 @@ pub(super) fn typed<T: DeserializeOwned>(value: impl Into<Value>) -> Result<T> {
             };
             return anyhow::anyhow!("recipe{at}: expected a word, not a table{elsewhere}");
         }
-        anyhow::anyhow!("recipe{at}: {}{}", in_plain_words(message), hint(message))
+        let elsewhere = match path.as_str() {
+            "model" | "model.kind" if message.starts_with("unknown variant") => {
+                "; a model of your own is a program on the library gradwire (docs/library.md)"
+            }
+            _ => "",
+        };
+        anyhow::anyhow!("recipe{at}: {}{}{elsewhere}", in_plain_words(message), hint(message))
     })
 }
 

@@ -7,13 +7,13 @@ mod feed_forward;
 
 use candle_core::{Result, Tensor};
 
-use super::handover::Parts;
+use super::handover::Linked;
 use super::profile::Kind;
 use super::simd::Isa;
 use crate::packing::Packing;
 use crate::parameters::{Dense, FeedForward, Norm, SelfAttention};
 use attention::Attention;
-use block::block;
+use block::{Parameters, block};
 use feed_forward::Activation;
 
 /// `xs + out_proj(attention(in_proj(norm(xs))))` for the packed rows `xs [rows, D]` of texts, each row attending to those
@@ -29,7 +29,7 @@ pub(crate) fn self_attention(
 ) -> Result<Tensor> {
     let middle = Attention::new(isa, xs.dim(1)?, packing.length(), of);
     let kinds = [Kind::Attention, Kind::AttentionBackward];
-    block(isa, xs, packing, parts(&of.norm, &of.in_proj, &of.out_proj), middle, kinds)
+    block(isa, xs, packing, parameters(&of.norm, &of.in_proj, &of.out_proj)?, middle, kinds)
 }
 
 /// `xs + linear2(gelu(linear1(norm(xs))))` for packed rows `xs [rows, D]`: `[rows, D]`.
@@ -44,13 +44,13 @@ pub(crate) fn feed_forward(
 ) -> Result<Tensor> {
     let middle = Activation::new(isa, of.linear2.weight.dim(1)?, of.gelu);
     let kinds = [Kind::FeedForward, Kind::FeedForwardBackward];
-    block(isa, xs, packing, parts(&of.norm, &of.linear1, &of.linear2), middle, kinds)
+    block(isa, xs, packing, parameters(&of.norm, &of.linear1, &of.linear2)?, middle, kinds)
 }
 
 /// The parameters in the order of [`block`].
-fn parts(norm: &Norm, first: &Dense, second: &Dense) -> Parts {
-    let dense = [&first.weight, &first.bias, &second.weight, &second.bias];
-    Parts::new([&norm.weight, &norm.bias].into_iter().chain(dense))
+fn parameters(norm: &Norm, first: &Dense, second: &Dense) -> Result<Parameters> {
+    let [first, second] = [first, second].map(|dense| [&dense.weight, &dense.bias]);
+    Linked::new([&norm.weight, &norm.bias, first[0], first[1], second[0], second[1]])
 }
 
 #[cfg(test)]

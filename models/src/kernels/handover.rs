@@ -16,10 +16,12 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{Result, Tensor, TensorId};
+use candle_core::{DType, Device, Result, Shape, Tensor, TensorId};
 
+use super::custom_op::{Gradients, Operation, apply};
+use super::operand::{Borrowed, Operand, borrow};
 use super::rows::RowGradient;
 
 /// A part of a variable's gradient: all of it, if the loss uses the variable once.
@@ -264,5 +266,80 @@ impl Parts {
             rest = others;
         }
         operand.zeros_like()
+    }
+}
+
+/// Parameters that an operation reads by itself, because candle's operations take at most three operands. Unlike
+/// [`Parts`] they are not copied, and their gradients are written where they are wanted.
+///
+/// In their place the operation takes a [link](Self::link), a number of no meaning that is made of all of them, so that
+/// candle knows that the result depends on them.
+pub(super) struct Linked<const N: usize>(Arc<[(Tensor, Mutex<Option<Tensor>>); N]>);
+
+impl<const N: usize> Linked<N> {
+    /// These parameters, brought into row-major order if they are not.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub(super) fn new(parts: [&Tensor; N]) -> Result<Self> {
+        let mut parts = parts.map(|part| (part.clone(), Mutex::new(None)));
+        for (part, _) in &mut parts {
+            *part = part.contiguous()?;
+        }
+        Ok(Self(Arc::new(parts)))
+    }
+
+    /// The operand that stands for them.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub(super) fn link(&self) -> Result<Tensor> {
+        let first = Tensor::zeros((), DType::F32, &Device::Cpu)?;
+        self.0.iter().enumerate().try_fold(first, |link, (at, (part, _))| {
+            apply(Link { linked: Self(Arc::clone(&self.0)), at }, [&link, part])
+        })
+    }
+
+    /// The values of each.
+    ///
+    /// # Errors
+    /// Parameters that are not `f32` on the CPU.
+    pub(super) fn values(&self) -> Result<[Borrowed<'_, f32>; N]> {
+        let values = self.0.iter().map(|(part, _)| borrow(part)).collect::<Result<Vec<_>>>()?;
+        Ok(values.try_into().unwrap_or_else(|_| unreachable!("invariant: one of each")))
+    }
+
+    /// Gives the parameter of that number its [gradient].
+    ///
+    /// # Errors
+    /// What `write` says.
+    pub(super) fn give(&self, at: usize, write: impl FnOnce(&mut [f32])) -> Result<()> {
+        let (part, kept) = &self.0[at];
+        let gradient = gradient(part, |to| {
+            write(to);
+            Ok(())
+        })?;
+        *kept.lock().unwrap_or_else(PoisonError::into_inner) = gradient;
+        Ok(())
+    }
+}
+
+/// A link that also stands for one more parameter.
+struct Link<const N: usize> {
+    linked: Linked<N>,
+    at: usize,
+}
+
+impl<const N: usize> Operation<2> for Link<N> {
+    const NAME: &'static str = "link";
+
+    fn forward(&self, _: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
+        Ok((vec![0.0], Shape::from(())))
+    }
+
+    fn backward(&self, [link, _]: [&Tensor; 2], _: &Tensor, _: &Tensor) -> Gradients<2> {
+        let (_, kept) = &self.linked.0[self.at];
+        let kept = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok([Some(link.zeros_like()?), kept])
     }
 }

@@ -18,34 +18,55 @@ pub(super) struct Panels {
 
 impl Panels {
     /// The operand of these sizes, of which `element` says what lies at a step of the depth and a column.
-    pub(super) fn pack(
+    pub(super) fn pack(isa: Isa, sizes: [usize; 2], element: impl Fn(usize, usize) -> f32) -> Self {
+        Self::written(isa, sizes, |first, width, packed| {
+            for (k, row) in packed.chunks_exact_mut(width).enumerate() {
+                for (column, value) in (first..).zip(row) {
+                    *value = element(k, column);
+                }
+            }
+        })
+    }
+
+    /// The operand of these sizes, of which `write` writes each panel, given its first column and how many it has.
+    fn written(
         isa: Isa,
         [depth, columns]: [usize; 2],
-        element: impl Fn(usize, usize) -> f32,
+        write: impl Fn(usize, usize, &mut [f32]),
     ) -> Self {
         let panel = panel(isa.lanes());
         let mut values = Scratch::new(depth * columns);
         let panels = values.chunks_mut((panel * depth).max(1));
         for (first, packed) in (0..columns).step_by(panel).zip(panels) {
-            for (k, row) in packed.chunks_exact_mut(panel.min(columns - first)).enumerate() {
-                for (column, value) in (first..).zip(row) {
-                    *value = element(k, column);
-                }
-            }
+            write(first, panel.min(columns - first), packed);
         }
         Self { isa, depth, columns, values }
     }
 
     /// The transpose of `weight [columns, depth]`.
     pub(super) fn transposed(isa: Isa, weight: &[f32], depth: usize) -> Self {
-        let sizes = [depth, weight.len() / depth];
-        Self::pack(isa, sizes, |k, column| weight[column * depth + k])
+        /// Steps of the depth at a time: of each of the weight's rows a line of the cache.
+        const STEPS: usize = 16;
+        Self::written(isa, [depth, weight.len() / depth], |first, width, packed| {
+            for (block, packed) in packed.chunks_mut(STEPS * width).enumerate() {
+                for column in 0..width {
+                    let row = &weight[(first + column) * depth + block * STEPS..];
+                    for (to, x) in packed.chunks_exact_mut(width).zip(row) {
+                        to[column] = *x;
+                    }
+                }
+            }
+        })
     }
 
     /// `weight [depth, columns]` as it is.
     pub(super) fn new(isa: Isa, weight: &[f32], columns: usize) -> Self {
-        let sizes = [weight.len() / columns, columns];
-        Self::pack(isa, sizes, |k, column| weight[k * columns + column])
+        Self::written(isa, [weight.len() / columns, columns], |first, width, packed| {
+            let rows = weight.chunks_exact(columns);
+            for (to, row) in packed.chunks_exact_mut(width).zip(rows) {
+                to.copy_from_slice(&row[first..first + width]);
+            }
+        })
     }
 
     /// `xs [rows, depth]` times the operand, `[rows, columns]`.

@@ -38,7 +38,7 @@ def case(name, seed):
     if name in reference.GPTS:
         tokens = 11
         return reference.sequences(seed, 2, LENGTH, tokens), reference.labels(seed, 2 * LENGTH, tokens), tokens
-    batch, side = (4, 8) if name in reference.CIFAR_BLOCKS else (2, 32 if name in ("vgg16", "airbench") else 16)
+    batch, side = (4, 8) if name in ("resnet", *reference.CIFAR_BLOCKS) else (2, 32 if name in ("vgg16", "airbench") else 16)
     return reference.images(seed, batch, side, side), reference.labels(seed, batch, 10), 10
 
 
@@ -142,7 +142,7 @@ def write(name):
           f"errors of PyTorch's own f32: {f32}")
     vocabulary = VOCABULARY if name in reference.TEXTS else logits.shape[1] if name in reference.GPTS else None
     golden = {
-        "model": name.split("-")[0], "settings": reference.GPTS.get(name, {}), "seed": seed, "smoothing": SMOOTHING, "classes": logits.shape[1],
+        "model": name.split("-")[0], "settings": reference.SETTINGS.get(name, {}), "seed": seed, "smoothing": SMOOTHING, "classes": logits.shape[1],
         "input": list(case(name, seed)[0].shape), "vocabulary": vocabulary,
         "f32": f32, "loss": loss.item(), "eval_logits": evaluated.tolist(), "train_logits": logits.tolist(),
     }

@@ -245,14 +245,20 @@ class Gpt(nn.Module):
 
 
 CIFAR_BLOCKS = {"resnet8": 1, "resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9, "resnet110": 18}
+DEPTH_WIDTH = {"depth": 14, "width": 24}
+"""Settings of the golden `resnet`."""
 WIDE_BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
 TEXTS = ("fasttext", "textcnn", "bilstm", "transformer")
 GPTS = {"gpt": {}, "gpt-rotary": {"positions": "rotary", "tied": False}}
-MODELS = (*CIFAR_BLOCKS, *WIDE_BLOCKS, "vgg16", "airbench", *TEXTS, *GPTS)
+SETTINGS = {"resnet": DEPTH_WIDTH, **GPTS}
+MODELS = ("resnet", *CIFAR_BLOCKS, *WIDE_BLOCKS, "vgg16", "airbench", *TEXTS, *GPTS)
 
 
 def build(name, channels=3, vocabulary=50, classes=10, length=12):
-    """The model with gradwire's default settings, or those of `GPTS`."""
+    """The model with gradwire's default settings, or those of `SETTINGS`."""
+    if name == "resnet":
+        width = DEPTH_WIDTH["width"]
+        return ResNet((width, 2 * width, 4 * width), (DEPTH_WIDTH["depth"] // 6,) * 3, True, "linear", channels, classes)
     if name in GPTS:
         return Gpt(classes, length, **GPTS[name])
     if name in CIFAR_BLOCKS:

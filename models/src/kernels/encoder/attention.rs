@@ -15,6 +15,10 @@ use crate::parameters::{SelfAttention, turns};
 /// Columns of scores, a row's start to the next one's, are a multiple of this: as many lanes as any vector has.
 const LANES: usize = 16;
 
+/// Rows of queries, and of keys, that are taken at a time where rows attend to none behind them: later scores than those
+/// of a block are not computed.
+const BLOCK: usize = 32;
+
 /// Values that a row of scores keeps: its largest score and one over the sum of exponentials.
 const KEPT: usize = 2;
 
@@ -62,6 +66,17 @@ impl Attention {
         copy.copy_from_slice(xs);
         self.turn(copy, false);
         copy
+    }
+
+    /// The blocks of so many rows: the first of each, and the end.
+    fn blocks(&self, rows: usize) -> impl Iterator<Item = [usize; 2]> {
+        let block = if self.causal { BLOCK } else { rows };
+        (0..rows).step_by(block).map(move |first| [first, rows.min(first + block)])
+    }
+
+    /// The columns that rows before `end` attend to, of so many.
+    fn columns(&self, end: usize, rows: usize) -> usize {
+        if self.causal { end } else { rows }
     }
 
     /// Values of a head.
@@ -124,12 +139,18 @@ impl Middle for Attention {
             let query = &xs[head * width..];
             let (key, value) = (&query[dim..], &query[2 * dim..]);
             transpose(key, apart, width, &mut keys);
-            let queries = (query, Left::Rows(apart));
-            self.product([rows, rows, width], queries, &keys, rows, &mut scores, stride);
-            let (columns, scale, causal) = (rows, self.scale(), self.causal);
-            self.isa.run(Softmax { columns, scale, causal, scores: &mut scores, kept });
-            let weights = (&*scores, Left::Rows(stride));
-            self.product([rows, width, rows], weights, value, apart, &mut ys[head * width..], dim);
+            for [first, end] in self.blocks(rows) {
+                let (count, columns) = (end - first, self.columns(end, rows));
+                let queries = (&query[first * apart..], Left::Rows(apart));
+                let scores = &mut scores[first * stride..end * stride];
+                self.product([count, columns, width], queries, &keys, rows, scores, stride);
+                let kept = &mut kept[KEPT * first..KEPT * end];
+                let (scale, causal) = (self.scale(), self.causal.then_some(first));
+                self.isa.run(Softmax { columns, stride, scale, causal, scores, kept });
+                let weights = (&*scores, Left::Rows(stride));
+                let ys = &mut ys[first * dim + head * width..];
+                self.product([count, width, columns], weights, value, apart, ys, dim);
+            }
         }
     }
 
@@ -142,7 +163,7 @@ impl Middle for Attention {
         let mut copy = None;
         let xs = self.turned(xs, &mut copy);
         let stride = rows.next_multiple_of(LANES);
-        let mut across = Scratch::new(width * rows);
+        let (mut across, mut values) = (Scratch::new(width * rows), Scratch::new(width * rows));
         let mut weights = Scratch::new(rows * stride);
         let mut dscores = Scratch::new(rows * stride);
         for (head, kept) in kept.chunks_exact(KEPT * rows).enumerate() {
@@ -150,26 +171,36 @@ impl Middle for Attention {
             let (key, value) = (&query[dim..], &query[2 * dim..]);
             let dy = &dys[head * width..];
             transpose(key, apart, width, &mut across);
-            let queries = (query, Left::Rows(apart));
-            self.product([rows, rows, width], queries, &across, rows, &mut weights, stride);
-            transpose(value, apart, width, &mut across);
-            let upstream = (dy, Left::Rows(dim));
-            self.product([rows, rows, width], upstream, &across, rows, &mut dscores, stride);
-            self.isa.run(SoftmaxBackward {
-                columns: rows,
-                scale: self.scale(),
-                causal: self.causal,
-                kept,
-                weights: &mut weights,
-                dscores: &mut dscores,
-            });
+            transpose(value, apart, width, &mut values);
             let dx = &mut dxs[head * width..];
-            let by_row = (&*dscores, Left::Rows(stride));
-            self.product([rows, width, rows], by_row, key, apart, dx, apart);
-            let by_column = (&*dscores, Left::Columns(stride));
-            self.product([rows, width, rows], by_column, query, apart, &mut dx[dim..], apart);
-            let by_column = (&*weights, Left::Columns(stride));
-            self.product([rows, width, rows], by_column, dy, dim, &mut dx[2 * dim..], apart);
+            for [first, end] in self.blocks(rows) {
+                let (count, columns) = (end - first, self.columns(end, rows));
+                let here = first * stride..end * stride;
+                let (weights, ds) = (&mut weights[here.clone()], &mut dscores[here]);
+                let queries = (&query[first * apart..], Left::Rows(apart));
+                self.product([count, columns, width], queries, &across, rows, weights, stride);
+                let upstream = (&dy[first * dim..], Left::Rows(dim));
+                self.product([count, columns, width], upstream, &values, rows, ds, stride);
+                let kept = &kept[KEPT * first..KEPT * end];
+                let (scale, causal) = (self.scale(), self.causal.then_some(first));
+                let dscores = &mut *ds;
+                let both =
+                    SoftmaxBackward { columns, stride, scale, causal, kept, weights, dscores };
+                self.isa.run(both);
+                let (by_row, dquery) = (Left::Rows(stride), &mut dx[first * apart..]);
+                self.product([count, width, columns], (&*ds, by_row), key, apart, dquery, apart);
+            }
+            for [first, end] in self.blocks(rows) {
+                // The rows that attend to this block of keys and values.
+                let from = if self.causal { first } else { 0 };
+                let (at, sizes) = (from * stride + first, [end - first, width, rows - from]);
+                let (query, dy) = (&query[from * apart..], &dy[from * dim..]);
+                let (dkey, by_column) = (first * apart + dim, Left::Columns(stride));
+                let dscores = (&dscores[at..], by_column);
+                self.product(sizes, dscores, query, apart, &mut dx[dkey..], apart);
+                let weights = (&weights[at..], by_column);
+                self.product(sizes, weights, dy, dim, &mut dx[dkey + dim..], apart);
+            }
         }
         self.turn(dxs, true);
     }
@@ -188,10 +219,11 @@ fn transpose(xs: &[f32], apart: usize, width: usize, to: &mut [f32]) {
 /// Softmax of `scale` times the first `columns` of each row of scores, in their place. What lies behind these is used up.
 struct Softmax<'a> {
     columns: usize,
+    /// A row's start to the next one's, a multiple of [`LANES`].
+    stride: usize,
     scale: f32,
-    /// Whether of row `r` only the first `r + 1` columns count.
-    causal: bool,
-    /// Rows of a multiple of [`LANES`].
+    /// If of row `r` only the first `r + 1` columns count, the number of the first row.
+    causal: Option<usize>,
     scores: &'a mut [f32],
     kept: &'a mut [f32],
 }
@@ -201,10 +233,11 @@ impl Kernel for Softmax<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let stride = self.columns.next_multiple_of(LANES);
-        let rows = self.scores.chunks_exact_mut(stride).zip(self.kept.chunks_exact_mut(KEPT));
+        let rows = self.scores.chunks_exact_mut(self.stride).zip(self.kept.chunks_exact_mut(KEPT));
         for (number, (row, kept)) in rows.enumerate() {
-            let columns = if self.causal { number + 1 } else { self.columns };
+            let columns = self.causal.map_or(self.columns, |first| first + number + 1);
+            let (row, later) = row.split_at_mut(columns.next_multiple_of(LANES));
+            later.fill(0.0);
             // Nothing is smaller, and whole vectors are faster than columns left over.
             row[columns..].fill(f32::NEG_INFINITY);
             let mut largest = s.splat(f32::NEG_INFINITY);
@@ -235,8 +268,9 @@ impl Kernel for Softmax<'_> {
 /// dweight)`.
 struct SoftmaxBackward<'a> {
     columns: usize,
+    stride: usize,
     scale: f32,
-    causal: bool,
+    causal: Option<usize>,
     kept: &'a [f32],
     weights: &'a mut [f32],
     dscores: &'a mut [f32],
@@ -247,18 +281,21 @@ impl Kernel for SoftmaxBackward<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let stride = self.columns.next_multiple_of(LANES);
-        let rows = self.weights.chunks_exact_mut(stride).zip(self.dscores.chunks_exact_mut(stride));
-        for (number, ((weights, dscores), kept)) in
-            rows.zip(self.kept.chunks_exact(KEPT)).enumerate()
-        {
+        let weights = self.weights.chunks_exact_mut(self.stride);
+        let rows = weights.zip(self.dscores.chunks_exact_mut(self.stride));
+        let rows = rows.zip(self.kept.chunks_exact(KEPT));
+        for (number, ((weights, dscores), kept)) in rows.enumerate() {
             let (largest, inverse) = (kept[0], kept[1]);
-            let columns = if self.causal { number + 1 } else { self.columns };
-            weights[columns..].fill(f32::NEG_INFINITY);
+            let columns = self.causal.map_or(self.columns, |first| first + number + 1);
+            let whole = columns.next_multiple_of(LANES);
+            weights[whole..].fill(0.0);
             dscores[columns..].fill(0.0);
+            let (weights, dscores) = (&mut weights[..whole], &mut dscores[..whole]);
             for x in weights.iter_mut() {
                 *x = exp((*x - largest) * self.scale) * inverse;
             }
+            // What lies behind the last column counts for nothing.
+            weights[columns..].fill(0.0);
             let mut sums = s.zero();
             for (x, dx) in weights.chunks_exact(S::LANES).zip(dscores.chunks_exact(S::LANES)) {
                 sums = s.fma(s.load(x), s.load(dx), sums);

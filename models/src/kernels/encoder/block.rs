@@ -11,7 +11,7 @@ use candle_core::{Result, Shape, Tensor};
 
 use crate::kernels::custom_op::{self, Gradients, Operation, apply};
 use crate::kernels::gemm::Target;
-use crate::kernels::handover::Parts;
+use crate::kernels::handover::Linked;
 use crate::kernels::layer_norm::{Again, Backward, KEPT, Normalise};
 use crate::kernels::memory::Scratch;
 use crate::kernels::operand::{Operand, borrow};
@@ -43,8 +43,10 @@ pub(super) trait Middle: Send + Sync + 'static {
     fn backward(&self, xs: &[f32], kept: &[f32], dys: &[f32], dxs: &mut [f32]);
 }
 
-/// `xs + second(middle(first(norm(xs))))` for packed rows `xs [rows, D]`, with `parts` the weights and biases of the
-/// norm, the first and the second projection; timed as the two `kinds`, forward and backward.
+/// The weights and biases of the norm, the first and the second projection.
+pub(super) type Parameters = Linked<6>;
+
+/// `xs + second(middle(first(norm(xs))))` for packed rows `xs [rows, D]`; timed as the two `kinds`, forward and backward.
 ///
 /// # Errors
 /// Operands that are not `f32` on the CPU.
@@ -52,22 +54,20 @@ pub(super) fn block(
     isa: Isa,
     xs: &Tensor,
     packing: &Packing,
-    parts: Parts,
+    parameters: Parameters,
     middle: impl Middle,
     kinds: [Kind; 2],
 ) -> Result<Tensor> {
     let saved = custom_op::Saved::nothing();
-    let op = Block { isa, packing: packing.clone(), parts, middle, kinds, saved };
-    timed(kinds[0], op.products(xs.dim(1)?), || {
-        let parameters = op.parts.operand()?;
-        apply(op, [xs, &parameters])
-    })
+    let link = parameters.link()?;
+    let op = Block { isa, packing: packing.clone(), parameters, middle, kinds, saved };
+    timed(kinds[0], op.products(xs.dim(1)?), || apply(op, [xs, &link]))
 }
 
 struct Block<M> {
     isa: Isa,
     packing: Packing,
-    parts: Parts,
+    parameters: Parameters,
     middle: M,
     kinds: [Kind; 2],
     saved: custom_op::Saved<Saved>,
@@ -83,28 +83,6 @@ struct Saved {
     kept: Scratch,
     /// What the middle gives, `[rows, gives]`.
     given: Scratch,
-}
-
-/// The parameters, or their gradients, apart.
-struct Parameters<T> {
-    gamma: T,
-    beta: T,
-    first: T,
-    first_bias: T,
-    second: T,
-    second_bias: T,
-}
-
-impl<T> Parameters<T> {
-    /// Those that lie behind one another in `flat`, a slice that `split_at` divides.
-    fn new(flat: T, dim: usize, middle: &impl Middle, split_at: fn(T, usize) -> (T, T)) -> Self {
-        let (gamma, rest) = split_at(flat, dim);
-        let (beta, rest) = split_at(rest, dim);
-        let (first, rest) = split_at(rest, middle.takes() * dim);
-        let (first_bias, rest) = split_at(rest, middle.takes());
-        let (second, second_bias) = split_at(rest, dim * middle.gives());
-        Self { gamma, beta, first, first_bias, second, second_bias }
-    }
 }
 
 /// Consecutive texts whose rows one job takes.
@@ -178,13 +156,15 @@ struct Back<'a> {
 impl<M: Middle> Operation<2> for Block<M> {
     const NAME: &'static str = M::NAME;
 
-    fn forward(&self, [xs, parameters]: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
+    fn forward(&self, [xs, _]: [Operand; 2]) -> Result<(Vec<f32>, Shape)> {
         let (rows, dim) = xs.shape().dims2()?;
         let xs: &[f32] = xs.values()?;
-        let of = Parameters::new(parameters.values()?, dim, &self.middle, <[f32]>::split_at);
+        let values = self.parameters.values()?;
+        let [gamma, beta, first, first_bias, second, second_bias] =
+            values.each_ref().map(|values| &**values);
         let (takes, keeps, gives) = (self.middle.takes(), self.middle.keeps(), self.middle.gives());
-        let first = Panels::transposed(self.isa, of.first, dim);
-        let second = Panels::transposed(self.isa, of.second, gives);
+        let first = Panels::transposed(self.isa, first, dim);
+        let second = Panels::transposed(self.isa, second, gives);
         // All scratch that outlives this call comes from this thread, which also drops it.
         let mut saved = Saved {
             norm: Scratch::new(rows * KEPT),
@@ -210,9 +190,8 @@ impl<M: Middle> Operation<2> for Block<M> {
         parallel::each(jobs.collect(), |Forward { group, norm, taken, kept, given, ys }| {
             let xs = span(xs, group.rows(), dim);
             let mut normal = Scratch::new(xs.len());
-            let Parameters { gamma, beta, .. } = of;
             self.isa.run(Normalise { xs, gamma, beta, kept: norm, ys: &mut normal });
-            fill(taken, of.first_bias);
+            fill(taken, first_bias);
             first.product(&normal, Target::Add(taken));
             for text in group.texts() {
                 self.middle.forward(
@@ -221,7 +200,7 @@ impl<M: Middle> Operation<2> for Block<M> {
                     span_mut(given, text, gives),
                 );
             }
-            fill(ys, of.second_bias);
+            fill(ys, second_bias);
             second.product(given, Target::Add(ys));
             ys.iter_mut().zip(xs).for_each(|(y, x)| *y += x);
         });
@@ -229,15 +208,13 @@ impl<M: Middle> Operation<2> for Block<M> {
         Ok((ys, (rows, dim).into()))
     }
 
-    fn backward(&self, [xs, parameters]: [&Tensor; 2], _: &Tensor, dys: &Tensor) -> Gradients<2> {
+    fn backward(&self, [xs, link]: [&Tensor; 2], _: &Tensor, dys: &Tensor) -> Gradients<2> {
         let (_, dim) = xs.dims2()?;
         timed(self.kinds[1], 2 * self.products(dim), || {
             let mut dxs = vec![0.0; xs.elem_count()];
-            let mut gradients = vec![0.0; parameters.elem_count()];
-            let (rows, flat, dys) = (&borrow(xs)?, &borrow(parameters)?, &borrow(dys)?);
-            self.gradients(dim, rows, flat, dys, &mut dxs, &mut gradients);
+            self.gradients(dim, &borrow(xs)?, &borrow(dys)?, &mut dxs)?;
             let dxs = Tensor::from_vec(dxs, xs.shape(), xs.device())?;
-            Ok([Some(dxs), Some(self.parts.gradient(parameters, gradients)?)])
+            Ok([Some(dxs), Some(link.zeros_like()?)])
         })
     }
 }
@@ -250,23 +227,15 @@ impl<M: Middle> Block<M> {
         self.packing.rows() * dim * (self.middle.takes() + self.middle.gives()) + texts
     }
 
-    /// Writes the gradients of the rows and of the parameters.
-    fn gradients(
-        &self,
-        dim: usize,
-        xs: &[f32],
-        parameters: &[f32],
-        dys: &[f32],
-        dxs: &mut [f32],
-        gradients: &mut [f32],
-    ) {
+    /// Writes the gradients of the rows, and gives the parameters theirs.
+    fn gradients(&self, dim: usize, xs: &[f32], dys: &[f32], dxs: &mut [f32]) -> Result<()> {
         let rows = xs.len() / dim;
-        let of = Parameters::new(parameters, dim, &self.middle, <[f32]>::split_at);
-        let to = Parameters::new(gradients, dim, &self.middle, <[f32]>::split_at_mut);
+        let values = self.parameters.values()?;
+        let [gamma, beta, first, _, second, _] = values.each_ref().map(|values| &**values);
         let (takes, keeps, gives) = (self.middle.takes(), self.middle.keeps(), self.middle.gives());
         let saved = self.saved.get();
-        let first = Panels::new(self.isa, of.first, dim);
-        let second = Panels::new(self.isa, of.second, gives);
+        let first = Panels::new(self.isa, first, dim);
+        let second = Panels::new(self.isa, second, gives);
         let (mut normal, mut dtaken) = (Scratch::new(rows * dim), Scratch::new(rows * takes));
         let groups = groups(self.packing.starts());
         let width = 3 * dim + takes;
@@ -300,21 +269,25 @@ impl<M: Middle> Block<M> {
                 self.isa.run(ColumnSums { rows: dtaken, sums: dfirst_bias });
                 let mut dnormal = Scratch::new(xs.len());
                 first.product(dtaken, Target::Write(&mut dnormal));
-                let (gamma, beta, kept) = (of.gamma, of.beta, span(&saved.norm, rows, KEPT));
+                let kept = span(&saved.norm, rows, KEPT);
                 self.isa.run(Again { xs, gamma, beta, kept, ys: normal });
                 dxs.copy_from_slice(dys);
                 self.isa.run(Backward { xs, gamma, kept, dys: &dnormal, dxs, dgamma, dbeta });
             });
         }
-        for sums in sums.chunks_exact(width) {
-            let mut rest = sums;
-            for to in [&mut *to.gamma, to.beta, to.first_bias, to.second_bias] {
-                let (mine, others) = rest.split_at(to.len());
-                to.iter_mut().zip(mine).for_each(|(sum, x)| *sum += x);
-                rest = others;
+        // The sums of the groups, in their order, of as many columns from `first` on as the parameter has.
+        let add_up = |first: usize, to: &mut [f32]| {
+            to.fill(0.0);
+            for sums in sums.chunks_exact(width) {
+                to.iter_mut().zip(&sums[first..]).for_each(|(sum, x)| *sum += x);
             }
-        }
-        weight_gradient(self.isa, &dtaken, &normal, dim, to.first);
-        weight_gradient(self.isa, dys, &saved.given, gives, to.second);
+        };
+        let of = &self.parameters;
+        of.give(0, |to| add_up(0, to))?;
+        of.give(1, |to| add_up(dim, to))?;
+        of.give(2, |to| weight_gradient(self.isa, &dtaken, &normal, dim, to))?;
+        of.give(3, |to| add_up(2 * dim, to))?;
+        of.give(4, |to| weight_gradient(self.isa, dys, &saved.given, gives, to))?;
+        of.give(5, |to| add_up(2 * dim + takes, to))
     }
 }
