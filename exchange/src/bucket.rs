@@ -5,9 +5,9 @@ use std::ops::Range;
 use crate::compress::{Built, Compressor};
 use crate::layout::BucketRange;
 use crate::reducer::{Mail, Reducer};
-use crate::support::BLOCK;
+use crate::support::Touched;
 use crate::wire::Kind;
-use crate::{Gauge, Result, State, Support};
+use crate::{Gauge, Result, State};
 
 /// A bucket of one rank.
 pub(crate) struct Bucket {
@@ -15,11 +15,8 @@ pub(crate) struct Bucket {
     pub(crate) range: Range<usize>,
     /// What its gradient is reduced by; plain f32 without one.
     pub(crate) engine: Engine,
-    /// A bit for each block that some rank's last message may have something in, if messages can
-    /// be read [by blocks](Compressor::sparse_blocks): the mean is zero outside of them.
-    pub(crate) touched: Vec<u64>,
-    /// Whether the last messages were read so.
-    pub(crate) by_blocks: bool,
+    /// What its last messages spoke of, if they can be read by blocks.
+    pub(crate) touched: Option<Touched>,
 }
 
 /// What reduces a bucket.
@@ -41,13 +38,12 @@ impl Bucket {
             Built::Codec(compressor) => Engine::Codec(compressor),
             Built::Reducer(reducer) => Engine::Rounds(reducer, Mail::default()),
         };
-        let mut touched = Vec::new();
-        if let Engine::Codec(compressor) = &mut engine
-            && compressor.sparse_blocks().is_some()
-        {
-            touched = vec![0; range.len().div_ceil(BLOCK).div_ceil(64)];
-        }
-        Self { range, engine, touched, by_blocks: false }
+        let by_blocks = match &mut engine {
+            Engine::Codec(compressor) => compressor.sparse_blocks().is_some(),
+            _ => false,
+        };
+        let touched = by_blocks.then(|| Touched::new(range.len()));
+        Self { range, engine, touched }
     }
 
     /// Elements.
@@ -79,6 +75,14 @@ impl Bucket {
     }
 
     /// What its reducer posted and received, if it has one.
+    pub(crate) fn mail(&self) -> Option<&Mail> {
+        match &self.engine {
+            Engine::Rounds(_, mail) => Some(mail),
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
     pub(crate) fn mail_mut(&mut self) -> Option<&mut Mail> {
         match &mut self.engine {
             Engine::Rounds(_, mail) => Some(mail),
@@ -86,7 +90,7 @@ impl Bucket {
         }
     }
 
-    /// The same, to encode with or to learn.
+    /// The same as [`codec`](Self::codec), to encode with or to learn.
     pub(crate) fn codec_mut(&mut self) -> Option<&mut (dyn Compressor + 'static)> {
         match &mut self.engine {
             Engine::Codec(compressor) => Some(&mut **compressor),
@@ -94,53 +98,12 @@ impl Bucket {
         }
     }
 
-    /// The words of the flat gradient's support, if its elements are those of the flat gradient.
-    pub(crate) fn words<'s>(&self, support: Option<&'s Support>, flat: usize) -> Option<&'s [u64]> {
-        support.filter(|_| self.range == (0..flat)).map(Support::words)
-    }
-
-    /// Overwrites its elements from `start` on, in the flat gradient.
-    pub(crate) fn put(&self, start: usize, values: &[[u8; 4]], gradient: &mut [f32]) {
-        copy(values, &mut self.elements_mut(gradient)[start..]);
-    }
-
-    /// Overwrites its elements from `start` on, in the flat gradient, which is zero outside of
-    /// `within`, and adds those that are not zero then to `support`. What is zero and stays so is
-    /// not written.
-    pub(crate) fn put_within(
-        &self,
-        start: usize,
-        values: &[[u8; 4]],
-        within: &Support,
-        support: &mut Support,
-        gradient: &mut [f32],
-    ) {
-        for (block, values) in values.chunks(BLOCK).enumerate() {
-            let start = self.range.start + start + block * BLOCK;
-            let elements = start..start + values.len();
-            let zero = values.iter().fold(0, |any, value| any | u32::from_le_bytes(*value)) == 0;
-            if !zero || within.meets(elements.clone()) {
-                copy(values, &mut gradient[elements.clone()]);
-            }
-            if !zero {
-                support.add(elements);
-            }
-        }
-    }
-
-    /// Adds the elements where its mean may be other than zero to `support`.
-    pub(crate) fn note_touched(&self, support: &mut Support) {
-        if !self.by_blocks {
-            return support.add(self.range.clone());
-        }
-        for (word, bits) in self.touched.iter().enumerate() {
-            let mut rest = *bits;
-            while rest != 0 {
-                let start = self.range.start + (64 * word + rest.trailing_zeros() as usize) * BLOCK;
-                support.add(start..self.range.end.min(start + BLOCK));
-                rest &= rest - 1;
-            }
-        }
+    /// Where the mean of what its reducer posted goes: so many zeros.
+    pub(crate) fn posted_mean(&mut self, length: usize) -> &mut [f32] {
+        let mail = self.mail_mut().expect("invariant: values are posted by a reducer");
+        mail.mean.clear();
+        mail.mean.resize(length, 0.0);
+        &mut mail.mean
     }
 
     /// What its compressor or reducer tells about the last step.
@@ -182,10 +145,6 @@ impl Bucket {
     }
 }
 
-fn copy(from: &[[u8; 4]], to: &mut [f32]) {
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_le_bytes(*from));
-}
-
 /// What one frame of a message is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Item {
@@ -202,9 +161,9 @@ pub(crate) struct Item {
 
 impl Item {
     /// A bucket's gradient.
-    pub(crate) fn gradient(bucket: usize, of: &Bucket, plain: bool) -> Self {
-        let plain = plain || of.is_plain();
-        Self { bucket, length: of.length(), kind: Kind::Dense, round: 0, plain }
+    pub(crate) fn gradient(bucket: usize, held: &Bucket, plain: bool) -> Self {
+        let plain = plain || held.is_plain();
+        Self { bucket, length: held.length(), kind: Kind::Dense, round: 0, plain }
     }
 
     /// What a bucket's reducer posted in a round.
@@ -220,29 +179,5 @@ impl Item {
     /// What reads messages about it; `None` when there are only plain ones.
     pub(crate) fn decoder(self, buckets: &[Bucket]) -> Option<&dyn Compressor> {
         buckets[self.bucket].codec().filter(|_| !self.plain)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_that_stay_zero_are_not_written_and_all_others_are() {
-        let place = BucketRange { parameters: 0..1, range: 32..5 * BLOCK, dense: false };
-        let bucket = Bucket::new(&place, Built::Plain);
-        let (mut within, mut support) = (Support::nothing(6 * BLOCK), Support::nothing(6 * BLOCK));
-        within.add(2 * BLOCK..2 * BLOCK + 1);
-        // A value outside of `within` shows where nothing was written.
-        let mut flat = vec![7.0; 6 * BLOCK];
-        let mut values = vec![[0; 4]; 4 * BLOCK];
-        values[3 * BLOCK] = 5f32.to_le_bytes();
-        bucket.put_within(0, &values, &within, &mut support, &mut flat);
-        let element = 32 + 3 * BLOCK;
-        assert_eq!(flat[element..element + BLOCK][..2], [5.0, 0.0]);
-        assert!(support.meets(element..element + 1) && !support.meets(0..3 * BLOCK));
-        assert_eq!(flat[32 + BLOCK..32 + 3 * BLOCK], [0.0; 2 * BLOCK]);
-        let untouched = [&flat[..32 + BLOCK], &flat[32 + 4 * BLOCK..]].concat();
-        assert!(untouched.iter().all(|value| *value == 7.0));
     }
 }

@@ -2,25 +2,23 @@
 //! Buckets are exchanged group by group; within a group there is one collective for each kind of
 //! message and each round.
 
-mod ending;
-mod outgoing;
+mod encode;
+mod finish;
 mod rounds;
 
-use crate::bucket::Bucket;
-use crate::bucket::Item;
-use crate::buffers::Buffers;
+use crate::bucket::{Bucket, Item};
 use crate::collective::Collective;
 use crate::compress::{Feedback, Run, Scheme};
 use crate::cpu::Stopwatch;
-use crate::gradient::Gradient;
-use crate::incoming::{Place, first_refusal};
+use crate::group::{Buffers, GroupExchange, Member, Received, StepContext, first_refusal};
 use crate::layout::{BucketRange, Layout};
 use crate::measure::Distortion;
 use crate::refusal;
-use crate::topology::{About, Heard, Route, Setup, Topology, Wiring, Work};
+use crate::support::{Gradient, Zeros};
+use crate::topology::{Route, Setup, Topology, Wiring};
 use crate::traffic::{Leg, Operation};
 use crate::wire::{Kind, floats, frame};
-use crate::{Error, Policy, Result, State, Support, Traffic};
+use crate::{Error, Policy, Result, State, Traffic};
 
 /// Elements that a bucket may have, so that its message is surely shorter than 4 GiB.
 const MAX_BUCKET: usize = 1 << 29;
@@ -56,16 +54,11 @@ const MAX_BUCKET: usize = 1 << 29;
 /// with the same one again. After any other error the group of ranks is broken: drop the exchange,
 /// which tells the peers.
 pub struct Exchange {
-    layout: Layout,
+    member: Member,
     policy: Policy,
-    places: Vec<BucketRange>,
-    buckets: Vec<Bucket>,
+    ranges: Vec<BucketRange>,
     groups: Vec<Vec<usize>>,
-    feedback: Option<Feedback>,
-    collective: Box<dyn Collective>,
-    route: Box<dyn Route>,
-    /// Of each group, the buffers of its last messages.
-    buffers: Vec<Buffers>,
+    route: Route,
     distortion: Distortion,
     underway: Option<Underway>,
 }
@@ -74,8 +67,8 @@ pub struct Exchange {
 struct Underway {
     step: u64,
     traffic: Traffic,
-    /// Of each group that has been exchanged, what this rank heard of which items.
-    heard: Vec<Option<(Vec<Item>, Heard)>>,
+    /// Of each group that has been exchanged, its items and what this rank received about them.
+    received: Vec<Option<(Vec<Item>, Received)>>,
 }
 
 impl Exchange {
@@ -120,8 +113,8 @@ impl Exchange {
             return Err(Error::WorldSize { world_size });
         }
         let bucketing = policy.bucketing.clone().unwrap_or_default();
-        let (layout, places) = bucketing.arrange(layout, policy.dense_below.unwrap_or(0));
-        if let Some(large) = places.iter().find(|place| place.range.len() > MAX_BUCKET) {
+        let (layout, ranges) = bucketing.arrange(layout, policy.dense_below.unwrap_or(0));
+        if let Some(large) = ranges.iter().find(|bucket| bucket.range.len() > MAX_BUCKET) {
             let problem = format!(
                 "a bucket of {} elements is too large; write `parameter` or `bytes = {}`",
                 large.range.len(),
@@ -129,45 +122,38 @@ impl Exchange {
             );
             return Err(Error::Bucketing { problem });
         }
-        if places.len() > frame::MAX_BUCKETS {
+        if ranges.len() > frame::MAX_BUCKETS {
             let problem = format!(
                 "{} buckets are more than {}; write `whole` or a larger `bytes`",
-                places.len(),
+                ranges.len(),
                 frame::MAX_BUCKETS
             );
             return Err(Error::Bucketing { problem });
         }
-        let about = About {
+        let run = run.into();
+        let setup = Setup {
             wiring,
             scheme,
             policy: &policy,
             layout: &layout,
-            places: &places,
-            run: run.into(),
+            ranges: &ranges,
+            run,
             world_size,
         };
-        let buckets = about.buckets(rank);
-        let route = wiring.topology.route(Setup { about, rank, collective: &mut *collective })?;
+        let buckets = setup.buckets(rank);
+        let route = Route::new(&setup, &mut *collective)?;
         let feedback = scheme.feedback().then(|| Feedback::new(layout.len(), policy.momentum()));
-        Ok(Self {
-            layout,
-            policy,
-            groups: vec![(0..buckets.len()).collect()],
-            places,
-            buckets,
-            feedback,
-            collective,
-            route,
-            buffers: no_buffers(1),
-            distortion: Distortion::default(),
-            underway: None,
-        })
+        let groups = vec![(0..buckets.len()).collect()];
+        let (zeros, buffers) = (Zeros::default(), no_buffers(1));
+        let member = Member { layout, buckets, feedback, collective, zeros, buffers };
+        let distortion = Distortion::default();
+        Ok(Self { member, policy, ranges, groups, route, distortion, underway: None })
     }
 
     /// The buckets, by number: which parameters each holds, and where they lie. A bucket's part of
     /// the gradient is final when all of its parameters' are.
     pub fn buckets(&self) -> &[BucketRange] {
-        &self.places
+        &self.ranges
     }
 
     /// The groups of buckets that travel in one message each; one group of all unless set.
@@ -183,7 +169,7 @@ impl Exchange {
     /// there are several although the policy needs the whole gradient first (local clipping).
     pub fn set_groups(&mut self, groups: Vec<Vec<usize>>) -> Result<()> {
         let refuse = |problem: String| Err(Error::Groups { problem });
-        let count = self.buckets.len();
+        let count = self.ranges.len();
         let mut seen = vec![false; count];
         for (group, buckets) in groups.iter().enumerate() {
             if buckets.is_empty() {
@@ -209,7 +195,7 @@ impl Exchange {
                  message; set `clip_norm` to 0, or exchange all buckets as one group"
             ));
         }
-        self.buffers = no_buffers(groups.len());
+        self.member.buffers = no_buffers(groups.len());
         self.groups = groups;
         self.underway = None;
         Ok(())
@@ -227,27 +213,30 @@ impl Exchange {
         step: u64,
         gradient: impl Into<Gradient<'g>>,
     ) -> Result<Traffic> {
-        let Gradient { values, mut support } = gradient.into();
+        let Gradient { values, support } = gradient.into();
         self.begin(step);
-        if self.groups.len() > 1
-            && let Some(support) = support.take()
-        {
-            // Whichever group fails, the ones before it may have left their means anywhere.
-            support.fill();
+        let groups = self.groups.len();
+        // Whichever of several groups fails, the ones before it may have left their means anywhere.
+        self.member.zeros.begin(support.as_deref().filter(|_| groups == 1));
+        let mut exchanged = Ok(());
+        for group in 0..groups {
+            exchanged = exchanged.and_then(|()| self.exchange_group(group, values));
         }
-        for group in 0..self.groups.len() {
-            self.exchange_with(group, values, support.as_deref_mut())?;
+        if let Some(support) = support {
+            self.member.zeros.end(exchanged.as_ref().copied(), support);
         }
+        exchanged?;
         self.finish(values)
     }
 
     /// Begins a step; nothing is sent yet. One that was under way is given up.
     pub fn begin(&mut self, step: u64) {
         self.distortion.begin();
-        let heard = self.groups.iter().map(|_| None).collect();
-        let parameters = self.layout.len() as u64;
+        self.member.zeros.begin(None);
+        let received = self.groups.iter().map(|_| None).collect();
+        let parameters = self.member.layout.len() as u64;
         let traffic = Traffic { parameters, ..Traffic::default() };
-        self.underway = Some(Underway { step, traffic, heard });
+        self.underway = Some(Underway { step, traffic, received });
     }
 
     /// Overwrites the elements of one group's buckets in the flat `gradient` by their mean over
@@ -262,134 +251,94 @@ impl Exchange {
     /// [`Error::OutOfStep`] and [`Error::Message`] when a peer is gone, silent, elsewhere (in
     /// another step or group), or not understood.
     pub fn exchange_group(&mut self, group: usize, gradient: &mut [f32]) -> Result<()> {
-        self.exchange_with(group, gradient, None)
-    }
-
-    /// The same, of a gradient that is zero outside `support`, which becomes that of the mean.
-    fn exchange_with(
-        &mut self,
-        group: usize,
-        gradient: &mut [f32],
-        mut support: Option<&mut Support>,
-    ) -> Result<()> {
-        let refuse = |problem: String| Err(Error::Groups { problem });
-        if gradient.len() != self.layout.len() {
-            let (expected, found) = (self.layout.len(), gradient.len());
-            return Err(Error::GradientLength { expected, found });
-        }
-        let Some(mut underway) = self.underway.take() else {
-            return refuse(format!("group {group} comes before the step has begun"));
+        self.check_length(gradient)?;
+        let problem = match self.underway.as_ref().map(|underway| underway.received.get(group)) {
+            Some(Some(None)) => None,
+            Some(Some(Some(_))) => {
+                Some(format!("group {group} has been exchanged in this step already"))
+            }
+            Some(None) => Some(format!("there are {} groups, and no {group}", self.groups.len())),
+            None => Some(format!("group {group} comes before the step has begun")),
         };
-        match underway.heard.get(group) {
-            None => {
-                let count = self.groups.len();
-                self.underway = Some(underway);
-                return refuse(format!("there are {count} groups, and no {group}"));
-            }
-            Some(Some(_)) => {
-                self.underway = Some(underway);
-                return refuse(format!("group {group} has been exchanged in this step already"));
-            }
-            Some(None) => {}
+        if let Some(problem) = problem {
+            return Err(Error::Groups { problem });
         }
-        let place = self.place(underway.step);
-        let given = support.as_deref().cloned().unwrap_or_default();
-        let taken = (support.as_deref_mut(), &given);
-        match self.exchange_in(place, group, gradient, taken, &mut underway.traffic) {
-            Ok(heard) => underway.heard[group] = Some(heard),
-            Err(error) => {
-                if let Some(support) = support {
-                    match error {
-                        // Buckets hold the whole mean, which the support covers, or are as given.
-                        Error::NonFinite { .. } | Error::Aborted { .. } => support.join(&given),
-                        _ => support.fill(),
-                    }
-                }
-                return Err(error);
-            }
-        }
+        let mut underway = self.underway.take().expect("invariant: a step is under way");
+        let context = self.context(underway.step);
+        let received = self.exchange_in(context, group, gradient, &mut underway.traffic)?;
+        underway.received[group] = Some(received);
         self.underway = Some(underway);
         Ok(())
     }
 
-    /// A group's collectives, one after the other. `support` becomes that of the mean; `given` is what it
-    /// was.
+    /// A group's collectives, one after the other.
     fn exchange_in(
         &mut self,
-        place: Place,
+        context: StepContext,
         group: usize,
         gradient: &mut [f32],
-        (mut support, given): (Option<&mut Support>, &Support),
         traffic: &mut Traffic,
-    ) -> Result<(Vec<Item>, Heard)> {
+    ) -> Result<(Vec<Item>, Received)> {
         let start = Stopwatch::start();
-        let as_given = self.feedback.is_none() && !self.clips();
-        if self.is_dense() && place.world_size == 1 && as_given {
+        let as_given = self.member.feedback.is_none() && !self.clips();
+        if self.is_dense() && context.world_size == 1 && as_given {
             // The mean over one rank is its gradient: nothing to copy.
-            let mut buckets = self.groups[group].iter().map(|number| &self.buckets[*number]);
+            let mut buckets = self.groups[group].iter().map(|number| &self.member.buckets[*number]);
             if !buckets.all(|bucket| floats::all_finite(bucket.elements(gradient))) {
-                return Err(self.non_finite(place, group, gradient));
+                return Err(self.non_finite(context, group, gradient));
             }
             let mut leg = self.leg(group, Operation::Allreduce);
             leg.wire_bytes = leg.dense_bytes;
-            (leg.encode, leg.encode_cpu) = start.read();
+            leg.add_encode(start);
             traffic.add(leg);
-            return Ok((Vec::new(), Heard::Own(None)));
+            return Ok((Vec::new(), Received::Own(None)));
         }
         let mut leg = self.leg(group, Operation::Messages);
-        let outgoing = match self.encode(place, group, gradient, support.as_deref(), &mut leg) {
+        let outgoing = match self.encode(context, group, gradient, &mut leg) {
             Ok(outgoing) => outgoing,
-            Err(own) => return Err(self.refuse(place, own)),
+            Err(own) => return Err(self.refuse(context, own)),
         };
-        let [coded, plain, in_rounds] = outgoing.dense_bytes(&self.buckets);
+        self.member.zeros.encoded();
+        let [coded, plain, in_rounds] = outgoing.dense_bytes(&self.member.buckets);
         let (passed, computed) = start.read();
         leg.encode = passed.saturating_sub(outgoing.measuring);
         // Measuring was timed by what passed: the same share of both clocks is taken off.
         let share = leg.encode.as_secs_f64() / passed.as_secs_f64().max(1e-9);
         leg.encode_cpu = computed.mul_f64(share.min(1.0));
-        if let Some(support) = &mut support {
-            support.clear();
-        }
-        let as_sent = self.feedback.is_none();
-        let mut work = Work {
-            place,
-            items: &outgoing.items,
-            layout: &self.layout,
-            buckets: &mut self.buckets,
-            collective: &mut *self.collective,
-            gradient: &mut *gradient,
-            as_sent,
-            within: given,
-            support,
-            buffers: &mut self.buffers[group],
-            leg: &mut leg,
-        };
-        let mut heard = Heard::Own(None);
+        let mut received = Received::Own(None);
         if !outgoing.items.is_empty() {
-            (work.leg.wire_bytes, work.leg.dense_bytes) = (outgoing.message.len() as u64, coded);
-            heard = self.route.reduce(&mut work, outgoing.message)?;
-            traffic.add(std::mem::take(work.leg));
-            work.leg.group = group;
+            leg.dense_bytes = coded;
+            received =
+                self.carry(context, &outgoing.items, outgoing.message, gradient, &mut leg)?;
+            traffic.add(std::mem::take(&mut leg));
+            leg.group = group;
         }
         if !outgoing.plain.is_empty() {
-            work.items = &outgoing.plain;
-            work.leg.operation = Operation::Allreduce;
-            (work.leg.wire_bytes, work.leg.dense_bytes) = (outgoing.values.len() as u64, plain);
-            let mine = self.route.allreduce(&mut work, outgoing.values)?;
-            work.buffers.keep_plain(mine);
-            traffic.add(std::mem::take(work.leg));
-            work.leg.group = group;
+            (leg.operation, leg.dense_bytes) = (Operation::Allreduce, plain);
+            let mine = self.carry(context, &outgoing.plain, outgoing.values, gradient, &mut leg)?;
+            self.member.buffers[group].plain.keep(mine.into_mine(context.rank));
+            traffic.add(std::mem::take(&mut leg));
+            leg.group = group;
         }
         if !outgoing.rounds.is_empty() {
-            if let Some(support) = work.support.take() {
-                // What a reducer writes may lie anywhere in its bucket.
-                let rounds = outgoing.rounds.iter();
-                rounds.for_each(|number| support.add(work.buckets[*number].range.clone()));
-            }
-            let first = Leg { dense_bytes: in_rounds, ..std::mem::take(work.leg) };
-            self.run_rounds(place, &outgoing.rounds, gradient, first, traffic)?;
+            leg.dense_bytes = in_rounds;
+            self.run_rounds(context, &outgoing.rounds, gradient, leg, traffic)?;
         }
-        Ok((outgoing.items, heard))
+        Ok((outgoing.items, received))
+    }
+
+    /// Sends a message about some items over the topology, and overwrites them by their mean.
+    fn carry(
+        &mut self,
+        context: StepContext,
+        items: &[Item],
+        message: Vec<u8>,
+        gradient: &mut [f32],
+        leg: &mut Leg,
+    ) -> Result<Received> {
+        leg.wire_bytes = message.len() as u64;
+        let mut group = GroupExchange { member: &mut self.member, context, items, gradient, leg };
+        self.route.average(&mut group, message)
     }
 
     /// Gives up, and with it the step that is under way on this rank, if any. On every rank the
@@ -399,19 +348,19 @@ impl Exchange {
     /// If a rank of lower number refuses at the same time, its error is everybody's.
     pub fn abort(&mut self, step: u64, reason: &str) -> Error {
         self.underway = None;
-        let (place, reason) = (self.place(step), refusal::cut(reason).to_string());
-        self.refuse(place, Error::Aborted { rank: place.rank, step, reason })
+        let (context, reason) = (self.context(step), refusal::cut(reason).to_string());
+        self.refuse(context, Error::Aborted { rank: context.rank, step, reason })
     }
 
     /// The collective, for everything that is not a gradient: sums of an evaluation, averaged
     /// statistics, comparing replicas.
     pub fn collective(&mut self) -> &mut dyn Collective {
-        &mut *self.collective
+        &mut *self.member.collective
     }
 
     /// How the flat gradient is laid out: the parameters that were given, in the order of buckets.
     pub fn layout(&self) -> &Layout {
-        &self.layout
+        &self.member.layout
     }
 
     /// What surrounds the scheme: what was given, and the scheme's default policy for the rest.
@@ -421,7 +370,7 @@ impl Exchange {
 
     /// With error feedback: what this rank has not sent yet, in the gradient's layout.
     pub fn residual(&self) -> Option<&[f32]> {
-        self.feedback.as_ref().map(Feedback::residual)
+        self.member.feedback.as_ref().map(Feedback::residual)
     }
 
     /// Everything of this rank that later messages depend on: `residual` (in
@@ -429,10 +378,10 @@ impl Exchange {
     /// server under `server/`. To be called between steps.
     pub fn save(&self) -> State {
         let mut state = State::default();
-        if let Some(feedback) = &self.feedback {
-            feedback.save(&self.layout, &mut state);
+        if let Some(feedback) = &self.member.feedback {
+            feedback.save(&self.member.layout, &mut state);
         }
-        Bucket::save_all(&self.buckets, &mut state);
+        Bucket::save_all(&self.member.buckets, &mut state);
         self.route.save(&mut state);
         state
     }
@@ -452,13 +401,14 @@ impl Exchange {
     }
 
     fn take_up(&mut self, state: &State) -> Result<()> {
-        Feedback::restore(self.feedback.as_mut(), &self.layout, state)?;
-        Bucket::restore_all(&mut self.buckets, state)?;
+        let member = &mut self.member;
+        Feedback::restore(member.feedback.as_mut(), &member.layout, state)?;
+        Bucket::restore_all(&mut member.buckets, state)?;
         self.route.restore(state)
     }
 
     fn is_dense(&self) -> bool {
-        self.buckets.iter().all(Bucket::is_plain)
+        self.member.buckets.iter().all(Bucket::is_plain)
     }
 
     /// Whether local clipping is on.
@@ -466,23 +416,29 @@ impl Exchange {
         self.policy.clip_norm.is_some_and(|limit| limit > 0.0)
     }
 
-    fn place(&self, step: u64) -> Place {
-        Place { rank: self.collective.rank(), world_size: self.collective.world_size(), step }
+    fn context(&self, step: u64) -> StepContext {
+        let collective = &self.member.collective;
+        StepContext { rank: collective.rank(), world_size: collective.world_size(), step }
+    }
+
+    fn check_length(&self, gradient: &[f32]) -> Result<()> {
+        let (expected, found) = (self.member.layout.len(), gradient.len());
+        if found == expected { Ok(()) } else { Err(Error::GradientLength { expected, found }) }
     }
 
     /// A leg of a group, with the bytes that it would take as plain f32.
     fn leg(&self, group: usize, operation: Operation) -> Leg {
-        let lengths = self.groups[group].iter().map(|number| self.buckets[*number].length());
+        let lengths = self.groups[group].iter().map(|number| self.member.buckets[*number].length());
         let dense_bytes = lengths.map(|length| frame::HEADER_BYTES + 4 * length).sum::<usize>();
         Leg { group, operation, dense_bytes: dense_bytes as u64, ..Leg::default() }
     }
 
     /// Tells every rank this rank's own error instead of what they await, and returns the error
     /// that all of them return.
-    fn refuse(&mut self, place: Place, own: Error) -> Error {
+    fn refuse(&mut self, context: StepContext, own: Error) -> Error {
         let mut mine = Vec::new();
-        refusal::write(place.header(Kind::Abort, 0), &own, &mut mine);
-        match self.collective.allgather(mine) {
+        refusal::write(context.header(Kind::Abort, 0), &own, &mut mine);
+        match self.member.collective.allgather(mine) {
             Ok(messages) => first_refusal(&messages).unwrap_or(own),
             Err(_) => own,
         }

@@ -54,15 +54,13 @@
 #![forbid(unsafe_code)]
 
 mod bucket;
-mod buffers;
 mod collective;
 mod compress;
 pub mod contract;
 pub mod cpu;
 mod error;
 mod exchange;
-mod gradient;
-mod incoming;
+mod group;
 mod layout;
 mod measure;
 pub mod network;
@@ -93,13 +91,12 @@ pub use compress::{
 };
 pub use error::{Awaited, Error, Quantity, Result};
 pub use exchange::Exchange;
-pub use gradient::Gradient;
 pub use layout::{BucketRange, Bucketing, Layout, Parameter};
 pub use policy::Policy;
 pub use reducer::{Alone, BucketGradient, Next, Reducer, Round};
 pub use schemes::SchemeConfig;
 pub use state::{Entry, State};
-pub use support::Support;
+pub use support::{Gradient, Support};
 pub use topology::{Downlink, Topology, Wiring};
 pub use traffic::{Gauge, Leg, Merge, Operation, Traffic};
 pub use wire::frame::Header;

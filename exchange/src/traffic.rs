@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpu::Stopwatch;
+
 /// How the values of one gauge, from several buckets, become one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Merge {
@@ -143,6 +145,27 @@ pub struct Leg {
     pub decode_cpu: Duration,
     /// What a server's thread computed to check, decode, average and answer; told on rank 0.
     pub aggregate_cpu: Duration,
+}
+
+impl Leg {
+    /// Counts what has passed since as encoding.
+    pub(crate) fn add_encode(&mut self, since: Stopwatch) {
+        let (passed, computed) = since.read();
+        self.encode += passed;
+        self.encode_cpu += computed;
+    }
+
+    /// Counts what has passed since as waiting.
+    pub(crate) fn add_wait(&mut self, since: Stopwatch) {
+        self.wait += since.read().0;
+    }
+
+    /// Counts what has passed since as decoding.
+    pub(crate) fn add_decode(&mut self, since: Stopwatch) {
+        let (passed, computed) = since.read();
+        self.decode += passed;
+        self.decode_cpu += computed;
+    }
 }
 
 impl Traffic {

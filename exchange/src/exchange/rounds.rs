@@ -5,12 +5,11 @@ use super::Exchange;
 use crate::bucket::{Engine, Item};
 use crate::compress::Feedback;
 use crate::cpu::Stopwatch;
-use crate::incoming::Place;
-use crate::reducer::{BucketGradient, Mail, Next, Round};
-use crate::topology::Work;
+use crate::group::StepContext;
+use crate::reducer::{BucketGradient, Next, Round};
 use crate::traffic::{Leg, Operation};
 use crate::wire::{Frame, Kind, Reader, floats};
-use crate::{Error, Result, Support, Traffic};
+use crate::{Error, Result, Traffic};
 
 /// Items that were posted, and the message about them.
 type Posted = (Vec<Item>, Vec<u8>);
@@ -25,7 +24,7 @@ impl Exchange {
     /// [`Error::Aborted`], and so is a 257th round.
     pub(super) fn run_rounds(
         &mut self,
-        place: Place,
+        context: StepContext,
         rounds: &[usize],
         gradient: &mut [f32],
         mut leg: Leg,
@@ -33,25 +32,26 @@ impl Exchange {
     ) -> Result<()> {
         let group = leg.group;
         for number in rounds {
-            if let Some(mail) = self.buckets[*number].mail_mut() {
+            let bucket = &mut self.member.buckets[*number];
+            // What a reducer writes may lie anywhere in its bucket.
+            self.member.zeros.note(&bucket.range, None);
+            if let Some(mail) = bucket.mail_mut() {
                 mail.begin();
             }
         }
-        let due = self.note_due(place, rounds, gradient);
+        let due = self.note_due(context, rounds, gradient);
         for round in 0..=u8::MAX {
             let computing = Stopwatch::start();
-            let turned = self.turn(place, rounds, round, gradient);
+            let turned = self.turn(context, rounds, round, gradient);
             let written = turned
-                .and_then(|again| Ok((again, self.write_posts(place, group, rounds, round)?)));
+                .and_then(|again| Ok((again, self.write_posts(context, group, rounds, round)?)));
             let (again, [values, bytes]) = match written {
                 Ok(written) => written,
-                Err(own) => return Err(self.refuse(place, own)),
+                Err(own) => return Err(self.refuse(context, own)),
             };
-            let (passed, computed) = computing.read();
-            leg.encode += passed;
-            leg.encode_cpu += computed;
+            leg.add_encode(computing);
             if !again {
-                self.measure_rounds(place, rounds, &due, gradient);
+                self.measure_rounds(context, rounds, &due, gradient);
                 // What the last round computed follows the last collective.
                 match traffic.legs.last_mut().filter(|_| round > 0) {
                     Some(last) => {
@@ -65,31 +65,31 @@ impl Exchange {
             }
             if let Some((items, values)) = values {
                 let mine = std::mem::replace(&mut leg, Leg { group, ..Leg::default() });
-                self.carry_values(place, &items, values, gradient, mine, traffic)?;
+                self.carry_values(context, &items, values, gradient, mine, traffic)?;
             }
             if let Some((items, bytes)) = bytes {
                 let mine = std::mem::replace(&mut leg, Leg { group, ..Leg::default() });
-                self.carry_bytes(place, &items, bytes, mine, traffic)?;
+                self.carry_bytes(context, &items, bytes, mine, traffic)?;
             }
         }
-        let Place { rank, step, .. } = place;
+        let StepContext { rank, step, .. } = context;
         let reason = "a reducer wants more than 256 rounds".to_string();
-        Err(self.refuse(place, Error::Aborted { rank, step, reason }))
+        Err(self.refuse(context, Error::Aborted { rank, step, reason }))
     }
 
     /// Calls every reducer that is not done; whether one wants another round.
     fn turn(
         &mut self,
-        place: Place,
+        context: StepContext,
         rounds: &[usize],
         round: u8,
         gradient: &mut [f32],
     ) -> Result<bool> {
-        let Place { rank, world_size, step } = place;
+        let StepContext { rank, world_size, step } = context;
         let mut again = false;
         for number in rounds {
-            let residual = self.feedback.as_mut().map(Feedback::pending);
-            let bucket = &mut self.buckets[*number];
+            let residual = self.member.feedback.as_mut().map(Feedback::pending);
+            let bucket = &mut self.member.buckets[*number];
             let range = bucket.range.clone();
             let Engine::Rounds(reducer, mail) = &mut bucket.engine else { continue };
             if mail.done {
@@ -104,7 +104,7 @@ impl Exchange {
                 Next::Done => {
                     mail.clear_posts();
                     mail.done = true;
-                    self.check_mean(place, *number, gradient)?;
+                    self.check_mean(context, *number, gradient)?;
                 }
             }
         }
@@ -112,50 +112,42 @@ impl Exchange {
     }
 
     /// Refuses a mean that is not finite. It has the same bits on every rank, so that every rank does.
-    fn check_mean(&mut self, place: Place, number: usize, gradient: &[f32]) -> Result<()> {
-        let bucket = &self.buckets[number];
+    fn check_mean(&mut self, context: StepContext, number: usize, gradient: &[f32]) -> Result<()> {
+        let bucket = &self.member.buckets[number];
         let Some(element) = floats::first_non_finite(bucket.elements(gradient)) else {
             return Ok(());
         };
-        let (parameter, index) = self.layout.name(bucket.range.start + element);
-        Err(Error::NonFiniteMean { step: place.step, parameter, index })
+        let (parameter, index) = self.member.layout.name(bucket.range.start + element);
+        Err(Error::NonFiniteMean { step: context.step, parameter, index })
     }
 
     /// Writes what was posted: the items that are values, and those that are bytes, each with their
     /// message.
     fn write_posts(
         &mut self,
-        place: Place,
+        context: StepContext,
         group: usize,
         rounds: &[usize],
         round: u8,
     ) -> Result<[Option<Posted>; 2]> {
         let (mut values, mut bytes) = (Vec::new(), Vec::new());
-        let buffers = &mut self.buffers[group];
-        let mut posts = |posts: fn(&Mail) -> bool| {
-            let of =
-                |number: &usize| self.buckets[*number].mail_mut().is_some_and(|mail| posts(mail));
-            rounds.iter().any(of)
-        };
-        let mut floats_out = match posts(|mail| mail.posts_values) {
-            true => buffers.plain(),
-            false => Vec::new(),
-        };
-        let mut bytes_out = match posts(|mail| mail.posts_bytes) {
-            true => buffers.bytes(),
-            false => Vec::new(),
-        };
+        let buffers = &mut self.member.buffers[group];
+        let mails = || rounds.iter().filter_map(|number| self.member.buckets[*number].mail());
+        let (posts_values, posts_bytes) =
+            (mails().any(|mail| mail.posts_values), mails().any(|mail| mail.posts_bytes));
+        let mut floats_out = if posts_values { buffers.plain.take() } else { Vec::new() };
+        let mut bytes_out = if posts_bytes { buffers.bytes.take() } else { Vec::new() };
         for number in rounds {
-            let Some(mail) = self.buckets[*number].mail_mut() else { continue };
+            let Some(mail) = self.member.buckets[*number].mail_mut() else { continue };
             if mail.posts_values {
                 let item = Item::values(*number, mail.values.len(), round);
-                let open = place.header_of(Kind::Values, item).open(&mut floats_out);
+                let open = context.header_of(Kind::Values, item).open(&mut floats_out);
                 let Some(checksum) = floats::put_checked(&mail.values, None, &mut floats_out)
                 else {
                     let reason = format!(
                         "what is to be averaged in round {round} of bucket {number} is not finite"
                     );
-                    let (rank, step) = (place.rank, place.step);
+                    let (rank, step) = (context.rank, context.step);
                     return Err(Error::Aborted { rank, step, reason });
                 };
                 open.close_with(Kind::Values, &checksum, &mut floats_out);
@@ -165,7 +157,7 @@ impl Exchange {
             }
             if mail.posts_bytes {
                 let item = Item::bytes(*number, round);
-                let open = place.header_of(Kind::Bytes, item).open(&mut bytes_out);
+                let open = context.header_of(Kind::Bytes, item).open(&mut bytes_out);
                 bytes_out.extend_from_slice(&mail.bytes);
                 open.close(Kind::Bytes, &mut bytes_out);
                 bytes.push(item);
@@ -178,7 +170,7 @@ impl Exchange {
     /// Averages posted values over ranks.
     fn carry_values(
         &mut self,
-        place: Place,
+        context: StepContext,
         items: &[Item],
         mine: Vec<u8>,
         gradient: &mut [f32],
@@ -186,23 +178,9 @@ impl Exchange {
         traffic: &mut Traffic,
     ) -> Result<()> {
         leg.operation = Operation::Allreduce;
-        leg.wire_bytes = mine.len() as u64;
-        let nowhere = Support::default();
-        let mut work = Work {
-            place,
-            items,
-            layout: &self.layout,
-            buckets: &mut self.buckets,
-            collective: &mut *self.collective,
-            gradient,
-            as_sent: false,
-            within: &nowhere,
-            support: None,
-            buffers: &mut self.buffers[leg.group],
-            leg: &mut leg,
-        };
-        let mine = self.route.allreduce(&mut work, mine)?;
-        work.buffers.keep_plain(mine);
+        let group = leg.group;
+        let received = self.carry(context, items, mine, gradient, &mut leg)?;
+        self.member.buffers[group].plain.keep(received.into_mine(context.rank));
         traffic.add(leg);
         Ok(())
     }
@@ -210,7 +188,7 @@ impl Exchange {
     /// Gives posted bytes to every rank.
     fn carry_bytes(
         &mut self,
-        place: Place,
+        context: StepContext,
         items: &[Item],
         mine: Vec<u8>,
         mut leg: Leg,
@@ -219,15 +197,16 @@ impl Exchange {
         leg.operation = Operation::Allgather;
         leg.wire_bytes = mine.len() as u64;
         let sent = Stopwatch::start();
-        let all = self.collective.allgather(mine).map_err(|e| e.awaiting(place.awaited()))?;
-        (leg.wait, _) = sent.read();
+        let all =
+            self.member.collective.allgather(mine).map_err(|e| e.awaiting(context.awaited()))?;
+        leg.add_wait(sent);
         let received = Stopwatch::start();
-        if self.collective.server().is_some() {
+        if self.member.collective.server().is_some() {
             leg.downlink_bytes = all.iter().map(|message| message.len() as u64).sum();
         }
-        place.open(items, &all)?;
+        context.open(items, &all)?;
         for item in items {
-            if let Some(mail) = self.buckets[item.bucket].mail_mut() {
+            if let Some(mail) = self.member.buckets[item.bucket].mail_mut() {
                 mail.messages.clear();
             }
         }
@@ -236,41 +215,46 @@ impl Exchange {
             for item in items {
                 let payload = Frame::split(&mut reader)?.frame.payload.len();
                 let end = message.len() - reader.rest().len();
-                if let Some(mail) = self.buckets[item.bucket].mail_mut() {
+                if let Some(mail) = self.member.buckets[item.bucket].mail_mut() {
                     mail.messages.push((message.clone(), end - payload..end));
                 }
             }
         }
-        self.buffers[leg.group].keep_bytes(all.into_iter().nth(place.rank));
-        (leg.decode, leg.decode_cpu) = received.read();
+        self.member.buffers[leg.group].bytes.keep(all.into_iter().nth(context.rank));
+        leg.add_decode(received);
         traffic.add(leg);
         Ok(())
     }
 
     /// At a step at which the compression error is measured: what each bucket has to send.
-    fn note_due(&mut self, place: Place, rounds: &[usize], gradient: &[f32]) -> Vec<Vec<f32>> {
-        if !self.policy.measures(place.step) {
+    fn note_due(
+        &mut self,
+        context: StepContext,
+        rounds: &[usize],
+        gradient: &[f32],
+    ) -> Vec<Vec<f32>> {
+        if !self.policy.measures(context.step) {
             return Vec::new();
         }
-        let corrected = self.feedback.as_ref().map(Feedback::with_residual);
+        let corrected = self.member.feedback.as_ref().map(Feedback::with_residual);
         let due = corrected.unwrap_or(gradient);
-        rounds.iter().map(|number| self.buckets[*number].elements(due).to_vec()).collect()
+        rounds.iter().map(|number| self.member.buckets[*number].elements(due).to_vec()).collect()
     }
 
     /// Measures how much of that was left unsent.
     fn measure_rounds(
         &mut self,
-        place: Place,
+        context: StepContext,
         rounds: &[usize],
         due: &[Vec<f32>],
         gradient: &[f32],
     ) {
-        if !self.policy.measures(place.step) {
+        if !self.policy.measures(context.step) {
             return;
         }
-        let left = self.feedback.as_ref().map(Feedback::with_residual);
+        let left = self.member.feedback.as_ref().map(Feedback::with_residual);
         for (number, due) in rounds.iter().zip(due) {
-            let bucket = &self.buckets[*number];
+            let bucket = &self.member.buckets[*number];
             match left {
                 Some(left) => {
                     let left = bucket.elements(left);

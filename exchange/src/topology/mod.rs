@@ -1,18 +1,13 @@
-//! The shape that messages travel in: who hears whom, and who averages.
+//! The topology that messages travel in: who hears whom, and who averages.
 //!
-//! A [`Topology`] is what a caller chooses; its route takes one rank's message about a group of
+//! A [`Topology`] is what a caller chooses; its [`Route`] takes one rank's message about a group of
 //! buckets and leaves the mean in the gradient. With the default downlink all of them come to the
-//! same mean, bit for bit, and leave residuals and compressors the same. What travels as plain f32
-//! is averaged by [`allreduce`] wherever there is no server.
+//! same mean, bit for bit, and leave residuals and compressors the same.
 //!
-//! Adding one is a file that implements [`Shape`] and [`Route`], its `mod` line, one line in the
-//! list of `topologies!`, and its row in [`refusal`]: which schemes may ride on what.
+//! Adding one is a variant, which the compiler then asks for in two places, [`Topology::facts`] and
+//! [`Route`], and its row in [`refusal`]: which schemes may ride on what.
 
-mod allgather;
-mod allreduce;
-mod heard;
 mod server;
-mod sharded;
 mod shards;
 
 use std::sync::Arc;
@@ -20,100 +15,126 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bucket::{Bucket, Item};
-use crate::buffers::Buffers;
+use crate::bucket::Bucket;
 use crate::collective::cluster::{Cluster, Notes};
-use crate::collective::{Collective, Payload};
-use crate::compress::{Built, Compressor, Run, Scheme, Seat};
-use crate::incoming::Place;
+use crate::collective::{Collective, Solo, mesh, star};
+use crate::compress::{Built, Run, Scheme, Seat};
+use crate::group::{GroupExchange, Received};
 use crate::layout::{BucketRange, Bucketing, Layout};
 use crate::network::Pattern;
-use crate::traffic::Leg;
-use crate::wire::Kind;
-use crate::{Error, Policy, Result, State, Support};
+use crate::traffic::Operation;
+use crate::{Error, Policy, Result, State};
 
-pub(crate) use heard::{Heard, Received};
+pub(crate) use server::{blame_server, skim_downlink};
 
-macro_rules! topologies {
-    ($($variant:ident($module:ident)),* $(,)?) => {
-        /// The shape that messages travel in.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-        #[serde(rename_all = "kebab-case")]
-        #[non_exhaustive]
-        pub enum Topology {
-            $(
-                #[doc = concat!("See `exchange/src/topology/", stringify!($module), ".rs`.")]
-                $variant,
-            )*
-        }
-
-        impl Topology {
-            /// Every topology.
-            pub const ALL: &[Topology] = &[$(Topology::$variant),*];
-
-            /// Its name, as serde writes it.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Topology::$variant => <$module::Definition as Shape>::NAME,)*
-                }
-            }
-
-            /// What it does, in one line.
-            pub fn line(self) -> &'static str {
-                match self {
-                    $(Topology::$variant => <$module::Definition as Shape>::LINE,)*
-                }
-            }
-
-            /// Joins `world_size` ranks of this process as it needs, and returns their ends in
-            /// order of rank, one for each thread. Waits are bounded by `timeout`.
-            ///
-            /// # Errors
-            /// [`Error::ServerStart`].
-            pub fn connect(
-                self,
-                world_size: usize,
-                timeout: Duration,
-            ) -> Result<Vec<Box<dyn Collective>>> {
-                match self {
-                    $(Topology::$variant => <$module::Definition as Shape>::connect(world_size, timeout),)*
-                }
-            }
-
-            /// The same for this process among others, who do the same: its end. Notes travel along
-            /// ([`Notes`](crate::cluster::Notes)).
-            ///
-            /// # Errors
-            /// [`Error::WorldSize`], [`Error::ServerStart`].
-            pub fn connect_across(
-                self,
-                cluster: &Cluster,
-                timeout: Duration,
-                notes: Arc<dyn Notes>,
-            ) -> Result<Box<dyn Collective>> {
-                cluster.connect(self == Topology::Server, timeout, notes)
-            }
-
-            pub(crate) fn route(self, setup: Setup<'_>) -> Result<Box<dyn Route>> {
-                match self {
-                    $(Topology::$variant => <$module::Definition as Shape>::route(setup),)*
-                }
-            }
-        }
-    };
+/// The topology that messages travel in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Topology {
+    /// Every rank hears and decodes every message. Plain f32, and what a scheme says in a fixed number
+    /// of bytes for each element, is averaged in shards where that sends less.
+    #[default]
+    Allgather,
+    /// A server averages all messages and sends one back to every rank.
+    Server,
+    /// Each rank averages its shard of all messages and shares the result. Messages are read where they
+    /// lie: between processes the means, as f32, would cost more than a compressed message saves.
+    Sharded,
 }
 
-topologies! {
-    Allgather(allgather),
-    Server(server),
-    Sharded(sharded),
+/// What there is to say of a topology: its name as serde writes it, what it does, which schemes may
+/// ride on it, and how its messages travel in the network model.
+struct Facts {
+    name: &'static str,
+    line: &'static str,
+    schemes: &'static str,
+    pattern: Pattern,
 }
 
-impl Default for Topology {
-    /// Every rank hears every rank.
-    fn default() -> Self {
-        Topology::Allgather
+impl Topology {
+    /// Every topology.
+    pub const ALL: &[Topology] = &[Topology::Allgather, Topology::Server, Topology::Sharded];
+
+    fn facts(self) -> Facts {
+        match self {
+            Topology::Allgather => Facts {
+                name: "allgather",
+                line: "every rank hears and decodes every message",
+                schemes: "for all schemes",
+                pattern: Pattern::RingAllgather,
+            },
+            Topology::Server => Facts {
+                name: "server",
+                line: "a server averages all messages and sends one back to every rank",
+                schemes: "for all schemes; `downlink = \"compressed\"` for those of one message but \
+                          `dense`",
+                pattern: Pattern::Server,
+            },
+            Topology::Sharded => Facts {
+                name: "sharded",
+                line: "each rank averages its shard of all messages and shares the result",
+                schemes: "for all schemes; with one bucket only those whose messages are read in \
+                          parts, or that take several rounds",
+                pattern: Pattern::Sharded,
+            },
+        }
+    }
+
+    /// Its name, as serde writes it.
+    pub fn name(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// What it does, in one line.
+    pub fn line(self) -> &'static str {
+        self.facts().line
+    }
+
+    /// Which schemes may ride on it, in words: the table that [`Wiring::validate`] enforces.
+    pub fn schemes(self) -> &'static str {
+        self.facts().schemes
+    }
+
+    /// How its messages travel in the network model; other operations travel as [`Pattern::carrying`] has
+    /// it.
+    pub fn pattern(self) -> Pattern {
+        self.facts().pattern
+    }
+
+    /// Joins `world_size` ranks of this process as it needs, and returns their ends in
+    /// order of rank, one for each thread. Waits are bounded by `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::ServerStart`].
+    pub fn connect(self, world_size: usize, timeout: Duration) -> Result<Vec<Box<dyn Collective>>> {
+        fn boxed<C: Collective + 'static>(ends: Vec<C>) -> Vec<Box<dyn Collective>> {
+            ends.into_iter().map(|end| Box::new(end) as _).collect()
+        }
+        match self {
+            Topology::Server => star(world_size, timeout).map(boxed),
+            Topology::Allgather | Topology::Sharded if world_size == 1 => Ok(boxed(vec![Solo])),
+            Topology::Allgather | Topology::Sharded => Ok(boxed(mesh(world_size, timeout))),
+        }
+    }
+
+    /// The same for this process among others, who do the same: its end. Notes travel along
+    /// ([`Notes`](crate::cluster::Notes)).
+    ///
+    /// # Errors
+    /// [`Error::WorldSize`], [`Error::ServerStart`].
+    pub fn connect_across(
+        self,
+        cluster: &Cluster,
+        timeout: Duration,
+        notes: Arc<dyn Notes>,
+    ) -> Result<Box<dyn Collective>> {
+        cluster.connect(self == Topology::Server, timeout, notes)
+    }
+
+    fn refuse(self, problem: impl Into<String>) -> Error {
+        Error::Topology { topology: self.name(), problem: problem.into() }
     }
 }
 
@@ -155,38 +176,6 @@ impl Wiring {
         match refusal(*self, scheme, policy) {
             Some(problem) => Err(self.topology.refuse(problem)),
             None => Ok(()),
-        }
-    }
-}
-
-impl Topology {
-    fn refuse(self, problem: impl Into<String>) -> Error {
-        Error::Topology { topology: self.name(), problem: problem.into() }
-    }
-}
-
-impl Topology {
-    /// How its messages travel in the network model; other operations travel as [`Pattern::carrying`] has
-    /// it.
-    pub fn pattern(self) -> Pattern {
-        match self {
-            Topology::Allgather => Pattern::RingAllgather,
-            Topology::Server => Pattern::Server,
-            Topology::Sharded => Pattern::Sharded,
-        }
-    }
-
-    /// Which schemes may ride on it, in words: the table that [`Wiring::validate`] enforces.
-    pub fn schemes(self) -> &'static str {
-        match self {
-            Topology::Allgather => "for all schemes",
-            Topology::Server => {
-                "for all schemes; `downlink = \"compressed\"` for those of one message but `dense`"
-            }
-            Topology::Sharded => {
-                "for all schemes; with one bucket only those whose messages are read in parts, or \
-                 that take several rounds"
-            }
         }
     }
 }
@@ -237,195 +226,113 @@ fn refusal(wiring: Wiring, scheme: &dyn Scheme, policy: &Policy) -> Option<Strin
 
 /// What an exchange is made of, on whichever rank.
 #[derive(Clone, Copy)]
-pub(crate) struct About<'a> {
+pub(crate) struct Setup<'a> {
     pub(crate) wiring: Wiring,
     pub(crate) scheme: &'a dyn Scheme,
     pub(crate) policy: &'a Policy,
     pub(crate) layout: &'a Layout,
-    pub(crate) places: &'a [BucketRange],
+    pub(crate) ranges: &'a [BucketRange],
     pub(crate) run: Run,
     pub(crate) world_size: usize,
 }
 
-impl About<'_> {
+impl Setup<'_> {
     /// The buckets with the compressors or reducers of `rank`; that of a server is the world size.
     pub(crate) fn buckets(&self, rank: usize) -> Vec<Bucket> {
-        let build = |(bucket, place): (usize, &BucketRange)| {
-            let held = &self.layout.parameters()[place.parameters.clone()];
+        let build = |(bucket, range): (usize, &BucketRange)| {
+            let held = &self.layout.parameters()[range.parameters.clone()];
             let parameters = held.iter().map(|parameter| parameter.range.len()).collect();
             let shapes = held.iter().map(|parameter| parameter.shape.clone()).collect();
-            let length = place.range.len();
+            let length = range.range.len();
             let Run { seed, steps } = self.run;
             let seat = Seat { length, parameters, shapes, rank, bucket, seed, steps };
-            let plain = place.dense || self.scheme.plain() || length == 0;
-            Bucket::new(place, if plain { Built::Plain } else { self.scheme.build(&seat) })
+            let plain = range.dense || self.scheme.plain() || length == 0;
+            Bucket::new(range, if plain { Built::Plain } else { self.scheme.build(&seat) })
         };
-        self.places.iter().enumerate().map(build).collect()
+        self.ranges.iter().enumerate().map(build).collect()
     }
 }
 
-/// What a route is built from.
-pub(crate) struct Setup<'a> {
-    pub(crate) about: About<'a>,
-    pub(crate) rank: usize,
-    pub(crate) collective: &'a mut dyn Collective,
+/// How one rank's messages become the mean.
+pub(crate) enum Route {
+    Allgather,
+    Server(server::Client),
+    Sharded,
 }
 
-/// A topology as a type.
-pub(crate) trait Shape {
-    /// Its name, as serde writes it.
-    const NAME: &'static str;
-
-    /// What it does, in one line.
-    const LINE: &'static str;
-
-    /// As [`Topology::connect`].
-    fn connect(world_size: usize, timeout: Duration) -> Result<Vec<Box<dyn Collective>>>;
-
-    /// One rank's part in it.
+impl Route {
+    /// One rank's part in the topology.
     ///
     /// # Errors
     /// [`Error::Topology`] when the collective does not offer what it needs.
-    fn route(setup: Setup<'_>) -> Result<Box<dyn Route>>;
-}
+    pub(crate) fn new(setup: &Setup<'_>, collective: &mut dyn Collective) -> Result<Self> {
+        match setup.wiring.topology {
+            Topology::Allgather => Ok(Route::Allgather),
+            Topology::Server => server::Client::new(setup, collective).map(Route::Server),
+            Topology::Sharded if collective.shares_memory() => Ok(Route::Sharded),
+            Topology::Sharded => Err(Topology::Sharded.refuse(
+                "this transport really sends, and the shards' means would be sent as plain f32; \
+                 choose the topology `allgather` or `server`",
+            )),
+        }
+    }
 
-/// How one rank's message becomes the mean.
-pub(crate) trait Route: Send {
-    /// Whether buckets that are sent as plain f32 are averaged by themselves
-    /// ([`allreduce`](Self::allreduce)), or travel in the message with the others.
-    fn sums_apart(&self, collective: &mut dyn Collective) -> bool;
+    /// Whether buckets that are sent as plain f32 are averaged by themselves, or travel in the message
+    /// with the others.
+    pub(crate) fn sums_apart(&self, collective: &mut dyn Collective) -> bool {
+        match self {
+            Route::Server(_) => false,
+            Route::Allgather | Route::Sharded => {
+                collective.world_size() > 1 && shards::is_served(collective)
+            }
+        }
+    }
 
     /// Exchanges `mine`, this rank's message about a group of buckets, and overwrites the group's
-    /// elements by their mean; notes time and bytes in the leg.
+    /// elements by their mean; notes time and bytes in the leg. A message of plain f32 alone is an
+    /// [`Operation::Allreduce`].
     ///
     /// # Errors
     /// As [`Exchange::exchange_group`](crate::Exchange::exchange_group).
-    fn reduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Heard>;
-
-    /// The same of a message whose items are all plain f32; this rank's message back, when its
-    /// buffer can be used again.
-    ///
-    /// # Errors
-    /// As [`reduce`](Self::reduce).
-    fn allreduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Option<Payload>>;
+    pub(crate) fn average(&self, group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
+        let plain = group.leg.operation == Operation::Allreduce;
+        match self {
+            Route::Server(client) => client.average(group, mine),
+            Route::Sharded if !plain => shards::average_in_memory(group, mine),
+            Route::Allgather | Route::Sharded => {
+                let served = shards::is_served(&mut *group.member.collective);
+                match (plain, served) {
+                    (true, true) => shards::average(group, mine),
+                    (false, true) if shards::is_cheaper(group) => {
+                        group.leg.operation = Operation::ReduceScatter;
+                        shards::average(group, mine)
+                    }
+                    (false, _) => group.average_here(mine),
+                    (true, false) => {
+                        group.leg.operation = Operation::Allgather;
+                        group.average_here(mine)
+                    }
+                }
+            }
+        }
+    }
 
     /// Puts what later steps depend on into `state`.
-    fn save(&self, _state: &mut State) {}
+    pub(crate) fn save(&self, state: &mut State) {
+        if let Route::Server(client) = self {
+            client.save(state);
+        }
+    }
 
     /// Takes up what [`save`](Self::save) put there.
     ///
     /// # Errors
     /// [`Error::State`] when it does not fit, or would be lost.
-    fn restore(&mut self, state: &State) -> Result<()> {
-        server::refuse_state(state)
-    }
-}
-
-/// One message about a group of buckets that is being exchanged.
-pub(crate) struct Work<'a> {
-    pub(crate) place: Place,
-    pub(crate) items: &'a [Item],
-    pub(crate) layout: &'a Layout,
-    pub(crate) buckets: &'a mut [Bucket],
-    pub(crate) collective: &'a mut dyn Collective,
-    pub(crate) gradient: &'a mut [f32],
-    /// Whether the gradient is what this rank has encoded, bit for bit.
-    pub(crate) as_sent: bool,
-    /// Where this rank's own gradient may be other than zero, if `support` is there.
-    pub(crate) within: &'a Support,
-    /// Where the mean may be other than zero, as far as it has been taken.
-    pub(crate) support: Option<&'a mut Support>,
-    pub(crate) buffers: &'a mut Buffers,
-    pub(crate) leg: &'a mut Leg,
-}
-
-impl Work<'_> {
-    /// Gives `mine` to every rank and takes everybody's.
-    fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
-        let awaited = self.place.awaited();
-        let messages = self.collective.allgather(mine).map_err(|error| error.awaiting(awaited))?;
-        let (found, ranks) = (messages.len(), self.place.world_size);
-        if found != ranks {
-            let problem = format!("an allgather of {ranks} ranks gave {found} messages");
-            return Err(Error::Transport { problem });
+    pub(crate) fn restore(&mut self, state: &State) -> Result<()> {
+        match self {
+            Route::Server(client) => client.restore(state),
+            Route::Allgather | Route::Sharded => server::refuse_state(state),
         }
-        Ok(messages)
-    }
-
-    /// What reads messages about an item.
-    fn decoder(&self, item: Item) -> Option<&dyn Compressor> {
-        item.decoder(self.buckets)
-    }
-
-    /// Overwrites all items by the mean of what the messages say.
-    ///
-    /// # Errors
-    /// What is wrong with the messages, which is the same on every rank.
-    fn average(&mut self, messages: &[Payload]) -> Result<()> {
-        let place = self.place;
-        let frames = place.open(self.items, messages)?;
-        for (index, item) in self.items.iter().enumerate() {
-            let of_ranks = frames[index..].iter().step_by(self.items.len());
-            let averaged = if item.kind == Kind::Values {
-                let mail = self.buckets[item.bucket].mail_mut();
-                let mail = mail.expect("invariant: values are posted by a reducer");
-                mail.mean.clear();
-                mail.mean.resize(item.length, 0.0);
-                place.mean_of_all(of_ranks, None, &mut mail.mean)
-            } else {
-                place.average(
-                    &mut self.buckets[item.bucket],
-                    *item,
-                    of_ranks,
-                    self.as_sent,
-                    self.gradient,
-                )
-            };
-            if let Some(element) = averaged? {
-                return Err(self.overflow(*item, element));
-            }
-            if item.kind == Kind::Dense {
-                self.note_support(*item);
-            }
-        }
-        Ok(())
-    }
-
-    /// Overwrites elements of an item's mean, from `start` on.
-    fn put(&mut self, item: Item, start: usize, values: &[[u8; 4]]) {
-        if item.kind == Kind::Values {
-            let mail = self.buckets[item.bucket].mail_mut();
-            let mail = mail.expect("invariant: values are posted by a reducer");
-            mail.mean.resize(item.length, 0.0);
-            let mean = mail.mean[start..].iter_mut();
-            return mean.zip(values).for_each(|(mean, value)| *mean = f32::from_le_bytes(*value));
-        }
-        let bucket = &self.buckets[item.bucket];
-        match &mut self.support {
-            Some(support) => {
-                bucket.put_within(start, values, self.within, support, self.gradient);
-            }
-            None => bucket.put(start, values, self.gradient),
-        }
-    }
-
-    /// Notes where the mean of a bucket may be other than zero: what its messages spoke of, or all.
-    fn note_support(&mut self, item: Item) {
-        let Some(support) = &mut self.support else { return };
-        self.buckets[item.bucket].note_touched(support);
-    }
-
-    /// The mean of this element of an item is not finite.
-    fn overflow(&self, item: Item, element: usize) -> Error {
-        let bucket = &self.buckets[item.bucket];
-        let gradient = item.kind == Kind::Dense;
-        let position = bucket.range.start + if gradient { element } else { 0 };
-        let (mut parameter, mut index) = self.layout.name(position);
-        if !gradient {
-            index = element;
-            parameter = format!("{parameter} (values of round {} of its bucket)", item.round);
-        }
-        Error::NonFiniteMean { step: self.place.step, parameter, index }
     }
 }
 

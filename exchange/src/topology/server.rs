@@ -32,39 +32,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::aggregator::Aggregator;
-use super::{Heard, Route, Setup, Shape, Topology, Work};
+use super::{Setup, Topology};
 use crate::bucket::Item;
-use crate::collective::{Aggregate, Collective, Payload, Reply, star};
+use crate::collective::{Aggregate, Collective, Payload, Reply};
 use crate::compress::{Compressor, sparse};
 use crate::cpu::Stopwatch;
+use crate::group::{GroupExchange, Received, StepContext};
 use crate::wire::downlink::{Downlink, Form};
-use crate::wire::{Fault, Kind, floats};
+use crate::wire::{Fault, Frame, Kind, Read, Reader, floats};
 use crate::{Error, Result, State};
-
-pub(super) struct Definition;
-
-impl Shape for Definition {
-    const NAME: &'static str = "server";
-    const LINE: &'static str = "a server averages all messages and sends one back to every rank";
-
-    fn connect(world_size: usize, timeout: Duration) -> Result<Vec<Box<dyn Collective>>> {
-        Ok(star(world_size, timeout)?.into_iter().map(|end| Box::new(end) as _).collect())
-    }
-
-    fn route(setup: Setup<'_>) -> Result<Box<dyn Route>> {
-        let Some(server) = setup.collective.server() else {
-            return Err(Topology::Server.refuse(
-                "this collective has no server in it; make the ranks' ends by `Topology::connect`",
-            ));
-        };
-        if setup.rank != 0 {
-            return Ok(Box::new(Client { server: None }));
-        }
-        let aggregator = Arc::new(Mutex::new(Aggregator::new(&setup.about)));
-        server.install(Box::new(Shared(aggregator.clone())));
-        Ok(Box::new(Client { server: Some(aggregator) }))
-    }
-}
 
 /// The server's end of what it shares with rank 0.
 struct Shared(Arc<Mutex<Aggregator>>);
@@ -81,56 +57,65 @@ fn lock(server: &Mutex<Aggregator>) -> MutexGuard<'_, Aggregator> {
 }
 
 /// One rank.
-struct Client {
+pub(crate) struct Client {
     /// On rank 0, what the server thinks with: to save and restore it.
     server: Option<Arc<Mutex<Aggregator>>>,
 }
 
-impl Route for Client {
-    fn sums_apart(&self, _collective: &mut dyn Collective) -> bool {
-        false
+impl Client {
+    /// The rank at this end; rank 0 tells the server what to do.
+    ///
+    /// # Errors
+    /// [`Error::Topology`] when there is no server.
+    pub(super) fn new(setup: &Setup<'_>, collective: &mut dyn Collective) -> Result<Self> {
+        let rank = collective.rank();
+        let Some(server) = collective.server() else {
+            return Err(Topology::Server.refuse(
+                "this collective has no server in it; make the ranks' ends by `Topology::connect`",
+            ));
+        };
+        if rank != 0 {
+            return Ok(Client { server: None });
+        }
+        let aggregator = Arc::new(Mutex::new(Aggregator::new(setup)));
+        server.install(Box::new(Shared(aggregator.clone())));
+        Ok(Client { server: Some(aggregator) })
     }
 
-    fn allreduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Option<Payload>> {
-        let rank = work.place.rank;
-        self.reduce(work, mine).map(|heard| heard.into_mine(rank))
-    }
-
-    fn reduce(&mut self, work: &mut Work<'_>, mine: Vec<u8>) -> Result<Heard> {
-        let sent = Stopwatch::start();
-        let awaited = work.place.awaited();
-        let server = work.collective.server();
+    /// As [`Route::average`](super::Route::average).
+    pub(super) fn average(&self, group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
+        let (sent, awaited) = (Stopwatch::start(), group.context.awaited());
+        let server = group.member.collective.server();
         let server = server.expect("invariant: a route has been built over this server");
         let reply = server.ask(mine).map_err(|error| error.awaiting(awaited))?;
-        (work.leg.wait, _) = sent.read();
-        let received = Stopwatch::start();
-        let heard = match reply {
+        group.leg.add_wait(sent);
+        let answered = Stopwatch::start();
+        let received = match reply {
             Reply::Answer { mine, answer } => {
-                work.leg.downlink_bytes = answer.len() as u64;
-                take(work, &answer)?;
-                Heard::Mean { mine, downlink: answer }
+                group.leg.downlink_bytes = answer.len() as u64;
+                take(group, &answer)?;
+                Received::Mean { mine, downlink: answer }
             }
             Reply::Messages(messages) => {
-                work.leg.downlink_bytes = messages.iter().map(|message| message.len() as u64).sum();
-                work.average(&messages)?;
-                Heard::Messages(messages)
+                group.leg.downlink_bytes =
+                    messages.iter().map(|message| message.len() as u64).sum();
+                group.average(&messages)?;
+                Received::Messages(messages)
             }
         };
-        let (passed, computed) = received.read();
-        work.leg.decode += passed;
-        work.leg.decode_cpu += computed;
+        group.leg.add_decode(answered);
         let server = self.server.as_ref();
-        work.leg.aggregate_cpu = server.map_or(Duration::ZERO, |server| lock(server).last_took());
-        Ok(heard)
+        group.leg.aggregate_cpu = server.map_or(Duration::ZERO, |server| lock(server).last_took());
+        Ok(received)
     }
 
-    fn save(&self, state: &mut State) {
+    pub(super) fn save(&self, state: &mut State) {
         if let Some(server) = &self.server {
             state.insert_scope(SCOPE, lock(server).save());
         }
     }
 
-    fn restore(&mut self, state: &State) -> Result<()> {
+    pub(super) fn restore(&self, state: &State) -> Result<()> {
         match &self.server {
             Some(server) => lock(server).restore(&state.scope(SCOPE)),
             // Rank 0 takes it up, for all.
@@ -152,34 +137,63 @@ pub(super) fn refuse_state(state: &State) -> Result<()> {
 }
 
 /// Overwrites the group's elements by what the server says.
-fn take(work: &mut Work<'_>, answer: &[u8]) -> Result<()> {
-    let awaited = work.place.awaited();
-    let blame = |error: Error| match error {
-        Error::Wire(fault) => Error::ServerMessage { awaited, fault },
-        other => other,
-    };
-    let downlinks = work.place.open_downlink(work.items, answer)?;
-    for (item, downlink) in work.items.iter().zip(downlinks) {
-        take_item(work, *item, &downlink).map_err(blame)?;
-        if item.kind == Kind::Dense {
-            work.note_support(*item);
+fn take(group: &mut GroupExchange<'_>, answer: &[u8]) -> Result<()> {
+    let context = group.context;
+    let downlinks = read_downlink(context, group.items, answer, Frame::read)?;
+    for (item, downlink) in group.items.iter().zip(downlinks) {
+        let bucket = &mut group.member.buckets[item.bucket];
+        if let Some(touched) = &mut bucket.touched {
+            touched.known = false;
         }
+        let taken = match item.kind {
+            Kind::Values => read_mean(&downlink, None, bucket.posted_mean(item.length)),
+            _ => read_mean(&downlink, bucket.codec(), bucket.elements_mut(group.gradient)),
+        };
+        taken.map_err(|error| blame_server(context, error))?;
+        group.note_zeros(*item);
     }
     Ok(())
 }
 
-/// Overwrites an item by what the server says of it.
-fn take_item(work: &mut Work<'_>, item: Item, downlink: &Downlink<'_>) -> Result<()> {
-    let bucket = &mut work.buckets[item.bucket];
-    bucket.by_blocks = false;
-    if item.kind != Kind::Values {
-        let mean = bucket.elements_mut(work.gradient);
-        return read_mean(downlink, bucket.codec(), mean);
+/// The error of a message of the server that cannot be read.
+pub(crate) fn blame_server(context: StepContext, error: Error) -> Error {
+    match error {
+        Error::Wire(fault) => Error::ServerMessage { awaited: context.awaited(), fault },
+        other => other,
     }
-    let mail = bucket.mail_mut().expect("invariant: values are posted by a reducer");
-    mail.mean.clear();
-    mail.mean.resize(item.length, 0.0);
-    read_mean(downlink, None, &mut mail.mean)
+}
+
+/// What the server says of each item, in a message that has been read before.
+///
+/// # Errors
+/// [`Error::OutOfStep`]; [`Error::ServerMessage`].
+pub(crate) fn skim_downlink<'a>(
+    context: StepContext,
+    items: &[Item],
+    message: &'a [u8],
+) -> Result<Vec<Downlink<'a>>> {
+    read_downlink(context, items, message, |reader| Ok(Frame::split(reader)?.frame))
+}
+
+/// What the server says of each item, each frame as `next` reads it and in its place.
+fn read_downlink<'a>(
+    context: StepContext,
+    items: &[Item],
+    message: &'a [u8],
+    next: impl Fn(&mut Reader<'a>) -> Read<Frame<'a>>,
+) -> Result<Vec<Downlink<'a>>> {
+    let mut reader = Reader::new(message);
+    let read = || {
+        let item = |item: &Item| {
+            let expected = context.header_of(Kind::Downlink, *item).from_rank(context.world_size);
+            let frame = next(&mut reader)?.awaited(expected, context.rank)?;
+            Ok(Downlink::read(frame.payload)?)
+        };
+        let downlinks = items.iter().map(item).collect::<Result<Vec<_>>>()?;
+        reader.finish()?;
+        Ok(downlinks)
+    };
+    read().map_err(|error| blame_server(context, error))
 }
 
 /// Overwrites `mean` by what the server says, compressed or not; all of it has to be finite.

@@ -1,135 +1,240 @@
-//! Shards: each rank averages its part of all messages, and gives the mean of it to the others.
+//! Averages without every rank averaging everything: a reduce-scatter, then an allgather.
 //!
 //! The items of a message, buckets or a reducer's values, are laid end to end and cut into one shard
-//! for each rank. Where messages can be read in parts, a shard is a stretch of items, cut at
-//! multiples of [`RANGE_UNIT`] elements; else it is whole items. Each element is added up in order of rank
-//! by one rank, as every rank does over an allgather, so that the bits are the same.
+//! for each rank. Each rank averages its shard of all messages, in order of rank as every rank does over
+//! an allgather, so that the bits are the same, and shares the mean of it as f32. Where messages can be
+//! read in parts, a shard is a stretch of items, cut at multiples of [`RANGE_UNIT`] elements; else it is
+//! whole items.
+//!
+//! * Where memory is shared, messages are read where they lie: a rank decodes its shard of N messages
+//!   instead of N messages, and copies the other shards' means.
+//! * Between processes each rank is sent its shard alone, which takes messages that have the same number
+//!   of bytes for each element. That moves 2 (N − 1)/N of a gradient into and out of every rank, as a
+//!   ring allreduce does, instead of N − 1 gradients.
 
 use std::ops::Range;
 
-use super::Work;
-use crate::bucket::Bucket;
-use crate::bucket::Item;
-use crate::collective::Payload;
+use crate::bucket::{Bucket, Item};
+use crate::collective::{Collective, Payload};
 use crate::compress::RANGE_UNIT;
 use crate::cpu::Stopwatch;
+use crate::group::{GroupExchange, Received, first_refusal};
 use crate::refusal;
 use crate::traffic::Operation;
+use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{Frame, Kind, Reader, floats};
 use crate::{Error, Result};
 
 /// A stretch of one item's elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Piece {
+struct Piece {
     /// The item's place in the message.
-    pub(super) index: usize,
-    pub(super) part: Range<usize>,
+    index: usize,
+    part: Range<usize>,
+}
+
+/// Whether a transport offers it.
+pub(super) fn is_served(collective: &mut dyn Collective) -> bool {
+    collective.alltoall().is_some() || collective.shares_memory()
+}
+
+/// Whether coded messages take fewer bytes this way: all of them have a fixed number w of bytes per
+/// element, and their shards plus the means as f32 are less than N − 1 whole messages:
+/// (w + 4) (N − 1)/N < w (N − 1).
+pub(super) fn is_cheaper(group: &GroupExchange<'_>) -> bool {
+    let ranks = group.context.world_size;
+    let cheaper = |item: &Item| {
+        let codec = group.member.buckets[item.bucket].codec();
+        codec.and_then(|codec| codec.element_bytes()).is_some_and(|bytes| bytes + 4 < bytes * ranks)
+    };
+    group.items.iter().all(cheaper)
+}
+
+/// Averages the items of a message over ranks, by whichever of the two the transport offers. Nobody
+/// learns from the messages.
+///
+/// # Errors
+/// As [`Route::average`](super::Route::average).
+pub(super) fn average(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
+    if group.member.collective.alltoall().is_some() {
+        return average_parts(group, &mine).map(|()| Received::Own(Some(Payload::from(mine))));
+    }
+    let rank = group.context.rank;
+    average_in_memory(group, mine).map(|received| Received::Own(received.into_mine(rank)))
 }
 
 /// Gives `mine` to all ranks, averages this rank's shard of all messages where they lie, and shares
-/// the mean of it, where all ranks share memory. Everybody's messages.
+/// the mean of it, where all ranks share memory.
 ///
 /// When a shard cannot be averaged its rank says so, and all ranks read all messages to find out
 /// why: what is wrong with a message is the same error on every rank, its sender included.
 ///
 /// # Errors
-/// As [`Route::reduce`](super::Route::reduce).
-pub(super) fn reduce(work: &mut Work<'_>, mine: Vec<u8>) -> Result<Vec<Payload>> {
-    let (rank, ranks) = (work.place.rank, work.place.world_size);
-    let sent = Stopwatch::start();
-    let messages = work.allgather(mine)?;
-    let (scattering, _) = sent.read();
+/// As [`Route::average`](super::Route::average).
+pub(super) fn average_in_memory(group: &mut GroupExchange<'_>, mine: Vec<u8>) -> Result<Received> {
+    let (context, items) = (group.context, group.items);
+    let (rank, ranks) = (context.rank, context.world_size);
+    let messages = group.allgather(mine)?;
     let received = Stopwatch::start();
-    let frames = work.place.skim(work.items, &messages)?;
-    let pieces = cut(work.buckets, work.items, ranks);
-    let mut result = work.buffers.results();
+    let frames = context.skim(items, &messages)?;
+    let pieces = cut(&group.member.buckets, items, ranks);
     // Each message is checked by one rank of those that share it.
     let mut to_check = ((rank + 1) % ranks..messages.len()).step_by(ranks);
-    let averaged = to_check
-        .try_for_each(|from| work.place.check(from, &messages[from]))
-        .and_then(|()| average(work, &frames, &pieces[rank], &mut result));
-    if let Err(error) = averaged {
-        result.clear();
-        refusal::write(work.place.header(Kind::Abort, 0), &error, &mut result);
-    }
-    drop(frames);
-    if work.leg.operation != Operation::Allreduce {
-        work.leg.downlink_bytes = result.len() as u64;
-    }
-    let averaging = received.read();
-    let averaged = Stopwatch::start();
-    let results = work.allgather(result)?;
-    let (sharing, _) = averaged.read();
-    let shared = Stopwatch::start();
-    let refused = results.iter().find_map(|result| Frame::refusal_of(result));
-    let taken = refused.map_or(Ok(()), |(_, refusal)| Err(refusal)).and_then(|()| {
-        let mut shards = results.iter().zip(&pieces).enumerate();
-        shards.try_for_each(|(rank, (result, pieces))| take_result(work, rank, result, pieces))
-    });
-    if let Err(error) = taken {
-        // The messages are here: what is wrong with them comes first, and is wrong on every rank.
-        work.average(&messages)?;
-        return Err(error);
-    }
-    work.buffers.keep_results(results.into_iter().nth(rank));
-    let taking = shared.read();
-    work.leg.wait = scattering + sharing;
-    work.leg.decode += averaging.0 + taking.0;
-    work.leg.decode_cpu += averaging.1 + taking.1;
-    Ok(messages)
-}
-
-/// Appends the means of a rank's pieces to `result`, one frame each.
-fn average(
-    work: &mut Work<'_>,
-    frames: &[Frame<'_>],
-    pieces: &[Piece],
-    result: &mut Vec<u8>,
-) -> Result<()> {
-    let mut mean = std::mem::take(&mut work.buffers.mean);
-    let averaged = pieces.iter().try_for_each(|Piece { index, part }| {
-        let item = work.items[*index];
-        let of_ranks = frames[*index..].iter().step_by(work.items.len());
-        let (decoder, place) = (work.decoder(item), work.place);
-        match place.put_mean(of_ranks, decoder, item, part.clone(), &mut mean, result)? {
-            None => Ok(()),
-            Some(_) => {
-                let problem = "the mean of a shard is not finite".to_string();
-                Err(Error::Aborted { rank: place.rank, step: place.step, reason: problem })
+    let checked = to_check.try_for_each(|from| context.check(from, &messages[from]));
+    let (result, _) = shard(group, |group, mean, result| {
+        checked?;
+        for Piece { index, part } in &pieces[rank] {
+            let item = items[*index];
+            let of_ranks = frames[*index..].iter().step_by(items.len());
+            let decoder = group.decoder(item);
+            let overflow = context.put_mean(of_ranks, decoder, item, part.clone(), mean, result)?;
+            if overflow.is_some() {
+                let reason = "the mean of a shard is not finite".to_string();
+                return Err(Error::Aborted { rank, step: context.step, reason });
             }
         }
+        Ok(())
     });
-    work.buffers.mean = mean;
-    averaged
+    group.leg.add_decode(received);
+    let results = group.allgather(result)?;
+    let refused = results.iter().find_map(|result| Frame::refusal_of(result));
+    let taken = match refused {
+        Some((_, refusal)) => Err(refusal),
+        None => take_results(group, results, &pieces),
+    };
+    if let Err(error) = taken {
+        // The messages are here: what is wrong with them comes first, and is wrong on every rank.
+        group.average(&messages)?;
+        return Err(error);
+    }
+    Ok(Received::Messages(messages))
 }
 
-/// Copies the means of the pieces of rank `from` to where they belong.
+/// The same over a transport that really sends: each rank is sent its shard alone.
+fn average_parts(group: &mut GroupExchange<'_>, mine: &[u8]) -> Result<()> {
+    let (context, items) = (group.context, group.items);
+    let dividing = Stopwatch::start();
+    let pieces = cut(&group.member.buckets, items, context.world_size);
+    let mut reader = Reader::new(mine);
+    let own =
+        items.iter().map(|_| Ok(Frame::split(&mut reader)?.frame)).collect::<Result<Vec<_>>>()?;
+    let parts = pieces.iter().map(|pieces| part(group, &own, pieces)).collect();
+    group.leg.add_encode(dividing);
+
+    let sent = Stopwatch::start();
+    let alltoall = group.member.collective.alltoall();
+    let alltoall = alltoall.expect("invariant: a group goes this way where there is one");
+    let messages = alltoall.alltoall(parts).map_err(|error| error.awaiting(context.awaited()))?;
+    group.leg.add_wait(sent);
+
+    let received = Stopwatch::start();
+    if let Some(refusal) = first_refusal(&messages) {
+        return Err(refusal);
+    }
+    let own = &pieces[context.rank];
+    let (result, averaged) = shard(group, |group, mean, result| {
+        let mut readers: Vec<Reader<'_>> = messages.iter().map(|m| Reader::new(m)).collect();
+        let blame = |from| move |error: Error| error.sent_by(from, context.awaited());
+        for Piece { index, part } in own {
+            let item = items[*index];
+            let mut frames = Vec::with_capacity(messages.len());
+            for (from, reader) in readers.iter_mut().enumerate() {
+                let expected = context.header_of(item.kind, item).from_rank(from);
+                frames.push(Frame::expect(reader, expected, context.rank).map_err(blame(from))?);
+            }
+            let (decoder, sent) = (group.decoder(item), Item { length: part.len(), ..item });
+            let all = 0..part.len();
+            if let Some(element) =
+                context.put_mean(frames.iter(), decoder, sent, all, mean, result)?
+            {
+                return Err(group.overflow(item, part.start + element));
+            }
+        }
+        for (from, reader) in readers.into_iter().enumerate() {
+            reader.finish().map_err(Error::from).map_err(blame(from))?;
+        }
+        Ok(())
+    });
+    group.leg.add_decode(received);
+
+    let results = group.allgather(result)?;
+    if let Err(error) = averaged {
+        // Several shards may have a mean that overflows: all ranks tell of the first.
+        let first =
+            first_refusal(&results).filter(|_| matches!(error, Error::NonFiniteMean { .. }));
+        return Err(first.unwrap_or(error));
+    }
+    if let Some(refusal) = first_refusal(&results) {
+        return Err(refusal);
+    }
+    take_results(group, results, &pieces)
+}
+
+/// What one rank is sent: a frame for each of its pieces.
+fn part(group: &GroupExchange<'_>, frames: &[Frame<'_>], pieces: &[Piece]) -> Vec<u8> {
+    let size = |piece: &Piece| HEADER_BYTES + 4 * piece.part.len();
+    let mut out = Vec::with_capacity(pieces.iter().map(size).sum());
+    for Piece { index, part } in pieces {
+        let (item, Frame { header, payload }) = (group.items[*index], &frames[*index]);
+        let bytes = payload.len() / item.length.max(1);
+        let open = group.context.header_of(header.kind, item).open(&mut out);
+        out.extend_from_slice(&payload[bytes * part.start..bytes * part.end]);
+        open.close(header.kind, &mut out);
+    }
+    out
+}
+
+/// What this rank tells all others: the means of its pieces, one frame each, which `write` appends; or
+/// why there are none.
+fn shard(
+    group: &mut GroupExchange<'_>,
+    write: impl FnOnce(&GroupExchange<'_>, &mut Vec<f32>, &mut Vec<u8>) -> Result<()>,
+) -> (Vec<u8>, Result<()>) {
+    let mut result = group.buffers().results.take();
+    let mut mean = std::mem::take(&mut group.buffers().mean);
+    let averaged = write(group, &mut mean, &mut result);
+    group.buffers().mean = mean;
+    if let Err(error) = &averaged {
+        result.clear();
+        refusal::write(group.context.header(Kind::Abort, 0), error, &mut result);
+    }
+    if group.leg.operation != Operation::Allreduce {
+        group.leg.downlink_bytes = result.len() as u64;
+    }
+    (result, averaged)
+}
+
+/// Copies the means of all ranks' pieces to where they belong.
 ///
 /// # Errors
 /// [`Error::Message`], [`Error::OutOfStep`].
-pub(super) fn take_result(
-    work: &mut Work<'_>,
-    from: usize,
-    result: &[u8],
-    pieces: &[Piece],
+fn take_results(
+    group: &mut GroupExchange<'_>,
+    results: Vec<Payload>,
+    pieces: &[Vec<Piece>],
 ) -> Result<()> {
-    let awaited = work.place.awaited();
-    let blame = |error: Error| error.sent_by(from, awaited);
-    let mut reader = Reader::new(result);
-    for Piece { index, part } in pieces {
-        let item = work.items[*index];
-        let expected = work.place.header_of(Kind::Shard, item).from_rank(from);
-        let frame = Frame::expect(&mut reader, expected, work.place.rank).map_err(blame)?;
-        let values =
-            floats::expect(frame.payload, part.len()).map_err(Error::from).map_err(blame)?;
-        work.put(item, part.start, values);
+    let (context, taking) = (group.context, Stopwatch::start());
+    for (from, (result, pieces)) in results.iter().zip(pieces).enumerate() {
+        let blame = |error: Error| error.sent_by(from, context.awaited());
+        let mut reader = Reader::new(result);
+        for Piece { index, part } in pieces {
+            let item = group.items[*index];
+            let expected = context.header_of(Kind::Shard, item).from_rank(from);
+            let frame = Frame::expect(&mut reader, expected, context.rank).map_err(blame)?;
+            let values =
+                floats::expect(frame.payload, part.len()).map_err(Error::from).map_err(blame)?;
+            group.put(item, part.start, values);
+        }
+        reader.finish().map_err(Error::from).map_err(blame)?;
     }
-    reader.finish().map_err(Error::from).map_err(blame)
+    group.buffers().results.keep(results.into_iter().nth(context.rank));
+    group.leg.add_decode(taking);
+    Ok(())
 }
 
 /// The pieces of each rank's shard: the items end to end, cut into stretches of about the same
 /// length where they can be cut, and whole items to the rank with the least where not.
-pub(super) fn cut(buckets: &[Bucket], items: &[Item], ranks: usize) -> Vec<Vec<Piece>> {
+fn cut(buckets: &[Bucket], items: &[Item], ranks: usize) -> Vec<Vec<Piece>> {
     let mut shards = vec![Vec::new(); ranks];
     let divides =
         |item: &Item| item.decoder(buckets).is_none_or(|compressor| compressor.reads_ranges());

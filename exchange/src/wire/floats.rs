@@ -32,6 +32,11 @@ pub fn first_non_finite(values: &[f32]) -> Option<usize> {
     Some(start + within)
 }
 
+/// Overwrites values by those that were written.
+pub fn copy(written: &[[u8; 4]], values: &mut [f32]) {
+    values.iter_mut().zip(written).for_each(|(value, bytes)| *value = f32::from_le_bytes(*bytes));
+}
+
 /// Appends values as they are.
 pub fn put(values: &[f32], out: &mut Vec<u8>) {
     out.extend(values.iter().flat_map(|value| value.to_le_bytes()));

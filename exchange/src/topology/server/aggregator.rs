@@ -6,8 +6,8 @@ use crate::bucket::{Bucket, Item};
 use crate::collective::Payload;
 use crate::compress::{Compressor, Encoded, Feedback, StepEnd, StepMessages, sparse};
 use crate::cpu::Stopwatch;
-use crate::incoming::Place;
-use crate::topology::{About, Downlink};
+use crate::group::StepContext;
+use crate::topology::{Downlink, Setup};
 use crate::wire::downlink::{self, Form};
 use crate::wire::values::Format;
 use crate::wire::{Frame, Kind, Reader, floats};
@@ -26,19 +26,19 @@ pub(super) struct Aggregator {
     /// The mean of the step, as ranks take it.
     mean: Vec<f32>,
     feedback: Option<Feedback>,
-    /// Of the step under way: its number, and what was said of each bucket so far.
+    /// Of the step under way: its number, and the answer about each bucket so far.
     step: u64,
-    said: Vec<Said>,
+    answers: Vec<BucketAnswer>,
     positions: Vec<u32>,
     /// The mean of what reducers posted.
     values: Vec<f32>,
     took: Duration,
 }
 
-/// What the server has said of a bucket in this step.
+/// The server's answer about a bucket in this step.
 #[derive(Debug, Clone, Default)]
-struct Said {
-    said: bool,
+struct BucketAnswer {
+    given: bool,
     /// The message, if it was compressed.
     message: Option<Vec<u8>>,
     /// A buffer for the next.
@@ -46,17 +46,17 @@ struct Said {
 }
 
 impl Aggregator {
-    pub(super) fn new(about: &About<'_>) -> Self {
-        let About { world_size, policy, scheme, layout, .. } = *about;
-        let downlink = about.wiring.downlink.unwrap_or_default();
-        let buckets: Vec<Bucket> = about.buckets(world_size);
+    pub(super) fn new(setup: &Setup<'_>) -> Self {
+        let Setup { world_size, policy, scheme, layout, .. } = *setup;
+        let downlink = setup.wiring.downlink.unwrap_or_default();
+        let buckets: Vec<Bucket> = setup.buckets(world_size);
         let feeds_back = downlink == Downlink::Compressed && scheme.feedback();
         Self {
             world_size,
             layout: layout.clone(),
             warmup_steps: policy.warmup_steps.unwrap_or(0),
             downlink,
-            said: vec![Said::default(); buckets.len()],
+            answers: vec![BucketAnswer::default(); buckets.len()],
             buckets,
             mean: vec![0.0; layout.len()],
             feedback: feeds_back.then(|| Feedback::new(layout.len(), 0.0)),
@@ -68,7 +68,7 @@ impl Aggregator {
     }
 
     /// Writes the answer to the ranks' messages; false when they cannot be averaged. Nothing that
-    /// lasts changes before the step's last bucket has been said.
+    /// lasts changes before the step's last bucket has been answered.
     pub(super) fn serve(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
         let start = Stopwatch::start();
         let served = self.serve_round(messages, answer);
@@ -83,23 +83,25 @@ impl Aggregator {
 
     fn serve_round(&mut self, messages: &[Payload], answer: &mut Vec<u8>) -> bool {
         let Some((step, items)) = self.asked(messages) else { return false };
-        let place = Place { rank: self.world_size, world_size: self.world_size, step };
-        let Ok(frames) = place.open(&items, messages) else { return false };
+        let context = StepContext { rank: self.world_size, world_size: self.world_size, step };
+        let Ok(frames) = context.open(&items, messages) else { return false };
         if items.iter().any(|item| item.kind == Kind::Values) {
-            return self.average_values(place, &items, &frames, answer);
+            return self.average_values(context, &items, &frames, answer);
         }
-        if step != self.step || items.iter().any(|item| self.said[item.bucket].said) {
+        if step != self.step || items.iter().any(|item| self.answers[item.bucket].given) {
             self.begin(step);
         }
         for (index, item) in items.iter().enumerate() {
             let of_ranks = || frames[index..].iter().step_by(items.len());
             let (bucket, mean) = (&mut self.buckets[item.bucket], &mut self.mean);
-            let averaged = place.average(bucket, *item, of_ranks(), false, mean);
-            if averaged != Ok(None) || self.say(place, item.bucket, of_ranks(), answer).is_err() {
+            let averaged = context.average(bucket, *item, of_ranks(), false, mean);
+            if averaged != Ok(None)
+                || self.answer_bucket(context, item.bucket, of_ranks(), answer).is_err()
+            {
                 return false;
             }
         }
-        if self.said.iter().all(|said| said.said) && self.finish().is_err() {
+        if self.answers.iter().all(|answer| answer.given) && self.finish().is_err() {
             return false;
         }
         true
@@ -108,7 +110,7 @@ impl Aggregator {
     /// Averages values of reducers, and buckets that are plain beside them: neither is kept.
     fn average_values(
         &mut self,
-        place: Place,
+        context: StepContext,
         items: &[Item],
         frames: &[Frame<'_>],
         answer: &mut Vec<u8>,
@@ -117,8 +119,8 @@ impl Aggregator {
             let of_ranks = frames[index..].iter().step_by(items.len());
             self.values.clear();
             self.values.resize(item.length, 0.0);
-            let averaged = place.mean_of_all(of_ranks, None, &mut self.values);
-            let open = place.header_of(Kind::Downlink, *item).open(answer);
+            let averaged = context.mean_of_values(of_ranks, &mut self.values);
+            let open = context.header_of(Kind::Downlink, *item).open(answer);
             let form_at = answer.len();
             answer.push(0);
             answer[form_at] = put_exact(&self.values, &mut self.positions, answer) as u8;
@@ -150,31 +152,31 @@ impl Aggregator {
         Some((step?, items))
     }
 
-    /// Begins a step; what was said of one that came to no end is forgotten.
+    /// Begins a step; answers of one that came to no end are forgotten.
     fn begin(&mut self, step: u64) {
         self.step = step;
-        for said in &mut self.said {
-            said.said = false;
-            if let Some(message) = said.message.take() {
-                said.spare = message;
+        for answer in &mut self.answers {
+            answer.given = false;
+            if let Some(message) = answer.message.take() {
+                answer.spare = message;
             }
         }
     }
 
-    /// Appends the frame about one bucket, whose mean is in place.
-    fn say<'a>(
+    /// Appends the frame about one bucket, whose mean is in context.
+    fn answer_bucket<'a>(
         &mut self,
-        place: Place,
+        context: StepContext,
         number: usize,
         frames: impl Iterator<Item = &'a Frame<'a>>,
         answer: &mut Vec<u8>,
     ) -> Result<()> {
-        let open = place.header(Kind::Downlink, number).open(answer);
+        let open = context.header(Kind::Downlink, number).open(answer);
         let (form_at, mean_at) = (answer.len(), answer.len() + 1);
         answer.push(Form::Compressed as u8);
-        let warm = place.step > self.warmup_steps;
+        let warm = context.step > self.warmup_steps;
         let compresses = self.downlink == Downlink::Compressed && warm;
-        if !(compresses && self.compress(place.step, number, answer)?) {
+        if !(compresses && self.compress(context.step, number, answer)?) {
             answer.truncate(mean_at);
             let mean = self.buckets[number].elements(&self.mean);
             answer[form_at] = put_exact(mean, &mut self.positions, answer) as u8;
@@ -184,12 +186,12 @@ impl Aggregator {
         let mean = bucket.elements(&self.mean);
         if let Some(compressor) = bucket.codec_mut() {
             let messages: Vec<Option<&[u8]>> = frames.map(Frame::compressed).collect();
-            let heard = StepMessages { step: place.step, messages: &messages, mean };
+            let heard = StepMessages { step: context.step, messages: &messages, mean };
             compressor.summarise(&heard, answer)?;
         }
         downlink::close(summary_at, answer);
         open.close(Kind::Downlink, answer);
-        self.said[number].said = true;
+        self.answers[number].given = true;
         Ok(())
     }
 
@@ -223,25 +225,25 @@ impl Aggregator {
         }
         due.fill(0.0);
         decode(compressor, message, 1.0, due);
-        let said = &mut self.said[number];
-        let mut kept = std::mem::take(&mut said.spare);
+        let kept_answer = &mut self.answers[number];
+        let mut kept = std::mem::take(&mut kept_answer.spare);
         kept.clear();
         kept.extend_from_slice(message);
-        said.message = Some(kept);
+        kept_answer.message = Some(kept);
         Ok(true)
     }
 
-    /// Ends a step in which every bucket has been said: takes up the residual, and lets the
-    /// compressors learn from what the server said.
+    /// Ends a step in which every bucket has been answered: takes up the residual, and lets the
+    /// compressors learn from what the server sent.
     fn finish(&mut self) -> Result<()> {
         if self.downlink != Downlink::Compressed {
             return Ok(());
         }
         let step = self.step;
-        for (bucket, said) in self.buckets.iter_mut().zip(&self.said) {
+        for (bucket, answer) in self.buckets.iter_mut().zip(&self.answers) {
             let mean = bucket.elements(&self.mean);
             let Some(compressor) = bucket.codec_mut() else { continue };
-            let messages = [said.message.as_deref()];
+            let messages = [answer.message.as_deref()];
             compressor.learn_from_messages(&StepMessages { step, messages: &messages, mean })?;
         }
         // From here on nothing can fail.

@@ -3,17 +3,15 @@
 use std::time::Duration;
 
 use super::Exchange;
-use crate::Error;
-use crate::bucket::Item;
-use crate::bucket::{Bucket, Engine};
+use crate::bucket::{Bucket, Engine, Item};
 use crate::compress::{Compressor, Encoded, Feedback};
 use crate::error::Quantity;
-use crate::incoming::Place;
+use crate::group::StepContext;
 use crate::measure::Distortion;
 use crate::traffic::Leg;
 use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{Kind, floats};
-use crate::{Result, Support};
+use crate::{Error, Result};
 
 /// What a rank is about to send of a group.
 #[derive(Default)]
@@ -35,8 +33,8 @@ impl Outgoing {
     /// Bytes of the items, the plain ones and those of rounds as plain f32, headers included.
     pub(super) fn dense_bytes(&self, buckets: &[Bucket]) -> [u64; 3] {
         let bytes = |number: usize| (HEADER_BYTES + 4 * buckets[number].length()) as u64;
-        let of = |items: &[Item]| items.iter().map(|item| bytes(item.bucket)).sum();
-        [of(&self.items), of(&self.plain), self.rounds.iter().map(|number| bytes(*number)).sum()]
+        let all = |items: &[Item]| items.iter().map(|item| bytes(item.bucket)).sum();
+        [all(&self.items), all(&self.plain), self.rounds.iter().map(|number| bytes(*number)).sum()]
     }
 }
 
@@ -53,17 +51,16 @@ impl Exchange {
     /// [`Error::NonFinite`]; then nothing that lasts has been touched.
     pub(super) fn encode(
         &mut self,
-        place: Place,
+        context: StepContext,
         group: usize,
         gradient: &mut [f32],
-        support: Option<&Support>,
         leg: &mut Leg,
     ) -> Result<Outgoing> {
-        let warm = self.is_warm(place.step);
-        let apart = self.route.sums_apart(&mut *self.collective);
+        let warm = self.is_warm(context.step);
+        let apart = self.route.sums_apart(&mut *self.member.collective);
         let mut outgoing = Outgoing::default();
         for number in &self.groups[group] {
-            let bucket = &self.buckets[*number];
+            let bucket = &self.member.buckets[*number];
             let item = Item::gradient(*number, bucket, !warm);
             match bucket.engine {
                 Engine::Rounds(..) if warm => outgoing.rounds.push(*number),
@@ -71,27 +68,25 @@ impl Exchange {
                 _ => outgoing.items.push(item),
             }
         }
-        let buffers = &mut self.buffers[group];
+        let buffers = &mut self.member.buffers[group];
         if !outgoing.items.is_empty() {
-            outgoing.message = buffers.messages();
+            outgoing.message = buffers.messages.take();
         }
         if !outgoing.plain.is_empty() {
-            outgoing.values = buffers.plain();
+            outgoing.values = buffers.plain.take();
         }
         if !self.correct(group, gradient) {
-            return Err(self.non_finite(place, group, gradient));
+            return Err(self.non_finite(context, group, gradient));
         }
         if outgoing.rounds.is_empty() && outgoing.items.iter().all(|item| item.plain) {
             let values = if apart { &mut outgoing.values } else { &mut outgoing.message };
             values.reserve(leg.dense_bytes as usize);
         }
-        // What an earlier gradient has left over may lie anywhere.
-        let support = support.filter(|_| self.feedback.is_none());
         let written = self
-            .write_messages(place, gradient, support, leg, &mut outgoing)
-            .and_then(|()| self.write_plain(place, gradient, support, &mut outgoing));
+            .write_messages(context, gradient, leg, &mut outgoing)
+            .and_then(|()| self.write_plain(context, gradient, &mut outgoing));
         if written.is_none() {
-            return Err(self.non_finite(place, group, gradient));
+            return Err(self.non_finite(context, group, gradient));
         }
         Ok(outgoing)
     }
@@ -101,12 +96,12 @@ impl Exchange {
     fn correct(&mut self, group: usize, gradient: &mut [f32]) -> bool {
         let scale = self.clipping(gradient);
         let group = &self.groups[group];
-        let Some(feedback) = &mut self.feedback else {
+        let Some(feedback) = &mut self.member.feedback else {
             if scale != 1.0 {
                 gradient.iter_mut().for_each(|value| *value *= scale);
             }
             return group.iter().all(|number| {
-                let bucket = &self.buckets[*number];
+                let bucket = &self.member.buckets[*number];
                 let checks = match &bucket.engine {
                     Engine::Plain => true,
                     Engine::Codec(compressor) => compressor.checks(),
@@ -116,7 +111,7 @@ impl Exchange {
             });
         };
         group.iter().fold(true, |finite, number| {
-            let bucket = &self.buckets[*number];
+            let bucket = &self.member.buckets[*number];
             feedback.begin(bucket.range.clone(), bucket.elements(gradient), scale) & finite
         })
     }
@@ -124,21 +119,22 @@ impl Exchange {
     /// Writes the frames of the items that travel in one message; `None` when a value is not finite.
     fn write_messages(
         &mut self,
-        place: Place,
+        context: StepContext,
         gradient: &[f32],
-        support: Option<&Support>,
         leg: &mut Leg,
         outgoing: &mut Outgoing,
     ) -> Option<()> {
-        let (step, mine) = (place.step, &mut outgoing.message);
+        let (step, mine) = (context.step, &mut outgoing.message);
         let measures = self.policy.measures(step);
         let masks = self.policy.momentum() > 0.0 && self.policy.momentum_masking.unwrap_or(true);
+        let member = &mut self.member;
         for item in &outgoing.items {
-            let bucket = &mut self.buckets[item.bucket];
-            let words = bucket.words(support, self.layout.len());
-            let corrected = self.feedback.as_ref().map(Feedback::with_residual);
+            let bucket = &mut member.buckets[item.bucket];
+            let corrected = member.feedback.as_ref().map(Feedback::with_residual);
+            // What an earlier gradient has left over may lie anywhere.
+            let words = member.zeros.words(&bucket.range).filter(|_| corrected.is_none());
             let source = bucket.elements(corrected.unwrap_or(gradient));
-            let open = place.header(Kind::Dense, item.bucket).open(mine);
+            let open = context.header(Kind::Dense, item.bucket).open(mine);
             let payload_at = open.payload_at();
             let (mut kind, mut checksum) = (Kind::Dense, None);
             if let Some(compressor) = bucket.codec_mut().filter(|_| !item.plain) {
@@ -162,7 +158,7 @@ impl Exchange {
             if kind == Kind::Dense {
                 checksum = Some(floats::put_checked(source, words, mine)?);
             }
-            if let Some(feedback) = &mut self.feedback {
+            if let Some(feedback) = &mut member.feedback {
                 let message = (kind == Kind::Compressed).then(|| &mine[payload_at..]);
                 subtract_sent(feedback, bucket, message, masks);
             }
@@ -178,20 +174,20 @@ impl Exchange {
     /// finite.
     fn write_plain(
         &mut self,
-        place: Place,
+        context: StepContext,
         gradient: &[f32],
-        support: Option<&Support>,
         outgoing: &mut Outgoing,
     ) -> Option<()> {
+        let member = &mut self.member;
         for item in &outgoing.plain {
-            let bucket = &self.buckets[item.bucket];
-            let words = bucket.words(support, self.layout.len());
-            let corrected = self.feedback.as_ref().map(Feedback::with_residual);
+            let bucket = &member.buckets[item.bucket];
+            let corrected = member.feedback.as_ref().map(Feedback::with_residual);
+            let words = member.zeros.words(&bucket.range).filter(|_| corrected.is_none());
             let source = bucket.elements(corrected.unwrap_or(gradient));
-            let open = place.header_of(Kind::Dense, *item).open(&mut outgoing.values);
+            let open = context.header_of(Kind::Dense, *item).open(&mut outgoing.values);
             let checksum = floats::put_checked(source, words, &mut outgoing.values)?;
             open.close_with(Kind::Dense, &checksum, &mut outgoing.values);
-            if let Some(feedback) = &mut self.feedback {
+            if let Some(feedback) = &mut member.feedback {
                 subtract_sent(feedback, bucket, None, false);
             }
         }
@@ -201,31 +197,31 @@ impl Exchange {
     /// What local clipping multiplies this rank's gradient by.
     fn clipping(&self, gradient: &[f32]) -> f32 {
         let Some(limit) = self.policy.clip_norm.filter(|limit| *limit > 0.0) else { return 1.0 };
-        let limit = limit / (self.collective.world_size() as f64).sqrt();
+        let limit = limit / (self.member.collective.world_size() as f64).sqrt();
         let norm = floats::norm(gradient);
         if norm > limit { (limit / norm) as f32 } else { 1.0 }
     }
 
     /// Where a group of this rank's gradient, or its sum with the residual, is not finite.
-    pub(super) fn non_finite(&self, place: Place, group: usize, gradient: &[f32]) -> Error {
-        let corrected = self.feedback.as_ref().map(Feedback::with_residual);
-        let places =
+    pub(super) fn non_finite(&self, context: StepContext, group: usize, gradient: &[f32]) -> Error {
+        let corrected = self.member.feedback.as_ref().map(Feedback::with_residual);
+        let quantities =
             [(Quantity::Gradient, gradient), (Quantity::Corrected, corrected.unwrap_or(&[]))];
         let first = |values: &[f32]| {
             let ranges =
-                self.groups[group].iter().map(|number| self.buckets[*number].range.clone());
+                self.groups[group].iter().map(|number| self.member.buckets[*number].range.clone());
             let positions = ranges.filter_map(|range| {
                 let start = range.start;
                 Some(start + floats::first_non_finite(values.get(range)?)?)
             });
             positions.min()
         };
-        let (quantity, position) = places
+        let (quantity, position) = quantities
             .into_iter()
             .find_map(|(quantity, values)| Some((quantity, first(values)?)))
             .expect("invariant: a value was seen to be non-finite");
-        let (parameter, index) = self.layout.name(position);
-        Error::NonFinite { rank: place.rank, step: place.step, quantity, parameter, index }
+        let (parameter, index) = self.member.layout.name(position);
+        Error::NonFinite { rank: context.rank, step: context.step, quantity, parameter, index }
     }
 }
 

@@ -1,21 +1,155 @@
-//! Reading what ranks sent about the items of a message: frames in their places, refusals, the mean.
+//! One group of buckets on its way: the message that this rank sends about it, what all ranks sent, and
+//! the mean that comes of it.
 
 use std::ops::Range;
 
-use crate::bucket::Bucket;
-use crate::bucket::Item;
-use crate::collective::Payload;
-use crate::compress::{Compressor, SparseBlocks, plain::Plain};
+use crate::bucket::{Bucket, Item};
+use crate::collective::{Collective, Payload};
+use crate::compress::{Compressor, Feedback, plain::Plain};
+use crate::cpu::Stopwatch;
 use crate::error::Awaited;
-use crate::support::BLOCK;
-use crate::wire::downlink::Downlink;
+use crate::support::Zeros;
+use crate::traffic::Leg;
 use crate::wire::frame::Unchecked;
-use crate::wire::{Frame, Header, Kind, Read, Reader, floats};
-use crate::{Error, Result};
+use crate::wire::{Frame, Header, Kind, Reader, floats};
+use crate::{Error, Layout, Result};
 
-/// Who reads, and which step it is at.
+/// What one rank has of the exchange: its buckets, its residual, its end of the collective.
+pub(crate) struct Member {
+    pub(crate) layout: Layout,
+    pub(crate) buckets: Vec<Bucket>,
+    pub(crate) feedback: Option<Feedback>,
+    pub(crate) collective: Box<dyn Collective>,
+    pub(crate) zeros: Zeros,
+    /// Of each group, the buffers of its last messages.
+    pub(crate) buffers: Vec<Buffers>,
+}
+
+/// One message about a group of buckets that is being exchanged.
+pub(crate) struct GroupExchange<'a> {
+    pub(crate) member: &'a mut Member,
+    pub(crate) context: StepContext,
+    /// What the message is about.
+    pub(crate) items: &'a [Item],
+    pub(crate) gradient: &'a mut [f32],
+    pub(crate) leg: &'a mut Leg,
+}
+
+/// What a rank has received about the items of a message, kept until the step is finished.
+pub(crate) enum Received {
+    /// Every rank's message, its own included; empty when there was nothing to exchange.
+    Messages(Vec<Payload>),
+    /// Its own message, and the server's.
+    Mean { mine: Payload, downlink: Payload },
+    /// At most its own: nobody receives whole messages, and nobody learns from them.
+    Own(Option<Payload>),
+}
+
+impl Received {
+    /// What rank `rank` sent, when it was this one.
+    pub(crate) fn into_mine(self, rank: usize) -> Option<Payload> {
+        match self {
+            Received::Messages(messages) => messages.into_iter().nth(rank),
+            Received::Mean { mine, .. } => Some(mine),
+            Received::Own(mine) => mine,
+        }
+    }
+}
+
+impl GroupExchange<'_> {
+    /// Gives `mine` to every rank, and overwrites the items by the mean of what all of them sent.
+    pub(crate) fn average_here(&mut self, mine: Vec<u8>) -> Result<Received> {
+        let messages = self.allgather(mine)?;
+        let received = Stopwatch::start();
+        self.average(&messages)?;
+        self.leg.add_decode(received);
+        Ok(Received::Messages(messages))
+    }
+
+    /// Gives `mine` to every rank and takes everybody's.
+    pub(crate) fn allgather(&mut self, mine: Vec<u8>) -> Result<Vec<Payload>> {
+        let (sent, awaited) = (Stopwatch::start(), self.context.awaited());
+        let messages = self.member.collective.allgather(mine);
+        let messages = messages.map_err(|error| error.awaiting(awaited))?;
+        self.leg.add_wait(sent);
+        let (found, ranks) = (messages.len(), self.context.world_size);
+        if found != ranks {
+            let problem = format!("an allgather of {ranks} ranks gave {found} messages");
+            return Err(Error::Transport { problem });
+        }
+        Ok(messages)
+    }
+
+    /// The buffers of the group.
+    pub(crate) fn buffers(&mut self) -> &mut Buffers {
+        &mut self.member.buffers[self.leg.group]
+    }
+
+    /// What reads messages about an item.
+    pub(crate) fn decoder(&self, item: Item) -> Option<&dyn Compressor> {
+        item.decoder(&self.member.buckets)
+    }
+
+    /// Overwrites all items by the mean of what the messages say.
+    ///
+    /// # Errors
+    /// What is wrong with the messages, which is the same on every rank.
+    pub(crate) fn average(&mut self, messages: &[Payload]) -> Result<()> {
+        let (context, items) = (self.context, self.items);
+        let as_sent = self.member.feedback.is_none();
+        let frames = context.open(items, messages)?;
+        for (index, item) in items.iter().enumerate() {
+            let of_ranks = frames[index..].iter().step_by(items.len());
+            let bucket = &mut self.member.buckets[item.bucket];
+            let averaged = match item.kind {
+                Kind::Values => context.mean_of_values(of_ranks, bucket.posted_mean(item.length)),
+                _ => context.average(bucket, *item, of_ranks, as_sent, self.gradient),
+            };
+            if let Some(element) = averaged? {
+                return Err(self.overflow(*item, element));
+            }
+            self.note_zeros(*item);
+        }
+        Ok(())
+    }
+
+    /// Overwrites elements of an item's mean, from `start` on.
+    pub(crate) fn put(&mut self, item: Item, start: usize, values: &[[u8; 4]]) {
+        let bucket = &mut self.member.buckets[item.bucket];
+        match bucket.mail_mut().filter(|_| item.kind == Kind::Values) {
+            Some(mail) => {
+                mail.mean.resize(item.length, 0.0);
+                floats::copy(values, &mut mail.mean[start..]);
+            }
+            None => self.member.zeros.put(bucket.range.start + start, values, self.gradient),
+        }
+    }
+
+    /// Notes where the mean of an item may be other than zero.
+    pub(crate) fn note_zeros(&mut self, item: Item) {
+        let bucket = &self.member.buckets[item.bucket];
+        if item.kind == Kind::Dense {
+            self.member.zeros.note(&bucket.range, bucket.touched.as_ref());
+        }
+    }
+
+    /// The mean of this element of an item is not finite.
+    pub(crate) fn overflow(&self, item: Item, element: usize) -> Error {
+        let start = self.member.buckets[item.bucket].range.start;
+        let gradient = item.kind == Kind::Dense;
+        let (mut parameter, mut index) =
+            self.member.layout.name(start + if gradient { element } else { 0 });
+        if !gradient {
+            index = element;
+            parameter = format!("{parameter} (values of round {} of its bucket)", item.round);
+        }
+        Error::NonFiniteMean { step: self.context.step, parameter, index }
+    }
+}
+
+/// Which rank, of how many, is at which step: what frames of the step are written and checked by.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct StepContext {
     /// The rank that reads.
     pub(crate) rank: usize,
     /// The number of ranks.
@@ -24,15 +158,15 @@ pub(crate) struct Place {
     pub(crate) step: u64,
 }
 
-impl Place {
+impl StepContext {
     /// The header of a frame that this rank writes about a bucket.
-    pub(crate) fn header(&self, kind: Kind, bucket: usize) -> Header {
+    pub(crate) fn header(self, kind: Kind, bucket: usize) -> Header {
         let (rank, world_size) = (self.rank as u16, self.world_size as u16);
         Header { kind, rank, world_size, step: self.step, bucket: bucket as u32 }
     }
 
     /// The header of a frame that this rank writes about an item.
-    pub(crate) fn header_of(&self, kind: Kind, item: Item) -> Header {
+    pub(crate) fn header_of(self, kind: Kind, item: Item) -> Header {
         self.header(kind, item.bucket).in_round(item.round)
     }
 
@@ -47,7 +181,7 @@ impl Place {
     /// # Errors
     /// The error of the lowest rank that refused; [`Error::OutOfStep`]; [`Error::Message`].
     pub(crate) fn open<'a>(
-        &self,
+        self,
         items: &[Item],
         messages: &'a [Payload],
     ) -> Result<Vec<Frame<'a>>> {
@@ -65,7 +199,7 @@ impl Place {
     /// # Errors
     /// As [`open`](Self::open).
     pub(crate) fn skim<'a>(
-        &self,
+        self,
         items: &[Item],
         messages: &'a [Payload],
     ) -> Result<Vec<Frame<'a>>> {
@@ -73,7 +207,7 @@ impl Place {
         Ok(frames.into_iter().map(|unchecked| unchecked.frame).collect())
     }
 
-    fn split<'a>(&self, items: &[Item], messages: &'a [Payload]) -> Result<Vec<Unchecked<'a>>> {
+    fn split<'a>(self, items: &[Item], messages: &'a [Payload]) -> Result<Vec<Unchecked<'a>>> {
         if let Some(refusal) = first_refusal(messages) {
             return Err(refusal);
         }
@@ -108,7 +242,7 @@ impl Place {
     ///
     /// # Errors
     /// [`Error::Message`].
-    pub(crate) fn check(&self, from: usize, message: &[u8]) -> Result<()> {
+    pub(crate) fn check(self, from: usize, message: &[u8]) -> Result<()> {
         let mut reader = Reader::new(message);
         while !reader.rest().is_empty() {
             Frame::read(&mut reader)
@@ -125,85 +259,43 @@ impl Place {
     /// # Errors
     /// [`Error::Message`], [`Error::OutOfStep`].
     pub(crate) fn average<'a>(
-        &self,
+        self,
         bucket: &mut Bucket,
         item: Item,
         frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
         encoded: bool,
         gradient: &mut [f32],
     ) -> Result<Option<usize>> {
-        let mut touched = std::mem::take(&mut bucket.touched);
+        let mut touched = bucket.touched.take();
+        let mean = bucket.elements_mut(gradient);
         let compressed = |frame: &Frame<'_>| frame.header.kind == Kind::Compressed;
         let sparse = encoded && frames.clone().all(compressed);
-        let mean = bucket.elements_mut(gradient);
         let mut compressor = bucket.codec_mut().filter(|_| !item.plain);
         let blocks = compressor.as_mut().filter(|_| sparse).and_then(|some| some.sparse_blocks());
-        let (by_blocks, overflow) = match blocks {
-            Some(blocks) => {
-                let finite = self.mean_of_blocks(frames, blocks, &mut touched, mean);
-                let overflow = |finite| if finite { None } else { floats::first_non_finite(mean) };
-                (true, finite.map(overflow))
+        let finite = match (blocks, &mut touched) {
+            (Some(blocks), Some(touched)) => touched.mean(self, frames, blocks, mean),
+            (_, touched) => {
+                touched.iter_mut().for_each(|touched| touched.known = false);
+                self.mean_of(frames, compressor.as_deref(), mean.len(), 0..mean.len(), mean)
             }
-            None => (false, self.mean_of_all(frames, compressor.as_deref(), mean)),
         };
-        (bucket.touched, bucket.by_blocks) = (touched, by_blocks);
+        let overflow =
+            finite.map(|finite| if finite { None } else { floats::first_non_finite(mean) });
+        bucket.touched = touched;
         overflow
     }
 
-    /// Overwrites `mean` by the mean of what the frames of all ranks say; the first element of it
-    /// that is not finite.
+    /// Overwrites `mean` by the mean of plain values; the first element of it that is not finite.
     ///
     /// # Errors
     /// As [`average`](Self::average).
-    pub(crate) fn mean_of_all<'a>(
-        &self,
+    pub(crate) fn mean_of_values<'a>(
+        self,
         frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
-        decoder: Option<&dyn Compressor>,
         mean: &mut [f32],
     ) -> Result<Option<usize>> {
-        let length = mean.len();
-        let finite = self.mean_of(frames, decoder, length, 0..length, mean)?;
+        let finite = self.mean_of(frames, None, mean.len(), 0..mean.len(), mean)?;
         Ok(if finite { None } else { floats::first_non_finite(mean) })
-    }
-
-    /// As [`mean_of`](Self::mean_of), where `mean` is what this rank has encoded: what is zero on all
-    /// ranks is neither read nor written.
-    fn mean_of_blocks<'a>(
-        &self,
-        frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
-        decoder: &dyn SparseBlocks,
-        touched: &mut [u64],
-        mean: &mut [f32],
-    ) -> Result<bool> {
-        let length = mean.len();
-        let block = |number: usize| number * BLOCK..length.min((number + 1) * BLOCK);
-        let blame = |rank| move |error: Error| error.sent_by(rank, self.awaited());
-        for (rank, frame) in frames.clone().enumerate().filter(|(rank, _)| *rank == self.rank) {
-            let clear = &mut |number| mean[block(number)].fill(0.0);
-            decoder.each_block(frame.payload, clear).map_err(blame(rank))?;
-        }
-        debug_assert!(
-            mean.iter().all(|value| value.to_bits() == 0),
-            "another gradient was encoded"
-        );
-        touched.fill(0);
-        let added = frames.enumerate().try_for_each(|(rank, frame)| {
-            let mark = &mut |number: usize| touched[number / 64] |= 1 << (number % 64);
-            let marked = decoder.each_block(frame.payload, mark);
-            let added =
-                marked.and_then(|()| decoder.decode_add(frame.payload, 0..length, 1.0, mean));
-            added.map_err(blame(rank))
-        });
-        let (scale, mut finite) = (1.0 / self.world_size as f32, true);
-        for (word, bits) in touched.iter().enumerate() {
-            let mut rest = *bits;
-            while rest != 0 {
-                let number = 64 * word + rest.trailing_zeros() as usize;
-                rest &= rest - 1;
-                finite &= floats::scale_checked(&mut mean[block(number)], scale);
-            }
-        }
-        added.map(|()| finite)
     }
 
     /// Overwrites `mean` by the mean of what the ranks' frames about one item of `length` elements
@@ -213,7 +305,7 @@ impl Place {
     /// # Errors
     /// [`Error::Message`], [`Error::OutOfStep`].
     pub(crate) fn mean_of<'a>(
-        &self,
+        self,
         frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
         decoder: Option<&dyn Compressor>,
         length: usize,
@@ -248,7 +340,7 @@ impl Place {
     /// # Errors
     /// As [`mean_of`](Self::mean_of).
     pub(crate) fn put_mean<'a>(
-        &self,
+        self,
         frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
         decoder: Option<&dyn Compressor>,
         item: Item,
@@ -278,7 +370,7 @@ impl Place {
 
     /// The elements `part` of frames that are all plain f32; `None` when one is not.
     fn plain<'a>(
-        &self,
+        self,
         frames: impl Iterator<Item = &'a Frame<'a>> + Clone,
         length: usize,
         part: Range<usize>,
@@ -292,53 +384,6 @@ impl Place {
         };
         frames.enumerate().map(plain).collect::<Result<_>>().map(Some)
     }
-
-    /// What the server says of each item, each frame checked to be whole and in its place.
-    ///
-    /// # Errors
-    /// [`Error::OutOfStep`]; [`Error::ServerMessage`].
-    pub(crate) fn open_downlink<'a>(
-        &self,
-        items: &[Item],
-        message: &'a [u8],
-    ) -> Result<Vec<Downlink<'a>>> {
-        self.read_downlink(items, message, Frame::read)
-    }
-
-    /// The same for a message that has been opened before.
-    ///
-    /// # Errors
-    /// As [`open_downlink`](Self::open_downlink).
-    pub(crate) fn skim_downlink<'a>(
-        &self,
-        items: &[Item],
-        message: &'a [u8],
-    ) -> Result<Vec<Downlink<'a>>> {
-        self.read_downlink(items, message, |reader| Ok(Frame::split(reader)?.frame))
-    }
-
-    fn read_downlink<'a>(
-        &self,
-        items: &[Item],
-        message: &'a [u8],
-        next: impl Fn(&mut Reader<'a>) -> Read<Frame<'a>>,
-    ) -> Result<Vec<Downlink<'a>>> {
-        let awaited = self.awaited();
-        let blame = |error: Error| match error {
-            Error::Wire(fault) => Error::ServerMessage { awaited, fault },
-            other => other,
-        };
-        let mut reader = Reader::new(message);
-        let mut downlinks = Vec::with_capacity(items.len());
-        for item in items {
-            let expected = self.header_of(Kind::Downlink, *item).from_rank(self.world_size);
-            let frame = next(&mut reader).map_err(Error::from).map_err(blame)?;
-            let frame = frame.awaited(expected, self.rank).map_err(blame)?;
-            downlinks.push(Downlink::read(frame.payload).map_err(Error::from).map_err(blame)?);
-        }
-        reader.finish().map_err(Error::from).map_err(blame)?;
-        Ok(downlinks)
-    }
 }
 
 /// The error of the lowest rank that refused instead of sending what was awaited.
@@ -347,4 +392,45 @@ pub(crate) fn first_refusal(messages: &[Payload]) -> Option<Error> {
         let (rank, error) = Frame::refusal_of(message)?;
         (rank == from).then_some(error)
     })
+}
+
+/// The buffers of one group of buckets on one rank, by what their messages hold.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    pub(crate) messages: Spare,
+    pub(crate) plain: Spare,
+    pub(crate) bytes: Spare,
+    pub(crate) results: Spare,
+    /// The mean of one piece of a shard.
+    pub(crate) mean: Vec<f32>,
+}
+
+/// Messages of one kind that went out, oldest first, whose buffers are used again once no other rank
+/// reads them any more.
+///
+/// The youngest that all ranks have let go of is written over first: it is the one that a cache may
+/// still hold.
+#[derive(Debug, Default)]
+pub(crate) struct Spare(Vec<Payload>);
+
+impl Spare {
+    /// Messages that may still be read when the next is written. All ranks have read the one before the
+    /// last when the last is answered.
+    const KEPT: usize = 3;
+
+    /// An empty buffer.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        let free = self.0.iter().rposition(Payload::is_unshared);
+        let mut buffer = free.and_then(|free| self.0.remove(free).reclaim()).unwrap_or_default();
+        buffer.clear();
+        buffer
+    }
+
+    /// Takes a message that was sent, to be used again.
+    pub(crate) fn keep(&mut self, sent: Option<Payload>) {
+        self.0.extend(sent);
+        if self.0.len() > Self::KEPT {
+            self.0.remove(0);
+        }
+    }
 }

@@ -1,0 +1,153 @@
+//! The end of a step: what is learnt from what all ranks said, and what lasts of it.
+
+use super::{Exchange, Underway};
+use crate::bucket::{Engine, Item};
+use crate::compress::{Compressor, StepEnd, StepMessages, Summary};
+use crate::cpu::Stopwatch;
+use crate::group::{Received, StepContext};
+use crate::topology::{blame_server, skim_downlink};
+use crate::wire::downlink::Downlink;
+use crate::wire::{Frame, floats};
+use crate::{Error, Gauge, Result, Traffic};
+
+impl Exchange {
+    /// Ends the step: lets the compressors learn from what all ranks said, takes up the new
+    /// residual, and tells what the step cost. `gradient` is the mean that the groups came to.
+    /// When it fails, residual and compressors are what they were before the step.
+    ///
+    /// # Errors
+    /// [`Error::GradientLength`]; [`Error::Groups`] when no step has begun or a group is missing;
+    /// [`Error::Message`] when a message holds what decoding alone does not look at, and it is
+    /// wrong.
+    pub fn finish(&mut self, gradient: &[f32]) -> Result<Traffic> {
+        self.check_length(gradient)?;
+        let refuse = |problem: String| Err(Error::Groups { problem });
+        let Some(Underway { step, mut traffic, received }) = self.underway.take() else {
+            return refuse("no step has begun that could end".to_string());
+        };
+        if let Some(group) = received.iter().position(Option::is_none) {
+            return refuse(format!("the step ends before group {group} has been exchanged"));
+        }
+        let received: Vec<(Vec<Item>, Received)> = received.into_iter().flatten().collect();
+        let (start, context) = (Stopwatch::start(), self.context(step));
+        self.learn_from_messages(context, &received, gradient)?;
+        // From here on nothing can fail.
+        self.commit(context, gradient, &mut traffic.gauges);
+        for (buffers, (_, received)) in self.member.buffers.iter_mut().zip(received) {
+            buffers.messages.keep(received.into_mine(context.rank));
+        }
+        if let Some(feedback) = &self.member.feedback {
+            traffic.gauges.push(Gauge::sum("residual_norm", floats::norm(feedback.residual())));
+        }
+        self.distortion.end(&mut traffic.gauges);
+        let (passed, computed) = start.read();
+        traffic.decode += passed;
+        traffic.finish_cpu = computed;
+        Ok(traffic)
+    }
+
+    /// Lets the compressors read, in order of bucket, what all ranks sent; nothing lasts yet.
+    fn learn_from_messages(
+        &mut self,
+        context: StepContext,
+        received: &[(Vec<Item>, Received)],
+        means: &[f32],
+    ) -> Result<()> {
+        if self.is_dense() {
+            return Ok(());
+        }
+        let opened = received.iter().map(|(items, received)| Opened::new(context, items, received));
+        let opened = opened.collect::<Result<Vec<Opened<'_>>>>()?;
+        // Of each bucket, in which group's message it was, and as which item.
+        let mut sources = vec![None; self.member.buckets.len()];
+        for (group, (items, _)) in received.iter().enumerate() {
+            for (index, item) in items.iter().enumerate() {
+                sources[item.bucket] = Some((group, index));
+            }
+        }
+        for (bucket, source) in self.member.buckets.iter_mut().zip(sources) {
+            let mean = bucket.elements(means);
+            let Some(compressor) = bucket.codec_mut() else { continue };
+            match source {
+                Some((group, index)) => opened[group].teach(context, index, mean, compressor)?,
+                None => Opened::Plain.teach(context, 0, mean, compressor)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what the step has prepared last: residual, and what compressors and reducers learnt.
+    /// Gauges are of messages: steps of a warm-up have none.
+    fn commit(&mut self, context: StepContext, means: &[f32], gauges: &mut Vec<Gauge>) {
+        if let Some(feedback) = &mut self.member.feedback {
+            feedback.commit();
+        }
+        let warm = self.is_warm(context.step);
+        for bucket in &mut self.member.buckets {
+            let mean = bucket.elements(means);
+            if let Some(compressor) = bucket.codec_mut() {
+                compressor.commit(&StepEnd { step: context.step, ranks: context.world_size, mean });
+            }
+            if let (Engine::Rounds(reducer, _), true) = (&mut bucket.engine, warm) {
+                reducer.commit();
+            }
+            if warm {
+                Gauge::merge_into(gauges, bucket.gauges());
+            }
+        }
+    }
+}
+
+/// What a rank has received about the items of a message, taken apart.
+enum Opened<'a> {
+    /// Frames by rank, and then in the order of the items, of which there are so many.
+    Frames(Vec<Frame<'a>>, usize),
+    /// The server's words on each item.
+    Mean(Vec<Downlink<'a>>),
+    /// Plain values of all ranks.
+    Plain,
+}
+
+impl<'a> Opened<'a> {
+    /// Takes apart what was received about items.
+    ///
+    /// # Errors
+    /// None that has not been met before the mean was taken.
+    fn new(context: StepContext, items: &[Item], received: &'a Received) -> Result<Self> {
+        Ok(match received {
+            Received::Messages(messages) => {
+                Opened::Frames(context.skim(items, messages)?, items.len())
+            }
+            Received::Mean { downlink, .. } => {
+                Opened::Mean(skim_downlink(context, items, downlink)?)
+            }
+            Received::Own(_) => Opened::Plain,
+        })
+    }
+
+    /// Lets a compressor read what it learns about the item at `index`, whose mean is given.
+    ///
+    /// # Errors
+    /// As [`Compressor::learn_from_messages`] and [`Compressor::learn_from_summary`].
+    fn teach(
+        &self,
+        context: StepContext,
+        index: usize,
+        mean: &[f32],
+        compressor: &mut dyn Compressor,
+    ) -> Result<()> {
+        let (step, ranks) = (context.step, context.world_size);
+        let messages = match self {
+            Opened::Mean(downlinks) => {
+                let summary = Summary { step, ranks, bytes: downlinks[index].summary, mean };
+                let learnt = compressor.learn_from_summary(&summary);
+                return learnt.map_err(|error| blame_server(context, error));
+            }
+            Opened::Frames(frames, items) => {
+                frames.iter().skip(index).step_by(*items).map(Frame::compressed).collect()
+            }
+            Opened::Plain => vec![None; ranks],
+        };
+        compressor.learn_from_messages(&StepMessages { step, messages: &messages, mean })
+    }
+}
