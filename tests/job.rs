@@ -2,7 +2,7 @@
 //! that no launcher is needed; `mpi.rs` has real ones.
 
 use crate::common::{events, only_run, weights};
-use gradwire::cluster::{Job, letterbox};
+use gradwire::cluster::{Job, control_channel};
 use gradwire::disk::Disk;
 use gradwire::recipe::{Recipe, Source};
 use gradwire::record::Mode;
@@ -60,10 +60,10 @@ fn job(recipes: &[Recipe], start: Start, faults: &str) -> Ended {
 
 /// As [`job`], with what the processes that follow do.
 fn job_with(follower: Follower, recipes: &[Recipe], start: Start, faults: &str) -> Ended {
-    let (letters, boxes): (Vec<_>, Vec<_>) = recipes.iter().map(|_| letterbox()).unzip();
-    let clusters = in_memory(letters);
+    let (outboxes, inboxes): (Vec<_>, Vec<_>) = recipes.iter().map(|_| control_channel()).unzip();
+    let clusters = in_memory(outboxes);
     let mut jobs =
-        clusters.into_iter().zip(boxes).map(|(cluster, inbox)| Job::over(cluster, inbox));
+        clusters.into_iter().zip(inboxes).map(|(cluster, inbox)| Job::over(cluster, inbox));
     let faults = Arc::new(Faults::parse(faults).unwrap());
     let leader = jobs.next().unwrap();
     thread::scope(|scope| {

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Work};
+use gradwire_exchange::network::{Clock, GroupWork, Link, Pattern, Sent, StepWork};
 use serde::Deserialize;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
@@ -80,10 +80,10 @@ fn model(plan: &Plan) -> Result<()> {
         let last = times.iter().map(|(_, end)| *end).fold(0.0, f64::max);
         let work = |([up, down], (begin, _)): (&[u64; 2], &(f64, f64))| {
             let sent = Sent { up: *up, down: *down, aggregate: 0.0 };
-            let group = Group { ready: 1.0, sent, ..Group::default() };
-            Work { before: begin - first, groups: vec![group], ..Work::default() }
+            let group = GroupWork { ready: 1.0, sent, ..GroupWork::default() };
+            StepWork { before: begin - first, groups: vec![group], ..StepWork::default() }
         };
-        let works: Vec<Work> = round.iter().zip(&times).map(work).collect();
+        let works: Vec<StepWork> = round.iter().zip(&times).map(work).collect();
         let took = Clock::new(&plan.link, plan.pattern()?, works.len(), 0).step(1, &works);
         println!("{:.6} {:.6}", last - first, took.seconds);
     }

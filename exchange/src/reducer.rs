@@ -2,7 +2,7 @@
 //! rounds.
 //!
 //! A [`Compressor`](crate::Compressor) says everything in one message. Where what a rank has to
-//! say depends on what all ranks said before (PowerSGD orthogonalises the mean of the ranks'
+//! send depends on what all ranks sent before (PowerSGD orthogonalises the mean of the ranks'
 //! factors before it can compute the second factor), a scheme is a [`Reducer`].
 //!
 //! The exchange calls [`Reducer::reduce`] once a round. In it a reducer reads what the round before

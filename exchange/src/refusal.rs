@@ -134,17 +134,17 @@ mod tests {
 
     #[test]
     fn refusals_arrive_as_the_senders_own_error() {
-        let told = |error: &Error| {
+        let received = |error: &Error| {
             let mut bytes = Vec::new();
             write(HEADER, error, &mut bytes);
             Frame::expect(&mut Reader::new(&bytes), HEADER, 0).unwrap_err()
         };
         let (quantity, parameter) = (Quantity::Corrected, "fc.weight".to_string());
         let non_finite = Error::NonFinite { rank: 2, step: 77, quantity, parameter, index: 12 };
-        assert_eq!(told(&non_finite), non_finite);
+        assert_eq!(received(&non_finite), non_finite);
         let aborted = |reason: String| Error::Aborted { rank: 2, step: 77, reason };
-        assert_eq!(told(&aborted("é".repeat(TEXT_BYTES))), aborted("é".repeat(TEXT_BYTES / 2)));
+        assert_eq!(received(&aborted("é".repeat(TEXT_BYTES))), aborted("é".repeat(TEXT_BYTES / 2)));
         let other = Error::WorldSize { world_size: 0 };
-        assert_eq!(told(&other), aborted(other.to_string()));
+        assert_eq!(received(&other), aborted(other.to_string()));
     }
 }

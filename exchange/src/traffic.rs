@@ -89,7 +89,7 @@ pub struct Traffic {
     /// Time to check, decode and average all messages, or to take what a server made of them.
     pub decode: Duration,
     /// What the compressors tell, joined over buckets; with error feedback also
-    /// `residual_norm`, the L2 norm of what was not said.
+    /// `residual_norm`, the L2 norm of what was not sent.
     pub gauges: Vec<Gauge>,
     /// The collectives that made up the step, in their order: one for each group of buckets and
     /// kind of message, several where a scheme takes several rounds. Bytes, fallbacks and times
@@ -143,7 +143,7 @@ pub struct Leg {
     pub encode_cpu: Duration,
     /// What this rank's thread computed in [`decode`](Self::decode).
     pub decode_cpu: Duration,
-    /// What a server's thread computed to check, decode, average and answer; told on rank 0.
+    /// What a server's thread computed to check, decode, average and answer; counted on rank 0.
     pub aggregate_cpu: Duration,
 }
 

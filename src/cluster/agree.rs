@@ -1,8 +1,7 @@
 //! Before the run begins: every process says what it would train with, and process 0 compares.
 
-use super::hello::{Go, Hello, State};
 use super::job::{Job, SLOWEST};
-use super::letter::Letter;
+use super::messages::{Begin, ControlMessage, Hello, State};
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::machine::Machine;
 use crate::recipe::Recipe;
@@ -18,7 +17,11 @@ impl Job {
     /// # Errors
     /// When the recipe cannot be written down.
     pub fn announce(&self, recipe: &Recipe) -> Result<()> {
-        if self.is_shared() { self.write_all(&Letter::Recipe(recipe.to_toml()?)) } else { Ok(()) }
+        if self.is_shared() {
+            self.write_all(&ControlMessage::Recipe(recipe.to_toml()?))
+        } else {
+            Ok(())
+        }
     }
 
     /// Process 0: hears what all others would train with, and checks that it is what this one has.
@@ -35,7 +38,7 @@ impl Job {
         let deadline = Instant::now() + SLOWEST;
         while let Some(silent) = all.iter().position(Option::is_none) {
             match self.read(deadline)? {
-                Some((from, Letter::Hello(hello))) => all[from] = Some(*hello),
+                Some((from, ControlMessage::Hello(hello))) => all[from] = Some(*hello),
                 Some((from, _)) => bail!("process {from} does not say what it would train with"),
                 None => bail!("process {silent} has said nothing for {SLOWEST:?}"),
             }
@@ -75,14 +78,14 @@ impl Job {
         let machines = self.machines.get().cloned().unwrap_or_default();
         for process in 1..self.processes {
             let state = from.map(|from| State::new(from, process)).transpose()?;
-            let go = Go {
+            let start = Begin {
                 folder: folder.into(),
                 progress,
                 threads: self.threads(recipe),
                 machines: machines.clone(),
                 state,
             };
-            self.write(process, &Letter::Go(Box::new(go)))?;
+            self.write(process, &ControlMessage::Begin(Box::new(start)))?;
         }
         self.begun.store(true, Ordering::SeqCst);
         Ok(())

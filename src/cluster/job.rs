@@ -1,7 +1,6 @@
 //! The processes that train one run, from one of them.
 
-use super::blob::{decode, encode};
-use super::letter::Letter;
+use super::messages::{ControlMessage, decode, encode};
 use crate::machine::{self, Machine};
 use crate::recipe::{OnWorkerLoss, Recipe};
 use anyhow::{Context, Result, bail, ensure};
@@ -72,8 +71,8 @@ impl Job {
     #[cfg(feature = "mpi")]
     fn join_launched(launched: usize) -> Result<Self> {
         use gradwire_exchange::mpi;
-        let (letters, inbox) = letterbox();
-        let (cluster, here) = mpi::join(SLOWEST, letters)?;
+        let (messages, inbox) = control_channel();
+        let (cluster, here) = mpi::join(SLOWEST, messages)?;
         ensure!(
             cluster.world_size() == launched,
             "the launcher has started {launched} processes, but MPI knows of {}: the launcher and \
@@ -84,8 +83,8 @@ impl Job {
         Ok(Self { place: here.index, ..Self::over(cluster, inbox) })
     }
 
-    /// One process of several that `cluster` joins; `inbox` is where its letters arrive
-    /// ([`letterbox`]).
+    /// One process of several that `cluster` joins; `inbox` is where its messages arrive
+    /// ([`control_channel`]).
     pub fn over(cluster: Cluster, inbox: Receiver<(usize, Vec<u8>)>) -> Self {
         let (process, processes) = (cluster.rank(), cluster.world_size());
         Self { process, processes, cluster: Some(cluster), inbox, ..Self::alone() }
@@ -186,7 +185,7 @@ impl Job {
         self.cluster.as_ref().and_then(Cluster::awaited)
     }
 
-    /// Where letters arrive; nowhere in a process by itself.
+    /// Where messages arrive; nowhere in a process by itself.
     pub fn inbox(&self) -> &Receiver<(usize, Vec<u8>)> {
         &self.inbox
     }
@@ -194,10 +193,10 @@ impl Job {
     /// Writes to another process.
     ///
     /// # Errors
-    /// When the letter cannot be written down, such as a path that is no text.
-    pub fn write(&self, to: usize, letter: &Letter) -> Result<()> {
+    /// When the message cannot be written down, such as a path that is no text.
+    pub fn write(&self, to: usize, message: &ControlMessage) -> Result<()> {
         if let Some(cluster) = &self.cluster {
-            cluster.send(to, encode(letter)?);
+            cluster.send(to, encode(message)?);
         }
         Ok(())
     }
@@ -206,21 +205,21 @@ impl Job {
     ///
     /// # Errors
     /// As [`write`](Self::write).
-    pub fn write_all(&self, letter: &Letter) -> Result<()> {
+    pub fn write_all(&self, message: &ControlMessage) -> Result<()> {
         (0..self.processes)
             .filter(|to| *to != self.process)
-            .try_for_each(|to| self.write(to, letter))
+            .try_for_each(|to| self.write(to, message))
     }
 
-    /// The next letter, waited for until `deadline`.
+    /// The next message, waited for until `deadline`.
     ///
     /// # Errors
     /// When one cannot be read, or none can come any more.
-    pub fn read(&self, deadline: Instant) -> Result<Option<(usize, Letter)>> {
+    pub fn read(&self, deadline: Instant) -> Result<Option<(usize, ControlMessage)>> {
         match self.inbox.recv_deadline(deadline) {
             Ok((from, bytes)) => {
-                let letter = decode(&bytes);
-                Ok(Some((from, letter.with_context(|| format!("a letter of process {from}"))?)))
+                let message = decode(&bytes);
+                Ok(Some((from, message.with_context(|| format!("a message of process {from}"))?)))
             }
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => {
@@ -235,8 +234,12 @@ impl Job {
         let Some(cluster) = &self.cluster else { return };
         if well || !self.begun.load(Ordering::SeqCst) {
             if self.leads() {
-                // A letter without a path can be written.
-                let _ = self.write_all(if well { &Letter::Bye } else { &Letter::Refused });
+                // A message without a path can be written.
+                let _ = self.write_all(if well {
+                    &ControlMessage::Finished
+                } else {
+                    &ControlMessage::Refused
+                });
             }
             if cluster.leave(if well { SLOWEST } else { GRACE }).is_ok() {
                 return;
@@ -244,8 +247,8 @@ impl Job {
         } else if !self.leads() {
             // Process 0 ends all; this is for one that cannot.
             let deadline = Instant::now() + GRACE;
-            while let Ok(Some((_, letter))) = self.read(deadline) {
-                if matches!(letter, Letter::Bye) {
+            while let Ok(Some((_, message))) = self.read(deadline) {
+                if matches!(message, ControlMessage::Finished) {
                     break;
                 }
             }
@@ -254,10 +257,10 @@ impl Job {
     }
 }
 
-/// What takes the letters of a cluster, and where they are read.
-pub fn letterbox() -> (OnControl, Receiver<(usize, Vec<u8>)>) {
+/// What takes the messages of a cluster, and where they are read.
+pub fn control_channel() -> (OnControl, Receiver<(usize, Vec<u8>)>) {
     let (outbox, inbox): (Sender<(usize, Vec<u8>)>, _) = unbounded();
-    (Box::new(move |from, letter| drop(outbox.send((from, letter)))), inbox)
+    (Box::new(move |from, message| drop(outbox.send((from, message)))), inbox)
 }
 
 /// How many processes the launcher has started together, by what it leaves in the environment: that

@@ -7,13 +7,9 @@
 //! all workers as threads.
 
 mod agree;
-mod blob;
-mod hello;
 mod job;
-mod letter;
+mod messages;
 
 pub use agree::accept;
-pub use blob::{Blob, decode, encode};
-pub use hello::{Go, Hello, State};
-pub use job::{Job, SLOWEST, launched, letterbox};
-pub use letter::Letter;
+pub use job::{Job, SLOWEST, control_channel, launched};
+pub use messages::{Begin, Bytes, ControlMessage, Hello, State, decode, encode};

@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_sender_of_a_damaged_message_is_the_cause() {
-        let fault = Fault::Checksum { told: 1, found: 2 };
+        let fault = Fault::Checksum { written: 1, found: 2 };
         let unread = |by| failed(by, exchange::Error::Message { rank: 2, awaited: AWAITED, fault });
         let mut gone_on = lost(2, 0);
         gone_on.position.step += 1;

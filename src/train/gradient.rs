@@ -2,7 +2,7 @@
 
 use crate::recipe::Recipe;
 use crate::train::optim::norm;
-use crate::train::overlap::{Overlapped, Plan};
+use crate::train::overlap::{OverlapPlan, Overlapped};
 use crate::train::params::Params;
 use crate::train::position::{LivePosition, Phase};
 use crate::train::timer::StepTimer;
@@ -50,7 +50,7 @@ enum Overlap {
     Off,
     /// From the second step on, by a plan that the gradients of the first give.
     Learning(Option<Gradients>),
-    Planned(Plan),
+    Planned(OverlapPlan),
 }
 
 impl GradientExchange {
@@ -171,7 +171,8 @@ impl GradientExchange {
         let [_, global] = self.now.samples;
         let all_have_some = global >= self.exchange.collective().world_size();
         if let (true, Overlap::Learning(first)) = (all_have_some, &mut self.overlap) {
-            let plan = Plan::learn(params, first.as_ref(), &mut self.exchange, self.group_bytes)?;
+            let plan =
+                OverlapPlan::learn(params, first.as_ref(), &mut self.exchange, self.group_bytes)?;
             self.overlap = Overlap::Planned(plan);
         }
         Ok(Overlapped { traffic, exposed, ready: Vec::new(), laid: Vec::new() })

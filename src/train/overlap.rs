@@ -22,15 +22,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How the groups of one worker's buckets fill during a backward pass.
-pub(super) struct Plan {
+pub(super) struct OverlapPlan {
     index: Index,
     /// Each parameter, in name order.
-    params: Vec<Place>,
+    params: Vec<PlannedParameter>,
     groups: usize,
 }
 
-/// A parameter's place in the exchange.
-struct Place {
+/// A parameter, and how its gradient reaches the exchange.
+struct PlannedParameter {
     name: String,
     /// Its part of the flat gradient.
     range: Range<usize>,
@@ -63,17 +63,17 @@ struct Exchanged {
     laid: Vec<f64>,
 }
 
-/// What the exchanging thread is told.
-enum Told {
+/// What has become final, as the exchanging thread receives it.
+enum Ready {
     /// All of a parameter's gradient, from a kernel, and when.
     Early(usize, Contribution, Instant),
     /// All of a parameter's gradient, after the backward pass.
     Late(usize, Vec<f32>),
-    /// Everything is final; what was not told of is zero.
+    /// Everything is final; what was not sent is zero.
     Final,
 }
 
-impl Plan {
+impl OverlapPlan {
     /// Learns from the `gradients` of a first step without overlap (none if this rank had no
     /// samples), and sets the groups of `exchange`: buckets in the order in which rank 0's become
     /// final, together until they hold `bytes` of f32 gradient. All ranks call it at the same time.
@@ -103,10 +103,10 @@ impl Plan {
                 _ => None,
             });
         }
-        let mut places: Vec<Place> = params
+        let mut planned: Vec<PlannedParameter> = params
             .iter()
             .zip(&moments)
-            .map(|(param, moment)| Place {
+            .map(|(param, moment)| PlannedParameter {
                 name: param.name.clone(),
                 range: param.range.clone(),
                 group: 0,
@@ -118,11 +118,11 @@ impl Plan {
         for (group, buckets) in groups.iter().enumerate() {
             for bucket in buckets {
                 let parameters = exchange.buckets()[*bucket].parameters.clone();
-                places[parameters].iter_mut().for_each(|place| place.group = group);
+                planned[parameters].iter_mut().for_each(|planned| planned.group = group);
             }
         }
         exchange.set_groups(groups)?;
-        Ok(Self { index: index.clone(), params: places, groups: count })
+        Ok(Self { index: index.clone(), params: planned, groups: count })
     }
 
     /// Runs `backward`, which hands what it is given to the kernels as their listener, beside the
@@ -140,24 +140,24 @@ impl Plan {
         timer: &mut StepTimer,
         backward: impl FnOnce(Listener) -> Result<Gradients>,
     ) -> Result<Overlapped> {
-        let (tell, told) = unbounded();
+        let (sender, received) = unbounded();
         let rank = exchange.collective().rank();
         thread::scope(|scope| {
             let exchanging = thread::Builder::new()
                 .name(format!("exchange-{rank}"))
-                .spawn_scoped(scope, || self.exchange(step, exchange, flat, add, &told))
+                .spawn_scoped(scope, || self.exchange(step, exchange, flat, add, &received))
                 .context("starting the exchanging thread")?;
             let began = Instant::now();
             let passed = timer.time(
                 |phases| &mut phases.backward,
                 || {
-                    let gradients = backward(self.listener(tell.clone()))?;
-                    self.tell_the_rest(params, &gradients, &tell)
+                    let gradients = backward(self.listener(sender.clone()))?;
+                    self.send_rest(params, &gradients, &sender)
                 },
             );
             let ended = Instant::now();
-            // Nothing more is told; without a last word the thread gives the step up.
-            drop(tell);
+            // Nothing more is sent; without [`Ready::Final`] the thread gives the step up.
+            drop(sender);
             let exchanged = exchanging.join().unwrap_or_else(|panic| resume_unwind(panic));
             passed?;
             let Some(Exchanged { traffic, ready, laid }) = exchanged? else {
@@ -174,36 +174,36 @@ impl Plan {
     }
 
     /// Passes on whatever is final, and gives the rest back.
-    fn listener(&self, tell: Sender<Told>) -> Listener {
+    fn listener(&self, sender: Sender<Ready>) -> Listener {
         let index = self.index.clone();
-        let early: Vec<bool> = self.params.iter().map(|place| place.early).collect();
+        let early: Vec<bool> = self.params.iter().map(|planned| planned.early).collect();
         Box::new(move |contribution| match index.of(&contribution) {
             Some(param) if early[param] => {
-                // If nobody listens, the exchange has failed, which its thread tells.
-                let _ = tell.send(Told::Early(param, contribution, Instant::now()));
+                // If nobody listens, the exchange has failed, which its thread reports.
+                let _ = sender.send(Ready::Early(param, contribution, Instant::now()));
                 None
             }
             _ => Some(contribution),
         })
     }
 
-    /// Tells of all gradients that are final only now.
-    fn tell_the_rest(
+    /// Sends all gradients that are final only now.
+    fn send_rest(
         &self,
         params: &Params,
         gradients: &Gradients,
-        tell: &Sender<Told>,
+        sender: &Sender<Ready>,
     ) -> Result<()> {
-        for (number, (param, place)) in params.iter().zip(&self.params).enumerate() {
-            if !place.early {
-                let mut values = vec![0.0; place.range.len()];
+        for (number, (param, planned)) in params.iter().zip(&self.params).enumerate() {
+            if !planned.early {
+                let mut values = vec![0.0; planned.range.len()];
                 gradients.copy(&param.var, &mut values)?;
-                let _ = tell.send(Told::Late(number, values));
+                let _ = sender.send(Ready::Late(number, values));
             } else if gradients.left(&param.var)?.is_some() {
                 return Err(self.changed(number, "has a part that no kernel handed over"));
             }
         }
-        let _ = tell.send(Told::Final);
+        let _ = sender.send(Ready::Final);
         Ok(())
     }
 
@@ -215,18 +215,18 @@ impl Plan {
         exchange: &mut Exchange,
         flat: &mut [f32],
         add: bool,
-        told: &Receiver<Told>,
+        received: &Receiver<Ready>,
     ) -> Result<Option<Exchanged>> {
         exchange.begin(step);
         let mut missing = vec![0; self.groups];
-        self.params.iter().for_each(|place| missing[place.group] += 1);
+        self.params.iter().for_each(|planned| missing[planned.group] += 1);
         let mut known = vec![false; self.params.len()];
         let (mut next, mut ready) = (0, vec![None; self.groups]);
         let mut laid = vec![0.0; self.groups];
-        for told in told {
-            let (param, last) = match &told {
-                Told::Early(param, ..) | Told::Late(param, _) => (Some(*param), false),
-                Told::Final => (None, true),
+        for received in received {
+            let (param, last) = match &received {
+                Ready::Early(param, ..) | Ready::Late(param, _) => (Some(*param), false),
+                Ready::Final => (None, true),
             };
             if let Some(param) = param {
                 if std::mem::replace(&mut known[param], true) {
@@ -234,18 +234,18 @@ impl Plan {
                 }
                 let group = self.params[param].group;
                 missing[group] -= 1;
-                if let Told::Early(_, _, moment) = told
+                if let Ready::Early(_, _, moment) = received
                     && missing[group] == 0
                 {
                     ready[group] = Some(moment);
                 }
                 let before = thread_time();
-                lay(told, add, &mut flat[self.params[param].range.clone()]);
+                lay(received, add, &mut flat[self.params[param].range.clone()]);
                 laid[group] += thread_time().saturating_sub(before).as_secs_f64();
             }
             if last {
                 let unknown = self.params.iter().zip(&known).filter(|(_, known)| !**known && !add);
-                unknown.for_each(|(place, _)| flat[place.range.clone()].fill(0.0));
+                unknown.for_each(|(planned, _)| flat[planned.range.clone()].fill(0.0));
                 missing.fill(0);
             }
             while next < self.groups && missing[next] == 0 {
@@ -273,13 +273,13 @@ impl Plan {
 pub(super) type Listener = Box<dyn FnMut(Contribution) -> Option<Contribution>>;
 
 /// Lays a parameter's gradient into its part of the flat gradient.
-fn lay(told: Told, add: bool, into: &mut [f32]) {
-    match (told, add) {
-        (Told::Early(_, contribution, _), true) => contribution.add_to(into),
-        (Told::Early(_, contribution, _), false) => contribution.write_to(into),
-        (Told::Late(_, values), true) => into.iter_mut().zip(values).for_each(|(a, b)| *a += b),
-        (Told::Late(_, values), false) => into.copy_from_slice(&values),
-        (Told::Final, _) => {}
+fn lay(received: Ready, add: bool, into: &mut [f32]) {
+    match (received, add) {
+        (Ready::Early(_, contribution, _), true) => contribution.add_to(into),
+        (Ready::Early(_, contribution, _), false) => contribution.write_to(into),
+        (Ready::Late(_, values), true) => into.iter_mut().zip(values).for_each(|(a, b)| *a += b),
+        (Ready::Late(_, values), false) => into.copy_from_slice(&values),
+        (Ready::Final, _) => {}
     }
 }
 

@@ -1,7 +1,7 @@
 //! What workers tell, on its way from their process to process 0.
 
 use crate::checkpoint::Part;
-use crate::cluster::{Blob, Letter, decode, encode};
+use crate::cluster::{Bytes, ControlMessage, decode, encode};
 use crate::record::Warning;
 use crate::train::failure::Failure;
 use crate::train::position::{Phase, Position};
@@ -12,74 +12,74 @@ use std::time::{Duration, Instant};
 
 /// What a process tells process 0 of its workers.
 #[derive(Serialize, Deserialize)]
-pub(super) enum Relayed {
+pub(super) enum WorkerMessage {
     /// A worker's step.
     Step(Box<RankStep>),
     /// Something that does not stop the run, and of which step.
     Warning(Option<u64>, String),
     /// A worker's part of a checkpoint.
-    Part(Handed),
+    Part(CheckpointPart),
     /// Workers have failed; nothing more will come.
-    Failed(Vec<Account>),
+    Failed(Vec<FailureReport>),
     /// All workers have come to the end; nothing more will come.
     Done,
 }
 
-impl Relayed {
+impl WorkerMessage {
     /// A worker's report.
     ///
     /// # Errors
     /// When a checkpoint's part cannot be encoded, or the report is one that only rank 0 makes.
-    pub(super) fn of(report: Report) -> Result<Self> {
+    pub(super) fn new(report: Report) -> Result<Self> {
         Ok(match report {
             Report::Step(step) => Self::Step(step),
             Report::Warning(Warning { step, message }) => Self::Warning(step, message),
             Report::Part(part) => {
                 let Part { rank, step, own, shared, stall } = *part;
                 ensure!(shared.is_none(), "invariant: what all share is rank 0's to tell");
-                Self::Part(Handed { rank, step, stall, own: Blob::of(&own)? })
+                Self::Part(CheckpointPart { rank, step, stall, own: Bytes::from_tensors(&own)? })
             }
             Report::Histograms(_) | Report::Epoch(_) => bail!("invariant: rank 0 reports these"),
         })
     }
 
-    /// The letter that carries it.
+    /// The message that carries it.
     ///
     /// # Errors
     /// When it cannot be encoded.
-    pub(super) fn letter(&self) -> Result<Letter> {
-        Ok(Letter::Report(Blob(encode(self)?)))
+    pub(super) fn message(&self) -> Result<ControlMessage> {
+        Ok(ControlMessage::Report(Bytes(encode(self)?)))
     }
 
-    /// What such a letter carries.
+    /// What such a message carries.
     ///
     /// # Errors
     /// When the bytes are no report's.
-    pub(super) fn read(report: &Blob) -> Result<Self> {
+    pub(super) fn read(report: &Bytes) -> Result<Self> {
         decode(&report.0)
     }
 }
 
 /// A part of a checkpoint on its way.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Handed {
+pub(super) struct CheckpointPart {
     rank: usize,
     step: u64,
     stall: f64,
-    own: Blob,
+    own: Bytes,
 }
 
-impl TryFrom<Handed> for Part {
+impl TryFrom<CheckpointPart> for Part {
     type Error = Error;
 
-    fn try_from(Handed { rank, step, stall, own }: Handed) -> Result<Self> {
+    fn try_from(CheckpointPart { rank, step, stall, own }: CheckpointPart) -> Result<Self> {
         Ok(Self { rank, step, own: own.tensors()?, shared: None, stall })
     }
 }
 
 /// A worker's failure, as another process is told of it.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Account {
+pub(super) struct FailureReport {
     rank: usize,
     step: u64,
     phase: Phase,
@@ -90,7 +90,7 @@ pub(super) struct Account {
     words: String,
 }
 
-impl From<&Failure> for Account {
+impl From<&Failure> for FailureReport {
     fn from(failure: &Failure) -> Self {
         Self {
             rank: failure.rank,
@@ -104,9 +104,9 @@ impl From<&Failure> for Account {
     }
 }
 
-impl From<Account> for Failure {
-    fn from(account: Account) -> Self {
-        let Account { rank, step, phase, since, accuses, recoverable, words } = account;
+impl From<FailureReport> for Failure {
+    fn from(report: FailureReport) -> Self {
+        let FailureReport { rank, step, phase, since, accuses, recoverable, words } = report;
         let since = Duration::try_from_secs_f64(since).ok();
         let now = Instant::now();
         let since = since.and_then(|since| now.checked_sub(since)).unwrap_or(now);
@@ -128,16 +128,19 @@ mod tests {
         RankStep { rank: 3, step: 9, exposed: f64::INFINITY, traffic, ..RankStep::default() }
     }
 
-    /// What process 0 reads of a report, through the letter that it comes in.
-    fn read(relayed: &Relayed) -> Relayed {
-        let letter = encode(&relayed.letter().unwrap()).unwrap();
-        let Letter::Report(report) = decode(&letter).unwrap() else { panic!("another letter") };
-        Relayed::read(&report).unwrap()
+    /// What process 0 reads of a report, through the message that it comes in.
+    fn read(message: &WorkerMessage) -> WorkerMessage {
+        let message = encode(&message.message().unwrap()).unwrap();
+        let ControlMessage::Report(report) = decode(&message).unwrap() else {
+            panic!("another message")
+        };
+        WorkerMessage::read(&report).unwrap()
     }
 
     #[test]
     fn reports_are_read_as_they_were_written() {
-        let Relayed::Step(found) = read(&Relayed::of(Report::Step(Box::new(step()))).unwrap())
+        let WorkerMessage::Step(found) =
+            read(&WorkerMessage::new(Report::Step(Box::new(step()))).unwrap())
         else {
             panic!("another report")
         };
@@ -149,11 +152,12 @@ mod tests {
         let tensor = Tensor { shape: vec![2, 1], values: Entry::F32(vec![1.0, f32::MIN]) };
         own.0.insert("buffers/a".into(), tensor);
         let part = Part { rank: 2, step: 5, own: own.clone(), shared: None, stall: 0.5 };
-        let Relayed::Part(handed) = read(&Relayed::of(Report::Part(Box::new(part))).unwrap())
+        let WorkerMessage::Part(part) =
+            read(&WorkerMessage::new(Report::Part(Box::new(part))).unwrap())
         else {
             panic!("another report")
         };
-        let part = Part::try_from(handed).unwrap();
+        let part = Part::try_from(part).unwrap();
         assert_eq!((part.rank, part.step, part.stall, part.own), (2, 5, 0.5, own));
     }
 
@@ -166,9 +170,9 @@ mod tests {
             awaited: gradwire_exchange::Awaited::Gradient { step: 4 },
         };
         let failure = Failure::new(2, position, lost.into());
-        let relayed = Relayed::Failed(vec![Account::from(&failure)]);
-        let Relayed::Failed(accounts) = read(&relayed) else { panic!("another report") };
-        let told = Failure::from(accounts.into_iter().next().unwrap());
+        let message = WorkerMessage::Failed(vec![FailureReport::from(&failure)]);
+        let WorkerMessage::Failed(reports) = read(&message) else { panic!("another report") };
+        let told = Failure::from(reports.into_iter().next().unwrap());
         assert_eq!((told.rank, told.accuses), (2, failure.accuses));
         assert_eq!((told.position.step, told.position.phase), (4, Phase::Exchange));
         assert_eq!(told.error.to_string(), failure.error.to_string());
@@ -176,15 +180,17 @@ mod tests {
 
     #[test]
     fn what_is_no_report_is_an_error() {
-        let relayed = Relayed::of(Report::Step(Box::new(step()))).unwrap();
-        let Letter::Report(Blob(bytes)) = relayed.letter().unwrap() else { unreachable!() };
-        assert!((0..bytes.len()).all(|end| decode::<Relayed>(&bytes[..end]).is_err()));
-        assert!(decode::<Relayed>(&[&bytes[..], &[0]].concat()).is_err());
+        let message = WorkerMessage::new(Report::Step(Box::new(step()))).unwrap();
+        let ControlMessage::Report(Bytes(bytes)) = message.message().unwrap() else {
+            unreachable!()
+        };
+        assert!((0..bytes.len()).all(|end| decode::<WorkerMessage>(&bytes[..end]).is_err()));
+        assert!(decode::<WorkerMessage>(&[&bytes[..], &[0]].concat()).is_err());
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0xff;
             // Whatever comes of it: no panic.
-            let _ = decode::<Relayed>(&damaged);
+            let _ = decode::<WorkerMessage>(&damaged);
         }
     }
 }

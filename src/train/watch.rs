@@ -1,11 +1,11 @@
 //! The watch over the workers: who is at work, who shows no progress, what went wrong first.
 
 use crate::checkpoint::Part;
-use crate::cluster::{Job, Letter, decode};
+use crate::cluster::{ControlMessage, Job, decode};
 use crate::record::Warning;
 use crate::train::failure::{Failure, RunFailure};
 use crate::train::position::{LivePosition, Phase, Position};
-use crate::train::relay::Relayed;
+use crate::train::relay::WorkerMessage;
 use crate::train::report::Report;
 use crate::train::session::Session;
 use anyhow::{Context, Result, anyhow};
@@ -104,8 +104,8 @@ impl<'a> Watch<'a> {
     }
 
     /// Another process has written: its workers' reports, or how they ended.
-    pub(super) fn hear(&mut self, from: usize, letter: &[u8]) -> Option<Report> {
-        match self.read(from, letter) {
+    pub(super) fn hear(&mut self, from: usize, message: &[u8]) -> Option<Report> {
+        match self.read(from, message) {
             Ok(report) => report,
             Err(error) => {
                 let position = self.elsewhere.get(from).copied().unwrap_or_else(Position::start);
@@ -115,33 +115,37 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn read(&mut self, from: usize, letter: &[u8]) -> Result<Option<Report>> {
-        let whose = || format!("a letter of process {from}");
-        // Other letters belong before the run's beginning and after its end.
-        let Letter::Report(report) = decode(letter).with_context(whose)? else { return Ok(None) };
-        let report = Relayed::read(&report).with_context(whose)?;
+    fn read(&mut self, from: usize, message: &[u8]) -> Result<Option<Report>> {
+        let whose = || format!("a message of process {from}");
+        // Other messages belong before the run's beginning and after its end.
+        let ControlMessage::Report(report) = decode(message).with_context(whose)? else {
+            return Ok(None);
+        };
+        let report = WorkerMessage::read(&report).with_context(whose)?;
         let its_own = |rank: usize| {
             let known = rank == from && self.job.leads();
             known.then_some(()).with_context(|| format!("process {from} reports of worker {rank}"))
         };
         Ok(match report {
-            Relayed::Step(step) => {
+            WorkerMessage::Step(step) => {
                 its_own(step.rank)?;
                 self.elsewhere[step.rank] = Position::at(step.step + 1, Phase::Unreported);
                 Some(Report::Step(step))
             }
-            Relayed::Warning(step, message) => Some(Report::Warning(Warning { step, message })),
-            Relayed::Part(handed) => {
-                let part = Part::try_from(handed)?;
+            WorkerMessage::Warning(step, message) => {
+                Some(Report::Warning(Warning { step, message }))
+            }
+            WorkerMessage::Part(part) => {
+                let part = Part::try_from(part)?;
                 its_own(part.rank)?;
                 Some(Report::Part(Box::new(part)))
             }
-            Relayed::Failed(accounts) => {
+            WorkerMessage::Failed(reports) => {
                 self.told[from] = true;
-                accounts.into_iter().for_each(|account| self.fail(account.into()));
+                reports.into_iter().for_each(|report| self.fail(report.into()));
                 None
             }
-            Relayed::Done => {
+            WorkerMessage::Done => {
                 self.told[from] = true;
                 None
             }
@@ -264,10 +268,10 @@ impl<'a> Watch<'a> {
     }
 
     /// How the workers of this process have ended, for process 0.
-    pub(super) fn account(&self) -> Relayed {
+    pub(super) fn report(&self) -> WorkerMessage {
         match &self.failures[..] {
-            [] => Relayed::Done,
-            failures => Relayed::Failed(failures.iter().map(Into::into).collect()),
+            [] => WorkerMessage::Done,
+            failures => WorkerMessage::Failed(failures.iter().map(Into::into).collect()),
         }
     }
 

@@ -93,8 +93,8 @@ pub fn run_workers(workers: Workers<'_>, mut take: impl FnMut(Report) -> Result<
             recv(ended) -> end => if let Ok((rank, failure)) = end {
                 watch.end(rank, failure);
             },
-            recv(job.inbox()) -> letter => if let Ok((from, letter)) = letter {
-                received.extend(watch.hear(from, &letter));
+            recv(job.inbox()) -> message => if let Ok((from, message)) = message {
+                received.extend(watch.hear(from, &message));
             },
             default(TICK) => received.extend(watch.look()),
         }
@@ -109,7 +109,7 @@ pub fn run_workers(workers: Workers<'_>, mut take: impl FnMut(Report) -> Result<
     inbox.try_iter().try_for_each(&mut take)?;
     watch.left_behind().into_iter().try_for_each(&mut take)?;
     if !job.leads() {
-        job.write(0, &watch.account().letter()?)?;
+        job.write(0, &watch.report().message()?)?;
     }
     match watch.first_cause() {
         Some(failure) => Err(failure.into()),

@@ -7,7 +7,6 @@
 
 pub mod cluster;
 mod derived;
-mod mailbox;
 mod mesh;
 #[cfg(feature = "mpi")]
 pub mod mpi;

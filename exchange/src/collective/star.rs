@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::cluster::Remote;
-use super::mailbox::Missing;
+use super::mesh::Missing;
 use super::{Collective, Payload};
 use crate::error::Awaited;
 use crate::{Error, Result};

@@ -3,7 +3,7 @@
 
 use super::Seat;
 use super::exceedances::Exceedances;
-use super::sparsifier::Select;
+use super::sparse::Select;
 use crate::Gauge;
 
 /// A threshold for one gradient.

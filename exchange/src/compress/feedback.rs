@@ -52,7 +52,7 @@ impl Feedback {
         Self { residual: vec![0.0; length], next: vec![0.0; length], momentum }
     }
 
-    /// What has not been said, up to the last step that was committed.
+    /// What has not been sent, up to the last step that was committed.
     pub fn residual(&self) -> &[f32] {
         &self.residual
     }

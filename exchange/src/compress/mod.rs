@@ -18,7 +18,6 @@ pub(crate) mod scheme;
 pub(crate) mod select;
 pub(crate) mod signs;
 pub(crate) mod sparse;
-pub(crate) mod sparsifier;
 pub(crate) mod special;
 #[cfg(test)]
 pub(crate) mod testing;

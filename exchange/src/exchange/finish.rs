@@ -1,4 +1,4 @@
-//! The end of a step: what is learnt from what all ranks said, and what lasts of it.
+//! The end of a step: what is learnt from what all ranks sent, and what lasts of it.
 
 use super::{Exchange, Underway};
 use crate::bucket::{Engine, Item};
@@ -11,7 +11,7 @@ use crate::wire::{Frame, floats};
 use crate::{Error, Gauge, Result, Traffic};
 
 impl Exchange {
-    /// Ends the step: lets the compressors learn from what all ranks said, takes up the new
+    /// Ends the step: lets the compressors learn from what all ranks sent, takes up the new
     /// residual, and tells what the step cost. `gradient` is the mean that the groups came to.
     /// When it fails, residual and compressors are what they were before the step.
     ///

@@ -5,7 +5,7 @@ use super::{Link, Pattern};
 
 /// One rank's part in one step, as it was measured or is assumed.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Work {
+pub struct StepWork {
     /// Seconds from the step's beginning to the backward pass: data and forward pass.
     pub before: f64,
     /// Seconds of the backward pass.
@@ -13,12 +13,12 @@ pub struct Work {
     /// Seconds from the mean gradient to the step's end: what compressors learn, and the optimizer.
     pub after: f64,
     /// What is exchanged, in the order of the exchange; the same number of groups on every rank.
-    pub groups: Vec<Group>,
+    pub groups: Vec<GroupWork>,
 }
 
 /// One collective of a step: what a group of buckets sends, encoded, exchanged and decoded as one.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Group {
+pub struct GroupWork {
     /// How much of the backward pass has to be over before the group's gradient is final, 0 to 1.
     /// 1 for an exchange that follows the backward pass.
     pub ready: f64,
@@ -34,7 +34,7 @@ pub struct Group {
 
 /// What a step took.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Took {
+pub struct StepTime {
     /// Seconds from the end of the step before to the end of this one, each on the rank that was
     /// last.
     pub seconds: f64,
@@ -50,10 +50,10 @@ pub struct Took {
 /// is a plain sequential step. Nothing is rounded and no time passes but this.
 ///
 /// ```
-/// use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Work};
+/// use gradwire_exchange::network::{Clock, GroupWork, Link, Pattern, Sent, StepWork};
 /// // Two ranks allgather 1 MB each over Gigabit Ethernet, after 50 ms of computing.
-/// let group = Group { ready: 1.0, sent: Sent { up: 1_000_000, ..Sent::default() }, ..Group::default() };
-/// let work = Work { before: 0.02, backward: 0.03, groups: vec![group], ..Work::default() };
+/// let group = GroupWork { ready: 1.0, sent: Sent { up: 1_000_000, ..Sent::default() }, ..GroupWork::default() };
+/// let work = StepWork { before: 0.02, backward: 0.03, groups: vec![group], ..StepWork::default() };
 /// let link = Link::parse("1gbit")?;
 /// let mut clock = Clock::new(&link, Pattern::RingAllgather, 2, 0);
 /// let took = clock.step(1, &[work.clone(), work]);
@@ -88,18 +88,18 @@ impl Clock {
         self.real.last()
     }
 
-    /// Advances by one step, to which every rank contributes one `Work`.
+    /// Advances by one step, to which every rank contributes one `StepWork`.
     ///
     /// # Panics
     /// When there are more or fewer ranks than the clock was made for, or their groups differ in
     /// number.
-    pub fn step(&mut self, step: u64, ranks: &[Work]) -> Took {
-        assert_eq!(ranks.len(), self.real.now.len(), "invariant: one Work for every rank");
+    pub fn step(&mut self, step: u64, ranks: &[StepWork]) -> StepTime {
+        assert_eq!(ranks.len(), self.real.now.len(), "invariant: one StepWork for every rank");
         let slow: Vec<f64> =
             (0..ranks.len()).map(|rank| self.link.slowdown_of(self.seed, rank, step)).collect();
         let seconds = self.real.step(step, ranks, &slow);
         let exposed = seconds - self.free.step(step, ranks, &slow);
-        Took { seconds, exposed: exposed.max(0.0) }
+        StepTime { seconds, exposed: exposed.max(0.0) }
     }
 }
 
@@ -112,7 +112,7 @@ impl Hands {
         self.now.iter().copied().fold(0.0, f64::max)
     }
 
-    fn step(&mut self, step: u64, ranks: &[Work], slow: &[f64]) -> f64 {
+    fn step(&mut self, step: u64, ranks: &[StepWork], slow: &[f64]) -> f64 {
         let began = self.last();
         self.wires.begin(step);
         let groups = ranks.first().map_or(0, |work| work.groups.len());
@@ -124,7 +124,7 @@ impl Hands {
             let own = ranks.first().and_then(|work| work.groups[group].pattern);
             let pattern = own.unwrap_or_else(|| self.wires.pattern());
             for (rank, work) in ranks.iter().enumerate() {
-                let Group { ready, encode, sent: bytes, .. } = work.groups[group];
+                let GroupWork { ready, encode, sent: bytes, .. } = work.groups[group];
                 let computed = (work.before + work.backward * ready) * slow[rank];
                 exchange[rank] =
                     exchange[rank].max(self.now[rank] + computed) + encode * slow[rank];
@@ -148,8 +148,8 @@ impl Hands {
 /// Seconds of one round of a collective whose messages are all ready at the same time, and its
 /// slowest rank's.
 pub fn collective_seconds(link: &Link, pattern: Pattern, sent: &[Sent]) -> f64 {
-    let group = |sent| Group { ready: 1.0, sent, ..Group::default() };
-    let work = |sent: &Sent| Work { groups: vec![group(*sent)], ..Work::default() };
-    let works: Vec<Work> = sent.iter().map(work).collect();
+    let group = |sent| GroupWork { ready: 1.0, sent, ..GroupWork::default() };
+    let work = |sent: &Sent| StepWork { groups: vec![group(*sent)], ..StepWork::default() };
+    let works: Vec<StepWork> = sent.iter().map(work).collect();
     Clock::new(link, pattern, sent.len(), 0).step(0, &works).seconds
 }

@@ -1,7 +1,7 @@
 //! A model of the network between ranks: links, what collectives cost on them, virtual clocks.
 //!
 //! In one process nothing is slow about the wire. This module tells what a step *would* take: given
-//! each rank's computing time and the sizes of its messages ([`Work`]), a [`Link`] and the
+//! each rank's computing time and the sizes of its messages ([`StepWork`]), a [`Link`] and the
 //! [`Pattern`] in which messages travel, a [`Clock`] per rank advances by both. It knows no files
 //! and no threads, waits for nothing, and gives the same answer for the same (seed, rank, step).
 //!
@@ -29,6 +29,6 @@ mod wires;
 #[cfg(test)]
 mod tests;
 
-pub use clock::{Clock, Group, Took, Work, collective_seconds};
+pub use clock::{Clock, GroupWork, StepTime, StepWork, collective_seconds};
 pub use link::{Host, Link, PRESETS, Preset, ServerHost};
 pub use wires::{Pattern, Sent};

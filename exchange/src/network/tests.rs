@@ -82,14 +82,14 @@ fn a_slow_host_slows_the_ring() {
 #[test]
 fn a_token_bucket_gives_its_burst_once() {
     let link = Link { burst: 250_000, ..bare(0.0) };
-    let work = |before| Work {
+    let work = |before| StepWork {
         before,
-        groups: vec![Group {
+        groups: vec![GroupWork {
             ready: 1.0,
             sent: Sent { up: 1_000_000, ..Sent::default() },
-            ..Group::default()
+            ..GroupWork::default()
         }],
-        ..Work::default()
+        ..StepWork::default()
     };
     let mut clock = Clock::new(&link, Pattern::RingAllgather, 2, 0);
     let mut step = |number, before| clock.step(number, &[work(before), work(before)]).exposed;
@@ -102,11 +102,11 @@ fn a_token_bucket_gives_its_burst_once() {
 #[test]
 fn a_sequential_step_is_the_sum_of_its_parts() {
     let link = bare(1e-3);
-    let work = Work {
+    let work = StepWork {
         before: 0.02,
         backward: 0.03,
         after: 0.005,
-        groups: vec![Group {
+        groups: vec![GroupWork {
             ready: 1.0,
             encode: 0.001,
             decode: 0.002,
@@ -126,12 +126,13 @@ fn a_sequential_step_is_the_sum_of_its_parts() {
 /// Two groups of 1 MB, the first final after half of the backward pass.
 #[test]
 fn what_fits_behind_the_backward_pass_is_not_seen() {
-    let group = |ready| Group {
+    let group = |ready| GroupWork {
         ready,
         sent: Sent { up: 1_000_000, ..Sent::default() },
-        ..Group::default()
+        ..GroupWork::default()
     };
-    let work = Work { backward: 4e-3, groups: vec![group(0.5), group(1.0)], ..Work::default() };
+    let work =
+        StepWork { backward: 4e-3, groups: vec![group(0.5), group(1.0)], ..StepWork::default() };
     let link = bare(0.0);
     let mut clock = Clock::new(&link, Pattern::RingAllgather, 2, 0);
     let took = clock.step(1, &[work.clone(), work]);
@@ -142,7 +143,7 @@ fn what_fits_behind_the_backward_pass_is_not_seen() {
 fn a_straggler_holds_everybody_up() {
     let mut link = bare(0.0);
     link.ranks = vec![Host { rank: 1, bandwidth: None, latency: None, slowdown: Some(3.0) }];
-    let work = Work { before: 1.0, groups: vec![Group::default()], ..Work::default() };
+    let work = StepWork { before: 1.0, groups: vec![GroupWork::default()], ..StepWork::default() };
     let mut clock = Clock::new(&link, Pattern::Server, 3, 0);
     let took = clock.step(1, &[work.clone(), work.clone(), work]);
     assert!(close(took.seconds, 3.0));
@@ -155,9 +156,9 @@ fn a_straggler_does_not_slow_a_separate_server() {
     let mut link = bare(0.0);
     link.ranks = vec![Host { rank: 1, bandwidth: None, latency: None, slowdown: Some(3.0) }];
     let sent = Sent { aggregate: 0.25, ..Sent::default() };
-    let work = |pattern| Work {
-        groups: vec![Group { sent, pattern, ..Group::default() }],
-        ..Work::default()
+    let work = |pattern| StepWork {
+        groups: vec![GroupWork { sent, pattern, ..GroupWork::default() }],
+        ..StepWork::default()
     };
     let seconds = |own: Pattern, pattern| {
         Clock::new(&link, own, 2, 0).step(1, &[work(pattern), work(pattern)]).seconds
@@ -182,9 +183,9 @@ fn links() -> impl Strategy<Value = Link> {
         })
 }
 
-fn works() -> impl Strategy<Value = Vec<Work>> {
+fn works() -> impl Strategy<Value = Vec<StepWork>> {
     let group = (0.0..1.0f64, 0.0..0.01f64, 0.0..0.01f64, 0..4_000_000u64, 0..4_000_000u64)
-        .prop_map(|(ready, encode, decode, up, down)| Group {
+        .prop_map(|(ready, encode, decode, up, down)| GroupWork {
             ready,
             encode,
             decode,
@@ -197,7 +198,7 @@ fn works() -> impl Strategy<Value = Vec<Work>> {
             move |(before, backward, after)| {
                 prop::collection::vec(group.clone(), groups).prop_map(move |mut groups| {
                     groups.sort_by(|a, b| a.ready.total_cmp(&b.ready));
-                    Work { before, backward, after, groups }
+                    StepWork { before, backward, after, groups }
                 })
             }
         });
@@ -209,7 +210,7 @@ fn pattern() -> impl Strategy<Value = Pattern> {
     prop::sample::select(PATTERNS.to_vec())
 }
 
-fn after(link: &Link, pattern: Pattern, works: &[Work]) -> (f64, Vec<Took>) {
+fn after(link: &Link, pattern: Pattern, works: &[StepWork]) -> (f64, Vec<StepTime>) {
     let mut clock = Clock::new(link, pattern, works.len(), 5);
     let took = (1..=4).map(|step| clock.step(step, works)).collect();
     (clock.now(), took)
@@ -260,7 +261,7 @@ proptest! {
         // Equal ranks, so that nobody waits for another's computing.
         let link = Link { stragglers: 0.0, jitter: 0.0, burst: 0, ..link };
         let equal = vec![works[0].clone(); works.len()];
-        let without = |change: &dyn Fn(&mut Work)| {
+        let without = |change: &dyn Fn(&mut StepWork)| {
             let mut works = equal.clone();
             works.iter_mut().for_each(change);
             Clock::new(&link, pattern, works.len(), 5).step(1, &works).seconds

@@ -29,7 +29,7 @@ use crate::compress::exceedances::Exceedances;
 use crate::compress::ratio::{Fall, Ratio};
 use crate::compress::scheme::require;
 use crate::compress::select::Selector;
-use crate::compress::sparsifier::{Select, Sparsifier};
+use crate::compress::sparse::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::rng::Stream;

@@ -30,7 +30,7 @@ use crate::compress::cutoff::{Cut, Cutoff, Cuts};
 use crate::compress::exceedances::{count_above, rounded_down};
 use crate::compress::moments;
 use crate::compress::ratio::Ratio;
-use crate::compress::sparsifier::Sparsifier;
+use crate::compress::sparse::Sparsifier;
 use crate::compress::special::normal_quantile;
 use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};

@@ -148,7 +148,7 @@ struct Matrix {
 
 /// What is compressed of a bucket, and what is not.
 #[derive(Debug, Default, PartialEq)]
-struct Plan {
+struct Division {
     matrices: Vec<Matrix>,
     /// What is not compressed, in ascending order.
     plain: Vec<Range<usize>>,
@@ -160,9 +160,9 @@ struct Plan {
     longest: usize,
 }
 
-impl Plan {
+impl Division {
     fn new(config: &Config, shapes: &[Vec<usize>]) -> Self {
-        let mut plan = Self::default();
+        let mut division = Self::default();
         let mut start = 0;
         for shape in shapes {
             let length: usize = shape.iter().product();
@@ -173,20 +173,20 @@ impl Plan {
             let rank = config.rank.min(rows).min(columns);
             let slim = (rows + columns) as f64 * rank as f64 * config.min_compression_rate;
             if shape.len() < 2 || slim >= length as f64 {
-                plan.plain_length += length;
-                match plan.plain.last_mut() {
+                division.plain_length += length;
+                match division.plain.last_mut() {
                     Some(last) if last.end == at.start => last.end = at.end,
-                    _ => plan.plain.push(at),
+                    _ => division.plain.push(at),
                 }
                 continue;
             }
-            let (p, q) = plan.numbers;
-            plan.numbers = (p + rank * rows, q + rank * columns);
-            plan.longest = plan.longest.max(rank * rows);
-            let (p, q) = (p..plan.numbers.0, q..plan.numbers.1);
-            plan.matrices.push(Matrix { at, rows, columns, p, q });
+            let (p, q) = division.numbers;
+            division.numbers = (p + rank * rows, q + rank * columns);
+            division.longest = division.longest.max(rank * rows);
+            let (p, q) = (p..division.numbers.0, q..division.numbers.1);
+            division.matrices.push(Matrix { at, rows, columns, p, q });
         }
-        plan
+        division
     }
 }
 
@@ -195,7 +195,7 @@ struct Powersgd {
     warm_start: bool,
     /// What random numbers are drawn by: the run's seed and the bucket's number.
     key: [u64; 2],
-    plan: Plan,
+    division: Division,
     /// Q after the last step that was committed; random before the first.
     q: Vec<f32>,
     /// Q of the step under way: what P is made with, this rank's own, then the mean.
@@ -213,20 +213,20 @@ struct Powersgd {
 impl Powersgd {
     fn new(config: &Config, seat: &Seat) -> Self {
         let shapes = seat.shapes.as_slice();
-        let plan = Plan::new(config, shapes);
+        let division = Division::new(config, shapes);
         let length: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         assert_eq!(length, seat.length, "the shapes {shapes:?} are not those of the bucket");
-        let (p, q) = plan.numbers;
+        let (p, q) = division.numbers;
         let mut new = Self {
             warm_start: config.warm_start,
             key: [seat.seed, seat.bucket as u64],
             q: vec![0.0; q],
             next: vec![0.0; q],
-            front: vec![0.0; p + plan.plain_length],
-            basis: vec![0.0; plan.longest],
+            front: vec![0.0; p + division.plain_length],
+            basis: vec![0.0; division.longest],
             settled: false,
             gauges: Vec::with_capacity(1),
-            plan,
+            division,
         };
         new.begin(0);
         new.q.copy_from_slice(&new.next);
@@ -242,7 +242,7 @@ impl Powersgd {
         } else {
             self.next.fill(0.0);
         }
-        for (number, matrix) in self.plan.matrices.iter().enumerate() {
+        for (number, matrix) in self.division.matrices.iter().enumerate() {
             let columns = self.next[matrix.q.clone()].chunks_exact_mut(matrix.columns);
             for (j, column) in columns.enumerate() {
                 if !start::scale(column) {
@@ -258,12 +258,12 @@ impl Powersgd {
 
     /// Round 0: P of every matrix, and what is not compressed.
     fn left(&mut self, values: &[f32]) {
-        for Matrix { at, columns, p, q, .. } in &self.plan.matrices {
+        for Matrix { at, columns, p, q, .. } in &self.division.matrices {
             let (p, q) = (&mut self.front[p.clone()], &self.next[q.clone()]);
             kernels::times(&values[at.clone()], *columns, q, p);
         }
-        let mut rest = &mut self.front[self.plan.numbers.0..];
-        for range in &self.plan.plain {
+        let mut rest = &mut self.front[self.division.numbers.0..];
+        for range in &self.division.plain {
             let (some, others) = rest.split_at_mut(range.len());
             some.copy_from_slice(&values[range.clone()]);
             rest = others;
@@ -273,7 +273,7 @@ impl Powersgd {
     /// Round 1: P̂ and Q of every matrix.
     fn right(&mut self, values: &[f32]) {
         let (mut independent, mut most) = (0, 0);
-        for Matrix { at, rows, columns, p, q } in &self.plan.matrices {
+        for Matrix { at, rows, columns, p, q } in &self.division.matrices {
             let (p, q) = (&mut self.front[p.clone()], &mut self.next[q.clone()]);
             independent += orthogonal::orthogonalise(p, *rows, &mut self.basis);
             most += p.len() / rows;
@@ -284,15 +284,15 @@ impl Powersgd {
         self.gauges.push(Gauge::mean("independent_columns", share, weight));
     }
 
-    /// The last round: the mean of every element, and what has not been said of it.
+    /// The last round: the mean of every element, and what has not been sent of it.
     fn finish(&mut self, values: &mut [f32], mut residual: Option<&mut [f32]>) {
-        for Matrix { at, columns, p, q, .. } in &self.plan.matrices {
+        for Matrix { at, columns, p, q, .. } in &self.division.matrices {
             let (p, q) = (&self.front[p.clone()], &self.next[q.clone()]);
             let residual = residual.as_mut().map(|residual| &mut residual[at.clone()]);
             kernels::outer(p, q, *columns, &mut values[at.clone()], residual);
         }
-        let mut rest = &self.front[self.plan.numbers.0..];
-        for range in &self.plan.plain {
+        let mut rest = &self.front[self.division.numbers.0..];
+        for range in &self.division.plain {
             let (some, others) = rest.split_at(range.len());
             values[range.clone()].copy_from_slice(some);
             if let Some(residual) = &mut residual {
@@ -315,7 +315,7 @@ impl Reducer for Powersgd {
             }
             1 => {
                 self.front.copy_from_slice(round.mean());
-                if !self.plan.matrices.is_empty() {
+                if !self.division.matrices.is_empty() {
                     self.right(bucket.due());
                     round.allreduce(&self.next);
                     return Ok(Next::Again);

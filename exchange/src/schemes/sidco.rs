@@ -48,7 +48,7 @@ pub use stages::{Rule, Stages};
 use crate::compress::exceedances::{Exceedances, keep_above, rounded_down};
 use crate::compress::moments;
 use crate::compress::ratio::Ratio;
-use crate::compress::sparsifier::{Select, Sparsifier};
+use crate::compress::sparse::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::wire::values::Format;

@@ -27,7 +27,7 @@ use crate::Result;
 use crate::compress::cutoff::{Cut, Cutoff, Cuts};
 use crate::compress::exceedances::rounded_down;
 use crate::compress::scheme::require;
-use crate::compress::sparsifier::Sparsifier;
+use crate::compress::sparse::Sparsifier;
 use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::wire::values::Format;

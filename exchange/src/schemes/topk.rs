@@ -27,7 +27,7 @@ use crate::Result;
 use crate::compress::levels::{Entropy, Norm};
 use crate::compress::ratio::{Fall, Ratio};
 use crate::compress::select::Selector;
-use crate::compress::sparsifier::{Select, Sparsifier};
+use crate::compress::sparse::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
 use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 use crate::wire::values::Format;

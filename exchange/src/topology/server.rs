@@ -14,7 +14,7 @@
 //! exact.
 //!
 //! # What schemes learn
-//! Some schemes learn from what all ranks said. Ranks do not hear that here; the server sends along
+//! Some schemes learn from all ranks' messages, which ranks do not receive here; the server sends along
 //! a summary of it that the scheme defines ([`Compressor::summarise`](crate::Compressor::summarise)), and
 //! it is charged as downlink.
 //!

@@ -8,7 +8,7 @@ pub struct Checksum(Hasher);
 
 impl Checksum {
     /// Of these bytes.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn new(bytes: &[u8]) -> Self {
         let mut checksum = Self::default();
         checksum.add(bytes);
         checksum
@@ -37,17 +37,17 @@ mod tests {
     #[test]
     fn bytes_may_be_added_in_any_pieces() {
         let bytes: Vec<u8> = (0..3000u32).map(|i| (i * 7 % 251) as u8).collect();
-        let whole = Checksum::of(&bytes).value();
+        let whole = Checksum::new(&bytes).value();
         for cut in [0, 1, 63, 64, 1024, 2999, 3000] {
             let (before, after) = bytes.split_at(cut);
-            let mut pieces = Checksum::of(before);
+            let mut pieces = Checksum::new(before);
             pieces.add(after);
             assert_eq!(pieces.value(), whole);
-            let mut joined = Checksum::of(before);
-            joined.append(&Checksum::of(after));
+            let mut joined = Checksum::new(before);
+            joined.append(&Checksum::new(after));
             assert_eq!(joined.value(), whole);
         }
         // As Python's zlib.crc32 has it.
-        assert_eq!(Checksum::of(b"123456789").value(), 0xcbf4_3926);
+        assert_eq!(Checksum::new(b"123456789").value(), 0xcbf4_3926);
     }
 }

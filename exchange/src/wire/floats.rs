@@ -46,7 +46,7 @@ pub fn put(values: &[f32], out: &mut Vec<u8>) {
 const PIECE: usize = 1024;
 
 /// The checksum of a piece of zeros.
-static ZEROS: LazyLock<Checksum> = LazyLock::new(|| Checksum::of(&[0; size_of::<f32>() * PIECE]));
+static ZEROS: LazyLock<Checksum> = LazyLock::new(|| Checksum::new(&[0; size_of::<f32>() * PIECE]));
 
 /// Appends values as they are, and returns their checksum if all of them are finite. `within` holds
 /// the words of a support outside of which the values are known to be zero: those are written
@@ -224,7 +224,7 @@ mod tests {
             let mut checked = vec![7u8];
             let checksum = put_checked(&values, None, &mut checked).unwrap();
             assert_eq!(checked, out);
-            assert_eq!(checksum.value(), Checksum::of(&out[1..]).value());
+            assert_eq!(checksum.value(), Checksum::new(&out[1..]).value());
             assert_eq!(out[1..], bytes_of(&values));
             assert_eq!(expect(&out[1..], length).unwrap().len(), length);
             assert!(expect(&out, length).is_err());
@@ -284,7 +284,7 @@ mod tests {
             let mut written = Vec::new();
             let checksum = put_mean(&parts, 1.0 / 3.0, &mut written).unwrap();
             prop_assert_eq!(&written, &bytes_of(&plain));
-            prop_assert_eq!(checksum.value(), Checksum::of(&written).value());
+            prop_assert_eq!(checksum.value(), Checksum::new(&written).value());
         }
     }
 

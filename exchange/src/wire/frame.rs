@@ -214,7 +214,7 @@ impl Open {
     /// # Panics
     /// When the payload has 4 GiB or more; buckets are limited so that none has.
     pub fn close(self, kind: Kind, out: &mut [u8]) {
-        let payload = Checksum::of(&out[self.payload_at()..]);
+        let payload = Checksum::new(&out[self.payload_at()..]);
         self.close_with(kind, &payload, out);
     }
 
@@ -228,7 +228,7 @@ impl Open {
         let header = &mut out[self.at..self.payload_at()];
         header[3] = kind as u8;
         header[LENGTH_AT..CHECKSUM_AT].copy_from_slice(&length.to_le_bytes());
-        let mut checksum = Checksum::of(&header[..CHECKSUM_AT]);
+        let mut checksum = Checksum::new(&header[..CHECKSUM_AT]);
         checksum.append(payload);
         header[CHECKSUM_AT..].copy_from_slice(&checksum.value().to_le_bytes());
     }
@@ -245,7 +245,7 @@ pub struct Unchecked<'a> {
     /// The frame, if its checksum is right.
     pub frame: Frame<'a>,
     header: &'a [u8],
-    told: u32,
+    written: u32,
 }
 
 impl<'a> Unchecked<'a> {
@@ -254,10 +254,10 @@ impl<'a> Unchecked<'a> {
     /// # Errors
     /// [`Fault::Checksum`].
     pub fn check(self) -> Read<Frame<'a>> {
-        let mut checksum = Checksum::of(self.header);
+        let mut checksum = Checksum::new(self.header);
         checksum.add(self.frame.payload);
-        let (told, found) = (self.told, checksum.value());
-        if found == told { Ok(self.frame) } else { Err(Fault::Checksum { told, found }) }
+        let (written, found) = (self.written, checksum.value());
+        if found == written { Ok(self.frame) } else { Err(Fault::Checksum { written, found }) }
     }
 }
 
@@ -302,9 +302,9 @@ impl<'a> Frame<'a> {
             bucket: reader.u32()?,
         };
         let length = reader.u32()?;
-        let told = reader.u32()?;
+        let written = reader.u32()?;
         let payload = reader.take(length as usize)?;
-        Ok(Unchecked { frame: Frame { header, payload }, header: &bytes[..CHECKSUM_AT], told })
+        Ok(Unchecked { frame: Frame { header, payload }, header: &bytes[..CHECKSUM_AT], written })
     }
 
     /// The payload, if it is a gradient in a scheme's own form.

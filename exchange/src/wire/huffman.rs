@@ -37,7 +37,7 @@ pub(crate) struct Code {
 
 impl Code {
     /// The best code for symbols that occur so often. At most [`MAX_SYMBOLS`].
-    pub(crate) fn of(counts: &[u64]) -> Self {
+    pub(crate) fn new(counts: &[u64]) -> Self {
         debug_assert!(counts.len() <= MAX_SYMBOLS);
         let mut lengths = [0u8; MAX_SYMBOLS];
         // Trees not joined yet: how often their symbols occur together, and which they are.
@@ -128,14 +128,14 @@ impl Code {
             for groups in joined {
                 let (mut word, mut bits) = (0, 0);
                 for group in groups {
-                    let Group { word: next, bits: more } = table[usize::from(*group)];
+                    let CodeRun { word: next, bits: more } = table[usize::from(*group)];
                     word |= u64::from(next) << bits;
                     bits += more;
                 }
                 append(word, bits);
             }
             for group in alone {
-                let Group { word, bits } = table[usize::from(*group)];
+                let CodeRun { word, bits } = table[usize::from(*group)];
                 append(u64::from(word), bits);
             }
             for symbol in &block[packed.len() * 8 / WIDTH..] {
@@ -150,9 +150,9 @@ impl Code {
     }
 
     /// What each byte of packed symbols becomes.
-    fn groups<const WIDTH: usize>(&self) -> [Group; 256] {
+    fn groups<const WIDTH: usize>(&self) -> [CodeRun; 256] {
         std::array::from_fn(|packed| {
-            let mut group = Group::default();
+            let mut group = CodeRun::default();
             for place in (0..8).step_by(WIDTH) {
                 let symbol = packed >> place & ((1 << WIDTH) - 1);
                 group.word |= u32::from(self.words[symbol]) << group.bits;
@@ -165,7 +165,7 @@ impl Code {
 
 /// The codes of some symbols, end to end.
 #[derive(Debug, Clone, Copy, Default)]
-struct Group {
+struct CodeRun {
     word: u32,
     bits: u32,
 }
@@ -301,7 +301,7 @@ mod tests {
                 .map(|draw| (draw.leading_zeros().min(skew) + u32::from(draw & 3)) as u8 % kinds as u8)
                 .collect();
             let counts = counted(&symbols, kinds);
-            let code = Code::of(&counts);
+            let code = Code::new(&counts);
             let mut bytes = Vec::new();
             code.put(&symbols, &mut bytes);
             prop_assert_eq!(bytes.len() as u64, code.bytes(&counts));
@@ -326,7 +326,7 @@ mod tests {
                 .iter()
                 .map(|draw| (draw.leading_zeros().min(skew) + u32::from(draw & 1)) as u8 % kinds as u8)
                 .collect();
-            let code = Code::of(&counted(&symbols, kinds));
+            let code = Code::new(&counted(&symbols, kinds));
             let mut bytes = Vec::new();
             code.put(&symbols, &mut bytes);
             let longest = code.lengths.iter().copied().max().unwrap_or(0);
@@ -371,7 +371,7 @@ mod tests {
         while counts.len() < 16 {
             counts.push(counts[counts.len() - 1] + counts[counts.len() - 2]);
         }
-        let code = Code::of(&counts);
+        let code = Code::new(&counts);
         assert_eq!(code.lengths.iter().max(), Some(&15));
         let symbols: Vec<u8> = (0..16).chain((0..16).rev()).collect();
         let mut bytes = Vec::new();

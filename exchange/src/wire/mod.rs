@@ -76,10 +76,10 @@ pub enum Fault {
         found: u8,
     },
     /// The frame is not as it was written.
-    #[error("the frame was damaged on its way: its checksum is {found:08x} and not {told:08x}")]
+    #[error("the frame was damaged on its way: its checksum is {found:08x} and not {written:08x}")]
     Checksum {
         /// What the frame says.
-        told: u32,
+        written: u32,
         /// What its bytes give.
         found: u32,
     },

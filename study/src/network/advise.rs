@@ -13,7 +13,7 @@ use gradwire::train::optim::Optimizer;
 use gradwire::train::replica::Replica;
 use gradwire::train::timer::StepTimer;
 use gradwire_datasets::{Data, Features, Loader, Plan, Sampler};
-use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Work};
+use gradwire_exchange::network::{Clock, GroupWork, Link, Pattern, Sent, StepWork};
 use gradwire_exchange::{
     Exchange, Law, Layout, Leg, Operation, Scheme, SchemeConfig, Support, Traffic,
 };
@@ -383,7 +383,7 @@ pub fn step_seconds(
     link: &Link,
 ) -> Result<f64> {
     let pattern = pattern_of(recipe)?;
-    let group = |leg: &MeasuredLeg| Group {
+    let group = |leg: &MeasuredLeg| GroupWork {
         ready: 1.0,
         encode: leg.encode,
         decode: leg.decode,
@@ -397,7 +397,7 @@ pub fn step_seconds(
     let Compute { before, backward, after } = *compute;
     let learning = measured.decode - measured.legs.iter().map(|leg| leg.decode).sum::<f64>();
     let groups = measured.legs.iter().map(group).collect();
-    let work = Work { before, backward, after: after + learning, groups };
+    let work = StepWork { before, backward, after: after + learning, groups };
     let works = vec![work; recipe.workers];
     let mut clock = Clock::new(link, pattern, recipe.workers, recipe.seed);
     for step in 1..=CLOCKED {

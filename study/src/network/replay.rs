@@ -6,7 +6,7 @@ use gradwire::disk::Disk;
 use gradwire::record::network::{self, Header, Row, Stretch, pattern};
 use gradwire::record::{Epoch, Kind, RunLog};
 use gradwire_exchange::Operation;
-use gradwire_exchange::network::{Clock, Group, Link, Pattern, Sent, Took, Work};
+use gradwire_exchange::network::{Clock, GroupWork, Link, Pattern, Sent, StepTime, StepWork};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -60,7 +60,7 @@ pub struct Replayed {
     /// How messages travelled.
     pub pattern: Pattern,
     /// What each step took.
-    pub steps: Vec<Took>,
+    pub steps: Vec<StepTime>,
     /// Seconds from the run's beginning to the end of each step; no evaluation in it.
     pub ends: Vec<f64>,
 }
@@ -174,9 +174,9 @@ impl Replayed {
 
     /// Median seconds of a step, and of the part of it that the link cost. A run's first step warms
     /// caches up and would spoil a mean.
-    pub fn median(&self) -> Took {
-        let median = |of: fn(&Took) -> f64| median(self.steps.iter().map(of)).unwrap_or(0.0);
-        Took { seconds: median(|took| took.seconds), exposed: median(|took| took.exposed) }
+    pub fn median(&self) -> StepTime {
+        let median = |of: fn(&StepTime) -> f64| median(self.steps.iter().map(of)).unwrap_or(0.0);
+        StepTime { seconds: median(|took| took.seconds), exposed: median(|took| took.exposed) }
     }
 
     /// Seconds that the link cost in all steps together.
@@ -198,7 +198,7 @@ impl Replayed {
 }
 
 /// Each rank's part in a step.
-fn works(header: &Header, row: &Row, pattern: Pattern, assumptions: &Assumptions) -> Vec<Work> {
+fn works(header: &Header, row: &Row, pattern: Pattern, assumptions: &Assumptions) -> Vec<StepWork> {
     const SECOND: f64 = 1e-9;
     let speed = assumptions.codec_speed.unwrap_or(1.0);
     let ranks = row.compute.len();
@@ -213,7 +213,7 @@ fn works(header: &Header, row: &Row, pattern: Pattern, assumptions: &Assumptions
         let groups = row.up[rank].iter().enumerate().map(|(group, up)| {
             let travels = travels(group);
             let Reading { decode, aggregate } = reading(header, row, rank, group, travels);
-            Group {
+            GroupWork {
                 ready: row.ready.get(group).copied().unwrap_or(1.0),
                 encode: row.encode[rank][group] as f64 * SECOND / speed,
                 decode: decode * SECOND / speed,
@@ -227,7 +227,7 @@ fn works(header: &Header, row: &Row, pattern: Pattern, assumptions: &Assumptions
         });
         let learn = row.learn.get(rank).map_or(0.0, |ns| *ns as f64 * SECOND / speed);
         let (before, after) = (data + forward, learn + optimizer);
-        Work { before, backward, after, groups: groups.collect() }
+        StepWork { before, backward, after, groups: groups.collect() }
     };
     (0..ranks).map(rank_work).collect()
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use self::packet::{Numbers, Packet};
 use self::peers::Peers;
-use super::mailbox::{Mailbox, Missing};
+use super::mesh::{Mailbox, Missing};
 use super::star::{self, Down, Out, Star, Up, Uplink};
 use super::{Collective, Payload};
 use crate::error::{Error, Result};

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::NOTES;
 use crate::collective::Payload;
-use crate::collective::mailbox::Missing;
+use crate::collective::mesh::Missing;
 use crate::wire::Fault;
 
 const MESSAGE: u8 = 1;

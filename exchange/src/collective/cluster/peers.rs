@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Remote, packet};
-use crate::collective::mailbox::{Mailbox, Missing};
+use crate::collective::mesh::{Mailbox, Missing};
 use crate::collective::{Alltoall, Collective, Payload};
 use crate::error::{Error, Result};
 

@@ -29,7 +29,7 @@ impl Config {
         let mut code = None;
         let (mut budget, mut carries) = (self.most_buckets(length), model);
         if self.preset == Preset::Lean {
-            let best = huffman::Code::of(counts);
+            let best = huffman::Code::new(counts);
             if best.bytes(counts) < id_bytes {
                 (id_bytes, code) = (best.bytes(counts), Some(best));
             }

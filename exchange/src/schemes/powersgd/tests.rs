@@ -89,7 +89,7 @@ fn means_and_residuals_are_those_of_pytorchs_hook() {
         }
         for (rank, residual) in residuals.iter().enumerate() {
             let expected: Vec<f32> = recorded(&case["residuals"][rank]);
-            for Matrix { at, .. } in &Plan::new(&config, &shapes).matrices {
+            for Matrix { at, .. } in &Division::new(&config, &shapes).matrices {
                 let what = format!("residual of rank {rank}, {at:?}");
                 near(&residual[at.clone()], &expected[at.clone()], &what);
             }
@@ -117,16 +117,17 @@ fn shapes_are_compressed_by_pytorchs_rule() {
         (vec![5, 1000], None),
         (vec![9, 1000], Some(4)),
     ] {
-        let plan = Plan::new(&config, std::slice::from_ref(&shape));
-        let found = plan.matrices.first().map(|matrix| matrix.p.len() / matrix.rows);
+        let division = Division::new(&config, std::slice::from_ref(&shape));
+        let found = division.matrices.first().map(|matrix| matrix.p.len() / matrix.rows);
         assert_eq!(found, rank, "{shape:?}");
-        assert_eq!(plan.plain_length, if rank.is_some() { 0 } else { shape.iter().product() });
+        assert_eq!(division.plain_length, if rank.is_some() { 0 } else { shape.iter().product() });
     }
-    let plan = Plan::new(&config, &shapes());
-    assert_eq!(plan.plain, [432..454, 1624..1625]);
-    let found: Vec<_> = plan.matrices.iter().map(|m| (m.at.clone(), m.rows, m.columns)).collect();
+    let division = Division::new(&config, &shapes());
+    assert_eq!(division.plain, [432..454, 1624..1625]);
+    let found: Vec<_> =
+        division.matrices.iter().map(|m| (m.at.clone(), m.rows, m.columns)).collect();
     assert_eq!(found, [(0..432, 16, 27), (454..1624, 9, 130), (1625..3095, 70, 21)]);
-    assert_eq!(plan.numbers, (4 * (16 + 9 + 70), 4 * (27 + 130 + 21)));
+    assert_eq!(division.numbers, (4 * (16 + 9 + 70), 4 * (27 + 130 + 21)));
 }
 
 /// ‖M − M̂‖ ≤ ‖M‖ for all gradients, strictly for those that are not zero, and the same M̂ on all
@@ -143,7 +144,7 @@ fn what_is_sent_is_nearer_than_nothing() {
                 let mut given = gradient(length(&shapes), 0, number);
                 given.iter_mut().for_each(|value| *value *= magnitude);
                 let sent = sent(&mut reducers, number, &given);
-                for matrix in &Plan::new(&config, &shapes).matrices {
+                for matrix in &Division::new(&config, &shapes).matrices {
                     let (given, sent) = (&given[matrix.at.clone()], &sent[matrix.at.clone()]);
                     let share = square_error(sent, given) / square(given);
                     // A random column alone takes 1/min(n, m) on average.
@@ -219,7 +220,7 @@ fn steps_of_one_gradient_converge_to_its_largest_singular_values() {
 fn a_rank_that_suffices_is_exact_to_rounding() {
     let shapes = shapes();
     let config = Config { rank: 1000, min_compression_rate: 0.01, ..Config::default() };
-    assert!(Plan::new(&config, &shapes).matrices.len() > 3);
+    assert!(Division::new(&config, &shapes).matrices.len() > 3);
     for warm_start in [false, true] {
         let config = Config { warm_start, ..config.clone() };
         let mut reducers = ranks(&config, &shapes, 1);

@@ -186,8 +186,8 @@ impl Aggregator {
         let mean = bucket.elements(&self.mean);
         if let Some(compressor) = bucket.codec_mut() {
             let messages: Vec<Option<&[u8]>> = frames.map(Frame::compressed).collect();
-            let heard = StepMessages { step: context.step, messages: &messages, mean };
-            compressor.summarise(&heard, answer)?;
+            let round = StepMessages { step: context.step, messages: &messages, mean };
+            compressor.summarise(&round, answer)?;
         }
         downlink::close(summary_at, answer);
         open.close(Kind::Downlink, answer);

@@ -34,7 +34,7 @@ struct Ahead<'a> {
 
 impl<'a> Ahead<'a> {
     /// From the bit number `at` on; `None` where fewer than eight bytes are left.
-    fn of(bytes: &'a [u8], at: usize) -> Option<Self> {
+    fn new(bytes: &'a [u8], at: usize) -> Option<Self> {
         let mut bits = Self { bytes, next: at / 8, word: 0, known: 0 };
         bits.refill()?;
         bits.word >>= at % 8;
@@ -126,7 +126,7 @@ impl<'a, const FIRST: usize, const SEVERAL: usize> Taker<'a, FIRST, SEVERAL> {
         left: usize,
     ) -> Read<usize> {
         let mut held = ready;
-        let mut ahead = Ahead::of(self.bytes, self.at);
+        let mut ahead = Ahead::new(self.bytes, self.at);
         while held < wanted && left - held >= AHEAD {
             let Some(bits) = &mut ahead else { break };
             if bits.refill().is_none() {
@@ -145,7 +145,7 @@ impl<'a, const FIRST: usize, const SEVERAL: usize> Taker<'a, FIRST, SEVERAL> {
                 self.at = bits.at();
                 block[held] = self.next()?;
                 held += 1;
-                ahead = Ahead::of(self.bytes, self.at);
+                ahead = Ahead::new(self.bytes, self.at);
             }
         }
         self.at = ahead.map_or(self.at, |bits| bits.at());

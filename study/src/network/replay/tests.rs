@@ -24,7 +24,7 @@ fn row(ranks: usize, up: &[u64]) -> Row {
     }
 }
 
-fn charged(header: &Header, row: &Row, assumptions: &Assumptions) -> Vec<Work> {
+fn charged(header: &Header, row: &Row, assumptions: &Assumptions) -> Vec<StepWork> {
     let messages = pattern(&header.topology).unwrap();
     works(header, row, assumptions.pattern.unwrap_or(messages), assumptions)
 }
@@ -131,7 +131,7 @@ fn learning_is_the_codecs_and_not_computing() {
 /// Of an even number of steps, neither replay nor advice takes the slower one in the middle.
 #[test]
 fn the_median_of_two_steps_lies_between_them() {
-    let took = |seconds: f64| Took { seconds, exposed: seconds / 4.0 };
+    let took = |seconds: f64| StepTime { seconds, exposed: seconds / 4.0 };
     let replayed = Replayed {
         link: Link::with_bandwidth(1e9),
         pattern: Pattern::Server,

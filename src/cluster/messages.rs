@@ -1,12 +1,83 @@
-//! What processes tell each other before the run begins.
+//! What the processes of a job send each other beside gradients, and how it becomes bytes.
 
-use super::blob::Blob;
 use crate::checkpoint::{Checkpoint, Manifest, Progress, Tensors};
 use crate::machine::Machine;
 use crate::record::{FileSum, Provenance};
-use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
+use anyhow::{Context, Result, bail};
+use serde::de::{DeserializeOwned, Deserializer};
+use serde::{Deserialize, Serialize, Serializer};
 use std::path::PathBuf;
+
+/// A message between processes.
+#[derive(Serialize, Deserialize)]
+pub enum ControlMessage {
+    /// From process 0, before anything else: the recipe, as TOML.
+    Recipe(String),
+    /// To process 0: what this process would train with.
+    Hello(Box<Hello>),
+    /// From process 0: begin.
+    Begin(Box<Begin>),
+    /// From process 0: the run does not begin.
+    Refused,
+    /// To process 0: a worker's report, which whoever trains can read.
+    Report(Bytes),
+    /// From process 0: everything is written.
+    Finished,
+}
+
+/// A message as bytes.
+///
+/// # Errors
+/// When something in it is no text.
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>> {
+    postcard::to_extend(message, Vec::new()).context("writing a message")
+}
+
+/// A message from bytes.
+///
+/// # Errors
+/// When they are not such a message's.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    match postcard::take_from_bytes(bytes).context("it cannot be read")? {
+        (message, []) => Ok(message),
+        (_, rest) => bail!("{} bytes follow its end", rest.len()),
+    }
+}
+
+/// Bytes, written as one piece.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bytes(pub Vec<u8>);
+
+impl Bytes {
+    /// Tensors as one piece.
+    ///
+    /// # Errors
+    /// When they cannot be encoded.
+    pub fn from_tensors(tensors: &Tensors) -> Result<Self> {
+        Ok(Self(tensors.encode(None)?))
+    }
+
+    /// The tensors in it.
+    ///
+    /// # Errors
+    /// When the bytes are not those of tensors.
+    pub fn tensors(&self) -> Result<Tensors> {
+        Tensors::decode(&self.0)
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // A message is read from a slice, which can be borrowed from.
+        <&[u8]>::deserialize(deserializer).map(|bytes| Self(bytes.to_vec()))
+    }
+}
 
 /// What a process would train with.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -78,7 +149,7 @@ impl Hello {
 
 /// What a follower begins with.
 #[derive(Serialize, Deserialize)]
-pub struct Go {
+pub struct Begin {
     /// The folder of the run.
     pub folder: String,
     /// Where the run goes on.
@@ -96,11 +167,11 @@ pub struct Go {
 pub struct State {
     folder: String,
     manifest: String,
-    model: Blob,
-    optimizer: Blob,
+    model: Bytes,
+    optimizer: Bytes,
     /// Whose rank it is for, and what only that rank needs.
     rank: usize,
-    own: Blob,
+    own: Bytes,
 }
 
 impl State {
@@ -114,10 +185,10 @@ impl State {
         Ok(Self {
             folder: checkpoint.folder.display().to_string(),
             manifest: serde_json::to_string(&checkpoint.manifest)?,
-            model: Blob::of(&checkpoint.model)?,
-            optimizer: Blob::of(&checkpoint.optimizer)?,
+            model: Bytes::from_tensors(&checkpoint.model)?,
+            optimizer: Bytes::from_tensors(&checkpoint.optimizer)?,
             rank,
-            own: Blob::of(own)?,
+            own: Bytes::from_tensors(own)?,
         })
     }
 
@@ -174,5 +245,16 @@ mod tests {
         assert!(told.contains("not read the data file b"), "{told}");
         let told = objection(&|hello| hello.problem = Some("no disk".into()));
         assert_eq!(told, "no disk");
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_error() {
+        let bytes = encode(&ControlMessage::Report(Bytes(vec![7; 100]))).unwrap();
+        let ControlMessage::Report(found) = decode(&bytes).unwrap() else {
+            panic!("another message")
+        };
+        assert_eq!(found, Bytes(vec![7; 100]));
+        assert!((0..bytes.len()).all(|end| decode::<ControlMessage>(&bytes[..end]).is_err()));
+        assert!(decode::<ControlMessage>(&[&bytes[..], &[0]].concat()).is_err());
     }
 }
