@@ -1,6 +1,5 @@
 //! Everything that can go wrong in an exchange, as data.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -35,16 +34,6 @@ pub enum Error {
         /// What to write instead.
         wanted: &'static str,
     },
-    /// A link that cannot be.
-    #[error("link: {key} = {value} is not possible; {wanted}")]
-    Link {
-        /// The part of it.
-        key: String,
-        /// Its value, as written.
-        value: String,
-        /// What to write instead.
-        wanted: Cow<'static, str>,
-    },
     /// Error feedback was asked for around a scheme that it does harm to.
     #[error(
         "scheme `{scheme}` is unsound with error feedback ({reason}); switch \
@@ -68,19 +57,11 @@ pub enum Error {
         /// What is wrong, and what to do instead.
         problem: String,
     },
-    /// The parameters of a layout are not in strictly ascending order of name, or too large.
-    #[error("layout: parameter `{name}` {problem}")]
-    Layout {
-        /// The parameter that is out of place.
-        name: String,
-        /// What is wrong with it, and what to do instead.
+    /// A layout, a link, a number of ranks, a server that cannot be.
+    #[error("{problem}")]
+    Invalid {
+        /// What is wrong, and what to do instead.
         problem: String,
-    },
-    /// More ranks than a frame can name.
-    #[error("world size {world_size} is not between 1 and {max}", max = u16::MAX)]
-    WorldSize {
-        /// The number of ranks asked for.
-        world_size: usize,
     },
     /// The gradient handed over is not as long as the layout says.
     #[error("the gradient has {found} elements, the layout {expected}")]
@@ -167,12 +148,6 @@ pub enum Error {
         /// How long.
         after: Duration,
     },
-    /// The server's thread cannot be started.
-    #[error("the server's thread cannot be started: {problem}")]
-    ServerStart {
-        /// What the operating system says.
-        problem: String,
-    },
     /// The server's message does not mean anything.
     #[error("the server's message for {awaited}: {fault}")]
     ServerMessage {
@@ -229,6 +204,13 @@ pub enum Error {
 }
 
 impl Error {
+    /// More ranks than a frame can name, or none.
+    pub(crate) fn world_size(world_size: usize) -> Self {
+        let most = u16::MAX;
+        let problem = format!("world size {world_size} is not between 1 and {most}");
+        Self::Invalid { problem }
+    }
+
     /// The same error, told what was being waited for. Transports know who is missing; only
     /// their callers know what for.
     #[must_use]

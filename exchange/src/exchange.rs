@@ -96,7 +96,7 @@ impl Exchange {
     /// # Errors
     /// What [`Policy::validate`] and [`Wiring::validate`] refuse; [`Error::Topology`] when the
     /// collective does not offer what the topology needs; [`Error::Bucketing`] when there are more
-    /// than 2²⁴ buckets or one would have more than 2²⁹ elements; [`Error::WorldSize`].
+    /// than 2²⁴ buckets or one would have more than 2²⁹ elements; [`Error::Invalid`].
     pub fn with(
         scheme: &dyn Scheme,
         wiring: impl Into<Wiring>,
@@ -110,7 +110,7 @@ impl Exchange {
         wiring.validate(scheme, &policy)?;
         let (rank, world_size) = (collective.rank(), collective.world_size());
         if world_size == 0 || world_size > usize::from(u16::MAX) {
-            return Err(Error::WorldSize { world_size });
+            return Err(Error::world_size(world_size));
         }
         let bucketing = policy.bucketing.clone().unwrap_or_default();
         let (layout, ranges) = bucketing.arrange(layout, policy.dense_below.unwrap_or(0));

@@ -32,7 +32,7 @@ impl Layout {
     /// counts as a vector; schemes that work on matrices need [`shaped`](Self::shaped).
     ///
     /// # Errors
-    /// [`Error::Layout`] names the first parameter that is repeated or out of order.
+    /// [`Error::Invalid`] names the first parameter that is repeated or out of order.
     pub fn new(parameters: impl IntoIterator<Item = (String, usize)>) -> Result<Self> {
         Self::shaped(parameters.into_iter().map(|(name, length)| (name, vec![length])))
     }
@@ -40,7 +40,7 @@ impl Layout {
     /// Lays out parameters given as (name, dimensions), in ascending order of name.
     ///
     /// # Errors
-    /// [`Error::Layout`] names the first parameter that is repeated or out of order, or that has
+    /// [`Error::Invalid`] names the first parameter that is repeated or out of order, or that has
     /// more elements than memory can hold.
     pub fn shaped(parameters: impl IntoIterator<Item = (String, Vec<usize>)>) -> Result<Self> {
         let mut placed: Vec<Parameter> = Vec::new();
@@ -48,16 +48,19 @@ impl Layout {
         for (name, shape) in parameters {
             if let Some(previous) = placed.last().filter(|previous| previous.name >= name) {
                 let problem = format!(
-                    "comes after `{}`; give each once, in ascending order of name",
+                    "layout: parameter `{name}` comes after `{}`; give each once, in ascending order \
+                     of name",
                     previous.name
                 );
-                return Err(Error::Layout { name, problem });
+                return Err(Error::Invalid { problem });
             }
             let length = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
             let end = length.and_then(|length| start.checked_add(length));
             let Some(end) = end.filter(|end| *end <= isize::MAX as usize / size_of::<f32>()) else {
-                let problem = format!("has more elements than memory can hold: {shape:?}");
-                return Err(Error::Layout { name, problem });
+                let problem = format!(
+                    "layout: parameter `{name}` has more elements than memory can hold: {shape:?}"
+                );
+                return Err(Error::Invalid { problem });
             };
             placed.push(Parameter { name, shape, range: start..end });
             start = end;
@@ -239,7 +242,7 @@ mod tests {
     fn order_and_uniqueness_of_names_are_demanded() {
         for names in [["b", "a"], ["a", "a"]] {
             let error = Layout::new(names.map(|name| (name.to_string(), 1))).unwrap_err();
-            assert!(matches!(error, Error::Layout { .. }), "{error}");
+            assert!(matches!(error, Error::Invalid { .. }), "{error}");
         }
     }
 

@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(received(&non_finite), non_finite);
         let aborted = |reason: String| Error::Aborted { rank: 2, step: 77, reason };
         assert_eq!(received(&aborted("é".repeat(TEXT_BYTES))), aborted("é".repeat(TEXT_BYTES / 2)));
-        let other = Error::WorldSize { world_size: 0 };
+        let other = Error::world_size(0);
         assert_eq!(received(&other), aborted(other.to_string()));
     }
 }

@@ -36,7 +36,7 @@ impl Stream {
     }
 
     /// The stream of a [`key`](Self::key).
-    pub fn from_key(key: u64) -> Self {
+    pub(crate) fn from_key(key: u64) -> Self {
         Self { first: key as u32, second: (key >> 32) as u32 }
     }
 

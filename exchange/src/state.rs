@@ -28,7 +28,7 @@ impl State {
     }
 
     /// Takes over every entry of `inner` under `scope/`.
-    pub fn insert_scope(&mut self, scope: &str, inner: State) {
+    pub(crate) fn insert_scope(&mut self, scope: &str, inner: State) {
         for (name, entry) in inner.entries {
             self.entries.insert(format!("{scope}/{name}"), entry);
         }

@@ -110,7 +110,7 @@ pub(super) type Broadcast = Box<dyn FnMut(Out) -> Option<Payload> + Send>;
 /// every rank is told, and when all ends have been dropped.
 ///
 /// # Errors
-/// [`Error::ServerStart`] when the thread cannot be started.
+/// [`Error::Invalid`] when the thread cannot be started.
 pub fn star(world_size: usize, timeout: Duration) -> Result<Vec<Star>> {
     let (replies, ends): (Vec<_>, Vec<_>) = (0..world_size).map(|_| channel()).unzip();
     let broadcast = move |out| {
@@ -157,10 +157,11 @@ pub(super) fn start(
         sent: Vec::new(),
         on_wait,
     };
-    std::thread::Builder::new()
-        .name("server".to_string())
-        .spawn(move || hub.run())
-        .map_err(|error| Error::ServerStart { problem: error.to_string() })?;
+    std::thread::Builder::new().name("server".to_string()).spawn(move || hub.run()).map_err(
+        |error| Error::Invalid {
+            problem: format!("the server's thread cannot be started: {error}"),
+        },
+    )?;
     Ok(server)
 }
 

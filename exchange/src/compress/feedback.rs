@@ -58,7 +58,7 @@ impl Feedback {
     }
 
     /// The velocity after the last step that was committed, with momentum correction.
-    pub fn velocity(&self) -> Option<&[f32]> {
+    pub(crate) fn velocity(&self) -> Option<&[f32]> {
         self.momentum.as_ref().map(|momentum| momentum.velocity.as_slice())
     }
 
@@ -161,7 +161,7 @@ impl Feedback {
     }
 
     /// Ends the momentum of an element that has been sent.
-    pub fn mask(&mut self, position: usize) {
+    pub(crate) fn mask(&mut self, position: usize) {
         if let Some(momentum) = &mut self.momentum {
             momentum.next[position] = 0.0;
         }

@@ -144,12 +144,3 @@ impl Hands {
         self.last() - began
     }
 }
-
-/// Seconds of one round of a collective whose messages are all ready at the same time, and its
-/// slowest rank's.
-pub fn collective_seconds(link: &Link, pattern: Pattern, sent: &[Sent]) -> f64 {
-    let group = |sent| GroupWork { ready: 1.0, sent, ..GroupWork::default() };
-    let work = |sent: &Sent| StepWork { groups: vec![group(*sent)], ..StepWork::default() };
-    let works: Vec<StepWork> = sent.iter().map(work).collect();
-    Clock::new(link, pattern, sent.len(), 0).step(0, &works).seconds
-}

@@ -1,6 +1,5 @@
 //! A link: how fast bytes cross, and what is lost on the way to crossing.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
@@ -147,7 +146,7 @@ impl Link {
     /// Reads a link's word: a preset or a bandwidth, and changes of it after commas.
     ///
     /// # Errors
-    /// [`Error::Link`] with what to write instead.
+    /// [`Error::Invalid`] with what to write instead.
     pub fn parse(text: &str) -> Result<Self> {
         let mut parts = text.split(',').map(str::trim);
         let mut link = base(parts.next().unwrap_or_default())?;
@@ -201,7 +200,7 @@ impl Link {
     /// Checks that the link can be.
     ///
     /// # Errors
-    /// [`Error::Link`] naming the value and what to write instead.
+    /// [`Error::Invalid`] naming the value and what to write instead.
     pub fn validate(&self) -> Result<()> {
         let check = |good: bool, key: &'static str, value: f64, wanted| {
             if good { Ok(()) } else { Err(refused(key, &value.to_string(), wanted)) }
@@ -261,28 +260,28 @@ impl Link {
     }
 
     /// Bits per second of a rank's host.
-    pub fn bandwidth_of(&self, rank: usize) -> f64 {
+    pub(crate) fn bandwidth_of(&self, rank: usize) -> f64 {
         self.host(rank).and_then(|host| host.bandwidth).unwrap_or(self.bandwidth)
     }
 
     /// Bits per second of the parameter server's host, if it has its own.
-    pub fn server_bandwidth(&self) -> Option<f64> {
+    pub(crate) fn server_bandwidth(&self) -> Option<f64> {
         self.server.as_ref().and_then(|server| server.bandwidth)
     }
 
     /// Seconds from a rank's host to another's.
-    pub fn latency_between(&self, from: usize, to: usize) -> f64 {
+    pub(crate) fn latency_between(&self, from: usize, to: usize) -> f64 {
         self.latency_of(from).max(self.latency_of(to))
     }
 
     /// Seconds to and from a rank's host.
-    pub fn latency_of(&self, rank: usize) -> f64 {
+    pub(crate) fn latency_of(&self, rank: usize) -> f64 {
         self.host(rank).and_then(|host| host.latency).unwrap_or(self.latency)
     }
 
     /// How many times as long a rank computes in a step. The same (seed, rank, step) always gives
     /// the same answer.
-    pub fn slowdown_of(&self, seed: u64, rank: usize, step: u64) -> f64 {
+    pub(crate) fn slowdown_of(&self, seed: u64, rank: usize, step: u64) -> f64 {
         let always = self.host(rank).and_then(|host| host.slowdown).unwrap_or(1.0);
         let unlucky = self.stragglers > 0.0
             && f64::from(draws(seed, rank, step).uniform(u32::MAX)) < self.stragglers;
@@ -325,8 +324,8 @@ fn base(word: &str) -> Result<Link> {
     })
 }
 
-fn refused(key: &str, value: &str, wanted: impl Into<Cow<'static, str>>) -> Error {
-    Error::Link { key: key.to_string(), value: value.to_string(), wanted: wanted.into() }
+fn refused(key: &str, value: &str, wanted: impl fmt::Display) -> Error {
+    Error::Invalid { problem: format!("link: {key} = {value} is not possible; {wanted}") }
 }
 
 /// The bandwidth and what differs from its preset, as a word that [`Link::parse`] reads; hosts of

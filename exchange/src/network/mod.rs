@@ -29,6 +29,6 @@ mod wires;
 #[cfg(test)]
 mod tests;
 
-pub use clock::{Clock, GroupWork, StepTime, StepWork, collective_seconds};
+pub use clock::{Clock, GroupWork, StepTime, StepWork};
 pub use link::{Host, Link, PRESETS, Preset, ServerHost};
 pub use wires::{Pattern, Sent};

@@ -12,6 +12,15 @@ fn bare(latency: f64) -> Link {
     Link { header: 0, latency, ..Link::with_bandwidth(8e9) }
 }
 
+/// Seconds of one round of a collective whose messages are all ready at the same time, and its
+/// slowest rank's.
+fn collective_seconds(link: &Link, pattern: Pattern, sent: &[Sent]) -> f64 {
+    let group = |sent| GroupWork { ready: 1.0, sent, ..GroupWork::default() };
+    let work = |sent: &Sent| StepWork { groups: vec![group(*sent)], ..StepWork::default() };
+    let works: Vec<StepWork> = sent.iter().map(work).collect();
+    Clock::new(link, pattern, sent.len(), 0).step(0, &works).seconds
+}
+
 fn equal(ranks: usize, up: u64, down: u64) -> Vec<Sent> {
     vec![Sent { up, down, aggregate: 0.0 }; ranks]
 }

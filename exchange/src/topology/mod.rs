@@ -107,7 +107,7 @@ impl Topology {
     /// order of rank, one for each thread. Waits are bounded by `timeout`.
     ///
     /// # Errors
-    /// [`Error::ServerStart`].
+    /// [`Error::Invalid`].
     pub fn connect(self, world_size: usize, timeout: Duration) -> Result<Vec<Box<dyn Collective>>> {
         fn boxed<C: Collective + 'static>(ends: Vec<C>) -> Vec<Box<dyn Collective>> {
             ends.into_iter().map(|end| Box::new(end) as _).collect()
@@ -123,7 +123,7 @@ impl Topology {
     /// ([`Notes`](crate::cluster::Notes)).
     ///
     /// # Errors
-    /// [`Error::WorldSize`], [`Error::ServerStart`].
+    /// [`Error::Invalid`].
     pub fn connect_across(
         self,
         cluster: &Cluster,

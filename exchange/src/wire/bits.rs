@@ -7,7 +7,7 @@ pub(crate) const MAX_WIDTH: u32 = 56;
 
 /// Appends numbers of any width to bytes.
 #[derive(Debug)]
-pub struct BitWriter<'a> {
+pub(crate) struct BitWriter<'a> {
     out: &'a mut Vec<u8>,
     /// Bits not written yet, the first in the lowest place; the rest is zero.
     pending: u64,
@@ -17,13 +17,13 @@ pub struct BitWriter<'a> {
 
 impl<'a> BitWriter<'a> {
     /// Starts at a byte boundary.
-    pub fn new(out: &'a mut Vec<u8>) -> Self {
+    pub(crate) fn new(out: &'a mut Vec<u8>) -> Self {
         Self { out, pending: 0, count: 0 }
     }
 
     /// Appends the lowest `width` bits of `value`, whose other bits are zero. At most
     /// 56 bits.
-    pub fn put(&mut self, value: u64, width: u32) {
+    pub(crate) fn put(&mut self, value: u64, width: u32) {
         debug_assert!(width <= MAX_WIDTH && value >> width == 0);
         self.pending |= value << self.count;
         self.count += width;
@@ -35,7 +35,7 @@ impl<'a> BitWriter<'a> {
     }
 
     /// Appends `ones` set bits and a clear one.
-    pub fn put_unary(&mut self, mut ones: u64) {
+    pub(crate) fn put_unary(&mut self, mut ones: u64) {
         const MOST: u32 = 32;
         while ones >= u64::from(MOST) {
             self.put((1 << MOST) - 1, MOST);
@@ -45,7 +45,7 @@ impl<'a> BitWriter<'a> {
     }
 
     /// Fills the last byte with zeros.
-    pub fn finish(self) {
+    pub(crate) fn finish(self) {
         let bytes = self.count.div_ceil(8) as usize;
         self.out.extend_from_slice(&self.pending.to_le_bytes()[..bytes]);
     }
@@ -53,7 +53,7 @@ impl<'a> BitWriter<'a> {
 
 /// Takes numbers of any width from bytes.
 #[derive(Debug, Clone)]
-pub struct BitReader<'a> {
+pub(crate) struct BitReader<'a> {
     /// Bytes not yet in `pending`.
     bytes: &'a [u8],
     /// All bytes, for saying how many were used.
@@ -64,7 +64,7 @@ pub struct BitReader<'a> {
 
 impl<'a> BitReader<'a> {
     /// Starts at the first bit of the first byte.
-    pub fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, total: bytes.len(), pending: 0, count: 0 }
     }
 
@@ -91,7 +91,7 @@ impl<'a> BitReader<'a> {
     ///
     /// # Errors
     /// [`Fault::Truncated`] when there are fewer.
-    pub fn take(&mut self, width: u32) -> Read<u64> {
+    pub(crate) fn take(&mut self, width: u32) -> Read<u64> {
         debug_assert!(width <= MAX_WIDTH);
         if self.count < width {
             self.refill();
@@ -105,36 +105,11 @@ impl<'a> BitReader<'a> {
         Ok(value)
     }
 
-    /// The next `width` bits as a number, zeros after the end; they stay where they are. At most
-    /// 56 bits.
-    #[inline]
-    pub fn peek(&mut self, width: u32) -> u64 {
-        debug_assert!(width <= MAX_WIDTH);
-        if self.count < width {
-            self.refill();
-        }
-        self.pending & ((1 << width) - 1)
-    }
-
-    /// Passes over `width` bits that were peeked at.
-    ///
-    /// # Errors
-    /// [`Fault::Truncated`] when there are fewer.
-    #[inline]
-    pub fn skip(&mut self, width: u32) -> Read<()> {
-        if self.count < width {
-            return Err(self.truncated(width));
-        }
-        self.pending >>= width;
-        self.count -= width;
-        Ok(())
-    }
-
     /// The number of set bits before the next clear one, which is taken too; at most `limit`.
     ///
     /// # Errors
     /// [`Fault::Truncated`] when no clear bit follows, [`Fault::Field`] beyond the limit.
-    pub fn take_unary(&mut self, limit: u64) -> Read<u64> {
+    pub(crate) fn take_unary(&mut self, limit: u64) -> Read<u64> {
         let mut ones = 0;
         loop {
             if self.count == 0 {
@@ -161,7 +136,7 @@ impl<'a> BitReader<'a> {
     ///
     /// # Errors
     /// [`Fault::Field`] when the bits that fill the last byte are not zero.
-    pub fn finish(self) -> Read<usize> {
+    pub(crate) fn finish(self) -> Read<usize> {
         let padding = self.pending & ((1 << (self.count % 8)) - 1);
         if padding != 0 {
             return Err(Fault::Field { field: "padding", found: padding });

@@ -7,10 +7,10 @@ use super::{Fault, Read};
 use crate::simd::wide;
 
 /// The widest code.
-pub const MAX_WIDTH: u32 = 8;
+pub(crate) const MAX_WIDTH: u32 = 8;
 
 /// Bytes that `count` codes take.
-pub fn bytes(count: usize, width: u32) -> usize {
+pub(crate) fn bytes(count: usize, width: u32) -> usize {
     (count * width as usize).div_ceil(8)
 }
 
@@ -18,7 +18,7 @@ pub fn bytes(count: usize, width: u32) -> usize {
 ///
 /// To append in several calls, give multiples of eight codes in all but the last.
 #[inline]
-pub fn put(codes: &[u8], width: u32, out: &mut Vec<u8>) {
+pub(crate) fn put(codes: &[u8], width: u32, out: &mut Vec<u8>) {
     debug_assert!((1..=MAX_WIDTH).contains(&width));
     debug_assert!(codes.iter().all(|code| u32::from(*code) >> width == 0));
     out.reserve(bytes(codes.len(), width));
@@ -98,7 +98,7 @@ const fn lanes(lane: usize, width: usize) -> u64 {
 /// # Errors
 /// [`Fault::Length`] when there are more or fewer bytes, [`Fault::Field`] when the filling is not
 /// zero.
-pub fn expect(bytes: &[u8], count: usize, width: u32) -> Read<Codes<'_>> {
+pub(crate) fn expect(bytes: &[u8], count: usize, width: u32) -> Read<Codes<'_>> {
     let expected = self::bytes(count, width);
     if bytes.len() != expected {
         return Err(Fault::Length { expected, found: bytes.len() });
@@ -115,19 +115,19 @@ pub fn expect(bytes: &[u8], count: usize, width: u32) -> Read<Codes<'_>> {
 
 /// Packed codes whose length has been checked.
 #[derive(Debug, Clone, Copy)]
-pub struct Codes<'a> {
+pub(crate) struct Codes<'a> {
     bytes: &'a [u8],
     count: usize,
     width: u32,
 }
 
 /// Codes that [`Codes::each_block`] unpacks at a time.
-pub const BLOCK: usize = 1024;
+pub(crate) const BLOCK: usize = 1024;
 
 impl Codes<'_> {
     /// The code of this number, if there are so many.
     #[inline]
-    pub fn get(self, number: usize) -> Option<u8> {
+    pub(crate) fn get(self, number: usize) -> Option<u8> {
         let at = number * self.width as usize;
         let low = *self.bytes.get(at / 8).filter(|_| number < self.count)?;
         let high = self.bytes.get(at / 8 + 1).copied().unwrap_or(0);
@@ -141,7 +141,10 @@ impl Codes<'_> {
     /// # Errors
     /// The first that `visit` returns.
     #[inline(always)]
-    pub fn each_block<E>(self, visit: impl FnMut(usize, &[u8]) -> Result<(), E>) -> Result<(), E> {
+    pub(crate) fn each_block<E>(
+        self,
+        visit: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.each_block_of(0..self.count, visit)
     }
 
@@ -150,7 +153,7 @@ impl Codes<'_> {
     /// # Errors
     /// As [`each_block`](Self::each_block).
     #[inline(always)]
-    pub fn each_block_of<E>(
+    pub(crate) fn each_block_of<E>(
         self,
         part: Range<usize>,
         mut visit: impl FnMut(usize, &[u8]) -> Result<(), E>,

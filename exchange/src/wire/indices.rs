@@ -67,7 +67,7 @@ fn each_gap(positions: &[u32], mut visit: impl FnMut(u32)) {
 }
 
 /// Appends strictly ascending positions.
-pub fn put(positions: &[u32], out: &mut Vec<u8>) {
+pub(crate) fn put(positions: &[u32], out: &mut Vec<u8>) {
     if positions.is_empty() {
         return;
     }
@@ -101,7 +101,7 @@ pub fn put(positions: &[u32], out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// A [`Fault`] when the bytes are not such positions; some may have been visited by then.
-pub fn take(
+pub(crate) fn take(
     reader: &mut Reader<'_>,
     count: usize,
     length: usize,

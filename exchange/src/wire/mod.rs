@@ -1,11 +1,8 @@
 //! Bytes: how numbers lie in a message.
 //!
 //! What a codec of one's own writes and reads its messages with:
-//! * [`Reader`]: a cursor over bytes that never reads past them; [`put_count`] for a length;
-//! * [`BitWriter`] and [`BitReader`]: numbers of any width, packed;
-//! * [`codes`]: numbers of one small width, packed at memory speed;
-//! * [`trits`]: digits 0, 1, 2, five in a byte;
-//! * [`indices`]: ascending positions, in the cheapest of a few codings.
+//! * [`Reader`]: a cursor over bytes that never reads past them, and [`put_count`] for a length;
+//! * [`Fault`]: what is wrong with bytes.
 //!
 //! What is not listed here is not part of the interface, though tests, benches and fuzz targets of this
 //! crate look at it: frames and their checksums, what a server sends.
@@ -15,7 +12,7 @@
 
 pub(crate) mod bits;
 pub(crate) mod checksum;
-pub mod codes;
+pub(crate) mod codes;
 #[doc(hidden)]
 pub mod downlink;
 #[doc(hidden)]
@@ -23,11 +20,10 @@ pub mod floats;
 #[doc(hidden)]
 pub mod frame;
 pub(crate) mod huffman;
-pub mod indices;
-pub mod trits;
+pub(crate) mod indices;
+pub(crate) mod trits;
 pub(crate) mod values;
 
-pub use bits::{BitReader, BitWriter};
 pub(crate) use frame::{Frame, Header, Kind};
 pub use values::Format;
 
@@ -58,24 +54,28 @@ pub enum Fault {
         found: usize,
     },
     /// The first two bytes are not those of a frame.
+    #[doc(hidden)]
     #[error("this is no frame: it begins with {found:02x?}")]
     Magic {
         /// The bytes found.
         found: [u8; 2],
     },
     /// The frame is of a version that this build does not read.
+    #[doc(hidden)]
     #[error("frame version {found} is not {expected}", expected = frame::VERSION)]
     Version {
         /// The version found.
         found: u8,
     },
     /// The frame is of no known kind.
+    #[doc(hidden)]
     #[error("frame kind {found} is unknown")]
     Kind {
         /// The kind found.
         found: u8,
     },
     /// The frame is not as it was written.
+    #[doc(hidden)]
     #[error("the frame was damaged on its way: its checksum is {found:08x} and not {written:08x}")]
     Checksum {
         /// What the frame says.
@@ -213,7 +213,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Bytes that [`put_count`] takes.
-pub fn count_bytes(count: u32) -> usize {
+pub(crate) fn count_bytes(count: u32) -> usize {
     (u32::BITS - count.leading_zeros()).max(1).div_ceil(7) as usize
 }
 

@@ -14,13 +14,13 @@ const FIVE: usize = 5;
 const END: u8 = 243;
 
 /// Bytes that `count` digits take.
-pub fn bytes(count: usize) -> usize {
+pub(crate) fn bytes(count: usize) -> usize {
     count / BLOCK * BLOCK.div_ceil(FIVE) + (count % BLOCK).div_ceil(FIVE)
 }
 
 /// Appends digits. To append in several calls, give multiples of [`BLOCK`] in all but the last.
 #[inline(always)]
-pub fn put(digits: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn put(digits: &[u8], out: &mut Vec<u8>) {
     debug_assert!(digits.iter().all(|digit| *digit < 3));
     for block in digits.chunks(BLOCK) {
         let (start, stride) = (out.len(), block.len().div_ceil(FIVE));
@@ -40,7 +40,7 @@ pub fn put(digits: &[u8], out: &mut Vec<u8>) {
 /// [`Fault::Length`] when there are more or fewer bytes, [`Fault::Field`] when one is not five
 /// digits or the last of a block are not 0; and the first that `visit` returns.
 #[inline(always)]
-pub fn each_block(
+pub(crate) fn each_block(
     bytes: &[u8],
     count: usize,
     mut visit: impl FnMut(usize, &[u8]) -> Read<()>,

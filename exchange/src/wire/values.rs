@@ -3,8 +3,6 @@
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use super::{Fault, Read};
-
 /// How a value lies on the wire.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -21,7 +19,7 @@ pub enum Format {
 
 impl Format {
     /// Bytes of one value.
-    pub fn bytes(self) -> usize {
+    pub(crate) fn bytes(self) -> usize {
         match self {
             Format::F32 => 4,
             Format::F16 | Format::Bf16 => 2,
@@ -30,7 +28,7 @@ impl Format {
 
     /// Appends values, rounded to nearest even. What is beyond the format's range becomes its
     /// largest finite number.
-    pub fn put(self, values: impl Iterator<Item = f32>, out: &mut Vec<u8>) {
+    pub(crate) fn put(self, values: impl Iterator<Item = f32>, out: &mut Vec<u8>) {
         match self {
             Format::F32 => out.extend(values.flat_map(f32::to_le_bytes)),
             Format::F16 => out.extend(values.flat_map(|value| saturated_f16(value).to_le_bytes())),
@@ -41,7 +39,7 @@ impl Format {
     }
 
     /// The value as it will arrive.
-    pub fn rounded(self, value: f32) -> f32 {
+    pub(crate) fn rounded(self, value: f32) -> f32 {
         match self {
             Format::F32 => value,
             Format::F16 => saturated_f16(value).to_f32(),
@@ -51,7 +49,7 @@ impl Format {
 
     /// The value in the first of `bytes`; 0 when there are too few.
     #[inline]
-    pub fn value(self, bytes: &[u8]) -> f32 {
+    pub(crate) fn value(self, bytes: &[u8]) -> f32 {
         match self {
             Format::F32 => bytes.first_chunk().map_or(0.0, |bytes| f32::from_le_bytes(*bytes)),
             Format::F16 => {
@@ -61,18 +59,6 @@ impl Format {
                 bytes.first_chunk().map_or(0.0, |bytes| bf16::from_le_bytes(*bytes).to_f32())
             }
         }
-    }
-
-    /// Visits `count` values lying in `bytes`, in order.
-    ///
-    /// # Errors
-    /// [`Fault::Length`] when there are more or fewer bytes.
-    pub fn each(self, bytes: &[u8], count: usize, mut visit: impl FnMut(f32)) -> Read<()> {
-        if bytes.len() != count * self.bytes() {
-            return Err(Fault::Length { expected: count * self.bytes(), found: bytes.len() });
-        }
-        bytes.chunks_exact(self.bytes()).for_each(|bytes| visit(self.value(bytes)));
-        Ok(())
     }
 }
 
@@ -98,12 +84,11 @@ mod tests {
             let mut bytes = Vec::new();
             format.put(values.into_iter(), &mut bytes);
             assert_eq!(bytes.len(), values.len() * format.bytes());
-            let mut back = Vec::new();
-            format.each(&bytes, values.len(), |value| back.push(value)).unwrap();
+            let chunks = bytes.chunks_exact(format.bytes());
+            let back: Vec<f32> = chunks.map(|bytes| format.value(bytes)).collect();
             assert!(back.iter().all(|value| value.is_finite()));
             let rounded = values.map(|value| format.rounded(value));
             assert_eq!(back, rounded);
-            assert!(format.each(&bytes, values.len() + 1, |_| ()).is_err());
         }
         assert_eq!(Format::F16.rounded(1e6), 65_504.0);
         assert_eq!(Format::Bf16.rounded(1.003), 1.0);

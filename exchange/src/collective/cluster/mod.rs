@@ -182,8 +182,8 @@ impl Cluster {
     /// others fail. After one failure every round fails alike. A cluster is connected once.
     ///
     /// # Errors
-    /// [`Error::WorldSize`] when there are more ranks than a frame can name;
-    /// [`Error::ServerStart`].
+    /// [`Error::Invalid`] when there are more ranks than a frame can name;
+    /// [`Error::Invalid`].
     pub fn connect(
         &self,
         server: bool,
@@ -192,7 +192,7 @@ impl Cluster {
     ) -> Result<Box<dyn Collective>> {
         let (rank, world_size) = (self.rank, self.world_size);
         if world_size == 0 || world_size > usize::from(u16::MAX) {
-            return Err(Error::WorldSize { world_size });
+            return Err(Error::world_size(world_size));
         }
         let remote = Remote {
             rank,
