@@ -28,9 +28,9 @@ impl OptimizerDefinition for Signs {
 pub(crate) struct UpperHalves; // Sends the upper half of every value's bits.
 #[rustfmt::skip]
 impl Scheme for UpperHalves {
-    fn about(&self) -> About { About { name: "upper-halves", line: "half of the bits", paper: "" } }
-    fn soundness(&self) -> Soundness { Soundness::Sound }
-    fn law(&self) -> Law { Law::Contraction }
+    fn properties(&self) -> Properties {
+        Properties { name: "upper-halves", line: "half of the bits", paper: "", law: Law::Contraction, soundness: Soundness::Sound, feedback: false }
+    }
     fn build(&self, _seat: &Seat) -> Built { Built::Codec(Box::new(UpperHalves)) }
 }
 #[rustfmt::skip]

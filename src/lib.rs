@@ -56,7 +56,9 @@ pub mod prelude {
     pub use crate::candle_core::{self, Tensor};
     pub use crate::candle_nn::{self, Module, VarBuilder};
     pub use crate::exchange::wire::Fault;
-    pub use crate::exchange::{self, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
+    pub use crate::exchange::{
+        self, Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness,
+    };
     pub use crate::models::{Input, InputKind, Loss, Model, cross_entropy};
     pub use crate::{
         About, Mode, ModelDefinition, Now, OptimizerDefinition, Outcome, Piece, Result,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use gradwire_exchange::wire::Fault;
 use gradwire_exchange::{
-    About, Bucketing, Built, Compressor, Encoded, Error, Exchange, Law, Layout, Result, Scheme,
-    Seat, Soundness, Topology, contract, mesh,
+    Bucketing, Built, Compressor, Encoded, Error, Exchange, Law, Layout, Properties, Result,
+    Scheme, Seat, Soundness, Topology, contract, mesh,
 };
 
 const KEEP: usize = 8;
@@ -49,13 +49,21 @@ impl Compressor for Blocks {
 
 struct LargestOfEight;
 
-#[rustfmt::skip]
 impl Scheme for LargestOfEight {
-    fn about(&self) -> About { About { name: "largest-of-eight", line: "the largest of every eight", paper: "" } }
-    fn feedback(&self) -> bool { true }
-    fn soundness(&self) -> Soundness { Soundness::Sound }
-    fn law(&self) -> Law { Law::Contraction }
-    fn build(&self, _seat: &Seat) -> Built { Built::Codec(Box::new(Blocks)) }
+    fn properties(&self) -> Properties {
+        Properties {
+            name: "largest-of-eight",
+            line: "the largest of every eight",
+            paper: "",
+            law: Law::Contraction,
+            soundness: Soundness::Sound,
+            feedback: true,
+        }
+    }
+
+    fn build(&self, _seat: &Seat) -> Built {
+        Built::codec(Blocks)
+    }
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {

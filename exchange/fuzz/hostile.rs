@@ -6,9 +6,9 @@ use gradwire_exchange::wire::downlink::Downlink;
 use gradwire_exchange::wire::frame::{Frame, Kind};
 use gradwire_exchange::wire::{Fault, Reader};
 use gradwire_exchange::{
-    About, Awaited, BucketGradient, Bucketing, Built, Collective, Error, Exchange, Header, Law,
-    Layout, Next, Payload, Policy, RANGE_UNIT, Reducer, Result, Round, Scheme, SchemeConfig, Seat,
-    Soundness, StepEnd, StepMessages, Summary,
+    Awaited, BucketGradient, Bucketing, Built, Collective, Error, Exchange, Header, Law, Layout,
+    Next, Payload, Policy, Properties, RANGE_UNIT, Reducer, Result, Round, Scheme, SchemeConfig,
+    Seat, Soundness, StepEnd, StepMessages, Summary,
 };
 
 /// The longest bucket that is tried.
@@ -205,20 +205,15 @@ impl Collective for Peer {
 struct TwoRounds;
 
 impl Scheme for TwoRounds {
-    fn about(&self) -> About {
-        About { name: "two-rounds", line: "the elements at the largest positions", paper: "" }
-    }
-
-    fn feedback(&self) -> bool {
-        false
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Sound
-    }
-
-    fn law(&self) -> Law {
-        Law::Contraction
+    fn properties(&self) -> Properties {
+        Properties {
+            name: "two-rounds",
+            line: "the elements at the largest positions",
+            paper: "",
+            law: Law::Contraction,
+            soundness: Soundness::Sound,
+            feedback: false,
+        }
     }
 
     fn build(&self, _seat: &Seat) -> Built {

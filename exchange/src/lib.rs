@@ -85,8 +85,8 @@ pub use collective::{
     mesh, star,
 };
 pub use compress::{
-    About, Built, Compressor, Encoded, Entropy, Fall, Feedback, Law, Norm, QsgdValues, Quantised,
-    RANGE_UNIT, Ratio, Run, Scheme, Seat, Soundness, SparseBlocks, Statistics, StepEnd,
+    About, Built, Compressor, Encoded, Entropy, Fall, Feedback, Law, Norm, Properties, QsgdValues,
+    Quantised, RANGE_UNIT, Ratio, Run, Scheme, Seat, Soundness, SparseBlocks, Statistics, StepEnd,
     StepMessages, Summary, Values,
 };
 pub use error::{Awaited, Error, Quantity, Result};

@@ -11,8 +11,8 @@ use gradwire_exchange::wire::Format;
 use gradwire_exchange::wire::Reader;
 use gradwire_exchange::wire::frame::{self, Frame, Kind};
 use gradwire_exchange::{
-    About, BucketGradient, Bucketing, Built, Collective, Compressor, Encoded, Entry, Error,
-    Exchange, Law, Layout, Next, Payload, Policy, Quantity, Reducer, Result, Round, Run, Scheme,
+    BucketGradient, Bucketing, Built, Collective, Compressor, Encoded, Entry, Error, Exchange, Law,
+    Layout, Next, Payload, Policy, Properties, Quantity, Reducer, Result, Round, Run, Scheme,
     SchemeConfig, Seat, Solo, Soundness, State, contract,
 };
 use proptest::prelude::*;
@@ -433,20 +433,15 @@ struct TwoRounds {
 }
 
 impl Scheme for TwoRounds {
-    fn about(&self) -> About {
-        About { name: "two-rounds", line: "the mean of all elements", paper: "" }
-    }
-
-    fn feedback(&self) -> bool {
-        true
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Sound
-    }
-
-    fn law(&self) -> Law {
-        Law::Contraction
+    fn properties(&self) -> Properties {
+        Properties {
+            name: "two-rounds",
+            line: "the mean of all elements",
+            paper: "",
+            law: Law::Contraction,
+            soundness: Soundness::Sound,
+            feedback: true,
+        }
     }
 
     fn build(&self, _seat: &Seat) -> Built {
@@ -517,20 +512,15 @@ enum Flawed {
 }
 
 impl Scheme for Flawed {
-    fn about(&self) -> About {
-        About { name: "flawed", line: "has a flaw", paper: "" }
-    }
-
-    fn feedback(&self) -> bool {
-        false
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Unsound("it has a flaw")
-    }
-
-    fn law(&self) -> Law {
-        if matches!(self, Flawed::Silent) { Law::Unbiased } else { Law::Exact }
+    fn properties(&self) -> Properties {
+        Properties {
+            name: "flawed",
+            line: "has a flaw",
+            paper: "",
+            law: if matches!(self, Flawed::Silent) { Law::Unbiased } else { Law::Exact },
+            soundness: Soundness::Unsound("it has a flaw"),
+            feedback: false,
+        }
     }
 
     fn build(&self, _seat: &Seat) -> Built {

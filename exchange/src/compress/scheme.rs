@@ -108,24 +108,51 @@ impl Soundness {
     }
 }
 
+/// What a scheme is, and what holds of it under its settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Properties {
+    /// Its name, by which recipes choose it.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub line: &'static str,
+    /// The paper that it comes from.
+    pub paper: &'static str,
+    /// What decoding gives back.
+    pub law: Law,
+    /// Whether error feedback is valid for it.
+    pub soundness: Soundness,
+    /// Whether error feedback surrounds it.
+    pub feedback: bool,
+}
+
 /// A scheme: its settings, and everything that follows from them.
 ///
 /// An exchange takes any type that implements this; [`contract::check`](crate::contract::check) tries
 /// its laws.
 pub trait Scheme: Send + Sync {
-    /// What the scheme is.
-    fn about(&self) -> About;
+    /// What the scheme is, and what holds of it under these settings.
+    fn properties(&self) -> Properties;
 
-    /// Whether error feedback surrounds it under these settings. By default not.
+    /// Its name, and what it does.
+    fn about(&self) -> About {
+        let Properties { name, line, paper, .. } = self.properties();
+        About { name, line, paper }
+    }
+
+    /// Whether error feedback surrounds it under these settings.
     fn feedback(&self) -> bool {
-        false
+        self.properties().feedback
     }
 
     /// Whether error feedback is valid for it.
-    fn soundness(&self) -> Soundness;
+    fn soundness(&self) -> Soundness {
+        self.properties().soundness
+    }
 
     /// What decoding gives back under these settings.
-    fn law(&self) -> Law;
+    fn law(&self) -> Law {
+        self.properties().law
+    }
 
     /// What should surround the scheme unless the caller says otherwise.
     fn default_policy(&self) -> Policy {

@@ -48,7 +48,7 @@ use crate::compress::ratio::Ratio;
 use crate::compress::select::Selector;
 use crate::compress::values::{QsgdValues, Sender, Values};
 use crate::compress::{
-    About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness, StepEnd, StepMessages,
+    Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness, StepEnd, StepMessages,
     Summary, sparse,
 };
 use crate::{Gauge, Result, State};
@@ -73,24 +73,15 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "aggregation-aware",
             line: "top-k that prefers what all ranks sent last, so that the union stays small",
             paper: "Wang, Liu & Wu 2018 (our reconstruction from the abstract)",
+            law: self.values.law(Law::Contraction, self.feedback),
+            soundness: Soundness::Sound,
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Sound
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
-    }
-
-    fn law(&self) -> Law {
-        self.values.law(Law::Contraction, self.feedback)
     }
 
     fn validate(&self) -> Result<()> {

@@ -34,7 +34,7 @@ use crate::Result;
 use crate::compress::adaptive::{Adaptive, AdaptiveSettings, LevelFit, Statistics};
 use crate::compress::histogram::{BinSums, Distribution, EDGES, edges};
 use crate::compress::rounding::Rounder;
-use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
 
 /// Components of the mixture, by half octaves of the deviation from 2⁻⁸ to 1.
 const COMPONENTS: usize = 16;
@@ -76,20 +76,15 @@ impl Config {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "alq",
             line: "random rounding to levels fitted to a mixture of truncated normals",
             paper: "Faghri et al. 2020",
+            law: Law::Unbiased,
+            soundness: Soundness::Unsound("it is unbiased and its variance would be fed back"),
+            feedback: false,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Unsound("it is unbiased and its variance would be fed back")
-    }
-
-    fn law(&self) -> Law {
-        Law::Unbiased
     }
 
     fn validate(&self) -> Result<()> {

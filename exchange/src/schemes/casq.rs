@@ -67,7 +67,8 @@ use sketch::{MeanBucket, Tables};
 
 use crate::compress::scheme::require;
 use crate::compress::{
-    About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness, StepEnd, StepMessages, Summary,
+    Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness, StepEnd, StepMessages,
+    Summary,
 };
 use crate::rng::Stream;
 use crate::wire::values::Format;
@@ -148,28 +149,19 @@ impl Config {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "casq",
             line: "value clusters with hashed tables of means; the rest waits in the residual",
             paper: "Ge et al. 2021, 2023 (reconstruction)",
+            law: Law::Contraction,
+            soundness: Soundness::Sound,
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Sound
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
     }
 
     fn default_policy(&self) -> Policy {
         Policy { dense_below: Some(1000), ..Policy::from(Bucketing::Parameter) }
-    }
-
-    fn law(&self) -> Law {
-        Law::Contraction
     }
 
     fn validate(&self) -> Result<()> {

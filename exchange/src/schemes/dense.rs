@@ -17,7 +17,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::compress::plain::Plain;
-use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
 
 /// The settings of `dense`: none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -26,20 +26,15 @@ use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
 pub struct Config {}
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "dense",
             line: "every element as f32, nothing left out",
             paper: "Dean et al. 2012 (data-parallel training)",
+            law: Law::Exact,
+            soundness: Soundness::Lossless,
+            feedback: false,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Lossless
-    }
-
-    fn law(&self) -> Law {
-        Law::Exact
     }
 
     fn plain(&self) -> bool {

@@ -31,7 +31,7 @@ use crate::compress::scheme::require;
 use crate::compress::select::Selector;
 use crate::compress::sparse::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::values::Format;
 use crate::{Gauge, Policy, Result};
@@ -55,29 +55,20 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "dgc",
             line: "the elements above a threshold that a small sample suggests",
             paper: "Lin et al. 2018",
+            law: self.values.law(Law::Contraction, self.feedback),
+            soundness: Soundness::Sound,
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Sound
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
     }
 
     fn default_policy(&self) -> Policy {
         let momentum = if self.feedback { 0.9 } else { 0.0 };
         Policy { momentum_correction: Some(momentum), ..Policy::default() }
-    }
-
-    fn law(&self) -> Law {
-        self.values.law(Law::Contraction, self.feedback)
     }
 
     fn validate(&self) -> Result<()> {

@@ -66,7 +66,8 @@ use crate::compress::ladder::Uniform;
 use crate::compress::levels::{self, Entropy, Norm, Quantiser};
 use crate::compress::scheme::require;
 use crate::compress::{
-    About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness, StepEnd, StepMessages, Summary,
+    Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness, StepEnd, StepMessages,
+    Summary,
 };
 use crate::rng::Stream;
 use crate::wire::{Fault, Reader, codes, floats};
@@ -157,24 +158,15 @@ impl Config {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "dqsgd",
             line: "levels rounded at random, as many as the course of the run makes worth their bits",
             paper: "Yan et al. 2021",
+            law: Law::Unbiased,
+            soundness: Soundness::Unsound("its rounding is unbiased, and its variance is fed back"),
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Unsound("its rounding is unbiased, and its variance is fed back")
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
-    }
-
-    fn law(&self) -> Law {
-        Law::Unbiased
     }
 
     fn validate(&self) -> Result<()> {

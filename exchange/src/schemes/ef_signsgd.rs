@@ -20,7 +20,7 @@
 //! As in the paper's experiments each parameter is a bucket, unless the policy says otherwise.
 
 use crate::compress::signs::{Magnitude, Signs};
-use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
 use crate::{Bucketing, Policy};
 
 settings! {
@@ -32,28 +32,19 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "ef-signsgd",
             line: "the signs times the mean magnitude; what they miss waits in the residual",
             paper: "Karimireddy et al. 2019",
+            law: Law::Contraction,
+            soundness: Soundness::Sound,
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Sound
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
     }
 
     fn default_policy(&self) -> Policy {
         Policy::from(Bucketing::Parameter)
-    }
-
-    fn law(&self) -> Law {
-        Law::Contraction
     }
 
     fn build(&self, _seat: &Seat) -> Built {

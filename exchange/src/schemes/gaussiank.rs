@@ -33,7 +33,7 @@ use crate::compress::ratio::Ratio;
 use crate::compress::sparse::Sparsifier;
 use crate::compress::special::normal_quantile;
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
 use crate::wire::values::Format;
 
 /// How often a threshold is tried.
@@ -54,24 +54,15 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "gaussiank",
             line: "the elements above a threshold from a normal law, corrected by counting",
             paper: "Shi et al. 2019",
+            law: self.values.law(Law::Contraction, self.feedback),
+            soundness: Soundness::Sound,
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Sound
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
-    }
-
-    fn law(&self) -> Law {
-        self.values.law(Law::Contraction, self.feedback)
     }
 
     fn validate(&self) -> Result<()> {

@@ -23,7 +23,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness};
 use crate::simd::wide;
 use crate::wire::Fault;
 
@@ -53,24 +53,15 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "half",
             line: "every element in 16 bits, f16 or bf16",
             paper: "Micikevicius et al. 2018; Kalamkar et al. 2019",
+            law: Law::Contraction,
+            soundness: Soundness::Sound,
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Sound
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
-    }
-
-    fn law(&self) -> Law {
-        Law::Contraction
     }
 
     fn build(&self, seat: &Seat) -> Built {

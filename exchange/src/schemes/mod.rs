@@ -59,7 +59,7 @@ pub mod topk;
 
 use crate::Policy;
 use crate::Result;
-use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Properties, Scheme, Seat};
 
 macro_rules! schemes {
     (
@@ -74,10 +74,7 @@ macro_rules! schemes {
                 $($variant($module::Config),)*
             }
             delegates {
-                fn about(&self) -> About;
-                fn feedback(&self) -> bool;
-                fn soundness(&self) -> Soundness;
-                fn law(&self) -> Law;
+                fn properties(&self) -> Properties;
                 fn default_policy(&self) -> Policy;
                 fn validate(&self) -> Result<()>;
                 fn plain(&self) -> bool;
@@ -159,7 +156,7 @@ mod tests {
     mod own {
         use serde::{Deserialize, Serialize};
 
-        use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
+        use crate::compress::{Built, Properties, Scheme, Seat};
         use crate::schemes::half;
 
         /// Sends what `half` sends.
@@ -171,20 +168,12 @@ mod tests {
         }
 
         impl Scheme for Config {
-            fn about(&self) -> About {
-                About { name: "own", line: "every element in 16 bits", paper: "" }
-            }
-
-            fn feedback(&self) -> bool {
-                self.feedback
-            }
-
-            fn soundness(&self) -> Soundness {
-                Soundness::Sound
-            }
-
-            fn law(&self) -> Law {
-                Law::Contraction
+            fn properties(&self) -> Properties {
+                Properties {
+                    name: "own",
+                    feedback: self.feedback,
+                    ..half::Config::default().properties()
+                }
             }
 
             fn build(&self, seat: &Seat) -> Built {

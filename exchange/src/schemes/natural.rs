@@ -22,7 +22,7 @@
 use std::ops::Range;
 
 use crate::Result;
-use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness};
 use crate::rng::Stream;
 use crate::simd::wide;
 use crate::wire::Fault;
@@ -37,24 +37,15 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "natural",
             line: "sign and exponent of every element, the mantissa rounded at random: nine bits",
             paper: "Horváth et al. 2019",
+            law: Law::Unbiased,
+            soundness: Soundness::Unsound("its rounding is unbiased, and its variance is fed back"),
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Unsound("its rounding is unbiased, and its variance is fed back")
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
-    }
-
-    fn law(&self) -> Law {
-        Law::Unbiased
     }
 
     fn build(&self, seat: &Seat) -> Built {

@@ -33,7 +33,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::compress::{
-    About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness, SparseBlocks,
+    Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness, SparseBlocks,
 };
 use crate::simd::wide;
 use crate::wire::{Fault, Reader, floats, indices};
@@ -52,20 +52,15 @@ const GROUP: usize = 64;
 pub struct Config {}
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "nonzero",
             line: "blocks of 64 elements that are not all zeros, as f32: lossless, for embedding tables",
             paper: "Fei et al. 2021 (OmniReduce)",
+            law: Law::Exact,
+            soundness: Soundness::Lossless,
+            feedback: false,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Lossless
-    }
-
-    fn law(&self) -> Law {
-        Law::Exact
     }
 
     fn build(&self, seat: &Seat) -> Built {

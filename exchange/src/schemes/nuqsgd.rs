@@ -24,7 +24,7 @@ use super::qsgd::{OnLadder, check_levels};
 use crate::Result;
 use crate::compress::ladder::Powers;
 use crate::compress::levels::{Entropy, Norm};
-use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
 
 settings! {
     /// The settings of `nuqsgd`.
@@ -44,24 +44,15 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "nuqsgd",
             line: "levels at powers of two of a block's norm, rounded at random without bias",
             paper: "Ramezani-Kebrya et al. 2021",
+            law: Law::Unbiased,
+            soundness: Soundness::Unsound("its rounding is unbiased, and its variance is fed back"),
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Unsound("its rounding is unbiased, and its variance is fed back")
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
-    }
-
-    fn law(&self) -> Law {
-        Law::Unbiased
     }
 
     fn validate(&self) -> Result<()> {

@@ -23,7 +23,7 @@ use std::ops::Range;
 
 use crate::compress::levels::{self, stretch, take_scales};
 use crate::compress::signs;
-use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness};
 use crate::wire::{codes, floats};
 use crate::{Gauge, Result};
 
@@ -38,24 +38,15 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "onebit",
             line: "signs and the means of both sides; what they miss waits in the residual",
             paper: "Seide et al. 2014",
+            law: Law::Contraction,
+            soundness: Soundness::Sound,
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Sound
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
-    }
-
-    fn law(&self) -> Law {
-        Law::Contraction
     }
 
     fn build(&self, _seat: &Seat) -> Built {

@@ -48,7 +48,7 @@ use crate::compress::adaptive::{Adaptive, AdaptiveSettings, LevelFit, Statistics
 use crate::compress::histogram::{Aim, Distribution, EDGES, Solver, bin, edges};
 use crate::compress::rounding::Rounder;
 use crate::compress::scheme::require;
-use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
 
 const BINS: usize = EDGES - 1;
 
@@ -93,29 +93,20 @@ impl Config {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "optquant",
             line: "random rounding to levels optimised for the pooled distribution",
             paper: "He et al. 2019 (reconstruction from the abstract)",
+            law: if self.lambda.is_none() { Law::Unbiased } else { Law::Biased },
+            soundness: match self.lambda {
+                Some(_) => Soundness::Sound,
+                None => Soundness::Unsound(
+                    "without `lambda` it is unbiased and its variance would be fed back",
+                ),
+            },
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        match self.lambda {
-            Some(_) => Soundness::Sound,
-            None => Soundness::Unsound(
-                "without `lambda` it is unbiased and its variance would be fed back",
-            ),
-        }
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
-    }
-
-    fn law(&self) -> Law {
-        if self.lambda.is_none() { Law::Unbiased } else { Law::Biased }
     }
 
     fn validate(&self) -> Result<()> {

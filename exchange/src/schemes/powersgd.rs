@@ -49,7 +49,7 @@
 use std::ops::Range;
 
 use crate::compress::scheme::require;
-use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
 use crate::reducer::{BucketGradient, Next, Reducer, Round};
 use crate::rng::Stream;
 use crate::{Entry, Gauge, Policy, Result, State};
@@ -80,30 +80,20 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "powersgd",
             line: "two slim factors of each weight matrix, by a step of subspace iteration",
             paper: "Vogels et al. 2019",
+            law: Law::Contraction,
+            soundness: Soundness::Sound,
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Sound
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
     }
 
     /// Steps before the first compressed one are sent as they are.
     fn default_policy(&self) -> Policy {
         Policy { warmup_steps: Some(self.start_step.saturating_sub(1)), ..Policy::default() }
-    }
-
-    /// On one rank the mean is P̂·P̂ᵀ·M, and P̂'s columns are orthonormal.
-    fn law(&self) -> Law {
-        Law::Contraction
     }
 
     fn validate(&self) -> Result<()> {

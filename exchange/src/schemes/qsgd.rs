@@ -33,7 +33,7 @@ use std::ops::Range;
 use crate::compress::ladder::{Ladder, Uniform};
 use crate::compress::levels::{self, Entropy, Norm, Quantiser};
 use crate::compress::scheme::require;
-use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness};
 use crate::rng::Stream;
 use crate::{Gauge, Result};
 
@@ -55,26 +55,17 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "qsgd",
             line: "equally spaced levels of a block's norm, rounded at random without bias",
             paper: "Alistarh et al. 2017",
+            law: Law::Unbiased,
+            soundness: Soundness::Unsound(
+                "its rounding is unbiased, and its variance, larger than the gradient, is fed back",
+            ),
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Unsound(
-            "its rounding is unbiased, and its variance, larger than the gradient, is fed back",
-        )
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
-    }
-
-    fn law(&self) -> Law {
-        Law::Unbiased
     }
 
     fn validate(&self) -> Result<()> {

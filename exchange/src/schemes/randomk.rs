@@ -34,7 +34,7 @@ use std::ops::Range;
 use crate::compress::ratio::Ratio;
 use crate::compress::scheme::require;
 use crate::compress::values::{Arriving, QsgdValues, Sender, Values};
-use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness};
 use crate::rng::Stream;
 use crate::simd::wide;
 use crate::wire::values::Format;
@@ -59,30 +59,23 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "randomk",
             line: "elements at random positions that all ranks share and none sends",
             paper: "Stich et al. 2018; Wangni et al. 2018",
+            law: {
+                let drawn = if self.unbiased { Law::Unbiased } else { Law::Contraction };
+                self.values.law(drawn, self.feedback)
+            },
+            soundness: match self.unbiased {
+                false => Soundness::Sound,
+                true => Soundness::Unsound(
+                    "what is scaled up is no contraction, and its variance would be fed back",
+                ),
+            },
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        match self.unbiased {
-            false => Soundness::Sound,
-            true => Soundness::Unsound(
-                "what is scaled up is no contraction, and its variance would be fed back",
-            ),
-        }
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
-    }
-
-    fn law(&self) -> Law {
-        let drawn = if self.unbiased { Law::Unbiased } else { Law::Contraction };
-        self.values.law(drawn, self.feedback)
     }
 
     fn validate(&self) -> Result<()> {

@@ -50,7 +50,7 @@ use crate::compress::moments;
 use crate::compress::ratio::Ratio;
 use crate::compress::sparse::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
 use crate::wire::values::Format;
 use crate::{Gauge, Result, State};
 
@@ -79,24 +79,15 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "sidco",
             line: "the elements above a threshold from a fitted law; stages follow what was kept",
             paper: "Abdelmoniem et al. 2021",
+            law: self.values.law(Law::Contraction, self.feedback),
+            soundness: Soundness::Sound,
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Sound
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
-    }
-
-    fn law(&self) -> Law {
-        self.values.law(Law::Contraction, self.feedback)
     }
 
     fn validate(&self) -> Result<()> {

@@ -41,7 +41,7 @@ mod vote;
 
 use crate::compress::scheme::require;
 use crate::compress::signs::Signs;
-use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
 use crate::{Bucketing, Policy, Result};
 
 pub use crate::compress::signs::{Magnitude, Zeros};
@@ -66,28 +66,21 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "signsgd",
             line: "the signs, one bit per element, all of one magnitude",
             paper: "Bernstein et al. 2018",
+            law: Law::Biased,
+            soundness: Soundness::Unsound(
+                "plain signs are no contraction, so that the residual grows",
+            ),
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Unsound("plain signs are no contraction, so that the residual grows")
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
     }
 
     fn default_policy(&self) -> Policy {
         Policy::from(Bucketing::Parameter)
-    }
-
-    fn law(&self) -> Law {
-        Law::Biased
     }
 
     fn validate(&self) -> Result<()> {

@@ -29,7 +29,7 @@ use std::ops::Range;
 use crate::compress::ladder::Uniform;
 use crate::compress::levels::{self, Norm, Quantiser, Scales};
 use crate::compress::scheme::require;
-use crate::compress::{About, Built, Compressor, Encoded, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Compressor, Encoded, Law, Properties, Scheme, Seat, Soundness};
 use crate::rng::Stream;
 use crate::wire::codes::BLOCK;
 use crate::wire::trits;
@@ -49,30 +49,21 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "terngrad",
             line: "minus the scale, zero or the scale, at random; outliers clipped",
             paper: "Wen et al. 2017",
+            law: if self.clip > 0.0 { Law::Biased } else { Law::Unbiased },
+            soundness: Soundness::Unsound(
+                "its rounding is random, and its variance, larger than the gradient, is fed back",
+            ),
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Unsound(
-            "its rounding is random, and its variance, larger than the gradient, is fed back",
-        )
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
     }
 
     fn default_policy(&self) -> Policy {
         Policy::from(Bucketing::Parameter)
-    }
-
-    fn law(&self) -> Law {
-        if self.clip > 0.0 { Law::Biased } else { Law::Unbiased }
     }
 
     fn validate(&self) -> Result<()> {

@@ -29,7 +29,7 @@ use crate::compress::exceedances::rounded_down;
 use crate::compress::scheme::require;
 use crate::compress::sparse::Sparsifier;
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
 use crate::wire::values::Format;
 
 settings! {
@@ -48,24 +48,15 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "threshold",
             line: "every element whose magnitude is above a fixed number",
             paper: "Aji & Heafield 2017; Sahu et al. 2021",
+            law: Law::Biased,
+            soundness: Soundness::Sound,
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Sound
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
-    }
-
-    fn law(&self) -> Law {
-        Law::Biased
     }
 
     fn validate(&self) -> Result<()> {

@@ -29,7 +29,7 @@ use crate::compress::ratio::{Fall, Ratio};
 use crate::compress::select::Selector;
 use crate::compress::sparse::{Select, Sparsifier};
 use crate::compress::values::{QsgdValues, Values};
-use crate::compress::{About, Built, Law, Scheme, Seat, Soundness};
+use crate::compress::{Built, Law, Properties, Scheme, Seat, Soundness};
 use crate::wire::values::Format;
 
 settings! {
@@ -47,24 +47,15 @@ settings! {
 }
 
 impl Scheme for Config {
-    fn about(&self) -> About {
-        About {
+    fn properties(&self) -> Properties {
+        Properties {
             name: "topk",
             line: "the largest elements and their positions; the others wait in the residual",
             paper: "Aji & Heafield 2017; Stich et al. 2018",
+            law: self.values.law(Law::Contraction, self.feedback),
+            soundness: Soundness::Sound,
+            feedback: self.feedback,
         }
-    }
-
-    fn soundness(&self) -> Soundness {
-        Soundness::Sound
-    }
-
-    fn feedback(&self) -> bool {
-        self.feedback
-    }
-
-    fn law(&self) -> Law {
-        self.values.law(Law::Contraction, self.feedback)
     }
 
     fn validate(&self) -> Result<()> {
