@@ -68,6 +68,8 @@ fn plain_values_are_an_allreduce_in_one_process() {
         let steps = traffic(&topk, &first, topology, 4);
         assert_eq!(operations(&steps[0]), [Allreduce]);
         assert_eq!(operations(&steps[1]), [Messages]);
+        // What came back beside messages: of shards what this rank shared, of an allgather nothing.
+        assert_eq!(steps[1].downlink_bytes > 0, topology == Topology::Sharded);
         let small = Policy { dense_below: Some(100), ..Policy::default() };
         let steps = traffic(&topk, &small, topology, 4);
         assert_eq!(operations(&steps[0]), [Messages, Allreduce]);
@@ -76,7 +78,7 @@ fn plain_values_are_an_allreduce_in_one_process() {
     // A server reads everything itself.
     let served = traffic(&SchemeConfig::default(), &none, Topology::Server, 4);
     assert_eq!(operations(&served[0]), [Messages]);
-    assert!(served[0].legs[0].aggregate_cpu > Duration::ZERO);
+    assert!(served[0].legs[0].aggregate_cpu > Duration::ZERO && served[0].downlink_bytes > 0);
 }
 
 /// Headers count on both sides: what is sent as plain f32 takes exactly 32 bits per parameter.

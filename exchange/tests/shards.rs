@@ -218,17 +218,6 @@ fn who_goes_before_saying_so_is_missed() {
     }
 }
 
-#[test]
-fn an_overflowing_mean_is_everybodys_same_error() {
-    let errors = each_rank(true, &Bucketing::Parameter, &Flips(Vec::new()), |_, exchange| {
-        let mut gradient = vec![0.0; LENGTH];
-        gradient[PARTS[0] + 11] = 3e38;
-        exchange.allreduce(5, &mut gradient).unwrap_err()
-    });
-    let parameter = "b".to_string();
-    assert_eq!(errors, vec![Error::NonFiniteMean { step: 5, parameter, index: 11 }; RANKS]);
-}
-
 /// A scheme of two rounds, each an allreduce of two meetings: scatter and share, scatter and share.
 fn errors_of_rounds(trouble: &(impl Trouble + Clone + 'static)) -> Vec<Result<(), Error>> {
     let shapes = [("a".to_string(), vec![600, 900]), ("b".to_string(), vec![70])];

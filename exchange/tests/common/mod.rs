@@ -4,12 +4,17 @@
 
 pub mod transports;
 
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use gradwire_exchange::schemes::topk;
 use gradwire_exchange::wire::Reader;
 use gradwire_exchange::wire::frame::Frame;
-use gradwire_exchange::{Collective, Layout, Payload, Result, SchemeConfig, Seat};
+use gradwire_exchange::{
+    Bucketing, Collective, Downlink, Exchange, Gauge, Layout, Payload, Policy, Result,
+    SchemeConfig, Seat, State, Topology, Traffic, Wiring,
+};
 
 /// Lengths around the sizes of words, lanes, strides and blocks, and one that is large and odd.
 pub const LENGTHS: [usize; 19] =
@@ -89,6 +94,156 @@ pub fn each_rank<E: Send, T: Send>(ends: Vec<E>, work: impl Fn(usize, E) -> T + 
         let workers: Vec<_> = ends.into_iter().enumerate().map(spawn).collect();
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     })
+}
+
+/// How long ranks wait where nothing goes wrong.
+pub const PATIENT: Duration = Duration::from_secs(20);
+
+/// A server that compresses what it sends back.
+pub const COMPRESSED: Wiring =
+    Wiring { topology: Topology::Server, downlink: Some(Downlink::Compressed) };
+
+/// Every topology as it is by default, and the server that compresses.
+pub fn wirings() -> Vec<Wiring> {
+    let plain = Topology::ALL.iter().map(|topology| Wiring::from(*topology));
+    plain.chain([COMPRESSED]).collect()
+}
+
+/// What the ranks of a group do alike: a scheme over a topology, on four compressed buckets or one, and
+/// small parameters behind them.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    pub scheme: SchemeConfig,
+    pub wiring: Wiring,
+    pub policy: Policy,
+    /// Of buckets; all of them together where there are none.
+    pub groups: Vec<Vec<usize>>,
+    /// The order in which groups are exchanged, one by one; all in one call where there is none.
+    pub order: Vec<usize>,
+}
+
+/// What one rank has after some steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ran {
+    pub means: Vec<Vec<u32>>,
+    pub state: State,
+    pub wire_bytes: Vec<u64>,
+    pub gauges: Vec<Vec<Gauge>>,
+}
+
+impl Trial {
+    /// The parameters' lengths: with a bucket for each, buckets of 700, 1200, 64 and 2048, and one of 12.
+    pub const LENGTHS: [usize; 6] = [700, 3, 1200, 64, 9, 2048];
+    pub const LENGTH: usize = 4024;
+
+    /// With a bucket for each parameter and a first step that is sent as it is.
+    pub fn new(scheme: &SchemeConfig, wiring: impl Into<Wiring>) -> Self {
+        let policy = Policy {
+            dense_below: Some(10),
+            warmup_steps: Some(1),
+            measure_every: Some(2),
+            ..Policy::from(Bucketing::Parameter)
+        };
+        let (scheme, wiring) = (scheme.clone(), wiring.into());
+        Self { scheme, wiring, policy, groups: Vec::new(), order: Vec::new() }
+    }
+
+    /// With this bucketing.
+    pub fn bucketing(mut self, bucketing: Bucketing) -> Self {
+        self.policy.bucketing = Some(bucketing);
+        self
+    }
+
+    /// In these groups.
+    pub fn groups(mut self, groups: &[Vec<usize>]) -> Self {
+        self.groups = groups.to_vec();
+        self
+    }
+
+    /// Whether the scheme can be carried.
+    pub fn is_valid(&self) -> bool {
+        self.wiring.validate(&self.scheme, &self.policy).is_ok()
+    }
+
+    /// One rank's exchange.
+    pub fn exchange(&self, end: Box<dyn Collective>) -> Exchange {
+        let (policy, layout) = (self.policy.clone(), parameters(&Self::LENGTHS));
+        let mut exchange =
+            Exchange::with(&self.scheme, self.wiring, policy, layout, 9, end).unwrap();
+        if !self.groups.is_empty() {
+            exchange.set_groups(self.groups.clone()).unwrap();
+        }
+        exchange
+    }
+
+    /// The gradient of a rank at a step.
+    pub fn gradient(rank: usize, step: u64) -> Vec<f32> {
+        Random(10 * step + rank as u64).laplaces(Self::LENGTH)
+    }
+
+    /// What `work` returns on each of some threads.
+    pub fn over<T: Send>(
+        &self,
+        ranks: usize,
+        work: impl Fn(usize, Exchange) -> T + Sync,
+    ) -> Vec<T> {
+        let ends = self.wiring.topology.connect(ranks, PATIENT).unwrap();
+        each_rank(ends, |rank, end| work(rank, self.exchange(end)))
+    }
+
+    /// The same over threads and, where the topology joins them, over processes.
+    pub fn everywhere<T: Send>(
+        &self,
+        ranks: usize,
+        work: impl Fn(usize, Exchange) -> T + Sync,
+    ) -> Vec<Vec<T>> {
+        let mut found = vec![self.over(ranks, &work)];
+        if self.wiring.topology != Topology::Sharded {
+            let ends = transports::processes(self.wiring.topology, ranks, PATIENT);
+            found.push(each_rank(ends, |rank, end| work(rank, self.exchange(end))));
+        }
+        found
+    }
+
+    /// Takes these steps on one rank, with random delays.
+    pub fn steps(&self, rank: usize, exchange: &mut Exchange, steps: RangeInclusive<u64>) -> Ran {
+        let mut sleeps = Random(rank as u64 + 1000);
+        let (mut means, mut wire_bytes, mut gauges) = (Vec::new(), Vec::new(), Vec::new());
+        for step in steps {
+            std::thread::sleep(Duration::from_micros(sleeps.below(300) as u64));
+            let mut gradient = Self::gradient(rank, step);
+            let traffic = if self.order.is_empty() {
+                exchange.allreduce(step, &mut gradient).unwrap()
+            } else {
+                exchange.begin(step);
+                for group in &self.order {
+                    exchange.exchange_group(*group, &mut gradient).unwrap();
+                }
+                exchange.finish(&gradient).unwrap()
+            };
+            check_legs(&traffic, &self.order);
+            means.push(bits(&gradient));
+            wire_bytes.extend([traffic.wire_bytes, traffic.dense_bytes]);
+            gauges.push(traffic.gauges);
+        }
+        Ran { means, state: exchange.save(), wire_bytes, gauges }
+    }
+
+    /// Four steps of a group of threads.
+    pub fn run(&self, ranks: usize) -> Vec<Ran> {
+        self.over(ranks, |rank, mut exchange| self.steps(rank, &mut exchange, 1..=4))
+    }
+}
+
+/// Legs add up to the whole; a group has one for each kind of message, in the groups' order.
+fn check_legs(traffic: &Traffic, order: &[usize]) {
+    let sum = |part: fn(&gradwire_exchange::Leg) -> u64| traffic.legs.iter().map(part).sum::<u64>();
+    assert_eq!(sum(|leg| leg.wire_bytes), traffic.wire_bytes);
+    assert_eq!(sum(|leg| leg.downlink_bytes), traffic.downlink_bytes);
+    assert_eq!(sum(|leg| leg.dense_bytes), traffic.dense_bytes);
+    let mut groups: Vec<usize> = traffic.legs.iter().map(|leg| leg.group).collect();
+    groups.dedup();
+    assert!(order.is_empty() || groups == order);
 }
 
 /// Parameters `p0`, `p1`, … of these lengths.

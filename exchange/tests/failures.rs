@@ -1,0 +1,389 @@
+//! Whatever goes wrong in a step, over every topology: the same error on every rank, by name, in bounded
+//! time, and nothing that lasts has changed.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::transports::processes;
+use common::{PATIENT, Random, Trial, bits, each_rank, half, wirings};
+use gradwire_exchange::schemes::{aggregation_aware, casq, optquant};
+use gradwire_exchange::{
+    Aggregate, Collective, Error, Payload, Policy, Quantity, Reply, Result, SchemeConfig, Server,
+    Solo, Topology, star,
+};
+
+const LENGTH: usize = Trial::LENGTH;
+
+/// Every topology with each of these schemes that it can carry.
+fn trials(schemes: &[SchemeConfig]) -> Vec<Trial> {
+    let over_each = |scheme| wirings().into_iter().map(move |wiring| Trial::new(scheme, wiring));
+    schemes.iter().flat_map(over_each).filter(Trial::is_valid).collect()
+}
+
+/// A NaN in the second group, an abort before it: every rank fails with the same error, nothing of the
+/// first group lasts but its mean, and the group of ranks goes on.
+#[test]
+fn a_refusal_reaches_everybody_leaves_no_trace_and_the_group_goes_on() {
+    let all = SchemeConfig::specimens();
+    let over_mesh = all.iter().map(|scheme| Trial::new(scheme, Topology::Allgather));
+    for trial in over_mesh.chain(trials(&[SchemeConfig::default(), half()])) {
+        let trial = trial.groups(&[vec![1, 3], vec![4, 0, 2]]);
+        for aborts in [true, false] {
+            let found = trial.everywhere(4, |rank, mut exchange| {
+                let before = trial.steps(rank, &mut exchange, 1..=2).state;
+                let mut gradient = Trial::gradient(rank, 3);
+                exchange.begin(3);
+                exchange.exchange_group(0, &mut gradient).unwrap();
+                match rank {
+                    2 => gradient[57] = f32::NAN,
+                    3 => gradient[3] = f32::INFINITY,
+                    _ => {}
+                }
+                let error = match (rank, aborts) {
+                    (2, true) => exchange.abort(3, "enough"),
+                    _ => exchange.exchange_group(1, &mut gradient).unwrap_err(),
+                };
+                assert_eq!(exchange.save(), before, "{trial:?}");
+                let unbegun = exchange.exchange_group(1, &mut gradient).unwrap_err();
+                assert!(matches!(unbegun, Error::Groups { .. }), "{unbegun}");
+                let mut again = Trial::gradient(rank, 3);
+                exchange.allreduce(3, &mut again).unwrap();
+                // The mean of bucket 3 had come, and comes again.
+                assert_eq!(bits(&gradient[1964..4012]), bits(&again[1964..4012]), "{trial:?}");
+                // Control traffic finds its way too.
+                let mut sums = [rank as f64];
+                exchange.collective().sum_f64(&mut sums).unwrap();
+                assert_eq!(sums, [6.0]);
+                assert_eq!(exchange.collective().compare(&[7]).unwrap(), None);
+                error
+            });
+            let (quantity, parameter) = (Quantity::Gradient, "p0".to_string());
+            let named = match aborts {
+                true => Error::Aborted { rank: 2, step: 3, reason: "enough".to_string() },
+                false => Error::NonFinite { rank: 2, step: 3, quantity, parameter, index: 57 },
+            };
+            found.iter().for_each(|ranks| assert_eq!(*ranks, vec![named.clone(); 4], "{trial:?}"));
+        }
+    }
+}
+
+#[test]
+fn an_overflowing_mean_is_everybodys_same_error() {
+    for trial in trials(&[SchemeConfig::default(), half()]) {
+        let found = trial.everywhere(3, |_, mut exchange| {
+            let mut gradient = vec![0.0; LENGTH];
+            gradient[700 + 500] = 3e38;
+            exchange.allreduce(5, &mut gradient).unwrap_err()
+        });
+        let parameter = "p2".to_string();
+        let named = Error::NonFiniteMean { step: 5, parameter, index: 500 };
+        found.iter().for_each(|ranks| assert_eq!(*ranks, vec![named.clone(); 3], "{trial:?}"));
+    }
+}
+
+#[test]
+fn ranks_at_different_places_find_out() {
+    for trial in trials(&[half()]) {
+        let grouped = trial.clone().groups(&[vec![0, 1], vec![2, 3, 4]]);
+        let ranks = grouped.over(3, |rank, mut exchange| {
+            exchange.begin(1);
+            let group = usize::from(rank == 1);
+            exchange.exchange_group(group, &mut Random(1).laplaces(LENGTH)).unwrap_err()
+        });
+        for (rank, error) in ranks.iter().enumerate() {
+            let Error::OutOfStep { by, expected, found } = error else { panic!("{error}") };
+            if trial.wiring.topology == Topology::Allgather {
+                let buckets = if rank == 1 { (2, 0) } else { (0, 2) };
+                assert_eq!((*by, (expected.bucket, found.bucket)), (rank, buckets));
+            }
+        }
+        let found = trial.everywhere(2, |rank, mut exchange| match rank {
+            0 => exchange.allreduce(1, &mut vec![1.0; LENGTH]).unwrap_err(),
+            _ => exchange.collective().barrier().unwrap_err(),
+        });
+        let out_of_step = |error: &Error| matches!(error, Error::OutOfStep { .. });
+        assert!(found[0].iter().all(out_of_step), "{trial:?}: {found:?}");
+        // Between processes the second to find out may be told by the first, or find it gone.
+        let named = |error: &Error| {
+            out_of_step(error) || matches!(error, Error::Aborted { .. } | Error::PeerLost { .. })
+        };
+        assert!(found.iter().flatten().all(named), "{trial:?}: {found:?}");
+    }
+    // Other groups altogether.
+    let trial = Trial::new(&half(), Topology::Allgather);
+    let ranks = trial.over(2, |rank, mut exchange| {
+        let groups =
+            if rank == 0 { vec![vec![0], (1..5).collect()] } else { vec![(0..5).collect()] };
+        exchange.set_groups(groups).unwrap();
+        exchange.allreduce(1, &mut Random(1).laplaces(LENGTH)).unwrap_err()
+    });
+    assert!(
+        ranks.iter().any(|error| matches!(error, Error::OutOfStep { .. } | Error::Message { .. })),
+        "{ranks:?}"
+    );
+}
+
+#[test]
+fn a_rank_that_goes_and_one_that_is_silent_are_named_in_time() {
+    let timeout = Duration::from_millis(400);
+    for trial in trials(&[half()]) {
+        for leaves in [true, false] {
+            let work = |rank, end| {
+                let mut exchange = trial.exchange(end);
+                exchange.allreduce(1, &mut vec![1.0; LENGTH]).unwrap();
+                let start = Instant::now();
+                if rank == 1 {
+                    std::thread::sleep(if leaves { Duration::ZERO } else { 3 * timeout });
+                    return None;
+                }
+                let error = exchange.allreduce(2, &mut vec![1.0; LENGTH]).unwrap_err();
+                let elapsed = start.elapsed();
+                let again = exchange.collective().barrier().unwrap_err();
+                Some((error, again, elapsed))
+            };
+            let topology = trial.wiring.topology;
+            let mut found = each_rank(topology.connect(3, timeout).unwrap(), work);
+            if topology != Topology::Sharded {
+                found.extend(each_rank(processes(topology, 3, timeout), work));
+            }
+            for (by, outcome) in found.into_iter().enumerate() {
+                let (by, Some((error, again, elapsed))) = (by % 3, outcome) else { continue };
+                let named = match leaves {
+                    true => matches!(error, Error::PeerLost { rank: 1, by: b, .. } if b == by),
+                    false => matches!(error, Error::Timeout { rank: 1, by: b, .. } if b == by),
+                };
+                assert!(named, "{trial:?}: {error}");
+                assert!(error.to_string().contains("the gradient of step 2"), "{error}");
+                let stays = matches!(again, Error::PeerLost { .. } | Error::Timeout { .. });
+                assert!(stays, "{trial:?}: {again}");
+                assert!(elapsed < 3 * timeout, "{elapsed:?}");
+            }
+        }
+    }
+}
+
+/// A server that dies of the first gradient.
+struct Dies;
+
+impl Aggregate for Dies {
+    fn aggregate(&mut self, _messages: &[Payload], _answer: &mut Vec<u8>) -> bool {
+        panic!("the server dies, as this test wants it to");
+    }
+}
+
+/// A server that takes its time, and then answers.
+struct Sleeps(Duration);
+
+impl Aggregate for Sleeps {
+    fn aggregate(&mut self, _messages: &[Payload], answer: &mut Vec<u8>) -> bool {
+        std::thread::sleep(self.0);
+        answer.push(1);
+        true
+    }
+}
+
+/// An answer that comes after a rank has given the server up is none to that rank's next question.
+#[test]
+fn who_has_given_up_a_server_does_not_hear_it_any_more() {
+    each_rank(star(2, Duration::from_millis(50)).unwrap(), |rank, mut end| {
+        if rank == 0 {
+            end.install(Box::new(Sleeps(Duration::from_millis(400))));
+        }
+        let first = end.ask(vec![0]).unwrap_err();
+        assert!(matches!(first, Error::ServerSilent { .. }), "{first:?}");
+        std::thread::sleep(Duration::from_millis(600));
+        assert_eq!(end.ask(vec![0]).unwrap_err(), first);
+        assert_eq!(end.allgather(vec![0]).unwrap_err(), first);
+    });
+}
+
+#[test]
+fn a_server_that_dies_or_sleeps_is_named_in_time() {
+    // A death is known at once, however long the patience; on a busy machine it takes a while to die.
+    for (dies, timeout) in [(true, 5000), (false, 200)] {
+        let timeout = Duration::from_millis(timeout);
+        let start = Instant::now();
+        let errors = each_rank(star(3, timeout).unwrap(), |rank, mut end| {
+            if rank == 0 {
+                let sleeps = Sleeps(6 * timeout);
+                end.install(if dies { Box::new(Dies) } else { Box::new(sleeps) });
+            }
+            end.barrier().unwrap();
+            end.ask(vec![1]).unwrap_err()
+        });
+        for (rank, error) in errors.iter().enumerate() {
+            let named = match dies {
+                true => matches!(error, Error::ServerLost { by, .. } if *by == rank),
+                false => matches!(error, Error::ServerSilent { by, .. } if *by == rank),
+            };
+            assert!(named, "{error}");
+        }
+        assert!(start.elapsed() < 5 * timeout, "{:?}", start.elapsed());
+    }
+}
+
+/// An end whose messages are spoilt on the way up, or the server's on the way down.
+struct Spoilt {
+    end: Box<dyn Collective>,
+    up: bool,
+    spoil: Spoil,
+}
+
+type Spoil = Box<dyn FnMut(&mut Vec<u8>) + Send>;
+
+impl Collective for Spoilt {
+    fn rank(&self) -> usize {
+        self.end.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.end.world_size()
+    }
+
+    fn allgather(&mut self, mut mine: Vec<u8>) -> Result<Vec<Payload>> {
+        if self.up {
+            (self.spoil)(&mut mine);
+        }
+        self.end.allgather(mine)
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.end.shares_memory()
+    }
+
+    fn server(&mut self) -> Option<&mut dyn Server> {
+        self.end.server()?;
+        Some(self)
+    }
+}
+
+impl Server for Spoilt {
+    fn install(&mut self, aggregate: Box<dyn Aggregate>) {
+        self.end.server().unwrap().install(aggregate);
+    }
+
+    fn ask(&mut self, mut mine: Vec<u8>) -> Result<Reply> {
+        if self.up {
+            (self.spoil)(&mut mine);
+        }
+        let reply = self.end.server().unwrap().ask(mine)?;
+        Ok(match reply {
+            Reply::Answer { mine, answer } if !self.up => {
+                let mut bytes = answer.to_vec();
+                (self.spoil)(&mut bytes);
+                Reply::Answer { mine, answer: Payload::from(bytes) }
+            }
+            other => other,
+        })
+    }
+}
+
+/// Hostile bytes from a rank or from the server: an error that names the sender, or numbers, the
+/// same on every rank that was sent the same; never a panic.
+#[test]
+fn spoilt_messages_are_errors_or_numbers() {
+    let leader = aggregation_aware::Config {
+        rule: aggregation_aware::Rule::Leader { p: 0.5 },
+        ..Default::default()
+    };
+    let schemes = [
+        SchemeConfig::default(),
+        half(),
+        SchemeConfig::Casq(casq::Config::default()),
+        SchemeConfig::AggregationAware(leader),
+        SchemeConfig::Optquant(optquant::Config::default()),
+    ];
+    for mut trial in trials(&schemes) {
+        trial.policy.warmup_steps = Some(0);
+        let topology = trial.wiring.topology;
+        for (at, up) in (0..60).flat_map(|at| [(at, true), (at, false)]) {
+            if !up && topology != Topology::Server {
+                continue;
+            }
+            let ranks = each_rank(topology.connect(2, PATIENT).unwrap(), |rank, end| {
+                let mut random = Random(at as u64);
+                let spoil = move |bytes: &mut Vec<u8>| match at {
+                    0 => bytes.clear(),
+                    1 => bytes.push(0),
+                    _ if at % 2 == 0 => bytes.truncate(random.below(bytes.len())),
+                    _ => {
+                        let at = random.below(bytes.len());
+                        bytes[at] ^= 1 << random.below(8);
+                    }
+                };
+                let end: Box<dyn Collective> = match rank {
+                    1 => Box::new(Spoilt { end, up, spoil: Box::new(spoil) }),
+                    _ => end,
+                };
+                let mut exchange = trial.exchange(end);
+                let mut gradient = Random(3).laplaces(LENGTH);
+                exchange.allreduce(1, &mut gradient).map(|_| bits(&gradient))
+            });
+            let case = format!("{trial:?}, {at}, up {up}: {:?}", ranks[1]);
+            let broken = at < 2 || at % 2 == 0;
+            if up {
+                assert_eq!(ranks[0].is_ok(), ranks[1].is_ok(), "{case}");
+                assert!(ranks[0].is_err() || ranks[0] == ranks[1], "{case}");
+                if topology == Topology::Allgather {
+                    let named = |o: &Result<_>| matches!(o, Err(Error::Message { rank: 1, .. }));
+                    assert!(ranks.iter().all(named), "{case}");
+                }
+                if broken {
+                    let named = |by: usize| match &ranks[by] {
+                        Err(Error::Message { rank: 1, .. }) => true,
+                        // The second phase's own message was spoilt, which only others read.
+                        Err(Error::PeerLost { .. } | Error::Aborted { .. }) => {
+                            topology == Topology::Sharded
+                        }
+                        _ => false,
+                    };
+                    assert!(named(0), "{case}");
+                }
+            } else {
+                assert!(ranks[0].is_ok(), "{case}");
+                assert!(!broken || matches!(ranks[1], Err(Error::ServerMessage { .. })), "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn groups_that_are_no_partition_and_groups_out_of_turn_are_refused() {
+    let trial = Trial::new(&half(), Topology::Allgather);
+    let mut exchange = trial.exchange(Box::new(Solo));
+    let lengths: Vec<usize> = exchange.buckets().iter().map(|bucket| bucket.range.len()).collect();
+    assert_eq!(lengths, [700, 1200, 64, 2048, 12]);
+    assert!(exchange.buckets()[4].dense);
+    for groups in [
+        vec![],
+        vec![vec![0, 1, 2, 3]],
+        vec![vec![0, 1, 2, 3, 4], vec![]],
+        vec![vec![0, 1, 2, 3, 4], vec![2]],
+        vec![vec![0, 1, 2, 3, 4, 5]],
+    ] {
+        let error = exchange.set_groups(groups.clone()).unwrap_err();
+        assert!(matches!(error, Error::Groups { .. }), "{groups:?}: {error}");
+    }
+    assert_eq!(exchange.groups(), [vec![0, 1, 2, 3, 4]]);
+    exchange.set_groups(vec![vec![0, 1], vec![2, 3, 4]]).unwrap();
+    let mut gradient = vec![1.0; LENGTH];
+    let groups_error = |result: Result<(), Error>| matches!(result, Err(Error::Groups { .. }));
+    assert!(groups_error(exchange.exchange_group(0, &mut gradient)), "before a beginning");
+    assert!(groups_error(exchange.finish(&gradient).map(|_| ())), "before a beginning");
+    exchange.begin(1);
+    exchange.exchange_group(1, &mut gradient).unwrap();
+    assert!(groups_error(exchange.exchange_group(1, &mut gradient)), "twice");
+    exchange.begin(1);
+    assert!(groups_error(exchange.exchange_group(2, &mut gradient)), "no such group");
+    exchange.begin(1);
+    exchange.exchange_group(0, &mut gradient).unwrap();
+    assert!(groups_error(exchange.finish(&gradient).map(|_| ())), "a group is missing");
+
+    let policy = Policy { clip_norm: Some(1.0), ..trial.policy.clone() };
+    let mut clipped = Trial { policy, ..trial }.exchange(Box::new(Solo));
+    let error = clipped.set_groups(vec![vec![0, 1], vec![2, 3, 4]]).unwrap_err();
+    assert!(error.to_string().contains("`clip_norm` to 0"), "{error}");
+    clipped.set_groups(vec![vec![4, 3, 2, 1, 0]]).unwrap();
+}
