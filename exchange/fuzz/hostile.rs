@@ -259,7 +259,7 @@ impl Reducer for Positions {
                     }
                     reader.finish()?;
                 }
-                bucket.mean_mut().copy_from_slice(&mean);
+                bucket.parts_mut().0.copy_from_slice(&mean);
                 Ok(Next::Done)
             }
         }

@@ -19,11 +19,11 @@ use crate::{Bucketing, Collective, Error, Exchange, Layout, Policy, Solo, State,
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// The law, in a sentence.
-    pub law: &'static str,
+    law: &'static str,
     /// On which gradient, length and number of ranks.
-    pub case: String,
+    case: String,
     /// What was found.
-    pub found: String,
+    found: String,
 }
 
 impl fmt::Display for Violation {

@@ -51,9 +51,10 @@ pub enum Error {
         /// What is wrong, and what to write instead.
         problem: String,
     },
-    /// Groups of buckets that are no partition, or a group out of its turn.
-    #[error("groups of buckets: {problem}")]
-    Groups {
+    /// A gradient of another length than the layout's, groups of buckets that are no partition, or a
+    /// group out of its turn.
+    #[error("{problem}")]
+    Input {
         /// What is wrong, and what to do instead.
         problem: String,
     },
@@ -62,14 +63,6 @@ pub enum Error {
     Invalid {
         /// What is wrong, and what to do instead.
         problem: String,
-    },
-    /// The gradient handed over is not as long as the layout says.
-    #[error("the gradient has {found} elements, the layout {expected}")]
-    GradientLength {
-        /// Elements in the layout.
-        expected: usize,
-        /// Elements in the slice.
-        found: usize,
     },
     /// A rank met NaN or infinity before encoding. Every rank returns this same error; neither
     /// gradient nor residual has been changed on any of them.
@@ -204,6 +197,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Groups of buckets that are no partition, or a group out of its turn.
+    pub(crate) fn groups(problem: &str) -> Self {
+        Self::Input { problem: format!("groups of buckets: {problem}") }
+    }
+
     /// More ranks than a frame can name, or none.
     pub(crate) fn world_size(world_size: usize) -> Self {
         let most = u16::MAX;
@@ -214,7 +212,7 @@ impl Error {
     /// The same error, told what was being waited for. Transports know who is missing; only
     /// their callers know what for.
     #[must_use]
-    pub fn awaiting(mut self, what: Awaited) -> Self {
+    pub(crate) fn awaiting(mut self, what: Awaited) -> Self {
         if let Error::PeerLost { awaited, .. }
         | Error::Timeout { awaited, .. }
         | Error::ServerLost { awaited, .. }
@@ -247,14 +245,19 @@ pub enum Awaited {
         step: u64,
     },
     /// A peer's part in a barrier.
+    #[doc(hidden)]
     Barrier,
     /// A peer's part in a broadcast.
+    #[doc(hidden)]
     Broadcast,
     /// A peer's part in a sum.
+    #[doc(hidden)]
     Sum,
     /// A peer's part in a mean.
+    #[doc(hidden)]
     Mean,
     /// A peer's part in a comparison.
+    #[doc(hidden)]
     Comparison,
 }
 

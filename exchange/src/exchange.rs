@@ -47,7 +47,7 @@ const MAX_BUCKET: usize = 1 << 29;
 /// groups that had not are as given. The group that failed is also as given if the error is
 /// [`Error::NonFinite`] or [`Error::Aborted`], which every rank returns alike. There are two
 /// exceptions: local clipping without feedback scales the gradient in place; and buckets that are
-/// sent as they are, beside those of a scheme of several rounds, may hold the mean. A [`Support`]
+/// sent as they are, beside those of a scheme of several rounds, may hold the mean. A [`Support`](crate::Support)
 /// covers what the gradient then holds: outside of it, the gradient is zero.
 ///
 /// After [`Error::NonFinite`] or [`Error::Aborted`] the group of ranks can go on, with a new step or
@@ -165,10 +165,10 @@ impl Exchange {
     /// way is given up.
     ///
     /// # Errors
-    /// [`Error::Groups`] when they are no partition of the buckets, when one is empty, or when
+    /// [`Error::Input`] when they are no partition of the buckets, when one is empty, or when
     /// there are several although the policy needs the whole gradient first (local clipping).
     pub fn set_groups(&mut self, groups: Vec<Vec<usize>>) -> Result<()> {
-        let refuse = |problem: String| Err(Error::Groups { problem });
+        let refuse = |problem: String| Err(Error::groups(&problem));
         let count = self.ranges.len();
         let mut seen = vec![false; count];
         for (group, buckets) in groups.iter().enumerate() {
@@ -243,7 +243,7 @@ impl Exchange {
     /// ranks. Of the rest nothing is read or written.
     ///
     /// # Errors
-    /// [`Error::GradientLength`] and [`Error::Groups`] (no step has begun; no such group;
+    /// [`Error::Input`] (another length; no step has begun; no such group;
     /// exchanged already) before anything is sent; [`Error::NonFinite`] on every rank when one
     /// rank's gradient (or gradient plus residual) is not finite in this group;
     /// [`Error::NonFiniteMean`] on every rank when the mean overflows; [`Error::Aborted`] when a
@@ -261,7 +261,7 @@ impl Exchange {
             None => Some(format!("group {group} comes before the step has begun")),
         };
         if let Some(problem) = problem {
-            return Err(Error::Groups { problem });
+            return Err(Error::groups(&problem));
         }
         let mut underway = self.underway.take().expect("invariant: a step is under way");
         let context = self.context(underway.step);
@@ -423,7 +423,11 @@ impl Exchange {
 
     fn check_length(&self, gradient: &[f32]) -> Result<()> {
         let (expected, found) = (self.member.layout.len(), gradient.len());
-        if found == expected { Ok(()) } else { Err(Error::GradientLength { expected, found }) }
+        if found == expected {
+            return Ok(());
+        }
+        let problem = format!("the gradient has {found} elements, the layout {expected}");
+        Err(Error::Input { problem })
     }
 
     /// A leg of a group, with the bytes that it would take as plain f32.

@@ -127,7 +127,7 @@ impl Layout {
     }
 
     /// The parameter that holds a position of the flat gradient, and the position within it.
-    pub fn locate(&self, position: usize) -> Option<(&Parameter, usize)> {
+    pub(crate) fn locate(&self, position: usize) -> Option<(&Parameter, usize)> {
         let next = self.parameters.partition_point(|p| p.range.end <= position);
         let parameter = self.parameters.get(next)?;
         Some((parameter, position - parameter.range.start))
@@ -170,7 +170,7 @@ impl Bucketing {
     /// fewer than `dense_below` elements to one of their own, the last, that is not compressed.
     /// Returns the layout in which the parameters of each bucket lie end to end, bucket after
     /// bucket, and the buckets' places in it.
-    pub fn arrange(&self, layout: Layout, dense_below: usize) -> (Layout, Vec<BucketRange>) {
+    pub(crate) fn arrange(&self, layout: Layout, dense_below: usize) -> (Layout, Vec<BucketRange>) {
         let limit = match self {
             Bucketing::Whole => usize::MAX,
             Bucketing::Parameter => 0,

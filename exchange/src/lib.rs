@@ -81,8 +81,8 @@ pub mod wire;
 #[cfg(feature = "mpi")]
 pub use collective::mpi;
 pub use collective::{
-    Aggregate, Alltoall, Collective, Mesh, Mismatch, Payload, Reply, Server, Solo, Star, cluster,
-    mesh, star,
+    Aggregate, Alltoall, Collective, Mesh, Mismatch, Payload, Reply, Server, Solo, cluster, mesh,
+    star,
 };
 pub use compress::{
     About, Built, Compressor, Encoded, Entropy, Fall, Feedback, Law, Norm, Properties, QsgdValues,
@@ -98,7 +98,7 @@ pub use schemes::SchemeConfig;
 pub use state::{Entry, State};
 pub use support::{Gradient, Support};
 pub use topology::{Downlink, Topology, Wiring};
-pub use traffic::{Gauge, Leg, Merge, Operation, Traffic};
+pub use traffic::{Gauge, Leg, Operation, Traffic};
 pub use wire::frame::Header;
 
 /// The examples of the README compile and run.

@@ -88,24 +88,13 @@ impl<'a> BucketGradient<'a> {
     }
 
     /// What this rank has to send: its gradient, plus the residual with error feedback. Valid as
-    /// long as neither [`mean_mut`](Self::mean_mut) nor [`unsent_mut`](Self::unsent_mut) has
-    /// been written to.
+    /// long as neither of [`parts_mut`](Self::parts_mut) has been written to.
     pub fn due(&self) -> &[f32] {
         self.residual.as_deref().unwrap_or(self.values)
     }
 
-    /// Where the mean goes, in the last round.
-    pub fn mean_mut(&mut self) -> &mut [f32] {
-        self.values
-    }
-
-    /// With error feedback: what was due, of which the reducer takes off what has been sent; what
-    /// is left is the residual.
-    pub fn unsent_mut(&mut self) -> Option<&mut [f32]> {
-        self.residual.as_deref_mut()
-    }
-
-    /// The mean and what is left unsent at once.
+    /// Where the mean goes, in the last round; and with error feedback what was due, of which the
+    /// reducer takes off what has been sent: what is left is the residual.
     pub fn parts_mut(&mut self) -> (&mut [f32], Option<&mut [f32]>) {
         (self.values, self.residual.as_deref_mut())
     }

@@ -31,7 +31,7 @@ impl Stream {
     }
 
     /// The stream's key, for a message whose reader needs the same numbers.
-    pub fn key(self) -> u64 {
+    pub(crate) fn key(self) -> u64 {
         u64::from(self.second) << 32 | u64::from(self.first)
     }
 

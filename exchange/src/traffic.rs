@@ -9,7 +9,7 @@ use crate::cpu::Stopwatch;
 
 /// How the values of one gauge, from several buckets, become one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub enum Merge {
+pub(crate) enum Merge {
     /// They add up.
     Sum,
     /// Their mean, each counting with this weight.
@@ -27,7 +27,7 @@ pub struct Gauge {
     /// Value.
     pub value: f64,
     /// How it joins the same gauge of other buckets.
-    pub merge: Merge,
+    pub(crate) merge: Merge,
 }
 
 impl Gauge {

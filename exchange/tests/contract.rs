@@ -543,7 +543,7 @@ impl Reducer for Deaf {
             return Ok(Next::Again);
         }
         let first = round.messages().next().unwrap().as_chunks().0;
-        let values = bucket.mean_mut().iter_mut().zip(first);
+        let values = bucket.parts_mut().0.iter_mut().zip(first);
         values.for_each(|(mean, bytes)| *mean = f32::from_le_bytes(*bytes));
         Ok(Next::Done)
     }

@@ -47,7 +47,7 @@ fn a_refusal_reaches_everybody_leaves_no_trace_and_the_group_goes_on() {
                 };
                 assert_eq!(exchange.save(), before, "{trial:?}");
                 let unbegun = exchange.exchange_group(1, &mut gradient).unwrap_err();
-                assert!(matches!(unbegun, Error::Groups { .. }), "{unbegun}");
+                assert!(matches!(unbegun, Error::Input { .. }), "{unbegun}");
                 let mut again = Trial::gradient(rank, 3);
                 exchange.allreduce(3, &mut again).unwrap();
                 // The mean of bucket 3 had come, and comes again.
@@ -364,12 +364,12 @@ fn groups_that_are_no_partition_and_groups_out_of_turn_are_refused() {
         vec![vec![0, 1, 2, 3, 4, 5]],
     ] {
         let error = exchange.set_groups(groups.clone()).unwrap_err();
-        assert!(matches!(error, Error::Groups { .. }), "{groups:?}: {error}");
+        assert!(matches!(error, Error::Input { .. }), "{groups:?}: {error}");
     }
     assert_eq!(exchange.groups(), [vec![0, 1, 2, 3, 4]]);
     exchange.set_groups(vec![vec![0, 1], vec![2, 3, 4]]).unwrap();
     let mut gradient = vec![1.0; LENGTH];
-    let groups_error = |result: Result<(), Error>| matches!(result, Err(Error::Groups { .. }));
+    let groups_error = |result: Result<(), Error>| matches!(result, Err(Error::Input { .. }));
     assert!(groups_error(exchange.exchange_group(0, &mut gradient)), "before a beginning");
     assert!(groups_error(exchange.finish(&gradient).map(|_| ())), "before a beginning");
     exchange.begin(1);

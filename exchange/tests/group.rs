@@ -166,7 +166,8 @@ fn another_number_of_values_is_refused() {
 fn a_gradient_of_another_length_and_an_empty_one() {
     let mut solo = exchange(&half(), 10, gradwire_exchange::Solo);
     let error = solo.allreduce(1, &mut [0.0; 9]).unwrap_err();
-    assert_eq!(error, Error::GradientLength { expected: 10, found: 9 });
+    assert_eq!(error.to_string(), "the gradient has 9 elements, the layout 10");
+    assert!(matches!(error, Error::Input { .. }));
     let ranks = each_rank(mesh(2, PATIENT), |_, end| {
         let mut exchange =
             Exchange::new(&half(), Bucketing::Whole, Layout::default(), 0, Box::new(end)).unwrap();

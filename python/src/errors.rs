@@ -33,7 +33,7 @@ pub(crate) fn exception(error: &Error) -> PyErr {
         Error::Message { rank, .. } => MessageError::new_err((words, *rank)),
         Error::Wire(_) => MessageError::new_err(words),
         Error::State { .. } => StateError::new_err(words),
-        Error::GradientLength { .. } | Error::Groups { .. } => InputError::new_err(words),
+        Error::Input { .. } => InputError::new_err(words),
         Error::Transport { .. } => TransportError::new_err(words),
         _ => SettingError::new_err(words),
     }

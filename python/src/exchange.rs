@@ -220,7 +220,7 @@ impl Exchange {
 /// sent breaks nothing.
 fn breaks(error: &Error) -> bool {
     let before =
-        matches!(error, Error::GradientLength { .. } | Error::Groups { .. } | Error::State { .. });
+        matches!(error, Error::Input { .. } | Error::State { .. });
     !before && !is_of_one_step(error)
 }
 

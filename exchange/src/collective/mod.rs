@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub use derived::Mismatch;
 pub use mesh::{Mesh, mesh};
 pub use solo::Solo;
-pub use star::{Aggregate, Reply, Server, Star, star};
+pub use star::{Aggregate, Reply, Server, star};
 
 use crate::Result;
 

@@ -54,7 +54,7 @@ pub trait Server {
 
 /// One rank's end of a [`star()`].
 #[derive(Debug)]
-pub struct Star {
+pub(crate) struct Star {
     rank: usize,
     world_size: usize,
     timeout: Duration,
@@ -111,7 +111,7 @@ pub(super) type Broadcast = Box<dyn FnMut(Out) -> Option<Payload> + Send>;
 ///
 /// # Errors
 /// [`Error::Invalid`] when the thread cannot be started.
-pub fn star(world_size: usize, timeout: Duration) -> Result<Vec<Star>> {
+pub fn star(world_size: usize, timeout: Duration) -> Result<Vec<impl Collective + Server + use<>>> {
     let (replies, ends): (Vec<_>, Vec<_>) = (0..world_size).map(|_| channel()).unzip();
     let broadcast = move |out| {
         let (down, answer) = match out {

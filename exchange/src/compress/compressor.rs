@@ -102,6 +102,7 @@ pub trait Compressor: Send {
     }
 
     /// This compressor, if its messages consist of blocks of a gradient that is mostly zeros.
+    #[doc(hidden)]
     fn sparse_blocks(&mut self) -> Option<&mut dyn SparseBlocks> {
         None
     }
@@ -134,6 +135,7 @@ pub const RANGE_UNIT: usize = codes::BLOCK;
 /// A compressor whose messages hold some blocks of 64 elements, bit for bit, and say that all others
 /// are zero. Whoever knows which blocks can be other than zero spares it, and the exchange, the work
 /// of looking through all of them.
+#[doc(hidden)]
 pub trait SparseBlocks: Compressor {
     /// As [`encode`](Compressor::encode), the same message, of a gradient that is zero outside the
     /// blocks that have a bit in `support`.

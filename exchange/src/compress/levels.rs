@@ -7,7 +7,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 4·blocks | the blocks' scales, f32, finite and not negative |
-//! | ⌈n·w/8⌉ | codes of w = 1 + ⌈log2(levels + 1)⌉ bits ([`wire::codes`](crate::wire::codes)), or |
+//! | ⌈n·w/8⌉ | codes of w = 1 + ⌈log2(levels + 1)⌉ bits (`wire/codes.rs`), or |
 //! | … | Elias γ of level + 1, and the sign bit where the level is not 0 |
 
 use serde::{Deserialize, Serialize};

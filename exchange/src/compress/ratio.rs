@@ -49,7 +49,7 @@ impl From<f64> for Ratio {
 
 impl Ratio {
     /// The share at `step`, which counts from 1.
-    pub fn at(self, step: u64) -> f64 {
+    pub(crate) fn at(self, step: u64) -> f64 {
         match self {
             Ratio::Constant(ratio) => ratio,
             Ratio::Falling(Fall { start, end, steps }) => {
@@ -63,12 +63,12 @@ impl Ratio {
     }
 
     /// Elements to keep of `length` at `step`: the rounded share, and at least one.
-    pub fn count(self, length: usize, step: u64) -> usize {
+    pub(crate) fn count(self, length: usize, step: u64) -> usize {
         ((self.at(step) * length as f64).round() as usize).clamp(1, length.max(1))
     }
 
     /// The same for the largest share of all steps: what a message may hold.
-    pub fn most(self, length: usize) -> usize {
+    pub(crate) fn most(self, length: usize) -> usize {
         let widest = match self {
             Ratio::Constant(ratio) => ratio,
             Ratio::Falling(Fall { start, end, .. }) => start.max(end),
@@ -80,7 +80,7 @@ impl Ratio {
     ///
     /// # Errors
     /// [`Error::Config`](crate::Error::Config) names the scheme, `ratio` and its value.
-    pub fn validate(self, scheme: &'static str) -> Result<()> {
+    pub(crate) fn validate(self, scheme: &'static str) -> Result<()> {
         let is_share = |ratio: f64| ratio > 0.0 && ratio <= 1.0;
         let (value, good) = match self {
             Ratio::Constant(ratio) => (ratio.to_string(), is_share(ratio)),

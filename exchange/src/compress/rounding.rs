@@ -7,7 +7,7 @@
 //! |---|---|
 //! | 4·L | the levels, f32 |
 //! | 4·⌈n/block⌉ | the scales s, f32 |
-//! | ⌈n·bits/8⌉ | the number of each element's level, packed ([`codes`]) |
+//! | ⌈n·bits/8⌉ | the number of each element's level, packed (`wire/codes.rs`) |
 //!
 //! No search, no branch: with one uniform number r for an element, its level is the number of
 //! thresholds l_j + r·(l_{j+1} − l_j) that lie below u. All thresholds of lower intervals do, all

@@ -100,7 +100,7 @@ impl Soundness {
     ///
     /// # Errors
     /// [`Error::Unsound`] with the reason.
-    pub fn check(self, scheme: &'static str, feedback: bool) -> Result<()> {
+    pub(crate) fn check(self, scheme: &'static str, feedback: bool) -> Result<()> {
         match self {
             Soundness::Unsound(reason) if feedback => Err(Error::Unsound { scheme, reason }),
             _ => Ok(()),

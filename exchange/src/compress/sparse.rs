@@ -5,7 +5,7 @@
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
 //! | 4 or 2 each, or quantised | their values as [`values`](crate::Values) has them, in ascending order of position |
-//! | … | their positions ([`wire::indices`](crate::wire::indices)) |
+//! | … | their positions (`wire/indices.rs`) |
 
 use std::ops::Range;
 

@@ -16,17 +16,17 @@ impl Exchange {
     /// When it fails, residual and compressors are what they were before the step.
     ///
     /// # Errors
-    /// [`Error::GradientLength`]; [`Error::Groups`] when no step has begun or a group is missing;
+    /// [`Error::Input`] when the length is another, no step has begun or a group is missing;
     /// [`Error::Message`] when a message holds what decoding alone does not look at, and it is
     /// wrong.
     pub fn finish(&mut self, gradient: &[f32]) -> Result<Traffic> {
         self.check_length(gradient)?;
-        let refuse = |problem: String| Err(Error::Groups { problem });
+        let refuse = |problem: &str| Err(Error::groups(problem));
         let Some(Underway { step, mut traffic, received }) = self.underway.take() else {
-            return refuse("no step has begun that could end".to_string());
+            return refuse("no step has begun that could end");
         };
         if let Some(group) = received.iter().position(Option::is_none) {
-            return refuse(format!("the step ends before group {group} has been exchanged"));
+            return refuse(&format!("the step ends before group {group} has been exchanged"));
         }
         let received: Vec<(Vec<Item>, Received)> = received.into_iter().flatten().collect();
         let (start, context) = (Stopwatch::start(), self.context(step));

@@ -20,7 +20,7 @@
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
 //! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
-//! | … | their positions ([`wire::indices`](crate::wire::indices)) |
+//! | … | their positions (`wire/indices.rs`) |
 //!
 //! # State
 //! The last union, or the window of them; for `mix` the last sums, for `ema` the averages, for

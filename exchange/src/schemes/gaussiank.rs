@@ -16,7 +16,7 @@
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
 //! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
-//! | … | their positions ([`wire::indices`](crate::wire::indices)) |
+//! | … | their positions (`wire/indices.rs`) |
 //!
 //! # Where we differ
 //! Mean and standard deviation (unbiased) are those of magnitudes, and the quantile is two-sided,

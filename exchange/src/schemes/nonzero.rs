@@ -15,7 +15,7 @@
 //! |---|---|
 //! | 4 | e, the number of elements sent |
 //! | 4·e | the elements of the blocks that are sent, end to end |
-//! | … | the numbers of these ⌈e/64⌉ blocks ([`indices`]) |
+//! | … | the numbers of these ⌈e/64⌉ blocks (`wire/indices.rs`) |
 //!
 //! A block is 64 elements; the bucket's last may be shorter.
 //!

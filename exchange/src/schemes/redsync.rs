@@ -15,7 +15,7 @@
 //! |---|---|
 //! | 1–5 | number of elements kept, seven bits a byte |
 //! | 4·kept (f16, bf16: 2·kept) | their [`values`](crate::Values), in ascending order of position, or quantised |
-//! | … | their positions ([`wire::indices`](crate::wire::indices)) |
+//! | … | their positions (`wire/indices.rs`) |
 //!
 //! # Where we differ
 //! Three trials at most, as in the code this was compared with: k̂/k from 0 to 5 was measured for

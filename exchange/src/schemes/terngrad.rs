@@ -12,7 +12,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 4·blocks | the scale of each block, f32 |
-//! | ⌈n/5⌉ for each 1024 | the elements as 0 (zero), 1 (plus), 2 (minus), five in a byte: 1.6 bits ([`wire::trits`](crate::wire::trits)) |
+//! | ⌈n/5⌉ for each 1024 | the elements as 0 (zero), 1 (plus), 2 (minus), five in a byte: 1.6 bits (`wire/trits.rs`) |
 //!
 //! # Where we differ
 //! As in the paper each parameter is a bucket, unless the policy says otherwise.

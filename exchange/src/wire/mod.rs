@@ -40,6 +40,7 @@ pub enum Fault {
         left: usize,
     },
     /// The message goes on after its end.
+    #[doc(hidden)]
     #[error("{left} bytes follow the end of the message")]
     Trailing {
         /// Bytes too many.
@@ -92,6 +93,7 @@ pub enum Fault {
         found: u64,
     },
     /// More elements are announced than the bucket has.
+    #[doc(hidden)]
     #[error("{count} elements are announced in a bucket of {length}")]
     Count {
         /// Elements announced.
@@ -100,6 +102,7 @@ pub enum Fault {
         length: usize,
     },
     /// A position lies outside the bucket.
+    #[doc(hidden)]
     #[error("a position lies beyond the bucket's {length} elements")]
     Position {
         /// Elements of the bucket.

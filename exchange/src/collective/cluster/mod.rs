@@ -184,7 +184,7 @@ impl Cluster {
     /// # Errors
     /// [`Error::Invalid`] when there are more ranks than a frame can name;
     /// [`Error::Invalid`].
-    pub fn connect(
+    pub(crate) fn connect(
         &self,
         server: bool,
         timeout: Duration,
