@@ -92,7 +92,8 @@ impl Replica {
         pass: [u64; 3],
     ) -> Result<(Tensor, Score)> {
         let [step, rank, start] = pass;
-        randomness::begin(Stream::new(&[self.seed, step, rank, start]).key());
+        let stream = Stream::new(&[self.seed, step, rank, start]);
+        randomness::begin(u64::from(stream.bits(0)) << 32 | u64::from(stream.bits(1)));
         let each = batch.features.labels();
         let labels = &batch.labels[part.start * each..part.end * each];
         let logits = self.model.forward_t(&self.features(&batch.features, part)?, true)?;
