@@ -10,6 +10,7 @@ mod common;
 mod conservation;
 mod corpus;
 mod dashboards;
+mod data;
 mod disk;
 mod doctor;
 mod examples;

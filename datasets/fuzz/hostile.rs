@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use gradwire_datasets::{
-    AgNews, Augment, Augmentation, Batch, Cifar10, Cifar100, Config, Data, Dataset, Labels,
+    AgNews, Augment, Augmentation, Batch, Cifar10, Cifar100, Column, Columns, Config, Data,
+    Dataset, Idx, ImageFolder, Labels, Npz, Table, look,
 };
 use tempfile::TempDir;
 
@@ -38,13 +39,34 @@ pub(crate) fn ag_news(bytes: &[u8]) {
     read(&Config::AgNews(AgNews { dir, partial: true, ..small }));
 }
 
+/// All files of one's own hold these bytes: a picture, an array, an archive, a table.
+pub(crate) fn own(bytes: &[u8]) {
+    let names = ["a/1.png", "a/2.jpg", "b/1.png", "b/2.jpg", "own.npz", "own.csv"];
+    let idx = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"];
+    let file = with("own", &[&names[..], &idx].concat(), bytes).join("own");
+    let dir = file.clone();
+    let path = |name: &str| file.join(name);
+    let two = Columns::One(Column::Number(2));
+    let table = Table { text: two, label: Column::Number(1), minimum_count: 1, ..Table::default() };
+    read(&Config::ImageFolder(ImageFolder { dir: dir.clone(), size: 8, ..ImageFolder::default() }));
+    read(&Config::Idx(Idx { dir, ..Idx::default() }));
+    read(&Config::Npz(Npz { file: path("own.npz"), ..Npz::default() }));
+    read(&Config::Table(Table { file: path("own.csv"), ..table }));
+    for name in names {
+        drop(look(&path(name)));
+    }
+}
+
 /// A folder whose files of these names hold `bytes`.
 fn with(folder: &str, files: &[&str], bytes: &[u8]) -> std::path::PathBuf {
     let dir = SCRATCH.path().join(format!("{folder}-{:?}", std::thread::current().id()));
     let inner = dir.join(folder);
     fs::create_dir_all(&inner).expect("the fuzzer's folder can be made");
     for file in files {
-        fs::write(inner.join(file), bytes).expect("the fuzzer's file can be written");
+        let file = inner.join(file);
+        fs::create_dir_all(file.parent().expect("a file is in a folder"))
+            .expect("a folder can be made");
+        fs::write(file, bytes).expect("the fuzzer's file can be written");
     }
     dir
 }

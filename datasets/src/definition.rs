@@ -10,7 +10,7 @@ use crate::distribution::Distribution;
 use crate::error::{Error, Result};
 use crate::files::FileSum;
 use crate::normalisation::Normalisation;
-use crate::open::Survey;
+use crate::survey::Survey;
 
 /// The folder in which data sets are looked for and put when none is named.
 pub const DEFAULT_DIR: &str = "data";

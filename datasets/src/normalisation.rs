@@ -1,5 +1,6 @@
 //! By what the pixels of images are shifted and scaled before a model sees them.
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 /// Red, green, blue.
@@ -19,12 +20,24 @@ impl Normalisation {
     /// Of the pixels of `pixels`, images one after the other, of 1 or 3 values a pixel. Exact up to the
     /// last rounding: the sums are integers.
     pub(crate) fn from_pixels(pixels: &[u8], channels: usize) -> Self {
-        let mut counts = [[0u64; 256]; CHANNELS];
-        for pixel in pixels.chunks_exact(channels) {
-            for (count, &value) in counts.iter_mut().zip(pixel) {
-                count[usize::from(value)] += 1;
+        let zero = || [[0u64; 256]; CHANNELS];
+        let count = |pixels: &[u8]| {
+            let mut counts = zero();
+            for pixel in pixels.chunks_exact(channels) {
+                for (count, &value) in counts.iter_mut().zip(pixel) {
+                    count[usize::from(value)] += 1;
+                }
             }
-        }
+            counts
+        };
+        let add = |mut sum: [[u64; 256]; CHANNELS], other: [[u64; 256]; CHANNELS]| {
+            sum.iter_mut()
+                .flatten()
+                .zip(other.iter().flatten())
+                .for_each(|(sum, other)| *sum += other);
+            sum
+        };
+        let mut counts = pixels.par_chunks(channels << 20).map(count).reduce(zero, add);
         if channels == 1 {
             counts = [counts[0]; CHANNELS];
         }

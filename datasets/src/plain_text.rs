@@ -12,10 +12,9 @@ use crate::dataset::{Batch, Dataset, Features, Shape, whole};
 use crate::definition::{About, Data, Definition, Form, Holds, check_count};
 use crate::error::{Error, Result};
 use crate::files::{self, FileSum, sha256};
-use crate::open::Survey;
 use crate::rng::{Purpose, Stream};
+use crate::survey::{Survey, grouped};
 use crate::tokens::Tokens;
-use crate::verify::grouped;
 
 /// The most bytes of a text; its tokens take four times that.
 const LIMIT: u64 = 1 << 30;

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::distribution::Distribution;
 use crate::error::{Error, Result};
 use crate::files::FileSum;
+use crate::survey::grouped;
 
 /// Every distribution that is known.
 fn known() -> Vec<&'static dyn Distribution> {
@@ -163,19 +164,6 @@ impl fmt::Display for Report {
     }
 }
 
-/// `12345` as `12,345`.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,13 +230,5 @@ mod tests {
         assert!(reports[0].files[2].sum.is_some() && reports[0].files[1].sum.is_none());
         assert!(!reports[0].is_well_formed() && reports[1].is_well_formed());
         assert!(reports[0].to_string().ends_with("broken"));
-    }
-
-    #[test]
-    fn digits_are_grouped() {
-        let pairs = [(0, "0"), (999, "999"), (1000, "1,000"), (30_730_000, "30,730,000")];
-        for (number, text) in pairs {
-            assert_eq!(grouped(number), text);
-        }
     }
 }

@@ -38,3 +38,8 @@ fn cifar_is_read_without_harm() {
 fn ag_news_is_read_without_harm() {
     each("ag_news", hostile::ag_news);
 }
+
+#[test]
+fn files_of_ones_own_are_read_without_harm() {
+    each("own", hostile::own);
+}

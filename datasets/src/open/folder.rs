@@ -8,13 +8,12 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use walkdir::WalkDir;
 
-use super::{
-    Part, Read, Resize, Survey, Values, Which, entries, in_order, is_hidden, named, picture,
-};
+use super::{Part, Read, Resize, Values, Which, entries, in_order, is_hidden, named, picture};
 use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form, check_count};
 use crate::error::{Error, Result};
 use crate::files::{FileSum, sha256};
 use crate::images::Size;
+use crate::survey::Survey;
 
 /// A folder of class folders with pictures, and what they are made into.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -152,7 +151,7 @@ impl ImageFolder {
 }
 
 /// The folder of the training set's class folders, and that of the test set's where there is one.
-pub(super) fn parts(dir: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
+pub(crate) fn parts(dir: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
     entries(dir)?;
     let among = |names: &[&str]| {
         let mut paths = names.iter().map(|name| dir.join(name));
@@ -166,7 +165,7 @@ pub(super) fn parts(dir: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
 }
 
 /// The names of the folders in `dir`.
-pub(super) fn class_names(dir: &Path) -> Result<BTreeSet<String>> {
+pub(crate) fn class_names(dir: &Path) -> Result<BTreeSet<String>> {
     let folders = entries(dir)?.into_iter().filter(|path| path.is_dir());
     folders
         .map(|path| {
@@ -177,17 +176,17 @@ pub(super) fn class_names(dir: &Path) -> Result<BTreeSet<String>> {
 }
 
 /// Picture files of class folders.
-pub(super) struct Pictures {
+pub(crate) struct Pictures {
     root: PathBuf,
     /// Each with its class, in the order of their paths within the classes.
-    pub(super) files: Vec<(PathBuf, u32)>,
+    pub(crate) files: Vec<(PathBuf, u32)>,
     /// Files that are no pictures.
     others: Vec<PathBuf>,
 }
 
 impl Pictures {
     /// The pictures in the folders of `root`, which must be some of `classes`.
-    pub(super) fn find(root: &Path, classes: &[String]) -> Result<Self> {
+    pub(crate) fn find(root: &Path, classes: &[String]) -> Result<Self> {
         let found = class_names(root)?;
         let own: BTreeSet<String> = classes.iter().cloned().collect();
         let foreign: Vec<&String> = found.difference(&own).collect();

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::array::{self, Arrays, Images};
-use super::{Read, Survey, Which, contents, entries, named, unpacked};
+use super::{Read, Which, contents, entries, named, unpacked};
 use crate::definition::{About, DEFAULT_DIR, Data, Definition, Form};
 use crate::error::{Error, Result};
 use crate::files::FileSum;
+use crate::survey::Survey;
 
 /// A folder of IDX files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,7 +76,7 @@ impl Idx {
         Which { test_share, train_limit, test_limit }
     }
 
-    pub(super) fn read(&self) -> Result<Read> {
+    pub(crate) fn read(&self) -> Result<Read> {
         let mut files = Vec::new();
         let mut read = |part: &[&str]| -> Result<Arrays> {
             let (images, image_sum) = file(&self.dir, part, "images")?.read()?;
@@ -101,7 +102,7 @@ fn found(dir: &Path, part: &[&str]) -> Result<Vec<PathBuf>> {
 }
 
 /// Whether a file is called as IDX files are.
-pub(super) fn is_idx(path: &Path) -> bool {
+pub(crate) fn is_idx(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     name.contains("idx") && name.contains("ubyte")
 }

@@ -3,11 +3,9 @@
 mod array;
 pub(crate) mod folder;
 pub(crate) mod idx;
-pub(crate) mod look;
 pub(crate) mod npz;
-mod picture;
+pub(crate) mod picture;
 pub(crate) mod rows;
-mod survey;
 pub(crate) mod table;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -19,18 +17,16 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-pub use self::look::{Found, look};
 pub use self::picture::Resize;
-pub use self::survey::Survey;
 use crate::definition::{Data, check_limits};
 use crate::error::{Error, Result};
 use crate::files::{FileSum, sha256};
 use crate::images::{Gathered, Size};
+use crate::survey::{Survey, grouped};
 use crate::text::{Texts, Vocabulary};
-use crate::verify::grouped;
 
 /// The share of a class that is tested on where nothing else is said.
-const SHARE: f64 = 0.1;
+pub(crate) const SHARE: f64 = 0.1;
 
 /// Which samples are used, as the settings of every kind say it.
 #[derive(Clone, Copy)]
@@ -93,8 +89,11 @@ impl Part {
             let chosen = || (0..keep.len()).filter(|&i| keep[i] == wanted);
             let values = match &self.values {
                 Values::Images(size, pixels) => {
-                    let image = |i| &pixels[i * size.bytes()..][..size.bytes()];
-                    Values::Images(*size, chosen().flat_map(image).copied().collect())
+                    let mut own = Vec::with_capacity(chosen().count() * size.bytes());
+                    for i in chosen() {
+                        own.extend_from_slice(&pixels[i * size.bytes()..][..size.bytes()]);
+                    }
+                    Values::Images(*size, own)
                 }
                 Values::Texts(texts) => Values::Texts(chosen().map(|i| texts[i].clone()).collect()),
             };
@@ -220,6 +219,20 @@ impl Read {
         };
         let (all, classes) = (grouped(train + test), self.classes.len());
         format!("{all} {what} in {classes} classes; {} for testing", grouped(test))
+    }
+
+    /// What there is of it, at `path`.
+    pub(crate) fn survey(self, path: &Path) -> Survey {
+        let doubles = self.doubles();
+        let [train, test] = [&self.train, &self.test].map(|part| part.counts(self.classes.len()));
+        let sample = match &self.train.values {
+            Values::Images(size, _) => format!("images of {}", size.in_words()),
+            Values::Texts(_) => "texts".into(),
+        };
+        let counts = self.classes.into_iter().zip(train.into_iter().zip(test));
+        let classes = counts.map(|(name, (train, test))| (name, train, test)).collect();
+        let (files, warnings) = (self.files, self.warnings);
+        Survey { path: path.to_owned(), sample, classes, doubles, files, warnings }
     }
 
     /// The data set of these samples; `words` is for texts.

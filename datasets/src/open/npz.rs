@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use zip::ZipArchive;
 
 use super::array::{self, Arrays, Images};
-use super::{Read, Survey, Which, contents, named};
+use super::{Read, Which, contents, named};
 use crate::definition::{About, Data, Definition, Form};
 use crate::error::{Error, Result};
+use crate::survey::Survey;
 
 /// A `.npz` file of images and labels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,8 +49,8 @@ impl Definition for Npz {
 
     fn form(&self) -> Result<Form> {
         let (mut archive, _) = Archive::open(&self.file)?;
-        let [images, labels] =
-            archive.pair(["train_images", "x_train"], ["train_labels", "y_train"])?;
+        let images = archive.array(["train_images", "x_train"], false)?;
+        let labels = archive.array(["train_labels", "y_train"], true)?;
         let size = array::size_of(&images.shape).map_err(|problem| images.unfit(problem))?;
         let classes: BTreeSet<String> = labels.labels()?.into_iter().collect();
         Ok(Form { shape: size.shape(), classes: classes.len() })
@@ -74,14 +75,14 @@ impl Npz {
         Which { test_share, train_limit, test_limit }
     }
 
-    pub(super) fn read(&self) -> Result<Read> {
+    pub(crate) fn read(&self) -> Result<Read> {
         let (mut archive, sum) = Archive::open(&self.file)?;
         let has = |name| archive.names().iter().any(|found| found == name);
         let tests = has("test_images") || has("x_test");
         let left_out =
             has("val_images").then(|| "the arrays for validation are left out".to_owned());
         let mut part = |images, labels| -> Result<Arrays> {
-            let [images, labels] = archive.pair(images, labels)?;
+            let (images, labels) = (archive.array(images, true)?, archive.array(labels, true)?);
             Ok(Arrays { images: images.images()?, labels: labels.labels()? })
         };
         let train = part(["train_images", "x_train"], ["train_labels", "y_train"])?;
@@ -118,12 +119,8 @@ impl Archive {
         names.map(|name| name.trim_end_matches(".npy").to_owned()).collect()
     }
 
-    /// Images and labels, each by the first of its two names that there is.
-    fn pair(&mut self, images: [&str; 2], labels: [&str; 2]) -> Result<[Array; 2]> {
-        Ok([self.array(images)?, self.array(labels)?])
-    }
-
-    fn array(&mut self, names: [&str; 2]) -> Result<Array> {
+    /// The array of the first of two names that there is; its values only where they are wanted.
+    fn array(&mut self, names: [&str; 2], values: bool) -> Result<Array> {
         let all = self.names();
         let name = names.into_iter().find(|name| all.iter().any(|found| found == name));
         let Some(name) = name else {
@@ -147,6 +144,10 @@ impl Archive {
         let bytes =
             shape.iter().try_fold(kind.bytes as u64, |product, &side| product.checked_mul(side));
         let bytes = bytes.ok_or_else(|| unfit(format!("cannot have the shape {shape:?}")))?;
+        let path = self.path.clone();
+        if !values {
+            return Ok(Array { path, name: name.to_owned(), kind, shape, values: Vec::new() });
+        }
         let mut values = Vec::new();
         file.take(bytes.saturating_add(1))
             .read_to_end(&mut values)
@@ -154,7 +155,7 @@ impl Archive {
         if values.len() as u64 != bytes {
             return Err(unfit(format!("does not have the {bytes} bytes of its shape {shape:?}")));
         }
-        Ok(Array { path: self.path.clone(), name: name.to_owned(), kind, shape, values })
+        Ok(Array { path, name: name.to_owned(), kind, shape, values })
     }
 }
 

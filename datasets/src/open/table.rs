@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::rows::{self, Dialect, Row};
-use super::{Part, Read, Survey, Values, Which, Words, contents, named, numbered, unpacked};
+use super::{Part, Read, Values, Which, Words, contents, named, numbered, unpacked};
 use crate::dataset::Shape;
 use crate::definition::{About, Data, Definition, Form, Holds, check_count};
 use crate::error::{Error, Result, RowProblem};
 use crate::files::FileSum;
+use crate::survey::Survey;
 
 /// A table of texts and their labels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -185,7 +186,7 @@ impl Table {
         self.text.all().iter().chain([&self.label])
     }
 
-    pub(super) fn read(&self) -> Result<Read> {
+    pub(crate) fn read(&self) -> Result<Read> {
         let mut train = self.rows(&self.file, None)?;
         let test = self.test_file.as_ref();
         let mut test = test.map(|file| self.rows(file, Some(&train))).transpose()?;
@@ -278,7 +279,7 @@ impl Table {
 }
 
 /// What stands between the fields of a file, by its name or its first line.
-pub(super) fn delimiter(name: &str, bytes: &[u8]) -> u8 {
+pub(crate) fn delimiter(name: &str, bytes: &[u8]) -> u8 {
     let first = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
     match [b',', b';', b'\t'].into_iter().find(|delimiter| first.contains(delimiter)) {
         _ if name.contains(".tsv") || name.contains(".tab") => b'\t',

@@ -1,11 +1,9 @@
 //! What `data verify` tells of data of one's own.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::{Read, Values};
 use crate::files::FileSum;
-use crate::verify::grouped;
 
 /// What a data set holds, every sample read. Its [`Display`](fmt::Display) is a table for people.
 #[derive(Debug)]
@@ -23,21 +21,6 @@ pub struct Survey {
     pub files: Vec<FileSum>,
     /// What a person should know.
     pub warnings: Vec<String>,
-}
-
-impl Read {
-    pub(crate) fn survey(self, path: &Path) -> Survey {
-        let doubles = self.doubles();
-        let [train, test] = [&self.train, &self.test].map(|part| part.counts(self.classes.len()));
-        let sample = match &self.train.values {
-            Values::Images(size, _) => format!("images of {}", size.in_words()),
-            Values::Texts(_) => "texts".into(),
-        };
-        let counts = self.classes.into_iter().zip(train.into_iter().zip(test));
-        let classes = counts.map(|(name, (train, test))| (name, train, test)).collect();
-        let (files, warnings) = (self.files, self.warnings);
-        Survey { path: path.to_owned(), sample, classes, doubles, files, warnings }
-    }
 }
 
 impl fmt::Display for Survey {
@@ -61,5 +44,31 @@ impl fmt::Display for Survey {
             write!(f, "\n  note: {warning}")?;
         }
         Ok(())
+    }
+}
+
+/// `12345` as `12,345`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_grouped() {
+        let pairs = [(0, "0"), (999, "999"), (1000, "1,000"), (30_730_000, "30,730,000")];
+        for (number, text) in pairs {
+            assert_eq!(grouped(number), text);
+        }
     }
 }

@@ -3,18 +3,18 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use super::folder::{ImageFolder, Pictures, class_names, parts};
-use super::idx::{self, Idx};
-use super::npz::Npz;
-use super::table::{self, Column, Columns, Table};
-use super::{SHARE, entries, in_order, named, picture, rows, unpacked};
 use crate::agnews::AgNews;
 use crate::cifar::{Cifar10, Cifar100};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::images::Size;
+use crate::open::folder::{ImageFolder, Pictures, class_names, parts};
+use crate::open::idx::{self, Idx};
+use crate::open::npz::Npz;
+use crate::open::table::{self, Column, Columns, Table};
+use crate::open::{SHARE, contents, entries, in_order, named, picture, rows, unpacked};
 use crate::plain_text::PlainText;
-use crate::verify::grouped;
+use crate::survey::grouped;
 
 /// What was found at a path.
 #[derive(Debug, Clone)]
@@ -92,6 +92,7 @@ fn kind(path: &Path) -> Option<&'static str> {
         Some("npz") => Some("npz"),
         Some("csv" | "tsv" | "tab") => Some("table"),
         Some("txt") => Some("text"),
+        Some("parquet") => Some("parquet"),
         _ => None,
     }
 }
@@ -106,6 +107,12 @@ fn in_file(file: &Path) -> Result<Found> {
         }
         Some("table") => table(file, None),
         Some("text") => text(file, None),
+
+        Some("parquet") => Err(Error::unfit(
+            file,
+            "is a Parquet file, which is not read; of a table of texts make a CSV file: \
+             pandas.read_parquet(file).to_csv(\"table.csv\", index=False)",
+        )),
         _ if idx::is_idx(file) => in_folder(parent.unwrap_or(Path::new("."))),
         _ => {
             official(file)?;
@@ -289,7 +296,7 @@ const ROWS: u64 = 5000;
 
 /// A table of texts, whose columns are guessed by their names, or else by what stands in them.
 fn table(file: &Path, test: Option<&Path>) -> Result<Found> {
-    let (packed, _) = super::contents(file)?;
+    let (packed, _) = contents(file)?;
     let bytes =
         unpacked(packed, 16 << 30).map_err(|cause| Error::Read { path: file.into(), cause })?;
     let name = file.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
