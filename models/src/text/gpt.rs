@@ -101,8 +101,9 @@ impl Definition for Config {
         sizes.check("gpt")?;
         if positions == Positions::Rotary && (dim / heads) % 2 == 1 {
             bail!(
-                "gpt: rotary positions turn pairs of values, and a head of {heads} has {}; use an even width",
-                dim / heads
+                "gpt: rotary positions turn pairs of values, and each of its {heads} heads has {}; use an even width, such as a dim of {}",
+                dim / heads,
+                dim + heads
             );
         }
         if !(0. ..1.).contains(&dropout) {
