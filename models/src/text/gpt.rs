@@ -158,7 +158,7 @@ impl ModuleT for Gpt {
             rows = ops::dropout(&rows, dropout)?;
         }
         for layer in &self.layers {
-            rows = layer.forward(rows, &packing, dropout)?;
+            rows = layer.forward(&rows, &packing, dropout)?;
         }
         let rows = ops::layer_norm(&rows, &self.norm.weight, &self.norm.bias)?;
         ops::linear(&rows, &self.head, &self.no_bias)
