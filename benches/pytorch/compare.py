@@ -3,16 +3,17 @@
 
 usage: benches/pytorch/compare.py [--models resnet20,resnet18,vgg16,textcnn,textcnn+nonzero,…]
                                   [--seats 2x1,1x2] [--batch 64] [--runs 5] [--steps N]
-                                  [--device cuda:0 [--tf32]]
+                                  [--compile] [--device cuda:0 [--tf32]]
 
 Builds gradwire, makes a virtual environment for PyTorch under target/ (the first time), then for
 every model and every seating (workers x threads of each) runs ours, theirs, ours, theirs, …, each
 in its own process. Prints every pair as it comes and a Markdown table of medians at the end.
 
-Both sides take one optimizer step (SGD, momentum 0.9) per exchange of the full fp32 gradient, on
+Both sides take one optimizer step (SGD, momentum 0.9; AdamW for gpt) per exchange of the full fp32 gradient, on
 random samples of the same shapes, words being as frequent as words are (Zipf). With `+nonzero` behind
 a model ours leaves blocks of zeros out of its messages, which loses nothing. PyTorch's ResNets, VGG and airbench
-run channels-last, the faster of its layouts.
+run channels-last, the faster of its layouts. With --compile PyTorch's models go through torch.compile.
+A sample of gpt is a block of 64 characters: `--models gpt --batch 6` is nanoGPT's recipe for a laptop on two workers.
 Memory is the largest resident set of gradwire's one process, and the sum of those of PyTorch's
 ranks (the process that starts them is left out), with what they held before there was a model, its
 libraries, in brackets; the largest of all runs counts.
@@ -60,12 +61,14 @@ def compare(python, name, workers, threads, a):
     """The row of the table: medians of both sides, their ratio, memory."""
     model, _, scheme = name.partition("+")
     steps = a.steps or STEPS.get(model, 20)
+    optimizer = "adamw" if model == "gpt" else "sgd"
     sizes = ["--threads", threads, "--batch", a.batch, "--steps", steps]
     ours = [a.binary, "bench", "train", "--json", "--model", model, "--workers", workers, *sizes,
             "--set", f"scheme={scheme or 'dense'}", "--set", f"device={a.device}",
-            *(["--set", "tf32=true"] if a.tf32 else [])]
+            *(["--set", "optimizer=adamw"] if model == "gpt" else []), *(["--set", "tf32=true"] if a.tf32 else [])]
     theirs = [python, HERE / "torch_ddp.py", "--model", model, "--world", workers, *sizes,
-              "--device", a.device, *(["--tf32"] if a.tf32 else [])]
+              "--optimizer", optimizer, "--device", a.device, *(["--compile"] if a.compile else []),
+              *(["--tf32"] if a.tf32 else [])]
     if model.startswith(("resnet", "vgg", "airbench")):
         theirs.append("--channels-last")
     pairs = []
@@ -93,6 +96,7 @@ def main():
     p.add_argument("--batch", type=int, default=64, help="samples per worker and step")
     p.add_argument("--runs", type=int, default=5, help="of each side; the median counts")
     p.add_argument("--steps", type=int, help="measured in each run")
+    p.add_argument("--compile", action="store_true", help="PyTorch's side by torch.compile")
     p.add_argument("--device", default="cpu", help="cpu, or cuda:0 for a GPU that all workers share")
     p.add_argument("--tf32", action="store_true", help="both sides round the factors of matrix products to TF32")
     p.add_argument("--binary", type=pathlib.Path, help="gradwire, if it is built already")

@@ -150,6 +150,36 @@ class Transformer(nn.Module):
         return self.fc((self.norm(x) * words).sum(1) / words.sum(1).clamp(min=1))
 
 
+class GptLayer(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.n1 = nn.LayerNorm(dim); self.qkv = nn.Linear(dim, 3 * dim); self.out = nn.Linear(dim, dim)
+        self.n2 = nn.LayerNorm(dim); self.up = nn.Linear(dim, 4 * dim); self.down = nn.Linear(4 * dim, dim)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.n1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.n2(x))))
+
+
+class Gpt(nn.Module):
+    """nanoGPT's model for a laptop: a tied head, no dropout, as its own code computes it."""
+    def __init__(self, vocab=65, dim=128, heads=4, layers=4, length=64):
+        super().__init__()
+        self.e = nn.Embedding(vocab, dim); self.p = nn.Embedding(length, dim)
+        self.layers = nn.ModuleList(GptLayer(dim, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(dim); self.head = nn.Linear(dim, vocab, bias=False); self.head.weight = self.e.weight
+        nn.init.normal_(self.e.weight, std=0.02)
+
+    def forward(self, x):
+        x = self.e(x) + self.p.weight[:x.shape[1]]
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x)).flatten(0, 1)
+
+
 MODELS = {"resnet20": lambda: ResNet([16, 32, 64], 3, True), "resnet18": lambda: ResNet([64, 128, 256, 512], 2, False),
           "vgg16": Vgg16, "airbench": Airbench, "fasttext": FastText, "textcnn": TextCnn, "bilstm": BiLstm,
-          "transformer": Transformer}
+          "transformer": Transformer, "gpt": Gpt}

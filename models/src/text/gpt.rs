@@ -101,8 +101,9 @@ impl Definition for Config {
         sizes.check("gpt")?;
         if positions == Positions::Rotary && (dim / heads) % 2 == 1 {
             bail!(
-                "gpt: rotary positions turn pairs of values, and a head of {heads} has {}; use an even width",
-                dim / heads
+                "gpt: rotary positions turn pairs of values, and each of its {heads} heads has {}; use an even width, such as a dim of {}",
+                dim / heads,
+                dim + heads
             );
         }
         if !(0. ..1.).contains(&dropout) {
@@ -157,7 +158,7 @@ impl ModuleT for Gpt {
             rows = ops::dropout(&rows, dropout)?;
         }
         for layer in &self.layers {
-            rows = layer.forward(rows, &packing, dropout)?;
+            rows = layer.forward(&rows, &packing, dropout)?;
         }
         let rows = ops::layer_norm(&rows, &self.norm.weight, &self.norm.bias)?;
         ops::linear(&rows, &self.head, &self.no_bias)

@@ -94,12 +94,12 @@ impl Sizes {
 
 impl Layer {
     /// The packed rows after this layer; `dropout`, where it is not 0, drops values of what each half adds to them.
-    pub(super) fn forward(&self, rows: Tensor, packing: &Packing, dropout: f64) -> Result<Tensor> {
+    pub(super) fn forward(&self, rows: &Tensor, packing: &Packing, dropout: f64) -> Result<Tensor> {
         let drop = |before: &Tensor, after: Tensor| match dropout {
             0. => Ok(after),
             rate => before + ops::dropout(&(after - before)?, rate)?,
         };
-        let rows = drop(&rows, ops::self_attention(&rows, packing, &self.attention)?)?;
+        let rows = drop(rows, ops::self_attention(rows, packing, &self.attention)?)?;
         drop(&rows, ops::feed_forward(&rows, packing, &self.feed_forward)?)
     }
 }

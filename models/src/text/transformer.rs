@@ -119,7 +119,7 @@ impl ModuleT for Transformer {
         let packing = Packing::new(ids)?;
         let mut rows = ops::token_rows(&packing, &self.embedding, &self.positions)?;
         for layer in &self.layers {
-            rows = layer.forward(rows, &packing, 0.)?;
+            rows = layer.forward(&rows, &packing, 0.)?;
         }
         let rows = ops::layer_norm(&rows, &self.norm.weight, &self.norm.bias)?;
         self.fc.forward(&ops::text_mean(&rows, &packing)?)
