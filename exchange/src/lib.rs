@@ -57,6 +57,7 @@ mod bucket;
 mod collective;
 mod compress;
 pub mod contract;
+#[doc(hidden)]
 pub mod cpu;
 mod error;
 mod exchange;

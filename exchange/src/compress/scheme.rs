@@ -184,6 +184,7 @@ pub trait Scheme: Send + Sync {
     }
 
     /// Settings worth testing and timing besides the defaults.
+    #[doc(hidden)]
     fn examples() -> Vec<Self>
     where
         Self: Sized,
