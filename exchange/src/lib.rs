@@ -90,7 +90,7 @@ pub use compress::{
     Quantised, RANGE_UNIT, Ratio, Run, Scheme, Seat, Soundness, SparseBlocks, Statistics, StepEnd,
     StepMessages, Summary, Values,
 };
-pub use error::{Awaited, Error, Quantity, Result};
+pub use error::{Awaited, Error, Result};
 pub use exchange::Exchange;
 pub use layout::{BucketRange, Bucketing, Layout, Parameter};
 pub use policy::Policy;

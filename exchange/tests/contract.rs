@@ -12,8 +12,8 @@ use gradwire_exchange::wire::Reader;
 use gradwire_exchange::wire::frame::{self, Frame, Kind};
 use gradwire_exchange::{
     BucketGradient, Bucketing, Built, Collective, Compressor, Encoded, Entry, Error, Exchange, Law,
-    Layout, Next, Payload, Policy, Properties, Quantity, Reducer, Result, Round, Run, Scheme,
-    SchemeConfig, Seat, Solo, Soundness, State, contract,
+    Layout, Next, Payload, Policy, Properties, Reducer, Result, Round, Run, Scheme, SchemeConfig,
+    Seat, Solo, Soundness, State, contract,
 };
 use proptest::prelude::*;
 
@@ -171,8 +171,8 @@ fn a_residual_that_overflows_is_named_as_such() {
     exchange.allreduce(1, &mut [f32::MAX; 700]).unwrap();
     let residual = exchange.residual().unwrap().to_vec();
     let error = exchange.allreduce(2, &mut [f32::MAX; 700]).unwrap_err();
-    let (quantity, parameter) = (Quantity::Corrected, "a".to_string());
-    assert_eq!(error, Error::NonFinite { rank: 0, step: 2, quantity, parameter, index: 7 });
+    let (corrected, parameter) = (true, "a".to_string());
+    assert_eq!(error, Error::NonFinite { rank: 0, step: 2, corrected, parameter, index: 7 });
     assert_eq!(exchange.residual().unwrap(), residual);
 }
 

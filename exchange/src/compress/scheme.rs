@@ -219,12 +219,12 @@ pub enum Built {
 
 impl Built {
     /// A codec.
-    pub fn codec(compressor: impl Compressor + 'static) -> Self {
+    pub(crate) fn codec(compressor: impl Compressor + 'static) -> Self {
         Built::Codec(Box::new(compressor))
     }
 
     /// A reducer.
-    pub fn reducer(reducer: impl Reducer + 'static) -> Self {
+    pub(crate) fn reducer(reducer: impl Reducer + 'static) -> Self {
         Built::Reducer(Box::new(reducer))
     }
 }

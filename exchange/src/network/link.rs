@@ -121,7 +121,7 @@ impl Link {
     }
 
     /// A link over which everything arrives when it leaves.
-    pub fn free() -> Self {
+    pub(crate) fn free() -> Self {
         Self { bandwidth: f64::INFINITY, latency: 0.0, ..Self::with_bandwidth(0.0) }
     }
 
