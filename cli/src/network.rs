@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use gradwire::disk::Disk;
 use gradwire::record::network::REPLAY;
 use gradwire::record::replay::{ACCURACY, COMPARISON, SHEET, TABLE, write};
-use gradwire_exchange::network::{Link, PRESETS, Pattern};
+use gradwire_exchange::network::{Link, Pattern, presets};
 use gradwire_study::network::replay::{Assumptions, Run};
 use gradwire_study::network::report::{Named, Report};
 use std::path::PathBuf;
@@ -94,19 +94,18 @@ impl Command {
 
 /// Prints the presets.
 fn links() {
-    for preset in PRESETS {
-        let link = preset.link();
+    for (name, line, link) in presets() {
         let jitter = match link.jitter > 0.0 {
             true => format!(", jitter {} us", (link.jitter * 1e6).round()),
             false => String::new(),
         };
         println!(
             "  {:<12} {:>6} Mbit/s, latency {} us, MTU {}{jitter}: {}",
-            preset.name,
+            name,
             link.bandwidth / 1e6,
             (link.latency * 1e6).round(),
             link.mtu,
-            preset.line
+            line
         );
     }
 }
@@ -176,11 +175,10 @@ impl Replay {
         }
         for run in &runs {
             for (word, link) in &links {
-                let strange = link.ranks.iter().find(|host| host.rank >= run.header.ranks);
+                let highest = link.highest_rank().unwrap_or(0);
                 ensure!(
-                    strange.is_none(),
-                    "link {word} speaks of rank {}, but {} has {} ranks",
-                    strange.map_or(0, |host| host.rank),
+                    highest < run.header.ranks,
+                    "link {word} speaks of rank {highest}, but {} has {} ranks",
                     run.name(),
                     run.header.ranks
                 );

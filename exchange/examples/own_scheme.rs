@@ -62,7 +62,7 @@ impl Scheme for LargestOfEight {
     }
 
     fn build(&self, _seat: &Seat) -> Built {
-        Built::codec(Blocks)
+        Built::Codec(Box::new(Blocks))
     }
 }
 

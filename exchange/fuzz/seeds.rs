@@ -7,7 +7,7 @@ use gradwire_exchange::rng::Stream;
 use gradwire_exchange::wire::downlink::{Form, close};
 use gradwire_exchange::wire::frame::Kind;
 use gradwire_exchange::{
-    Encoded, Error, Header, Quantity, Scheme, SchemeConfig, Seat, StepMessages, refusal,
+    Encoded, Error, Header, Scheme, SchemeConfig, Seat, StepMessages, refusal,
 };
 
 const LENGTH: u16 = 65;
@@ -49,8 +49,8 @@ fn frames() -> Vec<(String, String, Vec<u8>)> {
     let header = Header { kind: Kind::Compressed, rank: 1, world_size: 4, step: 7, bucket: 2 };
     let (mut frame, mut non_finite) = (Vec::new(), Vec::new());
     header.write(&[1, 2, 3], &mut frame);
-    let (quantity, parameter) = (Quantity::Gradient, "fc.weight".to_string());
-    let error = Error::NonFinite { rank: 1, step: 7, quantity, parameter, index: 12 };
+    let (corrected, parameter) = (false, "fc.weight".to_string());
+    let error = Error::NonFinite { rank: 1, step: 7, corrected, parameter, index: 12 };
     refusal::write(header, &error, &mut non_finite);
     let two = [&frame[..], &non_finite].concat();
     [("compressed", frame), ("non-finite", non_finite), ("two", two)]

@@ -42,6 +42,8 @@ const GOES_ON: &str = "a restored state goes on as if never stopped";
 const NOTHING: &str = "a gradient of zeros gives a mean of zeros";
 const COST: &str = "no message is larger than plain f32";
 const HOSTILE: &str = "any bytes are an error or numbers";
+const MESSAGE_ALONE: &str = "decoding reads only the configuration and the message";
+const REPEATS: &str = "the same seat and the same gradient give the same bytes";
 const RANGES: &str = "a range that is decoded alone has the bits that it has in the whole";
 const NEARER: &str = "decoding gives back what the scheme's `law` says";
 
@@ -176,8 +178,9 @@ fn bits(values: &[f32]) -> Vec<u32> {
 /// One step of one rank: the mean is what the scheme says of the gradient.
 fn nearer(scheme: &dyn Scheme, gradient: &[f32], case: &str) -> Result<(), Violation> {
     let mut decoded = gradient.to_vec();
-    let run = alone(scheme, gradient.len()).and_then(|mut e| e.allreduce(1, &mut decoded));
-    let traffic = run.map_err(|error| broken(FINITE, case, error))?;
+    let blame = |error| broken(FINITE, case, error);
+    let mut exchange = alone(scheme, gradient.len()).map_err(blame)?;
+    let traffic = exchange.allreduce(1, &mut decoded).map_err(blame)?;
     if let Some(at) = decoded.iter().position(|value| !value.is_finite()) {
         return Err(broken(FINITE, case, format!("element {at} is {}", decoded[at])));
     }
@@ -192,6 +195,14 @@ fn nearer(scheme: &dyn Scheme, gradient: &[f32], case: &str) -> Result<(), Viola
     if one_message && traffic.wire_bytes > traffic.dense_bytes {
         let found = format!("{} bytes of {}", traffic.wire_bytes, traffic.dense_bytes);
         return Err(broken(COST, case, found));
+    }
+    if let Some(residual) = exchange.residual() {
+        for ((given, sent), left) in gradient.iter().zip(&decoded).zip(residual) {
+            let [given, sent, left] = [given, sent, left].map(|value| f64::from(*value));
+            if (sent + left - given).abs() > (given.abs() + sent.abs()) * 1e-6 {
+                return Err(broken(CONSERVES, case, format!("{sent} and {left} of {given}")));
+            }
+        }
     }
     let (error, whole) = distance(&decoded, gradient);
     let kept = match scheme.law() {
@@ -219,6 +230,25 @@ fn codec(scheme: &dyn Scheme, gradient: &[f32], case: &str) -> Result<(), Violat
         return Ok(());
     }
     ranges(&*compressor, &wire, gradient.len(), case)?;
+    let mut again = Vec::new();
+    if let Built::Codec(mut same) = scheme.build(&seat) {
+        same.encode(gradient, 1, &mut again);
+    }
+    if again != wire {
+        return Err(broken(REPEATS, case, "other bytes the second time"));
+    }
+    // A compressor in another place, which has encoded another gradient, reads the same.
+    let elsewhere = Seat { rank: 3, bucket: 9, seed: 7, ..seat };
+    if let Built::Codec(mut other) = scheme.build(&elsewhere) {
+        other.encode(&laplaces(5, gradient.len()), 1, &mut Vec::new());
+        let decoded = [&*compressor, &*other].map(|compressor| {
+            let mut sum = vec![0.0; gradient.len()];
+            compressor.decode_add(&wire, 0..gradient.len(), 1.0, &mut sum).map(|()| bits(&sum))
+        });
+        if decoded[0].is_err() || decoded[0] != decoded[1] {
+            return Err(broken(MESSAGE_ALONE, case, "another compressor reads something else"));
+        }
+    }
     let mut sum = vec![0.0; gradient.len()];
     let mut decode = |compressor: &dyn Compressor, wire: &[u8]| {
         sum.fill(0.0);

@@ -67,15 +67,16 @@ pub enum Error {
     /// A rank met NaN or infinity before encoding. Every rank returns this same error; neither
     /// gradient nor residual has been changed on any of them.
     #[error(
-        "non-finite {quantity} on rank {rank} at step {step}: parameter `{parameter}`, element {index}"
+        "non-finite {quantity} on rank {rank} at step {step}: parameter `{parameter}`, element {index}",
+        quantity = if *corrected { "gradient plus residual" } else { "gradient" }
     )]
     NonFinite {
         /// The rank that met it (the lowest, if several did).
         rank: usize,
         /// The step.
         step: u64,
-        /// What was not finite.
-        quantity: Quantity,
+        /// Whether the gradient is finite, and adding the residual overflows.
+        corrected: bool,
         /// The parameter's name.
         parameter: String,
         /// Position within the parameter, counted from 0.
@@ -123,23 +124,18 @@ pub enum Error {
         /// How long.
         after: Duration,
     },
-    /// The server's thread is gone.
-    #[error("the server is gone; rank {by} was waiting for {awaited}")]
+    /// The server's thread is gone, or did not answer in time, not even to say who was silent.
+    #[error(
+        "the server {how}; rank {by} was waiting for {awaited}",
+        how = after.map_or("is gone".to_string(), |after| format!("was silent for {after:?}"))
+    )]
     ServerLost {
         /// The rank that noticed.
         by: usize,
         /// What was awaited.
         awaited: Awaited,
-    },
-    /// The server did not answer in time, not even to say who was silent.
-    #[error("the server was silent for {after:?}; rank {by} was waiting for {awaited}")]
-    ServerSilent {
-        /// The rank that waited.
-        by: usize,
-        /// What was awaited.
-        awaited: Awaited,
-        /// How long.
-        after: Duration,
+        /// How long, if the server was silent.
+        after: Option<Duration>,
     },
     /// The server's message does not mean anything.
     #[error("the server's message for {awaited}: {fault}")]
@@ -215,8 +211,7 @@ impl Error {
     pub(crate) fn awaiting(mut self, what: Awaited) -> Self {
         if let Error::PeerLost { awaited, .. }
         | Error::Timeout { awaited, .. }
-        | Error::ServerLost { awaited, .. }
-        | Error::ServerSilent { awaited, .. } = &mut self
+        | Error::ServerLost { awaited, .. } = &mut self
         {
             *awaited = what;
         }
@@ -272,24 +267,5 @@ impl fmt::Display for Awaited {
             Awaited::Mean => f.write_str("a mean"),
             Awaited::Comparison => f.write_str("a comparison"),
         }
-    }
-}
-
-/// Which quantity was found to be NaN or infinite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Quantity {
-    /// The gradient as handed over.
-    Gradient,
-    /// The gradient is finite, but adding the residual overflows.
-    Corrected,
-}
-
-impl fmt::Display for Quantity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Quantity::Gradient => "gradient",
-            Quantity::Corrected => "gradient plus residual",
-        })
     }
 }

@@ -57,6 +57,7 @@ mod bucket;
 mod collective;
 mod compress;
 pub mod contract;
+#[doc(hidden)]
 pub mod cpu;
 mod error;
 mod exchange;
@@ -89,7 +90,7 @@ pub use compress::{
     Quantised, RANGE_UNIT, Ratio, Run, Scheme, Seat, Soundness, SparseBlocks, Statistics, StepEnd,
     StepMessages, Summary, Values,
 };
-pub use error::{Awaited, Error, Quantity, Result};
+pub use error::{Awaited, Error, Result};
 pub use exchange::Exchange;
 pub use layout::{BucketRange, Bucketing, Layout, Parameter};
 pub use policy::Policy;

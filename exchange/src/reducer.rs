@@ -191,6 +191,7 @@ impl Mail {
 /// A group of one rank for a reducer without an exchange: what it posts comes back as it is. For
 /// tests, benches, and to look at a reducer.
 #[derive(Debug, Default)]
+#[doc(hidden)]
 pub struct Alone {
     mail: Mail,
     /// The bytes posted in the call before; nobody else has them once `mail.messages` is empty.

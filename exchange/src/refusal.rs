@@ -9,14 +9,13 @@
 //!
 //! That of [`Kind::Abort`] is the sender's words.
 
-use crate::error::Quantity;
 use crate::wire::{Fault, Frame, Header, Kind, Reader};
 use crate::{Error, Result};
 
 /// Bytes of a reason or a name that travel with a refusal; what is longer is cut.
 const TEXT_BYTES: usize = 1024;
 
-/// In the place of a [`Quantity`]: a shard of the mean is not finite.
+/// In the place of 0 or 1: a shard of the mean is not finite.
 const MEAN: u8 = 2;
 
 impl<'a> Frame<'a> {
@@ -67,15 +66,14 @@ impl<'a> Frame<'a> {
             Kind::NonFinite => {
                 let (of, index) = (reader.u8()?, reader.u64()? as usize);
                 let parameter = text(reader.rest());
-                let quantity = match of {
-                    0 => Quantity::Gradient,
-                    1 => Quantity::Corrected,
+                let corrected = match of {
+                    0 | 1 => of == 1,
                     MEAN => return Err(Error::NonFiniteMean { step, parameter, index }),
                     found => {
                         return Err(Fault::Field { field: "quantity", found: found.into() }.into());
                     }
                 };
-                Err(Error::NonFinite { rank, step, quantity, parameter, index })
+                Err(Error::NonFinite { rank, step, corrected, parameter, index })
             }
             Kind::Abort => Err(Error::Aborted { rank, step, reason: text(reader.rest()) }),
             _ => Ok(()),
@@ -88,11 +86,8 @@ impl<'a> Frame<'a> {
 pub fn write(header: Header, error: &Error, out: &mut Vec<u8>) {
     let open = header.open(out);
     let kind = match error {
-        Error::NonFinite { quantity, parameter, index, .. } => {
-            out.push(match quantity {
-                Quantity::Gradient => 0,
-                Quantity::Corrected => 1,
-            });
+        Error::NonFinite { corrected, parameter, index, .. } => {
+            out.push((*corrected).into());
             out.extend_from_slice(&(*index as u64).to_le_bytes());
             out.extend_from_slice(cut(parameter).as_bytes());
             Kind::NonFinite
@@ -139,8 +134,8 @@ mod tests {
             write(HEADER, error, &mut bytes);
             Frame::expect(&mut Reader::new(&bytes), HEADER, 0).unwrap_err()
         };
-        let (quantity, parameter) = (Quantity::Corrected, "fc.weight".to_string());
-        let non_finite = Error::NonFinite { rank: 2, step: 77, quantity, parameter, index: 12 };
+        let (corrected, parameter) = (true, "fc.weight".to_string());
+        let non_finite = Error::NonFinite { rank: 2, step: 77, corrected, parameter, index: 12 };
         assert_eq!(received(&non_finite), non_finite);
         let aborted = |reason: String| Error::Aborted { rank: 2, step: 77, reason };
         assert_eq!(received(&aborted("é".repeat(TEXT_BYTES))), aborted("é".repeat(TEXT_BYTES / 2)));

@@ -10,8 +10,8 @@ use common::transports::processes;
 use common::{PATIENT, Random, Trial, bits, each_rank, half, wirings};
 use gradwire_exchange::schemes::{aggregation_aware, casq, optquant};
 use gradwire_exchange::{
-    Aggregate, Collective, Error, Payload, Policy, Quantity, Reply, Result, SchemeConfig, Server,
-    Solo, Topology, star,
+    Aggregate, Collective, Error, Payload, Policy, Reply, Result, SchemeConfig, Server, Solo,
+    Topology, star,
 };
 
 const LENGTH: usize = Trial::LENGTH;
@@ -59,10 +59,10 @@ fn a_refusal_reaches_everybody_leaves_no_trace_and_the_group_goes_on() {
                 assert_eq!(exchange.collective().compare(&[7]).unwrap(), None);
                 error
             });
-            let (quantity, parameter) = (Quantity::Gradient, "p0".to_string());
+            let (corrected, parameter) = (false, "p0".to_string());
             let named = match aborts {
                 true => Error::Aborted { rank: 2, step: 3, reason: "enough".to_string() },
-                false => Error::NonFinite { rank: 2, step: 3, quantity, parameter, index: 57 },
+                false => Error::NonFinite { rank: 2, step: 3, corrected, parameter, index: 57 },
             };
             found.iter().for_each(|ranks| assert_eq!(*ranks, vec![named.clone(); 4], "{trial:?}"));
         }
@@ -192,7 +192,7 @@ fn who_has_given_up_a_server_does_not_hear_it_any_more() {
             end.install(Box::new(Sleeps(Duration::from_millis(400))));
         }
         let first = end.ask(vec![0]).unwrap_err();
-        assert!(matches!(first, Error::ServerSilent { .. }), "{first:?}");
+        assert!(matches!(first, Error::ServerLost { after: Some(_), .. }), "{first:?}");
         std::thread::sleep(Duration::from_millis(600));
         assert_eq!(end.ask(vec![0]).unwrap_err(), first);
         assert_eq!(end.allgather(vec![0]).unwrap_err(), first);
@@ -215,8 +215,10 @@ fn a_server_that_dies_or_sleeps_is_named_in_time() {
         });
         for (rank, error) in errors.iter().enumerate() {
             let named = match dies {
-                true => matches!(error, Error::ServerLost { by, .. } if *by == rank),
-                false => matches!(error, Error::ServerSilent { by, .. } if *by == rank),
+                true => matches!(error, Error::ServerLost { by, after: None, .. } if *by == rank),
+                false => {
+                    matches!(error, Error::ServerLost { by, after: Some(_), .. } if *by == rank)
+                }
             };
             assert!(named, "{error}");
         }

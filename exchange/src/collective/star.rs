@@ -209,9 +209,11 @@ impl Star {
                 Err(Missing::Silent(0).error(by, patience))
             }
             (Err(RecvTimeoutError::Timeout), Uplink::Thread(_)) => {
-                Err(Error::ServerSilent { by, awaited, after: patience })
+                Err(Error::ServerLost { by, awaited, after: Some(patience) })
             }
-            (Err(RecvTimeoutError::Disconnected), _) => Err(Error::ServerLost { by, awaited }),
+            (Err(RecvTimeoutError::Disconnected), _) => {
+                Err(Error::ServerLost { by, awaited, after: None })
+            }
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::{Entry, Error, Layout, Result, State};
 
 /// What one rank remembers of its gradients, and the corrected gradient of the step under way.
 #[derive(Debug, Clone)]
+#[doc(hidden)]
 pub struct Feedback {
     residual: Vec<f32>,
     /// gradient + residual at first; then, bucket by bucket, what remains after sending.

@@ -184,6 +184,7 @@ pub trait Scheme: Send + Sync {
     }
 
     /// Settings worth testing and timing besides the defaults.
+    #[doc(hidden)]
     fn examples() -> Vec<Self>
     where
         Self: Sized,
@@ -218,12 +219,12 @@ pub enum Built {
 
 impl Built {
     /// A codec.
-    pub fn codec(compressor: impl Compressor + 'static) -> Self {
+    pub(crate) fn codec(compressor: impl Compressor + 'static) -> Self {
         Built::Codec(Box::new(compressor))
     }
 
     /// A reducer.
-    pub fn reducer(reducer: impl Reducer + 'static) -> Self {
+    pub(crate) fn reducer(reducer: impl Reducer + 'static) -> Self {
         Built::Reducer(Box::new(reducer))
     }
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::Exchange;
 use crate::bucket::{Bucket, Engine, Item};
 use crate::compress::{Compressor, Encoded, Feedback};
-use crate::error::Quantity;
 use crate::group::StepContext;
 use crate::measure::Distortion;
 use crate::traffic::Leg;
@@ -205,8 +204,7 @@ impl Exchange {
     /// Where a group of this rank's gradient, or its sum with the residual, is not finite.
     pub(super) fn non_finite(&self, context: StepContext, group: usize, gradient: &[f32]) -> Error {
         let corrected = self.member.feedback.as_ref().map(Feedback::with_residual);
-        let quantities =
-            [(Quantity::Gradient, gradient), (Quantity::Corrected, corrected.unwrap_or(&[]))];
+        let either = [(false, gradient), (true, corrected.unwrap_or(&[]))];
         let first = |values: &[f32]| {
             let ranges =
                 self.groups[group].iter().map(|number| self.member.buckets[*number].range.clone());
@@ -216,12 +214,12 @@ impl Exchange {
             });
             positions.min()
         };
-        let (quantity, position) = quantities
+        let (corrected, position) = either
             .into_iter()
-            .find_map(|(quantity, values)| Some((quantity, first(values)?)))
+            .find_map(|(corrected, values)| Some((corrected, first(values)?)))
             .expect("invariant: a value was seen to be non-finite");
         let (parameter, index) = self.member.layout.name(position);
-        Error::NonFinite { rank: context.rank, step: context.step, quantity, parameter, index }
+        Error::NonFinite { rank: context.rank, step: context.step, corrected, parameter, index }
     }
 }
 

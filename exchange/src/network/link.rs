@@ -31,7 +31,7 @@ pub struct Link {
     /// Mean of an exponentially distributed delay in seconds that each message suffers besides.
     pub jitter: f64,
     /// Seconds that a host spends on each message before its first bit leaves.
-    pub overhead: f64,
+    pub(crate) overhead: f64,
     /// Bytes of the largest IP packet.
     pub mtu: u32,
     /// Bytes of each packet on the wire that are not payload: what surrounds the IP packet and,
@@ -39,88 +39,70 @@ pub struct Link {
     pub header: u32,
     /// Bytes that pass at once after a pause long enough: the depth of a token bucket filled at
     /// `bandwidth`. 0 for a plain wire; a bucket of 32 kB is how `tc … tbf` limits a rate.
-    pub burst: u32,
+    pub(crate) burst: u32,
     /// Probability that a rank is a straggler in a step, 0 to 1, drawn anew each step.
-    pub stragglers: f64,
+    pub(crate) stragglers: f64,
     /// How many times as long a straggler computes, encodes and decodes; at least 1.
-    pub slowdown: f64,
+    pub(crate) slowdown: f64,
     /// Hosts that differ from the others.
-    pub ranks: Vec<Host>,
+    pub(crate) ranks: Vec<Host>,
     /// The parameter server's own link, where it differs from the workers'.
-    pub server: Option<ServerHost>,
+    pub(crate) server: Option<ServerHost>,
 }
 
 /// What differs on the host of one rank.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Host {
+pub(crate) struct Host {
     /// Whose host it is.
-    pub rank: usize,
+    pub(crate) rank: usize,
     /// Bits per second, if not the link's.
     #[serde(default, deserialize_with = "quantity::de_bandwidth")]
-    pub bandwidth: Option<f64>,
+    pub(crate) bandwidth: Option<f64>,
     /// Seconds to and from this host, if not the link's; between two hosts the larger counts.
     #[serde(default, deserialize_with = "quantity::de_seconds")]
-    pub latency: Option<f64>,
+    pub(crate) latency: Option<f64>,
     /// How many times as long it computes, always.
     #[serde(default)]
-    pub slowdown: Option<f64>,
+    pub(crate) slowdown: Option<f64>,
 }
 
 /// What differs on the server's host.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ServerHost {
+pub(crate) struct ServerHost {
     /// Bits per second in and, at the same time, out.
     #[serde(deserialize_with = "quantity::de_bandwidth")]
-    pub bandwidth: Option<f64>,
+    pub(crate) bandwidth: Option<f64>,
 }
 
-/// A named link.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Preset {
-    /// Its name.
-    pub name: &'static str,
-    /// What it stands for, in one line.
-    pub line: &'static str,
-    bandwidth: f64,
-    latency: f64,
-    jitter: f64,
-    mtu: u32,
-}
-
-/// The named links. Latencies are half of a round trip of TCP between hosts under one switch.
-pub const PRESETS: [Preset; 8] = [
-    preset("10mbit", "old Ethernet, or a home's uplink", 10e6, 500e-6, 0.0, 1500),
-    preset("100mbit", "Fast Ethernet", 100e6, 200e-6, 0.0, 1500),
-    preset("1gbit", "Gigabit Ethernet", 1e9, 100e-6, 0.0, 1500),
-    preset("10gbit", "10 Gigabit Ethernet", 10e9, 50e-6, 0.0, 1500),
-    preset("25gbit", "25 Gigabit Ethernet, jumbo frames", 25e9, 30e-6, 0.0, 9000),
-    preset("100gbit", "100 Gigabit Ethernet, jumbo frames", 100e9, 20e-6, 0.0, 9000),
-    preset("datacenter", "virtual machines of one zone: jitter", 25e9, 60e-6, 20e-6, 9000),
-    preset("wan", "sites of one continent: 40 ms round trip, jitter", 100e6, 20e-3, 2e-3, 1500),
+/// The named links: name, what each stands for, bits per second, latency, jitter and MTU. Latencies are
+/// half of a round trip of TCP between hosts under one switch.
+const PRESETS: [(&str, &str, f64, f64, f64, u32); 8] = [
+    ("10mbit", "old Ethernet, or a home's uplink", 10e6, 500e-6, 0.0, 1500),
+    ("100mbit", "Fast Ethernet", 100e6, 200e-6, 0.0, 1500),
+    ("1gbit", "Gigabit Ethernet", 1e9, 100e-6, 0.0, 1500),
+    ("10gbit", "10 Gigabit Ethernet", 10e9, 50e-6, 0.0, 1500),
+    ("25gbit", "25 Gigabit Ethernet, jumbo frames", 25e9, 30e-6, 0.0, 9000),
+    ("100gbit", "100 Gigabit Ethernet, jumbo frames", 100e9, 20e-6, 0.0, 9000),
+    ("datacenter", "virtual machines of one zone: jitter", 25e9, 60e-6, 20e-6, 9000),
+    ("wan", "sites of one continent: 40 ms round trip, jitter", 100e6, 20e-3, 2e-3, 1500),
 ];
 
-const fn preset(
-    name: &'static str,
-    line: &'static str,
-    bandwidth: f64,
-    latency: f64,
-    jitter: f64,
-    mtu: u32,
-) -> Preset {
-    Preset { name, line, bandwidth, latency, jitter, mtu }
-}
-
-impl Preset {
-    /// The link it names.
-    pub fn link(&self) -> Link {
-        let Self { bandwidth, latency, jitter, mtu, .. } = *self;
-        Link { bandwidth, latency, jitter, mtu, ..Link::with_bandwidth(bandwidth) }
-    }
+/// The named links: name, what it stands for in one line, link.
+pub fn presets() -> impl Iterator<Item = (&'static str, &'static str, Link)> {
+    PRESETS.into_iter().map(|(name, line, bandwidth, latency, jitter, mtu)| {
+        let link = Link { latency, jitter, mtu, ..Link::with_bandwidth(bandwidth) };
+        (name, line, link)
+    })
 }
 
 impl Link {
+    /// The highest rank whose host differs from the others, if one does.
+    pub fn highest_rank(&self) -> Option<usize> {
+        self.ranks.iter().map(|host| host.rank).max()
+    }
+
     /// A link of so many bits per second, everything else as `1gbit` has it.
     pub fn with_bandwidth(bandwidth: f64) -> Self {
         Self {
@@ -139,7 +121,7 @@ impl Link {
     }
 
     /// A link over which everything arrives when it leaves.
-    pub fn free() -> Self {
+    pub(crate) fn free() -> Self {
         Self { bandwidth: f64::INFINITY, latency: 0.0, ..Self::with_bandwidth(0.0) }
     }
 
@@ -315,11 +297,11 @@ fn put<T>(place: &mut T, value: Option<T>) -> bool {
 }
 
 fn base(word: &str) -> Result<Link> {
-    if let Some(preset) = PRESETS.iter().find(|preset| preset.name == word) {
-        return Ok(preset.link());
+    if let Some((.., link)) = presets().find(|(name, ..)| *name == word) {
+        return Ok(link);
     }
     quantity::bandwidth(word).map(Link::with_bandwidth).ok_or_else(|| {
-        let names = PRESETS.map(|preset| preset.name).join(", ");
+        let names = PRESETS.map(|(name, ..)| name).join(", ");
         refused("link", word, format!("write a bandwidth such as 250mbit, or one of {names}"))
     })
 }
@@ -334,8 +316,8 @@ impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bare = |link: &Self| Self { ranks: Vec::new(), server: None, ..link.clone() };
         let (bare, bits) = (bare(self), quantity::bandwidth_in_words(self.bandwidth));
-        if let Some(preset) = PRESETS.iter().find(|preset| preset.link() == bare) {
-            return f.write_str(preset.name);
+        if let Some((name, ..)) = presets().find(|(.., link)| *link == bare) {
+            return f.write_str(name);
         }
         f.write_str(&bits)?;
         let usual = base(&bits).unwrap_or_else(|_| Self::with_bandwidth(self.bandwidth));

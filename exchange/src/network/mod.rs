@@ -18,7 +18,7 @@
 //!
 //! # What it leaves out
 //! TCP's slow start and its loss recovery, acknowledgements, other traffic, switches that block,
-//! and the processor's part in moving bytes (give it as [`Link::overhead`]). `benches/network`
+//! and the processor's part in moving bytes (give it as a link's `overhead`). `benches/network`
 //! compares the model with TCP between network namespaces.
 
 mod clock;
@@ -30,5 +30,5 @@ mod wires;
 mod tests;
 
 pub use clock::{Clock, GroupWork, StepTime, StepWork};
-pub use link::{Host, Link, PRESETS, Preset, ServerHost};
+pub use link::{Link, presets};
 pub use wires::{Pattern, Sent};

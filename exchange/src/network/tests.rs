@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::link::{Host, ServerHost};
 use super::*;
 
 const PATTERNS: [Pattern; 4] =

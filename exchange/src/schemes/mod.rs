@@ -124,11 +124,13 @@ schemes! {
 
 impl SchemeConfig {
     /// Every scheme at its defaults and at further settings worth testing and timing.
+    #[doc(hidden)]
     pub fn specimens() -> Vec<Self> {
         [Self::all(), Self::examples()].concat()
     }
 
     /// Those of [`specimens`](Self::specimens) that say everything in one message.
+    #[doc(hidden)]
     pub fn codecs() -> Vec<Self> {
         let mut all = Self::specimens();
         all.retain(|scheme| scheme.codec(&Seat::alone(1, 0)).is_some());

@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Fault::Truncated`] when there are fewer.
-    pub fn u16(&mut self) -> Read<u16> {
+    pub(crate) fn u16(&mut self) -> Read<u16> {
         self.array().map(u16::from_le_bytes)
     }
 

@@ -433,7 +433,8 @@ pub fn break_even(
     link: &Link,
 ) -> Result<BreakEven> {
     let gains = |bandwidth: f64| -> Result<bool> {
-        let link = Link { bandwidth, ..link.clone() };
+        let mut link = link.clone();
+        link.bandwidth = bandwidth;
         let ours = step_seconds(recipe, compute, measured, &link)?;
         Ok(ours < step_seconds(recipe, compute, dense, &link)?)
     };

@@ -12,10 +12,9 @@ fn toml(text: &str) -> std::result::Result<Link, toml::de::Error> {
 
 #[test]
 fn presets_are_valid_and_say_their_names() {
-    for preset in PRESETS {
-        let link = Link::parse(preset.name).unwrap();
-        assert_eq!(link, preset.link());
-        assert_eq!(link.to_string(), preset.name);
+    for (name, _, link) in presets() {
+        assert_eq!(Link::parse(name).unwrap(), link);
+        assert_eq!(link.to_string(), name);
     }
     assert_eq!(Link::parse("100mbit").unwrap().bandwidth, 1e8);
 }

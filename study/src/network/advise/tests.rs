@@ -34,7 +34,8 @@ fn the_break_even_bandwidth_is_where_the_saved_bytes_cost_what_encoding_does() {
     let mut recipe = source.load().unwrap();
     recipe.workers = 2;
     let compute = Compute { before: 0.1, backward: 0.2, after: 0.0 };
-    let link = Link { latency: 0.0, jitter: 0.0, ..Link::with_bandwidth(1e9) };
+    let mut link = Link::with_bandwidth(1e9);
+    (link.latency, link.jitter) = (0.0, 0.0);
     let (dense, ours) = (measured(1e7, 0.0), measured(1e6, 0.01));
     let even = break_even(&recipe, &compute, (&ours, &dense), &link).unwrap();
     // Two ranks: one hop of a message each way at once.
@@ -91,7 +92,8 @@ fn what_shards_send_back_shrinks_with_the_ranks() {
 
     let source = Source { recipe: Some("first-look".into()), ..Source::default() };
     let mut recipe = source.load().unwrap();
-    let link = Link { latency: 0.0, header: 0, ..Link::with_bandwidth(1e6) };
+    let mut link = Link::with_bandwidth(1e6);
+    (link.latency, link.header) = (0.0, 0);
     for (workers, more, seconds) in [
         // 7 shares of 20,000 bytes, then 7 of 40,000.
         (8, 1.0, 7.0 * (0.16 + 0.32)),
