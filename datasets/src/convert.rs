@@ -7,7 +7,7 @@ use parquet::file::reader::FileReader;
 use parquet::record::{Field, Row};
 
 use crate::error::{Error, Result};
-use crate::images::{IMAGE, SIDE};
+use crate::images::SIDE;
 use crate::normalisation::CHANNELS;
 
 /// Images in a column `img` of PNG files and their `labels`, as CIFAR records.
@@ -188,6 +188,7 @@ pub(crate) mod made {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::images::IMAGE;
 
     fn problem(png: Vec<u8>, label: i64) -> String {
         let file = made::images(&["label"], &[(png, vec![label])]);

@@ -1,4 +1,5 @@
-//! CIFAR-10, CIFAR-100 and AG-News: loaders, synthetic twins, sharding, augmentation, prefetching.
+//! CIFAR-10, CIFAR-100, AG-News and files of one's own: loaders, synthetic twins, sharding, augmentation,
+//! prefetching.
 //!
 //! A [`Config`] names a data set and where its files lie; [`Config::load`] reads the official
 //! files whole into memory, checking every record, and gives back [`Data`]: a training and a test
@@ -21,8 +22,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`verify`] tells what a folder holds, [`synthetic`] writes tiny twins in the official formats,
-//! and `fetch` (with the feature of that name) downloads.
+//! [`look`] finds out what a path holds, [`verify`] whether official files are whole, [`synthetic`]
+//! writes tiny twins in the official formats, and `fetch` (with the feature of that name) downloads.
 //!
 //! Nothing here depends on the number of threads or on timing: the same seed gives the same
 //! batches, bit for bit.
