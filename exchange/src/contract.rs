@@ -8,9 +8,12 @@
 //! # Ok::<(), contract::Violation>(())
 //! ```
 
+mod gradients;
+
 use std::fmt;
 use std::time::Duration;
 
+use self::gradients::{LAPLACE, gradients, laplaces, uniform};
 use crate::compress::{Built, Compressor, Encoded, Law, RANGE_UNIT, Scheme, Seat};
 use crate::rng::Stream;
 use crate::{Bucketing, Collective, Error, Exchange, Layout, Policy, Solo, State, mesh};
@@ -47,9 +50,6 @@ const REPEATS: &str = "the same seat and the same gradient give the same bytes";
 const RANGES: &str = "a range that is decoded alone has the bits that it has in the whole";
 const NEARER: &str = "decoding gives back what the scheme's `law` says";
 
-/// The name of gradients as they occur.
-const LAPLACE: &str = "Laplace numbers";
-
 /// How long ranks of a check wait for each other.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -82,36 +82,6 @@ pub fn check(scheme: &dyn Scheme) -> Result<(), Violation> {
 
 fn broken(law: &'static str, case: &str, found: impl fmt::Display) -> Violation {
     Violation { law, case: case.to_string(), found: found.to_string() }
-}
-
-/// Uniform in −½ to ½, each (seed, element) its own.
-fn uniform(seed: u64, element: usize) -> f64 {
-    f64::from(Stream::new(&[seed]).uniform(element as u32)) - 0.5 + f64::from(f32::EPSILON) / 4.0
-}
-
-/// Laplace distributed, as gradients roughly are.
-fn laplaces(seed: u64, length: usize) -> Vec<f32> {
-    let value = |i: usize| {
-        let uniform = uniform(seed, i);
-        (-uniform.signum() * (1.0 - 2.0 * uniform.abs()).max(1e-12).ln()) as f32
-    };
-    (0..length).map(value).collect()
-}
-
-fn gradients(length: usize) -> [(&'static str, Vec<f32>); 6] {
-    let each = |value: &dyn Fn(usize) -> f32| (0..length).map(value).collect::<Vec<f32>>();
-    let sign = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
-    [
-        ("zeros", vec![0.0; length]),
-        ("a constant", vec![-0.25; length]),
-        ("one spike", each(&|i| if i == length / 2 { 1e4 } else { 0.0 })),
-        (
-            "subnormal numbers",
-            each(&|i| sign(i) * f32::from_bits(1 + (i as u32 * 7919) % 0x7f_ffff)),
-        ),
-        ("huge numbers", each(&|i| sign(i / 2) * 4e37)),
-        (LAPLACE, laplaces(length as u64, length)),
-    ]
 }
 
 /// Two matrices and a vector that share `length` elements.
