@@ -241,9 +241,9 @@ mod tests {
         for model in schema.as_value()["oneOf"].as_array().unwrap() {
             for (key, of) in model["properties"].as_object().unwrap() {
                 let list = of["items"].is_object();
-                let Some(least) = (if list { &of["items"] } else { of })["minimum"].as_u64() else {
-                    continue;
-                };
+                let least = (if list { &of["items"] } else { of })["minimum"].as_u64();
+                // A minimum of 0 is that of the type.
+                let Some(least) = least.filter(|least| *least > 0) else { continue };
                 // What else the least value of a setting asks for.
                 let one_head = key == "dim" && !model["properties"]["heads"].is_null();
                 let words = if key == "positions" { 1 } else { 6 };
