@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::compress::{Built, Compressor};
 use crate::layout::BucketRange;
 use crate::reducer::{Mail, Reducer};
-use crate::support::Touched;
 use crate::wire::Kind;
+use crate::zeros::Touched;
 use crate::{Gauge, Result, State};
 
 /// A bucket of one rank.

@@ -14,10 +14,10 @@ use crate::group::{Buffers, GroupExchange, Member, Received, StepContext, first_
 use crate::layout::{BucketRange, Layout};
 use crate::measure::Distortion;
 use crate::refusal;
-use crate::support::{Gradient, Zeros};
 use crate::topology::{Route, Setup, Topology, Wiring};
 use crate::traffic::{Leg, Operation};
 use crate::wire::{Kind, floats, frame};
+use crate::zeros::{Gradient, Zeros};
 use crate::{Error, Policy, Result, State, Traffic};
 
 /// Elements that a bucket may have, so that its message is surely shorter than 4 GiB.

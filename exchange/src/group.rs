@@ -8,10 +8,10 @@ use crate::collective::{Collective, Payload};
 use crate::compress::{Compressor, Feedback, plain::Plain};
 use crate::cpu::Stopwatch;
 use crate::error::Awaited;
-use crate::support::Zeros;
 use crate::traffic::Leg;
 use crate::wire::frame::Unchecked;
 use crate::wire::{Frame, Header, Kind, Reader, floats};
+use crate::zeros::Zeros;
 use crate::{Error, Layout, Result};
 
 /// What one rank has of the exchange: its buckets, its residual, its end of the collective.
@@ -273,7 +273,9 @@ impl StepContext {
         let mut compressor = bucket.codec_mut().filter(|_| !item.plain);
         let blocks = compressor.as_mut().filter(|_| sparse).and_then(|some| some.sparse_blocks());
         let finite = match (blocks, &mut touched) {
-            (Some(blocks), Some(touched)) => touched.mean(self, frames, blocks, mean),
+            (Some(blocks), Some(touched)) => {
+                touched.mean((self.rank, self.world_size), self.awaited(), frames, blocks, mean)
+            }
             (_, touched) => {
                 touched.iter_mut().for_each(|touched| touched.known = false);
                 self.mean_of(frames, compressor.as_deref(), mean.len(), 0..mean.len(), mean)

@@ -78,6 +78,7 @@ mod sync;
 mod topology;
 mod traffic;
 pub mod wire;
+mod zeros;
 
 #[cfg(feature = "mpi")]
 pub use collective::mpi;
@@ -97,10 +98,11 @@ pub use policy::Policy;
 pub use reducer::{Alone, BucketGradient, Next, Reducer, Round};
 pub use schemes::SchemeConfig;
 pub use state::{Entry, State};
-pub use support::{Gradient, Support};
+pub use support::Support;
 pub use topology::{Downlink, Topology, Wiring};
 pub use traffic::{Gauge, Leg, Operation, Traffic};
 pub use wire::frame::Header;
+pub use zeros::Gradient;
 
 /// The examples of the README compile and run.
 #[cfg(doctest)]
