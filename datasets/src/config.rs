@@ -94,6 +94,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::definition::Holds;
 
     #[test]
     fn every_kind_is_listed_and_has_defaults() {
@@ -131,7 +132,7 @@ mod tests {
             let of = Config::from_name(twin.definition().twin().unwrap().original()).unwrap();
             assert_eq!(Config::twin_of(of.name()), Some(twin.clone()));
             assert_eq!(of.holds(), twin.holds());
-            assert!(of.definition().distribution().is_some());
+            assert_eq!(of.distribution().is_none(), of.holds() == Holds::Sequences);
         }
     }
 }

@@ -377,7 +377,7 @@ mod tests {
             (b"abcdefg\xffabcdefghijklmnopqrstuvwxyz", |_| {}, "byte 7 is not UTF-8"),
             (TEXT.as_bytes(), |c| c.vocabulary = 3, "allows 3"),
             (TEXT.as_bytes(), |c| c.test_share = 1.0, "between 0 and 1"),
-            (TEXT.as_bytes(), |c| c.tokens = TokensOf::Bpe, "dataset.test_share"),
+            (TEXT.as_bytes(), |c| c.tokens = TokensOf::Bpe, "needs one more than that"),
             (TEXT.as_bytes(), |c| c.test_file = Some("none.txt".into()), "dataset.test_file"),
         ];
         for (text, settings, problem) in cases {

@@ -283,7 +283,8 @@ mod tests {
             let path = self.path.as_str();
             let has = |word: &str| self.with.iter().any(|with| with == word);
             let mut beside = vec!["optimizer.momentum=0"];
-            if has("dataset.kind=ag-news") || has("dataset.kind=synthetic-ag-news") {
+            let texts = ["ag-news", "synthetic-ag-news", "table"];
+            if texts.iter().any(|kind| has(&format!("dataset.kind={kind}"))) {
                 beside.push("model=fasttext");
             }
             if has("optimizer.kind=adamw") {
@@ -366,13 +367,14 @@ mod tests {
     }
 
     /// Models check their settings when they are built, and have this test in their own crate. The
-    /// sizes of `manual` have to be as many as there are clusters.
+    /// sizes of `manual` have to be as many as there are clusters, and there are 1 or 3 channels.
     #[test]
     fn bounds_are_those_of_the_checks() {
         let mut all = Vec::new();
         numbers(&Recipe::schema(), "", &[], &mut all);
+        let listed = ["scheme.allocation.manual[]", "dataset.channels"];
         all.retain(|number| {
-            !number.path.starts_with("model.") && number.path != "scheme.allocation.manual[]"
+            !number.path.starts_with("model.") && !listed.contains(&number.path.as_str())
         });
         assert!(all.len() > 100, "{}", all.len());
         let mut wrong = Vec::new();

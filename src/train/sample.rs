@@ -110,8 +110,9 @@ mod tests {
         let logits = [0.0, 3f32.ln(), f32::MIN, 0.0];
         let shares = |drawing: Drawing| {
             let mut counts = [0; 4];
-            (0..1000)
-                .for_each(|at| counts[drawn(&logits, &drawing, f64::from(at) / 1e3) as usize] += 1);
+            (0..1000).for_each(|at| {
+                counts[drawn(&logits, &drawing, (f64::from(at) + 0.5) / 1e3) as usize] += 1;
+            });
             counts
         };
         let drawing = Drawing { tokens: 1, temperature: 1.0, top: 0, seed: 0 };

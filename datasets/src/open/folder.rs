@@ -26,12 +26,16 @@ pub struct ImageFolder {
     #[cfg_attr(feature = "schema", schemars(range(min = 4, max = 1024)))]
     pub size: usize,
     /// Values per pixel: 3 for colours, 1 for grey.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 3)))]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = [1, 3])))]
     pub channels: usize,
     /// What becomes of pictures that have another size: `crop`, `fit` or `stretch`.
     pub resize: Resize,
     /// Where there is no folder for testing: the share of each class that is tested on, 0.1 if left out. Which
     /// pictures that are follows from what they show, not from a seed.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))
+    )]
     pub test_share: Option<f64>,
     /// Use only so many training images.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]

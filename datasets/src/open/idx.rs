@@ -24,6 +24,10 @@ pub struct Idx {
     pub dir: PathBuf,
     /// Where there are no files for testing: the share of each class that is tested on, 0.1 if left out. Which
     /// images that are follows from what they show, not from a seed.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))
+    )]
     pub test_share: Option<f64>,
     /// Use only so many training images.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]

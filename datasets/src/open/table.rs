@@ -45,6 +45,10 @@ pub struct Table {
     pub length: usize,
     /// Where there is no file for testing: the share of each class that is tested on, 0.1 if left out. Which texts
     /// that are follows from what they say, not from a seed.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))
+    )]
     pub test_share: Option<f64>,
     /// Use only so many training texts.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
@@ -80,7 +84,7 @@ impl Default for Table {
 #[serde(untagged, expecting = "a column is its name, or its number from 1")]
 pub enum Column {
     /// By its number.
-    Number(u32),
+    Number(#[cfg_attr(feature = "schema", schemars(range(min = 1)))] u32),
     /// By its name.
     Name(String),
 }
@@ -139,6 +143,10 @@ impl Definition for Table {
         }
         if self.text.all().is_empty() {
             return Err(Error::setting("dataset.text", &"[]", "name at least one column"));
+        }
+        if self.columns().any(|column| *column == Column::Number(0)) {
+            let problem = "columns are numbered from 1; write the number of one, or its name";
+            return Err(Error::setting("dataset.text or dataset.label", &0, problem));
         }
         if self.header == Some(false) && self.columns().any(|c| matches!(c, Column::Name(_))) {
             let problem = "without a header columns have no names; number them: dataset.text = 2";

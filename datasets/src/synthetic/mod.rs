@@ -163,6 +163,7 @@ impl SyntheticText {
         made.collect()
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "as the readers of the other twins")]
     fn reader(&self, dir: PathBuf) -> PlainText {
         let [file, test_file] = TEXTS.each_ref().map(|file| dir.join(TEXT.folder).join(file.name));
         PlainText { file, test_file: Some(test_file), length: self.length, ..PlainText::default() }

@@ -80,7 +80,33 @@ fn a_path_tells_what_it_is() {
         ("cifar-10-batches-bin", cifar, "cifar10", &["CIFAR-10"]),
         ("", |_| (), "", &["holds no data that is known", "class folders", ".npz"]),
         ("nowhere", |_| (), "", &["cannot read"]),
-        ("a.txt", |d| tables::write(d, "a.txt", "To be"), "", &["is a plain text", "\"text\""]),
+        (
+            "a.txt",
+            |d| tables::write(d, "a.txt", "To be"),
+            "text",
+            &["a text to continue: 5 bytes, 5 different characters", "tokens are characters"],
+        ),
+        (
+            "",
+            |d| {
+                fs::write(d.join("train.txt"), b"caf\xe9").unwrap();
+                tables::write(d, "test.txt", "tea");
+            },
+            "text",
+            &["7 bytes, not UTF-8; tokens are bytes"],
+        ),
+        (
+            "signs.txt",
+            |d| tables::write(d, "signs.txt", &('\u{4e00}'..'\u{5000}').collect::<String>()),
+            "text",
+            &["1,024 different characters", "tokens are characters"],
+        ),
+        (
+            "signs.txt",
+            |d| tables::write(d, "signs.txt", &('\u{4e00}'..='\u{5000}').collect::<String>()),
+            "text",
+            &["1,025 different characters", "1,024 tokens are learned"],
+        ),
         (
             "a.csv",
             |d| tables::write(d, "a.csv", "a\nb\n"),
@@ -118,7 +144,8 @@ fn a_path_tells_what_it_is() {
                 assert_eq!(found.config.name(), *kind, "{}", found.line);
                 found.config.validate().unwrap();
                 let form = found.config.form().unwrap();
-                if *kind != "cifar10" {
+                // Of a text the settings tell the most tokens that there may be.
+                if *kind != "cifar10" && *kind != "text" {
                     let data = found.config.load(dir.path()).unwrap();
                     assert_eq!(data.train.classes().len(), form.classes, "{}", found.line);
                 }

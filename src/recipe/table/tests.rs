@@ -171,7 +171,7 @@ fn wrong_types_and_impossible_combinations_are_refused() {
         (vec!["average.kind=none", "average.bogus=3"], "it has no settings"),
         (vec!["average.decay=0.9"], "`average.kind` is missing"),
         (vec!["workers=-1"], "workers"),
-        (vec!["model=textcnn"], "models for it: resnet8, resnet20"),
+        (vec!["model=textcnn"], "models for it: resnet, resnet8, resnet20"),
         (vec!["train.label_smoothing=1.5"], "label_smoothing"),
         (vec!["scheme.ratio=0"], "ratio"),
         (vec!["scheme.ratio=nan"], "ratio"),
