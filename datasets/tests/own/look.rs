@@ -97,13 +97,13 @@ fn a_path_tells_what_it_is() {
         ),
         (
             "signs.txt",
-            |d| tables::write(d, "signs.txt", &('\u{4e00}'..'\u{5000}').collect::<String>()),
+            |d| tables::write(d, "signs.txt", &('\u{4e00}'..'\u{5200}').collect::<String>()),
             "text",
             &["1,024 different characters", "tokens are characters"],
         ),
         (
             "signs.txt",
-            |d| tables::write(d, "signs.txt", &('\u{4e00}'..='\u{5000}').collect::<String>()),
+            |d| tables::write(d, "signs.txt", &('\u{4e00}'..='\u{5200}').collect::<String>()),
             "text",
             &["1,025 different characters", "1,024 tokens are learned"],
         ),
