@@ -219,8 +219,7 @@ impl Exchange {
 /// Whether ranks may stand at different places after this error. What is refused before anything is
 /// sent breaks nothing.
 fn breaks(error: &Error) -> bool {
-    let before =
-        matches!(error, Error::Input { .. } | Error::State { .. });
+    let before = matches!(error, Error::Input { .. } | Error::State { .. });
     !before && !is_of_one_step(error)
 }
 
