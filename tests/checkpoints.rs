@@ -296,6 +296,7 @@ fn whole(checkpoint: &Checkpoint, step: u64) -> Whole {
         learning_rate: manifest.learning_rate,
         best: manifest.best,
         test_accuracy: manifest.test_accuracy,
+        merit: manifest.merit,
         normalisation: None,
     });
     let parts = checkpoint.ranks.iter().enumerate().map(|(rank, own)| Part {

@@ -12,6 +12,7 @@ use crate::definition::{About, Data, Definition};
 use crate::error::Result;
 use crate::open::folder::ImageFolder;
 use crate::open::idx::Idx;
+use crate::open::image_table::ImageTable;
 use crate::open::npz::Npz;
 use crate::open::table::Table;
 use crate::plain_text::PlainText;
@@ -26,6 +27,7 @@ gradwire_registry::registry! {
         Cifar100(Cifar100),
         AgNews(AgNews),
         ImageFolder(ImageFolder),
+        ImageTable(ImageTable),
         Idx(Idx),
         Npz(Npz),
         Table(Table),

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use image::DynamicImage;
+
 use crate::agnews::AgNews;
 use crate::cifar::{Cifar10, Cifar100};
 use crate::config::Config;
@@ -10,7 +12,9 @@ use crate::error::{Error, Result};
 use crate::images::Size;
 use crate::open::folder::{ImageFolder, Pictures, class_names, parts};
 use crate::open::idx::{self, Idx};
+use crate::open::image_table::ImageTable;
 use crate::open::npz::Npz;
+use crate::open::parquet::{Cell, Parquet};
 use crate::open::table::{self, Column, Columns, Table};
 use crate::open::{SHARE, contents, entries, in_order, named, picture, rows, unpacked};
 use crate::plain_text::PlainText;
@@ -54,26 +58,24 @@ fn in_folder(dir: &Path) -> Result<Found> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
         words.iter().any(|word| name.starts_with(word))
     };
-    let train = files.iter().find(|path| is(&["train"], path));
-    let test = files.iter().find(|path| is(&["test", "val", "dev"], path));
-    match (files.as_slice(), train, test) {
-        ([file], ..) => in_file(file),
-        (_, Some(train), Some(test))
-            if [train, test].map(|file| kind(file)) == [Some("table"); 2] =>
-        {
-            table(train, Some(test))
-        }
-        (_, Some(train), Some(test))
-            if [train, test].map(|file| kind(file)) == [Some("text"); 2] =>
-        {
-            text(train, Some(test))
-        }
-        ([], ..) => Err(Error::unfit(
+    // One of that name alone: a set in several files is not read in part.
+    let only = |words: &[&str]| {
+        let mut found = files.iter().filter(|path| is(words, path));
+        found.next().filter(|_| found.next().is_none())
+    };
+    let (train, test) = (only(&["train"]), only(&["test"]).or_else(|| only(&["val", "dev"])));
+    let pair = train.zip(test).filter(|(train, test)| kind(train) == kind(test));
+    match (files.as_slice(), pair.map(|(train, test)| (kind(train), train, test))) {
+        ([file], _) => in_file(file),
+        (_, Some((Some("table"), train, test))) => table(train, Some(test)),
+        (_, Some((Some("text"), train, test))) => text(train, Some(test)),
+        (_, Some((Some("parquet"), train, test))) => parquet(train, Some(test)),
+        ([], _) => Err(Error::unfit(
             dir,
-            "holds no data that is known: class folders with PNG or JPEG files, IDX files, a .npz, .csv, .tsv or .txt file, \
+            "holds no data that is known: class folders with PNG or JPEG files, IDX files, a .npz, .csv, .tsv, .parquet or .txt file, \
              or the official files of CIFAR-10, CIFAR-100 or AG News",
         )),
-        (several, ..) => {
+        (several, _) => {
             let names: Vec<_> =
                 several.iter().filter_map(|path| path.file_name()?.to_str()).collect();
             Err(Error::unfit(
@@ -107,18 +109,13 @@ fn in_file(file: &Path) -> Result<Found> {
         }
         Some("table") => table(file, None),
         Some("text") => text(file, None),
-
-        Some("parquet") => Err(Error::unfit(
-            file,
-            "is a Parquet file, which is not read; of a table of texts make a CSV file: \
-             pandas.read_parquet(file).to_csv(\"table.csv\", index=False)",
-        )),
+        Some("parquet") => parquet(file, None),
         _ if idx::is_idx(file) => in_folder(parent.unwrap_or(Path::new("."))),
         _ => {
             official(file)?;
             Err(Error::unfit(
                 file,
-                "is no file of a known kind, which are .npz, .csv, .tsv and .txt; unpack what is packed, and of pictures \
+                "is no file of a known kind, which are .npz, .csv, .tsv, .parquet and .txt; unpack what is packed, and of pictures \
                  name the folder that holds their class folders",
             ))
         }
@@ -203,7 +200,12 @@ fn pictures(dir: &Path) -> Result<Option<Found>> {
             classes.map(tested).sum()
         }
     };
-    let (size, change) = size_of(&files)?;
+    let some = files.iter().step_by(files.len().div_ceil(LOOKED_AT)).map(|(path, _)| {
+        let bytes =
+            std::fs::read(path).map_err(|cause| Error::Read { path: path.clone(), cause })?;
+        picture::decode(&bytes).map_err(|problem| Error::unfit(path, problem))
+    });
+    let (size, change) = size_of(&some.collect::<Result<Vec<_>>>()?);
     let folder = ImageFolder {
         dir: dir.into(),
         size: size.height,
@@ -233,16 +235,9 @@ const LOOKED_AT: usize = 64;
 const SIDES: [u32; 2] = [32, 64];
 
 /// The size that pictures are to have, and what that changes.
-fn size_of(files: &[(PathBuf, u32)]) -> Result<(Size, String)> {
-    let mut sides = HashSet::new();
-    let mut colour = false;
-    for (path, _) in files.iter().step_by(files.len().div_ceil(LOOKED_AT)) {
-        let bytes =
-            std::fs::read(path).map_err(|cause| Error::Read { path: path.clone(), cause })?;
-        let picture = picture::decode(&bytes).map_err(|problem| Error::unfit(path, problem))?;
-        sides.insert((picture.width(), picture.height()));
-        colour |= picture.color().has_color();
-    }
+fn size_of(some: &[DynamicImage]) -> (Size, &'static str) {
+    let sides: HashSet<_> = some.iter().map(|one| (one.width(), one.height())).collect();
+    let colour = some.iter().any(|one| one.color().has_color());
     let same = sides
         .iter()
         .copied()
@@ -256,7 +251,7 @@ fn size_of(files: &[(PathBuf, u32)]) -> Result<(Size, String)> {
     };
     let size =
         Size { height: side as usize, width: side as usize, channels: if colour { 3 } else { 1 } };
-    Ok((size, change.into()))
+    (size, change)
 }
 
 /// What columns of labels are called, and columns of texts.
@@ -308,6 +303,41 @@ fn table(file: &Path, test: Option<&Path>) -> Result<Found> {
         }
         Ok(())
     })?;
+    guessed(file, test, &some)
+}
+
+/// A Parquet file of pictures, where it has a column of bytes, or of texts.
+fn parquet(file: &Path, test: Option<&Path>) -> Result<Found> {
+    let opened = Parquet::open(file)?;
+    let names = opened.columns();
+    let (places, mut picture): (Vec<usize>, _) = ((0..names.len()).collect(), None);
+    let mut some = vec![names.clone()];
+    opened.rows(&places, ROWS as usize, |_, cells| {
+        if some.len() == 1 {
+            picture = cells.iter().position(|cell| matches!(cell, Cell::Bytes(_)));
+        }
+        some.push(cells.iter().map(|cell| cell.text().to_owned()).collect());
+        Ok(())
+    })?;
+    let Some(image) = picture else { return guessed(file, test, &some) };
+    let is_label = |name: &&String| NAMES[0].contains(&name.to_lowercase().as_str());
+    let label = names.iter().find(is_label).cloned().unwrap_or_else(|| "label".into());
+    let (file, test_file, image) = (file.into(), test.map(Into::into), names[image].clone());
+    let mut table = ImageTable { file, test_file, image, label, ..ImageTable::default() };
+    let some = table.some(LOOKED_AT)?;
+    let (size, change) = size_of(&some);
+    (table.size, table.channels) = (size.height, size.channels);
+    let line = format!(
+        "a Parquet file: {}{change} (image: {}; label: {})",
+        table.read()?.line(),
+        table.image,
+        table.label
+    );
+    Ok(Found { config: Config::ImageTable(table), line })
+}
+
+/// A table whose first rows these are, its columns' names before them.
+fn guessed(file: &Path, test: Option<&Path>, some: &[Vec<String>]) -> Result<Found> {
     let Some((first, others)) = some.split_first() else {
         return Err(Error::unfit(file, "has no rows"));
     };

@@ -1,6 +1,6 @@
 //! A plain text to continue: blocks of tokens, each token with the one after it as its label.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
@@ -116,11 +116,18 @@ impl Definition for PlainText {
     fn survey(&self) -> Option<Result<Survey>> {
         let survey = |data: Data| {
             let [train, test] = [&data.train, &data.test].map(|set| whole(&**set).labels);
-            let known: HashSet<&[u32]> = train.chunks(self.length).collect();
+            let blocks = (1..).zip(train.chunks(self.length));
+            let mut known: HashMap<&[u32], usize> = HashMap::new();
+            blocks.for_each(|(number, block)| _ = known.entry(block).or_insert(number));
+            let tests = test.chunks(self.length).zip(1..);
+            let block = |set, number| format!("block {number} of the {set} text");
             Survey {
                 path: self.file.clone(),
                 sample: format!("a text to continue, in blocks of {} tokens", self.length),
-                doubles: test.chunks(self.length).filter(|block| known.contains(block)).count(),
+                doubles: tests
+                    .filter_map(|(tokens, number)| Some((number, *known.get(tokens)?)))
+                    .map(|(test, train)| (block("test", test), block("training", train)))
+                    .collect(),
                 classes: vec![("tokens".into(), train.len() as u64, test.len() as u64)],
                 files: data.files,
                 warnings: data.warnings,

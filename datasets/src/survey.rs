@@ -15,13 +15,17 @@ pub struct Survey {
     pub sample: String,
     /// Each class, and how many samples there are of it: to train on, and to test on.
     pub classes: Vec<(String, u64, u64)>,
-    /// How many test samples are also training samples, value by value.
-    pub doubles: usize,
+    /// The test samples that are also training samples, value by value: the name of each, and that of the training
+    /// sample.
+    pub doubles: Vec<(String, String)>,
     /// The files that were read.
     pub files: Vec<FileSum>,
     /// What a person should know.
     pub warnings: Vec<String>,
 }
+
+/// How many doubles are named.
+const SHOWN: usize = 8;
 
 impl fmt::Display for Survey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -39,7 +43,14 @@ impl fmt::Display for Survey {
             grouped(self.classes.iter().map(count).sum())
         });
         writeln!(f, "  {:<28}{train:>10}{test:>10}", "all")?;
-        write!(f, "  {} test samples are also training samples", grouped(self.doubles as u64))?;
+        let doubles = self.doubles.len();
+        write!(f, "  {} test samples are also training samples", grouped(doubles as u64))?;
+        for (test, train) in self.doubles.iter().take(SHOWN) {
+            write!(f, "\n    {test} is {train}")?;
+        }
+        if doubles > SHOWN {
+            write!(f, "\n    and {} more", grouped((doubles - SHOWN) as u64))?;
+        }
         for warning in &self.warnings {
             write!(f, "\n  note: {warning}")?;
         }

@@ -39,10 +39,13 @@ pub struct Manifest {
     pub learning_rate: f64,
     /// The updates the optimizer has made.
     pub updates: u64,
-    /// The test accuracy of the best model that is saved.
+    /// The merit of the best model that is saved.
     pub best: Option<f64>,
     /// The test accuracy after this very step, if it was evaluated.
     pub test_accuracy: Option<f64>,
+    /// How good the model is after this very step, if it was evaluated: its test accuracy, or where a text is continued
+    /// its test loss, negated.
+    pub merit: Option<f64>,
     /// The sums of the running epoch.
     pub sums: Sums,
     /// The run in figures, so far.

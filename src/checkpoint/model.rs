@@ -1,6 +1,6 @@
 //! Trained models on disk: PyTorch's state dictionary as safetensors, with the recipe inside.
 //!
-//! `<run>/best/model.safetensors` is the model of the best test accuracy so far,
+//! `<run>/best/model.safetensors` is the best model so far, by test accuracy or a text's test loss,
 //! `<run>/last/model.safetensors` the model at the end. Each carries the recipe in its metadata, and
 //! for images what their pixels were normalised by, so the file alone can be evaluated.
 

@@ -30,10 +30,13 @@ pub struct Shared {
     pub updates: u64,
     /// The learning rate of the step.
     pub learning_rate: f64,
-    /// The best test accuracy so far.
+    /// The merit of the best model that is saved.
     pub best: Option<f64>,
     /// The test accuracy after this very step, if it was evaluated.
     pub test_accuracy: Option<f64>,
+    /// How good the model is after this very step: its test accuracy, or where a text is continued its test loss,
+    /// negated.
+    pub merit: Option<f64>,
     /// What the pixels of its data were normalised by, for images.
     pub normalisation: Option<Normalisation>,
 }

@@ -65,18 +65,18 @@ pub fn write(disk: &Disk, run: &Path, whole: Whole) -> Result<(PathBuf, u64)> {
 }
 
 /// Removes checkpoints until those of the newest `last` steps are left, and with `best` that of the
-/// best test accuracy (the oldest of several).
+/// best model (the oldest of several).
 pub(super) fn retain(disk: &Disk, run: &Path, last: usize, best: bool) -> Result<()> {
     let all = by_age(disk, run)?;
     if all.len() <= last {
         return Ok(());
     }
-    let accuracy = |folder: &Path| {
+    let merit = |folder: &Path| {
         let bytes = disk.read(&folder.join(MANIFEST), LONGEST_MANIFEST).ok()?;
-        Manifest::parse(&bytes).ok()?.test_accuracy
+        Manifest::parse(&bytes).ok()?.merit
     };
     let candidates = all.iter().filter(|_| best);
-    let scored = candidates.filter_map(|(step, folder)| Some((accuracy(folder)?, *step)));
+    let scored = candidates.filter_map(|(step, folder)| Some((merit(folder)?, *step)));
     let keep = scored.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1))).map(|(_, step)| step);
     for (step, folder) in all.into_iter().skip(last).filter(|(step, _)| Some(*step) != keep) {
         discard(disk, &folder)
@@ -125,9 +125,10 @@ fn fill(disk: &Disk, folder: &Path, whole: Whole) -> Result<u64> {
     let mut model = shared.weights;
     let buffers = parts[0].own.under("buffers");
     model.0.extend(buffers.map(|(name, tensor)| (name.to_string(), tensor.clone())));
-    let (test_accuracy, normalisation) = (shared.test_accuracy, shared.normalisation);
     // What was tested under an average were other weights.
-    let test_accuracy = test_accuracy.filter(|_| recipe.average == average::Config::default());
+    let tested = recipe.average == average::Config::default();
+    let (test_accuracy, normalisation) =
+        (shared.test_accuracy.filter(|_| tested), shared.normalisation);
     let about = metadata(&recipe, progress.step, test_accuracy, normalisation, None)?;
     files.push(put(disk, folder, MODEL, &model.encode(Some(about))?)?);
     drop(model);
@@ -147,6 +148,7 @@ fn fill(disk: &Disk, folder: &Path, whole: Whole) -> Result<u64> {
         updates: shared.updates,
         best: shared.best,
         test_accuracy,
+        merit: shared.merit.filter(|_| tested),
         sums,
         summary,
         recipe: recipe.to_toml()?,

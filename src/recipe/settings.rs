@@ -292,8 +292,8 @@ pub struct Checkpoint {
     pub every_minutes: f64,
     /// How many of the newest are kept; 0 for no checkpoints at all.
     pub keep_last: usize,
-    /// Whether the epoch of the best test accuracy is kept as well: one more checkpoint each time
-    /// that it is surpassed.
+    /// Whether the epoch of the best test accuracy, or of a text the least loss, is kept as well: one more checkpoint
+    /// each time that it is surpassed.
     pub keep_best: bool,
 }
 

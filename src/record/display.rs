@@ -241,7 +241,13 @@ fn result(summary: &Summary) -> String {
     {
         let loss = style(format!("test loss {}", loss(summary.test_loss))).bold();
         let [perplexity, bits] = [perplexity, bits].map(three_digits);
-        return format!("{loss}, perplexity {perplexity}, {bits} bits per byte");
+        let best = match (summary.best_bits_per_byte, summary.best_epoch) {
+            (Some(best), Some(epoch)) if summary.bits_per_byte > Some(best) => {
+                format!(" (best {} in epoch {epoch})", three_digits(best))
+            }
+            _ => String::new(),
+        };
+        return format!("{loss}, perplexity {perplexity}, {bits} bits per byte{best}");
     }
     let mut text = match summary.test_accuracy {
         Some(_) => {

@@ -296,9 +296,18 @@ impl Summary {
                 self.test_loss = epoch.test_loss.or(self.test_loss);
                 self.test_accuracy = epoch.test_accuracy.or(self.test_accuracy);
                 self.bits_per_byte = epoch.bits_per_byte.or(self.bits_per_byte);
-                // `None` is less than any accuracy.
-                if epoch.test_accuracy > self.best_accuracy {
+                // `None` is less than any number.
+                let accurate = epoch.test_accuracy > self.best_accuracy;
+                if accurate {
                     self.best_accuracy = epoch.test_accuracy;
+                }
+                let bits = epoch.bits_per_byte;
+                let shorter = bits.map(|bits| -bits) > self.best_bits_per_byte.map(|bits| -bits);
+                if shorter {
+                    self.best_bits_per_byte = bits;
+                }
+                let better = if bits.is_some() { shorter } else { accurate };
+                if better {
                     self.best_epoch = Some(epoch.epoch);
                 }
             }

@@ -47,10 +47,13 @@ pub struct Summary {
     /// The last evaluation's bits for each byte of a text that is continued.
     #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
     pub bits_per_byte: Option<f64>,
-    /// The best evaluation's fraction of right answers.
+    /// The fewest bits for each byte of a text that is continued.
+    #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
+    pub best_bits_per_byte: Option<f64>,
+    /// The most right answers of an evaluation, as a fraction.
     #[serde(with = "number::option", default, skip_serializing_if = "Option::is_none")]
     pub best_accuracy: Option<f64>,
-    /// The first epoch that reached it.
+    /// The first epoch that reached it; of a text the one with fewest bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_epoch: Option<u64>,
     /// Warnings given.
@@ -208,5 +211,16 @@ mod tests {
         assert_eq!(summary.epochs, 5);
         assert_eq!((summary.best_accuracy, summary.best_epoch), (Some(0.75), Some(2)));
         assert_eq!(summary.test_accuracy, Some(0.6));
+
+        let mut text = Summary::default();
+        let evaluations = [(2.5, 0.3), (2.25, 0.4), (2.5, 0.5)];
+        for (epoch, (bits, accuracy)) in (1..).zip(evaluations) {
+            let (test_accuracy, bits_per_byte) = (Some(accuracy), Some(bits));
+            text.observe(&at(
+                1.0,
+                Epoch { epoch, test_accuracy, bits_per_byte, ..Epoch::default() },
+            ));
+        }
+        assert_eq!((text.best_bits_per_byte, text.best_epoch), (Some(2.25), Some(2)));
     }
 }

@@ -126,7 +126,7 @@ pub(super) struct SavePolicy {
     overdue: bool,
     /// The step whose checkpoint the writer has been kept free for.
     reserved: Option<u64>,
-    /// The best test accuracy so far, on every rank.
+    /// The best merit so far, on every rank.
     pub(super) best: Option<f64>,
     /// On rank 0 that of the best model that could be saved.
     pub(super) saved: Option<f64>,
@@ -137,9 +137,9 @@ impl SavePolicy {
         Self { since: Instant::now(), overdue: false, reserved: None, best: None, saved: None }
     }
 
-    /// Whether a model of this test accuracy is better than the one that is saved.
-    pub(super) fn beats_saved(&self, accuracy: Option<f64>) -> bool {
-        accuracy.is_some_and(|now| self.saved.is_none_or(|saved| now > saved))
+    /// Whether a model of this merit is better than the one that is saved.
+    pub(super) fn beats_saved(&self, merit: Option<f64>) -> bool {
+        merit.is_some_and(|now| self.saved.is_none_or(|saved| now > saved))
     }
 
     /// Decides, on rank 0 and for all ranks, whether to save after `step`.

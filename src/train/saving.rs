@@ -45,7 +45,7 @@ impl Worker {
         }
         self.position.enter(Phase::CopyingState);
         self.optimizer.catch_up(&self.replica.params, None)?;
-        let mut part = self.snapshot(step, evaluated.test.map(|test| test.accuracy()))?;
+        let mut part = self.snapshot(step, evaluated.test)?;
         part.stall = began.elapsed().as_secs_f64();
         self.report(Report::Part(Box::new(part)))
     }
@@ -58,34 +58,42 @@ impl Worker {
         test: Option<Score>,
         last: bool,
     ) -> Result<bool> {
-        let accuracy = test.map(|test| test.accuracy());
+        let merit = test.map(|test| self.merit(test));
         let policy = &mut self.save_policy;
-        let best = accuracy.is_some_and(|now| policy.best.is_none_or(|best| now > best));
+        let best = merit.is_some_and(|now| policy.best.is_none_or(|best| now > best));
         if best {
-            policy.best = accuracy;
+            policy.best = merit;
         }
         if self.position.rank() == 0 {
-            if policy.beats_saved(accuracy) {
-                self.save_best(step, accuracy)?;
+            if policy.beats_saved(merit) {
+                self.save_best(step, test, merit)?;
             }
             if last {
-                self.save_model(checkpoint::LAST, step, accuracy)?;
+                self.save_model(checkpoint::LAST, step, test)?;
             }
         }
         Ok(best)
     }
 
+    /// How good a model of this score is: its accuracy, or where a text is continued its loss, negated.
+    pub(super) fn merit(&self, test: Score) -> f64 {
+        match self.session.data.bytes_per_token {
+            Some(_) => -test.mean_loss(),
+            None => test.accuracy(),
+        }
+    }
+
     /// Saves the best model; when that fails, training goes on with a warning.
-    fn save_best(&mut self, step: u64, accuracy: Option<f64>) -> Result<()> {
-        let Err(error) = self.save_model(checkpoint::BEST, step, accuracy) else {
-            self.save_policy.saved = accuracy;
+    fn save_best(&mut self, step: u64, test: Option<Score>, merit: Option<f64>) -> Result<()> {
+        let Err(error) = self.save_model(checkpoint::BEST, step, test) else {
+            self.save_policy.saved = merit;
             return Ok(());
         };
         let file = self.session.folder.as_ref().map(|run| run.join(checkpoint::BEST));
         let found = file.map(|file| checkpoint::find(&file));
         // What failed may have been the last operation, after which the file was there.
         let then = if found.is_some_and(|found| found.is_ok_and(|it| it.step == step)) {
-            self.save_policy.saved = accuracy;
+            self.save_policy.saved = merit;
             "it is in its place, but a power cut may take it back"
         } else {
             "the best model before stays"
@@ -94,9 +102,10 @@ impl Worker {
         self.report(Report::Warning(Warning { step: Some(step), message }))
     }
 
-    fn save_model(&self, which: &str, step: u64, accuracy: Option<f64>) -> Result<()> {
+    fn save_model(&self, which: &str, step: u64, test: Option<Score>) -> Result<()> {
         let Some(folder) = &self.session.folder else { return Ok(()) };
         let (folder, store) = (folder.join(which), &self.replica.store);
+        let accuracy = test.map(|test| test.accuracy());
         let Session { disk, recipe, data, .. } = &*self.session;
         checkpoint::save(disk, &folder, store, recipe, step, accuracy, data.normalisation)
             .with_context(|| format!("saving the {which} model"))

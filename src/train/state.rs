@@ -1,6 +1,6 @@
 //! A worker's state: copied for a checkpoint, restored from one.
 
-use crate::checkpoint::{Checkpoint, MOST_UPDATES, Part, Shared, Tensor, Tensors};
+use crate::checkpoint::{Checkpoint, MOST_UPDATES, Part, Score, Shared, Tensor, Tensors};
 use crate::train::average::Average;
 use crate::train::inspect::shown;
 use crate::train::optim::{Optimizer, Waiting};
@@ -23,7 +23,7 @@ const AVERAGE_BUFFERS: &str = "average/buffers";
 
 impl Worker {
     /// This rank's state after `step`.
-    pub(super) fn snapshot(&self, step: u64, test_accuracy: Option<f64>) -> Result<Part> {
+    pub(super) fn snapshot(&self, step: u64, test: Option<Score>) -> Result<Part> {
         let mut own = Tensors::default();
         for (name, var) in self.replica.store.buffers() {
             let values = update_in_place(&var, |values| values.to_vec())?;
@@ -34,12 +34,11 @@ impl Worker {
             own.insert_flat(AVERAGE_BUFFERS, &average.buffers);
         }
         own.insert_state("exchange", self.gradient.exchange.save());
-        let shared =
-            if self.position.rank() == 0 { Some(self.shared(step, test_accuracy)?) } else { None };
+        let shared = if self.position.rank() == 0 { Some(self.shared(step, test)?) } else { None };
         Ok(Part { rank: self.position.rank(), step, own, shared, stall: 0.0 })
     }
 
-    fn shared(&self, step: u64, test_accuracy: Option<f64>) -> Result<Shared> {
+    fn shared(&self, step: u64, test: Option<Score>) -> Result<Shared> {
         let mut weights = Tensors::default();
         for param in self.replica.params.iter() {
             let values = Entry::F32(param.update(|values| values.to_vec())?);
@@ -72,7 +71,8 @@ impl Worker {
             updates: self.optimizer.steps(),
             learning_rate: self.schedule.at(self.session.steps.scheduled(step)),
             best: self.save_policy.saved,
-            test_accuracy,
+            test_accuracy: test.map(|test| test.accuracy()),
+            merit: test.map(|test| self.merit(test)),
             normalisation: self.session.data.normalisation,
         })
     }

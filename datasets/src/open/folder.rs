@@ -75,10 +75,7 @@ impl Definition for ImageFolder {
 
     fn validate(&self) -> Result<()> {
         check_count("dataset.size", self.size, 4, 1024)?;
-        if !matches!(self.channels, 1 | 3) {
-            let problem = "write 3 for colours or 1 for grey";
-            return Err(Error::setting("dataset.channels", &self.channels, problem));
-        }
+        picture::check_channels(self.channels)?;
         self.which().validate()
     }
 
@@ -150,7 +147,8 @@ impl ImageFolder {
         let name = pictures.root.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let name = if pictures.root == self.dir { "pictures".into() } else { name };
         let sum = FileSum { name, bytes: total, sha256: sha256(sums.as_bytes()), official: false };
-        Ok((Part::new(Values::Images(size, pixels), labels), sum))
+        let names = pictures.files.iter().map(|(path, _)| path.display().to_string());
+        Ok((Part::new(Values::Images(size, pixels), labels).with_names(names), sum))
     }
 }
 

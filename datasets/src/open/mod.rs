@@ -3,12 +3,14 @@
 mod array;
 pub(crate) mod folder;
 pub(crate) mod idx;
+pub(crate) mod image_table;
 pub(crate) mod npz;
+pub(crate) mod parquet;
 pub(crate) mod picture;
 pub(crate) mod rows;
 pub(crate) mod table;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -68,6 +70,10 @@ pub(crate) struct Part {
     labels: Vec<u32>,
     /// Of what each one is made of: the first eight bytes of its SHA-256.
     sums: Vec<u64>,
+    /// Where each one stands among all that were read.
+    places: Vec<usize>,
+    /// What each place is called, where it is not by its number.
+    names: Arc<[String]>,
 }
 
 impl Part {
@@ -80,7 +86,19 @@ impl Part {
             Values::Images(size, pixels) => pixels.par_chunks(size.bytes()).map(sum).collect(),
             Values::Texts(texts) => texts.par_iter().map(|text| sum(text.as_bytes())).collect(),
         };
-        Self { values, labels, sums }
+        let places = (0..labels.len()).collect();
+        Self { values, labels, sums, places, names: Arc::default() }
+    }
+
+    /// The same, each sample with a name by which a person finds it.
+    pub(crate) fn with_names(self, names: impl Iterator<Item = String>) -> Self {
+        Self { names: names.collect(), ..self }
+    }
+
+    /// What the sample of this number is called.
+    fn name(&self, sample: usize) -> String {
+        let place = self.places[sample];
+        self.names.get(place).cloned().unwrap_or_else(|| format!("sample {}", place + 1))
     }
 
     /// Those of its samples for which `keep` says so, and the others.
@@ -98,7 +116,9 @@ impl Part {
                 Values::Texts(texts) => Values::Texts(chosen().map(|i| texts[i].clone()).collect()),
             };
             let labels = chosen().map(|i| self.labels[i]).collect();
-            Self { values, labels, sums: chosen().map(|i| self.sums[i]).collect() }
+            let sums = chosen().map(|i| self.sums[i]).collect();
+            let places = chosen().map(|i| self.places[i]).collect();
+            Self { values, labels, sums, places, names: self.names.clone() }
         })
     }
 
@@ -193,7 +213,7 @@ impl Read {
         });
         let untested = of(|train, test| train > 1 && test == 0)
             .map(|which| format!("there are no samples to test on for {which}"));
-        let (doubles, tests) = (self.doubles(), self.test.labels.len());
+        let (doubles, tests) = (self.doubles().len(), self.test.labels.len());
         let doubles = (doubles > 0).then(|| {
             let all = if doubles == tests { ": the test set is part of the training set" } else { "" };
             format!(
@@ -204,10 +224,12 @@ impl Read {
         self.warnings = [none, once, untested, doubles].into_iter().flatten().collect();
     }
 
-    /// How many test samples are in the training set, too.
-    fn doubles(&self) -> usize {
-        let train: HashSet<u64> = self.train.sums.iter().copied().collect();
-        self.test.sums.iter().filter(|sum| train.contains(sum)).count()
+    /// The test samples that are in the training set, too: each with the first of those.
+    fn doubles(&self) -> Vec<(usize, usize)> {
+        let train = self.train.sums.iter().enumerate().rev();
+        let train: HashMap<u64, usize> = train.map(|(place, &sum)| (sum, place)).collect();
+        let tests = self.test.sums.iter().enumerate();
+        tests.filter_map(|(test, sum)| Some((test, *train.get(sum)?))).collect()
     }
 
     /// What it is, in a line: samples, classes, how many are tested on.
@@ -223,7 +245,9 @@ impl Read {
 
     /// What there is of it, at `path`.
     pub(crate) fn survey(self, path: &Path) -> Survey {
-        let doubles = self.doubles();
+        let doubles = self.doubles().into_iter();
+        let doubles =
+            doubles.map(|(test, train)| (self.test.name(test), self.train.name(train))).collect();
         let [train, test] = [&self.train, &self.test].map(|part| part.counts(self.classes.len()));
         let sample = match &self.train.values {
             Values::Images(size, _) => format!("images of {}", size.in_words()),

@@ -28,6 +28,15 @@ const SIDE: u32 = 1 << 14;
 /// The most bytes that a picture may take once it is decoded.
 const BYTES: u64 = 1 << 28;
 
+/// Refuses a number of values per pixel that no picture is made into.
+pub(crate) fn check_channels(channels: usize) -> crate::error::Result<()> {
+    if matches!(channels, 1 | 3) {
+        return Ok(());
+    }
+    let problem = "write 3 for colours or 1 for grey";
+    Err(crate::error::Error::setting("dataset.channels", &channels, problem))
+}
+
 /// The picture, upright as its EXIF data says.
 ///
 /// # Errors

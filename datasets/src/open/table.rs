@@ -1,11 +1,12 @@
-//! Tables of texts and their labels: CSV, TSV.
+//! Tables of texts and their labels: CSV, TSV, Parquet.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::rows::{self, Dialect, Row};
+use super::parquet::{self, Cell, Parquet};
+use super::rows::{self, Dialect};
 use super::{Part, Read, Values, Which, Words, contents, named, numbered, unpacked};
 use crate::dataset::Shape;
 use crate::definition::{About, Data, Definition, Form, Holds, check_count};
@@ -18,7 +19,7 @@ use crate::survey::Survey;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Table {
-    /// The file: CSV or TSV, packed by gzip or not.
+    /// The file: CSV or TSV, packed by gzip or not; or Parquet, in a build with `--features fetch`.
     pub file: PathBuf,
     /// The file to test on, in the same layout; without it a share of `file` is tested on.
     pub test_file: Option<PathBuf>,
@@ -116,7 +117,7 @@ impl Definition for Table {
     fn about(&self) -> About {
         About {
             name: "table",
-            line: "texts and labels in a CSV or TSV file of one's own",
+            line: "texts and labels in a CSV, TSV or Parquet file of one's own",
             paper: "",
         }
     }
@@ -178,7 +179,7 @@ struct Rows {
     header: Option<Vec<String>>,
     texts: Vec<String>,
     labels: Vec<String>,
-    /// The line of each row.
+    /// The line of each row; in a Parquet file its number.
     lines: Vec<u64>,
     sum: Option<FileSum>,
     warnings: Vec<String>,
@@ -207,15 +208,42 @@ impl Table {
         let (classes, [train_labels, test_labels]) = numbers?;
         let files = [train.sum.take(), test.as_mut().and_then(|test| test.sum.take())];
         let warnings = std::mem::take(&mut train.warnings);
-        let part = |rows: Rows, labels| Part::new(Values::Texts(rows.texts), labels);
+        let part = |rows: Rows, labels| {
+            let names = rows.lines.into_iter().map(|line| format!("line {line}"));
+            Part::new(Values::Texts(rows.texts), labels).with_names(names)
+        };
         let parts = [Some(part(train, train_labels)), test.map(|test| part(test, test_labels))];
         let files = files.into_iter().flatten().collect();
         let read = Read::new(&self.file, classes, parts, self.which(), files)?;
         Ok(read.with_warnings(warnings))
     }
 
+    /// All rows of a Parquet file.
+    fn parquet_rows(&self, path: &Path) -> Result<Rows> {
+        let file = Parquet::open(path)?;
+        let places = self.places(&file.columns(), true);
+        let (mut columns, label) =
+            places.map_err(|problem| Error::unfit(path, problem.to_string()))?;
+        columns.push(label);
+        let mut rows = Rows { header: Some(Vec::new()), ..Rows::default() };
+        file.rows(&columns, usize::MAX, |number, mut cells| {
+            let label = cells.pop();
+            if cells.iter().any(|cell| matches!(cell, Cell::Bytes(_) | Cell::Other(_))) {
+                return Err(format!("a column of {:?} is none of texts", self.text.all()));
+            }
+            let label = label.as_ref().map_or("", Cell::text);
+            rows.add(cells.iter().map(Cell::text), label, number as u64).map_err(|e| e.to_string())
+        })?;
+        rows.sum = Some(file.sum);
+        rows.check_labels(path)?;
+        Ok(rows)
+    }
+
     /// All rows of `path`; the training file's tell whether a test file begins with a header.
     fn rows(&self, path: &Path, train: Option<&Rows>) -> Result<Rows> {
+        if parquet::is_parquet(path) {
+            return self.parquet_rows(path);
+        }
         let (packed, sum) = contents(path)?;
         let bytes =
             unpacked(packed, BYTES).map_err(|cause| Error::Read { path: path.into(), cause })?;
@@ -245,7 +273,7 @@ impl Table {
                 return Err(RowProblem::Ragged { found: row.len(), expected: width });
             }
             let (texts, label) = columns.as_ref().expect("invariant: the first row came first");
-            rows.add(row, texts, *label)
+            rows.add(texts.iter().map(|&text| row.field(text)), row.field(*label), row.line)
         })?;
         if header.is_none() && train.is_none() {
             rows.decide();
@@ -297,20 +325,19 @@ pub(crate) fn delimiter(name: &str, bytes: &[u8]) -> u8 {
 }
 
 impl Rows {
-    fn add(
+    fn add<'a>(
         &mut self,
-        row: &Row<'_>,
-        texts: &[usize],
-        label: usize,
+        texts: impl Iterator<Item = &'a str>,
+        label: &str,
+        line: u64,
     ) -> std::result::Result<(), RowProblem> {
-        let label = row.field(label).trim();
+        let label = label.trim();
         if label.is_empty() {
             return Err(RowProblem::NoLabel);
         }
-        let texts = texts.iter().map(|&text| row.field(text)).filter(|text| !text.is_empty());
-        self.texts.push(texts.collect::<Vec<_>>().join(" "));
+        self.texts.push(texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" "));
         self.labels.push(label.to_owned());
-        self.lines.push(row.line);
+        self.lines.push(line);
         Ok(())
     }
 

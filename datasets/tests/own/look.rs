@@ -169,7 +169,9 @@ fn a_survey_tells_classes_and_doubles() {
     fs::copy(dir.path().join("train/a/00.png"), dir.path().join("test/a/x.png")).unwrap();
     let survey = look(dir.path()).unwrap().config.survey().unwrap().unwrap();
     assert_eq!(survey.classes, [("a".into(), 4, 1), ("b".into(), 4, 0)]);
-    assert_eq!((survey.doubles, survey.files.len()), (1, 2));
+    assert_eq!((survey.doubles.len(), survey.files.len()), (1, 2));
+    let (test, train) = &survey.doubles[0];
+    assert!(test.ends_with("test/a/x.png") && train.ends_with("train/a/00.png"), "{test} {train}");
     let text = survey.to_string();
     for words in [
         "images of 8×8 in colour",

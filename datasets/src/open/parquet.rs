@@ -1,0 +1,272 @@
+//! Columns of a Parquet file, as the hub and pandas write them.
+
+use std::path::Path;
+
+use crate::error::Result;
+use crate::files::FileSum;
+
+/// Whether a file is one, by its name.
+pub(crate) fn is_parquet(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end.eq_ignore_ascii_case("parquet"))
+}
+
+/// What stands in a row at a column.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Cell {
+    Nothing,
+    /// A text, or a number in digits.
+    Text(String),
+    /// Bytes, alone or as `bytes` in a group: a picture's file.
+    Bytes(Vec<u8>),
+    /// What is neither, by the name of its type.
+    Other(&'static str),
+}
+
+impl Cell {
+    /// The text; nothing where there are bytes.
+    pub(crate) fn text(&self) -> &str {
+        if let Self::Text(text) = self { text } else { "" }
+    }
+}
+
+#[cfg(feature = "fetch")]
+pub(crate) use self::reader::Parquet;
+
+#[cfg(feature = "fetch")]
+mod reader {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use parquet::errors::ParquetError;
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::Field;
+    use parquet::schema::types::Type;
+
+    use super::{Cell, FileSum, Path, Result};
+    use crate::error::Error;
+
+    /// A Parquet file.
+    pub(crate) struct Parquet {
+        path: std::path::PathBuf,
+        reader: SerializedFileReader<Bytes>,
+        pub(crate) sum: FileSum,
+    }
+
+    impl Parquet {
+        pub(crate) fn open(path: &Path) -> Result<Self> {
+            let (contents, sum) = super::super::contents(path)?;
+            let reader = SerializedFileReader::new(Bytes::from(contents));
+            let reader = reader.map_err(|error| unreadable(path, &error))?;
+            Ok(Self { path: path.to_owned(), reader, sum })
+        }
+
+        fn fields(&self) -> &[Arc<Type>] {
+            self.reader.metadata().file_metadata().schema().get_fields()
+        }
+
+        /// The names of its columns.
+        pub(crate) fn columns(&self) -> Vec<String> {
+            self.fields().iter().map(|field| field.name().to_owned()).collect()
+        }
+
+        /// Calls `each` with the number of every row, from 1, and what stands there at `columns`, up to row `last`.
+        pub(crate) fn rows(
+            &self,
+            columns: &[usize],
+            last: usize,
+            mut each: impl FnMut(usize, Vec<Cell>) -> std::result::Result<(), String>,
+        ) -> Result<()> {
+            let failed = |error: ParquetError| unreadable(&self.path, &error);
+            let mut chosen: Vec<usize> = columns.to_vec();
+            chosen.sort_unstable();
+            chosen.dedup();
+            let fields = chosen.iter().map(|&place| self.fields()[place].clone()).collect();
+            let schema = Type::group_type_builder("schema").with_fields(fields).build();
+            let rows = self.reader.get_row_iter(Some(schema.map_err(failed)?)).map_err(failed)?;
+            for (number, row) in (1..).zip(rows.take(last)) {
+                let row = row.map_err(failed)?;
+                let found: Vec<&Field> = row.get_column_iter().map(|(_, field)| field).collect();
+                let place = |column| chosen.binary_search(column).ok();
+                let cells = columns.iter().filter_map(|column| found.get(place(column)?).copied());
+                each(number, cells.map(cell).collect()).map_err(|problem| {
+                    Error::unfit(&self.path, format!("row {number}: {problem}"))
+                })?;
+            }
+            Ok(())
+        }
+    }
+
+    fn unreadable(path: &Path, error: &ParquetError) -> Error {
+        Error::unfit(path, format!("is no Parquet file that can be read ({error}); write it anew"))
+    }
+
+    fn cell(field: &Field) -> Cell {
+        match field {
+            Field::Null => Cell::Nothing,
+            Field::Str(text) => Cell::Text(text.clone()),
+            Field::Bytes(bytes) => Cell::Bytes(bytes.data().to_vec()),
+            Field::Group(group) => {
+                let bytes = group.get_column_iter().find(|(name, _)| *name == "bytes");
+                match bytes {
+                    Some((_, Field::Bytes(bytes))) => Cell::Bytes(bytes.data().to_vec()),
+                    _ => Cell::Other("a group without bytes"),
+                }
+            }
+            Field::Bool(_)
+            | Field::Byte(_)
+            | Field::Short(_)
+            | Field::Int(_)
+            | Field::Long(_)
+            | Field::UByte(_)
+            | Field::UShort(_)
+            | Field::UInt(_)
+            | Field::ULong(_) => Cell::Text(field.to_string()),
+            // With its point, as other tables are read.
+            Field::Float(value) => Cell::Text(format!("{value:?}")),
+            Field::Double(value) => Cell::Text(format!("{value:?}")),
+            Field::ListInternal(_) => Cell::Other("a list"),
+            Field::MapInternal(_) => Cell::Other("a map"),
+            _ => Cell::Other("a date, a time or a decimal"),
+        }
+    }
+}
+
+/// A Parquet file, which this build cannot read.
+#[cfg(not(feature = "fetch"))]
+pub(crate) struct Parquet {
+    never: std::convert::Infallible,
+    pub(crate) sum: FileSum,
+}
+
+#[cfg(not(feature = "fetch"))]
+impl Parquet {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let problem = "is a Parquet file, which this build does not read: build with --features fetch; or make a CSV file \
+             of texts: pandas.read_parquet(file).to_csv(\"table.csv\", index=False)";
+        Err(crate::error::Error::unfit(path, problem))
+    }
+
+    pub(crate) fn columns(&self) -> Vec<String> {
+        match self.never {}
+    }
+
+    pub(crate) fn rows(
+        &self,
+        _columns: &[usize],
+        _last: usize,
+        _each: impl FnMut(usize, Vec<Cell>) -> std::result::Result<(), String>,
+    ) -> Result<()> {
+        match self.never {}
+    }
+}
+
+#[cfg(all(test, feature = "fetch"))]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::convert::{made, png};
+    use crate::{Config, look};
+
+    fn news(count: usize) -> Vec<u8> {
+        let rows: Vec<_> = (0..count).map(|i| (format!("the news of {i}"), i as i64 % 3)).collect();
+        made::texts(&rows)
+    }
+
+    fn pictures(count: u8) -> Vec<u8> {
+        let row = |i: u8| (png(8, &[i; 192]), vec![i64::from(i % 2)]);
+        made::images(&["label"], &(0..count).map(row).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn columns_of_texts_and_of_pictures_are_found_and_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let cases: [(&str, Vec<u8>, &str, &str); 2] = [
+            ("a.parquet", news(30), "table", "a table: 30 texts in 3 classes; 3 for testing"),
+            (
+                "b.parquet",
+                pictures(20),
+                "image-table",
+                "a Parquet file: 20 images of 8×8 in colour in 2 classes; 2 for testing (image: img; label: label)",
+            ),
+        ];
+        for (name, contents, kind, line) in cases {
+            let path = dir.path().join(name);
+            fs::write(&path, contents).unwrap();
+            let found = look(&path).unwrap();
+            assert_eq!(found.config.name(), kind);
+            assert!(found.line.starts_with(line), "{}", found.line);
+            found.config.validate().unwrap();
+            let form = found.config.form().unwrap();
+            let data = found.config.load(dir.path()).unwrap();
+            assert_eq!(form.classes, data.train.classes().len());
+            assert_eq!(data.train.len() + data.test.len(), if kind == "table" { 30 } else { 20 });
+        }
+    }
+
+    #[test]
+    fn a_file_of_each_name_is_a_pair_and_shards_are_not_read_in_part() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str| fs::write(dir.path().join(name), pictures(6)).unwrap();
+        ["train-0.parquet", "test-0.parquet"].into_iter().for_each(write);
+        let found = look(dir.path()).unwrap();
+        assert!(found.line.contains("12 images") && found.line.contains("6 for testing"));
+        let warnings = found.config.load(dir.path()).unwrap().warnings.join(" ");
+        assert!(warnings.contains("the test set is part of the training set"), "{warnings}");
+        write("train-1.parquet");
+        let error = look(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("several files of data; name one"), "{error}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let load = |contents: &[u8], settings: &str| {
+            let path = dir.path().join("a.parquet");
+            fs::write(&path, contents).unwrap();
+            let settings = format!("{settings}\nfile = {path:?}");
+            let config: Config = toml::from_str(&settings).unwrap();
+            config.load(dir.path()).err().unwrap().to_string()
+        };
+        let images = "kind = 'image-table'\nimage = 'img'\nsize = 8";
+        let broken =
+            made::images(&["label"], &[(png(8, &[1; 192]), vec![0]), (vec![7; 9], vec![1])]);
+        let cases = [
+            (
+                pictures(4),
+                "kind = 'image-table'",
+                "no column \"image\"; its columns are img, label",
+            ),
+            (
+                news(4),
+                "kind = 'image-table'\nimage = 'text'",
+                "row 1: the column \"text\" has no bytes",
+            ),
+            (broken, images, "row 2: is neither a PNG nor a JPEG"),
+            (pictures(4), "kind = 'table'\ntext = 'img'", "row 1: a column of"),
+            (news(4), "kind = 'table'\nlabel = 'class'", "no column \"class\""),
+            (pictures(4)[..60].to_vec(), images, "no Parquet file that can be read"),
+        ];
+        for (contents, settings, words) in cases {
+            let error = load(&contents, settings);
+            assert!(error.contains(words), "{words:?} is not in {error:?}");
+        }
+    }
+
+    /// Bytes that anyone may have written: an error, or what they say; never a panic.
+    #[test]
+    fn no_byte_makes_it_panic() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.parquet");
+        let good = news(6);
+        for place in 0..good.len() {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut contents = good.clone();
+                contents[place] = value;
+                fs::write(&path, &contents).unwrap();
+                let _ =
+                    Parquet::open(&path).and_then(|file| file.rows(&[0, 1], 100, |_, _| Ok(())));
+            }
+        }
+    }
+}
