@@ -42,8 +42,11 @@ impl Operation<1> for Pick {
     }
 
     fn cpu(&self, operands: &[&[f32]]) -> Vec<f32> {
-        let row = |number: &u32| &operands[0][*number as usize * self.width..][..self.width];
-        self.numbers.iter().flat_map(row).copied().collect()
+        let mut rows = Vec::with_capacity(self.numbers.len() * self.width);
+        for number in &self.numbers {
+            rows.extend_from_slice(&operands[0][*number as usize * self.width..][..self.width]);
+        }
+        rows
     }
 
     #[cfg(feature = "cuda")]

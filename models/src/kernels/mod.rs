@@ -38,6 +38,7 @@ pub mod simd;
 mod testing;
 pub(crate) mod text_conv;
 pub(crate) mod token_rows;
+mod transpose;
 mod values;
 mod winograd;
 

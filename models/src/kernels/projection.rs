@@ -4,6 +4,7 @@ use super::gemm::{Gemm, Left, Right, Target, panel};
 use super::memory::Scratch;
 use super::parallel;
 use super::simd::{Isa, Kernel, Simd};
+use super::transpose::Transpose;
 
 /// Rows of a weight's gradient that one job takes.
 const BLOCK: usize = 64;
@@ -45,17 +46,10 @@ impl Panels {
 
     /// The transpose of `weight [columns, depth]`.
     pub(super) fn transposed(isa: Isa, weight: &[f32], depth: usize) -> Self {
-        /// Steps of the depth at a time: of each of the weight's rows a line of the cache.
-        const STEPS: usize = 16;
         Self::written(isa, [depth, weight.len() / depth], |first, width, packed| {
-            for (block, packed) in packed.chunks_mut(STEPS * width).enumerate() {
-                for column in 0..width {
-                    let row = &weight[(first + column) * depth + block * STEPS..];
-                    for (to, x) in packed.chunks_exact_mut(width).zip(row) {
-                        to[column] = *x;
-                    }
-                }
-            }
+            let from = &weight[first * depth..];
+            let (rows, columns) = (width, depth);
+            isa.run(Transpose { rows, columns, from, apart: depth, to: packed, to_apart: width });
         })
     }
 

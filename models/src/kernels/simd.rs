@@ -78,7 +78,16 @@ pub(crate) trait Simd: Copy {
     #[inline(always)]
     unsafe fn load_nines(self, p: *const f32, stride: usize, n: usize) -> [Self::V; 9] {
         // SAFETY: what the caller vouches for.
-        unsafe { lane_by_lane::load_nines(self, p, stride, n) }
+        unsafe { lane_by_lane::load(self, p, stride, n) }
+    }
+    /// Four elements for each lane, those of lane `i` at `p + i * stride`: vector `j` holds the `j`-th of each.
+    ///
+    /// # Safety
+    /// For each lane four elements are valid for reading.
+    #[inline(always)]
+    unsafe fn load_fours(self, p: *const f32, stride: usize) -> [Self::V; 4] {
+        // SAFETY: what the caller vouches for.
+        unsafe { lane_by_lane::load(self, p, stride, Self::LANES) }
     }
     /// The other way: writes nine elements for each of the first `n` lanes.
     ///
@@ -345,6 +354,14 @@ mod tests {
             for stride in [9, 10, 64] {
                 let len = 15 * stride + 9;
                 let from: Vec<f32> = (0..len).map(|i| i as f32).collect();
+                // SAFETY: nine elements after each of sixteen strides.
+                let fours = unsafe { s.load_fours(from[5..].as_ptr(), stride) };
+                for (j, v) in fours.into_iter().enumerate() {
+                    let mut lanes = [0.0; 16];
+                    s.store(&mut lanes, v);
+                    let expected = |lane: usize| from[5 + lane * stride + j];
+                    assert!((0..S::LANES).all(|lane| lanes[lane] == expected(lane)));
+                }
                 for n in 0..=S::LANES {
                     // SAFETY: nine elements after each of sixteen strides.
                     let nines = unsafe { s.load_nines(from.as_ptr(), stride, n) };

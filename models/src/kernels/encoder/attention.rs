@@ -10,6 +10,7 @@ use crate::kernels::activation::exp;
 use crate::kernels::gemm::{Gemm, Left, Right, Target};
 use crate::kernels::memory::Scratch;
 use crate::kernels::simd::{Isa, Kernel, Simd};
+use crate::kernels::transpose::Transpose;
 use crate::parameters::{SelfAttention, turns};
 
 /// Columns of scores, a row's start to the next one's, are a multiple of this: as many lanes as any vector has.
@@ -89,6 +90,13 @@ impl Attention {
         1.0 / (self.width() as f32).sqrt()
     }
 
+    /// Writes the transpose of one head of a text's keys or values.
+    fn transpose(&self, from: &[f32], to: &mut [f32]) {
+        let (columns, apart) = (self.width(), self.takes());
+        let rows = to.len() / columns;
+        self.isa.run(Transpose { rows, columns, from, apart, to, to_apart: rows });
+    }
+
     /// `c [rows, columns]` of a product over `depth` with the right operand's rows as far apart as those of `xs`.
     fn product(
         &self,
@@ -138,7 +146,7 @@ impl Middle for Attention {
         for (head, kept) in kept.chunks_exact_mut(KEPT * rows).enumerate() {
             let query = &xs[head * width..];
             let (key, value) = (&query[dim..], &query[2 * dim..]);
-            transpose(key, apart, width, &mut keys);
+            self.transpose(key, &mut keys);
             for [first, end] in self.blocks(rows) {
                 let (count, columns) = (end - first, self.columns(end, rows));
                 let queries = (&query[first * apart..], Left::Rows(apart));
@@ -170,8 +178,8 @@ impl Middle for Attention {
             let query = &xs[head * width..];
             let (key, value) = (&query[dim..], &query[2 * dim..]);
             let dy = &dys[head * width..];
-            transpose(key, apart, width, &mut across);
-            transpose(value, apart, width, &mut values);
+            self.transpose(key, &mut across);
+            self.transpose(value, &mut values);
             let dx = &mut dxs[head * width..];
             for [first, end] in self.blocks(rows) {
                 let (count, columns) = (end - first, self.columns(end, rows));
@@ -203,16 +211,6 @@ impl Middle for Attention {
             }
         }
         self.turn(dxs, true);
-    }
-}
-
-/// Writes the transpose of `xs`, rows of `width` values `apart` elements apart.
-fn transpose(xs: &[f32], apart: usize, width: usize, to: &mut [f32]) {
-    let rows = to.len() / width;
-    for (row, xs) in xs.chunks(apart).enumerate() {
-        for (column, x) in xs[..width].iter().enumerate() {
-            to[column * rows + row] = *x;
-        }
     }
 }
 

@@ -2,25 +2,25 @@
 
 use super::Simd;
 
-/// See [`Simd::load_nines`].
+/// See [`Simd::load_nines`] and [`Simd::load_fours`].
 ///
 /// # Safety
-/// As there.
+/// As there, for `N` elements of each lane.
 #[inline(always)]
-pub(super) unsafe fn load_nines<S: Simd>(
+pub(super) unsafe fn load<S: Simd, const N: usize>(
     s: S,
     p: *const f32,
     stride: usize,
     n: usize,
-) -> [S::V; 9] {
-    let mut nines = [[0.0; 16]; 9];
+) -> [S::V; N] {
+    let mut elements = [[0.0; 16]; N];
     for lane in 0..n {
-        for (j, lanes) in nines.iter_mut().enumerate() {
-            // SAFETY: the caller vouches for nine elements of each lane.
+        for (j, lanes) in elements.iter_mut().enumerate() {
+            // SAFETY: the caller vouches for so many elements of each lane.
             lanes[lane] = unsafe { *p.add(lane * stride + j) };
         }
     }
-    nines.map(|lanes| s.load(&lanes))
+    elements.map(|lanes| s.load(&lanes))
 }
 
 /// See [`Simd::store_nines`].

@@ -115,6 +115,29 @@ impl Simd for Avx2 {
         unsafe fn store_ptr_first(p: *mut f32, a: __m256, n: usize) -> () =
             _mm256_maskstore_ps(p, first_avx2(n), a);
     }
+    #[inline(always)]
+    unsafe fn load_fours(self, p: *const f32, stride: usize) -> [Self::V; 4] {
+        // SAFETY: the caller vouches for the elements, the token for the instruction set.
+        unsafe {
+            // Vector `j` holds lanes j and 4 + j, half each; the halves are 4×4 matrices to be transposed.
+            let halves = |j: usize| {
+                let four = |lane: usize| _mm_loadu_ps(p.add(lane * stride));
+                _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(four(j)), four(4 + j))
+            };
+            let pairs = |a, b| {
+                let (low, high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+                (_mm256_castps_pd(low), _mm256_castps_pd(high))
+            };
+            let (ab_low, ab_high) = pairs(halves(0), halves(1));
+            let (cd_low, cd_high) = pairs(halves(2), halves(3));
+            [
+                _mm256_castpd_ps(_mm256_unpacklo_pd(ab_low, cd_low)),
+                _mm256_castpd_ps(_mm256_unpackhi_pd(ab_low, cd_low)),
+                _mm256_castpd_ps(_mm256_unpacklo_pd(ab_high, cd_high)),
+                _mm256_castpd_ps(_mm256_unpackhi_pd(ab_high, cd_high)),
+            ]
+        }
+    }
 }
 
 /// `n` lanes switched on.
@@ -124,27 +147,7 @@ fn first_avx512(n: usize) -> __mmask16 {
     ((1_u32 << n) - 1) as __mmask16
 }
 
-/// Four elements for each of sixteen lanes, those of lane `i` at `p + i * stride`: vector `j` holds the `j`-th of each.
-///
-/// # Safety
-/// The CPU has AVX-512 F, and four elements of each lane are valid for reading.
-#[inline(always)]
-unsafe fn load_fours(p: *const f32, stride: usize) -> [__m512; 4] {
-    // SAFETY: the caller vouches for the elements and the instruction set.
-    unsafe {
-        // Vector `j` holds lanes j, 4 + j, 8 + j, 12 + j, a quarter each.
-        let quarters = |j: usize| {
-            let four = |lane: usize| _mm_loadu_ps(p.add(lane * stride));
-            let low = _mm512_castps128_ps512(four(j));
-            let low = _mm512_insertf32x4::<1>(low, four(4 + j));
-            let low = _mm512_insertf32x4::<2>(low, four(8 + j));
-            _mm512_insertf32x4::<3>(low, four(12 + j))
-        };
-        transposed_fours([quarters(0), quarters(1), quarters(2), quarters(3)])
-    }
-}
-
-/// Writes what [`load_fours`] reads.
+/// Writes what [`Simd::load_fours`] reads.
 ///
 /// # Safety
 /// The CPU has AVX-512 F, and four elements of each lane are valid for writing.
@@ -221,16 +224,31 @@ impl Simd for Avx512 {
             _mm512_mask_storeu_ps(p, first_avx512(n), a);
     }
     #[inline(always)]
+    unsafe fn load_fours(self, p: *const f32, stride: usize) -> [Self::V; 4] {
+        // SAFETY: the caller vouches for the elements, the token for the instruction set.
+        unsafe {
+            // Vector `j` holds lanes j, 4 + j, 8 + j, 12 + j, a quarter each.
+            let quarters = |j: usize| {
+                let four = |lane: usize| _mm_loadu_ps(p.add(lane * stride));
+                let low = _mm512_castps128_ps512(four(j));
+                let low = _mm512_insertf32x4::<1>(low, four(4 + j));
+                let low = _mm512_insertf32x4::<2>(low, four(8 + j));
+                _mm512_insertf32x4::<3>(low, four(12 + j))
+            };
+            transposed_fours([quarters(0), quarters(1), quarters(2), quarters(3)])
+        }
+    }
+    #[inline(always)]
     unsafe fn load_nines(self, p: *const f32, stride: usize, n: usize) -> [Self::V; 9] {
         // SAFETY: the caller vouches for nine elements of each lane, the token for the instruction set.
         unsafe {
             if n < Self::LANES {
-                return lane_by_lane::load_nines(self, p, stride, n);
+                return lane_by_lane::load(self, p, stride, n);
             }
-            let [a, b, c, d] = load_fours(p, stride);
-            let [e, f, g, h] = load_fours(p.add(4), stride);
+            let [a, b, c, d] = self.load_fours(p, stride);
+            let [e, f, g, h] = self.load_fours(p.add(4), stride);
             // Three of these once more, and the last.
-            let [.., last] = load_fours(p.add(5), stride);
+            let [.., last] = self.load_fours(p.add(5), stride);
             [a, b, c, d, e, f, g, h, last]
         }
     }
