@@ -98,6 +98,20 @@ fn grey_images_are_trained_on_evaluated_swept_and_checked_by_their_path() {
 }
 
 #[test]
+fn what_a_recipe_says_of_data_of_a_kind_stays_for_other_data_of_it() {
+    let program = Program::new();
+    reviews(&program.path("reviews.csv"));
+    fs::write(program.path("play.txt"), "To be, or not to be. ".repeat(90)).unwrap();
+    let recipe = "model = \"gpt\"\nscheme = \"dense\"\n[dataset]\nkind = \"text\"\nlength = 8\ntest_share = 0.25\n";
+    fs::write(program.path("own.toml"), recipe).unwrap();
+    let printed = |data: &str| program.succeed(&["train", "own.toml", "--data", data, "--dry-run"]);
+    says(&printed("play.txt"), &["length = 8", "test_share = 0.25", "file = \"play.txt\""]);
+    let other = printed("reviews.csv");
+    says(&other, &["kind = \"table\"", "length = 64", "kind = \"fasttext\""]);
+    assert!(!other.contains("test_share"), "{other}");
+}
+
+#[test]
 fn a_path_without_data_is_refused_before_anything_is_trained() {
     let program = Program::new();
     fs::create_dir(program.path("empty")).unwrap();

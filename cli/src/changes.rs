@@ -73,21 +73,31 @@ impl Changes {
     }
 }
 
-/// Puts the data set at `path` into the recipe, and where the recipe's own model cannot read it, one that can.
+/// Puts the data set at `path` into the recipe, which keeps what it says of data of that kind but where they lie; and where
+/// the recipe's own model cannot read it, a model that can.
 fn take_data(source: &mut Source, path: &Path) -> Result<()> {
     let found = gradwire_datasets::look(path)?;
     eprintln!("{}: {}", path.display(), found.line);
-    source.flags.insert(0, ("dataset", Value::try_from(&found.config)?));
+    let mut dataset = Value::try_from(&found.config)?;
+    let own = source.table()?.remove("dataset");
+    if let (Value::Table(new), Some(Value::Table(own))) = (&mut dataset, own)
+        && new.get("kind") == own.get("kind")
+    {
+        let place = |key: &str| ["dir", "file", "test_file"].contains(&key);
+        new.extend(own.into_iter().filter(|(key, _)| !place(key)));
+    }
+    let config: gradwire_datasets::Config = dataset.clone().try_into()?;
+    source.flags.insert(0, ("dataset", dataset));
     let named = |set: &String| {
         set.split('=').next().is_some_and(|key| key.trim() == "model" || key.trim() == "model.kind")
     };
     if source.flags.iter().any(|(key, _)| *key == "model") || source.sets.iter().any(named) {
         return Ok(());
     }
-    let form = found.config.form()?;
+    let form = config.form()?;
     let problem = |model: &models::Config| -> Option<String> {
         let reads = model.input_kind();
-        match reads == recipe::holds(&found.config) {
+        match reads == recipe::holds(&config) {
             true => {
                 Some(model.parameters(&recipe::input(form.shape), form.classes).err()?.to_string())
             }

@@ -11,7 +11,10 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
 }
 
 /// What stands in a row at a column.
-#[derive(Debug, PartialEq)]
+#[cfg_attr(
+    not(feature = "fetch"),
+    expect(dead_code, reason = "only a file that is read has cells")
+)]
 pub(crate) enum Cell {
     Nothing,
     /// A text, or a number in digits.

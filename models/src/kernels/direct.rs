@@ -94,6 +94,7 @@ pub(super) fn weight_gradient(isa: Isa, sizes: &Sizes, xs: &[f32], dy: &[f32], d
                             _ => Target::Add(sums),
                         },
                         c_row: depth,
+                        bias: &[],
                     });
                 }
             },

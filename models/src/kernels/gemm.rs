@@ -46,7 +46,7 @@ pub(crate) enum Right {
     Blocks { width: usize, stride: usize },
 }
 
-/// `c[i, j] = Σ_k a[i, k] · b[k, j]`.
+/// `c[i, j] = Σ_k a[i, k] · b[k, j]`, plus `bias[j]` where the result is written and there is a bias.
 ///
 /// Row `i` of the result starts at `c[i * c_row]`.
 pub(crate) struct Gemm<'a> {
@@ -59,6 +59,8 @@ pub(crate) struct Gemm<'a> {
     pub right: Right,
     pub c: Target<'a>,
     pub c_row: usize,
+    /// `columns` elements, or none at all.
+    pub bias: &'a [f32],
 }
 
 impl Gemm<'_> {
@@ -84,6 +86,7 @@ impl Gemm<'_> {
         assert!(a < self.a.len(), "left operand too short");
         assert!(b < self.b.len(), "right operand too short");
         assert!(last([(m, self.c_row), (n, 1)]) < self.c.len(), "result too short");
+        assert!(self.bias.is_empty() || n < self.bias.len(), "bias too short");
     }
 }
 
@@ -109,6 +112,7 @@ impl Kernel for Gemm<'_> {
         self.check(S::LANES);
         let (c, accumulate) = self.c.parts();
         let c = c.as_mut_ptr();
+        let bias = (!self.bias.is_empty()).then_some(self.bias.as_ptr());
         let width = match self.right {
             Right::Blocks { width, .. } => panel(S::LANES).min(width),
             _ => panel(S::LANES),
@@ -145,7 +149,11 @@ impl Kernel for Gemm<'_> {
                         c: c.add(j),
                         c_row: self.c_row,
                         last: 0,
-                        accumulate: accumulate || k > 0,
+                        old: match bias {
+                            _ if accumulate || k > 0 => Some((c.add(j).cast_const(), self.c_row)),
+                            Some(bias) => Some((bias.add(j), 0)),
+                            None => None,
+                        },
                     };
                     match self.left {
                         Left::Rows(_) => strip.columns::<ROWS>(self.rows, columns),
@@ -180,7 +188,8 @@ struct Strip<S> {
     c_row: usize,
     /// Lanes in the last vector of columns, when it is not full.
     last: usize,
-    accumulate: bool,
+    /// What the products are added to, and how far its rows are apart.
+    old: Option<(*const f32, usize)>,
 }
 
 /// The rows of a strip of `V` vectors of columns, the last vector not full if `PARTIAL`. Each such kind of strip is a
@@ -309,9 +318,14 @@ impl<S: Simd> Strip<S> {
                 let c = self.c.add((row + i) * self.c_row);
                 // The sum of this stretch of the depth is finished before it is added to what is there: fewer
                 // roundings lie between any product and the result than in one long chain.
-                let old = if self.accumulate { self.load::<V, PARTIAL>(c) } else { [s.zero(); V] };
-                for j in 0..V {
-                    let v = if self.accumulate { s.add(old[j], sums[j]) } else { sums[j] };
+                let sums = match self.old {
+                    Some((old, apart)) => {
+                        let old = self.load::<V, PARTIAL>(old.add((row + i) * apart));
+                        std::array::from_fn(|j| s.add(old[j], sums[j]))
+                    }
+                    None => *sums,
+                };
+                for (j, v) in sums.into_iter().enumerate() {
                     if PARTIAL && j == V - 1 {
                         s.store_ptr_first(c.add(j * S::LANES), v, self.last);
                     } else {

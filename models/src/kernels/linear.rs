@@ -30,9 +30,9 @@ impl Operation<3> for Linear {
     fn forward(&self, [xs, weight, bias]: [Operand; 3]) -> Result<(Vec<f32>, Shape)> {
         let (outputs, inputs) = weight.shape().dims2()?;
         let batch = xs.shape().dims()[0];
-        let mut ys = bias.values()?.repeat(batch);
+        let mut ys = vec![0.0; batch * outputs];
         let weight = Panels::transposed(self.isa, weight.values()?, inputs);
-        weight.product(xs.values()?, Target::Add(&mut ys));
+        weight.affine(xs.values()?, bias.values()?, &mut ys);
         Ok((ys, (batch, outputs).into()))
     }
 

@@ -79,6 +79,7 @@ fn by_kernel(a: &[f32], b: &[f32], c: &mut [f32]) {
         right: Right::Panels,
         c: Target::Write(c),
         c_row: SIZE,
+        bias: &[],
     });
 }
 

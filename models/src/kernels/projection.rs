@@ -65,6 +65,15 @@ impl Panels {
 
     /// `xs [rows, depth]` times the operand, `[rows, columns]`.
     pub(super) fn product(&self, xs: &[f32], ys: Target) {
+        self.multiply(xs, &[], ys);
+    }
+
+    /// Writes `xs [rows, depth]` times the operand plus `bias [columns]`.
+    pub(super) fn affine(&self, xs: &[f32], bias: &[f32], ys: &mut [f32]) {
+        self.multiply(xs, bias, Target::Write(ys));
+    }
+
+    fn multiply(&self, xs: &[f32], bias: &[f32], ys: Target) {
         self.isa.run(Gemm {
             rows: xs.len() / self.depth,
             columns: self.columns,
@@ -75,6 +84,7 @@ impl Panels {
             right: Right::Panels,
             c: ys,
             c_row: self.columns,
+            bias,
         });
     }
 }
@@ -94,6 +104,7 @@ pub(super) fn weight_gradient(isa: Isa, dys: &[f32], xs: &[f32], inputs: usize, 
             right: Right::Rows(inputs),
             c: Target::Write(dw),
             c_row: inputs,
+            bias: &[],
         });
     });
 }
@@ -115,9 +126,4 @@ impl Kernel for ColumnSums<'_> {
             }
         }
     }
-}
-
-/// Writes `row` into every row of `rows`.
-pub(super) fn fill(rows: &mut [f32], row: &[f32]) {
-    rows.chunks_exact_mut(row.len()).for_each(|to| to.copy_from_slice(row));
 }

@@ -282,6 +282,7 @@ impl Pass<'_> {
                         right: Right::Panels,
                         c: if block.top == 0 { Target::Write(to) } else { Target::Add(to) },
                         c_row: results.width,
+                        bias: &[],
                     });
                 }
                 if block.top + block.depth < depth {

@@ -109,7 +109,7 @@ impl Attention {
     ) {
         let ([rows, columns, depth], (a, left)) = (sizes, a);
         let (right, c) = (Right::Rows(b_row), Target::Write(c));
-        self.isa.run(Gemm { rows, columns, depth, a, left, b, right, c, c_row });
+        self.isa.run(Gemm { rows, columns, depth, a, left, b, right, c, c_row, bias: &[] });
     }
 }
 

@@ -17,7 +17,7 @@ use crate::kernels::memory::Scratch;
 use crate::kernels::operand::{Operand, borrow};
 use crate::kernels::parallel;
 use crate::kernels::profile::{Kind, timed};
-use crate::kernels::projection::{ColumnSums, Panels, fill, weight_gradient};
+use crate::kernels::projection::{ColumnSums, Panels, weight_gradient};
 use crate::kernels::simd::Isa;
 use crate::packing::Packing;
 
@@ -191,8 +191,7 @@ impl<M: Middle> Operation<2> for Block<M> {
             let xs = span(xs, group.rows(), dim);
             let mut normal = Scratch::new(xs.len());
             self.isa.run(Normalise { xs, gamma, beta, kept: norm, ys: &mut normal });
-            fill(taken, first_bias);
-            first.product(&normal, Target::Add(taken));
+            first.affine(&normal, first_bias, taken);
             for text in group.texts() {
                 self.middle.forward(
                     span(taken, text.clone(), takes),
@@ -200,8 +199,7 @@ impl<M: Middle> Operation<2> for Block<M> {
                     span_mut(given, text, gives),
                 );
             }
-            fill(ys, second_bias);
-            second.product(given, Target::Add(ys));
+            second.affine(given, second_bias, ys);
             ys.iter_mut().zip(xs).for_each(|(y, x)| *y += x);
         });
         self.saved.set(saved);

@@ -80,6 +80,8 @@ fn check((rows, columns, depth): (usize, usize, usize), narrow: bool, add: bool)
             lefts.iter().flat_map(|left| rights.iter().map(move |right| (*left, *right)))
         {
             let c_row = columns + 3;
+            let biased = if add || rows.is_multiple_of(2) { 0 } else { columns };
+            let bias: Vec<f32> = (0..biased).map(|j| value(3 + j)).collect();
             let mut c = vec![0.5; rows * c_row];
             let to = if add { Target::Add(&mut c) } else { Target::Write(&mut c) };
             isa.run(Gemm {
@@ -92,6 +94,7 @@ fn check((rows, columns, depth): (usize, usize, usize), narrow: bool, add: bool)
                 right,
                 c: to,
                 c_row,
+                bias: &bias,
             });
             for (i, j) in (0..rows).flat_map(|i| (0..c_row).map(move |j| (i, j))) {
                 let products = (0..depth).map(|k| f64::from(a(i, k)) * f64::from(b(k, j)));
@@ -99,7 +102,7 @@ fn check((rows, columns, depth): (usize, usize, usize), narrow: bool, add: bool)
                 let product: f64 = products.sum();
                 let expected = match (j < columns, add) {
                     (false, _) => 0.5,
-                    (true, false) => product,
+                    (true, false) => product + bias.get(j).map_or(0.0, |x| f64::from(*x)),
                     (true, true) => 0.5 + product,
                 };
                 let found = f64::from(c[i * c_row + j]);
@@ -121,7 +124,7 @@ fn numbers_that_wrap_are_no_elements() {
     let product = |isa: Isa, left, right, c_row, rows, columns, depth| {
         let (a, b, mut c) = (vec![1.0; 64], vec![1.0; 64], vec![0.0; 64]);
         let c = Target::Write(&mut c);
-        isa.run(Gemm { rows, columns, depth, a: &a, left, b: &b, right, c, c_row });
+        isa.run(Gemm { rows, columns, depth, a: &a, left, b: &b, right, c, c_row, bias: &[] });
     };
     let (rows, panels) = (Left::Rows(1), Right::Panels);
     let wide = Right::Blocks { width: 8, stride: FAR };

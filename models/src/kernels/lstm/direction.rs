@@ -150,6 +150,7 @@ impl<'a> Direction<'a> {
                 right: Right::Rows(columns),
                 c: Target::Add(c),
                 c_row: columns,
+                bias: &[],
             });
         }
         let (db_ih, db_hh) = db.split_at_mut(gates);

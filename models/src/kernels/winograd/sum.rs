@@ -194,6 +194,7 @@ impl<'a, const POINTS: usize> Chunk<'a, POINTS> {
             right: Right::Blocks { width: b.width, stride: b.block },
             c: to,
             c_row: columns,
+            bias: &[],
         });
     }
 
