@@ -1,15 +1,13 @@
 //! The module graph of a crate, computed from its sources.
 //!
-//! An arrow `a → b` means that the code of module `a` names something that module `b` defines. A
-//! name is followed through imports and re-exports to the module that defines it, so that a facade
-//! (`pub use`) is no arrow by itself. What `#[cfg(test)]` guards is left out. Names inside macro
-//! calls count, and so do the paths in attributes such as `#[serde(with = "number::map")]`. Calls of
-//! methods are not seen; the types that have them are.
+//! An arrow `a → b` means that the code of module `a` imports something that module `b` defines, or names it by a
+//! path. A re-export (`pub use`) is followed to the module behind it, and is no arrow by itself. What
+//! `#[cfg(test)]` guards is left out. No import is unused, so that imports tell what is named without a path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use syn::buffer::{Cursor, TokenBuffer};
+use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 
 /// A module's path from its crate's root, which itself is the empty path.
@@ -23,16 +21,12 @@ pub(crate) struct Graph {
     pub(crate) arrows: BTreeMap<(Name, Name), String>,
 }
 
-/// What a module's names mean.
+/// What a module names of others.
 #[derive(Default)]
 struct Module {
-    /// What it defines, its modules apart.
-    items: BTreeSet<String>,
-    /// What its `use` declarations bring in: the name here, and the path as it is written.
-    imports: BTreeMap<String, Name>,
-    /// Where `use path::*` looks.
-    globs: Vec<Name>,
-    /// The paths that its code writes; of imports only those that are not passed on.
+    /// What it passes on: the name here, and the path as it is written.
+    exports: BTreeMap<String, Name>,
+    /// The paths that its code writes, imports among them.
     paths: BTreeSet<Name>,
 }
 
@@ -48,16 +42,14 @@ impl Graph {
         }
         for (module, content) in &graph.modules {
             for path in &content.paths {
-                let path: Name = match &path[..] {
-                    [first, rest @ ..] if first == name => [&["crate".to_string()], rest].concat(),
-                    path => path.to_vec(),
+                let from_root = path.first().is_some_and(|first| first == name);
+                let target = match from_root {
+                    true => Some(graph.follow(&Name::new(), &path[1..])),
+                    false => graph.resolve(module, path),
                 };
-                match graph.resolve(module, &path, 0) {
-                    Some(Found::Item(target)) if target != *module => {
-                        let arrow = (module.clone(), target);
-                        graph.arrows.entry(arrow).or_insert_with(|| path.join("::"));
-                    }
-                    _ => {}
+                if let Some(target) = target.filter(|target| target != module) {
+                    let arrow = (module.clone(), target);
+                    graph.arrows.entry(arrow).or_insert_with(|| path.join("::"));
                 }
             }
         }
@@ -93,54 +85,28 @@ impl Graph {
         }
     }
 
-    /// What a path in `module` leads to; nothing when that is outside the crate.
-    fn resolve(&self, module: &Name, path: &[String], depth: usize) -> Option<Found> {
+    /// The module that defines what a path in `module` names; nothing when that is outside the crate, or is
+    /// reached through an import, which is a path of its own.
+    fn resolve(&self, module: &[String], path: &[String]) -> Option<Name> {
         let (first, rest) = path.split_first()?;
-        let content = self.modules.get(module)?;
-        let child = [&module[..], std::slice::from_ref(first)].concat();
-        let within = |module: &Name| self.within(module, rest, depth);
-        if depth > 20 {
-            return None;
-        }
+        let child = [module, std::slice::from_ref(first)].concat();
         match first.as_str() {
-            "crate" => return within(&Vec::new()),
-            "self" => return within(module),
-            "super" => return within(&module[..module.len().checked_sub(1)?].to_vec()),
-            _ if self.modules.contains_key(&child) => return within(&child),
-            _ if content.items.contains(first) => return Some(Found::Item(module.clone())),
-            _ => {}
+            "crate" => Some(self.follow(&[], rest)),
+            "self" => Some(self.follow(module, rest)),
+            "super" => Some(self.follow(&module[..module.len().checked_sub(1)?], rest)),
+            _ => self.modules.contains_key(&child).then(|| self.follow(&child, rest)),
         }
-        if let Some(import) = content.imports.get(first) {
-            let same = import.len() == 1 && import[0] == *first;
-            return match self.resolve(module, import, depth + 1).filter(|_| !same)? {
-                Found::Module(module) => within(&module),
-                item => Some(item),
-            };
-        }
-        content.globs.iter().find_map(|glob| match self.resolve(module, glob, depth + 1)? {
-            Found::Module(glob) if glob != *module => {
-                self.knows(&glob, first).then(|| self.within(&glob, path, depth + 1)).flatten()
-            }
-            _ => None,
-        })
     }
 
-    /// What the rest of a path leads to that has come to `module`.
-    fn within(&self, module: &Name, rest: &[String], depth: usize) -> Option<Found> {
-        if rest.is_empty() {
-            return Some(Found::Module(module.clone()));
+    /// The module that defines what the rest of a path names that has come to `module`.
+    fn follow(&self, module: &[String], rest: &[String]) -> Name {
+        let Some((first, after)) = rest.split_first() else { return module.to_vec() };
+        if let Some(target) = self.resolve(module, rest) {
+            return target;
         }
-        // What nothing here declares has been made by a macro, here.
-        let known = self.resolve(module, rest, depth + 1);
-        Some(known.unwrap_or_else(|| Found::Item(module.clone())))
-    }
-
-    fn knows(&self, module: &Name, word: &String) -> bool {
-        let content = &self.modules[module];
-        let child = [&module[..], std::slice::from_ref(word)].concat();
-        content.items.contains(word)
-            || content.imports.contains_key(word)
-            || self.modules.contains_key(&child)
+        let export = self.modules[module].exports.get(first);
+        let target = export.and_then(|export| self.resolve(module, &[export, after].concat()));
+        target.unwrap_or_else(|| module.to_vec())
     }
 
     /// The arrows between what `of` makes of modules; what it drops, and arrows within, are left out.
@@ -157,21 +123,10 @@ impl Graph {
         name.first().cloned().unwrap_or_else(|| "lib".into())
     }
 
-    /// The number of modules.
-    pub(crate) fn len(&self) -> usize {
-        self.modules.len()
-    }
-
     /// All top-level modules.
     pub(crate) fn rooms(&self) -> BTreeSet<String> {
         self.modules.keys().map(Self::room).collect()
     }
-}
-
-enum Found {
-    Module(Name),
-    /// By the module that defines it.
-    Item(Name),
 }
 
 /// The circles of a graph: the sets of more than one node of which each leads to every other.
@@ -215,7 +170,7 @@ impl Module {
             syn::UseTree::Group(group) => {
                 group.items.iter().for_each(|tree| self.import(tree, path, passed_on));
             }
-            syn::UseTree::Glob(_) => self.globs.push(path.clone()),
+            syn::UseTree::Glob(_) => drop(self.paths.insert(path.clone())),
             syn::UseTree::Name(name) => self.bring(&name.ident, &name.ident, path, passed_on),
             syn::UseTree::Rename(name) => self.bring(&name.ident, &name.rename, path, passed_on),
         }
@@ -223,57 +178,12 @@ impl Module {
 
     fn bring(&mut self, word: &syn::Ident, here: &syn::Ident, path: &Name, passed_on: bool) {
         let mut path = path.clone();
-        let mut here = here.to_string();
-        if word == "self" {
-            if here == "self" {
-                here = path.last().cloned().unwrap_or_default();
-            }
-        } else {
+        if word != "self" {
             path.push(word.to_string());
         }
-        if !passed_on {
-            self.paths.insert(path.clone());
-        }
-        self.imports.insert(here, path);
-    }
-
-    /// The paths among the tokens of a macro call or an attribute.
-    fn tokens(&mut self, mut at: Cursor<'_>) {
-        let mut path = Name::new();
-        // Whether `::` has just been read.
-        let mut joined = false;
-        while !at.eof() {
-            if let Some((word, next)) = at.ident() {
-                if !joined {
-                    self.end(&mut path);
-                }
-                path.push(word.to_string());
-                (joined, at) = (false, next);
-                continue;
-            }
-            if let Some((first, next)) = at.punct()
-                && first.as_char() == ':'
-                && let Some((second, next)) = next.punct()
-                && second.as_char() == ':'
-            {
-                (joined, at) = (true, next);
-                continue;
-            }
-            self.end(&mut path);
-            joined = false;
-            if let Some((inside, _, _, next)) = at.any_group() {
-                self.tokens(inside);
-                at = next;
-            } else if let Some((_, next)) = at.token_tree() {
-                at = next;
-            }
-        }
-        self.end(&mut path);
-    }
-
-    fn end(&mut self, path: &mut Name) {
-        let path = std::mem::take(path);
-        if !path.is_empty() {
+        if passed_on {
+            self.exports.insert(here.to_string(), path);
+        } else {
             self.paths.insert(path);
         }
     }
@@ -281,26 +191,18 @@ impl Module {
 
 impl<'ast> Visit<'ast> for Module {
     fn visit_item(&mut self, item: &'ast syn::Item) {
-        let (attributes, name) = match item {
-            syn::Item::Const(it) => (&it.attrs, Some(&it.ident)),
-            syn::Item::Enum(it) => (&it.attrs, Some(&it.ident)),
-            syn::Item::Fn(it) => (&it.attrs, Some(&it.sig.ident)),
-            syn::Item::Macro(it) => (&it.attrs, it.ident.as_ref()),
-            syn::Item::Static(it) => (&it.attrs, Some(&it.ident)),
-            syn::Item::Struct(it) => (&it.attrs, Some(&it.ident)),
-            syn::Item::Trait(it) => (&it.attrs, Some(&it.ident)),
-            syn::Item::Type(it) => (&it.attrs, Some(&it.ident)),
-            syn::Item::Union(it) => (&it.attrs, Some(&it.ident)),
-            syn::Item::Impl(it) => (&it.attrs, None),
-            syn::Item::Use(it) => (&it.attrs, None),
+        let attributes = match item {
+            syn::Item::Const(it) => &it.attrs,
+            syn::Item::Fn(it) => &it.attrs,
+            syn::Item::Impl(it) => &it.attrs,
+            syn::Item::Use(it) => &it.attrs,
             // Modules are read by themselves.
-            _ => return,
+            syn::Item::Mod(_) => return,
+            _ => return visit::visit_item(self, item),
         };
-        if is_test(attributes) {
-            return;
+        if !is_test(attributes) {
+            visit::visit_item(self, item);
         }
-        self.items.extend(name.map(ToString::to_string));
-        visit::visit_item(self, item);
     }
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
@@ -317,34 +219,19 @@ impl<'ast> Visit<'ast> for Module {
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        if path.leading_colon.is_none() {
+        // One word alone is no module, but what is defined here or has been imported.
+        if path.leading_colon.is_none() && path.segments.len() > 1 {
             self.paths.insert(path.segments.iter().map(|part| part.ident.to_string()).collect());
         }
         visit::visit_path(self, path);
     }
 
+    /// What a macro is called with counts where it is expressions.
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
         visit::visit_macro(self, call);
-        self.tokens(TokenBuffer::new2(call.tokens.clone()).begin());
-    }
-
-    fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
-        let syn::Meta::List(list) = &attribute.meta else { return };
-        self.tokens(TokenBuffer::new2(list.tokens.clone()).begin());
-        if !list.path.is_ident("serde") {
-            return;
+        let expressions = Punctuated::<syn::Expr, syn::Token![,]>::parse_terminated;
+        if let Ok(expressions) = call.parse_body_with(expressions) {
+            expressions.iter().for_each(|expression| self.visit_expr(expression));
         }
-        // serde has paths in quotes: of functions, or of a module that has them.
-        let _ = attribute.parse_nested_meta(|meta| {
-            let Ok(value) = meta.value() else { return Ok(()) };
-            let Ok(text) = value.parse::<syn::LitStr>() else { return Ok(()) };
-            if ["with", "default", "skip_serializing_if"].iter().any(|key| meta.path.is_ident(key))
-            {
-                let inside = ["serialize".to_string()];
-                let path = text.value();
-                self.paths.insert(path.split("::").map(str::to_string).chain(inside).collect());
-            }
-            Ok(())
-        });
     }
 }
