@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use gradwire::machine;
 use gradwire::recipe::{self, Recipe};
+use gradwire::text::{self, Column, Table};
 use gradwire::train::session;
 use gradwire_exchange::Scheme;
 use gradwire_exchange::SchemeConfig;
@@ -138,7 +139,7 @@ fn advise(
         steps,
         workload.parameters()
     );
-    table(&measured, &evens);
+    print!("{}", table(&measured, &evens));
     for (scheme, error) in &refused {
         println!("{scheme}: left out: {error:#}");
     }
@@ -167,45 +168,33 @@ fn verdict<'a>(
     Ok(Verdict { word, link, order, dense: all[dense] })
 }
 
-fn table(measured: &[SchemeCost], evens: &[BreakEven]) {
+fn table(measured: &[SchemeCost], evens: &[BreakEven]) -> Table {
     let repeats = |name| measured.iter().filter(|row| row.name == name).count() > 1;
-    // Settings tell rows of one scheme apart.
-    let label =
-        |row: &SchemeCost| if repeats(row.name) { row.scheme.clone() } else { row.name.into() };
-    let width = measured.iter().map(|row| label(row).chars().count()).max().unwrap_or(0);
-    println!(
-        "{:<width$} {:>9} {:>9} {:>9} {:>9} {:>10}  faster than dense",
-        "scheme", "bits per", "encode", "decode", "error", "risk"
-    );
-    println!("{:<width$} {:>9} {:>9} {:>9}", "", "parameter", "ms", "ms");
+    let titles = ["bits per\nparameter", "encode\nms", "decode\nms", "error", "risk"];
+    let figures = titles.map(|title| Column::right(title).at_least(9));
+    let last = Column::left("faster than dense");
+    let mut table = Table::new([Column::left("scheme")].into_iter().chain(figures).chain([last]));
     for (row, even) in measured.iter().zip(evens) {
-        println!(
-            "{:<width$} {:>9.3} {:>9.2} {:>9.2} {:>9.4} {:>10}  {}",
-            label(row),
-            row.bits_per_parameter,
-            1e3 * row.encode,
-            1e3 * row.decode,
-            row.error,
-            row.risk.word(),
-            if row.name == "dense" { "–".into() } else { words(*even) }
-        );
+        table.row([
+            // Settings tell rows of one scheme apart.
+            if repeats(row.name) { row.scheme.clone() } else { row.name.into() },
+            format!("{:.3}", row.bits_per_parameter),
+            format!("{:.2}", 1e3 * row.encode),
+            format!("{:.2}", 1e3 * row.decode),
+            format!("{:.4}", row.error),
+            row.risk.word().into(),
+            if row.name == "dense" { "–".into() } else { words(*even) },
+        ]);
     }
+    table
 }
 
 fn words(even: BreakEven) -> String {
     match even {
-        BreakEven::Below(bandwidth) => format!("below {}", rate(bandwidth)),
-        BreakEven::Above(bandwidth) => format!("above {}", rate(bandwidth)),
+        BreakEven::Below(bandwidth) => format!("below {}", text::bandwidth(bandwidth)),
+        BreakEven::Above(bandwidth) => format!("above {}", text::bandwidth(bandwidth)),
         BreakEven::Always => "on every link".into(),
         BreakEven::Never => "on no link".into(),
-    }
-}
-
-fn rate(bandwidth: f64) -> String {
-    match bandwidth {
-        b if b >= 1e9 => format!("{:.1} Gbit/s", b / 1e9),
-        b if b >= 1e6 => format!("{:.0} Mbit/s", b / 1e6),
-        b => format!("{:.0} kbit/s", b / 1e3),
     }
 }
 

@@ -5,6 +5,7 @@ use anyhow::Result;
 use clap::Args;
 use gradwire::recipe;
 use gradwire::record::gradient;
+use gradwire::text::{Column, Table};
 use gradwire_exchange::Scheme;
 use gradwire_exchange::SchemeConfig;
 use gradwire_study::bench::codecs::{self, CodecSpeed};
@@ -54,46 +55,47 @@ impl Codecs {
             true => recipe::in_words(scheme),
             false => scheme.about().name.to_string(),
         };
-        let width = schemes.iter().map(|s| name(s).len()).max().unwrap_or(0).max(6);
+        let width = schemes.iter().map(|s| name(s).len()).max().unwrap_or(0);
+        let titles = [
+            "encode\nGB/s",
+            "of\nmemcpy",
+            "decode\nGB/s",
+            "of\nmemcpy",
+            "bits per\nparameter",
+            "error\nrelative",
+            "cosine",
+        ];
+        let scheme = Column::left("scheme").at_least(width);
+        let figures = titles.map(|title| Column::right(title).at_least(6));
+        let table = Table::new([scheme].into_iter().chain(figures));
         if !self.json {
             let (d, tensors) = (gradient.flat.len(), gradient.shapes.len());
             println!("{d} elements in {tensors} parameters, one thread, medians");
-            println!(
-                "{:<width$} {:>7} {:>6} {:>7} {:>6} {:>9} {:>8} {:>7}",
-                "scheme", "encode", "of", "decode", "of", "bits per", "error", "cosine"
-            );
-            println!(
-                "{:<width$} {:>7} {:>6} {:>7} {:>6} {:>9} {:>8} {:>7}",
-                "", "GB/s", "memcpy", "GB/s", "memcpy", "parameter", "relative", ""
-            );
+            print!("{}", table.head());
         }
         for scheme in schemes {
             let row = codecs::measure(name(scheme), scheme, gradient)?;
             if self.json {
                 println!("{}", serde_json::to_string(&row)?);
             } else {
-                show(&row, width);
+                println!("{}", table.line(cells(row)));
             }
         }
         Ok(())
     }
 }
 
-fn show(row: &CodecSpeed, width: usize) {
-    print!("{:<width$} ", row.scheme);
+fn cells(row: CodecSpeed) -> Vec<String> {
     let (Some(decode_gb_s), Some(decode_of_memcpy)) = (row.decode_gb_s, row.decode_of_memcpy)
     else {
-        println!("is sent as it is: the scheme has no shorter message for this gradient");
-        return;
+        let why = "is sent as it is: the scheme has no shorter message for this gradient";
+        return vec![row.scheme, why.into()];
     };
-    println!(
-        "{:>7.2} {:>6.2} {:>7.2} {:>6.2} {:>9.3} {:>8.4} {:>7.4}",
-        row.encode_gb_s,
-        row.encode_of_memcpy,
-        decode_gb_s,
-        decode_of_memcpy,
-        row.bits_per_parameter,
-        row.error,
-        row.cosine
-    );
+    let two = [row.encode_gb_s, row.encode_of_memcpy, decode_gb_s, decode_of_memcpy];
+    let figures = two.into_iter().map(|figure| format!("{figure:.2}")).chain([
+        format!("{:.3}", row.bits_per_parameter),
+        format!("{:.4}", row.error),
+        format!("{:.4}", row.cosine),
+    ]);
+    [row.scheme].into_iter().chain(figures).collect()
 }

@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use clap::Args;
-use console::{Term, measure_text_width};
+use console::Term;
 use gradwire::disk::Disk;
 use gradwire::record::RunStatus;
+use gradwire::text::{Column, Table, percent_column};
 use gradwire_study::runs::{Glance, glance, under};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -55,9 +56,8 @@ impl Runs {
             return Ok(());
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
-        let rows = runs.iter().map(|run| cells(run, &self.folder, now));
         let width = Term::stdout().size_checked().map_or(WIDTH, |(_, columns)| columns.into());
-        print!("{}", table(std::iter::once(TITLES.map(String::from)).chain(rows).collect(), width));
+        print!("{}", table(&runs, &self.folder, now).fit(width));
         Ok(())
     }
 
@@ -74,13 +74,23 @@ impl Runs {
 
 /// Columns of the table where its width is not known.
 const WIDTH: usize = 80;
-const TITLES: [&str; 9] =
-    ["run", "recipe", "scheme", "workers", "seed", "state", "steps", "test", "ago"];
-/// Columns that may be cut, the least needed first, and to how much. Of the first, which can be typed,
-/// the end stays.
-const CUT: [(usize, usize); 3] = [(1, 8), (2, 6), (0, 12)];
-/// Columns that are words.
-const WORDS: [usize; 4] = [0, 1, 2, 5];
+
+/// The runs in `place`, as they stand `now`.
+fn table(runs: &[Glance], place: &Path, now: f64) -> Table {
+    let mut table = Table::new([
+        Column::left("run").shrinks_to(11).keeps_end(),
+        Column::left("recipe").shrinks_to(8),
+        Column::left("scheme").shrinks_to(6),
+        Column::right("workers"),
+        Column::right("seed"),
+        Column::left("state"),
+        Column::right("steps"),
+        Column::right("test"),
+        Column::right("ago"),
+    ]);
+    runs.iter().for_each(|run| table.row(cells(run, place, now)));
+    table
+}
 
 fn cells(run: &Glance, place: &Path, now: f64) -> [String; 9] {
     let folder = run.folder.strip_prefix(place).unwrap_or(&run.folder);
@@ -99,7 +109,7 @@ fn cells(run: &Glance, place: &Path, now: f64) -> [String; 9] {
         run.seed.to_string(),
         run.status.word().into(),
         steps,
-        run.test_accuracy.map_or_else(|| "–".into(), |part| format!("{:.1}%", 100.0 * part)),
+        run.test_accuracy.map_or_else(|| "–".into(), percent_column),
         ago(now - run.began),
     ]
 }
@@ -111,51 +121,6 @@ fn ago(seconds: f64) -> String {
         0..60 => format!("{minutes} min"),
         60..2880 => format!("{} h", minutes / 60),
         _ => format!("{} d", minutes / 1440),
-    }
-}
-
-/// Rows under their titles, cut where that is needed to fit `width`.
-fn table(mut rows: Vec<[String; 9]>, width: usize) -> String {
-    let widest = |rows: &[[String; 9]], column: usize| {
-        rows.iter().map(|row| measure_text_width(&row[column])).max().unwrap_or(0)
-    };
-    let all = |rows: &[[String; 9]]| (0..9).map(|column| widest(rows, column)).sum::<usize>();
-    let gap = if all(&rows) + 2 * 8 <= width { 2 } else { 1 };
-    for (column, least) in CUT {
-        let over = (all(&rows) + gap * 8).saturating_sub(width);
-        let room = widest(&rows, column).saturating_sub(over).max(least);
-        for row in &mut rows {
-            row[column] = cut(&row[column], room, column == 0);
-        }
-    }
-    let widths: Vec<usize> = (0..9).map(|column| widest(&rows, column)).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let space = " ".repeat(widths[column] - measure_text_width(cell));
-            let between = " ".repeat(if column == 0 { 0 } else { gap });
-            line += &match WORDS.contains(&column) {
-                true => format!("{between}{cell}{space}"),
-                false => format!("{between}{space}{cell}"),
-            };
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
-}
-
-/// At most `room` letters of a text, from its end or its beginning.
-fn cut(text: &str, room: usize, end: bool) -> String {
-    let letters: Vec<char> = text.chars().collect();
-    if letters.len() <= room {
-        return text.into();
-    }
-    let kept = room.saturating_sub(1);
-    match end {
-        true => format!("…{}", String::from_iter(&letters[letters.len() - kept..])),
-        false => format!("{}…", String::from_iter(&letters[..kept])),
     }
 }
 
@@ -192,15 +157,13 @@ mod tests {
             run(None, "cifar10-topk/2026-11-22T22-20-19Z", "cifar10-topk", "aggregation-aware"),
             run(None, "grace-quick/resnet20/topk-0.01/seed-3", "grace", "topk"),
         ];
-        let titles = std::iter::once(TITLES.map(String::from));
-        let rows: Vec<_> =
-            titles.chain(runs.iter().map(|run| cells(run, "runs/out".as_ref(), 4600.0))).collect();
-        let text = table(rows.clone(), 80);
+        let shown = |width| table(&runs, "runs/out".as_ref(), 4600.0).fit(width);
+        let text = shown(80);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        for part in ["dense-8", "22T22-20-19Z", "seed-3", "1480/1500", "91.3%", "1 h", "stopped"] {
+        for part in ["dense-8", "2T22-20-19Z", "seed-3", "1480/1500", "91.3%", "1 h", "stopped"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
-        let wide = table(rows, 200);
+        let wide = shown(200);
         assert!(wide.contains("grace-quick/resnet20/topk-0.01/seed-3"), "{wide}");
         assert!(wide.contains("aggregation-aware"), "{wide}");
         assert_eq!([60.0 * 59.0, 3.0 * 86_400.0].map(ago), ["59 min", "3 d"]);
