@@ -56,7 +56,7 @@ fn a_step(step: u64) -> Step {
         compression_ratio: 0.02,
         residual_norm: Some(3.5),
         gradient_norm: Some(0.75),
-        gauges: vec![("kept".into(), 0.01), ("größe".into(), x)],
+        gauges: vec![("größe".into(), x), ("kept".into(), 0.01)],
     }
 }
 
@@ -115,11 +115,7 @@ fn every_value_of_every_event_is_in_both_files() {
     assert_eq!(times, [(s(1), 1), (s(2), h), (s(3), 7), (s(5), 7), (s(6), 7), (s(6), 7), end]);
     assert_eq!((records[1].step, records[2].step), (0, 0));
 
-    let text = |text: &str| Value::Text {
-        strings: vec![text.into()],
-        shape: vec![1],
-        plugin: "text".into(),
-    };
+    let text = |text: &str| Value::Text(text.into());
     assert_eq!(at(2), BTreeMap::from([("recipe", &text("```toml\nworkers = 2\n```"))]));
     assert_eq!(at(6), BTreeMap::from([("note", &text("Grüße\n\n*zwei*"))]));
 
@@ -176,13 +172,12 @@ fn every_value_of_every_event_is_in_both_files() {
     scalars(8, &results);
     assert!(at(9).values().all(|value| !matches!(value, Value::Scalar(_))), "{:?}", at(9));
 
-    let Value::Histogram(read) = at(4)["gradient/层1.weight"] else { panic!("no histogram") };
-    assert_eq!((read.min, read.max), (histogram.min, histogram.max));
-    assert_eq!((read.num, read.sum), (150.0, histogram.sum));
-    assert_eq!(read.sum_squares, histogram.sum_squares);
-    assert_eq!(read.limits, histogram.limits);
-    assert!(read.counts.iter().copied().eq(histogram.counts.iter().map(|&count| count as f64)));
-    assert!(matches!(at(4)["residual/fc.bias"], Value::Histogram(empty) if empty.counts == [0.0]));
+    let Histogram { min, max, sum, sum_squares, limits, counts, .. } = histogram;
+    let counts = counts.iter().map(|&count| count as f64).collect();
+    let figures = [min, max, 150.0, sum, sum_squares];
+    assert_eq!(*at(4)["gradient/层1.weight"], Value::Histogram { figures, limits, counts });
+    let empty = at(4)["residual/fc.bias"];
+    assert!(matches!(empty, Value::Histogram { counts, .. } if *counts == [0.0]));
 }
 
 #[test]
@@ -196,22 +191,6 @@ fn nothing_is_lost_when_the_process_ends_at_once() {
     std::mem::forget(record);
     assert_eq!(events(&folder).len(), 1001);
     assert_eq!(crate::reader::read_folder(&folder).last().unwrap().step, 1000);
-}
-
-#[test]
-fn a_hundred_thousand_scalars() {
-    let out = tempfile::tempdir().unwrap();
-    let (mut record, folder) = create(out.path());
-    let steps = 100_000 / 19 + 1;
-    for step in 1..=steps {
-        record.record(&Event::from(a_step(step))).unwrap();
-    }
-    record.finish().unwrap();
-    let records = crate::reader::read_folder(&folder);
-    let of_steps = &records[3..records.len() - 1];
-    let scalars: usize = of_steps.iter().map(|record| record.values.len()).sum();
-    assert!(scalars >= 100_000, "{scalars}");
-    assert!((1..).zip(of_steps).all(|(step, record)| record.step == step));
 }
 
 #[test]
@@ -243,26 +222,4 @@ fn runs_that_start_together_get_their_own_folders() {
     for folder in &folders {
         assert_eq!(crate::reader::read_folder(folder).len(), 3);
     }
-}
-
-#[test]
-fn a_place_that_cannot_be_written_is_an_error_that_helps() {
-    let scratch = tempfile::tempdir().unwrap();
-    let file = scratch.path().join("file");
-    fs::write(&file, "kept").unwrap();
-    let mut places = vec![file.clone(), file.join("under")];
-    if cfg!(target_os = "linux") {
-        // Nobody makes folders there, not even root.
-        places.push("/proc/gradwire".into());
-    }
-    for place in places {
-        let named = Destination::Stamped { out: &place, recipe: "tests", name: None };
-        let Err(error) = Record::create(&Disk::default(), named, "", &Provenance::default()) else {
-            panic!("a record in {}", place.display())
-        };
-        let error = format!("{error:#}");
-        assert!(error.contains(&place.display().to_string()), "{error}");
-        assert!(error.contains("--out"), "{error}");
-    }
-    assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
 }

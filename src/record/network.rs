@@ -93,16 +93,15 @@ pub struct Row {
     /// Of each collective: what the server took to aggregate. Absent where there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aggregate: Vec<u64>,
-    /// Of each rank: what compressors learnt after the last collective. Absent in records of earlier
-    /// versions, whose `compute` contains it.
+    /// Of each rank: what compressors learnt after the last collective.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub learn: Vec<u64>,
     /// Of each collective: bytes of what it is about as plain f32; 0 for a later round about the same.
-    /// Absent where one collective is about the whole gradient, and in records of earlier versions.
+    /// Absent where one collective is about the whole gradient.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dense: Vec<u64>,
     /// Of each collective: which one it was. Absent where all are messages that travel as the
-    /// header's topology has it, and in records of earlier versions.
+    /// header's topology has it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operations: Vec<Operation>,
     /// Of each collective: how much of the backward pass was over when its gradient was final, 0 to 1.

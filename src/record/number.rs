@@ -1,12 +1,12 @@
 //! Numbers in JSON that keep what is not finite: `"NaN"`, `"Infinity"`, `"-Infinity"`.
 //!
 //! For `#[serde(with = …)]`: this module for `f64`, [`option`] for `Option<f64>` and [`map`] for a
-//! list of named values, which becomes an object in the same order.
+//! list of named values, which becomes an object.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// One number on its way in or out.
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Number {
     Finite(f64),
@@ -14,7 +14,7 @@ enum Number {
 }
 
 /// What is not finite.
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 enum Word {
     NaN,
     Infinity,
@@ -25,10 +25,10 @@ enum Word {
 impl From<f64> for Number {
     fn from(value: f64) -> Self {
         match value {
-            _ if value.is_finite() => Self::Finite(value),
+            f64::INFINITY => Self::Other(Word::Infinity),
+            f64::NEG_INFINITY => Self::Other(Word::NegativeInfinity),
             _ if value.is_nan() => Self::Other(Word::NaN),
-            _ if value > 0.0 => Self::Other(Word::Infinity),
-            _ => Self::Other(Word::NegativeInfinity),
+            _ => Self::Finite(value),
         }
     }
 }
@@ -70,13 +70,10 @@ pub(super) mod option {
     }
 }
 
-/// The same for named values, in order.
+/// The same for named values, which are read in order of their names.
 pub(super) mod map {
-    use std::fmt;
-
-    use serde::de::{MapAccess, Visitor};
-
-    use super::{Deserializer, Number, Serializer};
+    use super::{Deserialize, Deserializer, Number, Serializer};
+    use std::collections::BTreeMap;
 
     pub(in super::super) fn serialize<S: Serializer>(
         values: &[(String, f64)],
@@ -88,21 +85,7 @@ pub(super) mod map {
     pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<(String, f64)>, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Vec<(String, f64)>;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("an object of numbers")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut values = Vec::new();
-                while let Some((name, value)) = map.next_entry::<String, Number>()? {
-                    values.push((name, value.into()));
-                }
-                Ok(values)
-            }
-        }
-        deserializer.deserialize_map(Entries)
+        let values = BTreeMap::<String, Number>::deserialize(deserializer)?;
+        Ok(values.into_iter().map(|(name, value)| (name, value.into())).collect())
     }
 }

@@ -20,18 +20,16 @@ pub(super) struct EarlierResults {
     runs: Vec<Run>,
     /// How fast schemes are on gradients of its runs.
     pub(super) timings: Vec<Timing>,
-    /// Why something in it could not be read, if so: it has another form.
+    /// Why it could not be read, if so: it has another form.
     unread: Option<String>,
 }
 
-/// The form of the file. A run may have that of an older version.
-#[derive(Deserialize)]
+/// What of the file is read.
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Form {
-    #[serde(default)]
-    runs: Vec<serde_json::Value>,
-    #[serde(default)]
-    others: Vec<serde_json::Value>,
-    #[serde(default)]
+    runs: Vec<Run>,
+    others: Vec<Run>,
     timings: Vec<Timing>,
 }
 
@@ -54,21 +52,11 @@ impl EarlierResults {
     /// From the bytes of such a file.
     fn parse(bytes: Vec<u8>) -> Self {
         let form: serde_json::Result<Form> = serde_json::from_slice(&bytes);
-        let mut found = Self { bytes, ..Self::default() };
-        match form {
-            Ok(form) => {
-                found.timings = form.timings;
-                for run in form.runs.iter().chain(&form.others) {
-                    match Run::deserialize(run) {
-                        Ok(run) if run.outcome.is_final() => found.runs.push(run),
-                        Ok(_) => {}
-                        Err(error) => found.unread = Some(error.to_string()),
-                    }
-                }
-            }
-            Err(error) => found.unread = Some(error.to_string()),
-        }
-        found
+        let unread = form.as_ref().err().map(ToString::to_string);
+        let Form { mut runs, others, timings } = form.unwrap_or_default();
+        runs.extend(others);
+        runs.retain(|run| run.outcome.is_final());
+        Self { bytes, runs, timings, unread }
     }
 
     /// The run that is planned, if it is there and was made of the same recipe and data by the same

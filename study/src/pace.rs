@@ -1,41 +1,30 @@
 //! How long the runs of a grid still take.
 
 use crate::grid::PlannedRun;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long runs take, learnt from those that have been made.
+/// How long runs take, learnt from those that have been made: of each task the steps and their seconds.
 #[derive(Default)]
-pub(super) struct Pace {
-    /// Task, arm, steps, seconds.
-    taken: Vec<(String, String, u64, f64)>,
-}
+pub(super) struct Pace(BTreeMap<String, (u64, f64)>);
 
 impl Pace {
     /// Learns from a run that has taken `steps` steps now; those of an earlier invocation are not among
     /// them.
     pub(super) fn add(&mut self, planned: &PlannedRun, steps: u64, took: Duration) {
-        if steps == 0 {
-            return;
+        if steps > 0 {
+            let taken = self.0.entry(planned.task.clone()).or_default();
+            *taken = (taken.0 + steps, taken.1 + took.as_secs_f64());
         }
-        let (task, arm) = (planned.task.clone(), planned.arm.clone());
-        self.taken.push((task, arm, steps, took.as_secs_f64()));
     }
 
-    /// Seconds of the runs that are still to be made: by the same task and arm, else by the same
-    /// task; `None` when a task among them has not been seen.
-    pub(super) fn left(&self, runs: &[PlannedRun], is_left: impl Fn(usize) -> bool) -> Option<f64> {
-        let rate = |planned: &PlannedRun| {
-            let per_step = |same: &dyn Fn(&str, &str) -> bool| {
-                let of = self.taken.iter().filter(|(task, arm, ..)| same(task, arm));
-                let (steps, seconds) =
-                    of.fold((0, 0.0), |(n, s), (.., steps, seconds)| (n + steps, s + seconds));
-                (steps > 0).then(|| seconds / steps as f64)
-            };
-            per_step(&|task, arm| task == planned.task && arm == planned.arm)
-                .or_else(|| per_step(&|task, _| task == planned.task))
+    /// Seconds of the runs that are still to be made; `None` when a task among them has not been seen.
+    pub(super) fn left<'a>(&self, runs: impl Iterator<Item = &'a PlannedRun>) -> Option<f64> {
+        let seconds = |planned: &PlannedRun| {
+            let (steps, seconds) = self.0.get(&planned.task)?;
+            Some(seconds / *steps as f64 * planned.steps as f64)
         };
-        let left = runs.iter().enumerate().filter(|(index, _)| is_left(*index));
-        left.map(|(_, planned)| Some(rate(planned)? * planned.steps as f64)).sum()
+        runs.map(seconds).sum()
     }
 }
 
@@ -44,49 +33,26 @@ mod tests {
     use super::*;
     use gradwire::recipe::Source;
 
-    fn planned(task: &str, arm: &str, steps: u64) -> PlannedRun {
-        let recipe = Source::default().load().unwrap();
-        let (task, arm) = (task.to_string(), arm.to_string());
-        PlannedRun {
-            task,
-            arm,
-            recipe,
+    #[test]
+    fn what_is_left_is_told_by_runs_of_the_same_task() {
+        let planned = |task: &str, steps: u64| PlannedRun {
+            task: task.into(),
+            arm: "dense".into(),
+            recipe: Source::default().load().unwrap(),
             folder: "here".into(),
             steps,
             wanted: true,
             samples: [1, 1],
             data: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn runs_are_told_by_the_same_arm_or_else_the_same_task() {
-        let runs = [
-            planned("images", "dense", 100),
-            planned("images", "dense", 100),
-            planned("images", "topk", 50),
-            planned("texts", "dense", 10),
-        ];
+        };
+        let runs = [planned("images", 100), planned("images", 50), planned("texts", 10)];
         let mut pace = Pace::default();
-        assert_eq!(pace.left(&runs, |i| i == 0), None, "nothing has been seen");
-        assert_eq!(pace.left(&runs, |_| false), Some(0.0));
-        pace.add(&runs[0], 100, Duration::from_secs(200));
-        assert_eq!(pace.left(&runs, |i| i == 1), Some(200.0));
-        assert_eq!(pace.left(&runs, |i| i == 2), Some(100.0), "by the task");
-        pace.add(&runs[2], 50, Duration::from_secs(50));
-        assert_eq!(pace.left(&runs, |i| i == 2), Some(50.0), "by the arm");
-        assert_eq!(pace.left(&runs, |i| (1..3).contains(&i)), Some(250.0));
-        assert_eq!(pace.left(&runs, |i| i > 0), None, "texts have not been seen");
-    }
-
-    /// A run that goes on counts with the steps that it takes now, and one that takes none not at all.
-    #[test]
-    fn steps_of_an_earlier_invocation_do_not_count() {
-        let runs = [planned("images", "dense", 1000), planned("images", "dense", 1000)];
-        for (steps, seconds, left) in [(10, 20, Some(2000.0)), (0, 3, None)] {
-            let mut pace = Pace::default();
-            pace.add(&runs[0], steps, Duration::from_secs(seconds));
-            assert_eq!(pace.left(&runs, |i| i == 1), left);
-        }
+        assert_eq!(pace.left(runs.iter()), None, "nothing has been seen");
+        assert_eq!(pace.left([].iter()), Some(0.0));
+        // A run that goes on counts with the steps that it takes now, one that takes none not at all.
+        pace.add(&runs[0], 10, Duration::from_secs(20));
+        pace.add(&runs[0], 0, Duration::from_secs(3));
+        assert_eq!(pace.left(runs[..2].iter()), Some(300.0));
+        assert_eq!(pace.left(runs.iter()), None, "texts have not been seen");
     }
 }

@@ -129,8 +129,6 @@ impl Job<'_> {
         self.copy_what_is_lost(&earlier, &runs, &mut notify)?;
         self.keep(&runs, &earlier)?;
         let mut pace = Pace::default();
-        let is_open =
-            |i: usize, runs: &[Run]| self.grid.runs[i].wanted && !runs[i].outcome.is_final();
         let wanted = self.grid.runs.iter().enumerate().filter(|(_, planned)| planned.wanted);
         for (number, (index, planned)) in (1..).zip(wanted) {
             let began = (!runs[index].outcome.is_final()).then(Instant::now);
@@ -144,7 +142,9 @@ impl Job<'_> {
                 pace.add(planned, steps, began.elapsed());
                 self.keep(&runs, &earlier)?;
             }
-            let left = pace.left(&self.grid.runs, |i| i > index && is_open(i, &runs));
+            let later = self.grid.runs.iter().zip(&runs).skip(index + 1);
+            let open = later.filter(|(planned, run)| planned.wanted && !run.outcome.is_final());
+            let left = pace.left(open.map(|(planned, _)| planned));
             let seconds = began.map(|began| began.elapsed().as_secs_f64());
             notify(&Notice::Ended { number, planned, run: &runs[index], seconds, left });
         }

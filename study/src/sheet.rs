@@ -1,16 +1,20 @@
 //! Tables for spreadsheets, as CSV.
 
 use anyhow::{Context, Result};
+use serde::Serialize;
 
-/// Rows under a head.
+/// Rows under a head: of each row the fields in order, those of lists and tuples within it too.
 ///
 /// # Errors
 /// None that a cell can cause.
-pub(crate) fn sheet(head: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> Result<String> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
+pub(crate) fn sheet(
+    head: Vec<String>,
+    rows: impl Iterator<Item = impl Serialize>,
+) -> Result<String> {
+    let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     writer.write_record(head)?;
     for row in rows {
-        writer.write_record(row)?;
+        writer.serialize(row)?;
     }
     let bytes = writer.into_inner().context("writing CSV")?;
     String::from_utf8(bytes).context("writing CSV")

@@ -22,17 +22,17 @@ pub(crate) struct Record {
 pub(crate) enum Value {
     /// A point of a curve.
     Scalar(f32),
-    /// A distribution.
-    Histogram(Histogram),
-    /// A string tensor, and the plugin that shows it.
-    Text {
-        /// The strings.
-        strings: Vec<String>,
-        /// The dimensions of the tensor.
-        shape: Vec<u64>,
-        /// The plugin's name.
-        plugin: String,
+    /// A distribution: `HistogramProto`.
+    Histogram {
+        /// Smallest and largest value, number of values, their sum and that of their squares.
+        figures: [f64; 5],
+        /// Upper boundaries.
+        limits: Vec<f64>,
+        /// Counts.
+        counts: Vec<f64>,
     },
+    /// A text, as the plugin of this name takes it: a tensor of one string.
+    Text(String),
     /// A tensor for another plugin.
     Plugin {
         /// The plugin's name.
@@ -42,25 +42,6 @@ pub(crate) enum Value {
         /// The string in the tensor, if there is one.
         string: Option<Vec<u8>>,
     },
-}
-
-/// `HistogramProto`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Histogram {
-    /// Smallest value.
-    pub(crate) min: f64,
-    /// Largest value.
-    pub(crate) max: f64,
-    /// Number of values.
-    pub(crate) num: f64,
-    /// Sum of the values.
-    pub(crate) sum: f64,
-    /// Sum of their squares.
-    pub(crate) sum_squares: f64,
-    /// Upper boundaries.
-    pub(crate) limits: Vec<f64>,
-    /// Counts.
-    pub(crate) counts: Vec<f64>,
 }
 
 /// The records of the only event file in `folder`, checksums verified.
@@ -91,109 +72,103 @@ pub(crate) fn read(mut bytes: &[u8]) -> Vec<Record> {
 }
 
 fn record(data: &[u8]) -> Record {
-    let mut record = Record::default();
-    for (number, field) in fields(data) {
-        match (number, field) {
-            (1, Field::Fixed64(bits)) => record.wall_time = f64::from_bits(bits),
-            (2, Field::Varint(step)) => record.step = step as i64,
-            (3, Field::Bytes(version)) => record.file_version = Some(string(version)),
-            (5, Field::Bytes(summary)) => {
-                for (number, field) in fields(summary) {
-                    let (1, Field::Bytes(entry)) = (number, field) else {
-                        panic!("field {number} in a summary")
-                    };
-                    record.values.push(value(entry));
-                }
-            }
-            // A session log: where a resumed run goes on.
-            (7, Field::Bytes(_)) => {}
-            (number, field) => panic!("field {number} in an event: {field:?}"),
-        }
+    // 7 is a session log: where a resumed run goes on.
+    let event = Message::read(data, &[1, 2, 3, 5, 7]);
+    let summaries = event.all(5).map(|summary| Message::read(summary, &[1]));
+    Record {
+        wall_time: event.double(1),
+        step: event.number(2) as i64,
+        file_version: event.bytes(3).map(string),
+        values: summaries.flat_map(|of| of.all(1).map(value).collect::<Vec<_>>()).collect(),
     }
-    record
 }
 
 fn value(data: &[u8]) -> (String, Value) {
-    let (mut tag, mut value) = (String::new(), None);
-    let (mut plugin, mut content, mut tensor) = (String::new(), Vec::new(), None);
-    for (number, field) in fields(data) {
-        match (number, field) {
-            (1, Field::Bytes(name)) => tag = string(name),
-            (2, Field::Fixed32(bits)) => value = Some(Value::Scalar(f32::from_bits(bits))),
-            (5, Field::Bytes(histogram)) => value = Some(Value::Histogram(histogram_of(histogram))),
-            (8, Field::Bytes(bytes)) => tensor = Some(tensor_of(bytes)),
-            (9, Field::Bytes(metadata)) => {
-                for (number, field) in fields(metadata) {
-                    let (1, Field::Bytes(data)) = (number, field) else { continue };
-                    for (number, field) in fields(data) {
-                        match (number, field) {
-                            (1, Field::Bytes(name)) => plugin = string(name),
-                            (2, Field::Bytes(bytes)) => content = bytes.to_vec(),
-                            (number, field) => panic!("field {number} of a plugin: {field:?}"),
-                        }
-                    }
-                }
-            }
-            (number, field) => panic!("field {number} in a value: {field:?}"),
-        }
-    }
-    if let Some((mut strings, shape)) = tensor {
-        value = Some(if plugin == "text" {
-            let strings = strings.iter().map(|bytes| string(bytes)).collect();
-            Value::Text { strings, shape, plugin }
-        } else {
-            assert!(shape.is_empty() && strings.len() == 1 || shape == [0] && strings.is_empty());
-            Value::Plugin { plugin, content, string: strings.pop() }
-        });
-    }
-    let value = value.unwrap_or_else(|| panic!("{tag} has a value"));
+    let entry = Message::read(data, &[1, 2, 5, 8, 9]);
+    let tag = entry.bytes(1).map(string).unwrap_or_default();
+    let scalar = entry.0.iter().find_map(|field| match field {
+        (2, Field::Fixed32(bits)) => Some(Value::Scalar(f32::from_bits(*bits))),
+        _ => None,
+    });
+    let value = match (scalar, entry.bytes(5)) {
+        (Some(scalar), _) => scalar,
+        (None, Some(histogram)) => histogram_of(histogram),
+        (None, None) => tensor_of(&entry),
+    };
     (tag, value)
 }
 
-fn histogram_of(data: &[u8]) -> Histogram {
+fn histogram_of(data: &[u8]) -> Value {
     let doubles = |bytes: &[u8]| bytes.chunks_exact(8).map(|b| f64::from_bits(u64_of(b))).collect();
-    let mut histogram = Histogram::default();
-    for (number, field) in fields(data) {
-        match (number, field) {
-            (1, Field::Fixed64(bits)) => histogram.min = f64::from_bits(bits),
-            (2, Field::Fixed64(bits)) => histogram.max = f64::from_bits(bits),
-            (3, Field::Fixed64(bits)) => histogram.num = f64::from_bits(bits),
-            (4, Field::Fixed64(bits)) => histogram.sum = f64::from_bits(bits),
-            (5, Field::Fixed64(bits)) => histogram.sum_squares = f64::from_bits(bits),
-            (6, Field::Bytes(limits)) => histogram.limits = doubles(limits),
-            (7, Field::Bytes(counts)) => histogram.counts = doubles(counts),
-            (number, field) => panic!("field {number} in a histogram: {field:?}"),
-        }
+    let histogram = Message::read(data, &[1, 2, 3, 4, 5, 6, 7]);
+    Value::Histogram {
+        figures: [1, 2, 3, 4, 5].map(|number| histogram.double(number)),
+        limits: histogram.bytes(6).map(doubles).unwrap_or_default(),
+        counts: histogram.bytes(7).map(doubles).unwrap_or_default(),
     }
-    histogram
 }
 
-/// The strings in a tensor, and its dimensions; a tensor of floats has none.
-fn tensor_of(data: &[u8]) -> (Vec<Vec<u8>>, Vec<u64>) {
+/// The tensor of an entry, for the plugin that its metadata name.
+fn tensor_of(entry: &Message<'_>) -> Value {
+    let metadata = Message::read(entry.bytes(9).expect("metadata"), &[1]);
+    let data = Message::read(metadata.bytes(1).expect("a plugin"), &[1, 2]);
+    let plugin = data.bytes(1).map(string).unwrap_or_default();
+    let tensor = Message::read(entry.bytes(8).expect("a tensor"), &[1, 2, 8]);
+    let shape = Message::read(tensor.bytes(2).expect("a shape"), &[2]);
+    // What is zero is left out.
+    let shape: Vec<u64> = shape.all(2).map(|size| Message::read(size, &[1]).number(1)).collect();
+    let strings: Vec<&[u8]> = tensor.all(8).collect();
     const DT_FLOAT: u64 = 1;
     const DT_STRING: u64 = 7;
-    let (mut strings, mut shape) = (Vec::new(), Vec::new());
-    for (number, field) in fields(data) {
-        match (number, field) {
-            (1, Field::Varint(kind)) => assert!([DT_FLOAT, DT_STRING].contains(&kind), "{kind}"),
-            (2, Field::Bytes(dimensions)) => {
-                for (number, field) in fields(dimensions) {
-                    let (2, Field::Bytes(dimension)) = (number, field) else {
-                        panic!("field {number} in a shape")
-                    };
-                    let size = fields(dimension).into_iter().find_map(|field| match field {
-                        (1, Field::Varint(size)) => Some(size),
-                        _ => None,
-                    });
-                    // What is zero is left out.
-                    shape.push(size.unwrap_or(0));
-                }
-            }
-            (8, Field::Bytes(text)) => strings.push(text.to_vec()),
-            (number, field) => panic!("field {number} in a tensor: {field:?}"),
-        }
+    match (plugin.as_str(), tensor.number(1), &strings[..], &shape[..]) {
+        ("text", DT_STRING, [text], [1]) => Value::Text(string(text)),
+        (_, DT_STRING, [_], []) | (_, DT_FLOAT, [], [0]) => Value::Plugin {
+            content: data.bytes(2).unwrap_or_default().to_vec(),
+            string: strings.first().map(|string| string.to_vec()),
+            plugin,
+        },
+        other => panic!("a tensor of another kind: {other:?}"),
     }
-    (strings, shape)
+}
+
+/// The fields of a message.
+struct Message<'a>(Vec<(u64, Field<'a>)>);
+
+impl<'a> Message<'a> {
+    /// Reads a message that has no other fields than those of these numbers.
+    fn read(data: &'a [u8], known: &[u64]) -> Self {
+        let fields = fields(data);
+        let other = fields.iter().find(|(number, _)| !known.contains(number));
+        assert!(other.is_none(), "field {other:?} beside {known:?}");
+        Self(fields)
+    }
+
+    fn all(&self, number: u64) -> impl Iterator<Item = &'a [u8]> {
+        self.0.iter().filter_map(move |field| match field {
+            (of, Field::Bytes(bytes)) if *of == number => Some(*bytes),
+            _ => None,
+        })
+    }
+
+    fn bytes(&self, number: u64) -> Option<&'a [u8]> {
+        self.all(number).last()
+    }
+
+    fn double(&self, number: u64) -> f64 {
+        let double = self.0.iter().find_map(|field| match field {
+            (of, Field::Fixed64(bits)) if *of == number => Some(f64::from_bits(*bits)),
+            _ => None,
+        });
+        double.unwrap_or_default()
+    }
+
+    fn number(&self, number: u64) -> u64 {
+        let whole = self.0.iter().find_map(|field| match field {
+            (of, Field::Varint(value)) if *of == number => Some(*value),
+            _ => None,
+        });
+        whole.unwrap_or_default()
+    }
 }
 
 /// A field's content as protocol buffers encode it.

@@ -147,7 +147,7 @@ impl Run {
         }
         let rows = self.stretches.iter().flat_map(|stretch| &stretch.rows);
         let mut all = rows.flat_map(|row| {
-            (0..row.up.first().map_or(0, Vec::len)).map(|group| operation(&self.header, row, group))
+            (0..row.up.first().map_or(0, Vec::len)).map(|group| operation(row, group))
         });
         match all.next() {
             Some(first) if all.all(|other| other == first) => messages.carrying(first),
@@ -156,14 +156,9 @@ impl Run {
     }
 }
 
-/// Which operation a collective of a step was. A record without operations is of one collective a
-/// group, that its header tells all about.
-fn operation(header: &Header, row: &Row, group: usize) -> Operation {
-    match row.operations.get(group) {
-        Some(operation) => *operation,
-        None if header.summable => Operation::Allreduce,
-        None => Operation::Messages,
-    }
+/// Which operation a collective of a step was.
+fn operation(row: &Row, group: usize) -> Operation {
+    row.operations.get(group).copied().unwrap_or_default()
 }
 
 impl Replayed {
@@ -205,7 +200,7 @@ fn works(header: &Header, row: &Row, pattern: Pattern, assumptions: &Assumptions
     let given = assumptions.compute.map(|seconds| shares(row).map(|share| share * seconds));
     let travels = |group: usize| match assumptions.pattern {
         Some(assumed) => assumed,
-        None => pattern.carrying(operation(header, row, group)),
+        None => pattern.carrying(operation(row, group)),
     };
     let rank_work = |rank: usize| {
         let compute = given.unwrap_or_else(|| row.compute[rank].map(|ns| ns as f64 * SECOND));
@@ -250,8 +245,7 @@ fn reading(header: &Header, row: &Row, rank: usize, group: usize, travels: Patte
     let aggregate = row.aggregate.get(group).map_or(0.0, |ns| *ns as f64);
     let did = did(header, row, group);
     let ranks = row.up.len() as f64;
-    let bytes_for_all = row.operations.get(group) == Some(&Operation::Allgather);
-    if did == travels || ranks < 2.0 || bytes_for_all {
+    if did == travels || ranks < 2.0 || operation(row, group) == Operation::Allgather {
         return Reading { decode, aggregate };
     }
     let one = match did {
@@ -267,14 +261,10 @@ fn reading(header: &Header, row: &Row, rank: usize, group: usize, travels: Patte
     }
 }
 
-/// How the process itself carried a collective out. In records without operations every rank read
-/// every message of an allgather, plain ones too.
+/// How the process itself carried a collective out.
 fn did(header: &Header, row: &Row, group: usize) -> Pattern {
     let messages = pattern(&header.topology).unwrap_or(Pattern::RingAllgather);
-    match row.operations.get(group) {
-        Some(operation) => messages.carrying(*operation),
-        None => messages,
-    }
+    messages.carrying(operation(row, group))
 }
 
 /// How the ranks' computing in a step is shared among data, forward pass, backward pass and what
@@ -300,7 +290,7 @@ fn down(header: &Header, row: &Row, rank: usize, group: usize, travels: Pattern)
         _ if recorded(rank) > 0 && did == travels => return recorded(rank),
         Pattern::Server if recorded(rank) > 0 => recorded(rank),
         Pattern::Sharded if recorded(rank) > 0 => (0..row.up.len()).map(recorded).sum(),
-        _ => match operation(header, row, group) {
+        _ => match operation(row, group) {
             Operation::Allreduce => of_group().max().unwrap_or(0),
             Operation::Allgather => together(),
             _ => together().min(dense_of(header, row, group)),
@@ -313,18 +303,9 @@ fn down(header: &Header, row: &Row, rank: usize, group: usize, travels: Pattern)
     }
 }
 
-/// Bytes of what a collective is about as plain f32. In a record that does not tell, of the whole
-/// gradient as large a part as of all bytes that were sent.
+/// Bytes of what a collective is about as plain f32: where there is but one, of the whole gradient.
 fn dense_of(header: &Header, row: &Row, group: usize) -> u64 {
-    if let Some(dense) = row.dense.get(group) {
-        return *dense;
-    }
-    let whole = header.parameters.saturating_mul(4);
-    let sent = |group: usize| row.up.iter().map(|of_rank| of_rank[group] as f64).sum::<f64>();
-    let groups = row.up.first().map_or(0, Vec::len);
-    let all: f64 = (0..groups).map(sent).sum();
-    // A cast from f64 saturates.
-    if all > 0.0 { (whole as f64 * sent(group) / all).ceil() as u64 } else { whole }
+    row.dense.get(group).copied().unwrap_or(header.parameters.saturating_mul(4))
 }
 
 #[cfg(test)]

@@ -171,19 +171,12 @@ impl<'a> Report<'a> {
         .map(String::from)
         .to_vec();
         head.extend(self.targets.iter().map(|target| format!("seconds_to_{target}")));
-        let row = |row: Figures| -> Vec<String> {
-            let words = [row.run, row.scheme, row.link, row.bandwidth.to_string()];
-            let counts = [row.pattern.to_string(), row.ranks.to_string(), row.steps.to_string()];
-            let seconds = [
-                row.step_seconds,
-                row.exposed_seconds,
-                row.total_seconds,
-                row.total_exposed_seconds,
-            ];
-            let reached = row.to_accuracy.into_iter().map(|(_, seconds)| seconds);
-            let seconds = seconds.into_iter().map(Some).chain(reached);
-            let seconds = seconds.map(|s| s.map_or_else(String::new, |s| s.to_string()));
-            words.into_iter().chain(counts).chain(seconds).collect()
+        let row = |row: Figures| {
+            let reached: Vec<_> = row.to_accuracy.iter().map(|(_, seconds)| *seconds).collect();
+            let seconds = (row.step_seconds, row.exposed_seconds);
+            let total = (row.total_seconds, row.total_exposed_seconds);
+            let link = (row.link, row.bandwidth, row.pattern, row.ranks, row.steps);
+            (row.run, row.scheme, link, seconds, total, reached)
         };
         sheet(head, self.figures().into_iter().map(row))
     }

@@ -3,7 +3,7 @@
 use super::tables::{accuracy, best_accuracy, bits, bytes_per_step};
 use super::tasks::{Arm, Task};
 use crate::measured::{Measured, OnLink};
-use crate::results::{Outcome, Results, Run};
+use crate::results::{Results, Run};
 use crate::sheet::sheet;
 use anyhow::Result;
 
@@ -42,41 +42,31 @@ const ON_LINK: [FigureOnLink; 3] = [
 /// # Errors
 /// None that a run can cause.
 pub(super) fn runs(results: &Results) -> Result<String> {
-    let mut head: Vec<String> = [
+    let mut head = columns([
         "task", "arm", "seed", "outcome", "error", "folder", "name", "settings", "workers", "steps",
-    ]
-    .map(String::from)
-    .to_vec();
+    ]);
     head.extend(FIGURES.iter().map(|(name, _)| name.to_string()));
     for link in &results.links {
         head.extend(ON_LINK.map(|(name, _)| format!("{name}_{link}")));
     }
     let row = |run: &Run| {
-        let error = match &run.outcome {
-            Outcome::Diverged { error } | Outcome::Failed { error } => error.as_str(),
-            _ => "",
-        };
         let measured = run.measured.as_ref();
-        let count =
-            |of: fn(&Measured) -> u64| measured.map_or(String::new(), |m| of(m).to_string());
-        let mut row = vec![
-            run.task.clone(),
-            run.arm.clone(),
-            run.seed.to_string(),
-            run.outcome.word().into(),
-            error.into(),
-            run.folder.display().to_string(),
-            measured.and_then(|m| m.name.clone()).unwrap_or_default(),
-            measured.map_or(String::new(), |m| m.settings.clone()),
-            count(|m| m.workers as u64),
-            count(|m| m.summary.step),
-        ];
-        row.extend(FIGURES.iter().map(|(_, of)| number(measured.and_then(of))));
-        for word in &results.links {
+        let figures = FIGURES.iter().map(|(_, of)| measured.and_then(of));
+        let on_links = results.links.iter().flat_map(|word| {
             let link = measured.and_then(|m| m.link(word));
-            row.extend(ON_LINK.map(|(_, of)| number(link.map(of))));
-        }
-        row
+            ON_LINK.map(|(_, of)| link.map(of))
+        });
+        let figures: Vec<_> = figures.chain(on_links).map(finite).collect();
+        (
+            (run.task.clone(), run.arm.clone(), run.seed),
+            (run.outcome.word(), run.outcome.error().map(String::from)),
+            run.folder.display().to_string(),
+            measured.and_then(|m| m.name.clone()),
+            measured.map(|m| m.settings.clone()),
+            measured.map(|m| m.workers),
+            measured.map(|m| m.summary.step),
+            figures,
+        )
     };
     sheet(head, results.runs.iter().map(row))
 }
@@ -88,35 +78,33 @@ pub(super) fn runs(results: &Results) -> Result<String> {
 /// # Errors
 /// As [`runs`].
 pub(super) fn curves(results: &Results) -> Result<String> {
-    let head = ["run", "task", "arm", "seed", "step", "name", "value"].map(String::from).to_vec();
-    let of = |run: &Run| -> Vec<Vec<String>> {
-        let Some(measured) = &run.measured else { return Vec::new() };
+    let head = columns(["run", "task", "arm", "seed", "step", "name", "value"]);
+    let of = |run: &Run| {
         let mut values: Vec<(u64, String, Option<f64>)> = Vec::new();
-        for (place, point) in measured.losses.iter().enumerate() {
-            values.push((point.step, "loss".into(), Some(point.loss)));
-            values.push((point.step, "bytes".into(), Some(point.bytes)));
-            let seconds = measured.links.iter().map(|link| {
-                let name = format!("seconds_{}", link.link);
-                (point.step, name, link.at_losses.get(place).copied())
-            });
-            values.extend(seconds);
+        if let Some(measured) = &run.measured {
+            for (place, point) in measured.losses.iter().enumerate() {
+                values.push((point.step, "loss".into(), Some(point.loss)));
+                values.push((point.step, "bytes".into(), Some(point.bytes)));
+                values.extend(measured.links.iter().map(|link| {
+                    let name = format!("seconds_{}", link.link);
+                    (point.step, name, link.at_losses.get(place).copied())
+                }));
+            }
+            for point in &measured.evaluations {
+                values.push((point.step, "accuracy".into(), Some(point.accuracy)));
+                values.push((point.step, "test_loss".into(), point.loss));
+            }
+            for (name, points) in &measured.gauges {
+                values.extend(points.iter().map(|(at, value)| (*at, name.clone(), Some(*value))));
+            }
         }
-        for point in &measured.evaluations {
-            values.push((point.step, "accuracy".into(), Some(point.accuracy)));
-            values.push((point.step, "test_loss".into(), point.loss));
-        }
-        for (name, points) in &measured.gauges {
-            values.extend(points.iter().map(|(step, value)| (*step, name.clone(), Some(*value))));
-        }
-        let row = |(step, name, value): (u64, String, Option<f64>)| {
-            let folder = run.folder.display().to_string();
-            let [task, arm] = [run.task.clone(), run.arm.clone()];
-            let value = number(value);
-            (!value.is_empty()).then(|| {
-                vec![folder, task, arm, run.seed.to_string(), step.to_string(), name, value]
-            })
-        };
-        values.into_iter().filter_map(row).collect()
+        let folder = run.folder.display().to_string();
+        let run = (folder, run.task.clone(), run.arm.clone(), run.seed);
+        let known = values.into_iter().filter_map(|(step, name, value)| {
+            let value = finite(value)?;
+            Some((step, name, value))
+        });
+        known.map(move |value| (run.clone(), value))
     };
     sheet(head, results.runs.iter().flat_map(of))
 }
@@ -126,39 +114,35 @@ pub(super) fn curves(results: &Results) -> Result<String> {
 /// # Errors
 /// As [`runs`].
 pub(super) fn arms(tasks: &[Task<'_>]) -> Result<String> {
-    let mut head: Vec<String> =
-        ["task", "arm", "runs", "finished", "diverged"].map(String::from).to_vec();
+    let mut head = columns(["task", "arm", "runs", "finished", "diverged"]);
     for (name, _) in FIGURES {
         head.extend(["mean", "deviation"].map(|of| format!("{name}_{of}")));
     }
-    head.extend(["accuracy_low", "accuracy_high", "accuracy_p"].map(String::from));
+    head.extend(columns(["accuracy_low", "accuracy_high", "accuracy_p"]));
     let row = |task: &Task<'_>, arm: &Arm<'_>| {
         let diverged = arm.runs.iter().filter(|run| run.outcome.word() == "diverged").count();
-        let mut row = vec![
-            task.label.name.clone(),
-            arm.label.name.clone(),
-            arm.runs.len().to_string(),
-            arm.finished().count().to_string(),
-            diverged.to_string(),
-        ];
-        for (_, of) in FIGURES {
+        let figures = FIGURES.iter().flat_map(|(_, of)| {
             let over = arm.mean(of);
-            row.push(number(over.map(|over| over.mean)));
-            row.push(number(over.and_then(|over| over.deviation)));
-        }
+            [over.map(|over| over.mean), over.and_then(|over| over.deviation)]
+        });
         let ends = arm.mean(accuracy).and_then(|over| over.ends);
-        row.push(number(ends.map(|ends| ends[0])));
-        row.push(number(ends.map(|ends| ends[1])));
-        row.push(number(task.against_baseline(arm, accuracy).and_then(|c| c.p)));
-        row
+        let p = task.against_baseline(arm, accuracy).and_then(|c| c.p);
+        let chance = [ends.map(|ends| ends[0]), ends.map(|ends| ends[1]), p];
+        let figures: Vec<_> = figures.chain(chance).map(finite).collect();
+        let names = (task.label.name.clone(), arm.label.name.clone());
+        (names, arm.runs.len(), arm.finished().count(), diverged, figures)
     };
     let rows = tasks.iter().flat_map(|task| task.arms.iter().map(move |arm| row(task, arm)));
     sheet(head, rows)
 }
 
+fn columns<const N: usize>(names: [&str; N]) -> Vec<String> {
+    names.map(String::from).into()
+}
+
 /// A number, or nothing where there is none.
-fn number(value: Option<f64>) -> String {
-    value.filter(|value| value.is_finite()).map_or(String::new(), |value| value.to_string())
+fn finite(value: Option<f64>) -> Option<f64> {
+    value.filter(|value| value.is_finite())
 }
 
 #[cfg(test)]
@@ -166,6 +150,7 @@ mod tests {
     use super::super::tasks;
     use super::super::tests::results;
     use super::*;
+    use crate::results::Outcome;
 
     fn read(text: &str) -> impl Fn(usize, &str) -> String + use<> {
         let mut reader = csv::Reader::from_reader(text.as_bytes());
