@@ -145,7 +145,6 @@ fn what_cannot_be_replayed_is_refused(program: &Program, run: &Path) {
         (&["--compute", "nan"], "--compute"),
         (&["--codec-speed", "0"], "--codec-speed"),
         (&["--to", "90"], "0.9 for 90 %"),
-        (&["--topology", "star"], "allgather"),
     ] {
         let all = [&["network", "replay", path], arguments].concat();
         program.refuses(&all, 2, &[part]);

@@ -3,11 +3,11 @@
 use crate::named::Among;
 use crate::refused::Failure;
 use anyhow::{Context, Result, ensure};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use gradwire::disk::Disk;
 use gradwire::record::network::REPLAY;
 use gradwire::record::replay::{ACCURACY, COMPARISON, SHEET, TABLE, write};
-use gradwire_exchange::network::{Link, Pattern, presets};
+use gradwire_exchange::network::{Link, presets};
 use gradwire_study::network::replay::{Assumptions, Run};
 use gradwire_study::network::report::{Named, Report};
 use std::path::PathBuf;
@@ -44,9 +44,6 @@ pub(super) struct Replay {
     /// How many times as fast as measured encoding and decoding are
     #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
     codec_speed: Option<f64>,
-    /// How messages travel, if not as they did
-    #[arg(long)]
-    topology: Option<Topology>,
     /// Accuracies to tell the time to, as fractions; three that all runs reached, if absent
     #[arg(long, value_name = "ACCURACY,…", value_delimiter = ',')]
     to: Vec<f64>,
@@ -59,18 +56,6 @@ pub(super) struct Replay {
     /// Print the figures as lines of JSON
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Topology {
-    /// A ring allgather
-    Allgather,
-    /// A ring allreduce; sensible for what can be summed on the way
-    Allreduce,
-    /// A parameter server
-    Server,
-    /// Scatter, reduce, allgather
-    Sharded,
 }
 
 /// Links that are compared when nobody says which.
@@ -131,14 +116,8 @@ impl Replay {
                 "--to {target}: write a fraction, such as 0.9 for 90 %"
             );
         }
-        let pattern = self.topology.map(|topology| match topology {
-            Topology::Allgather => Pattern::RingAllgather,
-            Topology::Allreduce => Pattern::RingAllreduce,
-            Topology::Server => Pattern::Server,
-            Topology::Sharded => Pattern::Sharded,
-        });
         let (compute, codec_speed, seed) = (self.compute, self.codec_speed, self.seed);
-        Ok(Assumptions { compute, codec_speed, pattern, seed })
+        Ok(Assumptions { compute, codec_speed, seed })
     }
 
     /// The links asked for; empty when none are.

@@ -46,8 +46,6 @@ pub struct Assumptions {
     pub compute: Option<f64>,
     /// How many times as fast encoding and decoding are.
     pub codec_speed: Option<f64>,
-    /// How messages travel, if not as they did.
-    pub pattern: Option<Pattern>,
     /// What delays and stragglers derive from, if not from the run's seed.
     pub seed: Option<u64>,
 }
@@ -119,11 +117,9 @@ impl Run {
     /// # Errors
     /// When the record names a topology that this program does not know.
     pub fn replay(&self, link: &Link, assumptions: &Assumptions) -> Result<Replayed> {
-        let pattern_of = |header: &Header| {
-            let Header { topology, .. } = header;
-            let known = pattern(topology)
-                .with_context(|| format!("{}: topology {topology:?}", self.folder.display()));
-            assumptions.pattern.map_or(known, Ok)
+        let pattern_of = |Header { topology, .. }: &Header| {
+            pattern(topology)
+                .with_context(|| format!("{}: topology {topology:?}", self.folder.display()))
         };
         let (mut steps, mut ends) = (Vec::new(), Vec::new());
         for Stretch { header, rows } in &self.stretches {
@@ -131,20 +127,17 @@ impl Run {
             let seed = assumptions.seed.unwrap_or(header.seed);
             let mut clock = Clock::new(link, pattern, header.ranks, seed);
             for row in rows {
-                steps.push(clock.step(row.step, &works(header, row, pattern, assumptions)));
+                steps.push(clock.step(row.step, &works(row, pattern, assumptions)));
                 ends.push(before + clock.now());
             }
         }
-        let pattern = self.shown_pattern(pattern_of(&self.header)?, assumptions);
+        let pattern = self.shown_pattern(pattern_of(&self.header)?);
         Ok(Replayed { link: link.clone(), pattern, steps, ends })
     }
 
     /// How the run's collectives travelled: as its messages, unless all of them were another
     /// operation.
-    fn shown_pattern(&self, messages: Pattern, assumptions: &Assumptions) -> Pattern {
-        if let Some(assumed) = assumptions.pattern {
-            return assumed;
-        }
+    fn shown_pattern(&self, messages: Pattern) -> Pattern {
         let rows = self.stretches.iter().flat_map(|stretch| &stretch.rows);
         let mut all = rows.flat_map(|row| {
             (0..row.up.first().map_or(0, Vec::len)).map(|group| operation(row, group))
@@ -193,78 +186,30 @@ impl Replayed {
 }
 
 /// Each rank's part in a step.
-fn works(header: &Header, row: &Row, pattern: Pattern, assumptions: &Assumptions) -> Vec<StepWork> {
+fn works(row: &Row, pattern: Pattern, assumptions: &Assumptions) -> Vec<StepWork> {
     const SECOND: f64 = 1e-9;
     let speed = assumptions.codec_speed.unwrap_or(1.0);
-    let ranks = row.compute.len();
+    let codec = |nanoseconds: u64| nanoseconds as f64 * SECOND / speed;
     let given = assumptions.compute.map(|seconds| shares(row).map(|share| share * seconds));
-    let travels = |group: usize| match assumptions.pattern {
-        Some(assumed) => assumed,
-        None => pattern.carrying(operation(row, group)),
-    };
     let rank_work = |rank: usize| {
         let compute = given.unwrap_or_else(|| row.compute[rank].map(|ns| ns as f64 * SECOND));
         let [data, forward, backward, optimizer] = compute;
-        let groups = row.up[rank].iter().enumerate().map(|(group, up)| {
-            let travels = travels(group);
-            let Reading { decode, aggregate } = reading(header, row, rank, group, travels);
-            GroupWork {
-                ready: row.ready.get(group).copied().unwrap_or(1.0),
-                encode: row.encode[rank][group] as f64 * SECOND / speed,
-                decode: decode * SECOND / speed,
-                sent: Sent {
-                    up: *up,
-                    down: down(header, row, rank, group, travels),
-                    aggregate: aggregate * SECOND / speed,
-                },
-                pattern: Some(travels),
-            }
+        let groups = row.up[rank].iter().enumerate().map(|(group, up)| GroupWork {
+            ready: row.ready.get(group).copied().unwrap_or(1.0),
+            encode: codec(row.encode[rank][group]),
+            decode: codec(row.decode[rank][group]),
+            sent: Sent {
+                up: *up,
+                down: row.down.get(rank).map_or(0, |down| down[group]),
+                aggregate: row.aggregate.get(group).copied().map_or(0.0, codec),
+            },
+            pattern: Some(pattern.carrying(operation(row, group))),
         });
-        let learn = row.learn.get(rank).map_or(0.0, |ns| *ns as f64 * SECOND / speed);
+        let learn = row.learn.get(rank).copied().map_or(0.0, codec);
         let (before, after) = (data + forward, learn + optimizer);
         StepWork { before, backward, after, groups: groups.collect() }
     };
-    (0..ranks).map(rank_work).collect()
-}
-
-/// What reading the messages of a collective takes, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
-struct Reading {
-    /// On each rank.
-    decode: f64,
-    /// On a server.
-    aggregate: f64,
-}
-
-/// What a rank, and a server, read of a collective that travels as `travels`. Where that is not how
-/// the run did it, it is worked out from what reading one rank's message took: where every rank hears
-/// every rank it reads N of them; with shards, and in an allreduce, one message's worth in parts of N
-/// and then one mean in parts of N; a server reads N, and each rank then its answer.
-fn reading(header: &Header, row: &Row, rank: usize, group: usize, travels: Pattern) -> Reading {
-    let decode = row.decode[rank][group] as f64;
-    let aggregate = row.aggregate.get(group).map_or(0.0, |ns| *ns as f64);
-    let did = did(header, row, group);
-    let ranks = row.up.len() as f64;
-    if did == travels || ranks < 2.0 || operation(row, group) == Operation::Allgather {
-        return Reading { decode, aggregate };
-    }
-    let one = match did {
-        Pattern::RingAllgather => decode / ranks,
-        Pattern::RingAllreduce | Pattern::Sharded => decode / 2.0,
-        Pattern::Server if aggregate > 0.0 => aggregate / ranks,
-        Pattern::Server => decode,
-    };
-    match travels {
-        Pattern::RingAllgather => Reading { decode: ranks * one, aggregate: 0.0 },
-        Pattern::RingAllreduce | Pattern::Sharded => Reading { decode: 2.0 * one, aggregate: 0.0 },
-        Pattern::Server => Reading { decode: one, aggregate: ranks * one },
-    }
-}
-
-/// How the process itself carried a collective out.
-fn did(header: &Header, row: &Row, group: usize) -> Pattern {
-    let messages = pattern(&header.topology).unwrap_or(Pattern::RingAllgather);
-    messages.carrying(operation(row, group))
+    (0..row.compute.len()).map(rank_work).collect()
 }
 
 /// How the ranks' computing in a step is shared among data, forward pass, backward pass and what
@@ -276,36 +221,6 @@ fn shares(row: &Row) -> [f64; 4] {
     }
     let all: f64 = sums.iter().sum();
     if all > 0.0 { sums.map(|sum| sum / all) } else { [0.0, 1.0 / 3.0, 2.0 / 3.0, 0.0] }
-}
-
-/// Bytes that come back. Where a run had nothing of the kind, the most that it would have been: the
-/// dense mean of what the collective is about, or the messages of all ranks together where these are
-/// shorter or where every rank needs all of them; of the reduced shares, the N-th part of that.
-fn down(header: &Header, row: &Row, rank: usize, group: usize, travels: Pattern) -> u64 {
-    let recorded = |rank: usize| row.down.get(rank).map_or(0, |down| down[group]);
-    let of_group = || row.up.iter().map(|of_rank| of_rank[group]);
-    let together = || of_group().fold(0, u64::saturating_add);
-    let did = did(header, row, group);
-    let all = match did {
-        _ if recorded(rank) > 0 && did == travels => return recorded(rank),
-        Pattern::Server if recorded(rank) > 0 => recorded(rank),
-        Pattern::Sharded if recorded(rank) > 0 => (0..row.up.len()).map(recorded).sum(),
-        _ => match operation(row, group) {
-            Operation::Allreduce => of_group().max().unwrap_or(0),
-            Operation::Allgather => together(),
-            _ => together().min(dense_of(header, row, group)),
-        },
-    };
-    match travels {
-        Pattern::Server => all,
-        Pattern::Sharded => all.div_ceil(row.up.len().max(1) as u64),
-        Pattern::RingAllgather | Pattern::RingAllreduce => 0,
-    }
-}
-
-/// Bytes of what a collective is about as plain f32: where there is but one, of the whole gradient.
-fn dense_of(header: &Header, row: &Row, group: usize) -> u64 {
-    row.dense.get(group).copied().unwrap_or(header.parameters.saturating_mul(4))
 }
 
 #[cfg(test)]
