@@ -73,6 +73,15 @@ fn message(data: &[u8], field: u64) -> &[u8] {
     }
 }
 
+/// The messages in the field of this number.
+fn messages(data: &[u8], field: u64) -> Vec<&[u8]> {
+    let found = fields(data).into_iter().filter_map(|found| match found {
+        (number, Field::Bytes(inner)) if number == field => Some(inner),
+        _ => None,
+    });
+    found.collect()
+}
+
 fn word(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
@@ -88,15 +97,11 @@ fn value_of(data: &[u8]) -> String {
 }
 
 fn settings_of(info: &[u8]) -> BTreeMap<String, String> {
-    let entries = fields(info).into_iter().filter_map(|field| match field {
-        (1, Field::Bytes(entry)) => Some(entry),
-        _ => None,
-    });
     let entry = |entry: &[u8]| match fields(entry)[..] {
         [(1, Field::Bytes(key)), (2, Field::Bytes(value))] => (word(key), value_of(value)),
         ref other => panic!("no entry of a map: {other:?}"),
     };
-    entries.map(entry).collect()
+    messages(info, 1).into_iter().map(entry).collect()
 }
 
 /// The statuses of all ends that a folder's files tell of.
@@ -261,11 +266,7 @@ fn trials_are_called_what_tells_them_apart() {
     let out = tempfile::tempdir().unwrap();
     let trial = |record: &Record| -> String {
         let starts = hparams_of(record.folder(), "_hparams_/session_start_info", 3);
-        let group = fields(&starts[0]).into_iter().find_map(|field| match field {
-            (4, Field::Bytes(group)) => Some(word(group)),
-            _ => None,
-        });
-        group.unwrap()
+        word(messages(&starts[0], 4)[0])
     };
     let one = create(out.path(), RECIPE);
     assert_eq!(trial(&one), format!("topk seed 3 · {}", one.folder().display()));
@@ -285,25 +286,17 @@ fn charts_are_laid_out_in_every_run() {
     let (_, plugin, _, layout) =
         found.iter().find(|found| found.0 == "custom_scalars__config__").unwrap();
     assert_eq!(plugin, "custom_scalars");
-    let mut titles = Vec::new();
-    for (number, category) in fields(layout.as_ref().unwrap()) {
-        let (2, Field::Bytes(category)) = (number, category) else {
-            panic!("{number} in a layout")
-        };
-        for (number, field) in fields(category) {
-            match (number, field) {
-                (1, Field::Bytes(_)) => {}
-                (2, Field::Bytes(chart)) => match fields(chart)[..] {
-                    [(1, Field::Bytes(title)), (2, Field::Bytes(lines))] => {
-                        assert!(!fields(lines).is_empty());
-                        titles.push(word(title));
-                    }
-                    ref other => panic!("no chart: {other:?}"),
-                },
-                (number, field) => panic!("field {number} in a category: {field:?}"),
+    let layout = layout.as_deref().unwrap();
+    let categories = messages(layout, 2);
+    let charts = categories.iter().flat_map(|category| messages(category, 2));
+    let titles: Vec<String> = charts
+        .map(|chart| match fields(chart)[..] {
+            [(1, Field::Bytes(title)), (2, Field::Bytes(lines))] if !lines.is_empty() => {
+                word(title)
             }
-        }
-    }
+            ref other => panic!("no chart: {other:?}"),
+        })
+        .collect();
     for wanted in ["loss", "accuracy", "bits per parameter"] {
         assert!(titles.iter().any(|title| title == wanted), "{titles:?}");
     }

@@ -65,14 +65,6 @@ impl Command {
         }
         Ok(ExitCode::SUCCESS)
     }
-
-    /// Whether it makes no run.
-    pub(super) fn only_prints(&self) -> bool {
-        match self {
-            Self::Train(_) | Self::Codecs(_) => true,
-            Self::TimeToAccuracy(runs) => runs.only_prints(),
-        }
-    }
 }
 
 impl Train {

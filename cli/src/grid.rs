@@ -42,7 +42,7 @@ pub(super) struct Running {
     resume: bool,
     /// Show the runs and how long those still to be made will take here, and stop
     #[arg(long)]
-    pub(super) dry_run: bool,
+    dry_run: bool,
     /// Show nothing but the verdicts
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,

@@ -54,9 +54,6 @@ impl File {
 
 impl Schema {
     /// Prints it.
-    ///
-    /// # Errors
-    /// None that a schema can have.
     pub(super) fn run(&self) -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&self.of.schema())?);
         Ok(())

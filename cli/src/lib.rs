@@ -120,14 +120,7 @@ impl Cli {
             );
             return tell(&error, ExitCode::from(2));
         }
-        let only_prints = match &self.command {
-            Command::Train(_) => false,
-            Command::Reproduce(reproduce) => reproduce.only_prints(),
-            Command::Sweep(sweep) => sweep.only_prints(),
-            Command::Bench(bench) => bench.only_prints(),
-            _ => true,
-        };
-        if only_prints && let Err(error) = signals::end_with_the_reader() {
+        if let Err(error) = signals::end_with_the_reader() {
             return tell(&anyhow!(error).context("listening to SIGPIPE"), ExitCode::FAILURE);
         }
         let plain = |done: Result<(), Failure>| done.map(|()| ExitCode::SUCCESS);

@@ -44,11 +44,6 @@ pub(super) struct Reproduce {
 }
 
 impl Reproduce {
-    /// Whether it makes no run.
-    pub(super) fn only_prints(&self) -> bool {
-        self.list || self.running.dry_run
-    }
-
     /// Does it.
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         if self.list {

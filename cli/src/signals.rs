@@ -5,18 +5,22 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM, SIGUSR1};
 use signal_hook::{flag, iterator};
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::{io, panic, process};
 
+/// Whether the program ends when nobody reads what it prints: until it makes a run.
+static ENDS_WITH_THE_READER: LazyLock<Arc<AtomicBool>> =
+    LazyLock::new(|| Arc::new(AtomicBool::new(true)));
+
 /// From now on the program ends, as other programs do, when nobody reads any more what it prints
-/// (`gradwire list | head`). Without this the failed print is a panic.
+/// (`gradwire list | head`), unless it makes a run. Without this the failed print is a panic.
 ///
 /// # Errors
 /// When the system does not allow it.
 pub(super) fn end_with_the_reader() -> io::Result<()> {
-    flag::register_conditional_default(SIGPIPE, Arc::new(AtomicBool::new(true))).map(|_| ())
+    flag::register_conditional_default(SIGPIPE, Arc::clone(&ENDS_WITH_THE_READER)).map(|_| ())
 }
 
 /// From now on the program ends with a sentence and exit code 1 when what it prints cannot be written, as
@@ -52,6 +56,7 @@ impl Signals {
         in_job: bool,
         then: Option<&'static str>,
     ) -> Result<Self> {
+        ENDS_WITH_THE_READER.store(false, Ordering::SeqCst);
         let signals = Self::register(stop, in_job);
         let answered = signals.and_then(|signals| {
             then.map_or(Ok(()), answer)?;

@@ -48,11 +48,6 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// Whether it makes no run.
-    pub(super) fn only_prints(&self) -> bool {
-        self.running.dry_run
-    }
-
     /// Does it.
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let (running, asked) = self.plan().map_err(Failure::refused)?;

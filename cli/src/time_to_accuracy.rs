@@ -39,11 +39,6 @@ pub(super) struct TimeToAccuracy {
 }
 
 impl TimeToAccuracy {
-    /// Whether it makes no run.
-    pub(super) fn only_prints(&self) -> bool {
-        self.dry_run
-    }
-
     /// Trains and prints.
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let (running, asked) = self.plan().map_err(Failure::refused)?;

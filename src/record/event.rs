@@ -379,27 +379,4 @@ mod tests {
         let Kind::Step(step) = round_trip(&event).kind else { panic!("another kind") };
         assert!(step.loss.is_nan());
     }
-
-    #[test]
-    fn every_kind_reads_back() {
-        for event in [
-            Event::from(Started { unit: "images".into(), ..Started::default() }),
-            Event::from(Epoch { test_accuracy: Some(0.5), ..Epoch::default() }),
-            Event::from(Histograms {
-                step: 1,
-                entries: vec![Tagged {
-                    tag: "gradient/größe".into(),
-                    histogram: Histogram::new(&[1.0, -2.0, f32::NAN]),
-                }],
-            }),
-            Event::from(Checkpoint { step: 3, stall_seconds: 0.25, ..Checkpoint::default() }),
-            Event::from(Text { text: "a\nb".into(), ..Text::default() }),
-            Event::from(Warning { step: None, message: "careful".into() }),
-            Event::from(Finished::default()),
-            Event::from(Failed { error: "disk full".into(), diverged: false }),
-            Event::from(Failed { error: "no number".into(), diverged: true }),
-        ] {
-            assert_eq!(round_trip(&event), event);
-        }
-    }
 }

@@ -346,24 +346,6 @@ impl Experiment {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use gradwire::recipe::Recipe;
-
-    /// The first author's experiments send 500 steps uncompressed; a run of 391 steps sends 50.
-    #[test]
-    fn the_first_steps_of_casq_are_uncompressed_as_its_scales_say() {
-        let (_, casq) = Experiment::load("casq").unwrap();
-        for (scale, steps) in [("full", 500), ("standard", 500), ("quick", 50)] {
-            let setting = &casq.scales[&Scale::from(scale)];
-            for arm in casq.arm_choices() {
-                let of_arm = setting.arm.get(&arm.label.name).cloned().unwrap_or_default();
-                let layers = [&casq.recipe, &arm.recipe, &setting.recipe, &of_arm];
-                let recipe = Recipe::layered(layers, &[]).unwrap();
-                let found = recipe.get("policy").and_then(|policy| policy.get("warmup_steps"));
-                let expected = arm.label.name.starts_with("casq").then_some(steps);
-                assert_eq!(found.and_then(Value::as_integer), expected, "{scale}, {}", arm.member);
-            }
-        }
-    }
 
     /// Two tasks, two arms and a scale.
     pub(crate) const TINY: &str = r#"

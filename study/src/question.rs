@@ -305,70 +305,49 @@ fn size(unit: Unit) -> f64 {
 mod tests {
     use super::*;
 
-    type Asked = (Measure, Compare, Unit, Option<&'static str>, Option<f64>, Option<f64>);
-
     #[test]
     fn questions_are_understood() {
-        use Compare::{Difference, Ratio, Saving, SpeedUp, Value};
-        use Unit::{Factor, Number, Percent, Points};
-        let dense = Some("dense");
-        let all: [(&str, Asked); 12] = [
-            (
-                "accuracy within 1 point of dense",
-                (Measure::Accuracy, Difference, Points, dense, Some(-0.01), Some(0.01)),
-            ),
+        for (text, understood) in [
+            ("accuracy within 1 point of dense", "Accuracy Difference Points dense -0.01..0.01"),
             (
                 "best-accuracy at most 0.5 points below dense",
-                (Measure::BestAccuracy, Difference, Points, dense, Some(-0.005), None),
+                "BestAccuracy Difference Points dense -0.005..",
             ),
-            (
-                "accuracy at least 1 point above dense",
-                (Measure::Accuracy, Difference, Points, dense, Some(0.01), None),
-            ),
-            ("accuracy at least 90%", (Measure::Accuracy, Value, Percent, None, Some(0.9), None)),
-            (
-                "loss within 5 % of dense",
-                (Measure::Loss, Ratio, Factor, dense, Some(0.95), Some(1.05)),
-            ),
-            (
-                "loss at most 0.05 above dense",
-                (Measure::Loss, Difference, Number, dense, None, Some(0.05)),
-            ),
-            (
-                "bits per parameter at most 1 bit",
-                (Measure::BitsPerParameter, Value, Number, None, None, Some(1.0)),
-            ),
-            (
-                "reduction at least 100 times",
-                (Measure::Reduction, Value, Number, None, Some(100.0), None),
-            ),
+            ("accuracy at least 1 point above dense", "Accuracy Difference Points dense 0.01.."),
+            ("accuracy at least 90%", "Accuracy Value Percent  0.9.."),
+            ("loss within 5 % of dense", "Loss Ratio Factor dense 0.95..1.05"),
+            ("loss at most 0.05 above dense", "Loss Difference Number dense ..0.05"),
+            ("bits per parameter at most 1 bit", "BitsPerParameter Value Number  ..1"),
+            ("reduction at least 100 times", "Reduction Value Number  100.."),
             (
                 "step seconds at 1gbit 2 times as fast as dense",
-                (Measure::StepSeconds, SpeedUp, Factor, dense, Some(2.0), None),
+                "StepSeconds SpeedUp Factor dense 2..",
             ),
             (
                 "seconds to loss at 100mbit at least 30 % less than dense",
-                (Measure::SecondsToLoss, Saving, Percent, dense, Some(0.3), None),
+                "SecondsToLoss Saving Percent dense 0.3..",
             ),
             (
                 "downlink-bytes at most 0.5 times that of dense",
-                (Measure::DownlinkBytes, Ratio, Factor, dense, None, Some(0.5)),
+                "DownlinkBytes Ratio Factor dense ..0.5",
             ),
             (
                 "encode seconds at least 3 times as fast as dense",
-                (Measure::EncodeSeconds, SpeedUp, Factor, dense, Some(3.0), None),
+                "EncodeSeconds SpeedUp Factor dense 3..",
             ),
-        ];
-        for (text, (measure, compare, unit, against, at_least, at_most)) in all {
+        ] {
             let question = Question::parse(text).unwrap_or_else(|error| panic!("{error:#}"));
-            let against = against.map(str::to_string);
-            assert_eq!(question.measure, measure, "{text}");
+            let Question { measure, link, bound, .. } = question;
+            let Bound { compare, unit, against, at_least, at_most } = bound;
+            let end = |end: Option<f64>| end.map_or(String::new(), |end| end.to_string());
+            let (against, ends) =
+                (against.unwrap_or_default(), [at_least, at_most].map(end).join(".."));
             assert_eq!(
-                question.bound,
-                Bound { compare, unit, against, at_least, at_most },
+                format!("{measure:?} {compare:?} {unit:?} {against} {ends}"),
+                understood,
                 "{text}"
             );
-            assert_eq!(question.link.is_some(), measure.needs_link(), "{text}");
+            assert_eq!(link.is_some(), measure.needs_link(), "{text}");
         }
     }
 

@@ -4,9 +4,6 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 /// Rows under a head: of each row the fields in order, those of lists and tuples within it too.
-///
-/// # Errors
-/// None that a cell can cause.
 pub(crate) fn sheet(
     head: Vec<String>,
     rows: impl Iterator<Item = impl Serialize>,

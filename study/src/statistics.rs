@@ -382,16 +382,10 @@ mod tests {
         assert_eq!(Comparison::paired(&[]), None);
     }
 
-    /// `stats.ttest_rel(A, B).confidence_interval(0.90)`, the same of `ttest_ind` with
-    /// `equal_var=False`, and `stats.pearsonr` of SciPy 1.17.1.
+    /// `stats.pearsonr` of SciPy 1.17.1.
     #[test]
-    fn estimates_agree_with_scipy() {
+    fn correlations_agree_with_scipy() {
         let pairs: Vec<(f64, f64)> = A.iter().copied().zip(B).collect();
-        let paired = Estimate::paired(&pairs).unwrap();
-        both_close(paired.ends(0.05), [-0.016719949531237985, 0.0037199495312380025]);
-        let apart = Estimate::welch(&A, &B).unwrap();
-        both_close(apart.ends(0.05), [-0.014939234466653541, 0.0019392344666536374]);
-        close(apart.ends(0.025).unwrap()[0], -0.01775735544475458);
         close(correlation(&pairs).unwrap(), 0.12725695259516415);
         assert_eq!(correlation(&[(1.0, 2.0), (2.0, 2.0), (3.0, 2.0)]), None);
         assert_eq!(correlation(&[(1.0, 2.0), (2.0, 3.0)]), None);

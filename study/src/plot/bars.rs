@@ -81,28 +81,3 @@ impl Bars {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use gradwire::text;
-
-    #[test]
-    fn every_bar_has_its_name_and_figure() {
-        let bar = |name: &str, seconds: f64| Bar {
-            name: name.into(),
-            style: Style::of_scheme(name, 0),
-            parts: vec![seconds, seconds / 2.0],
-            deviation: seconds / 10.0,
-            note: text::duration(1.5 * seconds),
-        };
-        let bars = vec![bar("dense", 0.0), bar("topk", 0.002), bar("sidco", 0.001)];
-        let (title, axis) = ("encoding".into(), "time".into());
-        let bars = Bars { title, axis, format: text::duration, bars };
-        let svg = bars.svg();
-        for part in ["dense", "topk", "sidco", "0 s", "3 ms", "1.5 ms"] {
-            assert!(svg.contains(part), "{part} in {svg}");
-        }
-        assert!(Bars { bars: vec![], ..bars }.svg().contains("encoding"));
-    }
-}

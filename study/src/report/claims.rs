@@ -66,21 +66,20 @@ mod tests {
     use crate::results::Verdict;
 
     #[test]
-    fn every_claim_has_a_line_and_is_counted() {
+    fn what_is_undecided_says_how_many_seeds_more() {
         let undecided = Verdict { more_seeds: Some(4), ..verdict(Ruling::Undecided) };
-        let results = Results { verdicts: vec![undecided], ..results() };
-        let disk = Disk::default();
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join(JSON);
-        disk.replace(&file, &serde_json::to_vec(&results).unwrap()).unwrap();
-        let claims = |folder: &Path| claims(&disk, &[folder.into()]);
-        let text = claims(folder.path()).unwrap();
+        let text = table(&[Results { verdicts: vec![undecided], ..results() }]);
         let line = "| test | twice \\| as fast | 2× | 2.4× (2.1× to 2.7×, 3 seeds) | undecided (4 seeds more) |";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("0 reproduced, 0 contradicted at this scale, 1 undecided"), "{text}");
-        let missing = claims(&folder.path().join("no")).unwrap_err();
-        assert!(format!("{missing:#}").contains("results.json"), "{missing:#}");
-        disk.replace(&file, b"{").unwrap();
-        assert!(format!("{:#}", claims(folder.path()).unwrap_err()).contains("damaged"));
+    }
+
+    #[test]
+    fn what_is_no_report_is_refused() {
+        let (disk, folder) = (Disk::default(), tempfile::tempdir().unwrap());
+        let refusal = || format!("{:#}", claims(&disk, &[folder.path().into()]).unwrap_err());
+        assert!(refusal().contains("results.json: is "), "{}", refusal());
+        disk.replace(&folder.path().join(JSON), b"{").unwrap();
+        assert!(refusal().contains("damaged"), "{}", refusal());
     }
 }

@@ -38,9 +38,6 @@ const ON_LINK: [FigureOnLink; 3] = [
 ];
 
 /// A line for each run, those that did not finish as far as they went.
-///
-/// # Errors
-/// None that a run can cause.
 pub(super) fn runs(results: &Results) -> Result<String> {
     let mut head = columns([
         "task", "arm", "seed", "outcome", "error", "folder", "name", "settings", "workers", "steps",
@@ -74,9 +71,6 @@ pub(super) fn runs(results: &Results) -> Result<String> {
 /// A line for each value of each run's curves, whatever became of the run: `loss` is the training loss as
 /// it was recorded, `accuracy` and `test_loss` are those of evaluations, `bytes` is what one rank had sent
 /// by then, `seconds_<link>` the virtual time; the other names are those of gauges.
-///
-/// # Errors
-/// As [`runs`].
 pub(super) fn curves(results: &Results) -> Result<String> {
     let head = columns(["run", "task", "arm", "seed", "step", "name", "value"]);
     let of = |run: &Run| {
@@ -110,9 +104,6 @@ pub(super) fn curves(results: &Results) -> Result<String> {
 }
 
 /// A line for each arm of each task: means, deviations and numbers of seeds.
-///
-/// # Errors
-/// As [`runs`].
 pub(super) fn arms(tasks: &[Task<'_>]) -> Result<String> {
     let mut head = columns(["task", "arm", "runs", "finished", "diverged"]);
     for (name, _) in FIGURES {

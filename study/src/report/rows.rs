@@ -53,24 +53,3 @@ fn row(task: &Task<'_>, arm: &Arm<'_>) -> Value {
         "against_baseline": against,
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::tests::results;
-    use super::*;
-
-    #[test]
-    fn a_row_has_what_the_table_has() {
-        let rows = rows(&results());
-        assert_eq!(rows.len(), 5);
-        let topk = &rows[1];
-        assert_eq!(topk["outcomes"], json!([["finished", 2], ["diverged", 1]]));
-        assert_eq!(topk["accuracy"]["seeds"], 2);
-        assert_eq!(topk["links"].as_array().unwrap().len(), 2);
-        let to_accuracy = &topk["links"][0]["to_accuracy"];
-        assert!(to_accuracy[0] == 0.86 && to_accuracy[1].is_number(), "{to_accuracy}");
-        assert_eq!((&to_accuracy[2], &to_accuracy[3]), (&json!(2), &json!(2)));
-        assert!(topk["against_baseline"]["words"].as_str().unwrap().contains("hardly chance"));
-        assert!(rows[0]["against_baseline"].is_null() && rows[2]["accuracy"].is_null());
-    }
-}
