@@ -1,4 +1,4 @@
-//! A run's files, read back by a reader that shares nothing with what wrote them.
+//! A run's files, read back.
 
 use crate::reader::Value;
 use gradwire::disk::Disk;
@@ -105,7 +105,7 @@ fn every_value_of_every_event_is_in_both_files() {
     assert_eq!(texts[1..], expected);
 
     let records = crate::reader::read_folder(&folder);
-    assert_eq!(records[0].file_version.as_deref(), Some("brain.Event:2"));
+    assert_eq!(records[0].file_version, "brain.Event:2");
     let at = |record: usize| -> BTreeMap<&str, &Value> {
         records[record].values.iter().map(|(tag, value)| (tag.as_str(), value)).collect()
     };

@@ -16,7 +16,6 @@ pub struct Claim {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
     /// The task it is tested on, by its whole name. Needed, unless there is `best_of`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
     /// In place of `task`: several tasks, of which the best counts. "Up to" in a paper means this.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -24,15 +23,12 @@ pub struct Claim {
     /// The arm it is about, by its whole name.
     pub arm: String,
     /// The arm that it is compared with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against: Option<String>,
     /// What is measured.
     pub measure: Measure,
     /// The gauge, for `measure = "gauge"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gauge: Option<String>,
     /// The link, for times on one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
     /// How both are compared.
     #[serde(default)]
@@ -41,16 +37,12 @@ pub struct Claim {
     #[serde(default)]
     pub unit: Unit,
     /// The number claimed, where there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed: Option<f64>,
     /// The least that counts as reproduced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<f64>,
     /// The most that counts as reproduced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
     /// The scales that can test it; absent for all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scales: Option<Vec<Scale>>,
     /// Why the others cannot.
     #[serde(default, skip_serializing_if = "String::is_empty")]

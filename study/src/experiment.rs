@@ -84,11 +84,9 @@ pub struct Setting {
     /// What every random stream derives from, for each repetition.
     pub seeds: Vec<u64>,
     /// Tasks, by name with or without their values; absent for all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Vec<String>>,
     /// Arms, by name with or without their values, on every task or as `task/arm` on that one;
     /// absent for all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arms: Option<Vec<String>>,
     /// What it changes in every recipe.
     #[serde(default)]
